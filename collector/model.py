@@ -1,0 +1,81 @@
+"""Frozen records that discovery, readers and the store share. Imports nothing of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Framework = Literal["pytorch", "mindspore", "msprof"]
+
+Role = Literal[
+    "main_db",               # ascend_pytorch_profiler_*.db, ascend_mindspore_profiler_*.db, msprof_*.db
+    "analysis_db",           # analysis.db, communication_analyzer.db
+    "trace",                 # trace_view.json, msprof_*.json and slices
+    "kernels",               # kernel_details.csv, op_summary_*.csv and slices
+    "communication",         # communication.json
+    "communication_matrix",  # communication_matrix.json
+    "step_trace",            # step_trace_time.csv
+    "memory_record",
+    "operator_memory",
+    "module_memory",         # npu_module_mem.csv
+    "profiler_info",         # profiler_info[_N].json
+    "profiler_metadata",     # profiler_metadata.json
+    "info",                  # host/info.json, device_N/info.json.N of msprof
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file of a profile as it was when discovered."""
+
+    path: str
+    size_bytes: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankSource:
+    """Everything one rank's profiler wrote in one session.
+
+    `window_*_ns` is the profiling session on the rank's clock, or None where nothing tells;
+    `rank_origin` names the rule that gave the rank.
+    """
+
+    root: str
+    framework: Framework
+    rank: int
+    rank_origin: str
+    files: Mapping[Role, tuple[SourceFile, ...]]
+    window_start_ns: int | None = None
+    window_end_ns: int | None = None
+    warnings: tuple[str, ...] = ()
+
+    def path(self, role: Role) -> str | None:
+        """The first file of a role, or None."""
+        found = self.files.get(role)
+        return found[0].path if found else None
+
+    def paths(self, role: Role) -> list[str]:
+        return [file.path for file in self.files.get(role, ())]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for group in self.files.values() for file in group)
+
+
+@dataclass(slots=True)
+class ReadLog:
+    """What a reader tells about its work: kept in the rank's manifest.
+
+    `rules` records choices between variants (key -> variant met), `lost` what could not be read.
+    """
+
+    warnings: list[str] = field(default_factory=list)
+    rules: dict[str, str] = field(default_factory=dict)
+    rows_lost: int = 0
+    bytes_lost: int = 0
+
+    def warn(self, message: str) -> None:
+        if message not in self.warnings:
+            self.warnings.append(message)

@@ -1,0 +1,1 @@
+"""One module per on-disk format; each fills canonical tables of a staging database."""

@@ -1,0 +1,87 @@
+"""The canonical tables as `schema.sql` defines them, for code that needs their names and types."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+KEY_COLUMNS: tuple[tuple[str, str], ...] = (
+    ("run", "varchar"),
+    ("capture", "varchar"),
+    ("rank", "integer"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    type: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    name: str
+    meaning: str
+    columns: tuple[Column, ...]
+
+    @property
+    def sort_columns(self) -> tuple[str, ...]:
+        """Order of rows inside a segment: by stream, then by start."""
+        wanted = ("stream_id", "plane_id", "start_ns", "window_start_ns", "device_start_ns")
+        names = {column.name for column in self.columns}
+        clocked = tuple(name for name in wanted if name in names)
+        if not clocked and "timestamp_ns" in names:
+            clocked = tuple(n for n in ("component", "name", "timestamp_ns") if n in names)
+        return clocked or (self.columns[0].name,)
+
+
+def sql(name: str) -> str:
+    """Text of a SQL file of this room."""
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def tables() -> dict[str, Table]:
+    """Every canonical table by name, without the key columns run, capture and rank."""
+    found: dict[str, Table] = {}
+    pattern = re.compile(r"((?:^--[^\n]*\n)+)create table (\w+) \(\n(.*?)^\);", re.M | re.S)
+    for comment, name, body in pattern.findall(sql("schema.sql")):
+        meaning = " ".join(line.lstrip("- ").strip() for line in comment.splitlines())
+        columns: list[Column] = []
+        for line in body.splitlines():
+            definition, _, note = line.partition("--")
+            for part in _split(definition):
+                column, _, kind = part.partition(" ")
+                columns.append(Column(column, kind.strip(), note.strip()))
+        found[name] = Table(name, meaning, tuple(columns))
+    return found
+
+
+def _split(definition: str) -> list[str]:
+    """Column definitions of one line; commas inside brackets do not separate."""
+    parts, depth, current = [], 0, ""
+    for char in definition:
+        depth += (char in "([") - (char in ")]")
+        if char == "," and depth == 0:
+            parts.append(current)
+            current = ""
+        else:
+            current += char
+    parts.append(current)
+    return [part.strip() for part in parts if part.strip()]
+
+
+@cache
+def digest() -> str:
+    """Short name of this version of the schema; ranks written under another are read again."""
+    return hashlib.sha256(sql("schema.sql").encode()).hexdigest()[:12]
+
+
+def create_sql(table: Table, *, keys: bool = False) -> str:
+    columns = [*(KEY_COLUMNS if keys else ()), *((c.name, c.type) for c in table.columns)]
+    body = ", ".join(f'"{name}" {kind}' for name, kind in columns)
+    return f'create table "{table.name}" ({body})'

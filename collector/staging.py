@@ -1,0 +1,43 @@
+"""A rank's private workshop: an in-memory database with empty canonical tables that readers fill.
+
+It spills to `folder` beyond `memory_bytes`, so what a rank needs does not depend on its size.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+
+from . import schema
+
+DEFAULT_MEMORY_BYTES = 1 << 30
+
+
+def open_staging(
+    folder: Path, *, memory_bytes: int = DEFAULT_MEMORY_BYTES, threads: int = 1
+) -> duckdb.DuckDBPyConnection:
+    """An in-memory DuckDB with every canonical table (without keys) and the macros of text.sql.
+
+    Nothing is fetched from a network: extension installing and loading are off.
+    """
+    con = duckdb.connect(
+        ":memory:",
+        config={
+            "memory_limit": f"{max(memory_bytes, 64 << 20) >> 20}MiB",
+            "temp_directory": str(folder / "spill"),
+            "threads": max(threads, 1),
+            "preserve_insertion_order": True,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+        },
+    )
+    con.execute(schema.sql("text.sql"))
+    for table in schema.tables().values():
+        con.execute(schema.create_sql(table))
+    return con
+
+
+def is_empty(con: duckdb.DuckDBPyConnection, table: str) -> bool:
+    """Whether no reader has put a row into `table` yet."""
+    return con.execute(f'select count(*) from (select 1 from "{table}" limit 1)').fetchone() == (0,)

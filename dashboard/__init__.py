@@ -1,0 +1,1 @@
+"""Every way out: terminal report, pages, exporter."""

@@ -1,0 +1,37 @@
+"""What can go wrong, as the caller sees it.
+
+    NpuscopeError
+    ├── TraceNotFound      nothing to read where the caller pointed
+    ├── TraceFormatError   a file is there but cannot be read as what it claims to be
+    ├── StoreError         a store is missing, foreign, or of another layout
+    └── UsageError         arguments that contradict each other or name nothing
+
+A message says what, where, and what to do next. Libraries raise; only `npuscope.cli` prints.
+"""
+
+
+class NpuscopeError(Exception):
+    """Base of every error npuscope raises on purpose."""
+
+
+class TraceNotFound(NpuscopeError):
+    """No profile where one was expected."""
+
+
+class TraceFormatError(NpuscopeError):
+    """A file that cannot be read: `path`, `where` in it, and what was found (`got`)."""
+
+    def __init__(self, path: object, where: str, got: str) -> None:
+        super().__init__(f"{path}: {where}: {got}")
+        self.path, self.where, self.got = str(path), where, got
+
+    def __reduce__(self) -> tuple[type["TraceFormatError"], tuple[str, str, str]]:
+        return TraceFormatError, (self.path, self.where, self.got)
+
+
+class StoreError(NpuscopeError):
+    """A store that cannot be opened or written."""
+
+
+class UsageError(NpuscopeError):
+    """Arguments that contradict each other or name nothing that exists."""

@@ -1,0 +1,1 @@
+"""A described training job, written as captures with known truths."""
