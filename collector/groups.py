@@ -1,4 +1,4 @@
-"""Names of communication groups: HCCL's hash of a communicator's name, and parallel kinds of labels."""
+"""Communication groups: HCCL's hash of a communicator's name, and parallel kinds of labels."""
 
 from __future__ import annotations
 

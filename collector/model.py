@@ -9,19 +9,19 @@ from typing import Literal
 Framework = Literal["pytorch", "mindspore", "msprof"]
 
 Role = Literal[
-    "main_db",               # ascend_pytorch_profiler_*.db, ascend_mindspore_profiler_*.db, msprof_*.db
-    "analysis_db",           # analysis.db, communication_analyzer.db
-    "trace",                 # trace_view.json, msprof_*.json and slices
-    "kernels",               # kernel_details.csv, op_summary_*.csv and slices
-    "communication",         # communication.json
+    "main_db",  # ascend_pytorch_profiler_*.db, ascend_mindspore_profiler_*.db, msprof_*.db
+    "analysis_db",  # analysis.db, communication_analyzer.db
+    "trace",  # trace_view.json, msprof_*.json and slices
+    "kernels",  # kernel_details.csv, op_summary_*.csv and slices
+    "communication",  # communication.json
     "communication_matrix",  # communication_matrix.json
-    "step_trace",            # step_trace_time.csv
+    "step_trace",  # step_trace_time.csv
     "memory_record",
     "operator_memory",
-    "module_memory",         # npu_module_mem.csv
-    "profiler_info",         # profiler_info[_N].json
-    "profiler_metadata",     # profiler_metadata.json
-    "info",                  # host/info.json, device_N/info.json.N of msprof
+    "module_memory",  # npu_module_mem.csv
+    "profiler_info",  # profiler_info[_N].json
+    "profiler_metadata",  # profiler_metadata.json
+    "info",  # host/info.json, device_N/info.json.N of msprof
 ]
 
 

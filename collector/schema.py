@@ -17,6 +17,8 @@ KEY_COLUMNS: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Column:
+    """A column: `type` is DuckDB's, `meaning` its comment in schema.sql."""
+
     name: str
     type: str
     meaning: str
@@ -24,6 +26,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
+    """A canonical table without the key columns."""
+
     name: str
     meaning: str
     columns: tuple[Column, ...]
@@ -82,6 +86,7 @@ def digest() -> str:
 
 
 def create_sql(table: Table, *, keys: bool = False) -> str:
+    """A `create table` statement; `keys` puts run, capture and rank first."""
     columns = [*(KEY_COLUMNS if keys else ()), *((c.name, c.type) for c in table.columns)]
     body = ", ".join(f'"{name}" {kind}' for name, kind in columns)
     return f'create table "{table.name}" ({body})'

@@ -5,7 +5,9 @@ It spills to `folder` beyond `memory_bytes`, so what a rank needs does not depen
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import duckdb
 
@@ -40,4 +42,17 @@ def open_staging(
 
 def is_empty(con: duckdb.DuckDBPyConnection, table: str) -> bool:
     """Whether no reader has put a row into `table` yet."""
-    return con.execute(f'select count(*) from (select 1 from "{table}" limit 1)').fetchone() == (0,)
+    return not con.execute(f'select 1 from "{table}" limit 1').fetchall()
+
+
+def scalar(
+    con: duckdb.DuckDBPyConnection,
+    sql: str,
+    parameters: Sequence[object] | Mapping[str, object] = (),
+) -> Any:
+    """The first value of a query's first row; None where it has no row.
+
+    Takes the result whole: DuckDB 2 lets nothing else run on a connection before.
+    """
+    rows = con.execute(sql, parameters).fetchall()
+    return rows[0][0] if rows else None

@@ -1,36 +1,31 @@
 -- How the producers' text becomes values: exact integers, NULL for every way of saying "unknown".
 
--- A cell without blanks, TABs and quotes around it; NULL for 'N/A', 'NA', 'None', 'null', 'nan', 'inf', ''.
-create macro cell(s) as nullif(case
-    when lower(trim(s, e' \t\r\n"')) in ('n/a', 'na', 'none', 'null', 'nan', 'inf', '-inf', 'not known') then null
-    else trim(s, e' \t\r\n"') end, '');
+-- Macros are expanded as text: each uses its argument at most a few times, or nested calls would grow without
+-- bound. Numbers need no `cell` around them: a cast ignores blanks and TABs, and 'N/A' casts to NULL.
 
--- Decimal text scaled by a power of ten to an integer, rounded half to even; NULL where it is no number.
--- `digits` whole digits are kept after the point: 3 turns microseconds into ns. Integer arithmetic only,
--- because a double keeps 0.25 us at today's epoch. Exponent forms (spreadsheets) go through DECIMAL.
-create macro _fraction(t) as split_part(t, '.', 2) || '000';
-create macro _rest(t) as rtrim(substr(_fraction(t), 4), '0');
-create macro _plain_us_ns(t) as
-    case when starts_with(t, '-') then -1 else 1 end * (
-        abs(coalesce(try_cast(nullif(nullif(split_part(t, '.', 1), ''), '-') as bigint), 0)) * 1000
-        + cast(left(_fraction(t), 3) as bigint)
-        + case when _rest(t) = '' or _rest(t) < '5' then 0
-               when _rest(t) = '5' then cast(left(_fraction(t), 3) as bigint) % 2
-               else 1 end);
-create macro us_ns(s) as case
-    when cell(s) is null then null
-    when regexp_full_match(cell(s), '-?\d{1,16}(\.\d*)?') then _plain_us_ns(cell(s))
-    when regexp_full_match(cell(s), '[-+]?\d*\.?\d+[eE][-+]?\d+')
-        then cast(round_even(try_cast(cell(s) as double) * 1000, 0) as bigint)
-    else null end;
+-- A cell without blanks, TABs and quotes around it; NULL for 'N/A', 'NA', 'None', 'null', 'nan', 'inf', ''.
+create macro cell(s) as case
+    when lower(trim(s, e' \t\r\n"')) in ('', 'n/a', 'na', 'none', 'null', 'nan', 'inf', '-inf', 'not known') then null
+    else trim(s, e' \t\r\n"') end;
+
+-- Decimal microseconds as integer ns, rounded half to even; NULL where the text is no number. Decimal arithmetic
+-- only, because a double keeps 0.25 us at today's epoch. Exponent forms (spreadsheets) are numbers too.
+create macro _half_even(d) as
+    try_cast(d as bigint) - case when abs(d % 1) = 0.5 then try_cast(d as bigint) % 2 else 0 end;
+create macro us_ns(s) as _half_even(try_cast(s as decimal(30, 12)) * 1000);
 
 -- Numbers as text.
-create macro number(s) as case when isfinite(try_cast(cell(s) as double)) then try_cast(cell(s) as double) end;
-create macro whole(s) as try_cast(number(s) as bigint);
+create macro number(s) as case when isfinite(try_cast(s as double)) then try_cast(s as double) end;
+create macro whole(s) as try_cast(s as bigint);
+-- A decimal scaled by a power of ten with all its digits: micro- or milliseconds to ns.
+create macro scaled(s, factor) as
+    coalesce(try_cast(try_cast(s as decimal(30, 12)) * factor as double), number(s) * factor);
+-- A step as the producers write it: '13', 'step13'; NULL for 'step' and ''.
+create macro step_number(s) as try_cast(regexp_extract(cell(s), '^(?i:step)?(\d+)$', 1) as bigint);
 -- Ids: the producers write 4294967295 (and 2^64-1) for "none".
 create macro some_id(n) as case when n in (4294967295, 65535, 9223372036854775807) or n < 0 then null else n end;
-create macro kib_bytes(s) as cast(round(number(s) * 1024) as bigint);
-create macro mib_bytes(s) as cast(round(number(s) * 1048576) as bigint);
+create macro kib_bytes(s) as try_cast(round(number(s) * 1024) as bigint);
+create macro mib_bytes(s) as try_cast(round(number(s) * 1048576) as bigint);
 
 -- One spelling per collective. `s` is an operation's name or type: hcom_allReduce__868_0_1, hcom_allReduce_,
 -- allreduce, Default/AllReduce-op534.

@@ -1,0 +1,53 @@
+# Every target sets up .venv by itself; nothing but Python >= 3.10 with its venv module is needed.
+
+VENV    ?= .venv
+WORKERS ?= 2
+SAMPLE  ?= sample_traces/moe_8_ranks
+
+BIN   := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# The newest usable interpreter: recent enough, and able to make a virtual environment.
+PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3.10 python3; do \
+	"$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' \
+		>/dev/null 2>&1 && { command -v "$$python"; break; }; done)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow check bench
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# The venv is made again when its interpreter is gone, and filled again when pyproject.toml changes.
+$(READY): pyproject.toml
+	@test -n "$(PYTHON)" || { \
+		echo "no Python >= 3.10 with the venv module found; on Debian and Ubuntu:" >&2; \
+		echo "    apt-get install python3 python3-venv" >&2; \
+		echo "or name one: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
+	@echo "setting up $(VENV) with $(PYTHON)" >&2
+	@"$(BIN)/python" -c "" 2>/dev/null || "$(PYTHON)" -m venv --clear "$(VENV)"
+	@"$(BIN)/python" -m pip --version >/dev/null 2>&1 || "$(BIN)/python" -m ensurepip
+	@"$(BIN)/python" -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@PYTHONWARNINGS=ignore "$(BIN)/python" -m pip install --quiet --disable-pip-version-check \
+		--editable '.[exporter]' --group dev
+	@touch "$@"
+
+demo: $(READY)  ## report on the committed sample of a MoE job
+	@"$(BIN)/npuscope" report $(SAMPLE) --store build/demo-store
+
+test: $(READY)  ## everything but the long proofs, in under 5 minutes on 2 cores
+	@"$(BIN)/python" -m pytest -n $(WORKERS) -m "not slow"
+
+test-slow: $(READY)  ## the long proofs
+	@"$(BIN)/python" -m pytest -m slow || test $$? -eq 5  # 5: no test is marked slow
+
+check: $(READY)  ## formatting, lint, types, import contracts
+	@"$(BIN)/ruff" format --check .
+	@"$(BIN)/ruff" check .
+	@"$(BIN)/mypy"
+	@"$(BIN)/lint-imports"
+
+bench: $(READY)  ## benchmarks, each printed as a ratio to a named peer or limit
+	@for script in bench/*.py; do \
+		test -e "$$script" || { echo "no benchmarks yet"; break; }; \
+		echo "== $$script"; "$(BIN)/python" "$$script" || exit 1; done

@@ -1,0 +1,80 @@
+"""What a capture cannot tell, and what to record next time so that it can."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import duckdb
+
+from .wording import ranks_named
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A question some ranks cannot answer: `test` holds for a rank that can."""
+
+    test: str
+    missing: str
+    remedy: str
+
+
+# `has` tests run per rank over the canonical views; the first limit that covers all others of its kind stops.
+_LIMITS = (
+    Limit(
+        "select distinct run, capture, rank from kernels",
+        "no kernels: nothing is known of single operators",
+        "export kernel_details.csv or the profiler's DB: run analyse() on the whole folder",
+    ),
+    Limit(
+        "select distinct run, capture, rank from kernels where type is not null",
+        "no operator types, shapes or cores: no FLOPs, no grouping by type",
+        "profiler_level=ProfilerLevel.Level1",
+    ),
+    Limit(
+        "select distinct run, capture, rank from comm_times"
+        " union select run, capture, rank from comm_tasks where task_type is not null",
+        "transfer and wait are not told apart inside communication",
+        "profiler_level=ProfilerLevel.Level1",
+    ),
+    Limit(
+        "select distinct run, capture, rank from host_ops",
+        "no host side: what the host did while the device was free is unknown",
+        "activities=[ProfilerActivity.CPU, ProfilerActivity.NPU], and keep trace_view.json or the DB",
+    ),
+    Limit(
+        "select distinct run, capture, rank from steps where window_start_ns is not null",
+        "no recorded step range: preparing time is unknown",
+        "call prof.step() once per training step, with a schedule",
+    ),
+    Limit(
+        "select distinct run, capture, rank from groups where parallel_kind <> 'unknown'",
+        "which parallel group an operation belongs to is unknown",
+        "a torch_npu of 2025-02 or later writes parallel_group_info by itself",
+    ),
+    Limit(
+        "select distinct run, capture, rank from memory",
+        "no memory curve",
+        "profile_memory=True",
+    ),
+)
+
+
+def limits(
+    con: duckdb.DuckDBPyConnection, *, run: str | None = None, capture: str | None = None
+) -> list[str]:
+    """Sentences on what the captures of `con` (or one of them) cannot tell, with the remedy."""
+    found: list[str] = []
+    for limit in _LIMITS:
+        rows = con.execute(
+            f"""
+            select rank from (select distinct run, capture, rank from ranks
+                where coalesce(run = ?, true) and coalesce(capture = ?, true))
+            anti join ({limit.test}) using (run, capture, rank)
+            order by rank
+            """,
+            [run, capture],
+        ).fetchall()
+        if rows:
+            named = ranks_named(rank for (rank,) in rows)
+            found.append(f"{named}: {limit.missing}. To know it: {limit.remedy}")
+    return found

@@ -1,0 +1,149 @@
+"""Answers of the metrics as frames: filtered, in a stable order of rows and columns.
+
+Every function takes a connection with a table or view per canonical table, as `store.open` returns
+it. Summaries that the store keeps are read; those it lacks are computed from the events.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+import duckdb
+import polars as pl
+
+from npuscope.errors import UsageError
+
+from .notes import notes
+from .views import frame, open_views
+
+__all__ = [
+    "capture_facts", "comm", "kernels", "notes", "open_views", "outside_steps", "rows", "spread",
+    "steps",
+]  # fmt: skip
+
+KernelKey = Literal["type", "name", "core", "shape"]
+Value = str | int | None
+
+
+def _where(conditions: Mapping[str, Value]) -> tuple[str, list[str | int]]:
+    """`where` clause for the columns with a value, and its parameters."""
+    chosen = {column: value for column, value in conditions.items() if value is not None}
+    clause = " and ".join(f"{column} = ?" for column in chosen)
+    return (f"where {clause}" if chosen else ""), list(chosen.values())
+
+
+def steps(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    run: str | None = None,
+    capture: str | None = None,
+    rank: int | None = None,
+    step: int | None = None,
+) -> pl.DataFrame:
+    """Breakdown of each step on each rank: columns of the metric `steps`."""
+    open_views(con)
+    where, values = _where({"run": run, "capture": capture, "rank": rank, "step": step})
+    order = "order by run, capture, rank, step nulls last"
+    return frame(con, f"select * from step_summary {where} {order}", values)
+
+
+def kernels(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    by: KernelKey = "type",
+    run: str | None = None,
+    capture: str | None = None,
+    rank: int | None = None,
+    step: int | None = None,
+    top: int | None = None,
+) -> pl.DataFrame:
+    """Compute kernels by `by`, longest total first; `top` keeps that many per rank and step.
+
+    Columns of the metric `kernels`, but the key is called `by`; `core` stands once when it is the
+    key. Raises UsageError for another key.
+    """
+    if by not in get_args(KernelKey):
+        raise UsageError(f"kernels by {by!r}: choose one of {', '.join(get_args(KernelKey))}")
+    open_views(con)
+    where, values = _where(
+        {"by_key": by, "run": run, "capture": capture, "rank": rank, "step": step}
+    )
+    order = "run, capture, rank, step nulls last, total_ns desc, key nulls last"
+    best = ""
+    if top is not None:
+        best = (
+            "qualify row_number() over (partition by run, capture, rank, step"
+            " order by total_ns desc, key nulls last) <= ?"
+        )
+        values.append(top)
+    columns = "* exclude (by_key, core)" if by == "core" else "* exclude (by_key)"
+    found = frame(
+        con, f"select {columns} from kernel_summary {where} {best} order by {order}", values
+    )
+    return found.rename({"key": by})
+
+
+def comm(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    run: str | None = None,
+    capture: str | None = None,
+    rank: int | None = None,
+    step: int | None = None,
+) -> pl.DataFrame:
+    """Communication by operation type and group, longest total first: the metric `comm`."""
+    open_views(con)
+    where, values = _where({"run": run, "capture": capture, "rank": rank, "step": step})
+    order = (
+        "order by run, capture, rank, step nulls last,"
+        " total_ns desc, op_type nulls last, group_hash nulls last"
+    )
+    return frame(con, f"select * from comm_summary {where} {order}", values)
+
+
+def outside_steps(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    run: str | None = None,
+    capture: str | None = None,
+    rank: int | None = None,
+) -> pl.DataFrame:
+    """What ranks that have steps did outside all of them: columns of the metric `outside_steps`."""
+    open_views(con)
+    where, values = _where({"run": run, "capture": capture, "rank": rank})
+    order = "order by run, capture, rank"
+    return frame(con, f"select * from outside_steps {where} {order}", values)
+
+
+def spread(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    run: str | None = None,
+    capture: str | None = None,
+    step: int | None = None,
+) -> pl.DataFrame:
+    """How far ranks lie apart, a row per step and measure: columns of the metric `spread`."""
+    open_views(con)
+    where, values = _where({"run": run, "capture": capture, "step": step})
+    order = "order by run, capture, step nulls last, measure"
+    return frame(con, f"select * from step_spread {where} {order}", values)
+
+
+def capture_facts(
+    con: duckdb.DuckDBPyConnection, *, run: str | None = None, capture: str | None = None
+) -> pl.DataFrame:
+    """What each capture holds, a row per capture: columns of the metric `capture_facts`."""
+    open_views(con)
+    where, values = _where({"run": run, "capture": capture})
+    return frame(con, f"select * from capture_facts {where} order by run, capture", values)
+
+
+def rows(frame: pl.DataFrame) -> list[dict[str, object]]:
+    """Rows as JSON can hold them: NaN and infinities become None, column order stays."""
+    return [{name: _plain(value) for name, value in row.items()} for row in frame.to_dicts()]
+
+
+def _plain(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

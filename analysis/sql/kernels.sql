@@ -1,0 +1,78 @@
+-- Which kernels does the computing time of each step go to?
+--
+-- Compute kernels only, gathered four times: by operator type, by name, by core and by input shapes. Outlets
+-- choose one and call the key by its name. Kernels outside every step stand under step NULL. Kernels that run
+-- at the same time each count in full, so shares can add up to more than 1. Percentiles are nearest ranks: of n
+-- sorted durations the one at position ceil(p * n / 100).
+--
+--   run                   varchar  run of the training job
+--   capture               varchar  ranks profiled at the same time
+--   rank                  integer  global rank
+--   step                  bigint   producer's step number; NULL: outside every step, or the capture has none
+--   by_key                varchar  what the key is: type, name, core or shape
+--   key                   varchar  the type, name, core or input shapes; NULL where the profiler level has none
+--   core                  varchar  core the kernels ran on; NULL where mixed or unknown
+--   count                 bigint   kernels
+--   total_ns              bigint   their durations added up
+--   mean_ns               double   total / count
+--   p50_ns                bigint   median duration
+--   p99_ns                bigint   99th percentile of the durations
+--   max_ns                bigint   longest duration
+--   computing_share_ratio double   total / length of the union of the step's compute kernels on this rank
+with
+_keys as materialized (
+    select *, row_number() over (order by run, capture, rank) as rank_key
+    from (select distinct run, capture, rank from kernels where is_compute)
+),
+_reached as (
+    select rank_key, step, start_ns, start_ns + dur_ns as end_ns, max(start_ns + dur_ns) over (
+        partition by rank_key, step order by start_ns rows between unbounded preceding and 1 preceding
+    ) as reach_ns
+    from kernels join _keys using (run, capture, rank)
+    where is_compute and dur_ns > 0 and start_ns is not null
+),
+_computing as (
+    select rank_key, step, sum(greatest(end_ns - greatest(start_ns, reach_ns), 0)) as computing_ns
+    from _reached
+    group by rank_key, step
+),
+_counted as (
+    select rank_key, step, type, name, core, input_shapes, dur_ns
+    from kernels join _keys using (run, capture, rank)
+    where is_compute and dur_ns >= 0
+),
+_gathered as (
+    select rank_key, step, 'type' as by_key, type as key,
+        min(core) as core, min(core) = max(core) and count(core) = count(*) as one_core,
+        count(*) as count, sum(dur_ns) as total_ns, quantile_disc(dur_ns, [0.50, 0.99]) as p_ns, max(dur_ns) as max_ns
+    from _counted group by rank_key, step, type
+    union all
+    select rank_key, step, 'name', name,
+        min(core), min(core) = max(core) and count(core) = count(*),
+        count(*), sum(dur_ns), quantile_disc(dur_ns, [0.50, 0.99]), max(dur_ns)
+    from _counted group by rank_key, step, name
+    union all
+    select rank_key, step, 'core', core,
+        core, true,
+        count(*), sum(dur_ns), quantile_disc(dur_ns, [0.50, 0.99]), max(dur_ns)
+    from _counted group by rank_key, step, core
+    union all
+    select rank_key, step, 'shape', input_shapes,
+        min(core), min(core) = max(core) and count(core) = count(*),
+        count(*), sum(dur_ns), quantile_disc(dur_ns, [0.50, 0.99]), max(dur_ns)
+    from _counted group by rank_key, step, input_shapes
+)
+select run, capture, rank, _gathered.step, by_key, key,
+    case when one_core then core end as core,
+    count,
+    cast(total_ns as bigint) as total_ns,
+    cast(total_ns as double) / count as mean_ns,
+    p_ns[1] as p50_ns,
+    p_ns[2] as p99_ns,
+    max_ns,
+    cast(total_ns as double) / nullif(cast(computing_ns as double), 0) as computing_share_ratio
+from _gathered
+join _keys using (rank_key)
+left join _computing on _computing.rank_key = _gathered.rank_key
+    and _computing.step is not distinct from _gathered.step
+order by run, capture, rank, _gathered.step nulls last, by_key, total_ns desc, key nulls last

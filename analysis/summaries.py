@@ -1,0 +1,47 @@
+"""What is computed for each rank when it is read, so that no page scans its events again.
+
+The collector knows no metrics: whoever starts an ingest hands it `summarise`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import duckdb
+
+from npuscope.collector import schema
+
+from .catalog import METRICS, Metric
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A table to keep beside a rank's canonical tables.
+
+    `version` changes with the rule that makes it or the tables it reads; rows of another version
+    are stale.
+    """
+
+    name: str
+    version: str
+    query: str
+
+
+def _summary(known: Metric) -> Summary:
+    text = f"{known.sql}\n{schema.digest()}"
+    return Summary(known.view, hashlib.sha256(text.encode()).hexdigest()[:12], known.sql)
+
+
+def summaries() -> tuple[Summary, ...]:
+    """Every summary in its current version."""
+    return tuple(_summary(known) for known in METRICS if known.summary)
+
+
+def summarise(con: duckdb.DuckDBPyConnection) -> Iterable[Summary]:
+    """The summaries of a rank, for `copy (query) to ...` on `con`.
+
+    `con` has the canonical tables with their key columns, holding one rank's rows or more.
+    """
+    return summaries()

@@ -1,0 +1,33 @@
+"""The metrics as views on a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import duckdb
+import polars as pl
+
+from .catalog import METRICS
+
+
+def open_views(con: duckdb.DuckDBPyConnection) -> None:
+    """Create the view of every metric that `con` does not have yet.
+
+    They are temporary: a database opened for reading can have them, and connections that share a
+    database do not disturb each other.
+    """
+    known_names = (
+        "select table_name from information_schema.tables"
+        " where table_catalog in (current_database(), 'temp')"
+    )
+    present = {name for (name,) in con.execute(known_names).fetchall()}
+    for known in METRICS:
+        if known.view not in present:
+            con.execute(f'create temp view "{known.view}" as {known.sql}')
+
+
+def frame(
+    con: duckdb.DuckDBPyConnection, query: str, parameters: Sequence[str | int] = ()
+) -> pl.DataFrame:
+    """Result of a query as a frame; `parameters` stand for its question marks."""
+    return pl.DataFrame(con.sql(query, params=list(parameters)).pl())

@@ -1,0 +1,112 @@
+"""Where a profile folder's own store lives, and how much disk such stores may take.
+
+Profiles given by path go to `<user cache>/npuscope/<hash of the real path>`: nothing is written
+into the user's folders. The oldest unused stores go first when all together exceed the limit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from npuscope.errors import UsageError
+
+from .manifest import MARKER, is_store, manifests, write_atomically
+from .store import size_bytes
+
+LIMIT_BYTES = 20 << 30
+_SOURCE = "npuscope-source.txt"
+_USED = "npuscope-used.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class CachedStore:
+    """A store of the cache: its name, what it was made from, its size, when it was last used."""
+
+    name: str
+    path: str
+    source: str
+    ranks: int
+    size_bytes: int
+    used_at: float
+
+
+def cache_folder() -> Path:
+    """`$XDG_CACHE_HOME/npuscope`, else `~/.cache/npuscope`."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "npuscope"
+
+
+def store_of(path: Path) -> Path:
+    """The store that belongs to a profile path, made or not."""
+    real = str(path.resolve())
+    return cache_folder() / hashlib.sha256(real.encode()).hexdigest()[:16]
+
+
+def remember_use(store: Path, source: Path) -> None:
+    """Note what a cached store was made from and that it was used now."""
+    write_atomically(store / _SOURCE, str(source.resolve()).encode())
+    write_atomically(store / _USED, str(time.time()).encode())
+
+
+def cached_stores() -> list[CachedStore]:
+    """Every store of the cache, last used first."""
+    found: list[CachedStore] = []
+    folder = cache_folder()
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if is_store(path):
+            found.append(
+                CachedStore(
+                    name=path.name,
+                    path=str(path),
+                    source=_read(path / _SOURCE) or "unknown",
+                    ranks=len(manifests(path)),
+                    size_bytes=size_bytes(path),
+                    used_at=float(_read(path / _USED) or 0),
+                )
+            )
+    return sorted(found, key=lambda store: store.used_at, reverse=True)
+
+
+def remove(name: str) -> CachedStore:
+    """Delete one cached store, named by its hash or by the profile path it was made from.
+
+    Raises UsageError where the cache has no such store.
+    """
+    source = str(Path(name).resolve())
+    for store in cached_stores():
+        if store.name == name or store.source == source:
+            _delete(Path(store.path))
+            return store
+    raise UsageError(f"no store {name} in {cache_folder()}: see `npuscope store list`")
+
+
+def keep_within_limit(in_use: Path, *, limit_bytes: int = LIMIT_BYTES) -> list[CachedStore]:
+    """Delete least recently used stores until the rest fit; the one in use stays."""
+    stores = cached_stores()
+    total = sum(store.size_bytes for store in stores)
+    removed: list[CachedStore] = []
+    for store in reversed(stores):
+        if total <= limit_bytes:
+            break
+        if Path(store.path) != in_use:
+            _delete(Path(store.path))
+            total -= store.size_bytes
+            removed.append(store)
+    return removed
+
+
+def _delete(path: Path) -> None:
+    (path / MARKER).unlink(missing_ok=True)  # from here on it is no store to anybody
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,152 @@
+"""Which ranks were profiled together: a capture is the set of ranks whose windows overlap.
+
+    rank 0  |--A--|            |--B--|
+    rank 1    |--A--|        |--B--|        two captures, A and B
+
+A rank is in a capture once. A second profile of it in the same window is a copy or a restart: the
+one that ended last stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from .model import RankSource
+
+# Device clocks count from power-up; an epoch clock read after 2001 is past 10^18 ns.
+EPOCH_FROM_NS = 10**18
+UNDATED = "undated"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCapture:
+    """A capture that is already in the store: its name, span and ranks stay."""
+
+    name: str
+    start_ns: int | None
+    end_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """`chosen`: (capture name, source) to read; `passed_over`: (source, source taken instead)."""
+
+    chosen: tuple[tuple[str, RankSource], ...]
+    passed_over: tuple[tuple[RankSource, RankSource], ...]
+
+
+@dataclass(slots=True)
+class _Span:
+    name: str | None
+    start_ns: int | None
+    end_ns: int | None
+    members: dict[int, RankSource]
+
+    def overlap_ns(self, source: RankSource) -> int:
+        """Shared time in ns; 0 where the windows do not meet or one is unknown."""
+        if None in (self.start_ns, self.end_ns, source.window_start_ns, source.window_end_ns):
+            return 0
+        assert self.start_ns is not None and self.end_ns is not None
+        assert source.window_start_ns is not None and source.window_end_ns is not None
+        latest_start = max(self.start_ns, source.window_start_ns)
+        return max(0, min(self.end_ns, source.window_end_ns) - latest_start + 1)
+
+
+def assign(sources: Iterable[RankSource], known: Iterable[KnownCapture] = ()) -> Assignment:
+    """Put every source into a capture, joining `known` ones where windows overlap."""
+    spans = [_Span(c.name, c.start_ns, c.end_ns, {}) for c in known]
+    passed_over: list[tuple[RankSource, RankSource]] = []
+    dated = sorted(
+        (s for s in sources if s.window_start_ns is not None),
+        key=lambda s: (s.window_start_ns, s.rank, s.root),
+    )
+    for source in dated:
+        meeting = [span for span in spans if span.overlap_ns(source)]
+        free = [span for span in meeting if source.rank not in span.members]
+        if meeting and not free:
+            span = max(meeting, key=lambda span: _shared_ns(span.members[source.rank], source))
+            taken = span.members[source.rank]
+            if _shared_ns(taken, source):
+                keep, drop = sorted((source, taken), key=_recency, reverse=True)
+                span.members[source.rank] = keep
+                passed_over.append((drop, keep))
+                continue
+        span = (
+            max(free, key=lambda span: span.overlap_ns(source))
+            if free
+            else _Span(None, None, None, {})
+        )
+        if span not in spans:
+            spans.append(span)
+        span.members[source.rank] = source
+        _widen(span, source)
+    for source in sorted(
+        (s for s in sources if s.window_start_ns is None), key=lambda s: (s.rank, s.root)
+    ):
+        _place_undated(spans, source, passed_over)
+    chosen: list[tuple[str, RankSource]] = []
+    taken_names = {span.name for span in spans if span.name}
+    for span in spans:
+        if span.members:
+            name = span.name or _fresh(capture_name(span.start_ns), taken_names)
+            taken_names.add(name)
+            chosen += [(name, span.members[rank]) for rank in sorted(span.members)]
+    return Assignment(tuple(chosen), tuple(passed_over))
+
+
+def capture_name(start_ns: int | None) -> str:
+    """`20250109T084753.886Z` for an epoch start, `device-<ns>` for another clock, `undated`."""
+    if start_ns is None:
+        return UNDATED
+    if start_ns < EPOCH_FROM_NS:
+        return f"device-{start_ns}"
+    seconds, rest_ns = divmod(start_ns, 10**9)
+    moment = datetime.fromtimestamp(seconds, tz=timezone.utc)
+    return f"{moment:%Y%m%dT%H%M%S}.{rest_ns // 10**6:03d}Z"
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    candidate, number = name, 2
+    while candidate in taken:
+        candidate, number = f"{name}-{number}", number + 1
+    return candidate
+
+
+def _widen(span: _Span, source: RankSource) -> None:
+    start, end = source.window_start_ns, source.window_end_ns
+    if start is not None:
+        span.start_ns = start if span.start_ns is None else min(span.start_ns, start)
+    if end is not None:
+        span.end_ns = end if span.end_ns is None else max(span.end_ns, end)
+
+
+def _shared_ns(one: RankSource, other: RankSource) -> int:
+    return _Span(None, one.window_start_ns, one.window_end_ns, {}).overlap_ns(other)
+
+
+def _recency(source: RankSource) -> tuple[int, int, str]:
+    newest = max((f.mtime_ns for group in source.files.values() for f in group), default=0)
+    return (source.window_end_ns or 0, newest, source.root)
+
+
+def _place_undated(
+    spans: list[_Span], source: RankSource, passed_over: list[tuple[RankSource, RankSource]]
+) -> None:
+    """A source without a window joins the only capture there is, else the undated one."""
+    dated = [span for span in spans if span.start_ns is not None]
+    if len(dated) == 1 and source.rank not in dated[0].members:
+        dated[0].members[source.rank] = source
+        return
+    undated = next((span for span in spans if span.start_ns is None), None)
+    if undated is None:
+        undated = _Span(UNDATED, None, None, {})
+        spans.append(undated)
+    taken = undated.members.get(source.rank)
+    if taken is None:
+        undated.members[source.rank] = source
+        return
+    keep, drop = sorted((source, taken), key=_recency, reverse=True)
+    undated.members[source.rank] = keep
+    passed_over.append((drop, keep))

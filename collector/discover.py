@@ -1,0 +1,255 @@
+"""Which folders under a path hold profiles, and which files of each rank play which role.
+
+    any depth/…_ascend_pt/            framework folder (torch_npu, MindSpore)
+        profiler_info_3.json          rank 3
+        ASCEND_PROFILER_OUTPUT/       what was exported: text, DB, or both
+        PROF_…/                       raw data; its own exports count where there are no others
+    any depth/PROF_…/                 stand-alone msprof
+    any depth/folder with such files  a rank whose folders were renamed or flattened
+
+Nothing is opened for writing and no file is read here but a few small heads: names decide.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from npuscope.errors import TraceNotFound
+
+from .identity import Identity, identify
+from .model import Framework, RankSource, Role, SourceFile
+
+OUTPUT_FOLDER = "ASCEND_PROFILER_OUTPUT"
+
+# A number in a name is an export's time stamp or a rank; `_slice_<n>` is one piece of a split file.
+_STAMP = r"(?:_slice_\d{1,6})?(?:_\d{1,20}){0,4}"
+_ROLES: tuple[tuple[Role, re.Pattern[str]], ...] = (
+    (
+        "main_db",
+        re.compile(r"(ascend_(pytorch|mindspore)_profiler(_\d{1,16})?|msprof_\d{1,16})\.db"),
+    ),
+    ("analysis_db", re.compile(r"(analysis|communication_analyzer)\.db")),
+    ("trace", re.compile(rf"(trace_view|trace|msprof{_STAMP})\.json(\.gz)?")),
+    ("kernels", re.compile(rf"(kernel_details|op_summary){_STAMP}\.csv")),
+    ("communication", re.compile(r"communication\.json")),
+    ("communication_matrix", re.compile(r"communication_matrix\.json")),
+    ("step_trace", re.compile(r"step_trace_time\.csv")),
+    ("memory_record", re.compile(rf"memory_record{_STAMP}\.csv")),
+    ("operator_memory", re.compile(rf"operator_memory{_STAMP}\.csv")),
+    ("module_memory", re.compile(rf"npu_module_mem{_STAMP}\.csv")),
+    ("profiler_info", re.compile(r"profiler_info(_\d+)?\.json")),
+    ("profiler_metadata", re.compile(r"profiler_metadata\.json")),
+    ("info", re.compile(r"info\.json(\.\d+)?")),
+)
+_EXPORTS: frozenset[Role] = frozenset(role for role, _ in _ROLES) - {
+    "profiler_info", "profiler_metadata", "info",
+}  # fmt: skip
+_FRAMEWORK_FOLDER = re.compile(r".*_ascend_(pt|ms)")
+_PROF_FOLDER = re.compile(r"PROF_.+")
+# Other tools' results, dumped arguments, hidden folders: never a profile's export. Raw data and
+# logs lie inside profile folders, which are not searched further.
+_SKIPPED = re.compile(r"cluster_analysis_output|.*_op_arg|\..*")
+_SLICE = re.compile(r"_slice_(\d+)")
+_EXPORT_STAMP = re.compile(r"_(\d{14,})\.(?:json|csv|db)(?:\.gz)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A place that looked like a profile but cannot be used, and what to do about it."""
+
+    path: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """What a path holds: ranks that can be read and places that cannot."""
+
+    ranks: tuple[RankSource, ...]
+    problems: tuple[Problem, ...]
+
+
+def discover(path: Path) -> Discovery:
+    """Find every rank's profile at or below `path`.
+
+    Raises TraceNotFound where the path is missing or holds nothing that looks like a profile.
+    """
+    if not path.exists():
+        raise TraceNotFound(f"{path}: no such file or folder")
+    start = path if path.is_dir() else path.parent
+    problems: list[Problem] = []
+    found: list[tuple[Path, Framework, Mapping[Role, tuple[SourceFile, ...]], Identity]] = []
+    for folder, framework in _profile_folders(start, problems):
+        files = _files(folder, framework, problems)
+        if not _EXPORTS & files.keys():
+            problems.append(Problem(str(folder), _nothing_exported(folder, framework)))
+            continue
+        found.append((folder, framework, files, identify(folder, framework, files)))
+    if not found and not problems:
+        raise TraceNotFound(
+            f"{path}: no *_ascend_pt, *_ascend_ms or PROF_* folder here or below: "
+            "was analyse() run, and is this the folder the profiler wrote to?"
+        )
+    return Discovery(tuple(_numbered(found)), tuple(problems))
+
+
+def _numbered(
+    found: list[tuple[Path, Framework, Mapping[Role, tuple[SourceFile, ...]], Identity]],
+) -> Iterator[RankSource]:
+    """Ranks that no file tells are numbered in order of (host, device, folder), past the known."""
+    known = {identity.rank for *_, identity in found if identity.rank is not None}
+    free = (number for number in range(len(found) + len(known)) if number not in known)
+    order = sorted(found, key=lambda item: (item[3].host, item[3].device, str(item[0])))
+    for folder, framework, files, identity in order:
+        warnings = list(identity.warnings)
+        rank, origin = identity.rank, identity.origin
+        if rank is None:
+            rank, origin = next(free), "numbered in order of host, device and folder"
+            warnings.append(f"no file tells the rank: called rank {rank}")
+        yield RankSource(
+            root=str(folder),
+            framework=framework,
+            rank=rank,
+            rank_origin=origin,
+            files=files,
+            window_start_ns=identity.window_start_ns,
+            window_end_ns=identity.window_end_ns,
+            warnings=tuple(warnings),
+        )
+
+
+def _profile_folders(start: Path, problems: list[Problem]) -> Iterator[tuple[Path, Framework]]:
+    """Folders that are one rank's profile each, depth first in name order."""
+    pending, seen = [start.resolve()], set[Path]()
+    while pending:
+        folder = pending.pop()
+        if folder in seen:
+            continue
+        seen.add(folder)
+        try:
+            with os.scandir(folder) as entries:
+                children = sorted(entries, key=lambda entry: entry.name, reverse=True)
+        except OSError as error:
+            problems.append(Problem(str(folder), f"cannot be listed ({error.strerror})"))
+            continue
+        kind = _framework(folder, [child.name for child in children])
+        if kind:
+            yield folder, kind
+            continue
+        for child in children:
+            try:
+                if child.is_dir() and not (folder != start and _SKIPPED.fullmatch(child.name)):
+                    pending.append(Path(child.path).resolve())
+            except OSError as error:
+                problems.append(Problem(child.path, f"cannot be read ({error.strerror})"))
+
+
+def _framework(folder: Path, names: list[str]) -> Framework | None:
+    """Which producer wrote this folder, or None where it is no rank's profile."""
+    marked = _FRAMEWORK_FOLDER.fullmatch(folder.name)
+    if marked:
+        return "mindspore" if marked[1] == "ms" else "pytorch"
+    if _PROF_FOLDER.fullmatch(folder.name):
+        return "msprof"
+    if OUTPUT_FOLDER in names:
+        return _framework_of_names(_names(folder / OUTPUT_FOLDER) + names)
+    roles = {role for name in names if (role := role_of(name))}
+    # A folder of JSON called trace.json or info.json is not yet a profile.
+    timeline = any(re.fullmatch(r"(trace_view|msprof_.*)\.json(\.gz)?", name) for name in names)
+    if timeline or roles & (_EXPORTS - {"trace"}):
+        return _framework_of_names(names)
+    return None
+
+
+def _framework_of_names(names: list[str]) -> Framework:
+    return "mindspore" if any("mindspore" in name for name in names) else "pytorch"
+
+
+def role_of(name: str) -> Role | None:
+    """The role of a file by its name, or None."""
+    for role, pattern in _ROLES:
+        if pattern.fullmatch(name):
+            return role
+    return None
+
+
+def _files(
+    folder: Path, framework: Framework, problems: list[Problem]
+) -> dict[Role, tuple[SourceFile, ...]]:
+    """Files of a profile by role: the newest export where several lie side by side."""
+    places = [folder, folder / OUTPUT_FOLDER]
+    if folder.name == OUTPUT_FOLDER:
+        places.append(folder.parent)  # profiler_info_*.json stands one level up
+    if framework == "msprof":
+        places += _msprof_places(folder)
+    found = _collect(places, problems, info_only={folder.parent})
+    if framework != "msprof" and not _EXPORTS & found.keys():
+        # analysis kept only what msprof itself exported
+        inner = [p for prof in _prof_children(folder) for p in (prof, *_msprof_places(prof))]
+        found = {**_collect(inner, problems), **found}
+    return found
+
+
+def _msprof_places(folder: Path) -> list[Path]:
+    devices = [folder / name for name in _names(folder) if re.fullmatch(r"device_\d+|host", name)]
+    return [folder / "mindstudio_profiler_output", folder / "analyze", *devices]
+
+
+def _prof_children(folder: Path) -> list[Path]:
+    return [folder / name for name in _names(folder) if _PROF_FOLDER.fullmatch(name)]
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _collect(
+    places: list[Path], problems: list[Problem], info_only: set[Path] | None = None
+) -> dict[Role, tuple[SourceFile, ...]]:
+    by_role: dict[Role, list[SourceFile]] = {}
+    for place in places:
+        for name in _names(place):
+            role = role_of(name)
+            if role is None or (info_only and place in info_only and role in _EXPORTS):
+                continue
+            path = place / name
+            try:
+                state = path.stat()
+            except OSError as error:
+                problems.append(Problem(str(path), f"cannot be read ({error.strerror})"))
+                continue
+            if path.is_file():
+                by_role.setdefault(role, []).append(
+                    SourceFile(str(path), state.st_size, state.st_mtime_ns)
+                )
+    return {role: _newest_export(files) for role, files in by_role.items()}
+
+
+def _newest_export(files: list[SourceFile]) -> tuple[SourceFile, ...]:
+    """All pieces of the newest export: a folder may hold the results of several."""
+
+    def stamp(file: SourceFile) -> str:
+        found = _EXPORT_STAMP.search(file.path)
+        return found[1] if found else ""
+
+    def piece(file: SourceFile) -> tuple[int, str]:
+        found = _SLICE.search(Path(file.path).name)
+        return (int(found[1]) if found else -1, file.path)
+
+    newest = max(stamp(file) for file in files)
+    return tuple(sorted((file for file in files if stamp(file) == newest), key=piece))
+
+
+def _nothing_exported(folder: Path, framework: Framework) -> str:
+    if framework == "msprof":
+        return "raw data only: run `msprof --export=on --output=<this folder>` first"
+    if (folder / OUTPUT_FOLDER).is_dir():
+        return f"{OUTPUT_FOLDER} is empty: analysis failed or was stopped; run analyse() again"
+    return "raw data only: run torch_npu.profiler.profiler.analyse(<this folder>) first"

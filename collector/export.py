@@ -1,0 +1,115 @@
+"""A store's content as one portable DuckDB database, or as Parquet or CSV files.
+
+Written under a temporary name and renamed when whole, so that a name never holds half an export.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+
+from npuscope.errors import StoreError, UsageError
+
+from . import schema
+from .manifest import staging_name, sync_folder
+from .staging import scalar
+from .store import quoted
+
+FORMATS = ("duckdb", "parquet", "csv")
+# The oldest DuckDB that npuscope supports (1.4) opens files of this version.
+STORAGE_VERSION = "v1.0.0"
+
+
+def export(con: duckdb.DuckDBPyConnection, form: str, out: Path) -> dict[str, int]:
+    """Write every canonical table and summary that has rows; returns rows by table.
+
+    `con` comes from `store.open`. `duckdb` writes one file, `parquet` and `csv` a folder with a
+    file per table. Raises UsageError where `out` holds something else than an earlier export.
+    """
+    writers: dict[str, Callable[[duckdb.DuckDBPyConnection, list[str], Path], dict[str, int]]] = {
+        "duckdb": _write_duckdb,
+        "parquet": _write_parquet,
+        "csv": _write_csv,
+    }
+    if form not in writers:
+        raise UsageError(f"unknown export format {form}: one of {', '.join(FORMATS)}")
+    _refuse_foreign(out, form)
+    names = [
+        name
+        for (name,) in con.execute(
+            "select view_name from duckdb_views() where not internal order by 1"
+        ).fetchall()
+        if name in schema.tables() or not name.startswith("_")
+    ]
+    temporary = out.with_name(f"{staging_name()}.{out.name}")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        rows = writers[form](con, names, temporary)
+        if out.is_dir():
+            shutil.rmtree(out)
+        temporary.replace(out)
+        sync_folder(out.parent)
+    except OSError as error:
+        raise StoreError(f"{out}: cannot be written ({error.strerror})") from error
+    finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        else:
+            temporary.unlink(missing_ok=True)
+    return rows
+
+
+def _refuse_foreign(out: Path, form: str) -> None:
+    """Only an earlier export may be replaced."""
+    if not out.exists():
+        return
+    if form == "duckdb":
+        try:
+            with duckdb.connect(str(out), read_only=True) as con:
+                con.execute("select 1 from ranks limit 1").fetchall()
+            return
+        except duckdb.Error:
+            pass
+    elif out.is_dir() and all(p.suffix == f".{form}" for p in out.iterdir()):
+        return
+    raise UsageError(f"{out}: exists and is no earlier {form} export: give another -o")
+
+
+def _write_duckdb(con: duckdb.DuckDBPyConnection, names: list[str], out: Path) -> dict[str, int]:
+    con.execute(f"attach {quoted(str(out))} as written (storage_version '{STORAGE_VERSION}')")
+    try:
+        rows: dict[str, int] = {}
+        for name in names:
+            con.execute(f'create table written."{name}" as select * from "{name}"')
+            rows[name] = _count(con, f'written."{name}"')
+    finally:
+        con.execute("detach written")
+    return rows
+
+
+def _write_parquet(con: duckdb.DuckDBPyConnection, names: list[str], out: Path) -> dict[str, int]:
+    return _write_files(con, names, out, "parquet", "format parquet, compression zstd")
+
+
+def _write_csv(con: duckdb.DuckDBPyConnection, names: list[str], out: Path) -> dict[str, int]:
+    return _write_files(con, names, out, "csv", "format csv, header")
+
+
+def _write_files(
+    con: duckdb.DuckDBPyConnection, names: list[str], out: Path, suffix: str, options: str
+) -> dict[str, int]:
+    """One file per table that has rows."""
+    out.mkdir()
+    rows: dict[str, int] = {}
+    for name in names:
+        if _count(con, f'"{name}"'):
+            path = quoted(str(out / f"{name}.{suffix}"))
+            rows[name] = int(scalar(con, f'copy (from "{name}") to {path} ({options})'))
+    return rows
+
+
+def _count(con: duckdb.DuckDBPyConnection, relation: str) -> int:
+    return int(scalar(con, f"select count(*) from {relation}"))

@@ -1,0 +1,186 @@
+"""Which rank a profile folder belongs to and when it was recorded.
+
+Rank, first answer wins: number in `profiler_info_<rank>.json`; `rank_id` inside it; the DB's
+RANK_DEVICE_MAP; number in the DB's file name; `rank_id` of msprof's info.json. Never the folder's
+name (users rename folders) and never the device (rank 2 may run on device 4).
+
+Window: the profiler's own clock readings; the DB's session; else first and last times found in
+the kernel table or at both ends of the timeline.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .model import Framework, Role, SourceFile
+
+_PROBE_BYTES = 1 << 16
+_US = re.compile(rb'"ts"\s*:\s*"?(\d{6,17})(?:\.(\d{1,3}))?')
+_CSV_US = re.compile(rb"(?<=,)(\d{6,17})\.(\d{1,3})\t?,")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Rank (None: nobody tells), how it was found, host and device for ordering, and the window."""
+
+    rank: int | None
+    origin: str
+    host: str = ""
+    device: int = -1
+    window_start_ns: int | None = None
+    window_end_ns: int | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def identify(
+    folder: Path, framework: Framework, files: Mapping[Role, tuple[SourceFile, ...]]
+) -> Identity:
+    """Resolve rank and window of one profile; unreadable hints become warnings, not errors."""
+    warnings: list[str] = []
+    infos = [(file.path, _load(file.path, warnings)) for file in files.get("profiler_info", ())]
+    database = files.get("main_db", ())
+    facts = _database_facts(database[0].path) if database else {}
+    devices = [_load(file.path, warnings) for file in files.get("info", ())]
+
+    answers: list[tuple[int, str]] = []
+    for path, _ in infos:
+        answers += _from_name(path, r"profiler_info_(\d+)\.json", "number in profiler_info's name")
+    for _, info in infos:
+        answers += _valid(info.get("rank_id"), "rank_id in profiler_info")
+    answers += _valid(facts.get("rank"), "RANK_DEVICE_MAP of the DB")
+    if database:
+        answers += _from_name(
+            database[0].path, r"ascend_\w+_profiler_(\d+)\.db", "number in the DB's name"
+        )
+    for device in devices:
+        answers += _valid(device.get("rank_id"), "rank_id in info.json")
+    if len({rank for rank, _ in answers}) > 1:
+        told = ", ".join(f"{rank} by {origin}" for rank, origin in answers)
+        warnings.append(f"sources disagree on the rank ({told}): the first is taken")
+    rank, origin = answers[0] if answers else (None, "")
+
+    start, end = _window(infos, facts, files)
+    host = str(next((d["hostUid"] for d in devices if d.get("hostUid")), facts.get("host", "")))
+    device_id = _integer(facts.get("device"))
+    return Identity(
+        rank=rank,
+        origin=origin,
+        host=host,
+        device=-1 if device_id is None else device_id,
+        window_start_ns=start,
+        window_end_ns=end,
+        warnings=tuple(warnings),
+    )
+
+
+def _from_name(path: str, pattern: str, origin: str) -> list[tuple[int, str]]:
+    found = re.fullmatch(pattern, Path(path).name)
+    return [(int(found[1]), origin)] if found else []
+
+
+def _valid(value: object, origin: str) -> list[tuple[int, str]]:
+    rank = _integer(value)
+    return [(rank, origin)] if rank is not None and 0 <= rank < 1 << 31 else []
+
+
+def _integer(value: object) -> int | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        return int(str(value).strip())
+    except ValueError:
+        return None
+
+
+def _load(path: str, warnings: list[str]) -> dict[str, Any]:
+    """A small JSON object; {} with a warning where the file is not one."""
+    try:
+        loaded = json.loads(Path(path).read_bytes().decode("utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        warnings.append(f"{path}: not read: {type(error).__name__}: {error}")
+        return {}
+    if not isinstance(loaded, dict):
+        warnings.append(f"{path}: not read: a JSON object was expected")
+        return {}
+    return loaded
+
+
+def _database_facts(path: str) -> dict[str, object]:
+    """Rank, device, host and session of a profiler DB; {} where its reader will say why not."""
+    facts: dict[str, object] = {}
+    queries: dict[str, tuple[str, ...]] = {
+        "select rankId, deviceId from RANK_DEVICE_MAP where rankId >= 0 order by 1 limit 1": (
+            "rank",
+            "device",
+        ),
+        "select hostUid from HOST_INFO limit 1": ("host",),
+        "select startTimeNs from SESSION_TIME_INFO where startTimeNs > 0 limit 1": ("start",),
+        "select endTimeNs from SESSION_TIME_INFO where endTimeNs > 0 limit 1": ("end",),
+        # Without an index this reads the whole table: last, and only where no session is recorded.
+        "select min(startNs), max(startNs) from TASK": ("first_task", "last_task"),
+    }
+    try:
+        uri = Path(path).resolve().as_uri() + "?mode=ro&immutable=1"
+        with closing(sqlite3.connect(uri, uri=True)) as database:
+            for query, names in queries.items():
+                if "first_task" in names and facts.get("start") and facts.get("end"):
+                    continue
+                try:
+                    row = database.execute(query).fetchone()
+                except sqlite3.Error:
+                    continue
+                if row:
+                    facts.update(zip(names, row, strict=True))
+    except sqlite3.Error:
+        return facts
+    return facts
+
+
+def _window(
+    infos: Iterable[tuple[str, dict[str, Any]]],
+    facts: Mapping[str, object],
+    files: Mapping[Role, tuple[SourceFile, ...]],
+) -> tuple[int | None, int | None]:
+    for _, info in infos:
+        end = _integer(_inner(info, "end_info", "collectionTimeEnd"))
+        last = _integer(_inner(info, "end_info", "MonotonicTimeEnd"))
+        first = _integer(_inner(info, "start_info", "start_monotonic"))
+        if end and last and first and first <= last:
+            return end - (last - first), end
+    start, end = _integer(facts.get("start")), _integer(facts.get("end"))
+    first, last = _integer(facts.get("first_task")), _integer(facts.get("last_task"))
+    if (start or first) and (end or last):
+        return start or first, end or last
+    probes: tuple[tuple[Role, re.Pattern[bytes]], ...] = (("kernels", _CSV_US), ("trace", _US))
+    for role, pattern in probes:
+        stamps = _stamps([file.path for file in files.get(role, ())], pattern)
+        if stamps:
+            return min(stamps), max(stamps)
+    return None, None
+
+
+def _inner(info: Mapping[str, Any], section: str, key: str) -> object:
+    inner = info.get(section)
+    return inner.get(key) if isinstance(inner, dict) else None
+
+
+def _stamps(paths: list[str], pattern: re.Pattern[bytes]) -> list[int]:
+    """Times in ns found at the head of the first file and at the tail of the last."""
+    if not paths:
+        return []
+    try:
+        with Path(paths[0]).open("rb") as file:
+            text = file.read(_PROBE_BYTES)
+        with Path(paths[-1]).open("rb") as file:
+            file.seek(max(0, Path(paths[-1]).stat().st_size - _PROBE_BYTES))
+            text += b"\n" + file.read(_PROBE_BYTES)
+    except OSError:
+        return []
+    return [int(us) * 1000 + int((ns or b"0").ljust(3, b"0")) for us, ns in pattern.findall(text)]

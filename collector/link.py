@@ -1,0 +1,133 @@
+"""Finish a rank after its readers: what only all tables together can say.
+
+One row for the rank; one per group; the step of kernels and operations that came without one;
+the group of operations that came without one; global ranks for group-local ones.
+"""
+
+from __future__ import annotations
+
+import re
+
+import duckdb
+
+from . import schema
+from .captures import EPOCH_FROM_NS
+from .model import RankSource, ReadLog
+from .staging import is_empty, scalar
+
+
+def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> None:
+    """Complete the staging tables of one rank in place."""
+    statements = _statements()
+    columns = [column.name for column in schema.tables()["ranks"].columns]
+    # any_value takes the first that is not NULL; rows stand in the order readers spoke.
+    answers = ", ".join(f'any_value("{name}") as "{name}"' for name in columns)
+    con.execute(statements["ranks"].format(first_answers=answers))
+    _replace(con, "ranks", "_rank")
+    con.execute(statements["groups"])
+    _replace(con, "groups", "_groups", keep=True)
+    con.execute(statements["step_segments"])
+    if _has_table(con, "_comm_rows"):
+        con.execute(statements["comm_rows"])
+    for name in ("comm_groups", "comm_ops", "comm_tasks", "comm_matrix"):
+        con.execute(statements[name].replace("{{3}}", "{3}"))
+        if name != "comm_groups":
+            _replace(con, name, f"_{name}")
+    for table in ("kernels", "comm_ops"):
+        _assign_steps(con, table)
+    _describe(con, source)
+    _notice_devices(con, log)
+
+
+def _statements() -> dict[str, str]:
+    parts = re.split(r"^-- name: (\w+)\n", schema.sql("link.sql"), flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def _replace(con: duckdb.DuckDBPyConnection, table: str, by: str, *, keep: bool = False) -> None:
+    """Put the rows of a temporary table in place of a canonical one's."""
+    con.execute(f'delete from "{table}"')
+    con.execute(f'insert into "{table}" by name select * from "{by}"')
+    if not keep:
+        con.execute(f'drop table "{by}"')
+
+
+def _assign_steps(con: duckdb.DuckDBPyConnection, table: str) -> None:
+    """Give rows without a step the one whose device range covers their start.
+
+    Where the source itself told steps for some of its rows, an empty one means "outside every
+    step" and stays.
+    """
+    if table == "kernels" and scalar(con, "select count(step) from kernels"):
+        return
+    if is_empty(con, "_step_segments") or is_empty(con, table):
+        return
+    con.execute(f"""
+        create temp table _stepped as
+        select t.* replace (
+            coalesce(t.step, case when t.start_ns < s.end_ns then s.step end) as step)
+        from "{table}" t asof left join _step_segments s on t.start_ns >= s.start_ns
+    """)
+    _replace(con, table, "_stepped")
+
+
+def _describe(con: duckdb.DuckDBPyConnection, source: RankSource) -> None:
+    """Fill what discovery knows of the rank."""
+    if is_empty(con, "ranks"):
+        con.execute("insert into ranks (framework) values (null)")
+    text = "kernels" in source.files or "trace" in source.files
+    form = (
+        "db+text"
+        if text and "main_db" in source.files
+        else "db"
+        if "main_db" in source.files
+        else ""
+    )
+    form = form or ("text" if text else "light")
+    first_ns = scalar(
+        con,
+        """
+        select min(start_ns) from (
+            select min(start_ns) as start_ns from kernels
+            union all select min(start_ns) from comm_ops
+            union all select min(start_ns) from comm_times)
+    """,
+    )
+    instant = source.window_start_ns or first_ns
+    clock = None if instant is None else "epoch" if instant >= EPOCH_FROM_NS else "device"
+    con.execute(
+        """
+        update ranks set
+            framework = coalesce(framework, $framework),
+            source_format = $form,
+            clock = $clock,
+            window_start_ns = coalesce(window_start_ns, $start_ns),
+            window_end_ns = coalesce(window_end_ns, $end_ns),
+            device_id = coalesce(device_id, (select any_value(device_id) from kernels),
+                (select any_value(device_id) from profiler_steps))
+        """,
+        {
+            "framework": source.framework,
+            "form": form,
+            "clock": clock,
+            "start_ns": source.window_start_ns,
+            "end_ns": source.window_end_ns,
+        },
+    )
+
+
+def _notice_devices(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
+    found = (
+        "select list(distinct device_id order by device_id) filter (device_id >= 0) from kernels"
+    )
+    devices = scalar(con, found) or []
+    if len(devices) > 1:
+        log.warn(
+            f"kernels of {len(devices)} devices {devices} under one rank: "
+            "its figures are unions over all of them"
+        )
+
+
+def _has_table(con: duckdb.DuckDBPyConnection, name: str) -> bool:
+    found = "select count(*) from duckdb_tables() where table_name = ?"
+    return bool(scalar(con, found, [name]))

@@ -1,0 +1,91 @@
+-- What only all tables of a rank together can say. Each statement is run by link.py, in order.
+
+-- name: ranks
+-- Readers each tell what they know of the rank; the first answer wins.
+create or replace temp table _rank as
+select {first_answers} from ranks;
+
+-- name: groups
+-- One row per group: the fullest statement wins.
+create or replace temp table _groups as
+select * from groups
+qualify row_number() over (
+    partition by coalesce(group_hash, group_name) order by len(global_ranks) desc nulls last
+) = 1;
+
+-- name: step_segments
+-- Steps' device ranges may overlap (a step's communication still runs while the next computes): an instant
+-- belongs to the step that began last among those that cover it.
+--     step 1  |=========|            segments: 1 up to where 2 begins, then 2
+--     step 2        |========|
+create or replace temp table _step_segments as
+with ranges as (
+    select step, coalesce(device_start_ns, window_start_ns) as start_ns,
+        coalesce(device_end_ns, window_end_ns) as end_ns
+    from steps
+    where step is not null
+), edges as (
+    select start_ns as edge_ns from ranges union select end_ns from ranges
+), pieces as (
+    select edge_ns as start_ns, lead(edge_ns) over (order by edge_ns) as end_ns from edges
+)
+select p.start_ns, p.end_ns, arg_max(r.step, (r.start_ns, r.step)) as step
+from pieces p join ranges r on r.start_ns <= p.start_ns and p.end_ns <= r.end_ns
+where p.end_ns is not null
+group by all;
+
+-- name: comm_rows
+-- Communication rows of the kernel table that no operation of the timeline stands for (none was recorded,
+-- or the timeline is cut). The same operation may differ by 1 ns between the files.
+insert into comm_ops by name
+select r.step, r.device_id, (select coalesce(max(op_id), -1) from comm_ops) + row_number() over (order by r.start_ns, r.name) as op_id,
+    r.name, comm_op_type(r.name) as op_type, r.start_ns, r.dur_ns
+from _comm_rows r
+where not exists (
+    select 1 from comm_ops o
+    where o.name = r.name and o.start_ns between r.start_ns - 2 and r.start_ns + 2
+);
+
+-- name: comm_groups
+-- A name's group as communication.json tells it, where the timeline does not; else the one known group whose
+-- hash ends in the three digits that the name carries (hcom_allReduce__868_0_1).
+create or replace temp table _name_groups as
+select name, any_value(group_hash) as group_hash
+from comm_times where group_hash is not null
+group by name having count(distinct group_hash) = 1;
+
+create or replace temp table _suffix_groups as
+select lpad(right(group_hash, 3), 3, '0') as suffix, any_value(group_hash) as group_hash
+from (select group_hash from _groups union select group_hash from comm_times)
+where group_hash is not null
+group by 1 having count(distinct group_hash) = 1;
+
+-- name: comm_ops
+create or replace temp table _comm_ops as
+select o.* replace (
+    coalesce(o.group_hash, n.group_hash, s.group_hash) as group_hash,
+    coalesce(o.group_size, len(g.global_ranks)) as group_size
+)
+from comm_ops o
+left join _name_groups n on n.name = o.name
+left join _suffix_groups s on s.suffix = regexp_extract(o.name, '__(\d{{3}})_', 1)
+left join _groups g on g.group_hash = coalesce(o.group_hash, n.group_hash, s.group_hash);
+
+-- name: comm_tasks
+create or replace temp table _comm_tasks as
+select t.* replace (
+    coalesce(t.group_hash, o.group_hash) as group_hash,
+    coalesce(t.src_rank, g.global_ranks[t.src_group_rank + 1]) as src_rank,
+    coalesce(t.dst_rank, g.global_ranks[t.dst_group_rank + 1]) as dst_rank
+)
+from comm_tasks t
+left join (select op_id, any_value(group_hash) as group_hash from comm_ops group by op_id) o on o.op_id = t.op_id
+left join _groups g on g.group_hash = coalesce(t.group_hash, o.group_hash);
+
+-- name: comm_matrix
+create or replace temp table _comm_matrix as
+select m.* replace (
+    coalesce(m.src_rank, g.global_ranks[m.src_group_rank + 1]) as src_rank,
+    coalesce(m.dst_rank, g.global_ranks[m.dst_group_rank + 1]) as dst_rank
+)
+from comm_matrix m left join _groups g on g.group_hash = m.group_hash;

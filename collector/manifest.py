@@ -1,0 +1,226 @@
+"""What a store knows of one rank: the files of its current generation and where they came from.
+
+A manifest is one small JSON file, replaced atomically: readers see a rank's tables all at once or
+not at all, and find them through manifests only, never by listing folders.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from npuscope.errors import StoreError
+
+MANIFEST = "manifest.json"
+INDEX = "index.json"
+MARKER = "npuscope-store.json"
+LAYOUT = 1
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """One Parquet file, relative to the rank's folder; `version` names a summary's rule."""
+
+    file: str
+    row_count: int
+    size_bytes: int
+    version: str = ""
+
+
+class SourceRecord(msgspec.Struct, frozen=True):
+    """A file that was read, as it was then."""
+
+    path: str
+    size_bytes: int
+    mtime_ns: int
+    digest: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """One rank's current generation and the story of its reading."""
+
+    run: str
+    capture: str
+    rank: int
+    generation: str
+    npuscope_version: str
+    schema_digest: str
+    published_at: str
+    rank_origin: str
+    source_root: str
+    sources: list[SourceRecord]
+    window_start_ns: int | None
+    window_end_ns: int | None
+    tables: dict[str, Segment]
+    summaries: dict[str, Segment]
+    rules: dict[str, str] = {}
+    warnings: list[str] = []
+    failed_files: dict[str, str] = {}
+    rows_lost: int = 0
+    bytes_lost: int = 0
+    read_seconds: float = 0.0
+
+
+class IndexEntry(msgspec.Struct, frozen=True):
+    """A manifest beside the state its file had: used only while the file is still in that state."""
+
+    inode: int
+    size_bytes: int
+    mtime_ns: int
+    manifest: Manifest
+
+
+class Index(msgspec.Struct, frozen=True):
+    """Cache of a capture's manifests; `version` counts its rewrites."""
+
+    version: int
+    ranks: dict[str, IndexEntry]
+
+
+def folder_name(key: str, value: str | int) -> str:
+    """`run=<percent-encoded>`: any name becomes one harmless folder name."""
+    return f"{key}={quote(str(value), safe='')}"
+
+
+def folder_value(name: str) -> str:
+    return unquote(name.partition("=")[2])
+
+
+def rank_folder(store: Path, run: str, capture: str, rank: int) -> Path:
+    return store / folder_name("run", run) / folder_name("capture", capture) / f"rank={rank}"
+
+
+def is_store(path: Path) -> bool:
+    return (path / MARKER).is_file()
+
+
+def create_store(path: Path) -> None:
+    """Make `path` a store unless it is one. Raises StoreError where it holds other things."""
+    if is_store(path):
+        check_layout(path)
+        return
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise StoreError(f"{path}: not a store and not empty: give a new folder to --store")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        write_atomically(path / MARKER, msgspec.json.encode({"layout": LAYOUT}))
+    except OSError as error:
+        raise StoreError(f"{path}: cannot make a store here ({error.strerror})") from error
+
+
+def check_layout(path: Path) -> None:
+    """Raises StoreError where the marker is unreadable or of a newer layout."""
+    try:
+        layout = msgspec.json.decode((path / MARKER).read_bytes())["layout"]
+    except (OSError, msgspec.MsgspecError, KeyError, TypeError) as error:
+        raise StoreError(f"{path}: its {MARKER} cannot be read: {error}") from error
+    if layout != LAYOUT:
+        raise StoreError(
+            f"{path}: store layout {layout}, this npuscope reads {LAYOUT}: ingest again or upgrade"
+        )
+
+
+def manifests(store: Path, *, run: str | None = None, capture: str | None = None) -> list[Manifest]:
+    """Every published rank's manifest, in order of run, capture and rank.
+
+    Unreadable manifests are passed over: a manifest is written whole or not at all, so such a
+    file is foreign damage; the rank is then missing until it is ingested again.
+    """
+    found: list[Manifest] = []
+    for run_folder in _children(store, "run="):
+        if run is not None and folder_value(run_folder.name) != run:
+            continue
+        for capture_folder in _children(run_folder, "capture="):
+            if capture is None or folder_value(capture_folder.name) == capture:
+                found += capture_manifests(capture_folder)
+    return sorted(found, key=lambda m: (m.run, m.capture, m.rank))
+
+
+def capture_manifests(folder: Path) -> list[Manifest]:
+    """Manifests of one capture: from its index where that is still true, else from the files."""
+    index = read_index(folder)
+    found: list[Manifest] = []
+    for rank in _children(folder, "rank="):
+        path = rank / MANIFEST
+        try:
+            state = path.stat()
+            entry = index.ranks.get(rank.name)
+            current = (state.st_ino, state.st_size, state.st_mtime_ns)
+            if entry and (entry.inode, entry.size_bytes, entry.mtime_ns) == current:
+                found.append(entry.manifest)
+            else:
+                found.append(msgspec.json.decode(path.read_bytes(), type=Manifest))
+        except (OSError, msgspec.MsgspecError):
+            continue
+    return found
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest of one rank's folder, or None where nothing is published there."""
+    try:
+        return msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def read_index(folder: Path) -> Index:
+    try:
+        return msgspec.json.decode((folder / INDEX).read_bytes(), type=Index)
+    except (OSError, msgspec.MsgspecError):
+        return Index(0, {})
+
+
+def write_index(folder: Path) -> None:
+    """Rewrite a capture's index from its manifests."""
+    entries: dict[str, IndexEntry] = {}
+    for rank in _children(folder, "rank="):
+        path = rank / MANIFEST
+        try:
+            state = path.stat()
+            manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        except (OSError, msgspec.MsgspecError):
+            continue
+        entries[rank.name] = IndexEntry(state.st_ino, state.st_size, state.st_mtime_ns, manifest)
+    write_atomically(
+        folder / INDEX, msgspec.json.encode(Index(read_index(folder).version + 1, entries))
+    )
+
+
+def staging_name() -> str:
+    """A folder name that tells whose it is, so that only the dead's are swept."""
+    host = re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())
+    return f".tmp-{host}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that it appears whole or not at all, and survives a power cut."""
+    temporary = path.with_name(f"{staging_name()}.{path.name}")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _children(folder: Path, prefix: str) -> Iterator[Path]:
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.startswith(prefix))
+    except OSError:
+        return
+    for name in names:
+        yield folder / name

@@ -1,0 +1,127 @@
+"""analysis.db and communication_analyzer.db: HCCL's figures and the producer's steps, as SQLite.
+
+The tables of MindSpore and msprof lack step, type and op_name, and their matrix has one entry per
+operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from ..model import RankSource, ReadLog
+from .communication_rows import insert_matrix, insert_packets, insert_times
+from .files import read_each
+from .sqlite import SqliteFile, SqlType, open_sqlite
+
+_Column = tuple[str, SqlType, tuple[str, ...]]
+
+# Raw column (as in communication_rows), its type, and the names it has in the database.
+_OP: tuple[_Column, ...] = (
+    ("step", "text", ("step",)),
+    ("category", "text", ("type",)),
+    ("name", "text", ("hccl_op_name",)),
+    ("group_hash", "text", ("group_name",)),
+)
+_TIMES: tuple[_Column, ...] = (
+    *_OP,
+    ("start_us", "real", ("start_timestamp",)),
+    ("elapse_ms", "real", ("elapse_time", "elapsed_time")),
+    ("transit_ms", "real", ("transit_time",)),
+    ("wait_ms", "real", ("wait_time",)),
+    ("synchronization_ms", "real", ("synchronization_time",)),
+    ("idle_ms", "real", ("idle_time",)),
+)
+_PACKETS: tuple[_Column, ...] = (
+    *_OP,
+    ("link", "text", ("transport_type", "band_type")),
+    ("size_mb", "real", ("transit_size",)),
+    ("time_ms", "real", ("transit_time",)),
+    ("bandwidth_gb_s", "real", ("bandwidth",)),
+    ("large_packet_ratio", "real", ("large_packet_ratio",)),
+    ("packet_mb", "real", ("package_size",)),
+    ("packet_count", "real", ("count",)),
+    ("packet_ms", "real", ("total_duration",)),
+)
+_MATRIX: tuple[_Column, ...] = (
+    *_OP,
+    ("src", "text", ("src_rank",)),
+    ("dst", "text", ("dst_rank",)),
+    ("link", "text", ("transport_type",)),
+    ("size_mb", "real", ("transit_size",)),
+    ("time_ms", "real", ("transit_time",)),
+    ("bandwidth_gb_s", "real", ("bandwidth",)),
+    ("op_name", "text", ("op_name",)),
+)
+_STEP_TIMES = (
+    "computing", "communication_not_overlapped", "overlapped", "communication", "free", "stage",
+    "bubble", "communication_not_overlapped_and_exclude_receive", "preparing",
+)  # fmt: skip
+_STEPS: tuple[_Column, ...] = (
+    ("device_id", "integer", ("deviceId", "device_id")),
+    ("step", "text", ("step",)),
+    *((name, "real", (name,)) for name in _STEP_TIMES),
+)
+
+
+def read(
+    con: duckdb.DuckDBPyConnection,
+    source: RankSource,
+    log: ReadLog,
+    wanted: frozenset[str],
+    advance: Callable[[int], None],
+) -> None:
+    """Fill `comm_times`, `comm_links`, `comm_matrix` and `profiler_steps`."""
+
+    def read_one(path: str) -> None:
+        if not Path(path).stat().st_size:
+            log.warn(f"{Path(path).name} is empty")
+        elif wanted & {"comm_times", "comm_links", "comm_matrix", "profiler_steps"}:
+            with open_sqlite(path) as db:
+                _read_tables(con, db, wanted)
+
+    read_each(source.files.get("analysis_db", ()), read_one, log, advance)
+
+
+def _read_tables(con: duckdb.DuckDBPyConnection, db: SqliteFile, wanted: frozenset[str]) -> None:
+    named = {name.lower(): name for name in db.tables}
+    parts: tuple[
+        tuple[str, str, tuple[_Column, ...],
+              Callable[[duckdb.DuckDBPyConnection, pa.RecordBatchReader], None]], ...,
+    ] = (
+        ("comm_times", "CommAnalyzerTime", _TIMES, insert_times),
+        ("comm_links", "CommAnalyzerBandwidth", _PACKETS, insert_packets),
+        ("comm_matrix", "CommAnalyzerMatrix", _MATRIX, insert_matrix),
+        ("profiler_steps", "StepTraceTime", _STEPS, _insert_steps),
+    )  # fmt: skip
+    for target, table, columns, insert in parts:
+        actual = named.get(table.lower())
+        if target in wanted and actual is not None:
+            chosen = _chosen(columns, db.tables[actual])
+            insert(con, db.select(chosen, f'from "{actual}"'))
+
+
+def _chosen(
+    columns: tuple[_Column, ...], have: Mapping[str, str]
+) -> dict[str, tuple[SqlType, str]]:
+    """Each raw column with the SQL of the first of its names the table has, NULL without one."""
+    actual = {name.lower(): f'"{name}"' for name in have}
+    return {
+        column: (kind, next((actual[n.lower()] for n in names if n.lower() in actual), "null"))
+        for column, kind, names in columns
+    }
+
+
+def _insert_steps(con: duckdb.DuckDBPyConnection, data: pa.RecordBatchReader) -> None:
+    times = ", ".join(f"scaled({name}::varchar, 1000) as {name}_ns" for name in _STEP_TIMES)
+    con.register("_incoming", data)
+    try:
+        con.execute(
+            "insert into profiler_steps by name"
+            f" select device_id, step_number(step) as step, {times} from _incoming"
+        )
+    finally:
+        con.unregister("_incoming")

@@ -1,0 +1,209 @@
+"""The profiler's main database, a SQLite file of one rank.
+
+ascend_pytorch_profiler_*.db, ascend_mindspore_profiler_*.db and msprof_*.db hold the same tables,
+each only if it has rows. Every canonical table has one file of SQL, `ascend_db_<table>.sql`, over
+temp copies of the database's tables (see `ascend_db_tables`): loaded when first needed and dropped
+after their last use, so that only a few are held at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+
+import duckdb
+
+from npuscope.errors import TraceFormatError
+
+from ..model import RankSource, ReadLog
+from .ascend_db_counters import COUNTERS, fill_counters
+from .ascend_db_derived import (
+    build_group_hashes,
+    build_operator_calls,
+    build_stacks,
+    pmu_sql,
+    ranges,
+)
+from .ascend_db_metadata import fill_metadata
+from .ascend_db_tables import TABLES, load_enums, load_table, spelling, temp_name
+from .sqlite import SqliteFile, open_sqlite
+
+# Canonical table -> tables its SQL reads, in the order of reading. `_string` and `_enum` are
+# always there.
+_NEEDS: dict[str, tuple[str, ...]] = {
+    "ranks": (
+        "TASK", "SESSION_TIME_INFO", "NPU_INFO", "HOST_INFO", "RANK_DEVICE_MAP", "AICORE_FREQ",
+    ),
+    "kernels": (
+        "TASK", "COMPUTE_TASK_INFO", "COMMUNICATION_SCHEDULE_TASK_INFO", "TASK_PMU_INFO",
+    ),
+    "comm_tasks": ("TASK", "COMMUNICATION_TASK_INFO", "COMMUNICATION_OP"),
+    "comm_ops": ("TASK", "COMMUNICATION_TASK_INFO", "COMMUNICATION_OP"),
+    "steps": ("TASK", "CANN_API", "STEP_TIME"),
+    "launches": (
+        "TASK", "CANN_API", "COMMUNICATION_OP", "COMPUTE_TASK_INFO", "PYTORCH_API",
+        "CONNECTION_IDS",
+    ),
+    "marks": ("TASK", "MSTX_EVENTS", "PYTORCH_API", "CONNECTION_IDS"),
+    "host_ops": (
+        "CANN_API", "PYTORCH_API", "CONNECTION_IDS", "PYTORCH_CALLCHAINS", "GC_RECORD",
+    ),
+    "memory": ("MEMORY_RECORD", "NPU_OP_MEM", "NPU_MEM", "NPU_MODULE_MEM"),
+    "operator_memory": ("OP_MEMORY",),
+}  # fmt: skip
+_DERIVED = ("_enum", "_group", "_operator_call", "_pmu", "_stack", "_stack_of")
+
+
+def read(
+    con: duckdb.DuckDBPyConnection,
+    source: RankSource,
+    log: ReadLog,
+    wanted: frozenset[str],
+    advance: Callable[[int], None],
+) -> None:
+    """Fill the canonical tables from the rank's main database; nothing to do where it has none.
+
+    `step` stays NULL in kernels and comm_ops, as do global ranks in comm_tasks: linking knows them.
+    Raises TraceFormatError for a file that is no database, is damaged, or has none of the known
+    tables.
+    """
+    path = source.path("main_db")
+    if path is None:
+        return
+    for other in source.paths("main_db")[1:]:
+        log.warn(f"{Path(other).name}: not read, {Path(path).name} is the rank's database")
+    left_bytes = source.files["main_db"][0].size_bytes
+
+    def spend(arrow_bytes: int) -> None:
+        # Counting rows beforehand would read the file twice; Arrow takes about a third more than
+        # the tables do in SQLite.
+        nonlocal left_bytes
+        part = min(arrow_bytes * 3 // 4, left_bytes)
+        left_bytes -= part
+        advance(part)
+
+    with open_sqlite(path) as file:
+        _check_known(file)
+        _note_variants(file, log)
+        try:
+            _fill(con, file, source, log, wanted, spend)
+        finally:
+            _drop(con, [*map(temp_name, TABLES), *_DERIVED])
+    advance(left_bytes)
+
+
+def _check_known(file: SqliteFile) -> None:
+    if not file.tables.keys() & (TABLES.keys() | COUNTERS.keys()):
+        found = ", ".join(sorted(file.tables)[:8]) or "no table at all"
+        raise TraceFormatError(
+            file.path, "tables", f"none of a profiler's, but {found}: was analyse() run to its end?"
+        )
+
+
+def _note_variants(file: SqliteFile, log: ReadLog) -> None:
+    """Record which of the documented variants this database is."""
+    if "COMPUTE_TASK_INFO" in file.tables:
+        block = next(column for column in TABLES["COMPUTE_TASK_INFO"] if column.name == "blockNum")
+        used = spelling(file, "COMPUTE_TASK_INFO", block)
+        log.rules["ascend_db.block_count_column"] = used or "none"
+    if "COMMUNICATION_OP" in file.tables:
+        own = any(name.lower() == "deviceid" for name in file.tables["COMMUNICATION_OP"])
+        log.rules["ascend_db.comm_op_device"] = "deviceId" if own else "TASK by connectionId"
+    if "MEMORY_RECORD" not in file.tables and "NPU_OP_MEM" in file.tables:
+        log.rules["ascend_db.memory_curve"] = "NPU_OP_MEM"
+
+
+def _fill(
+    con: duckdb.DuckDBPyConnection,
+    file: SqliteFile,
+    source: RankSource,
+    log: ReadLog,
+    wanted: frozenset[str],
+    spend: Callable[[int], None],
+) -> None:
+    load_table(con, file, "STRING_IDS", spend)
+    load_enums(con, file, log)
+    plan = [table for table in _NEEDS if table in wanted]
+    loaded: set[str] = set()
+    for position, table in enumerate(plan):
+        for needed in _NEEDS[table]:
+            if needed not in loaded:
+                load_table(con, file, needed, spend)
+                _check_starts(con, needed, log)
+                loaded.add(needed)
+        _fill_table(con, table, source, log)
+        later = {needed for name in plan[position + 1 :] for needed in _NEEDS[name]}
+        _drop(con, [temp_name(name) for name in loaded - later])
+        loaded &= later
+    if "counters" in wanted:
+        fill_counters(con, file, spend)
+    fill_metadata(con, file, source, log, wanted, spend)
+
+
+def _fill_table(
+    con: duckdb.DuckDBPyConnection, table: str, source: RankSource, log: ReadLog
+) -> None:
+    match table:
+        case "ranks":
+            con.execute(_sql(table), {"rank": source.rank, "framework": source.framework})
+        case "kernels":
+            _warn_devices(con, log)
+            kernels = """select globalTaskId as id from _compute_task_info
+                union all select globalTaskId from _communication_schedule_task_info"""
+            _run_ranges(con, [pmu_sql(con), _sql(table)], kernels, 50_000)
+        case "comm_tasks":
+            build_group_hashes(con)
+            tasks = "select globalTaskId as id from _communication_task_info"
+            _run_ranges(con, [_sql(table)], tasks, 500_000)
+        case "comm_ops":
+            build_group_hashes(con)
+            con.execute(_sql(table))
+        case "launches":
+            build_operator_calls(con)
+            calls = "select connectionId as id from _cann_api"
+            _run_ranges(con, [_sql(table)], calls, 200_000)
+        case "host_ops":
+            build_stacks(con)
+            _run_ranges(con, [_sql(table)], "select rowid as id from _pytorch_api", 500_000)
+            con.execute(_sql("host_apis"))
+        case _:
+            con.execute(_sql(table))
+
+
+def _sql(name: str) -> str:
+    return resources.files(__package__).joinpath(f"ascend_db_{name}.sql").read_text("utf-8")
+
+
+def _run_ranges(
+    con: duckdb.DuckDBPyConnection, statements: list[str], ids_sql: str, rows: int
+) -> None:
+    for low, high in ranges(con, ids_sql, rows):
+        for sql in statements:
+            con.execute(sql, {"low": low, "high": high})
+
+
+def _drop(con: duckdb.DuckDBPyConnection, names: list[str]) -> None:
+    for name in names:
+        con.execute(f"drop table if exists {name}")
+
+
+def _check_starts(con: duckdb.DuckDBPyConnection, table: str, log: ReadLog) -> None:
+    """Leave out intervals without a start: nothing can be said about them."""
+    if "startNs" not in {column.name for column in TABLES[table]}:
+        return
+    name = temp_name(table)
+    [(lost,)] = con.execute(f"select count(*) from {name} where startNs is null").fetchall()
+    if lost:
+        con.execute(f"delete from {name} where startNs is null")
+        log.rows_lost += lost
+        log.warn(f"{table}: {lost} rows without a start time are left out")
+
+
+def _warn_devices(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
+    found = con.execute(
+        "select distinct deviceId from _task where deviceId is not null order by 1"
+    ).fetchall()
+    if len(found) > 1:
+        devices = ", ".join(str(device) for (device,) in found)
+        log.warn(f"tasks of several devices ({devices}) in one database: see device_id")

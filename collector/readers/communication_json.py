@@ -1,0 +1,67 @@
+"""The nesting that communication.json and communication_matrix.json share, undone lazily.
+
+    {"step13": {"p2p": {"hcom_send__097_0_1@<group hash>": ENTRY, ...}, "collective": {...}}, ...}
+
+msprof's own files are flat: `{"hcom_...@<group hash>": ENTRY, ...}`. Only the keys and the
+undecoded text of each entry are held beside the file's bytes; entries are decoded one at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from npuscope.errors import TraceFormatError
+
+_BOM = b"\xef\xbb\xbf"
+_ENTRIES = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Entry(NamedTuple):
+    """One operation: `step` is 'step13', 'step' or ''; `category` p2p, collective or ''."""
+
+    step: str
+    category: str
+    name: str
+    group_hash: str
+    json: msgspec.Raw
+
+
+def entries(path: str) -> Iterator[Entry]:
+    """Every operation's entry, sums over operations left out.
+
+    Raises TraceFormatError for a file that is cut short or no such file; an empty one has none.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise TraceFormatError(
+            path, "opening", f"{error.strerror}: check its permissions"
+        ) from None
+    data = data.removeprefix(_BOM)
+    if data.strip():
+        for key, value in _children(path, data, "the whole file"):
+            if "@" in key or key.lower().startswith("total"):
+                yield from _operation("", "", key, value)
+                continue
+            for category, operations in _children(path, value, key):
+                for name, entry in _children(path, operations, f"{key}/{category}"):
+                    yield from _operation(key, category, name, entry)
+
+
+def _children(path: str, data: bytes | msgspec.Raw, where: str) -> list[tuple[str, msgspec.Raw]]:
+    try:
+        return list(_ENTRIES.decode(data).items())
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise TraceFormatError(
+            path, where, f"{error}: cut short or damaged; run the profiler's analysis again"
+        ) from None
+
+
+def _operation(step: str, category: str, key: str, value: msgspec.Raw) -> Iterator[Entry]:
+    if not key.lower().startswith("total"):
+        name, _, group_hash = key.rpartition("@") if "@" in key else (key, "", "")
+        yield Entry(step, category, name, group_hash, value)

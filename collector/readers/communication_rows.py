@@ -1,0 +1,105 @@
+"""From HCCL's figures in JSON or an analysis database to the canonical communication tables.
+
+Both forms are brought to the same raw columns first, so that one run gives the same rows from
+either. Times arrive in ms, start instants in us, sizes in MB of 10^6 bytes, bandwidths in GB/s of
+10^9.
+"""
+
+from __future__ import annotations
+
+import duckdb
+import pyarrow as pa
+
+_OP = [("step", pa.string()), ("category", pa.string()), ("name", pa.string()),
+       ("group_hash", pa.string())]  # fmt: skip
+
+# One row per operation.
+TIMES = pa.schema([
+    *_OP, ("start_us", pa.float64()), ("elapse_ms", pa.float64()), ("transit_ms", pa.float64()),
+    ("wait_ms", pa.float64()), ("synchronization_ms", pa.float64()), ("idle_ms", pa.float64()),
+])  # fmt: skip
+
+# One row per operation, link and packet size; packet columns are NULL without counted packets.
+PACKETS = pa.schema([
+    *_OP, ("link", pa.string()), ("size_mb", pa.float64()), ("time_ms", pa.float64()),
+    ("bandwidth_gb_s", pa.float64()), ("large_packet_ratio", pa.float64()),
+    ("packet_mb", pa.float64()), ("packet_count", pa.float64()), ("packet_ms", pa.float64()),
+])  # fmt: skip
+
+# One row per matrix entry and link; `name` is `allreduce-top1` or, in old exports, an operation.
+MATRIX = pa.schema([
+    *_OP, ("src", pa.string()), ("dst", pa.string()), ("link", pa.string()),
+    ("size_mb", pa.float64()), ("time_ms", pa.float64()), ("bandwidth_gb_s", pa.float64()),
+    ("op_name", pa.string()),
+])  # fmt: skip
+
+_VARIANT = "'-(total|top\\d*|middle|bottom\\d*)$'"
+
+# What every table starts with. Flat exports of msprof do not say whether an operation is p2p.
+_COMMON = r"""
+    step_number(step) as step,
+    coalesce(nullif(category, ''), case when regexp_matches(lower(name),
+        '^(hcom_)?(send|receive|batchsendrecv)') then 'p2p' else 'collective' end) as category,
+    nullif(group_hash, '') as group_hash"""
+
+_INSERT_TIMES = f"""
+    insert into comm_times by name
+    select {_COMMON}, name, comm_op_type(name) as op_type,
+        -- Split before scaling: a double of microseconds times 1000 would lose the fraction.
+        nullif(try_cast(floor(start_us) as bigint) * 1000
+            + try_cast(round_even((start_us - floor(start_us)) * 1000, 0) as bigint), 0)
+            as start_ns,
+        elapse_ms * 1e6 as elapse_ns, transit_ms * 1e6 as transit_ns, wait_ms * 1e6 as wait_ns,
+        synchronization_ms * 1e6 as synchronization_ns, idle_ms * 1e6 as idle_ns
+    from _incoming
+    where lower(name) not like 'total%' and coalesce(start_us, 0) between 0 and 9e15"""
+
+# A link without traffic has no row: the databases leave it out, the JSON files write zeros.
+_INSERT_LINKS = f"""
+    insert into comm_links by name
+    select {_COMMON}, name, comm_op_type(name) as op_type, link,
+        any_value(size_mb) * 1e6 as size_bytes, any_value(time_ms) * 1e6 as time_ns,
+        any_value(bandwidth_gb_s) * 1e9 as bandwidth_bytes_per_s,
+        any_value(large_packet_ratio) as large_packet_ratio,
+        list({{'size_bytes': packet_mb * 1e6, 'packet_count': try_cast(packet_count as bigint),
+               'time_ns': packet_ms * 1e6}} order by packet_mb) filter (packet_count > 0) as packets
+    from _incoming where lower(name) not like 'total%'
+    group by all
+    having size_bytes > 0 or time_ns > 0 or packets is not null"""
+
+_INSERT_MATRIX = f"""
+    insert into comm_matrix by name
+    select {_COMMON},
+        comm_op_type(coalesce(nullif(op_name, ''), regexp_replace(name, {_VARIANT}, '')))
+            as op_type,
+        coalesce(nullif(regexp_extract(name, {_VARIANT}, 1), ''), 'op') as variant,
+        case when regexp_matches(name, {_VARIANT}) then nullif(op_name, '') else name end as name,
+        try_cast(src as integer) as src_group_rank, try_cast(dst as integer) as dst_group_rank,
+        link, size_mb * 1e6 as size_bytes, time_ms * 1e6 as time_ns,
+        bandwidth_gb_s * 1e9 as bandwidth_bytes_per_s
+    from _incoming where lower(name) not like 'total%'"""
+
+
+def insert_times(con: duckdb.DuckDBPyConnection, data: pa.Table | pa.RecordBatchReader) -> None:
+    """Add rows of schema TIMES to `comm_times`."""
+    _insert(con, data, _INSERT_TIMES)
+
+
+def insert_packets(con: duckdb.DuckDBPyConnection, data: pa.Table | pa.RecordBatchReader) -> None:
+    """Add rows of schema PACKETS to `comm_links`; those of one operation come in one call."""
+    _insert(con, data, _INSERT_LINKS)
+
+
+def insert_matrix(con: duckdb.DuckDBPyConnection, data: pa.Table | pa.RecordBatchReader) -> None:
+    """Add rows of schema MATRIX to `comm_matrix`."""
+    _insert(con, data, _INSERT_MATRIX)
+
+
+def _insert(
+    con: duckdb.DuckDBPyConnection, data: pa.Table | pa.RecordBatchReader, sql: str
+) -> None:
+    con.register("_incoming", data)
+    try:
+        con.execute(sql)
+    finally:
+        con.unregister("_incoming")

@@ -1,0 +1,122 @@
+"""CSV files of the profilers as rows of text, columns bound by name.
+
+The producers' files mix line ends, carry byte-order marks after a spreadsheet, hold line breaks
+inside quotes and end in the middle of a row when their writer was killed. A row with fewer cells
+than the header is dropped and counted: its last number may be cut. Cells beyond the header are
+ignored.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+
+from npuscope.errors import TraceFormatError
+
+from ..model import ReadLog
+
+_HEADER_LIMIT_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A CSV file ready to be queried.
+
+    titles: header names as written, in file order; columns: their normal form -> identifier in SQL.
+    """
+
+    path: str
+    titles: tuple[str, ...]
+    columns: dict[str, str]
+
+    def cell(self, *names: str) -> str:
+        """SQL of the first of these columns that the file has, else a NULL text."""
+        for name in names:
+            if (column := self.columns.get(normal(name))) is not None:
+                return column
+        return "null::varchar"
+
+    def has(self, *names: str) -> bool:
+        return any(normal(name) in self.columns for name in names)
+
+    def source(self, *, rejects: bool = False) -> str:
+        """SQL of the file's rows. With `rejects`, `count_rejects` can tell the dropped ones."""
+        # Spelled out, not sniffed: a guess would skip a header that is wider than the rows.
+        columns = ", ".join(f"'c{i}': 'varchar'" for i in range(len(self.titles)))
+        path = self.path.replace("'", "''")
+        keep = "store_rejects = true, rejects_table = '_rejects', rejects_scan = '_scans', "
+        return (
+            f"read_csv('{path}', columns = {{{columns}}}, header = true, auto_detect = false,"
+            " delim = ',', quote = '\"', escape = '\"', strict_mode = false, ignore_errors = true,"
+            f" {keep if rejects else ''}hive_partitioning = false, max_line_size = 2097152,"
+            " buffer_size = 16777216)"
+        )
+
+
+def normal(name: str) -> str:
+    """A header name without case, blanks around it, byte-order mark and micro signs."""
+    name = name.replace("\ufeff", "").replace("µ", "u").replace("μ", "u")
+    return " ".join(name.strip(' \t\r\n"').lower().split())
+
+
+def open_rows(path: str, log: ReadLog, required: Iterable[tuple[str, ...]] = ()) -> Rows | None:
+    """The file's header, or None (with a warning) where the file holds nothing.
+
+    required: for each, one of these columns must be there.
+    Raises TraceFormatError when one is missing or the file cannot be opened.
+    """
+    try:
+        with Path(path).open(encoding="utf-8-sig", errors="replace", newline="") as stream:
+            line = stream.readline(_HEADER_LIMIT_BYTES)
+    except OSError as error:
+        raise TraceFormatError(
+            path, "opening", f"{error.strerror}: check its permissions"
+        ) from None
+    names = next(csv.reader([line]), []) if len(line) < _HEADER_LIMIT_BYTES else [line[:80]]
+    if not any(name.strip() for name in names):
+        log.warn(f"{Path(path).name} is empty")
+        return None
+    columns: dict[str, str] = {}
+    for index, name in enumerate(names):
+        columns.setdefault(normal(name), f"c{index}")
+    rows = Rows(path, tuple(names), columns)
+    for variants in required:
+        if not rows.has(*variants):
+            raise TraceFormatError(
+                path,
+                "header",
+                f"no column {' or '.join(variants)}: is it a UTF-8 CSV of the profiler?",
+            )
+    return rows
+
+
+def run(con: duckdb.DuckDBPyConnection, rows: Rows, sql: str) -> int:
+    """Execute a statement that reads `rows`; the number of rows it wrote."""
+    try:
+        done = con.execute(sql).fetchone()
+    except (duckdb.InvalidInputException, duckdb.IOException) as error:
+        raise TraceFormatError(rows.path, "reading rows", str(error).splitlines()[0]) from None
+    return int(done[0]) if done and isinstance(done[0], int) else 0
+
+
+def count_rejects(con: duckdb.DuckDBPyConnection, rows: Rows, log: ReadLog) -> None:
+    """Add the rows that could not be split into cells to the log, and forget them."""
+    found = con.execute("select count(distinct line), min(line) from _rejects").fetchone()
+    con.execute("drop table if exists _rejects")
+    con.execute("drop table if exists _scans")
+    if found and found[0]:
+        log.rows_lost += found[0]
+        log.warn(
+            f"{Path(rows.path).name}: {found[0]} broken rows left out, the first at line {found[1]}"
+        )
+
+
+def lose(log: ReadLog, path: str, count: int, why: str) -> None:
+    """Count rows that were left out, and say why."""
+    if count:
+        log.rows_lost += count
+        log.warn(f"{Path(path).name}: {count} rows left out: {why}")

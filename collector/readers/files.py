@@ -1,0 +1,29 @@
+"""One damaged file must not hide the others of its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from npuscope.errors import TraceFormatError
+
+from ..model import ReadLog, SourceFile
+
+
+def read_each(
+    files: Iterable[SourceFile],
+    read_one: Callable[[str], None],
+    log: ReadLog,
+    advance: Callable[[int], None],
+) -> None:
+    """Read every file; after the last, raise the first TraceFormatError: others are warnings."""
+    failures: list[TraceFormatError] = []
+    for file in files:
+        try:
+            read_one(file.path)
+        except TraceFormatError as error:
+            failures.append(error)
+        advance(file.size_bytes)
+    for failure in failures[1:]:
+        log.warn(f"not read: {failure}")
+    if failures:
+        raise failures[0]

@@ -1,0 +1,256 @@
+"""Chrome-trace JSON of any size as decoded pieces, in bounded memory.
+
+    [ {...}, {...}, {...}, {...}, {...}  ]        a bare array, or {"traceEvents": [...], ...}
+      `------piece------' `---piece---' `tail
+
+The file is read in chunks and cut where one event ends and the next begins: `}` `,` `{"`. Such a
+cut may lie inside a string or a nested array; then the piece before it is no whole JSON, and is
+joined with what follows. A piece that stays broken is taken apart event by event: what decodes is
+kept, the rest is counted.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO, Generic, TypeVar
+
+from npuscope.errors import TraceFormatError
+
+from ..model import ReadLog
+
+Event = TypeVar("Event")
+# `[...]` -> its events; ValueError unless the text is one whole JSON array.
+Decode = Callable[[bytes], list[Event]]
+
+CHUNK_BYTES = 4 << 20
+JOIN_BYTES = 16 << 20
+_TRIES = 8  # spans tried together, and places tried inside one, before it is given up
+_PATIENCE = 64
+
+_BLANK = b" \t\r\n\0"
+_BOUNDARY = re.compile(rb'\}[ \t\r\n]*,[ \t\r\n]*(?=\{[ \t\r\n]*")')
+_EVENT_START = re.compile(rb'\{[ \t\r\n]*"(?:ph|name|pid|tid|ts|dur|cat|id|bp|args)"[ \t\r\n]*:')
+_ARRAY_END = re.compile(rb"\}[ \t\r\n]*(?=\])")
+_TRACE_EVENTS = re.compile(rb'"traceEvents"[ \t\r\n]*:[ \t\r\n]*\[')
+
+
+def read_events(
+    path: str,
+    decode: Decode[Event],
+    log: ReadLog,
+    advance: Callable[[int], None],
+    *,
+    chunk_bytes: int = CHUNK_BYTES,
+    join_bytes: int = JOIN_BYTES,
+) -> Iterator[list[Event]]:
+    """Lists of events of the file, in file order.
+
+    Memory stays within a few times `join_bytes`, which bounds the size of one event. What is cut
+    off or broken is counted in `log`; an empty file has no events. Raises TraceFormatError for a
+    file that is no trace at all.
+    """
+    chunks = _chunks(path, log, advance, chunk_bytes)
+    data, is_object = _opened(path, chunks, log, join_bytes)
+    if data is None:
+        return
+    reading = _Reading(decode, is_object)
+    for chunk in chunks:
+        data += chunk
+        if reading.is_over:
+            data = b""
+            continue
+        cut = _last_boundary(data)
+        events = None if cut is None else _whole(reading, data[: cut[0]] + b"]")
+        if events is not None and cut is not None:
+            yield events
+            data = data[cut[1] :]
+        elif len(data) > join_bytes:
+            events, data = _salvaged(reading, data, keep_bytes=join_bytes // 2)
+            yield events
+    yield _last(reading, data)
+    _tell_losses(reading, Path(path).name, log)
+
+
+@dataclass(slots=True)
+class _Reading(Generic[Event]):
+    """What is known of a file while it is read."""
+
+    decode: Decode[Event]
+    is_object: bool  # {"traceEvents": [...], ...}: what follows the array is no event
+    has_ended: bool = False  # the array's ] was met
+    lost_bytes: int = 0
+    lost_places: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.has_ended and self.is_object
+
+
+def _whole(reading: _Reading[Event], text: bytes) -> list[Event] | None:
+    """Events of an array without its opening bracket; None where that is not whole."""
+    try:
+        return reading.decode(b"[" + text)
+    except ValueError:
+        return None
+
+
+def _last(reading: _Reading[Event], data: bytes) -> list[Event]:
+    """Events of the file's end, which is `{...}]`, or should be."""
+    if reading.is_over:
+        return []
+    body = data.rstrip(_BLANK)
+    events = _whole(reading, body)
+    if events is not None:
+        reading.has_ended = True
+        return events
+    events = _whole(reading, body.rstrip(b",") + b"]")
+    return events if events is not None else _salvaged(reading, body, keep_bytes=0)[0]
+
+
+def _salvaged(
+    reading: _Reading[Event], data: bytes, *, keep_bytes: int
+) -> tuple[list[Event], bytes]:
+    """Events of broken text one by one, and its end where that may go on in the text to come.
+
+    A span between two boundaries is an event or, where a boundary was false, a part of one: so up
+    to `_TRIES` neighbours are tried together. The end is handed back only while it is no longer
+    than `keep_bytes`: so every call makes progress.
+    """
+    found: list[Event] = []
+    spans = _spans(data)
+    ahead: deque[tuple[int, int]] = deque()
+    failures = 0  # in a row: garbage that looks like many events must not cost many tries each
+    while not reading.is_over:
+        ahead.extend(islice(spans, _TRIES - len(ahead)))
+        if not ahead:
+            break
+        start, end = ahead[0]
+        for count in range(1, 1 + (len(ahead) if failures < _PATIENCE else 1)):
+            events = _whole(reading, data[start : ahead[count - 1][1]] + b"]")
+            if events is not None:
+                found += events
+                failures = 0
+                for _ in range(count):
+                    ahead.popleft()
+                break
+        else:
+            if len(ahead) < _TRIES and len(data) - start <= keep_bytes:
+                return found, data[start:]
+            failures += 1
+            ahead.popleft()
+            _mend(reading, data[start:end], found)
+    return found, b""
+
+
+def _spans(data: bytes) -> Iterator[tuple[int, int]]:
+    """Start and end of what stands between boundaries."""
+    start = 0
+    for match in _BOUNDARY.finditer(data):
+        yield start, match.start() + 1
+        start = match.end()
+    yield start, len(data)
+
+
+def _mend(reading: _Reading[Event], text: bytes, found: list[Event]) -> None:
+    """Find the event inside one broken span: before the array's end, or behind garbage."""
+    ends = (match.start() + 1 for match in islice(_ARRAY_END.finditer(text), _TRIES))
+    for end in (0, *ends):
+        rest = text[end:].lstrip(_BLANK)
+        events = _whole(reading, text[:end] + b"]") if rest.startswith(b"]") else None
+        if events is not None:
+            found += events
+            reading.has_ended = True
+            text = rest[1:]
+            break
+    text = text.strip(_BLANK)
+    if reading.is_over or not text:
+        return
+    for match in islice(_EVENT_START.finditer(text), _TRIES):
+        tail = text[match.start() :]
+        events = _whole(reading, tail + b"]") if b'"ph"' in tail else None
+        if events is not None:
+            found += events
+            text = text[: match.start()]
+            break
+    reading.lost_bytes += len(text)
+    reading.lost_places += 1
+
+
+def _tell_losses(reading: _Reading[Event], name: str, log: ReadLog) -> None:
+    log.bytes_lost += reading.lost_bytes
+    if not reading.has_ended:
+        log.warn(
+            f"{name}: the closing ] is missing (the analysis was interrupted): read to the last"
+            f" whole event, {reading.lost_bytes} bytes lost"
+        )
+    elif reading.lost_bytes:
+        log.warn(
+            f"{name}: {reading.lost_bytes} bytes in {reading.lost_places} place(s) are no whole"
+            " events and were left out"
+        )
+
+
+def _last_boundary(data: bytes) -> tuple[int, int] | None:
+    """End of the event before the last boundary, and start of the one behind it."""
+    window = 1 << 16
+    while True:
+        found = deque(_BOUNDARY.finditer(data, max(0, len(data) - window)), maxlen=1)
+        if found:
+            return found[0].start() + 1, found[0].end()
+        if window >= len(data):
+            return None
+        window *= 8
+
+
+def _opened(
+    path: str, chunks: Iterator[bytes], log: ReadLog, limit_bytes: int
+) -> tuple[bytes | None, bool]:
+    """What follows the array's opening bracket, and whether an object holds the array."""
+    name = Path(path).name
+    head = b""
+    for chunk in chunks:
+        head = (head + chunk).removeprefix(b"\xef\xbb\xbf").lstrip(_BLANK)
+        if head.startswith(b"["):
+            return head[1:], False
+        if head.startswith(b"{") and (match := _TRACE_EVENTS.search(head)):
+            return head[match.end() :], True
+        if len(head) > limit_bytes:
+            break
+    if not head:
+        log.warn(f"{name}: empty file")
+        return None, False
+    match = _EVENT_START.search(head)
+    if match is None:
+        raise TraceFormatError(path, "start", f"no array of trace events, but {head[:40]!r}")
+    log.bytes_lost += match.start()
+    log.warn(f"{name}: the opening [ is missing; {match.start()} bytes before the first event lost")
+    return head[match.start() :], False
+
+
+def _chunks(
+    path: str, log: ReadLog, advance: Callable[[int], None], chunk_bytes: int
+) -> Iterator[bytes]:
+    """The file's bytes, unpacked if its name ends in .gz; `advance` gets bytes of the file."""
+    with Path(path).open("rb") as raw:
+        packed = path.endswith(".gz")
+        stream: IO[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
+        told = 0
+        while True:
+            try:
+                chunk = stream.read(chunk_bytes)
+            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                log.warn(f"{Path(path).name}: packed data ends early: {error}")
+                return
+            position = raw.tell()
+            advance(position - told)
+            told = position
+            if not chunk:
+                return
+            yield chunk

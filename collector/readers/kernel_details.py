@@ -1,0 +1,163 @@
+"""kernel_details.csv and op_summary_*.csv: device kernels, communication operations among them.
+
+Compute and wrapper kernels go to `kernels`. Rows that are communication operations go to a
+temporary table that the timeline reader and the linking step use where the timeline itself has no
+such operations:
+
+    _comm_rows(step bigint, device_id integer, name varchar, type varchar,
+               start_ns bigint, dur_ns bigint)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import duckdb
+
+from ..model import RankSource, ReadLog
+from .delimited import Rows, count_rejects, lose, normal, open_rows, run
+from .files import read_each
+
+_START = ("Start Time(us)", "Task Start Time(us)")
+_DURATION = ("Duration(us)", "Task Duration(us)")
+
+# PMU columns that have a canonical column of their own.
+_OWN_PMU = {
+    "aic_time_ns": ("aicore_time(us)", "aic_total_time(us)", "aic_time(us)"),
+    "aic_cycles": ("aic_total_cycles", "total_cycles"),
+    "aiv_time_ns": ("aiv_time(us)", "aiv_total_time(us)"),
+    "aiv_cycles": ("aiv_total_cycles",),
+    "cube_utilization_ratio": ("cube_utilization(%)",),
+}
+_TEXT = {
+    "input_shapes": "Input Shapes",
+    "input_dtypes": "Input Data Types",
+    "input_formats": "Input Formats",
+    "output_shapes": "Output Shapes",
+    "output_dtypes": "Output Data Types",
+    "output_formats": "Output Formats",
+}
+_NOT_PMU = {"device_id", "step_id", "task_id", "stream_id", "context_id", "model_id", "batch_id"}
+# PMU names are words joined by underscores, or hexadecimal events; other titles have blanks.
+_PMU_NAME = re.compile(r"(0x[0-9a-f]+|[a-z0-9]+(_[a-z0-9]+)+)(\([^)]*\)?)?", re.I)
+
+
+def read(
+    con: duckdb.DuckDBPyConnection,
+    source: RankSource,
+    log: ReadLog,
+    wanted: frozenset[str],
+    advance: Callable[[int], None],
+) -> None:
+    """Fill `kernels` and `_comm_rows` from every kernel table of the rank."""
+    con.execute(
+        "create temp table if not exists _comm_rows (step bigint, device_id integer, name varchar,"
+        " type varchar, start_ns bigint, dur_ns bigint)"
+    )
+
+    def read_one(path: str) -> None:
+        if wanted & {"kernels", "comm_ops"}:
+            rows = open_rows(path, log, (_START, _DURATION, ("Name", "Op Name")))
+            if rows is not None:
+                _read_file(con, rows, log, kernels="kernels" in wanted)
+
+    read_each(source.files.get("kernels", ()), read_one, log, advance)
+
+
+def _read_file(con: duckdb.DuckDBPyConnection, rows: Rows, log: ReadLog, *, kernels: bool) -> None:
+    log.rules["kernels.table"] = "op_summary" if rows.has("Op Name") else "kernel_details"
+    # Two passes over the text cost less memory than one through a table of every row.
+    run(con, rows, f"create or replace temp table _light as {_light_sql(rows)}")
+    count_rejects(con, rows, log)
+    bad = con.execute("delete from _light where start_ns is null or dur_ns is null or dur_ns < 0")
+    lose(log, rows.path, (bad.fetchone() or (0,))[0], "no valid start or duration")
+    con.execute("insert into _comm_rows select * from _light")
+    con.execute("drop table _light")
+    if kernels:
+        run(con, rows, f"insert into kernels by name {_kernels_sql(rows)}")
+
+
+def _common(rows: Rows) -> str:
+    """Columns that both tables have."""
+    return f"""
+        whole({rows.cell("Step Id")}) as step,
+        try_cast(whole({rows.cell("Device_id")}) as integer) as device_id,
+        cell({rows.cell("Name", "Op Name")}) as name,
+        cell({rows.cell("Type", "OP Type")}) as type,
+        us_ns({rows.cell(*_START)}) as start_ns,
+        us_ns({rows.cell(*_DURATION)}) as dur_ns,
+        cell({rows.cell("Accelerator Core", "Task Type")}) as core"""
+
+
+def _light_sql(rows: Rows) -> str:
+    """Communication operations, and the rows that cannot be placed in time."""
+    return f"""
+        select * exclude (core) from (select {_common(rows)} from {rows.source(rejects=True)})
+        where is_comm_row(core, name) or start_ns is null or dur_ns is null or dur_ns < 0"""
+
+
+def _kernels_sql(rows: Rows) -> str:
+    text = [f"cell({rows.cell(header)}) as {name}" for name, header in _TEXT.items()]
+    pmu = [f"{_pmu_value(header, rows)} as {name}" for name, header in _own_pmu(rows).items()]
+    return f"""
+        select * exclude (entries),
+            is_compute_row(core, name) as is_compute,
+            case when len(entries) > 0 then map_from_entries(entries) end as pmu
+        from (
+            select {_common(rows)},
+                {_task_number(rows.cell("Stream ID"))} as stream_id,
+                {_task_number(rows.cell("Task ID"))} as task_id,
+                {_task_number(rows.cell("Context ID"))} as context_id,
+                {_task_number(rows.cell("Model ID"))} as model_id,
+                lower(cell({rows.cell("OP State")})) as op_state,
+                us_ns({rows.cell("Wait Time(us)", "Task Wait Time(us)")}) as wait_ns,
+                {_block_count(rows.cell("Block Num", "Block Dim"))} as block_count,
+                {_block_count(rows.cell("Mix Block Num", "Mix Block Dim"))} as mix_block_count,
+                case upper(cell({rows.cell("HF32 Eligible")}))
+                    when 'YES' then true when 'NO' then false end as hf32_eligible,
+                {", ".join([*text, *pmu])},
+                {_pmu_entries(rows)} as entries
+            from {rows.source()})
+        where not is_comm_row(core, name) and start_ns is not null and dur_ns >= 0"""
+
+
+def _own_pmu(rows: Rows) -> dict[str, str]:
+    """Canonical PMU column -> the header the file has for it."""
+    found = {}
+    for name, headers in _OWN_PMU.items():
+        for header in headers:
+            if rows.has(header):
+                found[name] = header
+                break
+    return found
+
+
+def _pmu_value(header: str, rows: Rows) -> str:
+    cell = rows.cell(header)
+    if header.endswith("(us)"):
+        return f"scaled({cell}, 1000)"
+    return f"number({cell}) / 100" if header.endswith("(%)") else f"number({cell})"
+
+
+def _pmu_entries(rows: Rows) -> str:
+    """SQL of a list of (name, value) of the other PMU columns, those without a value left out."""
+    taken = {*_own_pmu(rows).values(), *_NOT_PMU}
+    entries = []
+    for title in map(str.strip, rows.titles):
+        if normal(title) not in taken and _PMU_NAME.fullmatch(title):
+            name = title.partition("(")[0]
+            entries.append(f"{{'k': '{name}', 'v': {_pmu_value(title, rows)}}}")
+    if not entries:
+        return "null::struct(k varchar, v double)[]"
+    return f"[e for e in [{', '.join(entries)}] if e.v is not null]"
+
+
+def _task_number(cell: str) -> str:
+    """A stream, task, context or model number; the producers write 2^32-1 for none."""
+    return f"nullif(whole({cell}), 4294967295)"
+
+
+def _block_count(cell: str) -> str:
+    """A number of cores; 0 where the profiler level records none."""
+    return f"nullif(try_cast(whole({cell}) as integer), 0)"

@@ -1,0 +1,223 @@
+"""SQLite files as Arrow batches, without touching them or their folder.
+
+A file is opened read-only and immutable, so that no `-wal` or `-shm` appears beside it. Where
+another process left a log that still has to be applied, database and log are copied to a scratch
+folder and read there.
+
+The driver takes a column's type from its first batch and fails when a later one differs, as it
+does after a run of NULLs. `SqliteFile.select` therefore names a type per column; `stream` is for
+SQL whose columns are surely typed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from npuscope.errors import TraceFormatError
+
+SqlType = Literal["integer", "real", "text"]
+
+BATCH_ROWS = 32_768
+_MAGIC = b"SQLite format 3\x00"
+_LOGS = ("-wal", "-journal")
+
+# A value of another kind than asked for is unknown, not zero as SQLite's own cast would have it.
+_CASTS: dict[SqlType, str] = {
+    "integer": (
+        "case typeof({0}) when 'integer' then {0} when 'real' then cast({0} as integer)"
+        " when 'text' then case when ltrim(trim({0}), '-') glob '[0-9]*'"
+        " and not trim({0}) glob '?*[^0-9]*'"
+        " then cast({0} as integer) end end"
+    ),
+    "real": (
+        "case typeof({0}) when 'real' then {0} when 'integer' then cast({0} as real)"
+        " when 'text' then case when trim({0}) glob '[-+.0-9]*'"
+        " and not trim({0}) glob '*[^-+.0-9eE]*' then cast({0} as real) end end"
+    ),
+    "text": "cast({0} as text)",
+}
+_FIRST: dict[SqlType, str] = {"integer": "0", "real": "0.0", "text": "''"}
+
+
+@dataclass(slots=True)
+class SqliteFile:
+    """An open database: `tables` maps each table to its columns and their declared types."""
+
+    path: str
+    tables: dict[str, dict[str, str]]
+    _connection: Any
+    _open: list[Any] = field(default_factory=list)
+    _failure: TraceFormatError | None = None
+
+    def stream(self, sql: str) -> pa.RecordBatchReader:
+        """Batches of a query whose columns hold one type each, also in the first batch."""
+        reader = self._execute(sql)
+        return pa.RecordBatchReader.from_batches(reader.schema, self._checked(reader))
+
+    def select(self, columns: Mapping[str, tuple[SqlType, str]], rest: str) -> pa.RecordBatchReader:
+        """Batches of `select <columns> <rest>` with the types asked for.
+
+        columns: name -> (type, SQL expression); a value that is not of the type becomes NULL.
+        rest: from `from` on; an `order by` belongs inside a subquery.
+        """
+        first = ", ".join(f'{_FIRST[kind]} as "{name}"' for name, (kind, _) in columns.items())
+        body = ", ".join(_CASTS[kind].format(expr) for kind, expr in columns.values())
+        reader = self._execute(f"select {first} union all select {body} {rest}")
+        return pa.RecordBatchReader.from_batches(reader.schema, self._checked(reader, skip_rows=1))
+
+    def _execute(self, sql: str) -> pa.RecordBatchReader:
+        import adbc_driver_manager as adbc
+
+        statement = adbc.AdbcStatement(self._connection)
+        self._open.append(statement)
+        try:
+            statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
+            statement.set_sql_query(sql)
+            handle, _ = statement.execute_query()
+            reader = pa.RecordBatchReader._import_from_c(handle.address)
+        except (adbc.Error, OSError, pa.ArrowException) as error:
+            raise _format_error(self.path, error) from None
+        self._open.append(reader)
+        return reader
+
+    def _checked(
+        self, reader: pa.RecordBatchReader, *, skip_rows: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """The reader's batches; what goes wrong in mid-stream is kept for `open_sqlite`."""
+        try:
+            for batch in reader:
+                batch.validate(full=True)  # text that is not UTF-8 must not reach the engine
+                yield batch.slice(skip_rows)
+                skip_rows = 0
+        except (OSError, pa.ArrowException) as error:
+            self._failure = _format_error(self.path, error)
+            raise self._failure from None
+
+
+@contextlib.contextmanager
+def open_sqlite(path: str, scratch: Path | None = None) -> Iterator[SqliteFile]:
+    """A SQLite file opened for reading; nothing is written to it or beside it.
+
+    path: the database. scratch: where a copy goes if a log must be applied first (default: the
+    system's folder for temporary files).
+    Raises TraceFormatError for a file that is no database, empty, encrypted or damaged, also when
+    the damage shows only while a stream is consumed inside the `with` block.
+    """
+    with contextlib.ExitStack() as stack:
+        _check_header(path)
+        uri = _uri(path, stack, scratch)
+        file = SqliteFile(path, {}, _connect(path, uri, stack))
+        stack.callback(_close, file)
+        file.tables.update(_tables(file))
+        try:
+            yield file
+        except Exception as error:
+            if file._failure is not None and error is not file._failure:
+                raise file._failure from error
+            raise
+
+
+def _check_header(path: str) -> None:
+    try:
+        with Path(path).open("rb") as stream:
+            head = stream.read(len(_MAGIC))
+    except OSError as error:
+        raise TraceFormatError(
+            path, "opening", f"{error.strerror}: check its permissions"
+        ) from None
+    if not head:
+        raise TraceFormatError(
+            path, "header", "the file is empty: run the profiler's analysis again"
+        )
+    if head != _MAGIC:
+        raise TraceFormatError(
+            path,
+            "header",
+            "not a SQLite database (or encrypted): copy it again from where it was made",
+        )
+
+
+def _uri(path: str, stack: contextlib.ExitStack, scratch: Path | None) -> str:
+    """Address of the file, or of a private copy where a log beside it must be applied."""
+    logs = [suffix for suffix in _LOGS if _size(path + suffix)]
+    if not logs:
+        return f"file:{quote(str(Path(path).absolute()))}?mode=ro&immutable=1"
+    folder = stack.enter_context(
+        tempfile.TemporaryDirectory(prefix="npuscope-", dir=scratch, ignore_cleanup_errors=True)
+    )
+    copy = Path(folder, "copy.db")
+    try:
+        shutil.copyfile(path, copy)
+        for suffix in logs:
+            shutil.copyfile(path + suffix, f"{copy}{suffix}")
+    except OSError as error:
+        raise TraceFormatError(
+            path, "copying it with its log to a scratch folder", f"{error.strerror}: set TMPDIR"
+        ) from None
+    return f"file:{quote(str(copy))}?mode=rw"
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size  # noqa: PTH116 (one call per file)
+    except OSError:
+        return 0
+
+
+def _connect(path: str, uri: str, stack: contextlib.ExitStack) -> Any:
+    import adbc_driver_manager as adbc
+    import adbc_driver_sqlite as driver  # its .dbapi is not needed: it costs seconds to import
+
+    try:
+        database = driver.connect(uri)
+        stack.callback(database.close)
+        connection = adbc.AdbcConnection(database)
+        stack.callback(connection.close)
+    except (adbc.Error, OSError) as error:
+        raise _format_error(path, error) from None
+    return connection
+
+
+def _close(file: SqliteFile) -> None:
+    while file._open:
+        file._open.pop().close()
+
+
+def _tables(file: SqliteFile) -> dict[str, dict[str, str]]:
+    """Ordinary tables only: a view or a virtual table of somebody else may not even be readable."""
+    found: dict[str, dict[str, str]] = {}
+    columns: dict[str, tuple[SqlType, str]] = {
+        "table": ("text", "m.name"), "column": ("text", "p.name"), "type": ("text", "p.type"),
+    }  # fmt: skip
+    rest = (
+        "from sqlite_master m join pragma_table_info(m.name) p"
+        " where m.type = 'table' and m.rootpage > 0 and m.name not like 'sqlite\\_%' escape '\\'"
+    )
+    for row in file.select(columns, rest).read_all().to_pylist():
+        found.setdefault(row["table"], {})[row["column"]] = row["type"]
+    return found
+
+
+def _format_error(path: str, error: Exception) -> TraceFormatError:
+    if isinstance(error, TraceFormatError):
+        return error
+    text = str(error).splitlines()[0]
+    if "malformed" in text or "disk I/O" in text:
+        advice = "damaged or cut short: copy it again, or run the profiler's analysis again"
+    elif "not a database" in text:
+        advice = "not a SQLite database, or encrypted"
+    elif "locked" in text or "busy" in text:
+        advice = "locked by another program: close it, or copy the file first"
+    else:
+        advice = "cannot be read"
+    return TraceFormatError(path, "reading SQLite", f"{advice} ({text})")

@@ -1,0 +1,54 @@
+"""step_trace_time.csv: the producer's own table of steps, in microseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import duckdb
+
+from ..model import RankSource, ReadLog
+from .delimited import Rows, count_rejects, open_rows, run
+from .files import read_each
+
+# Canonical column -> header. The analysis database spells them in lower case with underscores.
+_COLUMNS = {
+    "computing_ns": "Computing",
+    "communication_not_overlapped_ns": "Communication(Not Overlapped)",
+    "overlapped_ns": "Overlapped",
+    "communication_ns": "Communication",
+    "free_ns": "Free",
+    "stage_ns": "Stage",
+    "bubble_ns": "Bubble",
+    "communication_not_overlapped_and_exclude_receive_ns": (
+        "Communication(Not Overlapped and Exclude Receive)"
+    ),
+    "preparing_ns": "Preparing",
+}
+
+
+def read(
+    con: duckdb.DuckDBPyConnection,
+    source: RankSource,
+    log: ReadLog,
+    wanted: frozenset[str],
+    advance: Callable[[int], None],
+) -> None:
+    """Fill `profiler_steps`."""
+
+    def read_one(path: str) -> None:
+        rows = open_rows(path, log, [("Computing",)]) if "profiler_steps" in wanted else None
+        if rows is not None:
+            run(con, rows, f"insert into profiler_steps by name {_steps_sql(rows)}")
+            count_rejects(con, rows, log)
+
+    read_each(source.files.get("step_trace", ()), read_one, log, advance)
+
+
+def _steps_sql(rows: Rows) -> str:
+    times = ", ".join(
+        f"scaled({rows.cell(header)}, 1000) as {name}" for name, header in _COLUMNS.items()
+    )
+    return f"""
+        select try_cast(whole({rows.cell("Device_id")}) as integer) as device_id,
+            step_number({rows.cell("Step")}) as step, {times}
+        from {rows.source(rejects=True)}"""

@@ -1,0 +1,107 @@
+"""From what a user points at to open tables: a store, an exported file, or a profile folder.
+
+A profile folder is brought up to date first in a store of its own (the user cache, or `--store`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import duckdb
+
+from npuscope.analysis.summaries import summarise
+from npuscope.analysis.views import open_views
+from npuscope.collector import cache, store
+from npuscope.collector.ingest import IngestResult, ingest
+from npuscope.collector.manifest import is_store
+from npuscope.errors import UsageError
+
+from .progress import shown
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What to open and how to read it where it is not read yet."""
+
+    path: Path
+    store: Path | None = None
+    run: str | None = None
+    jobs: int | None = None
+    memory_bytes: int = 2 << 30
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Tables of `target`; `result` where an ingest came first; `messages` for the user."""
+
+    con: duckdb.DuckDBPyConnection
+    target: Path
+    result: IngestResult | None = None
+    messages: list[str] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def opened(source: Source) -> Iterator[Opened]:
+    """Open the tables behind a path; closes them at the end.
+
+    Raises TraceNotFound, StoreError or UsageError.
+    """
+    target, result, messages = source.path, None, []
+    if not _is_ingested(source.path):
+        target, result, messages = bring_up_to_date(source)
+    con = store.open(target)
+    try:
+        open_views(con)
+        yield Opened(con, target, result, messages)
+    finally:
+        con.close()
+
+
+def bring_up_to_date(source: Source) -> tuple[Path, IngestResult, list[str]]:
+    """Ingest a profile folder into its store; returns the store, what was done, what to tell."""
+    if _is_ingested(source.path):
+        raise UsageError(f"{source.path}: already ingested: give a profile folder")
+    target = source.store or cache.store_of(source.path)
+    with shown() as progress:
+        result = ingest(
+            source.path,
+            target,
+            run=source.run,
+            summarise=summarise,
+            jobs=source.jobs,
+            memory_bytes=source.memory_bytes,
+            progress=progress,
+            force=source.force,
+        )
+    messages = [
+        f"rank {m.rank} of {m.capture} is gone from the source: dropped" for m in result.dropped
+    ]
+    if source.store is None:
+        cache.remember_use(target, source.path)
+        messages += [
+            f"cache over its limit: dropped the store of {gone.source}"
+            for gone in cache.keep_within_limit(target)
+        ]
+    return target, result, messages
+
+
+def _is_ingested(path: Path) -> bool:
+    return is_store(path) or (path.suffix == ".duckdb" and path.is_file())
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `512MB`, `4GB`, `2GiB` (powers of 1024). Raises UsageError."""
+    units = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+    number = text.strip().upper().removesuffix("B").removesuffix("I")
+    unit = number[-1:] if number[-1:] in units else ""
+    try:
+        size = int(float(number.removesuffix(unit)) * units[unit])
+    except ValueError:
+        raise UsageError(f"--memory {text}: give a size such as 512MB or 4GB") from None
+    if size < 64 << 20:
+        raise UsageError(f"--memory {text}: at least 64MB")
+    return size

@@ -1,0 +1,159 @@
+"""Query results and lists in the forms a terminal, a script or a file wants."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime
+import decimal
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+import polars as pl
+import pyarrow as pa
+from pyarrow import parquet as pq
+from rich.table import Table
+
+from npuscope.collector.cache import CachedStore
+from npuscope.collector.ingest import IngestResult
+from npuscope.collector.manifest import staging_name
+from npuscope.errors import StoreError
+
+TABLE_ROWS = 200
+
+
+def json_ready(value: Any) -> Any:
+    """A value as JSON has it: exact integers, NULL for what is no number, text for the rest."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, decimal.Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, (datetime.datetime, datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Mapping):
+        return {str(key): json_ready(item) for key, item in value.items()}
+    if isinstance(value, Iterable):
+        return [json_ready(item) for item in value]
+    return str(value)
+
+
+def json_rows(reader: pa.RecordBatchReader) -> list[dict[str, Any]]:
+    """Every row of a result as a JSON-ready object."""
+    return [json_ready(row) for batch in reader for row in batch.to_pylist()]
+
+
+def write(reader: pa.RecordBatchReader, form: str, out: Path) -> None:
+    """Write a result to a file, whole or not at all. `form`: json, csv or parquet."""
+    temporary = out.with_name(f"{staging_name()}.{out.name}")
+    try:
+        with temporary.open("wb") as file:
+            stream(reader, form, file)
+        temporary.replace(out)
+    except OSError as error:
+        raise StoreError(f"{out}: cannot be written ({error.strerror})") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def stream(reader: pa.RecordBatchReader, form: str, file: IO[bytes]) -> None:
+    """Write a result batch by batch to an open file."""
+    if form == "parquet":
+        with pq.ParquetWriter(file, reader.schema, compression="zstd") as writer:
+            for batch in reader:
+                writer.write_batch(batch)
+    elif form == "csv":
+        header = True
+        for batch in _or_empty(reader):
+            frame = pl.DataFrame(pl.from_arrow(pa.table(_flat(batch))))
+            file.write(frame.write_csv(include_header=header).encode())
+            header = False
+    else:
+        answer = {
+            "schema_version": 1, "metric": "sql", "rows": json_rows(reader), "notes": []
+        }  # fmt: skip
+        file.write(msgspec.json.encode(answer) + b"\n")
+    file.flush()
+
+
+def _or_empty(reader: pa.RecordBatchReader) -> Iterable[pa.RecordBatch]:
+    """The batches, or one without rows, so that a header is written in any case."""
+    seen = False
+    for batch in reader:
+        seen = True
+        yield batch
+    if not seen:
+        yield pa.RecordBatch.from_pylist([], schema=reader.schema)
+
+
+def _flat(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Columns with lists, structs and maps as JSON text: CSV has no nesting."""
+    columns: dict[str, pa.Array] = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if pa.types.is_nested(column.type):
+            texts = [
+                None if value is None else msgspec.json.encode(json_ready(value)).decode()
+                for value in column.to_pylist()
+            ]
+            column = pa.array(texts, pa.string())
+        columns[name] = column
+    return columns
+
+
+def sql_table(reader: pa.RecordBatchReader) -> Table:
+    """The first rows of a result for a terminal."""
+    table = Table()
+    for field in reader.schema:
+        right = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
+        table.add_column(field.name, justify="right" if right else "left", overflow="fold")
+    shown = 0
+    for batch in reader:
+        for row in batch.to_pylist():
+            if shown == TABLE_ROWS:
+                table.caption = f"first {TABLE_ROWS} rows: --csv, --json or -o give all"
+                return table
+            table.add_row(*(_cell(value) for value in row.values()))
+            shown += 1
+    return table
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return str(value) if isinstance(value, (str, int, float, bool)) else str(json_ready(value))
+
+
+def records(items: Sequence[Any]) -> list[dict[str, Any]]:
+    """Frozen records as JSON-ready objects."""
+    return [json_ready(dataclasses.asdict(item)) for item in items]
+
+
+def stores_table(stores: Sequence[CachedStore]) -> Table:
+    """The user cache's stores."""
+    table = Table("store", "made from", "last used")
+    table.add_column("ranks", justify="right")
+    table.add_column("size", justify="right")
+    for store in stores:
+        used = datetime.datetime.fromtimestamp(store.used_at).strftime("%Y-%m-%d %H:%M")
+        size = f"{store.size_bytes / 1e6:.1f} MB"
+        table.add_row(store.name, store.source, used, str(store.ranks), size)
+    return table
+
+
+def failures_table(result: IngestResult) -> Table:
+    """What an ingest could not read: places, ranks, single files."""
+    table = Table("what", "where", "why", title="not read", title_justify="left")
+    for problem in result.problems:
+        table.add_row("folder", problem.path, problem.message)
+    for outcome in result.failed:
+        table.add_row(f"rank {outcome.rank}", outcome.root, outcome.error or "")
+    for outcome in result.partial:
+        for path, reason in outcome.failed_files:
+            table.add_row(f"file of rank {outcome.rank}", path, reason)
+    return table

@@ -1,0 +1,75 @@
+"""What the commands say: answers on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import polars as pl
+    from rich.console import RenderableType
+
+    from npuscope.collector.ingest import IngestResult
+    from npuscope.dashboard.opening import Opened
+
+
+def answer(
+    metric: str,
+    frame: pl.DataFrame,
+    notes: list[str],
+    *,
+    json: bool,
+    table: Callable[[pl.DataFrame], RenderableType],
+) -> None:
+    """An analysis's answer: JSON, or a table with its notes."""
+    from npuscope.analysis import query
+
+    if json:
+        print_json(metric, query.rows(frame), notes)
+        return
+    show(table(frame))
+    for note in notes:
+        say(f"note: {note}")
+
+
+def print_json(metric: str, rows: list[dict[str, Any]], notes: list[str]) -> None:
+    """One JSON object on stdout, the same shape for every metric."""
+    import msgspec
+
+    answer = {"schema_version": 1, "metric": metric, "rows": rows, "notes": notes}
+    sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
+    sys.stdout.flush()
+
+
+def leave(data: Opened) -> None:
+    """End a command that read tables: with 4 where some of the profile was not read."""
+    if data.result is not None:
+        leave_with(data.result)
+
+
+def leave_with(result: IngestResult) -> None:
+    """List what was not read and leave with 4, where the ingest was partial."""
+    if not result.is_complete:
+        from npuscope.dashboard.results import failures_table
+
+        show(failures_table(result), to_stderr=True)
+        raise typer.Exit(4)
+
+
+def show(renderable: RenderableType, *, to_stderr: bool = False) -> None:
+    """Draw a table or text."""
+    from rich.console import Console
+
+    console = Console(stderr=to_stderr, highlight=False)
+    if not console.is_terminal:
+        # Into a file or pipe: wide enough that no figure is cut.
+        console = Console(stderr=to_stderr, highlight=False, width=max(160, console.width))
+    console.print(renderable)
+
+
+def say(message: str) -> None:
+    """One line for the user, on stderr."""
+    print(message, file=sys.stderr)

@@ -1,0 +1,165 @@
+"""What a rank's framework can launch, and how a list of such calls is written."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+
+from . import kernels as k
+from .job import Group, Job
+
+COMPUTE_STREAM, SIDE_STREAM = 2, 3
+_COMM_STREAMS = {"world": 11, "dp": 12, "tp": 13, "ep": 14, "dp_ep": 15, "send": 16, "receive": 17}
+BYTES_PER_NS = {"HCCS": 20.0, "ROCE": 12.0}
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    work: k.Work
+    stream: int
+    after: tuple[int, ...]
+    backward: bool
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommCall:
+    """`peers`: positions in the group and bytes sent there; who takes part shares `meeting`."""
+
+    collective: str
+    group: Group
+    meeting: str
+    parties: int
+    stream: int
+    after: tuple[int, ...]
+    backward: bool
+    peers: tuple[tuple[int, int], ...]
+    element_count: int
+    data_type: str = "BFP16"
+    on_vector_cores: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CopyCall:
+    """A device task that is no kernel."""
+
+    name: str
+    stream: int
+    dur_ns: int
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """The host waits for the end of a call."""
+
+    on: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepMark:
+    step: int
+    begins: bool
+
+
+Call = KernelCall | CommCall | CopyCall | Sync | StepMark
+
+
+@dataclass(slots=True)
+class Draft:
+    """A program while it is written. Indices of calls stand for their results."""
+
+    job: Job
+    rank: int
+    place: dict[str, int]
+    groups: dict[str, Group]
+    chance: random.Random
+    calls: list[Call] = field(default_factory=list)
+    last: int = 0
+    step: int = 0
+    sequence: int = 1000
+    forward_sequences: list[int] = field(default_factory=list)
+    meetings: dict[str, int] = field(default_factory=dict)
+
+
+def link(job: Job, rank: int, other: int) -> str:
+    """Ranks of one host talk over HCCS, others over RoCE."""
+    return "HCCS" if rank // job.ranks_per_host == other // job.ranks_per_host else "ROCE"
+
+
+def collective(
+    d: Draft,
+    kind: str,
+    collective: str,
+    count: int,
+    *,
+    after: tuple[int, ...],
+    backward: bool = False,
+    peers: tuple[tuple[int, int], ...] = (),
+    data_type: str = "BFP16",
+    on_vector_cores: bool = False,
+) -> tuple[int, ...]:
+    """One collective of a group; nothing where the group is this rank alone."""
+    group = d.groups[kind]
+    size = len(group.ranks)
+    if size == 1:
+        return ()
+    width = 4 if data_type == "FP32" else 2
+    if not peers:
+        me = group.ranks.index(d.rank)
+        near = [(me + away) % size for away in range(1, min(size, 8))]  # seven links of a mesh
+        peers = tuple((p, max(width, count * width // size)) for p in near)
+    meeting = f"{group.name}/{_next(d, group.name)}"
+    call = CommCall(
+        collective, group, meeting, size, _COMM_STREAMS.get(kind, 18), after, backward, peers,
+        count, data_type, on_vector_cores,
+    )  # fmt: skip
+    return (add(d, call),)
+
+
+def peer_to_peer(d: Draft, source: int, target: int, *, backward: bool = False) -> int:
+    """The activation or its gradient from one pipeline stage to another."""
+    group = d.groups["pp"]
+    sends = d.place["pp"] == source
+    count = d.job.sequence // d.job.tp * d.job.hidden
+    name = "send" if sends else "receive"
+    way = f"{group.name}/{source}-{target}"
+    call = CommCall(
+        name, group, f"{way}/{_next(d, way)}", 2, _COMM_STREAMS[name], (d.last,), backward,
+        ((target if sends else source, 2 * count),), count,
+    )  # fmt: skip
+    return add(d, call)
+
+
+def compute(
+    d: Draft,
+    work: k.Work,
+    *,
+    stream: int = COMPUTE_STREAM,
+    after: tuple[int, ...] = (),
+    backward: bool = False,
+    even: bool = False,
+) -> int:
+    slowness = d.job.slowness(d.rank) if work.is_cube else 1.0
+    spread = 1.0 if even else d.chance.uniform(0.985, 1.015)
+    dur_ns = int(work.dur_ns * slowness * spread)
+    if backward:
+        sequence = d.forward_sequences.pop() if d.forward_sequences else -1
+    else:
+        d.sequence += 1
+        sequence = d.sequence
+        d.forward_sequences.append(sequence)
+    index = add(d, KernelCall(replace(work, dur_ns=dur_ns), stream, after, backward, sequence))
+    if stream == COMPUTE_STREAM:
+        d.last = index
+    return index
+
+
+def _next(d: Draft, name: str) -> int:
+    d.meetings[name] = d.meetings.get(name, -1) + 1
+    return d.meetings[name]
+
+
+def add(d: Draft, call: Call) -> int:
+    d.calls.append(call)
+    return len(d.calls) - 1

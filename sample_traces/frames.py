@@ -1,0 +1,273 @@
+"""The planted job in the store's own columns, for tests of analyses without any file."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from npuscope.collector import schema
+
+from . import memory
+from .capture import Capture, captures
+from .job import Group, Job, group_hash, local_experts, routed_tokens, stage_layers
+from .pmu import cube_utilization, pmu
+
+_POLARS: dict[str, pl.DataType] = {
+    "varchar": pl.String(),
+    "bigint": pl.Int64(),
+    "integer": pl.Int32(),
+    "double": pl.Float64(),
+    "boolean": pl.Boolean(),
+    "integer[]": pl.List(pl.Int32()),
+    "map(varchar, double)": pl.List(pl.Struct({"key": pl.String(), "value": pl.Float64()})),
+}
+Row = dict[str, object]
+
+
+def canonical_frames(job: Job, *, capture: str = "planted") -> dict[str, pl.DataFrame]:
+    """Frames by canonical table, all ranks, keys first: run is the job's name.
+
+    Tables: ranks, groups, steps, kernels, comm_ops, comm_tasks, memory, operator_memory, counters,
+    expert_load, expert_placement. Columns that a profile of the job would not fill are null.
+    """
+    tables: dict[str, list[Row]] = {}
+    for seen in captures(job):
+        keys: Row = {"run": job.name, "capture": capture, "rank": seen.rank}
+        for table, rows in _tables(seen).items():
+            tables.setdefault(table, []).extend({**keys, **row} for row in rows)
+    return {table: _frame(table, rows) for table, rows in tables.items()}
+
+
+def _frame(table: str, rows: list[Row]) -> pl.DataFrame:
+    columns = [*schema.KEY_COLUMNS, *((c.name, c.type) for c in schema.tables()[table].columns)]
+    types = {name: _POLARS[kind] for name, kind in columns}
+    unknown = {name for row in rows[:1] for name in row} - types.keys()
+    assert not unknown, f"{table} has no columns {unknown}"
+    return pl.DataFrame(
+        {name: pl.Series(name, [row.get(name) for row in rows], dtype=kind)
+         for name, kind in types.items()}
+    )  # fmt: skip
+
+
+def _tables(c: Capture) -> dict[str, list[Row]]:
+    found = {
+        "ranks": [_rank(c)],
+        "groups": [_group(c, group) for group in c.groups],
+        "steps": [
+            {name: getattr(step, name) for name in (
+                "step", "window_start_ns", "window_end_ns", "device_start_ns", "device_end_ns")}
+            for step in c.steps
+        ],
+        "kernels": _kernels(c),
+        "comm_ops": _comm_ops(c),
+        "comm_tasks": _comm_tasks(c),
+        "expert_load": _expert_load(c),
+        "expert_placement": _expert_placement(c.job),
+    }  # fmt: skip
+    if c.job.memory:
+        found["memory"], found["operator_memory"] = _memory(c)
+    if c.job.frequency:
+        found["counters"] = [
+            {"device_id": c.device_id, "name": "AI Core Freq", "series": "MHz", "timestamp_ns": t,
+             "value": float(c.frequency_mhz)}
+            for t in (c.session_start_ns, c.session_end_ns)
+        ]  # fmt: skip
+    return found
+
+
+def _rank(c: Capture) -> Row:
+    job = c.job
+    sizes = {"tp": job.tp, "pp": job.pp, "dp": job.dp, "cp": 1, "ep": job.ep}
+    return {
+        "device_id": c.device_id,
+        "host_name": c.host_name,
+        "framework": "pytorch",
+        "chip_name": "Ascend910B",
+        "ai_core_frequency_mhz": float(c.frequency_mhz) if job.frequency else None,
+        "profiler_level": "Level1",
+        "aic_metrics": "ACL_AICORE_PIPE_UTILIZATION",
+        "clock": "epoch",
+        "window_start_ns": c.session_start_ns,
+        "window_end_ns": c.session_end_ns,
+        "world_size": job.world_size,
+        **{f"{kind}_size": size for kind, size in sizes.items()},
+        **{f"{kind}_rank": place for kind, place in c.place.items()},
+    }
+
+
+def _group(c: Capture, group: Group) -> Row:
+    return {
+        "group_hash": str(group_hash(group.name)),
+        "group_name": group.name,
+        "group_label": group.label,
+        "parallel_kind": group.kind,
+        "group_rank": group.ranks.index(c.rank),
+        "global_ranks": list(group.ranks),
+    }
+
+
+def _kernels(c: Capture) -> list[Row]:
+    rows: list[Row] = []
+    for kernel in c.kernels:
+        work = kernel.work
+        row: Row = {
+            "step": kernel.step,
+            "device_id": c.device_id,
+            "stream_id": kernel.stream_id,
+            "task_id": kernel.task_id,
+            "context_id": kernel.context_id,
+            "name": work.name,
+            "type": work.type,
+            "core": work.core,
+            "is_compute": work.is_compute,
+            "op_state": "dynamic",
+            "start_ns": kernel.start_ns,
+            "dur_ns": kernel.dur_ns,
+            "wait_ns": kernel.wait_ns,
+            "block_count": work.block_count,
+            "mix_block_count": work.mix_block_count,
+            "hf32_eligible": False,
+            "input_shapes": work.input_shapes or None,
+            "input_dtypes": work.input_dtypes,
+            "input_formats": ";".join(["ND"] * (work.input_dtypes.count(";") + 1)),
+            "output_shapes": work.output_shapes or None,
+            "output_dtypes": work.output_dtypes,
+            "output_formats": ";".join(["ND"] * (work.output_dtypes.count(";") + 1)),
+            "connection_id": str(kernel.launch.connection_id),
+        }
+        metrics = pmu(work, kernel.dur_ns, c.frequency_mhz)
+        if not work.is_compute:
+            row |= {n: None for n in row if n.startswith(("input_", "output_"))}
+        if metrics is not None:
+            percent = cube_utilization(metrics, kernel.dur_ns, c.frequency_mhz)
+            row["cube_utilization_ratio"] = percent / 100
+            row["aic_time_ns"] = float(metrics.pop("aic_total_time"))
+            row["aic_cycles"] = float(metrics.pop("aic_total_cycles"))
+            row["aiv_time_ns"] = float(metrics.pop("aiv_total_time"))
+            row["aiv_cycles"] = float(metrics.pop("aiv_total_cycles"))
+            row["pmu"] = [{"key": n, "value": float(v)} for n, v in metrics.items()]
+        rows.append(row)
+    return rows
+
+
+def _comm_ops(c: Capture) -> list[Row]:
+    return [
+        {
+            "step": op.step,
+            "device_id": c.device_id,
+            "op_id": op.op_id,
+            "name": op.name,
+            "op_type": op.op_type,
+            "group_hash": str(group_hash(op.group.name)),
+            "start_ns": op.start_ns,
+            "dur_ns": op.dur_ns,
+            "algorithm": op.algorithm,
+            "data_type": op.data_type,
+            "element_count": op.element_count,
+            "size_bytes": op.size_bytes,
+            "relay": False,
+            "retry": False,
+            "connection_id": str(op.launch.connection_id),
+        }
+        for op in c.comm_ops
+    ]
+
+
+def _comm_tasks(c: Capture) -> list[Row]:
+    def known(text: str) -> str | None:
+        return None if text == "INVALID_TYPE" else text
+
+    return [
+        {
+            "op_id": op.op_id,
+            "op_name": op.name,
+            "group_hash": str(group_hash(op.group.name)),
+            "plane_id": task.plane_id,
+            "task_type": task.task_type,
+            "stream_id": op.stream_id,
+            "task_id": op.task_id,
+            "start_ns": task.start_ns,
+            "dur_ns": task.dur_ns,
+            "transport": task.transport,
+            "link": known(task.link),
+            "rdma_type": known(task.rdma_type),
+            "src_group_rank": task.src,
+            "dst_group_rank": task.dst,
+            "src_rank": op.group.ranks[task.src],
+            "dst_rank": op.group.ranks[task.dst],
+            "size_bytes": task.size_bytes,
+            "data_type": known(task.data_type),
+            "notify_id": str(task.notify_id),
+        }
+        for op in c.comm_ops
+        for task in op.tasks
+    ]
+
+
+def _expert_load(c: Capture) -> list[Row]:
+    """Tokens of the expert-parallel group for the experts this rank holds."""
+    job = c.job
+    if not job.experts:
+        return []
+    sources = [g for g in c.groups if g.kind == "ep"]
+    members = sources[0].ranks if sources else (c.rank,)
+    return [
+        {"step": step.step, "phase": "train", "layer": layer, "expert": expert,
+         "ep_rank": c.place["ep"],
+         "tokens": sum(routed_tokens(job, step.step, m, layer, source)[expert]
+                       for m in range(job.micro_batches) for source in members)}
+        for step in c.steps
+        for layer in stage_layers(job, c.place["pp"])
+        for expert in local_experts(job, c.place["ep"])
+    ]  # fmt: skip
+
+
+def _expert_placement(job: Job) -> list[Row]:
+    return [
+        {"layer": layer, "device": ep_rank, "slot": slot, "expert": expert}
+        for layer in range(job.layers if job.experts else 0)
+        for ep_rank in range(job.ep)
+        for slot, expert in enumerate(local_experts(job, ep_rank))
+    ]
+
+
+def _memory(c: Capture) -> tuple[list[Row], list[Row]]:
+    levels, blocks = memory.curve(c)
+    stream = str(memory.STREAM_PTR)
+    record: list[Row] = [
+        {"device_id": c.device_id, "source": "record", "component": component,
+         "timestamp_ns": level.timestamp_ns, "allocated_bytes": level.allocated_bytes + extra,
+         "reserved_bytes": level.reserved_bytes + extra, "active_bytes": level.allocated_bytes,
+         "stream_ptr": stream}
+        for level in levels
+        for component, extra in (("PTA", 0), ("PTA+GE", level.ge_bytes))
+    ]  # fmt: skip
+    record += [
+        {"device_id": c.device_id, "source": "module", "component": module, "timestamp_ns": time_ns,
+         "reserved_bytes": size_bytes}
+        for module, time_ns, size_bytes in memory.module_samples(c)
+    ]  # fmt: skip
+    held: list[Row] = []
+    for block in blocks:
+        born, died = block.allocated, block.released
+        row: Row = {
+            "device_id": c.device_id,
+            "name": block.name,
+            "size_bytes": block.size_bytes,
+            "allocated_at_ns": born.timestamp_ns,
+            "allocation_total_allocated_bytes": born.allocated_bytes,
+            "allocation_total_reserved_bytes": born.reserved_bytes,
+            "allocation_total_active_bytes": born.allocated_bytes,
+            "stream_ptr": stream,
+        }
+        if died is not None:
+            row |= {
+                "released_at_ns": died.timestamp_ns,
+                "active_released_at_ns": died.timestamp_ns,
+                "dur_ns": died.timestamp_ns - born.timestamp_ns,
+                "active_dur_ns": died.timestamp_ns - born.timestamp_ns,
+                "release_total_allocated_bytes": died.allocated_bytes,
+                "release_total_reserved_bytes": died.reserved_bytes,
+                "release_total_active_bytes": died.allocated_bytes,
+            }
+        held.append(row)
+    return record, held

@@ -1,0 +1,110 @@
+"""Writes a described job as the captures its profilers would have left, with what is true of it.
+
+python -m npuscope.sample_traces.generate OUT
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+from .capture import Capture, captures
+from .db import write_db
+from .frames import canonical_frames
+from .job import Job, small
+from .metadata import folder_name, profiler_info, profiler_metadata
+from .text import write_text
+from .truth import truth
+
+__all__ = ["COMMITTED", "COMMITTED_FORMS", "Job", "canonical_frames", "small", "write_job"]
+
+Form = Literal["db", "text"]
+
+# The job of the committed sample: two hosts of four NPUs.
+COMMITTED = Job(
+    name="moe_8_ranks",
+    slow_rank=5,
+    clock_offsets_ns=(0, 0, 0, 0, 2_350_417, 2_350_417, 2_350_417, 2_350_417),
+    ranks_per_host=4,
+    seed=20251127,
+)
+COMMITTED_FORMS: dict[int, tuple[Form, ...]] = {
+    0: ("db", "text"),
+    1: ("text",),
+    2: ("db",),
+    3: ("db",),
+    4: ("db",),
+    5: ("text",),
+    6: ("db",),
+    7: ("db",),
+}
+
+
+def write_job(
+    job: Job,
+    out: Path,
+    *,
+    forms: tuple[Form, ...] | Mapping[int, tuple[Form, ...]] = ("db", "text"),
+) -> None:
+    """Writes one `*_ascend_pt` folder per rank and truth.json into `out`.
+
+    `forms` says how all ranks, or each rank, are exported. Equal jobs give equal files (databases:
+    equal content).
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    seen = captures(job)
+    files: dict[str, object] = {}
+    for capture in seen:
+        chosen = forms[capture.rank] if isinstance(forms, Mapping) else forms
+        files[str(capture.rank)] = _write_rank(capture, out, chosen)
+    facts = {"job": asdict(job), "captures": files, **truth(job, seen)}
+    (out / "truth.json").write_text(_readable(facts) + "\n", encoding="utf-8")
+
+
+def _write_rank(c: Capture, out: Path, forms: tuple[Form, ...]) -> dict[str, object]:
+    root = out / folder_name(c)
+    output = root / "ASCEND_PROFILER_OUTPUT"
+    output.mkdir(parents=True, exist_ok=True)
+    export: list[str] = [form for form in ("text", "db") if form in forms]
+    _dump(root / f"profiler_info_{c.rank}.json", profiler_info(c, export), indent=4)
+    _dump(root / "profiler_metadata.json", profiler_metadata(c))
+    if "text" in forms:
+        write_text(c, output)
+    if "db" in forms:
+        write_db(c, output)
+    written = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.*"))
+    return {"folder": root.name, "forms": export, "files": written}
+
+
+def _dump(path: Path, content: object, indent: int | None = None) -> None:
+    path.write_text(json.dumps(content, indent=indent), encoding="utf-8")
+
+
+def _readable(facts: object, depth: int = 0) -> str:
+    """JSON with one line per innermost object, so that a change of one figure is one line."""
+    inner = list(facts.values()) if isinstance(facts, dict) else facts
+    if not isinstance(inner, list) or not any(isinstance(v, (dict, list)) for v in inner):
+        return json.dumps(facts)
+    keys = [f"{json.dumps(k)}: " for k in facts] if isinstance(facts, dict) else [""] * len(inner)
+    pad = "  " * depth
+    items = (f"{pad}  {key}{_readable(v, depth + 1)}" for key, v in zip(keys, inner, strict=True))
+    open_, close = ("{", "}") if isinstance(facts, dict) else ("[", "]")
+    body = ",\n".join(items)
+    return f"{open_}\n{body}\n{pad}{close}"
+
+
+def main(arguments: list[str]) -> int:
+    """Writes the committed sample to the folder named on the command line."""
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m npuscope.sample_traces.generate OUT\n")
+        return 2
+    write_job(COMMITTED, Path(arguments[0]), forms=COMMITTED_FORMS)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

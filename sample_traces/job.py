@@ -1,0 +1,187 @@
+"""A training job described in a few lines: sizes, schedule, and what is planted in it.
+
+Ranks are numbered as Megatron numbers them: tensor parallel fastest, then data, then pipeline; the
+expert-parallel groups lie inside the data-parallel ones.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import lru_cache
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to train, where, and what is wrong with it.
+
+    `overlap` is the share of all-to-all and gradient traffic that has compute issued beside it
+    (what is hidden in the end is in the truth). `slow_rank` runs its cube kernels `slow_factor`
+    times longer, at a clock that much lower. `expert_skew` is the exponent of a Zipf law over the
+    experts, in another order for each layer; `expert_weights` gives the popularity instead.
+    `clock_offsets_ns[r]` is added to every time of rank r. With `crossing`, an asynchronous
+    allGather starts in each step and ends in the next. `experts = 0` makes a dense job.
+    """
+
+    name: str = "moe"
+    layers: int = 4
+    experts: int = 8
+    top_k: int = 2
+    tp: int = 1
+    pp: int = 2
+    dp: int = 4
+    ep: int = 2
+    micro_batches: int = 2
+    steps: int = 2
+    first_step: int = 12
+    hidden: int = 1024
+    ffn: int = 1408
+    sequence: int = 2048
+    vocabulary: int = 32_000
+    overlap: float = 0.6
+    slow_rank: int | None = None
+    slow_factor: float = 1.25
+    expert_skew: float = 0.8
+    expert_weights: tuple[float, ...] = ()
+    clock_offsets_ns: tuple[int, ...] = ()
+    crossing: bool = True
+    comm_tasks: bool = True
+    memory: bool = True
+    frequency: bool = True
+    ranks_per_host: int = 8
+    host_op_ns: int = 7_000
+    start_ns: int = 1_764_246_877_000_000_000
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if self.layers % self.pp or self.dp % self.ep or (self.experts and self.experts % self.ep):
+            raise ValueError("pp must divide layers; ep must divide dp and experts")
+        if self.expert_weights and len(self.expert_weights) != self.experts:
+            raise ValueError("expert_weights needs one weight per expert")
+        if self.slow_rank is not None and not 0 <= self.slow_rank < self.world_size:
+            raise ValueError(f"slow_rank must be below {self.world_size}")
+
+    @property
+    def world_size(self) -> int:
+        return self.tp * self.pp * self.dp
+
+    def offset_ns(self, rank: int) -> int:
+        return self.clock_offsets_ns[rank] if rank < len(self.clock_offsets_ns) else 0
+
+    def slowness(self, rank: int) -> float:
+        return self.slow_factor if rank == self.slow_rank else 1.0
+
+
+def small(**changes: object) -> Job:
+    """A tiny job for tests: two ranks, expert parallel, two layers of few kernels."""
+    tiny: dict[str, object] = {
+        "name": "small", "layers": 1, "pp": 1, "dp": 2, "ep": 2, "experts": 4, "micro_batches": 1,
+    }  # fmt: skip
+    return Job(**{**tiny, **changes})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A communication group: HCCL's name, the framework's label, the kind it stands for."""
+
+    name: str
+    label: str
+    kind: str
+    ranks: tuple[int, ...]
+
+
+def group_hash(name: str) -> int:
+    """HCCL's 64-bit hash of a communicator's name."""
+    high = low = 0
+    for char in name:
+        high, low = high * 29 + ord(char), low * 131 + ord(char)
+    return (high % 2**32) * 2**32 + low % 2**32
+
+
+def coordinates(job: Job, rank: int) -> dict[str, int]:
+    """Position of a rank on each parallel axis."""
+    dp_rank = rank // job.tp % job.dp
+    return {
+        "tp": rank % job.tp,
+        "pp": rank // (job.tp * job.dp),
+        "dp": dp_rank,
+        "cp": 0,
+        "ep": dp_rank % job.ep,
+    }
+
+
+@lru_cache(maxsize=16)
+def groups(job: Job) -> tuple[Group, ...]:
+    """Every group of the job, named in the order in which all processes create them."""
+    world = range(job.world_size)
+    place = {rank: coordinates(job, rank) for rank in world}
+    families = (
+        ("default_group", "world", lambda c: ()),
+        ("dp", "dp", lambda c: (c["pp"], c["tp"])),
+        ("tp", "tp", lambda c: (c["pp"], c["dp"])),
+        ("pp", "pp", lambda c: (c["dp"], c["tp"])),
+        ("exp", "ep", lambda c: (c["pp"], c["tp"], c["dp"] // job.ep)),
+        ("dp_modulo_exp", "dp_ep", lambda c: (c["pp"], c["tp"], c["ep"])),
+    )
+    found: list[Group] = []
+    for label, kind, key in families:
+        members: dict[tuple[int, ...], list[int]] = {}
+        for rank in world:
+            members.setdefault(key(place[rank]), []).append(rank)
+        for ranks in members.values():
+            found.append(Group(f"group_name_{len(found)}", label, kind, tuple(ranks)))
+    return tuple(found)
+
+
+@lru_cache(maxsize=16)
+def _groups_by_rank(job: Job) -> dict[int, dict[str, Group]]:
+    found: dict[int, dict[str, Group]] = {rank: {} for rank in range(job.world_size)}
+    for group in groups(job):
+        for rank in group.ranks:
+            found[rank][group.kind] = group
+    return found
+
+
+def groups_of(job: Job, rank: int) -> dict[str, Group]:
+    """The groups of one rank by kind; single-member ones are known too, but never communicate."""
+    return _groups_by_rank(job)[rank]
+
+
+def recorded_groups(job: Job, rank: int) -> list[Group]:
+    """The groups whose communicator exists, which is what the profiler lists."""
+    return [g for g in groups_of(job, rank).values() if len(g.ranks) > 1 or g.kind == "tp"]
+
+
+@lru_cache(maxsize=8192)
+def routed_tokens(
+    job: Job, step: int, micro_batch: int, layer: int, source_rank: int
+) -> tuple[int, ...]:
+    """Tokens that a rank routes to each expert; they sum to its tokens times `top_k`."""
+    experts = list(range(job.experts))
+    random.Random(f"{job.seed}/popularity/{layer}").shuffle(experts)
+    weights = [0.0] * job.experts
+    for position, expert in enumerate(experts):
+        weights[expert] = (
+            job.expert_weights[expert] if job.expert_weights else (position + 1) ** -job.expert_skew
+        )
+    chance = random.Random(f"{job.seed}/route/{step}/{micro_batch}/{layer}/{source_rank}")
+    weights = [weight * chance.uniform(0.97, 1.03) for weight in weights]
+    total = job.sequence // job.tp * job.top_k
+    exact = [weight / sum(weights) * total for weight in weights]
+    tokens = [int(share) for share in exact]
+    order = sorted(range(job.experts), key=lambda e: (tokens[e] - exact[e], e))
+    for expert in order[: total - sum(tokens)]:
+        tokens[expert] += 1
+    return tuple(tokens)
+
+
+def local_experts(job: Job, ep_rank: int) -> range:
+    """Experts that a member of an expert-parallel group holds."""
+    count = job.experts // job.ep
+    return range(ep_rank * count, (ep_rank + 1) * count)
+
+
+def stage_layers(job: Job, pp_rank: int) -> range:
+    """Layers of a pipeline stage."""
+    count = job.layers // job.pp
+    return range(pp_rank * count, (pp_rank + 1) * count)

@@ -1,0 +1,265 @@
+"""What each rank's framework launches, in order: the 1F1B schedule of a job as a list of calls.
+
+step:  zero gradients | micro-batches: receive, layers, send ... | gradients | norm, sync | Adam
+                                                          allGather of parameters, until here ->
+                                                          zero gradients of the next step
+"""
+
+from __future__ import annotations
+
+import random
+
+from . import kernels as k
+from .calls import (
+    BYTES_PER_NS,
+    COMPUTE_STREAM,
+    SIDE_STREAM,
+    Call,
+    CommCall,
+    CopyCall,
+    Draft,
+    StepMark,
+    Sync,
+    add,
+    collective,
+    compute,
+    peer_to_peer,
+)
+from .job import Job, coordinates, groups_of, local_experts, routed_tokens, stage_layers
+
+# A step's last kernel outlasts the spread between ranks; the allGather launched before it outlasts
+# that kernel; the next step's first kernel outlasts the allGather.
+_ADAM_NS, _GATHER_NS, _ZERO_NS = 420_000, 640_000, 900_000
+
+
+def program(job: Job, rank: int) -> list[Call]:
+    """The calls of one rank over all steps."""
+    chance = random.Random(f"{job.seed}/kernels/{rank}")
+    draft = Draft(job, rank, coordinates(job, rank), groups_of(job, rank), chance)
+    for step in range(job.first_step, job.first_step + job.steps):
+        draft.step = step
+        _step(draft)
+    return draft.calls
+
+
+def _step(d: Draft) -> None:
+    job = d.job
+    d.forward_sequences.clear()
+    add(d, StepMark(d.step, True))
+    parameters = job.hidden * job.hidden * 64
+    zero = k.work("ZerosLike", f"{parameters}", f"{parameters}", _ZERO_NS, "FLOAT")
+    head = compute(d, zero, even=True)
+    add(d, CopyCall("MEMCPY_ASYNC", COMPUTE_STREAM, 21_340, ()))
+    warm_up = min(job.pp - d.place["pp"] - 1, job.micro_batches)
+    for micro_batch in range(warm_up):
+        _forward(d, micro_batch, head)
+    buckets: list[int] = []
+    for done in range(job.micro_batches - warm_up):
+        _forward(d, done + warm_up, head)
+        buckets += _backward(d, done)
+    for done in range(job.micro_batches - warm_up, job.micro_batches):
+        buckets += _backward(d, done)
+    _finish(d, buckets)
+
+
+def _forward(d: Draft, micro_batch: int, head: int) -> None:
+    job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
+    stage = d.place["pp"]
+    after: tuple[int, ...] = ()
+    if stage == 0:
+        inputs = f"{job.vocabulary},{hidden};1,{rows};1"
+        compute(
+            d, k.work("GatherV2", inputs, f"1,{rows},{hidden}", k.vector_ns(4.0 * rows * hidden))
+        )
+    else:
+        after = (peer_to_peer(d, stage - 1, stage),)
+    mask = k.work("DSAGenBitMask", f"{rows}", f"{rows // 8}", 38_000, "UINT8")
+    compute(d, mask, stream=SIDE_STREAM, after=(d.last,))
+    if micro_batch == 0:
+        choice = k.work("RandomChoiceWithMask", f"{job.sequence}", "256", 61_000, "INT64")
+        compute(d, choice, stream=SIDE_STREAM, after=(head,))
+    for layer in stage_layers(job, stage):
+        compute(d, k.elementwise("RmsNorm", rows, hidden), after=after)
+        compute(d, k.matmul(rows, hidden, 3 * hidden // job.tp))
+        compute(d, k.elementwise("RotaryPositionEmbedding", rows, hidden // job.tp))
+        compute(d, k.attention(job.sequence, hidden // job.tp, backward=False))
+        compute(d, k.matmul(rows, hidden // job.tp, hidden))
+        after = _tensor_parallel(d, backward=False)
+        compute(d, k.elementwise("Add", rows, hidden), after=after)
+        compute(d, k.elementwise("RmsNorm", rows, hidden))
+        if job.experts:
+            _experts_forward(d, micro_batch, layer)
+        else:
+            compute(d, k.matmul(rows, hidden, 2 * job.ffn // job.tp))
+            compute(d, k.elementwise("SwiGlu", rows, job.ffn // job.tp))
+            compute(d, k.matmul(rows, job.ffn // job.tp, hidden))
+        after = _tensor_parallel(d, backward=False)
+    if stage + 1 < job.pp:
+        peer_to_peer(d, stage, stage + 1)
+    else:
+        compute(d, k.matmul(rows, hidden, job.vocabulary // 16), after=after)
+        compute(d, k.elementwise("LogSoftmaxV2", rows, job.vocabulary // 16))
+
+
+def _experts_forward(d: Draft, micro_batch: int, layer: int) -> None:
+    job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
+    compute(d, k.matmul(rows, hidden, job.experts))
+    gate = f"{rows},{job.experts}"
+    compute(d, k.work("MoeGatingTopKSoftmax", gate, f"{rows},{job.top_k}", 14_000, "FLOAT"))
+    compute(d, k.elementwise("MoeTokenPermute", rows * job.top_k, hidden))
+    dispatched = _all_to_all(d, micro_batch, layer, home=False)
+    _beside(d)
+    tokens, count = _local_tokens(d, micro_batch, layer), job.experts // job.ep
+    compute(d, k.grouped_matmul(tokens, count, hidden, 2 * job.ffn), after=dispatched)
+    compute(d, k.elementwise("SwiGlu", tokens, job.ffn))
+    compute(d, k.grouped_matmul(tokens, count, job.ffn, hidden))
+    combined = _all_to_all(d, micro_batch, layer, home=True)
+    _beside(d)
+    compute(d, k.elementwise("MoeTokenUnpermute", rows * job.top_k, hidden), after=combined)
+
+
+def _backward(d: Draft, micro_batch: int) -> list[int]:
+    """Layers in reverse; returns the layers whose gradients are still to be reduced."""
+    job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
+    stage = d.place["pp"]
+    after: tuple[int, ...] = ()
+    if stage + 1 < job.pp:
+        after = (peer_to_peer(d, stage + 1, stage),)
+    else:
+        compute(d, k.matmul(rows, job.vocabulary // 16, hidden), backward=True)
+    layers = list(reversed(stage_layers(job, stage)))
+    waiting: list[int] = []
+    for position, layer in enumerate(layers):
+        if job.experts:
+            after = _experts_backward(d, micro_batch, layer, after)
+        else:
+            for inner, columns in ((hidden, job.ffn // job.tp), (job.ffn // job.tp, hidden)):
+                compute(d, k.matmul(rows, inner, columns), after=after, backward=True)
+                compute(d, k.matmul(inner, rows, columns), backward=True)
+        compute(d, k.elementwise("RmsNormGrad", rows, hidden), after=after, backward=True)
+        compute(d, k.matmul(rows, hidden, hidden // job.tp), backward=True)
+        compute(d, k.matmul(hidden // job.tp, rows, hidden), backward=True)
+        compute(d, k.attention(job.sequence, hidden // job.tp, backward=True), backward=True)
+        compute(d, k.matmul(rows, 3 * hidden // job.tp, hidden), backward=True)
+        compute(d, k.matmul(hidden, rows, 3 * hidden // job.tp), backward=True)
+        after = _tensor_parallel(d, backward=True)
+        norm = k.elementwise("RmsNormGrad", rows, hidden)
+        compute(d, norm, after=after, backward=True)
+        after = ()
+        if micro_batch == job.micro_batches - 1:
+            if position < round(job.overlap * len(layers)):
+                _reduce_gradients(d)
+            else:
+                waiting.append(layer)
+    if stage > 0:
+        peer_to_peer(d, stage, stage - 1, backward=True)
+    else:
+        inputs = f"{rows},{hidden};{rows}"
+        grad = k.work("EmbeddingDenseGradV2", inputs, f"{job.vocabulary},{hidden}", 45_000, "FLOAT")
+        compute(d, grad, backward=True)
+    return waiting
+
+
+def _experts_backward(
+    d: Draft, micro_batch: int, layer: int, after: tuple[int, ...]
+) -> tuple[int, ...]:
+    job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
+    tokens, count = _local_tokens(d, micro_batch, layer), job.experts // job.ep
+    unpermute = k.elementwise("MoeTokenUnpermuteGrad", rows * job.top_k, hidden)
+    compute(d, unpermute, after=after, backward=True)
+    dispatched = _all_to_all(d, micro_batch, layer, home=False, backward=True)
+    _beside(d, backward=True)
+    grouped = k.grouped_matmul(tokens, count, hidden, job.ffn)
+    compute(d, grouped, after=dispatched, backward=True)
+    compute(d, k.elementwise("SwiGluGrad", tokens, job.ffn), backward=True)
+    compute(d, k.grouped_matmul(tokens, count, 2 * job.ffn, hidden), backward=True)
+    combined = _all_to_all(d, micro_batch, layer, home=True, backward=True)
+    _beside(d, backward=True)
+    permute = k.elementwise("MoeTokenPermuteGrad", rows * job.top_k, hidden)
+    compute(d, permute, after=combined, backward=True)
+    return ()
+
+
+def _finish(d: Draft, waiting: list[int]) -> None:
+    """The remaining gradients, their norm over the world, the optimizer."""
+    job = d.job
+    for _ in waiting:
+        _reduce_gradients(d)
+    issued = tuple(i for i, call in enumerate(d.calls) if isinstance(call, CommCall))[-4:]
+    norm = d.last
+    if "world" in d.groups and len(d.groups["world"].ranks) > 1:
+        norm = collective(
+            d, "world", "allReduce", 1, after=(*issued, d.last), data_type="FP32",
+            on_vector_cores=True,
+        )[0]  # fmt: skip
+    add(d, Sync(norm))
+    shard = f"{job.hidden * job.hidden * 8}"
+    inputs = ";".join([shard] * 4)
+    adam = k.work("ApplyAdamWV2", inputs, ";".join([shard] * 3), _ADAM_NS // 7, "FLOAT")
+    first = compute(d, adam, after=(*issued, norm))
+    inputs = ";".join([f"{7 * job.hidden * job.hidden * 8}"] * 4)
+    compute(d, k.work("ApplyAdamWV2", inputs, inputs[: inputs.rindex(";")], _ADAM_NS, "FLOAT"))
+    add(d, StepMark(d.step, False))
+    if job.crossing and d.step + 1 < job.first_step + job.steps:
+        _gather_parameters(d, first)
+
+
+def _gather_parameters(d: Draft, after: int) -> None:
+    """Starts when the first parameters are updated, ends under the next step's first kernel."""
+    for kind in ("dp", "tp", "world"):
+        group = d.groups[kind]
+        if len(group.ranks) > 1:
+            hosts = {rank // d.job.ranks_per_host for rank in group.ranks}
+            shard = int(_GATHER_NS * BYTES_PER_NS["HCCS" if len(hosts) == 1 else "ROCE"])
+            collective(d, kind, "allGather", shard // 2 * len(group.ranks), after=(after,))
+            return
+
+
+def _reduce_gradients(d: Draft) -> None:
+    job = d.job
+    dense = 4 * job.hidden * job.hidden // job.tp
+    collective(d, "dp", "reduceScatter", dense, after=(d.last,), backward=True)
+    if job.experts:
+        expert = 3 * job.hidden * job.ffn * (job.experts // job.ep)
+        collective(d, "dp_ep", "reduceScatter", expert, after=(d.last,), backward=True)
+
+
+def _tensor_parallel(d: Draft, *, backward: bool) -> tuple[int, ...]:
+    count = d.job.sequence // d.job.tp * d.job.hidden
+    return collective(d, "tp", "allReduce", count, after=(d.last,), backward=backward)
+
+
+def _beside(d: Draft, *, backward: bool = False) -> None:
+    """The shared expert, as wide as the wanted share of the all-to-all beside it."""
+    job, rows = d.job, d.job.sequence // d.job.tp
+    sent = 2.0 * rows * job.top_k * job.hidden / job.ep
+    wanted_ns = job.overlap * (2_000 + sent / BYTES_PER_NS["HCCS"]) - 6_000
+    columns = int(wanted_ns / (k.cube_ns(2e6 * rows * job.hidden) - 6_000) * 1e6)
+    if job.ep > 1 and columns >= 16:
+        compute(d, k.matmul(rows, job.hidden, columns), backward=backward)
+
+
+def _local_tokens(d: Draft, micro_batch: int, layer: int) -> int:
+    """Tokens of the whole expert-parallel group for this rank's experts."""
+    experts = local_experts(d.job, d.place["ep"])
+    return sum(
+        sum(routed_tokens(d.job, d.step, micro_batch, layer, source)[e] for e in experts)
+        for source in d.groups["ep"].ranks
+    )
+
+
+def _all_to_all(
+    d: Draft, micro_batch: int, layer: int, *, home: bool, backward: bool = False
+) -> tuple[int, ...]:
+    """Tokens to their experts' ranks, or back `home` to the ranks they came from."""
+    group = d.groups["ep"]
+    me = group.ranks.index(d.rank)
+    sent: list[int] = []
+    for position, rank in enumerate(group.ranks):
+        source, holder = (rank, me) if home else (d.rank, position)
+        tokens = routed_tokens(d.job, d.step, micro_batch, layer, source)
+        sent.append(sum(tokens[e] for e in local_experts(d.job, holder)) * d.job.hidden)
+    peers = tuple((p, count * 2) for p, count in enumerate(sent) if p != me)
+    return collective(
+        d, "ep", "allToAllV", sum(sent), after=(d.last,), backward=backward, peers=peers
+    )

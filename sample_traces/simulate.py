@@ -1,0 +1,263 @@
+"""Runs the programs of all ranks against each other: who waits for whom, and when all happened.
+
+Kernels of a stream follow each other; a collective moves data once its last member has arrived, and
+ends on all members together; the host launches ahead of the device until it has to wait for it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from .calls import BYTES_PER_NS, Call, CommCall, CopyCall, KernelCall, StepMark, Sync, link
+from .job import Job
+from .program import program
+
+_START_DELAY_NS = 2_000_000  # session start to first host call
+_KERNEL_GAP_NS = 1_180  # between two kernels of a stream
+_EVENT_NS = 640  # from the end of a call to the start of what waited for it
+_LATENCY_NS = 5_200  # launch to device start, at least
+_READY_NS = 4_000  # last member's arrival to first payload
+_CLOSE_NS = 4_000  # last payload to the end of the operation
+
+
+@dataclass(frozen=True, slots=True)
+class HostTimes:
+    """One launch on the host: framework operator, task queue, CANN interface, launch."""
+
+    operator_start_ns: int
+    operator_end_ns: int
+    enqueue_ns: int
+    dequeue_ns: int
+
+    @property
+    def api_start_ns(self) -> int:
+        return self.dequeue_ns + 300
+
+    @property
+    def launch_start_ns(self) -> int:
+        return self.dequeue_ns + 900
+
+    @property
+    def launch_end_ns(self) -> int:
+        return self.dequeue_ns + 3_400
+
+    @property
+    def api_end_ns(self) -> int:
+        return self.dequeue_ns + 3_700
+
+    @property
+    def dequeue_end_ns(self) -> int:
+        return self.dequeue_ns + 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A call that has happened, in true time. `ready_ns`: when a meeting's last member was there;
+    `payload_ns`: how long its payload took to each peer."""
+
+    call: KernelCall | CommCall | CopyCall
+    host: HostTimes
+    start_ns: int
+    end_ns: int
+    ready_ns: int = 0
+    payload_ns: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The host waiting for the device."""
+
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    step: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(slots=True)
+class _Rank:
+    rank: int
+    calls: list[Call]
+    chance: random.Random
+    host_ns: int
+    queue_ns: int = 0
+    position: int = 0
+    window_start_ns: int = 0
+    ends: list[int | None] = field(default_factory=list)
+    on_stream: dict[int, int] = field(default_factory=dict)
+    events: dict[int, Event] = field(default_factory=dict)
+    waits: list[Wait] = field(default_factory=list)
+    windows: list[Window] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Arrival:
+    rank: int
+    index: int
+    start_ns: int
+    host: HostTimes
+
+
+def run(job: Job) -> dict[int, tuple[list[Event], list[Wait], list[Window]]]:
+    """Events in launch order, host waits and step windows of every rank, on one true clock."""
+    ranks = {rank: _begin(job, rank) for rank in range(job.world_size)}
+    meetings: dict[str, list[_Arrival]] = {}
+    runnable = deque(ranks)
+    waiting: set[tuple[int, int]] = set()
+    while runnable:
+        rank = runnable.popleft()
+        for settled in _advance(job, ranks, rank, meetings, waiting):
+            runnable.append(settled)
+    stuck = [r.rank for r in ranks.values() if r.position < len(r.calls)]
+    if stuck:
+        raise ValueError(f"the schedule deadlocks on ranks {stuck[:8]}")
+    return {
+        r.rank: ([r.events[i] for i in sorted(r.events)], r.waits, r.windows)
+        for r in ranks.values()
+    }
+
+
+def _begin(job: Job, rank: int) -> _Rank:
+    chance = random.Random(f"{job.seed}/host/{rank}")
+    host_ns = job.start_ns + _START_DELAY_NS + chance.randrange(150_000)
+    calls = program(job, rank)
+    return _Rank(rank, calls, chance, host_ns, ends=[None] * len(calls))
+
+
+def _advance(
+    job: Job,
+    ranks: dict[int, _Rank],
+    rank: int,
+    meetings: dict[str, list[_Arrival]],
+    waiting: set[tuple[int, int]],
+) -> list[int]:
+    """Runs one rank until it needs an end that is not known yet; returns whom that set free."""
+    r, freed = ranks[rank], list[int]()
+    while r.position < len(r.calls):
+        index, call = r.position, r.calls[r.position]
+        for needed in _needs(r, call):
+            if r.ends[needed] is None:
+                waiting.add((rank, needed))
+                return freed
+        r.position += 1
+        if isinstance(call, StepMark):
+            _mark(r, call)
+        elif isinstance(call, Sync):
+            end_ns = max(r.host_ns, _end(r, call.on)) + 9_000
+            r.waits.append(Wait(r.host_ns, end_ns))
+            r.host_ns = end_ns
+        elif isinstance(call, (KernelCall, CopyCall)):
+            host = _issue(job, r)
+            start_ns = _start(job, r, call, host)
+            dur_ns = call.work.dur_ns if isinstance(call, KernelCall) else call.dur_ns
+            r.events[index] = Event(call, host, start_ns, start_ns + dur_ns)
+            r.ends[index] = start_ns + dur_ns
+            r.on_stream[call.stream] = index
+        elif isinstance(call, CommCall):
+            host = _issue(job, r)
+            arrival = _Arrival(rank, index, _start(job, r, call, host), host)
+            r.on_stream[call.stream] = index
+            meeting = meetings.setdefault(call.meeting, [])
+            meeting.append(arrival)
+            if len(meeting) == call.parties:
+                del meetings[call.meeting]
+                _meet(job, ranks, meeting)
+                for other in meeting:
+                    if (other.rank, other.index) in waiting:
+                        waiting.remove((other.rank, other.index))
+                        freed.append(other.rank)
+        else:
+            assert_never(call)
+    return freed
+
+
+def _needs(r: _Rank, call: Call) -> Sequence[int]:
+    """Calls whose ends must be known before this one can be placed."""
+    if isinstance(call, StepMark):
+        return ()
+    if isinstance(call, Sync):
+        return (call.on,)
+    before = r.on_stream.get(call.stream)
+    return call.after if before is None else (*call.after, before)
+
+
+def _end(r: _Rank, index: int) -> int:
+    end_ns = r.ends[index]
+    assert end_ns is not None
+    return end_ns
+
+
+def _mark(r: _Rank, mark: StepMark) -> None:
+    r.host_ns = max(r.host_ns, r.queue_ns)
+    if mark.begins:
+        r.host_ns += 8_000
+        r.window_start_ns = r.host_ns
+        r.host_ns += 6_000
+    else:
+        r.host_ns += 3_000
+        r.windows.append(Window(mark.step, r.window_start_ns, r.host_ns))
+        r.host_ns += 2_000
+
+
+def _issue(job: Job, r: _Rank) -> HostTimes:
+    cost_ns = int(job.host_op_ns * r.chance.uniform(0.8, 1.3)) + 3_000
+    start_ns = r.host_ns
+    r.host_ns += cost_ns
+    enqueue_ns = r.host_ns - 2_500
+    dequeue_ns = max(r.queue_ns, enqueue_ns + 1_500)
+    times = HostTimes(start_ns, r.host_ns - 500, enqueue_ns, dequeue_ns)
+    r.queue_ns = times.dequeue_end_ns + 200
+    return times
+
+
+def _start(job: Job, r: _Rank, call: KernelCall | CommCall | CopyCall, host: HostTimes) -> int:
+    start_ns = host.launch_start_ns + _LATENCY_NS + r.chance.randrange(1_500)
+    before = r.on_stream.get(call.stream)
+    if before is not None:
+        start_ns = max(start_ns, _end(r, before) + (_KERNEL_GAP_NS if _crosses(job) else 0))
+    return max([start_ns, *(_end(r, index) + _EVENT_NS for index in call.after)])
+
+
+def _crosses(job: Job) -> bool:
+    """Steps touch unless an operation covers the gap between them, so that they add up."""
+    return job.crossing and job.world_size > 1
+
+
+def _meet(job: Job, ranks: dict[int, _Rank], meeting: list[_Arrival]) -> None:
+    ready_ns = max(arrival.start_ns for arrival in meeting) + _READY_NS
+    payloads: list[tuple[int, ...]] = []
+    for arrival in sorted(meeting, key=lambda a: a.rank):
+        call = ranks[arrival.rank].calls[arrival.index]
+        assert isinstance(call, CommCall)
+        payloads.append(_payload(job, arrival.rank, call))
+    end_ns = ready_ns + max(max(payload) for payload in payloads) + _CLOSE_NS
+    for arrival, payload in zip(sorted(meeting, key=lambda a: a.rank), payloads, strict=True):
+        r = ranks[arrival.rank]
+        call = r.calls[arrival.index]
+        assert isinstance(call, CommCall)
+        r.events[arrival.index] = Event(
+            call, arrival.host, arrival.start_ns, end_ns, ready_ns, payload
+        )
+        r.ends[arrival.index] = end_ns
+
+
+def _payload(job: Job, rank: int, call: CommCall) -> tuple[int, ...]:
+    """How long the data takes to each peer, in ns; a receiver moves nothing itself."""
+    if call.on_vector_cores:
+        return (18_000,)
+    chance = random.Random(f"{job.seed}/link/{call.meeting}/{rank}")
+    passes = 2 if call.collective == "allReduce" else 1
+    return tuple(
+        0 if call.collective == "receive"
+        else int(passes * size_bytes / BYTES_PER_NS[link(job, rank, call.group.ranks[peer])]
+                 * chance.uniform(1.0, 1.02))
+        for peer, size_bytes in call.peers
+    )  # fmt: skip

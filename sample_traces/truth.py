@@ -1,0 +1,169 @@
+"""What is true of a job, by counting: every figure from a sweep over the planted intervals.
+
+Definitions are those of the project's design; nothing here shares code with the analyses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .capture import Capture, CommOp, Kernel
+from .job import Job, group_hash, routed_tokens
+
+Interval = tuple[int, int]
+
+
+def truth(job: Job, seen: list[Capture]) -> dict[str, object]:
+    """All planted figures; times in ns on each rank's own clock, keys as text."""
+    return {
+        "slow_rank": job.slow_rank,
+        "slow_factor": job.slow_factor if job.slow_rank is not None else None,
+        "clock_offsets_ns": {str(c.rank): job.offset_ns(c.rank) for c in seen},
+        "expert_load": [list(row) for row in expert_load(job)],
+        "ranks": {str(c.rank): _rank(c) for c in seen},
+    }
+
+
+def expert_load(job: Job) -> list[tuple[int, int, int, int]]:
+    """(step, layer, expert, tokens) over all ranks; a tensor-parallel rank routes its own part."""
+    rows: list[tuple[int, int, int, int]] = []
+    stage_size = job.tp * job.dp
+    for step in range(job.first_step, job.first_step + job.steps):
+        for layer in range(job.layers):
+            stage = layer // (job.layers // job.pp)
+            total = [0] * job.experts
+            for micro_batch in range(job.micro_batches):
+                for rank in range(stage * stage_size, (stage + 1) * stage_size):
+                    for expert, tokens in enumerate(
+                        routed_tokens(job, step, micro_batch, layer, rank)
+                    ):
+                        total[expert] += tokens
+            rows += [(step, layer, expert, tokens) for expert, tokens in enumerate(total)]
+    return rows
+
+
+def covered(first: Iterable[Interval], second: Iterable[Interval]) -> tuple[int, int, int, int]:
+    """Lengths of the union of the first, of the second, of both at once, and of either."""
+    edges = [(t, 0, d) for a, b in first for t, d in ((a, 1), (b, -1))]
+    edges += [(t, 1, d) for a, b in second for t, d in ((a, 1), (b, -1))]
+    edges.sort()
+    lengths, open_, last = [0, 0, 0, 0], [0, 0], 0
+    for time, which, change in edges:
+        if open_[0] > 0 or open_[1] > 0:
+            lengths[0] += (time - last) * (open_[0] > 0)
+            lengths[1] += (time - last) * (open_[1] > 0)
+            lengths[2] += (time - last) * (open_[0] > 0 and open_[1] > 0)
+            lengths[3] += time - last
+        open_[which] += change
+        last = time
+    return lengths[0], lengths[1], lengths[2], lengths[3]
+
+
+def _interval(item: Kernel | CommOp) -> Interval:
+    return item.start_ns, item.start_ns + item.dur_ns
+
+
+def _rank(c: Capture) -> dict[str, object]:
+    computing = [kernel for kernel in c.kernels if kernel.work.is_compute]
+    everywhere = [_interval(kernel) for kernel in computing]
+    steps: dict[str, object] = {}
+    crossing = 0
+    for step in c.steps:
+        kernels = [k for k in computing if _starts_in(k, step.device_start_ns, step.device_end_ns)]
+        ops = [o for o in c.comm_ops if _starts_in(o, step.device_start_ns, step.device_end_ns)]
+        mine: list[Kernel | CommOp] = [*kernels, *ops]
+        if step is not c.steps[-1]:
+            crossing += sum(_interval(item)[1] > step.device_end_ns for item in mine)
+        figures = _figures(kernels, ops, everywhere)
+        start_ns, end_ns = figures["start_ns"], figures["end_ns"]
+        bubble_ns = figures["profiler_bubble_ns"]
+        assert start_ns is not None and end_ns is not None and bubble_ns is not None
+        steps[str(step.step)] = {
+            **figures,
+            "window_start_ns": step.window_start_ns,
+            "window_end_ns": step.window_end_ns,
+            "device_start_ns": step.device_start_ns,
+            "device_end_ns": step.device_end_ns,
+            "stage_ns": end_ns - start_ns - bubble_ns,
+            "preparing_ns": start_ns - step.window_start_ns,
+            "masking_ratio": _ratio(figures["overlapped_ns"], figures["communication_ns"]),
+            "kernels": _by_type(kernels),
+            "communication": _by_kind(ops, everywhere),
+        }
+    return {
+        "device_id": c.device_id,
+        "host_name": c.host_name,
+        "coordinates": c.place,
+        "groups": {g.name: {"kind": g.kind, "ranks": list(g.ranks)} for g in c.groups},
+        "group_hashes": {g.name: str(group_hash(g.name)) for g in c.groups},
+        "frequency_mhz": c.frequency_mhz,
+        "kernel_rows": len(c.kernels),
+        "compute_kernels": len(computing),
+        "comm_ops": len(c.comm_ops),
+        "comm_tasks": sum(len(op.tasks) for op in c.comm_ops),
+        "crossing_operations": crossing,
+        "whole": _figures(computing, c.comm_ops, everywhere),
+        "steps": steps,
+    }
+
+
+def _starts_in(item: Kernel | CommOp, start_ns: int, end_ns: int) -> bool:
+    return start_ns <= item.start_ns < end_ns
+
+
+def _figures(
+    kernels: list[Kernel], ops: list[CommOp], everywhere: list[Interval]
+) -> dict[str, int | None]:
+    mine = [_interval(kernel) for kernel in kernels]
+    talk = [_interval(op) for op in ops]
+    receives = [_interval(op) for op in ops if op.op_type == "receive"]
+    computing_ns, communication_ns, _, busy_ns = covered(mine, talk)
+    overlapped_ns = covered(talk, everywhere)[2]
+    receive_ns, _, hidden_ns, _ = covered(receives, everywhere)
+    start_ns = min(start for start, _ in mine + talk)
+    end_ns = max(end for _, end in mine + talk)
+    return {
+        "start_ns": start_ns,
+        "end_ns": end_ns,
+        "computing_ns": computing_ns,
+        "communication_ns": communication_ns,
+        "overlapped_ns": overlapped_ns,
+        "exposed_communication_ns": communication_ns - overlapped_ns,
+        "free_ns": end_ns - start_ns - busy_ns,
+        "bubble_ns": receive_ns - hidden_ns,
+        "profiler_bubble_ns": sum(end - start for start, end in receives),
+    }
+
+
+def _by_type(kernels: list[Kernel]) -> dict[str, dict[str, object]]:
+    found: dict[str, list[Kernel]] = {}
+    for kernel in kernels:
+        found.setdefault(kernel.work.type, []).append(kernel)
+    return {
+        type_: {
+            "core": rows[0].work.core,
+            "count": len(rows),
+            "total_ns": sum(row.dur_ns for row in rows),
+            "max_ns": max(row.dur_ns for row in rows),
+        }
+        for type_, rows in sorted(found.items())
+    }
+
+
+def _by_kind(ops: list[CommOp], everywhere: list[Interval]) -> dict[str, dict[str, object]]:
+    found: dict[str, dict[str, object]] = {}
+    for kind in sorted({op.group.kind for op in ops}):
+        mine = [op for op in ops if op.group.kind == kind]
+        communication_ns, _, masked_ns, _ = covered([_interval(op) for op in mine], everywhere)
+        found[kind] = {
+            "operations": len(mine),
+            "communication_ns": communication_ns,
+            "masked_ns": masked_ns,
+            "masking_ratio": _ratio(masked_ns, communication_ns),
+            "size_bytes": sum(op.size_bytes for op in mine),
+        }
+    return found
+
+
+def _ratio(part: int | None, whole: int | None) -> float | None:
+    return None if part is None or not whole else part / whole

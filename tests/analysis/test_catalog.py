@@ -1,0 +1,86 @@
+"""The catalog, its SQL files and its documentation agree."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from npuscope.analysis.catalog import METRICS, Metric, metric, metrics_markdown, write_docs
+from npuscope.analysis.views import open_views
+from npuscope.collector import schema
+from tests.analysis.tables import connect
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FILES = sorted(file.name for file in resources.files("npuscope.analysis").joinpath("sql").iterdir())
+NAMES = [known.name for known in METRICS]
+every_metric = pytest.mark.parametrize("known", METRICS, ids=NAMES)
+
+
+@every_metric
+def test_columns_are_as_documented(known: Metric) -> None:
+    con = connect()
+    open_views(con)
+    described = con.execute(f'describe from "{known.view}"').fetchall()
+    found = [(name, kind.lower()) for name, kind, *_ in described]
+    assert found == [(column.name, column.type) for column in known.columns]
+
+
+@every_metric
+def test_an_empty_capture_has_no_rows(known: Metric) -> None:
+    con = connect()
+    open_views(con)
+    assert con.execute(f'from "{known.view}"').fetchall() == []
+
+
+@every_metric
+def test_everything_is_said(known: Metric) -> None:
+    assert known.question.endswith("?")
+    assert known.rules and known.meaning and known.title
+    assert all(column.meaning for column in known.columns)
+    views = {other.view for other in METRICS}
+    assert set(known.inputs) <= views | schema.tables().keys()
+    body = known.sql.partition("\nwith\n")[2]
+    read = {name for name in views | schema.tables().keys() if _reads(body, name)}
+    assert read == set(known.inputs)
+
+
+def _reads(sql: str, table: str) -> bool:
+    return re.search(rf"\b(from|join)\s+{table}\b", sql) is not None
+
+
+@every_metric
+def test_measured_columns_end_in_their_unit(known: Metric) -> None:
+    for column in known.columns:
+        if column.type == "double" or column.name.endswith(("_ns", "_bytes", "count")):
+            assert column.unit, column.name
+
+
+def test_names_are_given_once() -> None:
+    assert len(set(NAMES)) == len({known.view for known in METRICS}) == len(METRICS)
+    assert metric("steps").view == "step_summary"
+    assert not {known.view for known in METRICS} & schema.tables().keys()
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_sql_is_lower_case_and_one_query(file: str) -> None:
+    text = resources.files("npuscope.analysis").joinpath("sql", file).read_text(encoding="utf-8")
+    assert text.startswith("-- ")
+    code = re.sub(r"--[^\n]*|'[^']*'", "", text)
+    assert code == code.lower()
+    assert ";" not in code
+
+
+def test_the_page_is_current() -> None:
+    committed = (REPOSITORY / "docs" / "metrics.md").read_text(encoding="utf-8")
+    assert committed == metrics_markdown(), "run npuscope.analysis.catalog.write_docs"
+
+
+def test_the_page_names_every_column(tmp_path: Path) -> None:
+    write_docs(tmp_path / "metrics.md")
+    page = (tmp_path / "metrics.md").read_text(encoding="utf-8")
+    for known in METRICS:
+        assert f"## {known.name}\n" in page
+        assert all(f"| `{column.name}` |" in page for column in known.columns)

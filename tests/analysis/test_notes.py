@@ -1,0 +1,67 @@
+"""What the notes say, and when they are silent."""
+
+from __future__ import annotations
+
+from npuscope.analysis import query
+from tests.analysis.tables import connect, fill, kernel, op
+
+
+def test_a_whole_capture_needs_no_notes() -> None:
+    con = connect()
+    fill(con, "ranks", [{"rank": 0, "world_size": 1, "device_id": 0}])
+    fill(con, "kernels", [kernel(0, 10, 1)])
+    fill(con, "steps", [{"step": 1, "window_start_ns": 0, "window_end_ns": 10}])
+    fill(con, "profiler_steps", [{"step": 1, "device_id": 0}, {"step": 1, "device_id": 1}])
+    assert query.notes(con) == []
+    assert query.notes(connect()) == []
+
+
+def test_every_gap_is_told() -> None:
+    con = connect()
+    fill(con, "ranks", [{"rank": rank, "world_size": 16} for rank in (0, 1, 2, 3, 5)])
+    fill(con, "kernels", [kernel(0, 10, 1), kernel(20, 10), kernel(0, 10, 1, rank=1)])
+    fill(con, "comm_ops", [op(30, 5), op(0, 5, rank=3)])
+    fill(con, "steps", [{"rank": rank, "step": step} for rank in (0, 1) for step in (1, 2)])
+    fill(con, "profiler_steps", [{"rank": 2, "step": 1, "device_id": d} for d in (4, 5, 6)])
+    assert query.notes(con) == [
+        "ranks 4, 6-15 of 16 missing: figures across ranks cover the others only.",
+        "rank 5: no step has events or a row in the producer's table: no figures.",
+        "rank 3: operations but no compute kernel was recorded, so computing, overlap and free"
+        " time are unknown.",
+        "rank 2: no compute kernels; figures are those of the producer's own table"
+        " (basis profiler_table).",
+        "rank 2: the producer's table has devices 4-6; shown is device 4, as the rank's own is"
+        " unknown.",
+        "step 2, ranks 0-1: recorded, but no kernel or operation belongs to it.",
+        "rank 0: outside every step are 1 compute kernels (10 ns) and 1 communication operations"
+        " (5 ns); no step counts them.",
+    ]
+
+
+def test_the_ranks_own_device_is_named() -> None:
+    con = connect()
+    fill(con, "ranks", [{"device_id": 5}])
+    fill(con, "profiler_steps", [{"step": 1, "device_id": device} for device in (4, 5)])
+    assert query.notes(con)[-1] == (
+        "rank 0: the producer's table has devices 4-5; shown is the rank's own."
+    )
+
+
+def test_several_captures_are_named() -> None:
+    con = connect()
+    for capture in ("a", "b"):
+        fill(con, "ranks", [{"capture": capture, "world_size": 2}])
+        fill(con, "kernels", [kernel(0, 10, 1, capture=capture)])
+    said = "rank 1 of 2 missing: figures across ranks cover the others only."
+    assert query.notes(con) == [f"job, a: {said}", f"job, b: {said}"]
+    assert query.notes(con, capture="b") == [said]
+
+
+def test_long_lists_are_cut() -> None:
+    con = connect()
+    fill(con, "ranks", [{"rank": rank, "world_size": 40} for rank in range(0, 40, 2)])
+    fill(con, "kernels", [kernel(0, 10, 1, rank=rank) for rank in range(0, 40, 2)])
+    assert query.notes(con) == [
+        "ranks 1, 3, 5, 7, 9, 11, 13, 15 and 12 more of 40 missing: figures across ranks cover"
+        " the others only."
+    ]

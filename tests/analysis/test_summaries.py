@@ -1,0 +1,96 @@
+"""Summaries: made per rank, the same as over all ranks, renewed when their rule changes."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import random
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from npuscope.analysis import summaries
+from npuscope.analysis.catalog import METRICS, metric
+from npuscope.collector import schema
+from tests.analysis.tables import Event, answer, connect, fill, insert, kernel, select
+
+
+def events(rank: int) -> list[Event]:
+    dice = random.Random(rank)
+    return [
+        Event(
+            rank,
+            dice.choice([None, 1, 2, 3]),
+            dice.choice(["compute", "compute", "allReduce", "receive"]),
+            dice.randrange(2000),
+            dice.randrange(1, 60),
+        )
+        for _ in range(300)
+    ]
+
+
+def test_names() -> None:
+    found = list(summaries.summarise(connect()))
+    assert [one.name for one in found] == [
+        "step_summary", "kernel_summary", "comm_summary", "outside_steps",
+    ]  # fmt: skip
+    assert len({one.version for one in found}) == 4
+
+
+def test_ranks_one_by_one_give_what_all_at_once_give(tmp_path: Path) -> None:
+    together = connect()
+    for rank in range(3):
+        alone = connect()
+        insert(alone, events(rank))
+        insert(together, events(rank))
+        fill(alone, "profiler_steps", [{"rank": rank, "step": 1}])
+        fill(together, "profiler_steps", [{"rank": rank, "step": 1}])
+        for one in summaries.summarise(alone):
+            path = tmp_path / f"{one.name}-{rank}.parquet"
+            alone.execute(f"copy ({one.query}) to '{path}' (format parquet)")
+    for known in METRICS:
+        if known.summary:
+            files = [str(tmp_path / f"{known.view}-{rank}.parquet") for rank in range(3)]
+            kept = select(together, f"from read_parquet({files})")
+            live = answer(together, known.name)
+            assert sorted(map(repr, kept)) == sorted(map(repr, live))
+            assert live
+
+
+def test_a_summary_keeps_its_types_without_rows(tmp_path: Path) -> None:
+    con = connect()
+    for one in summaries.summarise(con):
+        path = tmp_path / f"{one.name}.parquet"
+        con.execute(f"copy ({one.query}) to '{path}' (format parquet)")
+        described = con.execute(f"describe from '{path}'").fetchall()
+        known = next(known for known in METRICS if known.view == one.name)
+        assert [kind.lower() for _, kind, *_ in described] == [c.type for c in known.columns]
+
+
+def test_workers_can_be_handed_the_function() -> None:
+    assert pickle.loads(pickle.dumps(summaries.summarise)) is summaries.summarise
+
+
+def test_a_changed_rule_has_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {one.name: one.version for one in summaries.summaries()}
+    changed = tuple(
+        dataclasses.replace(known, sql_file="comm.sql") if known.name == "steps" else known
+        for known in METRICS
+    )
+    monkeypatch.setattr(summaries, "METRICS", changed)
+    after = {one.name: one.version for one in summaries.summaries()}
+    assert {name for name in before if before[name] != after[name]} == {"step_summary"}
+    monkeypatch.setattr(schema, "digest", lambda: "another")
+    assert not set(after.values()) & {one.version for one in summaries.summaries()}
+
+
+def test_a_lone_thread_with_little_memory_is_enough(tmp_path: Path) -> None:
+    config: dict[str, str | bool | int | float | list[str]] = {
+        "threads": 1, "memory_limit": "256MiB", "temp_directory": str(tmp_path)
+    }  # fmt: skip
+    con = duckdb.connect(config=config)
+    for table in schema.tables().values():
+        con.execute(schema.create_sql(table, keys=True))
+    fill(con, "kernels", [kernel(0, 10, 1)])
+    assert con.execute(metric("steps").sql).fetchall()[0][9] == 10

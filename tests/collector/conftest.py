@@ -1,0 +1,71 @@
+"""A staging database, and readers run on files made up by a test or taken from a real profile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+
+import duckdb
+import pytest
+
+from npuscope.collector import schema
+from npuscope.collector.model import RankSource, ReadLog, Role, SourceFile
+from npuscope.collector.staging import open_staging
+
+ROLES: dict[str, Role] = {
+    "kernel_details.csv": "kernels",
+    "step_trace_time.csv": "step_trace",
+    "memory_record.csv": "memory_record",
+    "operator_memory.csv": "operator_memory",
+    "npu_module_mem.csv": "module_memory",
+    "communication.json": "communication",
+    "communication_matrix.json": "communication_matrix",
+    "analysis.db": "analysis_db",
+    "profiler_metadata.json": "profiler_metadata",
+}
+
+Read = Callable[..., ReadLog]
+
+
+@pytest.fixture
+def staging(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    con = open_staging(tmp_path)
+    yield con
+    con.close()
+
+
+@pytest.fixture
+def read(staging: duckdb.DuckDBPyConnection) -> Read:
+    """`read(reader, {role: path or paths})` or `read(reader, folder)`: fills `staging`."""
+
+    def run(
+        reader: ModuleType,
+        files: Path | Mapping[Role, Path | list[Path]],
+        *,
+        wanted: frozenset[str] = frozenset(schema.tables()),
+        rank: int = 0,
+    ) -> ReadLog:
+        chosen = _of_folder(files) if isinstance(files, Path) else files
+        roles: dict[Role, tuple[SourceFile, ...]] = {
+            role: tuple(
+                SourceFile(str(path), path.stat().st_size, path.stat().st_mtime_ns)
+                for path in (paths if isinstance(paths, list) else [paths])
+            )
+            for role, paths in chosen.items()
+        }
+        source = RankSource("job", "pytorch", rank, "test", roles)
+        log = ReadLog()
+        consumed: list[int] = []
+        reader.read(staging, source, log, wanted, consumed.append)
+        assert sum(consumed) <= source.size_bytes
+        return log
+
+    return run
+
+
+def _of_folder(folder: Path) -> dict[Role, Path]:
+    found: dict[Role, Path] = {ROLES[p.name]: p for p in folder.rglob("*") if p.name in ROLES}
+    for path in folder.glob("profiler_info*.json"):
+        found["profiler_info"] = path
+    return found

@@ -1,0 +1,107 @@
+"""What several test modules share."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+REAL_DATA = REPOSITORY.parent / "shared" / "data"
+ROOMS = ("collector", "analysis", "dashboard", "sample_traces")
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """Folder of real profiles beside the repository; tests skip where it is absent."""
+    if not REAL_DATA.is_dir():
+        pytest.skip(f"no real profiles at {REAL_DATA.name} beside the repository")
+    return REAL_DATA
+
+
+@pytest.fixture(scope="session")
+def goldens(real_data: Path) -> dict[str, Any]:
+    """Exact figures of the real profiles, by data set and rank."""
+    datasets: dict[str, Any] = json.loads((real_data / "goldens.json").read_text())["datasets"]
+    return datasets
+
+
+@pytest.fixture(scope="session")
+def distribution(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """What a release ships: the `sdist`, the `wheel` made from it, the wheel made `direct`ly.
+
+    Built once per test run, parallel or not, from a copy of what a build needs: leftovers of the
+    working folder cannot slip in, and nothing is written into it.
+    """
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    with (shared / "distribution.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        out = shared / "distribution"
+        if not out.exists():
+            with tempfile.TemporaryDirectory(dir=shared) as workshop:
+                _build_distribution(Path(workshop))
+                (Path(workshop) / "dist").rename(out)
+    found = {"sdist": out.glob("*.tar.gz"), "wheel": out.glob("*.whl")}
+    found["direct"] = (out / "direct").glob("*.whl")
+    return {name: next(paths) for name, paths in found.items()}
+
+
+def _build_distribution(workshop: Path) -> None:
+    source, out = workshop / "source", workshop / "dist"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, source)
+    for name in ("npuscope", *ROOMS):
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(REPOSITORY / name, source / name, symlinks=True, ignore=ignore)
+    build = [sys.executable, "-m", "build", "--no-isolation", str(source), "--outdir"]
+    for command in ([*build, str(out)], [*build, str(out / "direct"), "--wheel"]):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+KERNEL_HEADER = (
+    "Step Id,Device_id,Name,Type,Accelerator Core,Start Time(us),Duration(us),Input Shapes\n"
+)
+
+
+class WriteProfile(Protocol):
+    """Writes one rank's text profile: kernels as (step, name, start in us, duration in us)."""
+
+    def __call__(
+        self, folder: Path, rank: int, kernels: Sequence[tuple[int, str, str, str]] = ()
+    ) -> Path: ...
+
+
+@pytest.fixture(scope="session")
+def write_profile() -> WriteProfile:
+    """A minimal torch_npu text profile: kernel_details.csv and profiler_info."""
+
+    def write(
+        folder: Path, rank: int, kernels: Sequence[tuple[int, str, str, str]] = ()
+    ) -> Path:
+        rows = kernels or [
+            (7, "aclnnMatmul_MatMulV3", f"17364124740000{n:02}.250", "10.500") for n in range(20)
+        ]
+        output = folder / "ASCEND_PROFILER_OUTPUT"
+        output.mkdir(parents=True, exist_ok=True)
+        lines = [
+            f'{step},0,{name},MatMulV3,AI_CORE,{start}\t,{dur},"""4,8;8,16"""\n'
+            for step, name, start, dur in rows
+        ]
+        (output / "kernel_details.csv").write_text(KERNEL_HEADER + "".join(lines))
+        (folder / f"profiler_info_{rank}.json").write_text(json.dumps({"rank_id": rank}))
+        return folder
+
+    return write

@@ -1,0 +1,180 @@
+"""The shape of the repository and of what a release ships."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import subprocess
+import tarfile
+import zipfile
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+ROOMS = ("collector", "analysis", "dashboard", "sample_traces")
+MAX_MODULE_LINES = 400
+VAGUE_NAMES = {"base", "common", "helper", "helpers", "manager", "misc", "util", "utils"}
+SKIPPED_FOLDERS = {"build", "dist", "__pycache__"}
+
+
+def repository_files() -> list[Path]:
+    """Files of the project: what git tracks or would add; every visible file without git."""
+    listed = _git("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    if listed is not None:
+        paths = [REPOSITORY / name for name in listed.split("\0") if name]
+    else:
+        paths = [
+            path
+            for path in REPOSITORY.rglob("*")
+            if not any(
+                part in SKIPPED_FOLDERS or part.startswith(".venv") or part.endswith(".egg-info")
+                for part in path.relative_to(REPOSITORY).parts
+            )
+        ]
+    return sorted(path for path in paths if path.is_file() and not path.is_symlink())
+
+
+def _git(*arguments: str) -> str | None:
+    """Output of git in the repository; None where there is no git or no repository."""
+    if not (REPOSITORY / ".git").exists():
+        return None
+    command = ["git", "-c", "safe.directory=*", "-C", str(REPOSITORY), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except FileNotFoundError:
+        return None
+
+
+def python_modules() -> list[Path]:
+    return [path for path in repository_files() if path.suffix == ".py"]
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(REPOSITORY).parts[0]
+
+
+def shipped_files() -> set[str]:
+    """What the wheel must hold: code and data of every room, not the sample's captures."""
+    shipped = set()
+    for path in repository_files():
+        relative = path.relative_to(REPOSITORY)
+        room = relative.parts[0]
+        if path.suffix == ".md" or room not in (*ROOMS, "npuscope"):
+            continue
+        if room == "sample_traces" and path.suffix != ".py":
+            continue
+        inside = relative.as_posix()
+        shipped.add(inside if room == "npuscope" else f"npuscope/{inside}")
+    return shipped
+
+
+def wheel_contents(wheel: Path) -> dict[str, str]:
+    """Name -> digest of every file of a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if not name.endswith("/")]
+        return {name: hashlib.sha256(archive.read(name)).hexdigest() for name in names}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_each_room_is_linked_into_the_package(room: str) -> None:
+    link = REPOSITORY / "npuscope" / room
+    assert link.is_symlink()
+    assert link.readlink() == Path("..") / room
+    assert (link / "__init__.py").is_file()
+
+
+def test_git_stores_the_links_as_links() -> None:
+    listed = _git("ls-files", "--stage", "npuscope")
+    if listed is None:
+        pytest.skip("not a git checkout")
+    modes = {line.split("\t")[1]: line.split()[0] for line in listed.splitlines()}
+    links = {name.removeprefix("npuscope/") for name, mode in modes.items() if mode == "120000"}
+    assert links == set(ROOMS)
+
+
+def test_the_wheel_holds_every_room_and_nothing_else(distribution: dict[str, Path]) -> None:
+    names = {name for name in wheel_contents(distribution["wheel"]) if ".dist-info/" not in name}
+    expected = shipped_files()
+    assert names == expected
+    assert "npuscope/py.typed" in names
+    assert "npuscope/collector/schema.sql" in names
+    for room in ROOMS:
+        assert f"npuscope/{room}/__init__.py" in names
+
+
+def test_the_wheel_carries_licence_and_command(distribution: dict[str, Path]) -> None:
+    with zipfile.ZipFile(distribution["wheel"]) as archive:
+        texts = {
+            PurePosixPath(name).name: archive.read(name).decode()
+            for name in archive.namelist()
+            if ".dist-info/" in name
+        }
+    assert texts["LICENSE"] == (REPOSITORY / "LICENSE").read_text()
+    assert "Apache License" in texts["LICENSE"]
+    assert "npuscope = npuscope.cli:main" in texts["entry_points.txt"]
+    assert "License-Expression: Apache-2.0" in texts["METADATA"]
+
+
+def test_the_sdist_makes_the_same_wheel(distribution: dict[str, Path]) -> None:
+    through_sdist = wheel_contents(distribution["wheel"])
+    direct = wheel_contents(distribution["direct"])
+    assert through_sdist == direct
+
+
+def test_the_sdist_holds_files_not_links(distribution: dict[str, Path]) -> None:
+    with tarfile.open(distribution["sdist"]) as archive:
+        members = {member.name.partition("/")[2]: member for member in archive.getmembers()}
+    assert not [name for name, member in members.items() if member.issym() or member.islnk()]
+    assert shipped_files() | {"pyproject.toml", "LICENSE", "README.md"} <= members.keys()
+
+
+def test_modules_stay_short() -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in python_modules()}
+    long = {
+        str(path.relative_to(REPOSITORY)): lines
+        for path, lines in lengths.items()
+        if lines > MAX_MODULE_LINES
+    }
+    assert long == {}
+
+
+def test_no_module_has_a_vague_name() -> None:
+    vague = [
+        str(path.relative_to(REPOSITORY))
+        for path in python_modules()
+        if VAGUE_NAMES & set(path.stem.lower().split("_"))
+        or VAGUE_NAMES & {part.lower() for part in path.relative_to(REPOSITORY).parts[:-1]}
+    ]
+    assert vague == []
+
+
+def test_public_functions_and_classes_say_what_they_do() -> None:
+    silent = []
+    for path in python_modules():
+        if room_of(path) not in (*ROOMS, "npuscope"):
+            continue
+        module = ast.parse(path.read_text())
+        public = [
+            node
+            for node in module.body
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            and not node.name.startswith("_")
+        ]
+        where = path.relative_to(REPOSITORY)
+        silent += [f"{where}: {node.name}" for node in public if not ast.get_docstring(node)]
+        if not ast.get_docstring(module):
+            silent.append(f"{where}: the module")
+    assert not silent, "no docstring:\n" + "\n".join(silent)
+
+
+def test_no_file_names_a_place_on_one_machine() -> None:
+    places = rb"(?<![\w.>])/(?:" + b"|".join([b"work", b"tmp", b"root", b"farm"]) + rb")/[\w.]"
+    pattern = re.compile(places)
+    found = {}
+    for path in repository_files():
+        match = pattern.search(path.read_bytes())
+        if match:
+            found[str(path.relative_to(REPOSITORY))] = match.group()
+    assert found == {}
