@@ -18,7 +18,7 @@ class Limit:
     remedy: str
 
 
-# `has` tests run per rank over the canonical views; the first limit that covers all others of its kind stops.
+# The most telling first.
 _LIMITS = (
     Limit(
         "select distinct run, capture, rank from kernels",
@@ -26,7 +26,9 @@ _LIMITS = (
         "export kernel_details.csv or the profiler's DB: run analyse() on the whole folder",
     ),
     Limit(
-        "select distinct run, capture, rank from kernels where type is not null",
+        "select distinct run, capture, rank from kernels where type is not null"
+        " union (select run, capture, rank from ranks"
+        " except select run, capture, rank from kernels)",
         "no operator types, shapes or cores: no FLOPs, no grouping by type",
         "profiler_level=ProfilerLevel.Level1",
     ),
@@ -39,7 +41,7 @@ _LIMITS = (
     Limit(
         "select distinct run, capture, rank from host_ops",
         "no host side: what the host did while the device was free is unknown",
-        "activities=[ProfilerActivity.CPU, ProfilerActivity.NPU], and keep trace_view.json or the DB",
+        "activities=[ProfilerActivity.CPU, ProfilerActivity.NPU]; keep trace_view.json or the DB",
     ),
     Limit(
         "select distinct run, capture, rank from steps where window_start_ns is not null",

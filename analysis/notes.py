@@ -52,20 +52,22 @@ def _of(rows: pl.DataFrame, run: str | None, capture: str | None) -> pl.DataFram
 def _missing(facts: dict[str, Any]) -> Iterable[str]:
     if facts["missing_ranks"]:
         yield (
-            f"{ranks_named(facts['missing_ranks'])} of {facts['world_size']} missing: figures across"
-            " ranks cover the others only."
+            f"{ranks_named(facts['missing_ranks'])} of {facts['world_size']} missing: figures"
+            " across ranks cover the others only."
         )
 
 
 def _without_figures(ranks: list[int], steps: pl.DataFrame) -> Iterable[str]:
     silent = sorted(set(ranks) - set(steps["rank"]))
     if silent:
-        yield f"{ranks_named(silent)}: no step has events or a row in the producer's table: no figures."
+        yield (
+            f"{ranks_named(silent)}: no step has events or a row in the producer's table: no figures."
+        )
     blind = steps.filter((pl.col("basis") == "events") & pl.col("computing_ns").is_null())
     if not blind.is_empty():
         yield (
-            f"{ranks_named(blind['rank'])}: operations but no compute kernel was recorded, so computing,"
-            " overlap and free time are unknown."
+            f"{ranks_named(blind['rank'])}: operations but no compute kernel was recorded, so"
+            " computing, overlap and free time are unknown."
         )
 
 
@@ -73,8 +75,8 @@ def _light(steps: pl.DataFrame) -> Iterable[str]:
     light = steps.filter(pl.col("basis") == "profiler_table")
     if not light.is_empty():
         yield (
-            f"{ranks_named(light['rank'])}: no compute kernels; figures are those of the producer's own"
-            " table (basis profiler_table)."
+            f"{ranks_named(light['rank'])}: no compute kernels; figures are those of the producer's"
+            " own table (basis profiler_table)."
         )
 
 
@@ -100,7 +102,7 @@ def _outside(outside: pl.DataFrame) -> Iterable[str]:
     if not outside.is_empty():
         total = outside.sum().to_dicts()[0]
         yield (
-            f"{ranks_named(outside['rank'])}: outside every step are {total['kernel_count']} compute"
-            f" kernels ({total['computing_ns']} ns) and {total['op_count']} communication"
+            f"{ranks_named(outside['rank'])}: outside every step are {total['kernel_count']}"
+            f" compute kernels ({total['computing_ns']} ns) and {total['op_count']} communication"
             f" operations ({total['communication_ns']} ns); no step counts them."
         )

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import duckdb
 import polars as pl
 
 from npuscope.errors import UsageError
 
+from .limits import limits
 from .notes import notes
 from .views import frame, open_views
+from .wording import numbers
 
 __all__ = [
-    "capture_facts", "comm", "kernels", "notes", "open_views", "outside_steps", "rows", "spread",
-    "steps",
+    "capture_facts", "comm", "kernel_key", "kernels", "limits", "nothing_matches", "notes",
+    "numbers", "open_views", "outside_steps", "rows", "spread", "steps",
 ]  # fmt: skip
 
 KernelKey = Literal["type", "name", "core", "shape"]
@@ -32,6 +34,37 @@ def _where(conditions: Mapping[str, Value]) -> tuple[str, list[str | int]]:
     chosen = {column: value for column, value in conditions.items() if value is not None}
     clause = " and ".join(f"{column} = ?" for column in chosen)
     return (f"where {clause}" if chosen else ""), list(chosen.values())
+
+
+def kernel_key(text: str) -> KernelKey:
+    """`text` as a key of `kernels`. Raises UsageError."""
+    for key in get_args(KernelKey):
+        if text == key:
+            return cast(KernelKey, key)
+    raise UsageError(f"kernels by {text!r}: choose one of {', '.join(get_args(KernelKey))}")
+
+
+def nothing_matches(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    run: str | None = None,
+    capture: str | None = None,
+    rank: int | None = None,
+    step: int | None = None,
+) -> str:
+    """Why a choice has no steps: names what there is instead."""
+    facts = capture_facts(con)
+    everything = steps(con)
+    if everything.is_empty():
+        return "no rank here has a step with figures: see `npuscope sql PATH 'from ranks'`"
+    asked: dict[str, Value] = {"run": run, "capture": capture, "rank": rank, "step": step}
+    for name, value in asked.items():
+        present = everything[name].drop_nulls().unique().sort().to_list()
+        if value is not None and value not in present:
+            there = numbers(present) if name in ("rank", "step") else ", ".join(present)
+            return f"no {name} {value} here: there is {there or 'none'}"
+    named = ", ".join(f"{name} {value}" for name, value in asked.items() if value is not None)
+    return f"nothing here is {named} at once: {facts.height} captures, see `npuscope steps`"
 
 
 def steps(

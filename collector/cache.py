@@ -55,20 +55,19 @@ def remember_use(store: Path, source: Path) -> None:
 
 def cached_stores() -> list[CachedStore]:
     """Every store of the cache, last used first."""
-    found: list[CachedStore] = []
     folder = cache_folder()
-    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if is_store(path):
-            found.append(
-                CachedStore(
-                    name=path.name,
-                    path=str(path),
-                    source=_read(path / _SOURCE) or "unknown",
-                    ranks=len(manifests(path)),
-                    size_bytes=size_bytes(path),
-                    used_at=float(_read(path / _USED) or 0),
-                )
-            )
+    found = [
+        CachedStore(
+            name=path.name,
+            path=str(path),
+            source=_read(path / _SOURCE) or "unknown",
+            ranks=len(manifests(path)),
+            size_bytes=size_bytes(path),
+            used_at=float(_read(path / _USED) or 0),
+        )
+        for path in (sorted(folder.iterdir()) if folder.is_dir() else [])
+        if is_store(path)
+    ]
     return sorted(found, key=lambda store: store.used_at, reverse=True)
 
 

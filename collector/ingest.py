@@ -26,8 +26,8 @@ from . import store as stores
 from .discover import OUTPUT_FOLDER, Discovery, Problem, discover
 from .manifest import Manifest, create_store, manifests, rank_folder, write_index
 from .plan import Plan, make_plan
-from .readers.profiler_info import read_metadata
 from .read_rank import RankOutcome, RankTask, Summarise, read_rank
+from .readers.profiler_info import read_metadata
 
 # Below this, starting processes costs more than it saves.
 _SMALL_BYTES = 48 << 20

@@ -17,7 +17,7 @@ _EXPLAIN = re.compile(r"\s*explain(\s+analyze)?\s", re.IGNORECASE)
 
 
 def lock(con: duckdb.DuckDBPyConnection, path: Path) -> None:
-    """Shut a connection of `store.open(path)`: no file but the store's own, no change of settings."""
+    """Shut a connection of `store.open(path)`: only the store's files, no change of settings."""
     if is_store(path):
         allowed = [
             str(rank_folder(path, m.run, m.capture, m.rank) / segment.file)
@@ -50,7 +50,7 @@ def run(con: duckdb.DuckDBPyConnection, sql: str) -> pa.RecordBatchReader:
 
 
 def _only_reads(con: duckdb.DuckDBPyConnection, sql: str) -> bool:
-    """Whether a statement selects, or explains a select: `explain analyze copy` would run the copy."""
+    """Whether a statement selects or explains a select (`explain analyze copy` would copy)."""
     explained = _EXPLAIN.match(sql)
     inner = con.extract_statements(sql[explained.end() :] if explained else sql)
     return len(inner) == 1 and inner[0].type == duckdb.StatementType.SELECT

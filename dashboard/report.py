@@ -17,9 +17,20 @@ from rich.rule import Rule
 from rich.text import Text
 
 from npuscope.analysis import query
+from npuscope.analysis.query import KernelKey
 from npuscope.collector.captures import EPOCH_FROM_NS
 
-from .tables import ms, number, percent, plain, steps_table, table_of, us
+from .tables import (
+    Column,
+    FittedTable,
+    megabytes,
+    ms,
+    number,
+    percent,
+    plain,
+    steps_table,
+    us,
+)
 
 _MAX_STEP_ROWS = 48
 
@@ -98,163 +109,140 @@ def _window(facts: Mapping[str, Any]) -> str:
 
 
 def _steps(frame: pl.DataFrame) -> Iterator[RenderableType]:
-    shown = frame
-    caption = ""
+    shown, caption = frame, None
     if frame.height > _MAX_STEP_ROWS:
         # The slowest say most; every rank is in the spread below.
-        shown = (
-            frame.sort("stage_ns", descending=True, nulls_last=True)
-            .head(_MAX_STEP_ROWS)
-            .sort("rank", "step")
-        )
-        caption = f"the {_MAX_STEP_ROWS} longest of {frame.height} rows: `npuscope steps` gives all"
-    table = steps_table(shown, title="Where each step goes")
-    table.caption = caption or None
-    yield table
+        longest = frame.sort("stage_ns", descending=True, nulls_last=True).head(_MAX_STEP_ROWS)
+        shown = longest.sort("rank", "step")
+        caption = f"the {_MAX_STEP_ROWS} longest of {frame.height}: `npuscope steps` gives all"
+    yield steps_table(shown, caption=caption)
     yield Padding(_verdict(frame), (0, 0, 1, 0))
 
 
 def _verdict(frame: pl.DataFrame) -> Text:
-    """The mean step in one sentence: shares of its length."""
-    sums = {
-        name: frame[f"{name}_ns"].sum()
-        for name in ("computing", "communication", "overlapped", "exposed_communication", "free")
-        if frame[f"{name}_ns"].null_count() < frame.height
+    """All steps in one sentence: shares of their length, and how much communication is hidden."""
+    parts = {
+        "computing": "computing_ns",
+        "exposed communication": "exposed_communication_ns",
+        "free": "free_ns",
     }
-    known = frame.drop_nulls(["computing_ns", "exposed_communication_ns", "free_ns"])
-    total = sum(
-        int(known[name].sum()) for name in ("computing_ns", "exposed_communication_ns", "free_ns")
-    )
-    if not total:
+    known = frame.drop_nulls(list(parts.values()))
+    sums = {name: int(known[column].sum()) for name, column in parts.items()}
+    if not sum(sums.values()):
         return Text("no step has computing, communication and free time all known")
     text = Text("of all steps: ")
-    for part, name in (
-        ("computing", "computing"),
-        ("exposed communication", "exposed_communication"),
-        ("free", "free"),
-    ):
-        text.append(f"{part} {percent(int(known[f'{name}_ns'].sum()) / total)}, ")
-    masked = (
-        sums["overlapped"] / sums["communication"]
-        if sums.get("communication") and "overlapped" in sums
-        else None
-    )
-    text.append("no communication" if masked is None else f"communication masked {percent(masked)}")
+    for name, sum_ns in sums.items():
+        text.append(f"{name} {percent(sum_ns / sum(sums.values()))}, ")
+    communication_ns = int(known["communication_ns"].sum())
+    if communication_ns:
+        masked = percent(int(known["overlapped_ns"].sum()) / communication_ns)
+        text.append(f"communication masked {masked}", style="bold")
+    else:
+        text.append("no communication")
     return text
 
 
 def _spread(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> Iterator[RenderableType]:
-    frame = query.spread(
-        con, run=here["run"], capture=here["capture"], step=here.get("step")
-    ).filter(pl.col("rank_count") > 1)
-    if frame.is_empty() or here.get("rank") is not None:
+    if here.get("rank") is not None:
+        return
+    frame = query.spread(con, run=here["run"], capture=here["capture"], step=here.get("step"))
+    frame = frame.filter(pl.col("rank_count") > 1)
+    if frame.is_empty():
         return
     columns = [
-        ("step", "step", plain),
-        ("measure", "measure", None),
-        ("ranks", "rank_count", plain),
-        ("min ms", "min_ns", ms),
-        ("median ms", "median_ns", ms),
-        ("max ms", "max_ns", ms),
-        ("at rank", "max_rank", plain),
-        ("(max-min)/mean", "spread_ratio", percent),
+        Column("step", "step", plain),
+        Column("measure", "measure"),
+        Column("ranks", "rank_count", plain, 1),
+        Column("min", "min_ns", ms),
+        Column("median", "median_ns", ms, 2),
+        Column("max", "max_ns", ms),
+        Column("at rank", "max_rank", plain),
+        Column("(max-min)/mean", "spread_ratio", percent),
     ]
-    yield table_of(frame.to_dicts(), columns, title="Spread across ranks")
+    rows = frame.with_columns(pl.col("measure").str.replace_all("_", " ")).to_dicts()
+    yield FittedTable(columns, rows, "Spread across ranks (ms)")
 
 
 def _kernels(
     con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], steps: pl.DataFrame, top: int
 ) -> Iterator[RenderableType]:
-    frame = query.kernels(con, by="type", **here)
+    key: KernelKey = "type"
+    frame = query.kernels(con, by=key, **here)
     if frame.is_empty():
         return
-    key = "type"
-    if frame["type"].null_count() == frame.height:
-        frame, key = query.kernels(con, by="name", **here), "name"
-    computing_ns = int(steps["computing_ns"].sum())
+    if frame[key].null_count() == frame.height:  # the profiler level records no types
+        key = "name"
+        frame = query.kernels(con, by=key, **here)
+    told = frame.select("rank", "step").unique()
+    computing_ns = steps.join(told, on=["rank", "step"], how="semi", nulls_equal=True)
     summed = (
         frame.group_by(key, maintain_order=True)
         .agg(
-            pl.when(pl.col("core").n_unique() == 1)
-            .then(pl.col("core").first())
-            .otherwise(None)
-            .alias("core"),
+            pl.when(pl.col("core").n_unique() == 1).then(pl.col("core").first()).alias("core"),
             pl.col("count").sum(),
             pl.col("total_ns").sum(),
             pl.col("max_ns").max(),
         )
         .with_columns(
             (pl.col("total_ns") / pl.col("count")).alias("mean_ns"),
-            (pl.col("total_ns") / max(computing_ns, 1)).alias("share"),
+            (pl.col("total_ns") / max(int(computing_ns["computing_ns"].sum()), 1)).alias("share"),
         )
         .sort("total_ns", key, descending=[True, False])
     )
     columns = [
-        (key, key, None),
-        ("core", "core", None),
-        ("count", "count", number),
-        ("total ms", "total_ns", ms),
-        ("of computing", "share", percent),
-        ("mean us", "mean_ns", us),
-        ("max us", "max_ns", us),
+        Column(key, key),
+        Column("core", "core", None, 1),
+        Column("count", "count", number),
+        Column("total ms", "total_ns", ms),
+        Column("of computing", "share", percent),
+        Column("mean us", "mean_ns", us),
+        Column("max us", "max_ns", us, 2),
     ]
     more = summed.height - top
-    table = table_of(
-        summed.head(top).to_dicts(), columns, title=f"Top kernels by {key} (all ranks and steps)"
+    yield FittedTable(
+        columns,
+        summed.head(top).to_dicts(),
+        f"Top kernels by {key} (all ranks and steps)",
+        f"and {more} more: `npuscope kernels --by {key}`" if more > 0 else None,
     )
-    if more > 0:
-        table.caption = f"and {more} more: `npuscope kernels --by {key}`"
-    yield table
 
 
 def _communication(
     con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], top: int
 ) -> Iterator[RenderableType]:
     frame = query.comm(con, **here)
-    if here.get("step") is None:
-        frame = frame.filter(
-            pl.col("step").is_not_null() | (pl.col("step").null_count() == pl.len())
-        )
+    if here.get("step") is None and frame["step"].null_count() < frame.height:
+        frame = frame.drop_nulls("step")  # no step counts what is outside all of them
     if frame.is_empty():
         return
+    sums = ("count", "total_ns", "union_ns", "masked_ns", "exposed_ns", "size_bytes")
+    known = {name: pl.col(name).null_count() == 0 for name in sums}
     summed = (
         frame.group_by("parallel_kind", "op_type", maintain_order=True)
         .agg(
             pl.col("group_hash").n_unique().alias("groups"),
-            pl.col("count").sum(),
-            pl.col("total_ns").sum(),
-            pl.col("union_ns").sum(),
-            pl.col("masked_ns").sum(),
-            pl.col("exposed_ns").sum(),
-            pl.col("size_bytes").sum(),
-            pl.col("size_bytes").null_count().alias("unsized"),
-            pl.col("masked_ns").null_count().alias("unmasked"),
+            *(pl.when(known[name]).then(pl.col(name).sum()).alias(name) for name in sums),
         )
-        .with_columns(
-            pl.when(pl.col("unmasked") == 0)
-            .then(pl.col("masked_ns") / pl.col("union_ns"))
-            .alias("masking_ratio"),
-            pl.when(pl.col("unmasked") == 0).then(pl.col("exposed_ns")).alias("exposed_ns"),
-            pl.when(pl.col("unsized") == 0).then(pl.col("size_bytes") / 1e6).alias("size_mb"),
-        )
+        .with_columns((pl.col("masked_ns") / pl.col("union_ns")).alias("masking_ratio"))
         .sort("total_ns", descending=True)
     )
     columns = [
-        ("group", "parallel_kind", None),
-        ("operation", "op_type", None),
-        ("groups", "groups", plain),
-        ("count", "count", number),
-        ("total ms", "total_ns", ms),
-        ("exposed ms", "exposed_ns", ms),
-        ("masked", "masking_ratio", percent),
-        ("MB", "size_mb", lambda value: "-" if value is None else f"{value:,.1f}"),
+        Column("group", "parallel_kind"),
+        Column("operation", "op_type"),
+        Column("groups", "groups", plain, 1),
+        Column("count", "count", number),
+        Column("total ms", "total_ns", ms),
+        Column("exposed ms", "exposed_ns", ms),
+        Column("masked", "masking_ratio", percent),
+        Column("MB", "size_bytes", megabytes),
     ]
-    table = table_of(
-        summed.head(top).to_dicts(), columns, title="Communication by group and operation"
+    more = summed.height - top
+    yield FittedTable(
+        columns,
+        summed.head(top).to_dicts(),
+        "Communication by group and operation (all ranks and steps)",
+        f"and {more} more" if more > 0 else None,
     )
-    if summed.height > top:
-        table.caption = f"and {summed.height - top} more"
-    yield table
 
 
 def _limits(con: duckdb.DuckDBPyConnection, facts: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -264,5 +252,5 @@ def _limits(con: duckdb.DuckDBPyConnection, facts: Mapping[str, Any]) -> Iterato
     if told:
         yield Text("What to know about these figures", style="bold")
         for line in told:
-            yield Text(f"  • {line}")
+            yield Padding(Text(f"• {line}"), (0, 0, 0, 2))
     yield Text()

@@ -1,132 +1,184 @@
-"""Frames of the analyses as terminal tables: figures in ms, unknown as a dash."""
+"""Frames of the analyses as terminal tables: figures in ms, unknown as a dash.
+
+A table that is too wide for the terminal leaves out its least telling columns; it never cuts a
+figure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import polars as pl
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 UNKNOWN = "-"
-# One colour per part of a step, everywhere; told apart without colour by their letters, too.
-PARTS = (("computing", "green", "█"), ("exposed", "red", "▓"), ("free", "bright_black", "░"))
+# One colour and one texture per part of a step, everywhere.
+PARTS = (
+    ("computing", "green", "█"),
+    ("exposed communication", "red", "▓"),
+    ("free", "bright_black", "░"),
+)
+_GAP = 2
 
 
-def ms(value: int | float | None, digits: int = 3) -> str:
+class Column(NamedTuple):
+    """`form` turns a value into what is shown (None: text, on the left); 0 is left out last."""
+
+    heading: str
+    key: str
+    form: Callable[[Any], str | Text] | None = None
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FittedTable:
+    """A table that drops columns rather than cut figures where the terminal is narrow."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Mapping[str, Any]]
+    title: str | None = None
+    caption: str | None = None
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        cells = {column: [_shown(column, row) for row in self.rows] for column in self.columns}
+        widths = {
+            column: max([len(column.heading), *(cell.cell_len for cell in cells[column])])
+            for column in self.columns
+        }
+        kept = list(self.columns)
+        while sum(widths[c] + _GAP for c in kept) + 2 > options.max_width:
+            if not any(column.left_out for column in kept):
+                break
+            kept.remove(max(kept, key=lambda column: column.left_out))
+        table = Table(
+            title=self.title,
+            title_justify="left",
+            title_style="bold",
+            caption=self.caption,
+            caption_justify="left",
+            box=box.SIMPLE_HEAD,
+            padding=(0, _GAP, 0, 0),
+            pad_edge=False,
+            show_edge=False,
+        )
+        for column in kept:
+            table.add_column(
+                column.heading,
+                justify="right" if column.form else "left",
+                no_wrap=column.form is not None,
+                overflow="fold",
+            )
+        for values in zip(*(cells[column] for column in kept), strict=True):
+            table.add_row(*values)
+        yield table
+
+
+def _shown(column: Column, row: Mapping[str, Any]) -> Text:
+    value = row[column.key]
+    if column.form is None:
+        return Text(UNKNOWN if value is None else str(value))
+    shown = column.form(value)
+    return shown if isinstance(shown, Text) else Text(shown)
+
+
+def ms(value: int | float | None) -> str:
     """Nanoseconds as milliseconds with thousands separated."""
-    return UNKNOWN if value is None else f"{value / 1e6:,.{digits}f}"
+    return UNKNOWN if value is None else f"{value / 1e6:,.3f}"
 
 
 def us(value: int | float | None) -> str:
+    """Nanoseconds as microseconds."""
     return UNKNOWN if value is None else f"{value / 1e3:,.1f}"
 
 
-def percent(value: float | None, digits: int = 1) -> str:
-    """A ratio as per cent. Just short of all stays short of 100, just above nothing above 0."""
-    if value is None:
-        return UNKNOWN
-    shown = round(value * 100, digits)
-    least = 10.0**-digits
-    if shown >= 100 > value * 100:
-        shown = 100 - least
-    if shown <= 0 < value:
-        return f"<{least:.{digits}f} %"
-    return f"{shown:.{digits}f} %"
-
-
-def table_of(
-    rows: Sequence[Mapping[str, Any]],
-    columns: Sequence[tuple[str, str, Any]],
-    *,
-    title: str | None = None,
-    caption: str | None = None,
-) -> Table:
-    """A table with (heading, column, format) per column; a format of None means text on the left."""
-    table = Table(title=title, title_justify="left", title_style="bold", caption=caption)
-    table.caption_justify = "left"
-    for heading, _, form in columns:
-        table.add_column(
-            heading, justify="left" if form is None else "right", no_wrap=form is not None
-        )
-    for row in rows:
-        cells = []
-        for _, column, form in columns:
-            value = row[column]
-            if form is not None:
-                cells.append(form(value))
-            else:
-                cells.append(UNKNOWN if value is None else str(value))
-        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
-    return table
-
-
 def number(value: int | None) -> str:
+    """A count, thousands separated."""
     return UNKNOWN if value is None else f"{value:,}"
 
 
 def plain(value: int | None) -> str:
+    """A number that is a name: a rank, a step."""
     return UNKNOWN if value is None else str(value)
 
 
-def place_columns(frame: pl.DataFrame) -> list[tuple[str, str, Any]]:
+def megabytes(value: float | None) -> str:
+    """Bytes as MB of 10^6."""
+    return UNKNOWN if value is None else f"{value / 1e6:,.1f}"
+
+
+def percent(value: float | None) -> str:
+    """A ratio as per cent: 100 only where it is all, 0 only where it is nothing."""
+    if value is None:
+        return UNKNOWN
+    if 0 < value < 0.0005:
+        return "<0.1 %"
+    if 0.9995 <= value < 1:
+        return ">99.9 %"
+    return f"{value * 100:.1f} %"
+
+
+def place_columns(frame: pl.DataFrame) -> list[Column]:
     """Run and capture where there are several, then rank and step."""
-    columns: list[tuple[str, str, Any]] = [
-        (name, name, None) for name in ("run", "capture") if frame[name].n_unique() > 1
-    ]
-    return [*columns, ("rank", "rank", plain), ("step", "step", plain)]
+    several = [Column(key, key) for key in ("run", "capture") if frame[key].n_unique() > 1]
+    return [*several, Column("rank", "rank", plain), Column("step", "step", plain)]
 
 
-def step_bar(row: Mapping[str, Any], width: int = 24) -> Text:
-    """A step as one bar: computing, exposed communication, free; empty where one is unknown."""
+def step_bar(row: Mapping[str, Any], width: int = 20) -> Text:
+    """A step as one bar: computing, exposed communication, free; a dash where one is unknown."""
     parts = (row["computing_ns"], row["exposed_communication_ns"], row["free_ns"])
     if None in parts or sum(parts) <= 0:
         return Text(UNKNOWN)
-    bar, drawn, total, before = Text(), 0, sum(parts), 0
+    bar, drawn, before = Text(), 0, 0
     for part_ns, (_, colour, block) in zip(parts, PARTS, strict=True):
         before += part_ns
-        upto = round(width * before / total)
+        upto = round(width * before / sum(parts))
         bar.append(block * (upto - drawn), style=colour)
         drawn = upto
     return bar
 
 
-def steps_table(frame: pl.DataFrame, *, title: str | None = None) -> Table:
+def steps_table(frame: pl.DataFrame, *, caption: str | None = None) -> FittedTable:
     """The step breakdown, a row per rank and step."""
     rows = [{**row, "bar": row} for row in frame.to_dicts()]
     columns = [
         *place_columns(frame),
-        ("█ computing ▓ exposed ░ free", "bar", step_bar),
-        ("stage ms", "stage_ns", ms),
-        ("computing ms", "computing_ns", ms),
-        ("comm. ms", "communication_ns", ms),
-        ("masked ms", "overlapped_ns", ms),
-        ("exposed ms", "exposed_communication_ns", ms),
-        ("free ms", "free_ns", ms),
-        ("bubble ms", "bubble_ns", ms),
-        ("preparing ms", "preparing_ns", ms),
-        ("masked", "masking_ratio", percent),
+        Column("where it goes", "bar", step_bar, 3),
+        Column("stage", "stage_ns", ms),
+        Column("computing", "computing_ns", ms),
+        Column("communication", "communication_ns", ms, 1),
+        Column("exposed", "exposed_communication_ns", ms),
+        Column("masked", "masking_ratio", percent),
+        Column("free", "free_ns", ms),
+        Column("bubble", "bubble_ns", ms, 2),
+        Column("preparing", "preparing_ns", ms, 4),
     ]
-    light = (frame["basis"] == "profiler_table").any()
-    if light:
-        columns.append(("basis", "basis", None))
-    return table_of(rows, columns, title=title)
+    if (frame["basis"] == "profiler_table").any():
+        columns.append(Column("basis", "basis", None, 5))
+    legend = ", ".join(f"{block} {name}" for name, _, block in PARTS)
+    caption = legend + (f"; {caption}" if caption else "")
+    return FittedTable(columns, rows, "Where each step goes (ms)", caption)
 
 
-def kernels_table(frame: pl.DataFrame, *, title: str | None = None) -> Table:
+def kernels_table(frame: pl.DataFrame) -> FittedTable:
     """Kernels by one key, a row per rank, step and key."""
     key = next(name for name in ("type", "name", "shape", "core") if name in frame.columns)
     columns = [
         *place_columns(frame),
-        (key, key, None),
-        *([("core", "core", None)] if key != "core" else []),
-        ("count", "count", number),
-        ("total ms", "total_ns", ms),
-        ("share", "computing_share_ratio", percent),
-        ("mean us", "mean_ns", us),
-        ("p50 us", "p50_ns", us),
-        ("p99 us", "p99_ns", us),
-        ("max us", "max_ns", us),
+        Column(key, key),
+        *([Column("core", "core", None, 1)] if key != "core" else []),
+        Column("count", "count", number),
+        Column("total ms", "total_ns", ms),
+        Column("of computing", "computing_share_ratio", percent),
+        Column("mean us", "mean_ns", us),
+        Column("p50 us", "p50_ns", us, 2),
+        Column("p99 us", "p99_ns", us, 2),
+        Column("max us", "max_ns", us, 3),
     ]
-    return table_of(frame.to_dicts(), columns, title=title)
+    return FittedTable(columns, frame.to_dicts())

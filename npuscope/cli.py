@@ -6,7 +6,6 @@ the rest is published). Tables and JSON go to stdout, progress and messages to s
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from npuscope import __version__
-from npuscope.console import answer, leave, leave_with, print_json, say, show
+from npuscope.console import answer, leave, leave_with, print_json, reader_may_leave, say, show
 from npuscope.errors import NpuscopeError, UsageError
 from npuscope.options import (
     Capture,
@@ -47,24 +46,12 @@ app.add_typer(store_app, name="store")
 
 def main() -> NoReturn:
     """Entry point of the `npuscope` command."""
-    from click.exceptions import ClickException
-
     try:
-        code = app(standalone_mode=False)
+        app()
     except NpuscopeError as error:
         say(f"npuscope: {error}")
         sys.exit(2 if isinstance(error, UsageError) else 3)
-    except ClickException as error:
-        error.show()
-        sys.exit(2)
-    except (KeyboardInterrupt, EOFError, typer.Abort):
-        say("npuscope: interrupted; what was published stays, the next run goes on from there")
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader of our output left (| head): no error, and nothing more to flush.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    sys.exit(code if isinstance(code, int) else 0)
+    sys.exit(0)
 
 
 def _version(wanted: bool) -> None:
@@ -287,7 +274,8 @@ def sql(
         elif form == "table":
             show(results.sql_table(reader))
         else:
-            results.stream(reader, form, sys.stdout.buffer)
+            with reader_may_leave():
+                results.stream(reader, form, sys.stdout.buffer)
     leave(data)
 
 

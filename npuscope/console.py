@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -40,8 +42,20 @@ def print_json(metric: str, rows: list[dict[str, Any]], notes: list[str]) -> Non
     import msgspec
 
     answer = {"schema_version": 1, "metric": metric, "rows": rows, "notes": notes}
-    sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
-    sys.stdout.flush()
+    with reader_may_leave():
+        sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
+        sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """Writing to a reader that left (`| head`) ends the command quietly."""
+    try:
+        yield
+    except BrokenPipeError:
+        # Whatever Python still wants to flush at exit goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None
 
 
 def leave(data: Opened) -> None:
@@ -67,7 +81,8 @@ def show(renderable: RenderableType, *, to_stderr: bool = False) -> None:
     if not console.is_terminal:
         # Into a file or pipe: wide enough that no figure is cut.
         console = Console(stderr=to_stderr, highlight=False, width=max(160, console.width))
-    console.print(renderable)
+    with reader_may_leave():
+        console.print(renderable)
 
 
 def say(message: str) -> None:

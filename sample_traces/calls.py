@@ -9,7 +9,10 @@ from . import kernels as k
 from .job import Group, Job
 
 COMPUTE_STREAM, SIDE_STREAM = 2, 3
-_COMM_STREAMS = {"world": 11, "dp": 12, "tp": 13, "ep": 14, "dp_ep": 15, "send": 16, "receive": 17}
+# One stream for each communicator of a rank.
+_COMM_STREAMS = {
+    "world": 11, "dp": 12, "tp": 13, "ep": 14, "dp_ep": 15, "forward": 16, "backward": 17,
+}  # fmt: skip
 BYTES_PER_NS = {"HCCS": 20.0, "ROCE": 12.0}
 
 
@@ -89,7 +92,7 @@ def link(job: Job, rank: int, other: int) -> str:
 
 def collective(
     d: Draft,
-    kind: str,
+    role: str,
     collective: str,
     count: int,
     *,
@@ -100,7 +103,7 @@ def collective(
     on_vector_cores: bool = False,
 ) -> tuple[int, ...]:
     """One collective of a group; nothing where the group is this rank alone."""
-    group = d.groups[kind]
+    group = d.groups[role]
     size = len(group.ranks)
     if size == 1:
         return ()
@@ -111,7 +114,7 @@ def collective(
         peers = tuple((p, max(width, count * width // size)) for p in near)
     meeting = f"{group.name}/{_next(d, group.name)}"
     call = CommCall(
-        collective, group, meeting, size, _COMM_STREAMS.get(kind, 18), after, backward, peers,
+        collective, group, meeting, size, _COMM_STREAMS[role], after, backward, peers,
         count, data_type, on_vector_cores,
     )  # fmt: skip
     return (add(d, call),)
@@ -119,13 +122,14 @@ def collective(
 
 def peer_to_peer(d: Draft, source: int, target: int, *, backward: bool = False) -> int:
     """The activation or its gradient from one pipeline stage to another."""
-    group = d.groups["pp"]
+    role = "backward" if backward else "forward"
+    group = d.groups[role]
     sends = d.place["pp"] == source
     count = d.job.sequence // d.job.tp * d.job.hidden
     name = "send" if sends else "receive"
     way = f"{group.name}/{source}-{target}"
     call = CommCall(
-        name, group, f"{way}/{_next(d, way)}", 2, _COMM_STREAMS[name], (d.last,), backward,
+        name, group, f"{way}/{_next(d, way)}", 2, _COMM_STREAMS[role], (d.last,), backward,
         ((target if sends else source, 2 * count),), count,
     )  # fmt: skip
     return add(d, call)

@@ -135,6 +135,10 @@ class Capture:
         return f"node{self.rank // self.job.ranks_per_host:02d}"
 
     @property
+    def host_uid(self) -> str:
+        return str(3538958389648580163 + self.rank // self.job.ranks_per_host)
+
+    @property
     def frequency_mhz(self) -> int:
         return round(k.FREQUENCY_MHZ / self.job.slowness(self.rank))
 

@@ -112,8 +112,7 @@ def write_db(c: Capture, folder: Path) -> None:
     if c.job.frequency:  # unsorted, as found
         times = (c.session_end_ns, c.session_start_ns)
         rows["AICORE_FREQ"] = [(c.device_id, ns, c.frequency_mhz) for ns in times]
-    uid = str(3538958389648580163 + c.rank // c.job.ranks_per_host)
-    rows["HOST_INFO"] = [(uid, c.host_name)]
+    rows["HOST_INFO"] = [(c.host_uid, c.host_name)]
     rows["NPU_INFO"] = [(device, "Ascend910B") for device in range(c.job.ranks_per_host)]
     rows["RANK_DEVICE_MAP"] = [(c.rank, c.device_id)]
     rows["SESSION_TIME_INFO"] = [(c.session_start_ns, c.session_end_ns)]

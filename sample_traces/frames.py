@@ -6,7 +6,7 @@ import polars as pl
 
 from npuscope.collector import schema
 
-from . import memory
+from . import memory, metadata
 from .capture import Capture, captures
 from .job import Group, Job, group_hash, local_experts, routed_tokens, stage_layers
 from .pmu import cube_utilization, pmu
@@ -80,7 +80,10 @@ def _rank(c: Capture) -> Row:
     return {
         "device_id": c.device_id,
         "host_name": c.host_name,
+        "host_uid": c.host_uid,
         "framework": "pytorch",
+        "framework_version": metadata.FRAMEWORK_VERSION,
+        "cann_version": metadata.CANN_VERSION,
         "chip_name": "Ascend910B",
         "ai_core_frequency_mhz": float(c.frequency_mhz) if job.frequency else None,
         "profiler_level": "Level1",
@@ -124,7 +127,7 @@ def _kernels(c: Capture) -> list[Row]:
             "dur_ns": kernel.dur_ns,
             "wait_ns": kernel.wait_ns,
             "block_count": work.block_count,
-            "mix_block_count": work.mix_block_count,
+            "mix_block_count": work.mix_block_count or None,
             "hf32_eligible": False,
             "input_shapes": work.input_shapes or None,
             "input_dtypes": work.input_dtypes,
@@ -166,6 +169,7 @@ def _comm_ops(c: Capture) -> list[Row]:
             "size_bytes": op.size_bytes,
             "relay": False,
             "retry": False,
+            "group_size": len(op.group.ranks),
             "connection_id": str(op.launch.connection_id),
         }
         for op in c.comm_ops

@@ -111,39 +111,45 @@ def coordinates(job: Job, rank: int) -> dict[str, int]:
 
 
 @lru_cache(maxsize=16)
-def groups(job: Job) -> tuple[Group, ...]:
-    """Every group of the job, named in the order in which all processes create them."""
+def groups(job: Job) -> tuple[tuple[str, Group], ...]:
+    """Every group of the job with its role, named in the order in which all processes create them.
+
+    A role is a kind, but for the pipeline: `forward` and `backward` are two communicators of the
+    same ranks and label, as activations and gradients may be on their way at one time.
+    """
     world = range(job.world_size)
     place = {rank: coordinates(job, rank) for rank in world}
     families = (
-        ("default_group", "world", lambda c: ()),
-        ("dp", "dp", lambda c: (c["pp"], c["tp"])),
-        ("tp", "tp", lambda c: (c["pp"], c["dp"])),
-        ("pp", "pp", lambda c: (c["dp"], c["tp"])),
-        ("exp", "ep", lambda c: (c["pp"], c["tp"], c["dp"] // job.ep)),
-        ("dp_modulo_exp", "dp_ep", lambda c: (c["pp"], c["tp"], c["ep"])),
+        ("world", "default_group", "world", ()),
+        ("dp", "dp", "dp", ("pp", "tp")),
+        ("tp", "tp", "tp", ("pp", "dp")),
+        ("forward", "pp", "pp", ("dp", "tp")),
+        ("ep", "exp", "ep", ("pp", "tp", "edp")),
+        ("dp_ep", "dp_modulo_exp", "dp_ep", ("pp", "tp", "ep")),
+        ("backward", "pp", "pp", ("dp", "tp")),
     )
-    found: list[Group] = []
-    for label, kind, key in families:
+    found: list[tuple[str, Group]] = []
+    for role, label, kind, axes in families:
         members: dict[tuple[int, ...], list[int]] = {}
         for rank in world:
-            members.setdefault(key(place[rank]), []).append(rank)
+            at = {**place[rank], "edp": place[rank]["dp"] // job.ep}
+            members.setdefault(tuple(at[axis] for axis in axes), []).append(rank)
         for ranks in members.values():
-            found.append(Group(f"group_name_{len(found)}", label, kind, tuple(ranks)))
+            found.append((role, Group(f"group_name_{len(found)}", label, kind, tuple(ranks))))
     return tuple(found)
 
 
 @lru_cache(maxsize=16)
 def _groups_by_rank(job: Job) -> dict[int, dict[str, Group]]:
     found: dict[int, dict[str, Group]] = {rank: {} for rank in range(job.world_size)}
-    for group in groups(job):
+    for role, group in groups(job):
         for rank in group.ranks:
-            found[rank][group.kind] = group
+            found[rank][role] = group
     return found
 
 
 def groups_of(job: Job, rank: int) -> dict[str, Group]:
-    """The groups of one rank by kind; single-member ones are known too, but never communicate."""
+    """The groups of one rank by role; single-member ones are known too, but never communicate."""
     return _groups_by_rank(job)[rank]
 
 

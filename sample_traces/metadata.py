@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 
 from .capture import Capture
 
+FRAMEWORK_VERSION, CANN_VERSION = "2.7.1", "8.3.RC1"
 _ENVIRONMENT = (
     "ASCEND_GLOBAL_LOG_LEVEL", "HCCL_RDMA_TC", "HCCL_RDMA_SL", "ACLNN_CACHE_LIMIT",
     "HOST_CACHE_CAPACITY", "ASCEND_ENHANCE_ENABLE", "PYTORCH_NPU_ALLOC_CONF",
@@ -71,8 +72,8 @@ def profiler_info(c: Capture, export: list[str]) -> dict[str, object]:
             "collectionTimeEnd": c.session_end_ns,
             "MonotonicTimeEnd": monotonic_ns + c.session_end_ns - c.session_start_ns,
         },
-        "torch_npu_version": "2.7.1",
-        "cann_version": "8.3.RC1",
+        "torch_npu_version": FRAMEWORK_VERSION,
+        "cann_version": CANN_VERSION,
         "rank_id": str(c.rank),
     }
 

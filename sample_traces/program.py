@@ -124,7 +124,7 @@ def _backward(d: Draft, micro_batch: int) -> list[int]:
     stage = d.place["pp"]
     after: tuple[int, ...] = ()
     if stage + 1 < job.pp:
-        after = (peer_to_peer(d, stage + 1, stage),)
+        after = (peer_to_peer(d, stage + 1, stage, backward=True),)
     else:
         compute(d, k.matmul(rows, job.vocabulary // 16, hidden), backward=True)
     layers = list(reversed(stage_layers(job, stage)))
@@ -206,12 +206,12 @@ def _finish(d: Draft, waiting: list[int]) -> None:
 
 def _gather_parameters(d: Draft, after: int) -> None:
     """Starts when the first parameters are updated, ends under the next step's first kernel."""
-    for kind in ("dp", "tp", "world"):
-        group = d.groups[kind]
+    for role in ("dp", "tp", "world"):
+        group = d.groups[role]
         if len(group.ranks) > 1:
             hosts = {rank // d.job.ranks_per_host for rank in group.ranks}
             shard = int(_GATHER_NS * BYTES_PER_NS["HCCS" if len(hosts) == 1 else "ROCE"])
-            collective(d, kind, "allGather", shard // 2 * len(group.ranks), after=(after,))
+            collective(d, role, "allGather", shard // 2 * len(group.ranks), after=(after,))
             return
 
 

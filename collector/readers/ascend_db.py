@@ -151,7 +151,7 @@ def _fill_table(
             _warn_devices(con, log)
             kernels = """select globalTaskId as id from _compute_task_info
                 union all select globalTaskId from _communication_schedule_task_info"""
-            _run_ranges(con, [pmu_sql(con), _sql(table)], kernels, 50_000)
+            _run_ranges(con, [pmu_sql(con), _sql(table)], kernels, 25_000)
         case "comm_tasks":
             build_group_hashes(con)
             tasks = "select globalTaskId as id from _communication_task_info"
@@ -175,12 +175,12 @@ def _sql(name: str) -> str:
     return resources.files(__package__).joinpath(f"ascend_db_{name}.sql").read_text("utf-8")
 
 
-def _run_ranges(
-    con: duckdb.DuckDBPyConnection, statements: list[str], ids_sql: str, rows: int
-) -> None:
+def _run_ranges(con: duckdb.DuckDBPyConnection, texts: list[str], ids_sql: str, rows: int) -> None:
+    # The engine binds parameters of one statement at a time.
+    statements = [statement for text in texts for statement in con.extract_statements(text)]
     for low, high in ranges(con, ids_sql, rows):
-        for sql in statements:
-            con.execute(sql, {"low": low, "high": high})
+        for statement in statements:
+            con.execute(statement, {"low": low, "high": high})
 
 
 def _drop(con: duckdb.DuckDBPyConnection, names: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Temp tables between a profiler database's and ours: PMU values, stacks, operators, group hashes."""
+"""Temp tables between a profiler database's and ours: PMU values, stacks, operators, groups."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def build_operator_calls(con: duckdb.DuckDBPyConnection) -> None:
 
 
 def build_group_hashes(con: duckdb.DuckDBPyConnection) -> None:
-    """Make `_group` (id of a communicator's name, hash). A name of digits only is a hash already."""
+    """Make `_group` (id of a communicator's name, hash); a name of digits only is a hash."""
     named = con.execute("""
         select id, value from _string where value is not null and id in (
             select groupName from _communication_op

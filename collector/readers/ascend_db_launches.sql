@@ -28,7 +28,8 @@ launching as (
     select a.connectionId, a.name, a.globalTid, a.startNs, a.endNs,
            o.name as operator, o.globalTid as operatorTid, o.startNs as operatorNs
     from call as a
-    asof left join (select * from _operator_call where connectionId between $low and $high) as o on a.nodeId = o.connectionId and a.startNs >= o.startNs
+    asof left join (select * from _operator_call where connectionId between $low and $high) as o
+        on a.nodeId = o.connectionId and a.startNs >= o.startNs
 )
 select
     cast(t.connectionId as varchar) as connection_id,

@@ -62,16 +62,16 @@ def read_events(
         return
     reading = _Reading(decode, is_object)
     for chunk in chunks:
-        data += chunk
         if reading.is_over:
-            data = b""
             continue
-        cut = _last_boundary(data)
-        events = None if cut is None else _whole(reading, data[: cut[0]] + b"]")
+        cut = _last_boundary(chunk)
+        events = None if cut is None else _whole(reading, data, memoryview(chunk)[: cut[0]])
         if events is not None and cut is not None:
             yield events
-            data = data[cut[1] :]
-        elif len(data) > join_bytes:
+            data = chunk[cut[1] :]
+            continue
+        data += chunk
+        if len(data) > join_bytes:
             events, data = _salvaged(reading, data, keep_bytes=join_bytes // 2)
             yield events
     yield _last(reading, data)
@@ -93,10 +93,12 @@ class _Reading(Generic[Event]):
         return self.has_ended and self.is_object
 
 
-def _whole(reading: _Reading[Event], text: bytes) -> list[Event] | None:
-    """Events of an array without its opening bracket; None where that is not whole."""
+def _whole(
+    reading: _Reading[Event], *parts: bytes | memoryview, end: bytes = b"]"
+) -> list[Event] | None:
+    """Events of a text, given in parts, that is an array but for its brackets; None if it is not."""
     try:
-        return reading.decode(b"[" + text)
+        return reading.decode(b"".join((b"[", *parts, end)))
     except ValueError:
         return None
 
@@ -106,11 +108,11 @@ def _last(reading: _Reading[Event], data: bytes) -> list[Event]:
     if reading.is_over:
         return []
     body = data.rstrip(_BLANK)
-    events = _whole(reading, body)
+    events = _whole(reading, body, end=b"")
     if events is not None:
         reading.has_ended = True
         return events
-    events = _whole(reading, body.rstrip(b",") + b"]")
+    events = _whole(reading, body.rstrip(b","))
     return events if events is not None else _salvaged(reading, body, keep_bytes=0)[0]
 
 
@@ -133,7 +135,7 @@ def _salvaged(
             break
         start, end = ahead[0]
         for count in range(1, 1 + (len(ahead) if failures < _PATIENCE else 1)):
-            events = _whole(reading, data[start : ahead[count - 1][1]] + b"]")
+            events = _whole(reading, data[start : ahead[count - 1][1]])
             if events is not None:
                 found += events
                 failures = 0
@@ -163,7 +165,7 @@ def _mend(reading: _Reading[Event], text: bytes, found: list[Event]) -> None:
     ends = (match.start() + 1 for match in islice(_ARRAY_END.finditer(text), _TRIES))
     for end in (0, *ends):
         rest = text[end:].lstrip(_BLANK)
-        events = _whole(reading, text[:end] + b"]") if rest.startswith(b"]") else None
+        events = _whole(reading, text[:end]) if rest.startswith(b"]") else None
         if events is not None:
             found += events
             reading.has_ended = True
@@ -174,7 +176,7 @@ def _mend(reading: _Reading[Event], text: bytes, found: list[Event]) -> None:
         return
     for match in islice(_EVENT_START.finditer(text), _TRIES):
         tail = text[match.start() :]
-        events = _whole(reading, tail + b"]") if b'"ph"' in tail else None
+        events = _whole(reading, tail) if b'"ph"' in tail else None
         if events is not None:
             found += events
             text = text[: match.start()]

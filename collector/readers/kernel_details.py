@@ -70,9 +70,9 @@ def _read_file(con: duckdb.DuckDBPyConnection, rows: Rows, log: ReadLog, *, kern
     # Two passes over the text cost less memory than one through a table of every row.
     run(con, rows, f"create or replace temp table _light as {_light_sql(rows)}")
     count_rejects(con, rows, log)
-    bad = con.execute("delete from _light where start_ns is null or dur_ns is null or dur_ns < 0")
+    bad = con.execute("delete from _light where not placed")
     lose(log, rows.path, (bad.fetchone() or (0,))[0], "no valid start or duration")
-    con.execute("insert into _comm_rows select * from _light")
+    con.execute("insert into _comm_rows select * exclude (placed) from _light")
     con.execute("drop table _light")
     if kernels:
         run(con, rows, f"insert into kernels by name {_kernels_sql(rows)}")
@@ -87,23 +87,27 @@ def _common(rows: Rows) -> str:
         cell({rows.cell("Type", "OP Type")}) as type,
         us_ns({rows.cell(*_START)}) as start_ns,
         us_ns({rows.cell(*_DURATION)}) as dur_ns,
-        cell({rows.cell("Accelerator Core", "Task Type")}) as core"""
+        cell({rows.cell("Accelerator Core", "Task Type")}) as core,
+        -- Times that us_ns takes; told by a cheap cast, because a filter is evaluated on its own.
+        coalesce(try_cast({rows.cell(*_START)} as double) between -9e15 and 9e15
+            and try_cast({rows.cell(*_DURATION)} as double) between 0 and 9e15, false) as placed"""
 
 
 def _light_sql(rows: Rows) -> str:
     """Communication operations, and the rows that cannot be placed in time."""
     return f"""
         select * exclude (core) from (select {_common(rows)} from {rows.source(rejects=True)})
-        where is_comm_row(core, name) or start_ns is null or dur_ns is null or dur_ns < 0"""
+        where not placed or is_comm_row(core, name)"""
 
 
 def _kernels_sql(rows: Rows) -> str:
     text = [f"cell({rows.cell(header)}) as {name}" for name, header in _TEXT.items()]
     pmu = [f"{_pmu_value(header, rows)} as {name}" for name, header in _own_pmu(rows).items()]
+    others = _other_pmu(rows)
+    pmu += [f"{_pmu_value(header, rows)} as v{i}" for i, header in enumerate(others.values())]
     return f"""
-        select * exclude (entries),
-            is_compute_row(core, name) as is_compute,
-            case when len(entries) > 0 then map_from_entries(entries) end as pmu
+        select * exclude ({", ".join(["placed", *(f"v{i}" for i in range(len(others)))])}),
+            is_compute_row(core, name) as is_compute, {_pmu_map(list(others))} as pmu
         from (
             select {_common(rows)},
                 {_task_number(rows.cell("Stream ID"))} as stream_id,
@@ -116,10 +120,9 @@ def _kernels_sql(rows: Rows) -> str:
                 {_block_count(rows.cell("Mix Block Num", "Mix Block Dim"))} as mix_block_count,
                 case upper(cell({rows.cell("HF32 Eligible")}))
                     when 'YES' then true when 'NO' then false end as hf32_eligible,
-                {", ".join([*text, *pmu])},
-                {_pmu_entries(rows)} as entries
+                {", ".join([*text, *pmu])}
             from {rows.source()})
-        where not is_comm_row(core, name) and start_ns is not null and dur_ns >= 0"""
+        where placed and not is_comm_row(core, name)"""
 
 
 def _own_pmu(rows: Rows) -> dict[str, str]:
@@ -133,24 +136,37 @@ def _own_pmu(rows: Rows) -> dict[str, str]:
     return found
 
 
-def _pmu_value(header: str, rows: Rows) -> str:
-    cell = rows.cell(header)
-    if header.endswith("(us)"):
-        return f"scaled({cell}, 1000)"
-    return f"number({cell}) / 100" if header.endswith("(%)") else f"number({cell})"
-
-
-def _pmu_entries(rows: Rows) -> str:
-    """SQL of a list of (name, value) of the other PMU columns, those without a value left out."""
+def _other_pmu(rows: Rows) -> dict[str, str]:
+    """Name without unit -> header, of the PMU columns that have no canonical column."""
     taken = {*_own_pmu(rows).values(), *_NOT_PMU}
-    entries = []
+    found: dict[str, tuple[str, str]] = {}
     for title in map(str.strip, rows.titles):
         if normal(title) not in taken and _PMU_NAME.fullmatch(title):
             name = title.partition("(")[0]
-            entries.append(f"{{'k': '{name}', 'v': {_pmu_value(title, rows)}}}")
-    if not entries:
-        return "null::struct(k varchar, v double)[]"
-    return f"[e for e in [{', '.join(entries)}] if e.v is not null]"
+            found.setdefault(name.lower(), (name, title))
+    return dict(found.values())
+
+
+def _pmu_value(header: str, rows: Rows) -> str:
+    cell = rows.cell(header)
+    if normal(header).endswith("(us)"):
+        return f"round(number({cell}) * 1000, 6)"  # what the multiplication adds is no digit
+    return f"number({cell}) / 100" if header.endswith("(%)") else f"number({cell})"
+
+
+def _pmu_map(names: list[str]) -> str:
+    """SQL of a map of the values v0, v1, ... by name; those that are NULL are left out."""
+    if not names:
+        return "null::map(varchar, double)"
+    values = [f"v{i}" for i in range(len(names))]
+    pairs = list(zip(names, values, strict=True))
+    entries = ", ".join(f"{{'k': '{name}', 'v': {value}}}" for name, value in pairs)
+    fields = ", ".join(f"'{name}': {value}" for name, value in pairs)
+    # Rows have all values or none, almost always; to cast a struct is seven times as fast as
+    # to build a map from entries.
+    return f"""case when coalesce({", ".join(values)}) is null then null
+        when {" + ".join(values)} is not null then cast({{{fields}}} as map(varchar, double))
+        else map_from_entries([e for e in [{entries}] if e.v is not null]) end"""
 
 
 def _task_number(cell: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import get_type_hints
 
 import pyarrow as pa
@@ -34,6 +36,8 @@ HOST_KINDS = {
     "GC": "gc",
     "gc": "gc",
 }
+_HOST_KINDS = tuple(dict.fromkeys(HOST_KINDS.values()))
+_LABELS = frozenset({"process_name", "process_labels", "thread_name"})
 _FLOWS = frozenset({"HostToDevice", "async_npu", "MsTx"})
 _ACCELERATOR = "acc_id"  # an argument of counters that is a label, not a series
 _STEP = re.compile(r"ProfilerStep#\d+")
@@ -49,10 +53,15 @@ _OTHER = (
     "data_type", "algorithm", "element_count", "relay", "retry", "group_size", "connection_id",
     "domain", "event_type",
 )  # fmt: skip
-_HOST = (
+_OPERATOR = (
     "sequence_number", "forward_thread_id", "input_shapes", "input_dtypes", "call_stack", "module",
-    "flops", "connection_id",
+    "flops",
 )  # fmt: skip
+_QUEUE = ("connection_id",)
+_SLICE_COLUMNS: dict[str, tuple[str, ...]] = {
+    "device": _DEVICE, "plane": _PLANE, "api": _API, "other": _OTHER,
+    "operator": _OPERATOR, "enqueue": _QUEUE, "dequeue": _QUEUE, "python": (), "gc": (), "step": (),
+}  # fmt: skip
 
 
 def _arrow_types(kind: type[Struct]) -> dict[str, pa.DataType]:
@@ -62,7 +71,7 @@ def _arrow_types(kind: type[Struct]) -> dict[str, pa.DataType]:
 
 
 _TYPES = _arrow_types(HostArgs) | _arrow_types(SliceArgs)
-_NO_HOST = pa.table({name: pa.array([], _TYPES[name]) for name in _HOST})
+_NO_HOST = pa.table({name: pa.array([], _TYPES[name]) for name in (*_OPERATOR, *_QUEUE)})
 
 
 def columns(events: Iterable[Event], log: ReadLog, *, counters: bool) -> dict[str, pa.Table]:
@@ -74,35 +83,71 @@ def columns(events: Iterable[Event], log: ReadLog, *, counters: bool) -> dict[st
     phases: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         phases[event.ph].append(event)
-    host: dict[str, list[Event]] = defaultdict(list)
-    slices: list[Event] = []
-    for event in phases["X"]:
-        kind = HOST_KINDS.get(event.cat) if event.cat else None
-        if event.name and event.name.startswith("ProfilerStep#") and _STEP.fullmatch(event.name):
-            host["step"].append(event)
-        elif kind is None:
-            slices.append(event)
-        else:
-            host[kind].append(event)
-    found = _slice_tables(slices, log)
-    found["step"] = _frames(host.pop("step", []), log)
-    found["host"] = pa.concat_tables(
-        [_NO_HOST, *(_host_table(kind, rows, log) for kind, rows in host.items())],
-        promote_options="default",
-    )
-    found["flow"] = _flow_table([e for side in "sf" for e in phases[side] if e.cat in _FLOWS], log)
-    found["label"] = _label_table(
-        [e for e in phases["M"] if e.name in ("process_name", "process_labels", "thread_name")], log
-    )
+    found = _slice_tables(phases["X"], log)
+    flows = [e for side in "sf" for e in phases[side] if e.cat in _FLOWS]
+    found["flow"] = _flow_table(flows, log)
+    labels = [e for e in phases["M"] if e.name in _LABELS]
+    found["label"] = _label_table(labels, log)
     if counters:
         found["counter"] = _counter_table(phases["C"], log)
     return {kind: table for kind, table in found.items() if table.num_rows}
 
 
-def _frames(
-    events: Sequence[Event], log: ReadLog, args: Sequence[Struct] = (), names: Sequence[str] = ()
-) -> pa.Table:
-    """Place and name of slices, and the named columns of their args."""
+def _slice_tables(events: Sequence[Event], log: ReadLog) -> dict[str, pa.Table]:
+    """Slices by kind: those of the framework by category, the others by the keys of their args.
+
+    Places are read for all kinds at once, in the order of kinds, and then sliced: many small
+    columns cost more than one long one.
+    """
+    rows: dict[str, list[Event]] = {kind: [] for kind in ("step", *_HOST_KINDS)}
+    args: dict[str, list[Struct]] = {}
+    others: list[Event] = []
+    for event in events:
+        kind = HOST_KINDS.get(event.cat) if event.cat else None
+        if event.name and event.name.startswith("ProfilerStep#") and _STEP.fullmatch(event.name):
+            rows["step"].append(event)
+        elif kind is None:
+            others.append(event)
+        else:
+            rows[kind].append(event)
+    for kind in _HOST_KINDS:
+        args[kind] = decode_args(rows[kind], HostArgs, log) if _SLICE_COLUMNS[kind] else []
+    for kind in ("device", "plane", "api", "other"):
+        rows[kind], args[kind] = [], []
+    for event, told in zip(others, decode_args(others, SliceArgs, log), strict=True):
+        kind = _slice_kind(told)
+        rows[kind].append(event)
+        args[kind].append(told)
+    frame, placed = _frame([event for kind in rows for event in rows[kind]])
+    found, begin, lost = {}, 0, 0
+    for kind in rows:
+        table = frame.slice(begin, len(rows[kind]))
+        for name in _SLICE_COLUMNS[kind] if rows[kind] else ():
+            table = table.append_column(name, _column(name, args[kind]))
+        if placed is not None:
+            table = table.filter(placed.slice(begin, len(rows[kind])))
+        begin += len(rows[kind])
+        lost += len(rows[kind]) - table.num_rows
+        found[kind] = table
+    _count_lost(log, lost, "slices without process, thread, name, time or duration")
+    hosts = [
+        found[kind].append_column("kind", pa.repeat(kind, found.pop(kind).num_rows))
+        for kind in _HOST_KINDS
+    ]
+    found["host"] = pa.concat_tables([_NO_HOST, *hosts], promote_options="default")
+    return found
+
+
+def _slice_kind(args: SliceArgs) -> str:
+    if args.task_type is not None:
+        return "device"
+    if args.plane_task_type is not None:
+        return "plane"
+    return "api" if args.level is not None else "other"
+
+
+def _frame(events: Sequence[Event]) -> tuple[pa.Table, pa.Array | None]:
+    """Places and names of slices, and which of them are complete (None: all)."""
     table = pa.table(
         {
             "pid": pa.array([e.pid for e in events], pa.int64()),
@@ -110,57 +155,26 @@ def _frames(
             "start_ns": nanoseconds([e.ts for e in events]),
             "dur_ns": nanoseconds([e.dur for e in events]),
             "name": pa.array([e.name for e in events], pa.string()),
-            **{name: _column(name, args) for name in names},
         }
     )
     placed = pc.greater_equal(table["dur_ns"], 0)
-    for name in ("pid", "tid", "start_ns", "name"):
-        placed = pc.and_(placed, pc.is_valid(table[name]))
-    return _kept(table, placed, log, "slices without process, thread, name, time or duration")
+    if not any(column.null_count for column in table.columns) and pc.all(placed).as_py():
+        return table, None
+    for column in table.columns:
+        placed = pc.and_(pc.fill_null(placed, False), pc.is_valid(column))
+    return table, placed
 
 
-def _kept(table: pa.Table, mask: pa.Array, log: ReadLog, what: str) -> pa.Table:
-    kept = table.filter(mask)
-    if kept.num_rows < table.num_rows:
-        log.rows_lost += table.num_rows - kept.num_rows
+def _count_lost(log: ReadLog, count: int, what: str) -> None:
+    if count:
+        log.rows_lost += count
         log.warn(f"trace: {what} left out")
-    return kept
 
 
 def _column(name: str, args: Sequence[Struct]) -> pa.Array:
     """One attribute of the args: text of JSON scalars, numbers, strings."""
-    values = [getattr(a, name) for a in args]
-    return (
-        texts(values) if values and isinstance(values[0], Raw) else pa.array(values, _TYPES[name])
-    )
-
-
-def _host_table(kind: str, events: Sequence[Event], log: ReadLog) -> pa.Table:
-    if kind in ("python", "gc"):
-        table = _frames(events, log)
-    else:
-        table = _frames(events, log, decode_args(events, HostArgs, log), _HOST)
-    return table.append_column("kind", pa.repeat(kind, table.num_rows))
-
-
-def _slice_tables(events: Sequence[Event], log: ReadLog) -> dict[str, pa.Table]:
-    """Slices of CANN, the device and communication, told apart by the keys of their args."""
-    kinds: dict[str, tuple[list[Event], list[SliceArgs]]] = {
-        kind: ([], []) for kind in ("device", "plane", "api", "other")
-    }
-    for event, args in zip(events, decode_args(events, SliceArgs, log), strict=True):
-        if args.task_type is not None:
-            rows = kinds["device"]
-        elif args.plane_task_type is not None:
-            rows = kinds["plane"]
-        elif args.level is not None:
-            rows = kinds["api"]
-        else:
-            rows = kinds["other"]
-        rows[0].append(event)
-        rows[1].append(args)
-    wanted = {"device": _DEVICE, "plane": _PLANE, "api": _API, "other": _OTHER}
-    return {kind: _frames(*rows[:1], log, rows[1], wanted[kind]) for kind, rows in kinds.items()}
+    values = list(map(attrgetter(name), args))
+    return texts(values) if isinstance(values[0], Raw) else pa.array(values, _TYPES[name])
 
 
 def _flow_table(events: Sequence[Event], log: ReadLog) -> pa.Table:
@@ -175,10 +189,9 @@ def _flow_table(events: Sequence[Event], log: ReadLog) -> pa.Table:
             "at_ns": nanoseconds([e.ts for e in events]),
         }
     )
-    placed = pc.is_valid(table["id"])
-    for name in ("pid", "tid", "at_ns"):
-        placed = pc.and_(placed, pc.is_valid(table[name]))
-    return _kept(table, placed, log, "flows without id or place")
+    kept = table.drop_null()
+    _count_lost(log, table.num_rows - kept.num_rows, "flows without id or place")
+    return kept
 
 
 def _label_table(events: Sequence[Event], log: ReadLog) -> pa.Table:
@@ -206,15 +219,17 @@ def _counter_table(events: Sequence[Event], log: ReadLog) -> pa.Table:
     )
     decoded = decode_series(events, log)
     accelerators = pa.array([series.pop(_ACCELERATOR, None) for series in decoded], pa.float64())
-    table = table.append_column("accelerator", accelerators)
     if set(map(len, decoded)) != {1}:
-        places = [i for i, series in enumerate(decoded) for _ in series]
-        table = table.take(pa.array(places, pa.int64()))
-    keys = pa.array([key for series in decoded for key in series], pa.string())
-    acc = pc.binary_join_element_wise("acc", pc.round(table["accelerator"]).cast(pa.string()), " ")
-    label = pc.if_else(pc.equal(keys, "value"), acc, pc.binary_join_element_wise(keys, acc, " "))
-    table = table.drop_columns("accelerator").append_column("series", pc.coalesce(label, keys))
-    values = pa.array([v for series in decoded for v in series.values()], pa.float64())
-    table = table.append_column("value", values)
-    told = pc.and_(pc.is_valid(table["timestamp_ns"]), pc.is_valid(table["value"]))
-    return _kept(table, told, log, "counters without time or value")
+        places = pa.array([i for i, series in enumerate(decoded) for _ in series], pa.int64())
+        table, accelerators = table.take(places), accelerators.take(places)
+    series = pa.array(list(chain.from_iterable(decoded)), pa.string())
+    if accelerators.null_count < len(accelerators):
+        acc = pc.binary_join_element_wise("acc", pc.round(accelerators).cast(pa.string()), " ")
+        other = pc.binary_join_element_wise(series, acc, " ")
+        series = pc.coalesce(pc.if_else(pc.equal(series, "value"), acc, other), series)
+    values = list(chain.from_iterable(map(dict.values, decoded)))
+    table = table.append_column("series", series)
+    table = table.append_column("value", pa.array(values, pa.float64()))
+    kept = table.filter(pc.and_(table["timestamp_ns"].is_valid(), table["value"].is_valid()))
+    _count_lost(log, table.num_rows - kept.num_rows, "counters without time or value")
+    return kept

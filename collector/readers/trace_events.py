@@ -94,6 +94,9 @@ class LabelArgs(Struct, gc=False):
 _EVENTS = msgspec.json.Decoder(list[Event])
 _EVENT = msgspec.json.Decoder(Event)
 _RAWS = msgspec.json.Decoder(list[Raw])
+_SERIES = msgspec.json.Decoder(list[dict[str, float | None]])
+_WHOLE = msgspec.json.Decoder(list[int])
+_FLOATS = msgspec.json.Decoder(list[float])
 
 
 def decode_events(text: bytes, log: ReadLog) -> list[Event]:
@@ -157,9 +160,8 @@ def _mended(text: bytes, log: ReadLog | None) -> bytes:
 
 def decode_series(events: Sequence[Event], log: ReadLog) -> list[dict[str, float | None]]:
     """The `args` of counters: series -> value; empty where they are no numbers."""
-    series = msgspec.json.Decoder(list[dict[str, float | None]], strict=False)
     try:
-        return series.decode(b"[" + b",".join([event.args for event in events]) + b"]")
+        return _SERIES.decode(b"[" + b",".join([event.args for event in events]) + b"]")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     one = msgspec.json.Decoder(dict[str, float | None], strict=False)
@@ -176,7 +178,10 @@ def decode_series(events: Sequence[Event], log: ReadLog) -> list[dict[str, float
 
 def texts(raws: Sequence[Raw]) -> pa.Array:
     """JSON scalars as text without quotes; NULL for a missing one."""
-    column = _split(b"\n".join(raws), raws)
+    lines = b"\n".join(raws)
+    if len(lines) < len(raws):  # nothing but separators
+        return pa.nulls(len(raws), pa.string())
+    column = _split(lines, raws)
     missing = pc.or_(pc.equal(column, ""), pc.equal(column, "null"))
     return pc.if_else(missing, None, column)
 
@@ -194,6 +199,7 @@ def _split(lines: bytes, raws: Sequence[Raw]) -> pa.Array:
 _MICROSECONDS = pa.decimal128(38, 18)
 _NANOSECONDS = pa.decimal128(30, 3)
 _THOUSAND = pa.scalar(Decimal(1000), pa.decimal128(4, 0))
+_EXACT_NS = 1e11  # a double keeps 1e-5 ns up to here
 
 
 def nanoseconds(raws: Sequence[Raw]) -> pa.Array:
@@ -201,21 +207,68 @@ def nanoseconds(raws: Sequence[Raw]) -> pa.Array:
 
     Digits below one ns are rounded half to even.
     """
-    lines = b"\n".join(raws)
+    lines = b",".join(raws)
+    quick = _instants(lines, len(raws))
+    if quick is None:
+        quick = _durations(lines)
+    if quick is not None:
+        return quick
+    lines = lines.replace(b",", b"\n")
     column = _split(lines, raws)
-    # Nearly all instants have three decimals: without the point they are ns.
-    point = pc.equal(pc.utf8_slice_codeunits(column, -4, -3), ".")
-    plain = pc.and_(point, pc.equal(pc.count_substring(column, "."), 1))
     try:
-        whole = pc.if_else(plain, _split(lines.replace(b".", b""), raws), None).cast(pa.int64())
-        if whole.null_count == 0:
-            return whole
-        other = pc.invert(plain)
-        exact = pc.round(column.filter(other).cast(_MICROSECONDS), 3, "half_to_even")
-        rounded = pc.multiply(exact.cast(_NANOSECONDS), _THOUSAND).cast(pa.int64())
-        return pc.replace_with_mask(whole, other, rounded)
+        return _mixed(column, _split(lines.replace(b".", b""), raws))
     except pa.ArrowInvalid:
         return pa.array([_ns(text) for text in column.to_pylist()], pa.int64())
+
+
+def _instants(lines: bytes, count: int) -> pa.Array | None:
+    """Values that all look like "1736412474730135.222": without quotes and point they are ns."""
+    width = lines.find(b",") + 1
+    if not width or (len(lines) + 1) != width * count:
+        return None
+    shape = ((0, b'"'), (width - 2, b'"'), (width - 6, b"."), (width - 1, b","))
+    for place, char in shape:
+        found = lines[place::width]
+        if found.count(char) != len(found):
+            return None
+    try:
+        return pa.array(_WHOLE.decode(b"[" + lines.translate(None, b'".') + b"]"), pa.int64())
+    except (msgspec.DecodeError, OverflowError):
+        return None
+
+
+def _durations(lines: bytes) -> pa.Array | None:
+    """Short numbers by way of doubles, save those that these could round the wrong way."""
+    try:
+        values = pa.array(_FLOATS.decode(b"[" + lines + b"]"), pa.float64())
+    except msgspec.DecodeError:
+        return None
+    scaled = pc.multiply(values, 1000.0)
+    fraction = pc.subtract(scaled, pc.floor(scaled))
+    unsure = pc.less(pc.abs(pc.subtract(fraction, 0.5)), 1e-3)
+    unsure = pc.or_(unsure, pc.greater(pc.abs(scaled), _EXACT_NS))
+    whole = pc.round(pc.if_else(unsure, 0.0, scaled)).cast(pa.int64())
+    if not pc.any(unsure).as_py():
+        return whole
+    digits = pc.split_pattern(pa.array([lines.decode()]), ",").flatten()
+    try:
+        return pc.replace_with_mask(whole, unsure, _exact(digits.filter(unsure)))
+    except pa.ArrowInvalid:
+        return None
+
+
+def _mixed(column: pa.Array, digits: pa.Array) -> pa.Array:
+    """Values with three decimals by their `digits`, the others by decimal arithmetic."""
+    point = pc.equal(pc.utf8_slice_codeunits(column, -4, -3), ".")
+    plain = pc.and_(point, pc.equal(pc.count_substring(column, "."), 1))
+    whole = pc.if_else(plain, digits, None).cast(pa.int64())
+    other = pc.invert(plain)
+    return pc.replace_with_mask(whole, other, _exact(column.filter(other)))
+
+
+def _exact(column: pa.Array) -> pa.Array:
+    rounded = pc.round(column.cast(_MICROSECONDS), 3, "half_to_even").cast(_NANOSECONDS)
+    return pc.multiply(rounded, _THOUSAND).cast(pa.int64())
 
 
 def _ns(text: str | None) -> int | None:

@@ -10,7 +10,9 @@ trace: everything is staged first, and told apart afterwards.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable
+from functools import cache
 from importlib import resources
 
 import duckdb
@@ -24,7 +26,7 @@ from .json_events import read_events
 from .trace_columns import columns
 from .trace_events import Event, decode_events, texts
 
-_STAGED = ("step", "api", "device", "plane", "other", "flow", "label", "counter")
+_BATCH_BYTES = 16 << 20
 _TABLES = (
     "marks",
     "counters",
@@ -61,6 +63,7 @@ def read(
         _drop_staged(con)
 
 
+@cache
 def _parts() -> dict[str, str]:
     text = resources.files(__package__).joinpath("trace_view.sql").read_text(encoding="utf-8")
     parts = re.split(r"^-- name: (\w+)\n", text, flags=re.M)
@@ -77,24 +80,37 @@ def _stage(
     counters: bool,
 ) -> None:
     """Put every event of every slice of the trace into the table of its kind."""
-    insert_host = _parts()["host_chunk"].format(target=host)
     paths = source.paths("trace")
     failed: list[TraceFormatError] = []
     for path in paths:
+        waiting: dict[str, list[pa.Table]] = defaultdict(list)
+        waiting_bytes = 0
         try:
             for events in read_events(path, lambda text: decode_events(text, log), log, advance):
                 for kind, table in columns(events, log, counters=counters).items():
-                    con.register("_trace_chunk", table)
-                    if kind == "host":
-                        con.execute(insert_host)
-                    else:
-                        con.execute(f"insert into _trace_{kind} by name from _trace_chunk")
-                    con.unregister("_trace_chunk")
+                    waiting[kind].append(table)
+                    waiting_bytes += table.nbytes
+                if waiting_bytes > _BATCH_BYTES:
+                    _insert(con, waiting, host)
+                    waiting_bytes = 0
         except TraceFormatError as error:
             log.warn(f"not read: {error}")
             failed.append(error)
+        _insert(con, waiting, host)
     if failed and len(failed) == len(paths):
         raise failed[0]
+
+
+def _insert(con: duckdb.DuckDBPyConnection, waiting: dict[str, list[pa.Table]], host: str) -> None:
+    """Move tables to their kind's staging table, many at once: each insert has its price."""
+    for kind, tables in waiting.items():
+        con.register("_trace_chunk", pa.concat_tables(tables))
+        if kind == "host":
+            con.execute(_parts()["host_chunk"].format(target=host))
+        else:
+            con.execute(f"insert into _trace_{kind} by name from _trace_chunk")
+        con.unregister("_trace_chunk")
+    waiting.clear()
 
 
 def _derive(

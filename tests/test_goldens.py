@@ -1,0 +1,187 @@
+"""Real profiles through the whole path: every step and kernel figure of goldens.json.
+
+DB figures and qwen3 are equal to the ns. Text figures may differ by 1 ns per contributing row,
+because the timeline and the kernel table round one operation's times apart.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from npuscope.analysis import query
+from npuscope.analysis.summaries import summarise
+from npuscope.collector import store
+from npuscope.collector.ingest import ingest
+
+SETS = [
+    "alexnet_ddp_text_level0",
+    "alexnet_ddp_text_level1",
+    "alexnet_ddp_db_level0",
+    "alexnet_ddp_db_level1",
+    "qwen3_pp2_dp2_text_level2",
+]
+RANKS = [(name, rank) for name in SETS for rank in (0, 1) if (name, rank) != (SETS[-1], 1)]
+GOLDEN_OF = {
+    "computing_ns": "computing_ns",
+    "communication_ns": "communication_ns",
+    "overlapped_ns": "overlapped_ns",
+    "exposed_communication_ns": "comm_not_overlapped_ns",
+    "free_ns": "free_ns",
+    "stage_ns": "stage_ns",
+    "profiler_bubble_ns": "bubble_ns",
+    "preparing_ns": "preparing_ns",
+    "window_start_ns": "host_start",
+    "window_end_ns": "host_end",
+    "start_ns": "window_start",
+}
+
+
+@pytest.fixture(scope="module")
+def opened(
+    real_data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, duckdb.DuckDBPyConnection]]:
+    folder = tmp_path_factory.mktemp("stores")
+    cons: dict[str, duckdb.DuckDBPyConnection] = {}
+    for name in SETS:
+        result = ingest(real_data / name, folder / name, summarise=summarise)
+        assert result.is_complete
+        cons[name] = store.open(folder / name)
+    yield cons
+    for con in cons.values():
+        con.close()
+
+
+def golden_step(goldens: dict[str, Any], name: str, rank: int) -> tuple[int, dict[str, Any], int]:
+    """Step number, its golden figures, and the ns a figure may be off."""
+    ((step, forms),) = goldens[name][str(rank)]["steps"].items()
+    if "db" in forms:
+        return int(step), forms["db"], 0
+    figures = forms["kernel_details"]
+    exact = "trace_view_own" not in forms
+    return int(step), figures, 0 if exact else figures["n_compute"] + figures["n_comm"]
+
+
+@pytest.mark.parametrize(("name", "rank"), RANKS)
+def test_steps(
+    opened: dict[str, duckdb.DuckDBPyConnection], goldens: dict[str, Any], name: str, rank: int
+) -> None:
+    step, golden, off_ns = golden_step(goldens, name, rank)
+
+    (row,) = query.steps(opened[name], rank=rank).to_dicts()
+
+    assert (row["step"], row["basis"]) == (step, "events")
+    for ours, theirs in GOLDEN_OF.items():
+        if theirs in golden:
+            assert abs(row[ours] - golden[theirs]) <= off_ns, ours
+    assert row["masking_ratio"] == pytest.approx(golden["masking_ratio"], abs=1e-6)
+
+
+@pytest.mark.parametrize(("name", "rank"), [r for r in RANKS if "text" in r[0]])
+def test_windows_of_text_come_from_the_step_mark(
+    opened: dict[str, duckdb.DuckDBPyConnection], goldens: dict[str, Any], name: str, rank: int
+) -> None:
+    ((_, forms),) = goldens[name][str(rank)]["steps"].items()
+
+    (row,) = query.steps(opened[name], rank=rank).to_dicts()
+
+    if "profiler_step" in forms:
+        (mark,) = forms["profiler_step"]
+        assert row["window_start_ns"] == mark["start_ns"]
+        assert row["window_end_ns"] == mark["start_ns"] + mark["dur_ns"]
+        preparing_ns = forms["overlap_analysis_rows"]["preparing_ns"]
+        assert abs(row["preparing_ns"] - preparing_ns) <= 1
+    else:
+        assert row["window_start_ns"] is row["window_end_ns"] is row["preparing_ns"] is None
+
+
+def test_qwen3_is_exact_where_floats_are_not(opened: dict[str, duckdb.DuckDBPyConnection]) -> None:
+    (row,) = query.steps(opened[SETS[-1]], rank=0).to_dicts()
+
+    assert row["computing_ns"] == 231_290_100
+
+
+def test_a_light_rank_answers_from_the_producers_table(
+    opened: dict[str, duckdb.DuckDBPyConnection], goldens: dict[str, Any]
+) -> None:
+    tool = goldens[SETS[-1]]["1"]["steps"]["13"]["tool"]
+
+    (row,) = query.steps(opened[SETS[-1]], rank=1).to_dicts()
+
+    assert (row["basis"], row["step"]) == ("profiler_table", 13)
+    assert row["computing_ns"] == round(float(tool["Computing"]) * 1000)
+    assert row["communication_ns"] == round(float(tool["Communication"]) * 1000)
+    assert row["free_ns"] == round(float(tool["Free"]) * 1000)
+    # The text table's Stage and Preparing are doubles of 0.25 us; the DB's are exact.
+    assert abs(row["stage_ns"] - float(tool["Stage"]) * 1000) <= 400
+    assert abs(row["preparing_ns"] - float(tool["Preparing"]) * 1000) <= 400
+    assert row["start_ns"] is row["window_start_ns"] is row["bubble_ns"] is None
+
+
+@pytest.mark.parametrize(("name", "rank"), RANKS)
+def test_kernels(
+    opened: dict[str, duckdb.DuckDBPyConnection], goldens: dict[str, Any], name: str, rank: int
+) -> None:
+    step, golden, _ = golden_step(goldens, name, rank)
+    con = opened[name]
+
+    for by in ("name", "type"):
+        rows = query.kernels(con, by=by, rank=rank, step=step).to_dicts()  # type: ignore[arg-type]
+        assert sum(row["count"] for row in rows) == golden["n_compute"]
+        assert sum(row["total_ns"] for row in rows) == golden["compute_sum_ns"]
+        assert len(rows) == golden[f"distinct_{by}s"]
+        for top in golden[f"top10_by_{by}"]:
+            wanted = None if top["name"] == "N/A" else top["name"]
+            (row,) = [row for row in rows if row[by] == wanted]
+            assert (row["total_ns"], row["count"]) == (top["total_ns"], top["count"])
+    cores = {row["core"]: row for row in query.kernels(con, by="core", rank=rank).to_dicts()}
+    compute = {k: v for k, v in golden["by_core"].items() if k not in ("HCCL", "COMMUNICATION")}
+    if set(compute) != {"N/A"}:
+        assert {k: (v["count"], v["total_ns"]) for k, v in compute.items()} == {
+            k: (v["count"], v["total_ns"]) for k, v in cores.items()
+        }
+
+
+@pytest.mark.parametrize(("name", "rank"), RANKS)
+def test_percentiles_are_the_nearest_rank(
+    opened: dict[str, duckdb.DuckDBPyConnection], name: str, rank: int
+) -> None:
+    durations: dict[str | None, list[int]] = defaultdict(list)
+    found = opened[name].execute(
+        "select name, dur_ns from kernels where rank = ? and is_compute and step is not null",
+        [rank],
+    )
+    for kernel, dur_ns in found.fetchall():
+        durations[kernel].append(dur_ns)
+
+    rows = query.kernels(opened[name], by="name", rank=rank).to_dicts()
+
+    assert len(rows) == len(durations)
+    for row in rows:
+        ordered = sorted(durations[row["name"]])
+        count = len(ordered)
+        assert row["p50_ns"] == ordered[-(-50 * count // 100) - 1]
+        assert row["p99_ns"] == ordered[-(-99 * count // 100) - 1]
+        assert row["max_ns"] == ordered[-1]
+        assert row["mean_ns"] == pytest.approx(sum(ordered) / count)
+
+
+@pytest.mark.parametrize(("name", "rank"), RANKS)
+def test_communication_by_type(
+    opened: dict[str, duckdb.DuckDBPyConnection], goldens: dict[str, Any], name: str, rank: int
+) -> None:
+    step, golden, off_ns = golden_step(goldens, name, rank)
+    totals: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for row in query.comm(opened[name], rank=rank, step=step).to_dicts():
+        totals[row["op_type"]][0] += row["count"]
+        totals[row["op_type"]][1] += row["total_ns"]
+
+    assert set(totals) == set(golden["comm_by_type"])
+    for kind, expected in golden["comm_by_type"].items():
+        assert totals[kind][0] == expected["count"]
+        assert abs(totals[kind][1] - expected["total_ns"]) <= off_ns
