@@ -61,7 +61,8 @@ def _without_figures(ranks: list[int], steps: pl.DataFrame) -> Iterable[str]:
     silent = sorted(set(ranks) - set(steps["rank"]))
     if silent:
         yield (
-            f"{ranks_named(silent)}: no step has events or a row in the producer's table: no figures."
+            f"{ranks_named(silent)}: no step has events or a row in the producer's table:"
+            " no figures."
         )
     blind = steps.filter((pl.col("basis") == "events") & pl.col("computing_ns").is_null())
     if not blind.is_empty():

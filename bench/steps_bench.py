@@ -24,7 +24,7 @@ KERNEL_PERIOD_NS = 20_000
 
 
 def fill(con: duckdb.DuckDBPyConnection, kernels: int, ops: int) -> None:
-    """One rank's kernels on four streams and operations on one, overlapping and across steps."""
+    """One rank's kernels and operations in random order, overlapping and across steps."""
     for table in schema.tables().values():
         con.execute(schema.create_sql(table, keys=True))
     keys = "'job' as run, 'c' as capture, 0 as rank"
@@ -32,14 +32,14 @@ def fill(con: duckdb.DuckDBPyConnection, kernels: int, ops: int) -> None:
     con.execute(
         f"insert into kernels by name select {keys}, i * {STEPS} // {kernels} as step,"
         f" true as is_compute, {START_NS} + i * {KERNEL_PERIOD_NS} + hash(i) % 15000 as start_ns,"
-        f" 3000 + hash(i, 1) % 20000 as dur_ns from range({kernels}) t(i) order by i % 4, i"
+        f" 3000 + hash(i, 1) % 20000 as dur_ns from range({kernels}) t(i) order by hash(i, 2)"
     )
     con.execute(
         f"insert into comm_ops by name select {keys}, i * {STEPS} // {ops} as step,"
         f" case when i % 5 = 0 then 'receive' else 'allToAllV' end as op_type,"
         f" {START_NS} + i * {op_period_ns} + hash(i) % 15000 as start_ns,"
         f" 30000 + hash(i, 1) % {2 * op_period_ns} as dur_ns"
-        f" from range({ops}) t(i)"
+        f" from range({ops}) t(i) order by hash(i, 2)"
     )
 
 

@@ -50,7 +50,9 @@ def opened(source: Source) -> Iterator[Opened]:
 
     Raises TraceNotFound, StoreError or UsageError.
     """
-    target, result, messages = source.path, None, []
+    target: Path = source.path
+    result: IngestResult | None = None
+    messages: list[str] = []
     if not _is_ingested(source.path):
         target, result, messages = bring_up_to_date(source)
     con = store.open(target)

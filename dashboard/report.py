@@ -50,11 +50,17 @@ def report(
             continue
         yield Rule(f"{facts['run']}  {facts['capture']}", align="left")
         yield _facts(facts)
-        yield from _steps(frame)
-        yield from _spread(con, here)
-        yield from _kernels(con, here, frame, top)
-        yield from _communication(con, here, top)
-        yield from _limits(con, facts)
+        for section in (
+            _steps(frame),
+            _spread(con, here),
+            _kernels(con, here, frame, top),
+            _communication(con, here, top),
+            _limits(con, facts),
+        ):
+            parts = list(section)
+            yield from parts
+            if parts:
+                yield Text()
 
 
 def _facts(facts: Mapping[str, Any]) -> RenderableType:
@@ -116,7 +122,7 @@ def _steps(frame: pl.DataFrame) -> Iterator[RenderableType]:
         shown = longest.sort("rank", "step")
         caption = f"the {_MAX_STEP_ROWS} longest of {frame.height}: `npuscope steps` gives all"
     yield steps_table(shown, caption=caption)
-    yield Padding(_verdict(frame), (0, 0, 1, 0))
+    yield _verdict(frame)
 
 
 def _verdict(frame: pl.DataFrame) -> Text:
@@ -253,4 +259,3 @@ def _limits(con: duckdb.DuckDBPyConnection, facts: Mapping[str, Any]) -> Iterato
         yield Text("What to know about these figures", style="bold")
         for line in told:
             yield Padding(Text(f"• {line}"), (0, 0, 0, 2))
-    yield Text()

@@ -356,7 +356,7 @@ def _chosen(
 
     for message in data.messages:
         say(message)
-    chosen = {
+    chosen: dict[str, Any] = {
         "run": data.result.run if data.result else run,
         "capture": capture,
         "rank": rank,

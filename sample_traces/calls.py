@@ -18,6 +18,8 @@ BYTES_PER_NS = {"HCCS": 20.0, "ROCE": 12.0}
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
+    """A kernel on a stream, once the calls of `after` have ended."""
+
     work: k.Work
     stream: int
     after: tuple[int, ...]
@@ -61,6 +63,8 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class StepMark:
+    """The framework begins or ends a step."""
+
     step: int
     begins: bool
 
@@ -144,6 +148,7 @@ def compute(
     backward: bool = False,
     even: bool = False,
 ) -> int:
+    """A kernel as long as its work takes on this rank, give or take 1.5 % unless `even`."""
     slowness = d.job.slowness(d.rank) if work.is_cube else 1.0
     spread = 1.0 if even else d.chance.uniform(0.985, 1.015)
     dur_ns = int(work.dur_ns * slowness * spread)
@@ -165,5 +170,6 @@ def _next(d: Draft, name: str) -> int:
 
 
 def add(d: Draft, call: Call) -> int:
+    """Puts a call at the end of the program; returns its index."""
     d.calls.append(call)
     return len(d.calls) - 1

@@ -33,6 +33,8 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
+    """A row of the kernel table that is no communication operation."""
+
     step: int
     stream_id: int
     task_id: int
@@ -65,6 +67,8 @@ class CommTask:
 
 @dataclass(frozen=True, slots=True)
 class CommOp:
+    """A communication operation with what it did on its planes."""
+
     step: int
     op_id: int
     name: str
@@ -92,6 +96,8 @@ class CommOp:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
+    """A device task without a row in the kernel table."""
+
     name: str
     stream_id: int
     task_id: int
@@ -102,6 +108,8 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Step:
+    """The host range of a step, and the device range of what it launched."""
+
     step: int
     window_start_ns: int
     window_end_ns: int

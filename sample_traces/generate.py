@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +20,15 @@ from .metadata import folder_name, profiler_info, profiler_metadata
 from .text import write_text
 from .truth import truth
 
-__all__ = ["COMMITTED", "COMMITTED_FORMS", "Job", "canonical_frames", "small", "write_job"]
+__all__ = [
+    "COMMITTED",
+    "COMMITTED_FORMS",
+    "Job",
+    "canonical_frames",
+    "small",
+    "write_job",
+    "write_sample",
+]
 
 Form = Literal["db", "text"]
 
@@ -65,6 +73,12 @@ def write_job(
     (out / "truth.json").write_text(_readable(facts) + "\n", encoding="utf-8")
 
 
+def write_sample(out: Path, *, seed: int | None = None) -> None:
+    """Writes the committed sample's job, drawn from another seed where one is given."""
+    job = COMMITTED if seed is None else replace(COMMITTED, seed=seed)
+    write_job(job, out, forms=COMMITTED_FORMS)
+
+
 def _write_rank(c: Capture, out: Path, forms: tuple[Form, ...]) -> dict[str, object]:
     root = out / folder_name(c)
     output = root / "ASCEND_PROFILER_OUTPUT"
@@ -102,7 +116,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m npuscope.sample_traces.generate OUT\n")
         return 2
-    write_job(COMMITTED, Path(arguments[0]), forms=COMMITTED_FORMS)
+    write_sample(Path(arguments[0]))
     return 0
 
 

@@ -125,12 +125,14 @@ def work(type_: str, inputs: str, outputs: str, dur_ns: int, dtype: str = "DT_BF
 
 
 def matmul(rows: int, inner: int, columns: int) -> Work:
+    """(rows x inner) times (inner x columns)."""
     shapes = f"{rows},{inner};{inner},{columns}"
     flops = 2.0 * rows * inner * columns
     return work("MatMulV3", shapes, f"{rows},{columns}", cube_ns(flops))
 
 
 def elementwise(type_: str, rows: int, columns: int) -> Work:
+    """Two tensors in, one out, bound by memory."""
     shape = f"{rows},{columns}"
     return work(type_, f"{shape};{shape}", shape, vector_ns(6.0 * rows * columns))
 

@@ -166,6 +166,7 @@ def matrix_rows(c: Capture) -> list[MatrixRow]:
 
 
 def category(op: CommOp) -> str:
+    """How the profiler files an operation: p2p or collective."""
     return "p2p" if op.op_type in ("send", "receive", "batchSendRecv") else "collective"
 
 

@@ -77,6 +77,8 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Window:
+    """Host range of a step, in true time."""
+
     step: int
     start_ns: int
     end_ns: int

@@ -34,6 +34,7 @@ def timeline(c: Capture) -> list[Event]:
 
 
 def microseconds(ns: int) -> str:
+    """Decimal text with three digits, exact to the ns."""
     return f"{ns // 1000}.{ns % 1000:03d}"
 
 

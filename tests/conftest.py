@@ -88,9 +88,7 @@ class WriteProfile(Protocol):
 def write_profile() -> WriteProfile:
     """A minimal torch_npu text profile: kernel_details.csv and profiler_info."""
 
-    def write(
-        folder: Path, rank: int, kernels: Sequence[tuple[int, str, str, str]] = ()
-    ) -> Path:
+    def write(folder: Path, rank: int, kernels: Sequence[tuple[int, str, str, str]] = ()) -> Path:
         rows = kernels or [
             (7, "aclnnMatmul_MatMulV3", f"17364124740000{n:02}.250", "10.500") for n in range(20)
         ]

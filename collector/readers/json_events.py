@@ -35,7 +35,7 @@ _TRIES = 8  # spans tried together, and places tried inside one, before it is gi
 _PATIENCE = 64
 
 _BLANK = b" \t\r\n\0"
-_BOUNDARY = re.compile(rb'\}[ \t\r\n]*,[ \t\r\n]*(?=\{[ \t\r\n]*")')
+_BOUNDARY = re.compile(rb'\}[ \t\r\n]*,[ \t\r\n]*(?=\{[ \t\r\n]*(?:"|\Z))')
 _EVENT_START = re.compile(rb'\{[ \t\r\n]*"(?:ph|name|pid|tid|ts|dur|cat|id|bp|args)"[ \t\r\n]*:')
 _ARRAY_END = re.compile(rb"\}[ \t\r\n]*(?=\])")
 _TRACE_EVENTS = re.compile(rb'"traceEvents"[ \t\r\n]*:[ \t\r\n]*\[')
@@ -96,7 +96,7 @@ class _Reading(Generic[Event]):
 def _whole(
     reading: _Reading[Event], *parts: bytes | memoryview, end: bytes = b"]"
 ) -> list[Event] | None:
-    """Events of a text, given in parts, that is an array but for its brackets; None if it is not."""
+    """Events of a text in parts that lacks but its brackets to be an array; None if it is none."""
     try:
         return reading.decode(b"".join((b"[", *parts, end)))
     except ValueError:

@@ -175,7 +175,10 @@ def test_only_the_newest_export_of_several_counts(tmp_path: Path) -> None:
     (source,) = discover(tmp_path).ranks
 
     names = [Path(file.path).name for file in source.files["kernels"]]
-    assert names == ["op_summary_slice_0_20250102000000.csv", "op_summary_slice_1_20250102000000.csv"]
+    assert names == [
+        "op_summary_slice_0_20250102000000.csv",
+        "op_summary_slice_1_20250102000000.csv",
+    ]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -233,9 +233,7 @@ def test_a_kill_loses_nothing_published_and_the_next_ingest_goes_on(
 
     result = read(tmp_path / "source", target)
 
-    assert {o.rank for o in result.published} == set(range(12)) - {
-        m.rank for m in result.unchanged
-    }
+    assert {o.rank for o in result.published} == set(range(12)) - {m.rank for m in result.unchanged}
     assert {m.rank for m in result.unchanged} >= published
     assert kernels_by_rank(target) == dict.fromkeys(range(12), 5000)
     assert not list(target.rglob(".tmp-*")), "the dead process's folders are swept"

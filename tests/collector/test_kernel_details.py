@@ -188,6 +188,17 @@ def test_older_chips_keep_their_pmu_names(
     assert log.rules["kernels.table"] == "op_summary"
 
 
+def test_pmu_values_that_are_not_there_have_no_entry(
+    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
+) -> None:
+    header = "Name,Start Time(us),Duration(us),aic_mac_time(us),AIC_MAC_TIME,aic_mac_ratio"
+    lines = ["all,10,1,0.001234567,9,0.5", "some,20,1,N/A,9,0.25", "none,30,1,N/A,9,N/A"]
+    read(kernel_details, {"kernels": write(tmp_path, header, *lines)})
+    assert rows(staging, "pmu") == [
+        ({"aic_mac_time": 1.234567, "aic_mac_ratio": 0.5},), ({"aic_mac_ratio": 0.25},), (None,)
+    ]  # fmt: skip
+
+
 def test_implementation_kernels_of_hccl_are_not_computing(
     staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
 ) -> None:
