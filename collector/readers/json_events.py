@@ -32,6 +32,7 @@ Decode = Callable[[bytes], list[Event]]
 CHUNK_BYTES = 4 << 20
 JOIN_BYTES = 16 << 20
 _TRIES = 8  # spans tried together, and places tried inside one, before it is given up
+_END_TRIES = 64
 _PATIENCE = 64
 
 _BLANK = b" \t\r\n\0"
@@ -126,7 +127,7 @@ def _salvaged(
     than `keep_bytes`: so every call makes progress.
     """
     found: list[Event] = []
-    spans = _spans(data)
+    spans = _spans(data, 0)
     ahead: deque[tuple[int, int]] = deque()
     failures = 0  # in a row: garbage that looks like many events must not cost many tries each
     while not reading.is_over:
@@ -134,7 +135,8 @@ def _salvaged(
         if not ahead:
             break
         start, end = ahead[0]
-        for count in range(1, 1 + (len(ahead) if failures < _PATIENCE else 1)):
+        patient = failures < _PATIENCE
+        for count in range(1, 1 + (len(ahead) if patient else 1)):
             events = _whole(reading, data[start : ahead[count - 1][1]])
             if events is not None:
                 found += events
@@ -143,37 +145,44 @@ def _salvaged(
                     ahead.popleft()
                 break
         else:
-            if len(ahead) < _TRIES and len(data) - start <= keep_bytes:
+            array_end = _array_end(reading, data[start : ahead[-1][1]], found) if patient else None
+            if array_end is not None:
+                ahead.clear()
+                spans = _spans(data, start + array_end)
+            elif len(ahead) < _TRIES and len(data) - start <= keep_bytes:
                 return found, data[start:]
-            failures += 1
-            ahead.popleft()
-            _mend(reading, data[start:end], found)
+            else:
+                failures += 1
+                ahead.popleft()
+                _drop(reading, data[start:end], found)
     return found, b""
 
 
-def _spans(data: bytes) -> Iterator[tuple[int, int]]:
+def _spans(data: bytes, start: int) -> Iterator[tuple[int, int]]:
     """Start and end of what stands between boundaries."""
-    start = 0
-    for match in _BOUNDARY.finditer(data):
+    for match in _BOUNDARY.finditer(data, start):
         yield start, match.start() + 1
         start = match.end()
     yield start, len(data)
 
 
-def _mend(reading: _Reading[Event], text: bytes, found: list[Event]) -> None:
-    """Find the event inside one broken span: before the array's end, or behind garbage."""
-    ends = (match.start() + 1 for match in islice(_ARRAY_END.finditer(text), _TRIES))
+def _array_end(reading: _Reading[Event], text: bytes, found: list[Event]) -> int | None:
+    """Where the array's closing bracket ends, if whole events lead to it."""
+    ends = (match.start() + 1 for match in islice(_ARRAY_END.finditer(text), _END_TRIES))
     for end in (0, *ends):
-        rest = text[end:].lstrip(_BLANK)
-        events = _whole(reading, text[:end]) if rest.startswith(b"]") else None
-        if events is not None:
-            found += events
-            reading.has_ended = True
-            text = rest[1:]
-            break
+        bracket = end + len(text[end:]) - len(text[end:].lstrip(_BLANK))
+        if text[bracket : bracket + 1] == b"]":
+            events = _whole(reading, text[:end])
+            if events is not None:
+                found += events
+                reading.has_ended = True
+                return bracket + 1
+    return None
+
+
+def _drop(reading: _Reading[Event], text: bytes, found: list[Event]) -> None:
+    """Count a broken span as lost, but for an event that stands behind garbage in it."""
     text = text.strip(_BLANK)
-    if reading.is_over or not text:
-        return
     for match in islice(_EVENT_START.finditer(text), _TRIES):
         tail = text[match.start() :]
         events = _whole(reading, tail) if b'"ph"' in tail else None
@@ -181,8 +190,9 @@ def _mend(reading: _Reading[Event], text: bytes, found: list[Event]) -> None:
             found += events
             text = text[: match.start()]
             break
-    reading.lost_bytes += len(text)
-    reading.lost_places += 1
+    if text:
+        reading.lost_bytes += len(text)
+        reading.lost_places += 1
 
 
 def _tell_losses(reading: _Reading[Event], name: str, log: ReadLog) -> None:
