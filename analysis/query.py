@@ -21,7 +21,7 @@ from .views import frame, open_views
 from .wording import numbers
 
 __all__ = [
-    "capture_facts", "comm", "kernel_key", "kernels", "limits", "nothing_matches", "notes",
+    "capture_facts", "comm", "kernel_key", "kernels", "limits", "notes", "nothing_matches",
     "numbers", "open_views", "outside_steps", "rows", "spread", "steps",
 ]  # fmt: skip
 

@@ -38,6 +38,8 @@ _PATIENCE = 64
 _BLANK = b" \t\r\n\0"
 _BOUNDARY = re.compile(rb'\}[ \t\r\n]*,[ \t\r\n]*(?=\{[ \t\r\n]*(?:"|\Z))')
 _EVENT_START = re.compile(rb'\{[ \t\r\n]*"(?:ph|name|pid|tid|ts|dur|cat|id|bp|args)"[ \t\r\n]*:')
+_CLOSE = re.compile(rb"\}")
+_ANOTHER = re.compile(rb"[ \t\r\n\0,]*\[")
 _ARRAY_END = re.compile(rb"\}[ \t\r\n]*(?=\])")
 _TRACE_EVENTS = re.compile(rb'"traceEvents"[ \t\r\n]*:[ \t\r\n]*\[')
 
@@ -167,7 +169,7 @@ def _spans(data: bytes, start: int) -> Iterator[tuple[int, int]]:
 
 
 def _array_end(reading: _Reading[Event], text: bytes, found: list[Event]) -> int | None:
-    """Where the array's closing bracket ends, if whole events lead to it."""
+    """Where to go on behind the array's closing bracket, if whole events lead to it."""
     ends = (match.start() + 1 for match in islice(_ARRAY_END.finditer(text), _END_TRIES))
     for end in (0, *ends):
         bracket = end + len(text[end:]) - len(text[end:].lstrip(_BLANK))
@@ -176,22 +178,33 @@ def _array_end(reading: _Reading[Event], text: bytes, found: list[Event]) -> int
             if events is not None:
                 found += events
                 reading.has_ended = True
-                return bracket + 1
+                another = _ANOTHER.match(text, bracket + 1)
+                return another.end() if another else bracket + 1
     return None
 
 
 def _drop(reading: _Reading[Event], text: bytes, found: list[Event]) -> None:
-    """Count a broken span as lost, but for an event that stands behind garbage in it."""
-    text = text.strip(_BLANK)
+    """Count a broken span as lost, but for events that stand before, between or behind garbage."""
+    done = 0
     for match in islice(_EVENT_START.finditer(text), _TRIES):
-        tail = text[match.start() :]
-        events = _whole(reading, tail) if b'"ph"' in tail else None
-        if events is not None:
-            found += events
-            text = text[: match.start()]
-            break
-    if text:
-        reading.lost_bytes += len(text)
+        start = match.start()
+        if start < done:
+            continue
+        for close in islice(_CLOSE.finditer(text, start), _TRIES):
+            candidate = text[start : close.end()]
+            events = _whole(reading, candidate) if b'"ph"' in candidate else None
+            if events is not None:
+                found += events
+                _lose(reading, text[done:start])
+                done = close.end()
+                break
+    _lose(reading, text[done:])
+
+
+def _lose(reading: _Reading[Event], text: bytes) -> None:
+    lost = text.lstrip(_BLANK + b",").rstrip(_BLANK)
+    if lost:
+        reading.lost_bytes += len(lost)
         reading.lost_places += 1
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from npuscope.collector.model import ReadLog
 from npuscope.collector.readers.json_events import read_events
+from npuscope.collector.readers.trace_events import decode_events
 from npuscope.errors import TraceFormatError
 
 Events = list[dict[str, Any]]
@@ -38,6 +39,14 @@ layout = st.sampled_from(
 )
 
 
+def decode(text: bytes) -> Events:
+    try:
+        events: Events = json.loads(text)
+    except RecursionError as error:
+        raise ValueError from error
+    return events
+
+
 def read(
     text: bytes, *, chunk_bytes: int = 64, join_bytes: int = 1 << 14
 ) -> tuple[Events, ReadLog]:
@@ -51,7 +60,7 @@ def read_file(path: Path, *, chunk_bytes: int, join_bytes: int) -> tuple[Events,
     log = ReadLog()
     told: list[int] = []
     pieces = read_events(
-        str(path), json.loads, log, told.append, chunk_bytes=chunk_bytes, join_bytes=join_bytes
+        str(path), decode, log, told.append, chunk_bytes=chunk_bytes, join_bytes=join_bytes
     )
     events: Events = [event for piece in pieces for event in piece]
     assert sum(told) == path.stat().st_size
@@ -87,7 +96,7 @@ def test_a_cut_file_reads_to_its_last_whole_event(
         begin += len(parts[whole])
         rest, begin, whole = text[begin:kept_bytes], begin + 2, whole + 1
     assert found == events[:whole]
-    assert log.bytes_lost == len(rest.strip(", "))
+    assert log.bytes_lost == len(rest.lstrip(", ").rstrip(" "))
     assert any("closing ] is missing" in warning for warning in log.warnings)
 
 
@@ -128,7 +137,7 @@ def test_damaged_events_are_left_out_and_counted() -> None:
     parts[90] = b'{"ph": "X", "args": {"open": [}'
     parts[150] = parts[150][:-2]
     found, log = read(b"[" + b", ".join(parts) + b"]", chunk_bytes=512, join_bytes=2048)
-    names = {event["name"] for event in found}
+    names = {event["name"] for event in found if "name" in event}
     broken = {"op20", "op90", "op150"}
     assert {event["name"] for event in good} - names >= broken
     assert len(names) >= 194  # a string without end swallows its neighbour
@@ -191,7 +200,7 @@ def test_packed_and_cut_packed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("junk", [b"x", b'{"},', b'"[{', b"\0", b'{"a":1},', b'{"ph":['])
 def test_memory_stays_bounded_on_junk(tmp_path: Path, junk: bytes) -> None:
-    size_bytes = 3 << 20
+    size_bytes = 1 << 20
     path = tmp_path / "trace_view.json"
     body = junk * (size_bytes // len(junk))
     path.write_bytes(b'[{"ph": "X"}, ' + body + b', {"ph": "M"}, {"ph": "C"}]')
@@ -199,9 +208,14 @@ def test_memory_stays_bounded_on_junk(tmp_path: Path, junk: bytes) -> None:
     try:
         log = ReadLog()
         phases = {
-            event.get("ph")
+            event.ph
             for piece in read_events(
-                str(path), json.loads, log, lambda _: None, chunk_bytes=1 << 15, join_bytes=1 << 16
+                str(path),
+                lambda text: decode_events(text, log),
+                log,
+                lambda _: None,
+                chunk_bytes=1 << 13,
+                join_bytes=1 << 15,
             )
             for event in piece
         }
