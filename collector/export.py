@@ -6,7 +6,7 @@ Written under a temporary name and renamed when whole, so that a name never hold
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import duckdb
@@ -16,18 +16,21 @@ from npuscope.errors import StoreError, UsageError
 from . import schema
 from .manifest import staging_name, sync_folder
 from .staging import scalar
-from .store import quoted
+from .store import SUMMARY_VERSIONS, quoted
 
 FORMATS = ("duckdb", "parquet", "csv")
 # The oldest DuckDB that npuscope supports (1.4) opens files of this version.
 STORAGE_VERSION = "v1.0.0"
 
 
-def export(con: duckdb.DuckDBPyConnection, form: str, out: Path) -> dict[str, int]:
-    """Write every canonical table and summary that has rows; returns rows by table.
+def export(
+    con: duckdb.DuckDBPyConnection, form: str, out: Path, *, summaries: Mapping[str, str]
+) -> dict[str, int]:
+    """Write the canonical tables and the given summaries (name -> version); returns rows by table.
 
-    `con` comes from `store.open`. `duckdb` writes one file, `parquet` and `csv` a folder with a
-    file per table. Raises UsageError where `out` holds something else than an earlier export.
+    `con` comes from `store.open`. `duckdb` writes one file with every table, `parquet` and `csv`
+    a folder with a file per table that has rows. Raises UsageError where `out` holds something
+    else than an earlier export.
     """
     writers: dict[str, Callable[[duckdb.DuckDBPyConnection, list[str], Path], dict[str, int]]] = {
         "duckdb": _write_duckdb,
@@ -37,17 +40,13 @@ def export(con: duckdb.DuckDBPyConnection, form: str, out: Path) -> dict[str, in
     if form not in writers:
         raise UsageError(f"unknown export format {form}: one of {', '.join(FORMATS)}")
     _refuse_foreign(out, form)
-    names = [
-        name
-        for (name,) in con.execute(
-            "select view_name from duckdb_views() where not internal order by 1"
-        ).fetchall()
-        if name in schema.tables() or not name.startswith("_")
-    ]
+    names = [*schema.tables(), *summaries]
     temporary = out.with_name(f"{staging_name()}.{out.name}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         rows = writers[form](con, names, temporary)
+        if form == "duckdb":
+            _write_versions(temporary, summaries)
         if out.is_dir():
             shutil.rmtree(out)
         temporary.replace(out)
@@ -88,6 +87,14 @@ def _write_duckdb(con: duckdb.DuckDBPyConnection, names: list[str], out: Path) -
     finally:
         con.execute("detach written")
     return rows
+
+
+def _write_versions(out: Path, summaries: Mapping[str, str]) -> None:
+    """Readers trust a summary only if they would compute the same."""
+    with duckdb.connect(str(out)) as written:
+        written.execute(f"create table {SUMMARY_VERSIONS} (name varchar, version varchar)")
+        for name, version in summaries.items():
+            written.execute(f"insert into {SUMMARY_VERSIONS} values (?, ?)", [name, version])
 
 
 def _write_parquet(con: duckdb.DuckDBPyConnection, names: list[str], out: Path) -> dict[str, int]:

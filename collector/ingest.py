@@ -26,8 +26,9 @@ from . import store as stores
 from .discover import OUTPUT_FOLDER, Discovery, Problem, discover
 from .manifest import Manifest, create_store, manifests, rank_folder, write_index
 from .plan import Plan, make_plan
-from .read_rank import RankOutcome, RankTask, Summarise, read_rank
+from .read_rank import RankOutcome, RankTask, read_rank
 from .readers.profiler_info import read_metadata
+from .segments import Summarise, rebuild_summaries
 
 # Below this, starting processes costs more than it saves.
 _SMALL_BYTES = 48 << 20
@@ -94,6 +95,9 @@ def ingest(
         found, store, path=path, run=run, memory_bytes=memory_bytes // workers, force=force
     )
     progress.planned(plan)
+    if summarise is not None:
+        for manifest in plan.unchanged:
+            rebuild_summaries(store, manifest, summarise, memory_bytes)
     outcomes: list[RankOutcome] = []
     in_process = workers == 1 or (jobs is None and plan.size_bytes < _SMALL_BYTES)
     read = _read_here if in_process or len(plan.tasks) < 2 else _read_in_processes

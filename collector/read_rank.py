@@ -10,12 +10,11 @@ import hashlib
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Protocol
 
 import duckdb
 
@@ -24,7 +23,12 @@ from npuscope.errors import TraceFormatError
 
 from . import schema, store
 from .link import link
-from .manifest import Manifest, Segment, SourceRecord, rank_folder, staging_name
+from .manifest import (
+    Manifest,
+    SourceRecord,
+    rank_folder,
+    staging_name,
+)
 from .model import RankSource, ReadLog, Role
 from .readers import (
     analysis_db,
@@ -36,23 +40,12 @@ from .readers import (
     step_trace,
     trace_view,
 )
-from .staging import is_empty, open_staging, scalar
+from .segments import Summarise, placed, write_summaries, write_tables
+from .staging import SPILL, is_empty, open_staging
 
 log = logging.getLogger(__name__)
 
 
-class Summary(Protocol):
-    """A per-rank result that is kept beside the facts: `query` over the canonical tables."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def version(self) -> str: ...
-    @property
-    def query(self) -> str: ...
-
-
-Summarise = Callable[[duckdb.DuckDBPyConnection], Iterable[Summary]]
 Advance = Callable[[int], None]
 Reader = Callable[[duckdb.DuckDBPyConnection, RankSource, ReadLog, frozenset[str], Advance], None]
 
@@ -133,12 +126,12 @@ def read_rank(task: RankTask, summarise: Summarise | None, advance: Advance) -> 
                 failed = _run_readers(con, source, reading, advance)
                 _require_content(con, source, failed)
                 link(con, source, reading)
-                tables = _write_tables(con, task, staged)
+                tables = write_tables(con, (task.run, task.capture, source.rank), staged)
             finally:
                 con.close()
             sources = digests.result()
-        shutil.rmtree(staged / "spill", ignore_errors=True)
-        summaries = _write_summaries(staged, tables, summarise)
+        shutil.rmtree(staged / SPILL, ignore_errors=True)
+        summaries = write_summaries(staged, staged, tables, summarise, task.memory_bytes)
         generation = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{staged.name[-12:]}"
         manifest = Manifest(
             run=task.run,
@@ -153,8 +146,8 @@ def read_rank(task: RankTask, summarise: Summarise | None, advance: Advance) -> 
             sources=sources,
             window_start_ns=source.window_start_ns,
             window_end_ns=source.window_end_ns,
-            tables=_placed(tables, generation),
-            summaries=_placed(summaries, generation),
+            tables=placed(tables, generation),
+            summaries=placed(summaries, generation),
             rules=reading.rules,
             warnings=reading.warnings,
             failed_files=failed,
@@ -239,74 +232,6 @@ def _told(error: Exception) -> str:
     """One line for a person: what an exception says, without a traceback."""
     text = str(error).strip() or type(error).__name__
     return text if isinstance(error, TraceFormatError) else f"{type(error).__name__}: {text}"
-
-
-def _write_tables(
-    con: duckdb.DuckDBPyConnection, task: RankTask, staged: Path
-) -> dict[str, Segment]:
-    """Write every table with rows as one sorted, compressed segment with its key columns."""
-    con.execute("create temp table _key (run varchar, capture varchar, rank integer)")
-    con.execute("insert into _key values (?, ?, ?)", [task.run, task.capture, task.source.rank])
-    written: dict[str, Segment] = {}
-    for name, table in schema.tables().items():
-        if is_empty(con, name):
-            continue
-        order = ", ".join(f't."{column}"' for column in table.sort_columns)
-        columns = ", ".join(f't."{column.name}"' for column in table.columns)
-        query = f'select _key.*, {columns} from "{name}" t, _key order by {order}'
-        written[name] = _copy(con, query, staged / f"{name}.parquet")
-    return written
-
-
-def _write_summaries(
-    staged: Path, tables: dict[str, Segment], summarise: Summarise | None
-) -> dict[str, Segment]:
-    """Compute the analysis room's summaries over the segments just written."""
-    if summarise is None:
-        return {}
-    con = duckdb.connect(":memory:", config={"threads": 1})
-    try:
-        for name, table in schema.tables().items():
-            files = [str(staged / tables[name].file)] if name in tables else []
-            store.create_view(con, table.name, files)
-        return write_summaries(con, staged, summarise)
-    finally:
-        con.close()
-
-
-def write_summaries(
-    con: duckdb.DuckDBPyConnection, folder: Path, summarise: Summarise
-) -> dict[str, Segment]:
-    """Write each summary of the one rank that `con` shows into `folder`."""
-    written: dict[str, Segment] = {}
-    for summary in summarise(con):
-        path = folder / f"{summary.name}.{summary.version}.parquet"
-        segment = _copy(con, summary.query, path)
-        if segment.row_count == 0:
-            path.unlink()
-            segment = Segment("", 0, 0)
-        written[summary.name] = Segment(
-            segment.file, segment.row_count, segment.size_bytes, summary.version
-        )
-    return written
-
-
-def _copy(con: duckdb.DuckDBPyConnection, query: str, path: Path) -> Segment:
-    target = store.quoted(str(path))
-    rows = scalar(con, f"copy ({query}) to {target} (format parquet, compression zstd)")
-    return Segment(path.name, int(rows), path.stat().st_size)
-
-
-def _placed(segments: dict[str, Segment], generation: str) -> dict[str, Segment]:
-    return {
-        name: Segment(
-            f"{generation}/{segment.file}" if segment.file else "",
-            segment.row_count,
-            segment.size_bytes,
-            segment.version,
-        )
-        for name, segment in segments.items()
-    }
 
 
 def _source_records(source: RankSource) -> list[SourceRecord]:

@@ -16,24 +16,35 @@ from . import schema
 DEFAULT_MEMORY_BYTES = 1 << 30
 
 
-def open_staging(
+SPILL = "spill"
+
+
+def connect(
     folder: Path, *, memory_bytes: int = DEFAULT_MEMORY_BYTES, threads: int = 1
 ) -> duckdb.DuckDBPyConnection:
-    """An in-memory DuckDB with every canonical table (without keys) and the macros of text.sql.
+    """An in-memory DuckDB that spills into `folder`/spill beyond `memory_bytes`.
 
     Nothing is fetched from a network: extension installing and loading are off.
     """
-    con = duckdb.connect(
+    return duckdb.connect(
         ":memory:",
         config={
             "memory_limit": f"{max(memory_bytes, 64 << 20) >> 20}MiB",
-            "temp_directory": str(folder / "spill"),
+            "temp_directory": str(folder / SPILL),
             "threads": max(threads, 1),
             "preserve_insertion_order": True,
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
         },
     )
+
+
+def open_staging(
+    folder: Path, *, memory_bytes: int = DEFAULT_MEMORY_BYTES, threads: int = 1
+) -> duckdb.DuckDBPyConnection:
+    """A database as `connect` makes it, with every canonical table (without keys) and the macros
+    of text.sql."""
+    con = connect(folder, memory_bytes=memory_bytes, threads=threads)
     con.execute(schema.sql("text.sql"))
     for table in schema.tables().values():
         con.execute(schema.create_sql(table))

@@ -18,7 +18,7 @@ import shutil
 import socket
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import duckdb
@@ -42,26 +42,31 @@ from .manifest import (
 )
 
 GRACE_S = 86_400
+# In an exported file: which summaries it holds, in which version.
+SUMMARY_VERSIONS = "summary_versions"
 _STAGING = re.compile(r"\.tmp-(?P<host>.+)-(?P<pid>\d+)-[0-9a-f]{12}(\..*)?")
 _OFFLINE = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
 
 
-def open(path: str | Path) -> duckdb.DuckDBPyConnection:
+def open(
+    path: str | Path, *, summaries: Mapping[str, str] | None = None
+) -> duckdb.DuckDBPyConnection:
     """An in-memory DuckDB with one view per canonical table over everything published.
 
     `path` is a store or a `.duckdb` file that `export` wrote. Views of tables that no rank has are
-    empty but typed. Summaries are views where every rank has one of the same rule. The views pin
-    the generations that were current at the call. Raises StoreError.
+    empty but typed. A summary is a view where every rank has it in the version that `summaries`
+    (name -> version) asks for; by default in any, as long as it is one. The views pin the
+    generations that were current at the call. Raises StoreError.
     """
     path = Path(path)
     con = duckdb.connect(":memory:", config=dict(_OFFLINE))
     if path.is_file():
-        _attach_export(con, path)
+        _attach_export(con, path, summaries)
         return con
     if not is_store(path):
         raise StoreError(f"{path}: not a store (no npuscope-store.json): ingest a profile into it")
     check_layout(path)
-    _create_views(con, path, manifests(path))
+    _create_views(con, path, manifests(path), summaries)
     return con
 
 
@@ -91,6 +96,16 @@ def version(path: str | Path) -> str:
     return state.hexdigest()[:16]
 
 
+def summary_versions(found: Sequence[Manifest]) -> dict[str, str]:
+    """Summaries that all the ranks have in one version."""
+    shared: dict[str, str] = {}
+    for name in sorted({name for m in found for name in m.summaries}):
+        versions = {m.summaries[name].version if name in m.summaries else "" for m in found}
+        if len(versions) == 1:
+            shared[name] = versions.pop()
+    return shared
+
+
 def segment_paths(store: Path, found: Sequence[Manifest], table: str) -> list[str]:
     """Files of a table or summary over the given ranks."""
     return [
@@ -100,15 +115,18 @@ def segment_paths(store: Path, found: Sequence[Manifest], table: str) -> list[st
     ]
 
 
-def _create_views(con: duckdb.DuckDBPyConnection, store: Path, found: Sequence[Manifest]) -> None:
+def _create_views(
+    con: duckdb.DuckDBPyConnection,
+    store: Path,
+    found: Sequence[Manifest],
+    summaries: Mapping[str, str] | None,
+) -> None:
     mixed = len({m.schema_digest for m in found}) > 1
     for name in schema.tables():
         create_view(con, name, segment_paths(store, found, name), union_by_name=mixed)
-    names = sorted({name for m in found for name in m.summaries})
-    for name in names:
-        versions = {m.summaries[name].version if name in m.summaries else "" for m in found}
+    for name, version in summary_versions(found).items():
         files = segment_paths(store, found, name)
-        if len(versions) == 1 and files:
+        if files and (summaries is None or summaries.get(name) == version):
             create_view(con, name, files, union_by_name=mixed)
 
 
@@ -134,7 +152,9 @@ def create_view(
     con.execute(f'create view "{name}" as select {body}')
 
 
-def _attach_export(con: duckdb.DuckDBPyConnection, path: Path) -> None:
+def _attach_export(
+    con: duckdb.DuckDBPyConnection, path: Path, summaries: Mapping[str, str] | None
+) -> None:
     try:
         con.execute(f"attach {quoted(str(path))} as exported (read_only)")
         names = [n for (n,) in con.execute("select table_name from duckdb_tables()").fetchall()]
@@ -142,8 +162,13 @@ def _attach_export(con: duckdb.DuckDBPyConnection, path: Path) -> None:
         raise StoreError(f"{path}: not a DuckDB file of npuscope: {error}") from error
     if "ranks" not in names:
         raise StoreError(f"{path}: a DuckDB file, but not one that npuscope exported")
+    versions: dict[str, str] = {}
+    if SUMMARY_VERSIONS in names:
+        versions = dict(con.execute(f"from exported.main.{SUMMARY_VERSIONS}").fetchall())
     for name in names:
-        con.execute(f'create view "{name}" as select * from exported.main."{name}"')
+        trusted = summaries is None or versions.get(name) == summaries.get(name)
+        if name in schema.tables() or (name in versions and trusted):
+            con.execute(f'create view "{name}" as select * from exported.main."{name}"')
 
 
 def quoted(text: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import duckdb
 
-from npuscope.analysis.summaries import summarise
+from npuscope.analysis.summaries import summaries, summarise
 from npuscope.analysis.views import open_views
 from npuscope.collector import cache, store
 from npuscope.collector.ingest import IngestResult, ingest
@@ -55,12 +55,17 @@ def opened(source: Source) -> Iterator[Opened]:
     messages: list[str] = []
     if not _is_ingested(source.path):
         target, result, messages = bring_up_to_date(source)
-    con = store.open(target)
+    con = store.open(target, summaries=summary_versions())
     try:
         open_views(con)
         yield Opened(con, target, result, messages)
     finally:
         con.close()
+
+
+def summary_versions() -> dict[str, str]:
+    """Summaries of the analysis room as it computes them now."""
+    return {summary.name: summary.version for summary in summaries()}
 
 
 def bring_up_to_date(source: Source) -> tuple[Path, IngestResult, list[str]]:

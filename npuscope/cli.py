@@ -190,9 +190,8 @@ def ingest(
       npuscope ingest ./profiles --store /data/npuscope
       npuscope ingest ./profiles -o monday.duckdb
     """
-    from npuscope.collector import store as stores
     from npuscope.collector.export import export as write
-    from npuscope.dashboard.opening import bring_up_to_date
+    from npuscope.dashboard.opening import Source, bring_up_to_date, opened, summary_versions
 
     source = _source(path, folder, store, run, jobs, memory, force=force)
     target, result, messages = bring_up_to_date(source)
@@ -201,9 +200,8 @@ def ingest(
     read, same = len(result.published), len(result.unchanged)
     say(f"{target}: run {result.run}, {read} rank(s) read, {same} unchanged")
     if out:
-        con = stores.open(target)
-        write(con, "duckdb", out)
-        con.close()
+        with opened(Source(target)) as data:
+            write(data.con, "duckdb", out, summaries=summary_versions())
         say(f"written: {out}")
     leave_with(result)
 
@@ -227,12 +225,12 @@ def export(
       npuscope export csv ./profiles -o tables/
     """
     from npuscope.collector.export import export as write
-    from npuscope.dashboard.opening import opened
+    from npuscope.dashboard.opening import opened, summary_versions
 
     if out is None:
         raise UsageError("where to? give -o OUT")
     with opened(_source(path, folder, store, run, jobs, memory)) as data:
-        rows = write(data.con, form, out)
+        rows = write(data.con, form, out, summaries=summary_versions())
     say(f"{out}: {len(rows)} tables, {sum(rows.values())} rows")
     leave(data)
 

@@ -346,3 +346,32 @@ def test_the_same_rank_at_two_times_is_two_captures(
     rows = store.query(target, "select distinct capture, rank from kernels order by capture").rows()
     assert [rank for _, rank in rows] == [0, 0]
     assert len({capture for capture, _ in rows}) == 2
+
+
+class _Rule:
+    """A summary rule that changes."""
+
+    def __init__(self, version: str) -> None:
+        self.name, self.version = "counted", version
+        self.query = f"select run, capture, rank, count(*) as n, '{version}' as rule from kernels group by all"
+
+
+def test_a_changed_rule_rebuilds_summaries_without_reading_sources(
+    source: Path, target: Path
+) -> None:
+    def ruled(version: str) -> IngestResult:
+        return ingest(source, target, run="job", summarise=lambda con: [_Rule(version)])
+
+    def counted(version: str) -> list[tuple[Any, ...]]:
+        with store.open(target, summaries={"counted": version}) as con:
+            return con.execute("select rank, n, rule from counted order by rank").fetchall()
+
+    ruled("v1")
+    assert counted("v1") == [(rank, 20, "v1") for rank in range(3)]
+    with pytest.raises(duckdb.CatalogException):
+        counted("v2")
+
+    result = ruled("v2")
+
+    assert not result.published
+    assert counted("v2") == [(rank, 20, "v2") for rank in range(3)]

@@ -1,0 +1,128 @@
+"""A rank's segments: its tables as sorted Parquet, and the summaries computed over them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import duckdb
+import msgspec
+
+from . import schema, store
+from .manifest import Manifest, Segment, rank_folder, sync_folder
+from .staging import SPILL, connect, is_empty, scalar
+
+
+class Summary(Protocol):
+    """A per-rank result that is kept beside the facts: `query` over the canonical tables."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def query(self) -> str: ...
+
+
+Summarise = Callable[[duckdb.DuckDBPyConnection], Iterable[Summary]]
+
+
+def write_tables(
+    con: duckdb.DuckDBPyConnection, key: tuple[str, str, int], out: Path
+) -> dict[str, Segment]:
+    """Write every table with rows as one sorted, compressed segment with its key columns."""
+    con.execute("create temp table _key (run varchar, capture varchar, rank integer)")
+    con.execute("insert into _key values (?, ?, ?)", list(key))
+    written: dict[str, Segment] = {}
+    for name, table in schema.tables().items():
+        if is_empty(con, name):
+            continue
+        order = ", ".join(f't."{column}"' for column in table.sort_columns)
+        columns = ", ".join(f't."{column.name}"' for column in table.columns)
+        query = f'select _key.*, {columns} from "{name}" t, _key order by {order}'
+        written[name] = _copy(con, query, out / f"{name}.parquet")
+    return written
+
+
+def write_summaries(
+    folder: Path,
+    out: Path,
+    tables: Mapping[str, Segment],
+    summarise: Summarise | None,
+    memory_bytes: int,
+) -> dict[str, Segment]:
+    """Compute the analysis room's summaries of one rank over its segments in `folder` into `out`.
+
+    An empty summary has no file, but its version is known.
+    """
+    if summarise is None:
+        return {}
+    written: dict[str, Segment] = {}
+    con = connect(out, memory_bytes=memory_bytes)
+    try:
+        for name in schema.tables():
+            store.create_view(
+                con, name, [str(folder / tables[name].file)] if name in tables else []
+            )
+        for summary in summarise(con):
+            path = out / f"{summary.name}.{summary.version}.parquet"
+            segment = _copy(con, summary.query, path)
+            if segment.row_count == 0:
+                path.unlink()
+            written[summary.name] = Segment(
+                path.name if segment.row_count else "",
+                segment.row_count,
+                segment.size_bytes if segment.row_count else 0,
+                summary.version,
+            )
+    finally:
+        con.close()
+        shutil.rmtree(out / SPILL, ignore_errors=True)
+    return written
+
+
+def rebuild_summaries(
+    store_path: Path, manifest: Manifest, summarise: Summarise, memory_bytes: int
+) -> bool:
+    """Compute a published rank's summaries anew where their rule changed; returns whether it did.
+
+    The new files join the current generation, then the manifest is replaced: readers see the old
+    ones until then.
+    """
+    folder = rank_folder(store_path, manifest.run, manifest.capture, manifest.rank)
+    con = duckdb.connect(":memory:")
+    try:
+        wanted = {summary.name: summary.version for summary in summarise(con)}
+    finally:
+        con.close()
+    if wanted == {name: segment.version for name, segment in manifest.summaries.items()}:
+        return False
+    generation = folder / manifest.generation
+    written = write_summaries(folder, generation, manifest.tables, summarise, memory_bytes)
+    sync_folder(generation)
+    store.replace_manifest(
+        store_path,
+        msgspec.structs.replace(manifest, summaries=placed(written, manifest.generation)),
+    )
+    return True
+
+
+def _copy(con: duckdb.DuckDBPyConnection, query: str, path: Path) -> Segment:
+    target = store.quoted(str(path))
+    rows = scalar(con, f"copy ({query}) to {target} (format parquet, compression zstd)")
+    return Segment(path.name, int(rows), path.stat().st_size)
+
+
+def placed(segments: Mapping[str, Segment], generation: str) -> dict[str, Segment]:
+    """Segments as the manifest names them: below their generation's folder."""
+    return {
+        name: Segment(
+            f"{generation}/{segment.file}" if segment.file else "",
+            segment.row_count,
+            segment.size_bytes,
+            segment.version,
+        )
+        for name, segment in segments.items()
+    }
