@@ -89,14 +89,17 @@ def folder_name(key: str, value: str | int) -> str:
 
 
 def folder_value(name: str) -> str:
+    """The name that `folder_name` encoded."""
     return unquote(name.partition("=")[2])
 
 
 def rank_folder(store: Path, run: str, capture: str, rank: int) -> Path:
+    """Where a rank's manifest and generations lie."""
     return store / folder_name("run", run) / folder_name("capture", capture) / f"rank={rank}"
 
 
 def is_store(path: Path) -> bool:
+    """Whether the marker is there."""
     return (path / MARKER).is_file()
 
 
@@ -170,6 +173,7 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def read_index(folder: Path) -> Index:
+    """A capture's index; an empty one where there is none that can be read."""
     try:
         return msgspec.json.decode((folder / INDEX).read_bytes(), type=Index)
     except (OSError, msgspec.MsgspecError):
@@ -210,6 +214,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
+    """Make names in a folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -79,6 +79,8 @@ _READERS: tuple[tuple[tuple[Role, ...], Reader, frozenset[str]], ...] = (
         frozenset({"memory", "operator_memory"}),
     ),
 )
+# Readers whose good files stand where another cannot be read.
+_FILE_BY_FILE = (communication.read, memory.read)
 # Tables that more than one reader adds to.
 _SHARED = frozenset({"ranks", "groups"})
 
@@ -194,6 +196,10 @@ def _run_readers(
         except (TraceFormatError, OSError, duckdb.Error) as error:
             path = error.path if isinstance(error, TraceFormatError) else source.path(present[0])
             failed[str(path)] = _told(error)
+            if read not in _FILE_BY_FILE:
+                # Half a table would give figures that look whole.
+                for table in wanted - _SHARED:
+                    con.execute(f'delete from "{table}"')
             reading.warn(f"not read: {_told(error)}")
         done(max(0, size - done.total))
         log.info("%s: %s, %.2f s", source.root, present, time.monotonic() - began)

@@ -13,7 +13,6 @@ import duckdb
 import polars as pl
 from rich.console import RenderableType
 from rich.padding import Padding
-from rich.rule import Rule
 from rich.text import Text
 
 from npuscope.analysis import query
@@ -48,7 +47,7 @@ def report(
         frame = query.steps(con, **here)
         if frame.is_empty():
             continue
-        yield Rule(f"{facts['run']}  {facts['capture']}", align="left")
+        yield Text(f"{facts['run']}  {facts['capture']}", style="bold reverse")
         yield _facts(facts)
         for section in (
             _steps(frame),

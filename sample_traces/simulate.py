@@ -10,7 +10,6 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import assert_never
 
 from .calls import BYTES_PER_NS, Call, CommCall, CopyCall, KernelCall, StepMark, Sync, link
 from .job import Job
@@ -177,7 +176,7 @@ def _advance(
                         waiting.remove((other.rank, other.index))
                         freed.append(other.rank)
         else:
-            assert_never(call)
+            raise AssertionError(call)  # typing.assert_never needs Python 3.11
     return freed
 
 

@@ -152,10 +152,12 @@ def _fill_table(
             kernels = """select globalTaskId as id from _compute_task_info
                 union all select globalTaskId from _communication_schedule_task_info"""
             _run_ranges(con, [pmu_sql(con), _sql(table)], kernels, 25_000)
+            _note_taskless(con, table, kernels, log)
         case "comm_tasks":
             build_group_hashes(con)
             tasks = "select globalTaskId as id from _communication_task_info"
             _run_ranges(con, [_sql(table)], tasks, 500_000)
+            _note_taskless(con, table, tasks, log)
         case "comm_ops":
             build_group_hashes(con)
             con.execute(_sql(table))
@@ -181,6 +183,16 @@ def _run_ranges(con: duckdb.DuckDBPyConnection, texts: list[str], ids_sql: str, 
     for low, high in ranges(con, ids_sql, rows):
         for statement in statements:
             con.execute(statement, {"low": low, "high": high})
+
+
+def _note_taskless(con: duckdb.DuckDBPyConnection, table: str, ids_sql: str, log: ReadLog) -> None:
+    """Tell of rows whose task is not in TASK: without it they have no time."""
+    [(lost,)] = con.execute(
+        f"select (select count(*) from ({ids_sql})) - (select count(*) from {table})"
+    ).fetchall()
+    if lost > 0:
+        log.rows_lost += lost
+        log.warn(f"{table}: {lost} rows without a task in TASK are left out")
 
 
 def _drop(con: duckdb.DuckDBPyConnection, names: list[str]) -> None:

@@ -124,6 +124,7 @@ _NO_NAMES = ("N/A", "INVALID_TYPE", "RESERVED", "")
 
 
 def temp_name(table: str) -> str:
+    """Name of the staging table that a table of the DB is loaded into."""
     return "_string" if table == "STRING_IDS" else f"_{table.lower()}"
 
 

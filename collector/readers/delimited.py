@@ -76,6 +76,7 @@ def open_rows(path: str, log: ReadLog, required: Iterable[tuple[str, ...]] = ())
         raise TraceFormatError(
             path, "opening", f"{error.strerror}: check its permissions"
         ) from None
+    line = line.replace("\0", "\ufffd")  # Python 3.10 refuses NUL
     names = next(csv.reader([line]), []) if len(line) < _HEADER_LIMIT_BYTES else [line[:80]]
     if not any(name.strip() for name in names):
         log.warn(f"{Path(path).name} is empty")

@@ -29,7 +29,7 @@ Event = TypeVar("Event")
 # `[...]` -> its events; ValueError unless the text is one whole JSON array.
 Decode = Callable[[bytes], list[Event]]
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 2 << 20
 JOIN_BYTES = 16 << 20
 _TRIES = 8  # spans tried together, and places tried inside one, before it is given up
 _END_TRIES = 64

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from importlib import resources
 
@@ -51,7 +52,7 @@ def read(
 
     Where no kernel table filled `kernels`, device tasks that compute by their type do. Operations
     take their step from `_comm_rows` (see kernel_details) where it has them. Raises
-    TraceFormatError if no slice of the trace can be read.
+    TraceFormatError or OSError if no slice of the trace can be read.
     """
     sql = _parts()
     con.execute(sql["staging"])
@@ -60,7 +61,8 @@ def read(
         _stage(con, source, log, advance, host, counters="counters" in wanted)
         _derive(con, log, wanted, sql, host)
     finally:
-        _drop_staged(con)
+        with suppress(duckdb.Error):  # it must not hide what went wrong before
+            _drop_staged(con)
 
 
 @cache
@@ -81,7 +83,7 @@ def _stage(
 ) -> None:
     """Put every event of every slice of the trace into the table of its kind."""
     paths = source.paths("trace")
-    failed: list[TraceFormatError] = []
+    failed: list[TraceFormatError | OSError] = []
     for path in paths:
         waiting: dict[str, list[pa.Table]] = defaultdict(list)
         waiting_bytes = 0
@@ -93,7 +95,7 @@ def _stage(
                 if waiting_bytes > _BATCH_BYTES:
                     _insert(con, waiting, host)
                     waiting_bytes = 0
-        except TraceFormatError as error:
+        except (TraceFormatError, OSError) as error:
             log.warn(f"not read: {error}")
             failed.append(error)
         _insert(con, waiting, host)
@@ -175,6 +177,7 @@ def _drop_staged(con: duckdb.DuckDBPyConnection) -> None:
     )
     for (name,) in rows.fetchall():
         con.execute(f'drop table "{name}"')
+    con.execute("drop macro if exists _is_computing")
 
 
 def overlap_table(path: str) -> pa.Table:

@@ -38,9 +38,8 @@ from _trace_chunk;
 
 -- name: places
 create or replace temp macro _is_computing(task_type, name) as
-    is_compute_row(replace(task_type, ' ', '_'), name)
-    and not regexp_matches(task_type, '(?i)(pcie|dma|rocc|rdma|cmo|c_core|cdqm|host_cpu|ffts|write_back|invalid)')
-    and not regexp_matches(name, '(?i)^(memcpy|event|notify|profiling|write.?value|place.?holder|sdma)');
+    is_compute_row(task_type, name)
+    and regexp_matches(task_type, '(?i)(ai_?core|ai_?vec|aic|aiv|ai_?cpu|dsa)') and not task_type ilike '%hccl%';
 
 create or replace temp table _trace_process as
 with named as (
@@ -276,7 +275,7 @@ left join _trace_group g on g.group_name = o.group_name;
 -- name: comm_tasks
 insert into comm_tasks by name
 select o.op_id, o.name as op_name, g.group_hash,
-    try_cast(coalesce(t.plane_id, s.tid - h.group_tid - 1) as integer) as plane_id, cell(s.plane_task_type) as task_type,
+    try_cast(coalesce(t.plane_id, s.tid - s.group_tid - 1) as integer) as plane_id, cell(s.plane_task_type) as task_type,
     nullif(s.plane_stream_id, 4294967295) as stream_id, nullif(s.plane_task_id, 4294967295) as task_id, s.start_ns, s.dur_ns,
     nullif(cell(s.transport), 'INVALID_TYPE') as transport, nullif(cell(s.link), 'INVALID_TYPE') as link,
     try_cast(some_id(s.src_group_rank) as integer) as src_group_rank,
@@ -285,7 +284,6 @@ select o.op_id, o.name as op_name, g.group_hash,
     nullif(cell(s.plane_data_type), 'INVALID_TYPE') as data_type,
     nullif(cell(s.notify_id), '18446744073709551615') as notify_id
 from (select p.*, h.group_tid from _trace_plane p join _trace_plane_group h on h.pid = p.pid and h.tid = p.tid) s
-join _trace_plane_group h on h.pid = s.pid and h.tid = s.tid
 left join _trace_thread t on t.pid = s.pid and t.tid = s.tid
 left join _trace_thread n on n.pid = s.pid and n.tid = s.group_tid
 left join _trace_group g on g.group_name = n.group_name

@@ -397,7 +397,26 @@ def test_values_of_another_kind_are_unknown(
     assert rows(staging, "select start_ns, dur_ns, name from kernels order by start_ns") == [
         (T0, 5, "matmul"), (T0 + 1, None, "matmul"), (T0 + 2, None, None),
     ]  # fmt: skip
-    assert (log.rows_lost, log.warnings) == (1, ["TASK: 1 rows without a start time are left out"])
+    assert (log.rows_lost, log.warnings) == (2, [
+        "TASK: 1 rows without a start time are left out",
+        "kernels: 1 rows without a task in TASK are left out",
+    ])  # fmt: skip
+
+
+def test_kernels_without_a_task_are_told(
+    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "a.db", {
+        "TASK": (TASK, [task(1, 0, 10)]),
+        "COMPUTE_TASK_INFO": ("name, globalTaskId", [(2, 1), (2, 8), (2, None)]),
+        "COMMUNICATION_TASK_INFO": ("name, globalTaskId", [(6, 9)]),
+    })  # fmt: skip
+    log = read(ascend_db, {"main_db": path})
+    assert rows(staging, "select start_ns, name from kernels") == [(T0, None)]
+    assert (log.rows_lost, log.warnings) == (3, [
+        "kernels: 2 rows without a task in TASK are left out",
+        "comm_tasks: 1 rows without a task in TASK are left out",
+    ])  # fmt: skip
 
 
 def test_only_wanted_tables_are_filled(

@@ -1,4 +1,4 @@
-"""From folders to a store: published whole, read by others meanwhile, never read twice for nothing."""
+"""From folders to a store: published whole, read meanwhile, never read twice for nothing."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_rank_that_cannot_be_read_spoils_nothing_else(source: Path, target: Pa
     assert [outcome.rank for outcome in result.failed] == [1]
     assert "kernel_details.csv" in (result.failed[0].error or "")
     assert kernels_by_rank(target) == {0: 20, 2: 20}
-    assert not [p for p in target.rglob(".tmp-*")], "nothing half-written is left"
+    assert not list(target.rglob(".tmp-*")), "nothing half-written is left"
 
 
 def test_nothing_readable_says_what_was_tried(tmp_path: Path, write_profile: WriteProfile) -> None:
@@ -353,7 +353,10 @@ class _Rule:
 
     def __init__(self, version: str) -> None:
         self.name, self.version = "counted", version
-        self.query = f"select run, capture, rank, count(*) as n, '{version}' as rule from kernels group by all"
+        self.query = (
+            f"select run, capture, rank, count(*) as n, '{version}' as rule "
+            "from kernels group by all"
+        )
 
 
 def test_a_changed_rule_rebuilds_summaries_without_reading_sources(

@@ -198,7 +198,9 @@ def test_packed_and_cut_packed(tmp_path: Path) -> None:
     assert any("ends early" in warning for warning in log.warnings)
 
 
-@pytest.mark.parametrize("junk", [b"x", b'{"},', b'"[{', b"\0", b'{"a":1},', b'{"ph":['])
+@pytest.mark.parametrize(
+    "junk", [b"x", b'{"aaaaaaaaaaaa":},', b'"[{', b"\0", b'{"a":1},', b'{"ph":[']
+)
 def test_memory_stays_bounded_on_junk(tmp_path: Path, junk: bytes) -> None:
     size_bytes = 1 << 20
     path = tmp_path / "trace_view.json"
