@@ -61,8 +61,18 @@ where group_hash is not null
 group by 1 having count(distinct group_hash) = 1;
 
 -- name: comm_ops
+-- Operations are numbered anew by start, so that a text and a DB export of one run agree.
+create or replace temp table _op_ids as
+select told_id, min(op_id) as op_id
+from (
+    select op_id as told_id, row_number() over (order by start_ns, name, op_id) - 1 as op_id
+    from comm_ops
+)
+group by told_id;
+
 create or replace temp table _comm_ops as
 select o.* replace (
+    row_number() over (order by o.start_ns, o.name, o.op_id) - 1 as op_id,
     coalesce(o.group_hash, n.group_hash, s.group_hash) as group_hash,
     coalesce(o.group_size, len(g.global_ranks)) as group_size
 )
@@ -74,12 +84,14 @@ left join _groups g on g.group_hash = coalesce(o.group_hash, n.group_hash, s.gro
 -- name: comm_tasks
 create or replace temp table _comm_tasks as
 select t.* replace (
+    i.op_id as op_id,
     coalesce(t.group_hash, o.group_hash) as group_hash,
     coalesce(t.src_rank, g.global_ranks[t.src_group_rank + 1]) as src_rank,
     coalesce(t.dst_rank, g.global_ranks[t.dst_group_rank + 1]) as dst_rank
 )
 from comm_tasks t
-left join (select op_id, any_value(group_hash) as group_hash from comm_ops group by op_id) o on o.op_id = t.op_id
+left join _op_ids i on i.told_id = t.op_id
+left join comm_ops o on o.op_id = i.op_id
 left join _groups g on g.group_hash = coalesce(t.group_hash, o.group_hash);
 
 -- name: comm_matrix
