@@ -128,16 +128,16 @@ def _verdict(frame: pl.DataFrame) -> Text:
     """All steps in one sentence: shares of their length, and how much communication is hidden."""
     parts = {
         "computing": "computing_ns",
-        "exposed communication": "exposed_communication_ns",
+        "exposed": "exposed_communication_ns",
         "free": "free_ns",
     }
     known = frame.drop_nulls(list(parts.values()))
     sums = {name: int(known[column].sum()) for name, column in parts.items()}
     if not sum(sums.values()):
         return Text("no step has computing, communication and free time all known")
-    text = Text("of all steps: ")
-    for name, sum_ns in sums.items():
-        text.append(f"{name} {percent(sum_ns / sum(sums.values()))}, ")
+    total_ns = sum(sums.values())
+    shares = [f"{name} {percent(sum_ns / total_ns)}" for name, sum_ns in sums.items()]
+    text = Text(f"all steps: {', '.join(shares)}; ")
     communication_ns = int(known["communication_ns"].sum())
     if communication_ns:
         masked = percent(int(known["overlapped_ns"].sum()) / communication_ns)

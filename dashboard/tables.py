@@ -53,7 +53,7 @@ class FittedTable:
             for column in self.columns
         }
         kept = list(self.columns)
-        while sum(widths[c] + _GAP for c in kept) + 2 > options.max_width:
+        while sum(widths[c] + _GAP for c in kept) > options.max_width:
             if not any(column.left_out for column in kept):
                 break
             kept.remove(max(kept, key=lambda column: column.left_out))
@@ -64,7 +64,7 @@ class FittedTable:
             caption=self.caption,
             caption_justify="left",
             box=box.SIMPLE_HEAD,
-            padding=(0, _GAP, 0, 0),
+            padding=(0, _GAP - 1, 0, 0),  # the box adds one
             pad_edge=False,
             show_edge=False,
         )

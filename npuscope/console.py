@@ -78,8 +78,8 @@ def show(renderable: RenderableType, *, to_stderr: bool = False) -> None:
     from rich.console import Console
 
     console = Console(stderr=to_stderr, highlight=False)
-    if not console.is_terminal:
-        # Into a file or pipe: wide enough that no figure is cut.
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        # Into a file or pipe there is no width to keep to.
         console = Console(stderr=to_stderr, highlight=False, width=max(160, console.width))
     with reader_may_leave():
         console.print(renderable)
