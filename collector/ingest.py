@@ -37,7 +37,7 @@ DEFAULT_MEMORY_BYTES = 2 << 30
 
 @dataclass(frozen=True, slots=True)
 class IngestResult:
-    """What an ingest did. `failed` ranks are not (newly) published; `partial` ones lack files."""
+    """What an ingest did. `failed` ranks are not (newly) published."""
 
     store: str
     run: str
@@ -48,13 +48,16 @@ class IngestResult:
     problems: tuple[Problem, ...]
 
     @property
-    def partial(self) -> tuple[RankOutcome, ...]:
-        return tuple(outcome for outcome in self.published if outcome.failed_files)
+    def unread_files(self) -> tuple[tuple[int, str, str], ...]:
+        """Rank, file and reason of what is missing from ranks that are published, old and new."""
+        told = [(o.rank, *pair) for o in self.published for pair in o.failed_files]
+        told += [(m.rank, *pair) for m in self.unchanged for pair in m.failed_files.items()]
+        return tuple(told)
 
     @property
     def is_complete(self) -> bool:
         """Whether everything found was read."""
-        return not (self.failed or self.partial or self.problems)
+        return not (self.failed or self.unread_files or self.problems)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,10 @@ import duckdb
 
 from npuscope.analysis.summaries import summaries, summarise
 from npuscope.analysis.views import open_views
+from npuscope.analysis.wording import ranks_named
 from npuscope.collector import cache, store
 from npuscope.collector.ingest import IngestResult, ingest
-from npuscope.collector.manifest import is_store
+from npuscope.collector.manifest import is_store, manifests
 from npuscope.errors import UsageError
 
 from .progress import shown
@@ -36,12 +37,14 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Tables of `target`; `result` where an ingest came first; `messages` for the user."""
+    """Tables of `target`; `result` where an ingest came first; `messages` on what it did;
+    `warnings` on what was lost or guessed when the ranks were read."""
 
     con: duckdb.DuckDBPyConnection
     target: Path
     result: IngestResult | None = None
     messages: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
 @contextlib.contextmanager
@@ -58,9 +61,18 @@ def opened(source: Source) -> Iterator[Opened]:
     con = store.open(target, summaries=summary_versions())
     try:
         open_views(con)
-        yield Opened(con, target, result, messages)
+        yield Opened(con, target, result, messages, reading_warnings(target))
     finally:
         con.close()
+
+
+def reading_warnings(target: Path) -> list[str]:
+    """What readers warned of, a sentence per warning with the ranks it concerns."""
+    concerned: dict[str, list[int]] = {}
+    for manifest in manifests(target) if is_store(target) else []:
+        for warning in manifest.warnings:
+            concerned.setdefault(warning, []).append(manifest.rank)
+    return [f"{ranks_named(ranks)}: {warning}" for warning, ranks in concerned.items()]
 
 
 def summary_versions() -> dict[str, str]:

@@ -5,7 +5,7 @@ Pure: frames in, things to draw out; the command line draws them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -35,11 +35,16 @@ _MAX_STEP_ROWS = 48
 
 
 def report(
-    con: duckdb.DuckDBPyConnection, chosen: Mapping[str, Any], *, top: int
+    con: duckdb.DuckDBPyConnection,
+    chosen: Mapping[str, Any],
+    *,
+    top: int,
+    warnings: Sequence[str] = (),
 ) -> Iterator[RenderableType]:
     """Everything the report says about the chosen captures, in order.
 
-    `chosen` has run, capture, rank and step (None: all); `top` is the length of rankings.
+    `chosen` has run, capture, rank and step (None: all); `top` is the length of rankings;
+    `warnings` are what readers warned of.
     """
     place = {name: chosen.get(name) for name in ("run", "capture")}
     for facts in query.capture_facts(con, **place).to_dicts():
@@ -60,6 +65,10 @@ def report(
             yield from parts
             if parts:
                 yield Text()
+    if warnings:
+        yield Text("What was lost or guessed when reading", style="bold")
+        yield from (Padding(Text(f"• {line}"), (0, 0, 0, 2)) for line in warnings)
+        yield Text()
 
 
 def _facts(facts: Mapping[str, Any]) -> RenderableType:

@@ -153,7 +153,6 @@ def failures_table(result: IngestResult) -> Table:
         table.add_row("folder", problem.path, problem.message)
     for outcome in result.failed:
         table.add_row(f"rank {outcome.rank}", outcome.root, outcome.error or "")
-    for outcome in result.partial:
-        for path, reason in outcome.failed_files:
-            table.add_row(f"file of rank {outcome.rank}", path, reason)
+    for rank, path, reason in result.unread_files:
+        table.add_row(f"file of rank {rank}", path, reason)
     return table

@@ -99,7 +99,7 @@ def report(
 
     with opened(_source(path, folder, store, run, jobs, memory)) as data:
         chosen = _chosen(data, run, capture, rank, step)
-        for part in parts(data.con, chosen, top=top):
+        for part in parts(data.con, chosen, top=top, warnings=data.warnings):
             show(part)
     leave(data)
 
@@ -131,7 +131,7 @@ def steps(
     with opened(_source(path, folder, store, run, jobs, memory)) as data:
         chosen = _chosen(data, run, capture, rank, step)
         frame = query.steps(data.con, **chosen)
-        answer("steps", frame, query.notes(data.con), json=json, table=steps_table)
+        answer("steps", frame, _notes(data, chosen), json=json, table=steps_table)
     leave(data)
 
 
@@ -165,7 +165,7 @@ def kernels(
     with opened(_source(path, folder, store, run, jobs, memory)) as data:
         chosen = _chosen(data, run, capture, rank, step)
         frame = query.kernels(data.con, by=key, top=top, **chosen)
-        notes = query.notes(data.con)
+        notes = _notes(data, chosen)
         if frame.is_empty():
             notes.append("no kernels were recorded here: see `npuscope steps`")
         answer("kernels", frame, notes, json=json, table=kernels_table)
@@ -191,13 +191,21 @@ def ingest(
       npuscope ingest ./profiles -o monday.duckdb
     """
     from npuscope.collector.export import export as write
-    from npuscope.dashboard.opening import Source, bring_up_to_date, opened, summary_versions
+    from npuscope.dashboard.opening import (
+        Source,
+        bring_up_to_date,
+        opened,
+        reading_warnings,
+        summary_versions,
+    )
 
     source = _source(path, folder, store, run, jobs, memory, force=force)
     target, result, messages = bring_up_to_date(source)
     for message in messages:
         say(message)
     read, same = len(result.published), len(result.unchanged)
+    for warning in reading_warnings(target):
+        say(f"warning: {warning}")
     say(f"{target}: run {result.run}, {read} rank(s) read, {same} unchanged")
     if out:
         with opened(Source(target)) as data:
@@ -344,6 +352,13 @@ def _source(
     if place is None:
         raise UsageError("which profile? give PATH, the folder the profiler wrote to")
     return Source(place, store, run, jobs, parse_size(memory), force)
+
+
+def _notes(data: Opened, chosen: dict[str, Any]) -> list[str]:
+    from npuscope.analysis import query
+
+    told = query.notes(data.con, run=chosen["run"], capture=chosen["capture"])
+    return told + data.warnings
 
 
 def _chosen(

@@ -131,7 +131,7 @@ def test_kernels(
     con = opened[name]
 
     for by in ("name", "type"):
-        rows = query.kernels(con, by=by, rank=rank, step=step).to_dicts()  # type: ignore[arg-type]
+        rows = query.kernels(con, by=by, rank=rank, step=step).to_dicts()
         assert sum(row["count"] for row in rows) == golden["n_compute"]
         assert sum(row["total_ns"] for row in rows) == golden["compute_sum_ns"]
         assert len(rows) == golden[f"distinct_{by}s"]

@@ -1,9 +1,8 @@
-"""Text and DB exports of one run give the same canonical rows, where both formats carry the figure."""
+"""Text and DB exports of one run give the same rows, where both formats carry the figure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import duckdb
 import pytest
@@ -12,15 +11,15 @@ from npuscope.collector import schema, store
 from npuscope.collector.ingest import ingest
 from npuscope.sample_traces.generate import Job, write_job
 
-# What only one of the formats carries (text has no host or chip, schema 1.0.0 of the DB no op state,
-# wait, HF32 or cube utilisation), or says in another unit or spelling (counters, PMU names).
+# What only one of the formats carries: text has no host or chip, schema 1.0.0 of the DB no op
+# state, wait, HF32 or cube utilisation; PMU names and digits differ.
 ONE_SIDED = {
     "ranks": {"host_name", "host_uid", "chip_name", "ai_core_frequency_mhz", "source_format"},
     "kernels": {"op_state", "wait_ns", "hf32_eligible", "cube_utilization_ratio", "pmu"},
     "comm_tasks": {"rdma_type"},
 }
-# Counters and memory have other units and components; a launch begins with the flow in text, with the
-# call in the DB; the producers' own step tables follow two rules.
+# Counters and memory have other units and components; a launch begins with the flow in text,
+# with the call in the DB; the producers' own step tables follow two rules.
 OTHERWISE = {"counters", "memory", "launches", "profiler_steps"}
 COMPARED = sorted(schema.tables().keys() - OTHERWISE)
 
@@ -33,7 +32,7 @@ def both(
     job = Job(name="agree", layers=2, dp=2, pp=2, ep=2, seed=21)
     opened = []
     for form in ("text", "db"):
-        write_job(job, folder / form, forms=(form,))  # type: ignore[arg-type]
+        write_job(job, folder / form, forms=(form,))
         ingest(folder / form, folder / f"{form}-store", run="agree")
         opened.append(store.open(folder / f"{form}-store"))
     yield opened[0], opened[1]

@@ -268,7 +268,8 @@ def test_a_query_survives_a_generation_swept_under_its_feet(
     source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read(source, target)
-    original, calls = store.open, []
+    original = store.open
+    calls: list[Path] = []
 
     def open_then_sweep(path: Path) -> duckdb.DuckDBPyConnection:
         con = original(path)
