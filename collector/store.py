@@ -11,6 +11,7 @@ Readers go through `open` (or `query`, which also survives a generation swept un
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -184,6 +185,7 @@ def publish(store: Path, staged: Path, manifest: Manifest) -> None:
     these leaves what was published before.
     """
     folder = rank_folder(store, manifest.run, manifest.capture, manifest.rank)
+    superseded = read_manifest(folder)
     for file in staged.iterdir():
         with file.open("rb") as opened:
             os.fsync(opened.fileno())
@@ -191,6 +193,8 @@ def publish(store: Path, staged: Path, manifest: Manifest) -> None:
     staged.rename(folder / manifest.generation)
     sync_folder(folder)
     replace_manifest(store, manifest)
+    if superseded:
+        _begin_grace(folder / superseded.generation)
 
 
 def replace_manifest(store: Path, manifest: Manifest) -> None:
@@ -203,7 +207,14 @@ def drop(store: Path, manifest: Manifest) -> None:
     """Unpublish a rank; its files stay for readers of the moment until `sweep`."""
     folder = rank_folder(store, manifest.run, manifest.capture, manifest.rank)
     (folder / MANIFEST).unlink(missing_ok=True)
+    _begin_grace(folder / manifest.generation)
     write_index(folder.parent)
+
+
+def _begin_grace(generation: Path) -> None:
+    """Readers of the moment may still need it: its grace period counts from now."""
+    with contextlib.suppress(OSError):
+        os.utime(generation)
 
 
 def sweep(store: Path, *, grace_s: float = GRACE_S) -> int:

@@ -51,6 +51,14 @@ def main() -> NoReturn:
     except NpuscopeError as error:
         say(f"npuscope: {error}")
         sys.exit(2 if isinstance(error, UsageError) else 3)
+    except OSError as error:
+        say(f"npuscope: {error.filename or ''}: {error.strerror or error}")
+        sys.exit(3)
+    except Exception as error:
+        if not type(error).__module__.startswith(("duckdb", "_duckdb")):
+            raise  # a bug: its traceback is what we need
+        say(f"npuscope: the query engine gave up: {error}")
+        sys.exit(3)
     sys.exit(0)
 
 

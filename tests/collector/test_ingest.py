@@ -264,6 +264,17 @@ def test_superseded_generations_stay_for_a_grace_period(source: Path, target: Pa
     assert kernels_by_rank(target) == {0: 20, 1: 20, 2: 20}
 
 
+def test_grace_counts_from_being_superseded(source: Path, target: Path) -> None:
+    read(source, target)
+    for path in target.rglob("*"):
+        os.utime(path, (0, 0))  # published long ago
+
+    read(source, target, force=True)
+    store.sweep(target)
+
+    assert len(list(target.rglob("kernels.parquet"))) == 6
+
+
 def test_a_query_survives_a_generation_swept_under_its_feet(
     source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
