@@ -273,8 +273,21 @@ left join told r on r.op_id = o.op_id
 left join _trace_group g on g.group_name = o.group_name;
 
 -- name: comm_tasks
+-- Two operations of a group may run at once. A task stands a second time among the hardware's, there with the
+-- connection that its operation was launched by; where that is not to be had, the task belongs to the operation
+-- of its group that began last.
+create or replace temp table _trace_task_connection as
+select start_ns, task_id, any_value(connection_id) as connection_id
+from _trace_device where task_id is not null and connection_id is not null
+group by start_ns, task_id having count(distinct connection_id) = 1;
+
+create or replace temp table _trace_connected_op as
+select pid, tid, connection_id, any_value(op_id) as op_id, any_value(name) as name
+from _trace_op where connection_id is not null
+group by pid, tid, connection_id having count(*) = 1;
+
 insert into comm_tasks by name
-select o.op_id, o.name as op_name, g.group_hash,
+select coalesce(c.op_id, o.op_id) as op_id, coalesce(c.name, o.name) as op_name, g.group_hash,
     try_cast(coalesce(t.plane_id, s.tid - s.group_tid - 1) as integer) as plane_id, cell(s.plane_task_type) as task_type,
     nullif(s.plane_stream_id, 4294967295) as stream_id, nullif(s.plane_task_id, 4294967295) as task_id, s.start_ns, s.dur_ns,
     nullif(cell(s.transport), 'INVALID_TYPE') as transport, nullif(cell(s.link), 'INVALID_TYPE') as link,
@@ -287,6 +300,8 @@ from (select p.*, h.group_tid from _trace_plane p join _trace_plane_group h on h
 left join _trace_thread t on t.pid = s.pid and t.tid = s.tid
 left join _trace_thread n on n.pid = s.pid and n.tid = s.group_tid
 left join _trace_group g on g.group_name = n.group_name
+left join _trace_task_connection k on k.start_ns = s.start_ns and k.task_id = s.plane_task_id
+left join _trace_connected_op c on c.pid = s.pid and c.tid = s.group_tid and c.connection_id = k.connection_id
 asof left join _trace_op o on o.pid = s.pid and o.tid = s.group_tid and s.start_ns >= o.start_ns;
 
 -- name: host_ops
