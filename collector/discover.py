@@ -248,6 +248,8 @@ def _newest_export(files: list[SourceFile]) -> tuple[SourceFile, ...]:
 
 
 def _nothing_exported(folder: Path, framework: Framework) -> str:
+    if framework == "msprof" and any(folder.glob("device_*/timeline/*.json")):
+        return "msprof's older layout (device_N/timeline) is not read by this version"
     if framework == "msprof":
         return "raw data only: run `msprof --export=on --output=<this folder>` first"
     if (folder / OUTPUT_FOLDER).is_dir():

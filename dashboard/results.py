@@ -15,6 +15,7 @@ import msgspec
 import polars as pl
 import pyarrow as pa
 from pyarrow import parquet as pq
+from rich import box
 from rich.table import Table
 
 from npuscope.collector.cache import CachedStore
@@ -108,7 +109,7 @@ def _flat(batch: pa.RecordBatch) -> dict[str, pa.Array]:
 
 def sql_table(reader: pa.RecordBatchReader) -> Table:
     """The first rows of a result for a terminal."""
-    table = Table()
+    table = _table()
     for field in reader.schema:
         right = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
         table.add_column(field.name, justify="right" if right else "left", overflow="fold")
@@ -120,6 +121,14 @@ def sql_table(reader: pa.RecordBatchReader) -> Table:
                 return table
             table.add_row(*(_cell(value) for value in row.values()))
             shown += 1
+    return table
+
+
+def _table(*headings: str) -> Table:
+    """A table whose texts are folded, never cut."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
     return table
 
 
@@ -136,7 +145,7 @@ def records(items: Sequence[Any]) -> list[dict[str, Any]]:
 
 def stores_table(stores: Sequence[CachedStore]) -> Table:
     """The user cache's stores."""
-    table = Table("store", "made from", "last used")
+    table = _table("store", "made from", "last used")
     table.add_column("ranks", justify="right")
     table.add_column("size", justify="right")
     for store in stores:
@@ -148,7 +157,7 @@ def stores_table(stores: Sequence[CachedStore]) -> Table:
 
 def failures_table(result: IngestResult) -> Table:
     """What an ingest could not read: places, ranks, single files."""
-    table = Table("what", "where", "why", title="not read", title_justify="left")
+    table = _table("not read", "where", "why")
     for problem in result.problems:
         table.add_row("folder", problem.path, problem.message)
     for outcome in result.failed:
