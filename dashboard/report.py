@@ -71,6 +71,28 @@ def report(
         yield Text()
 
 
+def report_rows(
+    con: duckdb.DuckDBPyConnection, chosen: Mapping[str, Any], *, top: int
+) -> list[dict[str, Any]]:
+    """The report for programs: facts of each capture, with the rows of every section."""
+    found: list[dict[str, Any]] = []
+    place = {name: chosen.get(name) for name in ("run", "capture")}
+    for facts in query.rows(query.capture_facts(con, **place)):
+        here = {**chosen, "run": facts["run"], "capture": facts["capture"]}
+        step = {"run": here["run"], "capture": here["capture"], "step": chosen.get("step")}
+        told = {"run": here["run"], "capture": here["capture"]}
+        sections = {
+            "step_rows": query.rows(query.steps(con, **here)),
+            "spread": query.rows(query.spread(con, **step)),
+            "kernels": query.rows(query.kernels(con, by="type", top=top, **here)),
+            "communication": query.rows(query.comm(con, **here)),
+            "limits": query.limits(con, **told),
+        }
+        if sections["step_rows"]:
+            found.append({**facts, **sections})
+    return found
+
+
 def _facts(facts: Mapping[str, Any]) -> RenderableType:
     """What was recorded, in a few lines."""
     lines = [

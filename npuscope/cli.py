@@ -92,6 +92,7 @@ def report(
     rank: Rank = None,
     step: Step = None,
     top: Top = 10,
+    json: Json = False,
     jobs: Jobs = None,
     memory: Memory = "2GB",
 ) -> None:
@@ -104,11 +105,16 @@ def report(
     """
     from npuscope.dashboard.opening import opened
     from npuscope.dashboard.report import report as parts
+    from npuscope.dashboard.report import report_rows
 
     with opened(_source(path, folder, store, run, jobs, memory)) as data:
         chosen = _chosen(data, run, capture, rank, step)
-        for part in parts(data.con, chosen, top=top, warnings=data.warnings):
-            show(part)
+        if json:
+            rows = report_rows(data.con, chosen, top=top)
+            print_json("report", rows, _notes(data, chosen))
+        else:
+            for part in parts(data.con, chosen, top=top, warnings=data.warnings):
+                show(part)
     leave(data)
 
 

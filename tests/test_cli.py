@@ -113,6 +113,17 @@ def test_report_says_the_main_things(run: Run, profile: Path) -> None:
         assert words in outcome.out
 
 
+def test_report_as_json_has_every_section(run: Run, profile: Path) -> None:
+    (capture,) = run("report", profile, "--json", "--top", 1).json()["rows"]
+
+    assert (capture["rank_count"], capture["steps"]) == (2, [7])
+    assert [row["computing_ns"] for row in capture["step_rows"]] == [29_500] * 2
+    assert [row["type"] for row in capture["kernels"]] == ["MatMulV3"] * 2
+    assert {row["measure"] for row in capture["spread"]} >= {"computing", "free"}
+    assert capture["communication"] == []
+    assert any("Level1" in limit for limit in capture["limits"])
+
+
 def test_a_store_is_a_path_too(run: Run, profile: Path, tmp_path: Path) -> None:
     assert run("ingest", profile, "--store", tmp_path / "store", "--run", "monday").code == 0
 
