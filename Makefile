@@ -35,8 +35,9 @@ $(READY): pyproject.toml
 demo: $(READY)  ## report on the committed sample of a MoE job
 	@"$(BIN)/npuscope" report $(SAMPLE) --store build/demo-store
 
+# A module's tests stay on one worker, so what they share is made once.
 test: $(READY)  ## everything but the long proofs, in under 5 minutes on 2 cores
-	@"$(BIN)/python" -m pytest -n $(WORKERS) -m "not slow"
+	@"$(BIN)/python" -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
 
 test-slow: $(READY)  ## the long proofs
 	@"$(BIN)/python" -m pytest -m slow || test $$? -eq 5  # 5: no test is marked slow

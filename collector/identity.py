@@ -10,10 +10,11 @@ the kernel table or at both ends of the timeline.
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,8 @@ from .model import Framework, Role, SourceFile
 
 _PROBE_BYTES = 1 << 16
 _US = re.compile(rb'"ts"\s*:\s*"?(\d{6,17})(?:\.(\d{1,3}))?')
-_CSV_US = re.compile(rb"(?<=,)(\d{6,17})\.(\d{1,3})\t?,")
+_CELL_US = re.compile(r"\s*(\d{6,17})(?:\.(\d{1,3})\d*)?\s*")
+_CSV_START = re.compile(r"(task )?start time\(us\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,10 @@ def identify(
     start, end = _window(infos, facts, files)
     host = str(next((d["hostUid"] for d in devices if d.get("hostUid")), facts.get("host", "")))
     device_id = _integer(facts.get("device"))
+    numbers = [Path(file.path).suffix[1:] for file in files.get("info", ())]
+    numbered = [int(number) for number in numbers if number.isdecimal()]  # info.json.<device>
+    if device_id is None and len(numbered) == 1:
+        device_id = numbered[0]
     return Identity(
         rank=rank,
         origin=origin,
@@ -116,7 +122,8 @@ def _database_facts(path: str) -> dict[str, object]:
     """Rank, device, host and session of a profiler DB; {} where its reader will say why not."""
     facts: dict[str, object] = {}
     queries: dict[str, tuple[str, ...]] = {
-        "select rankId, deviceId from RANK_DEVICE_MAP where rankId >= 0 order by 1 limit 1": (
+        # msprof names no rank (-1) but a device
+        "select rankId, deviceId from RANK_DEVICE_MAP order by rankId < 0, 1, 2 limit 1": (
             "rank",
             "device",
         ),
@@ -158,10 +165,13 @@ def _window(
     first, last = _integer(facts.get("first_task")), _integer(facts.get("last_task"))
     if (start or first) and (end or last):
         return start or first, end or last
-    probes: tuple[tuple[Role, re.Pattern[bytes]], ...] = (("kernels", _CSV_US), ("trace", _US))
-    for role, pattern in probes:
-        stamps = _stamps([file.path for file in files.get(role, ())], pattern)
-        if stamps:
+    probes: tuple[tuple[Role, Callable[[bytes, bytes], list[int]]], ...] = (
+        ("kernels", _csv_stamps),
+        ("trace", _trace_stamps),
+    )
+    for role, stamps_of in probes:
+        head, tail = _ends([file.path for file in files.get(role, ())])
+        if stamps := stamps_of(head, tail):
             return min(stamps), max(stamps)
     return None, None
 
@@ -171,16 +181,46 @@ def _inner(info: Mapping[str, Any], section: str, key: str) -> object:
     return inner.get(key) if isinstance(inner, dict) else None
 
 
-def _stamps(paths: list[str], pattern: re.Pattern[bytes]) -> list[int]:
-    """Times in ns found at the head of the first file and at the tail of the last."""
+def _ends(paths: list[str]) -> tuple[bytes, bytes]:
+    """The head of the first file and the tail of the last."""
     if not paths:
-        return []
+        return b"", b""
     try:
         with Path(paths[0]).open("rb") as file:
-            text = file.read(_PROBE_BYTES)
+            head = file.read(_PROBE_BYTES)
         with Path(paths[-1]).open("rb") as file:
             file.seek(max(0, Path(paths[-1]).stat().st_size - _PROBE_BYTES))
-            text += b"\n" + file.read(_PROBE_BYTES)
+            return head, file.read(_PROBE_BYTES)
     except OSError:
+        return b"", b""
+
+
+def _trace_stamps(head: bytes, tail: bytes) -> list[int]:
+    """Times in ns."""
+    found = _US.findall(head + b"\n" + tail)
+    return [int(us) * 1000 + int((ns or b"0").ljust(3, b"0")) for us, ns in found]
+
+
+def _csv_stamps(head: bytes, tail: bytes) -> list[int]:
+    """Starts in ns, of their own column only: a long duration looks like an early instant."""
+    titles, *rows = _cells(head) or [[]]
+    names = [title.strip('\ufeff \t"').lower() for title in titles]
+    place = next((i for i, name in enumerate(names) if _CSV_START.fullmatch(name)), None)
+    if place is None:
         return []
-    return [int(us) * 1000 + int((ns or b"0").ljust(3, b"0")) for us, ns in pattern.findall(text)]
+    # The last line of the head and the first of the tail may be cut.
+    cells = [row[place] for row in rows[:-1] + _cells(tail)[1:] if len(row) == len(titles)]
+    cells = cells or [row[place] for row in rows if len(row) == len(titles)]
+    told = (_CELL_US.fullmatch(cell) for cell in cells)
+    return [int(m[1]) * 1000 + int((m[2] or "0").ljust(3, "0")) for m in told if m]
+
+
+def _cells(text: bytes) -> list[list[str]]:
+    lines = text.decode("utf-8", "replace").replace("\0", "").splitlines()
+    found = []
+    for line in lines:
+        try:
+            found += list(csv.reader([line]))
+        except csv.Error:
+            continue
+    return found

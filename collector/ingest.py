@@ -107,7 +107,8 @@ def ingest(
     for outcome in read(plan.tasks, summarise, min(workers, len(plan.tasks) or 1), progress):
         outcomes.append(outcome)
         progress.finished(outcome)
-    for manifest in plan.vanished:
+    vanished = tuple(m for m in plan.vanished if not _is_unread(m, outcomes, found))
+    for manifest in vanished:
         stores.drop(store, manifest)
     published = tuple(o for o in outcomes if o.error is None)
     failed = tuple(o for o in outcomes if o.error is not None)
@@ -116,11 +117,23 @@ def ingest(
         if folder.is_dir():
             write_index(folder)
     result = IngestResult(
-        str(store), run, published, failed, plan.unchanged, plan.vanished, plan.problems
+        str(store), run, published, failed, plan.unchanged, vanished, plan.problems
     )
     if not published and not plan.unchanged and not manifests(store, run=run):
         raise TraceNotFound(_nothing_readable(path, result))
     return result
+
+
+def _is_unread(manifest: Manifest, outcomes: list[RankOutcome], found: Discovery) -> bool:
+    """Whether a rank's folder is still there but could not be read: then what is published stays.
+
+    Its files may have been the only ones to tell its rank, which seems gone then.
+    """
+    root = Path(manifest.source_root)
+    if any(o.error is not None and Path(o.root) == root for o in outcomes):
+        return True
+    places = [Path(problem.path) for problem in found.problems]
+    return any(root.is_relative_to(p) or p.is_relative_to(root) for p in places)
 
 
 def _run_name(path: Path, found: Discovery) -> str:

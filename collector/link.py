@@ -33,10 +33,19 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
         con.execute(statements[name].replace("{{3}}", "{3}"))
         if name != "comm_groups":
             _replace(con, name, f"_{name}")
-    for table in ("kernels", "comm_ops"):
-        _assign_steps(con, table)
+    outside = ""
+    if _has_table(con, "_comm_rows"):
+        con.execute(statements["outside_ops"])
+        outside = "and t.op_id not in (select op_id from _outside_ops)"
+    _assign_steps(con, "kernels")
+    _assign_steps(con, "comm_ops", outside)
     _describe(con, source)
     _notice_devices(con, log)
+    if is_empty(con, "comm_ops") and not is_empty(con, "comm_tasks"):
+        log.warn(
+            "tasks of communication operations, but no operation: communication of the steps is"
+            " not 0 but unknown"
+        )
 
 
 def _statements() -> dict[str, str]:
@@ -52,7 +61,7 @@ def _replace(con: duckdb.DuckDBPyConnection, table: str, by: str, *, keep: bool 
         con.execute(f'drop table "{by}"')
 
 
-def _assign_steps(con: duckdb.DuckDBPyConnection, table: str) -> None:
+def _assign_steps(con: duckdb.DuckDBPyConnection, table: str, unless: str = "") -> None:
     """Give rows without a step the one whose device range covers their start.
 
     Where the source itself told steps for some of its rows, an empty one means "outside every
@@ -65,7 +74,7 @@ def _assign_steps(con: duckdb.DuckDBPyConnection, table: str) -> None:
     con.execute(f"""
         create temp table _stepped as
         select t.* replace (
-            coalesce(t.step, case when t.start_ns < s.end_ns then s.step end) as step)
+            coalesce(t.step, case when t.start_ns < s.end_ns {unless} then s.step end) as step)
         from "{table}" t asof left join _step_segments s on t.start_ns >= s.start_ns
     """)
     _replace(con, table, "_stepped")

@@ -36,15 +36,25 @@ group by all;
 
 -- name: comm_rows
 -- Communication rows of the kernel table that no operation of the timeline stands for (none was recorded,
--- or the timeline is cut). The same operation may differ by 1 ns between the files.
+-- or the timeline is cut).
 insert into comm_ops by name
 select r.step, r.device_id, (select coalesce(max(op_id), -1) from comm_ops) + row_number() over (order by r.start_ns, r.name) as op_id,
     r.name, comm_op_type(r.name) as op_type, r.start_ns, r.dur_ns
 from _comm_rows r
 where not exists (
     select 1 from comm_ops o
-    where o.name = r.name and o.start_ns between r.start_ns - 2 and r.start_ns + 2
+    where o.name = r.name and coalesce(o.device_id = r.device_id, true) and same_time(o, r)
 );
+
+-- name: outside_ops
+-- Operations that the kernel table puts outside every step: it names steps, but none for them.
+create or replace temp table _outside_ops as
+select o.op_id
+from comm_ops o join _comm_rows r
+    on r.name = o.name and coalesce(o.device_id = r.device_id, true) and same_time(o, r)
+where o.step is null
+    and (select count(step) from _comm_rows) > 0
+group by o.op_id having count(r.step) = 0;
 
 -- name: comm_groups
 -- A name's group as communication.json tells it, where the timeline does not; else the one known group whose

@@ -13,6 +13,9 @@ create macro cell(s) as case
 create macro _half_even(d) as
     try_cast(d as bigint) - case when abs(d % 1) = 0.5 then try_cast(d as bigint) % 2 else 0 end;
 create macro us_ns(s) as _half_even(try_cast(s as decimal(30, 12)) * 1000);
+-- Whether an instant in exponent form lacks the digits that tell its microsecond: 1.73641E+15 covers hours.
+create macro is_rounded_us(s) as s ilike '%e%' and
+    length(replace(regexp_extract(s, '([0-9.]+)[eE]', 1), '.', '')) <= try_cast(regexp_extract(s, '[eE]\+?(-?\d+)', 1) as integer);
 
 -- Numbers as text.
 create macro number(s) as case when isfinite(try_cast(s as double)) then try_cast(s as double) end;
@@ -53,7 +56,12 @@ create macro is_comm_row(core, name) as
 -- Device tasks that are not computing though they stand beside kernels.
 create macro is_compute_row(core, name) as
     not regexp_matches(coalesce(name, ''), '(AicpuKernel|AivKernel)$')
-    and not regexp_matches(coalesce(core, ''), '(?i)(event|notify|memcpy|sdma|write_?value|place_?holder|profiling_)');
+    and not regexp_matches(coalesce(core, ''), '(?i)(event|notify|memcpy|sdma|write_?value|place_?holder|profiling_|hccl)');
+
+-- Whether an operation of the timeline and a communication row of that name in the kernel table are one: the
+-- files differ by 1 ns, old ones by as much as they rounded, but the middle of the one lies in the other.
+create macro same_time(o, r) as abs(o.start_ns - r.start_ns) <= 2
+    or r.start_ns + r.dur_ns // 2 between o.start_ns and o.start_ns + o.dur_ns;
 
 create macro type_bytes(t) as case upper(t)
     when 'INT8' then 1 when 'UINT8' then 1 when 'HIF8' then 1

@@ -14,7 +14,7 @@ import typer
 
 from npuscope import __version__
 from npuscope.console import answer, leave, leave_with, print_json, reader_may_leave, say, show
-from npuscope.errors import NpuscopeError, UsageError
+from npuscope.errors import NpuscopeError, TraceNotFound, UsageError
 from npuscope.options import (
     Capture,
     Folder,
@@ -378,7 +378,8 @@ def _notes(data: Opened, chosen: dict[str, Any]) -> list[str]:
 def _chosen(
     data: Opened, run: str | None, capture: str | None, rank: int | None, step: int | None
 ) -> dict[str, Any]:
-    """Filters for the analyses. Raises UsageError where they match nothing."""
+    """Filters for the analyses. Raises UsageError where they match nothing, TraceNotFound where
+    nothing has figures."""
     from npuscope.analysis import query
 
     for message in data.messages:
@@ -390,5 +391,8 @@ def _chosen(
         "step": step,
     }
     if query.steps(data.con, **chosen).is_empty():
-        raise UsageError(query.nothing_matches(data.con, **chosen))
+        reason = query.nothing_matches(data.con, **chosen)
+        if all(value is None for value in (run, capture, rank, step)):
+            raise TraceNotFound(reason)
+        raise UsageError(reason)
     return chosen

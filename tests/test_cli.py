@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -38,10 +39,42 @@ class Outcome(NamedTuple):
 Run = Callable[..., Outcome]
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, write_profile: Callable[..., Path]) -> Path:
+    """A folder with a `profile` and the `cache` of those who leave both as they are."""
+    folder = tmp_path_factory.mktemp("shared")
+    for rank in range(2):
+        write_profile(folder / "profile" / f"h{rank}_ascend_pt", rank)
+    return folder
+
+
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The command in this process, with a cache of its own."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def profile(shared: Path) -> Path:
+    return shared / "profile"
+
+
+@pytest.fixture
+def own_profile(profile: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    return Path(shutil.copytree(profile, tmp_path / "profile"))
+
+
+@pytest.fixture
+def run(shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The command in this process; a profile that other tests asked about is not read again."""
+    return runner(shared / "cache", monkeypatch, capsys)
+
+
+@pytest.fixture
+def run_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    """The command in this process, with a cache of its own that is empty."""
+    return runner(tmp_path / "cache", monkeypatch, capsys)
+
+
+def runner(cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 
     def run(*arguments: object) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["npuscope", *map(str, arguments)])
@@ -53,15 +86,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return run
 
 
-@pytest.fixture
-def profile(tmp_path: Path, write_profile: Callable[..., Path]) -> Path:
-    for rank in range(2):
-        write_profile(tmp_path / "profile" / f"h{rank}_ascend_pt", rank)
-    return tmp_path / "profile"
-
-
-def test_steps_as_json(run: Run, profile: Path) -> None:
-    answer = run("steps", profile, "--json").json()
+def test_steps_as_json(run_apart: Run, profile: Path) -> None:
+    answer = run_apart("steps", profile, "--json").json()
 
     assert {k: v for k, v in answer.items() if k not in ("rows", "notes")} == {
         "schema_version": 1,
@@ -95,12 +121,12 @@ def test_the_folder_may_be_given_as_d(run: Run, profile: Path) -> None:
     assert run("steps", "-d", profile, "--json").json() == run("steps", profile, "--json").json()
 
 
-def test_a_second_call_reads_nothing_again(run: Run, profile: Path, tmp_path: Path) -> None:
-    run("steps", profile)
+def test_a_second_call_reads_nothing_again(run_apart: Run, profile: Path, tmp_path: Path) -> None:
+    run_apart("steps", profile)
     manifests = {p: p.stat().st_ino for p in (tmp_path / "cache").rglob("manifest.json")}
     assert len(manifests) == 2
 
-    run("kernels", profile)
+    run_apart("kernels", profile)
 
     assert {p: p.stat().st_ino for p in manifests} == manifests
 
@@ -124,21 +150,23 @@ def test_report_as_json_has_every_section(run: Run, profile: Path) -> None:
     assert any("Level1" in limit for limit in capture["limits"])
 
 
-def test_a_store_is_a_path_too(run: Run, profile: Path, tmp_path: Path) -> None:
-    assert run("ingest", profile, "--store", tmp_path / "store", "--run", "monday").code == 0
+def test_a_store_is_a_path_too(run_apart: Run, profile: Path, tmp_path: Path) -> None:
+    assert run_apart("ingest", profile, "--store", tmp_path / "store", "--run", "monday").code == 0
 
-    rows = run("steps", tmp_path / "store", "--json").json()["rows"]
+    rows = run_apart("steps", tmp_path / "store", "--json").json()["rows"]
 
     assert {row["run"] for row in rows} == {"monday"}
     assert not (tmp_path / "cache").exists(), "nothing beside the store was written"
 
 
-def test_an_export_holds_what_the_store_holds(run: Run, profile: Path, tmp_path: Path) -> None:
-    assert run("ingest", profile, "-o", tmp_path / "x.duckdb").code == 0
+def test_an_export_holds_what_the_store_holds(
+    run_apart: Run, profile: Path, tmp_path: Path
+) -> None:
+    assert run_apart("ingest", profile, "-o", tmp_path / "x.duckdb").code == 0
 
-    exported = run("steps", tmp_path / "x.duckdb", "--json").json()
+    exported = run_apart("steps", tmp_path / "x.duckdb", "--json").json()
 
-    assert exported == run("steps", profile, "--json").json()
+    assert exported == run_apart("steps", profile, "--json").json()
     with duckdb.connect(str(tmp_path / "x.duckdb"), read_only=True) as con:
         assert con.execute("select count(*) from kernels").fetchall() == [(40,)]
         assert con.execute("select count(*) from comm_links").fetchall() == [(0,)]
@@ -226,13 +254,13 @@ class TestSql:
         assert run("sql", profile, "select count(*) from kernels", "--json").code == 0
 
     def test_explain_analyze_cannot_write_into_the_store(
-        self, run: Run, profile: Path, tmp_path: Path
+        self, run_apart: Run, profile: Path, tmp_path: Path
     ) -> None:
-        run("steps", profile)
+        run_apart("steps", profile)
         segment = next((tmp_path / "cache").rglob("kernels.parquet"))
         before = segment.read_bytes()
 
-        outcome = run("sql", profile, f"explain analyze copy (select 1) to '{segment}'")
+        outcome = run_apart("sql", profile, f"explain analyze copy (select 1) to '{segment}'")
 
         assert outcome.code == 2
         assert segment.read_bytes() == before
@@ -255,10 +283,10 @@ class TestErrors:
         assert outcome.code == 3
         assert "analyse()" in outcome.err
 
-    def test_a_broken_rank_gives_4_and_the_rest(self, run: Run, profile: Path) -> None:
-        next((profile / "h1_ascend_pt").rglob("*.csv")).write_bytes(b"\x00garbage")
+    def test_a_broken_rank_gives_4_and_the_rest(self, run_apart: Run, own_profile: Path) -> None:
+        next((own_profile / "h1_ascend_pt").rglob("*.csv")).write_bytes(b"\x00garbage")
 
-        outcome = run("steps", profile, "--json")
+        outcome = run_apart("steps", own_profile, "--json")
 
         assert outcome.code == 4
         assert [row["rank"] for row in outcome.json()["rows"]] == [0]
@@ -281,31 +309,33 @@ class TestErrors:
         assert run("ingest", profile, "--store", tmp_path / "mine").code == 3
 
 
-def test_cached_stores_are_listed_and_removed(run: Run, profile: Path, tmp_path: Path) -> None:
-    run("steps", profile)
+def test_cached_stores_are_listed_and_removed(
+    run_apart: Run, profile: Path, tmp_path: Path
+) -> None:
+    run_apart("steps", profile)
 
-    (listed,) = run("store", "list", "--json").json()["rows"]
+    (listed,) = run_apart("store", "list", "--json").json()["rows"]
     assert (listed["source"], listed["ranks"]) == (str(profile.resolve()), 2)
 
-    assert run("store", "rm", profile).code == 0
-    assert run("store", "list", "--json").json()["rows"] == []
+    assert run_apart("store", "rm", profile).code == 0
+    assert run_apart("store", "list", "--json").json()["rows"] == []
     assert profile.exists()
-    assert run("store", "rm", "nothing").code == 2
+    assert run_apart("store", "rm", "nothing").code == 2
 
 
 def test_the_cache_forgets_the_least_recently_used(
-    run: Run, profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_apart: Run, own_profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from npuscope.collector import cache
 
-    run("steps", profile)
+    run_apart("steps", own_profile)
     other = tmp_path / "other"
-    profile.rename(other)
-    run("steps", other)
+    own_profile.rename(other)
+    run_apart("steps", other)
 
     gone = cache.keep_within_limit(cache.store_of(other), limit_bytes=1)
 
-    assert [store.source for store in gone] == [str(profile)]
+    assert [store.source for store in gone] == [str(own_profile)]
     assert [store.source for store in cache.cached_stores()] == [str(other)]
 
 

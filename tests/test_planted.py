@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Literal
 
 import duckdb
 import pytest
@@ -20,7 +21,9 @@ JOBS = {
     "well hidden": Job(name="hidden", layers=2, dp=2, pp=1, ep=2, overlap=0.9, seed=11),
     "one step": small(steps=1, seed=5),
 }
-FORMS = ("frames", "text", "db", "both")
+FORMS: dict[str, tuple[Literal["text", "db"], ...]] = {
+    "frames": (), "text": ("text",), "db": ("db",), "both": ("db", "text"),
+}  # fmt: skip
 ADDED_UP = (
     "computing_ns", "communication_ns", "overlapped_ns", "exposed_communication_ns",
     "free_ns", "bubble_ns", "profiler_bubble_ns",
@@ -41,33 +44,34 @@ def from_frames(job: Job) -> duckdb.DuckDBPyConnection:
     return con
 
 
-@pytest.fixture(scope="module", params=list(JOBS))
+Planted = tuple[dict[str, Any], duckdb.DuckDBPyConnection]
+
+
+@pytest.fixture(
+    scope="module", params=[(job, form) for job in JOBS for form in FORMS], ids="-".join
+)
 def planted(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[dict[str, Any], dict[str, duckdb.DuckDBPyConnection]]:
-    """Truth of a job, and the job read from each form."""
-    job = JOBS[request.param]
-    folder = tmp_path_factory.mktemp("planted")
-    opened = {"frames": from_frames(job)}
-    for name, forms in (("text", ("text",)), ("db", ("db",)), ("both", ("db", "text"))):
-        write_job(job, folder / name, forms=forms)  # type: ignore[arg-type]
-        result = ingest(folder / name, folder / f"{name}-store", summarise=summarise)
+) -> Iterator[Planted]:
+    """Truth of a job, and the job read from one form."""
+    name, form = request.param
+    job, folder = JOBS[name], tmp_path_factory.mktemp("planted")
+    write_job(job, folder / "job", forms=FORMS[form] or ("text",))
+    if FORMS[form]:
+        result = ingest(folder / "job", folder / "store", summarise=summarise)
         assert result.is_complete
         assert not [warning for outcome in result.published for warning in outcome.warnings]
-        opened[name] = store.open(folder / f"{name}-store")
-    for con in opened.values():
-        request.addfinalizer(con.close)
-    return json.loads((folder / "text" / "truth.json").read_text()), opened
+        con = store.open(folder / "store")
+    else:
+        con = from_frames(job)
+    yield json.loads((folder / "job" / "truth.json").read_text()), con
+    con.close()
 
 
-Planted = tuple[dict[str, Any], dict[str, duckdb.DuckDBPyConnection]]
+def test_steps(planted: Planted) -> None:
+    truth, con = planted
 
-
-@pytest.mark.parametrize("form", FORMS)
-def test_steps(planted: Planted, form: str) -> None:
-    truth, opened = planted
-
-    rows = query.steps(opened[form]).to_dicts()
+    rows = query.steps(con).to_dicts()
 
     expected = [
         (int(rank), int(step), figures)
@@ -82,10 +86,9 @@ def test_steps(planted: Planted, form: str) -> None:
         assert row["masking_ratio"] == pytest.approx(figures["masking_ratio"], abs=1e-12)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_steps_add_up_to_the_whole(planted: Planted, form: str) -> None:
-    truth, opened = planted
-    frame = query.steps(opened[form])
+def test_steps_add_up_to_the_whole(planted: Planted) -> None:
+    truth, con = planted
+    frame = query.steps(con)
 
     for rank, facts in truth["ranks"].items():
         rows = frame.filter(frame["rank"] == int(rank))
@@ -93,12 +96,11 @@ def test_steps_add_up_to_the_whole(planted: Planted, form: str) -> None:
             assert rows[name].sum() == facts["whole"][name], (rank, name)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_kernels_by_type(planted: Planted, form: str) -> None:
-    truth, opened = planted
+def test_kernels_by_type(planted: Planted) -> None:
+    truth, con = planted
     for rank, facts in truth["ranks"].items():
         for step, figures in facts["steps"].items():
-            frame = query.kernels(opened[form], by="type", rank=int(rank), step=int(step))
+            frame = query.kernels(con, by="type", rank=int(rank), step=int(step))
             found = {
                 row["type"]: (row["count"], row["total_ns"], row["max_ns"])
                 for row in frame.to_dicts()
@@ -109,12 +111,11 @@ def test_kernels_by_type(planted: Planted, form: str) -> None:
             }
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_communication_by_parallel_kind(planted: Planted, form: str) -> None:
-    truth, opened = planted
+def test_communication_by_parallel_kind(planted: Planted) -> None:
+    truth, con = planted
     for rank, facts in truth["ranks"].items():
         for step, figures in facts["steps"].items():
-            frame = query.comm(opened[form], rank=int(rank), step=int(step))
+            frame = query.comm(con, rank=int(rank), step=int(step))
             found: dict[str, list[int]] = {}
             for row in frame.to_dicts():
                 sums = found.setdefault(row["parallel_kind"], [0, 0])

@@ -62,7 +62,12 @@ def read(
             if rows is not None:
                 _read_file(con, rows, log, kernels="kernels" in wanted)
 
-    read_each(source.files.get("kernels", ()), read_one, log, advance)
+    try:
+        read_each(source.files.get("kernels", ()), read_one, log, advance)
+    except Exception:
+        # Half the operations would give figures that look whole.
+        con.execute("delete from _comm_rows")
+        raise
 
 
 def _read_file(con: duckdb.DuckDBPyConnection, rows: Rows, log: ReadLog, *, kernels: bool) -> None:
@@ -71,7 +76,12 @@ def _read_file(con: duckdb.DuckDBPyConnection, rows: Rows, log: ReadLog, *, kern
     run(con, rows, f"create or replace temp table _light as {_light_sql(rows)}")
     count_rejects(con, rows, log)
     bad = con.execute("delete from _light where not placed")
-    lose(log, rows.path, (bad.fetchone() or (0,))[0], "no valid start or duration")
+    lose(
+        log,
+        rows.path,
+        (bad.fetchone() or (0,))[0],
+        "no valid start or duration (or times that a spreadsheet rounded)",
+    )
     con.execute("insert into _comm_rows select * exclude (placed) from _light")
     con.execute("drop table _light")
     if kernels:
@@ -90,7 +100,8 @@ def _common(rows: Rows) -> str:
         cell({rows.cell("Accelerator Core", "Task Type")}) as core,
         -- Times that us_ns takes; told by a cheap cast, because a filter is evaluated on its own.
         coalesce(try_cast({rows.cell(*_START)} as double) between -9e15 and 9e15
-            and try_cast({rows.cell(*_DURATION)} as double) between 0 and 9e15, false) as placed"""
+            and try_cast({rows.cell(*_DURATION)} as double) between 0 and 9e15
+            and not is_rounded_us({rows.cell(*_START)}), false) as placed"""
 
 
 def _light_sql(rows: Rows) -> str:

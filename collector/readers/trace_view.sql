@@ -255,11 +255,11 @@ select h.step, h.start_ns as window_start_ns, h.end_ns as window_end_ns,
 from host h left join device d on d.step = h.step;
 
 -- name: comm_ops
--- The kernel table knows the step of an operation; the same one may differ by 1 ns between the files.
+-- The kernel table knows the step of an operation.
 insert into comm_ops by name
 with told as (
     select o.op_id, min_by(r.step, abs(r.start_ns - o.start_ns)) as step
-    from _trace_op o join {comm_rows} r on r.name = o.name and r.start_ns between o.start_ns - 2 and o.start_ns + 2
+    from _trace_op o join {comm_rows} r on r.name = o.name and same_time(o, r)
     group by o.op_id
 )
 select r.step, o.device_id, o.op_id, o.name, comm_op_type(o.name) as op_type, g.group_hash, o.start_ns, o.dur_ns,

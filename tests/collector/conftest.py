@@ -12,6 +12,7 @@ import pytest
 from npuscope.collector import schema
 from npuscope.collector.model import RankSource, ReadLog, Role, SourceFile
 from npuscope.collector.staging import open_staging
+from tests.collector import written_traces
 
 ROLES: dict[str, Role] = {
     "kernel_details.csv": "kernels",
@@ -31,6 +32,17 @@ Read = Callable[..., ReadLog]
 @pytest.fixture
 def staging(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     con = open_staging(tmp_path)
+    yield con
+    con.close()
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
+    """What the reader makes of the written timeline, to look at only."""
+    folder = tmp_path_factory.mktemp("written")
+    path = written_traces.write(folder / "trace_view.json", written_traces.TRACE)
+    con, log = written_traces.read_paths([path], folder)
+    assert (log.warnings, log.rows_lost) == ([], 0)
     yield con
     con.close()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,20 +16,9 @@ from npuscope.collector.groups import group_hash
 from npuscope.collector.model import RankSource, ReadLog, SourceFile
 from npuscope.collector.readers import ascend_db
 from npuscope.collector.staging import open_staging
-
-Read = Callable[..., ReadLog]
+from tests.collector.profiler_databases import Read, records, rows
 
 REAL = [(f"alexnet_ddp_db_level{level}", rank) for level in (0, 1) for rank in (0, 1)]
-
-
-def rows(con: duckdb.DuckDBPyConnection, sql: str) -> list[Any]:
-    return con.execute(sql).fetchall()
-
-
-def records(con: duckdb.DuckDBPyConnection, sql: str) -> list[dict[str, Any]]:
-    result = con.execute(sql)
-    names = [column[0] for column in result.description or ()]
-    return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-import threading
-import time
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,24 +36,47 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
+@pytest.fixture(scope="module")
+def once(
+    tmp_path_factory: pytest.TempPathFactory, write_profile: WriteProfile
+) -> tuple[Path, Path, IngestResult]:
+    """A source, the store it was read into, and the ingest's result: never to be changed."""
+    folder = tmp_path_factory.mktemp("once")
+    for rank in range(3):
+        write_profile(folder / "source" / f"host_{rank}_ascend_pt", rank)
+    return folder / "source", folder / "store", read(folder / "source", folder / "store")
+
+
+@pytest.fixture
+def shared(once: tuple[Path, Path, IngestResult]) -> Path:
+    """The source that all tests share."""
+    return once[0]
+
+
+@pytest.fixture
+def filled(once: tuple[Path, Path, IngestResult], target: Path) -> Path:
+    """A store of this test's own that holds what an ingest of `shared` published."""
+    shutil.copytree(once[1], target)
+    return target
+
+
 def kernels_by_rank(path: Path) -> dict[int, int]:
     rows = store.query(path, "select rank, count(*) as n from kernels group by rank order by rank")
     return dict(rows.iter_rows())
 
 
-def test_every_rank_is_published_with_its_keys(source: Path, target: Path) -> None:
-    result = read(source, target)
+def test_every_rank_is_published_with_its_keys(once: tuple[Path, Path, IngestResult]) -> None:
+    _, target, result = once
 
     assert result.is_complete
+    assert len(result.published) == 3
     assert kernels_by_rank(target) == {0: 20, 1: 20, 2: 20}
     rows = store.query(target, "select distinct run, capture, rank from kernels order by rank")
     assert rows.rows() == [("job", "20250109T084754.000Z", rank) for rank in range(3)]
 
 
-def test_views_are_typed_where_no_rank_has_rows(source: Path, target: Path) -> None:
-    read(source, target)
-
-    with store.open(target) as con:
+def test_views_are_typed_where_no_rank_has_rows(filled: Path) -> None:
+    with store.open(filled) as con:
         described = con.execute("describe comm_links").fetchall()
         assert con.execute("select count(*) from comm_links").fetchall() == [(0,)]
     types = {row[0]: row[1] for row in described}
@@ -65,15 +84,14 @@ def test_views_are_typed_where_no_rank_has_rows(source: Path, target: Path) -> N
     assert types["packets"] == "STRUCT(size_bytes DOUBLE, packet_count BIGINT, time_ns DOUBLE)[]"
 
 
-def test_an_unchanged_source_is_not_read_again(source: Path, target: Path) -> None:
-    read(source, target)
-    before = store.version(target)
+def test_an_unchanged_source_is_not_read_again(shared: Path, filled: Path) -> None:
+    before = store.version(filled)
 
-    again = read(source, target)
+    again = read(shared, filled)
 
     assert not again.published
     assert len(again.unchanged) == 3
-    assert store.version(target) == before
+    assert store.version(filled) == before
 
 
 def test_touched_files_with_the_same_content_are_not_read_again(source: Path, target: Path) -> None:
@@ -115,12 +133,10 @@ def test_a_rank_that_vanished_from_the_source_is_dropped(source: Path, target: P
     assert kernels_by_rank(target) == {0: 20, 1: 20}
 
 
-def test_two_runs_share_a_store(source: Path, target: Path) -> None:
-    read(source, target)
+def test_two_runs_share_a_store(shared: Path, filled: Path) -> None:
+    ingest(shared, filled, run="other job/ü", summarise=summarise)
 
-    ingest(source, target, run="other job/ü", summarise=summarise)
-
-    rows = store.query(target, "select run, count(*) from kernels group by run order by run").rows()
+    rows = store.query(filled, "select run, count(*) from kernels group by run order by run").rows()
     assert rows == [("job", 60), ("other job/ü", 60)]
 
 
@@ -144,169 +160,59 @@ def test_nothing_readable_says_what_was_tried(tmp_path: Path, write_profile: Wri
         read(tmp_path, tmp_path.parent / f"{tmp_path.name}-store")
 
 
-def test_processes_give_the_same_store_as_one(source: Path, tmp_path: Path) -> None:
-    seen: list[int] = []
-    read(source, tmp_path / "alone", jobs=1)
-
-    result = read(source, tmp_path / "together", jobs=2)
-
-    assert len(result.published) == 3
-    question = "select * exclude (run) from kernels order by rank, start_ns"
-    alone = store.query(tmp_path / "alone", question)
-    assert alone.equals(store.query(tmp_path / "together", question)), seen
-
-
-def test_a_reader_sees_each_rank_whole_or_not_at_all(
-    tmp_path: Path, target: Path, write_profile: WriteProfile
-) -> None:
-    for rank in range(16):
-        write_profile(tmp_path / "source" / f"h_{rank}_ascend_pt", rank)
-    manifest.create_store(target)
-    done = threading.Event()
-    torn: list[object] = []
-    seen: list[int] = []
-
-    def poll() -> None:
-        question = """
-            select k.rank, k.n, s.computing_ns from
-                (select rank, count(*) as n from kernels group by rank) k
-                full join step_summary s using (rank)
-        """
-        while not done.is_set():
-            try:
-                with store.open(target) as con:
-                    rows = con.execute(question).fetchall()
-            except duckdb.CatalogException:
-                continue  # no rank yet, so no summary
-            seen.append(len(rows))
-            torn.extend(row for row in rows if row[1:] != (20, 20 * 10_500))
-
-    reader = threading.Thread(target=poll)
-    reader.start()
-    try:
-        # The kernels overlap: 10.5 us each, one starting every 1 us.
-        for rank in range(16):
-            rows = [(7, "k", f"1736412474{n:06}.250", "10.500") for n in range(0, 2000, 100)]
-            write_profile(tmp_path / "source" / f"h_{rank}_ascend_pt", rank, rows)
-        read(tmp_path / "source", target)
-    finally:
-        done.set()
-        reader.join()
-
-    assert not torn
-    assert kernels_by_rank(target) == dict.fromkeys(range(16), 20)
-    assert len(set(seen)) > 2, f"the reader met the ingest under way: {seen}"
-
-
-_INGEST = """
-import sys
-from pathlib import Path
-from npuscope.collector.ingest import ingest
-
-if __name__ == "__main__":
-    ingest(Path(sys.argv[1]), Path(sys.argv[2]), run="job", jobs=int(sys.argv[3]))
-"""
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_a_kill_loses_nothing_published_and_the_next_ingest_goes_on(
-    tmp_path: Path, target: Path, write_profile: WriteProfile, jobs: int
-) -> None:
-    rows = [(7, "k", f"1736412474{n:06}.250", "10.500") for n in range(0, 200_000, 40)]
-    for rank in range(12):
-        write_profile(tmp_path / "source" / f"h_{rank}_ascend_pt", rank, rows)
-    script = tmp_path / "run.py"
-    script.write_text(_INGEST)
-    process = subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path / "source"), str(target), str(jobs)]
-    )
-    deadline = time.monotonic() + 60
-    while not list(target.rglob("manifest.json")) and time.monotonic() < deadline:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-
-    published = {m.rank for m in manifest.manifests(target)}
-    assert published
-    assert set(kernels_by_rank(target)) == published
-    _wait_for_workers_to_leave(target)
-
-    result = read(tmp_path / "source", target)
-
-    assert {o.rank for o in result.published} == set(range(12)) - {m.rank for m in result.unchanged}
-    assert {m.rank for m in result.unchanged} >= published
-    assert kernels_by_rank(target) == dict.fromkeys(range(12), 5000)
-    assert not list(target.rglob(".tmp-*")), "the dead process's folders are swept"
-
-
-def _wait_for_workers_to_leave(target: Path) -> None:
-    """Workers of a killed parent end by themselves."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        owners = {int(p.name.split("-")[-2]) for p in target.rglob(".tmp-*") if p.is_dir()}
-        if not any(Path(f"/proc/{pid}").exists() for pid in owners):
-            return
-        time.sleep(0.05)
-    raise AssertionError("a worker outlived its killed parent by 30 s")
-
-
-def test_superseded_generations_stay_for_a_grace_period(source: Path, target: Path) -> None:
-    read(source, target)
-    read(source, target, force=True)
-    generations = list(target.rglob("kernels.parquet"))
+def test_superseded_generations_stay_for_a_grace_period(shared: Path, filled: Path) -> None:
+    read(shared, filled, force=True)
+    generations = list(filled.rglob("kernels.parquet"))
     assert len(generations) == 6
 
-    store.sweep(target)
-    assert len(list(target.rglob("kernels.parquet"))) == 6
+    store.sweep(filled)
+    assert len(list(filled.rglob("kernels.parquet"))) == 6
 
-    store.sweep(target, grace_s=-1)
-    assert len(list(target.rglob("kernels.parquet"))) == 3
-    assert kernels_by_rank(target) == {0: 20, 1: 20, 2: 20}
+    store.sweep(filled, grace_s=-1)
+    assert len(list(filled.rglob("kernels.parquet"))) == 3
+    assert kernels_by_rank(filled) == {0: 20, 1: 20, 2: 20}
 
 
-def test_grace_counts_from_being_superseded(source: Path, target: Path) -> None:
-    read(source, target)
-    for path in target.rglob("*"):
+def test_grace_counts_from_being_superseded(shared: Path, filled: Path) -> None:
+    for path in filled.rglob("*"):
         os.utime(path, (0, 0))  # published long ago
 
-    read(source, target, force=True)
-    store.sweep(target)
+    read(shared, filled, force=True)
+    store.sweep(filled)
 
-    assert len(list(target.rglob("kernels.parquet"))) == 6
+    assert len(list(filled.rglob("kernels.parquet"))) == 6
 
 
 def test_a_query_survives_a_generation_swept_under_its_feet(
-    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+    shared: Path, filled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read(source, target)
     original = store.open
     calls: list[Path] = []
 
     def open_then_sweep(path: Path) -> duckdb.DuckDBPyConnection:
         con = original(path)
         if not calls:
-            read(source, target, force=True)
-            store.sweep(target, grace_s=-1)
+            read(shared, filled, force=True)
+            store.sweep(filled, grace_s=-1)
         calls.append(path)
         return con
 
     monkeypatch.setattr(store, "open", open_then_sweep)
 
-    assert kernels_by_rank(target) == {0: 20, 1: 20, 2: 20}
+    assert kernels_by_rank(filled) == {0: 20, 1: 20, 2: 20}
     assert len(calls) == 2
 
 
-def test_the_index_is_a_cache_only(source: Path, target: Path) -> None:
-    read(source, target)
-    (index,) = target.rglob("index.json")
+def test_the_index_is_a_cache_only(shared: Path, filled: Path) -> None:
+    (index,) = filled.rglob("index.json")
     version = msgspec.json.decode(index.read_bytes())["version"]
 
     index.write_bytes(b"{ damaged")
-    assert kernels_by_rank(target) == {0: 20, 1: 20, 2: 20}
+    assert kernels_by_rank(filled) == {0: 20, 1: 20, 2: 20}
 
     index.unlink()
-    read(source, target, force=True)
-    assert kernels_by_rank(target) == {0: 20, 1: 20, 2: 20}
+    read(shared, filled, force=True)
+    assert kernels_by_rank(filled) == {0: 20, 1: 20, 2: 20}
     assert version >= 1
 
 
@@ -323,12 +229,12 @@ def test_a_stale_index_entry_is_not_believed(
     assert kernels_by_rank(target)[0] == 1
 
 
-def test_a_folder_with_other_things_is_no_store(source: Path, tmp_path: Path) -> None:
+def test_a_folder_with_other_things_is_no_store(shared: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("")
 
     with pytest.raises(StoreError, match="not empty"):
-        read(source, tmp_path / "mine")
+        read(shared, tmp_path / "mine")
     with pytest.raises(StoreError, match="ingest"):
         store.open(tmp_path / "mine")
 
@@ -372,10 +278,10 @@ class _Rule:
 
 
 def test_a_changed_rule_rebuilds_summaries_without_reading_sources(
-    source: Path, target: Path
+    shared: Path, target: Path
 ) -> None:
     def ruled(version: str) -> IngestResult:
-        return ingest(source, target, run="job", summarise=lambda con: [_Rule(version)])
+        return ingest(shared, target, run="job", summarise=lambda con: [_Rule(version)])
 
     def counted(version: str) -> list[tuple[Any, ...]]:
         with store.open(target, summaries={"counted": version}) as con:
