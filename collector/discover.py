@@ -53,6 +53,7 @@ _PROF_FOLDER = re.compile(r"PROF_.+")
 # Other tools' results, dumped arguments, hidden folders: never a profile's export. Raw data and
 # logs lie inside profile folders, which are not searched further.
 _SKIPPED = re.compile(r"cluster_analysis_output|.*_op_arg|\..*")
+_RANK_DB = re.compile(r"_profiler_(\d{1,9})\.db$")
 _SLICE = re.compile(r"_slice_(\d+)")
 _EXPORT_STAMP = re.compile(r"_(\d{14,})\.(?:json|csv|db)(?:\.gz)?$")
 
@@ -88,7 +89,9 @@ def discover(path: Path) -> Discovery:
         if not _EXPORTS & files.keys():
             problems.append(Problem(str(folder), _nothing_exported(folder, framework)))
             continue
-        found.append((folder, framework, files, identify(folder, framework, files)))
+        found += [
+            (folder, framework, part, identify(folder, framework, part)) for part in _by_rank(files)
+        ]
     if not found and not problems:
         raise TraceNotFound(
             f"{path}: no *_ascend_pt, *_ascend_ms or PROF_* folder here or below: "
@@ -245,6 +248,28 @@ def _newest_export(files: list[SourceFile]) -> tuple[SourceFile, ...]:
 
     newest = max(stamp(file) for file in files)
     return tuple(sorted((file for file in files if stamp(file) == newest), key=piece))
+
+
+def _by_rank(
+    files: dict[Role, tuple[SourceFile, ...]],
+) -> list[dict[Role, tuple[SourceFile, ...]]]:
+    """One set of files per rank where the DBs of several ranks were put into one folder.
+
+    Only the DB and the profiler_info of its number can be told apart then; the rest is nobody's.
+    """
+    databases = files.get("main_db", ())
+    numbers = {file: _RANK_DB.search(file.path) for file in databases}
+    if len(databases) < 2 or not all(numbers.values()):
+        return [files]
+    parts: list[dict[Role, tuple[SourceFile, ...]]] = []
+    for file, number in numbers.items():
+        part: dict[Role, tuple[SourceFile, ...]] = {"main_db": (file,)}
+        ending = f"profiler_info_{number[1]}.json" if number else ""
+        own = tuple(f for f in files.get("profiler_info", ()) if f.path.endswith(ending))
+        if own:
+            part["profiler_info"] = own
+        parts.append(part)
+    return parts
 
 
 def _nothing_exported(folder: Path, framework: Framework) -> str:

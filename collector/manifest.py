@@ -51,6 +51,7 @@ class Manifest(msgspec.Struct, frozen=True):
     generation: str
     npuscope_version: str
     schema_digest: str
+    reading_digest: str
     published_at: str
     rank_origin: str
     source_root: str

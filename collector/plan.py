@@ -83,7 +83,9 @@ def _known_captures(published: Sequence[Manifest]) -> list[KnownCapture]:
 
 def _is_unchanged(store: Path, manifest: Manifest, source: RankSource) -> bool:
     """Same files, sizes and times; where only times differ, the same content."""
-    if manifest.schema_digest != schema.digest() or manifest.source_root != source.root:
+    if manifest.reading_digest != schema.reading_digest():
+        return False
+    if manifest.source_root != source.root:
         return False
     now = {file.path: file for group in source.files.values() for file in group}
     then = {record.path: record for record in manifest.sources}

@@ -142,6 +142,7 @@ def read_rank(task: RankTask, summarise: Summarise | None, advance: Advance) -> 
             generation=generation,
             npuscope_version=npuscope.__version__,
             schema_digest=schema.digest(),
+            reading_digest=schema.reading_digest(),
             published_at=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             rank_origin=source.rank_origin,
             source_root=source.root,
@@ -201,6 +202,9 @@ def _run_readers(
                 for table in wanted - _SHARED:
                     con.execute(f'delete from "{table}"')
             reading.warn(f"not read: {_told(error)}")
+        if read is trace_view.read and "kernels" in reading.rules and reading.bytes_lost:
+            reason = "cut: figures of this rank cover only the part that could be read"
+            failed[str(source.path("trace"))] = reason
         done(max(0, size - done.total))
         log.info("%s: %s, %.2f s", source.root, present, time.monotonic() - began)
     return failed

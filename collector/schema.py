@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+# Modules beside the readers that decide what a rank's rows are.
+_READING_MODULES = frozenset({"groups.py", "identity.py", "link.py", "read_rank.py", "schema.py"})
+
 KEY_COLUMNS: tuple[tuple[str, str], ...] = (
     ("run", "varchar"),
     ("capture", "varchar"),
@@ -81,8 +84,24 @@ def _split(definition: str) -> list[str]:
 
 @cache
 def digest() -> str:
-    """Short name of this version of the schema; ranks written under another are read again."""
+    """Short name of this version of the schema."""
     return hashlib.sha256(sql("schema.sql").encode()).hexdigest()[:12]
+
+
+@cache
+def reading_digest() -> str:
+    """Short name of the rules by which files become rows: the schema, the readers, the linking.
+
+    A rank read under other rules is read again, so that a corrected reader corrects old stores.
+    """
+    state = hashlib.sha256()
+    room = resources.files(__package__)
+    for place in (room, room.joinpath("readers")):
+        for file in sorted(place.iterdir(), key=lambda file: file.name):
+            rule = file.name.endswith(".sql") or file.name in _READING_MODULES or place is not room
+            if rule and file.name.endswith((".sql", ".py")):
+                state.update(file.read_bytes())
+    return state.hexdigest()[:12]
 
 
 def create_sql(table: Table, *, keys: bool = False) -> str:

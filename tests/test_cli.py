@@ -18,6 +18,7 @@ import polars as pl
 import pytest
 
 from npuscope.cli import main
+from npuscope.sample_traces.generate import small, write_job
 
 STEP_COLUMNS = (
     "run capture rank step basis start_ns end_ns window_start_ns window_end_ns computing_ns "
@@ -301,6 +302,31 @@ class TestErrors:
         assert run("kernels", profile, "--by", "colour").code == 2
         assert run("steps", profile, "--memory", "lots").code == 2
         assert run("steps", profile, "--nonsense").code == 2
+
+    def test_a_profile_without_figures(self, run_apart: Run, tmp_path: Path) -> None:
+        folder = tmp_path / "memory only"
+        folder.mkdir()
+        (folder / "npu_module_mem.csv").write_text(
+            "Component,Timestamp(us),Total Reserved(MB),Device\nHCCL,1736412474000000.1,4.0,NPU:0\n"
+        )
+
+        outcome = run_apart("steps", folder)
+
+        assert outcome.code == 3
+        assert "no rank here has a step" in outcome.err
+
+    def test_a_cut_timeline_that_is_all_there_is(self, run_apart: Run, tmp_path: Path) -> None:
+        write_job(small(dp=1, ep=1, steps=1), tmp_path / "job", forms=("text",))
+        (trace,) = (tmp_path / "job").rglob("trace_view.json")
+        for other in trace.parent.glob("*.csv"):
+            other.unlink()
+        trace.write_bytes(trace.read_bytes()[: trace.stat().st_size * 2 // 3])
+
+        outcome = run_apart("steps", tmp_path / "job", "--json")
+
+        assert outcome.code == 4
+        assert "file of rank 0" in outcome.err
+        assert "cut: figures" in outcome.err
 
     def test_a_foreign_store_folder(self, run: Run, profile: Path, tmp_path: Path) -> None:
         (tmp_path / "mine").mkdir()

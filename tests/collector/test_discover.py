@@ -201,3 +201,19 @@ def test_real_profiles(real_data: Path) -> None:
     assert {"trace", "kernels"} <= sets["alexnet_ddp_text_level0", 0]
     assert "kernels" not in sets["qwen3_pp2_dp2_text_level2", 1]
     assert all(s.window_start_ns and s.window_end_ns for s in found.ranks)
+
+
+def test_databases_of_several_ranks_in_one_folder(tmp_path: Path) -> None:
+    for rank in (3, 5):
+        with closing(sqlite3.connect(tmp_path / f"ascend_pytorch_profiler_{rank}.db")) as database:
+            database.execute("create table TASK (startNs integer)")
+        (tmp_path / f"profiler_info_{rank}.json").write_text("{}")
+    (tmp_path / "profiler_info_35.json").write_text("{}")
+
+    found = discover(tmp_path).ranks
+
+    assert [source.rank for source in found] == [3, 5]
+    for source in found:
+        names = sorted(Path(f.path).name for group in source.files.values() for f in group)
+        wanted = ["ascend_pytorch_profiler_{}.db", "profiler_info_{}.json"]
+        assert names == [name.format(source.rank) for name in wanted]

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from npuscope.analysis.summaries import summarise
-from npuscope.collector import manifest, store
+from npuscope.collector import manifest, schema, store
 from npuscope.collector.ingest import IngestResult, ingest
 from npuscope.errors import StoreError, TraceNotFound
 
@@ -296,3 +296,13 @@ def test_a_changed_rule_rebuilds_summaries_without_reading_sources(
 
     assert not result.published
     assert counted("v2") == [(rank, 20, "v2") for rank in range(3)]
+
+
+def test_a_corrected_reader_reads_old_ranks_again(
+    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read(source, target)
+    monkeypatch.setattr(schema, "reading_digest", lambda: "corrected")
+
+    assert len(read(source, target).published) == 3
+    assert not read(source, target).published
