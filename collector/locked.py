@@ -13,6 +13,7 @@ from npuscope.errors import UsageError
 from . import store
 from .manifest import is_store, manifests, rank_folder
 
+_PRAGMA = re.compile(r"\s*pragma\b", re.IGNORECASE)
 _EXPLAIN = re.compile(r"\s*explain(\s+analyze)?\s", re.IGNORECASE)
 
 
@@ -51,6 +52,8 @@ def run(con: duckdb.DuckDBPyConnection, sql: str) -> pa.RecordBatchReader:
 
 def _only_reads(con: duckdb.DuckDBPyConnection, sql: str) -> bool:
     """Whether a statement selects or explains a select (`explain analyze copy` would copy)."""
+    if _PRAGMA.match(sql):  # DuckDB 1.4 turns some into selects
+        return False
     explained = _EXPLAIN.match(sql)
     inner = con.extract_statements(sql[explained.end() :] if explained else sql)
     return len(inner) == 1 and inner[0].type == duckdb.StatementType.SELECT
