@@ -161,7 +161,8 @@ def failures_table(result: IngestResult) -> Table:
     for problem in result.problems:
         table.add_row("folder", problem.path, problem.message)
     for outcome in result.failed:
-        table.add_row(f"rank {outcome.rank}", outcome.root, outcome.error or "")
+        reason = (outcome.error or "").removeprefix(f"{outcome.root}: ")
+        table.add_row(f"rank {outcome.rank}", outcome.root, reason)
     for rank, path, reason in result.unread_files:
-        table.add_row(f"file of rank {rank}", path, reason)
+        table.add_row(f"file of rank {rank}", path, reason.removeprefix(f"{path}: "))
     return table

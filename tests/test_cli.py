@@ -328,6 +328,20 @@ class TestErrors:
         assert "file of rank 0" in outcome.err
         assert "cut: figures" in outcome.err
 
+    def test_a_cut_database_leaves_what_the_other_one_tells(
+        self, run_apart: Run, tmp_path: Path
+    ) -> None:
+        write_job(small(steps=1), tmp_path / "job", forms=("db",))
+        (database,) = (tmp_path / "job").rglob("ascend_pytorch_profiler_1.db")
+        database.write_bytes(database.read_bytes()[: database.stat().st_size // 2])
+
+        outcome = run_apart("steps", tmp_path / "job", "--json")
+
+        assert outcome.code == 4
+        found = {row["rank"]: row["basis"] for row in outcome.json()["rows"]}
+        assert found == {0: "events", 1: "profiler_table"}
+        assert "file of rank 1" in outcome.err
+
     def test_a_foreign_store_folder(self, run: Run, profile: Path, tmp_path: Path) -> None:
         (tmp_path / "mine").mkdir()
         (tmp_path / "mine" / "file").write_text("")
