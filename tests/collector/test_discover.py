@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
@@ -181,15 +182,25 @@ def test_only_the_newest_export_of_several_counts(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_an_unreadable_folder_is_reported(tmp_path: Path) -> None:
-    write_rank(tmp_path / "a_ascend_pt", 0)
-    locked = tmp_path / "locked"
-    locked.mkdir(mode=0)
+def test_an_unreadable_folder_is_reported() -> None:
+    # Not below tmp_path, which only its owner may enter: root must step down to be refused.
+    with tempfile.TemporaryDirectory() as name:
+        parent = Path(name)
+        parent.chmod(0o755)
+        write_rank(parent / "a_ascend_pt", 0)
+        locked = parent / "locked"
+        locked.mkdir(mode=0)
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(65534)
+        try:
+            found = discover(parent)
+        finally:
+            os.seteuid(user)
 
-    found = discover(tmp_path)
-
+    assert [source.rank for source in found.ranks] == [0]
     assert [problem.path for problem in found.problems] == [str(locked)]
+    assert "Permission denied" in found.problems[0].message
 
 
 def test_real_profiles(real_data: Path) -> None:
