@@ -29,6 +29,14 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
     con.execute(statements["step_segments"])
     if _has_table(con, "_comm_rows"):
         con.execute(statements["comm_rows"])
+    if is_empty(con, "comm_ops") and not is_empty(con, "comm_tasks"):
+        con.execute(statements["task_hulls"])
+        if not is_empty(con, "comm_ops"):
+            log.rules["comm_ops"] = "hulls of their tasks"
+            log.warn(
+                "communication was recorded as tasks only: an operation lasts from the start of"
+                " its first task to the end of its last"
+            )
     for name in ("comm_groups", "comm_ops", "comm_tasks", "comm_matrix"):
         con.execute(statements[name].replace("{{3}}", "{3}"))
         if name != "comm_groups":

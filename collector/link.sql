@@ -46,6 +46,15 @@ where not exists (
     where o.name = r.name and coalesce(o.device_id = r.device_id, true) and same_time(o, r)
 );
 
+-- name: task_hulls
+-- Where only an operation's tasks were recorded, it lasts from the first one's start to the last one's end.
+insert into comm_ops by name
+select op_id, op_name as name, comm_op_type(op_name) as op_type, any_value(group_hash) as group_hash,
+    min(start_ns) as start_ns, max(start_ns + dur_ns) - min(start_ns) as dur_ns
+from comm_tasks
+where op_name is not null and start_ns is not null and dur_ns is not null
+group by op_id, op_name;
+
 -- name: outside_ops
 -- Operations that the kernel table puts outside every step: it names steps, but none for them.
 create or replace temp table _outside_ops as

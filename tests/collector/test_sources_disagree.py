@@ -13,6 +13,7 @@ import pytest
 
 from npuscope.collector import store
 from npuscope.collector.ingest import ingest
+from npuscope.sample_traces.generate import small, write_job
 
 US = 1_736_408_883_704_643
 OPERATION = "hcom_allReduce__868_{}_1"
@@ -167,3 +168,24 @@ def test_tasks_of_operations_without_operations_are_told(tmp_path: Path) -> None
         """)
     [rank] = ingest(tmp_path / "source", tmp_path / "store").published
     assert any("not 0 but unknown" in warning for warning in rank.warnings)
+
+
+def test_operations_known_by_their_tasks_only_last_as_long_as_these(tmp_path: Path) -> None:
+    write_job(small(), tmp_path / "job", forms=("db",))
+    (database,) = (tmp_path / "job").rglob("ascend_pytorch_profiler_0.db")
+    question = "select name, op_type, start_ns, start_ns + dur_ns from comm_ops where rank = 0"
+    ingest(tmp_path / "job", tmp_path / "whole", run="job")
+    whole = {row[0]: row for row in store.query(tmp_path / "whole", question).rows()}
+    with closing(sqlite3.connect(database)) as opened:
+        opened.execute("drop table COMMUNICATION_OP")
+        opened.commit()
+
+    outcomes = ingest(tmp_path / "job", tmp_path / "tasks", run="job").published
+
+    assert [any("tasks only" in w for w in o.warnings) for o in outcomes] == [True, False]
+    hulls = store.query(tmp_path / "tasks", question).rows()
+    assert hulls
+    for name, op_type, start_ns, end_ns in hulls:
+        _, told_type, told_start_ns, told_end_ns = whole[name]
+        assert op_type == told_type
+        assert told_start_ns <= start_ns < end_ns <= told_end_ns
