@@ -107,7 +107,15 @@ METRICS: tuple[Metric, ...] = (
         "step_summary",
         "Steps",
         "Computing, communication, overlap and idle time of each step on each rank.",
-        inputs=("kernels", "comm_ops", "steps", "profiler_steps", "ranks"),
+        inputs=(
+            "kernels",
+            "comm_ops",
+            "comm_tasks",
+            "comm_times",
+            "steps",
+            "profiler_steps",
+            "ranks",
+        ),
         summary=True,
     ),
     _metric(

@@ -49,10 +49,11 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
     _assign_steps(con, "comm_ops", outside)
     _describe(con, source)
     _notice_devices(con, log)
-    if is_empty(con, "comm_ops") and not is_empty(con, "comm_tasks"):
+    traces = [table for table in ("comm_tasks", "comm_times") if not is_empty(con, table)]
+    if traces and is_empty(con, "comm_ops") and not is_empty(con, "kernels"):
         log.warn(
-            "tasks of communication operations, but no operation: communication of the steps is"
-            " not 0 but unknown"
+            "traces of communication, but no operation with its time: communication of the steps"
+            " is not 0 but unknown"
         )
 
 

@@ -7,8 +7,9 @@ expert-parallel groups lie inside the data-parallel ones.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +73,10 @@ class Job:
         return self.slow_factor if rank == self.slow_rank else 1.0
 
 
-def small(**changes: object) -> Job:
+def small(**changes: Any) -> Job:
     """A tiny job for tests: two ranks, expert parallel, two layers of few kernels."""
-    tiny: dict[str, object] = {
-        "name": "small", "layers": 1, "pp": 1, "dp": 2, "ep": 2, "experts": 4, "micro_batches": 1,
-    }  # fmt: skip
-    return Job(**{**tiny, **changes})  # type: ignore[arg-type]
+    tiny = Job(name="small", layers=1, pp=1, dp=2, ep=2, experts=4, micro_batches=1)
+    return replace(tiny, **changes)
 
 
 @dataclass(frozen=True, slots=True)

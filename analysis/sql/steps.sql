@@ -7,6 +7,7 @@
 -- has none, all of it is one row. A rank without a compute kernel, but with the producer's own table of steps,
 -- gets that table's figures (basis 'profiler_table'): those of the device the rank ran on, or of the lowest
 -- device number where that is unknown. A rank with operations but neither of them has no figures that need K.
+-- Where communication left traces (tasks, or HCCL's times) but no operation, C is unknown and so is all that needs it.
 --
 --   run                        varchar  run of the training job
 --   capture                    varchar  ranks profiled at the same time
@@ -151,30 +152,38 @@ _with_steps as (
     union select rank_key from kernels join _keys using (run, capture, rank) where is_compute and step is not null
     union select rank_key from comm_ops join _keys using (run, capture, rank) where step is not null
 ),
+_hidden as (
+    select rank_key from comm_tasks join _keys using (run, capture, rank)
+    union select rank_key from comm_times join _keys using (run, capture, rank)
+),
 _known as (
     select rank_key,
         coalesce(rank_key in (select rank_key from _compute), false) as has_compute,
         coalesce(rank_key in (select rank_key from profiler_steps join _keys using (run, capture, rank)), false)
             as has_table,
-        coalesce(rank_key in (select rank_key from _with_steps), false) as has_steps
+        coalesce(rank_key in (select rank_key from _with_steps), false) as has_steps,
+        coalesce(rank_key in (select rank_key from _ops) or rank_key not in (select rank_key from _hidden), true)
+            as knows_communication
     from _keys
 ),
 _from_events as (
     select _busy.rank_key, _busy.step,
         'events' as basis,
-        first_ns as start_ns,
-        last_ns as end_ns,
+        case when knows_communication then first_ns end as start_ns,
+        case when knows_communication then last_ns end as end_ns,
         window_start_ns,
         window_end_ns,
         case when has_compute then computing_ns end as computing_ns,
-        coalesce(communication_ns, 0) as communication_ns,
-        case when has_compute then coalesce(overlapped_ns, 0) end as overlapped_ns,
-        case when has_compute then coalesce(communication_ns - overlapped_ns, 0) end as exposed_communication_ns,
-        case when has_compute then last_ns - first_ns - busy_ns end as free_ns,
-        last_ns - first_ns - coalesce(profiler_bubble_ns, 0) as stage_ns,
-        case when has_compute then coalesce(receive_ns - covered_receive_ns, 0) end as bubble_ns,
-        coalesce(profiler_bubble_ns, 0) as profiler_bubble_ns,
-        first_ns - window_start_ns as preparing_ns
+        case when knows_communication then coalesce(communication_ns, 0) end as communication_ns,
+        case when has_compute and knows_communication then coalesce(overlapped_ns, 0) end as overlapped_ns,
+        case when has_compute and knows_communication then coalesce(communication_ns - overlapped_ns, 0) end
+            as exposed_communication_ns,
+        case when has_compute and knows_communication then last_ns - first_ns - busy_ns end as free_ns,
+        case when knows_communication then last_ns - first_ns - coalesce(profiler_bubble_ns, 0) end as stage_ns,
+        case when has_compute and knows_communication then coalesce(receive_ns - covered_receive_ns, 0) end
+            as bubble_ns,
+        case when knows_communication then coalesce(profiler_bubble_ns, 0) end as profiler_bubble_ns,
+        case when knows_communication then first_ns - window_start_ns end as preparing_ns
     from _busy
     join _known on _known.rank_key = _busy.rank_key
     left join _communication on _communication.rank_key = _busy.rank_key

@@ -20,6 +20,7 @@ from .sqlite import SqliteFile, SqlType
 
 # `id`: an integer whose markers of "none" (4294967295, 2^63-1, negatives) become NULL.
 Kind = Literal["integer", "id", "real", "text"]
+_KINDS: dict[str, Kind] = {"": "integer", "id": "id", "real": "real", "text": "text"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ def _columns(text: str) -> tuple[Wanted, ...]:
     for item in text.replace("\n", " ").split(","):
         head, _, spellings = item.strip().partition("=")
         name, _, kind = head.partition(":")
-        found.append(Wanted(name, kind or "integer", tuple(spellings.split("|"))))  # type: ignore[arg-type]
+        found.append(Wanted(name, _KINDS[kind], tuple(spellings.split("|"))))
     return tuple(found)
 
 

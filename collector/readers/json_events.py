@@ -265,7 +265,7 @@ def _chunks(
     """The file's bytes, unpacked if its name ends in .gz; `advance` gets bytes of the file."""
     with Path(path).open("rb") as raw:
         packed = path.endswith(".gz")
-        stream: IO[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
+        stream: IO[bytes] | gzip.GzipFile = gzip.GzipFile(fileobj=raw) if packed else raw
         told = 0
         while True:
             try:

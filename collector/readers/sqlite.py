@@ -12,7 +12,6 @@ SQL whose columns are surely typed.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -169,7 +168,7 @@ def _uri(path: str, stack: contextlib.ExitStack, scratch: Path | None) -> str:
 
 def _size(path: str) -> int:
     try:
-        return os.stat(path).st_size  # noqa: PTH116 (one call per file)
+        return Path(path).stat().st_size
     except OSError:
         return 0
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation, localcontext
+from types import GenericAlias
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -131,7 +132,8 @@ def _event(text: bytes, log: ReadLog) -> Event | None:
 
 def decode_args(events: Sequence[Event], kind: type[Args], log: ReadLog) -> list[Args]:
     """`args` of each event. Numbers may be text; what does not fit its key leaves args empty."""
-    decoder = msgspec.json.Decoder(list[kind], strict=False)  # type: ignore[valid-type]
+    decoder: msgspec.json.Decoder[list[Args]]
+    decoder = msgspec.json.Decoder(GenericAlias(list, (kind,)), strict=False)
     text = b",".join([event.args for event in events])
     try:
         return decoder.decode(b"[" + text + b"]")

@@ -232,3 +232,18 @@ def test_columns_are_those_others_rely_on() -> None:
         " communication_ns overlapped_ns exposed_communication_ns free_ns stage_ns bubble_ns"
         " profiler_bubble_ns preparing_ns masking_ratio"
     ).split()
+
+
+@pytest.mark.parametrize("trace", ["comm_tasks", "comm_times"])
+def test_communication_that_left_traces_but_no_operation_is_unknown(trace: str) -> None:
+    con = connect()
+    fill(con, "kernels", [kernel(0, 10, 1), kernel(20, 10, 1), kernel(0, 5, 1, rank=1)])
+    fill(con, "comm_ops", [op(3, 4, 1, rank=1)])
+    fill(con, "steps", [{"step": 1, "window_start_ns": -7, "window_end_ns": 60}])
+    fill(con, trace, [{"start_ns": 12}, {"start_ns": 3, "rank": 1}])
+
+    unknown, known = answer(con, "steps")
+
+    assert figures(unknown) == (20, None, None, None, None, None, None, None, None)
+    assert unknown["start_ns"] is unknown["end_ns"] is unknown["masking_ratio"] is None
+    assert figures(known) == (5, 4, 2, 2, 0, 7, 0, 0, None)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from npuscope.analysis.summaries import summarise
 from npuscope.collector import store
 from npuscope.collector.ingest import ingest
 from npuscope.sample_traces.generate import small, write_job
@@ -166,8 +167,10 @@ def test_tasks_of_operations_without_operations_are_told(tmp_path: Path) -> None
             create table COMMUNICATION_TASK_INFO (globalTaskId integer, opId integer);
             insert into COMMUNICATION_TASK_INFO values (2, 1);
         """)
-    [rank] = ingest(tmp_path / "source", tmp_path / "store").published
+    [rank] = ingest(tmp_path / "source", tmp_path / "store", summarise=summarise).published
     assert any("not 0 but unknown" in warning for warning in rank.warnings)
+    question = "select computing_ns, communication_ns, free_ns from step_summary"
+    assert store.query(tmp_path / "store", question).rows() == [(1000, None, None)]
 
 
 def test_operations_known_by_their_tasks_only_last_as_long_as_these(tmp_path: Path) -> None:
