@@ -81,8 +81,12 @@ def show(renderable: RenderableType, *, to_stderr: bool = False) -> None:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         # Into a file or pipe there is no width to keep to.
         console = Console(stderr=to_stderr, highlight=False, width=max(160, console.width))
-    with reader_may_leave():
+    with console.capture() as drawn:
         console.print(renderable)
+    with reader_may_leave():
+        # Written here: rich would turn a reader that left into its own exit with 1.
+        console.file.write(drawn.get())
+        console.file.flush()
 
 
 def say(message: str) -> None:

@@ -379,8 +379,13 @@ def test_the_cache_forgets_the_least_recently_used(
     assert [store.source for store in cache.cached_stores()] == [str(other)]
 
 
-def test_a_reader_that_leaves_early_is_no_error(profile: Path, tmp_path: Path) -> None:
-    command = f"{sys.executable} -m npuscope kernels {profile} --json | head -c 1"
+@pytest.mark.parametrize(
+    ("command", "first"), [("kernels {} --json", "{"), ("report {} --top 500", "p")]
+)
+def test_a_reader_that_leaves_early_is_no_error(
+    profile: Path, tmp_path: Path, command: str, first: str
+) -> None:
+    command = f"{sys.executable} -m npuscope {command.format(profile)} | head -c 1"
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
     done = subprocess.run(
@@ -388,5 +393,5 @@ def test_a_reader_that_leaves_early_is_no_error(profile: Path, tmp_path: Path) -
         capture_output=True, text=True, env=environment, timeout=60, check=False,
     )  # fmt: skip
 
-    assert (done.returncode, done.stdout) == (0, "{")
+    assert (done.returncode, done.stdout) == (0, first)
     assert "Traceback" not in done.stderr
