@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from npuscope import __version__
-from npuscope.console import answer, leave, leave_with, print_json, reader_may_leave, say, show
-from npuscope.errors import NpuscopeError, TraceNotFound, UsageError
+from npuscope import __version__, store_commands
+from npuscope.console import answer, leave, print_json, reader_may_leave, say, show
+from npuscope.errors import NpuscopeError, UsageError
+from npuscope.inputs import chosen_rows, notes_of, source_of
 from npuscope.options import (
     Capture,
     Folder,
@@ -31,9 +32,6 @@ from npuscope.options import (
     TopOrAll,
 )
 
-if TYPE_CHECKING:
-    from npuscope.dashboard.opening import Opened, Source
-
 _PLAIN: dict[str, Any] = {
     "no_args_is_help": True,
     "rich_markup_mode": None,  # plain help: a third of the start-up time
@@ -41,6 +39,8 @@ _PLAIN: dict[str, Any] = {
 }
 app = typer.Typer(name="npuscope", pretty_exceptions_enable=False, **_PLAIN)
 store_app = typer.Typer(help="Stores that profile folders got of their own.", **_PLAIN)
+store_app.command("list")(store_commands.store_list)
+store_app.command("rm")(store_commands.store_rm)
 app.add_typer(store_app, name="store")
 
 
@@ -107,11 +107,11 @@ def report(
     from npuscope.dashboard.report import report as parts
     from npuscope.dashboard.report import report_rows
 
-    with opened(_source(path, folder, store, run, jobs, memory)) as data:
-        chosen = _chosen(data, run, capture, rank, step)
+    with opened(source_of(path, folder, store, run, jobs, memory)) as data:
+        chosen = chosen_rows(data, run, capture, rank, step)
         if json:
             rows = report_rows(data.con, chosen, top=top)
-            print_json("report", rows, _notes(data, chosen))
+            print_json("report", rows, notes_of(data, chosen))
         else:
             for part in parts(data.con, chosen, top=top, warnings=data.warnings):
                 show(part)
@@ -142,10 +142,10 @@ def steps(
     from npuscope.dashboard.opening import opened
     from npuscope.dashboard.tables import steps_table
 
-    with opened(_source(path, folder, store, run, jobs, memory)) as data:
-        chosen = _chosen(data, run, capture, rank, step)
+    with opened(source_of(path, folder, store, run, jobs, memory)) as data:
+        chosen = chosen_rows(data, run, capture, rank, step)
         frame = query.steps(data.con, **chosen)
-        answer("steps", frame, _notes(data, chosen), json=json, table=steps_table)
+        answer("steps", frame, notes_of(data, chosen), json=json, table=steps_table)
     leave(data)
 
 
@@ -176,85 +176,18 @@ def kernels(
     from npuscope.dashboard.tables import kernels_table
 
     key = query.kernel_key(by)
-    with opened(_source(path, folder, store, run, jobs, memory)) as data:
-        chosen = _chosen(data, run, capture, rank, step)
+    with opened(source_of(path, folder, store, run, jobs, memory)) as data:
+        chosen = chosen_rows(data, run, capture, rank, step)
         frame = query.kernels(data.con, by=key, top=top, **chosen)
-        notes = _notes(data, chosen)
+        notes = notes_of(data, chosen)
         if frame.is_empty():
             notes.append("no kernels were recorded here: see `npuscope steps`")
         answer("kernels", frame, notes, json=json, table=kernels_table)
     leave(data)
 
 
-@app.command()
-def ingest(
-    path: Profile = None,
-    folder: Folder = None,
-    store: Store = None,
-    out: Out = None,
-    run: Run = None,
-    jobs: Jobs = None,
-    memory: Memory = "2GB",
-    force: Annotated[bool, typer.Option("--force", help="Read again what did not change.")] = False,
-) -> None:
-    """Read profiles into a store: parallel, resumable; unchanged ranks are not read again.
-
-    \b
-    Examples:
-      npuscope ingest ./profiles --store /data/npuscope
-      npuscope ingest ./profiles -o monday.duckdb
-    """
-    from npuscope.collector.export import export as write
-    from npuscope.dashboard.opening import (
-        Source,
-        bring_up_to_date,
-        opened,
-        reading_warnings,
-        summary_versions,
-    )
-
-    source = _source(path, folder, store, run, jobs, memory, force=force)
-    target, result, messages = bring_up_to_date(source)
-    for message in messages:
-        say(message)
-    read, same = len(result.published), len(result.unchanged)
-    for warning in reading_warnings(target):
-        say(f"warning: {warning}")
-    say(f"{target}: run {result.run}, {read} rank(s) read, {same} unchanged")
-    if out:
-        with opened(Source(target)) as data:
-            write(data.con, "duckdb", out, summaries=summary_versions())
-        say(f"written: {out}")
-    leave_with(result)
-
-
-@app.command()
-def export(
-    form: Annotated[str, typer.Argument(metavar="FORMAT", help="duckdb, parquet or csv")],
-    path: Profile = None,
-    folder: Folder = None,
-    out: Out = None,
-    store: Store = None,
-    run: Run = None,
-    jobs: Jobs = None,
-    memory: Memory = "2GB",
-) -> None:
-    """Write everything as one DuckDB file, or as Parquet or CSV files.
-
-    \b
-    Examples:
-      npuscope export duckdb ./profiles -o monday.duckdb
-      npuscope export csv ./profiles -o tables/
-    """
-    from npuscope.collector.export import export as write
-    from npuscope.dashboard.opening import opened, summary_versions
-
-    if out is None:
-        raise UsageError("where to? give -o OUT")
-    with opened(_source(path, folder, store, run, jobs, memory)) as data:
-        rows = write(data.con, form, out, summaries=summary_versions())
-    say(f"{out}: {len(rows)} tables, {sum(rows.values())} rows")
-    leave(data)
+app.command()(store_commands.ingest)
+app.command()(store_commands.export)
 
 
 @app.command()
@@ -286,7 +219,7 @@ def sql(
     form = "json" if json else "parquet" if parquet else "csv" if csv or out else "table"
     if form == "parquet" and out is None and sys.stdout.isatty():
         raise UsageError("Parquet is no text: give -o FILE or redirect")
-    with opened(_source(path, None, store, run, jobs, memory)) as data:
+    with opened(source_of(path, None, store, run, jobs, memory)) as data:
         locked.lock(data.con, data.target)
         reader = locked.run(data.con, query)
         if out is not None:
@@ -318,81 +251,3 @@ def sample(
         raise UsageError(f"{out}: exists and is not empty")
     write_sample(out, seed=seed)
     say(f"written: {out} (what is true in it: {out / 'truth.json'})")
-
-
-@store_app.command("list")
-def store_list(json: Json = False) -> None:
-    """Stores of the user cache: what they were made from, their size, when they were used."""
-    from npuscope.collector import cache
-    from npuscope.dashboard import results
-
-    found = cache.cached_stores()
-    if json:
-        print_json("stores", results.records(found), [])
-    elif found:
-        show(results.stores_table(found))
-    else:
-        say(f"no stores in {cache.cache_folder()}")
-
-
-@store_app.command("rm")
-def store_rm(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Store or profile path.")],
-) -> None:
-    """Delete stores of the user cache (never profiles)."""
-    from npuscope.collector import cache
-
-    for name in names:
-        removed = cache.remove(name)
-        say(f"removed {removed.name} ({removed.source}, {removed.size_bytes / 1e6:.1f} MB)")
-
-
-def _source(
-    path: Path | None,
-    folder: Path | None,
-    store: Path | None,
-    run: str | None,
-    jobs: int | None,
-    memory: str,
-    *,
-    force: bool = False,
-) -> Source:
-    """What the user points at."""
-    from npuscope.dashboard.opening import Source, parse_size
-
-    if path is not None and folder is not None and path != folder:
-        raise UsageError("PATH and -d name two places: give one")
-    place = path or folder
-    if place is None:
-        raise UsageError("which profile? give PATH, the folder the profiler wrote to")
-    return Source(place, store, run, jobs, parse_size(memory), force)
-
-
-def _notes(data: Opened, chosen: dict[str, Any]) -> list[str]:
-    from npuscope.analysis import query
-
-    told = query.notes(data.con, run=chosen["run"], capture=chosen["capture"])
-    return told + data.warnings
-
-
-def _chosen(
-    data: Opened, run: str | None, capture: str | None, rank: int | None, step: int | None
-) -> dict[str, Any]:
-    """Filters for the analyses. Raises UsageError where they match nothing, TraceNotFound where
-    nothing has figures."""
-    from npuscope.analysis import query
-
-    for message in data.messages:
-        say(message)
-    chosen: dict[str, Any] = {
-        "run": data.result.run if data.result else run,
-        "capture": capture,
-        "rank": rank,
-        "step": step,
-    }
-    if query.steps(data.con, **chosen).is_empty():
-        reason = query.nothing_matches(data.con, **chosen)
-        if all(value is None for value in (run, capture, rank, step)):
-            raise TraceNotFound(reason)
-        raise UsageError(reason)
-    return chosen

@@ -1,0 +1,63 @@
+"""From the arguments of a command to what it opens and which rows of it are asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from npuscope.console import say
+from npuscope.errors import TraceNotFound, UsageError
+
+if TYPE_CHECKING:
+    from npuscope.dashboard.opening import Opened, Source
+
+
+def source_of(
+    path: Path | None,
+    folder: Path | None,
+    store: Path | None,
+    run: str | None,
+    jobs: int | None,
+    memory: str,
+    *,
+    force: bool = False,
+) -> Source:
+    """What the user points at."""
+    from npuscope.dashboard.opening import Source, parse_size
+
+    if path is not None and folder is not None and path != folder:
+        raise UsageError("PATH and -d name two places: give one")
+    place = path or folder
+    if place is None:
+        raise UsageError("which profile? give PATH, the folder the profiler wrote to")
+    return Source(place, store, run, jobs, parse_size(memory), force)
+
+
+def notes_of(data: Opened, chosen: dict[str, Any]) -> list[str]:
+    from npuscope.analysis import query
+
+    told = query.notes(data.con, run=chosen["run"], capture=chosen["capture"])
+    return told + data.warnings
+
+
+def chosen_rows(
+    data: Opened, run: str | None, capture: str | None, rank: int | None, step: int | None
+) -> dict[str, Any]:
+    """Filters for the analyses. Raises UsageError where they match nothing, TraceNotFound where
+    nothing has figures."""
+    from npuscope.analysis import query
+
+    for message in data.messages:
+        say(message)
+    chosen: dict[str, Any] = {
+        "run": data.result.run if data.result else run,
+        "capture": capture,
+        "rank": rank,
+        "step": step,
+    }
+    if query.steps(data.con, **chosen).is_empty():
+        reason = query.nothing_matches(data.con, **chosen)
+        if all(value is None for value in (run, capture, rank, step)):
+            raise TraceNotFound(reason)
+        raise UsageError(reason)
+    return chosen
