@@ -34,6 +34,7 @@ def source_of(
 
 
 def notes_of(data: Opened, chosen: dict[str, Any]) -> list[str]:
+    """What to know beside the figures of the chosen rows: limits of the capture, reading losses."""
     from npuscope.analysis import query
 
     told = query.notes(data.con, run=chosen["run"], capture=chosen["capture"])
