@@ -29,14 +29,14 @@ Event = TypeVar("Event")
 # `[...]` -> its events; ValueError unless the text is one whole JSON array.
 Decode = Callable[[bytes], list[Event]]
 
-CHUNK_BYTES = 2 << 20
+CHUNK_BYTES = 256 << 10
 JOIN_BYTES = 16 << 20
 _TRIES = 8  # spans tried together, and places tried inside one, before it is given up
 _END_TRIES = 64
 _PATIENCE = 64
 
-_BLANK = b" \t\r\n\0"
-_BOUNDARY = re.compile(rb'\}[ \t\r\n]*,[ \t\r\n]*(?=\{[ \t\r\n]*(?:"|\Z))')
+BLANK = b" \t\r\n\0"
+BOUNDARY = re.compile(rb'\}[ \t\r\n]*,[ \t\r\n]*(?=\{[ \t\r\n]*(?:"|\Z))')
 _EVENT_START = re.compile(rb'\{[ \t\r\n]*"(?:ph|name|pid|tid|ts|dur|cat|id|bp|args)"[ \t\r\n]*:')
 _CLOSE = re.compile(rb"\}")
 _ANOTHER = re.compile(rb"[ \t\r\n\0,]*\[")
@@ -67,7 +67,7 @@ def read_events(
     for chunk in chunks:
         if reading.is_over:
             continue
-        cut = _last_boundary(chunk)
+        cut = last_boundary(chunk)
         events = None if cut is None else _whole(reading, data, memoryview(chunk)[: cut[0]])
         if events is not None and cut is not None:
             yield events
@@ -110,7 +110,7 @@ def _last(reading: _Reading[Event], data: bytes) -> list[Event]:
     """Events of the file's end, which is `{...}]`, or should be."""
     if reading.is_over:
         return []
-    body = data.rstrip(_BLANK)
+    body = data.rstrip(BLANK)
     events = _whole(reading, body, end=b"")
     if events is not None:
         reading.has_ended = True
@@ -162,7 +162,7 @@ def _salvaged(
 
 def _spans(data: bytes, start: int) -> Iterator[tuple[int, int]]:
     """Start and end of what stands between boundaries."""
-    for match in _BOUNDARY.finditer(data, start):
+    for match in BOUNDARY.finditer(data, start):
         yield start, match.start() + 1
         start = match.end()
     yield start, len(data)
@@ -172,7 +172,7 @@ def _array_end(reading: _Reading[Event], text: bytes, found: list[Event]) -> int
     """Where to go on behind the array's closing bracket, if whole events lead to it."""
     ends = (match.start() + 1 for match in islice(_ARRAY_END.finditer(text), _END_TRIES))
     for end in (0, *ends):
-        bracket = end + len(text[end:]) - len(text[end:].lstrip(_BLANK))
+        bracket = end + len(text[end:]) - len(text[end:].lstrip(BLANK))
         if text[bracket : bracket + 1] == b"]":
             events = _whole(reading, text[:end])
             if events is not None:
@@ -202,7 +202,7 @@ def _drop(reading: _Reading[Event], text: bytes, found: list[Event]) -> None:
 
 
 def _lose(reading: _Reading[Event], text: bytes) -> None:
-    lost = text.lstrip(_BLANK + b",").rstrip(_BLANK)
+    lost = text.lstrip(BLANK + b",").rstrip(BLANK)
     if lost:
         reading.lost_bytes += len(lost)
         reading.lost_places += 1
@@ -222,11 +222,11 @@ def _tell_losses(reading: _Reading[Event], name: str, log: ReadLog) -> None:
         )
 
 
-def _last_boundary(data: bytes) -> tuple[int, int] | None:
+def last_boundary(data: bytes) -> tuple[int, int] | None:
     """End of the event before the last boundary, and start of the one behind it."""
-    window = 1 << 16
+    window = 1 << 12
     while True:
-        found = deque(_BOUNDARY.finditer(data, max(0, len(data) - window)), maxlen=1)
+        found = deque(BOUNDARY.finditer(data, max(0, len(data) - window)), maxlen=1)
         if found:
             return found[0].start() + 1, found[0].end()
         if window >= len(data):
@@ -241,7 +241,7 @@ def _opened(
     name = Path(path).name
     head = b""
     for chunk in chunks:
-        head = (head + chunk).removeprefix(b"\xef\xbb\xbf").lstrip(_BLANK)
+        head = (head + chunk).removeprefix(b"\xef\xbb\xbf").lstrip(BLANK)
         if head.startswith(b"["):
             return head[1:], False
         if head.startswith(b"{") and (match := _TRACE_EVENTS.search(head)):

@@ -1,29 +1,36 @@
-"""Decoded trace events as Arrow tables, one per kind of event: what the timeline reader stages."""
+"""Decoded trace events as Arrow tables, one per kind of event: what the timeline reader stages.
+
+    events -> gather: lists of values per kind and column -> tables: Arrow
+
+Events are taken apart while they are still in the processor's cache, so a few hundred kilobytes of
+the file at a time; their values wait until there are enough of them to pay for Arrow's calls.
+"""
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from ..model import ReadLog
 from .trace_events import (
+    NO_ARGS,
     Event,
     HostArgs,
     Int64,
     LabelArgs,
+    Scalar,
     SliceArgs,
+    StackArgs,
     decode_args,
     decode_series,
-    nanoseconds,
-    texts,
+    durations_ns,
+    instants_ns,
 )
 
 # Categories that the framework gives its slices, and the kind of host row each is.
@@ -36,32 +43,41 @@ HOST_KINDS = {
     "GC": "gc",
     "gc": "gc",
 }
-_HOST_KINDS = tuple(dict.fromkeys(HOST_KINDS.values()))
+# Slices of the process "Overlap Analysis", the profiler's own sums: nothing here is made of them.
+OVERLAP_NAMES = frozenset({"Computing", "Communication", "Communication(Not Overlapped)", "Free"})
 _LABELS = frozenset({"process_name", "process_labels", "thread_name"})
-_FLOWS = frozenset({"HostToDevice", "async_npu", "MsTx"})
+_FLOWS = ("HostToDevice", "async_npu", "MsTx")
 _ACCELERATOR = "acc_id"  # an argument of counters that is a label, not a series
-_STEP = re.compile(r"ProfilerStep#\d+")
+_STEP = r"^ProfilerStep#\d+$"
 
-# Columns of each staged kind besides pid, tid, start_ns, dur_ns, name: attributes of its args.
-_API = ("level", "connection_id")
-_DEVICE = ("task_type", "task_id", "context_id", "model_id", "connection_id")
-_PLANE = (
-    "plane_task_type", "plane_stream_id", "plane_task_id", "src_group_rank", "dst_group_rank",
-    "transport", "link", "size_bytes", "plane_data_type", "notify_id",
-)  # fmt: skip
-_OTHER = (
-    "data_type", "algorithm", "element_count", "relay", "retry", "group_size", "connection_id",
-    "domain", "event_type",
-)  # fmt: skip
-_OPERATOR = (
-    "sequence_number", "forward_thread_id", "input_shapes", "input_dtypes", "call_stack", "module",
-    "flops",
-)  # fmt: skip
-_QUEUE = ("connection_id",)
-_SLICE_COLUMNS: dict[str, tuple[str, ...]] = {
-    "device": _DEVICE, "plane": _PLANE, "api": _API, "other": _OTHER,
-    "operator": _OPERATOR, "enqueue": _QUEUE, "dequeue": _QUEUE, "python": (), "gc": (), "step": (),
+# Columns of each kind of slice besides its place: attributes of its args.
+_SLICES: dict[str, tuple[str, ...]] = {
+    "operator": (
+        "sequence_number", "forward_thread_id", "input_shapes", "input_dtypes", "module", "flops",
+        "call_stack",
+    ),
+    "python": (), "gc": (), "enqueue": ("connection_id",), "dequeue": ("connection_id",),
+    "api": ("level", "connection_id"),
+    "device": ("task_type", "task_id", "context_id", "model_id", "connection_id"),
+    "plane": (
+        "plane_task_type", "plane_stream_id", "plane_task_id", "src_group_rank", "dst_group_rank",
+        "transport", "link", "size_bytes", "plane_data_type", "notify_id",
+    ),
+    "other": (
+        "data_type", "algorithm", "element_count", "relay", "retry", "group_size",
+        "connection_id", "domain", "event_type",
+    ),
 }  # fmt: skip
+_PLACE = ("pid", "tid", "start_ns", "dur_ns", "name")
+_COLUMNS: dict[str, tuple[str, ...]] = {
+    **{kind: (*_PLACE, *attributes) for kind, attributes in _SLICES.items()},
+    "flow": ("category", "side", "id", "pid", "tid", "at_ns"),
+    "label": ("label", "pid", "tid", "text"),
+    "counter": ("pid", "name", "timestamp_ns", "series", "value"),
+}
+
+# Values of events that wait to become columns: kind -> one list per column of `_COLUMNS`.
+Values = dict[str, list[list[Any]]]
 
 
 def _arrow_types(kind: type[Struct]) -> dict[str, pa.DataType]:
@@ -70,166 +86,229 @@ def _arrow_types(kind: type[Struct]) -> dict[str, pa.DataType]:
     return {name: number.get(hint, pa.string()) for name, hint in hints.items()}
 
 
-_TYPES = _arrow_types(HostArgs) | _arrow_types(SliceArgs)
-_NO_HOST = pa.table({name: pa.array([], _TYPES[name]) for name in (*_OPERATOR, *_QUEUE)})
-
-
-def columns(events: Iterable[Event], log: ReadLog, *, counters: bool) -> dict[str, pa.Table]:
-    """Tables by kind: host, step, api, device, plane, other, flow, label, counter.
-
-    Slices without a place or a duration are counted in `log` and left out; kinds without events
-    too.
-    """
-    phases: dict[str, list[Event]] = defaultdict(list)
-    for event in events:
-        phases[event.ph].append(event)
-    found = _slice_tables(phases["X"], log)
-    flows = [e for side in "sf" for e in phases[side] if e.cat in _FLOWS]
-    found["flow"] = _flow_table(flows, log)
-    labels = [e for e in phases["M"] if e.name in _LABELS]
-    found["label"] = _label_table(labels, log)
-    if counters:
-        found["counter"] = _counter_table(phases["C"], log)
-    return {kind: table for kind, table in found.items() if table.num_rows}
-
-
-def _slice_tables(events: Sequence[Event], log: ReadLog) -> dict[str, pa.Table]:
-    """Slices by kind: those of the framework by category, the others by the keys of their args.
-
-    Places are read for all kinds at once, in the order of kinds, and then sliced: many small
-    columns cost more than one long one.
-    """
-    rows: dict[str, list[Event]] = {kind: [] for kind in ("step", *_HOST_KINDS)}
-    args: dict[str, list[Struct]] = {}
-    others: list[Event] = []
-    for event in events:
-        kind = HOST_KINDS.get(event.cat) if event.cat else None
-        if event.name and event.name.startswith("ProfilerStep#") and _STEP.fullmatch(event.name):
-            rows["step"].append(event)
-        elif kind is None:
-            others.append(event)
-        else:
-            rows[kind].append(event)
-    for kind in _HOST_KINDS:
-        args[kind] = decode_args(rows[kind], HostArgs, log) if _SLICE_COLUMNS[kind] else []
-    for kind in ("device", "plane", "api", "other"):
-        rows[kind], args[kind] = [], []
-    for event, told in zip(others, decode_args(others, SliceArgs, log), strict=True):
-        kind = _slice_kind(told)
-        rows[kind].append(event)
-        args[kind].append(told)
-    frame, placed = _frame([event for kind in rows for event in rows[kind]])
-    found, begin, lost = {}, 0, 0
-    for kind in rows:
-        table = frame.slice(begin, len(rows[kind]))
-        for name in _SLICE_COLUMNS[kind] if rows[kind] else ():
-            table = table.append_column(name, _column(name, args[kind]))
-        if placed is not None:
-            table = table.filter(placed.slice(begin, len(rows[kind])))
-        begin += len(rows[kind])
-        lost += len(rows[kind]) - table.num_rows
-        found[kind] = table
-    _count_lost(log, lost, "slices without process, thread, name, time or duration")
-    hosts = [
-        found[kind].append_column("kind", pa.repeat(kind, found.pop(kind).num_rows))
-        for kind in _HOST_KINDS
-    ]
-    found["host"] = pa.concat_tables([_NO_HOST, *hosts], promote_options="default")
-    return found
-
-
-def _slice_kind(args: SliceArgs) -> str:
-    if args.task_type is not None:
-        return "device"
-    if args.plane_task_type is not None:
-        return "plane"
-    return "api" if args.level is not None else "other"
-
-
-def _frame(events: Sequence[Event]) -> tuple[pa.Table, pa.Array | None]:
-    """Places and names of slices, and which of them are complete (None: all)."""
-    table = pa.table(
-        {
-            "pid": pa.array([e.pid for e in events], pa.int64()),
-            "tid": pa.array([e.tid for e in events], pa.int64()),
-            "start_ns": nanoseconds([e.ts for e in events]),
-            "dur_ns": nanoseconds([e.dur for e in events]),
-            "name": pa.array([e.name for e in events], pa.string()),
-        }
+_SCALARS = {
+    name
+    for kind in (HostArgs, SliceArgs)
+    for name, hint in get_type_hints(kind, include_extras=True).items()
+    if hint == Scalar
+} | {"id"}
+_TYPES: dict[str, pa.DataType] = {
+    **_arrow_types(StackArgs), **_arrow_types(SliceArgs),
+    **dict.fromkeys(("pid", "tid", "start_ns", "dur_ns", "at_ns", "timestamp_ns"), pa.int64()),
+    **dict.fromkeys(("name", "category", "side", "id", "label", "series", "kind"), pa.string()),
+    "value": pa.float64(),
+}  # fmt: skip
+_HOST = ("kind", *_PLACE, *_SLICES["operator"], "connection_id")
+# What `tables` makes.
+SCHEMAS: dict[str, pa.Schema] = {
+    kind: pa.schema([(name, _TYPES.get(name, pa.string())) for name in columns])
+    for kind, columns in (
+        ("host", _HOST), ("step", _PLACE),
+        *((kind, _COLUMNS[kind]) for kind in ("api", "device", "plane", "other", "flow", "label")),
     )
+} | {
+    "counter": pa.schema(
+        [("pid", pa.int64()), ("name", pa.string()), ("series", pa.string()),
+         ("timestamp_ns", pa.int64()), ("value", pa.float64())]
+    )
+}  # fmt: skip
+
+
+def no_values() -> Values:
+    """Nothing gathered yet."""
+    return {kind: [[] for _ in columns] for kind, columns in _COLUMNS.items()}
+
+
+def waiting(values: Values) -> int:
+    """Events that wait."""
+    return sum(len(columns[0]) for columns in values.values())
+
+
+def gather(
+    events: Sequence[Event], values: Values, log: ReadLog, *, counters: bool, stacks: bool
+) -> None:
+    """Add the values of a piece's events to those that wait; the events may go afterwards.
+
+    Events of the framework are told apart by their category, the device's by the keys of their
+    args.
+    """
+    kinds: dict[str, list[Event]] = defaultdict(list)
+    puts: dict[str | None, Callable[[Event], None]]
+    puts = {category: kinds[kind].append for category, kind in HOST_KINDS.items()}
+    puts |= dict.fromkeys(_FLOWS, kinds["flow"].append)
+    put, others = puts.get, kinds["else"].append
+    for event in events:
+        put(event.cat, others)(event)
+    phases: dict[str, list[Event]] = {"X": [], "M": [], "C": []}
+    puts = {phase: found.append for phase, found in phases.items()}
+    put = puts.get
+    for event in kinds.pop("else"):
+        put(event.ph, _drop)(event)
+    for kind in dict.fromkeys(HOST_KINDS.values()):
+        rows = [event for event in kinds[kind] if event.ph == "X"]
+        attributes = _SLICES[kind]
+        if not stacks:
+            attributes = tuple(name for name in attributes if name != "call_stack")
+        told = decode_args(rows, StackArgs if stacks else HostArgs, log) if attributes else ()
+        _put_slices(values[kind], rows, told, attributes)
+    _gather_others(phases["X"], values, log)
+    flows = [event for event in kinds["flow"] if event.ph in "sf"]
+    _put(values["flow"], flows, ("cat", "ph", "id", "pid", "tid", "ts"))
+    labels = [event for event in phases["M"] if event.name in _LABELS]
+    _put(values["label"], labels, ("name", "pid", "tid"))
+    for args in decode_args(labels, LabelArgs, log):
+        values["label"][3].append(args.name if args.name is not None else args.labels)
+    if counters and phases["C"]:
+        _gather_counters(phases["C"], values["counter"], log)
+
+
+def _drop(event: Event) -> None:
+    pass
+
+
+def _gather_others(events: Sequence[Event], values: Values, log: ReadLog) -> None:
+    """Slices of CANN, of the device, of communication, and of processes yet to be known."""
+    events = [e for e in events if e.args is not NO_ARGS or e.name not in OVERLAP_NAMES]
+    found: dict[str, tuple[list[Event], list[SliceArgs]]]
+    found = {kind: ([], []) for kind in ("device", "plane", "api", "other")}
+    device, plane, api, other = found.values()
+    for event, args in zip(events, decode_args(events, SliceArgs, log), strict=True):
+        rows, told = (
+            device if args.task_type is not None
+            else plane if args.plane_task_type is not None
+            else api if args.level is not None
+            else other
+        )  # fmt: skip
+        rows.append(event)
+        told.append(args)
+    for kind, (rows, told) in found.items():
+        _put_slices(values[kind], rows, told, _SLICES[kind])
+
+
+def _put_slices(
+    columns: list[list[Any]],
+    events: Sequence[Event],
+    args: Sequence[Struct],
+    attributes: Sequence[str],
+) -> None:
+    pids, tids, starts, durations, names, *rest = columns
+    pids += [event.pid for event in events]
+    tids += [event.tid for event in events]
+    starts += [event.ts for event in events]
+    durations += [event.dur for event in events]
+    names += [event.name for event in events]
+    _put(rest, args, attributes)
+
+
+def _put(columns: list[list[Any]], rows: Sequence[Struct], attributes: Sequence[str]) -> None:
+    for column, attribute in zip(columns, attributes, strict=False):
+        column.extend(map(attrgetter(attribute), rows))
+
+
+def _gather_counters(events: Sequence[Event], columns: list[list[Any]], log: ReadLog) -> None:
+    """One row per counter, series and instant. Accelerators that share a counter are its series."""
+    pids, names, instants, series, values = columns
+    for event, told in zip(events, decode_series(events, log), strict=True):
+        accelerator = told.pop(_ACCELERATOR, None)
+        for name, value in told.items():
+            pids.append(event.pid)
+            names.append(event.name)
+            instants.append(event.ts)
+            values.append(value)
+            if accelerator is not None:
+                label = f"acc {accelerator:.0f}"
+                name = label if name == "value" else f"{name} {label}"
+            series.append(name)
+
+
+def tables(values: Values, log: ReadLog) -> Iterator[tuple[str, pa.Table]]:
+    """What was gathered as tables of `SCHEMAS`, several of one kind; nothing waits afterwards.
+
+    Rows without a place or a duration are counted in `log` and left out.
+    """
+    for kind, lists in values.items():
+        if not lists[0]:
+            continue
+        columns = zip(_COLUMNS[kind], lists, strict=True)
+        table = pa.table({name: _column(name, column) for name, column in columns if column})
+        for column in lists:
+            column.clear()
+        if kind in _SLICES:
+            yield from _slices(kind, _placed(table, log))
+        elif kind == "flow":
+            kept = table.drop_null()
+            _count_lost(log, table.num_rows - kept.num_rows, "flows without id or place")
+            yield kind, kept
+        elif kind == "counter":
+            kept = table.filter(pc.and_(pc.is_valid(table[2]), pc.is_valid(table[4])))
+            _count_lost(log, table.num_rows - kept.num_rows, "counters without time or value")
+            yield kind, kept.select(SCHEMAS[kind].names)
+        else:
+            yield kind, table
+
+
+def _slices(kind: str, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """Slices of a kind without the profiler's steps among them, and these."""
+    if pc.any(pc.starts_with(table["name"], "ProfilerStep#")).as_py():
+        is_step = pc.match_substring_regex(table["name"], _STEP)
+        yield "step", table.filter(is_step).select(_PLACE)
+        table = table.filter(pc.invert(is_step))
+    if kind in SCHEMAS:
+        yield kind, table
+        return
+    known = set(table.column_names)
+    rows = table.num_rows
+    yield "host", pa.table(
+        [
+            pa.repeat(kind, rows) if name == "kind"
+            else table[name] if name in known
+            else pa.nulls(rows, _TYPES.get(name, pa.string()))
+            for name in _HOST
+        ],
+        schema=SCHEMAS["host"],
+    )  # fmt: skip
+
+
+def _column(name: str, values: list[Any]) -> pa.Array:
+    if name in ("start_ns", "at_ns", "timestamp_ns"):
+        return instants_ns(values)
+    if name == "dur_ns":
+        return durations_ns(values)
+    if name in _SCALARS:
+        return _texts(values)
+    return pa.array(values, _TYPES.get(name, pa.string()))
+
+
+def _texts(values: list[Any]) -> pa.Array:
+    """Scalars as text."""
+    try:
+        return pa.array(values, pa.string())
+    except (pa.ArrowTypeError, pa.ArrowInvalid):
+        pass
+    try:
+        return pa.array(values, pa.int64()).cast(pa.string())
+    except (pa.ArrowTypeError, pa.ArrowInvalid, OverflowError):
+        return pa.array([None if v is None else str(v) for v in values], pa.string())
+
+
+def _placed(table: pa.Table, log: ReadLog) -> pa.Table:
+    """Slices with their place, name and duration."""
     placed = pc.greater_equal(table["dur_ns"], 0)
-    if not any(column.null_count for column in table.columns) and pc.all(placed).as_py():
-        return table, None
-    for column in table.columns:
+    places = [table[name] for name in _PLACE]
+    if not any(column.null_count for column in places) and pc.all(placed).as_py():
+        return table
+    for column in places:
         placed = pc.and_(pc.fill_null(placed, False), pc.is_valid(column))
-    return table, placed
+    kept = table.filter(placed)
+    _count_lost(
+        log,
+        table.num_rows - kept.num_rows,
+        "slices without process, thread, name, time or duration",
+    )
+    return kept
 
 
 def _count_lost(log: ReadLog, count: int, what: str) -> None:
     if count:
         log.rows_lost += count
         log.warn(f"trace: {what} left out")
-
-
-def _column(name: str, args: Sequence[Struct]) -> pa.Array:
-    """One attribute of the args: text of JSON scalars, numbers, strings."""
-    values = list(map(attrgetter(name), args))
-    return texts(values) if isinstance(values[0], Raw) else pa.array(values, _TYPES[name])
-
-
-def _flow_table(events: Sequence[Event], log: ReadLog) -> pa.Table:
-    """Ends of arrows: `side` s where one starts, f where one ends."""
-    table = pa.table(
-        {
-            "category": pa.array([e.cat for e in events], pa.string()),
-            "side": pa.array([e.ph for e in events], pa.string()),
-            "id": texts([e.id for e in events]),
-            "pid": pa.array([e.pid for e in events], pa.int64()),
-            "tid": pa.array([e.tid for e in events], pa.int64()),
-            "at_ns": nanoseconds([e.ts for e in events]),
-        }
-    )
-    kept = table.drop_null()
-    _count_lost(log, table.num_rows - kept.num_rows, "flows without id or place")
-    return kept
-
-
-def _label_table(events: Sequence[Event], log: ReadLog) -> pa.Table:
-    """Names of processes and threads."""
-    labels = decode_args(events, LabelArgs, log)
-    return pa.table(
-        {
-            "label": pa.array([e.name for e in events], pa.string()),
-            "pid": pa.array([e.pid for e in events], pa.int64()),
-            "tid": pa.array([e.tid for e in events], pa.int64()),
-            "value": pa.array([a.name if a.name is not None else a.labels for a in labels],
-                              pa.string()),
-        }
-    )  # fmt: skip
-
-
-def _counter_table(events: Sequence[Event], log: ReadLog) -> pa.Table:
-    """One row per counter, series and instant. Accelerators that share a counter are its series."""
-    table = pa.table(
-        {
-            "pid": pa.array([e.pid for e in events], pa.int64()),
-            "name": pa.array([e.name for e in events], pa.string()),
-            "timestamp_ns": nanoseconds([e.ts for e in events]),
-        }
-    )
-    decoded = decode_series(events, log)
-    accelerators = pa.array([series.pop(_ACCELERATOR, None) for series in decoded], pa.float64())
-    if set(map(len, decoded)) != {1}:
-        places = pa.array([i for i, series in enumerate(decoded) for _ in series], pa.int64())
-        table, accelerators = table.take(places), accelerators.take(places)
-    series = pa.array(list(chain.from_iterable(decoded)), pa.string())
-    if accelerators.null_count < len(accelerators):
-        acc = pc.binary_join_element_wise("acc", pc.round(accelerators).cast(pa.string()), " ")
-        other = pc.binary_join_element_wise(series, acc, " ")
-        series = pc.coalesce(pc.if_else(pc.equal(series, "value"), acc, other), series)
-    values = list(chain.from_iterable(map(dict.values, decoded)))
-    table = table.append_column("series", series)
-    table = table.append_column("value", pa.array(values, pa.float64()))
-    kept = table.filter(pc.and_(table["timestamp_ns"].is_valid(), table["value"].is_valid()))
-    _count_lost(log, table.num_rows - kept.num_rows, "counters without time or value")
-    return kept

@@ -1,8 +1,7 @@
-"""Chrome-trace events decoded by type, as Arrow tables of integers and text.
+"""Chrome-trace events decoded by type, and their times as whole nanoseconds.
 
 An event is decoded in two steps: its frame at once, its `args` (text until then) together with
-those of its kind. Digits of `ts` and `dur` never pass through a double: at today's epoch it keeps
-0.25 us.
+those of its kind. Digits of `ts` never pass through a double: at today's epoch it keeps 0.25 us.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation, localcontext
 from types import GenericAlias
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -20,13 +19,31 @@ from msgspec import Meta, Raw, Struct, field
 from ..model import ReadLog
 
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Scalar = str | int | float | bool | None
 Args = TypeVar("Args", bound=Struct)
 _NOTHING = Raw(b"")
-_NO_ARGS = Raw(b"{}")
+NO_ARGS = Raw(b"{}")
 
 
 class Event(Struct, gc=False):
-    """The frame of an event of any phase."""
+    """The frame of an event of any phase; `ts` and `dur` in microseconds.
+
+    `args` is a view into the text that was decoded, which it keeps in memory.
+    """
+
+    ph: str
+    name: str | None = None
+    pid: Int64 | None = None
+    tid: Int64 | None = None
+    ts: str | None = None
+    dur: float | None = None
+    cat: str | None = None
+    id: Scalar = None
+    args: Raw = NO_ARGS
+
+
+class _AnyEvent(Struct, gc=False):
+    """An event whose times and id may be of any type."""
 
     ph: str
     name: str | None = None
@@ -36,7 +53,7 @@ class Event(Struct, gc=False):
     dur: Raw = _NOTHING
     cat: str | None = None
     id: Raw = _NOTHING
-    args: Raw = _NO_ARGS
+    args: Raw = NO_ARGS
 
 
 class HostArgs(Struct, gc=False):
@@ -46,16 +63,21 @@ class HostArgs(Struct, gc=False):
     forward_thread_id: Int64 | None = field(name="Fwd thread id", default=None)
     input_shapes: str | None = field(name="Input Dims", default=None)
     input_dtypes: str | None = field(name="Input type", default=None)
-    call_stack: str | None = field(name="Call stack", default=None)
     module: str | None = field(name="Module Hierarchy", default=None)
     flops: float | None = None
-    connection_id: Raw = field(name="correlation_id", default=_NOTHING)
+    connection_id: Scalar = field(name="correlation_id", default=None)
+
+
+class StackArgs(HostArgs, gc=False):
+    """Of framework slices, with their call stacks, which are most of some files."""
+
+    call_stack: str | None = field(name="Call stack", default=None)
 
 
 class SliceArgs(Struct, gc=False):
     """Of CANN, device and communication slices, and of marks: their keys tell the kind."""
 
-    connection_id: Raw = _NOTHING
+    connection_id: Scalar = None
     level: str | None = None
     # a task on the device
     task_type: str | None = field(name="Task Type", default=None)
@@ -66,8 +88,8 @@ class SliceArgs(Struct, gc=False):
     data_type: str | None = None
     algorithm: str | None = field(name="alg_type", default=None)
     element_count: Int64 | None = field(name="count", default=None)
-    relay: Raw = _NOTHING
-    retry: Raw = _NOTHING
+    relay: Scalar = None
+    retry: Scalar = None
     group_size: Int64 | None = field(name="rank_size", default=None)
     # a task of one
     plane_task_type: str | None = field(name="task type", default=None)
@@ -79,7 +101,7 @@ class SliceArgs(Struct, gc=False):
     link: str | None = field(name="link type", default=None)
     size_bytes: Int64 | None = field(name="size(Byte)", default=None)
     plane_data_type: str | None = field(name="data type", default=None)
-    notify_id: Raw = _NOTHING
+    notify_id: Scalar = None
     # a mark
     domain: str | None = None
     event_type: str | None = None
@@ -94,10 +116,13 @@ class LabelArgs(Struct, gc=False):
 
 _EVENTS = msgspec.json.Decoder(list[Event])
 _EVENT = msgspec.json.Decoder(Event)
+_ANY_EVENTS = msgspec.json.Decoder(list[_AnyEvent])
+_ANY_EVENT = msgspec.json.Decoder(_AnyEvent)
 _RAWS = msgspec.json.Decoder(list[Raw])
+_SCALAR = msgspec.json.Decoder(Scalar)
 _SERIES = msgspec.json.Decoder(list[dict[str, float | None]])
 _WHOLE = msgspec.json.Decoder(list[int])
-_FLOATS = msgspec.json.Decoder(list[float])
+_BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def decode_events(text: bytes, log: ReadLog) -> list[Event]:
@@ -107,7 +132,11 @@ def decode_events(text: bytes, log: ReadLog) -> list[Event]:
     """
     try:
         return _EVENTS.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except _BROKEN:
+        pass
+    try:  # times as numbers
+        return [_plain(event) for event in _ANY_EVENTS.decode(text)]
+    except _BROKEN:
         pass
     try:
         raws = _RAWS.decode(text)
@@ -121,13 +150,38 @@ def decode_events(text: bytes, log: ReadLog) -> list[Event]:
 
 
 def _event(text: bytes, log: ReadLog) -> Event | None:
-    try:
+    for decode in (_EVENT.decode, lambda text: _plain(_ANY_EVENT.decode(text))):
         try:
-            return _EVENT.decode(text)
-        except UnicodeDecodeError:
-            return _EVENT.decode(_mended(text, log))
-    except (msgspec.DecodeError, RecursionError):
-        return None
+            try:
+                return decode(text)
+            except UnicodeDecodeError:
+                return decode(_mended(text, log))
+        except (msgspec.DecodeError, RecursionError):
+            pass
+    return None
+
+
+def _plain(event: _AnyEvent) -> Event:
+    """The event with its time as the text it is, unknown where it is none."""
+    duration = _text(event.dur)
+    try:
+        dur = None if duration is None else float(duration)
+    except ValueError:
+        dur = None
+    try:
+        known = _SCALAR.decode(event.id) if event.id else None
+    except _BROKEN:
+        known = None
+    return Event(
+        event.ph, event.name, event.pid, event.tid, _text(event.ts), dur, event.cat, known,
+        event.args,
+    )  # fmt: skip
+
+
+def _text(raw: Raw) -> str | None:
+    """A JSON scalar as text without quotes; None for a missing one."""
+    text = bytes(raw).decode("utf-8", "replace").strip('"')
+    return None if text in ("", "null") else text
 
 
 def decode_args(events: Sequence[Event], kind: type[Args], log: ReadLog) -> list[Args]:
@@ -164,7 +218,7 @@ def decode_series(events: Sequence[Event], log: ReadLog) -> list[dict[str, float
     """The `args` of counters: series -> value; empty where they are no numbers."""
     try:
         return _SERIES.decode(b"[" + b",".join([event.args for event in events]) + b"]")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except _BROKEN:
         pass
     one = msgspec.json.Decoder(dict[str, float | None], strict=False)
     found: list[dict[str, float | None]] = []
@@ -178,91 +232,53 @@ def decode_series(events: Sequence[Event], log: ReadLog) -> list[dict[str, float
     return found
 
 
-def texts(raws: Sequence[Raw]) -> pa.Array:
-    """JSON scalars as text without quotes; NULL for a missing one."""
-    lines = b"\n".join(raws)
-    if len(lines) < len(raws):  # nothing but separators
-        return pa.nulls(len(raws), pa.string())
-    column = _split(lines, raws)
-    missing = pc.or_(pc.equal(column, ""), pc.equal(column, "null"))
-    return pc.if_else(missing, None, column)
-
-
-def _split(lines: bytes, raws: Sequence[Raw]) -> pa.Array:
-    """Values that were joined into lines, without quotes. (Splitting here beats a loop by far.)"""
-    text = lines.replace(b'"', b"").decode("utf-8", "replace")
-    column = pc.split_pattern(pa.array([text]), "\n").flatten()
-    if len(column) != len(raws):  # none at all, or a foreign value that spans lines
-        values = [bytes(raw).decode("utf-8", "replace").strip('"') for raw in raws]
-        column = pa.array(values, pa.string())
-    return column
-
-
 _MICROSECONDS = pa.decimal128(38, 18)
 _NANOSECONDS = pa.decimal128(30, 3)
 _THOUSAND = pa.scalar(Decimal(1000), pa.decimal128(4, 0))
 _EXACT_NS = 1e11  # a double keeps 1e-5 ns up to here
+_NEAR_TIE_NS = 1e-3
 
 
-def nanoseconds(raws: Sequence[Raw]) -> pa.Array:
-    """Decimal microseconds, as JSON strings or numbers, as integer ns; NULL where it is none.
+def instants_ns(texts: Sequence[str | None]) -> pa.Array:
+    """Decimal microseconds as integer ns; NULL where it is none.
 
     Digits below one ns are rounded half to even.
     """
-    lines = b",".join(raws)
-    quick = _instants(lines, len(raws))
-    if quick is None:
-        quick = _durations(lines)
+    quick = _alike(texts)
     if quick is not None:
         return quick
-    lines = lines.replace(b",", b"\n")
-    column = _split(lines, raws)
+    column = pa.array(texts, pa.string())
     try:
-        return _mixed(column, _split(lines.replace(b".", b""), raws))
+        return _mixed(column)
     except pa.ArrowInvalid:
-        return pa.array([_ns(text) for text in column.to_pylist()], pa.int64())
+        return pa.array([_ns(text) for text in texts], pa.int64())
 
 
-def _instants(lines: bytes, count: int) -> pa.Array | None:
-    """Values that all look like "1736412474730135.222": without quotes and point they are ns."""
-    width = lines.find(b",") + 1
-    if not width or (len(lines) + 1) != width * count:
-        return None
-    shape = ((0, b'"'), (width - 2, b'"'), (width - 6, b"."), (width - 1, b","))
-    for place, char in shape:
-        found = lines[place::width]
-        if found.count(char) != len(found):
-            return None
+def _alike(texts: Sequence[Any]) -> pa.Array | None:
+    """Texts that all look like 1736412474730135.222: without the point they are ns."""
     try:
-        return pa.array(_WHOLE.decode(b"[" + lines.translate(None, b'".') + b"]"), pa.int64())
+        lines = ",".join(texts)
+    except TypeError:  # one is missing
+        return None
+    count, width = len(texts), lines.find(",") + 1
+    if width < 6 or len(lines) + 1 != width * count:
+        return None
+    points, commas = lines[width - 5 :: width], lines[width - 1 :: width]
+    if not (points.count(".") == lines.count(".") == count):
+        return None
+    if not (commas.count(",") == lines.count(",") == count - 1):
+        return None
+    try:
+        return pa.array(_WHOLE.decode("[" + lines.replace(".", "") + "]"), pa.int64())
     except (msgspec.DecodeError, OverflowError):
         return None
 
 
-def _durations(lines: bytes) -> pa.Array | None:
-    """Short numbers by way of doubles, save those that these could round the wrong way."""
-    try:
-        values = pa.array(_FLOATS.decode(b"[" + lines + b"]"), pa.float64())
-    except msgspec.DecodeError:
-        return None
-    scaled = pc.multiply(values, 1000.0)
-    fraction = pc.subtract(scaled, pc.floor(scaled))
-    unsure = pc.less(pc.abs(pc.subtract(fraction, 0.5)), 1e-3)
-    unsure = pc.or_(unsure, pc.greater(pc.abs(scaled), _EXACT_NS))
-    whole = pc.round(pc.if_else(unsure, 0.0, scaled)).cast(pa.int64())
-    if not pc.any(unsure).as_py():
-        return whole
-    digits = pc.split_pattern(pa.array([lines.decode()]), ",").flatten()
-    try:
-        return pc.replace_with_mask(whole, unsure, _exact(digits.filter(unsure)))
-    except pa.ArrowInvalid:
-        return None
-
-
-def _mixed(column: pa.Array, digits: pa.Array) -> pa.Array:
-    """Values with three decimals by their `digits`, the others by decimal arithmetic."""
+def _mixed(column: pa.Array) -> pa.Array:
+    """Values with three decimals by their digits, the others by decimal arithmetic."""
     point = pc.equal(pc.utf8_slice_codeunits(column, -4, -3), ".")
     plain = pc.and_(point, pc.equal(pc.count_substring(column, "."), 1))
+    digits = pc.replace_substring(column, ".", "")
     whole = pc.if_else(plain, digits, None).cast(pa.int64())
     other = pc.invert(plain)
     return pc.replace_with_mask(whole, other, _exact(column.filter(other)))
@@ -271,6 +287,25 @@ def _mixed(column: pa.Array, digits: pa.Array) -> pa.Array:
 def _exact(column: pa.Array) -> pa.Array:
     rounded = pc.round(column.cast(_MICROSECONDS), 3, "half_to_even").cast(_NANOSECONDS)
     return pc.multiply(rounded, _THOUSAND).cast(pa.int64())
+
+
+def durations_ns(values: Sequence[float | None]) -> pa.Array:
+    """Microseconds as integer ns, rounded half to even; NULL where there is none.
+
+    A double stands for the shortest decimal that reads as it: the digits of the file, up to 15 of
+    them. Products by 1000 that come near a tie are therefore rounded by these digits.
+    """
+    scaled = pc.multiply(pa.array(values, pa.float64()), 1000.0)
+    fraction = pc.subtract(scaled, pc.floor(scaled))
+    sure = pc.greater_equal(pc.abs(pc.subtract(fraction, 0.5)), _NEAR_TIE_NS)
+    sure = pc.and_(sure, pc.less_equal(pc.abs(scaled), _EXACT_NS))
+    whole = pc.round(pc.if_else(sure, scaled, None)).cast(pa.int64())
+    unsure = pc.fill_null(pc.invert(sure), False)
+    places = pc.indices_nonzero(unsure).to_pylist()
+    if not places:
+        return whole
+    exact = pa.array([_ns(repr(values[place])) for place in places], pa.int64())
+    return pc.replace_with_mask(whole, unsure, exact)
 
 
 def _ns(text: str | None) -> int | None:

@@ -3,48 +3,25 @@
 -- Processes are known by the names that metadata gives them, never by their ids; a flow's ends are bound to
 -- slices by (pid, tid, time), which agree to the ns.
 
--- name: staging
-create or replace temp table _trace_host as select * from host_ops limit 0;
-create or replace temp table _trace_step (pid bigint, tid bigint, start_ns bigint, dur_ns bigint, name varchar);
-create or replace temp table _trace_api (
-    pid bigint, tid bigint, start_ns bigint, dur_ns bigint, name varchar, level varchar, connection_id varchar);
-create or replace temp table _trace_device (
-    pid bigint, tid bigint, start_ns bigint, dur_ns bigint, name varchar, task_type varchar, task_id bigint,
-    context_id bigint, model_id bigint, connection_id varchar);
-create or replace temp table _trace_plane (
-    pid bigint, tid bigint, start_ns bigint, dur_ns bigint, name varchar, plane_task_type varchar,
-    plane_stream_id bigint, plane_task_id bigint, src_group_rank bigint, dst_group_rank bigint, transport varchar,
-    link varchar, size_bytes bigint, plane_data_type varchar, notify_id varchar);
-create or replace temp table _trace_other (
-    pid bigint, tid bigint, start_ns bigint, dur_ns bigint, name varchar, data_type varchar, algorithm varchar,
-    element_count bigint, relay varchar, retry varchar, group_size bigint, connection_id varchar, domain varchar,
-    event_type varchar);
-create or replace temp table _trace_flow (
-    category varchar, side varchar, id varchar, pid bigint, tid bigint, at_ns bigint);
-create or replace temp table _trace_label (label varchar, pid bigint, tid bigint, value varchar);
-create or replace temp table _trace_counter (
-    pid bigint, name varchar, series varchar, timestamp_ns bigint, value double);
-
--- name: host_chunk
+-- name: places
 -- Framework slices need no metadata: their category tells what they are.
-insert into {target} by name
+create or replace temp view _trace_host_op as
 select kind, name, pid as process_id, tid as thread_id, start_ns, dur_ns, connection_id,
     nullif(sequence_number, -1) as sequence_number, nullif(forward_thread_id, 0) as forward_thread_id,
     translate(input_shapes, e' \t\r\n[]', '') as input_shapes,
     translate(input_dtypes, e'\r\n', '') as input_dtypes,
     replace(replace(call_stack, e'\r', ''), e';\n', e'\n') as call_stack,
     module, flops
-from _trace_chunk;
+from _trace_host;
 
--- name: places
 create or replace temp macro _is_computing(task_type, name) as
     is_compute_row(task_type, name)
     and regexp_matches(task_type, '(?i)(ai_?core|ai_?vec|aic|aiv|ai_?cpu|dsa)') and not task_type ilike '%hccl%';
 
 create or replace temp table _trace_process as
 with named as (
-    select pid, any_value(value) filter (label = 'process_name') as name,
-        any_value(value) filter (label = 'process_labels') as label
+    select pid, any_value(text) filter (label = 'process_name') as name,
+        any_value(text) filter (label = 'process_labels') as label
     from _trace_label where pid is not null group by pid
 )
 select pid, name, label,
@@ -61,7 +38,7 @@ from named;
 -- stream_id, plane_id: as the thread's name says; group_name: as far as the name tells one.
 create or replace temp table _trace_thread as
 with named as (
-    select pid, tid, any_value(value) as name
+    select pid, tid, any_value(text) as name
     from _trace_label where label = 'thread_name' and pid is not null and tid is not null group by pid, tid
 )
 select pid, tid, name,
@@ -74,7 +51,7 @@ from named;
 -- The operating system's id of the framework process; CANN's own process ids are made up.
 create or replace temp table _trace_os_process as
 select case when count(distinct process_id) = 1 then any_value(process_id) end as process_id
-from (select distinct process_id from {host_source} where kind in ('operator', 'python', 'enqueue', 'dequeue')
+from (select distinct process_id from _trace_host_op where kind in ('operator', 'python', 'enqueue', 'dequeue')
       union select pid from _trace_step);
 
 -- name: comm_places
@@ -196,7 +173,7 @@ with kernel as (
     group by a.arrow
 ), operator_at as (
     select process_id, thread_id, start_ns, min_by(name, dur_ns) as name
-    from {host_source} where kind = 'operator' group by all
+    from _trace_host_op where kind = 'operator' group by all
 ), operator as (
     select f.pid, f.tid, f.at_ns, any_value(o.name) as name, any_value(s.tid) as thread_id, min(s.at_ns) as start_ns
     from _trace_flow f
@@ -305,6 +282,8 @@ left join _trace_connected_op c on c.pid = s.pid and c.tid = s.group_tid and c.c
 asof left join _trace_op o on o.pid = s.pid and o.tid = s.group_tid and s.start_ns >= o.start_ns;
 
 -- name: host_ops
+insert into host_ops by name from _trace_host_op;
+
 insert into host_ops by name
 select 'api' as kind,
     case lower(coalesce(a.level, regexp_extract(a.name, '^(\w+)@', 1)))

@@ -39,6 +39,13 @@ def test_steps_from_cann_calls_without_framework_arrows(tmp_path: Path) -> None:
     ]
 
 
+def test_call_stacks_are_read_only_on_demand(tmp_path: Path) -> None:
+    con, _ = read_paths([write(tmp_path / "trace_view.json", TRACE)], tmp_path, stacks=False)
+    assert rows(con, "select count(*), count(call_stack), count(input_shapes) from host_ops") == [
+        (6, 0, 1)
+    ]
+
+
 def test_host_operations(written: duckdb.DuckDBPyConnection) -> None:
     found = rows(
         written,

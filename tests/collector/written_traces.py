@@ -11,6 +11,7 @@ import duckdb
 
 from npuscope.collector.model import RankSource, ReadLog, SourceFile
 from npuscope.collector.readers import trace_view
+from npuscope.collector.selection import Selection
 from npuscope.collector.staging import open_staging
 
 Event = dict[str, Any]
@@ -112,10 +113,15 @@ def write(path: Path, events: Iterable[Event]) -> Path:
 
 
 def read_paths(
-    paths: Sequence[Path], folder: Path, wanted: frozenset[str] = TABLES
+    paths: Sequence[Path],
+    folder: Path,
+    wanted: frozenset[str] = TABLES,
+    *,
+    stacks: bool = True,
+    threads: int = 1,
 ) -> tuple[duckdb.DuckDBPyConnection, ReadLog]:
-    con, log = open_staging(folder), ReadLog()
-    read_into(con, paths, log, wanted)
+    con, log = open_staging(folder, threads=threads), ReadLog()
+    read_into(con, paths, log, wanted, stacks=stacks)
     return con, log
 
 
@@ -124,9 +130,13 @@ def read_into(
     paths: Sequence[Path],
     log: ReadLog,
     wanted: frozenset[str] = TABLES,
+    *,
+    stacks: bool = True,
 ) -> None:
     files = tuple(SourceFile(str(path), path.stat().st_size, 0) for path in paths)
-    source = RankSource("root", "pytorch", 0, "test", {"trace": files})
+    source = RankSource(
+        "root", "pytorch", 0, "test", {"trace": files}, selection=Selection(stacks=stacks)
+    )
     told: list[int] = []
     trace_view.read(con, source, log, wanted, told.append)
     assert sum(told) == sum(file.size_bytes for file in files)

@@ -1,0 +1,108 @@
+"""One whole array of events cut into ranges, so that several processes read one file.
+
+    [ {...}, {...}, | {...}, {...}, | {...}, {...} ]
+      `---range---'   `---range---'   `--range---'
+
+A cut is recognised by decoding what follows it. In a string every quote is escaped, so `}, {"` can
+only stand at a string's end there, and what follows is no event. Behind a cut within an event's
+nested array events may seem to follow; then the range before it does not end with a whole event.
+That, and any other damage, is `Torn`: such a file has to be read in one go (see json_events).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+from .json_events import BLANK, BOUNDARY, CHUNK_BYTES, JOIN_BYTES, Decode, Event, last_boundary
+
+_EDGE_BYTES = 4096
+_WINDOW_BYTES = 1 << 20
+_CANDIDATES = 16
+
+
+class Torn(Exception):
+    """The range is no sequence of whole events."""
+
+
+def ranges(path: str, count: int, decode: Decode[Event]) -> list[tuple[int, int]]:
+    """Start and end of up to `count` parts of about the same size, or none.
+
+    None where the file is packed, does not begin and end as an array does, or is too small.
+    """
+    size = Path(path).stat().st_size
+    if path.endswith(".gz") or size < 4 * count * _WINDOW_BYTES:
+        return []
+    with Path(path).open("rb") as file:
+        head = file.read(_EDGE_BYTES)
+        file.seek(size - _EDGE_BYTES)
+        tail = file.read(_EDGE_BYTES)
+        opened = head.removeprefix(b"\xef\xbb\xbf").lstrip(BLANK)
+        if opened[:1] != b"[" or tail.rstrip(BLANK)[-1:] != b"]":
+            return []
+        start = len(head) - len(opened) + 1
+        end = size - len(tail) + len(tail.rstrip(BLANK)) - 1
+        cuts = [start]
+        for part in range(1, count):
+            near = start + (end - start) * part // count
+            file.seek(near)
+            place = _cut(file.read(_WINDOW_BYTES), decode)
+            if place is None:
+                return []
+            cuts.append(near + place)
+    return list(zip(cuts, [*cuts[1:], end], strict=True))
+
+
+def _cut(window: bytes, decode: Decode[Event]) -> int | None:
+    """Where the first event begins that surely is one."""
+    boundaries = list(islice(BOUNDARY.finditer(window), _CANDIDATES))
+    for place, boundary in enumerate(boundaries):
+        for following in boundaries[place + 1 :]:
+            try:
+                decode(b"[" + window[boundary.end() : following.start() + 1] + b"]")
+            except ValueError:
+                continue
+            return boundary.end()
+    return None
+
+
+def read_range(
+    path: str,
+    start: int,
+    end: int,
+    decode: Decode[Event],
+    advance: Callable[[int], None],
+    *,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> Iterator[list[Event]]:
+    """Lists of the events between two cuts, in file order; Torn where these are not whole."""
+    left, data = end - start, b""
+    with Path(path).open("rb") as file:
+        file.seek(start)
+        while left:
+            chunk = file.read(min(chunk_bytes, left))
+            left -= len(chunk)
+            advance(len(chunk))
+            if not chunk or len(data) > JOIN_BYTES:
+                raise Torn(path)
+            cut = last_boundary(chunk)
+            events = None
+            if cut is not None and left:
+                events = _whole(decode, data + chunk[: cut[0]])
+            if events is None or cut is None:
+                data += chunk
+                continue
+            yield events
+            data = chunk[cut[1] :]
+    events = _whole(decode, data.rstrip(BLANK).removesuffix(b","))
+    if events is None:
+        raise Torn(path)
+    yield events
+
+
+def _whole(decode: Decode[Event], text: bytes) -> list[Event] | None:
+    try:
+        return decode(b"[" + text + b"]")
+    except ValueError:
+        return None
