@@ -16,16 +16,19 @@ import duckdb
 
 from npuscope.errors import TraceFormatError
 
+from ..link import cut_steps
 from ..model import RankSource, ReadLog
 from .ascend_db_counters import COUNTERS, fill_counters
 from .ascend_db_derived import (
     build_group_hashes,
+    build_kernel_words,
     build_operator_calls,
     build_stacks,
-    pmu_sql,
     ranges,
 )
+from .ascend_db_light import fill_lightly
 from .ascend_db_metadata import fill_metadata
+from .ascend_db_pmu import metric_ids, pmu_sql, pmu_values
 from .ascend_db_tables import TABLES, load_enums, load_table, spelling, temp_name
 from .sqlite import SqliteFile, open_sqlite
 
@@ -35,12 +38,12 @@ _NEEDS: dict[str, tuple[str, ...]] = {
     "ranks": (
         "TASK", "SESSION_TIME_INFO", "NPU_INFO", "HOST_INFO", "RANK_DEVICE_MAP", "AICORE_FREQ",
     ),
+    "steps": ("TASK", "CANN_API", "STEP_TIME"),
     "kernels": (
         "TASK", "COMPUTE_TASK_INFO", "COMMUNICATION_SCHEDULE_TASK_INFO", "TASK_PMU_INFO",
     ),
     "comm_tasks": ("TASK", "COMMUNICATION_TASK_INFO", "COMMUNICATION_OP"),
     "comm_ops": ("TASK", "COMMUNICATION_TASK_INFO", "COMMUNICATION_OP"),
-    "steps": ("TASK", "CANN_API", "STEP_TIME"),
     "launches": (
         "TASK", "CANN_API", "COMMUNICATION_OP", "COMPUTE_TASK_INFO", "PYTORCH_API",
         "CONNECTION_IDS",
@@ -52,7 +55,10 @@ _NEEDS: dict[str, tuple[str, ...]] = {
     "memory": ("MEMORY_RECORD", "NPU_OP_MEM", "NPU_MEM", "NPU_MODULE_MEM"),
     "operator_memory": ("OP_MEMORY",),
 }  # fmt: skip
-_DERIVED = ("_enum", "_group", "_operator_call", "_pmu", "_stack", "_stack_of")
+_DERIVED = (
+    "_enum", "_group", "_kernel_word", "_operator_call", "_stack", "_stack_of", "_step_segments",
+)  # fmt: skip
+_KERNELS_AT_ONCE = 32_768
 
 
 def read(
@@ -87,7 +93,8 @@ def read(
         _check_known(file)
         _note_variants(file, log)
         try:
-            _fill(con, file, source, log, wanted, spend)
+            fill = fill_lightly if source.selection.light else _fill
+            fill(con, file, source, log, wanted, spend)
         finally:
             _drop(con, [*map(temp_name, TABLES), *_DERIVED])
     advance(left_bytes)
@@ -149,10 +156,7 @@ def _fill_table(
             con.execute(_sql(table), {"rank": source.rank, "framework": source.framework})
         case "kernels":
             _warn_devices(con, log)
-            kernels = """select globalTaskId as id from _compute_task_info
-                union all select globalTaskId from _communication_schedule_task_info"""
-            _run_ranges(con, [pmu_sql(con), _sql(table)], kernels, 25_000)
-            _note_taskless(con, table, kernels, log)
+            _fill_kernels(con, log)
         case "comm_tasks":
             build_group_hashes(con)
             tasks = "select globalTaskId as id from _communication_task_info"
@@ -171,6 +175,20 @@ def _fill_table(
             con.execute(_sql("host_apis"))
         case _:
             con.execute(_sql(table))
+
+
+def _fill_kernels(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
+    kernels = """select globalTaskId as id from _compute_task_info
+        union all select globalTaskId from _communication_schedule_task_info"""
+    cut_steps(con)
+    build_kernel_words(con)
+    metrics = metric_ids(con)
+    sql = _sql("kernels").format(pmu_columns=pmu_sql(con, metrics))
+    for low, high in ranges(con, kernels, _KERNELS_AT_ONCE):
+        con.register("_pmu", pmu_values(con, metrics, low, high))
+        con.execute(sql, {"low": low, "high": high})
+        con.unregister("_pmu")
+    _note_taskless(con, "kernels", kernels, log)
 
 
 def _sql(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Temp tables between a profiler database's and ours: PMU values, stacks, operators, groups."""
+"""Temp tables between a profiler database's and ours: words, stacks, operators, groups."""
 
 from __future__ import annotations
 
@@ -6,15 +6,6 @@ import duckdb
 import pyarrow as pa
 
 from ..groups import group_hash
-
-# Names of one value: with and without core prefix (older chips have one kind of core).
-_PMU_COLUMNS = {
-    "aic_total_time": "aic_time_ns", "aicore_time": "aic_time_ns", "aic_time": "aic_time_ns",
-    "total_time": "aic_time_ns", "aic_total_cycles": "aic_cycles", "total_cycles": "aic_cycles",
-    "aiv_total_time": "aiv_time_ns", "aiv_time": "aiv_time_ns", "aiv_total_cycles": "aiv_cycles",
-    "cube_utilization": "cube_utilization_ratio",
-}  # fmt: skip
-_PERCENT = {"cube_utilization_ratio"}
 
 
 def ranges(con: duckdb.DuckDBPyConnection, ids_sql: str, rows: int) -> list[tuple[int, int]]:
@@ -31,55 +22,20 @@ def ranges(con: duckdb.DuckDBPyConnection, ids_sql: str, rows: int) -> list[tupl
     """).fetchall()
 
 
-def pmu_sql(con: duckdb.DuckDBPyConnection) -> str:
-    """SQL making `_pmu`, one row per task from $low to $high, from `_task_pmu_info`.
-
-    Times stay in ns and ratios in 0..1 as the database has them. One aggregate per metric needs far
-    less memory than lists, and does not mind a metric that comes twice.
-    """
-    names = con.execute("""
-        select m.name, s.value from (select distinct name from _task_pmu_info) as m
-        join _string as s on s.id = m.name where s.value is not null order by 1
-    """).fetchall()
-    own: dict[str, list[str]] = {column: [] for column in dict.fromkeys(_PMU_COLUMNS.values())}
-    others: dict[str, list[str]] = {}
-    grouped = ["globalTaskId"]
-    for number, (key, name) in enumerate(names):
-        grouped.append(f"max(case when name = {int(key)} then value end) as v{number}")
-        target = own.get(_PMU_COLUMNS.get(name, ""))
-        (others.setdefault(name, []) if target is None else target).append(f"v{number}")
-    columns = [
-        f"{_first(values)}{' / 100' if column in _PERCENT else ''} as {column}"
-        for column, values in own.items()
-    ]
-    metrics = {name: _first(values) for name, values in others.items()}
-    return f"""
-        create or replace temp table _pmu as
-        select globalTaskId, {", ".join(columns)}, {_map_sql(metrics)} as pmu
-        from (select {", ".join(grouped)} from _task_pmu_info
-              where globalTaskId between $low and $high group by globalTaskId)"""
-
-
-def _map_sql(metrics: dict[str, str]) -> str:
-    """SQL of a map from metric to value that leaves out unknown values."""
-    if not metrics:
-        return "cast(null as map(varchar, double))"
-    entries = ", ".join(f"{{'k': {_literal(name)}, 'v': {v}}}" for name, v in metrics.items())
-    known = f"map_from_entries(list_filter([{entries}], lambda x: x.v is not null))"
-    if len({name.lower() for name in metrics}) < len(metrics):
-        return known
-    # Where nothing is unknown a struct turns into the map four times as fast.
-    struct = ", ".join(f"{_literal(name)}: {v}" for name, v in metrics.items())
-    complete = " and ".join(f"{v} is not null" for v in metrics.values())
-    return f"case when {complete} then cast({{{struct}}} as map(varchar, double)) else {known} end"
-
-
-def _first(values: list[str]) -> str:
-    return f"coalesce({', '.join(values)})" if values else "cast(null as double)"
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+def build_kernel_words(con: duckdb.DuckDBPyConnection) -> None:
+    """Make `_kernel_word`: the strings of kernels, and what they say as a name or a core."""
+    con.execute("""create or replace temp table _kernel_word as
+        select id, value, cell(value) as cell,
+            is_compute_row(null, value) as is_compute_name,
+            is_compute_row(value, null) as is_compute_core,
+            is_comm_row(null, value) as is_comm_name,
+            is_comm_row(value, null) as is_comm_core
+        from _string where id in (
+            select unnest([name, taskType, opType, opState, hf32Eligible, inputFormats,
+                inputDataTypes, inputShapes, outputFormats, outputDataTypes, outputShapes])
+            from _compute_task_info
+            union all select unnest([name, taskType, opType])
+            from _communication_schedule_task_info)""")
 
 
 def build_stacks(con: duckdb.DuckDBPyConnection) -> None:

@@ -159,9 +159,7 @@ def load_table(
         empty = ", ".join(f'null as "{column.name}"' for column in wanted)
         con.execute(f"create temp table {target} as select {typed} from (select {empty}) limit 0")
         return
-    # Written metric by metric, read task by task: in order, a range of tasks is one stretch of it.
-    order = " order by globalTaskId" if table == "TASK_PMU_INFO" else ""
-    sql = f"create temp table {target} as select {typed} from _batches{order}"
+    sql = f"create temp table {target} as select {typed} from _batches"
     stream_columns(con, file.select(_sources(file, table, wanted), f'from "{table}"'), sql, spend)
 
 

@@ -72,43 +72,50 @@ def read(
 
 def _read_file(con: duckdb.DuckDBPyConnection, rows: Rows, log: ReadLog, *, kernels: bool) -> None:
     log.rules["kernels.table"] = "op_summary" if rows.has("Op Name") else "kernel_details"
-    # Two passes over the text cost less memory than one through a table of every row.
-    run(con, rows, f"create or replace temp table _light as {_light_sql(rows)}")
+    # One pass over the text: rows that are no kernels are few, and leave again.
+    if kernels:
+        table = "kernels"
+        run(con, rows, f"insert into kernels by name {_kernels_sql(rows)}")
+    else:
+        table = "_light"
+        run(con, rows, f"create or replace temp table _light as {_light_sql(rows)}")
     count_rejects(con, rows, log)
-    bad = con.execute("delete from _light where not placed")
+    bad = con.execute(f"delete from {table} where start_ns is null").fetchone() or (0,)
     lose(
         log,
         rows.path,
-        (bad.fetchone() or (0,))[0],
+        bad[0],
         "no valid start or duration (or times that a spreadsheet rounded)",
     )
-    con.execute("insert into _comm_rows select * exclude (placed) from _light")
-    con.execute("drop table _light")
+    con.execute(f"""
+        insert into _comm_rows select step, device_id, name, type, start_ns, dur_ns
+        from {table} where is_comm_row(core, name)""")
     if kernels:
-        run(con, rows, f"insert into kernels by name {_kernels_sql(rows)}")
+        con.execute("delete from kernels where is_comm_row(core, name)")
+    else:
+        con.execute("drop table _light")
 
 
 def _common(rows: Rows) -> str:
-    """Columns that both tables have."""
+    """Columns that both tables have; without a start, a row cannot be placed in time."""
+    start, duration = rows.cell(*_START), rows.cell(*_DURATION)
     return f"""
         whole({rows.cell("Step Id")}) as step,
         try_cast(whole({rows.cell("Device_id")}) as integer) as device_id,
         cell({rows.cell("Name", "Op Name")}) as name,
         cell({rows.cell("Type", "OP Type")}) as type,
-        us_ns({rows.cell(*_START)}) as start_ns,
-        us_ns({rows.cell(*_DURATION)}) as dur_ns,
-        cell({rows.cell("Accelerator Core", "Task Type")}) as core,
-        -- Times that us_ns takes; told by a cheap cast, because a filter is evaluated on its own.
-        coalesce(try_cast({rows.cell(*_START)} as double) between -9e15 and 9e15
-            and try_cast({rows.cell(*_DURATION)} as double) between 0 and 9e15
-            and not is_rounded_us({rows.cell(*_START)}), false) as placed"""
+        case when coalesce(try_cast({start} as double) between -9e15 and 9e15
+            and try_cast({duration} as double) between 0 and 9e15
+            and not is_rounded_us({start}), false) then us_ns({start}) end as start_ns,
+        us_ns({duration}) as dur_ns,
+        cell({rows.cell("Accelerator Core", "Task Type")}) as core"""
 
 
 def _light_sql(rows: Rows) -> str:
     """Communication operations, and the rows that cannot be placed in time."""
     return f"""
-        select * exclude (core) from (select {_common(rows)} from {rows.source(rejects=True)})
-        where not placed or is_comm_row(core, name)"""
+        select * from (select {_common(rows)} from {rows.source(rejects=True)})
+        where start_ns is null or is_comm_row(core, name)"""
 
 
 def _kernels_sql(rows: Rows) -> str:
@@ -116,8 +123,9 @@ def _kernels_sql(rows: Rows) -> str:
     pmu = [f"{_pmu_value(header, rows)} as {name}" for name, header in _own_pmu(rows).items()]
     others = _other_pmu(rows)
     pmu += [f"{_pmu_value(header, rows)} as v{i}" for i, header in enumerate(others.values())]
+    values = ", ".join(f"v{i}" for i in range(len(others)))
     return f"""
-        select * exclude ({", ".join(["placed", *(f"v{i}" for i in range(len(others)))])}),
+        select * {f"exclude ({values})" if values else ""},
             is_compute_row(core, name) as is_compute, {_pmu_map(list(others))} as pmu
         from (
             select {_common(rows)},
@@ -132,8 +140,7 @@ def _kernels_sql(rows: Rows) -> str:
                 case upper(cell({rows.cell("HF32 Eligible")}))
                     when 'YES' then true when 'NO' then false end as hf32_eligible,
                 {", ".join([*text, *pmu])}
-            from {rows.source()})
-        where placed and not is_comm_row(core, name)"""
+            from {rows.source(rejects=True)})"""
 
 
 def _own_pmu(rows: Rows) -> dict[str, str]:

@@ -7,6 +7,10 @@ folder and read there.
 The driver takes a column's type from its first batch and fails when a later one differs, as it
 does after a run of NULLs. `SqliteFile.select` therefore names a type per column; `stream` is for
 SQL whose columns are surely typed.
+
+SQLite types each value, not the column, and asking for that type in SQL costs as much again as
+reading the value. So `select` takes values as they are and lets the driver notice one of another
+type; from there on, rows are read with casts.
 """
 
 from __future__ import annotations
@@ -14,17 +18,20 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from npuscope.errors import TraceFormatError
 
 SqlType = Literal["integer", "real", "text"]
+# How a column is read: its values as they are, integers that stand there as text, or by SQL casts.
+_Way = Literal["plain", "digits", "cast"]
 
 BATCH_ROWS = 32_768
 _MAGIC = b"SQLite format 3\x00"
@@ -46,6 +53,9 @@ _CASTS: dict[SqlType, str] = {
     "text": "cast({0} as text)",
 }
 _FIRST: dict[SqlType, str] = {"integer": "0", "real": "0.0", "text": "''"}
+_ARROW: dict[SqlType, pa.DataType] = {
+    "integer": pa.int64(), "real": pa.float64(), "text": pa.string()
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -69,10 +79,49 @@ class SqliteFile:
         columns: name -> (type, SQL expression); a value that is not of the type becomes NULL.
         rest: from `from` on; an `order by` belongs inside a subquery.
         """
-        first = ", ".join(f'{_FIRST[kind]} as "{name}"' for name, (kind, _) in columns.items())
-        body = ", ".join(_CASTS[kind].format(expr) for kind, expr in columns.values())
-        reader = self._execute(f"select {first} union all select {body} {rest}")
-        return pa.RecordBatchReader.from_batches(reader.schema, self._checked(reader, skip_rows=1))
+        ways: dict[str, _Way] = {
+            name: "cast" if kind == "text" else "plain" for name, (kind, _) in columns.items()
+        }
+        reader = self._execute(_select_sql(columns, ways, rest))
+        other: dict[str, _Way] = {}
+        for name, (kind, _) in columns.items():
+            found = reader.schema.field(name).type
+            if found != _ARROW[kind]:
+                other[name] = "digits" if kind == "integer" and found == pa.string() else "cast"
+        if other:
+            ways |= other
+            reader = self._execute(_select_sql(columns, ways, rest))
+        schema = pa.schema([(name, _ARROW[kind]) for name, (kind, _) in columns.items()])
+        batches = self._typed(reader, columns, ways, rest)
+        return pa.RecordBatchReader.from_batches(schema, self._checked(batches))
+
+    def _typed(
+        self,
+        reader: pa.RecordBatchReader,
+        columns: Mapping[str, tuple[SqlType, str]],
+        ways: Mapping[str, _Way],
+        rest: str,
+    ) -> Iterator[pa.RecordBatch]:
+        """The reader's batches in the types asked for. What it cannot give in them is read again
+        with casts: SQLite goes through a table in the order of its rows both times."""
+        done_rows = -1  # the first row is ours
+        try:
+            for batch in reader:
+                typed = _in_types(batch.slice(1) if done_rows < 0 else batch, ways)
+                if typed is None:
+                    break
+                yield typed
+                done_rows += batch.num_rows
+            else:
+                return
+        except OSError as error:
+            if "Type mismatch" not in str(error):
+                raise
+        rest = f"{rest} limit -1 offset {max(done_rows, 0)}"
+        skip_rows = 1
+        for batch in self._execute(_select_sql(columns, dict.fromkeys(columns, "cast"), rest)):
+            yield batch.slice(skip_rows)
+            skip_rows = 0
 
     def _execute(self, sql: str) -> pa.RecordBatchReader:
         import adbc_driver_manager as adbc
@@ -89,18 +138,42 @@ class SqliteFile:
         self._open.append(reader)
         return reader
 
-    def _checked(
-        self, reader: pa.RecordBatchReader, *, skip_rows: int = 0
-    ) -> Iterator[pa.RecordBatch]:
-        """The reader's batches; what goes wrong in mid-stream is kept for `open_sqlite`."""
+    def _checked(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches; what goes wrong in mid-stream is kept for `open_sqlite`."""
         try:
-            for batch in reader:
+            for batch in batches:
                 batch.validate(full=True)  # text that is not UTF-8 must not reach the engine
-                yield batch.slice(skip_rows)
-                skip_rows = 0
+                yield batch
         except (OSError, pa.ArrowException) as error:
             self._failure = _format_error(self.path, error)
             raise self._failure from None
+
+
+def _select_sql(
+    columns: Mapping[str, tuple[SqlType, str]], ways: Mapping[str, _Way], rest: str
+) -> str:
+    """SQL whose first row is ours and gives the driver the types."""
+    first, body = [], []
+    for name, (kind, expr) in columns.items():
+        way = ways[name]
+        first.append(f'{_FIRST["text" if way == "digits" else kind]} as "{name}"')
+        body.append(_CASTS[kind].format(expr) if way == "cast" else expr)
+    return f"select {', '.join(first)} union all select * from (select {', '.join(body)} {rest})"
+
+
+def _in_types(batch: pa.RecordBatch, ways: Mapping[str, _Way]) -> pa.RecordBatch | None:
+    """The batch with digits as integers; None where a text is anything else."""
+    for position, (name, way) in enumerate(ways.items()):
+        if way == "digits":
+            texts = batch.column(position)
+            try:
+                if pc.all(pc.ascii_is_decimal(texts)).as_py() is False:
+                    return None
+                numbers = pc.cast(texts, pa.int64())
+            except pa.ArrowInvalid:  # more digits than an integer has
+                return None
+            batch = batch.set_column(position, name, numbers)
+    return batch
 
 
 @contextlib.contextmanager

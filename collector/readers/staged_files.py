@@ -6,16 +6,11 @@ every value is hashed there for statistics that nobody asks for.
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
-
-from ..staging import scalar
-from ..store import quoted
 
 _ROW_GROUP_BYTES = 8 << 20
 # Columns of few values; looking for repetitions among ids only costs.
@@ -62,24 +57,3 @@ class StagedFiles:
         for kind, writer in self._writers.items():
             self._write(kind)
             writer.close()
-
-
-def staging_place(con: duckdb.DuckDBPyConnection) -> Path:
-    """A folder of its own for staged files, where `con` spills to; not made yet."""
-    spill = str(scalar(con, "select current_setting('temp_directory')"))
-    return Path(spill) / f"staged-{uuid.uuid4().hex[:12]}"
-
-
-def show(
-    con: duckdb.DuckDBPyConnection, prefix: str, folders: Sequence[Path], kinds: Sequence[str]
-) -> None:
-    """A view `<prefix><kind>` over the files of each kind in all the folders."""
-    for kind in kinds:
-        files = ", ".join(quoted(str(folder / f"{kind}.parquet")) for folder in folders)
-        con.execute(f"create or replace temp view {prefix}{kind} as from read_parquet([{files}])")
-
-
-def hide(con: duckdb.DuckDBPyConnection, prefix: str, kinds: Sequence[str]) -> None:
-    """Drop the views that `show` made."""
-    for kind in kinds:
-        con.execute(f"drop view if exists {prefix}{kind}")

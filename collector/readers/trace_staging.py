@@ -18,7 +18,7 @@ from pathlib import Path
 from npuscope.errors import TraceFormatError
 
 from ..model import ReadLog
-from ..orphans import leave_with_parent
+from ..worker import begin_worker
 from .json_events import read_events
 from .json_ranges import Torn, ranges, read_range
 from .staged_files import StagedFiles
@@ -145,7 +145,7 @@ def _stage_ranges(
     """
     folders = [place / str(number) for number in range(len(parts))]
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(len(parts) - 1, context, initializer=leave_with_parent)
+    pool = ProcessPoolExecutor(len(parts) - 1, context, initializer=begin_worker)
     try:
         others = [
             pool.submit(_stage_range, path, part, folder, wanted)

@@ -22,7 +22,7 @@ import pyarrow as pa
 from ..groups import group_hash
 from ..model import RankSource, ReadLog
 from ..staging import scalar
-from .staged_files import hide, show, staging_place
+from .staged_views import hide, show, staging_place
 from .trace_columns import SCHEMAS
 from .trace_staging import Wanted, stage
 
