@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from itertools import chain
 from operator import attrgetter
 from typing import Any, get_type_hints
 
@@ -207,18 +209,26 @@ def _put(columns: list[list[Any]], rows: Sequence[Struct], attributes: Sequence[
 
 def _gather_counters(events: Sequence[Event], columns: list[list[Any]], log: ReadLog) -> None:
     """One row per counter, series and instant. Accelerators that share a counter are its series."""
-    pids, names, instants, series, values = columns
-    for event, told in zip(events, decode_series(events, log), strict=True):
-        accelerator = told.pop(_ACCELERATOR, None)
-        for name, value in told.items():
-            pids.append(event.pid)
-            names.append(event.name)
-            instants.append(event.ts)
-            values.append(value)
-            if accelerator is not None:
-                label = f"acc {accelerator:.0f}"
-                name = label if name == "value" else f"{name} {label}"
-            series.append(name)
+    told = decode_series(events, log)
+    accelerators = [series.pop(_ACCELERATOR, None) for series in told]
+    if not all(len(series) == 1 for series in told):
+        places = [place for place, series in enumerate(told) for _ in series]
+        events = [events[place] for place in places]
+        accelerators = [accelerators[place] for place in places]
+    pids, names, instants, series_names, values = columns
+    pids += [event.pid for event in events]
+    names += [event.name for event in events]
+    instants += [event.ts for event in events]
+    series_names += map(_series_name, chain.from_iterable(told), accelerators)
+    values += chain.from_iterable([series.values() for series in told])
+
+
+@lru_cache(maxsize=4096)
+def _series_name(name: str, accelerator: float | None) -> str:
+    if accelerator is None:
+        return name
+    label = f"acc {accelerator:.0f}"
+    return label if name == "value" else f"{name} {label}"
 
 
 def tables(values: Values, log: ReadLog) -> Iterator[tuple[str, pa.Table]]:
