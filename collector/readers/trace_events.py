@@ -126,7 +126,7 @@ _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def decode_events(text: bytes, log: ReadLog) -> list[Event]:
-    """Events of a JSON array; ValueError where the array is not whole.
+    """Events of a JSON array; ValueError where the array is not whole or holds none.
 
     Elements that are no events are counted in `log` and left out.
     """
@@ -143,6 +143,8 @@ def decode_events(text: bytes, log: ReadLog) -> list[Event]:
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError("no whole array") from error
     events = [event for raw in raws if (event := _event(bytes(raw), log)) is not None]
+    if raws and not events:  # objects of a list within an event that was torn
+        raise ValueError("no trace event")
     if len(events) < len(raws):
         log.rows_lost += len(raws) - len(events)
         log.warn("trace: elements that are no trace events (missing or foreign fields) left out")
