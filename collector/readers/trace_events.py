@@ -236,7 +236,6 @@ def decode_series(events: Sequence[Event], log: ReadLog) -> list[dict[str, float
 
 _MICROSECONDS = pa.decimal128(38, 18)
 _NANOSECONDS = pa.decimal128(30, 3)
-_THOUSAND = pa.scalar(Decimal(1000), pa.decimal128(4, 0))
 _EXACT_NS = 1e11  # a double keeps 1e-5 ns up to here
 _NEAR_TIE_NS = 1e-3
 
@@ -288,7 +287,8 @@ def _mixed(column: pa.Array) -> pa.Array:
 
 def _exact(column: pa.Array) -> pa.Array:
     rounded = pc.round(column.cast(_MICROSECONDS), 3, "half_to_even").cast(_NANOSECONDS)
-    return pc.multiply(rounded, _THOUSAND).cast(pa.int64())
+    thousand = pa.scalar(Decimal(1000), pa.decimal128(4, 0))
+    return pc.multiply(rounded, thousand).cast(pa.int64())
 
 
 def durations_ns(values: Sequence[float | None]) -> pa.Array:

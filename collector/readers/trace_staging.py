@@ -15,6 +15,8 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from npuscope.errors import TraceFormatError
 
 from ..model import ReadLog
@@ -114,6 +116,7 @@ def _stage_events(pieces: Iterable[list[Event]], place: Path, wanted: Wanted, lo
             files.append(kind, table)
     finally:
         files.close()
+        pa.default_memory_pool().release_unused()  # the SQL that follows has its own
 
 
 def _events(path: str, log: ReadLog, advance: Callable[[int], None]) -> Iterator[list[Event]]:
