@@ -3,9 +3,11 @@
 VENV    ?= .venv
 WORKERS ?= 2
 SAMPLE  ?= sample_traces/moe_8_ranks
+BENCH   ?=
 
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
+READY_SLOW := $(VENV)/.ready-slow
 
 # The newest usable interpreter: recent enough, and able to make a virtual environment.
 PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3.10 python3; do \
@@ -32,6 +34,12 @@ $(READY): pyproject.toml
 		--editable '.[exporter]' --group dev
 	@touch "$@"
 
+# The long proofs run on a Ray cluster of their own, too.
+$(READY_SLOW): $(READY)
+	@PYTHONWARNINGS=ignore "$(BIN)/python" -m pip install --quiet --disable-pip-version-check \
+		--editable '.[exporter,cluster]' --group dev
+	@touch "$@"
+
 demo: $(READY)  ## report on the committed sample of a MoE job
 	@"$(BIN)/npuscope" report $(SAMPLE) --store build/demo-store
 
@@ -39,7 +47,7 @@ demo: $(READY)  ## report on the committed sample of a MoE job
 test: $(READY)  ## everything but the long proofs, in under 5 minutes on 2 cores
 	@"$(BIN)/python" -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
 
-test-slow: $(READY)  ## the long proofs
+test-slow: $(READY_SLOW)  ## the long proofs
 	@"$(BIN)/python" -m pytest -m slow || test $$? -eq 5  # 5: no test is marked slow
 
 check: $(READY)  ## formatting, lint, types, import contracts
@@ -48,7 +56,7 @@ check: $(READY)  ## formatting, lint, types, import contracts
 	@"$(BIN)/mypy"
 	@"$(BIN)/lint-imports"
 
+# BENCH=--full takes the sizes of the targets: hours, and some 20 GB below build/.
 bench: $(READY)  ## benchmarks, each printed as a ratio to a named peer or limit
-	@for script in bench/*.py; do \
-		test -e "$$script" || { echo "no benchmarks yet"; break; }; \
-		echo "== $$script"; "$(BIN)/python" "$$script" || exit 1; done
+	@for script in bench/*_bench.py; do \
+		echo "== $$script"; "$(BIN)/python" "$$script" $(BENCH) || exit 1; done

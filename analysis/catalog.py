@@ -44,7 +44,8 @@ class Metric:
 
     `name` is what outlets call it, `view` the name of its rows in SQL, `sql_file` the file in
     `sql/`; `inputs` are canonical tables or views of other metrics. `summary` tells that the answer
-    is kept beside each rank in the store, because it needs no other rank.
+    is kept beside each rank in the store, because it needs no other rank; where all of `rows_from`
+    are empty, so is the answer.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Metric:
     sql_file: str
     inputs: tuple[str, ...]
     summary: bool
+    rows_from: tuple[str, ...]
     question: str
     rules: str
     columns: tuple[Column, ...]
@@ -61,7 +63,10 @@ class Metric:
     @property
     def sql(self) -> str:
         """The query, one select without a semicolon."""
-        return sql_text(self.sql_file)
+        query = sql_text(self.sql_file)
+        if not (self.summary and any(column.name == "step" for column in self.columns)):
+            return query
+        return sql_text("kept_steps.sql").replace("\n_query\n", f"\n{query.rstrip()}\n")
 
 
 @cache
@@ -75,7 +80,14 @@ def _unit(column: str) -> str:
 
 
 def _metric(
-    name: str, view: str, title: str, meaning: str, *, inputs: tuple[str, ...], summary: bool
+    name: str,
+    view: str,
+    title: str,
+    meaning: str,
+    *,
+    inputs: tuple[str, ...],
+    summary: bool,
+    rows_from: tuple[str, ...] = (),
 ) -> Metric:
     """A metric with what the head of its SQL file says."""
     file = f"{name}.sql"
@@ -95,6 +107,7 @@ def _metric(
         sql_file=file,
         inputs=inputs,
         summary=summary,
+        rows_from=rows_from,
         question=question.strip(),
         rules=" ".join(rule.strip() for rule in rules if rule.strip()),
         columns=columns,
@@ -117,30 +130,34 @@ METRICS: tuple[Metric, ...] = (
             "ranks",
         ),
         summary=True,
+        rows_from=("kernels", "comm_ops", "profiler_steps"),
     ),
     _metric(
         "kernels",
         "kernel_summary",
         "Kernels",
         "Compute kernels by type, name, core or shape, with their share of computing.",
-        inputs=("kernels",),
+        inputs=("kernels", "ranks"),
         summary=True,
+        rows_from=("kernels",),
     ),
     _metric(
         "comm",
         "comm_summary",
         "Communication",
         "Communication by operation type and group, and how much of it compute hides.",
-        inputs=("comm_ops", "kernels", "groups"),
+        inputs=("comm_ops", "kernels", "groups", "ranks"),
         summary=True,
+        rows_from=("comm_ops",),
     ),
     _metric(
         "outside_steps",
         "outside_steps",
         "Outside steps",
         "Kernels and operations that belong to no step of a rank that has steps.",
-        inputs=("kernels", "comm_ops", "steps"),
+        inputs=("kernels", "comm_ops", "steps", "ranks"),
         summary=True,
+        rows_from=("kernels", "comm_ops"),
     ),
     _metric(
         "spread",

@@ -11,8 +11,10 @@ from .wording import ranks_named
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A question some ranks cannot answer: `test` holds for a rank that can."""
+    """A question some ranks cannot answer: `test` holds for a rank that can. Where `table` was not
+    selected when a rank was read, nothing is known of what its profile can answer."""
 
+    table: str
     test: str
     missing: str
     remedy: str
@@ -21,11 +23,13 @@ class Limit:
 # The most telling first.
 _LIMITS = (
     Limit(
+        "kernels",
         "select distinct run, capture, rank from kernels",
         "no kernels: nothing is known of single operators",
         "export kernel_details.csv or the profiler's DB: run analyse() on the whole folder",
     ),
     Limit(
+        "kernels",
         "select distinct run, capture, rank from kernels where type is not null"
         " union (select run, capture, rank from ranks"
         " except select run, capture, rank from kernels)",
@@ -33,27 +37,32 @@ _LIMITS = (
         "profiler_level=ProfilerLevel.Level1",
     ),
     Limit(
+        "comm_times",
         "select distinct run, capture, rank from comm_times"
         " union select run, capture, rank from comm_tasks where task_type is not null",
         "transfer and wait are not told apart inside communication",
         "profiler_level=ProfilerLevel.Level1",
     ),
     Limit(
+        "host_ops",
         "select distinct run, capture, rank from host_ops",
         "no host side: what the host did while the device was free is unknown",
         "activities=[ProfilerActivity.CPU, ProfilerActivity.NPU]; keep trace_view.json or the DB",
     ),
     Limit(
+        "steps",
         "select distinct run, capture, rank from steps where window_start_ns is not null",
         "no recorded step range: preparing time is unknown",
         "call prof.step() once per training step, with a schedule",
     ),
     Limit(
+        "groups",
         "select distinct run, capture, rank from groups where parallel_kind <> 'unknown'",
         "which parallel group an operation belongs to is unknown",
         "a torch_npu of 2025-02 or later writes parallel_group_info by itself",
     ),
     Limit(
+        "memory",
         "select distinct run, capture, rank from memory",
         "no memory curve",
         "profile_memory=True",
@@ -72,9 +81,11 @@ def limits(
             select rank from (select distinct run, capture, rank from ranks
                 where coalesce(run = ?, true) and coalesce(capture = ?, true))
             anti join ({limit.test}) using (run, capture, rank)
+            anti join (select run, capture, rank from ranks where list_contains(left_out_tables, ?))
+                using (run, capture, rank)
             order by rank
             """,
-            [run, capture],
+            [run, capture, limit.table],
         ).fetchall()
         if rows:
             named = ranks_named(rank for (rank,) in rows)

@@ -16,13 +16,13 @@ import polars as pl
 from npuscope.errors import UsageError
 
 from .limits import limits
-from .notes import notes
+from .notes import no_kernels, notes
 from .views import frame, open_views
 from .wording import numbers
 
 __all__ = [
-    "capture_facts", "comm", "kernel_key", "kernels", "limits", "notes", "nothing_matches",
-    "numbers", "open_views", "outside_steps", "rows", "spread", "steps",
+    "capture_facts", "comm", "kernel_key", "kernels", "limits", "no_kernels", "notes",
+    "nothing_matches", "numbers", "open_views", "outside_steps", "rows", "spread", "steps",
 ]  # fmt: skip
 
 KernelKey = Literal["type", "name", "core", "shape"]

@@ -21,17 +21,19 @@ class Summary:
     """A table to keep beside a rank's canonical tables.
 
     `version` changes with the rule that makes it or the tables it reads; rows of another version
-    are stale.
+    are stale. It has no row where all tables of `rows_from` are empty.
     """
 
     name: str
     version: str
     query: str
+    rows_from: tuple[str, ...]
 
 
 def _summary(known: Metric) -> Summary:
     text = f"{known.sql}\n{schema.digest()}"
-    return Summary(known.view, hashlib.sha256(text.encode()).hexdigest()[:12], known.sql)
+    version = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return Summary(known.view, version, known.sql, known.rows_from)
 
 
 def summaries() -> tuple[Summary, ...]:

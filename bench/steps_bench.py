@@ -2,7 +2,7 @@
 
 The limit it is held against is sorting the same intervals once, which no exact method does without:
 
-    .venv/bin/python bench/steps_bench.py [kernels [operations [threads]]]
+    .venv/bin/python bench/steps_bench.py [--full] [kernels [operations [threads]]]
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import duckdb
 import polars as pl
+from measure import report
 
 from npuscope.analysis.catalog import metric
 from npuscope.collector import schema
@@ -96,8 +97,9 @@ def best_s(run: Callable[[], object]) -> float:
 
 def main(arguments: list[str]) -> int:
     """Check the answer, time it, print its ratio to the limit."""
-    sizes = [int(float(argument)) for argument in arguments]
-    kernel_count, op_count, threads = (*sizes, *(10_000_000, 1_000_000, 0)[len(sizes) :])
+    sizes = [int(float(argument)) for argument in arguments if argument != "--full"]
+    usual = (10_000_000, 1_000_000, 0) if "--full" in arguments else (1_000_000, 100_000, 0)
+    kernel_count, op_count, threads = (*sizes, *usual[len(sizes) :])
     con = duckdb.connect(config={"threads": threads} if threads else {})
     fill(con, kernel_count, op_count)
     sql = metric("steps").sql
@@ -109,11 +111,12 @@ def main(arguments: list[str]) -> int:
     both = pl.concat([kernels, ops])
     ours_s = best_s(lambda: con.execute(sql).fetchall())
     limit_s = best_s(lambda: both.sort("start_ns"))
-    print(
+    report(
+        "The breakdown of steps against one sort",
         f"steps of {kernel_count:,} kernels x {op_count:,} operations: {ours_s:.2f} s,"
         f" {(kernel_count + op_count) / ours_s / 1e6:.2f} M intervals/s;"
         f" limit, polars sorting them once on {pl.thread_pool_size()} threads: {limit_s:.2f} s;"
-        f" ratio {ours_s / limit_s:.1f}"
+        f" ratio {ours_s / limit_s:.1f}",
     )
     return 0
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from npuscope.errors import UsageError
 
 from .manifest import MARKER, is_store, manifests, write_atomically
-from .store import size_bytes
+from .sweeping import size_bytes
 
 LIMIT_BYTES = 20 << 30
 _SOURCE = "npuscope-source.txt"

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from npuscope.errors import TraceNotFound
 
 from .identity import Identity, identify
 from .model import Framework, RankSource, Role, SourceFile
+from .readers.profiler_metadata import read_metadata
 
 OUTPUT_FOLDER = "ASCEND_PROFILER_OUTPUT"
 
@@ -56,6 +58,8 @@ _SKIPPED = re.compile(r"cluster_analysis_output|.*_op_arg|\..*")
 _RANK_DB = re.compile(r"_profiler_(\d{1,9})\.db$")
 _SLICE = re.compile(r"_slice_(\d+)")
 _EXPORT_STAMP = re.compile(r"_(\d{14,})\.(?:json|csv|db)(?:\.gz)?$")
+# Folders looked into at once: on network storage each look is a chain of waits.
+_LOOKING = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,55 +78,97 @@ class Discovery:
     problems: tuple[Problem, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One rank's files as they lie, and what they tell. `nodes`: see RankSource."""
+
+    folder: str
+    framework: Framework
+    files: Mapping[Role, tuple[SourceFile, ...]]
+    identity: Identity
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What one machine sees below a path, before ranks that no file tells are numbered."""
+
+    profiles: tuple[Profile, ...]
+    problems: tuple[Problem, ...]
+
+
 def discover(path: Path) -> Discovery:
     """Find every rank's profile at or below `path`.
 
     Raises TraceNotFound where the path is missing or holds nothing that looks like a profile.
     """
+    return numbered(search(path))
+
+
+def search(path: Path) -> Findings:
+    """`discover`, before ranks are numbered. Raises TraceNotFound like it."""
     if not path.exists():
         raise TraceNotFound(f"{path}: no such file or folder")
     start = path if path.is_dir() else path.parent
     problems: list[Problem] = []
-    found: list[tuple[Path, Framework, Mapping[Role, tuple[SourceFile, ...]], Identity]] = []
-    for folder, framework in _profile_folders(start, problems):
-        files = _files(folder, framework, problems)
-        if not _EXPORTS & files.keys():
-            problems.append(Problem(str(folder), _nothing_exported(folder, framework)))
-            continue
-        found += [
-            (folder, framework, part, identify(folder, framework, part)) for part in _by_rank(files)
-        ]
-    if not found and not problems:
+    profiles: list[Profile] = []
+    with ThreadPoolExecutor(_LOOKING) as threads:
+        for found, unusable in threads.map(_look_into, _profile_folders(start, problems)):
+            profiles += found
+            problems += unusable
+    if not profiles and not problems:
         raise TraceNotFound(
             f"{path}: no *_ascend_pt, *_ascend_ms or PROF_* folder here or below: "
             "was analyse() run, and is this the folder the profiler wrote to?"
         )
-    return Discovery(tuple(_numbered(found)), tuple(problems))
+    return Findings(tuple(profiles), tuple(problems))
 
 
-def _numbered(
-    found: list[tuple[Path, Framework, Mapping[Role, tuple[SourceFile, ...]], Identity]],
-) -> Iterator[RankSource]:
+def _look_into(place: tuple[Path, Framework]) -> tuple[list[Profile], list[Problem]]:
+    folder, framework = place
+    problems: list[Problem] = []
+    files = _files(folder, framework, problems)
+    if not _EXPORTS & files.keys():
+        return [], [*problems, Problem(str(folder), _nothing_exported(folder, framework))]
+    parts = _by_rank(files)
+    found = [Profile(str(folder), framework, p, identify(folder, framework, p)) for p in parts]
+    return found, problems
+
+
+def numbered(findings: Findings) -> Discovery:
     """Ranks that no file tells are numbered in order of (host, device, folder), past the known."""
-    known = {identity.rank for *_, identity in found if identity.rank is not None}
+    found = findings.profiles
+    known = {profile.identity.rank for profile in found if profile.identity.rank is not None}
     free = (number for number in range(len(found) + len(known)) if number not in known)
-    order = sorted(found, key=lambda item: (item[3].host, item[3].device, str(item[0])))
-    for folder, framework, files, identity in order:
+    order = sorted(found, key=lambda p: (p.identity.host, p.identity.device, p.folder))
+    ranks: list[RankSource] = []
+    for profile in order:
+        identity = profile.identity
         warnings = list(identity.warnings)
         rank, origin = identity.rank, identity.origin
         if rank is None:
             rank, origin = next(free), "numbered in order of host, device and folder"
             warnings.append(f"no file tells the rank: called rank {rank}")
-        yield RankSource(
-            root=str(folder),
-            framework=framework,
-            rank=rank,
-            rank_origin=origin,
-            files=files,
-            window_start_ns=identity.window_start_ns,
-            window_end_ns=identity.window_end_ns,
-            warnings=tuple(warnings),
+        ranks.append(
+            RankSource(
+                root=profile.folder,
+                framework=profile.framework,
+                rank=rank,
+                rank_origin=origin,
+                files=profile.files,
+                window_start_ns=identity.window_start_ns,
+                window_end_ns=identity.window_end_ns,
+                warnings=tuple(warnings),
+                nodes=profile.nodes,
+            )
         )
+    return Discovery(tuple(ranks), findings.problems)
+
+
+def job_name(source: RankSource) -> str | None:
+    """The training job's name, where the rank's metadata tells one."""
+    metadata = source.path("profiler_metadata")
+    return read_metadata(metadata).job_name if metadata else None
 
 
 def _profile_folders(start: Path, problems: list[Problem]) -> Iterator[tuple[Path, Framework]]:

@@ -1,6 +1,6 @@
-"""Plan, read ranks in parallel processes, publish each as it is done.
+"""Plan, read ranks in parallel, publish each as it is done.
 
-    discover -> plan -> [read_rank in a worker process] x ranks -> manifests -> index
+    discover -> plan -> [read_rank, wherever the engine runs it] x ranks -> manifests -> index
 
 Everything a rank needs is in its task, so ranks fail, finish and resume one by one: what was
 published before a kill stays, and the next ingest reads only the rest.
@@ -9,35 +9,36 @@ published before a kill stays, and the next ingest reads only the rest.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import os
-import queue
-import threading
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from npuscope.errors import TraceNotFound
+from npuscope.errors import StoreError, TraceNotFound, UsageError
 
+from . import space
 from . import store as stores
-from .discover import OUTPUT_FOLDER, Discovery, Problem, discover
+from .discover import OUTPUT_FOLDER, Discovery, Problem
+from .engines import local, ray_cluster
+from .engines.engine import Engine, lost
 from .manifest import Manifest, create_store, manifests, rank_folder, write_index
-from .plan import Plan, make_plan
-from .read_rank import RankOutcome, RankTask, read_rank
-from .readers.profiler_info import read_metadata
+from .plan import Plan, make_plan, remember
+from .read_rank import Advance, RankOutcome, RankTask, read_rank
+from .representatives import Representative, representatives
 from .segments import Summarise, rebuild_summaries
+from .selection import Selection, spans_of, spans_text
+from .shards import Shard
+from .sweeping import sweep
 
-# Below this, starting processes costs more than it saves.
-_SMALL_BYTES = 48 << 20
-DEFAULT_MEMORY_BYTES = 2 << 30
+ENGINES = ("local", "ray")
+_SUMMARY_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class IngestResult:
-    """What an ingest did. `failed` ranks are not (newly) published."""
+    """What an ingest did. `failed` ranks are not (newly) published; `representatives` of a light
+    one were read in full."""
 
     store: str
     run: str
@@ -46,6 +47,7 @@ class IngestResult:
     unchanged: tuple[Manifest, ...]
     dropped: tuple[Manifest, ...]
     problems: tuple[Problem, ...]
+    representatives: tuple[Representative, ...] = ()
 
     @property
     def unread_files(self) -> tuple[tuple[int, str, str], ...]:
@@ -76,52 +78,164 @@ def ingest(
     run: str | None = None,
     summarise: Summarise | None = None,
     jobs: int | None = None,
-    memory_bytes: int = DEFAULT_MEMORY_BYTES,
+    memory_bytes: int | None = None,
     progress: Progress | None = None,
     force: bool = False,
+    shard: Shard | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    selection: Selection | None = None,
 ) -> IngestResult:
     """Bring `store` up to date with the profiles at or below `path`.
 
     `run` is the job's name: by default the one in its metadata, else the folder's.
-    `jobs` processes (default: one per CPU, none extra for small profiles) share `memory_bytes`.
+    `jobs` processes (default: one per CPU, none extra for small profiles) share `memory_bytes`
+    (default: 544 MiB for each, doubled for a rank that needs it).
+    `shard` reads its share of the ranks only. The engine `ray` reads on the Ray cluster at
+    `address` (default: the one this machine belongs to), where `memory_bytes` is for each machine
+    and `jobs` for all. Ranks that vanished from the source are dropped by a local ingest of all
+    shards only. When the store's disk is full the ranks that are left are not tried.
+    `selection` is what to read; ranks that lack it are completed. None asks for tables that are up
+    to date: whatever was selected before. A light one reads small files of every rank, then, as
+    soon as all are there, those ranks in full that stand for the others.
+
     A rank that cannot be read spoils nothing else. Raises TraceNotFound where nothing was found
-    or nothing could be read and nothing is published; StoreError for an unusable store.
+    or nothing could be read and nothing is published; StoreError for an unusable store;
+    UsageError for an engine that is not there.
     """
     progress = progress or Progress()
-    found = discover(path)
-    run = run or _run_name(path, found)
-    create_store(store)
-    stores.sweep(store)
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    workers = max(1, min(jobs or cpus, len(found.ranks) or 1))
-    plan = make_plan(
-        found, store, path=path, run=run, memory_bytes=memory_bytes // workers, force=force
-    )
-    progress.planned(plan)
-    if summarise is not None:
-        for manifest in plan.unchanged:
-            rebuild_summaries(store, manifest, summarise, memory_bytes)
-    outcomes: list[RankOutcome] = []
-    in_process = workers == 1 or (jobs is None and plan.size_bytes < _SMALL_BYTES)
-    read = _read_here if in_process or len(plan.tasks) < 2 else _read_in_processes
-    for outcome in read(plan.tasks, summarise, min(workers, len(plan.tasks) or 1), progress):
-        outcomes.append(outcome)
-        progress.finished(outcome)
-    vanished = tuple(m for m in plan.vanished if not _is_unread(m, outcomes, found))
-    for manifest in vanished:
-        stores.drop(store, manifest)
+    path, store = path.absolute(), store.absolute()
+    with space.told_where_full(store), _opened(engine, address, jobs) as ready:
+        found, job = ready.look(path)
+        run = run or job or _folder_name(path)
+        create_store(store)
+        ready.reach(store)
+        sweep(store)
+        each_bytes = None
+        if memory_bytes is not None:
+            each_bytes = memory_bytes // ready.sharing(len(found.ranks) or 1)
+        if selection:
+            _refuse_strangers(found, selection, path)
+            remember(store, run, path, selection)
+        planned = partial(
+            make_plan, found, store, path=path, run=run, memory_bytes=each_bytes, force=force
+        )
+        plan = planned(selection=selection, shard=shard)
+        progress.planned(plan)
+        if summarise is not None:
+            for manifest in plan.unchanged:
+                rebuild_summaries(store, manifest, summarise, memory_bytes or _SUMMARY_BYTES)
+        outcomes, full = _read_all(ready, plan.tasks, summarise, progress)
+        chosen: tuple[Representative, ...] = ()
+        if selection and selection.light and not full:
+            chosen, tasks = _representatives(
+                store, plan, planned, selection, is_shared=shard is not None
+            )
+            progress.planned(dataclasses.replace(plan, tasks=(*plan.tasks, *tasks)))
+            more, full = _read_all(ready, tasks, summarise, progress)
+            told = {(o.capture, o.rank) for o in more}
+            outcomes = [o for o in outcomes if (o.capture, o.rank) not in told] + more
+        may_drop = ready.sees_all and shard is None
+        vanished = tuple(
+            m for m in plan.vanished if may_drop and not _is_unread(m, outcomes, found)
+        )
+        for manifest in vanished:
+            stores.drop(store, manifest)
     published = tuple(o for o in outcomes if o.error is None)
     failed = tuple(o for o in outcomes if o.error is not None)
     for capture in {(t.run, t.capture) for t in plan.tasks}:
         folder = rank_folder(store, *capture, 0).parent
-        if folder.is_dir():
-            write_index(folder)
-    result = IngestResult(
-        str(store), run, published, failed, plan.unchanged, vanished, plan.problems
-    )
-    if not published and not plan.unchanged and not manifests(store, run=run):
+        # The index is a cache: a full disk does not make it worth failing.
+        with contextlib.suppress(OSError):
+            if folder.is_dir():
+                write_index(folder)
+    problems = (*plan.problems, *full)
+    read = {(outcome.capture, outcome.rank) for outcome in outcomes}
+    unchanged = tuple(m for m in plan.unchanged if (m.capture, m.rank) not in read)
+    result = IngestResult(str(store), run, published, failed, unchanged, vanished, problems, chosen)
+    is_empty_share = shard is not None and not plan.tasks and not problems
+    nothing_new = not published and not plan.unchanged and not is_empty_share
+    if nothing_new and not manifests(store, run=run):
+        if full:
+            raise StoreError(f"{store}: {full[0].message}")
         raise TraceNotFound(_nothing_readable(path, result))
     return result
+
+
+def _refuse_strangers(found: Discovery, selection: Selection, path: Path) -> None:
+    """A choice of ranks that names none of those here is a slip, not an empty answer."""
+    ranks = {source.rank for source in found.ranks}
+    if ranks and selection.ranks is not None and not any(map(selection.has_rank, ranks)):
+        raise UsageError(
+            f"--ranks {spans_text(selection.ranks)}: none of them is below {path}, which has"
+            f" {spans_text(spans_of(ranks))}"
+        )
+
+
+def _representatives(
+    store: Path,
+    plan: Plan,
+    planned: Callable[..., Plan],
+    selection: Selection,
+    *,
+    is_shared: bool,
+) -> tuple[tuple[Representative, ...], tuple[RankTask, ...]]:
+    """Ranks that stand for the others of their capture, and what of them is still to be read.
+
+    None of a capture of which ranks are still missing: of several shards the last one chooses.
+    """
+    chosen: list[Representative] = []
+    tasks: list[RankTask] = []
+    for capture, ranks in plan.captures.items():
+        there = {m.rank for m in manifests(store, run=plan.run, capture=capture)}
+        if not ranks & there or (is_shared and ranks - there):
+            continue
+        found = representatives(store, plan.run, capture, ranks)
+        named = dataclasses.replace(selection.in_full(), ranks=spans_of(r.rank for r in found))
+        chosen += found
+        tasks += [task for task in planned(selection=named).tasks if task.capture == capture]
+    return tuple(chosen), tuple(tasks)
+
+
+def _opened(
+    engine: str, address: str | None, jobs: int | None
+) -> contextlib.AbstractContextManager[Engine]:
+    if engine not in ENGINES:
+        raise UsageError(f"--engine {engine}: one of {', '.join(ENGINES)}")
+    if engine == "ray":
+        return ray_cluster.opened(address, jobs)
+    if address is not None:
+        raise UsageError("--address is for --engine ray")
+    return contextlib.nullcontext(local.local_engine(jobs))
+
+
+def _read_all(
+    engine: Engine, tasks: Sequence[RankTask], summarise: Summarise | None, progress: Progress
+) -> tuple[list[RankOutcome], list[Problem]]:
+    """Read ranks until all are read or the store's disk is full; then says what to do about it."""
+    outcomes: list[RankOutcome] = []
+
+    def go_on() -> bool:
+        return not any(outcome.out_of_space for outcome in outcomes)
+
+    read = partial(_read, summarise=summarise)
+    for outcome in engine.map(read, tasks, progress.advanced, go_on):
+        outcomes.append(outcome)
+        progress.finished(outcome)
+    if go_on():
+        return outcomes, []
+    told = {(outcome.capture, outcome.rank) for outcome in outcomes}
+    untold = [task for task in tasks if (task.capture, task.source.rank) not in told]
+    outcomes += [lost(task, "not tried: no space left on the disk of the store") for task in untold]
+    failed = {(o.capture, o.rank) for o in outcomes if o.error is not None}
+    left = [task.source for task in tasks if (task.capture, task.source.rank) in failed]
+    store = Path(tasks[0].store)
+    message = space.advice(store, left, manifests(store, run=tasks[0].run))
+    return outcomes, [Problem(str(store), message)]
+
+
+def _read(task: RankTask, advance: Advance, summarise: Summarise | None) -> RankOutcome:
+    return read_rank(task, summarise, advance)
 
 
 def _is_unread(manifest: Manifest, outcomes: list[RankOutcome], found: Discovery) -> bool:
@@ -136,12 +250,7 @@ def _is_unread(manifest: Manifest, outcomes: list[RankOutcome], found: Discovery
     return any(root.is_relative_to(p) or p.is_relative_to(root) for p in places)
 
 
-def _run_name(path: Path, found: Discovery) -> str:
-    for source in found.ranks[:1]:
-        metadata = source.path("profiler_metadata")
-        name = read_metadata(metadata).job_name if metadata else None
-        if name:
-            return name
+def _folder_name(path: Path) -> str:
     real = path.resolve()
     real = real if real.is_dir() else real.parent
     return (real.parent if real.name == OUTPUT_FOLDER else real).name or "root"
@@ -153,105 +262,3 @@ def _nothing_readable(path: Path, result: IngestResult) -> str:
     shown = "\n  ".join(reasons[:10])
     more = f"\n  ... and {len(reasons) - 10} more" if len(reasons) > 10 else ""
     return f"{path}: nothing here could be read:\n  {shown}{more}"
-
-
-def _read_here(
-    tasks: tuple[RankTask, ...], summarise: Summarise | None, jobs: int, progress: Progress
-) -> Iterator[RankOutcome]:
-    for task in tasks:
-        yield read_rank(task, summarise, progress.advanced)
-
-
-def _read_in_processes(
-    tasks: tuple[RankTask, ...], summarise: Summarise | None, jobs: int, progress: Progress
-) -> Iterator[RankOutcome]:
-    """Read ranks in spawned processes, largest first; one that dies fails its rank alone."""
-    waiting = sorted(tasks, key=lambda task: task.source.size_bytes, reverse=True)
-    context = multiprocessing.get_context("spawn")
-    bytes_read: multiprocessing.Queue[int] = context.Queue()
-    suspects: list[RankTask] = []
-    with _drained(bytes_read, progress):
-        while waiting or suspects:
-            # After a crash its suspects run one at a time, so that the guilty one is known.
-            batch, alone = (waiting, False) if waiting else ([suspects.pop()], True)
-            waiting = []
-            pool = ProcessPoolExecutor(
-                1 if alone else jobs, context, initializer=_begin_worker, initargs=(bytes_read,)
-            )
-            with pool:
-                running = {pool.submit(_work, task, summarise): task for task in batch}
-                crashed = yield from _collect(running)
-            if alone and crashed:
-                yield _died(crashed[0])
-            else:
-                suspects += crashed
-
-
-def _collect(
-    running: dict[Future[RankOutcome], RankTask],
-) -> Generator[RankOutcome, None, list[RankTask]]:
-    """Yield outcomes as they come; returns the tasks whose process died."""
-    crashed: list[RankTask] = []
-    while running:
-        done, _ = wait(running, return_when=FIRST_COMPLETED)
-        for future in done:
-            task = running.pop(future)
-            try:
-                yield future.result()
-            except BrokenProcessPool:
-                crashed.append(task)
-    return crashed
-
-
-def _died(task: RankTask) -> RankOutcome:
-    return RankOutcome(
-        task.run,
-        task.capture,
-        task.source.rank,
-        task.source.root,
-        error="its reading process died (out of memory?): try again with --jobs 1 or less --memory",
-    )
-
-
-_progress_queue: Any = None
-
-
-def _begin_worker(bytes_read: Any) -> None:
-    global _progress_queue
-    _progress_queue = bytes_read
-    parent = multiprocessing.parent_process()
-
-    def leave_with_parent() -> None:
-        # A killed parent cannot stop its workers; one that waits for tasks would wait for ever.
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=leave_with_parent, daemon=True).start()
-
-
-def _work(task: RankTask, summarise: Summarise | None) -> RankOutcome:
-    return read_rank(task, summarise, _progress_queue.put)
-
-
-@contextlib.contextmanager
-def _drained(bytes_read: Any, progress: Progress) -> Iterator[None]:
-    """Pass workers' progress on from a thread of this process."""
-    stop = threading.Event()
-
-    def drain() -> None:
-        while not stop.is_set():
-            try:
-                progress.advanced(bytes_read.get(timeout=0.1))
-            except queue.Empty:
-                continue
-
-    thread = threading.Thread(target=drain, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-        bytes_read.close()
-        bytes_read.cancel_join_thread()

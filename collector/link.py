@@ -26,7 +26,7 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
     _replace(con, "ranks", "_rank")
     con.execute(statements["groups"])
     _replace(con, "groups", "_groups", keep=True)
-    con.execute(statements["step_segments"])
+    cut_steps(con)
     if _has_table(con, "_comm_rows"):
         con.execute(statements["comm_rows"])
     if is_empty(con, "comm_ops") and not is_empty(con, "comm_tasks"):
@@ -37,7 +37,9 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
                 "communication was recorded as tasks only: an operation lasts from the start of"
                 " its first task to the end of its last"
             )
-    for name in ("comm_groups", "comm_ops", "comm_tasks", "comm_matrix"):
+    numbered = ("comm_groups", "comm_ops", "comm_tasks")
+    there = () if is_empty(con, "comm_ops") and is_empty(con, "comm_tasks") else numbered
+    for name in (*there, *(() if is_empty(con, "comm_matrix") else ("comm_matrix",))):
         con.execute(statements[name].replace("{{3}}", "{3}"))
         if name != "comm_groups":
             _replace(con, name, f"_{name}")
@@ -50,11 +52,17 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
     _describe(con, source)
     _notice_devices(con, log)
     traces = [table for table in ("comm_tasks", "comm_times") if not is_empty(con, table)]
-    if traces and is_empty(con, "comm_ops") and not is_empty(con, "kernels"):
+    is_silent = "comm_ops" in source.selection.read and is_empty(con, "comm_ops")
+    if traces and is_silent and not is_empty(con, "kernels"):
         log.warn(
             "traces of communication, but no operation with its time: communication of the steps"
             " is not 0 but unknown"
         )
+
+
+def cut_steps(con: duckdb.DuckDBPyConnection) -> None:
+    """Make `_step_segments` (start_ns, end_ns, step): to which step an instant belongs."""
+    con.execute(_statements()["step_segments"])
 
 
 def _statements() -> dict[str, str]:
@@ -147,5 +155,9 @@ def _notice_devices(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
 
 
 def _has_table(con: duckdb.DuckDBPyConnection, name: str) -> bool:
-    found = "select count(*) from duckdb_tables() where table_name = ?"
-    return bool(scalar(con, found, [name]))
+    # Asking the catalog's own table would count the rows of every table.
+    try:
+        con.execute(f'select 1 from "{name}" limit 0')
+    except duckdb.CatalogException:
+        return False
+    return True

@@ -11,7 +11,8 @@ import pyarrow as pa
 from npuscope.errors import UsageError
 
 from . import store
-from .manifest import is_store, manifests, rank_folder
+from .compacted import places
+from .manifest import is_store, manifests
 
 _PRAGMA = re.compile(r"\s*pragma\b", re.IGNORECASE)
 _EXPLAIN = re.compile(r"\s*explain(\s+analyze)?\s", re.IGNORECASE)
@@ -20,13 +21,8 @@ _EXPLAIN = re.compile(r"\s*explain(\s+analyze)?\s", re.IGNORECASE)
 def lock(con: duckdb.DuckDBPyConnection, path: Path) -> None:
     """Shut a connection of `store.open(path)`: only the store's files, no change of settings."""
     if is_store(path):
-        allowed = [
-            str(rank_folder(path, m.run, m.capture, m.rank) / segment.file)
-            for m in manifests(path)
-            for segment in (*m.tables.values(), *m.summaries.values())
-            if segment.file
-        ]
-        listed = ", ".join(store.quoted(file) for file in allowed)
+        located = places(path, manifests(path)).values()
+        listed = ", ".join(store.quoted(place.path) for table in located for place in table)
         con.execute(f"set allowed_paths = [{listed}]")
     con.execute("set enable_external_access = false")
     con.execute("set lock_configuration = true")

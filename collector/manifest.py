@@ -6,6 +6,8 @@ not at all, and find them through manifests only, never by listing folders.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import re
 import socket
@@ -18,10 +20,19 @@ import msgspec
 
 from npuscope.errors import StoreError
 
+from .selection import Selection
+
 MANIFEST = "manifest.json"
 INDEX = "index.json"
 MARKER = "npuscope-store.json"
-LAYOUT = 1
+DROPPED = "dropped"
+# 2: a rank's rows may stand in files that it shares with others, or be a selection only.
+LAYOUT = 2
+_READABLE = (1, 2)
+# Linux gives the process numbers of a host outside of containers this name.
+_HOST_NUMBERS = "4026531836"
+# What file systems answer that cannot sync a folder: then they need not, or nobody can.
+_NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES})
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -66,6 +77,7 @@ class Manifest(msgspec.Struct, frozen=True):
     rows_lost: int = 0
     bytes_lost: int = 0
     read_seconds: float = 0.0
+    selection: Selection = Selection()
 
 
 class IndexEntry(msgspec.Struct, frozen=True):
@@ -105,11 +117,13 @@ def is_store(path: Path) -> bool:
 
 
 def create_store(path: Path) -> None:
-    """Make `path` a store unless it is one. Raises StoreError where it holds other things."""
+    """Make `path` a store of this layout unless it is one. Raises StoreError where it holds other
+    things."""
     if is_store(path):
-        check_layout(path)
+        if check_layout(path) != LAYOUT:
+            write_atomically(path / MARKER, msgspec.json.encode({"layout": LAYOUT}))
         return
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists() and (not path.is_dir() or _is_foreign(path)):
         raise StoreError(f"{path}: not a store and not empty: give a new folder to --store")
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -118,16 +132,23 @@ def create_store(path: Path) -> None:
         raise StoreError(f"{path}: cannot make a store here ({error.strerror})") from error
 
 
-def check_layout(path: Path) -> None:
-    """Raises StoreError where the marker is unreadable or of a newer layout."""
+def _is_foreign(path: Path) -> bool:
+    """Whether a folder holds what is not ours; another process may be making it a store now."""
+    foreign = [name for name in os.listdir(path) if not name.startswith(".tmp-")]
+    return bool(foreign) and not is_store(path)
+
+
+def check_layout(path: Path) -> int:
+    """A store's layout. Raises StoreError where the marker is unreadable or of a newer one."""
     try:
         layout = msgspec.json.decode((path / MARKER).read_bytes())["layout"]
     except (OSError, msgspec.MsgspecError, KeyError, TypeError) as error:
         raise StoreError(f"{path}: its {MARKER} cannot be read: {error}") from error
-    if layout != LAYOUT:
+    if layout not in _READABLE:
         raise StoreError(
             f"{path}: store layout {layout}, this npuscope reads {LAYOUT}: ingest again or upgrade"
         )
+    return int(layout)
 
 
 def manifests(store: Path, *, run: str | None = None, capture: str | None = None) -> list[Manifest]:
@@ -147,7 +168,12 @@ def manifests(store: Path, *, run: str | None = None, capture: str | None = None
 
 
 def capture_manifests(folder: Path) -> list[Manifest]:
-    """Manifests of one capture: from its index where that is still true, else from the files."""
+    """Manifests of one capture: from its index where that is still true, else from the files.
+
+    None of a capture that is being dropped.
+    """
+    if (folder / DROPPED).exists():
+        return []
     index = read_index(folder)
     found: list[Manifest] = []
     for rank in _children(folder, "rank="):
@@ -199,26 +225,46 @@ def write_index(folder: Path) -> None:
 
 def staging_name() -> str:
     """A folder name that tells whose it is, so that only the dead's are swept."""
+    return f".tmp-{process_space()}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+
+
+def process_space() -> str:
+    """Where this process's number means something: its host, and its container if it is in one.
+
+    Containers may share their host's name, but not its process numbers.
+    """
     host = re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())
-    return f".tmp-{host}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+    try:
+        numbers = re.sub(r"\D", "", str(Path("/proc/self/ns/pid").readlink()))
+    except OSError:
+        return host
+    return host if numbers in ("", _HOST_NUMBERS) else f"{host}_{numbers}"
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that it appears whole or not at all, and survives a power cut."""
     temporary = path.with_name(f"{staging_name()}.{path.name}")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
     sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make names in a folder survive a power cut."""
+    """Make names in a folder survive a power cut, where its file system can."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
     finally:
         os.close(descriptor)
 

@@ -1,10 +1,12 @@
-"""Frozen records that discovery, readers and the store share. Imports nothing of ours."""
+"""Frozen records that discovery, readers and the store share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
+
+from .selection import Selection
 
 Framework = Literal["pytorch", "mindspore", "msprof"]
 
@@ -39,7 +41,9 @@ class RankSource:
     """Everything one rank's profiler wrote in one session.
 
     `window_*_ns` is the profiling session on the rank's clock, or None where nothing tells;
-    `rank_origin` names the rule that gave the rank.
+    `rank_origin` names the rule that gave the rank; `nodes` are the cluster nodes that see its
+    files (none: every one); `selection` is what of it is wanted: readers may pass over the rest,
+    which is left out later at the latest; `processes` may share the reading of a large file.
     """
 
     root: str
@@ -50,6 +54,9 @@ class RankSource:
     window_start_ns: int | None = None
     window_end_ns: int | None = None
     warnings: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    selection: Selection = field(default_factory=Selection)
+    processes: int = 1
 
     def path(self, role: Role) -> str | None:
         """The first file of a role, or None."""

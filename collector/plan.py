@@ -1,9 +1,13 @@
-"""What an ingest has to do: which ranks are new or changed, as they were, or gone."""
+"""What an ingest has to do: which ranks are new, changed or lack what is asked for, or are gone.
+
+What an ingest was asked for is remembered with the run: whoever only wants up-to-date tables
+(`report PATH`) reads ranks that are new the same way, and completes none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -11,21 +15,37 @@ import msgspec
 from . import schema
 from .captures import KnownCapture, assign
 from .discover import Discovery, Problem
-from .manifest import Manifest, SourceRecord, manifests, rank_folder, read_manifest
+from .manifest import (
+    Manifest,
+    SourceRecord,
+    folder_name,
+    manifests,
+    rank_folder,
+    read_manifest,
+    write_atomically,
+)
 from .model import RankSource
 from .read_rank import RankTask, file_digest
+from .selection import Selection
+from .shards import Shard, share_of
 from .store import replace_manifest
+
+_ASKED = "asked.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`tasks` to read, ranks `unchanged` or `vanished` from the source, `problems` to tell."""
+    """`tasks` to read, ranks `unchanged` or `vanished` from the source, `problems` to tell.
+
+    `captures`: of each, the ranks that were asked for, all shards' together.
+    """
 
     run: str
     tasks: tuple[RankTask, ...]
     unchanged: tuple[Manifest, ...]
     vanished: tuple[Manifest, ...]
     problems: tuple[Problem, ...]
+    captures: Mapping[str, frozenset[int]]
 
     @property
     def size_bytes(self) -> int:
@@ -38,26 +58,49 @@ def make_plan(
     *,
     path: Path,
     run: str,
-    memory_bytes: int,
+    memory_bytes: int | None = None,
     force: bool = False,
+    selection: Selection | None = None,
+    shard: Shard | None = None,
 ) -> Plan:
-    """Compare what was discovered below `path` with what `store` holds of `run`."""
+    """Compare what was discovered below `path` with what `store` holds of `run`.
+
+    `selection` is what a rank must have: one that has less is read again, with what it has and
+    what is asked for (only the latter where `force` is set). Ranks it does not name are neither
+    read nor gone. None: whatever the ranks that are there have, and the others as it was asked for
+    last. Of the ranks that are there `shard` takes its share, and problems are told by the first.
+    """
     published = manifests(store, run=run)
     assignment = assign(discovery.ranks, _known_captures(published))
+    remembered = selection or _remembered(store, run, path)
     tasks: list[RankTask] = []
     unchanged: list[Manifest] = []
-    for capture, source in assignment.chosen:
+    chosen = [
+        (capture, source)
+        for capture, source in assignment.chosen
+        if selection is None or selection.has_rank(source.rank)
+    ]
+    for capture, source in share_of(shard, chosen) if shard else chosen:
         current = read_manifest(rank_folder(store, run, capture, source.rank))
-        if current and not force and _is_unchanged(store, current, source):
-            unchanged.append(current)
-        else:
-            tasks.append(RankTask(str(store), run, capture, source, memory_bytes))
+        asked = _asked_of(source.rank, current, selection, remembered)
+        if asked is None:
+            continue
+        if current and not force and current.selection.covers(asked):
+            if _is_unchanged(store, current, source):
+                unchanged.append(current)
+                continue
+        if current and not force:
+            asked = current.selection.joined(asked)
+        source = replace(source, selection=asked)
+        tasks.append(RankTask(str(store), run, capture, source, memory_bytes))
     wanted = {(capture, source.rank) for capture, source in assignment.chosen}
     root = path.resolve()
     vanished = [
         m
         for m in published
-        if (m.capture, m.rank) not in wanted and Path(m.source_root).is_relative_to(root)
+        if (m.capture, m.rank) not in wanted
+        and Path(m.source_root).is_relative_to(root)
+        and (selection is None or selection.has_rank(m.rank))
     ]
     problems = list(discovery.problems)
     problems += [
@@ -68,7 +111,45 @@ def make_plan(
         )
         for dropped, kept in assignment.passed_over
     ]
-    return Plan(run, tuple(tasks), tuple(unchanged), tuple(vanished), tuple(problems))
+    if shard and shard.index:
+        problems = []
+    captures: dict[str, frozenset[int]] = {}
+    for capture, source in chosen:
+        captures[capture] = captures.get(capture, frozenset()) | {source.rank}
+    return Plan(run, tuple(tasks), tuple(unchanged), tuple(vanished), tuple(problems), captures)
+
+
+def remember(store: Path, run: str, path: Path, selection: Selection) -> None:
+    """Note what was asked for of the profiles below `path`."""
+    file = store / folder_name("run", run) / _ASKED
+    file.parent.mkdir(exist_ok=True)
+    root = str(path.resolve())
+    asked = _all_remembered(file)
+    if asked.get(root, Selection()) != selection:
+        write_atomically(file, msgspec.json.encode({**asked, root: selection}))
+
+
+def _remembered(store: Path, run: str, path: Path) -> Selection:
+    asked = _all_remembered(store / folder_name("run", run) / _ASKED)
+    return asked.get(str(path.resolve()), Selection())
+
+
+def _all_remembered(file: Path) -> dict[str, Selection]:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, Selection])
+    except (OSError, msgspec.MsgspecError):
+        return {}
+
+
+def _asked_of(
+    rank: int, current: Manifest | None, selection: Selection | None, remembered: Selection
+) -> Selection | None:
+    """What of a rank is wanted; None where nothing is."""
+    if selection is None and current is not None:
+        return current.selection
+    if not remembered.has_rank(rank):
+        return None
+    return remembered.lightly() if remembered.light else remembered.in_full()
 
 
 def _known_captures(published: Sequence[Manifest]) -> list[KnownCapture]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ import npuscope
 from npuscope.errors import TraceFormatError
 
 from . import schema, store
+from .compacted import Place
 from .link import link
 from .manifest import (
     Manifest,
@@ -41,7 +43,19 @@ from .readers import (
     trace_view,
 )
 from .segments import Summarise, placed, write_summaries, write_tables
-from .staging import SPILL, is_empty, open_staging
+from .selected_rows import keep_steps
+from .selection import Selection
+from .space import is_out_of_space
+from .staging import (
+    PROCESS_BYTES,
+    SPILL,
+    allow_more,
+    database_bytes,
+    filled,
+    is_empty,
+    open_staging,
+    scalar,
+)
 
 log = logging.getLogger(__name__)
 
@@ -87,19 +101,26 @@ _SHARED = frozenset({"ranks", "groups"})
 
 @dataclass(frozen=True, slots=True)
 class RankTask:
-    """What a worker needs to read one rank."""
+    """What a worker needs to read one rank.
+
+    `memory_bytes` is for its whole process; None: as little as does.
+    """
 
     store: str
     run: str
     capture: str
     source: RankSource
-    memory_bytes: int
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RankOutcome:
-    """What became of one rank. `error` says why nothing was published; `failed_files` what was not
-    read of a rank that was."""
+    """What became of one rank.
+
+    `error` says why nothing was published, `out_of_space` that the store's disk was full,
+    `out_of_memory` that it needs more than it may take; `failed_files` what was not read of a rank
+    that was.
+    """
 
     run: str
     capture: str
@@ -110,10 +131,33 @@ class RankOutcome:
     warnings: tuple[str, ...] = ()
     row_count: int = 0
     seconds: float = 0.0
+    out_of_space: bool = False
+    out_of_memory: bool = False
 
 
 def read_rank(task: RankTask, summarise: Summarise | None, advance: Advance) -> RankOutcome:
-    """Read one rank and publish it. Bad input becomes the outcome's `error`, never an exception."""
+    """Read one rank and publish it. Bad input becomes the outcome's `error`, never an exception.
+
+    Where nobody limits the memory a rank that does not fit is read again with twice as much.
+    """
+    process_bytes = task.memory_bytes or PROCESS_BYTES
+    while True:
+        done = _Counted(advance)
+        outcome = _read_within(process_bytes, task, summarise, done)
+        process_bytes *= 2
+        told = task.memory_bytes is not None or process_bytes > _machine_bytes() // 2
+        if told or not outcome.out_of_memory:
+            return outcome
+        advance(-done.total)
+
+
+def _machine_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _read_within(
+    process_bytes: int, task: RankTask, summarise: Summarise | None, advance: Advance
+) -> RankOutcome:
     began = time.monotonic()
     source = task.source
     folder = rank_folder(Path(task.store), task.run, task.capture, source.rank)
@@ -123,17 +167,24 @@ def read_rank(task: RankTask, summarise: Summarise | None, advance: Advance) -> 
         staged.mkdir(parents=True)
         with ThreadPoolExecutor(1) as beside:
             digests = beside.submit(_source_records, source)
-            con = open_staging(staged, memory_bytes=task.memory_bytes)
+            memory_bytes = database_bytes(process_bytes)
+            con = open_staging(staged, memory_bytes=memory_bytes)
             try:
                 failed = _run_readers(con, source, reading, advance)
                 _require_content(con, source, failed)
                 link(con, source, reading)
-                tables = write_tables(con, (task.run, task.capture, source.rank), staged)
+                allow_more(con, process_bytes)
+                left_out = _leave_out(con, source, reading)
+                tables = write_tables(
+                    con, (task.run, task.capture, source.rank), staged,
+                    leave_out=left_out, stacks=source.selection.stacks,
+                )  # fmt: skip
             finally:
                 con.close()
             sources = digests.result()
         shutil.rmtree(staged / SPILL, ignore_errors=True)
-        summaries = write_summaries(staged, staged, tables, summarise, task.memory_bytes)
+        located = {name: [Place(str(staged / one.file))] for name, one in tables.items()}
+        summaries = write_summaries(staged, located, summarise, memory_bytes)
         generation = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{staged.name[-12:]}"
         manifest = Manifest(
             run=task.run,
@@ -157,6 +208,7 @@ def read_rank(task: RankTask, summarise: Summarise | None, advance: Advance) -> 
             rows_lost=reading.rows_lost,
             bytes_lost=reading.bytes_lost,
             read_seconds=round(time.monotonic() - began, 3),
+            selection=source.selection,
         )
         store.publish(Path(task.store), staged, manifest)
     except (TraceFormatError, OSError, duckdb.Error) as error:
@@ -165,6 +217,8 @@ def read_rank(task: RankTask, summarise: Summarise | None, advance: Advance) -> 
         return RankOutcome(
             task.run, task.capture, source.rank, source.root, error=_told(error),
             warnings=tuple(reading.warnings), seconds=time.monotonic() - began,
+            out_of_space=is_out_of_space(error),
+            out_of_memory=isinstance(error, duckdb.OutOfMemoryException),
         )  # fmt: skip
     return RankOutcome(
         task.run,
@@ -186,8 +240,9 @@ def _run_readers(
     for roles, read, fillable in _READERS:
         present = [role for role in roles if role in source.files]
         size = sum(file.size_bytes for role in present for file in source.files[role])
-        wanted = frozenset(t for t in fillable if t in _SHARED or is_empty(con, t))
-        if not present or not wanted or _timeline_is_told(con, read):
+        asked = fillable & source.selection.read
+        wanted = asked - (filled(con, asked) - _SHARED)
+        if not present or not wanted or _is_spared(con, source, read, wanted):
             advance(size)
             continue
         began = time.monotonic()
@@ -195,6 +250,8 @@ def _run_readers(
         try:
             read(con, source, reading, wanted, done)
         except (TraceFormatError, OSError, duckdb.Error) as error:
+            if is_out_of_space(error) or isinstance(error, duckdb.OutOfMemoryException):
+                raise  # no fault of the file
             path = error.path if isinstance(error, TraceFormatError) else source.path(present[0])
             failed[str(path)] = _told(error)
             if read not in _FILE_BY_FILE:
@@ -222,43 +279,99 @@ class _Counted:
         self._advance(n_bytes)
 
 
-def _timeline_is_told(con: duckdb.DuckDBPyConnection, read: Reader) -> bool:
-    """Whether the DB told what the timeline would: then gigabytes of JSON need no reading."""
-    return (
-        read is trace_view.read and not is_empty(con, "kernels") and not is_empty(con, "host_ops")
-    )
+def _is_spared(
+    con: duckdb.DuckDBPyConnection, source: RankSource, read: Reader, wanted: frozenset[str]
+) -> bool:
+    """Whether a file need not be opened for the tables it would be opened for."""
+    if read is not trace_view.read:
+        return False
+    selection = source.selection
+    if {"kernels", "host_ops"} <= selection.read:
+        # Where the DB told what the timeline would, gigabytes of JSON need no reading.
+        return not is_empty(con, "kernels") and not is_empty(con, "host_ops")
+    if "main_db" in source.files and any(not is_empty(con, t) for t in _TIMELINE & selection.read):
+        return True
+    return wanted == {"steps"} and not _needs_steps(con, selection)
+
+
+def _needs_steps(con: duckdb.DuckDBPyConnection, selection: Selection) -> bool:
+    """Whether a trace must be opened for the steps alone: not where kernels know theirs."""
+    if selection.light:
+        return False
+    if "steps" in selection.kept or selection.steps is not None:
+        return True
+    return not scalar(con, "select count(step) from kernels")
 
 
 def _require_content(
     con: duckdb.DuckDBPyConnection, source: RankSource, failed: dict[str, str]
 ) -> None:
     telling = ("kernels", "comm_ops", "profiler_steps", "comm_times", "host_ops", "memory")
+    if not source.selection.is_whole and not failed:
+        return  # what was left out may be all there is
     if all(is_empty(con, table) for table in telling):
         reasons = "; ".join(failed.values()) or "its files hold no rows"
         raise TraceFormatError(source.root, "nothing readable", reasons)
 
 
+def _leave_out(
+    con: duckdb.DuckDBPyConnection, source: RankSource, reading: ReadLog
+) -> frozenset[str]:
+    """Keep the selected steps; returns tables that were not selected, as `ranks` tells them."""
+    selection = source.selection
+    if selection.steps is not None:
+        keep_steps(con, selection.steps, reading)
+    left_out = set(schema.tables()) - selection.kept
+    told_elsewhere = "main_db" in source.files or not is_empty(con, "steps")
+    if told_elsewhere and "steps" in selection.read:
+        left_out.discard("steps")
+    elif "trace" in source.files and not _needs_steps(con, selection):
+        left_out.add("steps")
+    if left_out:
+        con.execute("update ranks set left_out_tables = ?", [sorted(left_out)])
+    return frozenset(left_out)
+
+
 def _told(error: Exception) -> str:
     """One line for a person: what an exception says, without a traceback."""
+    if is_out_of_space(error):
+        return "no space left on the disk of the store"
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return "needs more memory than it may take: give --memory more, or fewer --jobs"
     text = str(error).strip() or type(error).__name__
     return text if isinstance(error, TraceFormatError) else f"{type(error).__name__}: {text}"
 
 
 def _source_records(source: RankSource) -> list[SourceRecord]:
+    """The rank's files; a digest only of those that are read."""
+    selection = source.selection
+    read = {
+        role
+        for roles, reader, fillable in _READERS
+        if fillable & selection.read
+        and not (selection.light and reader in (ascend_db.read, trace_view.read))
+        for role in roles
+    }
+    whole = selection.is_whole
     return [
-        SourceRecord(file.path, file.size_bytes, file.mtime_ns, file_digest(file.path))
+        SourceRecord(
+            file.path,
+            file.size_bytes,
+            file.mtime_ns,
+            file_digest(file.path) if whole or role in read else "",
+        )
         for role in sorted(source.files)
         for file in source.files[role]
     ]
 
 
 def file_digest(path: str) -> str:
-    """BLAKE2 of a file's content; '' where it cannot be read."""
-    state = hashlib.blake2b(digest_size=16)
+    """SHA-256 of a file's content, its first half; '' where it cannot be read."""
+    state = hashlib.sha256(usedforsecurity=False)  # many CPUs have instructions for it
     try:
         with Path(path).open("rb") as file:
             while chunk := file.read(1 << 20):
                 state.update(chunk)
     except OSError:
         return ""
-    return state.hexdigest()
+    return state.hexdigest()[:32]

@@ -9,7 +9,10 @@ from functools import cache
 from importlib import resources
 
 # Modules beside the readers that decide what a rank's rows are.
-_READING_MODULES = frozenset({"groups.py", "identity.py", "link.py", "read_rank.py", "schema.py"})
+_READING_MODULES = frozenset({
+    "groups.py", "identity.py", "link.py", "read_rank.py", "schema.py", "selected_rows.py",
+    "selection.py",
+})  # fmt: skip
 
 KEY_COLUMNS: tuple[tuple[str, str], ...] = (
     ("run", "varchar"),

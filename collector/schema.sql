@@ -32,7 +32,9 @@ create table ranks (
     window_end_ns         bigint,
     world_size            integer,   -- ranks of the whole job
     tp_size integer, pp_size integer, dp_size integer, cp_size integer, ep_size integer,
-    tp_rank integer, pp_rank integer, dp_rank integer, cp_rank integer, ep_rank integer  -- coordinates
+    tp_rank integer, pp_rank integer, dp_rank integer, cp_rank integer, ep_rank integer,  -- coordinates
+    left_out_tables       varchar[], -- not selected when the rank was read, so unknown here; NULL: none
+    kept_steps            bigint[]   -- steps that were selected when it was read; NULL: all, and what is outside
 );
 
 -- Communication groups this rank belongs to.
@@ -194,7 +196,7 @@ create table host_ops (
     forward_thread_id bigint,
     input_shapes      varchar,
     input_dtypes      varchar,
-    call_stack        varchar,   -- innermost frame first, lines split by newline
+    call_stack        varchar,   -- innermost frame first, lines split by newline; NULL unless asked for (ingest --stacks)
     module            varchar,
     flops             double
 );

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -11,12 +11,16 @@ import duckdb
 import msgspec
 
 from . import schema, store
-from .manifest import Manifest, Segment, rank_folder, sync_folder
-from .staging import SPILL, connect, is_empty, scalar
+from .compacted import Place, places
+from .manifest import Manifest, Segment, rank_folder, staging_name, sync_folder
+from .staging import SPILL, connect, filled, scalar
 
 
 class Summary(Protocol):
-    """A per-rank result that is kept beside the facts: `query` over the canonical tables."""
+    """A per-rank result that is kept beside the facts: `query` over the canonical tables.
+
+    It is known to have no rows where none of the tables in `rows_from` has any.
+    """
 
     @property
     def name(self) -> str: ...
@@ -24,36 +28,51 @@ class Summary(Protocol):
     def version(self) -> str: ...
     @property
     def query(self) -> str: ...
+    @property
+    def rows_from(self) -> tuple[str, ...]: ...
 
 
 Summarise = Callable[[duckdb.DuckDBPyConnection], Iterable[Summary]]
 
 
 def write_tables(
-    con: duckdb.DuckDBPyConnection, key: tuple[str, str, int], out: Path
+    con: duckdb.DuckDBPyConnection,
+    key: tuple[str, str, int],
+    out: Path,
+    *,
+    leave_out: frozenset[str] = frozenset(),
+    stacks: bool = True,
 ) -> dict[str, Segment]:
-    """Write every table with rows as one sorted, compressed segment with its key columns."""
+    """Write every table with rows as one sorted, compressed segment with its key columns.
+
+    Without the tables to `leave_out`, and without call stacks where `stacks` is false.
+    """
     con.execute("create temp table _key (run varchar, capture varchar, rank integer)")
     con.execute("insert into _key values (?, ?, ?)", list(key))
     written: dict[str, Segment] = {}
+    kept = filled(con, schema.tables()) - leave_out
     for name, table in schema.tables().items():
-        if is_empty(con, name):
+        if name not in kept:
             continue
         order = ", ".join(f't."{column}"' for column in table.sort_columns)
-        columns = ", ".join(f't."{column.name}"' for column in table.columns)
+        columns = ", ".join(
+            "cast(null as varchar) as call_stack"
+            if column.name == "call_stack" and not stacks
+            else f't."{column.name}"'
+            for column in table.columns
+        )
         query = f'select _key.*, {columns} from "{name}" t, _key order by {order}'
         written[name] = _copy(con, query, out / f"{name}.parquet")
     return written
 
 
 def write_summaries(
-    folder: Path,
     out: Path,
-    tables: Mapping[str, Segment],
+    located: Mapping[str, Sequence[Place]],
     summarise: Summarise | None,
     memory_bytes: int,
 ) -> dict[str, Segment]:
-    """Compute the analysis room's summaries of one rank over its segments in `folder` into `out`.
+    """Compute the analysis room's summaries of one rank over its `located` tables into `out`.
 
     An empty summary has no file, but its version is known.
     """
@@ -63,10 +82,11 @@ def write_summaries(
     con = connect(out, memory_bytes=memory_bytes)
     try:
         for name in schema.tables():
-            store.create_view(
-                con, name, [str(folder / tables[name].file)] if name in tables else []
-            )
+            store.create_view(con, name, located.get(name, ()))
         for summary in summarise(con):
+            if summary.rows_from and not any(map(located.get, summary.rows_from)):
+                written[summary.name] = Segment("", 0, 0, summary.version)
+                continue
             path = out / f"{summary.name}.{summary.version}.parquet"
             segment = _copy(con, summary.query, path)
             if segment.row_count == 0:
@@ -100,13 +120,22 @@ def rebuild_summaries(
     if wanted == {name: segment.version for name, segment in manifest.summaries.items()}:
         return False
     generation = folder / manifest.generation
-    written = write_summaries(folder, generation, manifest.tables, summarise, memory_bytes)
+    # Written aside: another process may be doing the same.
+    staged = folder / staging_name()
+    staged.mkdir()
+    try:
+        located = places(store_path, [manifest])
+        written = write_summaries(staged, located, summarise, memory_bytes)
+        generation.mkdir(exist_ok=True)  # swept where all of it was merged with others
+        for file in staged.iterdir():
+            file.replace(generation / file.name)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
     sync_folder(generation)
-    store.replace_manifest(
+    return store.replace_manifest(
         store_path,
         msgspec.structs.replace(manifest, summaries=placed(written, manifest.generation)),
     )
-    return True
 
 
 def _copy(con: duckdb.DuckDBPyConnection, query: str, path: Path) -> Segment:

@@ -5,7 +5,7 @@ It spills to `folder` beyond `memory_bytes`, so what a rank needs does not depen
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,25 @@ DEFAULT_MEMORY_BYTES = 1 << 30
 
 SPILL = "spill"
 
+# What a reading process may take where nobody says: files of any size fit, because tables spill.
+PROCESS_BYTES = 544 << 20
+# What it takes besides its database: interpreter, libraries, the piece of a file being decoded.
+_ASIDE_BYTES = 288 << 20
+_LEAST_BYTES = 96 << 20
+# Of that, what comes back when every file is decoded, and sorting can use.
+_DECODING_BYTES = 64 << 20
+
+
+def database_bytes(process_bytes: int) -> int:
+    """Memory for the database of a process that may take `process_bytes` in all."""
+    return max(process_bytes - _ASIDE_BYTES, _LEAST_BYTES)
+
+
+def allow_more(con: duckdb.DuckDBPyConnection, process_bytes: int) -> None:
+    """Give the database what decoding needed, now that all files are read."""
+    limit = database_bytes(process_bytes) + _DECODING_BYTES
+    con.execute(f"set memory_limit = '{limit >> 20}MiB'")
+
 
 def connect(
     folder: Path, *, memory_bytes: int = DEFAULT_MEMORY_BYTES, threads: int = 1
@@ -26,7 +45,7 @@ def connect(
 
     Nothing is fetched from a network: extension installing and loading are off.
     """
-    return duckdb.connect(
+    con = duckdb.connect(
         ":memory:",
         config={
             "memory_limit": f"{max(memory_bytes, 64 << 20) >> 20}MiB",
@@ -37,6 +56,10 @@ def connect(
             "autoload_known_extensions": False,
         },
     )
+    # DuckDB 2 moves casts into read_csv, where a cell that cannot be cast costs the row.
+    if con.execute("select 1 from duckdb_optimizers() where name = 'type_pushdown'").fetchall():
+        con.execute("set disabled_optimizers = 'type_pushdown'")
+    return con
 
 
 def open_staging(
@@ -54,6 +77,13 @@ def open_staging(
 def is_empty(con: duckdb.DuckDBPyConnection, table: str) -> bool:
     """Whether no reader has put a row into `table` yet."""
     return not con.execute(f'select 1 from "{table}" limit 1').fetchall()
+
+
+def filled(con: duckdb.DuckDBPyConnection, tables: Iterable[str]) -> frozenset[str]:
+    """Those of some tables that have rows, by one query."""
+    asked = [f"(select '{name}' from \"{name}\" limit 1)" for name in tables]
+    found = con.execute(" union all ".join(asked)).fetchall() if asked else []
+    return frozenset(name for (name,) in found)
 
 
 def scalar(

@@ -2,6 +2,7 @@
 
     <store>/npuscope-store.json                        marker and layout version
     <store>/run=R/capture=C/index.json                 cache of the capture's manifests
+                           /compacted.json             what stands in merged files: see `compacted`
     <store>/run=R/capture=C/rank=12/manifest.json      the current generation and its files
                                     <generation>/<table>.parquet
                                     .tmp-<host>-<pid>-<id>/   being written; invisible
@@ -14,11 +15,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
-import shutil
-import socket
-import stat
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -29,6 +25,7 @@ import polars as pl
 from npuscope.errors import StoreError
 
 from . import schema
+from .compacted import Place, places, read_compacted
 from .manifest import (
     MANIFEST,
     Manifest,
@@ -42,10 +39,8 @@ from .manifest import (
     write_index,
 )
 
-GRACE_S = 86_400
 # In an exported file: which summaries it holds, in which version.
 SUMMARY_VERSIONS = "summary_versions"
-_STAGING = re.compile(r"\.tmp-(?P<host>.+)-(?P<pid>\d+)-[0-9a-f]{12}(\..*)?")
 _OFFLINE = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
 
 
@@ -67,7 +62,7 @@ def open(
     if not is_store(path):
         raise StoreError(f"{path}: not a store (no npuscope-store.json): ingest a profile into it")
     check_layout(path)
-    _create_views(con, path, manifests(path), summaries)
+    create_views(con, path, manifests(path), summaries)
     return con
 
 
@@ -90,10 +85,12 @@ def query(path: str | Path, sql: str, parameters: Sequence[object] = ()) -> pl.D
 
 
 def version(path: str | Path) -> str:
-    """Changes whenever anything is published or dropped: a key for caches."""
+    """Changes whenever anything is published, dropped or compacted: a key for caches."""
     state = hashlib.sha256()
     for m in manifests(Path(path)):
         state.update(f"{m.run}\0{m.capture}\0{m.rank}\0{m.generation}\0".encode())
+    for folder in sorted(Path(path).glob("run=*/capture=*")):
+        state.update(f"{read_compacted(folder).id}\0".encode())
     return state.hexdigest()[:16]
 
 
@@ -107,50 +104,67 @@ def summary_versions(found: Sequence[Manifest]) -> dict[str, str]:
     return shared
 
 
-def segment_paths(store: Path, found: Sequence[Manifest], table: str) -> list[str]:
-    """Files of a table or summary over the given ranks."""
-    return [
-        str(rank_folder(store, m.run, m.capture, m.rank) / segment.file)
-        for m in found
-        if (segment := m.tables.get(table) or m.summaries.get(table)) and segment.file
-    ]
+def over(
+    path: Path, found: Sequence[Manifest], *, summaries: Mapping[str, str] | None = None
+) -> duckdb.DuckDBPyConnection:
+    """As `open`, but over the given ranks of a store only."""
+    con = duckdb.connect(":memory:", config=dict(_OFFLINE))
+    create_views(con, path, found, summaries)
+    return con
 
 
-def _create_views(
+def create_views(
     con: duckdb.DuckDBPyConnection,
     store: Path,
     found: Sequence[Manifest],
     summaries: Mapping[str, str] | None,
 ) -> None:
-    mixed = len({m.schema_digest for m in found}) > 1
+    """A view for every canonical table over the given ranks, and for summaries that all have."""
+    located = places(store, found)
+    digests = {manifest.schema_digest for manifest in found}
     for name in schema.tables():
-        create_view(con, name, segment_paths(store, found, name), union_by_name=mixed)
+        create_view(con, name, located.get(name, ()), is_current=digests <= {schema.digest()})
     for name, version in summary_versions(found).items():
-        files = segment_paths(store, found, name)
-        if files and (summaries is None or summaries.get(name) == version):
-            create_view(con, name, files, union_by_name=mixed)
+        if located.get(name) and (summaries is None or summaries.get(name) == version):
+            create_view(con, name, located[name])
 
 
 def create_view(
     con: duckdb.DuckDBPyConnection,
     name: str,
-    files: Sequence[str],
+    located: Sequence[Place],
     *,
-    union_by_name: bool = False,
+    is_current: bool = True,
 ) -> None:
-    """A view over Parquet files; over none, the canonical table's columns without rows."""
-    if files:
-        listed = ", ".join(quoted(file) for file in files)
-        body = (
-            f"* from read_parquet([{listed}], hive_partitioning = false, "
-            f"union_by_name = {str(union_by_name).lower()})"
-        )
-    else:
-        columns = schema.tables()[name].columns
-        typed = [*schema.KEY_COLUMNS, *((column.name, column.type) for column in columns)]
-        body = ", ".join(f'cast(null as {kind}) as "{column}"' for column, kind in typed)
-        body += " where false"
-    con.execute(f'create view "{name}" as select {body}')
+    """A view over Parquet files; over none, the canonical table's columns without rows.
+
+    Files that are not all of the current schema are joined by column name, and columns that none
+    of them has are NULL.
+    """
+    join = "union all" if is_current else "union all by name"
+    union_by_name = str(not is_current).lower()
+    parts = [] if located and is_current else [_typed_nothing(name)]
+    whole = ", ".join(quoted(place.path) for place in located if not place.condition)
+    if whole:
+        parts.append(_parquet(f"[{whole}]", union_by_name))
+    parts += [
+        f"{_parquet(quoted(place.path), union_by_name)} where {place.condition}"
+        for place in located
+        if place.condition
+    ]
+    con.execute(f'create view "{name}" as {f" {join} ".join(parts)}')
+
+
+def _parquet(files: str, union_by_name: str) -> str:
+    options = f"hive_partitioning = false, union_by_name = {union_by_name}"
+    return f"select * from read_parquet({files}, {options})"
+
+
+def _typed_nothing(name: str) -> str:
+    columns = schema.tables()[name].columns
+    typed = [*schema.KEY_COLUMNS, *((column.name, column.type) for column in columns)]
+    body = ", ".join(f'cast(null as {kind}) as "{column}"' for column, kind in typed)
+    return f"select {body} where false"
 
 
 def _attach_export(
@@ -166,10 +180,17 @@ def _attach_export(
     versions: dict[str, str] = {}
     if SUMMARY_VERSIONS in names:
         versions = dict(con.execute(f"from exported.main.{SUMMARY_VERSIONS}").fetchall())
+    asked = "select table_name, column_name from duckdb_columns() where database_name = 'exported'"
+    columns = set(con.execute(asked).fetchall())
     for name in names:
         trusted = summaries is None or versions.get(name) == summaries.get(name)
-        if name in schema.tables() or (name in versions and trusted):
-            con.execute(f'create view "{name}" as select * from exported.main."{name}"')
+        body = f'select * from exported.main."{name}"'
+        if name in schema.tables():
+            if any((name, column.name) not in columns for column in schema.tables()[name].columns):
+                body = f"{_typed_nothing(name)} union all by name {body}"  # an older export
+            con.execute(f'create view "{name}" as {body}')
+        elif name in versions and trusted:
+            con.execute(f'create view "{name}" as {body}')
 
 
 def quoted(text: str) -> str:
@@ -182,7 +203,8 @@ def publish(store: Path, staged: Path, manifest: Manifest) -> None:
 
     `staged` is the staging folder beside the rank's generations; its files are synced, it is
     renamed to the generation's name, then the manifest is replaced. Dying between any two of
-    these leaves what was published before.
+    these leaves what was published before. Of processes that publish one rank at the same time
+    the last wins; generations of the others are swept like any superseded one.
     """
     folder = rank_folder(store, manifest.run, manifest.capture, manifest.rank)
     superseded = read_manifest(folder)
@@ -192,103 +214,33 @@ def publish(store: Path, staged: Path, manifest: Manifest) -> None:
     sync_folder(staged)
     staged.rename(folder / manifest.generation)
     sync_folder(folder)
-    replace_manifest(store, manifest)
-    if superseded:
-        _begin_grace(folder / superseded.generation)
-
-
-def replace_manifest(store: Path, manifest: Manifest) -> None:
-    """Atomically replace a rank's manifest."""
-    folder = rank_folder(store, manifest.run, manifest.capture, manifest.rank)
     write_atomically(folder / MANIFEST, msgspec.json.encode(manifest))
+    if superseded:
+        begin_grace(folder / superseded.generation)
+
+
+def replace_manifest(store: Path, manifest: Manifest) -> bool:
+    """Atomically replace the manifest of a published generation by a better one of it.
+
+    Returns whether it did: a generation that another process published meanwhile stays.
+    """
+    folder = rank_folder(store, manifest.run, manifest.capture, manifest.rank)
+    current = read_manifest(folder)
+    if current is None or current.generation != manifest.generation:
+        return False
+    write_atomically(folder / MANIFEST, msgspec.json.encode(manifest))
+    return True
 
 
 def drop(store: Path, manifest: Manifest) -> None:
     """Unpublish a rank; its files stay for readers of the moment until `sweep`."""
     folder = rank_folder(store, manifest.run, manifest.capture, manifest.rank)
     (folder / MANIFEST).unlink(missing_ok=True)
-    _begin_grace(folder / manifest.generation)
+    begin_grace(folder / manifest.generation)
     write_index(folder.parent)
 
 
-def _begin_grace(generation: Path) -> None:
+def begin_grace(generation: Path) -> None:
     """Readers of the moment may still need it: its grace period counts from now."""
     with contextlib.suppress(OSError):
         os.utime(generation)
-
-
-def sweep(store: Path, *, grace_s: float = GRACE_S) -> int:
-    """Delete dead staging folders and generations superseded for longer than the grace period.
-
-    Returns bytes freed. A staging folder is dead if its host is this one and its process is gone,
-    or if nothing touched it for a day.
-    """
-    freed = 0
-    now = time.time()
-    for capture in sorted(store.glob("run=*/capture=*")):
-        for folder in [capture, *capture.glob("rank=*")]:
-            current = _current_files(folder)
-            for child in _listing(folder):
-                staging = _STAGING.fullmatch(child.name)
-                if staging:
-                    dead = _is_dead(staging, child, now)
-                else:
-                    dead = (
-                        child.is_dir()
-                        and folder.name.startswith("rank=")
-                        and not any(file.startswith(f"{child.name}/") for file in current)
-                        and now - _touched(child) > grace_s
-                    )
-                if dead:
-                    freed += size_bytes(child)
-                    shutil.rmtree(child, ignore_errors=True)
-                    child.unlink(missing_ok=True) if child.is_file() else None
-    return freed
-
-
-def _current_files(folder: Path) -> set[str]:
-    manifest = read_manifest(folder)
-    segments = [*manifest.tables.values(), *manifest.summaries.values()] if manifest else []
-    return {segment.file for segment in segments}
-
-
-def _is_dead(staging: re.Match[str], path: Path, now: float) -> bool:
-    ours = re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())
-    if staging["host"] == ours:
-        try:
-            os.kill(int(staging["pid"]), 0)
-        except ProcessLookupError:
-            return True
-        except OSError:
-            pass
-    return now - _touched(path) > GRACE_S
-
-
-def _touched(path: Path) -> float:
-    """Newest change of a folder's files, or of the file, in seconds since the epoch."""
-    try:
-        inside = [child.stat().st_mtime for child in path.iterdir()] if path.is_dir() else []
-        return max([path.stat().st_mtime, *inside])
-    except OSError:
-        return time.time()
-
-
-def _listing(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
-
-
-def size_bytes(path: Path) -> int:
-    """Bytes below a path; what vanishes meanwhile counts nothing."""
-    if path.is_file():
-        return path.stat().st_size
-    total = 0
-    for file in path.rglob("*"):
-        try:
-            state = file.lstat()
-        except OSError:
-            continue
-        total += state.st_size if stat.S_ISREG(state.st_mode) else 0
-    return total

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import duckdb
@@ -18,6 +18,8 @@ from npuscope.analysis.wording import ranks_named
 from npuscope.collector import cache, store
 from npuscope.collector.ingest import IngestResult, ingest
 from npuscope.collector.manifest import is_store, manifests
+from npuscope.collector.selection import Selection
+from npuscope.collector.shards import Shard, parse_shard
 from npuscope.errors import UsageError
 
 from .progress import shown
@@ -31,8 +33,12 @@ class Source:
     store: Path | None = None
     run: str | None = None
     jobs: int | None = None
-    memory_bytes: int = 2 << 30
+    memory_bytes: int | None = None
     force: bool = False
+    shard: Shard | None = None
+    engine: str = "local"
+    address: str | None = None
+    selection: Selection | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +101,10 @@ def bring_up_to_date(source: Source) -> tuple[Path, IngestResult, list[str]]:
             memory_bytes=source.memory_bytes,
             progress=progress,
             force=source.force,
+            shard=source.shard,
+            engine=source.engine,
+            address=source.address,
+            selection=source.selection,
         )
     messages = [
         f"rank {m.rank} of {m.capture} is gone from the source: dropped" for m in result.dropped
@@ -108,19 +118,32 @@ def bring_up_to_date(source: Source) -> tuple[Path, IngestResult, list[str]]:
     return target, result, messages
 
 
+def spread(source: Source, shard: str | None, engine: str, address: str | None) -> Source:
+    """The source, read by one of several processes or on a cluster. Raises UsageError."""
+    if engine == "local" and shard is None:
+        return replace(source, address=address)
+    how = f"--shard {shard}" if shard else f"--engine {engine}"
+    if shard and engine != "local":
+        raise UsageError("--shard and --engine divide the ranks each its own way: give one")
+    if source.store is None:
+        raise UsageError(f"{how}: give --store DIR on storage that all of them see")
+    parsed = parse_shard(shard) if shard else None
+    return replace(source, shard=parsed, engine=engine, address=address)
+
+
 def _is_ingested(path: Path) -> bool:
     return is_store(path) or (path.suffix == ".duckdb" and path.is_file())
 
 
-def parse_size(text: str) -> int:
-    """Bytes of `512MB`, `4GB`, `2GiB` (powers of 1024). Raises UsageError."""
+def parse_size(text: str, option: str = "--memory") -> int:
+    """Bytes of `512MB`, `4GB`, `2GiB` (powers of 1024). Raises UsageError that names the option."""
     units = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
     number = text.strip().upper().removesuffix("B").removesuffix("I")
     unit = number[-1:] if number[-1:] in units else ""
     try:
         size = int(float(number.removesuffix(unit)) * units[unit])
     except ValueError:
-        raise UsageError(f"--memory {text}: give a size such as 512MB or 4GB") from None
-    if size < 64 << 20:
+        raise UsageError(f"{option} {text}: give a size such as 512MB or 4GB") from None
+    if option == "--memory" and size < 64 << 20:
         raise UsageError(f"--memory {text}: at least 64MB")
     return size

@@ -58,7 +58,7 @@ def report(
             _steps(frame),
             _spread(con, here),
             _kernels(con, here, frame, top),
-            _communication(con, here, top),
+            _communication(con, here, frame, top),
             _limits(con, facts),
         ):
             parts = list(section)
@@ -238,13 +238,20 @@ def _kernels(
     yield FittedTable(
         columns,
         summed.head(top).to_dicts(),
-        f"Top kernels by {key} (all ranks and steps)",
+        f"Top kernels by {key} ({_scope(steps)})",
         f"and {more} more: `npuscope kernels --by {key}`" if more > 0 else None,
     )
 
 
+def _scope(steps: pl.DataFrame) -> str:
+    """Of which ranks single events are known: not of those with the producer's table only."""
+    ranks = steps["rank"].n_unique()
+    known = steps.filter(pl.col("basis") == "events")["rank"].n_unique()
+    return "all ranks and steps" if known == ranks else f"{known} of {ranks} ranks, all steps"
+
+
 def _communication(
-    con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], top: int
+    con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], steps: pl.DataFrame, top: int
 ) -> Iterator[RenderableType]:
     frame = query.comm(con, **here)
     if here.get("step") is None and frame["step"].null_count() < frame.height:
@@ -276,7 +283,7 @@ def _communication(
     yield FittedTable(
         columns,
         summed.head(top).to_dicts(),
-        "Communication by group and operation (all ranks and steps)",
+        f"Communication by group and operation ({_scope(steps)})",
         f"and {more} more" if more > 0 else None,
     )
 

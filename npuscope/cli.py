@@ -94,7 +94,7 @@ def report(
     top: Top = 10,
     json: Json = False,
     jobs: Jobs = None,
-    memory: Memory = "2GB",
+    memory: Memory = None,
 ) -> None:
     """Where does the step go? The main report, in the terminal.
 
@@ -129,7 +129,7 @@ def steps(
     step: Step = None,
     json: Json = False,
     jobs: Jobs = None,
-    memory: Memory = "2GB",
+    memory: Memory = None,
 ) -> None:
     """Each step of each rank: computing, communication, what of it is masked, free time, bubbles.
 
@@ -162,7 +162,7 @@ def kernels(
     top: TopOrAll = None,
     json: Json = False,
     jobs: Jobs = None,
-    memory: Memory = "2GB",
+    memory: Memory = None,
 ) -> None:
     """Compute kernels by type, name, core or shape: count, total, mean, p50, p99, max, share.
 
@@ -181,13 +181,14 @@ def kernels(
         frame = query.kernels(data.con, by=key, top=top, **chosen)
         notes = notes_of(data, chosen)
         if frame.is_empty():
-            notes.append("no kernels were recorded here: see `npuscope steps`")
+            notes.append(query.no_kernels(data.con, run=chosen["run"], capture=capture, rank=rank))
         answer("kernels", frame, notes, json=json, table=kernels_table)
     leave(data)
 
 
 app.command()(store_commands.ingest)
 app.command()(store_commands.export)
+app.command()(store_commands.compact)
 
 
 @app.command()
@@ -201,7 +202,7 @@ def sql(
     parquet: Annotated[bool, typer.Option("--parquet", help="Parquet to -o or stdout.")] = False,
     out: Out = None,
     jobs: Jobs = None,
-    memory: Memory = "2GB",
+    memory: Memory = None,
 ) -> None:
     """Ask the tables themselves, in DuckDB's SQL. Read-only: no files, no settings, no writes.
 

@@ -18,7 +18,7 @@ def source_of(
     store: Path | None,
     run: str | None,
     jobs: int | None,
-    memory: str,
+    memory: str | None,
     *,
     force: bool = False,
 ) -> Source:
@@ -30,7 +30,7 @@ def source_of(
     place = path or folder
     if place is None:
         raise UsageError("which profile? give PATH, the folder the profiler wrote to")
-    return Source(place, store, run, jobs, parse_size(memory), force)
+    return Source(place, store, run, jobs, parse_size(memory) if memory else None, force)
 
 
 def notes_of(data: Opened, chosen: dict[str, Any]) -> list[str]:

@@ -25,8 +25,40 @@ Jobs = Annotated[
     int | None, typer.Option("--jobs", min=1, help="Reading processes.  [default: one per CPU]")
 ]
 Memory = Annotated[
-    str, typer.Option("--memory", metavar="SIZE", help="Memory all readers share, e.g. 512MB.")
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help="Memory all readers share, e.g. 2GB.  [default: 544MB for each, more where it must]",
+    ),
 ]
+Shard = Annotated[
+    str | None,
+    typer.Option(
+        "--shard", metavar="I/N", help="Read share I of N only, counted from 0: for mpirun and co."
+    ),
+]
+Engine = Annotated[
+    str, typer.Option("--engine", metavar="NAME", help="Who reads: local (processes) or ray.")
+]
+Address = Annotated[
+    str | None,
+    typer.Option("--address", metavar="HOST:PORT", help="The Ray cluster.  [default: this node's]"),
+]
+Ranks = Annotated[
+    str | None, typer.Option("--ranks", metavar="LIST", help="Read these ranks only: 0,7,8-15.")
+]
+Steps = Annotated[
+    str | None, typer.Option("--steps", metavar="LIST", help="Keep these steps only: 12-14.")
+]
+Tables = Annotated[
+    str | None, typer.Option("--tables", metavar="LIST", help="Keep these only: kernels,comm_ops.")
+]
+Light = Annotated[
+    bool,
+    typer.Option("--light", help="Small files of every rank, in full those that stand for all."),
+]
+Stacks = Annotated[bool, typer.Option("--stacks", help="Host call stacks too.")]
 Top = Annotated[int, typer.Option("--top", min=1, help="Rows of each ranking.")]
 TopOrAll = Annotated[int | None, typer.Option("--top", min=1, help="Only the N largest.")]
 Out = Annotated[Path | None, typer.Option("-o", "--out", metavar="OUT", help="Where to write.")]

@@ -18,6 +18,8 @@ _POLARS: dict[str, pl.DataType] = {
     "double": pl.Float64(),
     "boolean": pl.Boolean(),
     "integer[]": pl.List(pl.Int32()),
+    "bigint[]": pl.List(pl.Int64()),
+    "varchar[]": pl.List(pl.String()),
     "map(varchar, double)": pl.List(pl.Struct({"key": pl.String(), "value": pl.Float64()})),
 }
 Row = dict[str, object]

@@ -1,20 +1,28 @@
 -- What did a rank that has steps do outside all of them?
 --
 -- steps leaves these kernels and operations out; one row per rank that has any. A rank has steps where a step was
--- recorded or a compute kernel or operation belongs to one.
+-- recorded or a compute kernel or operation belongs to one. Of a rank that was read with some of its steps only
+-- nothing is known outside of them: no row.
 --
 --   run               varchar  run of the training job
 --   capture           varchar  ranks profiled at the same time
 --   rank              integer  global rank
---   kernel_count      bigint   compute kernels outside every step
+--   kernel_count      bigint   compute kernels outside every step; NULL where kernels were not selected
 --   computing_ns      bigint   length of their union
---   op_count          bigint   communication operations outside every step
+--   op_count          bigint   communication operations outside every step; NULL where they were not selected
 --   communication_ns  bigint   length of their union
 with
 _with_steps as materialized (
     select run, capture, rank from steps
     union select run, capture, rank from kernels where is_compute and step is not null
     union select run, capture, rank from comm_ops where step is not null
+    except select run, capture, rank from ranks where kept_steps is not null
+),
+_left_out as (
+    select run, capture, rank,
+        list_contains(left_out_tables, 'kernels') as without_kernels,
+        list_contains(left_out_tables, 'comm_ops') as without_ops
+    from ranks where left_out_tables is not null
 ),
 _events as (
     select run, capture, rank, true as is_compute, start_ns, start_ns + dur_ns as end_ns
@@ -37,10 +45,12 @@ _added as (
     from _reached
 )
 select run, capture, rank,
-    count(*) filter (where is_compute) as kernel_count,
-    cast(coalesce(sum(added_ns) filter (where is_compute), 0) as bigint) as computing_ns,
-    count(*) filter (where not is_compute) as op_count,
-    cast(coalesce(sum(added_ns) filter (where not is_compute), 0) as bigint) as communication_ns
-from _added
+    case when any_value(without_kernels) is not true then count(*) filter (where is_compute) end as kernel_count,
+    case when any_value(without_kernels) is not true
+        then cast(coalesce(sum(added_ns) filter (where is_compute), 0) as bigint) end as computing_ns,
+    case when any_value(without_ops) is not true then count(*) filter (where not is_compute) end as op_count,
+    case when any_value(without_ops) is not true
+        then cast(coalesce(sum(added_ns) filter (where not is_compute), 0) as bigint) end as communication_ns
+from _added left join _left_out using (run, capture, rank)
 group by run, capture, rank
 order by run, capture, rank

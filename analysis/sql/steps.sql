@@ -7,7 +7,8 @@
 -- has none, all of it is one row. A rank without a compute kernel, but with the producer's own table of steps,
 -- gets that table's figures (basis 'profiler_table'): those of the device the rank ran on, or of the lowest
 -- device number where that is unknown. A rank with operations but neither of them has no figures that need K.
--- Where communication left traces (tasks, or HCCL's times) but no operation, C is unknown and so is all that needs it.
+-- Where communication left traces (tasks, or HCCL's times) but no operation, C is unknown and so is all that needs it;
+-- so it is where operations were not selected when the rank was read, and K likewise.
 --
 --   run                        varchar  run of the training job
 --   capture                    varchar  ranks profiled at the same time
@@ -155,6 +156,8 @@ _with_steps as (
 _hidden as (
     select rank_key from comm_tasks join _keys using (run, capture, rank)
     union select rank_key from comm_times join _keys using (run, capture, rank)
+    union select rank_key from ranks join _keys using (run, capture, rank)
+    where list_contains(left_out_tables, 'comm_ops')
 ),
 _known as (
     select rank_key,

@@ -102,6 +102,8 @@ def _read_file(
 
 def _packet_rows(entry: Entry, operation: _Operation) -> Iterator[tuple[Any, ...]]:
     for link, traffic in operation.links.items():
+        if not (traffic.packets or traffic.size_mb or traffic.time_ms):
+            continue  # most links: they would have no row anyway
         row = (
             *entry[:4], link, traffic.size_mb, traffic.time_ms, traffic.bandwidth_gb_s,
             traffic.large_packet_ratio,

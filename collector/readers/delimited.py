@@ -9,7 +9,7 @@ ignored.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,17 +43,28 @@ class Rows:
     def has(self, *names: str) -> bool:
         return any(normal(name) in self.columns for name in names)
 
-    def source(self, *, rejects: bool = False) -> str:
-        """SQL of the file's rows. With `rejects`, `count_rejects` can tell the dropped ones."""
+    def source(self, *, numbers: Iterable[str] | None = None) -> str:
+        """SQL of the file's rows as text; dropped ones are in `_rejects`.
+
+        With `numbers`, columns of these titles are doubles, and reading fails at anything odd.
+        """
+        doubles = {self.cell(title) for title in numbers or ()}
         # Spelled out, not sniffed: a guess would skip a header that is wider than the rows.
-        columns = ", ".join(f"'c{i}': 'varchar'" for i in range(len(self.titles)))
+        columns = ", ".join(
+            f"'c{i}': '{'double' if f'c{i}' in doubles else 'varchar'}'"
+            for i in range(len(self.titles))
+        )
         path = self.path.replace("'", "''")
-        keep = "store_rejects = true, rejects_table = '_rejects', rejects_scan = '_scans', "
+        oddities = (
+            "ignore_errors = true, store_rejects = true, rejects_table = '_rejects',"
+            " rejects_scan = '_scans'"
+            if numbers is None
+            else "ignore_errors = false, nullstr = ['', 'N/A']"
+        )
         return (
             f"read_csv('{path}', columns = {{{columns}}}, header = true, auto_detect = false,"
-            " delim = ',', quote = '\"', escape = '\"', strict_mode = false, ignore_errors = true,"
-            f" {keep if rejects else ''}hive_partitioning = false, max_line_size = 2097152,"
-            " buffer_size = 16777216)"
+            f" delim = ',', quote = '\"', escape = '\"', strict_mode = false, {oddities},"
+            " hive_partitioning = false, max_line_size = 2097152, buffer_size = 16777216)"
         )
 
 
@@ -95,16 +106,36 @@ def open_rows(path: str, log: ReadLog, required: Iterable[tuple[str, ...]] = ())
     return rows
 
 
-def run(con: duckdb.DuckDBPyConnection, rows: Rows, sql: str) -> int:
-    """Execute a statement that reads `rows`; the number of rows it wrote."""
+def fill(
+    con: duckdb.DuckDBPyConnection,
+    rows: Rows,
+    log: ReadLog,
+    statement: Callable[[str], str],
+    numbers: Iterable[str] = (),
+) -> None:
+    """Execute the statement made of the SQL of the rows; rows that cannot be split are counted.
+
+    numbers: titles of columns that are only asked for their `number`. They are parsed as such: a
+    file is taken for well-formed, and where anything in it is odd, it is read again as text.
+    Raises TraceFormatError where the file cannot be read.
+    """
     try:
-        done = con.execute(sql).fetchone()
-    except (duckdb.InvalidInputException, duckdb.IOException) as error:
-        raise TraceFormatError(rows.path, "reading rows", str(error).splitlines()[0]) from None
-    return int(done[0]) if done and isinstance(done[0], int) else 0
+        con.execute(statement(rows.source(numbers=numbers)))
+    except (duckdb.InvalidInputException, duckdb.ConversionException):
+        try:
+            con.execute(statement(rows.source()))
+        except (duckdb.InvalidInputException, duckdb.IOException) as error:
+            raise _unreadable(rows, error) from None
+        _count_rejects(con, rows, log)
+    except duckdb.IOException as error:
+        raise _unreadable(rows, error) from None
 
 
-def count_rejects(con: duckdb.DuckDBPyConnection, rows: Rows, log: ReadLog) -> None:
+def _unreadable(rows: Rows, error: Exception) -> TraceFormatError:
+    return TraceFormatError(rows.path, "reading rows", str(error).splitlines()[0])
+
+
+def _count_rejects(con: duckdb.DuckDBPyConnection, rows: Rows, log: ReadLog) -> None:
     """Add the rows that could not be split into cells to the log, and forget them."""
     found = con.execute("select count(distinct line), min(line) from _rejects").fetchone()
     con.execute("drop table if exists _rejects")

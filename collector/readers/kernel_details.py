@@ -16,7 +16,7 @@ from collections.abc import Callable
 import duckdb
 
 from ..model import RankSource, ReadLog
-from .delimited import Rows, count_rejects, lose, normal, open_rows, run
+from .delimited import Rows, fill, lose, normal, open_rows
 from .files import read_each
 
 _START = ("Start Time(us)", "Task Start Time(us)")
@@ -75,11 +75,13 @@ def _read_file(con: duckdb.DuckDBPyConnection, rows: Rows, log: ReadLog, *, kern
     # One pass over the text: rows that are no kernels are few, and leave again.
     if kernels:
         table = "kernels"
-        run(con, rows, f"insert into kernels by name {_kernels_sql(rows)}")
+        numbers = [*_own_pmu(rows).values(), *_other_pmu(rows).values()]
+        insert = "insert into kernels by name"
+        fill(con, rows, log, lambda source: f"{insert} {_kernels_sql(rows, source)}", numbers)
     else:
         table = "_light"
-        run(con, rows, f"create or replace temp table _light as {_light_sql(rows)}")
-    count_rejects(con, rows, log)
+        create = "create or replace temp table _light as"
+        fill(con, rows, log, lambda source: f"{create} {_light_sql(rows, source)}")
     bad = con.execute(f"delete from {table} where start_ns is null").fetchone() or (0,)
     lose(
         log,
@@ -111,14 +113,14 @@ def _common(rows: Rows) -> str:
         cell({rows.cell("Accelerator Core", "Task Type")}) as core"""
 
 
-def _light_sql(rows: Rows) -> str:
+def _light_sql(rows: Rows, source: str) -> str:
     """Communication operations, and the rows that cannot be placed in time."""
     return f"""
-        select * from (select {_common(rows)} from {rows.source(rejects=True)})
+        select * from (select {_common(rows)} from {source})
         where start_ns is null or is_comm_row(core, name)"""
 
 
-def _kernels_sql(rows: Rows) -> str:
+def _kernels_sql(rows: Rows, source: str) -> str:
     text = [f"cell({rows.cell(header)}) as {name}" for name, header in _TEXT.items()]
     pmu = [f"{_pmu_value(header, rows)} as {name}" for name, header in _own_pmu(rows).items()]
     others = _other_pmu(rows)
@@ -140,7 +142,7 @@ def _kernels_sql(rows: Rows) -> str:
                 case upper(cell({rows.cell("HF32 Eligible")}))
                     when 'YES' then true when 'NO' then false end as hf32_eligible,
                 {", ".join([*text, *pmu])}
-            from {rows.source(rejects=True)})"""
+            from {source})"""
 
 
 def _own_pmu(rows: Rows) -> dict[str, str]:
@@ -181,10 +183,12 @@ def _pmu_map(names: list[str]) -> str:
     entries = ", ".join(f"{{'k': '{name}', 'v': {value}}}" for name, value in pairs)
     fields = ", ".join(f"'{name}': {value}" for name, value in pairs)
     # Rows have all values or none, almost always; to cast a struct is seven times as fast as
-    # to build a map from entries.
-    return f"""case when coalesce({", ".join(values)}) is null then null
-        when {" + ".join(values)} is not null then cast({{{fields}}} as map(varchar, double))
-        else map_from_entries([e for e in [{entries}] if e.v is not null]) end"""
+    # to build a map from entries. A vector without other rows is not copied by the outer case.
+    return f"""case
+        when coalesce({", ".join(values)}) is not null and ({" + ".join(values)}) is null
+            then map_from_entries([e for e in [{entries}] if e.v is not null])
+        else cast(case when {" + ".join(values)} is not null then {{{fields}}} end
+            as map(varchar, double)) end"""
 
 
 def _task_number(cell: str) -> str:

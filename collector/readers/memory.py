@@ -11,7 +11,7 @@ from collections.abc import Callable
 import duckdb
 
 from ..model import RankSource, ReadLog, Role
-from .delimited import Rows, count_rejects, lose, open_rows, run
+from .delimited import Rows, fill, lose, open_rows
 from .files import read_each
 
 _TIME = ("Timestamp(us)",)
@@ -25,7 +25,7 @@ def read(
     advance: Callable[[int], None],
 ) -> None:
     """Fill `memory` and `operator_memory`."""
-    selects: dict[Role, tuple[str, Callable[[Rows], str], tuple[str, ...]]] = {
+    selects: dict[Role, tuple[str, Callable[[Rows, str], str], tuple[str, ...]]] = {
         "memory_record": ("memory", _record_sql, _TIME),
         "module_memory": ("memory", _module_sql, _TIME),
         "operator_memory": ("operator_memory", _operator_sql, ("Allocation Time(us)",)),
@@ -36,26 +36,34 @@ def read(
         table, select, required = selects[role_of[path]]
         rows = open_rows(path, log, [required]) if table in wanted else None
         if rows is not None:
-            _insert(con, rows, table, select(rows), log)
+            _insert(con, rows, table, select, log)
 
     files = [file for role in selects for file in source.files.get(role, ())]
     read_each(files, read_one, log, advance)
 
 
 def _insert(
-    con: duckdb.DuckDBPyConnection, rows: Rows, table: str, select: str, log: ReadLog
+    con: duckdb.DuckDBPyConnection,
+    rows: Rows,
+    table: str,
+    select: Callable[[Rows, str], str],
+    log: ReadLog,
 ) -> None:
-    read_rows = run(con, rows, f"insert into {table} by name {select}")
-    count_rejects(con, rows, log)
+    sizes = [title for title in rows.titles if title.strip().endswith(("(KB)", "(MB)"))]
+    insert = f"insert into {table} by name"
+    fill(con, rows, log, lambda source: f"{insert} {select(rows, source)}", sizes)
     if table == "memory":
-        whole_file = con.execute(f"select count(*) from {rows.source()}").fetchone() or (0,)
-        lose(log, rows.path, whole_file[0] - read_rows, "no valid time")
+        bad = con.execute("delete from memory where timestamp_ns is null").fetchone() or (0,)
+        lose(log, rows.path, bad[0], "no valid time")
 
 
 def _device(rows: Rows) -> str:
     """Number in `NPU:3`, or of a column of device numbers."""
-    label = f"regexp_extract(cell({rows.cell('Device Type', 'Device')}), '(\\d+)$', 1)"
-    return f"try_cast(coalesce(nullif({label}, ''), cell({rows.cell('Device_id')})) as integer)"
+    label = rows.cell("Device Type", "Device")
+    return f"""coalesce(
+        try_cast(case when starts_with({label}, 'NPU:') then substr({label}, 5)
+            else regexp_extract(cell({label}), '(\\d+)$', 1) end as integer),
+        try_cast(cell({rows.cell("Device_id")}) as integer))"""
 
 
 def _bytes(rows: Rows, title: str) -> str:
@@ -65,30 +73,30 @@ def _bytes(rows: Rows, title: str) -> str:
     return f"mib_bytes({rows.cell(f'{title}(MB)')})"
 
 
-def _record_sql(rows: Rows) -> str:
+def _record_sql(rows: Rows, source: str) -> str:
     return f"""
-        select * from (select {_device(rows)} as device_id, 'record' as source,
+        select {_device(rows)} as device_id, 'record' as source,
             cell({rows.cell("Component")}) as component,
             us_ns({rows.cell(*_TIME)}) as timestamp_ns,
             {_bytes(rows, "Total Allocated")} as allocated_bytes,
             {_bytes(rows, "Total Reserved")} as reserved_bytes,
             {_bytes(rows, "Total Active")} as active_bytes,
             cell({rows.cell("Stream Ptr")}) as stream_ptr
-        from {rows.source(rejects=True)}) where timestamp_ns is not null"""
+        from {source}"""
 
 
-def _module_sql(rows: Rows) -> str:
+def _module_sql(rows: Rows, source: str) -> str:
     # -1 KB stands for "only the release was seen".
     size = _bytes(rows, "Total Reserved")
     return f"""
-        select * from (select {_device(rows)} as device_id, 'module' as source,
+        select {_device(rows)} as device_id, 'module' as source,
             cell({rows.cell("Component")}) as component,
             us_ns({rows.cell(*_TIME)}) as timestamp_ns,
             case when {size} >= 0 then {size} end as reserved_bytes
-        from {rows.source(rejects=True)}) where timestamp_ns is not null"""
+        from {source}"""
 
 
-def _operator_sql(rows: Rows) -> str:
+def _operator_sql(rows: Rows, source: str) -> str:
     times = {
         "allocated_at_ns": "Allocation Time(us)",
         "released_at_ns": "Release Time(us)",
@@ -110,4 +118,4 @@ def _operator_sql(rows: Rows) -> str:
     return f"""
         select {_device(rows)} as device_id, cell({rows.cell("Name")}) as name,
             {", ".join(columns)}, cell({rows.cell("Stream Ptr")}) as stream_ptr
-        from {rows.source(rejects=True)}"""
+        from {source}"""

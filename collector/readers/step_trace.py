@@ -7,7 +7,7 @@ from collections.abc import Callable
 import duckdb
 
 from ..model import RankSource, ReadLog
-from .delimited import Rows, count_rejects, open_rows, run
+from .delimited import Rows, fill, open_rows
 from .files import read_each
 
 # Canonical column -> header. The analysis database spells them in lower case with underscores.
@@ -38,17 +38,17 @@ def read(
     def read_one(path: str) -> None:
         rows = open_rows(path, log, [("Computing",)]) if "profiler_steps" in wanted else None
         if rows is not None:
-            run(con, rows, f"insert into profiler_steps by name {_steps_sql(rows)}")
-            count_rejects(con, rows, log)
+            insert = "insert into profiler_steps by name"
+            fill(con, rows, log, lambda source: f"{insert} {_steps_sql(rows, source)}")
 
     read_each(source.files.get("step_trace", ()), read_one, log, advance)
 
 
-def _steps_sql(rows: Rows) -> str:
+def _steps_sql(rows: Rows, source: str) -> str:
     times = ", ".join(
         f"scaled({rows.cell(header)}, 1000) as {name}" for name, header in _COLUMNS.items()
     )
     return f"""
         select try_cast(whole({rows.cell("Device_id")}) as integer) as device_id,
             step_number({rows.cell("Step")}) as step, {times}
-        from {rows.source(rejects=True)}"""
+        from {source}"""

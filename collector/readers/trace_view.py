@@ -21,7 +21,6 @@ import pyarrow as pa
 
 from ..groups import group_hash
 from ..model import RankSource, ReadLog
-from ..staging import scalar
 from .staged_views import hide, show, staging_place
 from .trace_columns import SCHEMAS
 from .trace_staging import Wanted, stage
@@ -48,15 +47,15 @@ def read(
     """Fill those of `_TABLES` that are `wanted`.
 
     Where no kernel table filled `kernels`, device tasks that compute by their type do. Operations
-    take their step from `_comm_rows` (see kernel_details) where it has them. As many processes
-    read a large file as `con` has threads. Raises TraceFormatError if no slice of the trace can be
-    read.
+    take their step from `_comm_rows` (see kernel_details) where it has them. Raises
+    TraceFormatError if no slice of the trace can be read.
     """
     place = staging_place(con)
-    processes = int(scalar(con, "select current_setting('threads')"))
     staged = Wanted(counters="counters" in wanted, stacks=source.selection.stacks)
     try:
-        folders = stage(source.paths("trace"), place, staged, log, advance, processes=processes)
+        folders = stage(
+            source.paths("trace"), place, staged, log, advance, processes=source.processes
+        )
         show(con, "_trace_", folders, list(SCHEMAS))
         _derive(con, log, wanted)
     finally:

@@ -11,7 +11,7 @@ import pytest
 from npuscope.analysis.catalog import METRICS, Metric, metric, metrics_markdown, write_docs
 from npuscope.analysis.views import open_views
 from npuscope.collector import schema
-from tests.analysis.tables import connect
+from tests.analysis.tables import answer, connect, fill
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FILES = sorted(file.name for file in resources.files("npuscope.analysis").joinpath("sql").iterdir())
@@ -84,3 +84,16 @@ def test_the_page_names_every_column(tmp_path: Path) -> None:
     for known in METRICS:
         assert f"## {known.name}\n" in page
         assert all(f"| `{column.name}` |" in page for column in known.columns)
+
+
+@pytest.mark.parametrize("known", [m for m in METRICS if m.summary], ids=lambda m: m.name)
+def test_a_summary_has_rows_only_from_the_tables_it_names(known: Metric) -> None:
+    con = connect()
+    for table in schema.tables().keys() - set(known.rows_from):
+        columns = {column.name for column in schema.tables()[table].columns}
+        row: dict[str, object] = {"step": 1} if "step" in columns else {}
+        if {"start_ns", "dur_ns"} <= columns:
+            row |= {"start_ns": 5, "dur_ns": 10}
+        fill(con, table, [{**row, **({"is_compute": True} if table == "kernels" else {})}])
+    assert known.rows_from
+    assert answer(con, known.name) == []

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from npuscope.collector.captures import KnownCapture, assign, capture_name
 from npuscope.collector.model import RankSource
 
@@ -79,6 +84,41 @@ def test_order_of_sources_does_not_matter() -> None:
     sources = [profile(rank, start, start + 2) for start in (0, 5, 9) for rank in range(4)]
 
     assert assign(sources) == assign(sources[::-1])
+
+
+WINDOWS = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 60), st.integers(1, 25)), min_size=1, max_size=12
+)
+
+
+@given(windows=WINDOWS, data=st.data())
+def test_whatever_others_published_meanwhile_captures_are_the_same(
+    windows: Sequence[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    sources = [
+        profile(rank, start, start + length, f"/p/{n}")
+        for n, (rank, start, length) in enumerate(windows)
+    ]
+    whole = assign(sources)
+    done = data.draw(st.sets(st.integers(0, len(whole.chosen) - 1), max_size=len(whole.chosen)))
+    spans: dict[str, list[RankSource]] = {}
+    for n in done:
+        name, source = whole.chosen[n]
+        spans.setdefault(name, []).append(source)
+    known = [
+        KnownCapture(
+            name,
+            min(s.window_start_ns or 0 for s in published),
+            max(s.window_end_ns or 0 for s in published),
+        )
+        for name, published in spans.items()
+    ]
+
+    found = assign(sources, known)
+
+    expected = {source.root: name for name, source in whole.chosen}
+    assert {source.root: name for name, source in found.chosen} == expected
+    assert found.passed_over == whole.passed_over
 
 
 def test_names_of_clocks() -> None:

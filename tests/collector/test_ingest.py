@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from npuscope.analysis.summaries import summarise
-from npuscope.collector import manifest, schema, store
+from npuscope.collector import manifest, schema, store, sweeping
 from npuscope.collector.ingest import IngestResult, ingest
 from npuscope.errors import StoreError, TraceNotFound
 
@@ -165,10 +165,10 @@ def test_superseded_generations_stay_for_a_grace_period(shared: Path, filled: Pa
     generations = list(filled.rglob("kernels.parquet"))
     assert len(generations) == 6
 
-    store.sweep(filled)
+    sweeping.sweep(filled)
     assert len(list(filled.rglob("kernels.parquet"))) == 6
 
-    store.sweep(filled, grace_s=-1)
+    sweeping.sweep(filled, grace_s=-1)
     assert len(list(filled.rglob("kernels.parquet"))) == 3
     assert kernels_by_rank(filled) == {0: 20, 1: 20, 2: 20}
 
@@ -178,7 +178,7 @@ def test_grace_counts_from_being_superseded(shared: Path, filled: Path) -> None:
         os.utime(path, (0, 0))  # published long ago
 
     read(shared, filled, force=True)
-    store.sweep(filled)
+    sweeping.sweep(filled)
 
     assert len(list(filled.rglob("kernels.parquet"))) == 6
 
@@ -193,7 +193,7 @@ def test_a_query_survives_a_generation_swept_under_its_feet(
         con = original(path)
         if not calls:
             read(shared, filled, force=True)
-            store.sweep(filled, grace_s=-1)
+            sweeping.sweep(filled, grace_s=-1)
         calls.append(path)
         return con
 
@@ -271,6 +271,7 @@ class _Rule:
 
     def __init__(self, version: str) -> None:
         self.name, self.version = "counted", version
+        self.rows_from = ("kernels",)
         self.query = (
             f"select run, capture, rank, count(*) as n, '{version}' as rule "
             "from kernels group by all"

@@ -133,13 +133,13 @@ def test_several_processes_stage_what_one_does(
     assert path.stat().st_size > 8 << 20
     one, _ = read_paths([path], tmp_path)
     caplog.set_level("INFO", trace_staging.__name__)
-    several, _ = read_paths([path], tmp_path / "several", threads=2)
+    several, _ = read_paths([path], tmp_path / "several", processes=2)
     assert "read in 2 ranges" in caplog.text
     assert everything(several) == everything(one)
     text = path.read_bytes()
     path.write_bytes(text[: len(text) // 3] + b"@" + text[len(text) // 3 :])
     one, log_of_one = read_paths([path], tmp_path / "torn")
-    several, log = read_paths([path], tmp_path / "torn_too", threads=2)
+    several, log = read_paths([path], tmp_path / "torn_too", processes=2)
     assert "reading it in one go" in caplog.text
     assert log.bytes_lost == log_of_one.bytes_lost > 0
     assert everything(several) == everything(one)

@@ -199,6 +199,27 @@ def test_pmu_values_that_are_not_there_have_no_entry(
     ]  # fmt: skip
 
 
+def test_figures_that_are_no_numbers_cost_only_themselves(
+    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
+) -> None:
+    header = (
+        "Step Id,Name,Start Time(us),Duration(us),Task ID,aiv_time(us),aic_mac_ratio,aiv_x_ratio"
+    )
+    lines = [
+        "1,a,10,1,7,1.5,0.5,1", "N/A,b,20,1,N/A,N/A,N/A,N/A", "x,c,30,1,-,-,n/a\t,inf", "1,cut,40",
+        "2,d,50,1,9, 2.5\t,nan,0.25",
+    ]  # fmt: skip
+    log = read(kernel_details, {"kernels": write(tmp_path, header, *lines)})
+    assert rows(staging, "name, step, task_id, aiv_time_ns, pmu") == [
+        ("a", 1, 7, 1500.0, {"aic_mac_ratio": 0.5, "aiv_x_ratio": 1.0}),
+        ("b", None, None, None, None),
+        ("c", None, None, None, None),
+        ("d", 2, 9, 2500.0, {"aiv_x_ratio": 0.25}),
+    ]
+    assert log.rows_lost == 1
+    assert "1 broken rows left out, the first at line 5" in log.warnings[0]
+
+
 def test_implementation_kernels_of_hccl_are_not_computing(
     staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
 ) -> None:

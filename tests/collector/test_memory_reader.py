@@ -113,6 +113,26 @@ def test_modules_and_their_marker_for_unknown(
     assert log.rows_lost == 1
 
 
+def test_sizes_that_are_no_numbers_cost_only_themselves(
+    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
+) -> None:
+    path = tmp_path / "memory_record.csv"
+    path.write_text(
+        "Component,Timestamp(us),Total Allocated(MB),Total Reserved(MB),Device Type\n"
+        "PTA,1,N/A,2,NPU:0\nPTA,2,-,1,NPU:0\nPTA,3\nPTA,N/A,1,1,NPU:0\nGE,4,1,x,\n"
+    )
+    log = read(memory, {"memory_record": path})
+    assert staging.execute(
+        "select component, timestamp_ns, allocated_bytes, reserved_bytes, device_id from memory"
+    ).fetchall() == [
+        ("PTA", 1000, None, 2 * MIB, 0), ("PTA", 2000, None, MIB, 0), ("GE", 4000, MIB, None, None)
+    ]  # fmt: skip
+    assert log.rows_lost == 2
+    assert [w.partition(": ")[2] for w in log.warnings] == [
+        "1 broken rows left out, the first at line 4", "1 rows left out: no valid time"
+    ]  # fmt: skip
+
+
 def test_blocks_freed_outside_the_window(
     staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
 ) -> None:

@@ -118,10 +118,10 @@ def read_paths(
     wanted: frozenset[str] = TABLES,
     *,
     stacks: bool = True,
-    threads: int = 1,
+    processes: int = 1,
 ) -> tuple[duckdb.DuckDBPyConnection, ReadLog]:
-    con, log = open_staging(folder, threads=threads), ReadLog()
-    read_into(con, paths, log, wanted, stacks=stacks)
+    con, log = open_staging(folder), ReadLog()
+    read_into(con, paths, log, wanted, stacks=stacks, processes=processes)
     return con, log
 
 
@@ -132,10 +132,17 @@ def read_into(
     wanted: frozenset[str] = TABLES,
     *,
     stacks: bool = True,
+    processes: int = 1,
 ) -> None:
     files = tuple(SourceFile(str(path), path.stat().st_size, 0) for path in paths)
     source = RankSource(
-        "root", "pytorch", 0, "test", {"trace": files}, selection=Selection(stacks=stacks)
+        "root",
+        "pytorch",
+        0,
+        "test",
+        {"trace": files},
+        selection=Selection(stacks=stacks),
+        processes=processes,
     )
     told: list[int] = []
     trace_view.read(con, source, log, wanted, told.append)

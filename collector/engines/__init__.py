@@ -1,0 +1,1 @@
+"""Engines: where ranks are found and read. One interface, several ways to spread the work."""

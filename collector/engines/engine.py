@@ -1,0 +1,54 @@
+"""What an engine is: a way to look at a path, and one `map(function, tasks)` over ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ..discover import Discovery
+from ..read_rank import Advance, RankOutcome, RankTask
+
+Read = Callable[[RankTask, Advance], RankOutcome]
+GoOn = Callable[[], bool]
+
+
+class Map(Protocol):
+    """Runs `function` on every task, wherever the engine likes, and yields outcomes as they come.
+
+    A process or machine that dies costs at most its own tasks, whose outcomes say so. `go_on` is
+    asked before a task starts; tasks that were never started have no outcome. `advance` is told
+    bytes read, in the calling process.
+    """
+
+    def __call__(
+        self, function: Read, tasks: Sequence[RankTask], advance: Advance, go_on: GoOn
+    ) -> Iterator[RankOutcome]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An engine that is ready to work.
+
+    `look`: what a path holds and the job's name where its files tell one. `reach`: raises
+    StoreError where a store is not seen by every machine that would write to it. `map`: see `Map`.
+    `sharing`: of so many ranks, how many are read at once on one machine and share its memory.
+    `sees_all`: whether ranks it does not find are gone, so that the store may drop them.
+    """
+
+    look: Callable[[Path], tuple[Discovery, str | None]]
+    reach: Callable[[Path], None]
+    map: Map
+    sharing: Callable[[int], int]
+    sees_all: bool
+
+
+def lost(task: RankTask, reason: str) -> RankOutcome:
+    """The outcome of a task whose reader did not come back."""
+    return RankOutcome(task.run, task.capture, task.source.rank, task.source.root, error=reason)
+
+
+def largest_first(tasks: Sequence[RankTask]) -> list[RankTask]:
+    """The order in which readers finish at about the same time."""
+    return sorted(tasks, key=lambda task: task.source.size_bytes, reverse=True)

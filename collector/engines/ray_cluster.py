@@ -1,0 +1,283 @@
+"""Ranks found and read on an existing Ray cluster, each where its files lie.
+
+Every node tells what it sees below the path. A rank that all see is read anywhere, one that lies
+on some nodes' own disks is read there. Only paths, tasks and outcomes travel: the nodes open the
+profiles and publish into the store themselves.
+
+Ray is an extra and takes a second to load, so it is imported at use, and here only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import npuscope
+from npuscope.errors import StoreError, UsageError
+
+from ..discover import Discovery, Problem, job_name
+from ..manifest import staging_name
+from ..read_rank import Advance, RankOutcome, RankTask
+from . import node_views
+from .engine import Engine, GoOn, Read, largest_first, lost
+
+# A task that is lost with its process or node is tried again this often: by Ray, and by us where
+# it may run on certain nodes only.
+_RETRIES = 3
+_CONNECT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A living node of the cluster, what people call it, and how many ranks it reads at once."""
+
+    id: str
+    name: str
+    cpus: int
+
+
+@contextlib.contextmanager
+def opened(address: str | None, jobs: int | None) -> Iterator[Engine]:
+    """The Ray cluster at `address` (`host:port`), or the one this machine belongs to.
+
+    `jobs` limits the ranks that are read at once. Raises UsageError where Ray or the cluster is
+    not there; `look` does where a node cannot run this npuscope.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError:
+        raise UsageError("--engine ray needs Ray: pip install 'npuscope[cluster]'") from None
+    ours = not ray.is_initialized()
+    if ours:
+        _connect(address)
+    try:
+        yield Engine(
+            look=_look,
+            reach=_reach,
+            map=partial(_map, jobs=jobs),
+            sharing=lambda n_ranks: max(1, min(n_ranks, jobs or n_ranks, max(_cpus(_nodes())))),
+            sees_all=False,  # the disk of a node that is away may hold more
+        )
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _connect(address: str | None) -> None:
+    import ray
+
+    host, _, port = (address or "").rpartition(":")
+    if address and port.isdecimal() and "://" not in address:
+        # Ray itself would try for a minute.
+        try:
+            socket.create_connection((host, int(port)), _CONNECT_S).close()
+        except OSError as error:
+            raise UsageError(f"--address {address}: nothing answers there ({error})") from None
+    try:
+        ray.init(address=address or "auto", log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise UsageError(
+            f"--engine ray: {str(error).splitlines()[0]} Start a cluster with `ray start --head`, "
+            "or give --address HOST:PORT of one"
+        ) from error
+
+
+def _nodes() -> list[_Node]:
+    import ray
+
+    return [
+        _Node(node["NodeID"], node["NodeManagerHostname"], int(node["Resources"]["CPU"]))
+        for node in ray.nodes()
+        if node["Alive"] and node["Resources"].get("CPU", 0) >= 1
+    ]
+
+
+def _cpus(nodes: Sequence[_Node]) -> list[int]:
+    return [node.cpus for node in nodes]
+
+
+def _remote(function: Callable[..., Any], node: str | None, **options: object) -> Any:
+    """A function that Ray runs on one node, or on one after the other."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    strategy = NodeAffinitySchedulingStrategy(node, soft=False) if node else "SPREAD"
+    return ray.remote(function).options(scheduling_strategy=strategy, **options)
+
+
+def _on_each(
+    names: Mapping[str, str], function: Callable[..., Any], *arguments: object
+) -> tuple[dict[str, Any], tuple[Problem, ...]]:
+    """Run a function on nodes (id -> name): results by id, and nodes that left meanwhile.
+
+    Raises UsageError where a node cannot run our code.
+    """
+    import ray
+
+    asked = {
+        node: _remote(function, node, num_cpus=0, max_retries=0).remote(*arguments)
+        for node in names
+    }
+    results: dict[str, Any] = {}
+    gone: list[Problem] = []
+    for node, ref in asked.items():
+        try:
+            results[node] = ray.get(ref)
+        except ray.exceptions.RayTaskError as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise UsageError(
+                f"node {names[node]} cannot run npuscope ({reason}): install npuscope "
+                f"{npuscope.__version__} where Ray runs, on every node"
+            ) from error
+        except ray.exceptions.RayError:
+            gone.append(Problem(names[node], "left the cluster: ranks on its disk are not read"))
+    return results, tuple(gone)
+
+
+def _look(path: Path) -> tuple[Discovery, str | None]:
+    names = {node.id: node.name for node in _nodes()}
+    if not names:
+        raise UsageError("the Ray cluster has no node with a CPU to read with")
+    views, gone = _on_each(names, node_views.view, path)
+    names = {node: names[node] for node in views}
+    if others := node_views.strangers(views):
+        told = ", ".join(f"{names[node]} has {views[node].version}" for node in others)
+        raise UsageError(f"npuscope here is {node_views.version()}, node {told}: install one")
+    groups = {nodes[0]: nodes for nodes in node_views.by_folder(views)}
+    found, lost_since = _on_each({node: names[node] for node in groups}, node_views.searched, path)
+    picture = node_views.one_picture(path, {groups[node]: f for node, f in found.items()}, names)
+    first = picture.ranks[:1]
+    job = None
+    for source in first:
+        place = next(iter(source.nodes or names))
+        told_names, _ = _on_each({place: names[place]}, job_name, source)
+        job = told_names.get(place)
+    return replace(picture, problems=(*picture.problems, *gone, *lost_since)), job
+
+
+def _reach(store: Path) -> None:
+    token = store / staging_name()
+    token.touch()
+    try:
+        names = {node.id: node.name for node in _nodes()}
+        seen, _ = _on_each(names, node_views.sees, store, token.name)
+    finally:
+        token.unlink(missing_ok=True)
+    blind = ", ".join(names[node] for node, sees in seen.items() if not sees)
+    if blind:
+        raise StoreError(
+            f"{store}: not there or not writable on {blind}: with --engine ray give --store a "
+            "folder on storage that every node mounts"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """A task under way, on a certain node or (None) where Ray likes."""
+
+    task: RankTask
+    node: str | None
+
+
+def _map(
+    function: Read,
+    tasks: Sequence[RankTask],
+    advance: Advance,
+    go_on: GoOn,
+    *,
+    jobs: int | None,
+) -> Iterator[RankOutcome]:
+    """Keep the cluster's CPUs busy; progress is told per rank. See `Map`."""
+    import ray
+
+    # By the nodes that see them, so that each is the next of those a free node may read.
+    waiting: dict[tuple[str, ...], deque[RankTask]] = {}
+    for task in largest_first(tasks):
+        waiting.setdefault(task.source.nodes, deque()).append(task)
+    losses: Counter[tuple[str, int]] = Counter()
+    running: dict[Any, _Try] = {}
+    try:
+        while True:
+            nodes = _nodes()
+            for task in _stranded(waiting, nodes):
+                yield lost(task, "no node that sees its files is left in the cluster")
+            limit = min(sum(_cpus(nodes)), jobs or len(tasks))
+            while len(running) < limit and go_on() and (chosen := _next(waiting, nodes, running)):
+                running[_start(function, chosen)] = chosen
+            if not running:
+                return
+            [ref], _ = ray.wait(list(running))
+            task, node = running[ref].task, running[ref].node
+            del running[ref]
+            try:
+                outcome: RankOutcome = ray.get(ref)
+            except ray.exceptions.RayTaskError:
+                raise  # a bug: its traceback is what we need
+            except ray.exceptions.RayError as error:
+                key = (task.capture, task.source.rank)
+                losses[key] += 1
+                if node is not None and losses[key] <= _RETRIES:
+                    waiting[task.source.nodes].appendleft(task)
+                    continue
+                outcome = lost(task, _reason(error))
+            advance(task.source.size_bytes)
+            yield outcome
+    finally:
+        for ref in running:
+            ray.cancel(ref, force=True)
+
+
+def _stranded(
+    waiting: Mapping[tuple[str, ...], deque[RankTask]], nodes: Sequence[_Node]
+) -> Iterator[RankTask]:
+    """Take out tasks that no living node can do."""
+    living = {node.id for node in nodes}
+    for places, queue in waiting.items():
+        if living.isdisjoint(places or living):
+            while queue:
+                yield queue.popleft()
+
+
+def _next(
+    waiting: Mapping[tuple[str, ...], deque[RankTask]],
+    nodes: Sequence[_Node],
+    running: Mapping[Any, _Try],
+) -> _Try | None:
+    """Take out the largest task that a node has a CPU for."""
+    load = Counter(under_way.node for under_way in running.values())
+    filled = [(places, queue) for places, queue in waiting.items() if queue]
+    for places, queue in sorted(filled, key=lambda f: -f[1][0].source.size_bytes):
+        if not places:
+            return _Try(queue.popleft(), None)
+        free = [node for node in nodes if node.id in places and load[node.id] < node.cpus]
+        if free:
+            place = min(free, key=lambda node: load[node.id] / node.cpus)
+            return _Try(queue.popleft(), place.id)
+    return None
+
+
+def _start(function: Read, chosen: _Try) -> Any:
+    name = f"npuscope rank {chosen.task.source.rank}"
+    work = _remote(_work, chosen.node, num_cpus=1, max_retries=_RETRIES, name=name)
+    return work.remote(function, chosen.task)
+
+
+def _work(function: Read, task: RankTask) -> RankOutcome:
+    return function(task, lambda n_bytes: None)
+
+
+def _reason(error: Exception) -> str:
+    told = str(error).strip().splitlines() or [""]
+    return (
+        f"its reading process was lost, {_RETRIES} more tries too ({type(error).__name__}: "
+        f"{told[0]}): out of memory? Give less --jobs or --memory"
+    )

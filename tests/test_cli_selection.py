@@ -1,0 +1,155 @@
+"""Selections, compaction and retention from the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import pytest
+
+from npuscope.cli import main
+from npuscope.sample_traces.generate import small, write_job
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cli_selection") / "profiles"
+    write_job(small(dp=4, steps=3), folder, forms={
+        0: ("db",), 1: ("text",), 2: ("db",), 3: ("text",)
+    })  # fmt: skip
+    return folder
+
+
+class Told(NamedTuple):
+    out: str
+    err: str
+
+
+class Command(Protocol):
+    def __call__(self, *arguments: object, code: int = 0) -> Told: ...
+
+
+@pytest.fixture
+def npuscope(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """The command in this process."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def run(*arguments: object, code: int = 0) -> Told:
+        monkeypatch.setattr(sys, "argv", ["npuscope", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        told = Told(*capsys.readouterr())
+        assert left.value.code == code, told
+        return told
+
+    return run
+
+
+@pytest.fixture
+def rows(npuscope: Command) -> Callable[..., list[dict[str, Any]]]:
+    def run(*arguments: object) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(npuscope(*arguments, "--json").out)["rows"]
+        return found
+
+    return run
+
+
+Rows = Callable[..., list[dict[str, Any]]]
+
+
+def test_a_light_store_stays_light_until_it_is_completed(
+    npuscope: Command, rows: Rows, source: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    said = npuscope("ingest", source, "--store", store, "--light").err
+    full = [int(line.split("rank ")[1].split()[0]) for line in said.splitlines() if "full" in line]
+    assert "(slowest)" in said and "(median)" in said and 0 < len(full) < 4
+
+    assert list(store.rglob("compact-*/step_summary-*.parquet")), "small files are merged"
+
+    report = npuscope("report", source, "--store", store)
+    assert "read lightly, from small files" in " ".join(report.out.split())
+    assert f"Top kernels by type ({len(full)} of 4 ranks, all steps)" in report.out
+    light = next(rank for rank in range(4) if rank not in full)
+    kernels = json.loads(
+        npuscope("kernels", source, "--store", store, "--rank", light, "--json").out
+    )
+    assert kernels["rows"] == []
+    assert f"--tables kernels --ranks {light}" in kernels["notes"][-1]
+
+    said = npuscope("ingest", source, "--store", store, "--ranks", light).err
+    assert "1 rank(s) read" in said
+    assert rows("kernels", source, "--store", store, "--rank", light)
+    assert f"{3 - len(full)} rank(s) read" in npuscope("ingest", source, "--store", store).err
+
+
+def test_figures_of_a_selection(
+    npuscope: Command, rows: Rows, source: Path, tmp_path: Path
+) -> None:
+    some, every = tmp_path / "some", tmp_path / "every"
+    npuscope("ingest", source, "--store", every, "--ranks", "0-1")
+    npuscope("ingest", source, "--store", some, "--ranks", "0-1", "--steps", "13",
+             "--tables", "kernels,comm_ops")  # fmt: skip
+
+    steps = rows("steps", source, "--store", some)
+    assert {(row["rank"], row["step"]) for row in steps} == {(0, 13), (1, 13)}
+    exact = [row for row in rows("steps", source, "--store", every) if row["step"] == 13]
+    for ours, theirs in zip(steps, exact, strict=True):
+        windowless = {k: v for k, v in ours.items() if not k.startswith(("window", "preparing"))}
+        assert windowless.items() <= theirs.items()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--ranks", "x"), "--ranks x"),
+        (("--steps", "3-1"), "--steps 3-1"),
+        (("--tables", "kernel"), "--tables kernel"),
+        (("--ranks", "17"), "--ranks 17: none of them is below"),
+    ],
+)
+def test_slips_are_usage_errors(
+    npuscope: Command, source: Path, tmp_path: Path, arguments: tuple[str, str], told: str
+) -> None:
+    assert told in npuscope("ingest", source, "--store", tmp_path / "s", *arguments, code=2).err
+
+
+def test_compact_says_what_it_did_and_changes_no_answer(
+    npuscope: Command, rows: Rows, source: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    npuscope("ingest", source, "--store", store)
+    before = rows("steps", store), rows("sql", store, "from memory order by all")
+
+    said = npuscope("compact", store).err
+    assert "files of 4 rank(s) merged into" in said
+    assert "nothing to merge" in npuscope("compact", store).err
+    assert (rows("steps", store), rows("sql", store, "from memory order by all")) == before
+    assert "not a store" in npuscope("compact", source, code=2).err
+
+
+def test_retention_drops_the_oldest_and_says_so(
+    npuscope: Command, rows: Rows, source: Path, tmp_path: Path
+) -> None:
+    store, later = tmp_path / "store", tmp_path / "later"
+    job = small(start_ns=1_774_246_877_000_000_000)
+    write_job(job, later / "profiles", forms=("db",))
+    npuscope("ingest", source, "--store", store, "--run", "job")
+    npuscope("ingest", later, "--store", store, "--run", "job")
+    captures = "select distinct capture from ranks order by 1"
+    (old, new) = [row["capture"] for row in rows("sql", store, captures)]
+
+    said = npuscope("compact", store, "--keep-size", "1KB", "--dry-run").err
+    assert said.startswith(f"would drop job, {old}: 4 rank(s)") and new not in said
+    assert len(rows("sql", store, captures)) == 2
+
+    said = npuscope("compact", store, "--keep-days", "1").err
+    assert f"dropped job, {old}" in said
+    assert [row["capture"] for row in rows("sql", store, captures)] == [new]
+    assert "--keep-size 1x" in npuscope("compact", store, "--keep-size", "1x", code=2).err
