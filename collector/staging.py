@@ -52,6 +52,9 @@ def connect(
             "temp_directory": str(folder / SPILL),
             "threads": max(threads, 1),
             "preserve_insertion_order": True,
+            # A table's size is guessed too small now and then; then loops over millions of pairs.
+            "asof_loop_join_threshold": 0,
+            "nested_loop_join_threshold": 0,
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
         },
