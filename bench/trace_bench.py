@@ -1,0 +1,80 @@
+"""The timeline alone: trace_view.json to Parquet, whole, damaged, and by two processes.
+
+.venv/bin/python bench/trace_bench.py [--full] [--runs N]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from captures import Wanted, built
+from measure import BUILD, Command, arguments, failures, interleaved, report, table, verdict
+
+TITLE = "The timeline to Parquet"
+DAMAGED = BUILD / "damaged_trace_view.json"
+# What a reading process does with a timeline before any SQL, and nothing else.
+STAGE = """
+import sys, tempfile
+from pathlib import Path
+from npuscope.collector.model import ReadLog
+from npuscope.collector.readers.trace_staging import Wanted, stage
+from npuscope.collector.worker import begin_worker
+
+begin_worker()
+path, processes, stacks = sys.argv[1:]
+with tempfile.TemporaryDirectory() as folder:
+    stage([path], Path(folder) / "staged", Wanted(stacks=stacks == "stacks"), ReadLog(),
+          lambda n: None, processes=int(processes))
+"""
+
+
+def damaged(path: Path) -> Path:
+    """A copy without its end, and with a torn event after every 50 MB."""
+    text = bytearray(path.read_bytes()[:-1000])
+    for place in range(50_000_000, len(text), 50_000_000):
+        text[place : place + 20] = b"\0" * 20
+    DAMAGED.write_bytes(text)
+    return DAMAGED
+
+
+def main() -> int:
+    """Compares ways to read one timeline, in MB per CPU-second and memory."""
+    chosen = arguments(__doc__)
+    capture = built(Wanted("text", 1000 if chosen.full else 200, 1, stacks=True))
+    (path,) = capture.files()
+    size_mb = path.stat().st_size / 1e6
+
+    def staging(path: Path, processes: int, stacks: str = "") -> Command:
+        return Command([sys.executable, "-c", STAGE, str(path), str(processes), stacks])
+
+    whole, torn, split = "whole", "damaged", "whole, two processes"
+    commands = {
+        whole: staging(path, 1),
+        "whole, with stacks": staging(path, 1, "stacks"),
+        torn: staging(damaged(path), 1),
+        split: staging(path, 2),
+    }
+    found = interleaved(commands, chosen.runs)
+    rows = [
+        (name, f"{one.wall_s:.2f}", f"{one.cpu_s:.2f}", f"{size_mb / one.cpu_s:.0f}",
+         f"{one.peak_mib:.0f}")
+        for name, one in found.items()
+    ]  # fmt: skip
+    header = (f"{size_mb:.0f} MB trace", "wall s", "CPU s", "MB/CPU-s", "peak MiB")
+    lines = [
+        f"{name}: {size_mb / found[name].cpu_s:.0f} MB/CPU-s"
+        f" ({verdict(size_mb / found[name].cpu_s, target, at_least=True)})"
+        for name, target in ((whole, 180), (torn, 140), (split, 140))
+    ]
+    speed_up = found[whole].wall_s / found[split].wall_s
+    lines.append(
+        f"two processes, speed-up: {speed_up:.2f} ({verdict(speed_up, 1.8, at_least=True)})"
+    )
+    DAMAGED.unlink()
+    report(TITLE, table(header, rows) + "\n\n" + "\n\n".join(lines) + failures(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
