@@ -32,6 +32,7 @@ Decode = Callable[[bytes], list[Event]]
 CHUNK_BYTES = 256 << 10
 JOIN_BYTES = 16 << 20
 _TRIES = 8  # spans tried together, and places tried inside one, before it is given up
+_TOGETHER = 1024
 _END_TRIES = 64
 _PATIENCE = 64
 
@@ -64,20 +65,27 @@ def read_events(
     if data is None:
         return
     reading = _Reading(decode, is_object)
+    waiting, size, try_at = [data], len(data), 0
     for chunk in chunks:
         if reading.is_over:
             continue
         cut = last_boundary(chunk)
-        events = None if cut is None else _whole(reading, data, memoryview(chunk)[: cut[0]])
-        if events is not None and cut is not None:
+        if cut is not None and size + len(chunk) >= try_at:
+            events = _whole(reading, *waiting, memoryview(chunk)[: cut[0]])
+            if events is not None:
+                yield events
+                waiting, try_at = [chunk[cut[1] :]], 0
+                size = len(waiting[0])
+                continue
+            # An event goes on, or is torn: trying every chunk would copy what waits every time.
+            try_at = 2 * (size + len(chunk))
+        waiting.append(chunk)
+        size += len(chunk)
+        if size > join_bytes:
+            events, data = _salvaged(reading, b"".join(waiting), keep_bytes=join_bytes // 2)
             yield events
-            data = chunk[cut[1] :]
-            continue
-        data += chunk
-        if len(data) > join_bytes:
-            events, data = _salvaged(reading, data, keep_bytes=join_bytes // 2)
-            yield events
-    yield _last(reading, data)
+            waiting, size, try_at = [data], len(data), 0
+    yield _last(reading, b"".join(waiting))
     _tell_losses(reading, Path(path).name, log)
 
 
@@ -122,7 +130,7 @@ def _last(reading: _Reading[Event], data: bytes) -> list[Event]:
 def _salvaged(
     reading: _Reading[Event], data: bytes, *, keep_bytes: int
 ) -> tuple[list[Event], bytes]:
-    """Events of broken text one by one, and its end where that may go on in the text to come.
+    """Events of broken text, and its end where that may go on in the text to come.
 
     A span between two boundaries is an event or, where a boundary was false, a part of one: so up
     to `_TRIES` neighbours are tried together. The end is handed back only while it is no longer
@@ -132,22 +140,31 @@ def _salvaged(
     spans = _spans(data, 0)
     ahead: deque[tuple[int, int]] = deque()
     failures = 0  # in a row: garbage that looks like many events must not cost many tries each
+    together = 1  # spans decoded at once, ever more as long as they are whole events
     while not reading.is_over:
-        ahead.extend(islice(spans, _TRIES - len(ahead)))
+        ahead.extend(islice(spans, max(0, max(_TRIES, together) - len(ahead))))
         if not ahead:
             break
         start, end = ahead[0]
+        if together > 1:
+            events = _whole(reading, data[start : ahead[-1][1]])
+            if events is not None:
+                found += events
+                ahead.clear()
+            together = min(2 * together, _TOGETHER) if events is not None else 1
+            continue
         patient = failures < _PATIENCE
-        for count in range(1, 1 + (len(ahead) if patient else 1)):
+        for count in range(1, 1 + (min(len(ahead), _TRIES) if patient else 1)):
             events = _whole(reading, data[start : ahead[count - 1][1]])
             if events is not None:
                 found += events
-                failures = 0
+                failures, together = 0, 2
                 for _ in range(count):
                     ahead.popleft()
                 break
         else:
-            array_end = _array_end(reading, data[start : ahead[-1][1]], found) if patient else None
+            tried = data[start : ahead[min(len(ahead), _TRIES) - 1][1]]
+            array_end = _array_end(reading, tried, found) if patient else None
             if array_end is not None:
                 ahead.clear()
                 spans = _spans(data, start + array_end)
