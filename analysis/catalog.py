@@ -63,7 +63,8 @@ class Metric:
     @property
     def sql(self) -> str:
         """The query, one select without a semicolon."""
-        query = sql_text(self.sql_file)
+        shared = sql_text("lengths.sql").partition("\n_")
+        query = sql_text(self.sql_file).replace("\n_lengths\n", f"\n_{shared[2].rstrip()}\n")
         if not (self.summary and any(column.name == "step" for column in self.columns)):
             return query
         return sql_text("kept_steps.sql").replace("\n_query\n", f"\n{query.rstrip()}\n")

@@ -47,23 +47,33 @@ def write_tables(
 
     Without the tables to `leave_out`, and without call stacks where `stacks` is false.
     """
-    con.execute("create temp table _key (run varchar, capture varchar, rank integer)")
-    con.execute("insert into _key values (?, ?, ?)", list(key))
+    run, capture, rank = key
+    named = f"{store.quoted(run)} as run, {store.quoted(capture)} as capture"
+    keys = f"{named}, {rank}::integer as rank"
     written: dict[str, Segment] = {}
     kept = filled(con, schema.tables()) - leave_out
     for name, table in schema.tables().items():
         if name not in kept:
             continue
-        order = ", ".join(f't."{column}"' for column in table.sort_columns)
         columns = ", ".join(
             "cast(null as varchar) as call_stack"
             if column.name == "call_stack" and not stacks
             else f't."{column.name}"'
             for column in table.columns
         )
-        query = f'select _key.*, {columns} from "{name}" t, _key order by {order}'
+        query = f'select {keys}, {columns} from "{name}" t {_order_by(con, table)}'
         written[name] = _copy(con, query, out / f"{name}.parquet")
     return written
+
+
+def _order_by(con: duckdb.DuckDBPyConnection, table: schema.Table) -> str:
+    """The clause that sorts a table; empty where its rows already stand so, as readers try to
+    insert them: sorting costs more than all else where the table is larger than the memory."""
+    order = ", ".join(f't."{column}"' for column in table.sort_columns)
+    # As values of a row, NULLs stand last, as they do in a sort.
+    falls = f'select row({order}) < lag(row({order})) over () as falls from "{table.name}" t'
+    unsorted = scalar(con, f"select count(*) from ({falls}) where falls")
+    return f"order by {order}" if unsorted else ""
 
 
 def write_summaries(

@@ -52,6 +52,8 @@ def connect(
             "temp_directory": str(folder / SPILL),
             "threads": max(threads, 1),
             "preserve_insertion_order": True,
+            # Rows on their way to a segment are compressed there, not in memory too.
+            "checkpoint_threshold": "1TiB",
             # A table's size is guessed too small now and then; then loops over millions of pairs.
             "asof_loop_join_threshold": 0,
             "nested_loop_join_threshold": 0,

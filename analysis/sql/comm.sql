@@ -20,8 +20,10 @@
 --   size_bytes     bigint   bytes of all of them; NULL where one of them is unknown
 with
 _keys as materialized (
-    select *, row_number() over (order by run, capture, rank) as rank_key
+    select *, cast(row_number() over (order by run, capture, rank) as integer) as rank_key
     from (select distinct run, capture, rank from comm_ops)
+    -- True of every one. It tells the planner that they are few, so that it looks for events among them.
+    qualify rank_key > 0
 ),
 _kinds as (
     select rank_key, group_hash,
@@ -31,7 +33,7 @@ _kinds as (
 ),
 -- One small number per row of the answer.
 _rows as materialized (
-    select *, row_number() over () as row_key
+    select *, cast(row_number() over () as integer) as row_key
     from (
         select rank_key, step, op_type, group_hash,
             count(*) as count,
@@ -41,14 +43,15 @@ _rows as materialized (
         where dur_ns >= 0
         group by rank_key, step, op_type, group_hash
     )
+    qualify row_key > 0
 ),
-_compute as materialized (
+_covering as materialized (
     select rank_key, start_ns, start_ns + dur_ns as end_ns
     from kernels join _keys using (run, capture, rank)
     where is_compute and dur_ns > 0 and start_ns is not null
 ),
-_ops as (
-    select _rows.rank_key, row_key, start_ns, start_ns + dur_ns as end_ns
+_asked as (
+    select _rows.rank_key, row_key as series, start_ns, start_ns + dur_ns as end_ns
     from comm_ops
     join _keys using (run, capture, rank)
     join _rows on _rows.rank_key = _keys.rank_key
@@ -57,58 +60,12 @@ _ops as (
         and _rows.group_hash is not distinct from comm_ops.group_hash
     where dur_ns > 0 and start_ns is not null
 ),
--- Disjoint pieces of each row's union, and how much compute lies before each of their edges (as in steps.sql).
-_pieces as (
-    select rank_key, row_key, end_ns, greatest(start_ns, max(end_ns) over (
-        partition by row_key order by start_ns rows between unbounded preceding and 1 preceding
-    )) as start_ns
-    from _ops
-),
-_edges as materialized (
-    select *, row_number() over (partition by rank_key order by t_ns) as edge
-    from (
-        select rank_key, row_key, unnest([start_ns, end_ns]) as t_ns, unnest([-1, 1]) as sign
-        from _pieces where end_ns > start_ns
-    )
-),
-_walk as (
-    select rank_key, t_ns,
-        max(end_ns) over _until as reach_ns,
-        lead(t_ns) over _order as next_ns,
-        count(case when end_ns is null then 1 end) over _until as edge
-    from (
-        select rank_key, start_ns as t_ns, end_ns from _compute
-        union all
-        select rank_key, t_ns, null from _edges
-    )
-    window
-        _until as (partition by rank_key order by t_ns rows between unbounded preceding and current row),
-        _order as (partition by rank_key order by t_ns)
-),
-_after_edge as (
-    select rank_key, edge, cast(sum(least(reach_ns, next_ns) - t_ns) as bigint) as covered_ns
-    from _walk
-    where reach_ns > t_ns and next_ns > t_ns and edge > 0
-    group by rank_key, edge
-),
-_before_edge as (
-    select row_key, sign, t_ns, coalesce(sum(covered_ns) over (
-        partition by rank_key order by edge rows between unbounded preceding and 1 preceding
-    ), 0) as covered_ns
-    from _edges left join _after_edge using (rank_key, edge)
-),
-_lengths as (
-    select row_key,
-        cast(sum(sign * t_ns) as bigint) as union_ns,
-        cast(sum(sign * covered_ns) as bigint) as covered_ns
-    from _before_edge
-    group by row_key
-),
+_lengths
 _measured as (
     select _rows.*,
         coalesce(union_ns, 0) as union_ns,
-        case when rank_key in (select rank_key from _compute) then coalesce(covered_ns, 0) end as masked_ns
-    from _rows left join _lengths using (row_key)
+        case when rank_key in (select rank_key from _covering) then coalesce(covered_ns, 0) end as masked_ns
+    from _rows left join _lengths on series = row_key
 )
 select run, capture, rank, step, op_type, group_hash,
     coalesce(parallel_kind, 'unknown') as parallel_kind,

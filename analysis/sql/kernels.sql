@@ -21,20 +21,35 @@
 --   computing_share_ratio double   total / length of the union of the step's compute kernels on this rank
 with
 _keys as materialized (
-    select *, row_number() over (order by run, capture, rank) as rank_key
+    select *, cast(row_number() over (order by run, capture, rank) as integer) as rank_key
     from (select distinct run, capture, rank from kernels where is_compute)
+    -- True of every one. It tells the planner that they are few, so that it looks for kernels among them.
+    qualify rank_key > 0
 ),
+_labels as materialized (
+    select *, cast(row_number() over (order by rank_key, step) as integer) as label
+    from (select distinct run, capture, rank, step from kernels where is_compute) join _keys using (run, capture, rank)
+    qualify label > 0
+),
+-- Lengths of unions in one pass, as in lengths.sql.
 _reached as (
-    select rank_key, step, start_ns, start_ns + dur_ns as end_ns, max(start_ns + dur_ns) over (
-        partition by rank_key, step order by start_ns rows between unbounded preceding and 1 preceding
-    ) as reach_ns
-    from kernels join _keys using (run, capture, rank)
-    where is_compute and dur_ns > 0 and start_ns is not null
+    select label, label * 18446744073709551616 + start_ns as start, label * 18446744073709551616 + end_ns as until,
+        max(label * 18446744073709551616 + end_ns) over (rows between unbounded preceding and current row) as reach
+    from (
+        select label, start_ns, start_ns + dur_ns as end_ns
+        from kernels as k join _labels as l on l.run = k.run and l.capture = k.capture and l.rank = k.rank
+            and l.step is not distinct from k.step
+        where is_compute and dur_ns > 0 and start_ns is not null
+        order by label, start_ns
+    )
 ),
 _computing as (
-    select rank_key, step, sum(greatest(end_ns - greatest(start_ns, reach_ns), 0)) as computing_ns
-    from _reached
-    group by rank_key, step
+    select rank_key, step, computing_ns
+    from (
+        select label, sum(cast(greatest(until - greatest(start, before), 0) as bigint)) as computing_ns
+        from (select *, lag(reach) over () as before from _reached)
+        group by label
+    ) join _labels using (label)
 ),
 _counted as (
     select rank_key, step, type, name, core, input_shapes, dur_ns

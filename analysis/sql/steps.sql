@@ -30,116 +30,86 @@
 --   preparing_ns               bigint   start - window start
 --   masking_ratio              double   overlapped / communication; NULL without communication
 with
--- Every rank as one small number: names would dominate what is sorted below.
-_keys as materialized (
-    select *, row_number() over (order by run, capture, rank) as rank_key
-    from (
-        select run, capture, rank from kernels where is_compute
-        union select run, capture, rank from comm_ops
-        union select run, capture, rank from profiler_steps
-    )
+-- Every rank, and every step of one, as a small number: names would dominate what is sorted below.
+_steps as materialized (
+    select run, capture, rank, step from kernels where is_compute
+    union select run, capture, rank, step from comm_ops
 ),
-_compute as materialized (
-    select rank_key, step, start_ns, start_ns + dur_ns as end_ns
-    from kernels join _keys using (run, capture, rank)
-    where is_compute and dur_ns > 0 and start_ns is not null
+_keys as materialized (
+    select *, cast(row_number() over (order by run, capture, rank) as integer) as rank_key
+    from (select run, capture, rank from _steps union select run, capture, rank from profiler_steps)
+),
+_labels as materialized (
+    select *, cast(row_number() over (order by rank_key, step) as integer) as label
+    from _steps join _keys using (run, capture, rank)
+    -- True of every one. It tells the planner that they are few, so that it looks for events among them.
+    qualify label > 0
 ),
 _ops as materialized (
-    select rank_key, step, coalesce(op_type = 'receive', false) as is_receive, start_ns, start_ns + dur_ns as end_ns
-    from comm_ops join _keys using (run, capture, rank)
+    select rank_key, label, l.step, coalesce(op_type = 'receive', false) as is_receive,
+        start_ns, start_ns + dur_ns as end_ns
+    from comm_ops as o join _labels as l on l.run = o.run and l.capture = o.capture and l.rank = o.rank
+        and l.step is not distinct from o.step
     where dur_ns > 0 and start_ns is not null
 ),
 
--- Lengths of unions. In order of start, an interval adds what reaches beyond the furthest end before it:
---   reach  ----------|          this one adds  [=====)
---   interval     [---------------)
--- (`greatest` ignores the NULL reach of the first.)
+-- Lengths of unions of kernels and of everything, as lengths.sql has them for series.
 _events as (
-    select rank_key, step, true as is_compute, start_ns, end_ns from _compute
+    select rank_key, label, true as is_compute, start_ns, start_ns + dur_ns as end_ns
+    from kernels as k join _labels as l on l.run = k.run and l.capture = k.capture and l.rank = k.rank
+        and l.step is not distinct from k.step
+    where is_compute and dur_ns > 0 and start_ns is not null
     union all
-    select rank_key, step, false, start_ns, end_ns from _ops
+    select rank_key, label, false, start_ns, end_ns from _ops
 ),
 _reached as (
-    select rank_key, step, is_compute, start_ns, end_ns,
-        max(end_ns) over _before as reach_ns,
-        max(case when is_compute then end_ns end) over _before as compute_reach_ns
-    from _events
-    window _before as (
-        partition by rank_key, step order by start_ns rows between unbounded preceding and 1 preceding
-    )
+    select *, label * 18446744073709551616 as zero,
+        max(label * 18446744073709551616 + end_ns) over _until as reach,
+        max(case when is_compute then label * 18446744073709551616 + end_ns end) over _until as compute_reach
+    from (select * from _events order by label, start_ns)
+    window _until as (rows between unbounded preceding and current row)
+),
+_added as materialized (
+    select rank_key, label, is_compute, start_ns, end_ns,
+        cast(greatest(zero + end_ns - greatest(zero + start_ns, lag(reach) over ()), 0) as bigint) as busy_ns,
+        case when is_compute then
+            cast(greatest(zero + end_ns - greatest(zero + start_ns, lag(compute_reach) over ()), 0) as bigint)
+        end as computing_ns
+    from _reached
 ),
 _busy as (
-    select rank_key, step,
+    select label,
         min(start_ns) as first_ns,
         max(end_ns) as last_ns,
-        sum(greatest(end_ns - greatest(start_ns, reach_ns), 0)) as busy_ns,
-        sum(case when is_compute then greatest(end_ns - greatest(start_ns, compute_reach_ns), 0) else 0 end)
-            as computing_ns
-    from _reached
-    group by rank_key, step
+        bool_or(is_compute) as has_compute,
+        sum(busy_ns) as busy_ns,
+        sum(coalesce(computing_ns, 0)) as computing_ns
+    from _added
+    group by label
 ),
 
--- The same for communication, all of it and receives alone, as disjoint pieces of which we want the part inside K.
+-- Communication, all of it and receives alone, and the part of both inside K.
 _asked as (
-    select rank_key, step, false as receives, start_ns, end_ns from _ops
+    select rank_key, label * 2 as series, start_ns, end_ns from _ops
     union all
-    select rank_key, step, true, start_ns, end_ns from _ops where is_receive
+    select rank_key, label * 2 + 1, start_ns, end_ns from _ops where is_receive
 ),
-_pieces as (
-    select rank_key, step, receives, end_ns, greatest(start_ns, max(end_ns) over (
-        partition by rank_key, step, receives order by start_ns rows between unbounded preceding and 1 preceding
-    )) as start_ns
-    from _asked
+_covering as (
+    select rank_key, end_ns - computing_ns as start_ns, end_ns from _added where computing_ns > 0
 ),
-_edges as materialized (
-    select *, row_number() over (partition by rank_key order by t_ns) as edge
-    from (
-        select rank_key, step, receives, unnest([start_ns, end_ns]) as t_ns, unnest([-1, 1]) as sign
-        from _pieces where end_ns > start_ns
-    )
-),
-
--- How much of K lies before each edge: one walk over kernel starts and edges in order of time. Between two
--- neighbours no kernel starts, so K covers from the first of them to the furthest end so far.
-_walk as (
-    select rank_key, t_ns,
-        max(end_ns) over _until as reach_ns,
-        lead(t_ns) over _order as next_ns,
-        count(case when end_ns is null then 1 end) over _until as edge
-    from (
-        select rank_key, start_ns as t_ns, end_ns from _compute
-        union all
-        select rank_key, t_ns, null from _edges
-    )
-    window
-        _until as (partition by rank_key order by t_ns rows between unbounded preceding and current row),
-        _order as (partition by rank_key order by t_ns)
-),
-_after_edge as (
-    select rank_key, edge, cast(sum(least(reach_ns, next_ns) - t_ns) as bigint) as covered_ns
-    from _walk
-    where reach_ns > t_ns and next_ns > t_ns and edge > 0
-    group by rank_key, edge
-),
-_before_edge as (
-    select rank_key, step, receives, sign, t_ns, coalesce(sum(covered_ns) over (
-        partition by rank_key order by edge rows between unbounded preceding and 1 preceding
-    ), 0) as covered_ns
-    from _edges left join _after_edge using (rank_key, edge)
-),
+_lengths
 _communication as (
-    select rank_key, step,
-        sum(sign * t_ns) filter (where not receives) as communication_ns,
-        sum(sign * covered_ns) filter (where not receives) as overlapped_ns,
-        coalesce(sum(sign * t_ns) filter (where receives), 0) as receive_ns,
-        coalesce(sum(sign * covered_ns) filter (where receives), 0) as covered_receive_ns
-    from _before_edge
-    group by rank_key, step
+    select series // 2 as label, union_ns as communication_ns, covered_ns as overlapped_ns
+    from _lengths where series % 2 = 0
+),
+_receiving as (
+    select series // 2 as label, union_ns as receive_ns, covered_ns as covered_receive_ns
+    from _lengths where series % 2 = 1
 ),
 _receives as (
-    select rank_key, step, sum(end_ns - start_ns) as profiler_bubble_ns
+    select label, sum(end_ns - start_ns) as profiler_bubble_ns
     from _ops where is_receive
-    group by rank_key, step
+    group by label
 ),
 
 -- What is known about each rank and each recorded step.
@@ -150,8 +120,7 @@ _windows as (
 ),
 _with_steps as (
     select rank_key from steps join _keys using (run, capture, rank)
-    union select rank_key from kernels join _keys using (run, capture, rank) where is_compute and step is not null
-    union select rank_key from comm_ops join _keys using (run, capture, rank) where step is not null
+    union select rank_key from _labels where step is not null
 ),
 _hidden as (
     select rank_key from comm_tasks join _keys using (run, capture, rank)
@@ -161,7 +130,8 @@ _hidden as (
 ),
 _known as (
     select rank_key,
-        coalesce(rank_key in (select rank_key from _compute), false) as has_compute,
+        coalesce(rank_key in (select rank_key from _busy join _labels using (label) where has_compute), false)
+            as has_compute,
         coalesce(rank_key in (select rank_key from profiler_steps join _keys using (run, capture, rank)), false)
             as has_table,
         coalesce(rank_key in (select rank_key from _with_steps), false) as has_steps,
@@ -170,7 +140,7 @@ _known as (
     from _keys
 ),
 _from_events as (
-    select _busy.rank_key, _busy.step,
+    select rank_key, step,
         'events' as basis,
         case when knows_communication then first_ns end as start_ns,
         case when knows_communication then last_ns end as end_ns,
@@ -187,14 +157,14 @@ _from_events as (
             as bubble_ns,
         case when knows_communication then coalesce(profiler_bubble_ns, 0) end as profiler_bubble_ns,
         case when knows_communication then first_ns - window_start_ns end as preparing_ns
-    from _busy
-    join _known on _known.rank_key = _busy.rank_key
-    left join _communication on _communication.rank_key = _busy.rank_key
-        and _communication.step is not distinct from _busy.step
-    left join _receives on _receives.rank_key = _busy.rank_key
-        and _receives.step is not distinct from _busy.step
-    left join _windows on _windows.rank_key = _busy.rank_key and _windows.step = _busy.step
-    where (has_compute or not has_table) and (_busy.step is not null or not has_steps)
+    from (select * exclude (has_compute) from _busy)
+    join (select rank_key, step, label from _labels) using (label)
+    join _known using (rank_key)
+    left join _communication using (label)
+    left join _receiving using (label)
+    left join _receives using (label)
+    left join _windows using (rank_key, step)
+    where (has_compute or not has_table) and (step is not null or not has_steps)
 ),
 _table_row as (
     select rank_key, profiler_steps.* exclude (run, capture, rank)

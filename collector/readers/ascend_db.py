@@ -9,26 +9,25 @@ after their last use, so that only a few are held at a time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 
 import duckdb
 
 from npuscope.errors import TraceFormatError
 
-from ..link import cut_steps
 from ..model import RankSource, ReadLog
 from .ascend_db_counters import COUNTERS, fill_counters
-from .ascend_db_derived import (
-    build_group_hashes,
-    build_kernel_words,
-    build_operator_calls,
-    build_stacks,
-    ranges,
+from .ascend_db_derived import build_group_hashes
+from .ascend_db_large import (
+    fill_comm_tasks,
+    fill_host_ops,
+    fill_kernels,
+    fill_launches,
+    sql,
+    words_for_text,
 )
 from .ascend_db_light import fill_lightly
 from .ascend_db_metadata import fill_metadata
-from .ascend_db_pmu import metric_ids, pmu_sql, pmu_values
 from .ascend_db_tables import TABLES, load_enums, load_table, spelling, temp_name
 from .sqlite import SqliteFile, open_sqlite
 
@@ -56,9 +55,9 @@ _NEEDS: dict[str, tuple[str, ...]] = {
     "operator_memory": ("OP_MEMORY",),
 }  # fmt: skip
 _DERIVED = (
-    "_enum", "_group", "_kernel_word", "_operator_call", "_stack", "_stack_of", "_step_segments",
+    "_enum", "_group", "_operator_call", "_ordered", "_part", "_queue_call", "_stack", "_stack_of",
+    "_step_segments", "_target", "_word",
 )  # fmt: skip
-_KERNELS_AT_ONCE = 32_768
 
 
 def read(
@@ -94,7 +93,8 @@ def read(
         _note_variants(file, log)
         try:
             fill = fill_lightly if source.selection.light else _fill
-            fill(con, file, source, log, wanted, spend)
+            with words_for_text(con):
+                fill(con, file, source, log, wanted, spend)
         finally:
             _drop(con, [*map(temp_name, TABLES), *_DERIVED])
     advance(left_bytes)
@@ -153,64 +153,21 @@ def _fill_table(
 ) -> None:
     match table:
         case "ranks":
-            con.execute(_sql(table), {"rank": source.rank, "framework": source.framework})
+            con.execute(sql(table), {"rank": source.rank, "framework": source.framework})
         case "kernels":
             _warn_devices(con, log)
-            _fill_kernels(con, log)
+            fill_kernels(con, log)
         case "comm_tasks":
-            build_group_hashes(con)
-            tasks = "select globalTaskId as id from _communication_task_info"
-            _run_ranges(con, [_sql(table)], tasks, 500_000)
-            _note_taskless(con, table, tasks, log)
+            fill_comm_tasks(con, log)
         case "comm_ops":
             build_group_hashes(con)
-            con.execute(_sql(table))
+            con.execute(sql(table))
         case "launches":
-            build_operator_calls(con)
-            calls = "select connectionId as id from _cann_api"
-            _run_ranges(con, [_sql(table)], calls, 200_000)
+            fill_launches(con)
         case "host_ops":
-            build_stacks(con)
-            _run_ranges(con, [_sql(table)], "select rowid as id from _pytorch_api", 500_000)
-            con.execute(_sql("host_apis"))
+            fill_host_ops(con)
         case _:
-            con.execute(_sql(table))
-
-
-def _fill_kernels(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
-    kernels = """select globalTaskId as id from _compute_task_info
-        union all select globalTaskId from _communication_schedule_task_info"""
-    cut_steps(con)
-    build_kernel_words(con)
-    metrics = metric_ids(con)
-    sql = _sql("kernels").format(pmu_columns=pmu_sql(con, metrics))
-    for low, high in ranges(con, kernels, _KERNELS_AT_ONCE):
-        con.register("_pmu", pmu_values(con, metrics, low, high))
-        con.execute(sql, {"low": low, "high": high})
-        con.unregister("_pmu")
-    _note_taskless(con, "kernels", kernels, log)
-
-
-def _sql(name: str) -> str:
-    return resources.files(__package__).joinpath(f"ascend_db_{name}.sql").read_text("utf-8")
-
-
-def _run_ranges(con: duckdb.DuckDBPyConnection, texts: list[str], ids_sql: str, rows: int) -> None:
-    # The engine binds parameters of one statement at a time.
-    statements = [statement for text in texts for statement in con.extract_statements(text)]
-    for low, high in ranges(con, ids_sql, rows):
-        for statement in statements:
-            con.execute(statement, {"low": low, "high": high})
-
-
-def _note_taskless(con: duckdb.DuckDBPyConnection, table: str, ids_sql: str, log: ReadLog) -> None:
-    """Tell of rows whose task is not in TASK: without it they have no time."""
-    [(lost,)] = con.execute(
-        f"select (select count(*) from ({ids_sql})) - (select count(*) from {table})"
-    ).fetchall()
-    if lost > 0:
-        log.rows_lost += lost
-        log.warn(f"{table}: {lost} rows without a task in TASK are left out")
+            con.execute(sql(table))
 
 
 def _drop(con: duckdb.DuckDBPyConnection, names: list[str]) -> None:

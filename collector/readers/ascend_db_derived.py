@@ -22,20 +22,48 @@ def ranges(con: duckdb.DuckDBPyConnection, ids_sql: str, rows: int) -> list[tupl
     """).fetchall()
 
 
+def parts(con: duckdb.DuckDBPyConnection, order_sql: str, rows: int) -> list[tuple[int, int, int]]:
+    """Cut what is to be inserted into parts of `rows` rows, in the order of a canonical table.
+
+    order_sql: columns `id` (each once) and `place`, a sort key. Makes `_part` (id, part). Returns
+    each part with its first and last id, in order.
+    """
+    con.execute(f"""
+        create or replace temp table _part as
+        select id, (row_number() over (order by place, id) - 1) // {rows} as part
+        from ({order_sql}) order by part""")
+    return con.execute(
+        "select part, min(id), max(id) from _part group by part order by part"
+    ).fetchall()
+
+
 def build_kernel_words(con: duckdb.DuckDBPyConnection) -> None:
-    """Make `_kernel_word`: the strings of kernels, and what they say as a name or a core."""
-    con.execute("""create or replace temp table _kernel_word as
+    """Make `_word`: the strings of kernels, and what they say as a name or a core."""
+    con.execute("""create or replace temp table _word as
         select id, value, cell(value) as cell,
             is_compute_row(null, value) as is_compute_name,
             is_compute_row(value, null) as is_compute_core,
             is_comm_row(null, value) as is_comm_name,
             is_comm_row(value, null) as is_comm_core
-        from _string where id in (
+        from _string where value is not null and id in (
             select unnest([name, taskType, opType, opState, hf32Eligible, inputFormats,
                 inputDataTypes, inputShapes, outputFormats, outputDataTypes, outputShapes])
             from _compute_task_info
             union all select unnest([name, taskType, opType])
             from _communication_schedule_task_info)""")
+
+
+def build_host_words(con: duckdb.DuckDBPyConnection) -> None:
+    """Make `_word`: the strings of host operations; `cell` is the string as shapes or types."""
+    con.execute("""create or replace temp table _word as
+        select id, value,
+            replace(replace(value, chr(13), ''), chr(10), '') as cell,
+            regexp_matches(value, '[A-Za-z]') as lettered,
+            starts_with(value, 'ProfilerStep#') as is_step,
+            value ilike 'dequeue%' as is_dequeue
+        from _string where value is not null and id in (
+            select unnest([name, inputShapes, inputDtypes]) from _pytorch_api
+            union all select name from _cann_api)""")
 
 
 def build_stacks(con: duckdb.DuckDBPyConnection) -> None:
@@ -63,6 +91,37 @@ def build_operator_calls(con: duckdb.DuckDBPyConnection) -> None:
         join _connection_ids as c on c.id = p.connectionId
         where p.type in (select id from _enum where kind = 'api' and name = 'op')
         order by c.connectionId""")
+
+
+def build_targets(con: duckdb.DuckDBPyConnection) -> None:
+    """Make `_target`, device tasks and communication operations with a connection to a CANN call,
+    in the order of `launches`; and `_word`, the strings these need."""
+    con.execute("""create or replace temp table _target as
+        select * from (
+            select t.connectionId, t.deviceId, t.streamId, t.startNs,
+                case when k.globalTaskId is null then 'task' else 'kernel' end as target,
+                case when k.globalTaskId is null then t.taskType else k.name end as name
+            from _task as t
+            left join _compute_task_info as k on k.globalTaskId = t.globalTaskId
+            where t.connectionId in (select connectionId from _cann_api)
+            union all by name
+            select connectionId, deviceId, startNs, 'communication' as target, opName as name
+            from _communication_op where connectionId in (select connectionId from _cann_api))
+        order by streamId, startNs""")
+    con.execute("""create or replace temp table _word as
+        select id, value from _string where value is not null and id in (
+            select name from _target union all select name from _cann_api
+            union all select name from _operator_call)""")
+
+
+def build_queue_calls(con: duckdb.DuckDBPyConnection) -> None:
+    """Make `_queue_call` (id, connectionId): the one connection of each enqueue and dequeue."""
+    con.execute("""create or replace temp table _queue_call as
+        select id, min(connectionId) as connectionId
+        from _connection_ids where id in (
+            select connectionId from _pytorch_api
+            where type in (select id from _enum where kind = 'api' and name = 'queue'))
+        group by id order by id""")
 
 
 def build_group_hashes(con: duckdb.DuckDBPyConnection) -> None:

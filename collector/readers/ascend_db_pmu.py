@@ -37,14 +37,18 @@ def metric_ids(con: duckdb.DuckDBPyConnection) -> list[int]:
     return [key for (key,) in con.execute(sql).fetchall()]
 
 
-def pmu_values(con: duckdb.DuckDBPyConnection, metrics: list[int], low: int, high: int) -> pa.Table:
-    """globalTaskId, v0, v1, ... of the tasks from `low` to `high` that have any row.
+def pmu_values(
+    con: duckdb.DuckDBPyConnection, metrics: list[int], part: int, low: int, high: int
+) -> pa.Table:
+    """globalTaskId, v0, v1, ... of those tasks of a part in `_part` that have any row.
 
-    Of a metric that comes twice the larger value counts.
+    low, high: the part's first and last id. Of a metric that comes twice the larger value counts.
     """
     rows = con.execute(
-        "select globalTaskId, name, value from _task_pmu_info where globalTaskId between ? and ?",
-        [low, high],
+        """select globalTaskId, name, value from _task_pmu_info
+        where globalTaskId between ? and ? and globalTaskId in (select id from _part where part = ?)
+        """,
+        [low, high, part],
     ).fetchnumpy()
     task, name, value = rows["globalTaskId"], rows["name"], np.ma.filled(rows["value"], np.nan)
     if high - low < _DENSE_IDS:
@@ -75,8 +79,11 @@ def _placed(cells: Any, value: Any, n_cells: int) -> Any:
     return values
 
 
-def pmu_sql(con: duckdb.DuckDBPyConnection, metrics: list[int]) -> str:
-    """SQL of the PMU columns of `kernels` over a row `p` of `pmu_values`, which may be missing."""
+def pmu_sql(con: duckdb.DuckDBPyConnection, metrics: list[int]) -> tuple[str, list[str]]:
+    """SQL of the PMU columns of `kernels` over a row `p` of `pmu_values`, which may be missing.
+
+    Also the keys of its column `pmu`.
+    """
     sql = "select id, value from _string where value is not null and id in (select unnest(?))"
     names = dict(con.execute(sql, [metrics]).fetchall())
     own: dict[str, list[str]] = {column: [] for column in dict.fromkeys(_COLUMNS.values())}
@@ -90,7 +97,7 @@ def pmu_sql(con: duckdb.DuckDBPyConnection, metrics: list[int]) -> str:
         for column, values in own.items()
     ]
     metrics_sql = _map_sql({name: _first(values) for name, values in others.items()})
-    return f"{', '.join(columns)}, {metrics_sql} as pmu"
+    return f"{', '.join(columns)}, {metrics_sql} as pmu", list(others)
 
 
 def _map_sql(metrics: dict[str, str]) -> str:
@@ -104,8 +111,8 @@ def _map_sql(metrics: dict[str, str]) -> str:
         # Where nothing is unknown a struct turns into the map seven times as fast.
         struct = ", ".join(f"{_literal(name)}: {v}" for name, v in metrics.items())
         complete = " and ".join(f"{v} is not null" for v in metrics.values())
-        cases += f" when {complete} then cast({{{struct}}} as map(varchar, double))"
-    return f"case {cases} else {known} end"
+        cases += f" when {complete} then cast({{{struct}}} as map(kernels_key, double))"
+    return f"case {cases} else cast({known} as map(kernels_key, double)) end"
 
 
 def _first(values: list[str]) -> str:
