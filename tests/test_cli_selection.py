@@ -134,6 +134,7 @@ def test_compact_says_what_it_did_and_changes_no_answer(
     assert "not a store" in npuscope("compact", source, code=2).err
 
 
+@pytest.mark.slow
 def test_retention_drops_the_oldest_and_says_so(
     npuscope: Command, rows: Rows, source: Path, tmp_path: Path
 ) -> None:

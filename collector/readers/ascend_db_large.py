@@ -1,4 +1,4 @@
-"""Canonical tables with about as many rows as the database: kernels, launches, host_ops, comm_tasks.
+"""The tables with about as many rows as the database: kernels, launches, host_ops, comm_tasks.
 
 They are filled part by part, so that no join needs more memory than a rank may have, and where it
 pays, in the order of their segments: sorting them when they are complete would cost more.

@@ -217,6 +217,7 @@ def test_a_verb_on_the_way_completes_nothing(source: Path, target: Path) -> None
     assert {m.selection for m in manifests(target)} == {Selection()}
 
 
+@pytest.mark.slow
 def test_selections_add_up(source: Path, whole: Path, target: Path) -> None:
     read(source, target, parse_selection(tables="kernels", steps="12"))
     read(source, target, parse_selection(tables="comm_ops", steps="13"))
@@ -299,6 +300,7 @@ def test_summaries_of_a_selection_are_kept_and_trusted(source: Path, target: Pat
     assert set(schema.tables()) <= views
 
 
+@pytest.mark.slow
 def test_the_last_of_several_shards_reads_the_representatives(source: Path, target: Path) -> None:
     light = parse_selection(light=True)
     alone = read(source, target.parent / "alone", light)

@@ -36,6 +36,7 @@ def prepared(con: duckdb.DuckDBPyConnection, events: list[Event]) -> None:
     insert(con, events)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(EVENTS, st.sampled_from([((1, 1),), ((2, 3),), ((1, 1), (3, 4))]))
 def test_answers_by_step_do_not_change(
