@@ -47,6 +47,7 @@ from .selected_rows import keep_steps
 from .selection import Selection
 from .space import is_out_of_space
 from .staging import (
+    DATABASE_PROCESS_BYTES,
     PROCESS_BYTES,
     SPILL,
     allow_more,
@@ -140,7 +141,8 @@ def read_rank(task: RankTask, summarise: Summarise | None, advance: Advance) -> 
 
     Where nobody limits the memory a rank that does not fit is read again with twice as much.
     """
-    process_bytes = task.memory_bytes or PROCESS_BYTES
+    least_bytes = DATABASE_PROCESS_BYTES if "main_db" in task.source.files else PROCESS_BYTES
+    process_bytes = task.memory_bytes or least_bytes
     while True:
         done = _Counted(advance)
         outcome = _read_within(process_bytes, task, summarise, done)

@@ -20,6 +20,8 @@ SPILL = "spill"
 
 # What a reading process may take where nobody says: files of any size fit, because tables spill.
 PROCESS_BYTES = 544 << 20
+# The same for a profiler's database: its joins are between tables as large as itself.
+DATABASE_PROCESS_BYTES = 800 << 20
 # What it takes besides its database: interpreter, libraries, the piece of a file being decoded.
 _ASIDE_BYTES = 288 << 20
 _LEAST_BYTES = 96 << 20

@@ -29,7 +29,7 @@ Memory = Annotated[
     typer.Option(
         "--memory",
         metavar="SIZE",
-        help="Memory all readers share, e.g. 2GB.  [default: 544MB for each, more where it must]",
+        help="Memory all readers share, e.g. 2GB.  [default: 544MB for each, 800MB for databases]",
     ),
 ]
 Shard = Annotated[
