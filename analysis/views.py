@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import duckdb
 import polars as pl
+
+from npuscope.collector import store
 
 from .catalog import METRICS
 
@@ -30,4 +32,11 @@ def frame(
     con: duckdb.DuckDBPyConnection, query: str, parameters: Sequence[str | int] = ()
 ) -> pl.DataFrame:
     """Result of a query as a frame; `parameters` stand for its question marks."""
-    return pl.DataFrame(con.sql(query, params=list(parameters)).pl())
+    return store.frame(con.sql(query, params=list(parameters)))
+
+
+def where(conditions: Mapping[str, str | int | None]) -> tuple[str, list[str | int]]:
+    """`where` clause for the columns with a value, and its parameters."""
+    chosen = {column: value for column, value in conditions.items() if value is not None}
+    clause = " and ".join(f"{column} = ?" for column in chosen)
+    return (f"where {clause}" if chosen else ""), list(chosen.values())

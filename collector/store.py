@@ -17,6 +17,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import duckdb
 import msgspec
@@ -55,7 +56,7 @@ def open(
     generations that were current at the call. Raises StoreError.
     """
     path = Path(path)
-    con = duckdb.connect(":memory:", config=dict(_OFFLINE))
+    con = _connection()
     if path.is_file():
         _attach_export(con, path, summaries)
         return con
@@ -64,6 +65,22 @@ def open(
     check_layout(path)
     create_views(con, path, manifests(path), summaries)
     return con
+
+
+def _connection() -> duckdb.DuckDBPyConnection:
+    con = duckdb.connect(":memory:", config=dict(_OFFLINE))
+    con.execute("load parquet")  # built in; its setting waits for it
+    con.execute("set parquet_metadata_cache = true")  # a published segment never changes
+    return con
+
+
+def frame(relation: duckdb.DuckDBPyRelation) -> pl.DataFrame:
+    """All rows of a relation, handed over as an Arrow stream: neither pyarrow nor numpy is loaded.
+
+    polars keeps the types it has met until the process ends, which the engine's own must not be.
+    """
+    stream = SimpleNamespace(__arrow_c_stream__=relation.__arrow_c_stream__)
+    return pl.DataFrame(stream)
 
 
 def query(path: str | Path, sql: str, parameters: Sequence[object] = ()) -> pl.DataFrame:
@@ -75,7 +92,7 @@ def query(path: str | Path, sql: str, parameters: Sequence[object] = ()) -> pl.D
     for attempt in (1, 2):
         con = open(path)
         try:
-            return pl.DataFrame(con.sql(sql, params=list(parameters)).pl())
+            return frame(con.sql(sql, params=list(parameters)))
         except duckdb.IOException:
             if attempt == 2:
                 raise
@@ -108,7 +125,7 @@ def over(
     path: Path, found: Sequence[Manifest], *, summaries: Mapping[str, str] | None = None
 ) -> duckdb.DuckDBPyConnection:
     """As `open`, but over the given ranks of a store only."""
-    con = duckdb.connect(":memory:", config=dict(_OFFLINE))
+    con = _connection()
     create_views(con, path, found, summaries)
     return con
 

@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import duckdb
 
-from npuscope.analysis.summaries import summaries, summarise
+from npuscope.analysis.summaries import summaries
 from npuscope.analysis.views import open_views
 from npuscope.analysis.wording import ranks_named
-from npuscope.collector import cache, store
-from npuscope.collector.ingest import IngestResult, ingest
+from npuscope.collector import store
 from npuscope.collector.manifest import is_store, manifests
-from npuscope.collector.selection import Selection
-from npuscope.collector.shards import Shard, parse_shard
 from npuscope.errors import UsageError
 
-from .progress import shown
+if TYPE_CHECKING:
+    from npuscope.collector.ingest import IngestResult
+    from npuscope.collector.selection import Selection
+    from npuscope.collector.shards import Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,9 @@ def opened(source: Source) -> Iterator[Opened]:
     target: Path = source.path
     result: IngestResult | None = None
     messages: list[str] = []
-    if not _is_ingested(source.path):
+    if not is_ingested(source.path):
+        from .updating import bring_up_to_date
+
         target, result, messages = bring_up_to_date(source)
     con = store.open(target, summaries=summary_versions())
     try:
@@ -86,52 +89,8 @@ def summary_versions() -> dict[str, str]:
     return {summary.name: summary.version for summary in summaries()}
 
 
-def bring_up_to_date(source: Source) -> tuple[Path, IngestResult, list[str]]:
-    """Ingest a profile folder into its store; returns the store, what was done, what to tell."""
-    if _is_ingested(source.path):
-        raise UsageError(f"{source.path}: already ingested: give a profile folder")
-    target = source.store or cache.store_of(source.path)
-    with shown() as progress:
-        result = ingest(
-            source.path,
-            target,
-            run=source.run,
-            summarise=summarise,
-            jobs=source.jobs,
-            memory_bytes=source.memory_bytes,
-            progress=progress,
-            force=source.force,
-            shard=source.shard,
-            engine=source.engine,
-            address=source.address,
-            selection=source.selection,
-        )
-    messages = [
-        f"rank {m.rank} of {m.capture} is gone from the source: dropped" for m in result.dropped
-    ]
-    if source.store is None:
-        cache.remember_use(target, source.path)
-        messages += [
-            f"cache over its limit: dropped the store of {gone.source}"
-            for gone in cache.keep_within_limit(target)
-        ]
-    return target, result, messages
-
-
-def spread(source: Source, shard: str | None, engine: str, address: str | None) -> Source:
-    """The source, read by one of several processes or on a cluster. Raises UsageError."""
-    if engine == "local" and shard is None:
-        return replace(source, address=address)
-    how = f"--shard {shard}" if shard else f"--engine {engine}"
-    if shard and engine != "local":
-        raise UsageError("--shard and --engine divide the ranks each its own way: give one")
-    if source.store is None:
-        raise UsageError(f"{how}: give --store DIR on storage that all of them see")
-    parsed = parse_shard(shard) if shard else None
-    return replace(source, shard=parsed, engine=engine, address=address)
-
-
-def _is_ingested(path: Path) -> bool:
+def is_ingested(path: Path) -> bool:
+    """Whether the path is a store or an exported file, not a profile folder."""
     return is_store(path) or (path.suffix == ".duckdb" and path.is_file())
 
 

@@ -65,14 +65,8 @@ def ingest(
     from npuscope.collector.compact import compact as merge
     from npuscope.collector.export import export as write
     from npuscope.collector.selection import parse_selection
-    from npuscope.dashboard.opening import (
-        Source,
-        bring_up_to_date,
-        opened,
-        reading_warnings,
-        spread,
-        summary_versions,
-    )
+    from npuscope.dashboard.opening import Source, opened, reading_warnings, summary_versions
+    from npuscope.dashboard.updating import bring_up_to_date, spread
 
     source = spread(
         source_of(path, folder, store, run, jobs, memory, force=force), shard, engine, address

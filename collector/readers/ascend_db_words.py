@@ -56,6 +56,8 @@ def spell_out(con: duckdb.DuckDBPyConnection, table: str) -> None:
     """Give a canonical table that stayed empty its columns of schema.sql again."""
     if is_empty(con, table):
         _create(con, table, {})
+        con.execute(f"drop type if exists {table}_word")
+        con.execute(f"drop type if exists {table}_key")
 
 
 def _create(con: duckdb.DuckDBPyConnection, table: str, kinds: Mapping[str, str]) -> None:

@@ -20,7 +20,8 @@ from npuscope.collector.ingest import ingest
 from npuscope.collector.manifest import manifests
 from npuscope.collector.shards import Shard, parse_shard, share_of
 from npuscope.collector.sweeping import sweep
-from npuscope.dashboard.opening import Source, spread
+from npuscope.dashboard.opening import Source
+from npuscope.dashboard.updating import spread
 from npuscope.errors import UsageError
 from tests.collector.engine_tasks import dies_on_two, reads, task
 from tests.collector.stores_compared import assert_equal_stores

@@ -1,0 +1,63 @@
+"""Bringing a profile folder up to date in its store, by whatever engine.
+
+Apart from `opening`, because an answer from a store needs none of what reads profiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from npuscope.analysis.summaries import summarise
+from npuscope.collector import cache
+from npuscope.collector.ingest import IngestResult, ingest
+from npuscope.collector.shards import parse_shard
+from npuscope.errors import UsageError
+
+from .opening import Source, is_ingested
+from .progress import shown
+
+
+def bring_up_to_date(source: Source) -> tuple[Path, IngestResult, list[str]]:
+    """Ingest a profile folder into its store; returns the store, what was done, what to tell."""
+    if is_ingested(source.path):
+        raise UsageError(f"{source.path}: already ingested: give a profile folder")
+    target = source.store or cache.store_of(source.path)
+    with shown() as progress:
+        result = ingest(
+            source.path,
+            target,
+            run=source.run,
+            summarise=summarise,
+            jobs=source.jobs,
+            memory_bytes=source.memory_bytes,
+            progress=progress,
+            force=source.force,
+            shard=source.shard,
+            engine=source.engine,
+            address=source.address,
+            selection=source.selection,
+        )
+    messages = [
+        f"rank {m.rank} of {m.capture} is gone from the source: dropped" for m in result.dropped
+    ]
+    if source.store is None:
+        cache.remember_use(target, source.path)
+        messages += [
+            f"cache over its limit: dropped the store of {gone.source}"
+            for gone in cache.keep_within_limit(target)
+        ]
+    return target, result, messages
+
+
+def spread(source: Source, shard: str | None, engine: str, address: str | None) -> Source:
+    """The source, read by one of several processes or on a cluster. Raises UsageError."""
+    if engine == "local" and shard is None:
+        return replace(source, address=address)
+    how = f"--shard {shard}" if shard else f"--engine {engine}"
+    if shard and engine != "local":
+        raise UsageError("--shard and --engine divide the ranks each its own way: give one")
+    if source.store is None:
+        raise UsageError(f"{how}: give --store DIR on storage that all of them see")
+    parsed = parse_shard(shard) if shard else None
+    return replace(source, shard=parsed, engine=engine, address=address)
