@@ -93,6 +93,7 @@ def _clusters(
                 keep, drop = sorted((source, taken), key=_recency, reverse=True)
                 span.members[source.rank] = keep
                 passed_over.append((drop, keep))
+                _widen(span, keep.window_start_ns, keep.window_end_ns)
                 continue
         if free:
             span = max(free, key=lambda span: span.overlap_ns(source))

@@ -80,6 +80,12 @@ def test_a_profile_without_a_window_joins_the_only_capture() -> None:
     assert len(lonely.passed_over) == 1
 
 
+def test_a_later_copy_makes_its_capture_as_long_as_itself() -> None:
+    sources = [profile(1, 0, 1, "/p/short"), profile(1, 0, 2, "/p/long"), profile(0, 2, 3, "/p/b")]
+
+    assert captures_of(sources) == [{"/p/long", "/p/b"}]
+
+
 def test_order_of_sources_does_not_matter() -> None:
     sources = [profile(rank, start, start + 2) for start in (0, 5, 9) for rank in range(4)]
 
