@@ -7,7 +7,6 @@ it. Summaries that the store keeps are read; those it lacks are computed from th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Literal, cast, get_args
 
 import duckdb
@@ -16,24 +15,36 @@ import polars as pl
 from npuscope.errors import UsageError
 
 from .limits import limits
+from .memory import (
+    MemoryFacts,
+    MemoryKey,
+    memory,
+    memory_blocks,
+    memory_by,
+    memory_curve,
+    memory_facts,
+    memory_growth,
+    memory_holders,
+    memory_key,
+    memory_spread,
+    memory_steps,
+)
+from .memory_notes import memory_notes, no_such_rank
 from .notes import no_kernels, notes
 from .views import frame, open_views
+from .views import where as _where
 from .wording import numbers
 
 __all__ = [
-    "capture_facts", "comm", "kernel_key", "kernels", "limits", "no_kernels", "notes",
-    "nothing_matches", "numbers", "open_views", "outside_steps", "rows", "spread", "steps",
+    "MemoryFacts", "MemoryKey", "capture_facts", "comm", "kernel_key", "kernels", "limits",
+    "memory", "memory_blocks", "memory_by", "memory_curve", "memory_facts", "memory_growth",
+    "memory_holders", "memory_key", "memory_notes", "memory_spread", "memory_steps", "no_kernels",
+    "no_such_rank", "notes", "nothing_matches", "numbers", "open_views", "outside_steps", "rows",
+    "spread", "steps",
 ]  # fmt: skip
 
 KernelKey = Literal["type", "name", "core", "shape"]
 Value = str | int | None
-
-
-def _where(conditions: Mapping[str, Value]) -> tuple[str, list[str | int]]:
-    """`where` clause for the columns with a value, and its parameters."""
-    chosen = {column: value for column, value in conditions.items() if value is not None}
-    clause = " and ".join(f"{column} = ?" for column in chosen)
-    return (f"where {clause}" if chosen else ""), list(chosen.values())
 
 
 def kernel_key(text: str) -> KernelKey:

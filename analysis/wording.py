@@ -1,9 +1,10 @@
-"""How sentences name ranks."""
+"""How sentences and tables write ranks and figures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+UNKNOWN = "-"
 _SHOWN = 8
 
 
@@ -24,3 +25,39 @@ def numbers(values: Iterable[int]) -> str:
     shown = [str(a) if a == b else f"{a}-{b}" for a, b in spans[:_SHOWN]]
     more = sum(b - a + 1 for a, b in spans[_SHOWN:])
     return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+def ms(value: int | float | None) -> str:
+    """Nanoseconds as milliseconds with thousands separated."""
+    return UNKNOWN if value is None else f"{value / 1e6:,.3f}"
+
+
+def us(value: int | float | None) -> str:
+    """Nanoseconds as microseconds."""
+    return UNKNOWN if value is None else f"{value / 1e3:,.1f}"
+
+
+def number(value: int | None) -> str:
+    """A count, thousands separated."""
+    return UNKNOWN if value is None else f"{value:,}"
+
+
+def plain(value: int | None) -> str:
+    """A number that is a name: a rank, a step."""
+    return UNKNOWN if value is None else str(value)
+
+
+def megabytes(value: float | None) -> str:
+    """Bytes as MB of 10^6."""
+    return UNKNOWN if value is None else f"{value / 1e6:,.1f}"
+
+
+def percent(value: float | None) -> str:
+    """A ratio as per cent: 100 only where it is all, 0 only where it is nothing."""
+    if value is None:
+        return UNKNOWN
+    if 0 < value < 0.0005:
+        return "<0.1 %"
+    if 0.9995 <= value < 1:
+        return ">99.9 %"
+    return f"{value * 100:.1f} %"

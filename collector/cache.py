@@ -16,6 +16,7 @@ from pathlib import Path
 from npuscope.errors import UsageError
 
 from .manifest import MARKER, is_store, manifests, write_atomically
+from .model import spelled
 from .sweeping import size_bytes
 
 LIMIT_BYTES = 20 << 30
@@ -43,13 +44,13 @@ def cache_folder() -> Path:
 
 def store_of(path: Path) -> Path:
     """The store that belongs to a profile path, made or not."""
-    real = str(path.resolve())
-    return cache_folder() / hashlib.sha256(real.encode()).hexdigest()[:16]
+    real = os.fsencode(path.resolve())
+    return cache_folder() / hashlib.sha256(real).hexdigest()[:16]
 
 
 def remember_use(store: Path, source: Path) -> None:
     """Note what a cached store was made from and that it was used now."""
-    write_atomically(store / _SOURCE, str(source.resolve()).encode())
+    write_atomically(store / _SOURCE, spelled(str(source.resolve())).encode())
     write_atomically(store / _USED, str(time.time()).encode())
 
 
@@ -76,7 +77,7 @@ def remove(name: str) -> CachedStore:
 
     Raises UsageError where the cache has no such store.
     """
-    source = str(Path(name).resolve())
+    source = spelled(str(Path(name).resolve()))
     for store in cached_stores():
         if store.name == name or store.source == source:
             _delete(Path(store.path))

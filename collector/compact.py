@@ -47,7 +47,7 @@ from .manifest import (
 )
 from .space import is_out_of_space
 from .staging import SPILL, connect, scalar
-from .store import quoted
+from .store import file_literal, quoted
 
 TARGET_BYTES = 256 << 20
 MEMORY_BYTES = 1 << 30
@@ -236,13 +236,13 @@ def _copy_sql(part: Sequence[tuple[int, _Piece]], path: Path) -> str:
         piece = part[position][1]
         end = position + 1
         if piece.use is None:
-            own.append(quoted(piece.path))
+            own.append(file_literal(piece.path))
         else:
             flush()
             while end < len(part) and part[end][1] is piece:
                 end += 1
             ranks = ", ".join(str(rank) for rank, _ in part[position:end])
-            selects.append(f"{_read(quoted(piece.path))} where rank in ({ranks})")
+            selects.append(f"{_read(file_literal(piece.path))} where rank in ({ranks})")
         position = end
     flush()
     target = quoted(str(path))

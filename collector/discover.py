@@ -12,8 +12,10 @@ Nothing is opened for writing and no file is read here but a few small heads: na
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -194,7 +196,8 @@ def _profile_folders(start: Path, problems: list[Problem]) -> Iterator[tuple[Pat
                 if child.is_dir() and not (folder != start and _SKIPPED.fullmatch(child.name)):
                     pending.append(Path(child.path).resolve())
             except OSError as error:
-                problems.append(Problem(child.path, f"cannot be read ({error.strerror})"))
+                if error.errno != errno.ELOOP:  # a link to itself hides nothing
+                    problems.append(Problem(child.path, f"cannot be read ({error.strerror})"))
 
 
 def _framework(folder: Path, names: list[str]) -> Framework | None:
@@ -274,10 +277,14 @@ def _collect(
             except OSError as error:
                 problems.append(Problem(str(path), f"cannot be read ({error.strerror})"))
                 continue
-            if path.is_file():
-                by_role.setdefault(role, []).append(
-                    SourceFile(str(path), state.st_size, state.st_mtime_ns)
-                )
+            if not stat.S_ISREG(state.st_mode):
+                # Opening a pipe could wait for ever.
+                kind = "a folder" if stat.S_ISDIR(state.st_mode) else "no regular file"
+                problems.append(Problem(str(path), f"cannot be read: it is {kind}"))
+                continue
+            by_role.setdefault(role, []).append(
+                SourceFile(str(path), state.st_size, state.st_mtime_ns)
+            )
     return {role: _newest_export(files) for role, files in by_role.items()}
 
 

@@ -23,6 +23,7 @@ from .discover import OUTPUT_FOLDER, Discovery, Problem
 from .engines import local, ray_cluster
 from .engines.engine import Engine, lost
 from .manifest import Manifest, create_store, manifests, rank_folder, write_index
+from .model import spelled
 from .plan import Plan, make_plan, remember
 from .read_rank import Advance, RankOutcome, RankTask, read_rank
 from .representatives import Representative, representatives
@@ -107,7 +108,7 @@ def ingest(
     path, store = path.absolute(), store.absolute()
     with space.told_where_full(store), _opened(engine, address, jobs) as ready:
         found, job = ready.look(path)
-        run = run or job or _folder_name(path)
+        run = spelled(run or job or _folder_name(path))
         create_store(store)
         ready.reach(store)
         sweep(store)
@@ -244,9 +245,9 @@ def _is_unread(manifest: Manifest, outcomes: list[RankOutcome], found: Discovery
     Its files may have been the only ones to tell its rank, which seems gone then.
     """
     root = Path(manifest.source_root)
-    if any(o.error is not None and Path(o.root) == root for o in outcomes):
+    if any(o.error is not None and Path(spelled(o.root)) == root for o in outcomes):
         return True
-    places = [Path(problem.path) for problem in found.problems]
+    places = [Path(spelled(problem.path)) for problem in found.problems]
     return any(root.is_relative_to(p) or p.is_relative_to(root) for p in places)
 
 

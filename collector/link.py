@@ -28,7 +28,10 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
     _replace(con, "groups", "_groups", keep=True)
     cut_steps(con)
     if _has_table(con, "_comm_rows"):
+        was_empty = is_empty(con, "comm_ops")
         con.execute(statements["comm_rows"])
+        if was_empty and not is_empty(con, "comm_ops"):
+            log.rules["comm_ops"] = "rows of the kernel table"
     if is_empty(con, "comm_ops") and not is_empty(con, "comm_tasks"):
         con.execute(statements["task_hulls"])
         if not is_empty(con, "comm_ops"):

@@ -20,6 +20,7 @@ import msgspec
 
 from npuscope.errors import StoreError
 
+from .model import Option, spelled
 from .selection import Selection
 
 MANIFEST = "manifest.json"
@@ -54,7 +55,11 @@ class SourceRecord(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """One rank's current generation and the story of its reading."""
+    """One rank's current generation and the story of its reading.
+
+    `options`: what its profiler was told; `unverified`: keys of what was read in ways that no real
+    profile confirmed (`readers.unverified`). Both are None where nothing tells.
+    """
 
     run: str
     capture: str
@@ -78,6 +83,8 @@ class Manifest(msgspec.Struct, frozen=True):
     bytes_lost: int = 0
     read_seconds: float = 0.0
     selection: Selection = Selection()
+    options: dict[str, Option] | None = None
+    unverified: list[str] | None = None
 
 
 class IndexEntry(msgspec.Struct, frozen=True):
@@ -123,6 +130,11 @@ def create_store(path: Path) -> None:
         if check_layout(path) != LAYOUT:
             write_atomically(path / MARKER, msgspec.json.encode({"layout": LAYOUT}))
         return
+    if spelled(str(path)) != str(path):
+        raise StoreError(
+            f"{spelled(str(path))}: this name is not UTF-8, which a store's must be: give another"
+            " folder to --store"
+        )
     if path.exists() and (not path.is_dir() or _is_foreign(path)):
         raise StoreError(f"{path}: not a store and not empty: give a new folder to --store")
     try:

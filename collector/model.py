@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from .selection import Selection
 
 Framework = Literal["pytorch", "mindspore", "msprof"]
+# What the profiler was told: an option's value as its own file has it.
+Option = bool | int | float | str | list[str] | None
 
 Role = Literal[
     "main_db",  # ascend_pytorch_profiler_*.db, ascend_mindspore_profiler_*.db, msprof_*.db
@@ -75,14 +79,32 @@ class RankSource:
 class ReadLog:
     """What a reader tells about its work: kept in the rank's manifest.
 
-    `rules` records choices between variants (key -> variant met), `lost` what could not be read.
+    `rules` records choices between variants (key -> variant met), `rows_lost` and `bytes_lost` what
+    could not be read, `damaged` the files that were read in part only (path -> what is missing).
+    `options` are those the profiler ran with; None: no file tells.
     """
 
     warnings: list[str] = field(default_factory=list)
     rules: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Option] | None = None
     rows_lost: int = 0
     bytes_lost: int = 0
+    damaged: dict[str, str] = field(default_factory=dict)
 
     def warn(self, message: str) -> None:
         if message not in self.warnings:
             self.warnings.append(message)
+
+    def lose(self, path: str, what: str) -> None:
+        """Tell what of a file is missing: it is listed as damaged, and the rank is not complete."""
+        self.warn(f"{Path(path).name}: {what}")
+        told = self.damaged.get(path)
+        if told is None:
+            self.damaged[path] = what
+        elif what not in told:
+            self.damaged[path] = f"{told}; {what}"
+
+
+def spelled(name: str) -> str:
+    """A file name as text that can be stored: bytes that are no UTF-8 stand as \\xNN."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")

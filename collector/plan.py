@@ -24,7 +24,7 @@ from .manifest import (
     read_manifest,
     write_atomically,
 )
-from .model import RankSource
+from .model import RankSource, spelled
 from .read_rank import RankTask, file_digest
 from .selection import Selection
 from .shards import Shard, share_of
@@ -92,9 +92,9 @@ def make_plan(
         if current and not force:
             asked = current.selection.joined(asked)
         source = replace(source, selection=asked)
-        tasks.append(RankTask(str(store), run, capture, source, memory_bytes))
+        tasks.append(RankTask(str(store), run, capture, source, memory_bytes, force))
     wanted = {(capture, source.rank) for capture, source in assignment.chosen}
-    root = path.resolve()
+    root = spelled(str(path.resolve()))
     vanished = [
         m
         for m in published
@@ -123,7 +123,7 @@ def remember(store: Path, run: str, path: Path, selection: Selection) -> None:
     """Note what was asked for of the profiles below `path`."""
     file = store / folder_name("run", run) / _ASKED
     file.parent.mkdir(exist_ok=True)
-    root = str(path.resolve())
+    root = spelled(str(path.resolve()))
     asked = _all_remembered(file)
     if asked.get(root, Selection()) != selection:
         write_atomically(file, msgspec.json.encode({**asked, root: selection}))
@@ -131,7 +131,7 @@ def remember(store: Path, run: str, path: Path, selection: Selection) -> None:
 
 def _remembered(store: Path, run: str, path: Path) -> Selection:
     asked = _all_remembered(store / folder_name("run", run) / _ASKED)
-    return asked.get(str(path.resolve()), Selection())
+    return asked.get(spelled(str(path.resolve())), Selection())
 
 
 def _all_remembered(file: Path) -> dict[str, Selection]:
@@ -166,16 +166,16 @@ def _is_unchanged(store: Path, manifest: Manifest, source: RankSource) -> bool:
     """Same files, sizes and times; where only times differ, the same content."""
     if manifest.reading_digest != schema.reading_digest():
         return False
-    if manifest.source_root != source.root:
+    if manifest.source_root != spelled(source.root):
         return False
-    now = {file.path: file for group in source.files.values() for file in group}
+    now = {spelled(file.path): file for group in source.files.values() for file in group}
     then = {record.path: record for record in manifest.sources}
     if now.keys() != then.keys():
         return False
     if any(now[path].size_bytes != then[path].size_bytes for path in now):
         return False
     touched = [path for path in now if now[path].mtime_ns != then[path].mtime_ns]
-    if any(not then[p].digest or file_digest(p) != then[p].digest for p in touched):
+    if any(not then[p].digest or file_digest(now[p].path) != then[p].digest for p in touched):
         return False
     if touched:
         # Remember the new times, so that the content need not be compared again.

@@ -24,14 +24,16 @@ from npuscope.errors import TraceFormatError
 
 from . import schema, store
 from .compacted import Place
+from .damage import changed_files, told, worse_than
 from .link import link
 from .manifest import (
     Manifest,
     SourceRecord,
     rank_folder,
+    read_manifest,
     staging_name,
 )
-from .model import RankSource, ReadLog, Role
+from .model import RankSource, ReadLog, Role, spelled
 from .readers import (
     analysis_db,
     ascend_db,
@@ -41,6 +43,7 @@ from .readers import (
     profiler_info,
     step_trace,
     trace_view,
+    unverified,
 )
 from .segments import Summarise, placed, write_summaries, write_tables
 from .selected_rows import keep_steps
@@ -104,7 +107,8 @@ _SHARED = frozenset({"ranks", "groups"})
 class RankTask:
     """What a worker needs to read one rank.
 
-    `memory_bytes` is for its whole process; None: as little as does.
+    `memory_bytes` is for its whole process; None: as little as does. `force`: even a reading that
+    is worse than the one before, because files were damaged since, replaces it.
     """
 
     store: str
@@ -112,6 +116,7 @@ class RankTask:
     capture: str
     source: RankSource
     memory_bytes: int | None = None
+    force: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +152,8 @@ def read_rank(task: RankTask, summarise: Summarise | None, advance: Advance) -> 
         done = _Counted(advance)
         outcome = _read_within(process_bytes, task, summarise, done)
         process_bytes *= 2
-        told = task.memory_bytes is not None or process_bytes > _machine_bytes() // 2
-        if told or not outcome.out_of_memory:
+        is_limited = task.memory_bytes is not None or process_bytes > _machine_bytes() // 2
+        if is_limited or not outcome.out_of_memory:
             return outcome
         advance(-done.total)
 
@@ -173,8 +178,10 @@ def _read_within(
             con = open_staging(staged, memory_bytes=memory_bytes)
             try:
                 failed = _run_readers(con, source, reading, advance)
+                failed |= changed_files(source)
                 _require_content(con, source, failed)
                 link(con, source, reading)
+                unconfirmed = unverified.met(con, source, reading)
                 allow_more(con, process_bytes)
                 left_out = _leave_out(con, source, reading)
                 tables = write_tables(
@@ -198,26 +205,31 @@ def _read_within(
             reading_digest=schema.reading_digest(),
             published_at=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             rank_origin=source.rank_origin,
-            source_root=source.root,
+            source_root=spelled(source.root),
             sources=sources,
             window_start_ns=source.window_start_ns,
             window_end_ns=source.window_end_ns,
             tables=placed(tables, generation),
             summaries=placed(summaries, generation),
             rules=reading.rules,
-            warnings=reading.warnings,
-            failed_files=failed,
+            warnings=[spelled(warning) for warning in reading.warnings],
+            failed_files={spelled(path): spelled(why) for path, why in failed.items()},
             rows_lost=reading.rows_lost,
             bytes_lost=reading.bytes_lost,
             read_seconds=round(time.monotonic() - began, 3),
             selection=source.selection,
+            options=reading.options,
+            unverified=unconfirmed,
         )
+        reason = None if task.force else worse_than(read_manifest(folder), manifest)
+        if reason:
+            raise TraceFormatError(source.root, "damaged since it was read", reason)
         store.publish(Path(task.store), staged, manifest)
-    except (TraceFormatError, OSError, duckdb.Error) as error:
+    except Exception as error:  # one that nobody foresaw must not cost the other ranks
         shutil.rmtree(staged, ignore_errors=True)
         log.debug("rank %s of %s failed", source.rank, source.root, exc_info=True)
         return RankOutcome(
-            task.run, task.capture, source.rank, source.root, error=_told(error),
+            task.run, task.capture, source.rank, source.root, error=told(error),
             warnings=tuple(reading.warnings), seconds=time.monotonic() - began,
             out_of_space=is_out_of_space(error),
             out_of_memory=isinstance(error, duckdb.OutOfMemoryException),
@@ -255,18 +267,17 @@ def _run_readers(
             if is_out_of_space(error) or isinstance(error, duckdb.OutOfMemoryException):
                 raise  # no fault of the file
             path = error.path if isinstance(error, TraceFormatError) else source.path(present[0])
-            failed[str(path)] = _told(error)
+            failed[str(path)] = told(error)
             if read not in _FILE_BY_FILE:
                 # Half a table would give figures that look whole.
                 for table in wanted - _SHARED:
                     con.execute(f'delete from "{table}"')
-            reading.warn(f"not read: {_told(error)}")
-        if read is trace_view.read and "kernels" in reading.rules and reading.bytes_lost:
-            reason = "cut: figures of this rank cover only the part that could be read"
-            failed[str(source.path("trace"))] = reason
+            reading.warn(f"not read: {told(error)}")
+        for table in sorted(filled(con, wanted)):
+            reading.rules.setdefault(f"from.{table}", read.__module__.rpartition(".")[2])
         done(max(0, size - done.total))
         log.info("%s: %s, %.2f s", source.root, present, time.monotonic() - began)
-    return failed
+    return {**reading.damaged, **failed}
 
 
 class _Counted:
@@ -334,16 +345,6 @@ def _leave_out(
     return frozenset(left_out)
 
 
-def _told(error: Exception) -> str:
-    """One line for a person: what an exception says, without a traceback."""
-    if is_out_of_space(error):
-        return "no space left on the disk of the store"
-    if isinstance(error, duckdb.OutOfMemoryException):
-        return "needs more memory than it may take: give --memory more, or fewer --jobs"
-    text = str(error).strip() or type(error).__name__
-    return text if isinstance(error, TraceFormatError) else f"{type(error).__name__}: {text}"
-
-
 def _source_records(source: RankSource) -> list[SourceRecord]:
     """The rank's files; a digest only of those that are read."""
     selection = source.selection
@@ -357,7 +358,7 @@ def _source_records(source: RankSource) -> list[SourceRecord]:
     whole = selection.is_whole
     return [
         SourceRecord(
-            file.path,
+            spelled(file.path),
             file.size_bytes,
             file.mtime_ns,
             file_digest(file.path) if whole or role in read else "",

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,6 +43,7 @@ from .manifest import (
 
 # In an exported file: which summaries it holds, in which version.
 SUMMARY_VERSIONS = "summary_versions"
+_PATTERN = re.compile(r"[*?\[]")
 _OFFLINE = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
 
 
@@ -161,11 +163,11 @@ def create_view(
     join = "union all" if is_current else "union all by name"
     union_by_name = str(not is_current).lower()
     parts = [] if located and is_current else [_typed_nothing(name)]
-    whole = ", ".join(quoted(place.path) for place in located if not place.condition)
+    whole = ", ".join(file_literal(place.path) for place in located if not place.condition)
     if whole:
         parts.append(_parquet(f"[{whole}]", union_by_name))
     parts += [
-        f"{_parquet(quoted(place.path), union_by_name)} where {place.condition}"
+        f"{_parquet(file_literal(place.path), union_by_name)} where {place.condition}"
         for place in located
         if place.condition
     ]
@@ -213,6 +215,11 @@ def _attach_export(
 def quoted(text: str) -> str:
     """A SQL string literal."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def file_literal(path: str) -> str:
+    """A SQL string literal that means this one file, where the engine takes patterns too."""
+    return quoted(_PATTERN.sub(r"[\g<0>]", path))
 
 
 def publish(store: Path, staged: Path, manifest: Manifest) -> None:

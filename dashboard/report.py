@@ -1,35 +1,26 @@
-"""The terminal report: facts of each capture, where its steps go, who differs, what runs longest.
+"""The report: facts of each capture, what to change first, where its steps go, what runs longest.
 
-Pure: frames in, things to draw out; the command line draws them.
+Frames in, blocks out: `report_terminal`, `report_page` and `report_markdown` draw them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from itertools import chain
 from typing import Any
 
 import duckdb
 import polars as pl
-from rich.console import RenderableType
-from rich.padding import Padding
-from rich.text import Text
 
 from npuscope.analysis import query
+from npuscope.analysis.findings import finding_rows, findings
 from npuscope.analysis.query import KernelKey
+from npuscope.analysis.wording import megabytes, ms, number, percent, plain, us
 from npuscope.collector.captures import EPOCH_FROM_NS
 
-from .tables import (
-    Column,
-    FittedTable,
-    megabytes,
-    ms,
-    number,
-    percent,
-    plain,
-    steps_table,
-    us,
-)
+from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
+from .tables import Column, FittedTable, steps_table
 
 _MAX_STEP_ROWS = 48
 
@@ -39,12 +30,15 @@ def report(
     chosen: Mapping[str, Any],
     *,
     top: int,
+    path: str = "PATH",
     warnings: Sequence[str] = (),
-) -> Iterator[RenderableType]:
+    charts: bool = False,
+) -> Iterator[Block]:
     """Everything the report says about the chosen captures, in order.
 
-    `chosen` has run, capture, rank and step (None: all); `top` is the length of rankings;
-    `warnings` are what readers warned of.
+    `chosen` has run, capture, rank and step (None: all); `top` is the length of rankings; `path`
+    stands in commands that show more;
+    `warnings` are what readers warned of; `charts` are for what can show them.
     """
     place = {name: chosen.get(name) for name in ("run", "capture")}
     for facts in query.capture_facts(con, **place).to_dicts():
@@ -52,27 +46,27 @@ def report(
         frame = query.steps(con, **here)
         if frame.is_empty():
             continue
-        yield Text(f"{facts['run']}  {facts['capture']}", style="bold reverse")
-        yield _facts(facts)
-        for section in (
+        sections = (
             _steps(frame),
             _spread(con, here),
             _kernels(con, here, frame, top),
             _communication(con, here, frame, top),
+            _memory(con, here) if charts else (),
             _limits(con, facts),
-        ):
-            parts = list(section)
-            yield from parts
-            if parts:
-                yield Text()
+        )
+        yield Heading(f"{facts['run']}  {facts['capture']}")
+        yield _facts(facts)
+        if found := findings(con, path=path, **here):
+            yield Findings(tuple(found))
+        for block in chain.from_iterable(sections):
+            if charts or not isinstance(block, Chart):
+                yield block
     if warnings:
-        yield Text("What was lost or guessed when reading", style="bold")
-        yield from (Padding(Text(f"• {line}"), (0, 0, 0, 2)) for line in warnings)
-        yield Text()
+        yield Bullets("What was lost or guessed when reading", tuple(warnings))
 
 
 def report_rows(
-    con: duckdb.DuckDBPyConnection, chosen: Mapping[str, Any], *, top: int
+    con: duckdb.DuckDBPyConnection, chosen: Mapping[str, Any], *, top: int, path: str = "PATH"
 ) -> list[dict[str, Any]]:
     """The report for programs: facts of each capture, with the rows of every section."""
     found: list[dict[str, Any]] = []
@@ -82,6 +76,7 @@ def report_rows(
         step = {"run": here["run"], "capture": here["capture"], "step": chosen.get("step")}
         told = {"run": here["run"], "capture": here["capture"]}
         sections = {
+            "findings": finding_rows(findings(con, path=path, **here)),
             "step_rows": query.rows(query.steps(con, **here)),
             "spread": query.rows(query.spread(con, **step)),
             "kernels": query.rows(query.kernels(con, by="type", top=top, **here)),
@@ -93,22 +88,16 @@ def report_rows(
     return found
 
 
-def _facts(facts: Mapping[str, Any]) -> RenderableType:
+def _facts(facts: Mapping[str, Any]) -> Facts:
     """What was recorded, in a few lines."""
-    lines = [
+    lines = (
         ("ranks", _ranks(facts)),
         ("parallel", _parallel(facts)),
         ("steps", ", ".join(str(step) for step in facts["steps"] or []) or "not marked"),
         ("recorded", _recorded(facts)),
         ("window", _window(facts)),
-    ]
-    width = max(len(name) for name, _ in lines)
-    text = Text()
-    for name, value in lines:
-        if value:
-            text.append(f"{name:<{width}}  ", style="bright_black")
-            text.append(f"{value}\n")
-    return text
+    )
+    return Facts(tuple((name, value) for name, value in lines if value))
 
 
 def _ranks(facts: Mapping[str, Any]) -> str:
@@ -144,18 +133,19 @@ def _window(facts: Mapping[str, Any]) -> str:
     return f"{(end - start) / 1e9:.3f} s from {moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _steps(frame: pl.DataFrame) -> Iterator[RenderableType]:
+def _steps(frame: pl.DataFrame) -> Iterator[Block]:
     shown, caption = frame, None
     if frame.height > _MAX_STEP_ROWS:
         # The slowest say most; every rank is in the spread below.
         longest = frame.sort("stage_ns", descending=True, nulls_last=True).head(_MAX_STEP_ROWS)
         shown = longest.sort("rank", "step")
         caption = f"the {_MAX_STEP_ROWS} longest of {frame.height}: `npuscope steps` gives all"
-    yield steps_table(shown, caption=caption)
     yield _verdict(frame)
+    yield Chart("steps", frame)
+    yield steps_table(shown, caption=caption)
 
 
-def _verdict(frame: pl.DataFrame) -> Text:
+def _verdict(frame: pl.DataFrame) -> Sentence:
     """All steps in one sentence: shares of their length, and how much communication is hidden."""
     parts = {
         "computing": "computing_ns",
@@ -164,21 +154,19 @@ def _verdict(frame: pl.DataFrame) -> Text:
     }
     known = frame.drop_nulls(list(parts.values()))
     sums = {name: int(known[column].sum()) for name, column in parts.items()}
-    if not sum(sums.values()):
-        return Text("no step has computing, communication and free time all known")
     total_ns = sum(sums.values())
+    if not total_ns:
+        return Sentence("no step has computing, communication and free time all known")
     shares = [f"{name} {percent(sum_ns / total_ns)}" for name, sum_ns in sums.items()]
-    text = Text(f"all steps: {', '.join(shares)}; ")
+    masked = "no communication"
     communication_ns = int(known["communication_ns"].sum())
     if communication_ns:
-        masked = percent(int(known["overlapped_ns"].sum()) / communication_ns)
-        text.append(f"communication masked {masked}", style="bold")
-    else:
-        text.append("no communication")
-    return text
+        overlapped_ns = int(known["overlapped_ns"].sum())
+        masked = f"communication masked {percent(overlapped_ns / communication_ns)}"
+    return Sentence(f"all steps: {', '.join(shares)}; ", masked)
 
 
-def _spread(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> Iterator[RenderableType]:
+def _spread(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> Iterator[Block]:
     if here.get("rank") is not None:
         return
     frame = query.spread(con, run=here["run"], capture=here["capture"], step=here.get("step"))
@@ -187,7 +175,7 @@ def _spread(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> Iterator
         return
     columns = [
         Column("step", "step", plain),
-        Column("measure", "measure"),
+        Column("measure", "measure", is_word=True),
         Column("ranks", "rank_count", plain, 1),
         Column("min", "min_ns", ms),
         Column("median", "median_ns", ms, 2),
@@ -201,7 +189,7 @@ def _spread(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> Iterator
 
 def _kernels(
     con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], steps: pl.DataFrame, top: int
-) -> Iterator[RenderableType]:
+) -> Iterator[Block]:
     key: KernelKey = "type"
     frame = query.kernels(con, by=key, **here)
     if frame.is_empty():
@@ -235,6 +223,7 @@ def _kernels(
         Column("max us", "max_ns", us, 2),
     ]
     more = summed.height - top
+    yield Chart("kernels", summed.head(top))
     yield FittedTable(
         columns,
         summed.head(top).to_dicts(),
@@ -252,7 +241,7 @@ def _scope(steps: pl.DataFrame) -> str:
 
 def _communication(
     con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], steps: pl.DataFrame, top: int
-) -> Iterator[RenderableType]:
+) -> Iterator[Block]:
     frame = query.comm(con, **here)
     if here.get("step") is None and frame["step"].null_count() < frame.height:
         frame = frame.drop_nulls("step")  # no step counts what is outside all of them
@@ -280,6 +269,7 @@ def _communication(
         Column("MB", "size_bytes", megabytes),
     ]
     more = summed.height - top
+    yield Chart("communication", summed)
     yield FittedTable(
         columns,
         summed.head(top).to_dicts(),
@@ -288,11 +278,20 @@ def _communication(
     )
 
 
-def _limits(con: duckdb.DuckDBPyConnection, facts: Mapping[str, Any]) -> Iterator[RenderableType]:
+def _memory(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> Iterator[Block]:
+    """Memory of the rank that takes most, where curves were recorded."""
+    place = {name: here.get(name) for name in ("run", "capture", "rank")}
+    fullest = query.memory_facts(con, **place).fullest
+    if fullest is None:
+        return
+    run, capture, rank = fullest
+    curve = query.memory_curve(con, run=run, capture=capture, rank=rank, source="record")
+    yield Chart("memory", curve)
+
+
+def _limits(con: duckdb.DuckDBPyConnection, facts: Mapping[str, Any]) -> Iterator[Block]:
     """What this capture cannot tell, and what would make it."""
     told = query.notes(con, run=facts["run"], capture=facts["capture"])
     told += query.limits(con, run=facts["run"], capture=facts["capture"])
     if told:
-        yield Text("What to know about these figures", style="bold")
-        for line in told:
-            yield Padding(Text(f"• {line}"), (0, 0, 0, 2))
+        yield Bullets("What to know about these figures", tuple(told))

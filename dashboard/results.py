@@ -20,8 +20,8 @@ from rich.table import Table
 
 from npuscope.collector.cache import CachedStore
 from npuscope.collector.ingest import IngestResult
-from npuscope.collector.manifest import staging_name
-from npuscope.errors import StoreError
+
+from .written import written
 
 TABLE_ROWS = 200
 
@@ -52,15 +52,8 @@ def json_rows(reader: pa.RecordBatchReader) -> list[dict[str, Any]]:
 
 def write(reader: pa.RecordBatchReader, form: str, out: Path) -> None:
     """Write a result to a file, whole or not at all. `form`: json, csv or parquet."""
-    temporary = out.with_name(f"{staging_name()}.{out.name}")
-    try:
-        with temporary.open("wb") as file:
-            stream(reader, form, file)
-        temporary.replace(out)
-    except OSError as error:
-        raise StoreError(f"{out}: cannot be written ({error.strerror})") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    with written(out) as file:
+        stream(reader, form, file)
 
 
 def stream(reader: pa.RecordBatchReader, form: str, file: IO[bytes]) -> None:

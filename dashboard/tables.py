@@ -16,7 +16,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-UNKNOWN = "-"
+from npuscope.analysis.wording import UNKNOWN, megabytes, ms, number, percent, plain, us
+
 # One colour and one texture per part of a step, everywhere.
 PARTS = (
     ("computing", "green", "█"),
@@ -27,12 +28,25 @@ _GAP = 2
 
 
 class Column(NamedTuple):
-    """`form` turns a value into what is shown (None: text, on the left); 0 is left out last."""
+    """`form` turns a value into what is shown (None: text, on the left); 0 is left out last.
+
+    A drawing is for terminals: elsewhere there are figures. Words have translations, names none.
+    """
 
     heading: str
     key: str
     form: Callable[[Any], str | Text] | None = None
     left_out: int = 0
+    is_drawing: bool = False
+    is_word: bool = False
+
+    def shown(self, row: Mapping[str, Any]) -> Text:
+        """The row's value as it stands in the table."""
+        value = row[self.key]
+        if self.form is None:
+            return Text(UNKNOWN if value is None else str(value))
+        shown = self.form(value)
+        return shown if isinstance(shown, Text) else Text(shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +57,12 @@ class FittedTable:
     rows: Sequence[Mapping[str, Any]]
     title: str | None = None
     caption: str | None = None
+    legend: str | None = None  # of its drawings
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        cells = {column: [_shown(column, row) for row in self.rows] for column in self.columns}
+        cells = {column: [column.shown(row) for row in self.rows] for column in self.columns}
         widths = {
             column: max([len(column.heading), *(cell.cell_len for cell in cells[column])])
             for column in self.columns
@@ -61,7 +76,7 @@ class FittedTable:
             title=self.title,
             title_justify="left",
             title_style="bold",
-            caption=self.caption,
+            caption="; ".join(text for text in (self.legend, self.caption) if text) or None,
             caption_justify="left",
             box=box.SIMPLE_HEAD,
             padding=(0, _GAP - 1, 0, 0),  # the box adds one
@@ -78,50 +93,6 @@ class FittedTable:
         for values in zip(*(cells[column] for column in kept), strict=True):
             table.add_row(*values)
         yield table
-
-
-def _shown(column: Column, row: Mapping[str, Any]) -> Text:
-    value = row[column.key]
-    if column.form is None:
-        return Text(UNKNOWN if value is None else str(value))
-    shown = column.form(value)
-    return shown if isinstance(shown, Text) else Text(shown)
-
-
-def ms(value: int | float | None) -> str:
-    """Nanoseconds as milliseconds with thousands separated."""
-    return UNKNOWN if value is None else f"{value / 1e6:,.3f}"
-
-
-def us(value: int | float | None) -> str:
-    """Nanoseconds as microseconds."""
-    return UNKNOWN if value is None else f"{value / 1e3:,.1f}"
-
-
-def number(value: int | None) -> str:
-    """A count, thousands separated."""
-    return UNKNOWN if value is None else f"{value:,}"
-
-
-def plain(value: int | None) -> str:
-    """A number that is a name: a rank, a step."""
-    return UNKNOWN if value is None else str(value)
-
-
-def megabytes(value: float | None) -> str:
-    """Bytes as MB of 10^6."""
-    return UNKNOWN if value is None else f"{value / 1e6:,.1f}"
-
-
-def percent(value: float | None) -> str:
-    """A ratio as per cent: 100 only where it is all, 0 only where it is nothing."""
-    if value is None:
-        return UNKNOWN
-    if 0 < value < 0.0005:
-        return "<0.1 %"
-    if 0.9995 <= value < 1:
-        return ">99.9 %"
-    return f"{value * 100:.1f} %"
 
 
 def place_columns(frame: pl.DataFrame) -> list[Column]:
@@ -149,7 +120,7 @@ def steps_table(frame: pl.DataFrame, *, caption: str | None = None) -> FittedTab
     rows = [{**row, "bar": row} for row in frame.to_dicts()]
     columns = [
         *place_columns(frame),
-        Column("where it goes", "bar", step_bar, 3),
+        Column("where it goes", "bar", step_bar, 3, is_drawing=True),
         Column("stage", "stage_ns", ms),
         Column("computing", "computing_ns", ms),
         Column("communication", "communication_ns", ms, 1),
@@ -162,8 +133,7 @@ def steps_table(frame: pl.DataFrame, *, caption: str | None = None) -> FittedTab
     if (frame["basis"] == "profiler_table").any():
         columns.append(Column("basis", "basis", None, 5))
     legend = ", ".join(f"{block} {name}" for name, _, block in PARTS)
-    caption = legend + (f"; {caption}" if caption else "")
-    return FittedTable(columns, rows, "Where each step goes (ms)", caption)
+    return FittedTable(columns, rows, "Where each step goes (ms)", caption, legend)
 
 
 def kernels_table(frame: pl.DataFrame) -> FittedTable:
@@ -182,3 +152,28 @@ def kernels_table(frame: pl.DataFrame) -> FittedTable:
         Column("max us", "max_ns", us, 3),
     ]
     return FittedTable(columns, frame.to_dicts())
+
+
+def frame_table(frame: pl.DataFrame, title: str | None = None) -> FittedTable:
+    """Any frame: a column's ending says how it is shown."""
+    columns = []
+    for name, kind in frame.schema.items():
+        ending = next((e for e in _FORMS if name.endswith(e)), "")
+        unit, form = _FORMS.get(ending, ("", None))
+        if not ending and kind.is_numeric():
+            form = _figure
+        heading = " ".join([*name.removesuffix(ending).split("_"), unit]).strip()
+        columns.append(Column(heading, name, form))
+    return FittedTable(columns, frame.to_dicts(), title)
+
+
+def _figure(value: int | float | None) -> str:
+    return plain(value) if value is None or isinstance(value, int) else f"{value:,.1f}"
+
+
+_FORMS: dict[str, tuple[str, Callable[[Any], str | Text]]] = {
+    "_ns": ("ms", ms),
+    "_bytes": ("MB", megabytes),
+    "_ratio": ("", percent),
+    "_count": ("count", number),
+}

@@ -12,8 +12,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from npuscope import __version__, store_commands
-from npuscope.console import answer, leave, print_json, reader_may_leave, say, show
+from npuscope import __version__, doctor_command, memory_command, report_commands, store_commands
+from npuscope.console import answer, leave, reader_may_leave, say, show
 from npuscope.errors import NpuscopeError, UsageError
 from npuscope.inputs import chosen_rows, notes_of, source_of
 from npuscope.options import (
@@ -28,7 +28,6 @@ from npuscope.options import (
     Run,
     Step,
     Store,
-    Top,
     TopOrAll,
 )
 
@@ -82,40 +81,8 @@ def _root(
     """
 
 
-@app.command()
-def report(
-    path: Profile = None,
-    folder: Folder = None,
-    store: Store = None,
-    run: Run = None,
-    capture: Capture = None,
-    rank: Rank = None,
-    step: Step = None,
-    top: Top = 10,
-    json: Json = False,
-    jobs: Jobs = None,
-    memory: Memory = None,
-) -> None:
-    """Where does the step go? The main report, in the terminal.
-
-    \b
-    Examples:
-      npuscope report ./profiles
-      npuscope report ./profiles --rank 0 --step 13 --top 20
-    """
-    from npuscope.dashboard.opening import opened
-    from npuscope.dashboard.report import report as parts
-    from npuscope.dashboard.report import report_rows
-
-    with opened(source_of(path, folder, store, run, jobs, memory)) as data:
-        chosen = chosen_rows(data, run, capture, rank, step)
-        if json:
-            rows = report_rows(data.con, chosen, top=top)
-            print_json("report", rows, notes_of(data, chosen))
-        else:
-            for part in parts(data.con, chosen, top=top, warnings=data.warnings):
-                show(part)
-    leave(data)
+app.command()(report_commands.report)
+app.command()(report_commands.findings)
 
 
 @app.command()
@@ -186,6 +153,8 @@ def kernels(
     leave(data)
 
 
+app.command()(memory_command.memory)
+app.command()(doctor_command.doctor)
 app.command()(store_commands.ingest)
 app.command()(store_commands.export)
 app.command()(store_commands.compact)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
     from npuscope.collector.ingest import IngestResult
     from npuscope.dashboard.opening import Opened
+
+
+_FILLED = re.compile(r" +$", re.MULTILINE)  # tables fill their lines with blanks
 
 
 def answer(
@@ -44,6 +48,13 @@ def print_json(metric: str, rows: list[dict[str, Any]], notes: list[str]) -> Non
     answer = {"schema_version": 1, "metric": metric, "rows": rows, "notes": notes}
     with reader_may_leave():
         sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
+        sys.stdout.flush()
+
+
+def print_text(text: str) -> None:
+    """Text on stdout as it is."""
+    with reader_may_leave():
+        sys.stdout.write(text)
         sys.stdout.flush()
 
 
@@ -77,15 +88,17 @@ def show(renderable: RenderableType, *, to_stderr: bool = False) -> None:
     """Draw a table or text."""
     from rich.console import Console
 
-    console = Console(stderr=to_stderr, highlight=False)
+    console = Console(stderr=to_stderr, highlight=False, markup=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         # Into a file or pipe there is no width to keep to.
-        console = Console(stderr=to_stderr, highlight=False, width=max(160, console.width))
+        width = max(160, console.width)
+        console = Console(stderr=to_stderr, highlight=False, markup=False, width=width)
     with console.capture() as drawn:
         console.print(renderable)
     with reader_may_leave():
         # Written here: rich would turn a reader that left into its own exit with 1.
-        console.file.write(drawn.get())
+        text = drawn.get()
+        console.file.write(text if console.is_terminal else _FILLED.sub("", text))
         console.file.flush()
 
 

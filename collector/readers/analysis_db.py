@@ -78,7 +78,7 @@ def read(
 
     def read_one(path: str) -> None:
         if not Path(path).stat().st_size:
-            log.warn(f"{Path(path).name} is empty")
+            log.lose(path, "empty file")
         elif wanted & {"comm_times", "comm_links", "comm_matrix", "profiler_steps"}:
             with open_sqlite(path) as db:
                 _read_tables(con, db, wanted)

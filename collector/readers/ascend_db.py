@@ -117,6 +117,9 @@ def _note_variants(file: SqliteFile, log: ReadLog) -> None:
     if "COMMUNICATION_OP" in file.tables:
         own = any(name.lower() == "deviceid" for name in file.tables["COMMUNICATION_OP"])
         log.rules["ascend_db.comm_op_device"] = "deviceId" if own else "TASK by connectionId"
+    if "COMMUNICATION_TASK_INFO" in file.tables:
+        names = {name.lower() for name in file.tables["COMMUNICATION_TASK_INFO"]}
+        log.rules["ascend_db.master_plane"] = "isMaster" if "ismaster" in names else "none"
     if "MEMORY_RECORD" not in file.tables and "NPU_OP_MEM" in file.tables:
         log.rules["ascend_db.memory_curve"] = "NPU_OP_MEM"
 

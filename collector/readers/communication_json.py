@@ -33,7 +33,7 @@ class Entry(NamedTuple):
 def entries(path: str) -> Iterator[Entry]:
     """Every operation's entry, sums over operations left out.
 
-    Raises TraceFormatError for a file that is cut short or no such file; an empty one has none.
+    Raises TraceFormatError for a file that is empty, cut short or no such file.
     """
     try:
         data = Path(path).read_bytes()
@@ -42,14 +42,15 @@ def entries(path: str) -> Iterator[Entry]:
             path, "opening", f"{error.strerror}: check its permissions"
         ) from None
     data = data.removeprefix(_BOM)
-    if data.strip():
-        for key, value in _children(path, data, "the whole file"):
-            if "@" in key or key.lower().startswith("total"):
-                yield from _operation("", "", key, value)
-                continue
-            for category, operations in _children(path, value, key):
-                for name, entry in _children(path, operations, f"{key}/{category}"):
-                    yield from _operation(key, category, name, entry)
+    if not data.strip():
+        raise TraceFormatError(path, "the whole file", "empty file")
+    for key, value in _children(path, data, "the whole file"):
+        if "@" in key or key.lower().startswith("total"):
+            yield from _operation("", "", key, value)
+            continue
+        for category, operations in _children(path, value, key):
+            for name, entry in _children(path, operations, f"{key}/{category}"):
+                yield from _operation(key, category, name, entry)
 
 
 def _children(path: str, data: bytes | msgspec.Raw, where: str) -> list[tuple[str, msgspec.Raw]]:

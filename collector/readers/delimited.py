@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import duckdb
@@ -18,6 +18,10 @@ import duckdb
 from npuscope.errors import TraceFormatError
 
 from ..model import ReadLog
+from ..space import is_out_of_space
+from ..store import file_literal
+from .engine_files import engine_file
+from .staged_views import staging_place
 
 _HEADER_LIMIT_BYTES = 1 << 20
 
@@ -54,7 +58,6 @@ class Rows:
             f"'c{i}': '{'double' if f'c{i}' in doubles else 'varchar'}'"
             for i in range(len(self.titles))
         )
-        path = self.path.replace("'", "''")
         oddities = (
             "ignore_errors = true, store_rejects = true, rejects_table = '_rejects',"
             " rejects_scan = '_scans'"
@@ -62,9 +65,10 @@ class Rows:
             else "ignore_errors = false, nullstr = ['', 'N/A']"
         )
         return (
-            f"read_csv('{path}', columns = {{{columns}}}, header = true, auto_detect = false,"
-            f" delim = ',', quote = '\"', escape = '\"', strict_mode = false, {oddities},"
-            " hive_partitioning = false, max_line_size = 2097152, buffer_size = 16777216)"
+            f"read_csv({file_literal(self.path)}, columns = {{{columns}}}, header = true,"
+            f" auto_detect = false, delim = ',', quote = '\"', escape = '\"', strict_mode = false,"
+            f" {oddities}, hive_partitioning = false, max_line_size = 2097152,"
+            " buffer_size = 16777216)"
         )
 
 
@@ -90,7 +94,7 @@ def open_rows(path: str, log: ReadLog, required: Iterable[tuple[str, ...]] = ())
     line = line.replace("\0", "\ufffd")  # Python 3.10 refuses NUL
     names = next(csv.reader([line]), []) if len(line) < _HEADER_LIMIT_BYTES else [line[:80]]
     if not any(name.strip() for name in names):
-        log.warn(f"{Path(path).name} is empty")
+        log.lose(path, "empty file")
         return None
     columns: dict[str, str] = {}
     for index, name in enumerate(names):
@@ -120,10 +124,33 @@ def fill(
     Raises TraceFormatError where the file cannot be read.
     """
     try:
-        con.execute(statement(rows.source(numbers=numbers)))
+        with engine_file(rows.path, staging_place(con)) as file:
+            _execute(con, replace(rows, path=file.path), rows, log, statement, numbers)
+        if file.is_torn:
+            log.lose(
+                rows.path,
+                "cut short in mid-line: what may be cut of the last row is left out, and rows"
+                " behind it are missing",
+            )
+    except OSError as error:
+        if is_out_of_space(error):
+            raise
+        raise TraceFormatError(rows.path, "reading rows", str(error.strerror)) from None
+
+
+def _execute(
+    con: duckdb.DuckDBPyConnection,
+    readable: Rows,
+    rows: Rows,
+    log: ReadLog,
+    statement: Callable[[str], str],
+    numbers: Iterable[str],
+) -> None:
+    try:
+        con.execute(statement(readable.source(numbers=numbers)))
     except (duckdb.InvalidInputException, duckdb.ConversionException):
         try:
-            con.execute(statement(rows.source()))
+            con.execute(statement(readable.source()))
         except (duckdb.InvalidInputException, duckdb.IOException) as error:
             raise _unreadable(rows, error) from None
         _count_rejects(con, rows, log)
@@ -142,13 +169,11 @@ def _count_rejects(con: duckdb.DuckDBPyConnection, rows: Rows, log: ReadLog) -> 
     con.execute("drop table if exists _scans")
     if found and found[0]:
         log.rows_lost += found[0]
-        log.warn(
-            f"{Path(rows.path).name}: {found[0]} broken rows left out, the first at line {found[1]}"
-        )
+        log.lose(rows.path, f"{found[0]} broken rows left out, the first at line {found[1]}")
 
 
 def lose(log: ReadLog, path: str, count: int, why: str) -> None:
     """Count rows that were left out, and say why."""
     if count:
         log.rows_lost += count
-        log.warn(f"{Path(path).name}: {count} rows left out: {why}")
+        log.lose(path, f"{count} rows left out: {why}")

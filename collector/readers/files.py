@@ -24,6 +24,6 @@ def read_each(
             failures.append(error)
         advance(file.size_bytes)
     for failure in failures[1:]:
-        log.warn(f"not read: {failure}")
+        log.lose(failure.path, f"not read: {failure.where}: {failure.got}")
     if failures:
         raise failures[0]

@@ -86,7 +86,7 @@ def read_events(
             yield events
             waiting, size, try_at = [data], len(data), 0
     yield _last(reading, b"".join(waiting))
-    _tell_losses(reading, Path(path).name, log)
+    _tell_losses(reading, path, log)
 
 
 @dataclass(slots=True)
@@ -225,17 +225,19 @@ def _lose(reading: _Reading[Event], text: bytes) -> None:
         reading.lost_places += 1
 
 
-def _tell_losses(reading: _Reading[Event], name: str, log: ReadLog) -> None:
+def _tell_losses(reading: _Reading[Event], path: str, log: ReadLog) -> None:
     log.bytes_lost += reading.lost_bytes
     if not reading.has_ended:
-        log.warn(
-            f"{name}: the closing ] is missing (the analysis was interrupted): read to the last"
-            f" whole event, {reading.lost_bytes} bytes lost"
+        log.lose(
+            path,
+            "the closing ] is missing (the analysis was interrupted): read to the last"
+            f" whole event, {reading.lost_bytes} bytes lost",
         )
     elif reading.lost_bytes:
-        log.warn(
-            f"{name}: {reading.lost_bytes} bytes in {reading.lost_places} place(s) are no whole"
-            " events and were left out"
+        log.lose(
+            path,
+            f"{reading.lost_bytes} bytes in {reading.lost_places} place(s) are no whole"
+            " events and were left out",
         )
 
 
@@ -255,7 +257,6 @@ def _opened(
     path: str, chunks: Iterator[bytes], log: ReadLog, limit_bytes: int
 ) -> tuple[bytes | None, bool]:
     """What follows the array's opening bracket, and whether an object holds the array."""
-    name = Path(path).name
     head = b""
     for chunk in chunks:
         head = (head + chunk).removeprefix(b"\xef\xbb\xbf").lstrip(BLANK)
@@ -266,13 +267,13 @@ def _opened(
         if len(head) > limit_bytes:
             break
     if not head:
-        log.warn(f"{name}: empty file")
+        log.lose(path, "empty file")
         return None, False
     match = _EVENT_START.search(head)
     if match is None:
         raise TraceFormatError(path, "start", f"no array of trace events, but {head[:40]!r}")
     log.bytes_lost += match.start()
-    log.warn(f"{name}: the opening [ is missing; {match.start()} bytes before the first event lost")
+    log.lose(path, f"the opening [ is missing; {match.start()} bytes before the first event lost")
     return head[match.start() :], False
 
 
@@ -288,7 +289,7 @@ def _chunks(
             try:
                 chunk = stream.read(chunk_bytes)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                log.warn(f"{Path(path).name}: packed data ends early: {error}")
+                log.lose(path, f"packed data ends early: {error}")
                 return
             position = raw.tell()
             advance(position - told)

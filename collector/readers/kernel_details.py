@@ -5,7 +5,7 @@ temporary table that the timeline reader and the linking step use where the time
 such operations:
 
     _comm_rows(step bigint, device_id integer, name varchar, type varchar,
-               start_ns bigint, dur_ns bigint)
+               start_ns bigint, dur_ns bigint, core varchar)
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def read(
     """Fill `kernels` and `_comm_rows` from every kernel table of the rank."""
     con.execute(
         "create temp table if not exists _comm_rows (step bigint, device_id integer, name varchar,"
-        " type varchar, start_ns bigint, dur_ns bigint)"
+        " type varchar, start_ns bigint, dur_ns bigint, core varchar)"
     )
 
     def read_one(path: str) -> None:
@@ -71,7 +71,7 @@ def read(
 
 
 def _read_file(con: duckdb.DuckDBPyConnection, rows: Rows, log: ReadLog, *, kernels: bool) -> None:
-    log.rules["kernels.table"] = "op_summary" if rows.has("Op Name") else "kernel_details"
+    _note_variants(rows, log)
     # One pass over the text: rows that are no kernels are few, and leave again.
     if kernels:
         table = "kernels"
@@ -90,12 +90,23 @@ def _read_file(con: duckdb.DuckDBPyConnection, rows: Rows, log: ReadLog, *, kern
         "no valid start or duration (or times that a spreadsheet rounded)",
     )
     con.execute(f"""
-        insert into _comm_rows select step, device_id, name, type, start_ns, dur_ns
+        insert into _comm_rows select step, device_id, name, type, start_ns, dur_ns, core
         from {table} where is_comm_row(core, name)""")
+    marked = "select distinct core from _comm_rows where core is not null order by 1"
+    if cores := [core for (core,) in con.execute(marked).fetchall()]:
+        log.rules["kernels.communication_core"] = ", ".join(cores)
     if kernels:
         con.execute("delete from kernels where is_comm_row(core, name)")
     else:
         con.execute("drop table _light")
+
+
+def _note_variants(rows: Rows, log: ReadLog) -> None:
+    """Record which of the documented spellings this table has."""
+    log.rules["kernels.table"] = "op_summary" if rows.has("Op Name") else "kernel_details"
+    spelled = (name for name in ("Block Num", "Block Dim") if rows.has(name))
+    log.rules["kernels.block_count_column"] = next(spelled, "none")
+    log.rules["kernels.device_column"] = "Device_id" if rows.has("Device_id") else "none"
 
 
 def _common(rows: Rows) -> str:

@@ -13,7 +13,7 @@ import duckdb
 
 from npuscope.errors import TraceFormatError
 
-from ..model import RankSource, ReadLog, Role
+from ..model import Option, RankSource, ReadLog, Role
 from .profiler_metadata import (
     ProfilerMetadata,
     group_rows,
@@ -33,6 +33,14 @@ __all__ = [
 
 
 _ROLES: tuple[Role, ...] = ("profiler_info", "profiler_metadata")
+# Options that tell what a capture can answer. Others (paths, handlers) stay where they are.
+_OPTIONS = (
+    "activities", "record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules",
+    "profiler_level", "aic_metrics", "l2_cache", "msprof_tx", "mstx", "mstx_domain_include",
+    "mstx_domain_exclude", "data_simplification", "record_op_args", "op_attr",
+    "gc_detect_threshold", "host_sys", "sys_io", "sys_interconnection", "export_type",
+)  # fmt: skip
+_LONGEST_TEXT = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,8 @@ class ProfilerInfo:
 
     schedule: wait, warmup, active, repeat, skip_first -> steps; empty without a schedule.
     window: from the start to the end of collection, ns since the epoch.
+    options: name without leading underscore -> value, of those this version writes; None where the
+    file says nothing of its configuration.
     """
 
     rank_id: int | None = None
@@ -53,6 +63,7 @@ class ProfilerInfo:
     window_end_ns: int | None = None
     export_types: tuple[str, ...] = ()
     schedule: tuple[tuple[str, int], ...] = ()
+    options: dict[str, Option] | None = None
 
 
 def read_info(path: str, log: ReadLog | None = None) -> ProfilerInfo:
@@ -61,7 +72,7 @@ def read_info(path: str, log: ReadLog | None = None) -> ProfilerInfo:
         info = json_object(path)
     except TraceFormatError as error:
         if log is not None:
-            log.warn(str(error))
+            log.lose(path, f"{error.where}: {error.got}")
         return ProfilerInfo()
     level = re.search(r"level_?(none|\d)", text(_setting(info, "profiler_level")) or "", re.I)
     end_ns = whole(_section(info, "end_info").get("collectionTimeEnd"))
@@ -76,7 +87,35 @@ def read_info(path: str, log: ReadLog | None = None) -> ProfilerInfo:
         window_end_ns=end_ns,
         export_types=tuple(_texts(_setting(info, "export_type"))),
         schedule=tuple(_schedule(_setting(info, "schedule"))),
+        options=_options(info),
     )
+
+
+def _options(info: Mapping[str, object]) -> dict[str, Option] | None:
+    """The configuration as the profiler took it; `schedule.active` and the like beside it."""
+    if not _section(info, "config"):
+        return None
+    absent = object()
+    found: dict[str, Option] = {}
+    for name in _OPTIONS:
+        value = _setting(info, name, absent)
+        if isinstance(value, list):
+            found[name] = [_option_text(item) for item in value]
+        elif isinstance(value, str):
+            found[name] = _option_text(value)
+        elif isinstance(value, (int, float)) and abs(value) < 1 << 53:
+            found[name] = value
+        elif value is None:
+            found[name] = None
+    for name, steps in _schedule(_setting(info, "schedule")):
+        found[f"schedule.{name}"] = steps
+    return found
+
+
+def _option_text(value: object) -> str:
+    """A value's own name, without the enumeration's: `ProfilerActivity.CPU` -> `CPU`."""
+    told = str(value)[:_LONGEST_TEXT].strip()
+    return re.sub(r"^(ProfilerActivity|ProfilerLevel|AiCMetrics|ExportType|HostSystem)\.", "", told)
 
 
 def _section(mapping: Mapping[str, object], name: str) -> Mapping[str, object]:
@@ -84,7 +123,7 @@ def _section(mapping: Mapping[str, object], name: str) -> Mapping[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def _setting(info: Mapping[str, object], name: str) -> object:
+def _setting(info: Mapping[str, object], name: str, default: object = None) -> object:
     """A setting of either configuration block; some versions put an underscore before its name."""
     config = _section(info, "config")
     for block in (
@@ -95,7 +134,7 @@ def _setting(info: Mapping[str, object], name: str) -> object:
         for key in (name, f"_{name}"):
             if key in block:
                 return block[key]
-    return None
+    return default
 
 
 def _schedule(value: object) -> Iterator[tuple[str, int]]:
@@ -134,6 +173,7 @@ def read(
     info, metadata = ProfilerInfo(), ProfilerMetadata()
     if path := source.path("profiler_info"):
         info = read_info(path, log)
+        log.options = info.options
     if path := source.path("profiler_metadata"):
         metadata = read_metadata(path, log)
     if "ranks" in wanted:

@@ -68,7 +68,7 @@ def read_metadata(path: str, log: ReadLog | None = None) -> ProfilerMetadata:
         return parse_metadata(json_object(path))
     except TraceFormatError as error:
         if log is not None:
-            log.warn(str(error))
+            log.lose(path, f"{error.where}: {error.got}")
         return ProfilerMetadata()
 
 
@@ -171,13 +171,12 @@ def _object(value: object) -> Mapping[str, object]:
 
 
 def json_object(path: str) -> dict[str, object]:
-    """A small JSON file that holds one object; an empty file is an empty object.
-
-    Raises TraceFormatError for anything else.
-    """
+    """A small JSON file that holds one object. Raises TraceFormatError for anything else."""
     try:
         data = Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf")
-        return msgspec.json.decode(data, type=dict[str, object]) if data.strip() else {}
+        if not data.strip():
+            raise TraceFormatError(path, "JSON", "empty file")
+        return msgspec.json.decode(data, type=dict[str, object])
     except OSError as error:
         raise TraceFormatError(
             path, "opening", f"{error.strerror}: check its permissions"

@@ -16,6 +16,7 @@ type; from there on, rows are read with casts.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -187,7 +188,9 @@ def open_sqlite(path: str, scratch: Path | None = None) -> Iterator[SqliteFile]:
     """
     with contextlib.ExitStack() as stack:
         _check_header(path)
-        uri = _uri(path, stack, scratch)
+        logs = [suffix for suffix in _LOGS if _size(path + suffix)]
+        _check_size(path, has_log=bool(logs))
+        uri = _uri(path, logs, stack, scratch)
         file = SqliteFile(path, {}, _connect(path, uri, stack))
         stack.callback(_close, file)
         file.tables.update(_tables(file))
@@ -219,11 +222,30 @@ def _check_header(path: str) -> None:
         )
 
 
-def _uri(path: str, stack: contextlib.ExitStack, scratch: Path | None) -> str:
+def _check_size(path: str, *, has_log: bool) -> None:
+    """Refuse a file that ends before its last page does: SQLite would read zeros instead."""
+    with Path(path).open("rb") as stream:
+        head = stream.read(100).ljust(100, b"\0")
+    size_bytes = _size(path)
+    page_bytes = max(int.from_bytes(head[16:18], "big"), 1)
+    page_bytes = 1 << 16 if page_bytes == 1 else page_bytes
+    expected_bytes = -(-size_bytes // page_bytes) * page_bytes
+    # An old writer left another number there, and a log may hold what the file lacks.
+    if head[24:28] == head[92:96] and not has_log:
+        expected_bytes = max(expected_bytes, int.from_bytes(head[28:32], "big") * page_bytes)
+    if size_bytes < expected_bytes:
+        raise TraceFormatError(
+            path,
+            "reading SQLite",
+            f"damaged or cut short ({size_bytes} bytes, not {expected_bytes}): copy it again, or"
+            " run the profiler's analysis again",
+        )
+
+
+def _uri(path: str, logs: list[str], stack: contextlib.ExitStack, scratch: Path | None) -> str:
     """Address of the file, or of a private copy where a log beside it must be applied."""
-    logs = [suffix for suffix in _LOGS if _size(path + suffix)]
     if not logs:
-        return f"file:{quote(str(Path(path).absolute()))}?mode=ro&immutable=1"
+        return f"file:{quote(os.fsencode(Path(path).absolute()))}?mode=ro&immutable=1"
     folder = stack.enter_context(
         tempfile.TemporaryDirectory(prefix="npuscope-", dir=scratch, ignore_cleanup_errors=True)
     )
@@ -236,7 +258,7 @@ def _uri(path: str, stack: contextlib.ExitStack, scratch: Path | None) -> str:
         raise TraceFormatError(
             path, "copying it with its log to a scratch folder", f"{error.strerror}: set TMPDIR"
         ) from None
-    return f"file:{quote(str(copy))}?mode=rw"
+    return f"file:{quote(os.fsencode(copy))}?mode=rw"
 
 
 def _size(path: str) -> int:

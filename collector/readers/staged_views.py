@@ -9,7 +9,7 @@ from pathlib import Path
 import duckdb
 
 from ..staging import scalar
-from ..store import quoted
+from ..store import file_literal
 
 
 def staging_place(con: duckdb.DuckDBPyConnection) -> Path:
@@ -23,7 +23,7 @@ def show(
 ) -> None:
     """A view `<prefix><kind>` over the files of each kind in all the folders."""
     for kind in kinds:
-        files = ", ".join(quoted(str(folder / f"{kind}.parquet")) for folder in folders)
+        files = ", ".join(file_literal(str(folder / f"{kind}.parquet")) for folder in folders)
         con.execute(f"create or replace temp view {prefix}{kind} as from read_parquet([{files}])")
 
 

@@ -38,6 +38,8 @@ def read(
     def read_one(path: str) -> None:
         rows = open_rows(path, log, [("Computing",)]) if "profiler_steps" in wanted else None
         if rows is not None:
+            told = [name for name in ("Device_id", "Preparing") if rows.has(name)]
+            log.rules["profiler_steps.late_columns"] = ", ".join(told) or "none"
             insert = "insert into profiler_steps by name"
             fill(con, rows, log, lambda source: f"{insert} {_steps_sql(rows, source)}")
 

@@ -62,7 +62,7 @@ def stage(
         try:
             folders += _stage_slice(path, place, wanted, log, advance, processes)
         except TraceFormatError as error:
-            log.warn(f"not read: {error}")
+            log.lose(path, f"not read: {error.where}: {error.got}")
             failed.append(error)
     if failed and not folders:
         raise failed[0]
@@ -162,6 +162,7 @@ def _stage_ranges(
         log.rows_lost += told.rows_lost
         for warning in told.warnings:
             log.warn(warning)
+        log.damaged |= told.damaged
     return folders
 
 

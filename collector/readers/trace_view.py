@@ -80,6 +80,7 @@ def _derive(
     sql = _parts()
     con.execute(sql["places"])
     con.execute(sql["comm_places"])
+    _note_variants(con, log)
     _name_groups(con)
     comm_rows = "_comm_rows" if _exists(con, "_comm_rows") else "_trace_no_comm_rows"
     con.execute(
@@ -98,6 +99,16 @@ def _derive(
     unbound = _one(con, sql["unbound"])
     if unbound and "launches" in wanted:
         log.warn(f"trace: {unbound} device tasks whose launching call was not recorded")
+
+
+def _note_variants(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
+    """Record which of the documented names the timeline gives its processes."""
+    processes = con.execute("select kind, name, label from _trace_process").fetchall()
+    if names := sorted({name for kind, name, _ in processes if kind == "communication"}):
+        log.rules["trace.communication_process"] = ", ".join(names)
+    labels = {label for _, _, label in processes if str(label).startswith("NPU")}
+    if labels:
+        log.rules["trace.device_label"] = "NPU" if labels == {"NPU"} else "NPU and its number"
 
 
 def _name_groups(con: duckdb.DuckDBPyConnection) -> None:

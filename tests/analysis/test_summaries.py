@@ -13,7 +13,7 @@ import pytest
 from npuscope.analysis import summaries
 from npuscope.analysis.catalog import METRICS, metric
 from npuscope.collector import schema
-from tests.analysis.tables import Event, answer, connect, fill, insert, kernel, select
+from tests.analysis.tables import Event, Row, answer, connect, fill, insert, kernel, select
 
 
 def events(rank: int) -> list[Event]:
@@ -30,12 +30,32 @@ def events(rank: int) -> list[Event]:
     ]
 
 
+def levels(rank: int) -> list[Row]:
+    dice = random.Random(rank)
+    return [
+        {"rank": rank, "source": "record", "component": dice.choice(["PTA", "GE"]),
+         "timestamp_ns": dice.randrange(2000), "allocated_bytes": dice.randrange(100),
+         "reserved_bytes": dice.randrange(100, 200)}
+        for _ in range(100)
+    ]  # fmt: skip
+
+
+def blocks(rank: int) -> list[Row]:
+    dice = random.Random(rank)
+    return [
+        {"rank": rank, "name": dice.choice(["a", "b"]), "size_bytes": dice.randrange(1, 9),
+         "allocated_at_ns": dice.randrange(2000), "released_at_ns": dice.randrange(2000)}
+        for _ in range(100)
+    ]  # fmt: skip
+
+
 def test_names() -> None:
     found = list(summaries.summarise(connect()))
     assert [one.name for one in found] == [
-        "step_summary", "kernel_summary", "comm_summary", "outside_steps",
+        "step_summary", "kernel_summary", "comm_summary", "outside_steps", "rank_contents",
+        "memory_summary", "memory_holders", "memory_steps",
     ]  # fmt: skip
-    assert len({one.version for one in found}) == 4
+    assert len({one.version for one in found}) == 8
 
 
 def test_ranks_one_by_one_give_what_all_at_once_give(tmp_path: Path) -> None:
@@ -44,8 +64,11 @@ def test_ranks_one_by_one_give_what_all_at_once_give(tmp_path: Path) -> None:
         alone = connect()
         insert(alone, events(rank))
         insert(together, events(rank))
-        fill(alone, "profiler_steps", [{"rank": rank, "step": 1}])
-        fill(together, "profiler_steps", [{"rank": rank, "step": 1}])
+        for con in (alone, together):
+            fill(con, "ranks", [{"rank": rank}])
+            fill(con, "profiler_steps", [{"rank": rank, "step": 1}])
+            fill(con, "memory", levels(rank))
+            fill(con, "operator_memory", blocks(rank))
         for one in summaries.summarise(alone):
             path = tmp_path / f"{one.name}-{rank}.parquet"
             alone.execute(f"copy ({one.query}) to '{path}' (format parquet)")

@@ -83,4 +83,5 @@ def test_empty_database_and_empty_schema(read: Read, tmp_path: Path) -> None:
     nothing.touch()
     bare = database(tmp_path, "create table unrelated (a)")
     log = read(analysis_db, {"analysis_db": [nothing, bare]})
-    assert log.warnings == ["communication_analyzer.db is empty"]
+    assert log.warnings == ["communication_analyzer.db: empty file"]
+    assert log.damaged == {str(nothing): "empty file"}

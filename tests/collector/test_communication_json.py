@@ -129,8 +129,14 @@ def test_cut_and_foreign_files_say_where(
     assert staging.execute("select count(*) from comm_times").fetchone() == (0,)
 
 
-@pytest.mark.parametrize("content", [b"", b" \n", b"\xef\xbb\xbf", b"{}", b'{"step1": {}}'])
-def test_empty_files_hold_nothing(
+@pytest.mark.parametrize("content", [b"", b" \n", b"\xef\xbb\xbf"])
+def test_an_empty_file_is_told(read: Read, tmp_path: Path, content: bytes) -> None:
+    with pytest.raises(TraceFormatError, match="empty file"):
+        read_json(read, tmp_path, content)
+
+
+@pytest.mark.parametrize("content", [b"{}", b'{"step1": {}}'])
+def test_empty_objects_hold_nothing(
     staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path, content: bytes
 ) -> None:
     log = read_json(read, tmp_path, content)

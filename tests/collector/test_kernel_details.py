@@ -95,7 +95,7 @@ def test_level0_says_nothing_of_type_core_and_blocks(
         (None, "late", None, None, True, 1736405443881600000, 1000, None, None),
     ]  # fmt: skip
     assert rows(staging, "*", "_comm_rows") == [
-        (50, None, "hcom_allReduce__868_0_1", None, 1736405443881500001, 6280)
+        (50, None, "hcom_allReduce__868_0_1", None, 1736405443881500001, 6280, "HCCL")
     ]
 
 

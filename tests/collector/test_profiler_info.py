@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import msgspec
 import pytest
 
 from npuscope.collector.model import ReadLog
@@ -38,6 +39,17 @@ def test_real_file_of_2025(real_data: Path) -> None:
         window_start_ns=1764246878131995320 - (4699802061975030 - 4699801002845430),
         window_end_ns=1764246878131995320, export_types=("text",),
         schedule=(("wait", 0), ("active", 1), ("warmup", 1), ("repeat", 1), ("skip_first", 12)),
+        options={
+            "activities": ["CPU", "NPU"], "record_shapes": True, "profile_memory": True,
+            "with_stack": False, "with_flops": False, "with_modules": False,
+            "profiler_level": "Level2", "aic_metrics": "ACL_AICORE_PIPE_UTILIZATION",
+            "l2_cache": False, "msprof_tx": False, "mstx": False, "mstx_domain_include": [],
+            "mstx_domain_exclude": [], "data_simplification": True, "record_op_args": False,
+            "op_attr": False, "gc_detect_threshold": None, "host_sys": [], "sys_io": False,
+            "sys_interconnection": False, "export_type": ["text"], "schedule.wait": 0,
+            "schedule.active": 1, "schedule.warmup": 1, "schedule.repeat": 1,
+            "schedule.skip_first": 12,
+        },
     )  # fmt: skip
 
 
@@ -91,7 +103,36 @@ def test_keys_of_2023(tmp_path: Path) -> None:
     assert read_info(str(path)) == ProfilerInfo(
         rank_id=3, level="Level_none", aic_metrics="ACL_AICORE_NONE", export_types=("text",),
         schedule=(("wait", 1), ("active", 2), ("warmup", 0), ("repeat", 1), ("skip_first", 0)),
+        options={
+            "activities": ["CPU"], "profiler_level": "Level_none",
+            "aic_metrics": "ACL_AICORE_NONE", "export_type": "text", "schedule.wait": 1,
+            "schedule.active": 2, "schedule.warmup": 0, "schedule.repeat": 1,
+            "schedule.skip_first": 0,
+        },
     )  # fmt: skip
+
+
+def test_options_are_a_closed_list_of_plain_values(tmp_path: Path) -> None:
+    path = write(tmp_path / "profiler_info_0.json", {
+        "config": {
+            "common_config": {
+                "activities": ["ProfilerActivity.NPU", 7], "record_shapes": "yes",
+                "on_trace_ready": {"_dir_name": "/home/someone"}, "with_stack": 10**30,
+            },
+            "experimental_config": {
+                "_export_type": ["ExportType.Db"], "_sys_io": {"a": 1}, "_custom": True,
+                "_aic_metrics": "x" * 10_000, "_mstx_domain_include": ["a.b", " c "],
+            },
+        },
+    })  # fmt: skip
+    options = read_info(str(path)).options
+    assert options == {
+        "activities": ["NPU", "7"], "record_shapes": "yes", "export_type": ["Db"],
+        "aic_metrics": "x" * 200, "mstx_domain_include": ["a.b", "c"],
+    }  # fmt: skip
+    assert msgspec.json.decode(msgspec.json.encode(options)) == options
+    write(path, {"rank_id": 0})
+    assert read_info(str(path)).options is None
 
 
 @pytest.mark.parametrize(
@@ -141,9 +182,9 @@ def test_empty_and_marked_files(tmp_path: Path) -> None:
     path.write_bytes(b"")
     log = ReadLog()
     assert read_info(str(path), log) == ProfilerInfo()
+    assert log.damaged == {str(path): "JSON: empty file"}
     path.write_bytes(b'\xef\xbb\xbf{"rank_id": "5"}')
-    assert read_info(str(path), log).rank_id == 5
-    assert log.warnings == []
+    assert read_info(str(path), ReadLog()).rank_id == 5
 
 
 GROUPS = {

@@ -1,0 +1,13 @@
+"""What is worth changing first: statements with their evidence, by the time at stake.
+
+material  frames of the analyses, summed as the rules need them
+rules     material -> findings, one function per question
+finding   the record, and the order of a list
+"""
+
+from __future__ import annotations
+
+from .finding import CERTAINTIES, Finding
+from .listed import finding_rows, findings
+
+__all__ = ["CERTAINTIES", "Finding", "finding_rows", "findings"]

@@ -1,0 +1,69 @@
+"""Findings about device memory: what lies unused, what grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ..wording import megabytes, percent, ranks_named
+from .finding import Finding
+from .material import Material
+from .weighing import stated
+
+_FRAGMENTED_RATIO = 0.1  # of what is reserved when most is allocated
+_FRAGMENTED_BYTES = 1 << 30
+
+
+def memory_fragmentation(seen: Material) -> Iterator[Finding]:
+    """Memory that the framework reserved and could not use when it needed most."""
+    rows = seen.memory.components.filter(
+        (pl.col("fragmentation_ratio") >= _FRAGMENTED_RATIO)
+        & (pl.col("fragmentation_bytes") >= _FRAGMENTED_BYTES)
+        & (pl.col("source") == "record")
+    ).sort("fragmentation_bytes", descending=True, maintain_order=True)
+    if rows.is_empty():
+        return
+    first = rows.row(0, named=True)
+    yield stated(
+        seen,
+        "memory_fragmentation",
+        f"{ranks_named([first['rank']])}: {megabytes(first['fragmentation_bytes'])} MB"
+        f" ({percent(first['fragmentation_ratio'])} of what {first['component']} reserved) were not"
+        " allocated when most memory was in use.",
+        None,
+        "hint",
+        "What the allocator kept and could not hand out at the peak. It costs no time until memory"
+        " runs out: then the allocator empties its cache, which takes milliseconds each time.",
+        'PYTORCH_NPU_ALLOC_CONF="expandable_segments:True", fewer different tensor sizes.',
+        rows.select(
+            "rank", "component", "peak_bytes", "peak_allocated_bytes", "fragmentation_bytes",
+            "fragmentation_ratio",
+        ),
+        "npuscope memory PATH",
+    )  # fmt: skip
+
+
+def memory_growth(seen: Material) -> Iterator[Finding]:
+    """Memory that grows from step to step."""
+    rows = seen.memory.growing
+    if rows.is_empty():
+        return
+    first = rows.row(0, named=True)
+    yield stated(
+        seen,
+        "memory_growth",
+        f"{ranks_named([first['rank']])}: {first['component']} grows by"
+        f" {megabytes(first['growth_per_step_bytes'])} MB in every step recorded"
+        f" ({first['step_count']} of them).",
+        None,
+        "hint",
+        "The level at the end of each step rose every time, by about the same. Over so few steps it"
+        " can also be a warm-up.",
+        "Look for tensors that are kept: losses summed with their graph, growing lists, caches by"
+        " shape.",
+        rows.select(
+            "rank", "component", "growth_per_step_bytes", "growth_bytes", "step_count", "last_bytes"
+        ),
+        "npuscope memory PATH --by step",
+    )

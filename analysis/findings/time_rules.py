@@ -1,0 +1,227 @@
+"""Findings about where a step's time goes: exposed communication, bubbles, idle time, stragglers.
+
+A step's length is computing + exposed communication + free time. Exposed communication is split in
+two, what is not covered while receiving from another stage (bubble) and the rest, so that these
+three findings cost no nanosecond twice. What is outside of the length (between steps) or inside of
+computing (stragglers) stands beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ..wording import ms, percent, ranks_named
+from .finding import Certainty, Finding
+from .material import Material
+from .weighing import is_worth, mean, per_step, share, stated
+
+_UNEVEN_STEPS_AT_LEAST = 5
+_PLACE = ("rank", "step")
+
+
+def exposed_communication(seen: Material) -> Iterator[Finding]:
+    """Communication that no compute hides, without waiting to receive from another stage."""
+    rows = seen.steps.drop_nulls("exposed_communication_ns").with_columns(
+        (pl.col("exposed_communication_ns") - pl.col("bubble_ns").fill_null(0)).alias("own_ns")
+    )
+    stake_ns = mean(rows, "own_ns")
+    if not is_worth(stake_ns, seen):
+        return
+    hidden_ns, communication_ns = mean(rows, "overlapped_ns"), mean(rows, "communication_ns")
+    masked = percent(hidden_ns / communication_ns if hidden_ns and communication_ns else hidden_ns)
+    evidence = rows.sort("own_ns", descending=True).select(
+        *_PLACE, "communication_ns", "exposed_communication_ns", "masking_ratio"
+    )
+    kinds = seen.communication.filter(~pl.col("op_type").is_in(["receive"]).fill_null(False))
+    statement = (
+        f"{ms(stake_ns)} ms of communication per step is not hidden behind compute"
+        f" (masked: {masked})."
+    )
+    if kinds.height:
+        evidence = per_step(kinds, seen.communication_steps, "exposed_ns").select(
+            "parallel_kind", "op_type", "count", "exposed_per_step_ns",
+            (1 - pl.col("exposed_ns") / pl.col("union_ns")).alias("masking_ratio"),
+        )  # fmt: skip
+        first = evidence.row(0, named=True)
+        kind = first["parallel_kind"]
+        groups = "" if kind == "unknown" else f" of {kind} groups"
+        statement = (
+            f"{statement} Most of it: {first['op_type']}{groups},"
+            f" {ms(first['exposed_per_step_ns'])} ms."
+        )
+    yield stated(
+        seen,
+        "exposed_communication",
+        statement,
+        stake_ns,
+        "measured",
+        "Each operation's time outside of every compute kernel of its rank. Part of it can be"
+        " waiting for slower ranks, which overlapping does not remove.",
+        "Overlap it: bucketed gradient reduction and parameter gathering, all-to-all split in"
+        " chunks beside expert computation. First see whether ranks arrive late.",
+        evidence,
+        'npuscope sql PATH "from comm_summary order by exposed_ns desc"',
+    )
+
+
+def pipeline_bubble(seen: Material) -> Iterator[Finding]:
+    """Receiving from another pipeline stage while no kernel computes."""
+    rows = seen.steps.drop_nulls("bubble_ns")
+    stake_ns = mean(rows, "bubble_ns")
+    if not is_worth(stake_ns, seen):
+        return
+    worst = rows.sort("bubble_ns", descending=True)
+    yield stated(
+        seen,
+        "pipeline_bubble",
+        f"{ms(stake_ns)} ms per step ({percent(share(stake_ns, seen))}) pass in receive operations"
+        " with nothing to compute: pipeline bubbles, most on"
+        f" {ranks_named(worst['rank'].head(1))}.",
+        stake_ns,
+        "measured",
+        "Receive operations outside of every compute kernel. A schedule has an unavoidable part of"
+        " it: about (stages - 1) / (micro-batches + stages - 1) of the step.",
+        "More micro-batches per step, interleaved (virtual) stages, or layers moved from the"
+        " slowest stage.",
+        worst.select(*_PLACE, "pp_rank", "bubble_ns", "length_ns"),
+        "npuscope steps PATH",
+    )
+
+
+def device_idle(seen: Material) -> Iterator[Finding]:
+    """Neither computing nor communicating inside a step."""
+    rows = seen.steps.drop_nulls("free_ns")
+    stake_ns = mean(rows, "free_ns")
+    if not is_worth(stake_ns, seen):
+        return
+    worst = rows.sort("free_ns", descending=True)
+    yield stated(
+        seen,
+        "device_idle",
+        f"{ms(stake_ns)} ms per step ({percent(share(stake_ns, seen))}) the device neither"
+        f" computes nor communicates, most on {ranks_named(worst['rank'].head(1))}.",
+        stake_ns,
+        "measured",
+        "Time from a step's first to its last kernel or operation that none of them covers. With"
+        " the profiler on, the host is slower than without, so the job itself may idle less.",
+        "Usually the host is late: bind processes to cores, fuse small operators, avoid"
+        " synchronisation (.item(), print of tensors), set TASK_QUEUE_ENABLE=2.",
+        worst.select(*_PLACE, "free_ns", "length_ns"),
+        "npuscope steps PATH",
+    )
+
+
+def between_steps(seen: Material) -> Iterator[Finding]:
+    """From the end of one step's last kernel to the first of the next step."""
+    ordered = seen.steps.drop_nulls(["step", "start_ns", "end_ns"]).sort("rank", "step")
+    follows = (pl.col("step") - pl.col("step").shift(1) == 1) & (
+        pl.col("rank") == pl.col("rank").shift(1)
+    )
+    gaps = (
+        ordered.with_columns((pl.col("start_ns") - pl.col("end_ns").shift(1)).alias("gap_ns"))
+        .filter(follows)
+        .with_columns(pl.col("gap_ns").clip(lower_bound=0))
+        .sort("gap_ns", descending=True)
+    )
+    stake_ns = mean(gaps, "gap_ns")
+    if not is_worth(stake_ns, seen):
+        return
+    certainty: Certainty = "measured"
+    reason = "From the last kernel or operation of a step to the first of the next one."
+    if seen.outside & set(gaps["rank"]):
+        certainty = "estimated"
+        reason += " Kernels that belong to no step ran on these ranks and may fill a part of it."
+    yield stated(
+        seen,
+        "between_steps",
+        f"{ms(stake_ns)} ms pass between one step and the next on the device.",
+        stake_ns,
+        certainty,
+        reason,
+        "Look for data loading, logging, checkpoints or garbage collection between steps: prefetch"
+        " batches, more loader workers, pinned memory, gc frozen or moved out of the loop.",
+        gaps.select(*_PLACE, "gap_ns", "preparing_ns"),
+        "npuscope steps PATH",
+    )
+
+
+def stragglers(seen: Material) -> Iterator[Finding]:
+    """Ranks of one pipeline stage that compute longer than the others of it."""
+    known = seen.steps.drop_nulls("computing_ns")
+    peers = ["step", "pp_rank"]
+    spread = (
+        known.group_by(peers, maintain_order=True)
+        .agg(
+            pl.len().alias("rank_count"),
+            pl.col("rank").sort_by("computing_ns").last(),
+            pl.col("computing_ns").max(),
+            pl.col("computing_ns").mean().alias("mean_computing_ns"),
+        )
+        .filter(pl.col("rank_count") > 1)
+        .with_columns((pl.col("computing_ns") - pl.col("mean_computing_ns")).alias("over_mean_ns"))
+        .sort("over_mean_ns", "step", "pp_rank", descending=[True, False, False])
+    )
+    # A step waits for the stage that lies furthest apart.
+    stake_ns = mean(spread.group_by("step").agg(pl.col("over_mean_ns").max()), "over_mean_ns")
+    if not is_worth(stake_ns, seen):
+        return
+    slowest = (
+        spread.group_by("rank")
+        .agg(pl.col("over_mean_ns").sum(), pl.col("step").n_unique())
+        .sort("over_mean_ns", "rank", descending=[True, False])
+    )
+    yield stated(
+        seen,
+        "stragglers",
+        f"The slowest rank computes {ms(stake_ns)} ms per step longer than the mean of its stage;"
+        f" most of it {ranks_named(slowest['rank'].head(1))}, slowest in {slowest['step'][0]} of"
+        f" {spread['step'].n_unique()} steps.",
+        stake_ns,
+        "estimated",
+        "Were the work spread evenly, every rank would take the mean. What ranks of one stage do"
+        " can differ by design (experts, embedding); then nothing is to be gained.",
+        "Compare the kernels of the slowest rank with another's: the same kernels slower point to"
+        " the chip or its clock, more of them to uneven work, such as overloaded experts.",
+        spread.select("step", "pp_rank", "rank", "computing_ns", "mean_computing_ns", "rank_count"),
+        f"npuscope kernels PATH --rank {slowest['rank'][0]}",
+    )
+
+
+def uneven_steps(seen: Material) -> Iterator[Finding]:
+    """Steps that take longer than most: the mean over the median."""
+    lengths = (
+        seen.steps.drop_nulls(["step", "length_ns"])
+        .group_by("step")
+        .agg(
+            pl.col("length_ns").max(),
+            pl.col("rank").sort_by("length_ns").last(),
+            *(
+                pl.col(name).sort_by("length_ns").last()
+                for name in ("computing_ns", "exposed_communication_ns", "free_ns")
+            ),
+        )
+        .sort("length_ns", "step", descending=[True, False])
+    )
+    if lengths.height < _UNEVEN_STEPS_AT_LEAST:
+        return
+    [middle_ns] = lengths.select(pl.col("length_ns").median().cast(pl.Float64))["length_ns"]
+    stake_ns = mean(lengths, "length_ns")
+    stake_ns = None if stake_ns is None else round(stake_ns - middle_ns)
+    if not is_worth(stake_ns, seen):
+        return
+    slow = lengths.filter(pl.col("length_ns") > middle_ns)
+    yield stated(
+        seen,
+        "uneven_steps",
+        f"Steps are uneven: the longest, step {slow['step'][0]}, takes"
+        f" {ms(slow['length_ns'][0])} ms where half of them take {ms(middle_ns)} ms or less.",
+        stake_ns,
+        "measured",
+        "The mean of each step's longest rank less their median.",
+        "See which part grows in the long steps: free time points to the host (garbage collection,"
+        " data), communication to the network or a late rank, computing to longer sequences.",
+        slow,
+        f"npuscope steps PATH --step {slow['step'][0]}",
+    )

@@ -1,0 +1,66 @@
+"""How much time is at stake, and whether that is worth a line."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from .finding import EVIDENCE_ROWS, Certainty, Finding
+from .material import Material
+
+WORTH_RATIO = 0.01  # of a step's length
+
+
+def mean(rows: pl.DataFrame, column: str) -> float | None:
+    """Mean of the known values; None where there is none."""
+    known = rows[column].drop_nulls()
+    return float(known.sum()) / len(known) if len(known) else None
+
+
+def share(stake_ns: float | None, seen: Material) -> float | None:
+    """Of the mean length of a step; None where that is unknown."""
+    return stake_ns / seen.length_ns if stake_ns is not None and seen.length_ns else None
+
+
+def is_worth(stake_ns: float | None, seen: Material) -> bool:
+    """Whether so much per step is worth a line: at least 1 % of a step."""
+    part = share(stake_ns, seen)
+    return part is not None and part >= WORTH_RATIO
+
+
+def per_step(rows: pl.DataFrame, over: int, *columns: str) -> pl.DataFrame:
+    """Totals `x_ns` as means `x_per_step_ns` over that many pairs of rank and step, the greatest
+    first by the first of them."""
+    means = {_per_step(name): pl.col(name) / over for name in columns}
+    return rows.with_columns(**means).sort(next(iter(means)), descending=True, maintain_order=True)
+
+
+def _per_step(column: str) -> str:
+    stem = column.removesuffix("_ns")
+    return f"{stem}_per_step" + column[len(stem) :]
+
+
+def stated(
+    seen: Material,
+    name: str,
+    statement: str,
+    stake_ns: float | None,
+    certainty: Certainty,
+    reason: str,
+    advice: str,
+    evidence: pl.DataFrame,
+    command: str,
+) -> Finding:
+    """A finding about what was seen, with the first rows of its evidence."""
+    return Finding(
+        name=name,
+        run=seen.run,
+        capture=seen.capture,
+        statement=statement,
+        at_stake_ns=None if stake_ns is None else round(stake_ns),
+        step_share_ratio=share(stake_ns, seen),
+        certainty=certainty,
+        reason=reason,
+        advice=advice,
+        evidence=evidence.head(EVIDENCE_ROWS),
+        command=command,
+    )

@@ -1,0 +1,167 @@
+"""What one rank can answer: the needs of each analysis against what was recorded of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .capabilities import CAPABILITIES, Capability, Need
+from .profiler_options import LEVEL1, PMU, Options, Setting
+
+Support = Literal["yes", "partly", "no"]
+_ANALYSE = "run analyse() on the whole folder, or copy all that it wrote"
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What is known of a rank.
+
+    counts: the metric `contents`, content -> count. options: what is known of what the profiler
+    was told. files: names of the files it was read from, None: unknown; unread: those that could
+    not be read, in full at least. left_out: tables that were not selected; stacks: whether call
+    stacks were kept.
+    """
+
+    counts: Mapping[str, int]
+    options: Options = field(default_factory=dict)
+    files: frozenset[str] | None = None
+    unread: frozenset[str] = frozenset()
+    left_out: frozenset[str] = frozenset()
+    stacks: bool = False
+    world_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether an analysis is possible; else why not, what would make it so, and which settings."""
+
+    capability: str
+    support: Support
+    reason: str | None = None
+    remedy: str | None = None
+    settings: tuple[Setting, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Lack:
+    is_fatal: bool
+    reason: str
+    remedies: tuple[str, ...] = ()
+    settings: tuple[Setting, ...] = ()
+
+
+def judge(rank: Recorded) -> list[Verdict]:
+    """A verdict for every capability, in their order."""
+    return [_verdict(known, rank) for known in CAPABILITIES]
+
+
+def _verdict(known: Capability, rank: Recorded) -> Verdict:
+    if known.talks and rank.world_size == 1 and not _communicates(rank):
+        return Verdict(known.name, "no", "a job of one rank has no communication")
+    lacks: list[_Lack] = []
+    told_tables: set[str] = set()
+    for need in known.needs:
+        empty = {table for table in need.tables if not rank.counts.get(table)}
+        if empty and empty == need.tables and empty <= told_tables:
+            continue  # that the table is empty is told: what of it lacks follows
+        if lack := _lack(need, rank):
+            lacks.append(lack)
+            told_tables |= empty
+    if not lacks:
+        return Verdict(known.name, "yes")
+    fatal = [lack for lack in lacks if lack.is_fatal]
+    told = fatal or lacks
+    return Verdict(
+        known.name,
+        "no" if fatal else "partly",
+        "; ".join(dict.fromkeys(lack.reason for lack in told)),
+        "; ".join(dict.fromkeys(text for lack in lacks for text in lack.remedies)) or None,
+        tuple(dict.fromkeys(setting for lack in lacks for setting in lack.settings)),
+    )
+
+
+def _communicates(rank: Recorded) -> bool:
+    return any(content.startswith("comm_") for content in rank.counts)
+
+
+def _lack(need: Need, rank: Recorded) -> _Lack | None:
+    """What a rank lacks of a need; None where it has all."""
+    count = max(rank.counts.get(content, 0) for content in need.contents)
+    whole = rank.counts.get(need.of, 0) if need.of else 0
+    if count and count >= need.least * whole:
+        return None
+    is_fatal = need.essential and not count
+    if not count and any(rank.counts.get(content) for content in need.instead):
+        is_fatal = False
+    is_partly = need.essential and not is_fatal and not count
+    reason = need.only if is_partly else need.missing
+    why, remedies, settings = _explained(need, rank)
+    if count:
+        reason = f"{count:,} of {whole:,} only: for the others, {reason}"
+    return _Lack(is_fatal, f"{reason} ({why})" if why else reason, remedies, settings)
+
+
+def _explained(need: Need, rank: Recorded) -> tuple[str, tuple[str, ...], tuple[Setting, ...]]:
+    """Why something lacks where that is known, what would help, and the settings among that."""
+    if need.tables and need.tables <= rank.left_out:
+        tables = ",".join(sorted(need.tables))
+        asked = f"`npuscope ingest PATH --tables {tables} --ranks LIST`"
+        return "not selected when the rank was read", (asked,), ()
+    on = {setting: _is_on(setting, rank) for setting in need.settings}
+    settings = tuple(setting for setting, is_on in on.items() if is_on is not True)
+    all_on = bool(on) and not settings
+    is_off = False in on.values()
+    if need.ingest and all_on and not rank.stacks:
+        return "recorded, but not kept", (f"`npuscope ingest PATH {need.ingest}`",), ()
+    if not is_off and (file := _damaged(need, rank)):
+        return f"{file} was not read in full", ("see what was lost",), ()
+    if all_on and _is_elsewhere(need, rank):
+        return f"{need.file} is not here", (_ANALYSE,), ()
+    advice = (need.advice,) if need.advice else ()
+    if all_on:
+        return "though it was asked for", advice, ()
+    told = tuple(setting.says for setting in settings)
+    return "", told + (advice if not told or not need.essential else ()), settings
+
+
+def _is_on(setting: Setting, rank: Recorded) -> bool | None:
+    """Whether the profiler was told so; None where that is unknown."""
+    if setting is PMU and LEVEL1.is_on(rank.options) is False:
+        return False  # below Level1 they are not recorded, whatever the options say
+    return setting.is_on(rank.options)
+
+
+_HOLDING = {
+    "trace_view.json": ("trace_view", "trace.json", "msprof_"),
+    "kernel_details.csv": ("kernel_details", "op_summary"),
+    "communication.json": ("communication.json",),
+    "communication_matrix.json": ("communication_matrix",),
+    "memory_record.csv": ("memory_record",),
+    "operator_memory.csv": ("operator_memory",),
+    "analysis.db": ("analysis.db", "communication_analyzer.db"),
+    "DB": ("_profiler_", "_profiler.db", "msprof_"),
+}
+
+
+def _holders(need: Need) -> Iterator[str]:
+    """How names of files that would hold a need's rows begin, or what they contain."""
+    for word, beginnings in _HOLDING.items():
+        if word in need.file:
+            yield from beginnings
+
+
+def _matching(need: Need, files: Iterable[str]) -> list[str]:
+    return sorted(
+        name
+        for name in files
+        if any(part in name for part in _holders(need)) and "info" not in name
+    )
+
+
+def _damaged(need: Need, rank: Recorded) -> str | None:
+    return next(iter(_matching(need, rank.unread)), None)
+
+
+def _is_elsewhere(need: Need, rank: Recorded) -> bool:
+    return bool(need.file) and rank.files is not None and not _matching(need, rank.files)

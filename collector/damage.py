@@ -1,0 +1,72 @@
+"""What is wrong with a rank's files, in words for a person; and when a reading is worse than the
+one before it."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+import duckdb
+
+from npuscope.errors import TraceFormatError
+
+from .manifest import Manifest
+from .model import RankSource
+from .space import is_out_of_space
+
+_SHOWN = 3
+
+
+def told(error: Exception) -> str:
+    """One line: what an exception says, without a traceback."""
+    if is_out_of_space(error):
+        return "no space left on the disk of the store"
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return "needs more memory than it may take: give --memory more, or fewer --jobs"
+    text = str(error).strip() or type(error).__name__
+    if isinstance(error, TraceFormatError):
+        return text
+    if isinstance(error, (OSError, duckdb.Error)):
+        return f"{type(error).__name__}: {text}"
+    place = traceback.extract_tb(error.__traceback__)[-1:]
+    where = f" in {Path(place[0].filename).name}, line {place[0].lineno}" if place else ""
+    return f"an error of npuscope itself, please report it: {type(error).__name__}{where}: {text}"
+
+
+def changed_files(source: RankSource) -> dict[str, str]:
+    """Files that are not as large any more as when they were found: somebody writes them."""
+    found: dict[str, str] = {}
+    for file in (file for group in source.files.values() for file in group):
+        try:
+            size_bytes = Path(file.path).stat().st_size
+        except OSError as error:
+            found[file.path] = f"gone while it was read ({error.strerror}): ingest again"
+            continue
+        if size_bytes != file.size_bytes:
+            found[file.path] = (
+                f"changed while it was read ({file.size_bytes} bytes, then {size_bytes}): ingest"
+                " again when its writer is done"
+            )
+    return found
+
+
+def worse_than(before: Manifest | None, now: Manifest) -> str | None:
+    """Why a reading must not replace the published one: its files were damaged since, and rows
+    are missing that are there now. None where it may."""
+    if before is None or not now.failed_files:
+        return None
+    read = {record.path: record.digest for record in before.sources}
+    same = {record.path for record in now.sources if read.get(record.path) == record.digest}
+    damaged = {path: why for path, why in now.failed_files.items() if path not in same}
+    fewer = [
+        f"{name} ({now.tables[name].row_count if name in now.tables else 0} of {old.row_count})"
+        for name, old in before.tables.items()
+        if name not in now.tables or now.tables[name].row_count < old.row_count
+    ]
+    if not damaged or not fewer:
+        return None
+    files = "; ".join(f"{Path(path).name}: {why}" for path, why in list(damaged.items())[:_SHOWN])
+    return (
+        f"{files}. What was read before stays, as rows would be missing from"
+        f" {', '.join(fewer[:_SHOWN])}: mend the files, or take what they hold with --force"
+    )

@@ -1,0 +1,149 @@
+"""What readers know from format descriptions and generated captures only: a closed list.
+
+No real profile with these things could be had. They are read like everything else, and whoever
+relies on the figures is told. A test holds the list to the real profiles there are: once one of
+them has such a thing, and its figures are right, the entry goes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import duckdb
+
+from ..model import Framework, RankSource, ReadLog
+
+# What real profiles did confirm.
+_OPERATIONS = ("allReduce", "allGather", "reduceScatter", "batchSendRecv")
+_ALL_TO_ALL = ("allToAll", "allToAllV", "allToAllVC")
+_LINKS = ("HCCS", "SDMA", "LOCAL", "ON_CHIP")
+_REMOTE = ("RDMA", "ROCE", "STANDARD_ROCE")
+_CORES = ("AI_CORE", "AI_VECTOR_CORE", "MIX_AIC", "MIX_AIV", "DSA_SQE")
+_COMPONENTS = ("PTA", "GE", "PTA+GE", "APP", "DEVICE")
+_COUNTERS = (
+    "^(AI Core Freq|(HBM|LLC) \\d+[ /].*|QoS .*|(APP|Device)/.*|(L2 Buffer|Mata) Bw Level"
+    "|(read|write)_(ost|band_?width))$"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Unverified:
+    """`what` was read; `key` names it in manifests.
+
+    It was met where `sql`, one truth about the rank's staging tables, holds, where the profile is
+    of one of `frameworks`, or where a rule was chosen (`rule`: its key and the variant).
+    """
+
+    key: str
+    what: str
+    sql: str = ""
+    frameworks: tuple[Framework, ...] = ()
+    rule: tuple[str, tuple[str, ...]] = ("", ())
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
+
+
+def _any(*tables_where: tuple[str, str]) -> str:
+    """SQL: whether one of the tables has a row of the kind."""
+    return " or ".join(
+        f"exists (select 1 from {table} where {where})" for table, where in tables_where
+    )
+
+
+UNVERIFIED: tuple[Unverified, ...] = (
+    Unverified(
+        "mindspore", "everything in a MindSpore export (text, DB and their units)",
+        frameworks=("mindspore",),
+    ),
+    Unverified(
+        "msprof",
+        "everything in an export of msprof itself (op_summary, msprof_*.db, msprof_*.json)",
+        frameworks=("msprof",),
+    ),
+    Unverified(
+        "all_to_all", "all-to-all operations (hcom_alltoall, alltoallv, alltoallvc)",
+        _any(*((t, f"op_type in ({_listed(_ALL_TO_ALL)})")
+               for t in ("comm_ops", "comm_times", "comm_links", "comm_matrix"))),
+    ),
+    Unverified(
+        "other_operations",
+        "operations other than all-reduce, all-gather, reduce-scatter, batched send-receive and"
+        " all-to-all (broadcast, send, receive, ...)",
+        _any(*((t, f"op_type not in ({_listed(_OPERATIONS + _ALL_TO_ALL)})")
+               for t in ("comm_ops", "comm_times"))),
+    ),
+    Unverified(
+        "remote_links", "traffic between hosts (RDMA, RoCE)",
+        _any(("comm_tasks", f"link in ({_listed(_REMOTE)}) or transport in ({_listed(_REMOTE)})"),
+             *((t, f"link in ({_listed(_REMOTE)})") for t in ("comm_links", "comm_matrix"))),
+    ),
+    Unverified(
+        "other_links", "traffic over PCIe, SIO, UB and links of other names",
+        _any(*((t, f"link not in ({_listed(_LINKS + _REMOTE)})")
+               for t in ("comm_tasks", "comm_links", "comm_matrix"))),
+    ),
+    Unverified(
+        "task_hulls", "communication recorded as tasks only",
+        rule=("comm_ops", ("hulls of their tasks",)),
+    ),
+    Unverified(
+        "hccl_kernels", "HCCL's own kernels on AI CPU or vector cores",
+        _any(("kernels", "not is_compute")),
+    ),
+    Unverified(
+        "other_cores", "kernels on AI CPU, DVPP and other units than cube, vector and DSA",
+        _any(("kernels", f"core not in ({_listed(_CORES)})")),
+    ),
+    Unverified(
+        "graph_mode", "kernels of whole graphs (a model id)", _any(("kernels", "model_id >= 0")),
+    ),
+    Unverified(
+        "several_devices", "kernels of several devices under one rank",
+        "(select count(distinct device_id) from kernels) > 1",
+    ),
+    Unverified(
+        "block_num", "the columns Block Num and blockNum, of 2026 and later",
+        rule=("kernels.block_count_column", ("Block Num",)),
+    ),
+    Unverified(
+        "block_num_db", "the columns Block Num and blockNum, of 2026 and later",
+        rule=("ascend_db.block_count_column", ("blockNum",)),
+    ),
+    Unverified(
+        "master_plane", "the flag isMaster of communication tasks",
+        _any(("comm_tasks", "is_master is not null")),
+    ),
+    Unverified("mstx", "ranges marked with mstx", _any(("marks", "kind = 'mstx'"))),
+    Unverified("gc", "Python's garbage collection", _any(("host_ops", "kind = 'gc'"))),
+    Unverified(
+        "memory_components", "memory of other components than PTA, GE and APP",
+        _any(("memory", f"source = 'record' and component not in ({_listed(_COMPONENTS)})")),
+    ),
+    Unverified(
+        "ge_memory", "a memory curve from NPU_OP_MEM",
+        rule=("ascend_db.memory_curve", ("NPU_OP_MEM",)),
+    ),
+    Unverified(
+        "counters", "counters of links, hosts and other hardware than cores, HBM and caches",
+        _any(("counters", f"not regexp_matches(name, '{_COUNTERS}')")),
+    ),
+)  # fmt: skip
+
+
+def met(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> list[str]:
+    """Keys of what a rank has of the list; its staging tables are filled and linked."""
+    asked = [f"(select '{one.key}' where {one.sql})" for one in UNVERIFIED if one.sql]
+    found = {key for (key,) in con.execute(" union all ".join(asked)).fetchall()}
+    for one in UNVERIFIED:
+        name, variants = one.rule
+        if source.framework in one.frameworks or log.rules.get(name) in variants:
+            found.add(one.key)
+    return [one.key for one in UNVERIFIED if one.key in found]
+
+
+def told(keys: list[str]) -> list[str]:
+    """What manifests' keys stand for; a key of another version stays as it is."""
+    texts = {one.key: one.what for one in UNVERIFIED}
+    return list(dict.fromkeys(texts.get(key, key) for key in keys))

@@ -1,0 +1,155 @@
+"""Frames of the analyses as figures to look at; pages and reports show them.
+
+`say` puts words into the reader's language. Times are drawn in ms, memory in MiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import cycle
+
+import plotly.graph_objects as go
+import polars as pl
+
+from .language import Say
+
+# One colour per part of a step, everywhere; told apart without red and green too.
+COMPUTING, EXPOSED, MASKED, FREE = "#2a7f9e", "#e4572e", "#9fd0e0", "#c9ccd1"
+PARTS = (
+    ("computing", "computing_ns", COMPUTING),
+    ("exposed communication", "exposed_communication_ns", EXPOSED),
+    ("free", "free_ns", FREE),
+)
+_CURVES = ("#2a7f9e", "#e4572e", "#7a5195", "#4c9f70", "#b8860b", "#66727f")
+_MOST_BARS = 64
+_BAR_PX, _FRAME_PX, _LEAST_PX = 22, 110, 220
+
+
+def steps_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
+    """Rows of `steps` as bars: a mean step of each rank, or each step where there is one rank."""
+    known = frame.drop_nulls([column for _, column, _ in PARTS])
+    key = "rank" if known["rank"].n_unique() > 1 or known["step"].n_unique() < 2 else "step"
+    bars = (
+        known.group_by(key, maintain_order=True)
+        .agg(*(pl.col(column).mean() for _, column, _ in PARTS))
+        .with_columns(pl.sum_horizontal(column for _, column, _ in PARTS).alias("length"))
+        .sort("length", descending=True)
+        .head(_MOST_BARS)
+        .sort(key)
+    )
+    names = [f"{say(key)} {value}" for value in bars[key]]
+    figure = go.Figure()
+    for name, column, colour in PARTS:
+        figure.add_bar(
+            y=names,
+            x=(bars[column] / 1e6).to_list(),
+            name=say(name),
+            orientation="h",
+            marker_color=colour,
+            hovertemplate="%{y}: %{x:,.3f} ms",
+        )
+    title = "Where a mean step goes on each rank" if key == "rank" else "Where each step goes"
+    return _laid_out(figure, say, title, bars.height, "ms per step")
+
+
+def kernels_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
+    """Kernels by type or name, the longest first: total_ns and their share of computing."""
+    key = frame.columns[0]
+    names = [str(value) if value is not None else "-" for value in frame[key]]
+    figure = go.Figure()
+    figure.add_bar(
+        y=names,
+        x=(frame["total_ns"] / 1e6).to_list(),
+        text=[f"{share:.1%}" for share in frame["share"]],
+        orientation="h",
+        marker_color=COMPUTING,
+        hovertemplate="%{y}: %{x:,.3f} ms, %{text}",
+        showlegend=False,
+    )
+    return _laid_out(figure, say, "Longest kernels", frame.height, "ms, all ranks and steps")
+
+
+def communication_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
+    """Communication by group and type: what compute hides of it, and what it does not."""
+    rows = frame.drop_nulls(["masked_ns", "exposed_ns"]).head(_MOST_BARS)
+    names = [
+        f"{kind} {op or '-'}"
+        for kind, op in zip(rows["parallel_kind"], rows["op_type"], strict=True)
+    ]
+    figure = go.Figure()
+    for name, column, colour in (
+        ("exposed", "exposed_ns", EXPOSED), ("hidden", "masked_ns", MASKED)
+    ):  # fmt: skip
+        figure.add_bar(
+            y=names,
+            x=(rows[column] / 1e6).to_list(),
+            name=say(name),
+            orientation="h",
+            marker_color=colour,
+            hovertemplate="%{y}: %{x:,.3f} ms",
+        )
+    title = "Communication, hidden behind compute or exposed"
+    return _laid_out(figure, say, title, rows.height, "ms, all ranks and steps")
+
+
+def memory_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
+    """Curves of one rank: what each component reserved and what of it was allocated."""
+    figure = go.Figure()
+    start_ns = frame["start_ns"].min()
+    components = frame.group_by("component", maintain_order=True)
+    for ((component,), rows), colour in zip(components, cycle(_CURVES), strict=False):
+        at_ms = ((rows["start_ns"] - start_ns) / 1e6).to_list()
+        for measure, dash in (("reserved", "dot"), ("allocated", "solid")):
+            values = rows[f"{measure}_max_bytes"]
+            if values.null_count() == values.len():
+                continue
+            figure.add_scatter(
+                x=at_ms,
+                y=(values / 2**20).to_list(),
+                name=f"{component} {say(measure)}",
+                mode="lines",
+                line={"shape": "hv", "width": 1.5, "dash": dash, "color": colour},
+                hovertemplate="%{x:,.1f} ms: %{y:,.1f} MiB",
+            )
+    title = f"{say('Memory of the rank that takes most')}: {say('rank')} {frame['rank'][0]}"
+    figure = _laid_out(figure, say, title, 8, "ms since the first record")
+    figure.update_yaxes(title="MiB", autorange=True, rangemode="tozero")
+    return figure
+
+
+def _laid_out(figure: go.Figure, say: Say, title: str, bars: int, unit: str) -> go.Figure:
+    figure.update_layout(
+        title={
+            "text": say(title),
+            "x": 0,
+            "xref": "container",
+            "pad": {"l": 8},
+            "font": {"size": 15},
+        },
+        barmode="stack",
+        bargap=0.25,
+        height=max(_LEAST_PX, _FRAME_PX + _BAR_PX * bars),
+        margin={"l": 8, "r": 16, "t": 64, "b": 44},
+        template="plotly_white",
+        font={"family": "system-ui, 'Noto Sans CJK SC', 'Microsoft YaHei', sans-serif"},
+        legend={
+            "orientation": "h",
+            "x": 1,
+            "xanchor": "right",
+            "y": 1,
+            "yanchor": "bottom",
+            "traceorder": "normal",
+        },
+        hovermode="closest",
+    )
+    figure.update_xaxes(title=say(unit), automargin=True)
+    figure.update_yaxes(automargin=True, autorange="reversed")
+    return figure
+
+
+FIGURES: dict[str, Callable[[pl.DataFrame, Say], go.Figure]] = {
+    "steps": steps_figure,
+    "kernels": kernels_figure,
+    "communication": communication_figure,
+    "memory": memory_figure,
+}

@@ -1,0 +1,245 @@
+"""The Chinese of what reports say, by English sentence; names in braces stand for what varies.
+
+Terms are those of the Ascend community: 掩盖 for masking, 未掩盖通信 for exposed communication,
+空闲 for free, 气泡 for bubble, 通信域 for group.
+"""
+
+from __future__ import annotations
+
+_WORDS = {
+    "report": "性能分析报告", "rank": "rank", "step": "step", "run": "任务", "capture": "采集批次",
+    "ranks": "rank", "parallel": "并行配置", "steps": "step", "recorded": "采集环境",
+    "window": "采集时段", "not marked": "未标记", "measure": "指标", "min": "最小",
+    "median": "中位数", "max": "最大", "at rank": "所在 rank", "(max-min)/mean": "(最大-最小)/均值",
+    "stage": "阶段", "computing": "计算", "communication": "通信", "exposed": "未掩盖",
+    "exposed communication": "未掩盖通信", "masked": "掩盖率", "free": "空闲", "bubble": "气泡",
+    "preparing": "准备", "basis": "依据", "type": "类型", "name": "名称", "core": "核",
+    "shape": "形状", "count": "次数", "total ms": "总耗时 ms", "of computing": "占计算",
+    "mean us": "平均 us", "max us": "最大 us", "group": "通信域", "groups": "通信域数",
+    "operation": "算子", "exposed ms": "未掩盖 ms", "MB": "MB", "ms": "ms", "MiB": "MiB",
+    "ms per step": "ms / step", "time unknown": "耗时未知", "try": "建议", "sure": "可信度",
+    "more": "更多", "Evidence": "依据数据", "measured": "实测", "estimated": "估计",
+    "hint": "提示", "hidden": "已掩盖", "reserved": "已预留", "allocated": "已分配",
+    "component": "组件", "parallel kind": "并行类型", "op type": "算子类型",
+    "exposed per step ms": "每 step 未掩盖 ms", "masking": "掩盖率",
+    "communication ms": "通信 ms", "exposed communication ms": "未掩盖通信 ms",
+    "pp rank": "PP rank", "bubble ms": "气泡 ms", "length ms": "step 长度 ms",
+    "free ms": "空闲 ms", "gap ms": "间隔 ms", "preparing ms": "准备 ms",
+    "computing ms": "计算 ms", "mean computing ms": "平均计算 ms", "rank count": "rank 数",
+    "count per step": "每 step 次数", "total per step ms": "每 step 总耗时 ms",
+    "peak MB": "峰值 MB", "peak allocated MB": "已分配峰值 MB", "fragmentation MB": "碎片 MB",
+    "fragmentation": "碎片率", "growth per step MB": "每 step 增长 MB", "growth MB": "增长 MB",
+    "step count": "step 数", "last MB": "末尾 MB",
+}  # fmt: skip
+
+_TITLES = {
+    "What to look at first": "首先关注",
+    "Where each step goes": "各 step 的时间去向",
+    "Where each step goes (ms)": "各 step 的时间去向（ms）",
+    "Where a mean step goes on each rank": "各 rank 平均一个 step 的时间去向",
+    "Spread across ranks (ms)": "rank 间差异（ms）",
+    "Longest kernels": "耗时最长的算子",
+    "Top kernels by {key} ({scope})": "算子耗时排名，按{key}（{scope}）",
+    "Communication by group and operation ({scope})": "按通信域和算子统计的通信（{scope}）",
+    "Communication, hidden behind compute or exposed": "通信：被计算掩盖与未掩盖",
+    "Memory of the rank that takes most: rank {rank}": "显存占用最高的 rank：rank {rank}",
+    "all ranks and steps": "全部 rank 和 step",
+    "{known} of {all} ranks, all steps": "{all} 个 rank 中的 {known} 个，全部 step",
+    "ms, all ranks and steps": "ms，全部 rank 和 step",
+    "ms since the first record": "自首条记录起的 ms",
+    "and {number} more: {command}": "另有 {number} 项：{command}",
+    "and {number} more": "另有 {number} 项",
+    "the {shown} longest of {all}: {command} gives all":
+        "{all} 行中最长的 {shown} 行；{command} 给出全部",
+    "What to know about these figures": "解读这些数字须知",
+    "What was lost or guessed when reading": "读取时丢失或推断的内容",
+    "Times are means or sums as each table says; unknown is a dash. Definitions: docs/metrics.md.":
+        "时间为均值或总和，以各表标题为准；未知以“-”表示。定义见 docs/metrics.md。",
+    "exposed communication {percent}": "未掩盖通信 {percent}",
+    "all steps: computing {computing}, exposed {exposed}, free {free};"
+    " communication masked {masked}":
+        "全部 step：计算 {computing}，未掩盖通信 {exposed}，空闲 {free}；通信掩盖率 {masked}",
+    "all steps: computing {computing}, exposed {exposed}, free {free}; no communication":
+        "全部 step：计算 {computing}，未掩盖通信 {exposed}，空闲 {free}；无通信",
+    "no step has computing, communication and free time all known":
+        "没有任何 step 的计算、通信、空闲时间全部已知",
+    "{seconds} s from {moment} UTC": "{seconds} s，始于 {moment} UTC",
+    "{seconds} s on a device clock": "{seconds} s（设备时钟）",
+    "{number} of {all} ({ranks}) on {chip}": "{all} 个中的 {number} 个（{ranks}），{chip}",
+    "{number} ({ranks}) on {chip}": "{number} 个（{ranks}），{chip}",
+    "rank {number}": "rank {number}",
+    "ranks {numbers}": "rank {numbers}",
+    "{numbers} and {number} more": "{numbers} 等另外 {number} 个",
+}  # fmt: skip
+
+_FINDINGS = {
+    "{stake} ms of communication per step is not hidden behind compute (masked: {masked}).":
+        "每个 step 有 {stake} ms 通信未被计算掩盖（掩盖率 {masked}）。",
+    "{stake} ms of communication per step is not hidden behind compute (masked: {masked})."
+    " Most of it: {op} of {kind} groups, {most} ms.":
+        "每个 step 有 {stake} ms 通信未被计算掩盖（掩盖率 {masked}）。"
+        "其中最多的是 {kind} 通信域的 {op}，{most} ms。",
+    "{stake} ms of communication per step is not hidden behind compute (masked: {masked})."
+    " Most of it: {op}, {most} ms.":
+        "每个 step 有 {stake} ms 通信未被计算掩盖（掩盖率 {masked}）。"
+        "其中最多的是 {op}，{most} ms。",
+    "Each operation's time outside of every compute kernel of its rank. Part of it can be waiting"
+    " for slower ranks, which overlapping does not remove.":
+        "各通信算子落在本 rank 所有计算算子之外的时间。其中一部分可能是在等待较慢的 rank，"
+        "重叠无法消除这一部分。",
+    "Overlap it: bucketed gradient reduction and parameter gathering, all-to-all split in chunks"
+    " beside expert computation. First see whether ranks arrive late.":
+        "让通信与计算重叠：梯度归约与参数聚合分桶进行，all-to-all 切块与专家计算并行。"
+        "先确认是否有 rank 到达过晚。",
+    "{stake} ms per step ({share}) pass in receive operations with nothing to compute: pipeline"
+    " bubbles, most on {rank}.":
+        "每个 step 有 {stake} ms（{share}）在无计算可做的接收中度过，即流水线气泡，{rank} 最多。",
+    "Receive operations outside of every compute kernel. A schedule has an unavoidable part of it:"
+    " about (stages - 1) / (micro-batches + stages - 1) of the step.":
+        "落在所有计算算子之外的接收算子。调度本身有不可避免的一部分："
+        "约为 step 的 (级数 - 1) / (微批数 + 级数 - 1)。",
+    "More micro-batches per step, interleaved (virtual) stages, or layers moved from the slowest"
+    " stage.": "增加每个 step 的微批数，使用交错（虚拟）流水级，或把最慢级的部分层移走。",
+    "{stake} ms per step ({share}) the device neither computes nor communicates, most on {rank}.":
+        "每个 step 有 {stake} ms（{share}）设备既不计算也不通信，{rank} 最多。",
+    "Time from a step's first to its last kernel or operation that none of them covers. With the"
+    " profiler on, the host is slower than without, so the job itself may idle less.":
+        "一个 step 从首个到最后一个算子之间没有任何算子覆盖的时间。"
+        "采集会拖慢 host，因此不采集时的空闲可能更少。",
+    "Usually the host is late: bind processes to cores, fuse small operators, avoid synchronisation"
+    " (.item(), print of tensors), set TASK_QUEUE_ENABLE=2.":
+        "通常是 host 下发不及时：绑核，融合小算子，避免同步（.item()、打印张量），"
+        "设置 TASK_QUEUE_ENABLE=2。",
+    "{stake} ms pass between one step and the next on the device.":
+        "设备上相邻两个 step 之间相隔 {stake} ms。",
+    "From the last kernel or operation of a step to the first of the next one.":
+        "从一个 step 的最后一个算子到下一个 step 的首个算子。",
+    "From the last kernel or operation of a step to the first of the next one. Kernels that belong"
+    " to no step ran on these ranks and may fill a part of it.":
+        "从一个 step 的最后一个算子到下一个 step 的首个算子。"
+        "这些 rank 上有不属于任何 step 的算子，可能占用其中一部分。",
+    "Look for data loading, logging, checkpoints or garbage collection between steps: prefetch"
+    " batches, more loader workers, pinned memory, gc frozen or moved out of the loop.":
+        "检查 step 之间的数据加载、日志、保存检查点和垃圾回收：预取数据，增加加载进程，"
+        "使用锁页内存，冻结 gc 或移出循环。",
+    "The slowest rank computes {stake} ms per step longer than the mean of its stage; most of it"
+    " {rank}, slowest in {some} of {all} steps.":
+        "最慢的 rank 每个 step 比同级均值多计算 {stake} ms；主要是 {rank}，"
+        "{all} 个 step 中有 {some} 个最慢。",
+    "Were the work spread evenly, every rank would take the mean. What ranks of one stage do can"
+    " differ by design (experts, embedding); then nothing is to be gained.":
+        "若负载均匀，各 rank 都只需均值。"
+        "同级 rank 的工作可能本就不同（专家、embedding），此时无可收益。",
+    "Compare the kernels of the slowest rank with another's: the same kernels slower point to the"
+    " chip or its clock, more of them to uneven work, such as overloaded experts.":
+        "把最慢 rank 的算子与其他 rank 对比：同样的算子更慢，指向芯片或其频率；"
+        "算子更多，指向负载不均，例如专家过载。",
+    "Steps are uneven: the longest, step {step}, takes {longest} ms where half of them take {half}"
+    " ms or less.":
+        "step 长短不一：最长的 step {step} 为 {longest} ms，而一半的 step 不超过 {half} ms。",
+    "The mean of each step's longest rank less their median.":
+        "各 step 最长 rank 的均值减去其中位数。",
+    "See which part grows in the long steps: free time points to the host (garbage collection,"
+    " data), communication to the network or a late rank, computing to longer sequences.":
+        "看长 step 中哪一部分变长：空闲指向 host（垃圾回收、数据），"
+        "通信指向网络或迟到的 rank，计算指向更长的序列。",
+    "{stake} ms per step ({share} of it) go to kernels that only move or convert data, most to"
+    " {type}.": "每个 step 有 {stake} ms（{share}）用于只搬运或转换数据的算子，{type} 最多。",
+    "Their durations added up. Some conversions and copies cannot be avoided.":
+        "这些算子耗时之和。部分转换和拷贝无法避免。",
+    "Keep one layout and one type through a block: contiguous tensors, no .contiguous() or .to() in"
+    " the loop, fused operators that take the layout they get.":
+        "在一个模块内保持同一格式和类型：使用连续张量，循环内不用 .contiguous() 或 .to()，"
+        "使用能直接接受现有格式的融合算子。",
+    "{stake} ms per step ({share} of it) go to kernels that only fill memory with a value, most to"
+    " {type}.": "每个 step 有 {stake} ms（{share}）用于只给内存填充定值的算子，{type} 最多。",
+    "Their durations added up. Buffers that are accumulated into have to be cleared once.":
+        "这些算子耗时之和。用于累加的缓冲区必须清零一次。",
+    "zero_grad(set_to_none=True), empty instead of zeros where all is overwritten, buffers that are"
+    " kept from step to step.":
+        "使用 zero_grad(set_to_none=True)；会被完全覆盖处用 empty 代替 zeros；"
+        "在 step 之间复用缓冲区。",
+    "{stake} ms per step ({share} of it) go to kernels on the AI CPU, most to {type}.":
+        "每个 step 有 {stake} ms（{share}）用于 AI CPU 上的算子，{type} 最多。",
+    "Their durations added up: on the AI cores the same work would take a fraction of it.":
+        "这些算子耗时之和：在 AI Core 上同样的工作只需其中一小部分时间。",
+    "Other types or an equivalent operator usually bring them to the AI cores: int64 and bool"
+    " inputs, dynamic shapes and unusual index operators are frequent causes.":
+        "换数据类型或等价算子通常能让其在 AI Core 上执行：int64 和 bool 输入、动态 shape、"
+        "少见的索引算子是常见原因。",
+    "{rank}: {size} MB ({share} of what {component} reserved) were not allocated when most memory"
+    " was in use.": "{rank}：占用最高时 {component} 有 {size} MB（占其预留的 {share}）未分配出去。",
+    "What the allocator kept and could not hand out at the peak. It costs no time until memory runs"
+    " out: then the allocator empties its cache, which takes milliseconds each time.":
+        "峰值时分配器持有却未能分配出去的部分。显存耗尽之前不花时间；"
+        "耗尽时分配器清空缓存，每次耗费若干毫秒。",
+    'PYTORCH_NPU_ALLOC_CONF="expandable_segments:True", fewer different tensor sizes.':
+        '设置 PYTORCH_NPU_ALLOC_CONF="expandable_segments:True"，减少张量尺寸的种类。',
+    "{rank}: {component} grows by {size} MB in every step recorded ({count} of them).":
+        "{rank}：{component} 在采集到的 {count} 个 step 中每个 step 增长 {size} MB。",
+    "The level at the end of each step rose every time, by about the same. Over so few steps it can"
+    " also be a warm-up.": "每个 step 结束时的占用都在上升，幅度相近。step 较少时也可能是预热。",
+    "Look for tensors that are kept: losses summed with their graph, growing lists, caches by"
+    " shape.": "检查未释放的张量：带计算图累加的 loss、不断增长的列表、按 shape 的缓存。",
+}  # fmt: skip
+
+_NOTES = {
+    "{ranks}: {missing}. To know it: {remedy}": "{ranks}：{missing}。若要获知：{remedy}",
+    "no kernels: nothing is known of single operators": "没有算子数据，无法分析单个算子",
+    "export kernel_details.csv or the profiler's DB: run analyse() on the whole folder":
+        "对整个目录运行 analyse()，导出 kernel_details.csv 或 DB",
+    "no operator types, shapes or cores: no FLOPs, no grouping by type":
+        "没有算子类型、shape 和核信息，无法计算 FLOPs，也无法按类型统计",
+    "transfer and wait are not told apart inside communication": "通信内部的传输与等待未区分",
+    "no host side: what the host did while the device was free is unknown":
+        "没有 host 侧数据，设备空闲时 host 在做什么未知",
+    "activities=[ProfilerActivity.CPU, ProfilerActivity.NPU]; keep trace_view.json or the DB":
+        "activities=[ProfilerActivity.CPU, ProfilerActivity.NPU]，并保留 trace_view.json 或 DB",
+    "no recorded step range: preparing time is unknown": "没有记录 step 区间，准备时间未知",
+    "call prof.step() once per training step, with a schedule":
+        "每个训练 step 调用一次 prof.step()，并设置 schedule",
+    "which parallel group an operation belongs to is unknown": "通信算子属于哪个并行通信域未知",
+    "a torch_npu of 2025-02 or later writes parallel_group_info by itself":
+        "2025-02 及以后的 torch_npu 会自动写入 parallel_group_info",
+    "no memory curve": "没有显存曲线",
+    "{ranks} of {all} missing: figures across ranks cover the others only.":
+        "{all} 个 rank 中缺少 {ranks}：跨 rank 的数字只覆盖其余 rank。",
+    "{ranks}: no step has events or a row in the producer's table: no figures.":
+        "{ranks}：没有任何 step 有事件或在采集工具的表中有记录，因此没有数字。",
+    "{ranks}: operations but no compute kernel was recorded, so computing, overlap and free time"
+    " are unknown.": "{ranks}：只记录了通信算子而没有计算算子，计算、重叠和空闲时间未知。",
+    "{ranks}: no compute kernels; figures are those of the producer's own table (basis"
+    " profiler_table).": "{ranks}：没有计算算子，数字取自采集工具自己的表（依据 profiler_table）。",
+    "{ranks}: figures are those of the producer's own table (basis profiler_table).":
+        "{ranks}：数字取自采集工具自己的表（依据 profiler_table）。",
+    "step {step}, {ranks}: recorded, but no kernel or operation belongs to it.":
+        "step {step}，{ranks}：有记录，但没有任何算子属于它。",
+    "{ranks}: outside every step are {what}; no step counts them.":
+        "{ranks}：所有 step 之外还有{what}，不计入任何 step。",
+    "{kernels} and {operations}": "{kernels}和{operations}",
+    "{count} compute kernels ({length} ns)": " {count} 个计算算子（{length} ns）",
+    "{count} communication operations ({length} ns)": " {count} 个通信算子（{length} ns）",
+    "{ranks}: only steps {steps} were selected; what lies outside of them is unknown. To read it:"
+    " {command}.": "{ranks}：只选取了 step {steps}，之外的内容未知。读取方法：{command}。",
+    "{ranks}: {what}. What needs more is unknown, or the producer's own figure; to read it:"
+    " {command}, or without --ranks all of them.":
+        "{ranks}：{what}。需要更多数据的数字未知，或取自采集工具；读取方法：{command}，"
+        "去掉 --ranks 则读取全部。",
+    "read lightly, from small files ({full} of {all} ranks in full)":
+        "只轻量读取了小文件（{all} 个 rank 中 {full} 个完整读取）",
+    "{tables} were not selected": "未选取 {tables}",
+    "rank {rank}: the producer's table has devices {devices}; shown is {shown}.":
+        "rank {rank}：采集工具的表中有设备 {devices}；显示的是{shown}。",
+    "the rank's own": "该 rank 自己的设备",
+    "device {device}, as the rank's own is unknown": "设备 {device}，因为该 rank 自己的设备未知",
+    "{ranks}: communication was recorded as tasks only: an operation lasts from the start of its"
+    " first task to the end of its last":
+        "{ranks}：通信只记录了任务：一个算子从其首个任务开始到最后一个任务结束",
+    "{ranks}: traces of communication, but no operation with its time: communication of the steps"
+    " is not 0 but unknown": "{ranks}：有通信痕迹但没有带时间的算子：step 的通信不是 0，而是未知",
+    "{ranks}: trace: {count} device tasks whose launching call was not recorded":
+        "{ranks}：时间线中有 {count} 个设备任务没有记录其下发调用",
+    "{run}, {capture}: {note}": "{run}，{capture}：{note}",
+}  # fmt: skip
+
+TEMPLATES: dict[str, str] = _WORDS | _TITLES | _FINDINGS | _NOTES

@@ -1,0 +1,261 @@
+"""Findings: what each rule says of small hand-made jobs, and none without evidence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pytest
+
+from npuscope.analysis import query
+from npuscope.analysis.findings import CERTAINTIES, Finding, finding_rows, findings
+from npuscope.analysis.findings.finding import EVIDENCE_ROWS, ranked
+from npuscope.analysis.findings.listed import RULES, findings_markdown
+from npuscope.collector import store
+from npuscope.dashboard.opening import Source
+from npuscope.dashboard.updating import bring_up_to_date
+from tests.analysis.tables import Row, connect, fill, kernel, op
+from tests.conftest import REPOSITORY
+
+MS = 1_000_000
+
+
+def job(**tables: Iterable[Row]) -> duckdb.DuckDBPyConnection:
+    con = connect()
+    named = {"ranks": [{"rank": rank} for rank in range(8)], **tables}
+    ranks = {row.get("rank", 0) for name, rows in named.items() if name != "ranks" for row in rows}
+    for name, rows in named.items():
+        told = [row for row in rows if name != "ranks" or row.get("rank", 0) in ranks]
+        fill(con, name, told)
+    return con
+
+
+def of(con: duckdb.DuckDBPyConnection, name: str) -> Finding:
+    [found] = [one for one in findings(con) if one.name == name]
+    return found
+
+
+def names(con: duckdb.DuckDBPyConnection) -> list[str]:
+    return [one.name for one in findings(con)]
+
+
+def test_a_step_without_loss_has_no_findings() -> None:
+    con = job(
+        kernels=[kernel(0, 100 * MS, 1), kernel(100 * MS, 100 * MS, 2)],
+        comm_ops=[op(10 * MS, 20 * MS, 1)],
+    )
+    assert names(con) == []
+
+
+def test_exposed_communication_names_the_group_that_costs_most() -> None:
+    con = job(
+        kernels=[kernel(0, 60 * MS, 1)],
+        comm_ops=[
+            op(50 * MS, 30 * MS, 1, group_hash="e", op_type="allToAllV"),  # 20 exposed
+            op(80 * MS, 5 * MS, 1, group_hash="d"),
+            op(85 * MS, 15 * MS, 1, group_hash="p", op_type="receive"),
+        ],
+        groups=[
+            {"group_hash": "e", "parallel_kind": "ep"}, {"group_hash": "d", "parallel_kind": "dp"},
+            {"group_hash": "p", "parallel_kind": "pp"},
+        ],
+    )  # fmt: skip
+    found = of(con, "exposed_communication")
+    assert found.at_stake_ns == 25 * MS
+    assert found.step_share_ratio == 0.25
+    assert found.certainty == "measured"
+    assert "allToAllV of ep groups, 20.000 ms" in found.statement
+    assert "masked: 20.0 %" in found.statement
+    assert found.evidence.rows()[0] == ("ep", "allToAllV", 1, 20.0 * MS, pytest.approx(1 / 3))
+    assert "receive" not in found.evidence["op_type"].to_list()
+    assert of(con, "pipeline_bubble").at_stake_ns == 15 * MS
+
+
+def test_no_nanosecond_of_a_step_is_at_stake_twice() -> None:
+    con = job(
+        kernels=[kernel(0, 40 * MS, 1), kernel(70 * MS, 10 * MS, 1)],
+        comm_ops=[op(30 * MS, 20 * MS, 1), op(45 * MS, 15 * MS, 1, op_type="receive")],
+    )
+    parts = ("exposed_communication", "pipeline_bubble", "device_idle")
+    stakes = [of(con, name).at_stake_ns for name in parts]
+    assert stakes == [5 * MS, 15 * MS, 10 * MS]
+    step = query.steps(con).row(0, named=True)
+    assert sum(stake or 0 for stake in stakes) == 80 * MS - step["computing_ns"]
+
+
+def test_idle_time_points_to_the_worst_rank() -> None:
+    con = job(kernels=[
+        kernel(0, 10 * MS, 1), kernel(11 * MS, 9 * MS, 1),
+        kernel(0, 10 * MS, 1, rank=3), kernel(15 * MS, 5 * MS, 1, rank=3),
+    ])  # fmt: skip
+    found = of(con, "device_idle")
+    assert found.at_stake_ns == 3 * MS
+    assert "rank 3" in found.statement
+    assert found.evidence["rank"].to_list() == [3, 0]
+
+
+def test_time_between_steps_is_a_mean_over_neighbours_only() -> None:
+    con = job(kernels=[
+        kernel(0, 10 * MS, 1), kernel(12 * MS, 10 * MS, 2),
+        kernel(90 * MS, 10 * MS, 5), kernel(99 * MS, 10 * MS, 6),
+    ])  # fmt: skip
+    found = of(con, "between_steps")
+    # 2 ms between 1 and 2, nothing between 5 and 6, and 2 is no neighbour of 5.
+    assert found.at_stake_ns == 1 * MS
+    assert found.evidence["gap_ns"].to_list() == [2 * MS, 0]
+    assert found.certainty == "measured"
+
+
+def test_kernels_outside_of_steps_make_the_time_between_them_less_sure() -> None:
+    con = job(
+        kernels=[kernel(0, 10 * MS, 1), kernel(11 * MS, MS), kernel(15 * MS, 10 * MS, 2)],
+        steps=[{"step": 1}, {"step": 2}],
+    )
+    assert of(con, "between_steps").certainty == "estimated"
+
+
+def test_stragglers_are_compared_inside_of_their_stage() -> None:
+    stages = {0: 0, 1: 0, 2: 1, 3: 1}
+    compute_ms = {0: 50, 1: 50, 2: 10, 3: 14}
+    con = job(
+        ranks=[{"rank": rank, "pp_rank": stage} for rank, stage in stages.items()],
+        kernels=[kernel(0, took * MS, 1, rank=rank) for rank, took in compute_ms.items()],
+    )
+    found = of(con, "stragglers")
+    assert found.at_stake_ns == 2 * MS
+    assert found.evidence.select("pp_rank", "rank").rows()[0] == (1, 3)
+    assert found.command == "npuscope kernels PATH --rank 3"
+
+
+def test_uneven_steps_need_enough_steps() -> None:
+    def steps(lengths_ms: list[int]) -> list[Row]:
+        return [kernel(n * 1000 * MS, length * MS, n) for n, length in enumerate(lengths_ms)]
+
+    assert "uneven_steps" not in names(job(kernels=steps([10, 10, 10, 60])))
+    found = of(job(kernels=steps([10, 10, 10, 10, 60])), "uneven_steps")
+    assert found.at_stake_ns == 10 * MS
+    assert found.evidence["step"].to_list() == [4]
+
+
+def test_kernels_that_only_move_or_set_data() -> None:
+    con = job(kernels=[
+        kernel(0, 80 * MS, 1, type="MatMulV3", core="AI_CORE"),
+        kernel(80 * MS, 6 * MS, 1, type="TransposeD", core="AI_VECTOR_CORE"),
+        kernel(86 * MS, 4 * MS, 1, type="PadV3", core="AI_VECTOR_CORE"),
+        kernel(90 * MS, 2 * MS, 1, type="ZerosLike", core="AI_VECTOR_CORE"),
+        kernel(92 * MS, 8 * MS, 1, type="Unique", core="AI_CPU"),
+    ])  # fmt: skip
+    found = {one.name: one.at_stake_ns for one in findings(con)}
+    assert found == {"data_movement": 10 * MS, "ai_cpu_kernels": 8 * MS, "data_setting": 2 * MS}
+    assert of(con, "data_movement").evidence["type"].to_list() == ["TransposeD", "PadV3"]
+
+
+def test_memory_that_lies_unused_costs_no_known_time_and_comes_last() -> None:
+    gib = 1 << 30
+    con = job(
+        kernels=[kernel(0, 10 * MS, 1), kernel(12 * MS, 8 * MS, 1)],
+        memory=[{
+            "component": "PTA", "source": "record", "timestamp_ns": 5, "allocated_bytes": 8 * gib,
+            "reserved_bytes": 12 * gib,
+        }],
+    )  # fmt: skip
+    found = findings(con)
+    assert [one.name for one in found] == ["device_idle", "memory_fragmentation"]
+    assert found[-1].at_stake_ns is None
+    assert found[-1].certainty == "hint"
+
+
+def test_what_is_unknown_is_not_at_stake() -> None:
+    con = job(comm_ops=[op(0, 10 * MS, 1)])  # no kernel: what is hidden is unknown
+    assert findings(con) == []
+
+
+def test_the_choice_of_a_rank_and_step_holds_for_all_of_it() -> None:
+    con = job(kernels=[
+        kernel(0, 10 * MS, 1), kernel(15 * MS, 5 * MS, 1),
+        kernel(0, 10 * MS, 1, rank=1), kernel(20 * MS, 80 * MS, 1, rank=1),
+    ])  # fmt: skip
+    [found] = findings(con, rank=0)
+    assert (found.name, found.at_stake_ns) == ("device_idle", 5 * MS)
+
+
+def test_commands_name_the_path_as_a_shell_wants_it() -> None:
+    con = job(kernels=[kernel(0, 10 * MS, 1), kernel(12 * MS, 8 * MS, 1)])
+    [found] = findings(con, path="/data/my job")
+    assert found.command == "npuscope steps '/data/my job'"
+
+
+def test_none_without_evidence() -> None:
+    con = job(kernels=[kernel(0, 10 * MS, 1), kernel(12 * MS, 8 * MS, 1)])
+    [found] = findings(con)
+    bare = {name: getattr(found, name) for name in Finding.__dataclass_fields__}
+    with pytest.raises(ValueError, match="no evidence"):
+        ranked([Finding(**{**bare, "evidence": pl.DataFrame()})])
+
+
+@pytest.fixture(scope="module")
+def opened_sample(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+    def opened(folder: Path) -> Path:
+        target = tmp_path_factory.mktemp("store")
+        bring_up_to_date(Source(folder, store=target, jobs=1))
+        return target
+
+    return opened
+
+
+def check(target: Path) -> list[Finding]:
+    """What holds for every list of findings, whatever the job."""
+    con = store.open(target)
+    found = findings(con)
+    assert found
+    stakes = [one.at_stake_ns for one in found if one.at_stake_ns is not None]
+    assert stakes == sorted(stakes, reverse=True)
+    steps = query.steps(con)
+    for one in found:
+        assert 1 <= one.evidence.height <= EVIDENCE_ROWS
+        assert one.certainty in CERTAINTIES
+        assert one.statement.endswith(".")
+        assert one.step_share_ratio is None or one.step_share_ratio >= 0.01
+    known = steps.drop_nulls(["computing_ns", "exposed_communication_ns", "free_ns"])
+    lost = ("exposed_communication", "pipeline_bubble", "device_idle")
+    at_stake_ns = sum(one.at_stake_ns or 0 for one in found if one.name in lost)
+    total_ns = int(known["exposed_communication_ns"].sum()) + int(known["free_ns"].sum())
+    # What is not worth a line is missing from the sum: below 1 % of a step for each of three.
+    assert at_stake_ns <= total_ns / known.height + 1
+    length_ns = (total_ns + int(known["computing_ns"].sum())) / known.height
+    assert at_stake_ns >= total_ns / known.height - 0.03 * length_ns
+    return found
+
+
+def test_the_sample_job(opened_sample: Callable[[Path], Path]) -> None:
+    found = check(opened_sample(REPOSITORY / "sample_traces" / "moe_8_ranks"))
+    assert [one.name for one in found[:2]] == ["exposed_communication", "pipeline_bubble"]
+    rows: list[dict[str, Any]] = finding_rows(found)
+    assert rows[0]["evidence"][0]["op_type"] == "allToAllV"
+    # The planted overload of experts makes rank 5 compute longest in its stage.
+    straggler = next(one for one in found if one.name == "stragglers")
+    assert "rank 5" in straggler.statement
+
+
+@pytest.mark.parametrize(
+    "name", ["alexnet_ddp_db_level1", "alexnet_ddp_text_level0", "qwen3_pp2_dp2_text_level2"]
+)
+def test_real_profiles(name: str, real_data: Path, opened_sample: Callable[[Path], Path]) -> None:
+    found = check(opened_sample(real_data / name))
+    assert found[0].name == "exposed_communication"
+
+
+def test_every_rule_says_what_it_is_for() -> None:
+    assert all(rule.__doc__ for rule in RULES)
+    assert len({rule.__name__ for rule in RULES}) == len(RULES)
+
+
+def test_the_page_of_findings_is_up_to_date() -> None:
+    path = REPOSITORY / "docs" / "findings.md"
+    if os.environ.get("UPDATE_DOCS"):
+        path.write_text(findings_markdown())
+    assert path.read_text() == findings_markdown(), "make it anew with UPDATE_DOCS=1"
