@@ -53,18 +53,18 @@ def _facts(block: Facts) -> Text:
 
 def _findings(found: Sequence[Finding]) -> Iterator[RenderableType]:
     yield Text(FIRST, style="bold")
-    stakes = [ms(one.at_stake_ns) for one in found]
-    width = max(map(len, stakes))
-    for one, stake in list(zip(found, stakes, strict=True))[:_SHOWN]:
-        line = Text(f"{stake:>{width}}", style="bold").append(
-            f"  {percent(one.step_share_ratio):>6}  ", style="not bold"
-        )
-        line.append(one.statement, style="not bold").append(f" ({one.certainty})", style="dim")
-        yield Padding(line, (0, 0, 0, 2))
+    lines = Table.grid(padding=(0, 2, 0, 0))
+    for column in ("right", "right", "left"):
+        lines.add_column(justify=column, no_wrap=column == "right")
+    for one in found[:_SHOWN]:
+        told = Text(one.statement).append(f" ({one.certainty})", style="dim")
+        share = Text(percent(one.step_share_ratio))
+        lines.add_row(Text(ms(one.at_stake_ns), style="bold"), share, told)
+    yield Padding(lines, (0, 0, 0, 2))
     more = len(found) - _SHOWN
     rest = f"and {more} more; " if more > 0 else ""
-    told = f"{rest}evidence, how sure, what to try: `npuscope findings`"
-    yield Padding(Text(told, style="dim"), (0, 0, 0, 2))
+    ending = f"{rest}evidence, how sure, what to try: `npuscope findings`"
+    yield Padding(Text(ending, style="dim"), (0, 0, 0, 2))
 
 
 def findings_in_full(found: Sequence[Finding]) -> Iterator[RenderableType]:
