@@ -203,8 +203,11 @@ def _rank_report(
 def _recorded(facts: Row, counts: Mapping[str, int], manifest: Manifest | None) -> Recorded:
     left_out = frozenset(facts["left_out_tables"] or ())
     options = known_options(facts, manifest.options if manifest else None)
+    is_gpu = facts["framework"] == "kineto"
     if manifest is None:
-        return Recorded(counts, options, left_out=left_out, world_size=facts["world_size"])
+        return Recorded(
+            counts, options, left_out=left_out, world_size=facts["world_size"], is_gpu=is_gpu
+        )
     return Recorded(
         counts,
         options,
@@ -213,6 +216,7 @@ def _recorded(facts: Row, counts: Mapping[str, int], manifest: Manifest | None) 
         left_out=left_out,
         stacks=manifest.selection.stacks,
         world_size=facts["world_size"],
+        is_gpu=is_gpu,
     )
 
 

@@ -7,9 +7,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from .capabilities import CAPABILITIES, Capability, Need
-from .profiler_options import LEVEL1, PMU, Options, Setting
+from .profiler_options import CPU, LEVEL1, MEMORY, NPU, PMU, STACKS, STEPS, Options, Setting
 
 Support = Literal["yes", "partly", "no"]
+# What the profiler can be told on a GPU, in its words there.
+_GPU_SAYS = {
+    CPU: CPU.says, NPU: "activities with ProfilerActivity.CUDA", MEMORY: MEMORY.says,
+    STACKS: STACKS.says, STEPS: STEPS.says,
+}  # fmt: skip
 _ANALYSE = "run analyse() on the whole folder, or copy all that it wrote"
 
 
@@ -20,7 +25,7 @@ class Recorded:
     counts: the metric `contents`, content -> count. options: what is known of what the profiler
     was told. files: names of the files it was read from, None: unknown; unread: those that could
     not be read, in full at least. left_out: tables that were not selected; stacks: whether call
-    stacks were kept.
+    stacks were kept. is_gpu: it is no NPU's.
     """
 
     counts: Mapping[str, int]
@@ -30,6 +35,7 @@ class Recorded:
     left_out: frozenset[str] = frozenset()
     stacks: bool = False
     world_size: int | None = None
+    is_gpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +112,10 @@ def _explained(need: Need, rank: Recorded) -> tuple[str, tuple[str, ...], tuple[
     """Why something lacks where that is known, what would help, and the settings among that."""
     if need.tables and need.tables <= rank.left_out:
         tables = ",".join(sorted(need.tables))
-        asked = f"`npuscope ingest PATH --tables {tables} --ranks LIST`"
-        return "not selected when the rank was read", (asked,), ()
-    on = {setting: _is_on(setting, rank) for setting in need.settings}
+        command = f"`npuscope ingest PATH --tables {tables} --ranks LIST`"
+        return "not selected when the rank was read", (command,), ()
+    asked = [s for s in need.settings if s in _GPU_SAYS] if rank.is_gpu else need.settings
+    on = {setting: _is_on(setting, rank) for setting in asked}
     settings = tuple(setting for setting, is_on in on.items() if is_on is not True)
     all_on = bool(on) and not settings
     is_off = False in on.values()
@@ -116,6 +123,9 @@ def _explained(need: Need, rank: Recorded) -> tuple[str, tuple[str, ...], tuple[
         return "recorded, but not kept", (f"`npuscope ingest PATH {need.ingest}`",), ()
     if not is_off and (file := _damaged(need, rank)):
         return f"{file} was not read in full", ("see what was lost",), ()
+    if rank.is_gpu:
+        remedies = tuple(_GPU_SAYS[setting] for setting in settings)
+        return "" if remedies else "not in a GPU's trace, or not read from it", remedies, ()
     if all_on and _is_elsewhere(need, rank):
         return f"{need.file} is not here", (_ANALYSE,), ()
     advice = (need.advice,) if need.advice else ()
@@ -127,6 +137,8 @@ def _explained(need: Need, rank: Recorded) -> tuple[str, tuple[str, ...], tuple[
 
 def _is_on(setting: Setting, rank: Recorded) -> bool | None:
     """Whether the profiler was told so; None where that is unknown."""
+    if rank.is_gpu and setting in (CPU, NPU):  # its trace tells no activities
+        return bool(rank.counts.get("host_ops" if setting is CPU else "kernels")) or None
     if setting is PMU and LEVEL1.is_on(rank.options) is False:
         return False  # below Level1 they are not recorded, whatever the options say
     return setting.is_on(rank.options)

@@ -96,9 +96,6 @@ LEVEL1 = Setting(
 PMU = Setting(
     "pmu", "aic_metrics=AiCMetrics.PipeUtilization", "counters are read around every kernel", _pmu
 )
-SHAPES = Setting(
-    "shapes", "record_shapes=True", "host time for every operator", _flag("record_shapes")
-)
 MEMORY = Setting(
     "memory", "profile_memory=True", "a record for every allocation: host time, larger files",
     _flag("profile_memory"),
@@ -214,9 +211,9 @@ def _profile(known: Options, added: Mapping[str, Setting]) -> list[_Argument]:
         ),
         _argument("on_trace_ready", 'torch_npu.profiler.tensorboard_trace_handler("./profiles")'),
     ]
-    for name, key in (
-        ("record_shapes", "shapes"), ("profile_memory", "memory"), ("with_stack", "stacks"),
-    ):  # fmt: skip
+    if known.get("record_shapes") is True:
+        found.append(_argument("record_shapes", "True"))
+    for name, key in (("profile_memory", "memory"), ("with_stack", "stacks")):
         if known.get(name) is True or key in added:
             found.append(_argument(name, "True", added.get(key)))
     return found

@@ -28,6 +28,7 @@ _AGREE_RATIO, _AGREE_NS = 0.001, 1_000
 _STEPS_FROM = {
     "ascend_db": "STEP_TIME of the DB",
     "trace_view": "ProfilerStep marks of the timeline",
+    "kineto": "ProfilerStep marks of the trace",
 }
 _OPERATIONS_FROM = {
     "ascend_db": "operations of the DB",

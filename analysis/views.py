@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import duckdb
 import polars as pl
@@ -12,8 +12,8 @@ from npuscope.collector import store
 from .catalog import METRICS
 
 
-def open_views(con: duckdb.DuckDBPyConnection) -> None:
-    """Create the view of every metric that `con` does not have yet.
+def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = None) -> None:
+    """Create the view of every metric, or of those named, that `con` does not have yet.
 
     They are temporary: a database opened for reading can have them, and connections that share a
     database do not disturb each other.
@@ -24,7 +24,7 @@ def open_views(con: duckdb.DuckDBPyConnection) -> None:
     )
     present = {name for (name,) in con.execute(known_names).fetchall()}
     for known in METRICS:
-        if known.view not in present:
+        if known.view not in present and (names is None or known.name in names):
             con.execute(f'create temp view "{known.view}" as {known.sql}')
 
 

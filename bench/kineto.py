@@ -1,80 +1,108 @@
-"""The sample job as a GPU's profiler would have written it: input for tools that know no NPU.
+"""The sample job as a GPU's profiler would have written it, scaled: input for other tools and ours.
 
-Same events, same instants: framework slices stay, device tasks become kernels, CANN calls become
-runtime calls that carry the correlation. Counters are left out: such traces have none.
+Same events, same instants, with what real traces have beside a sample's: nested operators with
+strides and inputs, Python functions. An event takes some 350 bytes, as in real ones.
+
+    .venv/bin/python bench/kineto.py OUT --mb 200
 """
 
 from __future__ import annotations
 
-import json
+import argparse
+import random
+from collections.abc import Iterator
 from pathlib import Path
 
 from captures import job_of, period_ns_of
 from tiled_text import growths
 from tiling import Rule, tile
-from trace_detail import Detail, detailed
 
-from npuscope.sample_traces.capture import Capture, CommOp, Copy, Kernel, captures
-from npuscope.sample_traces.trace import timeline
+from npuscope.sample_traces.capture import Capture, Launch, captures
+from npuscope.sample_traces.kineto import (
+    Event,
+    event_text,
+    events,
+    file_name,
+    head_text,
+    slice_of,
+)
 
-Event = dict[str, object]
-_INSTANT = r'"ts": (\d{16})(?=[.,}])'
-_KEPT = {"cpu_op": "cpu_op", "python_function": "python_function", "enqueue": "cpu_op",
-         "dequeue": "cpu_op"}  # fmt: skip
+_INSTANT = r'"ts": (\d+)(?=\.)'
+_NESTED = ("aten::empty", "aten::as_strided", "aten::view", "aten::contiguous")
+_DIMS = ([[2048, 1024], [1024, 3072]], [[2048, 1, 1024], [], [], [], []], [[4096, 1024]], [[], []])
+_FRAMES = (
+    "torch/nn/modules/module.py(1747): _call_impl",
+    "torch/nn/modules/module.py(1736): _wrapped_call_impl",
+    "megatron/core/transformer/transformer_layer.py(438): forward",
+    "megatron/core/transformer/transformer_block.py(391): forward",
+)
 
 
 def write_kineto(out: Path, size_bytes: int) -> int:
     """Writes one rank's trace of about `size_bytes`; returns its events."""
-    job = job_of(2)
-    c = captures(job)[0]
+    c = captures(job_of(2))[0]
     grow = growths(c, period_ns_of([c]))
-    plain, _ = detailed(c, timeline(c), Detail(stacks=True, seed="kineto"))
-    items: list[Kernel | CommOp | Copy] = [*c.kernels, *c.comm_ops, *c.copies]
-    tasks = {item.launch.connection_id for item in items}
-    metadata = [event for event in plain if event["ph"] == "M"]
-    events = [kept for event in plain if (kept := _converted(c, event, tasks)) is not None]
+    metadata, body, ending = _parts(c)
     rules: list[Rule] = [
         (_INSTANT, grow.period_ns // 1000),
         (r"ProfilerStep#(\d+)", grow.steps),
         (r'"(?:correlation|External id)": (\d+)', grow.connections),
         (r'"id": (\d+)', grow.connections),
     ]
-    cut = tile(json.dumps(events)[1:-1], rules)
+    cut = tile(",".join(event_text(event) for event in body), rules)
     repetitions = max(1, round(size_bytes / len(cut.text(0))))
-    head = {
-        "schemaVersion": 1,
-        "deviceProperties": [{"id": 0, "name": "device", "totalGlobalMem": 2**36, "numSms": 108}],
-        "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 1},
-    }
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("w", encoding="utf-8") as file:
-        file.write(f'{json.dumps(head)[:-1]}, "traceEvents": [')
-        file.writelines([json.dumps(metadata)[1:-1]])
-        file.writelines(f", {text}" for text in cut.texts(repetitions))
-        file.write("]}")
-    return len(metadata) + repetitions * len(events)
+        file.write(head_text(c))
+        file.write(",".join(event_text(event) for event in metadata))
+        file.writelines(f",{text}" for text in cut.texts(repetitions))
+        lasting = tile(",".join(event_text(event) for event in ending), [
+            (r'"dur": (\d+)(?=\.)', grow.period_ns // 1000),
+            (r'"Record Window End"[^}]*"ts": (\d+)(?=\.)', grow.period_ns // 1000),
+        ])  # fmt: skip
+        file.write(f",{lasting.text(repetitions - 1)}\n  ],\n")
+        file.write(f'  "traceName": "{file_name(c)}"\n}}')
+    return len(metadata) + repetitions * len(body) + len(ending)
 
 
-def _converted(c: Capture, event: Event, tasks: set[int]) -> Event | None:
-    """The event as it would stand there; None where nothing corresponds to it."""
-    phase, category, args = event["ph"], str(event.get("cat")), event.get("args")
-    if phase not in ("X", "s", "f") or event["name"] == "PROFILING_ENABLE":
-        return None
-    moved: Event = {**event, "ts": float(str(event["ts"]))}
-    if phase != "X":
-        if category != "HostToDevice":
-            return None
-        return {**moved, "cat": "ac2g", "name": "ac2g", "id": int(str(event["id"])) >> 32}
-    known: Event = dict(args) if isinstance(args, dict) else {}
-    known.pop("Call stack", None)  # there, stacks are slices of Python functions only
-    if category in _KEPT:
-        return {**moved, "cat": _KEPT[category], "args": known}
-    connection = known.get("connection_id")
-    if "Task Type" in known or ("model id" in known and "task type" not in known):
-        place: Event = {"device": c.device_id, "stream": event["tid"], "correlation": connection}
-        name = str(event["name"]) if "Task Type" in known else f"ncclDevKernel_{event['name']}"
-        return {**moved, "cat": "kernel", "name": name, "args": {**known, **place}}
-    if "level" in known and connection in tasks:
-        called: Event = {**known, "correlation": connection}
-        return {**moved, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "args": called}
-    return None
+def _parts(c: Capture) -> tuple[list[Event], list[Event], list[Event]]:
+    """Events that name things, those that repeat, and the profiler's own at the end."""
+    found = events(c)
+    chance = random.Random("kineto")
+    detail = [event for launch in c.launches() for event in _detail(c, launch, chance)]
+    once = [event for event in found if event["ph"] == "M"]
+    ending = [event for event in found if event.get("pid") in ("Spans", "")]
+    apart = {id(event) for event in (*once, *ending)}
+    return once, [*detail, *(e for e in found if id(e) not in apart)], ending
+
+
+def _detail(c: Capture, launch: Launch, chance: random.Random) -> Iterator[Event]:
+    """Python functions around an operator, and operators inside it, one inside the other."""
+    t = launch.times
+    place = (c.process_id, c.backward_thread if launch.backward else c.main_thread)
+    for depth, name in enumerate(_FRAMES):
+        times = (t.operator_start_ns - 40 + 10 * depth, t.operator_end_ns + 40 - 10 * depth)
+        args: Event = {"Python parent id": depth or None, "Python id": depth + 1, "Ev Idx": depth}
+        yield slice_of(c, "python_function", name, place, times, args)
+    for depth, name in enumerate(_NESTED, 1):
+        times = (t.operator_start_ns + 90 * depth, t.enqueue_ns - 90 * depth)
+        dims = chance.choice(_DIMS)
+        args = {
+            "External id": launch.connection_id + depth, "Record function id": 0,
+            "Concrete Inputs": [""] * len(dims), "Input type": ["c10::BFloat16"] * len(dims),
+            "Input Strides": [[1] * len(one) for one in dims], "Input Dims": dims, "Ev Idx": depth,
+        }  # fmt: skip
+        yield slice_of(c, "cpu_op", name, place, times, args)
+
+
+def main() -> None:
+    """Writes a trace of a size."""
+    parser = argparse.ArgumentParser(description="one rank's trace of a GPU")
+    parser.add_argument("out", type=Path, help="the file, *.pt.trace.json")
+    parser.add_argument("--mb", type=float, default=200)
+    chosen = parser.parse_args()
+    print(f"{chosen.out}: {write_kineto(chosen.out, int(chosen.mb * 1e6)):,} events")
+
+
+if __name__ == "__main__":
+    main()

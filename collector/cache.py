@@ -6,6 +6,7 @@ into the user's folders. The oldest unused stores go first when all together exc
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -49,9 +50,10 @@ def store_of(path: Path) -> Path:
 
 
 def remember_use(store: Path, source: Path) -> None:
-    """Note what a cached store was made from and that it was used now."""
-    write_atomically(store / _SOURCE, spelled(str(source.resolve())).encode())
-    write_atomically(store / _USED, str(time.time()).encode())
+    """Note what a cached store was made from and that it was used now, where that can be noted."""
+    with contextlib.suppress(OSError):
+        write_atomically(store / _SOURCE, spelled(str(source.resolve())).encode())
+        write_atomically(store / _USED, str(time.time()).encode())
 
 
 def cached_stores() -> list[CachedStore]:

@@ -3,6 +3,7 @@ one before it."""
 
 from __future__ import annotations
 
+import errno
 import traceback
 from pathlib import Path
 
@@ -15,14 +16,20 @@ from .model import RankSource
 from .space import is_out_of_space
 
 _SHOWN = 3
+_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
-def told(error: Exception) -> str:
-    """One line: what an exception says, without a traceback."""
+def told(error: Exception, store: str = "") -> str:
+    """One line: what an exception says, without a traceback. `store`: what was written to."""
     if is_out_of_space(error):
         return "no space left on the disk of the store"
     if isinstance(error, duckdb.OutOfMemoryException):
         return "needs more memory than it may take: give --memory more, or fewer --jobs"
+    if isinstance(error, OSError) and error.errno in _FORBIDDEN:
+        place = str(error.filename)
+        if store and place.startswith(store):
+            return f"{place}: {error.strerror}: give --store DIR where you may write"
+        return f"{place}: {error.strerror}: check its permissions"
     text = str(error).strip() or type(error).__name__
     if isinstance(error, TraceFormatError):
         return text
@@ -51,22 +58,28 @@ def changed_files(source: RankSource) -> dict[str, str]:
 
 
 def worse_than(before: Manifest | None, now: Manifest) -> str | None:
-    """Why a reading must not replace the published one: its files were damaged since, and rows
-    are missing that are there now. None where it may."""
-    if before is None or not now.failed_files:
+    """Why a reading must not replace the published one: it holds less, or no more, through damage
+    that its files took since. None where it may."""
+    if before is None:
         return None
     read = {record.path: record.digest for record in before.sources}
     same = {record.path for record in now.sources if read.get(record.path) == record.digest}
-    damaged = {path: why for path, why in now.failed_files.items() if path not in same}
-    fewer = [
-        f"{name} ({now.tables[name].row_count if name in now.tables else 0} of {old.row_count})"
+    damaged = {
+        path: why for path, why in now.failed_files.items() if path in read and path not in same
+    }
+    counts = {
+        name: (now.tables[name].row_count if name in now.tables else 0, old.row_count)
         for name, old in before.tables.items()
-        if name not in now.tables or now.tables[name].row_count < old.row_count
-    ]
-    if not damaged or not fewer:
+    }
+    fewer = [f"{name} ({new} of {old})" for name, (new, old) in counts.items() if new < old]
+    grew = any(new > old for new, old in counts.values()) or now.tables.keys() - counts.keys()
+    if not fewer and (grew or damaged.keys() <= before.failed_files.keys()):
+        return None
+    if not damaged:
         return None
     files = "; ".join(f"{Path(path).name}: {why}" for path, why in list(damaged.items())[:_SHOWN])
+    lost = f", as rows would be missing from {', '.join(fewer[:_SHOWN])}" if fewer else ""
     return (
-        f"{files}. What was read before stays, as rows would be missing from"
-        f" {', '.join(fewer[:_SHOWN])}: mend the files, or take what they hold with --force"
+        f"{files}. What was read before stays{lost}: mend the files, or take what they hold with"
+        " --force"
     )

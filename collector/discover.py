@@ -4,8 +4,9 @@
         profiler_info_3.json          rank 3
         ASCEND_PROFILER_OUTPUT/       what was exported: text, DB, or both
         PROF_…/                       raw data; its own exports count where there are no others
-    any depth/PROF_…/                 stand-alone msprof
+    any depth/PROF_…/                 stand-alone msprof: see msprof_layout; a rank per device
     any depth/folder with such files  a rank whose folders were renamed or flattened
+    any depth/….pt.trace.json         a rank of a GPU, one per file: see kineto_files
 
 Nothing is opened for writing and no file is read here but a few small heads: names decide.
 """
@@ -23,8 +24,12 @@ from pathlib import Path
 
 from npuscope.errors import TraceNotFound
 
+from . import cluster_outputs, kineto_files, msprof_layout
+from .cluster_outputs import ClusterOutput
+from .devices import by_device
 from .identity import Identity, identify
 from .model import Framework, RankSource, Role, SourceFile
+from .numbering import with_ranks
 from .readers.profiler_metadata import read_metadata
 
 OUTPUT_FOLDER = "ASCEND_PROFILER_OUTPUT"
@@ -42,21 +47,24 @@ _ROLES: tuple[tuple[Role, re.Pattern[str]], ...] = (
     ("communication", re.compile(r"communication\.json")),
     ("communication_matrix", re.compile(r"communication_matrix\.json")),
     ("step_trace", re.compile(r"step_trace_time\.csv")),
+    ("iterations", re.compile(rf"step_trace{_STAMP}\.(csv|json)")),
+    ("task_time", re.compile(rf"task_time{_STAMP}\.csv")),
     ("memory_record", re.compile(rf"memory_record{_STAMP}\.csv")),
     ("operator_memory", re.compile(rf"operator_memory{_STAMP}\.csv")),
     ("module_memory", re.compile(rf"npu_module_mem{_STAMP}\.csv")),
     ("profiler_info", re.compile(r"profiler_info(_\d+)?\.json")),
     ("profiler_metadata", re.compile(r"profiler_metadata\.json")),
     ("info", re.compile(r"info\.json(\.\d+)?")),
+    ("session", re.compile(r"(start|end)_info(\.\d+)?")),
 )
 _EXPORTS: frozenset[Role] = frozenset(role for role, _ in _ROLES) - {
-    "profiler_info", "profiler_metadata", "info",
+    "profiler_info", "profiler_metadata", "info", "session",
 }  # fmt: skip
 _FRAMEWORK_FOLDER = re.compile(r".*_ascend_(pt|ms)")
 _PROF_FOLDER = re.compile(r"PROF_.+")
-# Other tools' results, dumped arguments, hidden folders: never a profile's export. Raw data and
-# logs lie inside profile folders, which are not searched further.
-_SKIPPED = re.compile(r"cluster_analysis_output|.*_op_arg|\..*")
+# Dumped arguments, hidden folders: never a profile's export. Raw data and logs lie inside profile
+# folders, which are not searched further.
+_SKIPPED = re.compile(r".*_op_arg|\..*")
 _RANK_DB = re.compile(r"_profiler_(\d{1,9})\.db$")
 _SLICE = re.compile(r"_slice_(\d+)")
 _EXPORT_STAMP = re.compile(r"_(\d{14,})\.(?:json|csv|db)(?:\.gz)?$")
@@ -82,13 +90,20 @@ class Discovery:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One rank's files as they lie, and what they tell. `nodes`: see RankSource."""
+    """One rank's files as they lie, and what they tell.
+
+    `device_id`, `other_devices`, `rules`, `nodes`, `shared_by`: see RankSource.
+    """
 
     folder: str
     framework: Framework
     files: Mapping[Role, tuple[SourceFile, ...]]
     identity: Identity
+    device_id: int | None = None
+    other_devices: tuple[int, ...] = ()
+    rules: tuple[tuple[str, str], ...] = ()
     nodes: tuple[str, ...] = ()
+    shared_by: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +129,20 @@ def search(path: Path) -> Findings:
     start = path if path.is_dir() else path.parent
     problems: list[Problem] = []
     profiles: list[Profile] = []
+    results: list[Path] = []
+    places = _profile_folders(start, problems, results)
+    if kineto_files.is_trace(path):
+        places = iter([(path.parent.resolve() / path.name, "kineto")])
     with ThreadPoolExecutor(_LOOKING) as threads:
-        for found, unusable in threads.map(_look_into, _profile_folders(start, problems)):
+        for found, unusable in threads.map(_look_into, places):
             profiles += found
             problems += unusable
+        if not profiles:  # what was made of profiles tells less than they do
+            for output in threads.map(cluster_outputs.look_at, results):
+                profiles += _of_results(output, problems)
     if not profiles and not problems:
         raise TraceNotFound(
-            f"{path}: no *_ascend_pt, *_ascend_ms or PROF_* folder here or below: "
+            f"{path}: no *_ascend_pt, *_ascend_ms, PROF_* folder or *.pt.trace.json here or below: "
             "was analyse() run, and is this the folder the profiler wrote to?"
         )
     return Findings(tuple(profiles), tuple(problems))
@@ -128,42 +150,69 @@ def search(path: Path) -> Findings:
 
 def _look_into(place: tuple[Path, Framework]) -> tuple[list[Profile], list[Problem]]:
     folder, framework = place
+    if framework == "kineto":
+        seen = kineto_files.look_into(folder)
+        if isinstance(seen, str):
+            return [], [Problem(str(folder), seen)]
+        return [Profile(str(folder), framework, {"kineto": (f,)}, who) for f, who in seen], []
     problems: list[Problem] = []
     files = _files(folder, framework, problems)
     if not _EXPORTS & files.keys():
         return [], [*problems, Problem(str(folder), _nothing_exported(folder, framework))]
-    parts = _by_rank(files)
-    found = [Profile(str(folder), framework, p, identify(folder, framework, p)) for p in parts]
+    found: list[Profile] = []
+    for one_rank in _by_rank(files):
+        for part in by_device(framework, one_rank):
+            identity = identify(folder, framework, part.files, part.device_id)
+            rules = msprof_layout.rules(framework, part.files, part.other_devices)
+            found.append(
+                Profile(
+                    str(folder), framework, part.files, identity, part.device_id,
+                    part.other_devices, rules,
+                )
+            )  # fmt: skip
     return found, problems
+
+
+def _of_results(output: ClusterOutput, problems: list[Problem]) -> list[Profile]:
+    """A profile for each rank that results of msprof-analyze are about."""
+    if output.problem:
+        problems.append(Problem(output.folder, output.problem))
+    start_ns, end_ns = output.window_start_ns, output.window_end_ns
+    return [
+        Profile(
+            output.folder, "msprof_analyze", {"cluster_output": output.files},
+            Identity(rank, cluster_outputs.ORIGIN, window_start_ns=start_ns, window_end_ns=end_ns),
+            shared_by=len(output.ranks),
+        )
+        for rank in output.ranks
+    ]  # fmt: skip
 
 
 def numbered(findings: Findings) -> Discovery:
     """Ranks that no file tells are numbered in order of (host, device, folder), past the known."""
     found = findings.profiles
-    known = {profile.identity.rank for profile in found if profile.identity.rank is not None}
-    free = (number for number in range(len(found) + len(known)) if number not in known)
-    order = sorted(found, key=lambda p: (p.identity.host, p.identity.device, p.folder))
+    identities = with_ranks([(profile.folder, profile.identity) for profile in found])
     ranks: list[RankSource] = []
-    for profile in order:
-        identity = profile.identity
-        warnings = list(identity.warnings)
-        rank, origin = identity.rank, identity.origin
-        if rank is None:
-            rank, origin = next(free), "numbered in order of host, device and folder"
-            warnings.append(f"no file tells the rank: called rank {rank}")
+    for profile, identity in zip(found, identities, strict=True):
+        assert identity.rank is not None
         ranks.append(
             RankSource(
                 root=profile.folder,
                 framework=profile.framework,
-                rank=rank,
-                rank_origin=origin,
+                rank=identity.rank,
+                rank_origin=identity.origin,
                 files=profile.files,
                 window_start_ns=identity.window_start_ns,
                 window_end_ns=identity.window_end_ns,
-                warnings=tuple(warnings),
+                warnings=identity.warnings,
                 nodes=profile.nodes,
+                shared_by=profile.shared_by + len(profile.other_devices),
+                device_id=profile.device_id,
+                other_devices=profile.other_devices,
+                rules=profile.rules,
             )
         )
+    ranks.sort(key=lambda source: (source.root, source.rank))
     return Discovery(tuple(ranks), findings.problems)
 
 
@@ -173,8 +222,11 @@ def job_name(source: RankSource) -> str | None:
     return read_metadata(metadata).job_name if metadata else None
 
 
-def _profile_folders(start: Path, problems: list[Problem]) -> Iterator[tuple[Path, Framework]]:
-    """Folders that are one rank's profile each, depth first in name order."""
+def _profile_folders(
+    start: Path, problems: list[Problem], results: list[Path]
+) -> Iterator[tuple[Path, Framework]]:
+    """Folders that are one rank's profile each, depth first in name order; `results` gets those
+    with results of msprof-analyze."""
     pending, seen = [start.resolve()], set[Path]()
     while pending:
         folder = pending.pop()
@@ -191,6 +243,10 @@ def _profile_folders(start: Path, problems: list[Problem]) -> Iterator[tuple[Pat
         if kind:
             yield folder, kind
             continue
+        if cluster_outputs.holds_results(child.name for child in children):
+            results.append(folder)
+        for trace in kineto_files.candidates(folder, [child.name for child in children]):
+            yield trace, "kineto"
         for child in children:
             try:
                 if child.is_dir() and not (folder != start and _SKIPPED.fullmatch(child.name)):
@@ -209,6 +265,8 @@ def _framework(folder: Path, names: list[str]) -> Framework | None:
         return "msprof"
     if OUTPUT_FOLDER in names:
         return _framework_of_names(_names(folder / OUTPUT_FOLDER) + names)
+    if msprof_layout.is_prof(folder, names):  # renamed
+        return "msprof"
     roles = {role for name in names if (role := role_of(name))}
     # A folder of JSON called trace.json or info.json is not yet a profile.
     timeline = any(re.fullmatch(r"(trace_view|msprof_.*)\.json(\.gz)?", name) for name in names)
@@ -218,7 +276,9 @@ def _framework(folder: Path, names: list[str]) -> Framework | None:
 
 
 def _framework_of_names(names: list[str]) -> Framework:
-    return "mindspore" if any("mindspore" in name for name in names) else "pytorch"
+    if any("mindspore" in name for name in names):
+        return "mindspore"
+    return "msprof" if msprof_layout.is_msprof(names) else "pytorch"
 
 
 def role_of(name: str) -> Role | None:
@@ -237,18 +297,17 @@ def _files(
     if folder.name == OUTPUT_FOLDER:
         places.append(folder.parent)  # profiler_info_*.json stands one level up
     if framework == "msprof":
-        places += _msprof_places(folder)
+        places += msprof_layout.places(folder)
     found = _collect(places, problems, info_only={folder.parent})
+    profs = [folder] if framework == "msprof" else _prof_children(folder)
     if framework != "msprof" and not _EXPORTS & found.keys():
         # analysis kept only what msprof itself exported
-        inner = [p for prof in _prof_children(folder) for p in (prof, *_msprof_places(prof))]
+        inner = [p for prof in profs for p in (prof, *msprof_layout.places(prof))]
         found = {**_collect(inner, problems), **found}
+    if not {"main_db", "trace", "kernels"} & found.keys():
+        older = [place for prof in profs for place in msprof_layout.older_places(prof)]
+        found = {**_collect(older, problems, older=True), **found}
     return found
-
-
-def _msprof_places(folder: Path) -> list[Path]:
-    devices = [folder / name for name in _names(folder) if re.fullmatch(r"device_\d+|host", name)]
-    return [folder / "mindstudio_profiler_output", folder / "analyze", *devices]
 
 
 def _prof_children(folder: Path) -> list[Path]:
@@ -263,12 +322,19 @@ def _names(folder: Path) -> list[str]:
 
 
 def _collect(
-    places: list[Path], problems: list[Problem], info_only: set[Path] | None = None
+    places: list[Path],
+    problems: list[Problem],
+    info_only: set[Path] | None = None,
+    *,
+    older: bool = False,
 ) -> dict[Role, tuple[SourceFile, ...]]:
+    """Regular files by role; `older`: of msprof's older layout."""
     by_role: dict[Role, list[SourceFile]] = {}
     for place in places:
-        for name in _names(place):
-            role = role_of(name)
+        names = _names(place)
+        timeline = msprof_layout.timeline_roles(names) if older else {}
+        for name in names:
+            role = timeline.get(name) or role_of(name)
             if role is None or (info_only and place in info_only and role in _EXPORTS):
                 continue
             path = place / name
@@ -285,6 +351,8 @@ def _collect(
             by_role.setdefault(role, []).append(
                 SourceFile(str(path), state.st_size, state.st_mtime_ns)
             )
+    if older:
+        return {role: msprof_layout.newest_of_each(files) for role, files in by_role.items()}
     return {role: _newest_export(files) for role, files in by_role.items()}
 
 
@@ -326,8 +394,6 @@ def _by_rank(
 
 
 def _nothing_exported(folder: Path, framework: Framework) -> str:
-    if framework == "msprof" and any(folder.glob("device_*/timeline/*.json")):
-        return "msprof's older layout (device_N/timeline) is not read by this version"
     if framework == "msprof":
         return "raw data only: run `msprof --export=on --output=<this folder>` first"
     if (folder / OUTPUT_FOLDER).is_dir():

@@ -25,6 +25,30 @@ _ALIASES = {
     "dp_ep_modulo": "dp_ep",
     "position_embd": "embd",
     "embedding": "embd",
+    # Megatron's and DeviceMesh's names of PyTorch's process groups, without what surrounds them.
+    "default_pg": "world",
+    "default": "world",
+    "tensor_model": "tp",
+    "tensor": "tp",
+    "pipeline_model": "pp",
+    "pipeline": "pp",
+    "data": "dp",
+    "data_with_cp": "dp_cp",
+    "dp_shard": "dp",
+    "dp_replicate": "dp",
+    "fsdp": "dp",
+    "dp_shard_cp": "dp_cp",
+    "context": "cp",
+    "hierarchical_context": "cp",
+    "model": "mp",
+    "expert_model": "ep",
+    "expert_data": "dp_ep",
+    "expert_tensor_and_model": "tp_ep",
+    "tensor_and_expert": "tp_ep",
+    "tensor_and_data": "tp_dp",
+    "tensor_and_data_with_cp": "tp_dp_cp",
+    "tensor_and_context": "tp_cp",
+    "position_embedding": "embd",
 }
 
 
@@ -44,5 +68,7 @@ def group_hash(name: str) -> str:
 def parallel_kind(label: str | None) -> str:
     """The closed-list kind of a framework's group label; `unknown` where the label says nothing."""
     key = (label or "").strip().lower().replace("-", "_")
+    if key not in _ALIASES:  # TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP, mesh_dp_shard
+        key = key.removeprefix("mesh_").replace("_parallel_group", "").removesuffix("_group")
     key = _ALIASES.get(key, key)
     return key if key in PARALLEL_KINDS else "unknown"

@@ -4,8 +4,8 @@ Rank, first answer wins: number in `profiler_info_<rank>.json`; `rank_id` inside
 RANK_DEVICE_MAP; number in the DB's file name; `rank_id` of msprof's info.json. Never the folder's
 name (users rename folders) and never the device (rank 2 may run on device 4).
 
-Window: the profiler's own clock readings; the DB's session; else first and last times found in
-the kernel table or at both ends of the timeline.
+Window: the profiler's own clock readings; the DB's session; msprof's start_info and end_info; else
+first and last times found in the kernel table or at both ends of the timeline.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from .model import Framework, Role, SourceFile
+from .session import session_ns
 
 _PROBE_BYTES = 1 << 16
 _US = re.compile(rb'"ts"\s*:\s*"?(\d{6,17})(?:\.(\d{1,3}))?')
 _CELL_US = re.compile(r"\s*(\d{6,17})(?:\.(\d{1,3})\d*)?\s*")
+# Where a rank came from that some collectors write for every device.
+OF_INFO = "rank_id in info.json"
 _CSV_START = re.compile(r"(task )?start time\(us\)")
 
 
@@ -42,14 +45,20 @@ class Identity:
 
 
 def identify(
-    folder: Path, framework: Framework, files: Mapping[Role, tuple[SourceFile, ...]]
+    folder: Path,
+    framework: Framework,
+    files: Mapping[Role, tuple[SourceFile, ...]],
+    device_id: int | None = None,
 ) -> Identity:
-    """Resolve rank and window of one profile; unreadable hints become warnings, not errors."""
+    """Resolve rank and window of one profile; unreadable hints become warnings, not errors.
+
+    device_id: of a profile of several devices, the one that is meant.
+    """
     warnings: list[str] = []
     infos = [(file.path, _load(file.path, warnings)) for file in files.get("profiler_info", ())]
     database = files.get("main_db", ())
-    facts = _database_facts(database[0].path) if database else {}
-    devices = [_load(file.path, warnings) for file in files.get("info", ())]
+    facts = _database_facts(database[0].path, device_id) if database else {}
+    machines = {file.path: _load(file.path, warnings) for file in files.get("info", ())}
 
     answers: list[tuple[int, str]] = []
     for path, _ in infos:
@@ -61,16 +70,20 @@ def identify(
         answers += _from_name(
             database[0].path, r"ascend_\w+_profiler_(\d+)\.db", "number in the DB's name"
         )
-    for device in devices:
-        answers += _valid(device.get("rank_id"), "rank_id in info.json")
+    for path, info in machines.items():
+        if device_id is None or path.endswith(f".{device_id}"):  # else it speaks of all devices
+            answers += _valid(info.get("rank_id"), OF_INFO)
     if len({rank for rank, _ in answers}) > 1:
         told = ", ".join(f"{rank} by {origin}" for rank, origin in answers)
         warnings.append(f"sources disagree on the rank ({told}): the first is taken")
     rank, origin = answers[0] if answers else (None, "")
 
     start, end = _window(infos, facts, files)
-    host = str(next((d["hostUid"] for d in devices if d.get("hostUid")), facts.get("host", "")))
-    device_id = _integer(facts.get("device"))
+    keys = ("hostUid", "hostname")
+    told_hosts = [one[key] for key in keys for one in machines.values() if one.get(key)]
+    host = str(facts.get("host") or next(iter(told_hosts), ""))
+    if device_id is None:
+        device_id = _integer(facts.get("device"))
     numbers = [Path(file.path).suffix[1:] for file in files.get("info", ())]
     numbered = [int(number) for number in numbers if number.isdecimal()]  # info.json.<device>
     if device_id is None and len(numbered) == 1:
@@ -118,15 +131,14 @@ def _load(path: str, warnings: list[str]) -> dict[str, Any]:
     return loaded
 
 
-def _database_facts(path: str) -> dict[str, object]:
+def _database_facts(path: str, device_id: int | None) -> dict[str, object]:
     """Rank, device, host and session of a profiler DB; {} where its reader will say why not."""
     facts: dict[str, object] = {}
+    of_device = "" if device_id is None else f"where deviceId = {device_id}"
     queries: dict[str, tuple[str, ...]] = {
         # msprof names no rank (-1) but a device
-        "select rankId, deviceId from RANK_DEVICE_MAP order by rankId < 0, 1, 2 limit 1": (
-            "rank",
-            "device",
-        ),
+        f"select rankId, deviceId from RANK_DEVICE_MAP {of_device}"
+        " order by rankId < 0, 1, 2 limit 1": ("rank", "device"),
         "select hostUid from HOST_INFO limit 1": ("host",),
         "select startTimeNs from SESSION_TIME_INFO where startTimeNs > 0 limit 1": ("start",),
         "select endTimeNs from SESSION_TIME_INFO where endTimeNs > 0 limit 1": ("end",),
@@ -165,6 +177,15 @@ def _window(
     first, last = _integer(facts.get("first_task")), _integer(facts.get("last_task"))
     if (start or first) and (end or last):
         return start or first, end or last
+    stamps = _stamps(files)
+    session = session_ns([file.path for file in files.get("session", ())], min(stamps, default=0))
+    if session is not None:
+        return session
+    return (min(stamps), max(stamps)) if stamps else (None, None)
+
+
+def _stamps(files: Mapping[Role, tuple[SourceFile, ...]]) -> list[int]:
+    """Some times in ns that events of the profile have."""
     probes: tuple[tuple[Role, Callable[[bytes, bytes], list[int]]], ...] = (
         ("kernels", _csv_stamps),
         ("trace", _trace_stamps),
@@ -172,8 +193,8 @@ def _window(
     for role, stamps_of in probes:
         head, tail = _ends([file.path for file in files.get(role, ())])
         if stamps := stamps_of(head, tail):
-            return min(stamps), max(stamps)
-    return None, None
+            return stamps
+    return []
 
 
 def _inner(info: Mapping[str, Any], section: str, key: str) -> object:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from npuscope.errors import StoreError, TraceNotFound, UsageError
 
-from . import space
+from . import cluster_outputs, space
 from . import store as stores
 from .discover import OUTPUT_FOLDER, Discovery, Problem
 from .engines import local, ray_cluster
@@ -31,6 +31,7 @@ from .segments import Summarise, rebuild_summaries
 from .selection import Selection, spans_of, spans_text
 from .shards import Shard
 from .sweeping import sweep
+from .taken_apart import taken_apart
 
 ENGINES = ("local", "ray")
 _SUMMARY_BYTES = 1 << 30
@@ -220,9 +221,10 @@ def _read_all(
         return not any(outcome.out_of_space for outcome in outcomes)
 
     read = partial(_read, summarise=summarise)
-    for outcome in engine.map(read, tasks, progress.advanced, go_on):
-        outcomes.append(outcome)
-        progress.finished(outcome)
+    with taken_apart(tasks) as ready:
+        for outcome in engine.map(read, ready, progress.advanced, go_on):
+            outcomes.append(outcome)
+            progress.finished(outcome)
     if go_on():
         return outcomes, []
     told = {(outcome.capture, outcome.rank) for outcome in outcomes}
@@ -254,7 +256,8 @@ def _is_unread(manifest: Manifest, outcomes: list[RankOutcome], found: Discovery
 def _folder_name(path: Path) -> str:
     real = path.resolve()
     real = real if real.is_dir() else real.parent
-    return (real.parent if real.name == OUTPUT_FOLDER else real).name or "root"
+    is_inside = real.name in (OUTPUT_FOLDER, cluster_outputs.FOLDER)
+    return (real.parent if is_inside else real).name or "root"
 
 
 def _nothing_readable(path: Path, result: IngestResult) -> str:

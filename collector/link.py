@@ -13,11 +13,13 @@ import duckdb
 from . import schema
 from .captures import EPOCH_FROM_NS
 from .model import RankSource, ReadLog
+from .readers.device_rows import drop_strange_rows
 from .staging import is_empty, scalar
 
 
 def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> None:
     """Complete the staging tables of one rank in place."""
+    drop_strange_rows(con, source, log)
     statements = _statements()
     columns = [column.name for column in schema.tables()["ranks"].columns]
     # any_value takes the first that is not NULL; rows stand in the order readers spoke.
@@ -52,6 +54,8 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
         outside = "and t.op_id not in (select op_id from _outside_ops)"
     _assign_steps(con, "kernels")
     _assign_steps(con, "comm_ops", outside)
+    if source.framework == "msprof":
+        con.execute(statements["measured_steps"])
     _describe(con, source)
     _notice_devices(con, log)
     traces = [table for table in ("comm_tasks", "comm_times") if not is_empty(con, table)]
@@ -104,7 +108,7 @@ def _describe(con: duckdb.DuckDBPyConnection, source: RankSource) -> None:
     """Fill what discovery knows of the rank."""
     if is_empty(con, "ranks"):
         con.execute("insert into ranks (framework) values (null)")
-    text = "kernels" in source.files or "trace" in source.files
+    text = not {"kernels", "trace", "kineto"}.isdisjoint(source.files)
     form = (
         "db+text"
         if text and "main_db" in source.files
@@ -112,7 +116,8 @@ def _describe(con: duckdb.DuckDBPyConnection, source: RankSource) -> None:
         if "main_db" in source.files
         else ""
     )
-    form = form or ("text" if text else "light")
+    of_all_ranks = source.framework == "msprof_analyze"
+    form = form or ("text" if text else "cluster" if of_all_ranks else "light")
     first_ns = scalar(
         con,
         """
@@ -136,11 +141,12 @@ def _describe(con: duckdb.DuckDBPyConnection, source: RankSource) -> None:
                 (select any_value(device_id) from profiler_steps))
         """,
         {
-            "framework": source.framework,
+            "framework": None if of_all_ranks else source.framework,
             "form": form,
             "clock": clock,
-            "start_ns": source.window_start_ns,
-            "end_ns": source.window_end_ns,
+            # Results of all ranks know no session, only when some operations began.
+            "start_ns": None if of_all_ranks else source.window_start_ns,
+            "end_ns": None if of_all_ranks else source.window_end_ns,
         },
     )
 

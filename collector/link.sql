@@ -100,6 +100,24 @@ left join _name_groups n on n.name = o.name
 left join _suffix_groups s on s.suffix = regexp_extract(o.name, '__(\d{{3}})_', 1)
 left join _groups g on g.group_hash = coalesce(o.group_hash, n.group_hash, s.group_hash);
 
+-- name: measured_steps
+-- HCCL's flat exports tell no steps: an operation's are that of the one operation of its name.
+create or replace temp table _named_steps as
+select name, group_hash, any_value(step) as step from comm_ops
+where name is not null group by all having count(*) = 1 and any_value(step) is not null;
+
+update comm_times set step = s.step from _named_steps s
+where comm_times.step is null and s.name = comm_times.name
+    and coalesce(s.group_hash = comm_times.group_hash, true);
+
+update comm_links set step = s.step from _named_steps s
+where comm_links.step is null and s.name = comm_links.name
+    and coalesce(s.group_hash = comm_links.group_hash, true);
+
+update comm_matrix set step = s.step from _named_steps s
+where comm_matrix.step is null and s.name = comm_matrix.name
+    and coalesce(s.group_hash = comm_matrix.group_hash, true);
+
 -- name: comm_tasks
 create or replace temp table _comm_tasks as
 select t.* replace (

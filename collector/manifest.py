@@ -141,7 +141,10 @@ def create_store(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         write_atomically(path / MARKER, msgspec.json.encode({"layout": LAYOUT}))
     except OSError as error:
-        raise StoreError(f"{path}: cannot make a store here ({error.strerror})") from error
+        raise StoreError(
+            f"{path}: cannot make a store here ({error.strerror}): give --store DIR where you may"
+            " write"
+        ) from error
 
 
 def _is_foreign(path: Path) -> bool:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from .selection import Selection
 
-Framework = Literal["pytorch", "mindspore", "msprof"]
+Framework = Literal["pytorch", "mindspore", "msprof", "msprof_analyze", "kineto"]
 # What the profiler was told: an option's value as its own file has it.
 Option = bool | int | float | str | list[str] | None
 
@@ -22,12 +22,17 @@ Role = Literal[
     "communication",  # communication.json
     "communication_matrix",  # communication_matrix.json
     "step_trace",  # step_trace_time.csv
+    "iterations",  # step_trace_*.csv and step_trace_*.json of msprof
+    "task_time",  # task_time.csv, task_time_*.csv and slices
     "memory_record",
     "operator_memory",
     "module_memory",  # npu_module_mem.csv
     "profiler_info",  # profiler_info[_N].json
     "profiler_metadata",  # profiler_metadata.json
     "info",  # host/info.json, device_N/info.json.N of msprof
+    "session",  # start_info and end_info beside them, with or without a device's number
+    "kineto",  # *.pt.trace.json of PyTorch's profiler on a GPU
+    "cluster_output",  # what msprof-analyze made of all ranks: cluster_*.csv, .json, .db
 ]
 
 
@@ -48,6 +53,12 @@ class RankSource:
     `rank_origin` names the rule that gave the rank; `nodes` are the cluster nodes that see its
     files (none: every one); `selection` is what of it is wanted: readers may pass over the rest,
     which is left out later at the latest; `processes` may share the reading of a large file.
+    `shared_by` ranks were found in the same files, which were taken apart into `parts`, a folder
+    that lasts as long as the reading, or not (None).
+
+    `device_id`: of files that hold several devices, the one that this rank is; `other_devices` are
+    the others. None: all that the files hold is this rank's. `rules` are choices of discovery, in
+    the form of ReadLog.rules.
     """
 
     root: str
@@ -61,6 +72,11 @@ class RankSource:
     nodes: tuple[str, ...] = ()
     selection: Selection = field(default_factory=Selection)
     processes: int = 1
+    shared_by: int = 1
+    parts: str | None = None
+    device_id: int | None = None
+    other_devices: tuple[int, ...] = ()
+    rules: tuple[tuple[str, str], ...] = ()
 
     def path(self, role: Role) -> str | None:
         """The first file of a role, or None."""
@@ -72,7 +88,8 @@ class RankSource:
 
     @property
     def size_bytes(self) -> int:
-        return sum(file.size_bytes for group in self.files.values() for file in group)
+        whole_bytes = sum(file.size_bytes for group in self.files.values() for file in group)
+        return whole_bytes // self.shared_by
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ import msgspec
 from . import schema
 from .captures import KnownCapture, assign
 from .discover import Discovery, Problem
+from .kineto_files import is_ruled_alike, ruled
 from .manifest import (
     Manifest,
     SourceRecord,
@@ -25,7 +26,7 @@ from .manifest import (
     write_atomically,
 )
 from .model import RankSource, spelled
-from .read_rank import RankTask, file_digest
+from .read_rank import RankTask, digest_now
 from .selection import Selection
 from .shards import Shard, share_of
 from .store import replace_manifest
@@ -75,12 +76,14 @@ def make_plan(
     remembered = selection or _remembered(store, run, path)
     tasks: list[RankTask] = []
     unchanged: list[Manifest] = []
+    told = {spelled(problem.path): problem.message for problem in discovery.problems}
     chosen = [
         (capture, source)
         for capture, source in assignment.chosen
         if selection is None or selection.has_rank(source.rank)
     ]
     for capture, source in share_of(shard, chosen) if shard else chosen:
+        source = ruled(source)
         current = read_manifest(rank_folder(store, run, capture, source.rank))
         asked = _asked_of(source.rank, current, selection, remembered)
         if asked is None:
@@ -92,7 +95,9 @@ def make_plan(
         if current and not force:
             asked = current.selection.joined(asked)
         source = replace(source, selection=asked)
-        tasks.append(RankTask(str(store), run, capture, source, memory_bytes, force))
+        read = {record.path for record in current.sources} if current else set[str]()
+        unreadable = tuple((p, why) for p, why in told.items() if p in read)
+        tasks.append(RankTask(str(store), run, capture, source, memory_bytes, force, unreadable))
     wanted = {(capture, source.rank) for capture, source in assignment.chosen}
     root = spelled(str(path.resolve()))
     vanished = [
@@ -166,7 +171,7 @@ def _is_unchanged(store: Path, manifest: Manifest, source: RankSource) -> bool:
     """Same files, sizes and times; where only times differ, the same content."""
     if manifest.reading_digest != schema.reading_digest():
         return False
-    if manifest.source_root != spelled(source.root):
+    if manifest.source_root != spelled(source.root) or not is_ruled_alike(source, manifest.rules):
         return False
     now = {spelled(file.path): file for group in source.files.values() for file in group}
     then = {record.path: record for record in manifest.sources}
@@ -175,7 +180,7 @@ def _is_unchanged(store: Path, manifest: Manifest, source: RankSource) -> bool:
     if any(now[path].size_bytes != then[path].size_bytes for path in now):
         return False
     touched = [path for path in now if now[path].mtime_ns != then[path].mtime_ns]
-    if any(not then[p].digest or file_digest(now[p].path) != then[p].digest for p in touched):
+    if any(not then[p].digest or digest_now(source, now[p]) != then[p].digest for p in touched):
         return False
     if touched:
         # Remember the new times, so that the content need not be compared again.

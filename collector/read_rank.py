@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import lru_cache
 from pathlib import Path
 
 import duckdb
@@ -24,6 +25,7 @@ from npuscope.errors import TraceFormatError
 
 from . import schema, store
 from .compacted import Place
+from .cross_check import cross_check
 from .damage import changed_files, told, worse_than
 from .link import link
 from .manifest import (
@@ -33,18 +35,24 @@ from .manifest import (
     read_manifest,
     staging_name,
 )
-from .model import RankSource, ReadLog, Role, spelled
+from .model import RankSource, ReadLog, Role, SourceFile, spelled
 from .readers import (
     analysis_db,
     ascend_db,
+    cluster_output,
     communication,
+    iterations,
     kernel_details,
+    kineto,
     memory,
+    msprof_info,
     profiler_info,
     step_trace,
+    task_time,
     trace_view,
     unverified,
 )
+from .readers.device_rows import undivided
 from .segments import Summarise, placed, write_summaries, write_tables
 from .selected_rows import keep_steps
 from .selection import Selection
@@ -83,8 +91,11 @@ _READERS: tuple[tuple[tuple[Role, ...], Reader, frozenset[str]], ...] = (
         profiler_info.read,
         frozenset({"ranks", "groups"}),
     ),
+    (("info",), msprof_info.read, frozenset({"ranks"})),
     (("kernels",), kernel_details.read, frozenset({"kernels", "comm_ops"})),
+    (("iterations",), iterations.read, frozenset({"steps"})),
     (("trace",), trace_view.read, _TIMELINE),
+    (("task_time",), task_time.read, frozenset({"kernels"})),
     (
         ("communication", "communication_matrix"),
         communication.read,
@@ -95,6 +106,21 @@ _READERS: tuple[tuple[tuple[Role, ...], Reader, frozenset[str]], ...] = (
         ("memory_record", "operator_memory", "module_memory"),
         memory.read,
         frozenset({"memory", "operator_memory"}),
+    ),
+    (("kineto",), kineto.read, kineto.FILLS),
+    (
+        ("cluster_output",),
+        cluster_output.read,
+        frozenset(
+            {
+                "ranks",
+                "groups",
+                "profiler_steps",
+                "comm_times",
+                "comm_links",
+                "comm_matrix",
+            }
+        ),
     ),
 )
 # Readers whose good files stand where another cannot be read.
@@ -108,7 +134,8 @@ class RankTask:
     """What a worker needs to read one rank.
 
     `memory_bytes` is for its whole process; None: as little as does. `force`: even a reading that
-    is worse than the one before, because files were damaged since, replaces it.
+    is worse than the one before, because files were damaged since, replaces it. `unreadable`: files
+    that were read then and cannot be opened now, and why.
     """
 
     store: str
@@ -117,6 +144,7 @@ class RankTask:
     source: RankSource
     memory_bytes: int | None = None
     force: bool = False
+    unreadable: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +197,7 @@ def _read_within(
     source = task.source
     folder = rank_folder(Path(task.store), task.run, task.capture, source.rank)
     staged = folder / staging_name()
-    reading = ReadLog(warnings=list(source.warnings))
+    reading = ReadLog(warnings=list(source.warnings), rules=dict(source.rules))
     try:
         staged.mkdir(parents=True)
         with ThreadPoolExecutor(1) as beside:
@@ -178,9 +206,10 @@ def _read_within(
             con = open_staging(staged, memory_bytes=memory_bytes)
             try:
                 failed = _run_readers(con, source, reading, advance)
-                failed |= changed_files(source)
+                failed |= changed_files(source) | dict(task.unreadable)
                 _require_content(con, source, failed)
                 link(con, source, reading)
+                cross_check(con, source, reading)
                 unconfirmed = unverified.met(con, source, reading)
                 allow_more(con, process_bytes)
                 left_out = _leave_out(con, source, reading)
@@ -229,7 +258,7 @@ def _read_within(
         shutil.rmtree(staged, ignore_errors=True)
         log.debug("rank %s of %s failed", source.rank, source.root, exc_info=True)
         return RankOutcome(
-            task.run, task.capture, source.rank, source.root, error=told(error),
+            task.run, task.capture, source.rank, source.root, error=told(error, task.store),
             warnings=tuple(reading.warnings), seconds=time.monotonic() - began,
             out_of_space=is_out_of_space(error),
             out_of_memory=isinstance(error, duckdb.OutOfMemoryException),
@@ -251,10 +280,12 @@ def _run_readers(
 ) -> dict[str, str]:
     """Let each reader fill what is still empty; returns files that could not be read, and why."""
     failed: dict[str, str] = {}
+    tables = source.selection.read - undivided(source, reading)
     for roles, read, fillable in _READERS:
         present = [role for role in roles if role in source.files]
-        size = sum(file.size_bytes for role in present for file in source.files[role])
-        asked = fillable & source.selection.read
+        sizes = (file.size_bytes for role in present for file in source.files[role])
+        size = sum(sizes) // source.shared_by
+        asked = fillable & tables
         wanted = asked - (filled(con, asked) - _SHARED)
         if not present or not wanted or _is_spared(con, source, read, wanted):
             advance(size)
@@ -273,6 +304,9 @@ def _run_readers(
                 for table in wanted - _SHARED:
                     con.execute(f'delete from "{table}"')
             reading.warn(f"not read: {told(error)}")
+        trace = source.path("trace")
+        if read is trace_view.read and trace in reading.damaged and "kernels" in reading.rules:
+            reading.lose(trace, "figures of this rank cover only the part that could be read")
         for table in sorted(filled(con, wanted)):
             reading.rules.setdefault(f"from.{table}", read.__module__.rpartition(".")[2])
         done(max(0, size - done.total))
@@ -323,7 +357,10 @@ def _require_content(
     if not source.selection.is_whole and not failed:
         return  # what was left out may be all there is
     if all(is_empty(con, table) for table in telling):
-        reasons = "; ".join(failed.values()) or "its files hold no rows"
+        reasons = "; ".join(
+            f"{Path(path).name}: {why.removeprefix(f'{path}: ')}" for path, why in failed.items()
+        )
+        reasons = reasons or "its files hold no rows"
         raise TraceFormatError(source.root, "nothing readable", reasons)
 
 
@@ -338,7 +375,7 @@ def _leave_out(
     told_elsewhere = "main_db" in source.files or not is_empty(con, "steps")
     if told_elsewhere and "steps" in selection.read:
         left_out.discard("steps")
-    elif "trace" in source.files and not _needs_steps(con, selection):
+    elif {"trace", "kineto"} & source.files.keys() and not _needs_steps(con, selection):
         left_out.add("steps")
     if left_out:
         con.execute("update ranks set left_out_tables = ?", [sorted(left_out)])
@@ -352,7 +389,7 @@ def _source_records(source: RankSource) -> list[SourceRecord]:
         role
         for roles, reader, fillable in _READERS
         if fillable & selection.read
-        and not (selection.light and reader in (ascend_db.read, trace_view.read))
+        and not (selection.light and reader in (ascend_db.read, trace_view.read, kineto.read))
         for role in roles
     }
     whole = selection.is_whole
@@ -361,11 +398,23 @@ def _source_records(source: RankSource) -> list[SourceRecord]:
             spelled(file.path),
             file.size_bytes,
             file.mtime_ns,
-            file_digest(file.path) if whole or role in read else "",
+            digest_now(source, file) if whole or role in read else "",
         )
         for role in sorted(source.files)
         for file in source.files[role]
     ]
+
+
+def digest_now(source: RankSource, file: SourceFile) -> str:
+    """`file_digest` of one of a rank's files, of one that many ranks share once for all of them."""
+    if source.shared_by > 1:
+        return _shared_digest(file.path, file.size_bytes, file.mtime_ns)
+    return file_digest(file.path)
+
+
+@lru_cache(maxsize=64)
+def _shared_digest(path: str, size_bytes: int, mtime_ns: int) -> str:
+    return file_digest(path)
 
 
 def file_digest(path: str) -> str:

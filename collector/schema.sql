@@ -18,13 +18,13 @@ create table ranks (
     device_id             integer,   -- NPU the rank ran on (as the profiler numbers it)
     host_name             varchar,
     host_uid              varchar,
-    framework             varchar,   -- pytorch | mindspore | msprof
+    framework             varchar,   -- pytorch | mindspore | msprof | kineto (PyTorch on a GPU)
     chip_name             varchar,   -- e.g. Ascend910B
-    ai_core_count         integer,   -- AI cores by metadata; NULL where the profile does not say
+    ai_core_count         integer,   -- AI cores (of a GPU: multiprocessors) by metadata; NULL where the profile does not say
     ai_core_frequency_mhz double,    -- configured or first recorded frequency
     profiler_level        varchar,   -- Level_none | Level0 | Level1 | Level2
     aic_metrics           varchar,   -- which PMU set was recorded
-    source_format         varchar,   -- db | text | db+text | light
+    source_format         varchar,   -- db | text | db+text | light | cluster (results over all ranks)
     framework_version     varchar,   -- torch_npu's or MindSpore's version
     cann_version          varchar,
     clock                 varchar,   -- epoch | device
@@ -65,7 +65,7 @@ create table kernels (
     context_id         bigint,
     model_id           bigint,    -- NULL in eager mode
     name               varchar,
-    type               varchar,   -- operator type, e.g. MatMulV3; NULL where the profiler level has none
+    type               varchar,   -- operator type, e.g. MatMulV3 (of a GPU's kernel: the framework's operator that launched it); NULL where the profiler level has none
     core               varchar,   -- AI_CORE | AI_VECTOR_CORE | MIX_AIC | MIX_AIV | AI_CPU | DSA_SQE | ...
     is_compute         boolean,   -- false: HCCL wrapper kernels, notify, event, memcpy, SDMA
     op_state           varchar,   -- static | dynamic

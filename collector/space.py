@@ -16,6 +16,7 @@ from npuscope.errors import StoreError
 from .manifest import Manifest
 from .model import RankSource
 
+_FEW_INODES = 256
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 # DuckDB tells in words: of a failed write, and of spilling for which no room is left.
 _FULL_WORDS = ("No space left on device", "Disk quota exceeded", "max_temp_directory_size")
@@ -67,7 +68,9 @@ def advice(store: Path, left: Sequence[RankSource] = (), published: Sequence[Man
     mount, kind = file_system_of(store)
     state = os.statvfs(mount)
     free, total = state.f_bavail * state.f_frsize, state.f_blocks * state.f_frsize
-    inodes = ", no free inodes" if state.f_files and not state.f_favail else ""
+    inodes = ""
+    if state.f_files and state.f_favail < _FEW_INODES:  # some came back when the work was undone
+        inodes = f", {state.f_favail} of {state.f_files} inodes free"
     needed = ""
     if left:
         profiles = sum(source.size_bytes for source in left)

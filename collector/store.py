@@ -219,7 +219,8 @@ def quoted(text: str) -> str:
 
 def file_literal(path: str) -> str:
     """A SQL string literal that means this one file, where the engine takes patterns too."""
-    return quoted(_PATTERN.sub(r"[\g<0>]", path))
+    # Beside a backslash the engine knows no escape; a name that is there counts before a pattern.
+    return quoted(path if "\\" in path else _PATTERN.sub(r"[\g<0>]", path))
 
 
 def publish(store: Path, staged: Path, manifest: Manifest) -> None:

@@ -27,6 +27,8 @@ create macro us_ns(s) as case
         try_cast(try_cast(left(s, strpos(s, '.')) as bigint)::hugeint * 1000
             + round_even(try_cast('0' || substr(s, strpos(s, '.')) as decimal(13, 12)) * 1000, 0)::bigint as bigint)
     else _decimal_ns(s) end;
+-- Instants beyond 146 years are damage: NULL, for two of them may not fit 64 bits together.
+create macro near_ns(n) as case when n between -4611686018427387903 and 4611686018427387903 then n end;
 -- Whether an instant in exponent form lacks the digits that tell its microsecond: 1.73641E+15 covers hours.
 create macro is_rounded_us(s) as case when contains(s, 'e') or contains(s, 'E') then
     length(replace(regexp_extract(s, '([0-9.]+)[eE]', 1), '.', '')) <= try_cast(regexp_extract(s, '[eE]\+?(-?\d+)', 1) as integer)
@@ -34,10 +36,11 @@ create macro is_rounded_us(s) as case when contains(s, 'e') or contains(s, 'E') 
 
 -- Numbers as text.
 create macro number(s) as case when isfinite(try_cast(s as double)) then try_cast(s as double) end;
+create macro finite(d) as case when isfinite(d) then d end;   -- factors make large doubles infinite
 create macro whole(s) as try_cast(s as bigint);
 -- A decimal scaled by a power of ten with all its digits: micro- or milliseconds to ns.
 create macro scaled(s, factor) as
-    coalesce(try_cast(try_cast(s as decimal(30, 12)) * factor as double), number(s) * factor);
+    coalesce(try_cast(try_cast(s as decimal(30, 12)) * factor as double), finite(number(s) * factor));
 -- A step as the producers write it: '13', 'step13'; NULL for 'step' and ''.
 create macro step_number(s) as try_cast(regexp_extract(cell(s), '^(?i:step)?(\d+)$', 1) as bigint);
 -- Ids: the producers write 4294967295 (and 2^64-1) for "none".
@@ -68,6 +71,10 @@ create macro comm_op_type(s) as case _op_word(s)
 -- the level records no core.
 create macro is_comm_row(core, name) as
     coalesce(core in ('HCCL', 'COMMUNICATION'), coalesce(name, '') ilike 'hcom\_%' escape '\');
+-- The core of a kernel by the type of its task.
+create macro task_core(t) as case regexp_replace(t, '^KERNEL_', '')
+    when 'AICORE' then 'AI_CORE' when 'AIVEC' then 'AI_VECTOR_CORE' when 'AIV_SQE' then 'AI_VECTOR_CORE'
+    when 'AICPU' then 'AI_CPU' else regexp_replace(t, '^KERNEL_', '') end;
 -- Device tasks that are not computing though they stand beside kernels.
 create macro is_compute_row(core, name) as
     not (ends_with(coalesce(name, ''), 'AicpuKernel') or ends_with(coalesce(name, ''), 'AivKernel'))

@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .discover import role_of
+from .manifest import MARKER
 
 _ENTRIES_AT_MOST = 500_000
 _RAW = "raw data, the input of analyse()"
+_NO_RANK = "no rank was read from it: not selected, or not whole"
 _OTHERS = "no file of a profiler that this version knows"
 _COMPUTED = "not needed: the same figures are computed from single events"
 _NOT_YET = "known, but not read by this version"
@@ -48,7 +50,8 @@ _FILES: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
          f"expert loads: {_NOT_YET}"),
         (r".*_global_deployment\.json|model_gen_config\.json|expert_map.*\.json",
          "expert placement", f"expert placement: {_NOT_YET}"),
-        (r"(hccl|step_trace|task_time|msprof_tx|thread_group)_.*\.json", "", _NOT_YET),
+        (r"(hccl|task_time)_.*\.json", "", "not needed: msprof_*.json has the same slices"),
+        (r"(step_trace|msprof_tx|thread_group)_.*\.json", "", _NOT_YET),
         (r"msmonitor_.*\.db", "msmonitor_*.db", f"a database of msMonitor: {_NOT_YET}"),
         (r"(memscope|leaks)_dump_.*", "", _NOT_YET),
         (r"mindstudio_data\.db|cluster_analysis\.db", "", "made by another tool"),
@@ -105,6 +108,8 @@ def _walk(
                 entries = sorted(scanned, key=lambda entry: entry.name)
         except OSError:
             continue  # discovery told of it
+        if any(entry.name == MARKER for entry in entries):
+            continue  # a store of ours
         for entry in entries:
             seen += 1
             if seen > _ENTRIES_AT_MOST:
@@ -150,9 +155,7 @@ def _of_file(name: str, is_beside_read_ones: bool) -> tuple[str, str]:
     if found := _named(_FILES, name):
         return found
     if role_of(name) is not None:
-        why = (
-            "an older export beside a newer one" if is_beside_read_ones else "of no rank's profile"
-        )
+        why = "an older export beside a newer one" if is_beside_read_ones else _NO_RANK
         return _shape(name), why
     suffix = Path(name).suffix.lower()
     return (f"*{suffix}" if suffix else "files without a suffix"), _OTHERS

@@ -110,6 +110,10 @@ _FINDINGS = {
     " (.item(), print of tensors), set TASK_QUEUE_ENABLE=2.":
         "通常是 host 下发不及时：绑核，融合小算子，避免同步（.item()、打印张量），"
         "设置 TASK_QUEUE_ENABLE=2。",
+    "Usually the host is late: bind processes to cores, fuse small operators, avoid synchronisation"
+    " (.item(), print of tensors), capture CUDA graphs.":
+        "通常是 host 下发不及时：绑核，融合小算子，避免同步（.item()、打印张量），"
+        "使用 CUDA graph。",
     "{stake} ms pass between one step and the next on the device.":
         "设备上相邻两个 step 之间相隔 {stake} ms。",
     "From the last kernel or operation of a step to the first of the next one.":
@@ -175,6 +179,8 @@ _FINDINGS = {
         "耗尽时分配器清空缓存，每次耗费若干毫秒。",
     'PYTORCH_NPU_ALLOC_CONF="expandable_segments:True", fewer different tensor sizes.':
         '设置 PYTORCH_NPU_ALLOC_CONF="expandable_segments:True"，减少张量尺寸的种类。',
+    'PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True", fewer different tensor sizes.':
+        '设置 PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"，减少张量尺寸的种类。',
     "{rank}: {component} grows by {size} MB in every step recorded ({count} of them).":
         "{rank}：{component} 在采集到的 {count} 个 step 中每个 step 增长 {size} MB。",
     "The level at the end of each step rose every time, by about the same. Over so few steps it can"
@@ -201,6 +207,8 @@ _NOTES = {
     "which parallel group an operation belongs to is unknown": "通信算子属于哪个并行通信域未知",
     "a torch_npu of 2025-02 or later writes parallel_group_info by itself":
         "2025-02 及以后的 torch_npu 会自动写入 parallel_group_info",
+    "torch.distributed.new_group(..., group_desc=NAME), as Megatron and DeviceMesh do":
+        "像 Megatron 和 DeviceMesh 那样用 torch.distributed.new_group(..., group_desc=NAME) 建组",
     "no memory curve": "没有显存曲线",
     "{ranks} of {all} missing: figures across ranks cover the others only.":
         "{all} 个 rank 中缺少 {ranks}：跨 rank 的数字只覆盖其余 rank。",

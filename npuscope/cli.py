@@ -57,6 +57,11 @@ def main() -> NoReturn:
         if not type(error).__module__.startswith(("duckdb", "_duckdb")):
             raise  # a bug: its traceback is what we need
         say(f"npuscope: the query engine gave up: {error}")
+        if ".parquet" in str(error):
+            say(
+                "a file of the store is damaged or gone: repeat the command; if that does not help,"
+                " `npuscope ingest PATH --store STORE --force` writes the store's files anew"
+            )
         sys.exit(3)
     sys.exit(0)
 

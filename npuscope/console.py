@@ -90,8 +90,8 @@ def show(renderable: RenderableType, *, to_stderr: bool = False) -> None:
 
     console = Console(stderr=to_stderr, highlight=False, markup=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        # Into a file or pipe there is no width to keep to.
-        width = max(160, console.width)
+        # Into a file or pipe there is no width to keep to, and paths in messages stay whole.
+        width = 4000 if to_stderr else max(160, console.width)
         console = Console(stderr=to_stderr, highlight=False, markup=False, width=width)
     with console.capture() as drawn:
         console.print(renderable)

@@ -54,7 +54,11 @@ def doctor(
 
             problems = data.result.problems
             files = [file.path for one in read for file in one.sources]
-            beside = unread(source.path, files, [problem.path for problem in problems])
+            beside = unread(
+                source.path,
+                files,
+                [*(one.path for one in problems), *(one.root for one in data.result.failed)],
+            )
             disk = Disk(data.result.failed, problems, beside)
         if json:
             print_json("doctor", doctor_rows(reports, disk), doctor_notes(reports, disk))

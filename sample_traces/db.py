@@ -18,7 +18,7 @@ from .job import group_hash
 from .metadata import profiler_metadata
 from .pmu import hidden, pmu
 
-_TABLES = {
+TABLES = {
     "AICORE_FREQ": "deviceId INTEGER,timestampNs NUMERIC,freq INTEGER",
     "CANN_API": "startNs INTEGER,endNs INTEGER,type INTEGER,globalTid INTEGER,"
     "connectionId INTEGER PRIMARY KEY,name INTEGER",
@@ -57,7 +57,7 @@ _TABLES = {
     "taskId INTEGER,modelId INTEGER",
     "TASK_PMU_INFO": "globalTaskId INTEGER,name INTEGER,value NUMERIC",
 }
-_ENUMS: dict[str, dict[int, str]] = {
+ENUMS: dict[str, dict[int, str]] = {
     "ENUM_API_TYPE": {5000: "runtime", 5500: "communication", 10000: "node", 15000: "model",
                       20000: "acl", 50001: "op", 50002: "queue", 50003: "trace", 50004: "mstx"},
     "ENUM_HCCL_DATA_TYPE": {0: "INT8", 1: "INT16", 2: "INT32", 3: "FP16", 4: "FP32", 5: "INT64",
@@ -102,16 +102,14 @@ Pool = dict[str, int]
 
 def write_db(c: Capture, folder: Path) -> None:
     """Writes ascend_pytorch_profiler_<rank>.db and analysis.db into `folder`."""
-    rows: Rows = {table: [] for table in _TABLES}
+    rows: Rows = {table: [] for table in TABLES}
     cann, framework, view = Pool(), Pool(), Pool()
-    _tasks(c, rows, cann)
-    _cann_api(c, rows, cann)
+    add_tasks(c, rows, cann)
+    add_calls(c, rows, cann)
     _pytorch(c, rows, framework)
     if c.job.memory:
         _memory(c, rows, view)
-    if c.job.frequency:  # unsorted, as found
-        times = (c.session_end_ns, c.session_start_ns)
-        rows["AICORE_FREQ"] = [(c.device_id, ns, c.frequency_mhz) for ns in times]
+    rows["AICORE_FREQ"] = frequency_rows(c)
     rows["HOST_INFO"] = [(c.host_uid, c.host_name)]
     rows["NPU_INFO"] = [(device, "Ascend910B") for device in range(c.job.ranks_per_host)]
     rows["RANK_DEVICE_MAP"] = [(c.rank, c.device_id)]
@@ -122,21 +120,24 @@ def write_db(c: Capture, folder: Path) -> None:
         ("SCHEMA_VERSION_MAJOR", "1"), ("SCHEMA_VERSION", "1.0.0"),
         *((name, json.dumps(value)) for name, value in profiler_metadata(c).items()),
     ]  # fmt: skip
-    rows["STRING_IDS"] = [
-        (id_, value) for pool in (cann, framework, view) for value, id_ in pool.items()
-    ]
-    tables = {**_TABLES, **dict.fromkeys(_ENUMS, "id INTEGER PRIMARY KEY,name TEXT")}
-    for table, values in _ENUMS.items():
+    save_main(folder / f"ascend_pytorch_profiler_{c.rank}.db", rows, (cann, framework, view))
+    save(folder / "analysis.db", _ANALYSIS, _analysis(c), ())
+
+
+def save_main(path: Path, rows: Rows, pools: Iterable[Pool]) -> None:
+    """Writes a main database: rows by table, and the names they refer to."""
+    rows["STRING_IDS"] = [(id_, value) for pool in pools for value, id_ in pool.items()]
+    tables = {**TABLES, **dict.fromkeys(ENUMS, "id INTEGER PRIMARY KEY,name TEXT")}
+    for table, values in ENUMS.items():
         rows[table] = list(values.items())
     indexes = (
         "CREATE INDEX TaskIndex ON TASK (startNs,globalTaskId)",
         "CREATE INDEX CommunicationTaskIndex ON COMMUNICATION_TASK_INFO (globalTaskId)",
     )
-    _save(folder / f"ascend_pytorch_profiler_{c.rank}.db", tables, rows, indexes)
-    _save(folder / "analysis.db", _ANALYSIS, _analysis(c), ())
+    save(path, tables, rows, indexes)
 
 
-def _save(path: Path, tables: dict[str, str], rows: Rows, indexes: Iterable[str]) -> None:
+def save(path: Path, tables: dict[str, str], rows: Rows, indexes: Iterable[str]) -> None:
     """A table exists only where it has rows."""
     path.unlink(missing_ok=True)
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
@@ -168,11 +169,12 @@ def _view_id(pool: Pool, value: str) -> int:
     return _id(pool, value, 2**29)
 
 
-def _enum(table: str, name: str) -> int:
-    return next(id_ for id_, value in _ENUMS[table].items() if value == name)
+def enum_id(table: str, name: str) -> int:
+    return next(id_ for id_, value in ENUMS[table].items() if value == name)
 
 
-def _tasks(c: Capture, rows: Rows, pool: Pool) -> None:
+def add_tasks(c: Capture, rows: Rows, pool: Pool) -> None:
+    """Adds what ran on the device; names go to the pool."""
     tasks = rows["TASK"]
 
     def task(
@@ -213,7 +215,7 @@ def _tasks(c: Capture, rows: Rows, pool: Pool) -> None:
         name, group = _id(pool, op.name), _id(pool, op.group.name)
         rows["COMMUNICATION_OP"].append((
             name, op.start_ns, end_ns, op.launch.connection_id, group, op.op_id, 0, 0,
-            _enum("ENUM_HCCL_DATA_TYPE", op.data_type), _id(pool, op.algorithm),
+            enum_id("ENUM_HCCL_DATA_TYPE", op.data_type), _id(pool, op.algorithm),
             op.element_count, _id(pool, op.hccl_type),
         ))  # fmt: skip
         # The task that holds the operation's parts: longer than it, and no kernel.
@@ -224,10 +226,10 @@ def _tasks(c: Capture, rows: Rows, pool: Pool) -> None:
             id_ = task(kind, part.start_ns, until_ns, op.launch, place, part.context_id)
             rows["COMMUNICATION_TASK_INFO"].append((
                 name, id_, _id(pool, part.task_type), part.plane_id, group, part.notify_id,
-                _enum("ENUM_HCCL_RDMA_TYPE", part.rdma_type), part.src, part.dst,
-                _enum("ENUM_HCCL_TRANSPORT_TYPE", part.transport), part.size_bytes,
-                _enum("ENUM_HCCL_DATA_TYPE", part.data_type),
-                _enum("ENUM_HCCL_LINK_TYPE", part.link), op.op_id,
+                enum_id("ENUM_HCCL_RDMA_TYPE", part.rdma_type), part.src, part.dst,
+                enum_id("ENUM_HCCL_TRANSPORT_TYPE", part.transport), part.size_bytes,
+                enum_id("ENUM_HCCL_DATA_TYPE", part.data_type),
+                enum_id("ENUM_HCCL_LINK_TYPE", part.link), op.op_id,
             ))  # fmt: skip
     task("PROFILING_DISABLE", end, end, None, (0, 9))
 
@@ -240,7 +242,8 @@ def _tensors(pool: Pool, shapes: str, dtypes: str) -> tuple[int, int, int]:
     return _id(pool, formats), _id(pool, dtypes), _id(pool, f'"{shapes}"')
 
 
-def _cann_api(c: Capture, rows: Rows, pool: Pool) -> None:
+def add_calls(c: Capture, rows: Rows, pool: Pool) -> None:
+    """Adds the host's calls of CANN; names go to the pool."""
     queue = c.process_id << 32 | c.queue_thread
     communicates = {op.launch.connection_id for op in c.comm_ops}
     copies = {copy.launch.connection_id for copy in c.copies}
@@ -309,8 +312,19 @@ def _memory(c: Capture, rows: Rows, pool: Pool) -> None:
             born.allocated_bytes, born.reserved_bytes, born.allocated_bytes, *after,
             memory.STREAM_PTR, c.device_id,
         ))  # fmt: skip
-    rows["NPU_MODULE_MEM"] = [
-        (_enum("ENUM_MODULE", module), ns, size, c.device_id)
+    rows["NPU_MODULE_MEM"] = module_rows(c)
+
+
+def frequency_rows(c: Capture) -> list[Row]:
+    """Rows of AICORE_FREQ, unsorted, as found."""
+    times = (c.session_end_ns, c.session_start_ns) if c.job.frequency else ()
+    return [(c.device_id, ns, c.frequency_mhz) for ns in times]
+
+
+def module_rows(c: Capture) -> list[Row]:
+    """Rows of NPU_MODULE_MEM."""
+    return [
+        (enum_id("ENUM_MODULE", module), ns, size, c.device_id)
         for module, ns, size in memory.module_samples(c)
     ]
 

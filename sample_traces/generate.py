@@ -16,7 +16,9 @@ from .capture import Capture, captures
 from .db import write_db
 from .frames import canonical_frames
 from .job import Job, small
+from .kineto import write_kineto
 from .metadata import folder_name, profiler_info, profiler_metadata
+from .msprof import write_msprof
 from .text import write_text
 from .truth import truth
 
@@ -30,7 +32,7 @@ __all__ = [
     "write_sample",
 ]
 
-Form = Literal["db", "text"]
+Form = Literal["db", "text", "kineto", "msprof", "msprof_db"]
 
 # The job of the committed sample: two hosts of four NPUs.
 COMMITTED = Job(
@@ -60,8 +62,9 @@ def write_job(
 ) -> None:
     """Writes one `*_ascend_pt` folder per rank and truth.json into `out`.
 
-    `forms` says how all ranks, or each rank, are exported. Equal jobs give equal files (databases:
-    equal content).
+    `forms` says how all ranks, or each rank, are exported; a GPU's trace (`kineto`) is a file
+    beside the folders, what the msprof command exports (`msprof`, `msprof_db`) lies in a PROF
+    folder instead. Equal jobs give equal files (databases: equal content).
     """
     out.mkdir(parents=True, exist_ok=True)
     seen = captures(job)
@@ -80,6 +83,15 @@ def write_sample(out: Path, *, seed: int | None = None) -> None:
 
 
 def _write_rank(c: Capture, out: Path, forms: tuple[Form, ...]) -> dict[str, object]:
+    if "kineto" in forms:
+        trace = write_kineto(c, out)
+        if set(forms) == {"kineto"}:
+            return {"folder": ".", "forms": ["kineto"], "files": [trace.name]}
+    if {"msprof", "msprof_db"} & set(forms):
+        prof = write_msprof([c], out, text="msprof" in forms, database="msprof_db" in forms)
+        if {"msprof", "msprof_db"} >= set(forms):
+            written = sorted(p.relative_to(prof).as_posix() for p in prof.rglob("*") if p.is_file())
+            return {"folder": prof.name, "forms": list(forms), "files": written}
     root = out / folder_name(c)
     output = root / "ASCEND_PROFILER_OUTPUT"
     output.mkdir(parents=True, exist_ok=True)

@@ -144,16 +144,8 @@ def matrix_rows(c: Capture) -> list[MatrixRow]:
     """Links of all operations, by step, category, type and group, as the profiler ranks them."""
     found: dict[tuple[int, str, str, int, int], list[MatrixRow]] = {}
     for op in c.comm_ops:
-        sums: dict[int, tuple[int, int, str]] = {}
-        for task in op.tasks:
-            if task.link == "INVALID_TYPE":
-                continue
-            transport = "LOCAL" if task.link == "ON_CHIP" else _BANDS[task.link]
-            size, time, _ = sums.get(task.dst, (0, 0, ""))
-            sums[task.dst] = (size + task.size_bytes, time + task.dur_ns, transport)
-        for target, (size, time, transport) in sums.items():
-            row = _matrix_row("", op, target, transport, size / 1e6, time / 1e6)
-            key = (op.step, category(op), _matrix_name(op), row.source, target)
+        for row in op_links(op):
+            key = (op.step, category(op), _matrix_name(op), row.source, row.target)
             found.setdefault(key, []).append(row)
     return [
         MatrixRow(
@@ -163,6 +155,21 @@ def matrix_rows(c: Capture) -> list[MatrixRow]:
         for (step, kind, name, source, target), rows in found.items()
         for variant, row in _ranked(rows)
     ]  # fmt: skip
+
+
+def op_links(op: CommOp) -> list[MatrixRow]:
+    """Links of one operation."""
+    sums: dict[int, tuple[int, int, str]] = {}
+    for task in op.tasks:
+        if task.link == "INVALID_TYPE":
+            continue
+        transport = "LOCAL" if task.link == "ON_CHIP" else _BANDS[task.link]
+        size, time, _ = sums.get(task.dst, (0, 0, ""))
+        sums[task.dst] = (size + task.size_bytes, time + task.dur_ns, transport)
+    return [
+        _matrix_row("", op, target, transport, size / 1e6, time / 1e6)
+        for target, (size, time, transport) in sums.items()
+    ]
 
 
 def category(op: CommOp) -> str:

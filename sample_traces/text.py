@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from . import memory, reports
 from .capture import NONE_32, Capture
 from .pmu import cube_utilization, pmu
 from .trace import microseconds, timeline
 
-_KERNEL_HEADER = (
+KERNEL_HEADER = (
     "Step Id,Device_id,Model ID,Task ID,Stream ID,Name,Type,OP State,Accelerator Core,"
     "Start Time(us),Duration(us),Wait Time(us),Block Dim,Mix Block Dim,HF32 Eligible,"
     "Input Shapes,Input Data Types,Input Formats,Output Shapes,Output Data Types,Output Formats,"
@@ -21,12 +23,14 @@ _KERNEL_HEADER = (
     "aiv_mte2_time(us),aiv_mte2_ratio,aiv_mte3_time(us),aiv_mte3_ratio,aiv_icache_miss_rate,"
     "cube_utilization(%)"
 )
+Unit = Literal["MB", "KB"]
+_UNIT_BYTES = {"MB": 2**20, "KB": 2**10}
 _NO_COUNTERS = ["N/A"] * 25
 _BLOCK_HEADER = (
     "Name,Size(KB),Allocation Time(us),Release Time(us),Active Release Time(us),Duration(us),"
-    "Active Duration(us),Allocation Total Allocated(MB),Allocation Total Reserved(MB),"
-    "Allocation Total Active(MB),Release Total Allocated(MB),Release Total Reserved(MB),"
-    "Release Total Active(MB),Stream Ptr,Device Type"
+    "Active Duration(us),Allocation Total Allocated({unit}),Allocation Total Reserved({unit}),"
+    "Allocation Total Active({unit}),Release Total Allocated({unit}),"
+    "Release Total Reserved({unit}),Release Total Active({unit}),Stream Ptr,{device}"
 )
 
 
@@ -34,37 +38,38 @@ def write_text(c: Capture, folder: Path) -> None:
     """Writes ASCEND_PROFILER_OUTPUT's text files into `folder`."""
     with (folder / "trace_view.json").open("w", encoding="utf-8", newline="") as file:
         json.dump(timeline(c), file, ensure_ascii=False)
-    _write(folder / "kernel_details.csv", _KERNEL_HEADER, _kernel_rows(c))
+    write_lines(folder / "kernel_details.csv", KERNEL_HEADER, kernel_rows(c))
     header = ",".join(("Device_id", "Step", *reports.STEP_COLUMNS))
     steps = [
         ",".join(map(str, (c.device_id, step.step, *row)))
         for step, row in zip(c.steps, reports.step_trace_text(c), strict=True)
     ]
-    _write(folder / "step_trace_time.csv", header, steps)
-    _write(
+    write_lines(folder / "step_trace_time.csv", header, steps)
+    write_lines(
         folder / "op_statistic.csv",
         "Device_id,OP Type,Core Type,Count,Total Time(us),Min Time(us),Avg Time(us),Max Time(us),"
         "Ratio(%)",
         _statistic_rows(c),
     )
     if c.comm_ops and c.job.comm_tasks:
-        _write_json(folder / "communication.json", _communication(c))
-        _write_json(folder / "communication_matrix.json", _matrix(c))
+        write_json(folder / "communication.json", _communication(c))
+        write_json(folder / "communication_matrix.json", _matrix(c))
     if c.job.memory:
-        _write_memory(c, folder)
+        write_memory([c], folder)
 
 
-def _write(path: Path, header: str, rows: list[str]) -> None:
+def write_lines(path: Path, header: str, rows: list[str]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         file.write("\n".join([header, *rows, ""]))
 
 
-def _write_json(path: Path, content: object) -> None:
+def write_json(path: Path, content: object) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         json.dump(content, file)
 
 
-def _kernel_rows(c: Capture) -> list[str]:
+def kernel_rows(c: Capture) -> list[str]:
+    """Rows under KERNEL_HEADER by start."""
     rows: list[tuple[int, str]] = []
     for kernel in c.kernels:
         work, metrics = kernel.work, pmu(kernel.work, kernel.dur_ns, c.frequency_mhz)
@@ -126,23 +131,33 @@ def _communication(c: Capture) -> dict[str, dict[str, dict[str, object]]]:
     for report in reports.op_reports(c):
         step, kind = f"step{report.op.step}", reports.category(report.op)
         sums.setdefault((step, kind), []).append(report)
-        found[step][kind][report.key] = {
-            "Communication Time Info": {
-                "Start Timestamp(us)": report.op.start_ns / 1000,
-                **_times([report]),
-            },
-            "Communication Bandwidth Info": {
-                name: _band(report.bands.get(name), total=False) for name in reports.LINKS
-            },
-        }
+        found[step][kind][report.key] = measured(report)
     for (step, kind), mine in sums.items():
-        found[step][kind]["Total Op Info"] = {
-            "Communication Time Info": _times(mine),
-            "Communication Bandwidth Info": {
-                name: _band(_summed(mine, name), total=True) for name in reports.LINKS
-            },
-        }
+        found[step][kind]["Total Op Info"] = summed(mine)
     return found
+
+
+def measured(report: reports.OpReport) -> dict[str, object]:
+    """What communication.json says of an operation."""
+    return {
+        "Communication Time Info": {
+            "Start Timestamp(us)": report.op.start_ns / 1000,
+            **_times([report]),
+        },
+        "Communication Bandwidth Info": {
+            name: _band(report.bands.get(name), total=False) for name in reports.LINKS
+        },
+    }
+
+
+def summed(mine: list[reports.OpReport]) -> dict[str, object]:
+    """What it says of operations together."""
+    return {
+        "Communication Time Info": _times(mine),
+        "Communication Bandwidth Info": {
+            name: _band(_summed(mine, name), total=True) for name in reports.LINKS
+        },
+    }
 
 
 def _times(mine: list[reports.OpReport]) -> dict[str, float]:
@@ -187,12 +202,7 @@ def _matrix(c: Capture) -> dict[str, dict[str, dict[str, dict[str, object]]]]:
         f"step{step.step}": {"p2p": {}, "collective": {}} for step in c.steps
     }
     for row in reports.matrix_rows(c):
-        block: dict[str, object] = {
-            "Transport Type": row.transport,
-            "Transit Size(MB)": row.size_mb,
-            "Transit Time(ms)": row.time_ms,
-            "Bandwidth(GB/s)": row.bandwidth_gb_s,
-        }
+        block = link_block(row)
         if row.op_name:
             block["Op Name"] = row.op_name
         kind = found[f"step{row.step}"][row.category]
@@ -200,44 +210,80 @@ def _matrix(c: Capture) -> dict[str, dict[str, dict[str, dict[str, object]]]]:
     return found
 
 
-def _write_memory(c: Capture, folder: Path) -> None:
-    levels, blocks = memory.curve(c)
-    samples = memory.module_samples(c)
-    device, pointer, mb = f"NPU:{c.device_id}", memory.STREAM_PTR, 2**20
+def link_block(row: reports.MatrixRow) -> dict[str, object]:
+    """What communication_matrix.json says of a link."""
+    return {
+        "Transport Type": row.transport,
+        "Transit Size(MB)": row.size_mb,
+        "Transit Time(ms)": row.time_ms,
+        "Bandwidth(GB/s)": row.bandwidth_gb_s,
+    }
+
+
+def write_memory(
+    seen: Sequence[Capture], folder: Path, *, stamp: str = "", unit: Unit = "MB"
+) -> None:
+    """Writes the memory tables of one process's devices; msprof and MindSpore count in KB."""
+    device_title = "Device Type" if unit == "MB" else "Device"
+    records, blocks = list[str](), list[str]()
+    for c in seen:
+        records += _record_rows(c, _UNIT_BYTES[unit])
+        blocks += _block_rows(c, _UNIT_BYTES[unit])
+    write_lines(
+        folder / f"memory_record{stamp}.csv",
+        f"Component,Timestamp(us),Total Allocated({unit}),Total Reserved({unit}),"
+        f"Total Active({unit}),Stream Ptr,{device_title}",
+        records,
+    )
+    header = _BLOCK_HEADER.format(unit=unit, device=device_title)
+    write_lines(folder / f"operator_memory{stamp}.csv", header, blocks)
+    write_lines(
+        folder / f"npu_module_mem{stamp}.csv",
+        f"Device_id,Component,Timestamp(us),Total Reserved({unit}),Device",
+        [
+            f"{c.device_id},{module},{microseconds(time_ns)}\t,{size / _UNIT_BYTES[unit]},"
+            f"NPU:{c.device_id}"
+            for c in seen
+            for module, time_ns, size in memory.module_samples(c)
+        ],
+    )
+
+
+def _record_rows(c: Capture, unit_bytes: int) -> list[str]:
+    device = f"NPU:{c.device_id}"
     rows = [
-        f"APP,{microseconds(time_ns)}\t,,{size / mb},,,{device}"
-        for module, time_ns, size in samples if module == "APP"
+        f"APP,{microseconds(time_ns)}\t,,{size / unit_bytes},,,{device}"
+        for module, time_ns, size in memory.module_samples(c) if module == "APP"
     ]  # fmt: skip
-    for level in levels:
+    for level in memory.curve(c)[0]:
         for component, extra in (("PTA", 0), ("PTA+GE", level.ge_bytes)):
+            sizes = (level.allocated_bytes + extra, level.reserved_bytes + extra)
             rows.append(
                 f"{component},{microseconds(level.timestamp_ns)}\t,"
-                f"{(level.allocated_bytes + extra) / mb},{(level.reserved_bytes + extra) / mb},"
-                f"{level.allocated_bytes / mb},{pointer},{device}"
+                f"{sizes[0] / unit_bytes},{sizes[1] / unit_bytes},"
+                f"{level.allocated_bytes / unit_bytes},{memory.STREAM_PTR},{device}"
             )
-    _write(
-        folder / "memory_record.csv",
-        "Component,Timestamp(us),Total Allocated(MB),Total Reserved(MB),Total Active(MB),"
-        "Stream Ptr,Device Type",
-        rows,
-    )
+    return rows
+
+
+def _block_rows(c: Capture, unit_bytes: int) -> list[str]:
     rows = []
-    for block in blocks:
+    for block in memory.curve(c)[1]:
         born, died = block.allocated, block.released
-        before = [born.allocated_bytes / mb, born.reserved_bytes / mb, born.allocated_bytes / mb]
         at = f"{microseconds(born.timestamp_ns)}\t"
         cells: list[object] = [block.name, block.size_bytes / 1024, at]
         if died is None:
-            cells += ["", "", "", "", *before, "", "", ""]
+            cells += ["", "", "", "", *_totals(born, unit_bytes), "", "", ""]
         else:
             held = f"{microseconds(died.timestamp_ns - born.timestamp_ns)}\t"
             freed = f"{microseconds(died.timestamp_ns)}\t"
-            after = [died.allocated_bytes / mb, died.reserved_bytes / mb, died.allocated_bytes / mb]
-            cells += [freed, freed, held, held, *before, *after]
-        rows.append(",".join(map(str, [*cells, pointer, device])))
-    _write(folder / "operator_memory.csv", _BLOCK_HEADER, rows)
-    _write(
-        folder / "npu_module_mem.csv",
-        "Device_id,Component,Timestamp(us),Total Reserved(MB),Device",
-        [f"{c.device_id},{m},{microseconds(t)}\t,{size / mb},{device}" for m, t, size in samples],
-    )
+            cells += [freed, freed, held, held]
+            cells += [*_totals(born, unit_bytes), *_totals(died, unit_bytes)]
+        rows.append(",".join(map(str, [*cells, memory.STREAM_PTR, f"NPU:{c.device_id}"])))
+    return rows
+
+
+def _totals(level: memory.Level, unit_bytes: int) -> tuple[float, float, float]:
+    """Allocated, reserved, active."""
+    allocated = level.allocated_bytes / unit_bytes
+    return allocated, level.reserved_bytes / unit_bytes, allocated

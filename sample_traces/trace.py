@@ -22,15 +22,20 @@ _SQE = {"DSA_SQE": "DSA_SQE", "AI_CPU": "AI_CPU", "MIX_AIC": "MIX_AIC", "MIX_AIV
 
 def timeline(c: Capture) -> list[Event]:
     """All events of a rank; `ts` is text with three decimals, exact to the ns."""
-    device = sorted([*_cann(c), *_device(c), *_overlap(c), *_counters(c)], key=lambda row: row[0])
     return [
         *_framework(c),
         *_framework_metadata(c),
         *_forward_backward(c),
-        *_metadata(c),
-        *(event for _, event in device),
+        *device_metadata(c),
+        *device_events(c),
         *_operator_flows(c),
     ]
+
+
+def device_events(c: Capture) -> list[Event]:
+    """What CANN saw, by time: all that msprof itself exports, but for `device_metadata`."""
+    rows = sorted([*_cann(c), *_device(c), *_overlap(c), *_counters(c)], key=lambda row: row[0])
+    return [event for _, event in rows]
 
 
 def microseconds(ns: int) -> str:
@@ -132,7 +137,9 @@ def _forward_backward(c: Capture) -> Iterator[Event]:
                 )  # fmt: skip
 
 
-def _metadata(c: Capture) -> Iterator[Event]:
+def device_metadata(c: Capture) -> Iterator[Event]:
+    """Names of the processes and threads of `device_events`."""
+
     def meta(name: str, pid: int, tid: int, args: Event) -> Event:
         return {"name": name, "pid": pid, "tid": tid, "args": args, "ph": "M"}
 

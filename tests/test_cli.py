@@ -326,7 +326,7 @@ class TestErrors:
 
         assert outcome.code == 4
         assert "file of rank 0" in outcome.err
-        assert "cut: figures" in outcome.err
+        assert "figures of this rank cover only the part" in outcome.err
 
     def test_a_cut_database_leaves_what_the_other_one_tells(
         self, run_apart: Run, tmp_path: Path

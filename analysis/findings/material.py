@@ -22,7 +22,7 @@ class Material:
     time together) and the rank's `pp_rank`. kernels: type, core, count, total_ns, over
     `kernel_steps` pairs of rank and step. communication: parallel_kind, op_type, count,
     exposed_ns, union_ns, over `communication_steps` such pairs. outside: ranks with events outside
-    of every step.
+    of every step. is_gpu: no NPU is among the ranks.
     """
 
     run: str
@@ -34,6 +34,7 @@ class Material:
     communication_steps: int
     outside: frozenset[int]
     memory: MemoryFacts
+    is_gpu: bool = False
 
     @property
     def length_ns(self) -> float | None:
@@ -42,6 +43,7 @@ class Material:
         return float(known.sum()) / len(known) if len(known) else None
 
 
+_FRAMEWORKS = "select distinct framework from ranks {where}"
 _STEPS = """
     select s.*, r.pp_rank,
         s.computing_ns + s.exposed_communication_ns + s.free_ns as length_ns
@@ -97,6 +99,7 @@ def material(
         communication_steps=_first(communication, "over"),
         outside=frozenset(number for (number,) in beyond),
         memory=memory_facts(con, run=run, capture=capture, rank=rank),
+        is_gpu=con.execute(_FRAMEWORKS.format(where=outside), ranks).fetchall() == [("kineto",)],
     )
 
 

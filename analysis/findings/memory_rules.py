@@ -35,7 +35,8 @@ def memory_fragmentation(seen: Material) -> Iterator[Finding]:
         "hint",
         "What the allocator kept and could not hand out at the peak. It costs no time until memory"
         " runs out: then the allocator empties its cache, which takes milliseconds each time.",
-        'PYTORCH_NPU_ALLOC_CONF="expandable_segments:True", fewer different tensor sizes.',
+        f'PYTORCH_{"CUDA" if seen.is_gpu else "NPU"}_ALLOC_CONF="expandable_segments:True",'
+        " fewer different tensor sizes.",
         rows.select(
             "rank", "component", "peak_bytes", "peak_allocated_bytes", "fragmentation_bytes",
             "fragmentation_ratio",

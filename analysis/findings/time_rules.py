@@ -107,7 +107,8 @@ def device_idle(seen: Material) -> Iterator[Finding]:
         "Time from a step's first to its last kernel or operation that none of them covers. With"
         " the profiler on, the host is slower than without, so the job itself may idle less.",
         "Usually the host is late: bind processes to cores, fuse small operators, avoid"
-        " synchronisation (.item(), print of tensors), set TASK_QUEUE_ENABLE=2.",
+        " synchronisation (.item(), print of tensors)"
+        + (", capture CUDA graphs." if seen.is_gpu else ", set TASK_QUEUE_ENABLE=2."),
         worst.select(*_PLACE, "free_ns", "length_ns"),
         "npuscope steps PATH",
     )

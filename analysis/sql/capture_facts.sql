@@ -16,7 +16,7 @@
 --   frameworks          varchar[]  pytorch, mindspore, msprof
 --   chips               varchar[]  e.g. Ascend910B
 --   profiler_levels     varchar[]  Level_none, Level0, Level1, Level2
---   source_formats      varchar[]  db, text, db+text, light
+--   source_formats      varchar[]  db, text, db+text, light, cluster
 --   framework_versions  varchar[]  torch_npu's or MindSpore's
 --   cann_versions       varchar[]  versions of CANN
 --   clocks              varchar[]  epoch, device: what instants count from

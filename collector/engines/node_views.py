@@ -89,7 +89,8 @@ def one_picture(
     problems: dict[Problem, tuple[str, ...]] = {}
     for nodes, findings in readable.items():
         for profile in findings.profiles:
-            key = (profile.folder, tuple(sorted(profile.files.items())))
+            place = (profile.folder, profile.device_id, profile.identity.rank)
+            key = (place, tuple(sorted(profile.files.items())))
             known = profiles.setdefault(key, profile)
             profiles[key] = replace(known, nodes=(*known.nodes, *nodes))
         for problem in findings.problems:

@@ -15,19 +15,19 @@ import pyarrow as pa
 from ..model import RankSource, ReadLog
 from .communication_rows import insert_matrix, insert_packets, insert_times
 from .files import read_each
-from .sqlite import SqliteFile, SqlType, open_sqlite
+from .sqlite import SqliteFile, SqlType, open_sqlite, tell_views
 
-_Column = tuple[str, SqlType, tuple[str, ...]]
+Column = tuple[str, SqlType, tuple[str, ...]]
 
 # Raw column (as in communication_rows), its type, and the names it has in the database.
-_OP: tuple[_Column, ...] = (
+OP: tuple[Column, ...] = (
     ("step", "text", ("step",)),
     ("category", "text", ("type",)),
     ("name", "text", ("hccl_op_name",)),
     ("group_hash", "text", ("group_name",)),
 )
-_TIMES: tuple[_Column, ...] = (
-    *_OP,
+TIMES: tuple[Column, ...] = (
+    *OP,
     ("start_us", "real", ("start_timestamp",)),
     ("elapse_ms", "real", ("elapse_time", "elapsed_time")),
     ("transit_ms", "real", ("transit_time",)),
@@ -35,8 +35,8 @@ _TIMES: tuple[_Column, ...] = (
     ("synchronization_ms", "real", ("synchronization_time",)),
     ("idle_ms", "real", ("idle_time",)),
 )
-_PACKETS: tuple[_Column, ...] = (
-    *_OP,
+PACKETS: tuple[Column, ...] = (
+    *OP,
     ("link", "text", ("transport_type", "band_type")),
     ("size_mb", "real", ("transit_size",)),
     ("time_ms", "real", ("transit_time",)),
@@ -46,8 +46,8 @@ _PACKETS: tuple[_Column, ...] = (
     ("packet_count", "real", ("count",)),
     ("packet_ms", "real", ("total_duration",)),
 )
-_MATRIX: tuple[_Column, ...] = (
-    *_OP,
+MATRIX: tuple[Column, ...] = (
+    *OP,
     ("src", "text", ("src_rank",)),
     ("dst", "text", ("dst_rank",)),
     ("link", "text", ("transport_type",)),
@@ -56,14 +56,14 @@ _MATRIX: tuple[_Column, ...] = (
     ("bandwidth_gb_s", "real", ("bandwidth",)),
     ("op_name", "text", ("op_name",)),
 )
-_STEP_TIMES = (
+STEP_TIMES = (
     "computing", "communication_not_overlapped", "overlapped", "communication", "free", "stage",
     "bubble", "communication_not_overlapped_and_exclude_receive", "preparing",
 )  # fmt: skip
-_STEPS: tuple[_Column, ...] = (
+STEPS: tuple[Column, ...] = (
     ("device_id", "integer", ("deviceId", "device_id")),
     ("step", "text", ("step",)),
-    *((name, "real", (name,)) for name in _STEP_TIMES),
+    *((name, "real", (name,)) for name in STEP_TIMES),
 )
 
 
@@ -81,31 +81,37 @@ def read(
             log.lose(path, "empty file")
         elif wanted & {"comm_times", "comm_links", "comm_matrix", "profiler_steps"}:
             with open_sqlite(path) as db:
-                _read_tables(con, db, wanted)
+                _read_tables(con, db, wanted, log)
 
     read_each(source.files.get("analysis_db", ()), read_one, log, advance)
 
 
-def _read_tables(con: duckdb.DuckDBPyConnection, db: SqliteFile, wanted: frozenset[str]) -> None:
+def _read_tables(
+    con: duckdb.DuckDBPyConnection, db: SqliteFile, wanted: frozenset[str], log: ReadLog
+) -> None:
     named = {name.lower(): name for name in db.tables}
     parts: tuple[
-        tuple[str, str, tuple[_Column, ...],
+        tuple[str, str, tuple[Column, ...],
               Callable[[duckdb.DuckDBPyConnection, pa.RecordBatchReader], None]], ...,
     ] = (
-        ("comm_times", "CommAnalyzerTime", _TIMES, insert_times),
-        ("comm_links", "CommAnalyzerBandwidth", _PACKETS, insert_packets),
-        ("comm_matrix", "CommAnalyzerMatrix", _MATRIX, insert_matrix),
-        ("profiler_steps", "StepTraceTime", _STEPS, _insert_steps),
+        ("comm_times", "CommAnalyzerTime", TIMES, insert_times),
+        ("comm_links", "CommAnalyzerBandwidth", PACKETS, insert_packets),
+        ("comm_matrix", "CommAnalyzerMatrix", MATRIX, insert_matrix),
+        ("profiler_steps", "StepTraceTime", STEPS, _insert_steps),
     )  # fmt: skip
+    tell_views(db, [table for target, table, *_ in parts if target in wanted], log)
     for target, table, columns, insert in parts:
         actual = named.get(table.lower())
         if target in wanted and actual is not None:
-            chosen = _chosen(columns, db.tables[actual])
-            insert(con, db.select(chosen, f'from "{actual}"'))
+            db.check(actual)
+            found = sources_of(columns, db.tables[actual])
+            insert(con, db.select(found, f'from "{actual}"'))
+    for what in db.damage:
+        log.lose(db.path, what)
 
 
-def _chosen(
-    columns: tuple[_Column, ...], have: Mapping[str, str]
+def sources_of(
+    columns: tuple[Column, ...], have: Mapping[str, str]
 ) -> dict[str, tuple[SqlType, str]]:
     """Each raw column with the SQL of the first of its names the table has, NULL without one."""
     actual = {name.lower(): f'"{name}"' for name in have}
@@ -116,12 +122,13 @@ def _chosen(
 
 
 def _insert_steps(con: duckdb.DuckDBPyConnection, data: pa.RecordBatchReader) -> None:
-    times = ", ".join(f"scaled({name}::varchar, 1000) as {name}_ns" for name in _STEP_TIMES)
+    times = ", ".join(f"scaled({name}::varchar, 1000) as {name}_ns" for name in STEP_TIMES)
     con.register("_incoming", data)
     try:
         con.execute(
             "insert into profiler_steps by name"
-            f" select device_id, step_number(step) as step, {times} from _incoming"
+            f" select try_cast(device_id as integer) as device_id, step_number(step) as step, {times}"
+            " from _incoming"
         )
     finally:
         con.unregister("_incoming")

@@ -29,7 +29,8 @@ from .ascend_db_large import (
 from .ascend_db_light import fill_lightly
 from .ascend_db_metadata import fill_metadata
 from .ascend_db_tables import TABLES, load_enums, load_table, spelling, temp_name
-from .sqlite import SqliteFile, open_sqlite
+from .device_rows import own_database
+from .sqlite import SqliteFile, open_sqlite, tell_views
 
 # Canonical table -> tables its SQL reads, in the order of reading. `_string` and `_enum` are
 # always there.
@@ -90,6 +91,8 @@ def read(
 
     with open_sqlite(path) as file:
         _check_known(file)
+        tell_views(file, TABLES, log)
+        own_database(file, source)
         _note_variants(file, log)
         try:
             fill = fill_lightly if source.selection.light else _fill
@@ -97,6 +100,8 @@ def read(
                 fill(con, file, source, log, wanted, spend)
         finally:
             _drop(con, [*map(temp_name, TABLES), *_DERIVED])
+        for what in file.damage:
+            log.lose(path, what)
     advance(left_bytes)
 
 
@@ -183,11 +188,14 @@ def _check_starts(con: duckdb.DuckDBPyConnection, table: str, log: ReadLog) -> N
     if "startNs" not in {column.name for column in TABLES[table]}:
         return
     name = temp_name(table)
-    [(lost,)] = con.execute(f"select count(*) from {name} where startNs is null").fetchall()
+    counts = "count(*) filter (startNs is null), count(*) filter (startNs > endNs)"
+    [(lost, backwards)] = con.execute(f"select {counts} from {name}").fetchall()
     if lost:
         con.execute(f"delete from {name} where startNs is null")
         log.rows_lost += lost
         log.warn(f"{table}: {lost} rows without a start time are left out")
+    if backwards:
+        log.warn(f"{table}: {backwards} rows end before they start: their length is unknown")
 
 
 def _warn_devices(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:

@@ -117,7 +117,7 @@ def _fill_one(
     for number, column in enumerate(columns):
         sources[f"v{number}"] = ("real", _quoted(present[column.lower()]))
     sql = "create temp table _counter as select * from _batches"
-    stream_columns(con, file.select(sources, f'from "{table}"'), sql, spend)
+    stream_columns(con, file.select(sources, file.rows_of(table)), sql, spend)
     # A word is a string id; some versions write the text itself.
     con.execute(f"""
         create or replace temp view _named_counter as

@@ -121,6 +121,14 @@ ENUMS: dict[str, tuple[str, dict[int, str]]] = {
          36: "AICPU", 38: "TDT", 39: "FE", 45: "GE", 48: "ASCENDCL", 62: "FFTS", 77: "CUSTOM"},
     ),
 }  # fmt: skip
+# An instant further from zero than 146 years is damage; two that are not can be subtracted.
+LAST_NS = (1 << 62) - 1
+_INSTANTS = frozenset({
+    "startNs", "endNs", "startTimeNs", "endTimeNs", "timestamp", "timestampNs", "allocationTime",
+    "releaseTime", "activeReleaseTime",
+})  # fmt: skip
+# As many rows as all others together, and each but a value of a task.
+_UNCHECKED = ("TASK_PMU_INFO",)
 _NO_NAMES = ("N/A", "INVALID_TYPE", "RESERVED", "")
 
 
@@ -150,7 +158,10 @@ def load_table(
     target = temp_name(table)
     typed = ", ".join(f'{_cast(column)} as "{column.name}"' for column in wanted)
     if {"startNs", "endNs"} <= {column.name for column in wanted}:
-        typed += ", case when endNs >= startNs then cast(endNs - startNs as bigint) end as durNs"
+        typed += (
+            f", cast(case when startNs >= -{LAST_NS} and endNs between startNs and {LAST_NS}"
+            " then endNs - startNs end as bigint) as durNs"
+        )
     if table == "STRING_IDS":
         typed = (
             "cast(id as bigint) as id, nullif(nullif(cast(value as varchar), 'N/A'), '') as value"
@@ -159,8 +170,10 @@ def load_table(
         empty = ", ".join(f'null as "{column.name}"' for column in wanted)
         con.execute(f"create temp table {target} as select {typed} from (select {empty}) limit 0")
         return
+    if table not in _UNCHECKED:
+        file.check(table)
     sql = f"create temp table {target} as select {typed} from _batches"
-    stream_columns(con, file.select(_sources(file, table, wanted), f'from "{table}"'), sql, spend)
+    stream_columns(con, file.select(_sources(file, table, wanted), file.rows_of(table)), sql, spend)
 
 
 def _sources(
@@ -200,6 +213,9 @@ def _metered(
 
 def _cast(column: Wanted) -> str:
     name = f'"{column.name}"'
+    if column.name in _INSTANTS:
+        first = 0 if column.kind == "id" else -LAST_NS
+        return f"cast(case when {name} between {first} and {LAST_NS} then {name} end as bigint)"
     match column.kind:
         case "id":
             return (

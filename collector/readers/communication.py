@@ -5,7 +5,7 @@ The link matrix beside it is read in the same go.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from ..model import RankSource, ReadLog
-from .communication_json import Entry, entries
+from .communication_json import entries
 from .communication_matrix import read_matrix
 from .communication_rows import PACKETS, TIMES, insert_packets, insert_times
 from .delimited import lose
@@ -23,7 +23,7 @@ from .files import read_each
 _CHUNK_ENTRIES = 10_000
 
 
-class _Time(msgspec.Struct):
+class Time(msgspec.Struct):
     start_us: float | None = msgspec.field(default=None, name="Start Timestamp(us)")
     elapse_ms: float | None = msgspec.field(default=None, name="Elapse Time(ms)")
     transit_ms: float | None = msgspec.field(default=None, name="Transit Time(ms)")
@@ -32,7 +32,7 @@ class _Time(msgspec.Struct):
     idle_ms: float | None = msgspec.field(default=None, name="Idle Time(ms)")
 
 
-class _Link(msgspec.Struct):
+class Link(msgspec.Struct):
     size_mb: float | None = msgspec.field(default=None, name="Transit Size(MB)")
     time_ms: float | None = msgspec.field(default=None, name="Transit Time(ms)")
     bandwidth_gb_s: float | None = msgspec.field(default=None, name="Bandwidth(GB/s)")
@@ -43,14 +43,14 @@ class _Link(msgspec.Struct):
     )
 
 
-class _Operation(msgspec.Struct):
-    time: _Time | None = msgspec.field(default=None, name="Communication Time Info")
-    links: dict[str, _Link] = msgspec.field(
+class Operation(msgspec.Struct):
+    time: Time | None = msgspec.field(default=None, name="Communication Time Info")
+    links: dict[str, Link] = msgspec.field(
         default_factory=dict, name="Communication Bandwidth Info"
     )
 
 
-_DECODER = msgspec.json.Decoder(_Operation, strict=False)
+_DECODER = msgspec.json.Decoder(Operation, strict=False)
 
 
 def read(
@@ -92,20 +92,20 @@ def _read_file(
                 continue
             if operation.time is not None:
                 times.append((*entry[:4], *msgspec.structs.astuple(operation.time)))
-            packets.extend(_packet_rows(entry, operation))
+            packets.extend(packet_rows(entry[:4], operation.links))
         if "comm_times" in wanted:
-            insert_times(con, _table(times, TIMES))
+            insert_times(con, as_table(times, TIMES))
         if "comm_links" in wanted:
-            insert_packets(con, _table(packets, PACKETS))
+            insert_packets(con, as_table(packets, PACKETS))
     lose(log, path, bad, "operations whose figures are not numbers")
 
 
-def _packet_rows(entry: Entry, operation: _Operation) -> Iterator[tuple[Any, ...]]:
-    for link, traffic in operation.links.items():
+def packet_rows(head: tuple[Any, ...], links: Mapping[str, Link]) -> Iterator[tuple[Any, ...]]:
+    for link, traffic in links.items():
         if not (traffic.packets or traffic.size_mb or traffic.time_ms):
             continue  # most links: they would have no row anyway
         row = (
-            *entry[:4], link, traffic.size_mb, traffic.time_ms, traffic.bandwidth_gb_s,
+            *head, link, traffic.size_mb, traffic.time_ms, traffic.bandwidth_gb_s,
             traffic.large_packet_ratio,
         )  # fmt: skip
         if not traffic.packets:
@@ -114,7 +114,7 @@ def _packet_rows(entry: Entry, operation: _Operation) -> Iterator[tuple[Any, ...
             yield (*row, size_mb, count, total_ms)
 
 
-def _table(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
+def as_table(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     return pa.table(
         [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema

@@ -21,7 +21,7 @@ from .delimited import lose
 _CHUNK_ENTRIES = 10_000
 
 
-class _Link(msgspec.Struct):
+class Link(msgspec.Struct):
     transport: str | None = msgspec.field(default=None, name="Transport Type")
     size_mb: float | None = msgspec.field(default=None, name="Transit Size(MB)")
     time_ms: float | None = msgspec.field(default=None, name="Transit Time(ms)")
@@ -29,7 +29,7 @@ class _Link(msgspec.Struct):
     op_name: str | None = msgspec.field(default=None, name="Op Name")
 
 
-_DECODER = msgspec.json.Decoder(dict[str, _Link], strict=False)
+_DECODER = msgspec.json.Decoder(dict[str, Link], strict=False)
 
 
 def read_matrix(con: duckdb.DuckDBPyConnection, path: str, log: ReadLog) -> None:

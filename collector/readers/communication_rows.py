@@ -38,66 +38,76 @@ _VARIANT = "'-(total|top\\d*|middle|bottom\\d*)$'"
 # What every table starts with. Flat exports of msprof do not say whether an operation is p2p.
 _COMMON = r"""
     step_number(step) as step,
-    coalesce(nullif(category, ''), case when regexp_matches(lower(name),
+    coalesce(cell(category), case when regexp_matches(lower(name),
         '^(hcom_)?(send|receive|batchsendrecv)') then 'p2p' else 'collective' end) as category,
-    nullif(group_hash, '') as group_hash"""
+    cell(group_hash) as group_hash"""
+
+# Sums over operations are none.
+_IS_OPERATION = "lower(coalesce(name, '')) not like 'total%'"
 
 _INSERT_TIMES = f"""
     insert into comm_times by name
-    select {_COMMON}, name, comm_op_type(name) as op_type,
+    select {_COMMON}, cell(name) as name, comm_op_type(name) as op_type,
         -- Split before scaling: a double of microseconds times 1000 would lose the fraction.
-        nullif(try_cast(floor(start_us) as bigint) * 1000
-            + try_cast(round_even((start_us - floor(start_us)) * 1000, 0) as bigint), 0)
+        case when start_us > 0 and start_us < 4.6e15 then try_cast(floor(start_us) as bigint) * 1000
+            + try_cast(round_even((start_us - floor(start_us)) * 1000, 0) as bigint) end
             as start_ns,
-        elapse_ms * 1e6 as elapse_ns, transit_ms * 1e6 as transit_ns, wait_ms * 1e6 as wait_ns,
-        synchronization_ms * 1e6 as synchronization_ns, idle_ms * 1e6 as idle_ns
-    from _incoming
-    where lower(name) not like 'total%' and coalesce(start_us, 0) between 0 and 9e15"""
+        finite(elapse_ms * 1e6) as elapse_ns, finite(transit_ms * 1e6) as transit_ns,
+        finite(wait_ms * 1e6) as wait_ns, finite(synchronization_ms * 1e6) as synchronization_ns,
+        finite(idle_ms * 1e6) as idle_ns
+    from _incoming where {_IS_OPERATION}"""
 
 # A link without traffic has no row: the databases leave it out, the JSON files write zeros.
 _INSERT_LINKS = f"""
     insert into comm_links by name
-    select {_COMMON}, name, comm_op_type(name) as op_type, link,
-        any_value(size_mb) * 1e6 as size_bytes, any_value(time_ms) * 1e6 as time_ns,
-        any_value(bandwidth_gb_s) * 1e9 as bandwidth_bytes_per_s,
-        any_value(large_packet_ratio) as large_packet_ratio,
-        list({{'size_bytes': packet_mb * 1e6, 'packet_count': try_cast(packet_count as bigint),
-               'time_ns': packet_ms * 1e6}} order by packet_mb) filter (packet_count > 0) as packets
-    from _incoming where lower(name) not like 'total%'
+    select {_COMMON}, cell(name) as name, comm_op_type(name) as op_type, cell(link) as link,
+        any_value(finite(size_mb * 1e6)) as size_bytes, any_value(finite(time_ms * 1e6)) as time_ns,
+        any_value(finite(bandwidth_gb_s * 1e9)) as bandwidth_bytes_per_s,
+        any_value(finite(large_packet_ratio)) as large_packet_ratio,
+        list({{'size_bytes': finite(packet_mb * 1e6),
+               'packet_count': try_cast(packet_count as bigint),
+               'time_ns': finite(packet_ms * 1e6)}} order by packet_mb)
+            filter (packet_count > 0) as packets
+    from _incoming where {_IS_OPERATION}
     group by all
     having size_bytes > 0 or time_ns > 0 or packets is not null"""
 
 _INSERT_MATRIX = f"""
     insert into comm_matrix by name
     select {_COMMON},
-        comm_op_type(coalesce(nullif(op_name, ''), regexp_replace(name, {_VARIANT}, '')))
-            as op_type,
+        comm_op_type(coalesce(cell(op_name), regexp_replace(name, {_VARIANT}, ''))) as op_type,
         coalesce(nullif(regexp_extract(name, {_VARIANT}, 1), ''), 'op') as variant,
-        case when regexp_matches(name, {_VARIANT}) then nullif(op_name, '') else name end as name,
+        case when regexp_matches(name, {_VARIANT}) then cell(op_name) else cell(name) end as name,
         try_cast(src as integer) as src_group_rank, try_cast(dst as integer) as dst_group_rank,
-        link, size_mb * 1e6 as size_bytes, time_ms * 1e6 as time_ns,
-        bandwidth_gb_s * 1e9 as bandwidth_bytes_per_s
-    from _incoming where lower(name) not like 'total%'"""
+        cell(link) as link, finite(size_mb * 1e6) as size_bytes, finite(time_ms * 1e6) as time_ns,
+        finite(bandwidth_gb_s * 1e9) as bandwidth_bytes_per_s
+    from _incoming where {_IS_OPERATION}"""
 
 
-def insert_times(con: duckdb.DuckDBPyConnection, data: pa.Table | pa.RecordBatchReader) -> None:
-    """Add rows of schema TIMES to `comm_times`."""
+Raw = pa.Table | pa.RecordBatchReader | str
+
+
+def insert_times(con: duckdb.DuckDBPyConnection, data: Raw) -> None:
+    """Add rows of schema TIMES, or of a query that has them, to `comm_times`."""
     _insert(con, data, _INSERT_TIMES)
 
 
-def insert_packets(con: duckdb.DuckDBPyConnection, data: pa.Table | pa.RecordBatchReader) -> None:
+def insert_packets(con: duckdb.DuckDBPyConnection, data: Raw) -> None:
     """Add rows of schema PACKETS to `comm_links`; those of one operation come in one call."""
     _insert(con, data, _INSERT_LINKS)
 
 
-def insert_matrix(con: duckdb.DuckDBPyConnection, data: pa.Table | pa.RecordBatchReader) -> None:
+def insert_matrix(con: duckdb.DuckDBPyConnection, data: Raw) -> None:
     """Add rows of schema MATRIX to `comm_matrix`."""
     _insert(con, data, _INSERT_MATRIX)
 
 
-def _insert(
-    con: duckdb.DuckDBPyConnection, data: pa.Table | pa.RecordBatchReader, sql: str
-) -> None:
+def _insert(con: duckdb.DuckDBPyConnection, data: Raw, sql: str) -> None:
+    if isinstance(data, str):
+        con.execute(f"create temp view _incoming as {data}")
+        con.execute(sql)
+        con.execute("drop view _incoming")
+        return
     con.register("_incoming", data)
     try:
         con.execute(sql)

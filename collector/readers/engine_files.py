@@ -1,7 +1,7 @@
 """A text file under a name, and with an end, that the engine's own reader takes.
 
-The engine knows no names that are not UTF-8: such a file is read through a link. And it takes what
-stands behind the last line break for a row:
+The engine takes names for patterns (`*`, `?`, `[`) and knows none that are not UTF-8: such a file
+is read through a link. And it takes what stands behind the last line break for a row:
 
     17,Add,10.500\\n18,Mul,1        written by a killed analysis: `1` may have been `12.250`
 
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_NOT_UTF8 = re.compile(r"[\ud800-\udfff]")
+_ODD_NAME = re.compile(r"[*?\[\\\ud800-\udfff]")
 # As long as a line may be.
 _TAIL_BYTES = 2 << 20
 
@@ -40,7 +40,7 @@ def engine_file(path: str, place: Path) -> Iterator[EngineFile]:
     kept_bytes = size_bytes - len(tail) + _whole_bytes(tail)
     # The header's own line is found whether it ends or not.
     needs_copy = bool(tail) and 0 < kept_bytes < size_bytes
-    if not needs_copy and not _NOT_UTF8.search(path):
+    if not needs_copy and not _ODD_NAME.search(path):
         yield EngineFile(path, bool(tail))
         return
     place.mkdir(parents=True, exist_ok=True)

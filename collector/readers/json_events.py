@@ -42,7 +42,7 @@ _EVENT_START = re.compile(rb'\{[ \t\r\n]*"(?:ph|name|pid|tid|ts|dur|cat|id|bp|ar
 _CLOSE = re.compile(rb"\}")
 _ANOTHER = re.compile(rb"[ \t\r\n\0,]*\[")
 _ARRAY_END = re.compile(rb"\}[ \t\r\n]*(?=\])")
-_TRACE_EVENTS = re.compile(rb'"traceEvents"[ \t\r\n]*:[ \t\r\n]*\[')
+TRACE_EVENTS = re.compile(rb'"traceEvents"[ \t\r\n]*:[ \t\r\n]*\[')
 
 
 def read_events(
@@ -262,7 +262,7 @@ def _opened(
         head = (head + chunk).removeprefix(b"\xef\xbb\xbf").lstrip(BLANK)
         if head.startswith(b"["):
             return head[1:], False
-        if head.startswith(b"{") and (match := _TRACE_EVENTS.search(head)):
+        if head.startswith(b"{") and (match := TRACE_EVENTS.search(head)):
             return head[match.end() :], True
         if len(head) > limit_bytes:
             break

@@ -11,15 +11,26 @@ That, and any other damage, is `Torn`: such a file has to be read in one go (see
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from .json_events import BLANK, BOUNDARY, CHUNK_BYTES, JOIN_BYTES, Decode, Event, last_boundary
+from .json_events import (
+    BLANK,
+    BOUNDARY,
+    CHUNK_BYTES,
+    JOIN_BYTES,
+    TRACE_EVENTS,
+    Decode,
+    Event,
+    last_boundary,
+)
 
-_EDGE_BYTES = 4096
+_EDGE_BYTES = 1 << 16
 _WINDOW_BYTES = 1 << 20
 _CANDIDATES = 16
+_ARRAY_END = re.compile(rb"\}[ \t\r\n]*\]")
 
 
 class Torn(Exception):
@@ -29,7 +40,8 @@ class Torn(Exception):
 def ranges(path: str, count: int, decode: Decode[Event]) -> list[tuple[int, int]]:
     """Start and end of up to `count` parts of about the same size, or none.
 
-    None where the file is packed, does not begin and end as an array does, or is too small.
+    None where the file is packed, does not begin and end as an array does, or an object that holds
+    one, or is too small.
     """
     size = Path(path).stat().st_size
     if path.endswith(".gz") or size < 4 * count * _WINDOW_BYTES:
@@ -38,11 +50,10 @@ def ranges(path: str, count: int, decode: Decode[Event]) -> list[tuple[int, int]
         head = file.read(_EDGE_BYTES)
         file.seek(size - _EDGE_BYTES)
         tail = file.read(_EDGE_BYTES)
-        opened = head.removeprefix(b"\xef\xbb\xbf").lstrip(BLANK)
-        if opened[:1] != b"[" or tail.rstrip(BLANK)[-1:] != b"]":
+        bounds = _bounds(head, tail)
+        if bounds is None:
             return []
-        start = len(head) - len(opened) + 1
-        end = size - len(tail) + len(tail.rstrip(BLANK)) - 1
+        start, end = bounds[0], size - len(tail) + bounds[1]
         cuts = [start]
         for part in range(1, count):
             near = start + (end - start) * part // count
@@ -52,6 +63,19 @@ def ranges(path: str, count: int, decode: Decode[Event]) -> list[tuple[int, int]
                 return []
             cuts.append(near + place)
     return list(zip(cuts, [*cuts[1:], end], strict=True))
+
+
+def _bounds(head: bytes, tail: bytes) -> tuple[int, int] | None:
+    """Where the array's events begin in a file's head, and where they end in its tail."""
+    opened, closed = head.removeprefix(b"\xef\xbb\xbf").lstrip(BLANK), tail.rstrip(BLANK)
+    if opened[:1] == b"[" and closed[-1:] == b"]":
+        return len(head) - len(opened) + 1, len(closed) - 1
+    begins, ends = TRACE_EVENTS.search(head), [*_ARRAY_END.finditer(closed)]
+    if opened[:1] == b"{" and closed[-1:] == b"}" and begins and ends:
+        end = ends[-1].end() - 1
+        if b"{" not in closed[end:]:  # what stands behind the array is small and flat
+            return begins.end(), end
+    return None
 
 
 def _cut(window: bytes, decode: Decode[Event]) -> int | None:

@@ -17,6 +17,7 @@ import duckdb
 
 from ..model import RankSource, ReadLog
 from .delimited import Rows, fill, lose, normal, open_rows
+from .device_rows import own_rows
 from .files import read_each
 
 _START = ("Start Time(us)", "Task Start Time(us)")
@@ -60,7 +61,8 @@ def read(
         if wanted & {"kernels", "comm_ops"}:
             rows = open_rows(path, log, (_START, _DURATION, ("Name", "Op Name")))
             if rows is not None:
-                _read_file(con, rows, log, kernels="kernels" in wanted)
+                own = own_rows(source, "device_id")
+                _read_file(con, rows, log, own, kernels="kernels" in wanted)
 
     try:
         read_each(source.files.get("kernels", ()), read_one, log, advance)
@@ -70,18 +72,21 @@ def read(
         raise
 
 
-def _read_file(con: duckdb.DuckDBPyConnection, rows: Rows, log: ReadLog, *, kernels: bool) -> None:
+def _read_file(
+    con: duckdb.DuckDBPyConnection, rows: Rows, log: ReadLog, own: str, *, kernels: bool
+) -> None:
+    """own: SQL of which rows are the rank's."""
     _note_variants(rows, log)
     # One pass over the text: rows that are no kernels are few, and leave again.
     if kernels:
         table = "kernels"
         numbers = [*_own_pmu(rows).values(), *_other_pmu(rows).values()]
         insert = "insert into kernels by name"
-        fill(con, rows, log, lambda source: f"{insert} {_kernels_sql(rows, source)}", numbers)
+        fill(con, rows, log, lambda source: f"{insert} {_kernels_sql(rows, source, own)}", numbers)
     else:
         table = "_light"
         create = "create or replace temp table _light as"
-        fill(con, rows, log, lambda source: f"{create} {_light_sql(rows, source)}")
+        fill(con, rows, log, lambda source: f"{create} {_light_sql(rows, source, own)}")
     bad = con.execute(f"delete from {table} where start_ns is null").fetchone() or (0,)
     lose(
         log,
@@ -110,28 +115,29 @@ def _note_variants(rows: Rows, log: ReadLog) -> None:
 
 
 def _common(rows: Rows) -> str:
-    """Columns that both tables have; without a start, a row cannot be placed in time."""
+    """Columns that both tables have; without a start, a row cannot be placed in time. Nor can one
+    with times of more than 146 years: its end may not fit 64 bits."""
     start, duration = rows.cell(*_START), rows.cell(*_DURATION)
     return f"""
         whole({rows.cell("Step Id")}) as step,
         try_cast(whole({rows.cell("Device_id")}) as integer) as device_id,
         cell({rows.cell("Name", "Op Name")}) as name,
         cell({rows.cell("Type", "OP Type")}) as type,
-        case when coalesce(try_cast({start} as double) between -9e15 and 9e15
-            and try_cast({duration} as double) between 0 and 9e15
+        case when coalesce(try_cast({start} as double) between -4.6e15 and 4.6e15
+            and try_cast({duration} as double) between 0 and 4.6e15
             and not is_rounded_us({start}), false) then us_ns({start}) end as start_ns,
         us_ns({duration}) as dur_ns,
         cell({rows.cell("Accelerator Core", "Task Type")}) as core"""
 
 
-def _light_sql(rows: Rows, source: str) -> str:
+def _light_sql(rows: Rows, source: str, own: str) -> str:
     """Communication operations, and the rows that cannot be placed in time."""
     return f"""
         select * from (select {_common(rows)} from {source})
-        where start_ns is null or is_comm_row(core, name)"""
+        where {own} and (start_ns is null or is_comm_row(core, name))"""
 
 
-def _kernels_sql(rows: Rows, source: str) -> str:
+def _kernels_sql(rows: Rows, source: str, own: str) -> str:
     text = [f"cell({rows.cell(header)}) as {name}" for name, header in _TEXT.items()]
     pmu = [f"{_pmu_value(header, rows)} as {name}" for name, header in _own_pmu(rows).items()]
     others = _other_pmu(rows)
@@ -153,7 +159,8 @@ def _kernels_sql(rows: Rows, source: str) -> str:
                 case upper(cell({rows.cell("HF32 Eligible")}))
                     when 'YES' then true when 'NO' then false end as hf32_eligible,
                 {", ".join([*text, *pmu])}
-            from {source})"""
+            from {source})
+        where {own}"""
 
 
 def _own_pmu(rows: Rows) -> dict[str, str]:

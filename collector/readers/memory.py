@@ -77,7 +77,7 @@ def _record_sql(rows: Rows, source: str) -> str:
     return f"""
         select {_device(rows)} as device_id, 'record' as source,
             cell({rows.cell("Component")}) as component,
-            us_ns({rows.cell(*_TIME)}) as timestamp_ns,
+            near_ns(us_ns({rows.cell(*_TIME)})) as timestamp_ns,
             {_bytes(rows, "Total Allocated")} as allocated_bytes,
             {_bytes(rows, "Total Reserved")} as reserved_bytes,
             {_bytes(rows, "Total Active")} as active_bytes,
@@ -91,7 +91,7 @@ def _module_sql(rows: Rows, source: str) -> str:
     return f"""
         select {_device(rows)} as device_id, 'module' as source,
             cell({rows.cell("Component")}) as component,
-            us_ns({rows.cell(*_TIME)}) as timestamp_ns,
+            near_ns(us_ns({rows.cell(*_TIME)})) as timestamp_ns,
             case when {size} >= 0 then {size} end as reserved_bytes
         from {source}"""
 
@@ -113,7 +113,7 @@ def _operator_sql(rows: Rows, source: str) -> str:
         "release_total_reserved_bytes": "Release Total Reserved",
         "release_total_active_bytes": "Release Total Active",
     }
-    columns = [f"us_ns({rows.cell(header)}) as {name}" for name, header in times.items()]
+    columns = [f"near_ns(us_ns({rows.cell(header)})) as {name}" for name, header in times.items()]
     columns += [f"{_bytes(rows, title)} as {name}" for name, title in sizes.items()]
     return f"""
         select {_device(rows)} as device_id, cell({rows.cell("Name")}) as name,

@@ -30,6 +30,8 @@ import pyarrow.compute as pc
 
 from npuscope.errors import TraceFormatError
 
+from ..model import ReadLog
+
 SqlType = Literal["integer", "real", "text"]
 # How a column is read: its values as they are, integers that stand there as text, or by SQL casts.
 _Way = Literal["plain", "digits", "cast"]
@@ -61,13 +63,34 @@ _ARROW: dict[SqlType, pa.DataType] = {
 
 @dataclass(slots=True)
 class SqliteFile:
-    """An open database: `tables` maps each table to its columns and their declared types."""
+    """An open database: `tables` maps each table to its columns and their declared types.
+
+    `conditions`: of some tables, which rows count, as SQL. `views` are names that stand for no
+    table of the file. `damage`: what `check` found.
+    """
 
     path: str
     tables: dict[str, dict[str, str]]
     _connection: Any
     _open: list[Any] = field(default_factory=list)
     _failure: TraceFormatError | None = None
+    conditions: dict[str, str] = field(default_factory=dict)
+    views: set[str] = field(default_factory=set)
+    damage: list[str] = field(default_factory=list)
+
+    def rows_of(self, table: str) -> str:
+        """`from` and `where` of the rows of a table that count."""
+        where = f" where {self.conditions[table]}" if table in self.conditions else ""
+        return f'from "{table}"{where}'
+
+    def check(self, table: str) -> None:
+        """Look whether a table's pages hang together. A page that says it has fewer rows than it
+        has, or is in another's place, is read without an error otherwise."""
+        quoted = table.replace('"', '""')
+        [told, *_] = self.stream(f'pragma quick_check("{quoted}")').read_all()[0].to_pylist()
+        if told != "ok":
+            first = str(told).strip().splitlines()[-1][:120]
+            self.damage.append(f"{table} is damaged, its rows may be wrong or missing ({first})")
 
     def stream(self, sql: str) -> pa.RecordBatchReader:
         """Batches of a query whose columns hold one type each, also in the first batch."""
@@ -194,6 +217,7 @@ def open_sqlite(path: str, scratch: Path | None = None) -> Iterator[SqliteFile]:
         file = SqliteFile(path, {}, _connect(path, uri, stack))
         stack.callback(_close, file)
         file.tables.update(_tables(file))
+        file.views.update(_views(file))
         try:
             yield file
         except Exception as error:
@@ -300,6 +324,18 @@ def _tables(file: SqliteFile) -> dict[str, dict[str, str]]:
     for row in file.select(columns, rest).read_all().to_pylist():
         found.setdefault(row["table"], {})[row["column"]] = row["type"]
     return found
+
+
+def _views(file: SqliteFile) -> list[str]:
+    rest = "from sqlite_master where type = 'view' or type = 'table' and coalesce(rootpage, 0) <= 0"
+    return file.select({"name": ("text", "name")}, rest).read_all()["name"].to_pylist()
+
+
+def tell_views(file: SqliteFile, wanted: Iterable[str], log: ReadLog) -> None:
+    """Tell of tables that are wanted and but views, which may hold anything: they are not read."""
+    names = {name.lower() for name in wanted}
+    for view in sorted(view for view in file.views if view.lower() in names):
+        log.lose(file.path, f"{view} is a view and no table: not read")
 
 
 def _format_error(path: str, error: Exception) -> TraceFormatError:

@@ -11,7 +11,7 @@ from .delimited import Rows, fill, open_rows
 from .files import read_each
 
 # Canonical column -> header. The analysis database spells them in lower case with underscores.
-_COLUMNS = {
+COLUMNS = {
     "computing_ns": "Computing",
     "communication_not_overlapped_ns": "Communication(Not Overlapped)",
     "overlapped_ns": "Overlapped",
@@ -48,7 +48,7 @@ def read(
 
 def _steps_sql(rows: Rows, source: str) -> str:
     times = ", ".join(
-        f"scaled({rows.cell(header)}, 1000) as {name}" for name, header in _COLUMNS.items()
+        f"scaled({rows.cell(header)}, 1000) as {name}" for name, header in COLUMNS.items()
     )
     return f"""
         select try_cast(whole({rows.cell("Device_id")}) as integer) as device_id,

@@ -50,6 +50,7 @@ OVERLAP_NAMES = frozenset({"Computing", "Communication", "Communication(Not Over
 _LABELS = frozenset({"process_name", "process_labels", "thread_name"})
 _FLOWS = ("HostToDevice", "async_npu", "MsTx")
 _ACCELERATOR = "acc_id"  # an argument of counters that is a label, not a series
+_LAST_NS = (1 << 62) - 1
 _STEP = r"^ProfilerStep#\d+$"
 
 # Columns of each kind of slice besides its place: attributes of its args.
@@ -281,12 +282,22 @@ def _slices(kind: str, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
 
 def _column(name: str, values: list[Any]) -> pa.Array:
     if name in ("start_ns", "at_ns", "timestamp_ns"):
-        return instants_ns(values)
+        return _near(instants_ns(values))
     if name == "dur_ns":
-        return durations_ns(values)
+        return _near(durations_ns(values))
     if name in _SCALARS:
         return _texts(values)
     return pa.array(values, _TYPES.get(name, pa.string()))
+
+
+def _near(times: pa.Array) -> pa.Array:
+    """Times with those beyond 146 years as NULL: they are damage, and two of them may not fit 64
+    bits together."""
+    lowest, highest = (edge.as_py() or 0 for edge in pc.min_max(times).values())
+    if -_LAST_NS <= lowest and highest <= _LAST_NS:
+        return times
+    near = pc.and_(pc.greater_equal(times, -_LAST_NS), pc.less_equal(times, _LAST_NS))
+    return pc.if_else(near, times, None)
 
 
 def _texts(values: list[Any]) -> pa.Array:

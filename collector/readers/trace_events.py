@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation, localcontext
 from types import GenericAlias
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -23,6 +23,13 @@ Scalar = str | int | float | bool | None
 Args = TypeVar("Args", bound=Struct)
 _NOTHING = Raw(b"")
 NO_ARGS = Raw(b"{}")
+
+
+class HasArgs(Protocol):
+    """An event of any producer."""
+
+    @property
+    def args(self) -> Raw: ...
 
 
 class Event(Struct, gc=False):
@@ -157,7 +164,7 @@ def _event(text: bytes, log: ReadLog) -> Event | None:
             try:
                 return decode(text)
             except UnicodeDecodeError:
-                return decode(_mended(text, log))
+                return decode(mended(text, log))
         except (msgspec.DecodeError, RecursionError):
             pass
     return None
@@ -186,7 +193,7 @@ def _text(raw: Raw) -> str | None:
     return None if text in ("", "null") else text
 
 
-def decode_args(events: Sequence[Event], kind: type[Args], log: ReadLog) -> list[Args]:
+def decode_args(events: Sequence[HasArgs], kind: type[Args], log: ReadLog) -> list[Args]:
     """`args` of each event. Numbers may be text; what does not fit its key leaves args empty."""
     decoder: msgspec.json.Decoder[list[Args]]
     decoder = msgspec.json.Decoder(GenericAlias(list, (kind,)), strict=False)
@@ -194,11 +201,11 @@ def decode_args(events: Sequence[Event], kind: type[Args], log: ReadLog) -> list
     try:
         return decoder.decode(b"[" + text + b"]")
     except UnicodeDecodeError:
-        text = _mended(text, log)
+        text = mended(text, log)
     except (msgspec.DecodeError, RecursionError):
         pass
     one = msgspec.json.Decoder(kind, strict=False)
-    return [_args(_mended(bytes(event.args), None), one, kind, log) for event in events]
+    return [_args(mended(bytes(event.args), None), one, kind, log) for event in events]
 
 
 def _args(text: bytes, decoder: msgspec.json.Decoder[Args], kind: type[Args], log: ReadLog) -> Args:
@@ -209,14 +216,14 @@ def _args(text: bytes, decoder: msgspec.json.Decoder[Args], kind: type[Args], lo
         return kind()
 
 
-def _mended(text: bytes, log: ReadLog | None) -> bytes:
+def mended(text: bytes, log: ReadLog | None) -> bytes:
     """The text with bytes that are no UTF-8 replaced."""
     if log is not None:
         log.warn("trace: bytes that are no UTF-8 replaced")
     return text.decode("utf-8", "replace").encode()
 
 
-def decode_series(events: Sequence[Event], log: ReadLog) -> list[dict[str, float | None]]:
+def decode_series(events: Sequence[HasArgs], log: ReadLog) -> list[dict[str, float | None]]:
     """The `args` of counters: series -> value; empty where they are no numbers."""
     try:
         return _SERIES.decode(b"[" + b",".join([event.args for event in events]) + b"]")
@@ -226,7 +233,7 @@ def decode_series(events: Sequence[Event], log: ReadLog) -> list[dict[str, float
     found: list[dict[str, float | None]] = []
     for event in events:
         try:
-            found.append(one.decode(_mended(bytes(event.args), None)))
+            found.append(one.decode(mended(bytes(event.args), None)))
         except (msgspec.DecodeError, RecursionError):
             log.rows_lost += 1
             log.warn("trace: counters whose values are no numbers left out")

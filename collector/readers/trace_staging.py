@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -24,7 +25,7 @@ from ..worker import begin_worker
 from .json_events import read_events
 from .json_ranges import Torn, ranges, read_range
 from .staged_files import StagedFiles
-from .trace_columns import SCHEMAS, gather, no_values, tables, waiting
+from .trace_columns import SCHEMAS, Values, gather, no_values, tables, waiting
 from .trace_events import Event, decode_events
 
 log_of_work = logging.getLogger(__name__)
@@ -33,18 +34,48 @@ _WAITING_ROWS = 8192  # their values still fit the processor's cache
 _SPLIT_BYTES = 96 << 20  # below this, starting processes costs more than it saves
 
 
+AnyEvent = TypeVar("AnyEvent")
+
+
+class Form(Protocol[AnyEvent]):
+    """A producer's timelines: how text becomes events, and these tables of `schemas`."""
+
+    @property
+    def schemas(self) -> Mapping[str, pa.Schema]: ...
+    def decode(self, text: bytes, log: ReadLog) -> list[AnyEvent]: ...
+    def no_values(self) -> Values: ...
+    def gather(self, events: Sequence[AnyEvent], values: Values, log: ReadLog) -> None: ...
+    def tables(self, values: Values, log: ReadLog) -> Iterator[tuple[str, pa.Table]]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which events are staged besides those that every table needs."""
+    """The form of Ascend's timelines: which events are staged besides those that all need."""
 
     counters: bool = True
     stacks: bool = False
+
+    @property
+    def schemas(self) -> Mapping[str, pa.Schema]:
+        return SCHEMAS
+
+    def decode(self, text: bytes, log: ReadLog) -> list[Event]:
+        return decode_events(text, log)
+
+    def no_values(self) -> Values:
+        return no_values()
+
+    def gather(self, events: Sequence[Event], values: Values, log: ReadLog) -> None:
+        gather(events, values, log, counters=self.counters, stacks=self.stacks)
+
+    def tables(self, values: Values, log: ReadLog) -> Iterator[tuple[str, pa.Table]]:
+        return tables(values, log)
 
 
 def stage(
     paths: Iterable[str],
     folder: Path,
-    wanted: Wanted,
+    form: Form[AnyEvent],
     log: ReadLog,
     advance: Callable[[int], None],
     *,
@@ -52,15 +83,15 @@ def stage(
 ) -> list[Path]:
     """Put every event of every slice of the trace among those of its kind, below `folder`.
 
-    Returns folders with a file `<kind>.parquet` for each of `SCHEMAS`. A slice that cannot be read
-    is told in `log`; raises TraceFormatError or OSError if none can.
+    Returns folders with a file `<kind>.parquet` for each of the form's schemas. A slice that cannot
+    be read is told in `log`; raises TraceFormatError or OSError if none can.
     """
     folders: list[Path] = []
     failed: list[TraceFormatError | OSError] = []
     for number, path in enumerate(paths):
         place = folder / str(number)
         try:
-            folders += _stage_slice(path, place, wanted, log, advance, processes)
+            folders += _stage_slice(path, place, form, log, advance, processes)
         except TraceFormatError as error:
             log.lose(path, f"not read: {error.where}: {error.got}")
             failed.append(error)
@@ -72,14 +103,14 @@ def stage(
 def _stage_slice(
     path: str,
     place: Path,
-    wanted: Wanted,
+    form: Form[AnyEvent],
     log: ReadLog,
     advance: Callable[[int], None],
     processes: int,
 ) -> list[Path]:
     try:
         large = processes > 1 and Path(path).stat().st_size >= _SPLIT_BYTES
-        parts = ranges(path, processes, _decoder(ReadLog())) if large else []
+        parts = ranges(path, processes, _decoder(form, ReadLog())) if large else []
     except OSError as error:
         raise _unreadable(path, error) from error
     if parts:
@@ -91,7 +122,7 @@ def _stage_slice(
             advance(n_bytes * len(parts))
 
         try:
-            folders = _stage_ranges(path, parts, place, wanted, log, ahead)
+            folders = _stage_ranges(path, parts, place, form, log, ahead)
             log_of_work.info("%s: read in %d ranges", path, len(parts))
             advance(Path(path).stat().st_size - told)
             return folders
@@ -99,35 +130,39 @@ def _stage_slice(
             log_of_work.info("%s: not in ranges (%r), reading it in one go", path, error)
             shutil.rmtree(place, ignore_errors=True)
             advance(-told)
-    _stage_events(_events(path, log, advance), place, wanted, log)
+    _stage_events(_events(path, form, log, advance), place, form, log)
     return [place]
 
 
-def _stage_events(pieces: Iterable[list[Event]], place: Path, wanted: Wanted, log: ReadLog) -> None:
-    files = StagedFiles(place, SCHEMAS)
+def _stage_events(
+    pieces: Iterable[list[AnyEvent]], place: Path, form: Form[AnyEvent], log: ReadLog
+) -> None:
+    files = StagedFiles(place, form.schemas)
     try:
-        values = no_values()
+        values = form.no_values()
         for events in pieces:
-            gather(events, values, log, counters=wanted.counters, stacks=wanted.stacks)
+            form.gather(events, values, log)
             if waiting(values) > _WAITING_ROWS:
-                for kind, table in tables(values, log):
+                for kind, table in form.tables(values, log):
                     files.append(kind, table)
-        for kind, table in tables(values, log):
+        for kind, table in form.tables(values, log):
             files.append(kind, table)
     finally:
         files.close()
         pa.default_memory_pool().release_unused()  # the SQL that follows has its own
 
 
-def _events(path: str, log: ReadLog, advance: Callable[[int], None]) -> Iterator[list[Event]]:
+def _events(
+    path: str, form: Form[AnyEvent], log: ReadLog, advance: Callable[[int], None]
+) -> Iterator[list[AnyEvent]]:
     try:
-        yield from read_events(path, _decoder(log), log, advance)
+        yield from read_events(path, _decoder(form, log), log, advance)
     except OSError as error:
         raise _unreadable(path, error) from error
 
 
-def _decoder(log: ReadLog) -> Callable[[bytes], list[Event]]:
-    return lambda text: decode_events(text, log)
+def _decoder(form: Form[AnyEvent], log: ReadLog) -> Callable[[bytes], list[AnyEvent]]:
+    return lambda text: form.decode(text, log)
 
 
 def _unreadable(path: str, error: OSError) -> TraceFormatError:
@@ -138,7 +173,7 @@ def _stage_ranges(
     path: str,
     parts: Sequence[tuple[int, int]],
     place: Path,
-    wanted: Wanted,
+    form: Form[AnyEvent],
     log: ReadLog,
     advance: Callable[[int], None],
 ) -> list[Path]:
@@ -151,10 +186,10 @@ def _stage_ranges(
     pool = ProcessPoolExecutor(len(parts) - 1, context, initializer=begin_worker)
     try:
         others = [
-            pool.submit(_stage_range, path, part, folder, wanted)
+            pool.submit(_stage_range, path, part, folder, form)
             for part, folder in zip(parts[1:], folders[1:], strict=True)
         ]
-        logs = [_stage_range(path, parts[0], folders[0], wanted, advance)]
+        logs = [_stage_range(path, parts[0], folders[0], form, advance)]
         logs += [other.result() for other in others]
     finally:
         pool.shutdown(cancel_futures=True)
@@ -170,12 +205,12 @@ def _stage_range(
     path: str,
     part: tuple[int, int],
     folder: Path,
-    wanted: Wanted,
+    form: Form[AnyEvent],
     advance: Callable[[int], None] | None = None,
 ) -> ReadLog:
     log = ReadLog()
-    pieces = read_range(path, *part, _decoder(log), advance or _say_nothing)
-    _stage_events(pieces, folder, wanted, log)
+    pieces = read_range(path, *part, _decoder(form, log), advance or _say_nothing)
+    _stage_events(pieces, folder, form, log)
     return log
 
 

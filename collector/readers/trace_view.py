@@ -11,18 +11,23 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import resources
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 
 from ..groups import group_hash
 from ..model import RankSource, ReadLog
+from ..staging import is_empty
+from .iterations import iteration_sql, make_iterations, put_steps
+from .msprof_info import process_id
 from .staged_views import hide, show, staging_place
 from .trace_columns import SCHEMAS
+from .trace_devices import forget_devices, keep_device
 from .trace_staging import Wanted, stage
 
 _TABLES = (
@@ -57,7 +62,7 @@ def read(
             source.paths("trace"), place, staged, log, advance, processes=source.processes
         )
         show(con, "_trace_", folders, list(SCHEMAS))
-        _derive(con, log, wanted)
+        _derive(con, source, log, wanted, folders)
     finally:
         with suppress(duckdb.Error):  # it must not hide what went wrong before
             _drop_staged(con)
@@ -73,12 +78,17 @@ def _parts() -> dict[str, str]:
 
 def _derive(
     con: duckdb.DuckDBPyConnection,
+    source: RankSource,
     log: ReadLog,
     wanted: frozenset[str],
+    folders: Sequence[Path],
 ) -> None:
     """Canonical tables from staged events."""
     sql = _parts()
     con.execute(sql["places"])
+    keep_device(con, folders, source, log)
+    if source.framework == "msprof":  # no slice of the framework tells the process
+        con.execute("update _trace_os_process set process_id = ?", [process_id(source)])
     con.execute(sql["comm_places"])
     _note_variants(con, log)
     _name_groups(con)
@@ -96,6 +106,11 @@ def _derive(
             con.execute(sql["kernel_places"])
             if _one(con, "select count(*) > 0 and count(connection_id) = 0 from kernels"):
                 con.execute(sql["kernel_connections"])
+        elif table == "steps" and table in wanted and is_empty(con, "steps"):
+            make_iterations(con)
+            con.execute(sql["iterations"].format(iteration=iteration_sql("o.name", "t.name")))
+            if put_steps(con, log):
+                log.rules["steps"] = "iterations of the timeline"
     unbound = _one(con, sql["unbound"])
     if unbound and "launches" in wanted:
         log.warn(f"trace: {unbound} device tasks whose launching call was not recorded")
@@ -139,6 +154,7 @@ def _one(con: duckdb.DuckDBPyConnection, query: str) -> int:
 def _drop_staged(con: duckdb.DuckDBPyConnection) -> None:
     con.unregister("_trace_chunk")
     con.execute("drop view if exists _trace_host_op")
+    forget_devices(con)
     hide(con, "_trace_", list(SCHEMAS))
     rows = con.execute(
         "select table_name from duckdb_tables() where table_name like '\\_trace\\_%' escape '\\'"

@@ -104,7 +104,7 @@ from _trace_counter c left join _trace_process p on p.pid = c.pid;
 insert into kernels by name
 select p.device_id, coalesce(t.stream_id, d.tid) as stream_id, d.task_id,
     nullif(d.context_id, 4294967295) as context_id, nullif(d.model_id, 4294967295) as model_id, d.name,
-    case when d.task_type = 'AIV_SQE' then 'AI_VECTOR_CORE' else d.task_type end as core,
+    task_core(d.task_type) as core,
     is_compute_row(null, d.name) as is_compute, d.start_ns, d.dur_ns, d.connection_id
 from _trace_device d
 left join _trace_process p on p.pid = d.pid
@@ -230,6 +230,13 @@ with host as (
 select h.step, h.start_ns as window_start_ns, h.end_ns as window_end_ns,
     coalesce(d.start_ns, h.start_ns) as device_start_ns, greatest(h.end_ns, d.end_ns) as device_end_ns
 from host h left join device d on d.step = h.step;
+
+-- name: iterations
+-- Where the framework marks no steps, iterations of whole graphs are: slices on a thread of their own.
+insert into _iterations by name
+select {iteration}, o.start_ns, o.start_ns + o.dur_ns as end_ns
+from _trace_other o join _trace_thread t on t.pid = o.pid and t.tid = o.tid
+where o.name like 'Iteration %' and step is not null;
 
 -- name: comm_ops
 -- The kernel table knows the step of an operation.

@@ -12,13 +12,16 @@ from dataclasses import dataclass
 import duckdb
 
 from ..model import Framework, RankSource, ReadLog
+from ..msprof_layout import APART, NEWER
+from .iterations import OF_TABLES
 
 # What real profiles did confirm.
 _OPERATIONS = ("allReduce", "allGather", "reduceScatter", "batchSendRecv")
 _ALL_TO_ALL = ("allToAll", "allToAllV", "allToAllVC")
 _LINKS = ("HCCS", "SDMA", "LOCAL", "ON_CHIP")
+_TASK_LINKS = (*_LINKS, "PCIE")
 _REMOTE = ("RDMA", "ROCE", "STANDARD_ROCE")
-_CORES = ("AI_CORE", "AI_VECTOR_CORE", "MIX_AIC", "MIX_AIV", "DSA_SQE")
+_CORES = ("AI_CORE", "AI_VECTOR_CORE", "MIX_AIC", "MIX_AIV", "DSA_SQE", "AI_CPU")
 _COMPONENTS = ("PTA", "GE", "PTA+GE", "APP", "DEVICE")
 _COUNTERS = (
     "^(AI Core Freq|(HBM|LLC) \\d+[ /].*|QoS .*|(APP|Device)/.*|(L2 Buffer|Mata) Bw Level"
@@ -59,8 +62,21 @@ UNVERIFIED: tuple[Unverified, ...] = (
     ),
     Unverified(
         "msprof",
-        "everything in an export of msprof itself (op_summary, msprof_*.db, msprof_*.json)",
-        frameworks=("msprof",),
+        "everything in an export of msprof itself since 2023 (op_summary, msprof_*.db,"
+        " msprof_*.json)",
+        rule=("layout", (NEWER,)),
+    ),
+    Unverified(
+        "iterations", "steps from msprof's tables of iterations (step_trace_*.csv)",
+        rule=("steps", (OF_TABLES,)),
+    ),
+    Unverified(
+        "task_time", "kernels from tables of all tasks (task_time.csv)",
+        rule=("kernels", ("task_time",)),
+    ),
+    Unverified(
+        "kineto", "everything of the device in a PyTorch trace (Kineto): kernels, communication",
+        frameworks=("kineto",),
     ),
     Unverified(
         "all_to_all", "all-to-all operations (hcom_alltoall, alltoallv, alltoallvc)",
@@ -81,8 +97,9 @@ UNVERIFIED: tuple[Unverified, ...] = (
     ),
     Unverified(
         "other_links", "traffic over PCIe, SIO, UB and links of other names",
-        _any(*((t, f"link not in ({_listed(_LINKS + _REMOTE)})")
-               for t in ("comm_tasks", "comm_links", "comm_matrix"))),
+        _any(("comm_tasks", f"link not in ({_listed(_TASK_LINKS + _REMOTE)})"),
+             *((t, f"link not in ({_listed(_LINKS + _REMOTE)})")
+               for t in ("comm_links", "comm_matrix"))),
     ),
     Unverified(
         "task_hulls", "communication recorded as tasks only",
@@ -93,7 +110,7 @@ UNVERIFIED: tuple[Unverified, ...] = (
         _any(("kernels", "not is_compute")),
     ),
     Unverified(
-        "other_cores", "kernels on AI CPU, DVPP and other units than cube, vector and DSA",
+        "other_cores", "kernels on DVPP and other units than cube, vector, DSA and AI CPU",
         _any(("kernels", f"core not in ({_listed(_CORES)})")),
     ),
     Unverified(
@@ -102,6 +119,10 @@ UNVERIFIED: tuple[Unverified, ...] = (
     Unverified(
         "several_devices", "kernels of several devices under one rank",
         "(select count(distinct device_id) from kernels) > 1",
+    ),
+    Unverified(
+        "devices_apart", "several devices in one profile, each taken for a rank of its own",
+        rule=("devices", (APART,)),
     ),
     Unverified(
         "block_num", "the columns Block Num and blockNum, of 2026 and later",
@@ -134,6 +155,8 @@ UNVERIFIED: tuple[Unverified, ...] = (
 
 def met(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> list[str]:
     """Keys of what a rank has of the list; its staging tables are filled and linked."""
+    if source.framework == "kineto":  # the others are about parts of Ascend's profiles
+        return ["kineto"]
     asked = [f"(select '{one.key}' where {one.sql})" for one in UNVERIFIED if one.sql]
     found = {key for (key,) in con.execute(" union all ".join(asked)).fetchall()}
     for one in UNVERIFIED:

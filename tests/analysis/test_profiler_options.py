@@ -17,7 +17,6 @@ from npuscope.analysis.profiler_options import (
     METADATA,
     NPU,
     PMU,
-    SHAPES,
     STACKS,
     STEPS,
     Options,
@@ -26,7 +25,7 @@ from npuscope.analysis.profiler_options import (
     unused,
 )
 
-SETTINGS = (CPU, NPU, LEVEL1, PMU, SHAPES, MEMORY, STACKS, STEPS, INTERCONNECT, IO, METADATA)
+SETTINGS = (CPU, NPU, LEVEL1, PMU, MEMORY, STACKS, STEPS, INTERCONNECT, IO, METADATA)
 # Signatures of torch_npu 2.13.0.
 EXPERIMENTAL = {
     "profiler_level", "aic_metrics", "l2_cache", "msprof_tx", "mstx", "data_simplification",

@@ -85,3 +85,30 @@ def test_empty_database_and_empty_schema(read: Read, tmp_path: Path) -> None:
     log = read(analysis_db, {"analysis_db": [nothing, bare]})
     assert log.warnings == ["communication_analyzer.db: empty file"]
     assert log.damaged == {str(nothing): "empty file"}
+
+
+def test_sums_over_operations_are_none(
+    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
+) -> None:
+    names = ("hcom_send__1_1", "Total Op Info", "TOTAL", None)
+    path = database(
+        tmp_path,
+        "create table CommAnalyzerTime (hccl_op_name, group_name, start_timestamp, elapse_time)",
+        "create table CommAnalyzerBandwidth (hccl_op_name, group_name, transport_type,"
+        " transit_size, transit_time)",
+        "create table CommAnalyzerMatrix (hccl_op_name, group_name, src_rank, dst_rank,"
+        " transit_size)",
+    )
+    with sqlite3.connect(path) as con:
+        for table, values in (
+            ("Time", "10, 1"),
+            ("Bandwidth", "'HCCS', 3, 1"),
+            ("Matrix", "0, 1, 3"),
+        ):
+            sql = f"insert into CommAnalyzer{table} values (?, '{HASH}', {values})"
+            con.executemany(sql, [(name,) for name in names])
+    con.close()
+    read(analysis_db, {"analysis_db": path})
+    for table in ("comm_times", "comm_links", "comm_matrix"):
+        rows = staging.execute(f"select name from {table} order by 1").fetchall()
+        assert rows == [("hcom_send__1_1",), (None,)], table  # one without a name is one

@@ -113,10 +113,32 @@ def test_what_cannot_be_split(tmp_path: Path) -> None:
     small = write(tmp_path / "small.json", [event(1, random.Random(1))])
     assert ranges(str(small), 2, decode) == []
     wrapped = tmp_path / "wrapped.json"
-    body = msgspec.json.encode({"traceEvents": [{"ph": "M", "name": "x" * 100}] * 90_000})
+    events = [{"ph": "M", "name": "x" * 100}] * 90_000
+    body = msgspec.json.encode({"traceEvents": events, "more": {"x": 1}})
     wrapped.write_bytes(body)
     assert len(body) > 8 << 20
     assert ranges(str(wrapped), 2, decode) == []
+
+
+@pytest.mark.usefixtures("small_windows")
+def test_an_object_that_holds_the_array_is_cut_too(tmp_path: Path) -> None:
+    """As Kineto writes it: with what the events are of before them, and a name behind them."""
+    events = [event(n, random.Random(n)) for n in range(600)]
+    head, tail = {"schemaVersion": 1, "deviceProperties": [{"id": 0}]}, {"traceName": "[0]"}
+    path = tmp_path / "x.pt.trace.json"
+    path.write_text(
+        f'{json.dumps(head)[:-1]}, "traceEvents": [\n  {json.dumps(events)[1:-1]}\n  ],'
+        f"{json.dumps(tail)[1:]}\n"
+    )
+    parts = ranges(str(path), 2, decode)
+    found = [
+        name
+        for part in parts
+        for piece in read_range(str(path), *part, decode, lambda n: None)
+        for name in piece
+    ]
+    assert len(parts) == 2
+    assert found == [one["name"] for one in events]
 
 
 def test_several_processes_stage_what_one_does(

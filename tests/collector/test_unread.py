@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from npuscope.collector.discover import discover
+from npuscope.collector.ingest import ingest
+from npuscope.collector.manifest import manifests
+from npuscope.collector.selection import parse_selection
 from npuscope.collector.unread import Unread, unread
 
 
@@ -101,3 +104,11 @@ def test_a_file_stands_for_its_folder_and_a_gone_folder_has_nothing(profile: Pat
 def test_real_profiles(real_data: Path) -> None:
     found = looked(real_data / "alexnet_ddp_text_level1")
     assert kinds(found) == {"*_statistic*.csv": 4, "operator_details.csv": 2, "l2_cache.csv": 2}
+
+
+def test_stores_are_not_walked_and_ranks_that_were_not_selected_are_told(profile: Path) -> None:
+    ingest(profile, profile / "store", selection=parse_selection(ranks="0"))
+    files = [file.path for one in manifests(profile / "store") for file in one.sources]
+    found = unread(profile, files)
+    assert kinds(found) == {"kernel_details.csv": 1, "profiler_info_*.json": 1}
+    assert {one.why for one in found} == {"no rank was read from it: not selected, or not whole"}

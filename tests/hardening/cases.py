@@ -23,7 +23,7 @@ from npuscope.analysis import query
 from npuscope.collector import schema, store
 from npuscope.collector.manifest import is_store, manifests
 
-# No command on a small profile may take longer, whatever is wrong with it.
+# No command on a small profile may take longer, whatever is wrong with it, on a machine of its own.
 BOUND_S = 30.0
 
 Rows = list[tuple[Any, ...]]
@@ -42,12 +42,14 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What came of a command; `changed` names what it wrote where it must not."""
+    """What came of a command; `notes` stand beside every answer, `changed` names what it wrote
+    where it must not."""
 
     code: int
     errors: str
     seconds: float
     ranks: dict[int, Rank] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
 
 
@@ -108,8 +110,8 @@ def run_ingest(
     after = [listing(source), *map(listing, places)]
     differing = [old.items() ^ new.items() for old, new in zip(before, after, strict=True)]
     changed = {name for items in differing for name, _ in items}
-    ranks = what_it_tells(target) if is_store(target) else {}
-    return Told(code, errors, seconds, ranks, tuple(sorted(changed)))
+    ranks, notes = what_it_tells(target) if is_store(target) else ({}, ())
+    return Told(code, errors, seconds, ranks, notes, tuple(sorted(changed)))
 
 
 def _apart(arguments: Sequence[str], environment: dict[str, str], here: Path) -> tuple[int, str]:
@@ -153,10 +155,12 @@ def _as_command(
         os.chdir(kept[2])
 
 
-def what_it_tells(target: Path) -> dict[int, Rank]:
-    """Answers per rank, without the names of run and capture, which come from other files too."""
+def what_it_tells(target: Path) -> tuple[dict[int, Rank], tuple[str, ...]]:
+    """Answers per rank, without the names of run and capture, which come from other files too;
+    and the notes of every answer."""
     found: dict[int, Rank] = {}
     with contextlib.closing(store.open(target)) as con:
+        notes = query.notes(con)
         frames = {
             "steps": query.steps(con), "kernels": query.kernels(con, by="name"),
             "comm": query.comm(con),
@@ -174,16 +178,24 @@ def what_it_tells(target: Path) -> dict[int, Rank]:
         found[manifest.rank] = Rank(
             answers, counts.get(manifest.rank, {}), manifest.failed_files, tuple(manifest.warnings)
         )
-    return found
+    return found, tuple(notes)
 
 
-def complaints(told: Told, truth: dict[int, Rank], damaged: int, path: Path | None) -> list[str]:
+def complaints(
+    told: Told,
+    truth: dict[int, Rank],
+    damaged: int,
+    path: Path | None = None,
+    *,
+    looks_whole: bool = False,
+) -> list[str]:
     """What is wrong with how a damaged profile was read; nothing, if all is as it must be.
 
-    truth: what the whole profile tells; path: the file of rank `damaged` that was damaged.
+    truth: what the whole profile tells; path: the file of rank `damaged` that was damaged;
+    looks_whole: nothing in the file itself tells that rows are missing.
     """
     found = []
-    if told.seconds > BOUND_S:
+    if told.seconds > BOUND_S * _crowding():
         found.append(f"took {told.seconds:.0f} s")
     if "Traceback" in told.errors or "error of npuscope itself" in told.errors:
         found.append("a bug")
@@ -192,13 +204,20 @@ def complaints(told: Told, truth: dict[int, Rank], damaged: int, path: Path | No
     for rank, whole in truth.items():
         if rank != damaged and told.ranks.get(rank) != whole:
             found.append(f"rank {rank} is not what it was")
-    found += _of_the_damaged(told, truth[damaged], damaged, path)
+    found += _of_the_damaged(told, truth[damaged], damaged, path, looks_whole=looks_whole)
     return found
 
 
-def _of_the_damaged(told: Told, whole: Rank, rank: int, path: Path | None) -> Iterator[str]:
+def _crowding() -> float:
+    """How many processes want each CPU."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def _of_the_damaged(
+    told: Told, whole: Rank, rank: int, path: Path | None, *, looks_whole: bool
+) -> Iterator[str]:
     now = told.ranks.get(rank)
-    named = path is None or path.name in told.errors.replace("\n", "")
+    named = path is None or path.name in told.errors
     if told.code not in (0, 3, 4):
         yield f"exit code {told.code}"
     if told.code in (3, 4) and not named:
@@ -209,7 +228,7 @@ def _of_the_damaged(told: Told, whole: Rank, rank: int, path: Path | None) -> It
         if told.code == 0:
             yield "the rank is missing, and nothing is said"
         return
-    if told.code == 0 and now.row_counts != whole.row_counts:
+    if told.code == 0 and now.row_counts != whole.row_counts and not looks_whole:
         lost = {
             table: (now.row_counts.get(table), n)
             for table, n in whole.row_counts.items()

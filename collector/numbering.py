@@ -1,0 +1,75 @@
+"""Numbers for ranks that no file tells: by host and device, past those that are told.
+
+    host A, device 0, 09:00   no rank   -> 0
+    host A, device 1, 09:00   no rank   -> 1
+    host A, device 0, 10:00   no rank   -> 0      the same device at another time: the same rank
+
+A rank that devices at work at one time share is none: some collectors write 0 for every device.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from .identity import OF_INFO, Identity
+
+ORIGIN = "numbered in order of host, device and folder"
+
+
+def with_ranks(found: Sequence[tuple[str, Identity]]) -> list[Identity]:
+    """The identities, each with a rank; `found` has the folder of each."""
+    told = _without_false_ranks([identity for _, identity in found])
+    known = {one.rank for one in told if one.rank is not None}
+    free = (number for number in range(len(told) + len(known)) if number not in known)
+    order = sorted(range(len(told)), key=lambda n: (told[n].host, told[n].device, found[n][0]))
+    holders: dict[tuple[str, int], list[tuple[int, list[Identity]]]] = defaultdict(list)
+    for place in order:
+        one = told[place]
+        if one.rank is not None:
+            continue
+        numbers = holders[one.host, one.device] if one.host and one.device >= 0 else []
+        number = next((n for n, held in numbers if not any(_meet(one, h) for h in held)), None)
+        if number is None:
+            number = next(free)
+            numbers.append((number, []))
+        next(held for n, held in numbers if n == number).append(one)
+        warning = f"no file tells the rank: called rank {number}"
+        told[place] = replace(one, rank=number, origin=ORIGIN, warnings=(*one.warnings, warning))
+    return told
+
+
+def _without_false_ranks(found: Sequence[Identity]) -> list[Identity]:
+    """The same, but for a `rank_id` that several devices at work at one time have in info.json."""
+    holders: dict[int, list[Identity]] = defaultdict(list)
+    for one in found:
+        if one.rank is not None and one.origin == OF_INFO:
+            holders[one.rank].append(one)
+    false = {
+        rank
+        for rank, held in holders.items()
+        for place, one in enumerate(held)
+        for other in held[place + 1 :]
+        if (one.host, one.device) != (other.host, other.device) and _meet(one, other)
+    }
+    return [
+        replace(
+            one,
+            rank=None,
+            origin="",
+            warnings=(*one.warnings, f"info.json of several devices says rank {one.rank}: ignored"),
+        )
+        if one.origin == OF_INFO and one.rank in false
+        else one
+        for one in found
+    ]
+
+
+def _meet(one: Identity, other: Identity) -> bool:
+    """Whether two profiles may have been recorded at one time."""
+    if one.window_start_ns is None or other.window_start_ns is None:
+        return True
+    if one.window_end_ns is None or other.window_end_ns is None:
+        return True
+    return one.window_start_ns <= other.window_end_ns and other.window_start_ns <= one.window_end_ns

@@ -1,0 +1,242 @@
+"""Results of msprof-analyze, taken apart by rank: read once, however many ranks they are about.
+
+    cluster_communication.json  ─┐             times.parquet     ┐
+    cluster_step_trace_time.csv ─┼─▶  parts/   packets.parquet   ├─▶ one reading per rank takes
+    cluster_analysis.db         ─┘             ...               ┘   the rows of its rank
+
+Rows are sorted by rank, so that a reading opens the pieces of a file that hold its rank only. The
+database speaks first; text fills what it does not tell. What is small, or concerns all files,
+stands in `told.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import msgspec
+import pyarrow as pa
+
+from npuscope.errors import TraceFormatError
+
+from .. import cluster_outputs as outputs
+from .. import schema
+from ..model import ReadLog, SourceFile
+from ..staging import connect, is_empty, scalar
+from ..store import file_literal
+from . import cluster_db, step_trace
+from .cluster_json import operations
+from .cluster_rows import TABLES, Group, Told
+from .communication import Operation, packet_rows
+from .communication_matrix import Link
+from .communication_rows import MATRIX, PACKETS, TIMES
+from .delimited import Rows, fill, lose, open_rows
+
+_OPERATIONS_AT_ONCE = 200
+# Small enough that a rank's rows are in few pieces with little else, large enough for many ranks.
+_PIECE_ROWS = 8192
+_BY_RANK = msgspec.json.Decoder(dict[int, Operation], strict=False)
+_BY_LINK = msgspec.json.Decoder(dict[str, Link], strict=False)
+
+
+def take_apart(
+    files: Iterable[SourceFile], ranks: frozenset[int] | None, folder: Path, memory_bytes: int
+) -> None:
+    """Write the parts into `folder`, which is made; `ranks` are those that will be read.
+
+    Files that cannot be read are told in the parts; OSError where the folder cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {Path(file.path).name: file.path for file in files}
+    told = Told()
+    log = told.log
+    con = connect(folder, memory_bytes=memory_bytes)
+    try:
+        con.execute(schema.sql("text.sql"))
+        for table, columns in TABLES.items():
+            con.execute(f"create table {table} ({columns})")
+        readers: tuple[tuple[str, Callable[[str], None]], ...] = (
+            (outputs.DATABASE, lambda path: cluster_db.read(con, path, told)),
+            (outputs.STEPS, lambda path: _read_steps(con, path, log)),
+            (outputs.TIMES, lambda path: _read_times(con, path, told, log)),
+            (outputs.MATRIX, lambda path: _read_matrix(con, path, log)),
+            (outputs.GROUPS, lambda path: _read_groups(path, told)),
+        )
+        for name, read in readers:
+            if name in paths:
+                try:
+                    read(paths[name])
+                except TraceFormatError as error:
+                    log.lose(paths[name], f"not read: {error.where}: {error.got}")
+        _tell_strangers(con, ranks, log)
+        for table in TABLES:
+            target = file_literal(str(folder / f"{table}.parquet"))
+            con.execute(
+                f"copy (from {table} order by rank) to {target}"
+                f" (format parquet, row_group_size {_PIECE_ROWS})"
+            )
+    finally:
+        con.close()
+    (folder / "told.json").write_bytes(msgspec.json.encode(told))
+
+
+def _tell_strangers(
+    con: duckdb.DuckDBPyConnection, ranks: frozenset[int] | None, log: ReadLog
+) -> None:
+    """Figures of ranks that nobody will ask for are not lost silently."""
+    every = " union all ".join(f"select rank from {table}" for table in TABLES if table != "places")
+    found = scalar(con, f"select list(distinct rank order by rank) from ({every})") or []
+    strangers = [rank for rank in found if ranks is not None and rank not in ranks]
+    if strangers:
+        listed = ", ".join(map(str, strangers[:8])) + (", ..." if strangers[8:] else "")
+        log.warn(f"figures of ranks without a row in the table of steps are left out: {listed}")
+
+
+def _read_steps(con: duckdb.DuckDBPyConnection, path: str, log: ReadLog) -> None:
+    rows = open_rows(path, log, [("Type",), ("Index",), ("Computing",)])
+    if rows is None:
+        return
+    told = [name for name in ("Preparing", "DP Index") if rows.has(name)]
+    log.rules["profiler_steps.late_columns"] = ", ".join(told) or "none"
+    rank = f"try_cast(cell({rows.cell('Index')}) as integer)"
+    if is_empty(con, "steps"):
+        times = ", ".join(
+            f"scaled({rows.cell(header)}, 1000) as {name}"
+            for name, header in step_trace.COLUMNS.items()
+        )
+        _insert(
+            con,
+            rows,
+            log,
+            "steps",
+            f"{rank} as rank, step_number({rows.cell('Step')}) as step, {times}",
+        )
+        lost = con.execute("delete from steps where rank is null").fetchone() or (0,)
+        lose(log, path, lost[0], "no rank")
+    if is_empty(con, "places"):
+        axes = ", ".join(
+            f"try_cast(cell({rows.cell(f'{kind.upper()} Index')}) as integer) as {kind}_rank"
+            for kind in ("tp", "pp", "dp")
+        )
+        _insert(con, rows, log, "places", f"{rank} as rank, {axes}")
+
+
+def _insert(
+    con: duckdb.DuckDBPyConnection, rows: Rows, log: ReadLog, table: str, columns: str
+) -> None:
+    is_rank = f"lower(cell({rows.cell('Type')})) = 'rank'"
+
+    def statement(source: str) -> str:
+        return (
+            f"insert into {table} by name select distinct {columns} from {source} where {is_rank}"
+        )
+
+    fill(con, rows, log, statement)
+
+
+def _read_times(con: duckdb.DuckDBPyConnection, path: str, told: Told, log: ReadLog) -> None:
+    wanted = {table for table in ("times", "packets") if is_empty(con, table)}
+    bad = 0
+    members: dict[str, set[int]] = {}
+    found = operations(path, log)
+    while chunk := list(islice(found, _OPERATIONS_AT_ONCE)):
+        times: list[tuple[Any, ...]] = []
+        packets: list[tuple[Any, ...]] = []
+        for one in chunk:
+            category = "p2p" if one.members == "p2p" else ""
+            measured, lost = _measured(one.json)
+            bad += lost
+            members.setdefault(one.group_hash, set()).update(
+                measured, outputs.ranks_in(one.members)
+            )
+            for rank, operation in measured.items():
+                head = (one.step, category, one.name, one.group_hash)
+                if operation.time is not None:
+                    times.append((rank, *head, *msgspec.structs.astuple(operation.time)))
+                packets += packet_rows((rank, *head), operation.links)
+        _append(con, "times", times, TIMES, wanted)
+        _append(con, "packets", packets, PACKETS, wanted)
+    lose(log, path, bad, "operations whose figures are not numbers")
+    told.seen = {name: sorted(ranks) for name, ranks in members.items() if name}
+
+
+def _measured(data: bytes) -> tuple[dict[int, Operation], int]:
+    """Figures by rank, and how many ranks' figures are no figures."""
+    try:
+        return _BY_RANK.decode(data), 0
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    found: dict[int, Operation] = {}
+    try:
+        parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}, 1
+    for rank, part in parts.items():
+        try:
+            found[int(rank)] = msgspec.json.decode(part, type=Operation, strict=False)
+        except (ValueError, UnicodeDecodeError):
+            continue
+    return found, len(parts) - len(found)
+
+
+def _read_matrix(con: duckdb.DuckDBPyConnection, path: str, log: ReadLog) -> None:
+    if not is_empty(con, "matrix"):
+        return
+    bad = 0
+    found = operations(path, log)
+    while chunk := list(islice(found, 10 * _OPERATIONS_AT_ONCE)):
+        rows: list[tuple[Any, ...]] = []
+        for one in chunk:
+            category = "p2p" if one.members == "p2p" else ""
+            try:
+                links = _BY_LINK.decode(one.json)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                bad += 1
+                continue
+            for pair, link in links.items():
+                src, _, dst = pair.partition("-")
+                rows.append((
+                    int(src) if src.isdecimal() else None, one.step, category, one.name,
+                    one.group_hash, src, dst, *msgspec.structs.astuple(link),
+                ))  # fmt: skip
+        _append(con, "matrix", rows, MATRIX, {"matrix"})
+    lose(log, path, bad, "matrix entries whose figures are not numbers")
+
+
+def _append(
+    con: duckdb.DuckDBPyConnection,
+    table: str,
+    rows: Sequence[tuple[Any, ...]],
+    types: pa.Schema,
+    wanted: set[str],
+) -> None:
+    if not rows or table not in wanted:
+        return
+    whole = pa.schema([("rank", pa.int32()), *types])
+    columns = zip(*rows, strict=True)
+    con.register("_incoming", pa.table(
+        [pa.array(c, f.type) for c, f in zip(columns, whole, strict=True)], schema=whole
+    ))  # fmt: skip
+    con.execute(f"insert into {table} by name from _incoming")
+    con.unregister("_incoming")
+
+
+def _read_groups(path: str, told: Told) -> None:
+    try:
+        content = msgspec.json.decode(Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf"))
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise TraceFormatError(path, "the whole file", str(error)) from None
+    named = content.get("comm_group_parallel_info") if isinstance(content, dict) else None
+    if not told.groups:
+        told.groups = list(_named_groups(named if isinstance(named, list) else []))
+
+
+def _named_groups(entries: Iterable[object]) -> Iterator[Group]:
+    for entry in entries:
+        if isinstance(entry, dict):
+            ranks = outputs.ranks_in(str(entry.get("rank_set")))
+            texts = (entry.get("group_name"), entry.get("group_id"), entry.get("pg_name"))
+            yield Group(*(str(text) if text else None for text in texts), list(ranks))

@@ -1,0 +1,63 @@
+"""Events of a trace as text: names in Python, everything numerous by the engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+
+import duckdb
+
+from npuscope.collector.staging import is_empty
+
+from .tracks import Track
+
+
+def rank_names(pid: int, title: str) -> list[str]:
+    """Events that name the process of a rank and put it in its place."""
+    return [
+        _name_event(pid, "process_name", {"name": title}),
+        _name_event(pid, "process_sort_index", {"sort_index": pid}),
+    ]
+
+
+def track_names(pid: int, tracks: Iterable[Track]) -> Iterator[str]:
+    """Events that name the threads of tracks and put them in their places."""
+    for track in tracks:
+        yield _name_event(pid, "thread_name", {"name": track.name}, track.number)
+        yield _name_event(pid, "thread_sort_index", {"sort_index": track.number}, track.number)
+
+
+def _name_event(pid: int, what: str, args: Mapping[str, str | int], tid: int | None = None) -> str:
+    event: dict[str, object] = {"ph": "M", "pid": pid}
+    if tid is not None:
+        event["tid"] = tid
+    return json.dumps({**event, "name": what, "args": args}, separators=(",", ":"))
+
+
+def slices_query(con: duckdb.DuckDBPyConnection, pid: int, source: str) -> str:
+    """The query for the events of a source whose slices `tracks_of` gave their tracks."""
+    rows = f"""
+        ({source}) as s join timeline_tracks as t
+        on t.key_a is not distinct from s.key_a and t.key_b is not distinct from s.key_b"""
+    if not is_empty(con, "timeline_moved"):
+        rows += """
+        left join timeline_moved as m
+        on m.track = t.track and m.start_ns = s.start_ns and m.end_ns = s.end_ns
+        where t.lane = coalesce(m.lane, 0)"""
+    return f"""
+        select concat(
+            ',{{"ph":"X","pid":{pid},"tid":', t.number,
+            ',"ts":', us(s.start_ns - getvariable('timeline_zero_ns')),
+            ',"dur":', us(s.end_ns - s.start_ns),
+            ',"name":', to_json(s.name), ',"cat":', to_json(s.category), s.flow,
+            ',"args":{{', s.args, '}}}}'
+        ) from {rows}"""
+
+
+def points_query(pid: int, source: str) -> str:
+    """The query for the events of a source of counters."""
+    return f"""
+        select concat(
+            ',{{"ph":"C","pid":{pid},"name":', to_json(name),
+            ',"ts":', us(timestamp_ns - getvariable('timeline_zero_ns')), ',"args":{{', args, '}}}}'
+        ) from ({source})"""

@@ -1,0 +1,190 @@
+"""A capture as one Chrome trace: JSON that the Perfetto UI and chrome://tracing open.
+
+    {"displayTimeUnit":"ns","otherData":{"producer":"npuscope 0.1.0",...},"traceEvents":[
+    {"ph":"M","pid":1,"name":"process_name",...}       a process per rank, a thread per track
+    ,{"ph":"X","pid":1,"tid":3,"ts":12.345,...}        a slice; us with digits down to one ns
+    ,{"ph":"C","pid":1,"name":"memory PTA",...}        a point of a counter
+    ]}
+
+The engine builds the text of events, a file per rank and kind, which is then moved into the trace:
+neither memory nor Python's time grows with the number of events.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import IO, cast
+
+import duckdb
+
+from npuscope import __version__
+from npuscope.analysis.overlap import prepare_overlap
+from npuscope.collector import store
+from npuscope.collector.captures import EPOCH_FROM_NS
+from npuscope.collector.manifest import staging_name, sync_folder
+from npuscope.collector.selection import spans_of, spans_text
+from npuscope.collector.staging import scalar
+from npuscope.errors import StoreError, UsageError
+
+from .choice import Choice, Place
+from .events import points_query, rank_names, slices_query, track_names
+from .expecting import Expected
+from .rank_tables import Trace, opened_rank
+from .tracks import KINDS, source_of, tracks_of
+
+_COUNTERS = ("memory", "counters")
+_HEAD = '{"displayTimeUnit":"ns","otherData":{"producer":"npuscope'
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Events of a trace by kind (`names`: of processes and threads), and its size on disk."""
+
+    event_counts: dict[str, int]
+    size_bytes: int
+
+
+def write(trace: Trace, out: Path, expected: Expected) -> Written:
+    """Write a trace to `out`, compressed where its name ends in `.gz`.
+
+    It takes its name when it is whole. Raises UsageError where `out` is something else than an
+    earlier trace, StoreError where it cannot be written.
+    """
+    _refuse_foreign(out)
+    workshop = out.with_name(f"{staging_name()}.{out.name}")
+    counts = {"names": 0}
+    try:
+        workshop.mkdir(parents=True)
+        whole = workshop / "trace"
+        with _text_file(whole, compressed=out.suffix == ".gz") as file:
+            file.write(_head(trace, expected).encode())
+            for pid, rank in enumerate(trace.chosen.places, 1):
+                with opened_rank(trace, rank, expected, workshop / "spill") as con:
+                    for kind, count in _write_rank(con, file, pid, rank, trace.choice, workshop):
+                        counts[kind] = counts.get(kind, 0) + count
+            file.write(b"]}\n")
+        size_bytes = whole.stat().st_size
+        whole.replace(out)
+        sync_folder(out.parent)
+    except OSError as error:
+        raise StoreError(f"{out}: cannot be written ({error.strerror or error})") from error
+    finally:
+        shutil.rmtree(workshop, ignore_errors=True)
+    return Written(counts, size_bytes)
+
+
+def _kinds(choice: Choice) -> list[str]:
+    return [kind for kind, tracks in KINDS.items() if tracks in choice.tracks]
+
+
+def _counters(choice: Choice) -> list[str]:
+    return [kind for kind in _COUNTERS if kind in choice.tracks]
+
+
+def _write_rank(
+    con: duckdb.DuckDBPyConnection,
+    file: IO[bytes],
+    pid: int,
+    rank: Place,
+    choice: Choice,
+    workshop: Path,
+) -> Iterator[tuple[str, int]]:
+    """Write a rank's names, slices and counters; yields kinds with their number of events."""
+    part = workshop / "part"
+    lines = rank_names(pid, rank.title)
+    file.write((",\n".join(lines) + "\n" if pid == 1 else _continued(lines)).encode())
+    yield "names", len(lines)
+    number = 1
+    for kind in _kinds(choice):
+        source = source_of(kind)
+        if kind == "overlap":
+            pieces = prepare_overlap(
+                con, (rank.run, rank.capture, rank.rank), rank.from_ns, rank.to_ns
+            )
+            source = source.replace("_pieces", pieces)
+        tracks = tracks_of(con, kind, source, number)
+        number += len(tracks)
+        if not tracks:
+            continue
+        lines = list(track_names(pid, tracks))
+        file.write(_continued(lines).encode())
+        yield "names", len(lines)
+        yield kind, _copy(con, slices_query(con, pid, source), part)
+        _append(part, file)
+    for kind in _counters(choice):
+        yield kind, _copy(con, points_query(pid, source_of(kind)), part)
+        _append(part, file)
+
+
+def _continued(lines: Iterable[str]) -> str:
+    return "".join(f",{line}\n" for line in lines)
+
+
+def _copy(con: duckdb.DuckDBPyConnection, query: str, part: Path) -> int:
+    """Write a query's one column of text, a line per row; returns the rows."""
+    plain = "format csv, header false, delimiter '\t', quote '', escape ''"
+    return int(scalar(con, f"copy ({query}) to {store.quoted(str(part))} ({plain})"))
+
+
+def _append(part: Path, file: IO[bytes]) -> None:
+    with part.open("rb") as text:
+        shutil.copyfileobj(text, file, 1 << 20)
+    part.unlink()
+
+
+def _head(trace: Trace, expected: Expected) -> str:
+    """The trace up to its first event."""
+    places, choice = trace.chosen.places, trace.choice
+    told: dict[str, object] = {
+        "run": places[0].run,
+        "capture": places[0].capture,
+        "ranks": spans_text(spans_of(place.rank for place in places)),
+        "tracks": ",".join(choice.tracks),
+        "start_ns": str(expected.zero_ns),
+    }
+    if choice.steps is not None:
+        told["steps"] = spans_text((choice.steps,))
+    if trace.chosen.clock == "epoch" and expected.zero_ns >= EPOCH_FROM_NS:
+        told["start"] = utc(expected.zero_ns)
+    if trace.chosen.start_ns is not None:
+        told["ms_after_capture_start"] = (expected.zero_ns - trace.chosen.start_ns) / 1e6
+    rest = json.dumps(told, ensure_ascii=False)[1:]
+    return f'{_HEAD} {__version__}",{rest},"traceEvents":[\n'
+
+
+def utc(instant_ns: int) -> str:
+    """An instant as `2025-11-27T12:34:37.072865720Z`."""
+    whole = datetime.fromtimestamp(instant_ns // 10**9, timezone.utc)
+    return f"{whole:%Y-%m-%dT%H:%M:%S}.{instant_ns % 10**9:09}Z"
+
+
+def _refuse_foreign(out: Path) -> None:
+    """Only an earlier trace may be replaced."""
+    if not out.exists():
+        return
+    opener = gzip.open if out.suffix == ".gz" else open
+    try:
+        with opener(out, "rb") as file:
+            if file.read(len(_HEAD)) == _HEAD.encode():
+                return
+    except (OSError, EOFError):
+        pass
+    raise UsageError(f"{out}: exists and is no earlier trace of npuscope: give another -o")
+
+
+@contextlib.contextmanager
+def _text_file(path: Path, *, compressed: bool) -> Iterator[IO[bytes]]:
+    """A file to write text to; nothing in it tells when or where it was compressed."""
+    with path.open("wb") as raw:
+        if not compressed:
+            yield raw
+            return
+        with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0) as file:
+            yield cast(IO[bytes], file)
