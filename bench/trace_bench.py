@@ -1,4 +1,5 @@
-"""The timeline alone: trace_view.json to Parquet, whole, damaged, and by two processes.
+"""The timeline alone: trace_view.json to Parquet, whole, damaged, and by two processes; and the
+trace of a GPU.
 
 .venv/bin/python bench/trace_bench.py [--full] [--runs N]
 """
@@ -9,23 +10,30 @@ import sys
 from pathlib import Path
 
 from captures import Wanted, built
+from kineto import write_kineto
 from measure import BUILD, Command, arguments, failures, interleaved, report, table, verdict
 
 TITLE = "The timeline to Parquet"
 DAMAGED = BUILD / "damaged_trace_view.json"
+GPU = BUILD / "gpu.pt.trace.json"
 # What a reading process does with a timeline before any SQL, and nothing else.
 STAGE = """
 import sys, tempfile
 from pathlib import Path
 from npuscope.collector.model import ReadLog
+from npuscope.collector.readers.kineto_columns import KinetoForm
+from npuscope.collector.readers.kineto_head import read_head
 from npuscope.collector.readers.trace_staging import Wanted, stage
 from npuscope.collector.worker import begin_worker
 
 begin_worker()
 path, processes, stacks = sys.argv[1:]
+form = Wanted(stacks=stacks == "stacks")
+if ".pt.trace." in path:
+    form = KinetoForm(read_head(path).base_ns)
 with tempfile.TemporaryDirectory() as folder:
-    stage([path], Path(folder) / "staged", Wanted(stacks=stacks == "stacks"), ReadLog(),
-          lambda n: None, processes=int(processes))
+    stage([path], Path(folder) / "staged", form, ReadLog(), lambda n: None,
+          processes=int(processes))
 """
 
 
@@ -44,16 +52,19 @@ def main() -> int:
     capture = built(Wanted("text", 1000 if chosen.full else 200, 1, stacks=True))
     (path,) = capture.files()
     size_mb = path.stat().st_size / 1e6
+    GPU.unlink(missing_ok=True)
+    write_kineto(GPU, int(size_mb * 1e6))
 
     def staging(path: Path, processes: int, stacks: str = "") -> Command:
         return Command([sys.executable, "-c", STAGE, str(path), str(processes), stacks])
 
-    whole, torn, split = "whole", "damaged", "whole, two processes"
+    whole, torn, split, gpu = "whole", "damaged", "whole, two processes", "a GPU's (Kineto)"
     commands = {
         whole: staging(path, 1),
         "whole, with stacks": staging(path, 1, "stacks"),
         torn: staging(damaged(path), 1),
         split: staging(path, 2),
+        gpu: staging(GPU, 1),
     }
     found = interleaved(commands, chosen.runs)
     rows = [
@@ -65,13 +76,14 @@ def main() -> int:
     lines = [
         f"{name}: {size_mb / found[name].cpu_s:.0f} MB/CPU-s"
         f" ({verdict(size_mb / found[name].cpu_s, target, at_least=True)})"
-        for name, target in ((whole, 180), (torn, 140), (split, 140))
+        for name, target in ((whole, 180), (torn, 140), (split, 140), (gpu, 100))
     ]
     speed_up = found[whole].wall_s / found[split].wall_s
     lines.append(
         f"two processes, speed-up: {speed_up:.2f} ({verdict(speed_up, 1.8, at_least=True)})"
     )
     DAMAGED.unlink()
+    GPU.unlink()
     report(TITLE, table(header, rows) + "\n\n" + "\n\n".join(lines) + failures(found))
     return 0
 

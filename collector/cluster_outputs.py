@@ -14,7 +14,6 @@ files. Where profiles do, they are what our figures are compared with.
 from __future__ import annotations
 
 import csv
-import mmap
 import re
 import sqlite3
 import stat
@@ -35,7 +34,9 @@ _NAMES = (STEPS, TIMES, MATRIX, GROUPS, DATABASE)
 
 ORIGIN = "results of msprof-analyze"
 _PROBE_BYTES = 1 << 16
-_START_US = re.compile(rb'"Start Timestamp\(us\)"\s*:\s*"?(\d{6,17})')
+_CHUNK_BYTES = 4 << 20
+_KEPT_BYTES = 256  # a rank may stand across two pieces
+_START_US = re.compile(rb'"Start Timestamp\(us\)"\s*:\s*"?(\d{6,17})(?=[.,"}])')
 _MEASURED_RANK = re.compile(rb'"(\d{1,9})"\s*:\s*\{\s*"Communication Time Info"')
 # Tables that name ranks, in order of trust, and the column of ranks in each.
 _RANK_QUERIES = (
@@ -145,15 +146,18 @@ def _rows(path: str, query: str) -> list[tuple[object, ...]]:
 
 
 def _ranks_of_times(path: str) -> set[int]:
-    """Ranks that have measured operations: all of the file is looked through, none of it decoded."""
+    """Ranks that have measured operations: the whole file is looked through, not decoded."""
+    found: set[int] = set()
+    kept = b""
     try:
-        with (
-            Path(path).open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
-        ):
-            return {int(found[1]) for found in _MEASURED_RANK.finditer(data)}
-    except (OSError, ValueError):  # ValueError: an empty file cannot be mapped
+        with Path(path).open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                data = kept + chunk
+                found |= {int(rank) for rank in _MEASURED_RANK.findall(data)}
+                kept = data[-_KEPT_BYTES:]
+    except OSError:
         return set()
+    return found
 
 
 def _window(paths: dict[str, str]) -> tuple[int | None, int | None]:

@@ -26,10 +26,10 @@ def told(error: Exception, store: str = "") -> str:
     if isinstance(error, duckdb.OutOfMemoryException):
         return "needs more memory than it may take: give --memory more, or fewer --jobs"
     if isinstance(error, OSError) and error.errno in _FORBIDDEN:
-        place = str(error.filename)
-        if store and place.startswith(store):
-            return f"{place}: {error.strerror}: give --store DIR where you may write"
-        return f"{place}: {error.strerror}: check its permissions"
+        path = str(error.filename)
+        if store and path.startswith(store):
+            return f"{path}: {error.strerror}: give --store DIR where you may write"
+        return f"{path}: {error.strerror}: check its permissions"
     text = str(error).strip() or type(error).__name__
     if isinstance(error, TraceFormatError):
         return text

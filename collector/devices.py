@@ -24,7 +24,7 @@ from .msprof_layout import device_of
 
 Files = Mapping[Role, tuple[SourceFile, ...]]
 
-_LOOKS = 64
+_LOOKS, _LEAST_LOOKS = 64, 4
 _LOOK_BYTES = 8 << 10
 _END_BYTES = 64 << 10
 _SMALL_BYTES = 1 << 20
@@ -76,9 +76,9 @@ def _devices(framework: Framework, files: Files) -> list[int]:
     for file in files.get("main_db", ())[:1]:
         found |= _of_tasks(file.path)
     for role in _TELLING:
-        for file in files.get(role, ()):
-            if file.path.endswith(".csv"):
-                found |= _of_table(file)
+        tables = [file for file in files.get(role, ()) if file.path.endswith(".csv")]
+        for file in tables:
+            found |= _of_table(file, max(_LEAST_LOOKS, _LOOKS // len(tables)))
     if not found:
         for file in files.get("trace", ()):
             found |= _of_labels(file)
@@ -132,8 +132,8 @@ def _asked(path: str, query: str) -> list[tuple[object, ...]]:
         return []
 
 
-def _of_table(file: SourceFile) -> set[int]:
-    """Devices of some of the rows of a CSV file."""
+def _of_table(file: SourceFile, count: int) -> set[int]:
+    """Devices of some of the rows of a CSV file, at `count` places and its end."""
     found: set[int] = set()
     try:
         with Path(file.path).open("rb") as stream:
@@ -143,15 +143,13 @@ def _of_table(file: SourceFile) -> set[int]:
                 return set()
             place = names.index("device_id")
             if file.size_bytes <= _SMALL_BYTES:
-                looks: list[tuple[int, int]] = [(stream.tell(), _SMALL_BYTES)]
+                looks = [(0, _SMALL_BYTES)]
             else:
-                looks = [(file.size_bytes * n // _LOOKS, _LOOK_BYTES) for n in range(_LOOKS)]
+                looks = [(file.size_bytes * n // count, _LOOK_BYTES) for n in range(count)]
                 looks.append((file.size_bytes - _LOOK_BYTES, _LOOK_BYTES))
             for start, size in looks:
                 stream.seek(start)
-                lines = stream.read(size).split(b"\n")
-                whole = lines if start == looks[0][0] and len(looks) == 1 else lines[1:-1]
-                for line in whole:
+                for line in stream.read(size).split(b"\n")[1:-1]:  # the first may be cut
                     cells = _cells(line.decode("utf-8", "replace"))
                     if len(cells) == len(titles) and cells[place].strip().isdecimal():
                         found.add(int(cells[place]))

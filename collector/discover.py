@@ -31,35 +31,10 @@ from .identity import Identity, identify
 from .model import Framework, RankSource, Role, SourceFile
 from .numbering import with_ranks
 from .readers.profiler_metadata import read_metadata
+from .roles import EXPORTS, role_of
 
 OUTPUT_FOLDER = "ASCEND_PROFILER_OUTPUT"
 
-# A number in a name is an export's time stamp or a rank; `_slice_<n>` is one piece of a split file.
-_STAMP = r"(?:_slice_\d{1,6})?(?:_\d{1,20}){0,4}"
-_ROLES: tuple[tuple[Role, re.Pattern[str]], ...] = (
-    (
-        "main_db",
-        re.compile(r"(ascend_(pytorch|mindspore)_profiler(_\d{1,16})?|msprof_\d{1,16})\.db"),
-    ),
-    ("analysis_db", re.compile(r"(analysis|communication_analyzer)\.db")),
-    ("trace", re.compile(rf"(trace_view|trace|msprof{_STAMP})\.json(\.gz)?")),
-    ("kernels", re.compile(rf"(kernel_details|op_summary){_STAMP}\.csv")),
-    ("communication", re.compile(r"communication\.json")),
-    ("communication_matrix", re.compile(r"communication_matrix\.json")),
-    ("step_trace", re.compile(r"step_trace_time\.csv")),
-    ("iterations", re.compile(rf"step_trace{_STAMP}\.(csv|json)")),
-    ("task_time", re.compile(rf"task_time{_STAMP}\.csv")),
-    ("memory_record", re.compile(rf"memory_record{_STAMP}\.csv")),
-    ("operator_memory", re.compile(rf"operator_memory{_STAMP}\.csv")),
-    ("module_memory", re.compile(rf"npu_module_mem{_STAMP}\.csv")),
-    ("profiler_info", re.compile(r"profiler_info(_\d+)?\.json")),
-    ("profiler_metadata", re.compile(r"profiler_metadata\.json")),
-    ("info", re.compile(r"info\.json(\.\d+)?")),
-    ("session", re.compile(r"(start|end)_info(\.\d+)?")),
-)
-_EXPORTS: frozenset[Role] = frozenset(role for role, _ in _ROLES) - {
-    "profiler_info", "profiler_metadata", "info", "session",
-}  # fmt: skip
 _FRAMEWORK_FOLDER = re.compile(r".*_ascend_(pt|ms)")
 _PROF_FOLDER = re.compile(r"PROF_.+")
 # Dumped arguments, hidden folders: never a profile's export. Raw data and logs lie inside profile
@@ -157,7 +132,7 @@ def _look_into(place: tuple[Path, Framework]) -> tuple[list[Profile], list[Probl
         return [Profile(str(folder), framework, {"kineto": (f,)}, who) for f, who in seen], []
     problems: list[Problem] = []
     files = _files(folder, framework, problems)
-    if not _EXPORTS & files.keys():
+    if not EXPORTS & files.keys():
         return [], [*problems, Problem(str(folder), _nothing_exported(folder, framework))]
     found: list[Profile] = []
     for one_rank in _by_rank(files):
@@ -270,7 +245,7 @@ def _framework(folder: Path, names: list[str]) -> Framework | None:
     roles = {role for name in names if (role := role_of(name))}
     # A folder of JSON called trace.json or info.json is not yet a profile.
     timeline = any(re.fullmatch(r"(trace_view|msprof_.*)\.json(\.gz)?", name) for name in names)
-    if timeline or roles & (_EXPORTS - {"trace"}):
+    if timeline or roles & (EXPORTS - {"trace"}):
         return _framework_of_names(names)
     return None
 
@@ -279,14 +254,6 @@ def _framework_of_names(names: list[str]) -> Framework:
     if any("mindspore" in name for name in names):
         return "mindspore"
     return "msprof" if msprof_layout.is_msprof(names) else "pytorch"
-
-
-def role_of(name: str) -> Role | None:
-    """The role of a file by its name, or None."""
-    for role, pattern in _ROLES:
-        if pattern.fullmatch(name):
-            return role
-    return None
 
 
 def _files(
@@ -300,7 +267,7 @@ def _files(
         places += msprof_layout.places(folder)
     found = _collect(places, problems, info_only={folder.parent})
     profs = [folder] if framework == "msprof" else _prof_children(folder)
-    if framework != "msprof" and not _EXPORTS & found.keys():
+    if framework != "msprof" and not EXPORTS & found.keys():
         # analysis kept only what msprof itself exported
         inner = [p for prof in profs for p in (prof, *msprof_layout.places(prof))]
         found = {**_collect(inner, problems), **found}
@@ -335,7 +302,7 @@ def _collect(
         timeline = msprof_layout.timeline_roles(names) if older else {}
         for name in names:
             role = timeline.get(name) or role_of(name)
-            if role is None or (info_only and place in info_only and role in _EXPORTS):
+            if role is None or (info_only and place in info_only and role in EXPORTS):
                 continue
             path = place / name
             try:

@@ -25,7 +25,8 @@ from .engines.engine import Engine, lost
 from .manifest import Manifest, create_store, manifests, rank_folder, write_index
 from .model import spelled
 from .plan import Plan, make_plan, remember
-from .read_rank import Advance, RankOutcome, RankTask, read_rank
+from .read_rank import RankOutcome, RankTask, read_rank
+from .reader_table import Advance
 from .representatives import Representative, representatives
 from .segments import Summarise, rebuild_summaries
 from .selection import Selection, spans_of, spans_text

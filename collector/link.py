@@ -137,13 +137,14 @@ def _describe(con: duckdb.DuckDBPyConnection, source: RankSource) -> None:
             clock = $clock,
             window_start_ns = coalesce(window_start_ns, $start_ns),
             window_end_ns = coalesce(window_end_ns, $end_ns),
-            device_id = coalesce(device_id, (select any_value(device_id) from kernels),
+            device_id = coalesce($device_id, device_id, (select any_value(device_id) from kernels),
                 (select any_value(device_id) from profiler_steps))
         """,
         {
             "framework": None if of_all_ranks else source.framework,
             "form": form,
             "clock": clock,
+            "device_id": source.device_id,
             # Results of all ranks know no session, only when some operations began.
             "start_ns": None if of_all_ranks else source.window_start_ns,
             "end_ns": None if of_all_ranks else source.window_end_ns,

@@ -11,7 +11,6 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -35,23 +34,9 @@ from .manifest import (
     read_manifest,
     staging_name,
 )
-from .model import RankSource, ReadLog, Role, SourceFile, spelled
-from .readers import (
-    analysis_db,
-    ascend_db,
-    cluster_output,
-    communication,
-    iterations,
-    kernel_details,
-    kineto,
-    memory,
-    msprof_info,
-    profiler_info,
-    step_trace,
-    task_time,
-    trace_view,
-    unverified,
-)
+from .model import RankSource, ReadLog, SourceFile, spelled
+from .reader_table import FILE_BY_FILE, READERS, SHARED, TIMELINE, Advance, Reader
+from .readers import ascend_db, kineto, trace_view, unverified
 from .readers.device_rows import undivided
 from .segments import Summarise, placed, write_summaries, write_tables
 from .selected_rows import keep_steps
@@ -70,63 +55,6 @@ from .staging import (
 )
 
 log = logging.getLogger(__name__)
-
-
-Advance = Callable[[int], None]
-Reader = Callable[[duckdb.DuckDBPyConnection, RankSource, ReadLog, frozenset[str], Advance], None]
-
-_TIMELINE = frozenset(
-    {"kernels", "steps", "host_ops", "launches", "comm_ops", "comm_tasks", "counters", "marks"}
-)
-# (roles that must be there, what reads them, tables it may fill), in order of trust.
-_READERS: tuple[tuple[tuple[Role, ...], Reader, frozenset[str]], ...] = (
-    (("main_db",), ascend_db.read, frozenset(schema.tables())),
-    (
-        ("analysis_db",),
-        analysis_db.read,
-        frozenset({"comm_times", "comm_links", "comm_matrix", "profiler_steps"}),
-    ),
-    (
-        ("profiler_info", "profiler_metadata"),
-        profiler_info.read,
-        frozenset({"ranks", "groups"}),
-    ),
-    (("info",), msprof_info.read, frozenset({"ranks"})),
-    (("kernels",), kernel_details.read, frozenset({"kernels", "comm_ops"})),
-    (("iterations",), iterations.read, frozenset({"steps"})),
-    (("trace",), trace_view.read, _TIMELINE),
-    (("task_time",), task_time.read, frozenset({"kernels"})),
-    (
-        ("communication", "communication_matrix"),
-        communication.read,
-        frozenset({"comm_times", "comm_links", "comm_matrix"}),
-    ),
-    (("step_trace",), step_trace.read, frozenset({"profiler_steps"})),
-    (
-        ("memory_record", "operator_memory", "module_memory"),
-        memory.read,
-        frozenset({"memory", "operator_memory"}),
-    ),
-    (("kineto",), kineto.read, kineto.FILLS),
-    (
-        ("cluster_output",),
-        cluster_output.read,
-        frozenset(
-            {
-                "ranks",
-                "groups",
-                "profiler_steps",
-                "comm_times",
-                "comm_links",
-                "comm_matrix",
-            }
-        ),
-    ),
-)
-# Readers whose good files stand where another cannot be read.
-_FILE_BY_FILE = (communication.read, memory.read)
-# Tables that more than one reader adds to.
-_SHARED = frozenset({"ranks", "groups"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,12 +209,12 @@ def _run_readers(
     """Let each reader fill what is still empty; returns files that could not be read, and why."""
     failed: dict[str, str] = {}
     tables = source.selection.read - undivided(source, reading)
-    for roles, read, fillable in _READERS:
+    for roles, read, fillable in READERS:
         present = [role for role in roles if role in source.files]
         sizes = (file.size_bytes for role in present for file in source.files[role])
         size = sum(sizes) // source.shared_by
         asked = fillable & tables
-        wanted = asked - (filled(con, asked) - _SHARED)
+        wanted = asked - (filled(con, asked) - SHARED)
         if not present or not wanted or _is_spared(con, source, read, wanted):
             advance(size)
             continue
@@ -299,9 +227,9 @@ def _run_readers(
                 raise  # no fault of the file
             path = error.path if isinstance(error, TraceFormatError) else source.path(present[0])
             failed[str(path)] = told(error)
-            if read not in _FILE_BY_FILE:
+            if read not in FILE_BY_FILE:
                 # Half a table would give figures that look whole.
-                for table in wanted - _SHARED:
+                for table in wanted - SHARED:
                     con.execute(f'delete from "{table}"')
             reading.warn(f"not read: {told(error)}")
         trace = source.path("trace")
@@ -336,7 +264,7 @@ def _is_spared(
     if {"kernels", "host_ops"} <= selection.read:
         # Where the DB told what the timeline would, gigabytes of JSON need no reading.
         return not is_empty(con, "kernels") and not is_empty(con, "host_ops")
-    if "main_db" in source.files and any(not is_empty(con, t) for t in _TIMELINE & selection.read):
+    if "main_db" in source.files and any(not is_empty(con, t) for t in TIMELINE & selection.read):
         return True
     return wanted == {"steps"} and not _needs_steps(con, selection)
 
@@ -360,7 +288,8 @@ def _require_content(
         reasons = "; ".join(
             f"{Path(path).name}: {why.removeprefix(f'{path}: ')}" for path, why in failed.items()
         )
-        reasons = reasons or "its files hold no rows"
+        whose = "" if source.device_id is None else f" of device {source.device_id}"
+        reasons = reasons or f"its files hold no rows{whose}"
         raise TraceFormatError(source.root, "nothing readable", reasons)
 
 
@@ -387,7 +316,7 @@ def _source_records(source: RankSource) -> list[SourceRecord]:
     selection = source.selection
     read = {
         role
-        for roles, reader, fillable in _READERS
+        for roles, reader, fillable in READERS
         if fillable & selection.read
         and not (selection.light and reader in (ascend_db.read, trace_view.read, kineto.read))
         for role in roles

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .discover import role_of
 from .manifest import MARKER
+from .roles import role_of
 
 _ENTRIES_AT_MOST = 500_000
 _RAW = "raw data, the input of analyse()"

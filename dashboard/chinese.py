@@ -247,6 +247,24 @@ _NOTES = {
     " is not 0 but unknown": "{ranks}：有通信痕迹但没有带时间的算子：step 的通信不是 0，而是未知",
     "{ranks}: trace: {count} device tasks whose launching call was not recorded":
         "{ranks}：时间线中有 {count} 个设备任务没有记录其下发调用",
+    "{ranks}: what HCCL measured of operations is left out: its files do not say which of several"
+    " devices it is of":
+        "{ranks}：未采用 HCCL 对通信算子的测量：其文件不区分同一目录中的多个设备",
+    "{ranks}: {file}: left out: it does not say which of several devices its rows are of":
+        "{ranks}：未采用 {file}：其数据行未注明属于多个设备中的哪一个",
+    "{ranks}: rows of device {devices} left out: nothing else in the profile tells of such a"
+    " device": "{ranks}：舍弃了设备 {devices} 的数据行：采集数据中别处没有该设备",
+    "{ranks}: trace: its processes do not say which of several devices they are: what only the"
+    " timeline tells of them is left out":
+        "{ranks}：时间线的进程未注明属于哪个设备，只有时间线才有的信息未采用",
+    "{ranks}: iterations of {count} models: those of model {model}, which ran longest, are the"
+    " steps; not those of {others}":
+        "{ranks}：有 {count} 个模型的迭代：以运行最久的模型 {model} 的迭代作为 step，"
+        "模型 {others} 的迭代不计",
+    "{ranks}: info.json of several devices says rank {rank}: ignored":
+        "{ranks}：多个设备的 info.json 都写着 rank {rank}，不予采用",
+    "{ranks}: no file tells the rank: called rank {rank}":
+        "{ranks}：没有文件说明 rank 编号，编为 rank {rank}",
     "{run}, {capture}: {note}": "{run}，{capture}：{note}",
 }  # fmt: skip
 

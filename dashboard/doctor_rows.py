@@ -11,7 +11,10 @@ from npuscope.analysis.doctor import CaptureReport, RankReport, known_options
 from npuscope.analysis.profiler_options import snippet, unused
 from npuscope.analysis.wording import ranks_named
 
+from .doctor_compared import compared_notes
+
 if TYPE_CHECKING:
+    from npuscope.analysis.compared_steps import Compared
     from npuscope.collector.discover import Problem
     from npuscope.collector.read_rank import RankOutcome
     from npuscope.collector.unread import Unread
@@ -26,11 +29,15 @@ _FACTS = (
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """What an ingest met beside the ranks it read. `beside` None: nobody looked, as in a store."""
+    """What an ingest met beside the ranks it read. `beside` None: nobody looked, as in a store.
+
+    `compared`: our steps beside those of msprof-analyze, where its results lie there.
+    """
 
     failed: Sequence[RankOutcome] = ()
     problems: Sequence[Problem] = ()
     beside: Sequence[Unread] | None = None
+    compared: Sequence[Compared] = ()
 
 
 def doctor_rows(reports: Sequence[CaptureReport], disk: Disk) -> list[dict[str, Any]]:
@@ -135,6 +142,7 @@ def doctor_notes(reports: Sequence[CaptureReport], disk: Disk) -> list[str]:
     for report in reports:
         place = f"{report.run}, {report.capture}: " if len(reports) > 1 else ""
         notes += [place + told for told in (*_missing(report), *remarks(report))]
+    notes += compared_notes(disk.compared)
     notes += [f"{problem.path}: {problem.message}" for problem in disk.problems]
     if disk.beside is None:
         notes.append(NOT_LOOKED)
@@ -159,7 +167,7 @@ def remarks(report: CaptureReport) -> Iterator[str]:
         yield f"the profiler's overhead is unknown: {report.overhead.reason}"
     if all(rank.root is None for rank in report.ranks):
         yield "an exported file does not tell how its ranks were read"
-    others = {rank.facts["framework"] for rank in report.ranks} - {None, "pytorch"}
+    others = {rank.facts["framework"] for rank in report.ranks} - {None, "pytorch", "kineto"}
     if others:
         listed = " and ".join(sorted(others))
         yield f"what would help is said in torch_npu's words: options of {listed} differ"

@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.console import RenderableType
+from rich.console import JustifyMethod, RenderableType
 from rich.text import Text
 
 from npuscope.analysis.doctor import CaptureReport
 from npuscope.analysis.judging import Support
 from npuscope.analysis.wording import UNKNOWN, number, numbers, ranks_named
 
+from .doctor_compared import RULES, farthest_apart
 from .doctor_details import DIM, GROUPS, losses, plain_table, recording
 from .doctor_rows import NOT_LOOKED, Disk, config_of, remarks
 
@@ -37,6 +38,7 @@ def doctor(reports: Sequence[CaptureReport], disk: Disk) -> Iterator[RenderableT
                 yield Text()
         yield from (Text(f"note: {remark}", style=DIM) for remark in remarks(report))
         yield Text()
+    yield from _compared(disk)
     yield from _beside(disk)
     if disk.beside is None:
         yield Text(f"note: {NOT_LOOKED}", style=DIM)
@@ -136,6 +138,21 @@ def _not_read(disk: Disk) -> Iterator[RenderableType]:
         for what, where, why in troubles:
             table.add_row(what, where, why.removeprefix(f"{where}: "))
         yield table
+        yield Text()
+
+
+def _compared(disk: Disk) -> Iterator[RenderableType]:
+    if disk.compared:
+        table = plain_table("Our steps beside msprof-analyze's (cluster_analysis_output)")
+        for heading in ("measure", "steps", "agree", "farthest apart"):
+            justify: JustifyMethod = "right" if heading in ("steps", "agree") else "left"
+            table.add_column(heading, justify=justify, overflow="fold")
+        for one in disk.compared:
+            counts = (number(one.compared_count), number(one.agreeing_count))
+            table.add_row(one.measure, *counts, farthest_apart(one) or UNKNOWN)
+        yield table
+        if any(farthest_apart(one) for one in disk.compared):
+            yield Text(RULES, style=DIM)
         yield Text()
 
 

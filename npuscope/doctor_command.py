@@ -12,7 +12,12 @@ from npuscope.inputs import source_of
 from npuscope.options import Capture, Folder, Jobs, Json, Memory, Profile, Rank, Run, Store
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from npuscope.analysis.compared_steps import Compared
     from npuscope.analysis.doctor import CaptureReport
+    from npuscope.collector.manifest import Manifest
+    from npuscope.dashboard.opening import Opened
 
 
 def doctor(
@@ -59,7 +64,7 @@ def doctor(
                 files,
                 [*(one.path for one in problems), *(one.root for one in data.result.failed)],
             )
-            disk = Disk(data.result.failed, problems, beside)
+            disk = Disk(data.result.failed, problems, beside, _compared(source.path, data, read))
         if json:
             print_json("doctor", doctor_rows(reports, disk), doctor_notes(reports, disk))
         else:
@@ -68,6 +73,16 @@ def doctor(
     is_whole = data.result is None or data.result.is_complete
     if not is_whole or any(one.loss.is_any for report in reports for one in report.ranks):
         raise typer.Exit(4)
+
+
+def _compared(path: Path, data: Opened, read: list[Manifest]) -> list[Compared]:
+    """Our steps beside those of msprof-analyze, where its results lie beside the profiles."""
+    from npuscope.analysis.compared_steps import compared_steps
+    from npuscope.collector.cluster_steps import steps_beside
+
+    run = data.result.run if data.result else None
+    results = steps_beside(path, {one.source_root for one in read if one.run == run})
+    return compared_steps(data.con, read, results, run=run)
 
 
 def _refuse(

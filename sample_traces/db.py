@@ -170,6 +170,7 @@ def _view_id(pool: Pool, value: str) -> int:
 
 
 def enum_id(table: str, name: str) -> int:
+    """The number of a name in one of ENUMS."""
     return next(id_ for id_, value in ENUMS[table].items() if value == name)
 
 

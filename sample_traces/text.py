@@ -52,18 +52,20 @@ def write_text(c: Capture, folder: Path) -> None:
         _statistic_rows(c),
     )
     if c.comm_ops and c.job.comm_tasks:
-        write_json(folder / "communication.json", _communication(c))
-        write_json(folder / "communication_matrix.json", _matrix(c))
+        write_json(folder / "communication.json", communication(c))
+        write_json(folder / "communication_matrix.json", matrix(c))
     if c.job.memory:
         write_memory([c], folder)
 
 
 def write_lines(path: Path, header: str, rows: list[str]) -> None:
+    """Writes a CSV file of finished rows."""
     with path.open("w", encoding="utf-8", newline="") as file:
         file.write("\n".join([header, *rows, ""]))
 
 
 def write_json(path: Path, content: object) -> None:
+    """Writes JSON without line breaks."""
     with path.open("w", encoding="utf-8", newline="") as file:
         json.dump(content, file)
 
@@ -123,7 +125,8 @@ def _statistic_rows(c: Capture) -> list[str]:
     ]  # fmt: skip
 
 
-def _communication(c: Capture) -> dict[str, dict[str, dict[str, object]]]:
+def communication(c: Capture) -> dict[str, dict[str, dict[str, object]]]:
+    """Content of communication.json."""
     found: dict[str, dict[str, dict[str, object]]] = {
         f"step{step.step}": {"p2p": {}, "collective": {}} for step in c.steps
     }
@@ -197,7 +200,8 @@ def _summed(mine: list[reports.OpReport], name: str) -> reports.Band:
     return reports.Band(sum(b.size_mb for b in bands), sum(b.time_ms for b in bands), 0, 0, packets)
 
 
-def _matrix(c: Capture) -> dict[str, dict[str, dict[str, dict[str, object]]]]:
+def matrix(c: Capture) -> dict[str, dict[str, dict[str, dict[str, object]]]]:
+    """Content of communication_matrix.json."""
     found: dict[str, dict[str, dict[str, dict[str, object]]]] = {
         f"step{step.step}": {"p2p": {}, "collective": {}} for step in c.steps
     }

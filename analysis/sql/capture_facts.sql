@@ -13,7 +13,7 @@
 --   step_count          bigint     steps with figures
 --   steps               bigint[]   their numbers
 --   light_rank_count    bigint     ranks whose figures come from the producer's own table
---   frameworks          varchar[]  pytorch, mindspore, msprof
+--   frameworks          varchar[]  pytorch, mindspore, msprof, kineto (a GPU)
 --   chips               varchar[]  e.g. Ascend910B
 --   profiler_levels     varchar[]  Level_none, Level0, Level1, Level2
 --   source_formats      varchar[]  db, text, db+text, light, cluster

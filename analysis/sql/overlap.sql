@@ -1,11 +1,11 @@
 -- What does a rank do at each instant of each step?
 --
--- Pieces of one rank's time, for a picture of what the breakdown of steps counts. Of a step's pieces those named
--- computing, exposed communication, masked communication and free add up to computing_ns, exposed_communication_ns,
--- overlapped_ns and free_ns of steps. A masked piece lies inside a computing one of its step, or beside all of them
--- where a kernel of another step hides it; no other pieces of a lane overlap. Where nothing tells what covers
--- communication, its pieces are named communication. Steps that overlap lie on lanes of their own, and so does what
--- the rank did outside of all steps, which has no free pieces.
+-- Pieces of one rank's time, for a picture of what the breakdown of steps counts. Of a step, pieces named computing,
+-- exposed communication, masked communication and free add up to computing_ns, exposed_communication_ns, overlapped_ns
+-- and free_ns of steps. A masked piece lies beside the others, not between them: what hides it is computing. Where
+-- nothing tells what covers communication, its pieces are named communication. Steps that overlap lie on lanes of
+-- their own; so does what the rank did outside of all steps, which has no free pieces. No two masked pieces of a lane
+-- overlap, and no two others.
 --
 -- Not a metric: overlap.py says of which rank and from when to when, and fills overlap_labels with the rank's steps.
 --
@@ -60,14 +60,17 @@ _walk as (
     from (select * from _edges order by lane, t_ns)
     window _so_far as (rows between unbounded preceding and current row)
 ),
+-- As numbers, which take a quarter of the room: a place in the list of names below, and whether any kernel hides
+-- communication of the lane.
 _states as (
-    select lane, t_ns, label,
-        case when own_kernels > 0 then 'computing'
-            when ops > 0 and not knows_compute then 'communication'
-            when ops > 0 and kernels > 0 then 'masked communication'
-            when ops > 0 then 'exposed communication'
-            when has_free then 'free' end as name,
-        own_kernels > 0 and ops > 0 as is_masked
+    select cast(label as integer) as label, t_ns,
+        cast(case when own_kernels > 0 then 1
+            when ops > 0 and not knows_compute then 2
+            when ops > 0 and kernels > 0 then 0
+            when ops > 0 then 3
+            when has_free then 4
+            else 0 end as tinyint) as state,
+        ops > 0 and kernels > 0 as is_masked
     from (
         select *, lead(t_ns) over () is distinct from t_ns or lead(lane) over () is distinct from lane as is_last
         from _walk
@@ -76,22 +79,19 @@ _states as (
     where is_last
 ),
 _changes as materialized (
-    select * from (
-        select *, row(label, name, is_masked) is distinct from lag(row(label, name, is_masked)) over () as is_other
-        from _states
-    )
-    where is_other
-)
-select label, name, t_ns as start_ns, end_ns
-from (
-    select label, name, t_ns, lead(t_ns) over () as end_ns
+    select label, state, is_masked, t_ns, is_other_state, is_other_mask
     from (
-        select *, row(label, name) is distinct from lag(row(label, name)) over () as is_other from _changes
+        select label, state, is_masked, t_ns,
+            is_other_label or state is distinct from lag(state) over () as is_other_state,
+            is_other_label or is_masked is distinct from lag(is_masked) over () as is_other_mask
+        from (select *, label is distinct from lag(label) over () as is_other_label from _states)
     )
-    where is_other
+    where is_other_state or is_other_mask
 )
-where name is not null
+select label, ['computing', 'communication', 'exposed communication', 'free'][state] as name, t_ns as start_ns, end_ns
+from (select label, state, t_ns, lead(t_ns) over () as end_ns from _changes where is_other_state)
+where state > 0
 union all
 select label, 'masked communication', t_ns, end_ns
-from (select *, lead(t_ns) over () as end_ns from _changes)
+from (select label, is_masked, t_ns, lead(t_ns) over () as end_ns from _changes where is_other_mask)
 where is_masked

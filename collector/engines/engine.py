@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from ..discover import Discovery
-from ..read_rank import Advance, RankOutcome, RankTask
+from ..read_rank import RankOutcome, RankTask
+from ..reader_table import Advance
 
 Read = Callable[[RankTask, Advance], RankOutcome]
 GoOn = Callable[[], bool]

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ..discover import Discovery, discover, job_name
-from ..read_rank import Advance, RankOutcome, RankTask
+from ..read_rank import RankOutcome, RankTask
+from ..reader_table import Advance
 from ..worker import begin_worker
 from .engine import Engine, GoOn, Read, largest_first, lost
 

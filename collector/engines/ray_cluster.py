@@ -25,7 +25,8 @@ from npuscope.errors import StoreError, UsageError
 
 from ..discover import Discovery, Problem, job_name
 from ..manifest import staging_name
-from ..read_rank import Advance, RankOutcome, RankTask
+from ..read_rank import RankOutcome, RankTask
+from ..reader_table import Advance
 from . import node_views
 from .engine import Engine, GoOn, Read, largest_first, lost
 

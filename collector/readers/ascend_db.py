@@ -92,7 +92,8 @@ def read(
     with open_sqlite(path) as file:
         _check_known(file)
         tell_views(file, TABLES, log)
-        own_database(file, source)
+        if not source.selection.light:
+            own_database(file, source)
         _note_variants(file, log)
         try:
             fill = fill_lightly if source.selection.light else _fill

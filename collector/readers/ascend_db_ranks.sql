@@ -22,12 +22,12 @@ session as (
 )
 select
     (select deviceId from device) as device_id,
-    (select max(hostName) from _host_info) as host_name,
-    (select max(hostUid) from _host_info) as host_uid,
+    (select max(cell(hostName)) from _host_info) as host_name,
+    (select max(cell(hostUid)) from _host_info) as host_uid,
     $framework as framework,
     coalesce(
-        (select max(name) from _npu_info where id = (select deviceId from device)),
-        (select max(name) from _npu_info having count(distinct name) = 1)) as chip_name,
+        (select max(cell(name)) from _npu_info where id = (select deviceId from device)),
+        (select max(cell(name)) from _npu_info having count(distinct name) = 1)) as chip_name,
     (select freq from _aicore_freq
      where freq > 0 and coalesce(deviceId = (select deviceId from device), true)
      order by timestampNs limit 1) as ai_core_frequency_mhz,

@@ -127,6 +127,10 @@ _INSTANTS = frozenset({
     "startNs", "endNs", "startTimeNs", "endTimeNs", "timestamp", "timestampNs", "allocationTime",
     "releaseTime", "activeReleaseTime",
 })  # fmt: skip
+# Numbers that canonical tables keep in 32 bits.
+_SMALL = frozenset({
+    "deviceId", "planeId", "srcRank", "dstRank", "rankSize", "rankId", "blockNum", "mixBlockNum",
+})  # fmt: skip
 # As many rows as all others together, and each but a value of a task.
 _UNCHECKED = ("TASK_PMU_INFO",)
 _NO_NAMES = ("N/A", "INVALID_TYPE", "RESERVED", "")
@@ -217,6 +221,8 @@ def _cast(column: Wanted) -> str:
         first = 0 if column.kind == "id" else -LAST_NS
         return f"cast(case when {name} between {first} and {LAST_NS} then {name} end as bigint)"
     match column.kind:
+        case _ if column.name in _SMALL:
+            return f"cast(case when {name} between 0 and {(1 << 31) - 1} then {name} end as bigint)"
         case "id":
             return (
                 f"cast(case when {name} >= 0 and {name} not in (4294967295, 9223372036854775807)"
@@ -225,7 +231,7 @@ def _cast(column: Wanted) -> str:
         case "integer":
             return f"cast({name} as bigint)"
         case "real":
-            return f"cast({name} as double)"
+            return f"finite(cast({name} as double))"
         case "text":
             return f"cast({name} as varchar)"
 

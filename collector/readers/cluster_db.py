@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 
 import duckdb
+import pyarrow as pa
 
 from ..cluster_outputs import ranks_in
 from . import analysis_db
 from .analysis_db import STEP_TIMES, Column, sources_of
 from .cluster_rows import Group, Told
+from .communication_rows import insert_matrix, insert_packets, insert_times
 from .sqlite import SqliteFile, open_sqlite
 
 _RANK: Column = ("rank", "integer", ("rank_id",))
@@ -28,12 +30,12 @@ _MATRIX: tuple[Column, ...] = (
     *((name, "integer" if name in ("src", "dst") else kind, names)
       for name, kind, names in analysis_db.MATRIX),
 )  # fmt: skip
-_LARGE: tuple[tuple[str, tuple[str, ...], tuple[Column, ...]], ...] = (
-    ("times", ("ClusterCommunicationTime", "ClusterCommAnalyzerTime"),
+_LARGE = (
+    (insert_times, ("ClusterCommunicationTime", "ClusterCommAnalyzerTime"),
      (_RANK, *analysis_db.TIMES)),
-    ("packets", ("ClusterCommunicationBandwidth", "ClusterCommAnalyzerBandwidth"),
+    (insert_packets, ("ClusterCommunicationBandwidth", "ClusterCommAnalyzerBandwidth"),
      (_RANK, *analysis_db.PACKETS)),
-    ("matrix", ("ClusterCommunicationMatrix", "ClusterCommAnalyzerMatrix"), _MATRIX),
+    (insert_matrix, ("ClusterCommunicationMatrix", "ClusterCommAnalyzerMatrix"), _MATRIX),
 )  # fmt: skip
 _GROUPS: tuple[Column, ...] = tuple(
     (name, "text", (name,)) for name in ("rank_set", "group_name", "group_id", "pg_name")
@@ -52,16 +54,14 @@ def read(con: duckdb.DuckDBPyConnection, path: str, told: Told) -> None:
     """
     with open_sqlite(path) as db:
         named = {name.lower(): name for name in db.tables}
-        for target, tables, columns in _LARGE:
+        met: list[str] = []
+        for insert, tables, columns in _LARGE:
             if actual := _first(named, tables):
-                told.log.rules[f"cluster_output.{target}"] = actual
-                _load(con, db, actual, columns)
-                con.execute(f"insert into {target} by name from _loaded")
-        if actual := _first(named, ("ClusterStepTraceTime",)):
-            _load(con, db, actual, _STEPS)
-            _fill_steps(con)
+                met.append(actual)
+                insert(con, _select(db, actual, columns), of_ranks=True)
+        _fill_steps(con, db, named)
         if actual := _first(named, ("CommunicationGroupMapping", "CommunicationGroup")):
-            told.log.rules["cluster_output.groups"] = actual
+            met.append(actual)
             told.groups = [
                 Group(row["group_name"] or None, row["group_id"] or None, row["pg_name"] or None,
                       list(ranks_in(row["rank_set"])))
@@ -70,35 +70,41 @@ def read(con: duckdb.DuckDBPyConnection, path: str, told: Told) -> None:
         if actual := _first(named, ("ClusterBaseInfo",)):
             base = _rows(db, actual, (("key", "text", ("key",)), ("value", "text", ("value",))))
             told.args = next((r["value"] for r in base if r["key"] == "distributed_args"), None)
-        _fill_places(con, db, named, told)
-    con.execute("drop table if exists _loaded")
+        _fill_places(con, db, named)
+    told.log.rules["cluster_output.tables"] = ", ".join(met) or "none of communication"
 
 
 def _first(named: dict[str, str], tables: tuple[str, ...]) -> str | None:
     return next((named[table.lower()] for table in tables if table.lower() in named), None)
 
 
-def _load(
-    con: duckdb.DuckDBPyConnection, db: SqliteFile, table: str, columns: tuple[Column, ...]
-) -> None:
-    """Make `_loaded` of a table."""
-    con.register("_incoming", db.select(sources_of(columns, db.tables[table]), f'from "{table}"'))
-    con.execute("create or replace temp table _loaded as from _incoming")
-    con.unregister("_incoming")
+def _select(db: SqliteFile, table: str, columns: tuple[Column, ...]) -> pa.RecordBatchReader:
+    return db.select(sources_of(columns, db.tables[table]), f'from "{table}"')
 
 
 def _rows(db: SqliteFile, table: str, columns: tuple[Column, ...]) -> list[dict[str, str | None]]:
-    found = db.select(sources_of(columns, db.tables[table]), f'from "{table}"').read_all()
-    rows: list[dict[str, str | None]] = found.to_pylist()
+    rows: list[dict[str, str | None]] = _select(db, table, columns).read_all().to_pylist()
     return rows
 
 
-def _fill_steps(con: duckdb.DuckDBPyConnection) -> None:
+def read_steps(con: duckdb.DuckDBPyConnection, path: str) -> None:
+    """Fill the table of steps alone. Raises TraceFormatError like `read`."""
+    with open_sqlite(path) as db:
+        _fill_steps(con, db, {name.lower(): name for name in db.tables})
+
+
+def _fill_steps(con: duckdb.DuckDBPyConnection, db: SqliteFile, named: dict[str, str]) -> None:
+    actual = _first(named, ("ClusterStepTraceTime",))
+    if actual is None:
+        return
+    con.register("_incoming", _select(db, actual, _STEPS))
+    con.execute("create temp table _loaded as from _incoming")
+    con.unregister("_incoming")
     times = ", ".join(f"scaled({name}::varchar, 1000) as {name}_ns" for name in STEP_TIMES)
     axes = ", ".join(f"{axis}_rank" for axis in _AXES)
     is_rank = """lower(kind) = 'rank' and try_cast("index" as integer) is not null"""
     con.execute(f"""
-        insert into steps by name
+        insert into profiler_steps by name
         select distinct try_cast("index" as integer) as rank, step_number(step) as step, {times}
         from _loaded where {is_rank}""")
     is_told = " or ".join(f"bool_or({axis}_rank > 0)" for axis in _AXES)
@@ -106,11 +112,10 @@ def _fill_steps(con: duckdb.DuckDBPyConnection) -> None:
         insert into places by name
         select distinct try_cast("index" as integer) as rank, {axes}
         from _loaded where {is_rank} and (select {is_told} from _loaded)""")
+    con.execute("drop table _loaded")
 
 
-def _fill_places(
-    con: duckdb.DuckDBPyConnection, db: SqliteFile, named: dict[str, str], told: Told
-) -> None:
+def _fill_places(con: duckdb.DuckDBPyConnection, db: SqliteFile, named: dict[str, str]) -> None:
     """Devices, hosts and frameworks beside the indices that are there."""
     actual = _first(named, ("RankDeviceMap",))
     if actual is None:

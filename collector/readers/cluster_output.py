@@ -17,7 +17,6 @@ from ..model import RankSource, ReadLog
 from ..store import file_literal
 from .cluster_parts import take_apart
 from .cluster_rows import Group, Told
-from .communication_rows import insert_matrix, insert_packets, insert_times
 from .profiler_metadata import GROUPS, parse_metadata, rank_columns
 from .staged_views import staging_place
 
@@ -42,10 +41,10 @@ def read(
     log.rules |= told.log.rules
     log.damaged |= told.log.damaged
 
-    def rows(table: str, columns: str = "* exclude (rank)") -> str:
+    def rows(table: str) -> str:
         # The store's own folder names would make columns.
         file = f"{file_literal(str(place / f'{table}.parquet'))}, hive_partitioning = false"
-        return f"select {columns} from read_parquet({file}) where rank = {source.rank}"
+        return f"select * exclude (rank) from read_parquet({file}) where rank = {source.rank}"
 
     groups = list(_groups(told, source.rank))
     if "ranks" in wanted:
@@ -54,15 +53,9 @@ def read(
         con.register("_incoming", pa.Table.from_pylist(groups, schema=GROUPS))
         con.execute("insert into groups by name from _incoming")
         con.unregister("_incoming")
-    if "profiler_steps" in wanted:
-        con.execute(f"insert into profiler_steps by name {rows('steps')}")
-    if "comm_times" in wanted:
-        insert_times(con, rows("times"))
-    if "comm_links" in wanted:
-        insert_packets(con, rows("packets"))
-    if "comm_matrix" in wanted:
-        insert_matrix(con, rows("matrix"))
-        _place_in_groups(con)
+    for table in ("profiler_steps", "comm_times", "comm_links", "comm_matrix"):
+        if table in wanted:
+            con.execute(f"insert into {table} by name {rows(table)}")
     advance(sum(file.size_bytes for file in files) // source.shared_by)
 
 
@@ -107,18 +100,3 @@ def _fill_rank(con: duckdb.DuckDBPyConnection, rank: int, told: Told, places: st
         f"insert into ranks ({', '.join(columns)}) values ({', '.join('?' * len(columns))})",
         list(columns.values()),
     )
-
-
-def _place_in_groups(con: duckdb.DuckDBPyConnection) -> None:
-    """The ranks of the matrix are global ones here; their places in a group follow from it."""
-    con.execute("""
-        create temp table _global as
-        select m.* replace (
-            m.src_group_rank as src_rank, m.dst_group_rank as dst_rank,
-            list_position(g.global_ranks, m.src_group_rank) - 1 as src_group_rank,
-            list_position(g.global_ranks, m.dst_group_rank) - 1 as dst_group_rank)
-        from comm_matrix m
-        left join groups g on g.group_hash = m.group_hash and g.group_rank is not null""")
-    con.execute("delete from comm_matrix")
-    con.execute("insert into comm_matrix by name from _global")
-    con.execute("drop table _global")

@@ -1,8 +1,8 @@
 """Results of msprof-analyze, taken apart by rank: read once, however many ranks they are about.
 
-    cluster_communication.json  ─┐             times.parquet     ┐
-    cluster_step_trace_time.csv ─┼─▶  parts/   packets.parquet   ├─▶ one reading per rank takes
-    cluster_analysis.db         ─┘             ...               ┘   the rows of its rank
+    cluster_communication.json  ─┐            comm_times.parquet  ┐
+    cluster_step_trace_time.csv ─┼─▶  parts/  comm_links.parquet  ├─▶ each rank's reading takes
+    cluster_analysis.db         ─┘            ...                 ┘   the rows of its rank
 
 Rows are sorted by rank, so that a reading opens the pieces of a file that hold its rank only. The
 database speaks first; text fills what it does not tell. What is small, or concerns all files,
@@ -11,7 +11,8 @@ stands in `told.json`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,14 +31,22 @@ from ..store import file_literal
 from . import cluster_db, step_trace
 from .cluster_json import operations
 from .cluster_rows import TABLES, Group, Told
-from .communication import Operation, packet_rows
+from .communication import Operation, as_table, packet_rows
 from .communication_matrix import Link
-from .communication_rows import MATRIX, PACKETS, TIMES
+from .communication_rows import (
+    MATRIX,
+    PACKETS,
+    TIMES,
+    insert_matrix,
+    insert_packets,
+    insert_times,
+)
 from .delimited import Rows, fill, lose, open_rows
 
 _OPERATIONS_AT_ONCE = 200
 # Small enough that a rank's rows are in few pieces with little else, large enough for many ranks.
 _PIECE_ROWS = 8192
+_STEPS_MEMORY_BYTES = 256 << 20
 _BY_RANK = msgspec.json.Decoder(dict[int, Operation], strict=False)
 _BY_LINK = msgspec.json.Decoder(dict[str, Link], strict=False)
 
@@ -72,6 +81,7 @@ def take_apart(
                 except TraceFormatError as error:
                     log.lose(paths[name], f"not read: {error.where}: {error.got}")
         _tell_strangers(con, ranks, log)
+        _number_globally(con, told)
         for table in TABLES:
             target = file_literal(str(folder / f"{table}.parquet"))
             con.execute(
@@ -81,6 +91,28 @@ def take_apart(
     finally:
         con.close()
     (folder / "told.json").write_bytes(msgspec.json.encode(told))
+
+
+def steps_in(files: Iterable[SourceFile], folder: Path) -> list[dict[str, Any]]:
+    """Rows of the table of steps alone (`rank`, then the columns of `profiler_steps`); none where
+    it cannot be read. `folder` is for scratch."""
+    paths = {Path(file.path).name: file.path for file in files}
+    con = connect(folder, memory_bytes=_STEPS_MEMORY_BYTES)
+    try:
+        con.execute(schema.sql("text.sql"))
+        for table in ("profiler_steps", "places"):
+            con.execute(f"create table {table} ({TABLES[table]})")
+        with contextlib.suppress(TraceFormatError):
+            if outputs.DATABASE in paths:
+                cluster_db.read_steps(con, paths[outputs.DATABASE])
+        with contextlib.suppress(TraceFormatError):
+            if outputs.STEPS in paths:
+                _read_steps(con, paths[outputs.STEPS], ReadLog())
+        found = con.execute("from profiler_steps order by rank, step")
+        names = [column[0] for column in found.description or []]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    finally:
+        con.close()
 
 
 def _tell_strangers(
@@ -95,6 +127,21 @@ def _tell_strangers(
         log.warn(f"figures of ranks without a row in the table of steps are left out: {listed}")
 
 
+def _number_globally(con: duckdb.DuckDBPyConnection, told: Told) -> None:
+    """Ranks of the matrix are global ones here; places follow where a group's order is known."""
+    con.execute("create temp table _group (group_hash varchar, ranks integer[])")
+    rows = [[group.group_hash, group.ranks] for group in told.groups if group.name]
+    if rows:
+        con.executemany("insert into _group values (?, ?)", rows)
+    con.execute("""
+        create or replace table comm_matrix as
+        select m.* replace (
+            src_group_rank as src_rank, dst_group_rank as dst_rank,
+            list_position(g.ranks, src_group_rank) - 1 as src_group_rank,
+            list_position(g.ranks, dst_group_rank) - 1 as dst_group_rank)
+        from comm_matrix m left join _group g using (group_hash)""")
+
+
 def _read_steps(con: duckdb.DuckDBPyConnection, path: str, log: ReadLog) -> None:
     rows = open_rows(path, log, [("Type",), ("Index",), ("Computing",)])
     if rows is None:
@@ -102,7 +149,7 @@ def _read_steps(con: duckdb.DuckDBPyConnection, path: str, log: ReadLog) -> None
     told = [name for name in ("Preparing", "DP Index") if rows.has(name)]
     log.rules["profiler_steps.late_columns"] = ", ".join(told) or "none"
     rank = f"try_cast(cell({rows.cell('Index')}) as integer)"
-    if is_empty(con, "steps"):
+    if is_empty(con, "profiler_steps"):
         times = ", ".join(
             f"scaled({rows.cell(header)}, 1000) as {name}"
             for name, header in step_trace.COLUMNS.items()
@@ -111,10 +158,10 @@ def _read_steps(con: duckdb.DuckDBPyConnection, path: str, log: ReadLog) -> None
             con,
             rows,
             log,
-            "steps",
+            "profiler_steps",
             f"{rank} as rank, step_number({rows.cell('Step')}) as step, {times}",
         )
-        lost = con.execute("delete from steps where rank is null").fetchone() or (0,)
+        lost = con.execute("delete from profiler_steps where rank is null").fetchone() or (0,)
         lose(log, path, lost[0], "no rank")
     if is_empty(con, "places"):
         axes = ", ".join(
@@ -138,7 +185,7 @@ def _insert(
 
 
 def _read_times(con: duckdb.DuckDBPyConnection, path: str, told: Told, log: ReadLog) -> None:
-    wanted = {table for table in ("times", "packets") if is_empty(con, table)}
+    wanted = {table for table in ("comm_times", "comm_links") if is_empty(con, table)}
     bad = 0
     members: dict[str, set[int]] = {}
     found = operations(path, log)
@@ -149,16 +196,17 @@ def _read_times(con: duckdb.DuckDBPyConnection, path: str, told: Told, log: Read
             category = "p2p" if one.members == "p2p" else ""
             measured, lost = _measured(one.json)
             bad += lost
-            members.setdefault(one.group_hash, set()).update(
-                measured, outputs.ranks_in(one.members)
-            )
+            together = members.setdefault(one.group_hash, set())
+            together.update(measured, () if category else outputs.ranks_in(one.members))
             for rank, operation in measured.items():
                 head = (one.step, category, one.name, one.group_hash)
                 if operation.time is not None:
                     times.append((rank, *head, *msgspec.structs.astuple(operation.time)))
                 packets += packet_rows((rank, *head), operation.links)
-        _append(con, "times", times, TIMES, wanted)
-        _append(con, "packets", packets, PACKETS, wanted)
+        if "comm_times" in wanted:
+            insert_times(con, _table(times, TIMES), of_ranks=True)
+        if "comm_links" in wanted:
+            insert_packets(con, _table(packets, PACKETS), of_ranks=True)
     lose(log, path, bad, "operations whose figures are not numbers")
     told.seen = {name: sorted(ranks) for name, ranks in members.items() if name}
 
@@ -183,7 +231,7 @@ def _measured(data: bytes) -> tuple[dict[int, Operation], int]:
 
 
 def _read_matrix(con: duckdb.DuckDBPyConnection, path: str, log: ReadLog) -> None:
-    if not is_empty(con, "matrix"):
+    if not is_empty(con, "comm_matrix"):
         return
     bad = 0
     found = operations(path, log)
@@ -202,26 +250,12 @@ def _read_matrix(con: duckdb.DuckDBPyConnection, path: str, log: ReadLog) -> Non
                     int(src) if src.isdecimal() else None, one.step, category, one.name,
                     one.group_hash, src, dst, *msgspec.structs.astuple(link),
                 ))  # fmt: skip
-        _append(con, "matrix", rows, MATRIX, {"matrix"})
+        insert_matrix(con, _table(rows, MATRIX), of_ranks=True)
     lose(log, path, bad, "matrix entries whose figures are not numbers")
 
 
-def _append(
-    con: duckdb.DuckDBPyConnection,
-    table: str,
-    rows: Sequence[tuple[Any, ...]],
-    types: pa.Schema,
-    wanted: set[str],
-) -> None:
-    if not rows or table not in wanted:
-        return
-    whole = pa.schema([("rank", pa.int32()), *types])
-    columns = zip(*rows, strict=True)
-    con.register("_incoming", pa.table(
-        [pa.array(c, f.type) for c, f in zip(columns, whole, strict=True)], schema=whole
-    ))  # fmt: skip
-    con.execute(f"insert into {table} by name from _incoming")
-    con.unregister("_incoming")
+def _table(rows: list[tuple[Any, ...]], schema_of_one: pa.Schema) -> pa.Table:
+    return as_table(rows, pa.schema([("rank", pa.int32()), *schema_of_one]))
 
 
 def _read_groups(path: str, told: Told) -> None:
@@ -239,4 +273,5 @@ def _named_groups(entries: Iterable[object]) -> Iterator[Group]:
         if isinstance(entry, dict):
             ranks = outputs.ranks_in(str(entry.get("rank_set")))
             texts = (entry.get("group_name"), entry.get("group_id"), entry.get("pg_name"))
-            yield Group(*(str(text) if text else None for text in texts), list(ranks))
+            told = [str(text) if text else None for text in texts]
+            yield Group(told[0], told[1], told[2], list(ranks))

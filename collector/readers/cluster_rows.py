@@ -1,36 +1,23 @@
-"""What results of msprof-analyze become before they are a rank's: rows with their rank, in files."""
+"""What results of msprof-analyze become before they are a rank's: canonical rows of all ranks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-
+from .. import schema
 from ..model import ReadLog
-from .communication_rows import MATRIX, PACKETS, TIMES
 
-_SQL_TYPES = {pa.string(): "varchar", pa.float64(): "double"}
-_STEP_FIGURES = (
-    "computing_ns", "communication_not_overlapped_ns", "overlapped_ns", "communication_ns",
-    "free_ns", "stage_ns", "bubble_ns", "communication_not_overlapped_and_exclude_receive_ns",
-    "preparing_ns",
-)  # fmt: skip
-
-
-def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{one.name} {_SQL_TYPES[one.type]}" for one in schema)
-
-
-# Table -> its columns in SQL. times, packets and matrix: see communication_rows; in matrix `src`
-# and `dst` are global ranks, and `rank` is the source.
+# Tables that every rank takes its rows from, and their columns in SQL: `rank`, then those of the
+# canonical table. `places` is what is known of the ranks themselves.
 TABLES = {
-    "times": f"rank integer, {_columns(TIMES)}",
-    "packets": f"rank integer, {_columns(PACKETS)}",
-    "matrix": f"rank integer, {_columns(MATRIX)}",
-    "steps": "rank integer, step bigint, " + ", ".join(f"{f} double" for f in _STEP_FIGURES),
-    "places": "rank integer, framework varchar, device_id integer, host_uid varchar,"
-    " host_name varchar, tp_rank integer, pp_rank integer, dp_rank integer",
-}
+    name: ", ".join(
+        ["rank integer", *(f"{c.name} {c.type}" for c in schema.tables()[canonical].columns)]
+    )
+    for name, canonical in (
+        ("comm_times", "comm_times"), ("comm_links", "comm_links"), ("comm_matrix", "comm_matrix"),
+        ("profiler_steps", "profiler_steps"), ("places", "ranks"),
+    )
+}  # fmt: skip
 
 
 @dataclass(slots=True)

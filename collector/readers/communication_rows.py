@@ -7,6 +7,8 @@ either. Times arrive in ms, start instants in us, sizes in MB of 10^6 bytes, ban
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import duckdb
 import pyarrow as pa
 
@@ -84,32 +86,27 @@ _INSERT_MATRIX = f"""
     from _incoming where {_IS_OPERATION}"""
 
 
-Raw = pa.Table | pa.RecordBatchReader | str
+Raw: TypeAlias = pa.Table | pa.RecordBatchReader
 
 
-def insert_times(con: duckdb.DuckDBPyConnection, data: Raw) -> None:
-    """Add rows of schema TIMES, or of a query that has them, to `comm_times`."""
-    _insert(con, data, _INSERT_TIMES)
+def insert_times(con: duckdb.DuckDBPyConnection, data: Raw, *, of_ranks: bool = False) -> None:
+    """Add rows of schema TIMES to `comm_times`; with `of_ranks` both have a column `rank` too."""
+    _insert(con, data, _INSERT_TIMES, of_ranks)
 
 
-def insert_packets(con: duckdb.DuckDBPyConnection, data: Raw) -> None:
+def insert_packets(con: duckdb.DuckDBPyConnection, data: Raw, *, of_ranks: bool = False) -> None:
     """Add rows of schema PACKETS to `comm_links`; those of one operation come in one call."""
-    _insert(con, data, _INSERT_LINKS)
+    _insert(con, data, _INSERT_LINKS, of_ranks)
 
 
-def insert_matrix(con: duckdb.DuckDBPyConnection, data: Raw) -> None:
+def insert_matrix(con: duckdb.DuckDBPyConnection, data: Raw, *, of_ranks: bool = False) -> None:
     """Add rows of schema MATRIX to `comm_matrix`."""
-    _insert(con, data, _INSERT_MATRIX)
+    _insert(con, data, _INSERT_MATRIX, of_ranks)
 
 
-def _insert(con: duckdb.DuckDBPyConnection, data: Raw, sql: str) -> None:
-    if isinstance(data, str):
-        con.execute(f"create temp view _incoming as {data}")
-        con.execute(sql)
-        con.execute("drop view _incoming")
-        return
+def _insert(con: duckdb.DuckDBPyConnection, data: Raw, sql: str, of_ranks: bool) -> None:
     con.register("_incoming", data)
     try:
-        con.execute(sql)
+        con.execute(sql.replace("select", "select rank,", 1) if of_ranks else sql)
     finally:
         con.unregister("_incoming")

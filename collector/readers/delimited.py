@@ -20,7 +20,7 @@ from npuscope.errors import TraceFormatError
 from ..model import ReadLog
 from ..space import is_out_of_space
 from ..store import file_literal
-from .engine_files import engine_file
+from .engine_files import engine_file, has_zero_bytes
 from .staged_views import staging_place
 
 _HEADER_LIMIT_BYTES = 1 << 20
@@ -126,6 +126,8 @@ def fill(
     try:
         with engine_file(rows.path, staging_place(con)) as file:
             _execute(con, replace(rows, path=file.path), rows, log, statement, numbers)
+        if has_zero_bytes(rows.path):
+            log.lose(rows.path, "damaged: zero bytes stand where text was")
         if file.is_torn:
             log.lose(
                 rows.path,

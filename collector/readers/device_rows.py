@@ -8,9 +8,13 @@ in the profile told of is nobody's: it goes when the rank is linked, and is told
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import duckdb
 
 from ..model import RankSource, ReadLog
+from ..msprof_layout import device_of
+from .delimited import Rows
 from .sqlite import SqliteFile
 
 
@@ -19,6 +23,17 @@ def own_rows(source: RankSource, column: str) -> str:
     if not source.other_devices:
         return "true"
     return f"({column} is null or {column} not in ({_listed(source.other_devices)}))"
+
+
+def names_device(rows: Rows, source: RankSource, log: ReadLog) -> bool:
+    """Whether a table is of use to the rank: of several devices it must say which a row is of."""
+    if source.device_id is None or rows.has("Device_id", "Device", "Device Type"):
+        return True
+    if device_of(rows.path) == source.device_id:
+        return True
+    name = Path(rows.path).name
+    log.warn(f"{name}: left out: it does not say which of several devices its rows are of")
+    return False
 
 
 def own_database(file: SqliteFile, source: RankSource) -> None:

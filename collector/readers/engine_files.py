@@ -15,6 +15,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 _ODD_NAME = re.compile(r"[*?\[\\\ud800-\udfff]")
@@ -77,3 +78,9 @@ def _whole_bytes(tail: bytes) -> int:
     elif tail.endswith(b'"'):
         return len(tail)
     return tail.rfind(b",") + 1
+
+
+def has_zero_bytes(path: str) -> bool:
+    """Whether a text file has bytes that no text has: blocks that a crash or a copy left empty."""
+    with Path(path).open("rb") as file:
+        return any(b"\0" in chunk for chunk in iter(partial(file.read, 1 << 20), b""))

@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..model import RankSource, ReadLog
+from ..msprof_layout import device_of
 from .delimited import Rows, fill, open_rows
-from .device_rows import own_rows
+from .device_rows import names_device, own_rows
 from .files import read_each
 from .json_events import read_events
 from .trace_events import Event, decode_events, durations_ns, instants_ns
@@ -42,11 +43,11 @@ def read(
     def read_one(path: str) -> None:
         if path.endswith(".csv"):
             rows = open_rows(path, log, [("Iteration ID",), ("Iteration End(us)",)])
-            if rows is not None:
+            if rows is not None and names_device(rows, source, log):
                 own = own_rows(source, "device_id")
                 insert = "insert into _iterations by name"
                 fill(con, rows, log, lambda text: f"{insert} {_rows_sql(rows, text, own)}")
-        elif not tables and _own_iteration(path) not in _known(con):
+        elif not tables and _is_own(path, source) and _own_iteration(path) not in _known(con):
             _read_slices(con, path, log)
 
     make_iterations(con)
@@ -92,6 +93,11 @@ def put_steps(con: duckdb.DuckDBPyConnection, log: ReadLog) -> bool:
             )
     con.execute("drop table _iterations")
     return bool(told)
+
+
+def _is_own(path: str, source: RankSource) -> bool:
+    """Whether a timeline is of the rank's device: it does not say so itself."""
+    return source.device_id is None or device_of(path) == source.device_id
 
 
 def _own_iteration(path: str) -> tuple[int, int] | None:

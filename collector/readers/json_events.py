@@ -17,9 +17,10 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import BufferedReader
 from itertools import islice
 from pathlib import Path
-from typing import IO, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from npuscope.errors import TraceFormatError
 
@@ -283,17 +284,23 @@ def _chunks(
     """The file's bytes, unpacked if its name ends in .gz; `advance` gets bytes of the file."""
     with Path(path).open("rb") as raw:
         packed = path.endswith(".gz")
-        stream: IO[bytes] | gzip.GzipFile = gzip.GzipFile(fileobj=raw) if packed else raw
-        told = 0
-        while True:
+        stream: BufferedReader | gzip.GzipFile = gzip.GzipFile(fileobj=raw) if packed else raw
+        told, ends = 0, False
+        while not ends:
+            pieces: list[bytes] = []
+            missing = chunk_bytes
             try:
-                chunk = stream.read(chunk_bytes)
+                # One piece after the other, as what comes before damage must not go with it.
+                while missing and (piece := stream.read1(missing)):
+                    pieces.append(piece)
+                    missing -= len(piece)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 log.lose(path, f"packed data ends early: {error}")
-                return
+                ends = True
             position = raw.tell()
             advance(position - told)
             told = position
-            if not chunk:
-                return
-            yield chunk
+            if pieces:
+                yield b"".join(pieces)
+            else:
+                ends = True

@@ -17,7 +17,7 @@ import duckdb
 
 from ..model import RankSource, ReadLog
 from .delimited import Rows, fill, lose, normal, open_rows
-from .device_rows import own_rows
+from .device_rows import names_device, own_rows
 from .files import read_each
 
 _START = ("Start Time(us)", "Task Start Time(us)")
@@ -60,7 +60,7 @@ def read(
     def read_one(path: str) -> None:
         if wanted & {"kernels", "comm_ops"}:
             rows = open_rows(path, log, (_START, _DURATION, ("Name", "Op Name")))
-            if rows is not None:
+            if rows is not None and names_device(rows, source, log):
                 own = own_rows(source, "device_id")
                 _read_file(con, rows, log, own, kernels="kernels" in wanted)
 

@@ -70,7 +70,9 @@ def read(
         _derive(con, log, wanted)
         if path in log.damaged:
             log.lose(path, "figures of this rank cover only the part that could be read")
-        _fill_head(con, source, head, tuple(groups), wanted)
+        # Of a packed file discovery saw the beginning only.
+        end_ns = scalar(con, _LAST) if path.endswith(".gz") else None
+        _fill_head(con, source, head, tuple(groups), wanted, end_ns)
     finally:
         with suppress(duckdb.Error):  # it must not hide what went wrong before
             _drop_staged(con)
@@ -164,8 +166,9 @@ def _fill_head(
     head: KinetoHead,
     groups: tuple[ProcessGroup, ...],
     wanted: frozenset[str],
+    end_ns: int | None = None,
 ) -> None:
-    """The rows of ranks and groups."""
+    """The rows of ranks and groups; the recording ended at `end_ns`, where that is known better."""
     metadata = described(
         head.metadata.world_size, ((g.name, g.label, g.global_ranks) for g in groups)
     )
@@ -186,6 +189,7 @@ def _fill_head(
             "host_name": head.host_name or _host_of(source),
             "chip_name": device and device.name,
             "ai_core_count": device and device.multiprocessor_count,
+            "window_end_ns": end_ns,
             **rank_columns(metadata, source.rank),
             **dict.fromkeys(_ambiguous(groups)),
         }
@@ -207,6 +211,11 @@ def _ambiguous(groups: tuple[ProcessGroup, ...]) -> Iterator[str]:
 _DEVICE = """
     select device_id from (select device_id from kernels union all select device_id from comm_ops)
     where device_id is not null group by device_id order by count(*) desc, device_id limit 1"""
+
+
+_LAST = """
+    select max(end_ns) from (select max(start_ns + dur_ns) as end_ns from _kineto_host
+        union all select max(start_ns + dur_ns) from _kineto_device)"""
 
 
 def _host_of(source: RankSource) -> str | None:

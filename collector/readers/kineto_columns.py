@@ -261,8 +261,8 @@ def _shaped(table: pa.Table, kind: str, column: str, value: str) -> pa.Table:
 def _number(value: int | str | None) -> int | None:
     """A process, thread or stream; old files write `stream 7`."""
     if isinstance(value, str):
-        digits = re.search(r"\d{1,18}$", value, re.A)
-        return int(digits[0]) if digits else None
+        told = re.fullmatch(r"(?:[A-Za-z]+ )?(\d{1,18})", value, re.A)
+        return int(told[1]) if told else None
     return value
 
 

@@ -32,7 +32,7 @@ RULE = "kineto.comm_kernels"
 
 _ANONYMOUS = "(anonymous namespace)::"
 _HEAD = re.compile(r"[^<(]*")
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_WORDS = re.compile(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+")
 # A collective's words, joined in lower case, by our name.
 _COLLECTIVES = {
     "allreduce": "allReduce", "allgather": "allGather", "allgatherv": "allGatherV",

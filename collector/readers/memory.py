@@ -12,6 +12,7 @@ import duckdb
 
 from ..model import RankSource, ReadLog, Role
 from .delimited import Rows, fill, lose, open_rows
+from .device_rows import names_device
 from .files import read_each
 
 _TIME = ("Timestamp(us)",)
@@ -35,7 +36,7 @@ def read(
     def read_one(path: str) -> None:
         table, select, required = selects[role_of[path]]
         rows = open_rows(path, log, [required]) if table in wanted else None
-        if rows is not None:
+        if rows is not None and names_device(rows, source, log):
             _insert(con, rows, table, select, log)
 
     files = [file for role in selects for file in source.files.get(role, ())]

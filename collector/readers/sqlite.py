@@ -218,6 +218,7 @@ def open_sqlite(path: str, scratch: Path | None = None) -> Iterator[SqliteFile]:
         stack.callback(_close, file)
         file.tables.update(_tables(file))
         file.views.update(_views(file))
+        file.check("sqlite_master")
         try:
             yield file
         except Exception as error:
@@ -328,7 +329,7 @@ def _tables(file: SqliteFile) -> dict[str, dict[str, str]]:
 
 def _views(file: SqliteFile) -> list[str]:
     rest = "from sqlite_master where type = 'view' or type = 'table' and coalesce(rootpage, 0) <= 0"
-    return file.select({"name": ("text", "name")}, rest).read_all()["name"].to_pylist()
+    return [str(name) for name in file.select({"name": ("text", "name")}, rest).read_all()["name"]]
 
 
 def tell_views(file: SqliteFile, wanted: Iterable[str], log: ReadLog) -> None:

@@ -8,6 +8,7 @@ import duckdb
 
 from ..model import RankSource, ReadLog
 from .delimited import Rows, fill, open_rows
+from .device_rows import names_device
 from .files import read_each
 
 # Canonical column -> header. The analysis database spells them in lower case with underscores.
@@ -37,7 +38,7 @@ def read(
 
     def read_one(path: str) -> None:
         rows = open_rows(path, log, [("Computing",)]) if "profiler_steps" in wanted else None
-        if rows is not None:
+        if rows is not None and names_device(rows, source, log):
             told = [name for name in ("Device_id", "Preparing") if rows.has(name)]
             log.rules["profiler_steps.late_columns"] = ", ".join(told) or "none"
             insert = "insert into profiler_steps by name"

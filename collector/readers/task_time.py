@@ -9,7 +9,7 @@ import duckdb
 
 from ..model import RankSource, ReadLog
 from .delimited import Rows, fill, lose, open_rows
-from .device_rows import own_rows
+from .device_rows import names_device, own_rows
 from .files import read_each
 
 _START, _DURATION = ("task_start(us)",), ("task_time(us)",)
@@ -26,7 +26,7 @@ def read(
 
     def read_one(path: str) -> None:
         rows = open_rows(path, log, (_START, _DURATION, ("kernel_name",)))
-        if rows is None:
+        if rows is None or not names_device(rows, source, log):
             return
         own = own_rows(source, "device_id")
         fill(con, rows, log, lambda text: f"insert into kernels by name {_sql(rows, text, own)}")
@@ -40,7 +40,7 @@ def read(
 
 def _sql(rows: Rows, text: str, own: str) -> str:
     return f"""
-        select * exclude (start, dur), is_compute_row(core, name) as is_compute,
+        select * exclude (start, dur),
             case when us_ns(dur) >= 0 then us_ns(start) end as start_ns, us_ns(dur) as dur_ns
         from (
             select try_cast(whole({rows.cell("Device_id")}) as integer) as device_id,
@@ -48,6 +48,7 @@ def _sql(rows: Rows, text: str, own: str) -> str:
                 nullif(whole({rows.cell("task_id")}), 4294967295) as task_id,
                 cell({rows.cell("kernel_name")}) as name,
                 task_core(cell({rows.cell("kernel_type")})) as core,
-                cell({rows.cell(*_START)}) as start, cell({rows.cell(*_DURATION)}) as dur
+                cell({rows.cell(*_START)}) as start, cell({rows.cell(*_DURATION)}) as dur,
+                is_compute_row(core, name) as is_compute
             from {text})
-        where name is not null and not is_comm_row(core, name) and {own}"""
+        where name is not null and not (is_compute and is_comm_row(null, name)) and {own}"""

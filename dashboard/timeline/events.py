@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import duckdb
 
@@ -12,29 +12,36 @@ from npuscope.collector.staging import is_empty
 from .tracks import Track
 
 
-def rank_names(pid: int, title: str) -> list[str]:
+def process_names(rank: int, title: str) -> list[str]:
     """Events that name the process of a rank and put it in its place."""
     return [
-        _name_event(pid, "process_name", {"name": title}),
-        _name_event(pid, "process_sort_index", {"sort_index": pid}),
+        _name_event(rank, "process_name", {"name": title}),
+        _name_event(rank, "process_sort_index", {"sort_index": rank}),
     ]
 
 
-def track_names(pid: int, tracks: Iterable[Track]) -> Iterator[str]:
+def first_thread_id(ranks: Iterable[int]) -> int:
+    """Where thread ids begin: above all process ids, or viewers take one for its main thread."""
+    return max(100, 10 ** len(str(max(ranks)))) + 1
+
+
+def thread_names(rank: int, tracks: Iterable[Track]) -> list[str]:
     """Events that name the threads of tracks and put them in their places."""
-    for track in tracks:
-        yield _name_event(pid, "thread_name", {"name": track.name}, track.number)
-        yield _name_event(pid, "thread_sort_index", {"sort_index": track.number}, track.number)
+    return [
+        _name_event(rank, f"thread_{what}", {what: value}, track.number)
+        for track in tracks
+        for what, value in (("name", track.name), ("sort_index", track.number))
+    ]
 
 
-def _name_event(pid: int, what: str, args: Mapping[str, str | int], tid: int | None = None) -> str:
-    event: dict[str, object] = {"ph": "M", "pid": pid}
+def _name_event(rank: int, what: str, args: Mapping[str, str | int], tid: int | None = None) -> str:
+    event: dict[str, object] = {"ph": "M", "pid": rank}
     if tid is not None:
         event["tid"] = tid
     return json.dumps({**event, "name": what, "args": args}, separators=(",", ":"))
 
 
-def slices_query(con: duckdb.DuckDBPyConnection, pid: int, source: str) -> str:
+def slices_query(con: duckdb.DuckDBPyConnection, rank: int, source: str) -> str:
     """The query for the events of a source whose slices `tracks_of` gave their tracks."""
     rows = f"""
         ({source}) as s join timeline_tracks as t
@@ -46,7 +53,7 @@ def slices_query(con: duckdb.DuckDBPyConnection, pid: int, source: str) -> str:
         where t.lane = coalesce(m.lane, 0)"""
     return f"""
         select concat(
-            ',{{"ph":"X","pid":{pid},"tid":', t.number,
+            ',{{"ph":"X","pid":{rank},"tid":', t.number,
             ',"ts":', us(s.start_ns - getvariable('timeline_zero_ns')),
             ',"dur":', us(s.end_ns - s.start_ns),
             ',"name":', to_json(s.name), ',"cat":', to_json(s.category), s.flow,
@@ -54,10 +61,10 @@ def slices_query(con: duckdb.DuckDBPyConnection, pid: int, source: str) -> str:
         ) from {rows}"""
 
 
-def points_query(pid: int, source: str) -> str:
+def points_query(rank: int, source: str) -> str:
     """The query for the events of a source of counters."""
     return f"""
         select concat(
-            ',{{"ph":"C","pid":{pid},"name":', to_json(name),
+            ',{{"ph":"C","pid":{rank},"name":', to_json(name),
             ',"ts":', us(timestamp_ns - getvariable('timeline_zero_ns')), ',"args":{{', args, '}}}}'
         ) from ({source})"""

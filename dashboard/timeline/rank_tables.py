@@ -112,5 +112,9 @@ def opened_rank(
         )
         several = scalar(con, f"select count(device_id) > 1 from ({devices})")
         con.execute("set variable timeline_has_devices = ?", [several])
+        # Asked for several times: computed once, where the store does not keep it.
+        con.execute("create temp table timeline_summary as from step_summary")
+        con.execute("drop view if exists temp.step_summary")
+        con.execute("create temp view step_summary as from timeline_summary")
         make_groups(con, rank)
         yield con

@@ -59,7 +59,7 @@ where is_inside(start_ns, end_ns - start_ns)
     and step between getvariable('timeline_first_step') and getvariable('timeline_last_step')
 
 -- name: overlap
-select lane as key_a, cast(is_outside as integer) as key_b,
+select lane as key_a, cast(p.name = 'masked communication' as integer) as key_b,
     p.start_ns, p.end_ns, p.name, 'overlap' as category,
     '"step":' || step as args,
     null as flow

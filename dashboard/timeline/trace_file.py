@@ -1,9 +1,9 @@
 """A capture as one Chrome trace: JSON that the Perfetto UI and chrome://tracing open.
 
     {"displayTimeUnit":"ns","otherData":{"producer":"npuscope 0.1.0",...},"traceEvents":[
-    {"ph":"M","pid":1,"name":"process_name",...}       a process per rank, a thread per track
-    ,{"ph":"X","pid":1,"tid":3,"ts":12.345,...}        a slice; us with digits down to one ns
-    ,{"ph":"C","pid":1,"name":"memory PTA",...}        a point of a counter
+    {"ph":"M","pid":3,"name":"process_name",...}       a process per rank, a thread per track
+    ,{"ph":"X","pid":3,"tid":104,"ts":12.345,...}      a slice; us with digits down to one ns
+    ,{"ph":"C","pid":3,"name":"memory PTA",...}        a point of a counter
     ]}
 
 The engine builds the text of events, a file per rank and kind, which is then moved into the trace:
@@ -15,8 +15,9 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -34,12 +35,19 @@ from npuscope.collector.staging import scalar
 from npuscope.errors import StoreError, UsageError
 
 from .choice import Choice, Place
-from .events import points_query, rank_names, slices_query, track_names
+from .events import (
+    first_thread_id,
+    points_query,
+    process_names,
+    slices_query,
+    thread_names,
+)
 from .expecting import Expected
 from .rank_tables import Trace, opened_rank
 from .tracks import KINDS, source_of, tracks_of
 
 _COUNTERS = ("memory", "counters")
+_CHUNK_BYTES = 1 << 20
 _HEAD = '{"displayTimeUnit":"ns","otherData":{"producer":"npuscope'
 
 
@@ -59,15 +67,19 @@ def write(trace: Trace, out: Path, expected: Expected) -> Written:
     """
     _refuse_foreign(out)
     workshop = out.with_name(f"{staging_name()}.{out.name}")
-    counts = {"names": 0}
+    places = trace.chosen.places
+    processes = [line for rank in places for line in process_names(rank.rank, rank.title)]
+    counts = {"names": len(processes)}
+    first_thread = first_thread_id(rank.rank for rank in places)
     try:
         workshop.mkdir(parents=True)
         whole = workshop / "trace"
         with _text_file(whole, compressed=out.suffix == ".gz") as file:
-            file.write(_head(trace, expected).encode())
-            for pid, rank in enumerate(trace.chosen.places, 1):
+            file.write((_head(trace, expected) + ",\n".join(processes) + "\n").encode())
+            for rank in places:
                 with opened_rank(trace, rank, expected, workshop / "spill") as con:
-                    for kind, count in _write_rank(con, file, pid, rank, trace.choice, workshop):
+                    written = _write_rank(con, file, rank, trace.choice, first_thread, workshop)
+                    for kind, count in written:
                         counts[kind] = counts.get(kind, 0) + count
             file.write(b"]}\n")
         size_bytes = whole.stat().st_size
@@ -91,17 +103,13 @@ def _counters(choice: Choice) -> list[str]:
 def _write_rank(
     con: duckdb.DuckDBPyConnection,
     file: IO[bytes],
-    pid: int,
     rank: Place,
     choice: Choice,
+    number: int,
     workshop: Path,
 ) -> Iterator[tuple[str, int]]:
-    """Write a rank's names, slices and counters; yields kinds with their number of events."""
+    """Write a rank's tracks, numbered from `number`; yields kinds with their number of events."""
     part = workshop / "part"
-    lines = rank_names(pid, rank.title)
-    file.write((",\n".join(lines) + "\n" if pid == 1 else _continued(lines)).encode())
-    yield "names", len(lines)
-    number = 1
     for kind in _kinds(choice):
         source = source_of(kind)
         if kind == "overlap":
@@ -113,18 +121,14 @@ def _write_rank(
         number += len(tracks)
         if not tracks:
             continue
-        lines = list(track_names(pid, tracks))
-        file.write(_continued(lines).encode())
+        lines = thread_names(rank.rank, tracks)
+        file.write("".join(f",{line}\n" for line in lines).encode())
         yield "names", len(lines)
-        yield kind, _copy(con, slices_query(con, pid, source), part)
+        yield kind, _copy(con, slices_query(con, rank.rank, source), part)
         _append(part, file)
     for kind in _counters(choice):
-        yield kind, _copy(con, points_query(pid, source_of(kind)), part)
+        yield kind, _copy(con, points_query(rank.rank, source_of(kind)), part)
         _append(part, file)
-
-
-def _continued(lines: Iterable[str]) -> str:
-    return "".join(f",{line}\n" for line in lines)
 
 
 def _copy(con: duckdb.DuckDBPyConnection, query: str, part: Path) -> int:
@@ -134,8 +138,15 @@ def _copy(con: duckdb.DuckDBPyConnection, query: str, part: Path) -> int:
 
 
 def _append(part: Path, file: IO[bytes]) -> None:
+    """Move a part's text to the end of the trace; inside the kernel where it stays as it is."""
     with part.open("rb") as text:
-        shutil.copyfileobj(text, file, 1 << 20)
+        if isinstance(file, gzip.GzipFile):
+            shutil.copyfileobj(text, file, _CHUNK_BYTES)
+        else:
+            file.flush()
+            copied = 0
+            while count := os.sendfile(file.fileno(), text.fileno(), copied, _CHUNK_BYTES):
+                copied += count
     part.unlink()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -23,9 +24,7 @@ KINDS = {
     "host": "host",
 }
 _NESTED = frozenset({"device_marks", "marks", "host"})
-_KEYS = {
-    "overlap": "select distinct lane as key_a, is_outside::integer as key_b from overlap_labels"
-}
+_KEYS = {"overlap": "select distinct lane as key_a, unnest([0, 1]) as key_b from overlap_labels"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +53,15 @@ def make_groups(con: duckdb.DuckDBPyConnection, rank: Place) -> None:
         ) as g on g.group_hash = c.group_hash
         group by c.group_hash"""
     values = {"run": rank.run, "capture": rank.capture, "rank": rank.rank}
-    labels = []
+    labels: list[tuple[str, str | None]] = []
     for group_hash, kind, label, members in con.execute(query, values).fetchall():
         labels.append((_group_label(group_hash, kind, label, members), group_hash))
+    # Of groups of the same ranks, HCCL's operations carry the last digits in their names.
+    shared = Counter(label for label, _ in labels)
+    labels = [
+        (f"{label} #{group_hash[-3:]}" if shared[label] > 1 and group_hash else label, group_hash)
+        for label, group_hash in labels
+    ]
     con.execute(
         "create or replace temp table timeline_groups"
         " (number integer, group_hash varchar, label varchar)"
@@ -121,10 +126,19 @@ def _names(
     if kind == "communication":
         rows = con.execute("select number, label from timeline_groups").fetchall()
         return {(number, None): f"communication {label}" for number, label in rows}
+    if kind == "overlap":
+        lanes = con.execute("select distinct lane, is_outside from overlap_labels").fetchall()
+        names = {}
+        for lane, is_outside in lanes:
+            own = (
+                "outside of steps" if is_outside else f"overlap ({lane + 1})" if lane else "overlap"
+            )
+            names |= {(lane, 0): own, (lane, 1): f"{own}: masked"}
+        return names
     if kind == "host":
         query = f"select key_a, key_b, list(distinct category) from ({source}) group by all"
         return {
-            (process, thread): f"thread {thread}: {', '.join(_ordered(kinds))}"
+            (process, thread): f"host {thread}: {', '.join(_ordered(kinds))}"
             for process, thread, kinds in con.execute(query).fetchall()
             if thread is not None
         }
@@ -138,14 +152,11 @@ def _ordered(kinds: Iterable[str]) -> list[str]:
 
 def _name(kind: str, key_a: int | None, key_b: int | None, *, several: bool) -> str:
     match kind:
-        case "overlap":
-            also = f" ({key_a + 1})" if key_a and not key_b else ""
-            return "overlap outside of steps" if key_b else f"overlap{also}"
         case "kernels":
             stream = f"stream {key_b}" if key_b is not None else "kernels"
             return f"{stream} of device {key_a}" if several and key_a is not None else stream
         case "marks":
-            return f"marks of thread {key_b}" if key_b is not None else "marks"
+            return f"marks {key_b}" if key_b is not None else "marks"
         case "device_marks":
             return "marks on the device"
         case "host":

@@ -7,7 +7,8 @@ import signal
 import time
 
 from npuscope.collector.model import RankSource, Role, SourceFile
-from npuscope.collector.read_rank import Advance, RankOutcome, RankTask
+from npuscope.collector.read_rank import RankOutcome, RankTask
+from npuscope.collector.reader_table import Advance
 
 
 def task(rank: int, size_bytes: int = 0, nodes: tuple[str, ...] = ()) -> RankTask:

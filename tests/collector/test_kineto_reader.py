@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -160,7 +161,7 @@ def test_pytorch_names_the_collective_else_the_kernel(
     count: int | None,
 ) -> None:
     told = {"Collective name": collective, "In msg nelems": given, "Out msg nelems": got}
-    args = {key: value for key, value in told.items() if value is not None}
+    args: dict[str, Any] = {key: value for key, value in told.items() if value is not None}
     kernel = task("ncclDevKernel_SendRecv(x)", 1, 5.0, 1.0, dtype="Float", **args)
     con, _ = read_path(write(tmp_path / "t.json", [kernel]))
 
@@ -267,7 +268,7 @@ def test_tasks_whose_call_is_missing_are_told(tmp_path: Path) -> None:
 
 
 def test_a_graph_launches_many_kernels_by_one_call(tmp_path: Path) -> None:
-    tasks = [task(f"k{n}", 9, 10.0 + n, 0.5, **{"graph node id": n}) for n in range(3)]
+    tasks = [task(f"k{n}", 9, 10.0 + n, 0.5, graph_node=n) for n in range(3)]
     con, _ = read_path(write(tmp_path / "t.json", [call(9, 5.0, 0, "cudaGraphLaunch"), *tasks]))
 
     assert rows(con, "select target_name, api_name from launches order by device_start_ns") == [

@@ -60,7 +60,7 @@ def task(
 
 
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-TENSOR_GROUP = {
+TENSOR_GROUP: dict[str, Any] = {
     "Collective name": "allreduce", "In msg nelems": 1000, "Out msg nelems": 1000,
     "Group size": 2, "dtype": "BFloat16", "Process Group Name": "3",
     "Process Group Description": "TENSOR_MODEL_PARALLEL_GROUP", "Process Group Ranks": "[4, 5]",

@@ -25,7 +25,8 @@ _PAGE = {0: 1, 1: 2, 3: 2, 5: 2, 7: 1, 8: 4}  # the same of a page's
 _SCHEMAS = (
     "this is no sql", "", "create table x", "create view {t} as select 1 as a",
     "create table {t} (a)", "create table {t} (a, b, a)", "create table other (startNs integer)",
-    "create virtual table {t} using fts5(x)", "create table {t} (a integer primary key) without rowid",
+    "create virtual table {t} using fts5(x)",
+    "create table {t} (a integer primary key) without rowid",
     "create table {t} (startNs integer, endNs as (startNs * 1e300))",
     "create table {t} (value text collate nosuch)",
     "create table {t} (startNs, endNs generated always as (abs(-9223372036854775808)))",
@@ -38,10 +39,11 @@ def log_beside(chance: random.Random, data: bytes) -> tuple[str, bytes]:
     if suffix == "-wal" and chance.random() < 0.6:
         with suppress(sqlite3.Error, UnicodeDecodeError, OverflowError):
             return suffix, _true_log(chance, data)
-    head = {
+    heads = {
         "-wal": b"\x37\x7f\x06\x82\x00\x2d\xe2\x18\x00\x00\x04\x00",
         "-journal": b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7\xff\xff\xff\xff",
-    }[suffix]
+    }
+    head = heads[suffix]
     body = chance.choice([b"", chance.randbytes(600), data[1024:4096], bytes(2000)])
     return suffix, chance.choice([head + body, body or b"x", head])
 

@@ -216,6 +216,11 @@ def _counted(path: Path, queries: dict[str, str]) -> Least | None:
         return None
 
 
+def is_whole(path: Path) -> bool:
+    """Whether SQLite finds nothing wrong with a database."""
+    return _counted(path, {}) is not None
+
+
 def database_rows(path: Path) -> int | None:
     """Rows of all tables together; None where SQLite cannot tell."""
     try:
@@ -224,7 +229,7 @@ def database_rows(path: Path) -> int | None:
             counts = [
                 con.execute(f'select count(*) from "{name}"').fetchone() for (name,) in tables
             ]
-            return sum(count for (count,) in counts)
+            return sum(int(count) for (count,) in counts)
     except sqlite3.Error:
         return None
 

@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -22,6 +22,9 @@ from .judging import Judged, judge
 BOUND_S = 10.0  # for one input of a few KB, on a busy machine too
 _MORE_BYTES = 400 << 20  # that one such input may take on top of what a process has
 _ADDRESS_BYTES = 16 << 30  # beyond this a process gets no memory at all
+
+
+Judging = Callable[[Input, Path, Judged], Judged]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +46,29 @@ class _Worker:
 
 
 def outcomes(
-    tasks: Iterable[tuple[Reader, int]], folder: Path, *, processes: int
+    tasks: Iterable[tuple[Reader, int]],
+    folder: Path,
+    *,
+    processes: int,
+    judging: Judging = judge,
+    bound_s: float = BOUND_S,
 ) -> Iterator[Outcome]:
     """Judge the mutant of every (reader, seed), in no particular order; files go to `folder`."""
+
+    def started(place: int) -> _Worker:
+        return _started(folder / f"worker-{place}", seeds, judging)
+
     folder.mkdir(parents=True, exist_ok=True)
     seeds = inputs.written(folder / "whole")
     waiting = iter(tasks)
-    workers = [_started(folder / f"worker-{n}", seeds) for n in range(processes)]
+    workers = [started(place) for place in range(processes)]
     try:
         for worker in workers:
             _give(worker, waiting)
         while busy := [worker for worker in workers if worker.task is not None]:
             ready = wait([worker.pipe for worker in busy], timeout=0.2)
             for worker in busy:
-                late = time.monotonic() - worker.began > BOUND_S
+                late = time.monotonic() - worker.began > bound_s
                 if worker.pipe not in ready and not late:
                     continue
                 reader, seed = worker.task or ("csv", 0)
@@ -64,12 +76,8 @@ def outcomes(
                 if judged is None:
                     judged = Judged((), {}, (_end(worker, late=worker.pipe not in ready),))
                     place = workers.index(worker)
-                    worker = workers[place] = _started(folder / f"worker-{place}", seeds)
-                given = (
-                    inputs.mutated(seeds, reader, seed)
-                    if judged.wrong
-                    else Input("kernels", "", b"")
-                )
+                    worker = workers[place] = started(place)
+                given = inputs.mutated(seeds, reader, seed)
                 _give(worker, waiting)
                 yield Outcome(reader, seed, given, judged)
     finally:
@@ -79,10 +87,10 @@ def outcomes(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _started(folder: Path, seeds: dict[Reader, list[Input]]) -> _Worker:
+def _started(folder: Path, seeds: dict[Reader, list[Input]], judging: Judging) -> _Worker:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, folder, seeds), daemon=True)
+    process = context.Process(target=_serve, args=(theirs, folder, seeds, judging), daemon=True)
     process.start()
     theirs.close()
     worker = _Worker(process, ours)
@@ -111,13 +119,15 @@ def _end(worker: _Worker, *, late: bool) -> str:
         worker.process.kill()
     worker.process.join()
     if late:
-        return f"no answer within {BOUND_S:g} s"
+        return "no answer in time"
     code = worker.process.exitcode or 0
     told = signal.Signals(-code).name if code < 0 else f"exit code {code}"
     return f"the process died: {told}"
 
 
-def _serve(pipe: Connection, folder: Path, seeds: dict[Reader, list[Input]]) -> None:
+def _serve(
+    pipe: Connection, folder: Path, seeds: dict[Reader, list[Input]], judging: Judging
+) -> None:
     """Judge what is asked for until nobody asks."""
     with Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
@@ -135,11 +145,11 @@ def _serve(pipe: Connection, folder: Path, seeds: dict[Reader, list[Input]]) -> 
             return
         given = inputs.mutated(seeds, reader, seed)
         resident_bytes = _peak_bytes(reset=True)
-        judged = judge(given, folder, wholes[given.name])
+        judged = judging(given, folder, wholes[given.name])
         more_bytes = _peak_bytes() - resident_bytes
         if more_bytes > _MORE_BYTES:
             judged = replace(judged, wrong=(*judged.wrong, f"took {more_bytes >> 20} MiB more"))
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)
         pipe.send(judged)
 
 

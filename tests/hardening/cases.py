@@ -41,6 +41,15 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True)
+class Done:
+    """A command that ended."""
+
+    code: int
+    out: str
+    errors: str
+
+
+@dataclass(frozen=True, slots=True)
 class Told:
     """What came of a command; `notes` stand beside every answer, `changed` names what it wrote
     where it must not."""
@@ -104,34 +113,38 @@ def run_ingest(
     }  # fmt: skip
     before = [listing(source), *map(listing, places)]
     began = time.monotonic()
-    run = _apart if apart else _here
-    code, errors = run(arguments, environment, places[3])
+    done = (_apart if apart else run_here)(arguments, environment, places[3])
     seconds = time.monotonic() - began
     after = [listing(source), *map(listing, places)]
     differing = [old.items() ^ new.items() for old, new in zip(before, after, strict=True)]
     changed = {name for items in differing for name, _ in items}
     ranks, notes = what_it_tells(target) if is_store(target) else ({}, ())
-    return Told(code, errors, seconds, ranks, notes, tuple(sorted(changed)))
+    return Told(done.code, done.errors, seconds, ranks, notes, tuple(sorted(changed)))
 
 
-def _apart(arguments: Sequence[str], environment: dict[str, str], here: Path) -> tuple[int, str]:
+def _apart(arguments: Sequence[str], environment: dict[str, str], here: Path) -> Done:
     repository = str(Path(__file__).resolve().parents[2])
     done = subprocess.run(
         [sys.executable, "-m", "npuscope", *arguments],
         cwd=here, env={**os.environ, "PYTHONPATH": repository, **environment},
         capture_output=True, timeout=4 * BOUND_S, check=False,
     )  # fmt: skip
-    return done.returncode, done.stderr.decode(errors="replace")
+    return Done(done.returncode, done.stdout.decode(), done.stderr.decode(errors="replace"))
 
 
-def _here(arguments: Sequence[str], environment: dict[str, str], here: Path) -> tuple[int, str]:
-    """The same within this process: an exception that reaches the user is a failed test."""
-    errors = io.StringIO()
-    with _as_command(arguments, environment, here), contextlib.redirect_stderr(errors):
+def run_here(arguments: Sequence[str], environment: dict[str, str], here: Path) -> Done:
+    """The command within this process: an exception that reaches the user is a failed test."""
+    out, errors = io.TextIOWrapper(io.BytesIO()), io.StringIO()
+    with (
+        _as_command(arguments, environment, here),
+        contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors),
+    ):  # fmt: skip
         try:
             cli.main()
         except SystemExit as left:
-            return int(left.code or 0), errors.getvalue()
+            out.flush()
+            out.seek(0)
+            return Done(int(left.code or 0), out.read(), errors.getvalue())
     raise AssertionError("main always leaves")
 
 

@@ -106,11 +106,9 @@ TARGETS = {
 
 
 def choose(number: int) -> tuple[Damage, ...]:
-    """What is done to the n-th file: of many ways to be unreadable or wrong two, in turns."""
-    return (
-        emptied, UNREADABLE[number % len(UNREADABLE)], WRONG[number % len(WRONG)],
-        WRONG[(number + 3) % len(WRONG)], another_ranks,
-    )  # fmt: skip
+    """What is done to the n-th file: of many ways to be unreadable or wrong one each, in turns."""
+    wrong = WRONG[number % len(WRONG)]
+    return (emptied, UNREADABLE[number % len(UNREADABLE)], wrong, another_ranks)
 
 
 def is_excused(path: Path, damage: Damage) -> bool:
@@ -121,9 +119,10 @@ def is_excused(path: Path, damage: Damage) -> bool:
 def damage_and_read(name: str, number: int, damage: Damage, folder: Path) -> list[str]:
     expected = truth(name, folder / f"whole-{os.getpid()}")
     work = folder / f"{number}-{damage.__name__}"
-    source = copied(name, work)
+    parts = rank_folders(name)
+    source = copied(parts, work)
     rank = TARGETS[name]
-    places = {one: source / place.name for one, place in rank_folders(name).items()}
+    places = {one: source / place.name for one, place in parts.items()}
     [other] = [places[one] for one in places if one != rank]
     path = files_of(places[rank])[number]
     damage(path, other)
@@ -154,6 +153,7 @@ def test_each_file(
         processes.submit(damage_and_read, name, number, damage, tmp_path)
         for number in range(len(files))
         for damage in choose(number)
+        if damage is not another_ranks or name == "alexnet_ddp_text_level1"
     ]
     assert [one for case in running for one in case.result()] == []
 

@@ -10,19 +10,21 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import duckdb
 import pytest
 
+from npuscope.analysis.summaries import summarise
 from npuscope.collector import store
+from npuscope.collector.ingest import ingest
 from npuscope.collector.manifest import is_store, manifests
 from npuscope.sample_traces.generate import small, write_job
 from tests.collector.stores_compared import assert_equal_stores
 from tests.conftest import REPOSITORY
 
-RANKS = 4
+RANKS = 3
 KILLS = 20
 # As many kills as this in a row before an ingest may finish.
 IN_A_ROW = 4
@@ -45,18 +47,22 @@ def started(source: Path, target: Path, jobs: int = 1) -> subprocess.Popen[bytes
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("job")
-    write_job(small(dp=4, ep=1, steps=2), folder, forms={
-        0: ("text",), 1: ("db",), 2: ("text",), 3: ("db", "text"),
-    })  # fmt: skip
+    write_job(
+        small(dp=3, ep=1, steps=2), folder, forms={0: ("text",), 1: ("db",), 2: ("db", "text")}
+    )
     return folder
 
 
 @pytest.fixture(scope="module")
-def whole(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store of an ingest that nobody disturbed."""
+def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
+    """The store of an ingest that nobody disturbed, and how long it was written, in s."""
     target = tmp_path_factory.mktemp("whole") / "store"
-    assert started(source, target).wait(timeout=120) == 0
-    return target
+    process = started(source, target)
+    while not target.exists() and process.poll() is None:
+        time.sleep(0.01)
+    began = time.monotonic()
+    assert process.wait(timeout=120) == 0
+    return target, time.monotonic() - began
 
 
 Counts = dict[int, tuple[int, ...]]
@@ -102,7 +108,7 @@ def watched(target: Path, whole: Path) -> Iterator[list[int]]:
                     for rank in found
                     if found[rank] != expected[rank]
                 )
-            time.sleep(0.02)
+            time.sleep(0.1)
 
     reader = threading.Thread(target=poll)
     reader.start()
@@ -114,9 +120,12 @@ def watched(target: Path, whole: Path) -> Iterator[list[int]]:
     assert torn == []
 
 
-def kill_somewhere(source: Path, target: Path, chance: random.Random) -> None:
-    """Start an ingest, and kill it some time after it began to write, or before."""
-    process = started(source, target, jobs=chance.choice([1, 2]))
+def kill_somewhere(source: Path, target: Path, writing_s: float, chance: random.Random) -> None:
+    """Start an ingest, and kill it some time after it began to write, or before.
+
+    writing_s: how long an ingest of everything writes here.
+    """
+    process = started(source, target, jobs=2 if chance.random() < 0.2 else 1)
     until = time.monotonic() + 60
     before = len(list(target.rglob("*"))) if target.exists() else 0
     if chance.random() < 0.9:
@@ -124,7 +133,7 @@ def kill_somewhere(source: Path, target: Path, chance: random.Random) -> None:
             if target.exists() and len(list(target.rglob("*"))) != before:
                 break
             time.sleep(0.002)
-        time.sleep(chance.random() * chance.choice([0.05, 0.5, 2.0]))
+        time.sleep(chance.random() * chance.choice([0.05, 1.0]) * writing_s)
     else:
         time.sleep(chance.random())
     process.send_signal(signal.SIGKILL)
@@ -132,32 +141,37 @@ def kill_somewhere(source: Path, target: Path, chance: random.Random) -> None:
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_and_resumed(source: Path, whole: Path, tmp_path: Path) -> None:
+def test_killed_at_any_moment_and_resumed(
+    source: Path, undisturbed: tuple[Path, float], tmp_path: Path
+) -> None:
+    whole, writing_s = undisturbed
     chance = random.Random(11)
     published: list[int] = []
     for turn in range(KILLS // IN_A_ROW):
         target = tmp_path / f"store{turn}"
         with watched(target, whole) as seen:
             for _ in range(IN_A_ROW):
-                kill_somewhere(source, target, chance)
+                kill_somewhere(source, target, writing_s, chance)
                 published.append(len(manifests(target)))
-            assert started(source, target).wait(timeout=120) == 0
+            resumed = ingest(source, target, run="job", summarise=summarise, jobs=1)
+            assert resumed.is_complete
         assert assert_equal_stores(whole, target) > 1000
         assert seen
     assert any(0 < n < RANKS for n in published), published
 
 
 @pytest.mark.slow
-def test_two_ingests_and_three_readers(source: Path, whole: Path, tmp_path: Path) -> None:
+def test_two_ingests_and_three_readers(
+    source: Path, undisturbed: tuple[Path, float], tmp_path: Path
+) -> None:
+    whole, _ = undisturbed
     target = tmp_path / "store"
-    with (
-        watched(target, whole) as one, watched(target, whole) as two, watched(target, whole) as three
-    ):  # fmt: skip
-        for _ in range(2):
-            both = [started(source, target, jobs) for jobs in (1, 2)]
-            assert [process.wait(timeout=240) for process in both] == [0, 0]
-    assert all(seen[-1] == RANKS for seen in (one, two, three))
+    with ExitStack() as readers:
+        looks = [readers.enter_context(watched(target, whole)) for _ in range(3)]
+        both = [started(source, target) for _ in range(2)]
+        assert [process.wait(timeout=240) for process in both] == [0, 0]
+    assert all(len(seen) > 3 and max(seen) == RANKS for seen in looks)
     assert_equal_stores(whole, target)
     generations = [m.generation for m in manifests(target)]
-    assert started(source, target).wait(timeout=120) == 0
+    assert not ingest(source, target, run="job", summarise=summarise, jobs=1).published
     assert [m.generation for m in manifests(target)] == generations

@@ -107,8 +107,8 @@ DEFECTS: tuple[Defect, ...] = (
     ),
     _defect(
         "kernels.sql: whatever the kernel table has", "analysis/sql/kernels.sql",
-        "    from kernels join _keys using (run, capture, rank)\n    where is_compute and dur_ns >= 0",
-        "    from kernels join _keys using (run, capture, rank)\n    where dur_ns >= 0",
+        "join _keys using (run, capture, rank)\n    where is_compute and dur_ns >= 0",
+        "join _keys using (run, capture, rank)\n    where dur_ns >= 0",
         _KERNELS_OF_TEXT, _KERNELS_OF_DB,
     ),
     # What is not known is not zero.
@@ -148,7 +148,8 @@ DEFECTS: tuple[Defect, ...] = (
             ),
             Edit(
                 "collector/readers/communication_rows.py",
-                "as idle_ns\n    from _incoming where {_IS_OPERATION}", "as idle_ns\n    from _incoming",
+                "as idle_ns\n    from _incoming where {_IS_OPERATION}",
+                "as idle_ns\n    from _incoming",
             ),
         ),
         (_JSON,),
