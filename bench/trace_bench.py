@@ -22,7 +22,7 @@ import sys, tempfile
 from pathlib import Path
 from npuscope.collector.model import ReadLog
 from npuscope.collector.readers.kineto_columns import KinetoForm
-from npuscope.collector.readers.kineto_head import read_head
+from npuscope.collector.readers.kineto_head import parse_head, read_beginning
 from npuscope.collector.readers.trace_staging import Wanted, stage
 from npuscope.collector.worker import begin_worker
 
@@ -30,7 +30,7 @@ begin_worker()
 path, processes, stacks = sys.argv[1:]
 form = Wanted(stacks=stacks == "stacks")
 if ".pt.trace." in path:
-    form = KinetoForm(read_head(path).base_ns)
+    form = KinetoForm(parse_head(read_beginning(path)).base_ns)
 with tempfile.TemporaryDirectory() as folder:
     stage([path], Path(folder) / "staged", form, ReadLog(), lambda n: None,
           processes=int(processes))

@@ -14,7 +14,7 @@ import csv
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,7 +101,7 @@ def identify(
 
 def _from_name(path: str, pattern: str, origin: str) -> list[tuple[int, str]]:
     found = re.fullmatch(pattern, Path(path).name)
-    return [(int(found[1]), origin)] if found else []
+    return _valid(found[1], origin) if found else []
 
 
 def _valid(value: object, origin: str) -> list[tuple[int, str]]:
@@ -167,21 +167,34 @@ def _window(
     facts: Mapping[str, object],
     files: Mapping[Role, tuple[SourceFile, ...]],
 ) -> tuple[int | None, int | None]:
+    """The first window told that can be one: clocks jump, and files are damaged."""
+    for start, end in _windows(infos, facts, files):
+        if 0 <= start <= end < 1 << 63:
+            return start, end
+    return None, None
+
+
+def _windows(
+    infos: Iterable[tuple[str, dict[str, Any]]],
+    facts: Mapping[str, object],
+    files: Mapping[Role, tuple[SourceFile, ...]],
+) -> Iterator[tuple[int, int]]:
     for _, info in infos:
         end = _integer(_inner(info, "end_info", "collectionTimeEnd"))
         last = _integer(_inner(info, "end_info", "MonotonicTimeEnd"))
         first = _integer(_inner(info, "start_info", "start_monotonic"))
         if end and last and first and first <= last:
-            return end - (last - first), end
+            yield end - (last - first), end
     start, end = _integer(facts.get("start")), _integer(facts.get("end"))
     first, last = _integer(facts.get("first_task")), _integer(facts.get("last_task"))
-    if (start or first) and (end or last):
-        return start or first, end or last
+    if (told_start := start or first) and (told_end := end or last):
+        yield told_start, told_end
     stamps = _stamps(files)
     session = session_ns([file.path for file in files.get("session", ())], min(stamps, default=0))
     if session is not None:
-        return session
-    return (min(stamps), max(stamps)) if stamps else (None, None)
+        yield session
+    if stamps:
+        yield min(stamps), max(stamps)
 
 
 def _stamps(files: Mapping[Role, tuple[SourceFile, ...]]) -> list[int]:

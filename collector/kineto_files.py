@@ -20,14 +20,12 @@ from pathlib import Path
 from .identity import Identity
 from .model import RankSource, SourceFile
 from .readers import kineto_comm
-from .readers.kineto_head import parse_head, read_head, window_ns
+from .readers.kineto_head import parse_head, read_beginning, window_ns
 
 _NAMED = re.compile(r".+\.pt\.trace\.json(\.gz)?")
 # Names that people give to export_chrome_trace. Those of Ascend's exports are roles of their own.
 _MAYBE = re.compile(r"(?i).*(trace|kineto|rank).*\.json(\.gz)?")
-_NEVER = re.compile(
-    r"(?i)trace_view\.json.*|msprof.*|communication.*|profiler_.*|.*\.npuscope\.json"
-)
+_NEVER = re.compile(r"(?i)trace_view\.json.*|msprof.*")
 _RANK = re.compile(r"(?i)(?:^|[^a-z])rank[_.-]?(\d{1,6})(?!\d)")
 _NUMBER = re.compile(r"(?i)(?:^|[^a-z])(?:trace|worker)[_.-]?(\d{1,6})(?!\d)")
 _WORKER = re.compile(r"(?P<worker>.+_\d+)\.\d{10,20}\.pt\.trace\.json(?:\.gz)?")
@@ -86,8 +84,9 @@ def _says_kineto(path: Path) -> bool:
 
 def identify(path: str) -> Identity:
     """Rank, host and window of a trace. Raises OSError."""
-    head = read_head(path)
-    start_ns, end_ns = window_ns(path, head)
+    beginning = read_beginning(path)
+    head = parse_head(beginning)
+    start_ns, end_ns = window_ns(path, beginning, head)
     name = Path(path).name
     worker = _WORKER.fullmatch(name)
     rank, origin = head.metadata.rank, "distributedInfo in the trace's head"

@@ -245,6 +245,10 @@ _NOTES = {
         "{ranks}：通信只记录了任务：一个算子从其首个任务开始到最后一个任务结束",
     "{ranks}: traces of communication, but no operation with its time: communication of the steps"
     " is not 0 but unknown": "{ranks}：有通信痕迹但没有带时间的算子：step 的通信不是 0，而是未知",
+    "{ranks}: the trace does not tell its rank: called rank {rank} by its name":
+        "{ranks}：trace 未说明自己的 rank：按文件名记为 rank {rank}",
+    "{ranks}: trace: slices without name, time or duration left out":
+        "{ranks}：时间线中缺少名称、时间或时长的事件未计入",
     "{ranks}: trace: {count} device tasks whose launching call was not recorded":
         "{ranks}：时间线中有 {count} 个设备任务没有记录其下发调用",
     "{ranks}: what HCCL measured of operations is left out: its files do not say which of several"
@@ -252,6 +256,8 @@ _NOTES = {
         "{ranks}：未采用 HCCL 对通信算子的测量：其文件不区分同一目录中的多个设备",
     "{ranks}: {file}: left out: it does not say which of several devices its rows are of":
         "{ranks}：未采用 {file}：其数据行未注明属于多个设备中的哪一个",
+    "{ranks}: figures of ranks without a row in the table of steps are left out: {others}":
+        "{ranks}：未采用 step 表中没有记录的 rank 的数据：{others}",
     "{ranks}: rows of device {devices} left out: nothing else in the profile tells of such a"
     " device": "{ranks}：舍弃了设备 {devices} 的数据行：采集数据中别处没有该设备",
     "{ranks}: trace: its processes do not say which of several devices they are: what only the"

@@ -12,7 +12,14 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from npuscope import __version__, doctor_command, memory_command, report_commands, store_commands
+from npuscope import (
+    __version__,
+    doctor_command,
+    export_command,
+    memory_command,
+    report_commands,
+    store_commands,
+)
 from npuscope.console import answer, leave, reader_may_leave, say, show
 from npuscope.errors import NpuscopeError, UsageError
 from npuscope.inputs import chosen_rows, notes_of, source_of
@@ -161,7 +168,7 @@ def kernels(
 app.command()(memory_command.memory)
 app.command()(doctor_command.doctor)
 app.command()(store_commands.ingest)
-app.command()(store_commands.export)
+app.command()(export_command.export)
 app.command()(store_commands.compact)
 
 

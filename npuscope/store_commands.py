@@ -1,4 +1,4 @@
-"""Commands that fill, copy and tidy stores: `ingest`, `export`, `compact`, `store list|rm`."""
+"""Commands that fill and tidy stores: `ingest`, `compact`, `store list|rm`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from npuscope.console import leave, leave_with, print_json, say, show
+from npuscope.console import leave_with, print_json, say, show
 from npuscope.errors import UsageError
 from npuscope.inputs import source_of
 from npuscope.options import (
@@ -92,34 +92,6 @@ def ingest(
             write(data.con, "duckdb", out, summaries=summary_versions())
         say(f"written: {out}")
     leave_with(result)
-
-
-def export(
-    form: Annotated[str, typer.Argument(metavar="FORMAT", help="duckdb, parquet or csv")],
-    path: Profile = None,
-    folder: Folder = None,
-    out: Out = None,
-    store: Store = None,
-    run: Run = None,
-    jobs: Jobs = None,
-    memory: Memory = None,
-) -> None:
-    """Write everything as one DuckDB file, or as Parquet or CSV files.
-
-    \b
-    Examples:
-      npuscope export duckdb ./profiles -o monday.duckdb
-      npuscope export csv ./profiles -o tables/
-    """
-    from npuscope.collector.export import export as write
-    from npuscope.dashboard.opening import opened, summary_versions
-
-    if out is None:
-        raise UsageError("where to? give -o OUT")
-    with opened(source_of(path, folder, store, run, jobs, memory)) as data:
-        rows = write(data.con, form, out, summaries=summary_versions())
-    say(f"{out}: {len(rows)} tables, {sum(rows.values())} rows")
-    leave(data)
 
 
 def compact(

@@ -18,6 +18,7 @@ from .frames import canonical_frames
 from .job import Job, small
 from .kineto import write_kineto
 from .metadata import folder_name, profiler_info, profiler_metadata
+from .mindspore import write_mindspore
 from .msprof import write_msprof
 from .text import write_text
 from .truth import truth
@@ -32,7 +33,7 @@ __all__ = [
     "write_sample",
 ]
 
-Form = Literal["db", "text", "kineto", "msprof", "msprof_db"]
+Form = Literal["db", "text", "kineto", "msprof", "msprof_db", "ms_text", "ms_db"]
 
 # The job of the committed sample: two hosts of four NPUs.
 COMMITTED = Job(
@@ -62,9 +63,10 @@ def write_job(
 ) -> None:
     """Writes one `*_ascend_pt` folder per rank and truth.json into `out`.
 
-    `forms` says how all ranks, or each rank, are exported; a GPU's trace (`kineto`) is a file
-    beside the folders, what the msprof command exports (`msprof`, `msprof_db`) lies in a PROF
-    folder instead. Equal jobs give equal files (databases: equal content).
+    `forms` says how all ranks, or each rank, are exported. Beside or instead of the folders lie a
+    GPU's trace (`kineto`), what the msprof command exports (`msprof`, `msprof_db`: a PROF folder),
+    and what MindSpore exports (`ms_text`, `ms_db`: `rank_N/*_ascend_ms`). Equal jobs give equal
+    files (databases: equal content).
     """
     out.mkdir(parents=True, exist_ok=True)
     seen = captures(job)
@@ -92,6 +94,10 @@ def _write_rank(c: Capture, out: Path, forms: tuple[Form, ...]) -> dict[str, obj
         if {"msprof", "msprof_db"} >= set(forms):
             written = sorted(p.relative_to(prof).as_posix() for p in prof.rglob("*") if p.is_file())
             return {"folder": prof.name, "forms": list(forms), "files": written}
+    if {"ms_text", "ms_db"} & set(forms):
+        root = write_mindspore(c, out, "text" if "ms_text" in forms else "db")
+        written = sorted(p.relative_to(root).as_posix() for p in root.rglob("*.*"))
+        return {"folder": root.relative_to(out).as_posix(), "forms": list(forms), "files": written}
     root = out / folder_name(c)
     output = root / "ASCEND_PROFILER_OUTPUT"
     output.mkdir(parents=True, exist_ok=True)

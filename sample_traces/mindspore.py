@@ -64,9 +64,8 @@ def write_mindspore(
 def _write_text(c: Capture, folder: Path, *, stacks: bool) -> None:
     write_json(folder / "trace_view.json", list(_timeline(c)))
     rows = kernel_rows(c)
-    write_lines(
-        folder / "kernel_details.csv", KERNEL_HEADER, map(_stacked, rows) if stacks else rows
-    )
+    rows = [_stacked(row) for row in rows] if stacks else rows
+    write_lines(folder / "kernel_details.csv", KERNEL_HEADER, rows)
     header = ",".join(("Device_id", "Step", *reports.STEP_COLUMNS))
     steps = [
         ",".join(map(str, (c.device_id, step.step, *row)))

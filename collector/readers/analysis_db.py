@@ -81,9 +81,24 @@ def read(
             log.lose(path, "empty file")
         elif wanted & {"comm_times", "comm_links", "comm_matrix", "profiler_steps"}:
             with open_sqlite(path) as db:
+                _note_variants(db, log)
                 _read_tables(con, db, wanted, log)
 
     read_each(source.files.get("analysis_db", ()), read_one, log, advance)
+
+
+def _note_variants(db: SqliteFile, log: ReadLog) -> None:
+    """MindSpore and msprof name no steps; only torch_npu sorts its matrix by kinds."""
+    columns = {
+        table.lower(): {column.lower() for column in have} for table, have in db.tables.items()
+    }
+    if (times := columns.get("commanalyzertime")) is not None:
+        log.rules["analysis_db.steps"] = "named" if "step" in times else "none"
+    if (matrix := columns.get("commanalyzermatrix")) is not None:
+        by_kind = "op_name" in matrix
+        log.rules["communication.matrix"] = (
+            "kinds of operations" if by_kind else "single operations"
+        )
 
 
 def _read_tables(
@@ -127,8 +142,8 @@ def _insert_steps(con: duckdb.DuckDBPyConnection, data: pa.RecordBatchReader) ->
     try:
         con.execute(
             "insert into profiler_steps by name"
-            f" select try_cast(device_id as integer) as device_id, step_number(step) as step, {times}"
-            " from _incoming"
+            " select try_cast(device_id as integer) as device_id, step_number(step) as step,"
+            f" {times} from _incoming"
         )
     finally:
         con.unregister("_incoming")

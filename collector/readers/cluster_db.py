@@ -71,6 +71,8 @@ def read(con: duckdb.DuckDBPyConnection, path: str, told: Told) -> None:
             base = _rows(db, actual, (("key", "text", ("key",)), ("value", "text", ("value",))))
             told.args = next((r["value"] for r in base if r["key"] == "distributed_args"), None)
         _fill_places(con, db, named)
+        for what in db.damage:
+            told.log.lose(path, what)
     told.log.rules["cluster_output.tables"] = ", ".join(met) or "none of communication"
 
 
@@ -79,6 +81,7 @@ def _first(named: dict[str, str], tables: tuple[str, ...]) -> str | None:
 
 
 def _select(db: SqliteFile, table: str, columns: tuple[Column, ...]) -> pa.RecordBatchReader:
+    db.check(table)
     return db.select(sources_of(columns, db.tables[table]), f'from "{table}"')
 
 

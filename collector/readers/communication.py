@@ -80,11 +80,13 @@ def _read_file(
     con: duckdb.DuckDBPyConnection, path: str, log: ReadLog, wanted: frozenset[str]
 ) -> None:
     found = entries(path)
+    steps: set[str] = set()
     bad = 0
     while chunk := list(islice(found, _CHUNK_ENTRIES)):
         times: list[tuple[Any, ...]] = []
         packets: list[tuple[Any, ...]] = []
         for entry in chunk:
+            steps.add(entry.step)
             try:
                 operation = _DECODER.decode(entry.json)
             except (msgspec.DecodeError, UnicodeDecodeError):
@@ -97,7 +99,15 @@ def _read_file(
             insert_times(con, as_table(times, TIMES))
         if "comm_links" in wanted:
             insert_packets(con, as_table(packets, PACKETS))
+    log.rules["communication.step_key"] = _spelling(steps)
     lose(log, path, bad, "operations whose figures are not numbers")
+
+
+def _spelling(steps: set[str]) -> str:
+    """How a file names its steps."""
+    if not steps - {""}:
+        return "none"
+    return "step and its number" if any(key[-1:].isdecimal() for key in steps) else "step"
 
 
 def packet_rows(head: tuple[Any, ...], links: Mapping[str, Link]) -> Iterator[tuple[Any, ...]]:

@@ -35,10 +35,12 @@ _DECODER = msgspec.json.Decoder(dict[str, Link], strict=False)
 def read_matrix(con: duckdb.DuckDBPyConnection, path: str, log: ReadLog) -> None:
     """Fill `comm_matrix` from one file."""
     found = entries(path)
+    is_by_kind = False
     bad = 0
     while chunk := list(islice(found, _CHUNK_ENTRIES)):
         rows = []
         for entry in chunk:
+            is_by_kind = is_by_kind or not entry.name.lower().startswith("hcom_")
             try:
                 links = _DECODER.decode(entry.json)
             except (msgspec.DecodeError, UnicodeDecodeError):
@@ -50,4 +52,5 @@ def read_matrix(con: duckdb.DuckDBPyConnection, path: str, log: ReadLog) -> None
         insert_matrix(con, pa.Table.from_pylist(
             [dict(zip(MATRIX.names, row, strict=True)) for row in rows], schema=MATRIX
         ))  # fmt: skip
+    log.rules["communication.matrix"] = "kinds of operations" if is_by_kind else "single operations"
     lose(log, path, bad, "matrix entries whose figures are not numbers")

@@ -62,7 +62,8 @@ def read(
             rows = open_rows(path, log, (_START, _DURATION, ("Name", "Op Name")))
             if rows is not None and names_device(rows, source, log):
                 own = own_rows(source, "device_id")
-                _read_file(con, rows, log, own, kernels="kernels" in wanted)
+                stacked = source.framework == "mindspore"
+                _read_file(con, rows, log, own, kernels="kernels" in wanted, stacked=stacked)
 
     try:
         read_each(source.files.get("kernels", ()), read_one, log, advance)
@@ -73,20 +74,36 @@ def read(
 
 
 def _read_file(
-    con: duckdb.DuckDBPyConnection, rows: Rows, log: ReadLog, own: str, *, kernels: bool
+    con: duckdb.DuckDBPyConnection,
+    rows: Rows,
+    log: ReadLog,
+    own: str,
+    *,
+    kernels: bool,
+    stacked: bool = False,
 ) -> None:
-    """own: SQL of which rows are the rank's."""
+    """own: SQL of which rows are the rank's. stacked: names may be followed by their stack."""
     _note_variants(rows, log)
+
+    def named(source: str) -> str:
+        return _without_stacks(rows, source) if stacked else source
+
     # One pass over the text: rows that are no kernels are few, and leave again.
     if kernels:
         table = "kernels"
         numbers = [*_own_pmu(rows).values(), *_other_pmu(rows).values()]
         insert = "insert into kernels by name"
-        fill(con, rows, log, lambda source: f"{insert} {_kernels_sql(rows, source, own)}", numbers)
+        fill(
+            con,
+            rows,
+            log,
+            lambda source: f"{insert} {_kernels_sql(rows, named(source), own)}",
+            numbers,
+        )
     else:
         table = "_light"
         create = "create or replace temp table _light as"
-        fill(con, rows, log, lambda source: f"{create} {_light_sql(rows, source, own)}")
+        fill(con, rows, log, lambda source: f"{create} {_light_sql(rows, named(source), own)}")
     bad = con.execute(f"delete from {table} where start_ns is null").fetchone() or (0,)
     lose(
         log,
@@ -104,6 +121,14 @@ def _read_file(
         con.execute("delete from kernels where is_comm_row(core, name)")
     else:
         con.execute("drop table _light")
+
+
+def _without_stacks(rows: Rows, source: str) -> str:
+    """The file's rows, of names only the first line: MindSpore appends the stack to them."""
+    name = rows.cell("Name", "Op Name")
+    line = f"rtrim(split_part({name}, e'\\n', 1), e'\\r; ')"
+    first = f"case when contains({name}, e'\\n') then {line} else {name} end"
+    return f"(select * replace ({first} as {name}) from {source})"
 
 
 def _note_variants(rows: Rows, log: ReadLog) -> None:

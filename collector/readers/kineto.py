@@ -30,7 +30,7 @@ from .kineto_comm import (
     kernel_rows,
     parse_comm_kernels,
 )
-from .kineto_head import KinetoHead, described, read_head
+from .kineto_head import KinetoHead, described, parse_head, read_beginning
 from .profiler_metadata import GROUPS, SIZE_KINDS, ProcessGroup, group_rows, rank_columns
 from .staged_views import hide, show, staging_place
 from .trace_staging import stage
@@ -54,8 +54,8 @@ def read(
     Raises TraceFormatError if the trace cannot be read.
     """
     path = source.paths("kineto")[0]
-    head = read_head(path)
-    log.options = dict(head.options)
+    head = parse_head(read_beginning(path))
+    log.options = dict(head.options) or None
     log.rules["kineto.clock"] = "baseTimeNanoseconds" if head.base_ns else "as the events have it"
     if source.selection.light or wanted <= _HEAD:
         _fill_head(con, source, head, head.metadata.groups, wanted)
@@ -71,8 +71,8 @@ def read(
         if path in log.damaged:
             log.lose(path, "figures of this rank cover only the part that could be read")
         # Of a packed file discovery saw the beginning only.
-        end_ns = scalar(con, _LAST) if path.endswith(".gz") else None
-        _fill_head(con, source, head, tuple(groups), wanted, end_ns)
+        [window_ns] = con.execute(_WINDOW).fetchall() if path.endswith(".gz") else [(None, None)]
+        _fill_head(con, source, head, tuple(groups), wanted, window_ns)
     finally:
         with suppress(duckdb.Error):  # it must not hide what went wrong before
             _drop_staged(con)
@@ -166,9 +166,9 @@ def _fill_head(
     head: KinetoHead,
     groups: tuple[ProcessGroup, ...],
     wanted: frozenset[str],
-    end_ns: int | None = None,
+    window_ns: tuple[int | None, int | None] = (None, None),
 ) -> None:
-    """The rows of ranks and groups; the recording ended at `end_ns`, where that is known better."""
+    """The rows of ranks and groups; `window_ns`: start and end, where they are known better."""
     metadata = described(
         head.metadata.world_size, ((g.name, g.label, g.global_ranks) for g in groups)
     )
@@ -189,7 +189,8 @@ def _fill_head(
             "host_name": head.host_name or _host_of(source),
             "chip_name": device and device.name,
             "ai_core_count": device and device.multiprocessor_count,
-            "window_end_ns": end_ns,
+            "window_start_ns": window_ns[0],
+            "window_end_ns": window_ns[1],
             **rank_columns(metadata, source.rank),
             **dict.fromkeys(_ambiguous(groups)),
         }
@@ -213,9 +214,11 @@ _DEVICE = """
     where device_id is not null group by device_id order by count(*) desc, device_id limit 1"""
 
 
-_LAST = """
-    select max(end_ns) from (select max(start_ns + dur_ns) as end_ns from _kineto_host
-        union all select max(start_ns + dur_ns) from _kineto_device)"""
+_WINDOW = """
+    select min(start_ns), max(end_ns) from (
+        select min(start_ns) as start_ns, max(start_ns + dur_ns) as end_ns from _kineto_host
+        union all select min(start_ns), max(start_ns + dur_ns) from _kineto_step
+        union all select min(start_ns), max(start_ns + dur_ns) from _kineto_device)"""
 
 
 def _host_of(source: RankSource) -> str | None:

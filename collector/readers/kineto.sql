@@ -113,8 +113,8 @@ select 'profiler_step' as kind, name, pid as process_id, tid as thread_id, start
 insert into host_ops by name
 select h.kind, h.name, h.pid as process_id, h.tid as thread_id, h.start_ns, h.dur_ns,
     nullif(h.sequence_number, -1) as sequence_number, nullif(h.forward_thread_id, 0) as forward_thread_id,
-    translate(replace(replace(h.input_shapes, ' ', ''), '],[', ';'), '[]"', '') as input_shapes,
-    translate(replace(replace(h.input_dtypes, ' ', ''), '","', ';'), '[]"', '') as input_dtypes,
+    translate(replace(translate(h.input_shapes, e' \t\r\n', ''), '],[', ';'), '[]"', '') as input_shapes,
+    translate(replace(translate(h.input_dtypes, e' \t\r\n', ''), '","', ';'), '[]"', '') as input_dtypes,
     regexp_replace(h.call_stack, ';\s*', e'\n', 'g') as call_stack, h.module, h.flops
 from _kineto_host h;
 

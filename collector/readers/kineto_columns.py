@@ -36,7 +36,8 @@ from .trace_events import LabelArgs, decode_args, decode_series, durations_ns
 KINDS: dict[str, str] = {
     "cpu_op": "operator", "Operator": "operator", "user_annotation": "annotation",
     "python_function": "python",
-    "cuda_runtime": "api", "cuda_driver": "api", "xpu_runtime": "api", "mtia_runtime": "api",
+    "cuda_runtime": "api", "cuda_driver": "api", "xpu_runtime": "api", "xpu_driver": "api",
+    "mtia_runtime": "api",
     "privateuse1_runtime": "api", "privateuse1_driver": "api", "Runtime": "api",
     "kernel": "kernel", "Kernel": "kernel",
     "gpu_memcpy": "copy", "Memcpy": "copy", "gpu_memset": "fill", "Memset": "fill",

@@ -63,11 +63,6 @@ class KinetoHead:
     options: Mapping[str, Option] = field(default_factory=dict)
 
 
-def read_head(path: str) -> KinetoHead:
-    """The head of a file; what cannot be read tells nothing. Raises OSError."""
-    return parse_head(_beginning(path))
-
-
 def parse_head(beginning: bytes) -> KinetoHead:
     """The head of a trace's beginning."""
     found = _EVENTS.search(beginning)
@@ -142,13 +137,12 @@ def _devices(properties: Sequence[Any]) -> list[Device]:
     ]
 
 
-def window_ns(path: str, head: KinetoHead) -> tuple[int | None, int | None]:
+def window_ns(path: str, beginning: bytes, head: KinetoHead) -> tuple[int | None, int | None]:
     """From when to when a trace was recorded, as both ends of its file tell. Raises OSError.
 
     The profiler writes its own span last. Of a packed file the end is not read: it is when the
     file was written, which its name or its packing tells, or the last instant near its beginning.
     """
-    beginning = _beginning(path)
     found = _EVENTS.search(beginning)
     spans = _spans(_whole_events(beginning[found.end() if found else 0 :][:_EDGE_BYTES]), head)
     if not path.endswith(".gz"):
@@ -206,8 +200,8 @@ def _written_ns(path: str) -> list[int]:
     return told
 
 
-def _beginning(path: str) -> bytes:
-    """The file's bytes, unpacked, until its events begin, and some of these."""
+def read_beginning(path: str) -> bytes:
+    """The file's bytes, unpacked, until its events begin, and some of these. Raises OSError."""
     data, begun = b"", None
     with Path(path).open("rb") as raw:
         stream = gzip.GzipFile(fileobj=raw) if path.endswith(".gz") else raw

@@ -50,6 +50,7 @@ def _insert(
     select: Callable[[Rows, str], str],
     log: ReadLog,
 ) -> None:
+    log.rules["memory.unit"] = "KB" if _in_kib(rows, "Total Reserved") else "MB"
     sizes = [title for title in rows.titles if title.strip().endswith(("(KB)", "(MB)"))]
     insert = f"insert into {table} by name"
     fill(con, rows, log, lambda source: f"{insert} {select(rows, source)}", sizes)
@@ -67,9 +68,13 @@ def _device(rows: Rows) -> str:
         try_cast(cell({rows.cell("Device_id")}) as integer))"""
 
 
+def _in_kib(rows: Rows, title: str) -> bool:
+    return rows.has(f"{title}(KB)")
+
+
 def _bytes(rows: Rows, title: str) -> str:
     """Bytes of a column whose header says MB or KB."""
-    if rows.has(f"{title}(KB)"):
+    if _in_kib(rows, title):
         return f"kib_bytes({rows.cell(f'{title}(KB)')})"
     return f"mib_bytes({rows.cell(f'{title}(MB)')})"
 

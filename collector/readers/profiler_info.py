@@ -76,6 +76,8 @@ def read_info(path: str, log: ReadLog | None = None) -> ProfilerInfo:
         return ProfilerInfo()
     level = re.search(r"level_?(none|\d)", text(_setting(info, "profiler_level")) or "", re.I)
     end_ns = whole(_section(info, "end_info").get("collectionTimeEnd"))
+    if end_ns is not None and not 0 < end_ns < 1 << 63:
+        end_ns = None
     return ProfilerInfo(
         rank_id=natural(info.get("rank_id")),
         device_id=natural(info.get("device_id")),

@@ -9,6 +9,7 @@ trace: everything is staged first, and told apart afterwards.
 
 from __future__ import annotations
 
+import gzip
 import re
 import shutil
 from collections.abc import Callable, Sequence
@@ -30,6 +31,8 @@ from .trace_columns import SCHEMAS
 from .trace_devices import forget_devices, keep_device
 from .trace_staging import Wanted, stage
 
+_TIME = re.compile(rb'"ts"\s*:\s*(")?')
+_HEAD_BYTES = 1 << 16
 _TABLES = (
     "marks",
     "counters",
@@ -90,7 +93,7 @@ def _derive(
     if source.framework == "msprof":  # no slice of the framework tells the process
         con.execute("update _trace_os_process set process_id = ?", [process_id(source)])
     con.execute(sql["comm_places"])
-    _note_variants(con, log)
+    _note_variants(con, source, log)
     _name_groups(con)
     comm_rows = "_comm_rows" if _exists(con, "_comm_rows") else "_trace_no_comm_rows"
     con.execute(
@@ -116,14 +119,25 @@ def _derive(
         log.warn(f"trace: {unbound} device tasks whose launching call was not recorded")
 
 
-def _note_variants(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
-    """Record which of the documented names the timeline gives its processes."""
+def _note_variants(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> None:
+    """Record how the timeline writes times, and which names it gives its processes."""
+    if time := _TIME.search(_head(source)):
+        log.rules["trace.time"] = "text" if time[1] else "number"
     processes = con.execute("select kind, name, label from _trace_process").fetchall()
     if names := sorted({name for kind, name, _ in processes if kind == "communication"}):
         log.rules["trace.communication_process"] = ", ".join(names)
     labels = {label for _, _, label in processes if str(label).startswith("NPU")}
     if labels:
         log.rules["trace.device_label"] = "NPU" if labels == {"NPU"} else "NPU and its number"
+
+
+def _head(source: RankSource) -> bytes:
+    path = source.paths("trace")[0]
+    with gzip.open(path) if path.endswith(".gz") else Path(path).open("rb") as file:
+        try:
+            return file.read(_HEAD_BYTES)
+        except (OSError, EOFError):  # packed, and damaged: its reader has told
+            return b""
 
 
 def _name_groups(con: duckdb.DuckDBPyConnection) -> None:

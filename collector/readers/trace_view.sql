@@ -171,9 +171,14 @@ with kernel as (
     join _trace_api c on c.connection_id = a.connection_id and c.pid = a.from_pid and c.tid = a.from_tid
         and a.launched_ns between c.start_ns and c.start_ns + c.dur_ns
     group by a.arrow
-), operator_at as (
+), operator_at as (   -- MindSpore gives its operators no category
     select process_id, thread_id, start_ns, min_by(name, dur_ns) as name
-    from _trace_host_op where kind = 'operator' group by all
+    from (
+        select process_id, thread_id, start_ns, name, dur_ns from _trace_host_op where kind = 'operator'
+        union all
+        select o.pid, o.tid, o.start_ns, o.name, o.dur_ns
+        from _trace_other o join _trace_process p on p.pid = o.pid and p.kind = 'framework'
+    ) group by all
 ), operator as (
     select f.pid, f.tid, f.at_ns, any_value(o.name) as name, any_value(s.tid) as thread_id, min(s.at_ns) as start_ns
     from _trace_flow f

@@ -22,7 +22,8 @@ def process_names(rank: int, title: str) -> list[str]:
 
 def first_thread_id(ranks: Iterable[int]) -> int:
     """Where thread ids begin: above all process ids, or viewers take one for its main thread."""
-    return max(100, 10 ** len(str(max(ranks)))) + 1
+    digits = len(str(max(ranks)))
+    return int("1" + "0" * max(2, digits)) + 1
 
 
 def thread_names(rank: int, tracks: Iterable[Track]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import duckdb
@@ -17,8 +17,9 @@ from npuscope.collector.staging import scalar
 from npuscope.errors import UsageError
 
 from ..opening import Opened, summary_versions
-from .choice import ALL_STEPS, Choice, Chosen, Place, choose
+from .choice import AFTER_NS, ALL_STEPS, BEFORE_NS, Choice, Chosen, Place, choose
 from .expecting import Expected, expect
+from .instants import ms_after_start
 from .placing import statements
 from .tracks import make_groups
 
@@ -53,16 +54,24 @@ def trace_of(data: Opened, choice: Choice) -> Trace:
 
 def expected_of(trace: Trace) -> Expected:
     """How much a trace will hold. Raises UsageError where that is nothing."""
-    with _tables(trace, trace.chosen.places) as con:
-        found = expect(con, trace.chosen.places, trace.choice.tracks)
-    if found is None:
-        ranks = ranks_named(place.rank for place in trace.chosen.places)
-        shown = ", ".join(trace.choice.tracks)
+    ranks, tracks = trace.chosen.places, trace.choice.tracks
+    with _tables(trace, ranks) as con:
+        found = expect(con, ranks, tracks)
+        if found is not None:
+            return found
+        always = expect(con, [replace(r, from_ns=BEFORE_NS, to_ns=AFTER_NS) for r in ranks], tracks)
+    named = ranks_named(rank.rank for rank in ranks)
+    if always is None or trace.chosen.start_ns is None:
         raise UsageError(
-            f"nothing to show: no {shown} of {ranks} at the chosen time;"
+            f"nothing to show: {named} have no {', '.join(tracks)};"
             " `npuscope doctor PATH` says what was recorded"
         )
-    return found
+    first = ms_after_start(always.zero_ns, trace.chosen.start_ns)
+    last = ms_after_start(always.last_ns, trace.chosen.start_ns)
+    raise UsageError(
+        f"nothing to show at that time: what there is of {named} lies from {first} to {last} ms"
+        " after the capture's start"
+    )
 
 
 @contextlib.contextmanager

@@ -6,8 +6,8 @@
     ,{"ph":"C","pid":3,"name":"memory PTA",...}        a point of a counter
     ]}
 
-The engine builds the text of events, a file per rank and kind, which is then moved into the trace:
-neither memory nor Python's time grows with the number of events.
+The engine builds the text of events, which goes through a pipe to its place in the file: neither
+memory nor Python's time grows with the number of events.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, cast
 
@@ -27,11 +25,8 @@ import duckdb
 
 from npuscope import __version__
 from npuscope.analysis.overlap import prepare_overlap
-from npuscope.collector import store
-from npuscope.collector.captures import EPOCH_FROM_NS
 from npuscope.collector.manifest import staging_name, sync_folder
 from npuscope.collector.selection import spans_of, spans_text
-from npuscope.collector.staging import scalar
 from npuscope.errors import StoreError, UsageError
 
 from .choice import Choice, Place
@@ -43,11 +38,12 @@ from .events import (
     thread_names,
 )
 from .expecting import Expected
+from .instants import ms_after_start, utc
 from .rank_tables import Trace, opened_rank
+from .streaming import stream_lines
 from .tracks import KINDS, source_of, tracks_of
 
 _COUNTERS = ("memory", "counters")
-_CHUNK_BYTES = 1 << 20
 _HEAD = '{"displayTimeUnit":"ns","otherData":{"producer":"npuscope'
 
 
@@ -78,7 +74,7 @@ def write(trace: Trace, out: Path, expected: Expected) -> Written:
             file.write((_head(trace, expected) + ",\n".join(processes) + "\n").encode())
             for rank in places:
                 with opened_rank(trace, rank, expected, workshop / "spill") as con:
-                    written = _write_rank(con, file, rank, trace.choice, first_thread, workshop)
+                    written = _write_rank(con, file, rank, trace.choice, first_thread)
                     for kind, count in written:
                         counts[kind] = counts.get(kind, 0) + count
             file.write(b"]}\n")
@@ -106,10 +102,8 @@ def _write_rank(
     rank: Place,
     choice: Choice,
     number: int,
-    workshop: Path,
 ) -> Iterator[tuple[str, int]]:
     """Write a rank's tracks, numbered from `number`; yields kinds with their number of events."""
-    part = workshop / "part"
     for kind in _kinds(choice):
         source = source_of(kind)
         if kind == "overlap":
@@ -124,30 +118,9 @@ def _write_rank(
         lines = thread_names(rank.rank, tracks)
         file.write("".join(f",{line}\n" for line in lines).encode())
         yield "names", len(lines)
-        yield kind, _copy(con, slices_query(con, rank.rank, source), part)
-        _append(part, file)
+        yield kind, stream_lines(con, slices_query(con, rank.rank, source), file)
     for kind in _counters(choice):
-        yield kind, _copy(con, points_query(rank.rank, source_of(kind)), part)
-        _append(part, file)
-
-
-def _copy(con: duckdb.DuckDBPyConnection, query: str, part: Path) -> int:
-    """Write a query's one column of text, a line per row; returns the rows."""
-    plain = "format csv, header false, delimiter '\t', quote '', escape ''"
-    return int(scalar(con, f"copy ({query}) to {store.quoted(str(part))} ({plain})"))
-
-
-def _append(part: Path, file: IO[bytes]) -> None:
-    """Move a part's text to the end of the trace; inside the kernel where it stays as it is."""
-    with part.open("rb") as text:
-        if isinstance(file, gzip.GzipFile):
-            shutil.copyfileobj(text, file, _CHUNK_BYTES)
-        else:
-            file.flush()
-            copied = 0
-            while count := os.sendfile(file.fileno(), text.fileno(), copied, _CHUNK_BYTES):
-                copied += count
-    part.unlink()
+        yield kind, stream_lines(con, points_query(rank.rank, source_of(kind)), file)
 
 
 def _head(trace: Trace, expected: Expected) -> str:
@@ -162,18 +135,11 @@ def _head(trace: Trace, expected: Expected) -> str:
     }
     if choice.steps is not None:
         told["steps"] = spans_text((choice.steps,))
-    if trace.chosen.clock == "epoch" and expected.zero_ns >= EPOCH_FROM_NS:
+    if trace.chosen.clock == "epoch":
         told["start"] = utc(expected.zero_ns)
-    if trace.chosen.start_ns is not None:
-        told["ms_after_capture_start"] = (expected.zero_ns - trace.chosen.start_ns) / 1e6
+    told["ms_after_capture_start"] = ms_after_start(expected.zero_ns, trace.chosen.start_ns)
     rest = json.dumps(told, ensure_ascii=False)[1:]
     return f'{_HEAD} {__version__}",{rest},"traceEvents":[\n'
-
-
-def utc(instant_ns: int) -> str:
-    """An instant as `2025-11-27T12:34:37.072865720Z`."""
-    whole = datetime.fromtimestamp(instant_ns // 10**9, timezone.utc)
-    return f"{whole:%Y-%m-%dT%H:%M:%S}.{instant_ns % 10**9:09}Z"
 
 
 def _refuse_foreign(out: Path) -> None:

@@ -105,8 +105,10 @@ def tracks_of(
     several = len({key_a for _, key_a, _, _ in rows}) > 1
     found, placed = [], []
     for number, (track, key_a, key_b, lane) in enumerate(rows, first_number):
-        name = names.get((key_a, key_b)) or _name(kind, key_a, key_b, several=several)
-        name += f" ({lane + 1})" if lane else ""
+        known = names.get((key_a, key_b))
+        name, what = known or (_name(kind, key_a, key_b, several=several), "")
+        # The first row says what stands there, further ones belong to it.
+        name = f"{name} ({lane + 1})" if lane else f"{name}{what}"
         found.append(Track(kind, key_a, key_b, lane, number, name))
         placed.append((track, key_a, key_b, lane, number))
     con.execute("""
@@ -121,28 +123,24 @@ def tracks_of(
 
 def _names(
     con: duckdb.DuckDBPyConnection, kind: str, source: str
-) -> dict[tuple[int | None, int | None], str]:
-    """Names that only the rows know, by key."""
+) -> dict[tuple[int | None, int | None], tuple[str, str]]:
+    """Names that only the rows know and what more to say, by key."""
+    names: dict[tuple[int | None, int | None], tuple[str, str]] = {}
     if kind == "communication":
-        rows = con.execute("select number, label from timeline_groups").fetchall()
-        return {(number, None): f"communication {label}" for number, label in rows}
-    if kind == "overlap":
+        for number, label in con.execute("select number, label from timeline_groups").fetchall():
+            names[number, None] = f"communication {label}", ""
+    elif kind == "overlap":
         lanes = con.execute("select distinct lane, is_outside from overlap_labels").fetchall()
-        names = {}
         for lane, is_outside in lanes:
-            own = (
-                "outside of steps" if is_outside else f"overlap ({lane + 1})" if lane else "overlap"
-            )
-            names |= {(lane, 0): own, (lane, 1): f"{own}: masked"}
-        return names
-    if kind == "host":
+            name = f"overlap ({lane + 1})" if lane else "overlap"
+            name = "outside of steps" if is_outside else name
+            names |= {(lane, 0): (name, ""), (lane, 1): (name, ": masked")}
+    elif kind == "host":
         query = f"select key_a, key_b, list(distinct category) from ({source}) group by all"
-        return {
-            (process, thread): f"host {thread}: {', '.join(_ordered(kinds))}"
-            for process, thread, kinds in con.execute(query).fetchall()
-            if thread is not None
-        }
-    return {}
+        for process, thread, kinds in con.execute(query).fetchall():
+            if thread is not None:
+                names[process, thread] = f"host {thread}", f": {', '.join(_ordered(kinds))}"
+    return names
 
 
 def _ordered(kinds: Iterable[str]) -> list[str]:

@@ -96,6 +96,7 @@ def test_packed_traces_are_the_same(tmp_path: Path, both: Opened) -> None:
         select rank, window_end_ns from ranks semi join (
             select rank, max(start_ns + dur_ns) as window_end_ns from
                 (from (select rank, start_ns, dur_ns from host_ops)
+                 union all select rank, start_ns, dur_ns from marks
                  union all select rank, start_ns, dur_ns from kernels
                  union all select rank, start_ns, dur_ns from comm_ops) group by rank)
             using (rank, window_end_ns)"""

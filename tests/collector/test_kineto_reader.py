@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import duckdb
 import pytest
 
 from npuscope.collector.groups import group_hash, parallel_kind
+from npuscope.collector.readers import kineto
 from npuscope.collector.readers.kineto_comm import RULE
 from npuscope.collector.selection import Selection
 from tests.collector.written_kineto import (
@@ -309,6 +312,28 @@ def test_only_what_is_wanted_is_filled(tmp_path: Path) -> None:
     assert rows(con, "select count(*) from kernels") == [(4,)]
     assert rows(con, "select count(*) from comm_ops") == [(0,)]
     assert rows(con, "select count(*) from host_ops") == [(0,)]
+
+
+@pytest.mark.parametrize("form", ["shuffled", "bom", "crlf", "dense", "sorted keys"])
+def test_what_the_text_looks_like_changes_nothing(
+    con: duckdb.DuckDBPyConnection, tmp_path: Path, form: str
+) -> None:
+    events = list(EVENTS)
+    if form == "shuffled":
+        random.Random(5).shuffle(events)
+    trace = {**HEAD, "traceEvents": events, "traceName": "x"}
+    text = json.dumps(trace, indent=2, sort_keys=form == "sorted keys")
+    if form == "dense":
+        text = json.dumps(trace, separators=(",", ":"))
+    path = tmp_path / "t.json"
+    content = text.replace("\n", "\r\n") if form == "crlf" else text
+    path.write_bytes((b"\xef\xbb\xbf" if form == "bom" else b"") + content.encode())
+    found, log = read_path(path, stacks=True)
+
+    for table in sorted(kineto.FILLS - {"comm_tasks"}):
+        query = f"select * from {table} order by all"
+        assert rows(found, query) == rows(con, query), table
+    assert (log.warnings, log.rows_lost, log.bytes_lost) == ([], 0, 0)
 
 
 def test_nothing_stays_behind(con: duckdb.DuckDBPyConnection) -> None:

@@ -28,7 +28,8 @@ READERS: tuple[Reader, ...] = get_args(Reader)
 @dataclass(frozen=True, slots=True)
 class Input:
     """A file for a reader; `beside` are files next to it, by what their names add to its own;
-    `done` tells how it was mutated, `is_edited` whether by something that knows what rows are."""
+    `done` tells how it was mutated, `is_edited` whether by something that knows what rows are,
+    `origin` names the whole input it was made from."""
 
     role: Role
     name: str
@@ -36,6 +37,7 @@ class Input:
     beside: dict[str, bytes] = field(default_factory=dict)
     done: tuple[str, ...] = ()
     is_edited: bool = False
+    origin: str = ""
 
 
 def written(folder: Path) -> dict[Reader, list[Input]]:
@@ -80,7 +82,10 @@ def written(folder: Path) -> dict[Reader, list[Input]]:
             found["sqlite"].append(Input("main_db", path.name, main))
         analysis = _repaged(output / "analysis.db", folder / "cut.db")
         found["sqlite"].append(Input("analysis_db", "analysis.db", analysis))
-    return found
+    return {
+        reader: [replace(one, origin=f"{reader}-{n}") for n, one in enumerate(group)]
+        for reader, group in found.items()
+    }
 
 
 def mutated(seeds: dict[Reader, list[Input]], reader: Reader, seed: int) -> Input:

@@ -16,6 +16,11 @@ def hangs(given: Input, folder: Path, whole: Judged) -> Judged:
     return whole
 
 
+def spins(given: Input, folder: Path, whole: Judged) -> Judged:
+    while True:
+        pass
+
+
 def dies(given: Input, folder: Path, whole: Judged) -> Judged:
     os.kill(os.getpid(), signal.SIGSEGV)
     return whole

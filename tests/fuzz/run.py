@@ -61,6 +61,7 @@ def fuzz(reader: Reader, seeds: range, *, jobs: int, out: Path = _OUT, again: bo
 
 def _kept(outcome: Outcome, out: Path) -> str:
     """Write the input where it can be looked at, and tell of it."""
+    assert outcome.given is not None
     place = put(outcome.given, out / outcome.reader / str(outcome.seed))
     told = "; ".join(outcome.judged.wrong)
     log.error("%s %d: %s\n    %s\n    %s", outcome.reader, outcome.seed, told, place,

@@ -160,7 +160,9 @@ def _of_entries(given: Input) -> Least | None:
         return None
     if given.role == "communication_matrix":
         return {"comm_matrix": sum(len(entry) for entry in entries)}
-    return {"comm_times": sum("Communication Time Info" in entry for entry in entries)}
+    return {
+        "comm_times": sum(entry.get("Communication Time Info") is not None for entry in entries)
+    }
 
 
 _NUMBERED = "typeof({0}) in ('integer', 'real') and abs({0}) < 9e18"

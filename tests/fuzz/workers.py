@@ -10,16 +10,20 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
+import psutil
+
 from . import inputs
 from .inputs import Input, Reader
 from .judging import Judged, judge
 
-BOUND_S = 10.0  # for one input of a few KB, on a busy machine too
+BOUND_S = 10.0  # for one input of a few KB
+_PATIENCE = 6
 _MORE_BYTES = 400 << 20  # that one such input may take on top of what a process has
 _ADDRESS_BYTES = 16 << 30  # beyond this a process gets no memory at all
 
@@ -29,11 +33,11 @@ Judging = Callable[[Input, Path, Judged], Judged]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a seed's mutant."""
+    """What came of a seed's mutant; `given` is the mutant where something is wrong."""
 
     reader: Reader
     seed: int
-    given: Input
+    given: Input | None
     judged: Judged
 
 
@@ -42,7 +46,8 @@ class _Worker:
     process: SpawnProcess
     pipe: Connection
     task: tuple[Reader, int] | None = None
-    began: float = 0.0
+    began_s: float = 0.0
+    began_cpu_s: float = 0.0
 
 
 def outcomes(
@@ -68,8 +73,7 @@ def outcomes(
         while busy := [worker for worker in workers if worker.task is not None]:
             ready = wait([worker.pipe for worker in busy], timeout=0.2)
             for worker in busy:
-                late = time.monotonic() - worker.began > bound_s
-                if worker.pipe not in ready and not late:
+                if worker.pipe not in ready and not _is_late(worker, bound_s):
                     continue
                 reader, seed = worker.task or ("csv", 0)
                 judged = _answer(worker) if worker.pipe in ready else None
@@ -77,7 +81,7 @@ def outcomes(
                     judged = Judged((), {}, (_end(worker, late=worker.pipe not in ready),))
                     place = workers.index(worker)
                     worker = workers[place] = started(place)
-                given = inputs.mutated(seeds, reader, seed)
+                given = inputs.mutated(seeds, reader, seed) if judged.wrong else None
                 _give(worker, waiting)
                 yield Outcome(reader, seed, given, judged)
     finally:
@@ -101,8 +105,25 @@ def _started(folder: Path, seeds: dict[Reader, list[Input]], judging: Judging) -
 def _give(worker: _Worker, waiting: Iterator[tuple[Reader, int]]) -> None:
     worker.task = next(waiting, None)
     if worker.task is not None:
-        worker.began = time.monotonic()
+        worker.began_s, worker.began_cpu_s = time.monotonic(), _cpu_s(worker)
         worker.pipe.send(worker.task)
+
+
+def _is_late(worker: _Worker, bound_s: float) -> bool:
+    """Whether an input took more than the bound of a processor, or several times that of a clock:
+    a busy machine is no fault of the reader."""
+    waited_s = time.monotonic() - worker.began_s
+    return waited_s > _PATIENCE * bound_s or (
+        waited_s > bound_s and _cpu_s(worker) - worker.began_cpu_s > bound_s
+    )
+
+
+def _cpu_s(worker: _Worker) -> float:
+    """Seconds of a processor that a worker took so far."""
+    with suppress(psutil.Error):
+        times = psutil.Process(worker.process.pid).cpu_times()
+        return float(times.user + times.system)
+    return 0.0
 
 
 def _answer(worker: _Worker) -> Judged | None:
@@ -132,11 +153,9 @@ def _serve(
     with Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
     resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_BYTES, _ADDRESS_BYTES))
+    origins = {given.origin: given for group in seeds.values() for given in group}
     wholes: dict[str, Judged] = {}
     shutil.rmtree(folder, ignore_errors=True)
-    for given in (given for group in seeds.values() for given in group):
-        wholes[given.name] = judge(given, folder)
-        shutil.rmtree(folder)
     pipe.send(None)
     while True:
         try:
@@ -144,8 +163,11 @@ def _serve(
         except EOFError:
             return
         given = inputs.mutated(seeds, reader, seed)
+        if given.origin not in wholes:
+            wholes[given.origin] = judge(origins[given.origin], folder)
+            shutil.rmtree(folder)
         resident_bytes = _peak_bytes(reset=True)
-        judged = judging(given, folder, wholes[given.name])
+        judged = judging(given, folder, wholes[given.origin])
         more_bytes = _peak_bytes() - resident_bytes
         if more_bytes > _MORE_BYTES:
             judged = replace(judged, wrong=(*judged.wrong, f"took {more_bytes >> 20} MiB more"))

@@ -33,7 +33,14 @@ def output(folders: dict[int, Path], name: str) -> Path:
     return folders[1] / "ASCEND_PROFILER_OUTPUT" / name
 
 
-@pytest.mark.parametrize("name", ["kernel_details.csv", "trace_view.json", "communication.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kernel_details.csv",
+        pytest.param("trace_view.json", marks=pytest.mark.slow),
+        pytest.param("communication.json", marks=pytest.mark.slow),
+    ],
+)
 def test_what_was_whole_stays_until_force(
     folders: dict[int, Path], whole: dict[int, Rank], tmp_path: Path, name: str
 ) -> None:
@@ -63,6 +70,7 @@ def test_what_was_whole_stays_until_force(
     assert (mended.code, mended.ranks) == (0, whole)
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_opened_any_more(
     folders: dict[int, Path], whole: dict[int, Rank], tmp_path: Path
 ) -> None:
@@ -78,6 +86,7 @@ def test_a_file_that_cannot_be_opened_any_more(
     assert told.ranks[1].answers["kernels"] != whole[1].answers["kernels"]
 
 
+@pytest.mark.slow
 def test_less_in_whole_files_is_believed(
     folders: dict[int, Path], whole: dict[int, Rank], tmp_path: Path
 ) -> None:
@@ -90,6 +99,7 @@ def test_less_in_whole_files_is_believed(
     assert told.ranks[1].row_counts["memory"] < whole[1].row_counts["memory"]
 
 
+@pytest.mark.slow
 def test_damage_that_costs_no_row_is_damage(
     folders: dict[int, Path], whole: dict[int, Rank], tmp_path: Path
 ) -> None:
@@ -101,6 +111,7 @@ def test_damage_that_costs_no_row_is_damage(
     assert "profiler_info_1.json" in told.errors
 
 
+@pytest.mark.slow
 def test_a_file_that_is_still_being_written_may_bring_more(
     folders: dict[int, Path], tmp_path: Path
 ) -> None:
@@ -115,6 +126,7 @@ def test_a_file_that_is_still_being_written_may_bring_more(
     assert counts[0] < counts[1] == counts[2] < counts[3]
 
 
+@pytest.mark.slow
 def test_a_rank_that_was_damaged_from_the_start_may_get_better_or_worse(
     folders: dict[int, Path], tmp_path: Path
 ) -> None:
@@ -151,6 +163,7 @@ def test_a_file_that_grows_while_it_is_read_is_told(
     assert [m.failed_files for m in manifests(tmp_path / "store")] == [{}, {}]
 
 
+@pytest.mark.slow
 def test_a_file_that_goes_while_it_is_read_is_told(
     folders: dict[int, Path], tmp_path: Path
 ) -> None:

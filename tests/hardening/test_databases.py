@@ -45,8 +45,10 @@ def altered(path: Path, script: str) -> None:
         database.commit()
 
 
-@pytest.mark.parametrize("name", [MAIN, ANALYSIS])
-@pytest.mark.parametrize("kept", ["half", "all but a byte", "pages"])
+@pytest.mark.parametrize("name", [MAIN, pytest.param(ANALYSIS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kept", ["half", "all but a byte", pytest.param("pages", marks=pytest.mark.slow)]
+)
 def test_a_cut_database(whole: Whole, tmp_path: Path, name: str, kept: str) -> None:
     path = own_copy(whole, tmp_path, name)
     size = path.stat().st_size
@@ -86,7 +88,7 @@ def read_once(tmp_path: Path) -> Told:
     return run_ingest(tmp_path / "source", tmp_path)
 
 
-@pytest.mark.parametrize("lock", ["exclusive", "immediate"])
+@pytest.mark.parametrize("lock", ["exclusive", pytest.param("immediate", marks=pytest.mark.slow)])
 def test_a_lock_of_another_process_is_no_obstacle(whole: Whole, tmp_path: Path, lock: str) -> None:
     """What is committed is read; what the other process is about to write is not."""
     path = own_copy(whole, tmp_path, MAIN)
@@ -97,6 +99,7 @@ def test_a_lock_of_another_process_is_no_obstacle(whole: Whole, tmp_path: Path, 
     assert not told.changed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_log_left_behind_is_applied(whole: Whole, tmp_path: Path, is_killed: bool) -> None:
     """The process that wrote the last rows holds the database, or was killed."""
@@ -121,6 +124,7 @@ def _ask(tmp_path: Path, sql: str) -> list[tuple[object, ...]]:
     return store.query(tmp_path / "store", sql).rows()
 
 
+@pytest.mark.slow
 def test_what_others_added_is_passed_over(whole: Whole, tmp_path: Path) -> None:
     path = own_copy(whole, tmp_path, MAIN)
     altered(

@@ -99,6 +99,7 @@ UNREADABLE: tuple[Damage, ...] = (
     a_folder, a_link_to_nothing, a_pipe, a_socket, a_link_to_itself, forbidden,
 )  # fmt: skip
 WRONG: tuple[Damage, ...] = (noise, prose, other_json, zeros, other_table, another_kind)
+QUICK = (emptied, a_pipe)
 TARGETS = {
     "alexnet_ddp_db_level1": 1, "alexnet_ddp_text_level1": 1, "qwen3_pp2_dp2_text_level2": 0,
     "sample_both": 0,
@@ -166,7 +167,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, dict[int
     return folder / "source", folders[1].name, run_ingest(folder / "source", folder).ranks
 
 
-@pytest.mark.parametrize("damage", [emptied, *UNREADABLE, *WRONG], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(one, id=one.__name__, marks=[] if one in QUICK else [pytest.mark.slow])
+        for one in (emptied, *UNREADABLE, *WRONG)
+    ],
+)
 def test_all_files_of_a_rank_at_once(
     damage: Damage, whole: tuple[Path, str, dict[int, Rank]], tmp_path: Path
 ) -> None:

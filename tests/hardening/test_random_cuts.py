@@ -70,12 +70,12 @@ def test_cuts(
     assert [one for case in running for one in case.result()] == []
 
 
-@pytest.mark.parametrize("form", ["text", "db"])
+@pytest.mark.parametrize("form", ["text", pytest.param("db", marks=pytest.mark.slow)])
 def test_some_cuts(form: str, tmp_path: Path) -> None:
     folders = write_small(tmp_path / "whole", form)
     expected = run_ingest(tmp_path / "whole", tmp_path / "truth").ranks
     found = []
-    for number in range(3):
+    for number in range(2):
         work = tmp_path / str(number)
         source = link_tree(tmp_path / "whole", work / "source")
         path, done, looks_whole = cut_anywhere(

@@ -61,6 +61,7 @@ def run(*arguments: object, home: Path) -> Done:
     return done
 
 
+@pytest.mark.slow
 def test_a_read_only_store_is_read(target: Path, tmp_path: Path) -> None:
     expected = run("steps", target, "--json", home=tmp_path)
     for arguments in (
@@ -74,6 +75,7 @@ def test_a_read_only_store_is_read(target: Path, tmp_path: Path) -> None:
             assert json.loads(done.out)["rows"] == json.loads(expected.out)["rows"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["ingest", "steps"])
 def test_a_read_only_store_is_not_written(
     source: Path, target: Path, tmp_path: Path, write_profile: WriteProfile, verb: str
@@ -90,6 +92,7 @@ def test_a_read_only_store_is_not_written(
     assert {m.rank for m in manifests(target)} == {0, 1}
 
 
+@pytest.mark.slow
 def test_a_read_only_cache_is_read(source: Path, tmp_path: Path) -> None:
     """A profile whose own store is up to date needs nothing to be written."""
     home = tmp_path / "home"
@@ -101,6 +104,7 @@ def test_a_read_only_cache_is_read(source: Path, tmp_path: Path) -> None:
     assert again.out == first.out
 
 
+@pytest.mark.slow
 def test_a_home_that_cannot_be_written(source: Path, tmp_path: Path) -> None:
     """Where the cache has no place, the message names the option that gives one."""
     home = tmp_path / "home"
@@ -128,6 +132,7 @@ def _as_stranger() -> tuple[str, ...]:
     return command
 
 
+@pytest.mark.slow
 def test_a_store_that_permissions_protect(source: Path, target: Path, tmp_path: Path) -> None:
     stranger = _as_stranger()
     folders = [target, *(path for path in target.rglob("*") if path.is_dir())]
@@ -146,6 +151,7 @@ def test_a_store_that_permissions_protect(source: Path, target: Path, tmp_path: 
     assert {m.rank for m in manifests(target)} == {0, 1}
 
 
+@pytest.mark.slow
 def test_files_that_permissions_protect(source: Path, tmp_path: Path) -> None:
     stranger = _as_stranger()
     table = source / "r1_ascend_pt" / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv"
@@ -191,6 +197,7 @@ def test_a_store_of_a_newer_layout_is_refused(
     assert {path: path.stat().st_mtime_ns for path in target.rglob("*")} == before
 
 
+@pytest.mark.slow
 def test_a_disk_without_room_for_another_file(source: Path, tmp_path: Path) -> None:
     (tmp_path / "small").mkdir()
     small = str(tmp_path / "small")
@@ -206,6 +213,7 @@ def test_a_disk_without_room_for_another_file(source: Path, tmp_path: Path) -> N
         assert f" of {inodes} inodes free" in done.errors
 
 
+@pytest.mark.slow
 def test_results_that_do_not_fit(target: Path, tmp_path: Path) -> None:
     (tmp_path / "small").mkdir()
     small = tmp_path / "small"

@@ -23,8 +23,11 @@ def parsed(content: bytes) -> Table:
 
 def written(rows: Table, *, delimiter: str = ",", is_all_quoted: bool = False) -> bytes:
     text = io.StringIO(newline="")
-    quoting = csv.QUOTE_ALL if is_all_quoted else csv.QUOTE_MINIMAL
-    csv.writer(text, delimiter=delimiter, quoting=quoting, lineterminator="\n").writerows(rows)
+    if is_all_quoted:
+        writer = csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n")
+    else:
+        writer = csv.writer(text, delimiter=delimiter, lineterminator="\n")
+    writer.writerows(rows)
     return text.getvalue().encode()
 
 
@@ -139,7 +142,7 @@ def slowly(rewrites: tuple[Rewrite, ...], quick: int) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize("rewrite", slowly(HARMLESS, 2))
+@pytest.mark.parametrize("rewrite", slowly(HARMLESS, 1))
 def test_what_says_the_same_is_read_the_same(
     rewrite: Rewrite, whole: tuple[Path, str, dict[int, Rank]], tmp_path: Path
 ) -> None:

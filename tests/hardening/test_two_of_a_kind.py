@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import time
 from pathlib import Path
+
+import pytest
 
 from npuscope.collector import store
 from npuscope.collector.manifest import manifests
@@ -52,6 +55,7 @@ def test_a_number_that_another_rank_has_too(tmp_path: Path, write_profile: Write
     assert "one_ascend_pt" in told.errors and "two_ascend_pt" in told.errors
 
 
+@pytest.mark.slow
 def test_two_captures_among_each_other(tmp_path: Path, write_profile: WriteProfile) -> None:
     """Folders of two profiling sessions, in turns in one parent, are told apart by time."""
     first, second = 1_736_412_474_000_000, 1_736_412_474_000_000 + HOUR_US
@@ -69,6 +73,7 @@ def test_two_captures_among_each_other(tmp_path: Path, write_profile: WriteProfi
     assert counts["n"].to_list() == [60, 90]
 
 
+@pytest.mark.slow
 def test_two_captures_in_one_folder(tmp_path: Path) -> None:
     """Databases of two ranks and text of one of them, all in one folder: each is of its rank."""
     folders = write_small(tmp_path / "source", "db")
@@ -89,6 +94,7 @@ def test_two_captures_in_one_folder(tmp_path: Path) -> None:
         assert told.ranks[rank].answers["steps"] == whole.ranks[rank].answers["steps"]
 
 
+@pytest.mark.slow
 def test_a_clock_that_jumps_back(tmp_path: Path) -> None:
     """Half of a rank's kernels an hour before the others: told, and the other rank is exact."""
     folders = write_small(tmp_path / "source", "text")
@@ -126,6 +132,25 @@ def test_a_session_that_ends_before_it_began(tmp_path: Path, write_profile: Writ
     assert capture.startswith("20250109T")
 
 
+def test_times_and_ranks_that_cannot_be(tmp_path: Path, write_profile: WriteProfile) -> None:
+    """Their profiles are placed by what else they say."""
+    instants = (10**30, -(10**18), 10**19, "9" * 40, 1e300, True, [1], None)
+    for rank, instant in enumerate(instants):
+        folder = write_profile(tmp_path / "source" / f"r{rank}_ascend_pt", rank)
+        told = {
+            "rank_id": 10**12,
+            "start_info": {"start_monotonic": 5},
+            "end_info": {"collectionTimeEnd": instant, "MonotonicTimeEnd": 50},
+        }
+        (folder / f"profiler_info_{rank}.json").write_text(json.dumps(told))
+    folder = write_profile(tmp_path / "source" / "z_ascend_pt", 99)
+    (folder / "profiler_info_99.json").rename(folder / f"profiler_info_{'9' * 60}.json")
+    told_all = run_ingest(tmp_path / "source", tmp_path / "work")
+    assert told_all.code == 0, told_all.errors
+    assert list(captures_of(tmp_path / "work" / "store").values()) == [[*range(8), 99]]
+
+
+@pytest.mark.slow
 def test_files_from_the_future(tmp_path: Path, write_profile: WriteProfile) -> None:
     """The machine's clock went back a week: nothing is swept too early, nothing is read twice."""
     folder = write_profile(tmp_path / "source" / "x_ascend_pt", 0)

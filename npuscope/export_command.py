@@ -1,0 +1,116 @@
+"""The `export` command: everything as tables, or a stretch of time as a trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from npuscope.console import leave, say
+from npuscope.errors import UsageError
+from npuscope.inputs import source_of
+from npuscope.options import Capture, Folder, Jobs, Memory, Out, Profile, Run, Store
+
+if TYPE_CHECKING:
+    from npuscope.dashboard.opening import Opened
+    from npuscope.dashboard.timeline.choice import Choice
+
+TRACES = ("perfetto", "chrome")
+
+
+def export(
+    form: Annotated[
+        str,
+        typer.Argument(metavar="FORMAT", help="duckdb, parquet, csv; or perfetto, chrome."),
+    ],
+    path: Profile = None,
+    folder: Folder = None,
+    out: Out = None,
+    store: Store = None,
+    run: Run = None,
+    capture: Capture = None,
+    ranks: Annotated[
+        str | None,
+        typer.Option("--ranks", metavar="LIST", help="Traces: these ranks, as in 0,7,8-15."),
+    ] = None,
+    steps: Annotated[
+        str | None,
+        typer.Option("--steps", metavar="A-B", help="Traces: the time of these steps."),
+    ] = None,
+    window: Annotated[
+        str | None,
+        typer.Option("--window", metavar="A-B", help="Traces: ms from the capture's start."),
+    ] = None,
+    tracks: Annotated[
+        str | None,
+        typer.Option(
+            "--tracks",
+            metavar="LIST",
+            help="Traces: of steps,overlap,kernels,communication,marks,host,memory,counters.",
+        ),
+    ] = None,
+    jobs: Jobs = None,
+    memory: Memory = None,
+) -> None:
+    """Write all tables as one DuckDB file or as Parquet or CSV files; or one capture as a trace.
+
+    perfetto and chrome write the same JSON, which ui.perfetto.dev and chrome://tracing open;
+    compressed where OUT ends in .gz (chrome://tracing and Perfetto open that too). A trace has a
+    process per rank: steps, overlap (computing, exposed and masked communication, free), kernels
+    by stream, communication by group, marks, host calls with arrows to what they launched, memory
+    and counters. What crosses the edge of --steps or --window is cut there.
+
+    \b
+    Examples:
+      npuscope export duckdb ./profiles -o monday.duckdb
+      npuscope export csv ./profiles -o tables/
+      npuscope export perfetto ./profiles -o all.json.gz
+      npuscope export perfetto ./profiles --ranks 0,4 --steps 12 -o step12.json
+    """
+    from npuscope.collector.export import export as write
+    from npuscope.dashboard.opening import opened, summary_versions
+    from npuscope.dashboard.timeline.choice import parse_choice
+
+    if out is None:
+        raise UsageError("where to? give -o OUT")
+    asked = {
+        "--capture": capture,
+        "--ranks": ranks,
+        "--steps": steps,
+        "--window": window,
+        "--tracks": tracks,
+    }
+    given = [option for option, value in asked.items() if value is not None]
+    if form not in TRACES and given:
+        raise UsageError(f"{given[0]} is for traces (perfetto, chrome): {form} has all there is")
+    choice = parse_choice(
+        run=run, capture=capture, ranks=ranks, steps=steps, window=window, tracks=tracks
+    )
+    with opened(source_of(path, folder, store, run, jobs, memory)) as data:
+        if form in TRACES:
+            _write_trace(data, choice, out)
+        else:
+            rows = write(data.con, form, out, summaries=summary_versions())
+            say(f"{out}: {len(rows)} tables, {sum(rows.values())} rows")
+    leave(data)
+
+
+def _write_trace(data: Opened, choice: Choice, out: Path) -> None:
+    """Say what comes, write it, say what it is."""
+    from dataclasses import replace
+
+    from npuscope.dashboard.timeline.rank_tables import expected_of, trace_of
+    from npuscope.dashboard.timeline.telling import before, written_line
+    from npuscope.dashboard.timeline.trace_file import write
+
+    for message in data.messages:
+        say(message)
+    if data.result:
+        choice = replace(choice, run=data.result.run)
+    trace = trace_of(data, choice)
+    expected = expected_of(trace)
+    for message in before(trace, expected):
+        say(message)
+    written = write(trace, out, expected)
+    say(written_line(trace, expected, written, out))
