@@ -49,8 +49,11 @@ _TABLES = (
 Tree = dict[str, Any]
 
 
+ClusterForm = Literal["text", "db"]
+
+
 def write_cluster_output(
-    seen: Sequence[Capture], out: Path, form: Literal["text", "db"], *, old: bool = False
+    seen: Sequence[Capture], out: Path, form: ClusterForm, *, old: bool = False
 ) -> Path:
     """Writes `cluster_analysis_output` below `out`; returns the folder."""
     folder = out / "cluster_analysis_output"

@@ -129,8 +129,8 @@ def _fill_one(
         name, series = counter.series.get(column, ("name", "'" + column.replace("'", "''") + "'"))
         con.execute(f"""
             insert into counters by name
-            select try_cast(some_id(deviceId) as integer) as device_id, {name} as name, {series} as series,
-                timestampNs as timestamp_ns, v{number} as value
+            select try_cast(some_id(deviceId) as integer) as device_id,
+                {name} as name, {series} as series, timestampNs as timestamp_ns, v{number} as value
             from _named_counter where isfinite(v{number})""")
     con.execute("drop view _named_counter; drop table _counter")
 

@@ -24,6 +24,8 @@ _CHUNK_ENTRIES = 10_000
 
 
 class Time(msgspec.Struct):
+    """What HCCL measured of one operation on its master plane."""
+
     start_us: float | None = msgspec.field(default=None, name="Start Timestamp(us)")
     elapse_ms: float | None = msgspec.field(default=None, name="Elapse Time(ms)")
     transit_ms: float | None = msgspec.field(default=None, name="Transit Time(ms)")
@@ -33,6 +35,8 @@ class Time(msgspec.Struct):
 
 
 class Link(msgspec.Struct):
+    """Traffic of one operation over one kind of link."""
+
     size_mb: float | None = msgspec.field(default=None, name="Transit Size(MB)")
     time_ms: float | None = msgspec.field(default=None, name="Transit Time(ms)")
     bandwidth_gb_s: float | None = msgspec.field(default=None, name="Bandwidth(GB/s)")
@@ -44,6 +48,8 @@ class Link(msgspec.Struct):
 
 
 class Operation(msgspec.Struct):
+    """An entry of communication.json."""
+
     time: Time | None = msgspec.field(default=None, name="Communication Time Info")
     links: dict[str, Link] = msgspec.field(
         default_factory=dict, name="Communication Bandwidth Info"
@@ -111,6 +117,7 @@ def _spelling(steps: set[str]) -> str:
 
 
 def packet_rows(head: tuple[Any, ...], links: Mapping[str, Link]) -> Iterator[tuple[Any, ...]]:
+    """Rows of schema PACKETS of one operation; `head` is what stands before the link."""
     for link, traffic in links.items():
         if not (traffic.packets or traffic.size_mb or traffic.time_ms):
             continue  # most links: they would have no row anyway
@@ -125,6 +132,7 @@ def packet_rows(head: tuple[Any, ...], links: Mapping[str, Link]) -> Iterator[tu
 
 
 def as_table(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
+    """Rows as an Arrow table of the schema, without rows too."""
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     return pa.table(
         [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema

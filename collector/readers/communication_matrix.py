@@ -22,6 +22,8 @@ _CHUNK_ENTRIES = 10_000
 
 
 class Link(msgspec.Struct):
+    """Traffic from one member of a group to another."""
+
     transport: str | None = msgspec.field(default=None, name="Transport Type")
     size_mb: float | None = msgspec.field(default=None, name="Transit Size(MB)")
     time_ms: float | None = msgspec.field(default=None, name="Transit Time(ms)")

@@ -17,8 +17,8 @@ from npuscope.collector.cluster_steps import steps_beside
 from npuscope.collector.ingest import ingest
 from npuscope.collector.manifest import manifests
 from npuscope.sample_traces.capture import captures
-from npuscope.sample_traces.cluster import write_cluster_output
-from npuscope.sample_traces.generate import Form, Job, small, write_job
+from npuscope.sample_traces.cluster import ClusterForm, write_cluster_output
+from npuscope.sample_traces.generate import Job, small, write_job
 
 # In a database the producer asks the kernels of the step what they cover, we all of the rank's.
 BY_RULE = {"text": set(), "db": {"exposed communication", "overlapped"}}
@@ -35,7 +35,7 @@ def compare(profiles: Path, into: Path) -> dict[str, Compared]:
 
 
 @pytest.mark.parametrize("form", ["text", "db"])
-def test_all_measures_agree_but_for_the_rules(tmp_path: Path, form: Form) -> None:
+def test_all_measures_agree_but_for_the_rules(tmp_path: Path, form: ClusterForm) -> None:
     job = Job(name="oracle", layers=2, dp=2, pp=2, ep=2, seed=21)
     write_job(job, tmp_path / "job", forms=(form,))
     write_cluster_output(captures(job), tmp_path / "job", form)

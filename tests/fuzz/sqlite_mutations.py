@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Literal
 
 from .odd_values import REAL, TEXT, WHOLE
 
@@ -56,8 +57,32 @@ def _true_log(chance: random.Random, data: bytes) -> bytes:
         with closing(sqlite3.connect(path, isolation_level=None)) as con:
             con.execute("pragma journal_mode = wal")
             _change(chance, con)
-            log = bytes(Path(f"{path}-wal").read_bytes())
+            log = _salted(Path(f"{path}-wal").read_bytes())
     return log[: chance.randrange(len(log) + 1)] if chance.random() < 0.5 else log
+
+
+def _salted(log: bytes) -> bytes:
+    """The log with another salt than SQLite's, which is another one every time."""
+    if len(log) < 32:
+        return log
+    order: Literal["big", "little"] = "big" if log[3] & 1 else "little"
+    first, second = 0, 0
+
+    def summed(part: bytes) -> bytes:
+        nonlocal first, second
+        for at in range(0, len(part), 8):
+            first = (first + int.from_bytes(part[at : at + 4], order) + second) % 2**32
+            second = (second + int.from_bytes(part[at + 4 : at + 8], order) + first) % 2**32
+        return first.to_bytes(4, "big") + second.to_bytes(4, "big")
+
+    salt = b"npuscope"
+    head = log[:16] + salt
+    parts = [head, summed(head)]
+    frame_bytes = 24 + int.from_bytes(log[8:12], "big")
+    for at in range(32, len(log) - frame_bytes + 1, frame_bytes):
+        place, page = log[at : at + 8], log[at + 24 : at + frame_bytes]
+        parts += [place, salt, summed(place + page), page]
+    return b"".join(parts)
 
 
 def by_sql(chance: random.Random, data: bytes) -> tuple[bytes, str]:
@@ -212,8 +237,9 @@ def by_format(chance: random.Random, data: bytes) -> tuple[bytes, str]:
 
 def _number(chance: random.Random, old: bytes) -> bytes:
     """Another number of as many bytes: near the old one, or at an edge."""
-    top = 256 ** len(old)
+    top: int = 256 ** len(old)
     value = int.from_bytes(old, "big")
     near = [value + 1, value - 1, value * 2, value // 2]
     edges = [0, 1, 2, 5, 10, 13, 255, 512, 1024, top - 1, top // 2, chance.randrange(top)]
-    return (chance.choice(near + edges) % top).to_bytes(len(old), "big")
+    other: int = chance.choice(near + edges) % top
+    return other.to_bytes(len(old), "big")

@@ -131,7 +131,9 @@ def test_rows_that_a_damaged_page_hides_are_missed(
     [given, *_] = [one for one in seeds["sqlite"] if one.role == "analysis_db"]
     whole = judging.judge(given, tmp_path / "whole")
     torn = bytearray(given.data)
-    torn[1024 + 3 : 1024 + 5] = b"\0\x01"  # the second page says that it has one row
+    pages = range(1024, len(torn), 1024)
+    leaf = next(at for at in pages if torn[at] == 13 and b"hcom_" in torn[at : at + 1024])
+    torn[leaf + 3 : leaf + 5] = b"\0\x01"  # a page of rows says that it has one
     damaged = replace(given, data=bytes(torn))
     seen = judging.judge(damaged, tmp_path / "seen", whole)
     assert (seen.wrong, len(seen.told)) == ((), 2)

@@ -14,8 +14,8 @@ from npuscope.collector import store
 from npuscope.collector.cluster_outputs import FOLDER
 from npuscope.collector.ingest import ingest
 from npuscope.sample_traces.capture import captures
-from npuscope.sample_traces.cluster import write_cluster_output
-from npuscope.sample_traces.generate import Form, Job, write_job
+from npuscope.sample_traces.cluster import ClusterForm, write_cluster_output
+from npuscope.sample_traces.generate import Job, write_job
 from tests.analysis.test_compared_steps import BY_RULE, compare
 from tests.peers.msprof_analyze import installed
 
@@ -42,7 +42,7 @@ def tool() -> str:
 
 
 @pytest.mark.parametrize("form", ["text", "db"])
-def test_the_tool_itself(tool: str, tmp_path: Path, form: Form) -> None:
+def test_the_tool_itself(tool: str, tmp_path: Path, form: ClusterForm) -> None:
     job = Job(name="tool", layers=2, dp=2, pp=2, ep=2, seed=21)
     write_job(job, tmp_path / "job", forms=(form,))
     made = ["-m", "all", "-d", str(tmp_path / "job"), "-o", str(tmp_path / "out"), "--force"]
