@@ -101,7 +101,7 @@ def test_a_cut_file_reads_to_its_last_whole_event(
 
 
 # A name that looks like the end of an event, right behind junk, is taken for one: it is lost too.
-calm_event = plain_event.filter(lambda event: not {"{", "}"} & set(event["name"]))
+calm_event = plain_event.filter(lambda event: not {"{", "}"} & set(str(event["name"])))
 
 
 @given(
