@@ -4,6 +4,7 @@ VENV    ?= .venv
 WORKERS ?= 2
 SAMPLE  ?= sample_traces/moe_8_ranks
 BENCH   ?=
+FUZZ    ?=
 
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -15,7 +16,7 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3.10 pyth
 		>/dev/null 2>&1 && { command -v "$$python"; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check bench
+.PHONY: help demo test test-slow fuzz check bench
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +50,10 @@ test: $(READY)  ## everything but the long proofs, in under 5 minutes on 2 cores
 
 test-slow: $(READY_SLOW)  ## the long proofs
 	@"$(BIN)/python" -m pytest -m slow || test $$? -eq 5  # 5: no test is marked slow
+
+# Goes on where an interrupted run was. FUZZ="sqlite --count 500" takes less; see tests/fuzz/run.py.
+fuzz: $(READY)  ## 10,000 damaged files for each reader; failures stay below build/fuzz
+	@"$(BIN)/python" -m tests.fuzz.run $(FUZZ)
 
 check: $(READY)  ## formatting, lint, types, import contracts
 	@"$(BIN)/ruff" format --check .

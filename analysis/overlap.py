@@ -5,11 +5,11 @@ The breakdown of steps says how much there is of each; this says when.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import resources
 
 import duckdb
 
-from .lanes import flat_lanes
 from .views import open_views
 
 # One row per step of the rank; last what it did outside of all steps, where it has any.
@@ -34,7 +34,7 @@ _LABELS = """
         where run = $run and capture = $capture and rank = $rank
     )
     select e.step, min(start_ns), max(end_ns),
-        coalesce(bool_or(bool_or(is_compute)) over (), false) as knows_compute,
+        bool_or(is_compute) as has_compute,
         coalesce(bool_or(free_ns is not null), false) as has_free,
         e.step is null and (any_value(has_steps) or bool_or(e.step is not null) over ())
             as is_outside
@@ -45,8 +45,7 @@ _LABELS = """
     order by is_outside, min(start_ns), e.step"""
 _TABLE = """
     create or replace temp table overlap_labels (
-        label bigint, step bigint, lane integer, start_ns bigint, end_ns bigint,
-        knows_compute boolean, has_free boolean, is_outside boolean
+        label bigint, step bigint, lane integer, start_ns bigint, end_ns bigint, is_outside boolean
     )"""
 
 
@@ -66,23 +65,27 @@ def prepare_overlap(
     run, capture, rank = place
     values: dict[str, str | int] = {"run": run, "capture": capture, "rank": rank}
     rows = con.execute(_LABELS, values).fetchall()
-    spans = sorted({(0, row[1], row[2]) for row in rows if not row[5]})
-    lanes = {(start_ns, end_ns): lane for _, start_ns, end_ns, lane in flat_lanes(spans)}
-    last_lane = max(lanes.values(), default=-1) + 1
+    lanes = _lanes([(row[1], row[2]) for row in rows if not row[5]])
     con.execute(_TABLE)
-    for label, (step, start_ns, end_ns, knows_compute, has_free, outside) in enumerate(rows, 1):
-        lane = last_lane if outside else lanes[start_ns, end_ns]
-        row = [
-            label,
-            step,
-            lane,
-            start_ns,
-            end_ns,
-            knows_compute,
-            has_free and not outside,
-            outside,
-        ]
-        con.execute(f"insert into overlap_labels values ({', '.join('?' * len(row))})", row)
-    for name, value in {**values, "from_ns": from_ns, "to_ns": to_ns}.items():
+    for number, (step, start_ns, end_ns, _, has_free, is_outside) in enumerate(rows, 1):
+        label = 2 * number + (has_free and not is_outside)
+        # In order of start; what is outside comes last and spans them all.
+        lane = max(lanes, default=-1) + 1 if is_outside else lanes[number - 1]
+        row = [label, step, lane, start_ns, end_ns, is_outside]
+        con.execute("insert into overlap_labels values (?, ?, ?, ?, ?, ?)", row)
+    knows_compute = any(row[3] for row in rows)
+    chosen = {**values, "from_ns": from_ns, "to_ns": to_ns, "knows_compute": knows_compute}
+    for name, value in chosen.items():
         con.execute(f"set variable overlap_{name} = ?", [value])
     return resources.files(__package__).joinpath("sql", "overlap.sql").read_text(encoding="utf-8")
+
+
+def _lanes(spans: Iterable[tuple[int, int]]) -> list[int]:
+    """The first free lane for each of some spans, in order of their start."""
+    ends: list[int] = []
+    lanes = []
+    for start_ns, end_ns in spans:
+        lane = next((n for n, end in enumerate(ends) if end <= start_ns), len(ends))
+        ends[lane:] = [end_ns, *ends[lane + 1 :]]
+        lanes.append(lane)
+    return lanes

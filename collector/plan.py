@@ -27,6 +27,7 @@ from .manifest import (
 )
 from .model import RankSource, spelled
 from .read_rank import RankTask, digest_now
+from .roles import role_of
 from .selection import Selection
 from .shards import Shard, share_of
 from .store import replace_manifest
@@ -76,7 +77,11 @@ def make_plan(
     remembered = selection or _remembered(store, run, path)
     tasks: list[RankTask] = []
     unchanged: list[Manifest] = []
-    told = {spelled(problem.path): problem.message for problem in discovery.problems}
+    told = [
+        (spelled(problem.path), problem.message)
+        for problem in discovery.problems
+        if role_of(Path(problem.path).name)
+    ]
     chosen = [
         (capture, source)
         for capture, source in assignment.chosen
@@ -95,8 +100,8 @@ def make_plan(
         if current and not force:
             asked = current.selection.joined(asked)
         source = replace(source, selection=asked)
-        read = {record.path for record in current.sources} if current else set[str]()
-        unreadable = tuple((p, why) for p, why in told.items() if p in read)
+        own = spelled(source.root)
+        unreadable = tuple((p, why) for p, why in told if Path(p).is_relative_to(own))
         tasks.append(RankTask(str(store), run, capture, source, memory_bytes, force, unreadable))
     wanted = {(capture, source.rank) for capture, source in assignment.chosen}
     root = spelled(str(path.resolve()))

@@ -63,7 +63,7 @@ class RankTask:
 
     `memory_bytes` is for its whole process; None: as little as does. `force`: even a reading that
     is worse than the one before, because files were damaged since, replaces it. `unreadable`: files
-    that were read then and cannot be opened now, and why.
+    of the rank that cannot be opened, and why.
     """
 
     store: str

@@ -380,6 +380,7 @@ def test_the_cache_forgets_the_least_recently_used(
     assert [store.source for store in cache.cached_stores()] == [str(other)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "first"), [("kernels {} --json", "{"), ("report {} --top 500", "p")]
 )

@@ -40,6 +40,7 @@ def rows(*arguments: object) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_every_answer_for_each_device(profiles: Path, tmp_path: Path) -> None:
     place = ("--store", tmp_path / "store")
     seen = captures(JOB)
@@ -63,6 +64,7 @@ def test_the_doctor_names_what_it_met(profiles: Path, tmp_path: Path) -> None:
         assert any("msprof itself" in text for text in row["not_verified_on_real_data"])
 
 
+@pytest.mark.slow
 def test_real_iterations(real_data: Path, tmp_path: Path) -> None:
     place = ("--store", tmp_path / "store")
     source = real_data / "msprof_timeline_2023"

@@ -184,6 +184,7 @@ def test_everything_twice(plain: Any, changed: Any, name: str) -> None:
     assert Counter(str(row) for row in ours.tables["kernels"]) == kernels + kernels
 
 
+@pytest.mark.slow
 def test_results_twice_are_the_same(plain: Any, changed: Any) -> None:
     assert_same(changed("cluster16_pp2", rewritten.twice), plain("cluster16_pp2"))
 

@@ -7,7 +7,8 @@
 -- their own; so does what the rank did outside of all steps, which has no free pieces. No two masked pieces of a lane
 -- overlap, and no two others.
 --
--- Not a metric: overlap.py says of which rank and from when to when, and fills overlap_labels with the rank's steps.
+-- Not a metric: overlap.py says of which rank and from when to when, and whether it knows what computes, and fills
+-- overlap_labels with the rank's steps.
 --
 --   label     bigint   step or what is outside of all, as in overlap_labels
 --   name      varchar  what the rank does
@@ -60,38 +61,55 @@ _walk as (
     from (select * from _edges order by lane, t_ns)
     window _so_far as (rows between unbounded preceding and current row)
 ),
--- As numbers, which take a quarter of the room: a place in the list of names below, and whether any kernel hides
--- communication of the lane.
+-- As numbers, which take less room: a place in the list of names below, and whether any kernel hides communication.
+-- Labels are odd where free time is known. (A join would not keep the order of rows.)
 _states as (
-    select cast(label as integer) as label, t_ns,
+    select lane, cast(label as integer) as label, t_ns,
         cast(case when own_kernels > 0 then 1
-            when ops > 0 and not knows_compute then 2
+            when ops > 0 and not getvariable('overlap_knows_compute') then 2
             when ops > 0 and kernels > 0 then 0
             when ops > 0 then 3
-            when has_free then 4
+            when label % 2 = 1 then 4
             else 0 end as tinyint) as state,
-        ops > 0 and kernels > 0 as is_masked
+        cast(ops > 0 and kernels > 0 as tinyint) as masked
     from (
         select *, lead(t_ns) over () is distinct from t_ns or lead(lane) over () is distinct from lane as is_last
         from _walk
     )
-    left join (select label, knows_compute, has_free from overlap_labels) using (label)
     where is_last
 ),
-_changes as materialized (
-    select label, state, is_masked, t_ns, is_other_state, is_other_mask
+-- A piece is known when it ends: it began with the last change before.
+_changes as (
+    select *, is_other or state is distinct from last_state as ends_state, is_other or masked <> last_masked as ends_mask
     from (
-        select label, state, is_masked, t_ns,
-            is_other_label or state is distinct from lag(state) over () as is_other_state,
-            is_other_label or is_masked is distinct from lag(is_masked) over () as is_other_mask
-        from (select *, label is distinct from lag(label) over () as is_other_label from _states)
+        select *, lag(label) over () as last_label, lag(state) over () as last_state, lag(masked) over () as last_masked,
+            label is distinct from lag(label) over () as is_other
+        from _states
     )
-    where is_other_state or is_other_mask
+),
+_began as (
+    select t_ns, last_label,
+        case when ends_state then last_state end as state,
+        case when ends_state and last_state > 0 then lag(state_began) over () - zero end as state_began_ns,
+        case when ends_mask then last_masked end as masked,
+        case when ends_mask and last_masked > 0 then lag(mask_began) over () - zero end as mask_began_ns
+    from (
+        select *, lane * 18446744073709551616 as zero,
+            max(case when ends_state then lane * 18446744073709551616 + t_ns end) over _so_far as state_began,
+            max(case when ends_mask then lane * 18446744073709551616 + t_ns end) over _so_far as mask_began
+        from _changes
+        window _so_far as (rows between unbounded preceding and current row)
+    )
+),
+_pieces as (
+    select last_label as label, t_ns as end_ns,
+        unnest([state, 5 * masked]) as state,
+        unnest([cast(state_began_ns as bigint), cast(mask_began_ns as bigint)]) as start_ns
+    from _began
+    where state > 0 or masked > 0
 )
-select label, ['computing', 'communication', 'exposed communication', 'free'][state] as name, t_ns as start_ns, end_ns
-from (select label, state, t_ns, lead(t_ns) over () as end_ns from _changes where is_other_state)
+select label,
+    ['computing', 'communication', 'exposed communication', 'free', 'masked communication'][state] as name,
+    start_ns, end_ns
+from _pieces
 where state > 0
-union all
-select label, 'masked communication', t_ns, end_ns
-from (select label, is_masked, t_ns, lead(t_ns) over () as end_ns from _changes where is_other_mask)
-where is_masked

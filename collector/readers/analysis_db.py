@@ -67,6 +67,11 @@ STEPS: tuple[Column, ...] = (
 )
 
 
+_KNOWN = frozenset(
+    {"commanalyzertime", "commanalyzerbandwidth", "commanalyzermatrix", "steptracetime"}
+)
+
+
 def read(
     con: duckdb.DuckDBPyConnection,
     source: RankSource,
@@ -82,6 +87,10 @@ def read(
         elif wanted & {"comm_times", "comm_links", "comm_matrix", "profiler_steps"}:
             with open_sqlite(path) as db:
                 _note_variants(db, log)
+                there = {name.lower() for name in (*db.tables, *db.views)}
+                if db.tables and not there & _KNOWN:
+                    named = ", ".join(sorted(db.tables)[:8])
+                    log.lose(path, f"none of the tables of an analysis database, but {named}")
                 _read_tables(con, db, wanted, log)
 
     read_each(source.files.get("analysis_db", ()), read_one, log, advance)

@@ -16,6 +16,7 @@ import duckdb
 from npuscope.errors import TraceFormatError
 
 from ..model import RankSource, ReadLog
+from ..staging import is_empty
 from .ascend_db_counters import COUNTERS, fill_counters
 from .ascend_db_derived import build_group_hashes
 from .ascend_db_large import (
@@ -139,6 +140,9 @@ def _fill(
     spend: Callable[[int], None],
 ) -> None:
     load_table(con, file, "STRING_IDS", spend)
+    named = {"COMPUTE_TASK_INFO", "COMMUNICATION_OP"} & file.tables.keys()
+    if named and is_empty(con, temp_name("STRING_IDS")):
+        log.warn("STRING_IDS has no rows: names of kernels, operations and groups are unknown")
     load_enums(con, file, log)
     plan = [table for table in _NEEDS if table in wanted]
     loaded: set[str] = set()
@@ -174,7 +178,7 @@ def _fill_table(
         case "launches":
             fill_launches(con)
         case "host_ops":
-            fill_host_ops(con)
+            fill_host_ops(con, log)
         case _:
             con.execute(sql(table))
 

@@ -78,8 +78,13 @@ def fill_launches(con: duckdb.DuckDBPyConnection) -> None:
         _insert_part(con, sql("launches"), {**span, "first": first, "last": last})
 
 
-def fill_host_ops(con: duckdb.DuckDBPyConnection) -> None:
+def fill_host_ops(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
     """Fill `host_ops`. Needs PYTORCH_API, CANN_API and GC_RECORD and what they refer to."""
+    known = "select id from _enum where kind = 'api' and name is not null"
+    unknown = f"select count(*) from _pytorch_api where coalesce(type not in ({known}), true)"
+    if lost := scalar(con, unknown):
+        log.rows_lost += lost
+        log.warn(f"PYTORCH_API: {lost} rows of an unknown type are left out")
     build_stacks(con)
     build_queue_calls(con)
     build_host_words(con)

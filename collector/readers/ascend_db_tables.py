@@ -243,6 +243,7 @@ def load_enums(con: duckdb.DuckDBPyConnection, file: SqliteFile, log: ReadLog) -
     for kind, (table, known) in ENUMS.items():
         own: dict[int, str] = {}
         if {"id", "name"} <= set(file.tables.get(table, ())):
+            file.check(table)
             columns: dict[str, tuple[SqlType, str]] = {
                 "id": ("integer", "id"),
                 "name": ("text", "name"),

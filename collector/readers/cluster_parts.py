@@ -62,6 +62,7 @@ def take_apart(
     paths = {Path(file.path).name: file.path for file in files}
     told = Told()
     log = told.log
+    log.rules["cluster_output.form"] = _form(paths.keys())
     con = connect(folder, memory_bytes=memory_bytes)
     try:
         con.execute(schema.sql("text.sql"))
@@ -91,6 +92,11 @@ def take_apart(
     finally:
         con.close()
     (folder / "told.json").write_bytes(msgspec.json.encode(told))
+
+
+def _form(names: Iterable[str]) -> str:
+    """`db`, `text` or `db+text`."""
+    return "+".join(sorted({"db" if name == outputs.DATABASE else "text" for name in names}))
 
 
 def steps_in(files: Iterable[SourceFile], folder: Path) -> list[dict[str, Any]]:

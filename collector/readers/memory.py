@@ -10,12 +10,15 @@ from collections.abc import Callable
 
 import duckdb
 
+from npuscope.errors import TraceFormatError
+
 from ..model import RankSource, ReadLog, Role
 from .delimited import Rows, fill, lose, open_rows
 from .device_rows import names_device
 from .files import read_each
 
 _TIME = ("Timestamp(us)",)
+_ALLOCATED = ("Total Allocated(KB)", "Total Allocated(MB)")
 
 
 def read(
@@ -26,16 +29,18 @@ def read(
     advance: Callable[[int], None],
 ) -> None:
     """Fill `memory` and `operator_memory`."""
-    selects: dict[Role, tuple[str, Callable[[Rows, str], str], tuple[str, ...]]] = {
-        "memory_record": ("memory", _record_sql, _TIME),
-        "module_memory": ("memory", _module_sql, _TIME),
-        "operator_memory": ("operator_memory", _operator_sql, ("Allocation Time(us)",)),
+    selects: dict[Role, tuple[str, Callable[[Rows, str], str], tuple[tuple[str, ...], ...]]] = {
+        "memory_record": ("memory", _record_sql, (_TIME,)),
+        "module_memory": ("memory", _module_sql, (_TIME,)),
+        "operator_memory": ("operator_memory", _operator_sql, (("Allocation Time(us)",),)),
     }
     role_of = {file.path: role for role in selects for file in source.files.get(role, ())}
 
     def read_one(path: str) -> None:
         table, select, required = selects[role_of[path]]
-        rows = open_rows(path, log, [required]) if table in wanted else None
+        rows = open_rows(path, log, required) if table in wanted else None
+        if rows is not None and role_of[path] == "module_memory" and rows.has(*_ALLOCATED):
+            raise TraceFormatError(path, "header", "the columns of memory_record.csv")
         if rows is not None and names_device(rows, source, log):
             _insert(con, rows, table, select, log)
 

@@ -179,8 +179,9 @@ with kernel as (
         select o.pid, o.tid, o.start_ns, o.name, o.dur_ns
         from _trace_other o join _trace_process p on p.pid = o.pid and p.kind = 'framework'
     ) group by all
-), operator as (
-    select f.pid, f.tid, f.at_ns, any_value(o.name) as name, any_value(s.tid) as thread_id, min(s.at_ns) as start_ns
+), operator as (   -- two that begin on the device together share their arrows' id
+    select f.pid, f.tid, f.at_ns, min_by(o.name, (s.at_ns, s.tid)) as name,
+        min_by(s.tid, (s.at_ns, s.tid)) as thread_id, min(s.at_ns) as start_ns
     from _trace_flow f
     join _trace_flow s on s.category = 'async_npu' and s.side = 's' and s.id = f.id
     left join operator_at o on o.process_id = s.pid and o.thread_id = s.tid and o.start_ns = s.at_ns

@@ -136,6 +136,10 @@ UNVERIFIED: tuple[Unverified, ...] = (
         "master_plane", "the flag isMaster of communication tasks",
         _any(("comm_tasks", "is_master is not null")),
     ),
+    Unverified(
+        "cluster_db", "results of msprof-analyze in a database (cluster_analysis.db)",
+        rule=("cluster_output.form", ("db", "db+text")),
+    ),
     Unverified("mstx", "ranges marked with mstx", _any(("marks", "kind = 'mstx'"))),
     Unverified("gc", "Python's garbage collection", _any(("host_ops", "kind = 'gc'"))),
     Unverified(

@@ -109,7 +109,7 @@ def choose(con: duckdb.DuckDBPyConnection, choice: Choice) -> Chosen:
     Raises UsageError where it means no capture, several, or nothing in it, and TraceNotFound where
     there is nothing at all.
     """
-    open_views(con)
+    open_views(con, ("steps",))
     run, capture = _capture(con, choice)
     rows = con.execute(
         "select rank, host_name, device_id, window_start_ns, clock from ranks"

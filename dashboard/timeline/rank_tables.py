@@ -76,12 +76,12 @@ def expected_of(trace: Trace) -> Expected:
 
 @contextlib.contextmanager
 def _tables(trace: Trace, ranks: Sequence[Place]) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Tables of some ranks, and no others' where they stand in a store."""
+    """Tables of some ranks, and no others' where they stand in a store, with an engine's limits."""
     if trace.stored is not None:
         found = [trace.stored[rank.rank] for rank in ranks]
         con = store.over(trace.target, found, summaries=summary_versions())
     else:
-        con = trace.con.cursor()
+        con = store.open(trace.target, summaries=summary_versions())
     try:
         con.execute(f"set memory_limit = '{_MEMORY}'")
         con.execute("set threads = 1")
@@ -121,9 +121,10 @@ def opened_rank(
         )
         several = scalar(con, f"select count(device_id) > 1 from ({devices})")
         con.execute("set variable timeline_has_devices = ?", [several])
-        # Asked for several times: computed once, where the store does not keep it.
-        con.execute("create temp table timeline_summary as from step_summary")
-        con.execute("drop view if exists temp.step_summary")
-        con.execute("create temp view step_summary as from timeline_summary")
+        if {"steps", "overlap"} & set(trace.choice.tracks):
+            # Asked for several times: computed once, where the store does not keep it.
+            con.execute("create temp table timeline_summary as from step_summary")
+            con.execute("drop view if exists temp.step_summary")
+            con.execute("create temp view step_summary as from timeline_summary")
         make_groups(con, rank)
         yield con

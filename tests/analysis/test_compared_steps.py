@@ -34,6 +34,7 @@ def compare(profiles: Path, into: Path) -> dict[str, Compared]:
     return {one.measure: one for one in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["text", "db"])
 def test_all_measures_agree_but_for_the_rules(tmp_path: Path, form: ClusterForm) -> None:
     job = Job(name="oracle", layers=2, dp=2, pp=2, ep=2, seed=21)

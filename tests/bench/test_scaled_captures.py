@@ -59,6 +59,7 @@ def capture(
     return request.param, folder, recorded
 
 
+@pytest.mark.slow
 def test_equal_arguments_give_equal_bytes_and_are_reused(
     capture: tuple[str, Path, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -71,6 +72,7 @@ def test_equal_arguments_give_equal_bytes_and_are_reused(
     assert {path: path.stat().st_mtime_ns for path in again.rglob("*")} == before
 
 
+@pytest.mark.slow
 def test_steps_repeat_as_planted(capture: tuple[str, Path, dict[str, Any]], tmp_path: Path) -> None:
     _, folder, recorded = capture
     result = ingest(folder, tmp_path / "store", jobs=1, summarise=summarise)

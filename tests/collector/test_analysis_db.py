@@ -78,13 +78,21 @@ def test_steps_and_missing_columns_of_the_step_table(
     ]  # fmt: skip
 
 
-def test_empty_database_and_empty_schema(read: Read, tmp_path: Path) -> None:
+def test_an_empty_file_and_an_empty_schema(read: Read, tmp_path: Path) -> None:
     nothing = tmp_path / "communication_analyzer.db"
     nothing.touch()
-    bare = database(tmp_path, "create table unrelated (a)")
+    bare = database(
+        tmp_path, "create table t (id integer primary key autoincrement)", "drop table t"
+    )
     log = read(analysis_db, {"analysis_db": [nothing, bare]})
     assert log.warnings == ["communication_analyzer.db: empty file"]
     assert log.damaged == {str(nothing): "empty file"}
+
+
+def test_a_database_of_something_else_is_told(read: Read, tmp_path: Path) -> None:
+    log = read(analysis_db, {"analysis_db": [database(tmp_path, "create table unrelated (a)")]})
+    [reason] = log.damaged.values()
+    assert reason == "none of the tables of an analysis database, but unrelated"
 
 
 def test_sums_over_operations_are_none(

@@ -153,12 +153,12 @@ def test_kernels_without_a_task_are_told(
     read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     path = write(tmp_path / "a.db", {
-        "TASK": (TASK, [task(1, 0, 10)]),
+        "TASK": (TASK, [task(1, 0, 10)]), "STRING_IDS": STRINGS,
         "COMPUTE_TASK_INFO": ("name, globalTaskId", [(2, 1), (2, 8), (2, None)]),
         "COMMUNICATION_TASK_INFO": ("name, globalTaskId", [(6, 9)]),
     })  # fmt: skip
     log = read(ascend_db, {"main_db": path})
-    assert rows(staging, "select start_ns, name from kernels") == [(T0, None)]
+    assert rows(staging, "select start_ns, name from kernels") == [(T0, "matmul")]
     assert (log.rows_lost, log.warnings) == (3, [
         "kernels: 2 rows without a task in TASK are left out",
         "comm_tasks: 1 rows without a task in TASK are left out",

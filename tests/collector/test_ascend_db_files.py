@@ -129,3 +129,15 @@ def test_progress_ends_at_the_files_size(
     ascend_db.read(staging, source, ReadLog(), frozenset({"launches"}), spent.append)
     assert sum(spent) == size
     assert len(spent) > 3
+
+
+def test_a_database_without_names_is_told(
+    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    compute = ("name, globalTaskId", [(2, 1)])
+    tasks = (TASK, [task(1, 0, 10)])
+    path = write(tmp_path / "a.db", {"TASK": tasks, "COMPUTE_TASK_INFO": compute})
+    log = read(ascend_db, {"main_db": path})
+    assert rows(staging, "select start_ns, name from kernels") == [(T0, None)]
+    [warning] = log.warnings
+    assert "names of kernels, operations and groups are unknown" in warning

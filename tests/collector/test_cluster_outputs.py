@@ -97,6 +97,7 @@ def test_rows_are_those_of_the_profiles(
             assert mine and mine == theirs, table
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["text", "db"])
 def test_older_forms_lack_names_and_places_only(outputs: Path, read: Any, form: Form) -> None:
     new, _ = read(outputs / form)

@@ -206,6 +206,7 @@ def test_large_segments_are_left_alone(target: Path) -> None:
     assert content(target) == before
 
 
+@pytest.mark.slow
 def test_summaries_of_merged_ranks_can_be_made_anew(target: Path) -> None:
     before = content(target)
     compact(target)

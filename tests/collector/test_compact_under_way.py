@@ -74,6 +74,7 @@ def _kill(process: multiprocessing.process.BaseProcess) -> None:
     process.join()
 
 
+@pytest.mark.slow
 def test_readers_never_miss_a_row_nor_see_one_twice(once: Path, target: Path) -> None:
     """Two compactions and an ingest that replaces rank after rank, all at once."""
     busy = _in_processes(

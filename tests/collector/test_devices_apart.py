@@ -126,6 +126,7 @@ def test_what_hccl_measured_is_of_no_device(tmp_path: Path, seen: list[Capture])
         assert not m.tables.keys() & set(HCCL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [0, 7])
 def test_devices_without_a_number_in_their_label(
     tmp_path: Path, seen: list[Capture], alone: dict[str, Path], shift: int

@@ -69,6 +69,7 @@ def test_shards_started_together_make_the_store_of_a_whole_ingest(
     assert assert_equal_stores(shared / "store", tmp_path / "s") > 8 * 20
 
 
+@pytest.mark.slow
 def test_shards_one_after_the_other_in_any_order_name_captures_alike(
     shared: Path, tmp_path: Path
 ) -> None:
@@ -180,6 +181,7 @@ def test_racing_for_one_rank_publishes_one_and_damages_nothing(
     assert store.query(target, "select count(*) as n from kernels")["n"].to_list() == [20]
 
 
+@pytest.mark.slow
 def test_a_reader_that_dies_costs_its_rank_alone() -> None:
     told: list[int] = []
 

@@ -202,6 +202,7 @@ def test_packed_and_cut_packed(tmp_path: Path) -> None:
     assert any("ends early" in warning for warning in log.warnings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "junk", [b"x", b'{"aaaaaaaaaaaa":},', b'"[{', b"\0", b'{"a":1},', b'{"ph":[']
 )

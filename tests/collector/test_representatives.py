@@ -86,6 +86,7 @@ def test_a_stage_is_the_coordinate_or_the_place_in_the_largest_pipeline_group() 
     }) == [(0, 3, None), (1, 1, None), (2, 2, None), (3, 0, None)]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slow", [1, 2])
 def test_a_planted_slow_rank_is_read_in_full(tmp_path: Path, slow: int) -> None:
     job = Job(name="slow", layers=2, dp=2, pp=2, ep=2, experts=4, slow_rank=slow, slow_factor=2.0)

@@ -80,6 +80,7 @@ def answers(con: duckdb.DuckDBPyConnection, steps: list[int] | None = None) -> l
     return [row for row in found if steps is None or row["step"] in steps]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_summaries", [True, False])
 @pytest.mark.parametrize("steps", ["13", "12,14", "0-12"])
 def test_figures_of_selected_steps_are_those_of_all(
@@ -177,6 +178,7 @@ def test_stacks_are_kept_when_asked_for_only(tmp_path: Path, target: Path) -> No
     assert not read(tmp_path, target, Selection()).published, "what is there is not taken away"
 
 
+@pytest.mark.slow
 def test_ranks_are_read_one_after_the_other(source: Path, target: Path) -> None:
     one = read(source, target, parse_selection(ranks="1"))
     assert [o.rank for o in one.published] == [1]
@@ -316,6 +318,7 @@ def test_the_last_of_several_shards_reads_the_representatives(source: Path, targ
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["alexnet_ddp_db_level1", "qwen3_pp2_dp2_text_level2"])
 def test_a_selected_step_of_a_real_profile_is_exact(
     real_data: Path, tmp_path: Path, name: str

@@ -127,6 +127,7 @@ def test_a_chinese_page_is_chinese(sample: list[Block]) -> None:
     assert untranslated(seen(page(sample)).words)  # what the test looks for is there in English
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["alexnet_ddp_db_level0", "alexnet_ddp_text_level1", "qwen3_pp2_dp2_text_level2"],

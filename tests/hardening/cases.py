@@ -154,6 +154,7 @@ def _as_command(
 ) -> Iterator[None]:
     kept = (sys.argv, dict(os.environ), Path.cwd(), tempfile.tempdir)
     sys.argv = ["npuscope", *arguments]
+    os.environ.pop("COLUMNS", None)  # messages stay whole
     os.environ.update(environment)
     os.chdir(here)
     tempfile.tempdir = None
