@@ -52,6 +52,7 @@ def rows(answer: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_every_answer_is_without_words_of_npus(run: Run, gpus: Path, tmp_path: Path) -> None:
     run("ingest", gpus, "--store", tmp_path / "store")
     page = tmp_path / "page.html"

@@ -89,6 +89,7 @@ def test_a_light_store_stays_light_until_it_is_completed(
     assert f"{3 - len(full)} rank(s) read" in npuscope("ingest", source, "--store", store).err
 
 
+@pytest.mark.slow
 def test_figures_of_a_selection(
     npuscope: Command, rows: Rows, source: Path, tmp_path: Path
 ) -> None:
@@ -120,6 +121,7 @@ def test_slips_are_usage_errors(
     assert told in npuscope("ingest", source, "--store", tmp_path / "s", *arguments, code=2).err
 
 
+@pytest.mark.slow
 def test_compact_says_what_it_did_and_changes_no_answer(
     npuscope: Command, rows: Rows, source: Path, tmp_path: Path
 ) -> None:

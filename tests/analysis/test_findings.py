@@ -241,6 +241,7 @@ def test_the_sample_job(opened_sample: Callable[[Path], Path]) -> None:
     assert "rank 5" in straggler.statement
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["alexnet_ddp_db_level1", "alexnet_ddp_text_level0", "qwen3_pp2_dp2_text_level2"]
 )

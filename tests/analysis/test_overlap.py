@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -95,6 +96,7 @@ def test_pieces_add_up_to_the_figures_of_steps(found: list[Event], rank: int) ->
                 assert len(instants(everything, row["step"], name)) == (row[figure] or 0)
 
 
+@pytest.mark.slow
 @given(events, st.integers(0, 2), st.integers(-5, 90), st.integers(1, 60))
 @settings(max_examples=40, deadline=None)
 def test_a_window_cuts_pieces_and_changes_none(

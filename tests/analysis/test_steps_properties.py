@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -87,6 +88,7 @@ def test_steps_equals_counting_nanoseconds(found: list[Event]) -> None:
     assert measured(found, shift_ns=EPOCH_NS) == twin(found)
 
 
+@pytest.mark.slow
 @given(events, st.randoms(use_true_random=False), st.integers(-(10**18), 10**18))
 @settings(max_examples=50, deadline=None)
 def test_neither_order_nor_time_zero_matters(
@@ -97,6 +99,7 @@ def test_neither_order_nor_time_zero_matters(
     assert measured(shuffled, shift_ns=shift_ns) == measured(found)
 
 
+@pytest.mark.slow
 @given(events)
 @settings(max_examples=50, deadline=None)
 def test_rows_given_twice_change_only_the_profilers_sums(found: list[Event]) -> None:

@@ -110,6 +110,7 @@ def test_steps_repeat_as_planted(capture: tuple[str, Path, dict[str, Any]], tmp_
         assert kernels == launched > 0
 
 
+@pytest.mark.slow
 def test_every_flow_has_its_two_ends(tmp_path: Path) -> None:
     recorded = build("text", tmp_path / "text")
     total = 0

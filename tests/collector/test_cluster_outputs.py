@@ -208,6 +208,7 @@ def test_a_table_without_ranks_is_told(tmp_path: Path) -> None:
     assert problem.path == str(tmp_path / FOLDER)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [0.3, 0.6, 0.95])
 def test_a_file_cut_short_gives_what_stands_before(
     outputs: Path, tmp_path: Path, read: Any, part: float

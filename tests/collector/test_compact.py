@@ -132,6 +132,7 @@ def test_segments_that_were_merged_go_after_the_grace_period(target: Path) -> No
     assert compact(target) == []
 
 
+@pytest.mark.slow
 def test_a_rank_read_again_replaces_its_rows_exactly(once: Path, target: Path) -> None:
     before = content(target)
     compact(target)

@@ -67,6 +67,7 @@ def source(tmp_path_factory: pytest.TempPathFactory, write_profile: WriteProfile
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_disk_that_fills_midway_leaves_a_valid_store(
     source: Path, tmp_path: Path, jobs: int

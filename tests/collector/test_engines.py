@@ -137,6 +137,7 @@ for _ in range(3):
 """
 
 
+@pytest.mark.slow
 def test_racing_for_one_rank_publishes_one_and_damages_nothing(
     write_profile: WriteProfile, tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ def kernels_by_rank(path: Path) -> dict[int, int]:
     return dict(rows.iter_rows())
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_store_as_one(
     tmp_path: Path, target: Path, write_profile: WriteProfile
 ) -> None:
@@ -50,6 +51,7 @@ def test_processes_give_the_same_store_as_one(
     assert alone.equals(store.query(tmp_path / "together", question))
 
 
+@pytest.mark.slow
 def test_a_reader_sees_each_rank_whole_or_not_at_all(
     tmp_path: Path, target: Path, write_profile: WriteProfile
 ) -> None:

@@ -141,6 +141,7 @@ def test_an_object_that_holds_the_array_is_cut_too(tmp_path: Path) -> None:
     assert found == [one["name"] for one in events]
 
 
+@pytest.mark.slow
 def test_several_processes_stage_what_one_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -28,6 +28,7 @@ def many(name: str = "k{}") -> list[dict[str, object]]:
     return [task(name.format(n), n, 1000.0 + n, 0.5) for n in range(40)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_cut_trace_is_read_to_its_last_whole_event(tmp_path: Path, packed: bool) -> None:
     hostile = "k{}, }}}}, {{{{"

@@ -164,6 +164,7 @@ def crlf(text: str) -> str:
     return "\ufeff" + text.replace("\n", "\r\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [relabelled, newer, older, crlf])
 def test_headers_of_other_versions(
     job: Path, seen: Capture, plain: dict[str, Rows], change: Callable[[str], str]

@@ -101,6 +101,7 @@ def test_figures_of_selected_steps_are_those_of_all(
     assert query.outside_steps(con).is_empty()
 
 
+@pytest.mark.slow
 def test_kernels_of_neighbours_stay_for_coverage_only(whole: Path, fresh: Any) -> None:
     con = fresh(steps="12")
 
@@ -109,6 +110,7 @@ def test_kernels_of_neighbours_stay_for_coverage_only(whole: Path, fresh: Any) -
     assert rows(con, "select distinct step from kernel_summary") == [(12,)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tables", ["kernels", "comm_ops", "kernels,comm_ops", "memory", "launches", "comm_tasks"]
 )

@@ -21,6 +21,7 @@ REAL = (
 SOURCE = RankSource("root", "pytorch", 0, "test", {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_real_profiles_have_nothing_of_the_list(real_data: Path, tmp_path: Path, name: str) -> None:
     ingest(real_data / name, tmp_path / "store")

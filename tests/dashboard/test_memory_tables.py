@@ -149,6 +149,7 @@ def test_growth_in_words() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["component", "holder", "block", "step", "growth", "spread"])
 @pytest.mark.parametrize("width", [60, 160])
 def test_no_table_cuts_a_figure(key: MemoryKey, width: int) -> None:

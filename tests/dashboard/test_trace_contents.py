@@ -129,6 +129,7 @@ REAL = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "ranks"), REAL)
 def test_real_profiles(real_data: Path, tmp_path: Path, name: str, ranks: int) -> None:
     ingest(real_data / name, tmp_path / "store")

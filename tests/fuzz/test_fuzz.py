@@ -38,6 +38,7 @@ def test_readers_stand_500_mutants(reader: Reader, tmp_path: Path) -> None:
     assert run.fuzz(reader, range(500), jobs=2, out=tmp_path) == 0
 
 
+@pytest.mark.slow
 def test_whole_inputs_are_read_without_a_word(
     seeds: dict[Reader, list[Input]], tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ def altered(path: Path, script: str) -> None:
         database.commit()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [MAIN, pytest.param(ANALYSIS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "kept", ["half", "all but a byte", pytest.param("pages", marks=pytest.mark.slow)]

@@ -132,6 +132,7 @@ def test_a_session_that_ends_before_it_began(tmp_path: Path, write_profile: Writ
     assert capture.startswith("20250109T")
 
 
+@pytest.mark.slow
 def test_times_and_ranks_that_cannot_be(tmp_path: Path, write_profile: WriteProfile) -> None:
     """Their profiles are placed by what else they say."""
     instants = (10**30, -(10**18), 10**19, "9" * 40, 1e300, True, [1], None)
