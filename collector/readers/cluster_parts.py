@@ -27,7 +27,7 @@ from .. import cluster_outputs as outputs
 from .. import schema
 from ..model import ReadLog, SourceFile
 from ..staging import connect, is_empty, scalar
-from ..store import file_literal
+from ..store import quoted
 from . import cluster_db, step_trace
 from .cluster_json import operations
 from .cluster_rows import TABLES, Group, Told
@@ -84,7 +84,7 @@ def take_apart(
         _tell_strangers(con, ranks, log)
         _number_globally(con, told)
         for table in TABLES:
-            target = file_literal(str(folder / f"{table}.parquet"))
+            target = quoted(str(folder / f"{table}.parquet"))
             con.execute(
                 f"copy (from {table} order by rank) to {target}"
                 f" (format parquet, row_group_size {_PIECE_ROWS})"
