@@ -49,7 +49,7 @@ test: $(READY)  ## everything but the long proofs, in under 5 minutes on 2 cores
 	@"$(BIN)/python" -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
 
 test-slow: $(READY_SLOW)  ## the long proofs
-	@"$(BIN)/python" -m pytest -m slow || test $$? -eq 5  # 5: no test is marked slow
+	@"$(BIN)/python" -m pytest -n $(WORKERS) --dist loadfile -m slow || test $$? -eq 5  # 5: no test is marked slow
 
 # Goes on where an interrupted run was. FUZZ="sqlite --count 500" takes less; see tests/fuzz/run.py.
 fuzz: $(READY)  ## 10,000 damaged files for each reader; failures stay below build/fuzz

@@ -63,8 +63,9 @@ class Metric:
     @property
     def sql(self) -> str:
         """The query, one select without a semicolon."""
-        shared = sql_text("lengths.sql").partition("\n_")
-        query = sql_text(self.sql_file).replace("\n_lengths\n", f"\n_{shared[2].rstrip()}\n")
+        query = sql_text(self.sql_file)
+        for part in ("lengths", "kinds"):
+            query = query.replace(f"\n_{part}\n", f"\n{shared_part(part)}\n")
         if not (self.summary and any(column.name == "step" for column in self.columns)):
             return query
         return sql_text("kept_steps.sql").replace("\n_query\n", f"\n{query.rstrip()}\n")
@@ -74,6 +75,11 @@ class Metric:
 def sql_text(file: str) -> str:
     """Text of a file in `sql/`."""
     return resources.files(__package__).joinpath("sql", file).read_text(encoding="utf-8")
+
+
+def shared_part(name: str) -> str:
+    """The tables of `sql/<name>.sql`, which stand in queries where these have a line `_<name>`."""
+    return "_" + sql_text(f"{name}.sql").partition("\n_")[2].rstrip()
 
 
 def _unit(column: str) -> str:
@@ -146,10 +152,10 @@ METRICS: tuple[Metric, ...] = (
         "comm",
         "comm_summary",
         "Communication",
-        "Communication by operation type and group, and how much of it compute hides.",
-        inputs=("comm_ops", "kernels", "groups", "ranks"),
+        "Communication by parallel kind, type and operation, and how much of it compute hides.",
+        inputs=("comm_ops", "comm_times", "kernels", "groups", "ranks"),
         summary=True,
-        rows_from=("comm_ops",),
+        rows_from=("comm_ops", "comm_times"),
     ),
     _metric(
         "outside_steps",

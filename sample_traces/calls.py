@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from . import kernels as k
 from .job import Group, Job
@@ -85,13 +85,22 @@ class Draft:
     last: int = 0
     step: int = 0
     sequence: int = 1000
+    noise: random.Random = field(default_factory=random.Random)
     forward_sequences: list[int] = field(default_factory=list)
     meetings: dict[str, int] = field(default_factory=dict)
 
 
 def link(job: Job, rank: int, other: int) -> str:
     """Ranks of one host talk over HCCS, others over RoCE."""
-    return "HCCS" if rank // job.ranks_per_host == other // job.ranks_per_host else "ROCE"
+    return "HCCS" if job.host(rank) == job.host(other) else "ROCE"
+
+
+def _lasting(w: k.Work, dur_ns: int) -> k.Work:
+    """The work with another duration (`replace` takes three times as long)."""
+    return k.Work(
+        w.type, w.name, w.core, w.api, w.operator, w.input_shapes, w.input_dtypes,
+        w.output_shapes, w.output_dtypes, dur_ns, w.is_compute,
+    )  # fmt: skip
 
 
 def collective(
@@ -149,19 +158,28 @@ def compute(
     even: bool = False,
 ) -> int:
     """A kernel as long as its work takes on this rank, give or take 1.5 % unless `even`."""
-    slowness = d.job.slowness(d.rank) if work.is_cube else 1.0
+    on_ai_core = work.core not in ("AI_CPU", "DSA_SQE")
+    slowness = d.job.slowness(d.rank, on_cube=work.is_cube, on_ai_core=on_ai_core)
     spread = 1.0 if even else d.chance.uniform(0.985, 1.015)
     dur_ns = int(work.dur_ns * slowness * spread)
+    if d.job.noise:
+        dur_ns = jittered_ns(d.noise, dur_ns, d.job.noise)
     if backward:
         sequence = d.forward_sequences.pop() if d.forward_sequences else -1
     else:
         d.sequence += 1
         sequence = d.sequence
         d.forward_sequences.append(sequence)
-    index = add(d, KernelCall(replace(work, dur_ns=dur_ns), stream, after, backward, sequence))
+    index = add(d, KernelCall(_lasting(work, dur_ns), stream, after, backward, sequence))
     if stream == COMPUTE_STREAM:
         d.last = index
     return index
+
+
+def jittered_ns(chance: random.Random, dur_ns: int, sigma: float) -> int:
+    """A duration as a real machine varies it: lognormal, and once in 2,000 times a hiccup."""
+    hiccup_ns = chance.randrange(50_000, 500_000) if chance.random() < 0.0005 else 0
+    return int(dur_ns * chance.lognormvariate(0.0, sigma)) + hiccup_ns
 
 
 def _next(d: Draft, name: str) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from . import kernels as k
 from .calls import CommCall, CopyCall, KernelCall, link
 from .job import Group, Job, coordinates, group_hash, recorded_groups
-from .simulate import Event, HostTimes, Wait, Window, run
+from .simulate import Event, HostTimes, Wait, Window, on_clock, run
 
 NONE_32 = 4294967295
 TYPE_BYTES = {"BFP16": 2, "FP32": 4}
@@ -148,7 +148,7 @@ class Capture:
 
     @property
     def frequency_mhz(self) -> int:
-        return round(k.FREQUENCY_MHZ / self.job.slowness(self.rank))
+        return round(k.FREQUENCY_MHZ / self.job.clock_slowness(self.rank))
 
     @property
     def main_thread(self) -> int:
@@ -177,13 +177,12 @@ class Capture:
 
 def captures(job: Job) -> list[Capture]:
     """Every rank of the job, simulated and seen by its profiler."""
-    return [_capture(job, rank, *seen) for rank, seen in sorted(run(job).items())]
+    return [_capture(job, rank, *on_clock(job, rank, *seen)) for rank, seen in sorted(run(job).items())]
 
 
 def _capture(
     job: Job, rank: int, events: list[Event], waits: list[Wait], windows: list[Window]
 ) -> Capture:
-    offset = job.offset_ns(rank)
     chance = random.Random(f"{job.seed}/process/{rank}")
     process_id = chance.randrange(300_000, 4_000_000)
     connection, correlation = 900 + chance.randrange(300), 5 * 2**28 + chance.randrange(5_000)
@@ -193,10 +192,10 @@ def _capture(
         connection, correlation = connection + 3, correlation + 1
         call = event.call
         tasks[call.stream] = tasks.get(call.stream, 30_000) + 1
-        launch = _launch(event, connection, correlation, offset)
+        launch = _launch(event, connection, correlation)
         step = max(w.step for w in windows if w.start_ns <= event.host.operator_start_ns)
         here = (call.stream, tasks[call.stream])
-        start_ns, dur_ns = event.start_ns + offset, event.end_ns - event.start_ns
+        start_ns, dur_ns = event.start_ns, event.end_ns - event.start_ns
         if isinstance(call, KernelCall):
             context = 0 if call.work.core.startswith("MIX") else None
             kernels.append(Kernel(step, *here, context, call.work, start_ns, dur_ns, launch))
@@ -207,24 +206,20 @@ def _capture(
             comm_ops.append(_comm_op(job, rank, event, step, name, here, launch, len(comm_ops) + 1))
             if call.on_vector_cores:
                 work = k.aiv_collective(event.payload_ns[0])
-                start_ns = event.ready_ns + offset
+                start_ns = event.ready_ns
                 kernels.append(Kernel(step, *here, None, work, start_ns, work.dur_ns, launch))
     last_ns = max(event.end_ns for event in events)
     return Capture(
         job, rank, coordinates(job, rank), recorded_groups(job, rank), process_id,
-        job.start_ns + offset, max(last_ns, windows[-1].end_ns) + _SESSION_END_NS + offset,
-        [_step(window, events, offset) for window in windows],
+        job.clock_ns(rank, job.start_ns), max(last_ns, windows[-1].end_ns) + _SESSION_END_NS,
+        [_step(window, events) for window in windows],
         *_with_waits(kernels, comm_ops), copies,
-        [(w.start_ns + offset, w.end_ns + offset, connection + 3 + i) for i, w in enumerate(waits)],
+        [(w.start_ns, w.end_ns, connection + 3 + i) for i, w in enumerate(waits)],
     )  # fmt: skip
 
 
-def _launch(event: Event, connection: int, correlation: int, offset: int) -> Launch:
-    call, t = event.call, event.host
-    times = HostTimes(
-        t.operator_start_ns + offset, t.operator_end_ns + offset, t.enqueue_ns + offset,
-        t.dequeue_ns + offset,
-    )  # fmt: skip
+def _launch(event: Event, connection: int, correlation: int) -> Launch:
+    call, times = event.call, event.host
     if isinstance(call, KernelCall):
         operator, api, sequence, backward = (
             call.work.operator, call.work.api, call.sequence, call.backward)  # fmt: skip
@@ -236,15 +231,12 @@ def _launch(event: Event, connection: int, correlation: int, offset: int) -> Lau
     return Launch(operator, api, times, connection, connection + 1, correlation, sequence, backward)
 
 
-def _step(window: Window, events: list[Event], offset: int) -> Step:
+def _step(window: Window, events: list[Event]) -> Step:
     """The device range: what the host launched inside the window, not ending before it."""
     mine = [e for e in events if window.start_ns <= e.host.operator_start_ns < window.end_ns]
     start_ns = min(e.start_ns for e in mine)
     end_ns = max([window.end_ns, *(e.end_ns for e in mine)])
-    return Step(
-        window.step, window.start_ns + offset, window.end_ns + offset, start_ns + offset,
-        end_ns + offset,
-    )  # fmt: skip
+    return Step(window.step, window.start_ns, window.end_ns, start_ns, end_ns)
 
 
 def _with_waits(kernels: list[Kernel], comm_ops: list[CommOp]) -> tuple[list[Kernel], list[CommOp]]:
@@ -275,10 +267,9 @@ def _comm_op(
     call = event.call
     assert isinstance(call, CommCall)
     hccl = _HCCL_NAMES.get(call.collective, call.collective)
-    offset = job.offset_ns(rank)
     op = CommOp(
         step, op_id, f"hcom_{hccl}__{group_hash(call.group.name) % 1000:03d}_{index}_1",
-        call.collective, call.group, *here, event.start_ns + offset,
+        call.collective, call.group, *here, event.start_ns,
         event.end_ns - event.start_ns, _ALGORITHMS.get(call.collective, "MESH-RING"),
         call.data_type, call.element_count, (), launch,
     )  # fmt: skip
@@ -293,7 +284,7 @@ def _tasks(job: Job, rank: int, event: Event, call: CommCall) -> list[CommTask]:
     The master plane closes with a copy inside the device.
     """
     me = call.group.ranks.index(rank)
-    offset, end_ns = job.offset_ns(rank), event.end_ns
+    end_ns = event.end_ns
     found: list[CommTask] = []
 
     def task(
@@ -303,7 +294,7 @@ def _tasks(job: Job, rank: int, event: Event, call: CommCall) -> list[CommTask]:
         wire = "ON_CHIP" if peer == me else link(job, rank, call.group.ranks[peer])
         found.append(
             CommTask(
-                plane, kind, start_ns + offset, until_ns - start_ns, me, peer,
+                plane, kind, start_ns, until_ns - start_ns, me, peer,
                 "LOCAL" if kind == "Notify_Wait" else "RDMA" if wire == "ROCE" else "SDMA",
                 wire if moves else "INVALID_TYPE",
                 "RDMA_SEND_PAYLOAD" if kind == "RDMASend" else "INVALID_TYPE",

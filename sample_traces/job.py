@@ -17,11 +17,20 @@ class Job:
     """What to train, where, and what is wrong with it.
 
     `overlap` is the share of all-to-all and gradient traffic that has compute issued beside it
-    (what is hidden in the end is in the truth). `slow_rank` runs its cube kernels `slow_factor`
-    times longer, at a clock that much lower. `expert_skew` is the exponent of a Zipf law over the
-    experts, in another order for each layer; `expert_weights` gives the popularity instead.
-    `clock_offsets_ns[r]` is added to every time of rank r. With `crossing`, an asynchronous
-    allGather starts in each step and ends in the next. `experts = 0` makes a dense job.
+    (what is hidden in the end is in the truth). `expert_skew` is the exponent of a Zipf law over
+    the experts, in another order for each layer; `expert_weights` gives the popularity instead.
+    With `crossing`, an asynchronous allGather starts in each step and ends in the next.
+    `experts = 0` makes a dense job.
+
+    What can be wrong, each by its own factor: `slow_rank` runs its cube kernels longer, at a clock
+    that much lower if `slow_rank_lowers_clock`; `slow_clock` is a rank whose AI cores all run at a
+    lower frequency; the ranks of host number `slow_host` take longer for every launch; transfers
+    of link type `slow_link_type` take longer at one rank, or between the two, of `slow_link`; to
+    `overloaded`, its expert-parallel group routes more tokens than to its other members.
+
+    `noise` is the sigma of the lognormal law by which kernels, transfers and launches vary, with a
+    hiccup now and then. `clock_offsets_ns[r]` is added to every time of rank r, whose clock runs
+    `clock_drift_ppm[h]` too fast on host number h.
     """
 
     name: str = "moe"
@@ -45,6 +54,18 @@ class Job:
     expert_skew: float = 0.8
     expert_weights: tuple[float, ...] = ()
     clock_offsets_ns: tuple[int, ...] = ()
+    slow_rank_lowers_clock: bool = True
+    slow_clock: int | None = None
+    slow_clock_factor: float = 1.2
+    slow_host: int | None = None
+    slow_host_factor: float = 5.0
+    slow_link: tuple[int, ...] = ()
+    slow_link_type: str = "HCCS"
+    slow_link_factor: float = 3.0
+    overloaded: int | None = None
+    overload_factor: float = 2.0
+    noise: float = 0.0
+    clock_drift_ppm: tuple[float, ...] = ()
     crossing: bool = True
     comm_tasks: bool = True
     memory: bool = True
@@ -59,8 +80,12 @@ class Job:
             raise ValueError("pp must divide layers; ep must divide dp and experts")
         if self.expert_weights and len(self.expert_weights) != self.experts:
             raise ValueError("expert_weights needs one weight per expert")
-        if self.slow_rank is not None and not 0 <= self.slow_rank < self.world_size:
-            raise ValueError(f"slow_rank must be below {self.world_size}")
+        for name in ("slow_rank", "slow_clock", "overloaded"):
+            rank = getattr(self, name)
+            if rank is not None and not 0 <= rank < self.world_size:
+                raise ValueError(f"{name} must be below {self.world_size}")
+        if len(self.slow_link) > 2:
+            raise ValueError("slow_link names one rank or two")
 
     @property
     def world_size(self) -> int:
@@ -69,8 +94,32 @@ class Job:
     def offset_ns(self, rank: int) -> int:
         return self.clock_offsets_ns[rank] if rank < len(self.clock_offsets_ns) else 0
 
-    def slowness(self, rank: int) -> float:
-        return self.slow_factor if rank == self.slow_rank else 1.0
+    def host(self, rank: int) -> int:
+        return rank // self.ranks_per_host
+
+    def clock_ns(self, rank: int, time_ns: int) -> int:
+        """A true time as the rank's own clock shows it."""
+        host = self.host(rank)
+        ppm = self.clock_drift_ppm[host] if host < len(self.clock_drift_ppm) else 0.0
+        return time_ns + self.offset_ns(rank) + round((time_ns - self.start_ns) * ppm * 1e-6)
+
+    def slowness(self, rank: int, *, on_cube: bool, on_ai_core: bool) -> float:
+        """How many times longer the rank's kernels of a kind of core take."""
+        slow = self.slow_factor if rank == self.slow_rank and on_cube else 1.0
+        return slow * (self.slow_clock_factor if rank == self.slow_clock and on_ai_core else 1.0)
+
+    def clock_slowness(self, rank: int) -> float:
+        """By how much the rank's frequency counter stands lower."""
+        slow = self.slow_factor if rank == self.slow_rank and self.slow_rank_lowers_clock else 1.0
+        return slow * (self.slow_clock_factor if rank == self.slow_clock else 1.0)
+
+    def host_slowness(self, rank: int) -> float:
+        return self.slow_host_factor if self.host(rank) == self.slow_host else 1.0
+
+    def link_slowness(self, rank: int, other: int, link: str) -> float:
+        """How many times longer a transfer between two ranks takes."""
+        is_hit = bool(self.slow_link) and set(self.slow_link) <= {rank, other}
+        return self.slow_link_factor if is_hit and link == self.slow_link_type else 1.0
 
 
 def small(**changes: Any) -> Job:
@@ -89,6 +138,7 @@ class Group:
     ranks: tuple[int, ...]
 
 
+@lru_cache(maxsize=4096)
 def group_hash(name: str) -> int:
     """HCCL's 64-bit hash of a communicator's name."""
     high = low = 0
@@ -171,6 +221,9 @@ def routed_tokens(
         )
     chance = random.Random(f"{job.seed}/route/{step}/{micro_batch}/{layer}/{source_rank}")
     weights = [weight * chance.uniform(0.97, 1.03) for weight in weights]
+    if job.overloaded is not None and job.overloaded in groups_of(job, source_rank)["ep"].ranks:
+        for expert in local_experts(job, coordinates(job, job.overloaded)["ep"]):
+            weights[expert] *= job.overload_factor
     total = job.sequence // job.tp * job.top_k
     exact = [weight / sum(weights) * total for weight in weights]
     tokens = [int(share) for share in exact]

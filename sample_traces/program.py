@@ -35,7 +35,8 @@ _ADAM_NS, _GATHER_NS, _ZERO_NS = 420_000, 640_000, 900_000
 def program(job: Job, rank: int) -> list[Call]:
     """The calls of one rank over all steps."""
     chance = random.Random(f"{job.seed}/kernels/{rank}")
-    draft = Draft(job, rank, coordinates(job, rank), groups_of(job, rank), chance)
+    noise = random.Random(f"{job.seed}/noise/{rank}")
+    draft = Draft(job, rank, coordinates(job, rank), groups_of(job, rank), chance, noise=noise)
     for step in range(job.first_step, job.first_step + job.steps):
         draft.step = step
         _step(draft)

@@ -11,7 +11,17 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .calls import BYTES_PER_NS, Call, CommCall, CopyCall, KernelCall, StepMark, Sync, link
+from .calls import (
+    BYTES_PER_NS,
+    Call,
+    CommCall,
+    CopyCall,
+    KernelCall,
+    StepMark,
+    Sync,
+    jittered_ns,
+    link,
+)
 from .job import Job
 from .program import program
 
@@ -88,6 +98,7 @@ class _Rank:
     rank: int
     calls: list[Call]
     chance: random.Random
+    noise: random.Random
     host_ns: int
     queue_ns: int = 0
     position: int = 0
@@ -126,11 +137,36 @@ def run(job: Job) -> dict[int, tuple[list[Event], list[Wait], list[Window]]]:
     }
 
 
+def on_clock(
+    job: Job, rank: int, events: list[Event], waits: list[Wait], windows: list[Window]
+) -> tuple[list[Event], list[Wait], list[Window]]:
+    """What happened on a rank, at the times its own clock showed."""
+    if job.clock_ns(rank, job.start_ns + 10**15) == job.start_ns + 10**15:
+        return events, waits, windows
+
+    def shown(time_ns: int) -> int:
+        return job.clock_ns(rank, time_ns)
+
+    def host(t: HostTimes) -> HostTimes:
+        return HostTimes(
+            shown(t.operator_start_ns), shown(t.operator_end_ns), shown(t.enqueue_ns),
+            shown(t.dequeue_ns),
+        )  # fmt: skip
+
+    return (
+        [Event(e.call, host(e.host), shown(e.start_ns), shown(e.end_ns), shown(e.ready_ns),
+               e.payload_ns) for e in events],
+        [Wait(shown(w.start_ns), shown(w.end_ns)) for w in waits],
+        [Window(w.step, shown(w.start_ns), shown(w.end_ns)) for w in windows],
+    )  # fmt: skip
+
+
 def _begin(job: Job, rank: int) -> _Rank:
     chance = random.Random(f"{job.seed}/host/{rank}")
     host_ns = job.start_ns + _START_DELAY_NS + chance.randrange(150_000)
     calls = program(job, rank)
-    return _Rank(rank, calls, chance, host_ns, ends=[None] * len(calls))
+    noise = random.Random(f"{job.seed}/host noise/{rank}")
+    return _Rank(rank, calls, chance, noise, host_ns, ends=[None] * len(calls))
 
 
 def _advance(
@@ -209,7 +245,9 @@ def _mark(r: _Rank, mark: StepMark) -> None:
 
 
 def _issue(job: Job, r: _Rank) -> HostTimes:
-    cost_ns = int(job.host_op_ns * r.chance.uniform(0.8, 1.3)) + 3_000
+    cost_ns = int(job.host_op_ns * job.host_slowness(r.rank) * r.chance.uniform(0.8, 1.3)) + 3_000
+    if job.noise:
+        cost_ns = jittered_ns(r.noise, cost_ns, job.noise)
     start_ns = r.host_ns
     r.host_ns += cost_ns
     enqueue_ns = r.host_ns - 2_500
@@ -256,9 +294,14 @@ def _payload(job: Job, rank: int, call: CommCall) -> tuple[int, ...]:
         return (18_000,)
     chance = random.Random(f"{job.seed}/link/{call.meeting}/{rank}")
     passes = 2 if call.collective == "allReduce" else 1
-    return tuple(
-        0 if call.collective == "receive"
-        else int(passes * size_bytes / BYTES_PER_NS[link(job, rank, call.group.ranks[peer])]
-                 * chance.uniform(1.0, 1.02))
-        for peer, size_bytes in call.peers
-    )  # fmt: skip
+    found: list[int] = []
+    for peer, size_bytes in call.peers:
+        other = call.group.ranks[peer]
+        wire = link(job, rank, other)
+        if call.collective == "receive":
+            found.append(0)
+            continue
+        exact_ns = passes * size_bytes / BYTES_PER_NS[wire] * chance.uniform(1.0, 1.02)
+        dur_ns = int(exact_ns * job.link_slowness(rank, other, wire))
+        found.append(jittered_ns(chance, dur_ns, job.noise) if job.noise else dur_ns)
+    return tuple(found)
