@@ -65,7 +65,10 @@ class ProfilerMetadata:
 def read_metadata(path: str, log: ReadLog | None = None) -> ProfilerMetadata:
     """The file as a record; one that cannot be read says nothing, and `log` is told."""
     try:
-        return parse_metadata(json_object(path))
+        mapping = json_object(path)
+        if {"config", "start_info"} <= mapping.keys():
+            raise TraceFormatError(path, "content", "that of profiler_info.json")
+        return parse_metadata(mapping)
     except TraceFormatError as error:
         if log is not None:
             log.lose(path, f"{error.where}: {error.got}")

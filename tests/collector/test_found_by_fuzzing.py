@@ -13,7 +13,14 @@ import duckdb
 import pytest
 
 from npuscope.collector.model import ReadLog
-from npuscope.collector.readers import analysis_db, ascend_db, kernel_details, memory, trace_view
+from npuscope.collector.readers import (
+    analysis_db,
+    ascend_db,
+    kernel_details,
+    memory,
+    profiler_metadata,
+    trace_view,
+)
 from tests.collector.profiler_databases import STRINGS, T0, TASK, Tables, rows, task, write
 
 Read = Callable[..., ReadLog]
@@ -204,3 +211,11 @@ def test_far_instants_of_memory_are_unknown(staging: Staging, read: Read, tmp_pa
     log = read(memory, {"memory_record": path})
     assert rows(staging, "select timestamp_ns from memory") == [(1000,)]
     assert log.rows_lost == 1
+
+
+def test_metadata_with_the_content_of_its_neighbour_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "profiler_metadata.json"
+    path.write_text(json.dumps({"config": {}, "start_info": {}, "end_info": {}, "rank_id": 0}))
+    log = ReadLog()
+    assert profiler_metadata.read_metadata(str(path), log) == profiler_metadata.ProfilerMetadata()
+    assert log.damaged == {str(path): "content: that of profiler_info.json"}

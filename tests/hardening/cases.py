@@ -124,9 +124,10 @@ def run_ingest(
 
 def _apart(arguments: Sequence[str], environment: dict[str, str], here: Path) -> Done:
     repository = str(Path(__file__).resolve().parents[2])
+    kept = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     done = subprocess.run(
         [sys.executable, "-m", "npuscope", *arguments],
-        cwd=here, env={**os.environ, "PYTHONPATH": repository, **environment},
+        cwd=here, env={**kept, "PYTHONPATH": repository, **environment},
         capture_output=True, timeout=4 * BOUND_S, check=False,
     )  # fmt: skip
     return Done(done.returncode, done.stdout.decode(), done.stderr.decode(errors="replace"))
