@@ -1,128 +1,19 @@
-"""Every metric npuscope computes: what it asks, from which tables, and what its columns mean.
+"""Every metric npuscope computes.
 
-A metric is one file in `sql/`. The comment at its head is where its question, its rules and its
-columns are written down; this module reads it, so that tables, JSON, exporter and documentation
-cannot disagree.
-
-    -- The question?
-    --
-    -- Rules, in one paragraph.
-    --
-    --   column_ns  bigint  what it means
+Whatever a metric reads of another stands after it.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from pathlib import Path
 
-_COLUMN = re.compile(r"--   (\w+) +(\w+(?:\[\])?) +(\S.*)")
-_UNITS = (
-    ("_ns", "ns"),
-    ("_bytes", "bytes"),
-    ("_ratio", "ratio"),
-    ("count", "number"),
-)
+from .catalog_communication import COMMUNICATION
+from .metric import Column, Metric, described, sql_text
 
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a metric; `unit` is empty for names, ids and lists."""
-
-    name: str
-    type: str
-    unit: str
-    meaning: str
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A question and where its answer stands.
-
-    `name` is what outlets call it, `view` the name of its rows in SQL, `sql_file` the file in
-    `sql/`; `inputs` are canonical tables or views of other metrics. `summary` tells that the answer
-    is kept beside each rank in the store, because it needs no other rank; where all of `rows_from`
-    are empty, so is the answer.
-    """
-
-    name: str
-    view: str
-    title: str
-    meaning: str
-    sql_file: str
-    inputs: tuple[str, ...]
-    summary: bool
-    rows_from: tuple[str, ...]
-    question: str
-    rules: str
-    columns: tuple[Column, ...]
-
-    @property
-    def sql(self) -> str:
-        """The query, one select without a semicolon."""
-        query = sql_text(self.sql_file)
-        for part in ("lengths", "kinds"):
-            query = query.replace(f"\n_{part}\n", f"\n{shared_part(part)}\n")
-        if not (self.summary and any(column.name == "step" for column in self.columns)):
-            return query
-        return sql_text("kept_steps.sql").replace("\n_query\n", f"\n{query.rstrip()}\n")
-
-
-@cache
-def sql_text(file: str) -> str:
-    """Text of a file in `sql/`."""
-    return resources.files(__package__).joinpath("sql", file).read_text(encoding="utf-8")
-
-
-def shared_part(name: str) -> str:
-    """The tables of `sql/<name>.sql`, which stand in queries where these have a line `_<name>`."""
-    return "_" + sql_text(f"{name}.sql").partition("\n_")[2].rstrip()
-
-
-def _unit(column: str) -> str:
-    return next((unit for ending, unit in _UNITS if column.endswith(ending)), "")
-
-
-def _metric(
-    name: str,
-    view: str,
-    title: str,
-    meaning: str,
-    *,
-    inputs: tuple[str, ...],
-    summary: bool,
-    rows_from: tuple[str, ...] = (),
-) -> Metric:
-    """A metric with what the head of its SQL file says."""
-    file = f"{name}.sql"
-    head = sql_text(file).partition("\nwith\n")[0].splitlines()
-    columns = tuple(
-        Column(found[1], found[2], _unit(found[1]), found[3].strip())
-        for line in head
-        if (found := _COLUMN.fullmatch(line))
-    )
-    prose = [line.lstrip("- ").strip() for line in head if not _COLUMN.fullmatch(line)]
-    question, *rules = " ".join(line or "\n" for line in prose).split("\n")
-    return Metric(
-        name=name,
-        view=view,
-        title=title,
-        meaning=meaning,
-        sql_file=file,
-        inputs=inputs,
-        summary=summary,
-        rows_from=rows_from,
-        question=question.strip(),
-        rules=" ".join(rule.strip() for rule in rules if rule.strip()),
-        columns=columns,
-    )
-
+__all__ = ["METRICS", "Column", "Metric", "metric", "metrics_markdown", "sql_text", "write_docs"]
 
 METRICS: tuple[Metric, ...] = (
-    _metric(
+    described(
         "steps",
         "step_summary",
         "Steps",
@@ -139,7 +30,7 @@ METRICS: tuple[Metric, ...] = (
         summary=True,
         rows_from=("kernels", "comm_ops", "profiler_steps"),
     ),
-    _metric(
+    described(
         "kernels",
         "kernel_summary",
         "Kernels",
@@ -148,16 +39,8 @@ METRICS: tuple[Metric, ...] = (
         summary=True,
         rows_from=("kernels",),
     ),
-    _metric(
-        "comm",
-        "comm_summary",
-        "Communication",
-        "Communication by parallel kind, type and operation, and how much of it compute hides.",
-        inputs=("comm_ops", "comm_times", "kernels", "groups", "ranks"),
-        summary=True,
-        rows_from=("comm_ops", "comm_times"),
-    ),
-    _metric(
+    *COMMUNICATION,
+    described(
         "outside_steps",
         "outside_steps",
         "Outside steps",
@@ -166,7 +49,7 @@ METRICS: tuple[Metric, ...] = (
         summary=True,
         rows_from=("kernels", "comm_ops"),
     ),
-    _metric(
+    described(
         "contents",
         "rank_contents",
         "Contents",
@@ -195,7 +78,7 @@ METRICS: tuple[Metric, ...] = (
         summary=True,
         rows_from=("ranks",),
     ),
-    _metric(
+    described(
         "spread",
         "step_spread",
         "Spread across ranks",
@@ -203,7 +86,7 @@ METRICS: tuple[Metric, ...] = (
         inputs=("step_summary",),
         summary=False,
     ),
-    _metric(
+    described(
         "capture_facts",
         "capture_facts",
         "Captures",
@@ -211,7 +94,7 @@ METRICS: tuple[Metric, ...] = (
         inputs=("ranks", "step_summary"),
         summary=False,
     ),
-    _metric(
+    described(
         "memory",
         "memory_summary",
         "Memory",
@@ -220,7 +103,7 @@ METRICS: tuple[Metric, ...] = (
         summary=True,
         rows_from=("memory",),
     ),
-    _metric(
+    described(
         "memory_holders",
         "memory_holders",
         "Who holds the memory",
@@ -229,7 +112,7 @@ METRICS: tuple[Metric, ...] = (
         summary=True,
         rows_from=("operator_memory",),
     ),
-    _metric(
+    described(
         "memory_blocks",
         "memory_blocks",
         "Blocks at the peak",
@@ -237,7 +120,7 @@ METRICS: tuple[Metric, ...] = (
         inputs=("memory_holders", "operator_memory"),
         summary=False,
     ),
-    _metric(
+    described(
         "memory_steps",
         "memory_steps",
         "Memory by step",
@@ -246,7 +129,7 @@ METRICS: tuple[Metric, ...] = (
         summary=True,
         rows_from=("memory",),
     ),
-    _metric(
+    described(
         "memory_growth",
         "memory_growth",
         "Growth of memory",
@@ -254,7 +137,7 @@ METRICS: tuple[Metric, ...] = (
         inputs=("memory_steps",),
         summary=False,
     ),
-    _metric(
+    described(
         "memory_spread",
         "memory_spread",
         "Memory across ranks",
@@ -268,6 +151,13 @@ METRICS: tuple[Metric, ...] = (
 def metric(name: str) -> Metric:
     """The metric of that name; KeyError where there is none."""
     return {known.name: known for known in METRICS}[name]
+
+
+_KEPT = {
+    (True, False): "; kept with each rank in the store.",
+    (False, True): "; kept with each capture in the store.",
+    (False, False): ".",
+}
 
 
 def metrics_markdown() -> str:
@@ -293,7 +183,7 @@ def metrics_markdown() -> str:
             "",
             f"In SQL: `{known.view}`, from {', '.join(f'`{name}`' for name in known.inputs)}"
             f" ([{known.sql_file}](../analysis/sql/{known.sql_file}))"
-            + ("; kept with each rank in the store." if known.summary else "."),
+            + _KEPT[known.summary, known.derived],
             "",
             "| column | type | unit | meaning |",
             "| --- | --- | --- | --- |",

@@ -14,6 +14,7 @@ import polars as pl
 
 from npuscope.errors import UsageError
 
+from .communication import CommKey, comm, comm_key, compute_stretch
 from .limits import limits
 from .memory import (
     MemoryFacts,
@@ -36,7 +37,8 @@ from .views import where as _where
 from .wording import numbers
 
 __all__ = [
-    "MemoryFacts", "MemoryKey", "capture_facts", "comm", "kernel_key", "kernels", "limits",
+    "CommKey", "MemoryFacts", "MemoryKey", "capture_facts", "comm", "comm_key",
+    "compute_stretch", "kernel_key", "kernels", "limits",
     "memory", "memory_blocks", "memory_by", "memory_curve", "memory_facts", "memory_growth",
     "memory_holders", "memory_key", "memory_notes", "memory_spread", "memory_steps", "no_kernels",
     "no_such_rank", "notes", "nothing_matches", "numbers", "open_views", "outside_steps", "rows",
@@ -127,24 +129,6 @@ def kernels(
         con, f"select {columns} from kernel_summary {where} {best} order by {order}", values
     )
     return found.rename({"key": by})
-
-
-def comm(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    step: int | None = None,
-) -> pl.DataFrame:
-    """Communication by operation type and group, longest total first: the metric `comm`."""
-    open_views(con)
-    where, values = _where({"run": run, "capture": capture, "rank": rank, "step": step})
-    order = (
-        "order by run, capture, rank, step nulls last,"
-        " total_ns desc, op_type nulls last, group_hash nulls last"
-    )
-    return frame(con, f"select * from comm_summary {where} {order}", values)
 
 
 def outside_steps(

@@ -15,6 +15,8 @@ from .catalog import METRICS
 def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = None) -> None:
     """Create the view of every metric, or of those named, that `con` does not have yet.
 
+    But for what is computed over all ranks of a capture: see `across.opening`.
+
     They are temporary: a database opened for reading can have them, and connections that share a
     database do not disturb each other.
     """
@@ -24,7 +26,9 @@ def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = N
     )
     present = {name for (name,) in con.execute(known_names).fetchall()}
     for known in METRICS:
-        if known.view not in present and (names is None or known.name in names):
+        if known.derived or known.view in present:
+            continue
+        if names is None or known.name in names:
             con.execute(f'create temp view "{known.view}" as {known.sql}')
 
 

@@ -7,6 +7,7 @@ the group of operations that came without one; global ranks for group-local ones
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import duckdb
 
@@ -15,6 +16,9 @@ from .captures import EPOCH_FROM_NS
 from .model import RankSource, ReadLog
 from .readers.device_rows import drop_strange_rows
 from .staging import is_empty, scalar
+
+# What torch_npu and MindSpore call a folder that nobody named: host, process, time.
+_UNNAMED = re.compile(r"(.+)_\d{1,10}_(?:\d{14}|\d{17})_ascend_(?:pt|ms)")
 
 
 def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> None:
@@ -56,7 +60,7 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
     _assign_steps(con, "comm_ops", outside)
     if source.framework == "msprof":
         con.execute(statements["measured_steps"])
-    _describe(con, source)
+    _describe(con, source, log)
     _notice_devices(con, log)
     traces = [table for table in ("comm_tasks", "comm_times") if not is_empty(con, table)]
     is_silent = "comm_ops" in source.selection.read and is_empty(con, "comm_ops")
@@ -104,7 +108,7 @@ def _assign_steps(con: duckdb.DuckDBPyConnection, table: str, unless: str = "") 
     _replace(con, table, "_stepped")
 
 
-def _describe(con: duckdb.DuckDBPyConnection, source: RankSource) -> None:
+def _describe(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> None:
     """Fill what discovery knows of the rank."""
     if is_empty(con, "ranks"):
         con.execute("insert into ranks (framework) values (null)")
@@ -127,12 +131,17 @@ def _describe(con: duckdb.DuckDBPyConnection, source: RankSource) -> None:
             union all select min(start_ns) from comm_times)
     """,
     )
+    unnamed = _UNNAMED.fullmatch(Path(source.root).name)
+    host = unnamed[1] if unnamed and not scalar(con, "select host_name from ranks") else None
+    if host is not None:
+        log.rules["host_name"] = "the folder's name"
     instant = source.window_start_ns or first_ns
     clock = None if instant is None else "epoch" if instant >= EPOCH_FROM_NS else "device"
     con.execute(
         """
         update ranks set
             framework = coalesce(framework, $framework),
+            host_name = coalesce(host_name, $host),
             source_format = $form,
             clock = $clock,
             window_start_ns = coalesce(window_start_ns, $start_ns),
@@ -143,6 +152,7 @@ def _describe(con: duckdb.DuckDBPyConnection, source: RankSource) -> None:
         {
             "framework": None if of_all_ranks else source.framework,
             "form": form,
+            "host": host,
             "clock": clock,
             "device_id": source.device_id,
             # Results of all ranks know no session, only when some operations began.

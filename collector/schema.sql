@@ -16,7 +16,7 @@
 -- One row per rank: where it ran, what recorded it.
 create table ranks (
     device_id             integer,   -- NPU the rank ran on (as the profiler numbers it)
-    host_name             varchar,
+    host_name             varchar,   -- as recorded, else as the exporter named its folder after it
     host_uid              varchar,
     framework             varchar,   -- pytorch | mindspore | msprof | kineto (PyTorch on a GPU)
     chip_name             varchar,   -- e.g. Ascend910B

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from .compacted import COMPACT_FOLDER, COMPACTED, Compacted, in_use, read_compacted, segment
+from .derived import DERIVED, generations, read_derived
 from .manifest import (
     DROPPED,
     INDEX,
@@ -37,7 +38,8 @@ def sweep(store: Path, *, grace_s: float = GRACE_S) -> int:
 
     Returns bytes freed. A staging folder is dead if its host is this one and its process is gone,
     or if nothing touched it for a day. Superseded are generations that no manifest names, segments
-    that were merged with others', and merged files that are replaced.
+    that were merged with others', merged files that are replaced, and results over ranks that were
+    replaced since.
     """
     freed = 0
     now = time.time()
@@ -59,6 +61,9 @@ def sweep(store: Path, *, grace_s: float = GRACE_S) -> int:
                     freed += _sweep_folder(child, needed, now - grace_s, still)
                 elif child.name.startswith(COMPACT_FOLDER):
                     freed += _sweep_folder(child, merged, now - grace_s)
+        if not capture_manifests(capture):
+            _drop_derived(capture / DERIVED)
+        freed += _sweep_derived(capture / DERIVED, now, grace_s)
         _remove_empty(capture, now)
     return freed
 
@@ -72,8 +77,37 @@ def finish_drop(capture: Path) -> None:
         if manifest:
             begin_grace(folder / manifest.generation)
         (folder / MANIFEST).unlink(missing_ok=True)
+    _drop_derived(capture / DERIVED)
     for name in (INDEX, COMPACTED, DROPPED):
         (capture / name).unlink(missing_ok=True)
+
+
+def _drop_derived(folder: Path) -> None:
+    """Unpublish results over ranks; their readers of the moment keep them for the grace period."""
+    derived = read_derived(folder)
+    if derived is None:
+        return
+    for generation in generations(derived):
+        begin_grace(folder / generation)
+    (folder / MANIFEST).unlink(missing_ok=True)
+
+
+def _sweep_derived(folder: Path, now: float, grace_s: float) -> int:
+    """Delete from a capture's derived tier what its manifest does not name; returns bytes freed."""
+    freed = 0
+    for child in _listing(folder):
+        staging = _STAGING.fullmatch(child.name)
+        if staging:
+            freed += _delete(child) if _is_dead(staging, child, now) else 0
+        elif child.is_dir():
+            still = partial(_is_derived, folder, child.name)
+            freed += 0 if still() else _sweep_folder(child, set(), now - grace_s, still)
+    return freed
+
+
+def _is_derived(folder: Path, name: str) -> bool:
+    derived = read_derived(folder)
+    return derived is not None and name in generations(derived)
 
 
 def _sweep_folder(
@@ -126,7 +160,7 @@ def _delete(path: Path) -> int:
 
 def _remove_empty(capture: Path, now: float) -> None:
     """Remove folders of ranks, and then of the capture, that were left empty for a day."""
-    for folder in [*capture.glob("rank=*"), capture]:
+    for folder in [*capture.glob("rank=*"), capture / DERIVED, capture]:
         with contextlib.suppress(OSError):
             if now - folder.stat().st_mtime > GRACE_S:
                 folder.rmdir()

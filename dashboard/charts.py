@@ -72,10 +72,7 @@ def kernels_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
 def communication_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
     """Communication by group and type: what compute hides of it, and what it does not."""
     rows = frame.drop_nulls(["masked_ns", "exposed_ns"]).head(_MOST_BARS)
-    names = [
-        f"{kind} {op or '-'}"
-        for kind, op in zip(rows["parallel_kind"], rows["op_type"], strict=True)
-    ]
+    names = [f"{kind} {op or '-'}" for kind, op in zip(rows["kind"], rows["op_type"], strict=True)]
     figure = go.Figure()
     for name, column, colour in (
         ("exposed", "exposed_ns", EXPOSED), ("hidden", "masked_ns", MASKED)

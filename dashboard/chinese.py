@@ -20,8 +20,8 @@ _WORDS = {
     "ms per step": "ms / step", "time unknown": "耗时未知", "try": "建议", "sure": "可信度",
     "more": "更多", "Evidence": "依据数据", "measured": "实测", "estimated": "估计",
     "hint": "提示", "hidden": "已掩盖", "reserved": "已预留", "allocated": "已分配",
-    "component": "组件", "parallel kind": "并行类型", "op type": "算子类型",
-    "exposed per step ms": "每 step 未掩盖 ms", "masking": "掩盖率",
+    "component": "组件", "kind": "并行类型", "op type": "算子类型", "op count": "次数",
+    "exposed attributed per step ms": "每 step 分摊的未掩盖 ms", "masking": "掩盖率",
     "communication ms": "通信 ms", "exposed communication ms": "未掩盖通信 ms",
     "pp rank": "PP rank", "bubble ms": "气泡 ms", "length ms": "step 长度 ms",
     "free ms": "空闲 ms", "gap ms": "间隔 ms", "preparing ms": "准备 ms",
@@ -43,7 +43,7 @@ _TITLES = {
     "Communication by group and operation ({scope})": "按通信域和算子统计的通信（{scope}）",
     "Communication, hidden behind compute or exposed": "通信：被计算掩盖与未掩盖",
     "Memory of the rank that takes most: rank {rank}": "显存占用最高的 rank：rank {rank}",
-    "all ranks and steps": "全部 rank 和 step",
+    "all ranks and steps": "全部 rank 和 step", "as HCCL measured it": "HCCL 实测",
     "{known} of {all} ranks, all steps": "{all} 个 rank 中的 {known} 个，全部 step",
     "ms, all ranks and steps": "ms，全部 rank 和 step",
     "ms since the first record": "自首条记录起的 ms",
@@ -83,10 +83,10 @@ _FINDINGS = {
     " Most of it: {op}, {most} ms.":
         "每个 step 有 {stake} ms 通信未被计算掩盖（掩盖率 {masked}）。"
         "其中最多的是 {op}，{most} ms。",
-    "Each operation's time outside of every compute kernel of its rank. Part of it can be waiting"
-    " for slower ranks, which overlapping does not remove.":
-        "各通信算子落在本 rank 所有计算算子之外的时间。其中一部分可能是在等待较慢的 rank，"
-        "重叠无法消除这一部分。",
+    "Operations outside of every compute kernel of their rank, instants of several shared among"
+    " them. Part of it can be waiting for slower ranks, which overlapping does not remove.":
+        "通信算子落在本 rank 所有计算算子之外的时间；多个算子同时通信的时刻由它们均分。"
+        "其中一部分可能是在等待较慢的 rank，重叠无法消除这一部分。",
     "Overlap it: bucketed gradient reduction and parameter gathering, all-to-all split in chunks"
     " beside expert computation. First see whether ranks arrive late.":
         "让通信与计算重叠：梯度归约与参数聚合分桶进行，all-to-all 切块与专家计算并行。"

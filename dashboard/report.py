@@ -242,15 +242,21 @@ def _scope(steps: pl.DataFrame) -> str:
 def _communication(
     con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], steps: pl.DataFrame, top: int
 ) -> Iterator[Block]:
-    frame = query.comm(con, **here)
+    frame = query.comm(con, by="op", **here)
     if here.get("step") is None and frame["step"].null_count() < frame.height:
         frame = frame.drop_nulls("step")  # no step counts what is outside all of them
     if frame.is_empty():
         return
-    sums = ("count", "total_ns", "union_ns", "masked_ns", "exposed_ns", "size_bytes")
+    told = frame.drop_nulls("union_ns")  # of light ranks there are HCCL's times alone
+    scope = _scope(steps) if told.height else "as HCCL measured it"
+    frame = told if told.height else frame
+    sums = (
+        "op_count", "total_ns", "union_ns", "masked_ns", "exposed_ns", "exposed_attributed_ns",
+        "size_bytes",
+    )  # fmt: skip
     known = {name: pl.col(name).null_count() == 0 for name in sums}
     summed = (
-        frame.group_by("parallel_kind", "op_type", maintain_order=True)
+        frame.group_by("kind", "op_type", maintain_order=True)
         .agg(
             pl.col("group_hash").n_unique().alias("groups"),
             *(pl.when(known[name]).then(pl.col(name).sum()).alias(name) for name in sums),
@@ -259,12 +265,12 @@ def _communication(
         .sort("total_ns", descending=True)
     )
     columns = [
-        Column("group", "parallel_kind"),
+        Column("group", "kind"),
         Column("operation", "op_type"),
         Column("groups", "groups", plain, 1),
-        Column("count", "count", number),
+        Column("count", "op_count", number),
         Column("total ms", "total_ns", ms),
-        Column("exposed ms", "exposed_ns", ms),
+        Column("exposed ms", "exposed_attributed_ns", ms),
         Column("masked", "masking_ratio", percent),
         Column("MB", "size_bytes", megabytes),
     ]
@@ -273,7 +279,7 @@ def _communication(
     yield FittedTable(
         columns,
         summed.head(top).to_dicts(),
-        f"Communication by group and operation ({_scope(steps)})",
+        f"Communication by group and operation ({scope})",
         f"and {more} more" if more > 0 else None,
     )
 

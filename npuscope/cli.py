@@ -14,9 +14,12 @@ import typer
 
 from npuscope import (
     __version__,
+    clocks_command,
+    comm_command,
     doctor_command,
     export_command,
     memory_command,
+    ranks_command,
     report_commands,
     store_commands,
 )
@@ -165,6 +168,9 @@ def kernels(
     leave(data)
 
 
+app.command()(comm_command.comm)
+app.command()(clocks_command.clocks)
+app.command()(ranks_command.ranks)
 app.command()(memory_command.memory)
 app.command()(doctor_command.doctor)
 app.command()(store_commands.ingest)

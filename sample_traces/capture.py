@@ -177,7 +177,9 @@ class Capture:
 
 def captures(job: Job) -> list[Capture]:
     """Every rank of the job, simulated and seen by its profiler."""
-    return [_capture(job, rank, *on_clock(job, rank, *seen)) for rank, seen in sorted(run(job).items())]
+    return [
+        _capture(job, rank, *on_clock(job, rank, *seen)) for rank, seen in sorted(run(job).items())
+    ]
 
 
 def _capture(
@@ -249,8 +251,8 @@ def _with_waits(kernels: list[Kernel], comm_ops: list[CommOp]) -> tuple[list[Ker
         before = row.start_ns + row.dur_ns
     by_start = sorted(kernels, key=lambda kernel: (kernel.start_ns, kernel.stream_id))
     return (
-        [replace(row, wait_ns=waits[id(row)]) for row in by_start],
-        [replace(op, wait_ns=waits[id(op)]) for op in comm_ops],
+        [replace(row, wait_ns=waits[id(row)]) if waits[id(row)] else row for row in by_start],
+        [replace(op, wait_ns=waits[id(op)]) if waits[id(op)] else op for op in comm_ops],
     )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping, Sequence
+
 import polars as pl
+import pyarrow as pa
 
 from npuscope.collector import schema
 
 from . import memory, metadata
-from .capture import Capture, captures
+from .capture import Capture, CommOp, Kernel, captures
 from .job import Group, Job, group_hash, local_experts, routed_tokens, stage_layers
 from .pmu import cube_utilization, pmu
 
@@ -22,21 +25,28 @@ _POLARS: dict[str, pl.DataType] = {
     "varchar[]": pl.List(pl.String()),
     "map(varchar, double)": pl.List(pl.Struct({"key": pl.String(), "value": pl.Float64()})),
 }
+_PAIR = {"key": pl.String(), "value": pl.Float64()}
 Row = dict[str, object]
+TABLES = (
+    "ranks", "groups", "steps", "kernels", "comm_ops", "comm_tasks", "launches", "memory",
+    "operator_memory", "counters", "expert_load", "expert_placement",
+)  # fmt: skip
 
 
-def canonical_frames(job: Job, *, capture: str = "planted") -> dict[str, pl.DataFrame]:
+def canonical_frames(
+    job: Job, *, capture: str = "planted", tables: Collection[str] = TABLES
+) -> dict[str, pl.DataFrame]:
     """Frames by canonical table, all ranks, keys first: run is the job's name.
 
-    Tables: ranks, groups, steps, kernels, comm_ops, comm_tasks, memory, operator_memory, counters,
-    expert_load, expert_placement. Columns that a profile of the job would not fill are null.
+    Columns that a profile of the job would not fill are null; a table that it would not have, or
+    that is not among `tables`, is left out.
     """
-    tables: dict[str, list[Row]] = {}
+    rows: dict[str, list[Row]] = {}
     for seen in captures(job):
         keys: Row = {"run": job.name, "capture": capture, "rank": seen.rank}
-        for table, rows in _tables(seen).items():
-            tables.setdefault(table, []).extend({**keys, **row} for row in rows)
-    return {table: _frame(table, rows) for table, rows in tables.items()}
+        for table, found in _tables(seen, tables).items():
+            rows.setdefault(table, []).extend(keys | row for row in found)
+    return {table: _frame(table, found) for table, found in rows.items()}
 
 
 def _frame(table: str, rows: list[Row]) -> pl.DataFrame:
@@ -44,30 +54,52 @@ def _frame(table: str, rows: list[Row]) -> pl.DataFrame:
     types = {name: _POLARS[kind] for name, kind in columns}
     unknown = {name for row in rows[:1] for name in row} - types.keys()
     assert not unknown, f"{table} has no columns {unknown}"
+    told = set[str]().union(*rows)
     return pl.DataFrame(
-        {name: pl.Series(name, [row.get(name) for row in rows], dtype=kind)
-         for name, kind in types.items()}
+        [_series(name, [row.get(name) for row in rows], kind) if name in told
+         else pl.repeat(None, len(rows), dtype=kind, eager=True).alias(name)
+         for name, kind in types.items()]
     )  # fmt: skip
 
 
-def _tables(c: Capture) -> dict[str, list[Row]]:
-    found = {
-        "ranks": [_rank(c)],
-        "groups": [_group(c, group) for group in c.groups],
-        "steps": [
+def _series(name: str, values: Sequence[object], kind: pl.DataType) -> pl.Series:
+    if kind != _POLARS["map(varchar, double)"]:
+        return pl.Series(name, values, dtype=kind)
+    # Rows of dictionaries would take polars most of the time of a whole job.
+    keys, figures, ends = list[str](), list[float](), [0]
+    for value in values:
+        if isinstance(value, Mapping):
+            keys += value.keys()
+            figures += value.values()
+        ends.append(len(keys))
+    pairs = pl.DataFrame({"key": keys, "value": figures}, schema=_PAIR).to_struct().to_arrow()
+    known = pa.array([value is None for value in values])
+    offsets = pa.array(ends, pa.int64())
+    lists = pa.LargeListArray.from_arrays(offsets, pairs, mask=known)
+    return pl.Series(name, lists, dtype=kind)
+
+
+def _tables(c: Capture, wanted: Collection[str]) -> dict[str, list[Row]]:
+    makers: dict[str, Callable[[], list[Row]]] = {
+        "ranks": lambda: [_rank(c)],
+        "groups": lambda: [_group(c, group) for group in c.groups],
+        "steps": lambda: [
             {name: getattr(step, name) for name in (
                 "step", "window_start_ns", "window_end_ns", "device_start_ns", "device_end_ns")}
             for step in c.steps
         ],
-        "kernels": _kernels(c),
-        "comm_ops": _comm_ops(c),
-        "comm_tasks": _comm_tasks(c),
-        "expert_load": _expert_load(c),
-        "expert_placement": _expert_placement(c.job),
+        "kernels": lambda: _kernels(c),
+        "comm_ops": lambda: _comm_ops(c),
+        "comm_tasks": lambda: _comm_tasks(c),
+        "launches": lambda: _launches(c),
+        "expert_load": lambda: _expert_load(c),
+        "expert_placement": lambda: _expert_placement(c.job),
     }  # fmt: skip
-    if c.job.memory:
-        found["memory"], found["operator_memory"] = _memory(c)
-    if c.job.frequency:
+    found: dict[str, list[Row]] = {name: make() for name, make in makers.items() if name in wanted}
+    if c.job.memory and {"memory", "operator_memory"} & set(wanted):
+        memory_rows = dict(zip(("memory", "operator_memory"), _memory(c), strict=True))
+        found |= {name: rows for name, rows in memory_rows.items() if name in wanted}
+    if c.job.frequency and "counters" in wanted:
         found["counters"] = [
             {"device_id": c.device_id, "name": "AI Core Freq", "series": "MHz", "timestamp_ns": t,
              "value": float(c.frequency_mhz)}
@@ -149,9 +181,32 @@ def _kernels(c: Capture) -> list[Row]:
             row["aic_cycles"] = float(metrics.pop("aic_total_cycles"))
             row["aiv_time_ns"] = float(metrics.pop("aiv_total_time"))
             row["aiv_cycles"] = float(metrics.pop("aiv_total_cycles"))
-            row["pmu"] = [{"key": n, "value": float(v)} for n, v in metrics.items()]
+            row["pmu"] = metrics
         rows.append(row)
     return rows
+
+
+def _launches(c: Capture) -> list[Row]:
+    items: list[Kernel | CommOp] = [*c.kernels, *c.comm_ops]
+    items.sort(key=lambda item: item.launch.times.dequeue_ns)
+    return [
+        {
+            "connection_id": str(item.launch.connection_id),
+            "api_name": item.launch.api,
+            "api_thread_id": c.queue_thread,
+            "api_start_ns": item.launch.times.api_start_ns,
+            "api_end_ns": item.launch.times.api_end_ns,
+            "operator_name": item.launch.operator,
+            "operator_start_ns": item.launch.times.operator_start_ns,
+            "target": "communication" if isinstance(item, CommOp) else "kernel",
+            "target_name": item.name if isinstance(item, CommOp) else item.work.name,
+            "device_id": c.device_id,
+            "stream_id": item.stream_id,
+            "device_start_ns": item.start_ns,
+            "latency_ns": item.start_ns - item.launch.times.api_start_ns,
+        }
+        for item in items
+    ]
 
 
 def _comm_ops(c: Capture) -> list[Row]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from .capture import Capture, captures
 from .db import write_db
 from .frames import canonical_frames
-from .job import Job, small
+from .job import Job, described, small
 from .kineto import write_kineto
 from .metadata import folder_name, profiler_info, profiler_metadata
 from .mindspore import write_mindspore
@@ -74,7 +74,7 @@ def write_job(
     for capture in seen:
         chosen = forms[capture.rank] if isinstance(forms, Mapping) else forms
         files[str(capture.rank)] = _write_rank(capture, out, chosen)
-    facts = {"job": asdict(job), "captures": files, **truth(job, seen)}
+    facts = {"job": described(job), "captures": files, **truth(job, seen)}
     (out / "truth.json").write_text(_readable(facts) + "\n", encoding="utf-8")
 
 

@@ -7,7 +7,7 @@ expert-parallel groups lie inside the data-parallel ones.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -58,7 +58,7 @@ class Job:
     slow_clock: int | None = None
     slow_clock_factor: float = 1.2
     slow_host: int | None = None
-    slow_host_factor: float = 5.0
+    slow_host_factor: float = 12.0
     slow_link: tuple[int, ...] = ()
     slow_link_type: str = "HCCS"
     slow_link_factor: float = 3.0
@@ -120,6 +120,20 @@ class Job:
         """How many times longer a transfer between two ranks takes."""
         is_hit = bool(self.slow_link) and set(self.slow_link) <= {rank, other}
         return self.slow_link_factor if is_hit and link == self.slow_link_type else 1.0
+
+
+# Left out of a description where they stand at their defaults.
+_WRONG = (
+    "slow_rank_lowers_clock", "slow_clock", "slow_clock_factor", "slow_host", "slow_host_factor",
+    "slow_link", "slow_link_type", "slow_link_factor", "overloaded", "overload_factor", "noise",
+    "clock_drift_ppm",
+)  # fmt: skip
+
+
+def described(job: Job) -> dict[str, Any]:
+    """The job's fields by name, without what is not wrong with it."""
+    plain = {one.name: one.default for one in fields(Job) if one.name in _WRONG}
+    return {n: v for n, v in asdict(job).items() if n not in plain or plain[n] != v}
 
 
 def small(**changes: Any) -> Job:

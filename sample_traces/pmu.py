@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from .kernels import AI_CORES, Work
 
-_CUBE_SHARES = {"mac": 0.78, "scalar": 0.31, "mte1": 0.52, "mte2": 0.66, "fixpipe": 0.12}
-_VECTOR_SHARES = {"vec": 0.22, "scalar": 0.09, "mte2": 0.71, "mte3": 0.48}
+_CUBE_PIPES = (
+    ("aic_mac", 0.78), ("aic_scalar", 0.31), ("aic_mte1", 0.52), ("aic_mte2", 0.66),
+    ("aic_fixpipe", 0.12),
+)  # fmt: skip
+_VECTOR_PIPES = (("aiv_vec", 0.22), ("aiv_scalar", 0.09), ("aiv_mte2", 0.71), ("aiv_mte3", 0.48))
 _HIDDEN = ("mac", "mte1")  # of the vector cores: in the database only, always 0
 _OVERHEAD_NS = 2_800
 
@@ -23,13 +26,15 @@ def pmu(work: Work, dur_ns: int, frequency_mhz: int) -> dict[str, float] | None:
         "aic_total_time": cube_ns,
         "aic_total_cycles": _cycles(cube_ns, frequency_mhz, work.block_count),
     }
-    for pipe, share in _CUBE_SHARES.items():
-        found |= _pipe(f"aic_{pipe}", cube_ns, share)
+    for pipe, share in _CUBE_PIPES:
+        time_ns = found[f"{pipe}_time"] = int(cube_ns * share)
+        found[f"{pipe}_ratio"] = round(time_ns / cube_ns, 3) if cube_ns else 0.0
     found["aic_icache_miss_rate"] = 0.002 if on_cube else 0.0
     found["aiv_total_time"] = vector_ns
     found["aiv_total_cycles"] = _cycles(vector_ns, frequency_mhz, vector_blocks)
-    for pipe, share in _VECTOR_SHARES.items():
-        found |= _pipe(f"aiv_{pipe}", vector_ns, share)
+    for pipe, share in _VECTOR_PIPES:
+        time_ns = found[f"{pipe}_time"] = int(vector_ns * share)
+        found[f"{pipe}_ratio"] = round(time_ns / vector_ns, 3) if vector_ns else 0.0
     found["aiv_icache_miss_rate"] = 0.013 if on_vector else 0.0
     return found
 
@@ -46,9 +51,3 @@ def cube_utilization(metrics: dict[str, float], dur_ns: int, frequency_mhz: int)
 
 def _cycles(time_ns: int, frequency_mhz: int, blocks: int) -> int:
     return time_ns * frequency_mhz * blocks // 1000
-
-
-def _pipe(name: str, busy_ns: int, share: float) -> dict[str, float]:
-    time_ns = int(busy_ns * share)
-    ratio = round(time_ns / busy_ns, 3) if busy_ns else 0.0
-    return {f"{name}_time": time_ns, f"{name}_ratio": ratio}

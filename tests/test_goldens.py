@@ -176,12 +176,51 @@ def test_communication_by_type(
     opened: dict[str, duckdb.DuckDBPyConnection], goldens: dict[str, Any], name: str, rank: int
 ) -> None:
     step, golden, off_ns = golden_step(goldens, name, rank)
-    totals: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for row in query.comm(opened[name], rank=rank, step=step).to_dicts():
-        totals[row["op_type"]][0] += row["count"]
-        totals[row["op_type"]][1] += row["total_ns"]
+    totals: dict[str, list[int]] = {}
+    rows = query.comm(opened[name], by="type", rank=rank, step=step).to_dicts()
+    for row in rows:
+        totals[row["op_type"]] = [row["op_count"], row["total_ns"]]
 
     assert set(totals) == set(golden["comm_by_type"])
     for kind, expected in golden["comm_by_type"].items():
         assert totals[kind][0] == expected["count"]
         assert abs(totals[kind][1] - expected["total_ns"]) <= off_ns
+    unions = {"comm_p2p_union_ns": 0, "comm_collective_union_ns": 0}
+    for row in rows:
+        kind = "p2p" if row["op_type"] in ("send", "receive", "batchSendRecv") else "collective"
+        unions[f"comm_{kind}_union_ns"] += row["union_ns"]
+    known = unions.keys() & golden.keys()
+    assert all(abs(unions[kind] - golden[kind]) <= off_ns for kind in known)
+    [steps] = query.steps(opened[name], rank=rank, step=step).to_dicts()
+    for by in ("kind", "type", "op"):
+        frame = query.comm(opened[name], by=by, rank=rank, step=step)
+        assert frame["exposed_attributed_ns"].sum() == steps["exposed_communication_ns"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("name", [SETS[1], SETS[4]])
+def test_what_hccl_measured(
+    opened: dict[str, duckdb.DuckDBPyConnection], goldens: dict[str, Any], name: str, rank: int
+) -> None:
+    """Rank 1 of the last set has HCCL's measurements, but no operation of its own."""
+    ((_, categories),) = goldens[name][str(rank)]["communication"].items()
+    by_type = {kind: figures for c in categories.values() for kind, figures in c["by_type"].items()}
+    rows = query.comm(opened[name], by="type", rank=rank).to_dicts()
+    assert {row["op_type"] for row in rows} == set(by_type)
+    for row in rows:
+        golden = by_type[row["op_type"]]
+        assert row["op_count"] == golden["count"]
+        assert row["transit_ns"] == pytest.approx(golden["transit_ms"] * 1e6, abs=1e-3)
+        assert row["wait_ns"] == pytest.approx(golden["wait_ms"] * 1e6, abs=1e-3)
+        if row["union_ns"] is None:
+            assert row["total_ns"] == round(golden["elapse_ms"] * 1e6)
+    told = "synchronization_ns, idle_ns, measured_count, op_count"
+    found = opened[name].execute(
+        f"select {told} from comm_summary where by_key = 'op' and rank = ?", [rank]
+    )
+    synchronization, idle, measured, count = zip(*found.fetchall(), strict=True)
+    totals = [category["total"] for category in categories.values()]
+    assert sum(measured) == sum(count) == sum(total["ops"] for total in totals)
+    for values, key in ((synchronization, "sync_ms"), (idle, "idle_ms")):
+        expected = sum(total[key] for total in totals) * 1e6
+        assert sum(values) == pytest.approx(expected, abs=1e-3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Literal
 
 import duckdb
@@ -27,6 +28,9 @@ FORMS: dict[str, tuple[Literal["text", "db"], ...]] = {
 ADDED_UP = (
     "computing_ns", "communication_ns", "overlapped_ns", "exposed_communication_ns",
     "free_ns", "bubble_ns", "profiler_bubble_ns",
+)  # fmt: skip
+PLANTED_OF_A_KIND = (
+    "operations", "communication_ns", "masked_ns", "masking_ratio", "size_bytes",
 )  # fmt: skip
 
 
@@ -125,13 +129,17 @@ def test_communication_by_parallel_kind(planted: Planted) -> None:
     truth, con = planted
     for rank, facts in truth["ranks"].items():
         for step, figures in facts["steps"].items():
-            frame = query.comm(con, rank=int(rank), step=int(step))
-            found: dict[str, list[int]] = {}
-            for row in frame.to_dicts():
-                sums = found.setdefault(row["parallel_kind"], [0, 0])
-                sums[0] += row["count"]
-                sums[1] += row["size_bytes"]
-            assert found == {
-                kind: [known["operations"], known["size_bytes"]]
+            of_step = partial(query.comm, con, rank=int(rank), step=int(step))
+            found = of_step(by="kind")
+            names = ("op_count", "union_ns", "masked_ns", "masking_ratio", "size_bytes")
+            assert {
+                row["kind"]: tuple(row[name] for name in names) for row in found.to_dicts()
+            } == {
+                kind: tuple(known[name] for name in PLANTED_OF_A_KIND)
                 for kind, known in figures["communication"].items()
             }
+            for by in ("kind", "type", "op"):
+                frame = of_step(by=by)
+                assert frame["op_count"].sum() == found["op_count"].sum()
+                exposed_ns = figures["exposed_communication_ns"]
+                assert frame["exposed_attributed_ns"].sum() == exposed_ns

@@ -20,8 +20,9 @@ class Material:
 
     steps: rows of the metric `steps`, with `length_ns` (computing, exposed communication and free
     time together) and the rank's `pp_rank`. kernels: type, core, count, total_ns, over
-    `kernel_steps` pairs of rank and step. communication: parallel_kind, op_type, count,
-    exposed_ns, union_ns, over `communication_steps` such pairs. outside: ranks with events outside
+    `kernel_steps` pairs of rank and step. communication: kind, op_type, op_count, exposed_ns,
+    union_ns and exposed_attributed_ns (which adds up to the steps' exposed time), over
+    `communication_steps` such pairs. outside: ranks with events outside
     of every step. is_gpu: no NPU is among the ranks.
     """
 
@@ -60,11 +61,15 @@ _KERNELS = """
         (select count(distinct (rank, coalesce(step, -1))) from chosen) as over
     from chosen group by all order by total_ns desc, type"""
 _COMMUNICATION = """
-    with chosen as (select * from comm_summary {where} {also} exposed_ns is not null {in_steps})
-    select parallel_kind, op_type, cast(sum(count) as bigint) as count,
+    with chosen as (
+        select * from comm_summary
+        {where} {also} by_key = 'op' and exposed_ns is not null {in_steps}
+    )
+    select kind, op_type, cast(sum(op_count) as bigint) as op_count,
         cast(sum(exposed_ns) as bigint) as exposed_ns, cast(sum(union_ns) as bigint) as union_ns,
+        cast(sum(exposed_attributed_ns) as bigint) as exposed_attributed_ns,
         (select count(distinct (rank, coalesce(step, -1))) from chosen) as over
-    from chosen group by all order by exposed_ns desc, parallel_kind, op_type"""
+    from chosen group by all order by exposed_attributed_ns desc, kind, op_type"""
 
 
 def material(

@@ -40,16 +40,16 @@ def exposed_communication(seen: Material) -> Iterator[Finding]:
         f" (masked: {masked})."
     )
     if kinds.height:
-        evidence = per_step(kinds, seen.communication_steps, "exposed_ns").select(
-            "parallel_kind", "op_type", "count", "exposed_per_step_ns",
+        evidence = per_step(kinds, seen.communication_steps, "exposed_attributed_ns").select(
+            "kind", "op_type", "op_count", "exposed_attributed_per_step_ns",
             (1 - pl.col("exposed_ns") / pl.col("union_ns")).alias("masking_ratio"),
         )  # fmt: skip
         first = evidence.row(0, named=True)
-        kind = first["parallel_kind"]
+        kind = first["kind"]
         groups = "" if kind == "unknown" else f" of {kind} groups"
         statement = (
             f"{statement} Most of it: {first['op_type']}{groups},"
-            f" {ms(first['exposed_per_step_ns'])} ms."
+            f" {ms(first['exposed_attributed_per_step_ns'])} ms."
         )
     yield stated(
         seen,
@@ -57,12 +57,12 @@ def exposed_communication(seen: Material) -> Iterator[Finding]:
         statement,
         stake_ns,
         "measured",
-        "Each operation's time outside of every compute kernel of its rank. Part of it can be"
-        " waiting for slower ranks, which overlapping does not remove.",
+        "Operations outside of every compute kernel of their rank, instants of several shared among"
+        " them. Part of it can be waiting for slower ranks, which overlapping does not remove.",
         "Overlap it: bucketed gradient reduction and parameter gathering, all-to-all split in"
         " chunks beside expert computation. First see whether ranks arrive late.",
         evidence,
-        'npuscope sql PATH "from comm_summary order by exposed_ns desc"',
+        "npuscope comm PATH",
     )
 
 

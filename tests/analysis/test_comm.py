@@ -1,42 +1,9 @@
-"""comm, spread and capture_facts on small tables."""
+"""spread and capture_facts on small tables."""
 
 from __future__ import annotations
 
 from npuscope.analysis import query
-from tests.analysis.tables import answer, connect, fill, kernel, op
-
-
-def test_groups_are_told_apart_and_named() -> None:
-    con = connect()
-    fill(con, "kernels", [kernel(0, 10, 1)])
-    fill(
-        con,
-        "comm_ops",
-        [
-            op(5, 10, 1, group_hash="11", size_bytes=100),
-            op(12, 10, 1, group_hash="11", size_bytes=50),
-            op(0, 4, 1, group_hash="22", size_bytes=None),
-            op(0, 2, 1, group_hash=None, op_type="send", size_bytes=7),
-        ],
-    )
-    known = [
-        {"group_hash": "11", "parallel_kind": "unknown"},
-        {"group_hash": "11", "parallel_kind": "ep"},
-    ]
-    fill(con, "groups", known)
-    assert [tuple(row.values())[3:] for row in answer(con, "comm")] == [
-        (1, "allReduce", "11", "ep", 2, 20, 17, 5, 12, 5 / 17, 150),
-        (1, "allReduce", "22", "unknown", 1, 4, 4, 4, 0, 1.0, None),
-        (1, "send", None, "unknown", 1, 2, 2, 2, 0, 1.0, 7),
-    ]
-
-
-def test_without_kernels_masking_is_unknown() -> None:
-    con = connect()
-    fill(con, "comm_ops", [op(5, 10, 1)])
-    (row,) = answer(con, "comm")
-    assert (row["union_ns"], row["masked_ns"], row["exposed_ns"]) == (10, None, None)
-    assert row["masking_ratio"] is None
+from tests.analysis.tables import connect, fill, kernel, op
 
 
 def test_the_spread_names_the_rank_with_the_most() -> None:

@@ -46,7 +46,6 @@ def test_rows_and_columns_have_a_fixed_order() -> None:
     places = [(row["run"], row["rank"], row["step"]) for row in steps.to_dicts()]
     assert places == [(r, n, s) for r in ("b", HOSTILE) for n in (9, 10) for s in (1, 2)]
     for name, frame in {
-        "comm": query.comm(made),
         "outside_steps": query.outside_steps(made),
         "spread": query.spread(made),
         "capture_facts": query.capture_facts(made),

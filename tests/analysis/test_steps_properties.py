@@ -1,4 +1,4 @@
-"""steps and comm against twins that count nanoseconds one by one."""
+"""steps and what is outside of them against twins that count nanoseconds one by one."""
 
 from __future__ import annotations
 
@@ -127,32 +127,3 @@ def test_outside_steps_equals_counting_nanoseconds(found: list[Event]) -> None:
             ops = [event for event in out if event.kind != "compute"]
             expected.append([rank, len(kernels), len(grid(kernels)), len(ops), len(grid(ops))])
     assert [list(row.values())[2:] for row in answer(CON, "outside_steps")] == expected
-
-
-@given(events)
-@settings(max_examples=80, deadline=None)
-def test_comm_equals_counting_nanoseconds(found: list[Event]) -> None:
-    clear(CON)
-    insert(CON, found, shift_ns=EPOCH_NS)
-    expected = {}
-    for rank in {event.rank for event in found}:
-        mine = [event for event in found if event.rank == rank]
-        compute = grid(event for event in mine if event.kind == "compute")
-        for step in {event.step for event in mine}:
-            for kind in ("allReduce", "receive"):
-                own = [e for e in mine if e.step == step and e.kind == kind and e.dur_ns >= 0]
-                covered = len(grid(own) & compute) if compute else None
-                if own:
-                    expected[rank, step, kind] = (
-                        len(own),
-                        sum(event.dur_ns for event in own),
-                        len(grid(own)),
-                        covered,
-                        len(grid(own)) - covered if covered is not None else None,
-                    )
-    rows = answer(CON, "comm")
-    names = ("count", "total_ns", "union_ns", "masked_ns", "exposed_ns")
-    assert {
-        (row["rank"], row["step"], row["op_type"]): tuple(row[name] for name in names)
-        for row in rows
-    } == expected

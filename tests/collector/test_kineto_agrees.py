@@ -39,7 +39,7 @@ QUERIES = {
     "memory": "select rank, device_id, timestamp_ns, allocated_bytes, reserved_bytes from memory"
     " where component = 'PTA' and source = 'record'",
     "figures": "select * exclude (run, capture, profiler_bubble_ns) from step_summary",
-    "communication": "select rank, step, op_type, parallel_kind, count, total_ns, union_ns,"
+    "communication": "select rank, step, by_key, op_type, kind, op_count, total_ns, union_ns,"
     " masked_ns, exposed_ns, size_bytes from comm_summary",
 }
 

@@ -178,7 +178,7 @@ def what_it_tells(target: Path) -> tuple[dict[int, Rank], tuple[str, ...]]:
         notes = query.notes(con)
         frames = {
             "steps": query.steps(con), "kernels": query.kernels(con, by="name"),
-            "comm": query.comm(con),
+            "comm": query.comm(con, by="op"),
         }  # fmt: skip
         counts: dict[int, dict[str, int]] = {}
         for table in schema.tables():

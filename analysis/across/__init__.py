@@ -1,0 +1,1 @@
+"""What only all ranks of a capture together can tell: groups, clocks, who waited for whom."""

@@ -1,0 +1,104 @@
+"""From the canonical tables of one capture to what only all its ranks together tell.
+
+groups ──▶ matched operations ──▶ clocks ──▶ arrivals on one clock ──▶ waits
+   └─────▶ communication of ranks whose own metadata says another kind, computed again
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+import duckdb
+
+from npuscope.analysis.catalog import METRICS, metric, sql_text
+from npuscope.collector import schema
+
+from . import stragglers
+from .clocks import fit_clocks
+from .groups import resolve_groups
+
+# Rows of `comm_summary` of the ranks that need other kinds than they know themselves.
+RESOLVED_COMM = "resolved_comm"
+_RULES = (
+    "arrivals.sql", "capture_groups.sql", "clock_readings.sql", "clocks.sql", "comm_waits.sql",
+    "group_evidence.sql", "group_members.sql", "group_mix.sql", "matched.sql", "comm_progress.sql",
+    "rank_work.sql", "link_transfers.sql", "rank_blame.sql", "last_arrivals.sql", "slow_pairs.sql",
+)  # fmt: skip
+_MODULES = (
+    "causality.py", "clocks.py", "derive.py", "fitting.py", "groups.py", "hosts.py", "jackknife.py",
+    "kinds.py", "caused_waits.py", "own_work.py", "slow_links.py", "straggler_tests.py",
+    "stragglers.py", "traits.py", "verdicts.py",
+)  # fmt: skip
+# A rank whose own metadata says of one of its groups what the capture's does not.
+_OTHERWISE = """
+    select distinct _members.rank from _members
+    semi join comm_ops using (rank, group_hash)
+    left join (
+        select rank, group_hash, min(parallel_kind) filter (where parallel_kind <> 'unknown') as own
+        from groups group by rank, group_hash
+    ) using (rank, group_hash)
+    where coalesce(own, 'unknown') <> kind
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A result: `query` holds on the connection that it was derived on."""
+
+    name: str
+    query: str
+
+
+def derived_tables() -> dict[str, list[tuple[str, str]]]:
+    """Columns (name, type) of each table that `derive` makes."""
+    tables = {
+        known.view: [(column.name, column.type) for column in known.columns]
+        for known in METRICS
+        if known.derived
+    }
+    comm = metric("comm").columns
+    return {**tables, RESOLVED_COMM: [(column.name, column.type) for column in comm]}
+
+
+@cache
+def version() -> str:
+    """Short name of the rules: results of another version are stale."""
+    state = hashlib.sha256(schema.digest().encode())
+    for file in _RULES:
+        state.update(sql_text(file).encode())
+    for module in _MODULES:
+        state.update(resources.files(__package__).joinpath(module).read_bytes())
+    state.update(_resolved_comm_sql().encode())
+    return state.hexdigest()[:12]
+
+
+def derive(con: duckdb.DuckDBPyConnection) -> Iterator[Table]:
+    """The results for one capture, whose canonical tables `con` has; each is to be used before the
+    next is asked for. Makes temporary tables whose names begin with an underscore."""
+    resolve_groups(con)
+    con.execute(f"create or replace temp table _matched as {sql_text('matched.sql')}")
+    fit_clocks(con)
+    yield Table("capture_groups", sql_text("capture_groups.sql"))
+    yield Table("clocks", sql_text("clocks.sql"))
+    con.execute(f"create or replace temp table _arrivals as {sql_text('arrivals.sql')}")
+    con.execute("drop table _matched")
+    yield Table("arrivals", "from _arrivals order by instance, rank")
+    yield Table("comm_waits", sql_text("comm_waits.sql"))
+    for result in stragglers.derived(con, arrivals="_arrivals"):
+        yield Table(result.name, result.query)
+    con.execute("drop table _arrivals")
+    ranks = sorted(rank for (rank,) in con.execute(_OTHERWISE).fetchall())
+    con.execute(
+        "create or replace temp view capture_groups as select run, capture, group_hash, kind"
+        " from _groups, (select any_value(run) as run, any_value(capture) as capture from ranks)"
+    )
+    chosen = f"rank in ({', '.join(map(str, ranks))})" if ranks else "false"
+    yield Table(RESOLVED_COMM, f"select * from ({_resolved_comm_sql()}) where {chosen}")
+
+
+def _resolved_comm_sql() -> str:
+    return metric("comm").sql_with(kinds="resolved_kinds.sql")

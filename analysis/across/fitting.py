@@ -1,0 +1,199 @@
+"""Offsets and drifts of clocks from instants that all clocks saw: robust least squares.
+
+A collective that everybody waits for ends on all members at one true instant T. What the clock of
+member m reads then is
+
+    end[i, m] = T[i] + offset[m] + drift[m] * t[i] + noise
+
+with t from -1 at the capture's begin to 1 at its end. T is eliminated by subtracting from each
+instant's readings their mean; what remains is solved by conjugate gradients, which never forms a
+matrix, so that time and memory grow with the readings only. Weights of readings that lie far off
+fall (Huber, then Tukey's biweight), and the solution is repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+_HUBER, _TUKEY = 1.345, 6.0
+_HUBER_ROUNDS, _TUKEY_ROUNDS = 30, 5
+_NORMAL = 1.4826  # standard deviation of a normal distribution / median absolute deviation
+_LEAST_SPREAD_NS = 0.5  # readings are whole ns
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What clocks read at instants: `end_ns[k]` is what `clock[k]` read at `instant[k]`.
+
+    Instants are numbered from 0 without gaps, and so are clocks. Each instant was read by several.
+    """
+
+    instant: Integers
+    clock: Integers
+    end_ns: Floats
+    clock_count: int
+
+    @property
+    def instant_count(self) -> int:
+        return int(self.instant.max()) + 1 if self.instant.size else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Offsets at the middle of the capture and drifts over half of it, both in ns, per clock.
+
+    `residual_ns` and `weight` are those of each reading, `middle_ns` and `half_ns` where t is 0 and
+    how much time a unit of it is, on the clock of `reference`.
+    """
+
+    offset_ns: Floats
+    drift_ns: Floats
+    residual_ns: Floats
+    weight: Floats
+    place: Floats
+    middle_ns: float
+    half_ns: float
+    spread_ns: float
+
+
+def fit(readings: Readings, reference: int, drifting: Flags, *, before: Fit | None = None) -> Fit:
+    """Robust offsets of all clocks to `reference`, and drifts of those that may drift.
+
+    `before` is a fit of the same readings with other drifts to start from.
+    """
+    start = before or _start(readings)
+    for round_ in range(_HUBER_ROUNDS if before else 0, _HUBER_ROUNDS + _TUKEY_ROUNDS):
+        weight = _weights(start.residual_ns, start.spread_ns, is_last=round_ >= _HUBER_ROUNDS)
+        start = refit(readings, replace(start, weight=weight), reference, drifting)
+    return start
+
+
+def refit(readings: Readings, before: Fit, reference: int, drifting: Flags) -> Fit:
+    """The least squares solution for the weights of `before`, from where that one stands."""
+    correction = _solve(readings, before, drifting)
+    offset_ns = before.offset_ns + correction[0]
+    drift_ns = before.drift_ns + correction[1]
+    offset_ns, drift_ns = offset_ns - offset_ns[reference], drift_ns - drift_ns[reference]
+    drift_ns[~drifting] = 0.0
+    clock, place = readings.clock, before.place
+    aligned = readings.end_ns - offset_ns[clock] - drift_ns[clock] * place
+    instants = _means(readings, aligned, before.weight)
+    residual_ns = aligned - instants[readings.instant]
+    # Where t of an instant is, is known the better the better the clocks are.
+    first, last = float(instants.min()), float(instants.max())
+    half_ns = max((last - first) / 2, 1.0)
+    middle_ns = (first + last) / 2
+    ratio = half_ns / before.half_ns
+    shift = (middle_ns - before.middle_ns) / before.half_ns
+    return Fit(
+        offset_ns + drift_ns * shift,
+        drift_ns * ratio,
+        residual_ns,
+        before.weight,
+        ((instants - middle_ns) / half_ns)[readings.instant],
+        middle_ns,
+        half_ns,
+        spread(residual_ns),
+    )
+
+
+def spread(values: Floats) -> float:
+    """Robust standard deviation, at least what rounding to whole ns makes."""
+    if not values.size:
+        return _LEAST_SPREAD_NS
+    middle = np.median(values)
+    return max(float(_NORMAL * np.median(np.abs(values - middle))), _LEAST_SPREAD_NS)
+
+
+def components(readings: Readings) -> Integers:
+    """A number per clock, the same for clocks that chains of common instants join."""
+    label: Integers = np.arange(readings.clock_count, dtype=np.int64)
+    while True:
+        at_instant = np.full(readings.instant_count, readings.clock_count)
+        np.minimum.at(at_instant, readings.instant, label[readings.clock])
+        lower = label.copy()
+        np.minimum.at(lower, readings.clock, at_instant[readings.instant])
+        if (lower == label).all():
+            return label
+        label = lower
+
+
+def _start(readings: Readings) -> Fit:
+    """No offsets yet: every reading counts, and counts the same."""
+    zeros = np.zeros(readings.clock_count)
+    ones = np.ones(readings.end_ns.size)
+    instants = _means(readings, readings.end_ns, ones)
+    first, last = float(instants.min()), float(instants.max())
+    middle_ns, half_ns = (first + last) / 2, max((last - first) / 2, 1.0)
+    residual_ns = readings.end_ns - instants[readings.instant]
+    place = ((instants - middle_ns) / half_ns)[readings.instant]
+    return Fit(zeros, zeros, residual_ns, ones, place, middle_ns, half_ns, np.inf)
+
+
+def _weights(residual_ns: Floats, spread_ns: float, *, is_last: bool) -> Floats:
+    """How much a reading counts: the less the further it is off; in the end nothing far off."""
+    far = np.abs(residual_ns) / spread_ns
+    if is_last:
+        kept: Floats = np.square(1 - np.square(np.minimum(far / _TUKEY, 1.0)))
+        return np.maximum(kept, 1e-9)  # an instant of which nothing counts has no mean
+    huber: Floats = np.minimum(1.0, _HUBER / np.maximum(far, 1e-12))
+    return huber
+
+
+def _means(readings: Readings, values: Floats, weight: Floats) -> Floats:
+    """Weighted mean of each instant."""
+    count = readings.instant_count
+    total = np.bincount(readings.instant, weight * values, count)
+    means: Floats = total / np.bincount(readings.instant, weight, count)
+    return means
+
+
+def _solve(readings: Readings, before: Fit, drifting: Flags) -> Floats:
+    """Corrections of (offset, drift) by preconditioned conjugate gradients.
+
+    The equations tell differences of clocks only: what all have in common stays as it is.
+    """
+    clock, instant, place, weight = readings.clock, readings.instant, before.place, before.weight
+    clocks, instants = readings.clock_count, readings.instant_count
+    sums = np.bincount(instant, weight, instants)
+    free = np.stack([np.ones(clocks), drifting.astype(np.float64)])
+
+    def gathered(values: Floats) -> Floats:
+        means = np.bincount(instant, weight * values, instants) / sums
+        pull = weight * (values - means[instant])
+        per_clock = [np.bincount(clock, pull, clocks), np.bincount(clock, pull * place, clocks)]
+        pulls: Floats = np.stack(per_clock).astype(np.float64) * free
+        return pulls
+
+    own = weight * (1 - weight / sums[instant])
+    diagonal = np.stack(
+        [np.bincount(clock, own, clocks), np.bincount(clock, own * np.square(place), clocks)]
+    )
+    inverse = np.where(diagonal > 0, 1 / np.maximum(diagonal, 1e-300), 0.0) * free
+    solution: Floats = np.zeros((2, clocks), dtype=np.float64)
+    rest = gathered(before.residual_ns)
+    direction = inverse * rest
+    size = float((rest * direction).sum())
+    # About 1e-5 ns on each clock.
+    goal = max(size * 1e-22, 1e-10 * float(diagonal[0].sum()))
+    for _ in range(2 * clocks + 20):
+        if size <= goal:
+            break
+        image = gathered(direction[0][clock] + direction[1][clock] * place)
+        curvature = float((direction * image).sum())
+        if curvature <= 0:
+            break
+        step = size / curvature
+        solution += step * direction
+        rest -= step * image
+        scaled = inverse * rest
+        before_size, size = size, float((rest * scaled).sum())
+        direction = scaled + size / before_size * direction
+    return solution

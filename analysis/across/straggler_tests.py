@@ -1,0 +1,127 @@
+"""Is a rank the slowest more often than chance would have it?
+
+A trial is a piece of work that n ranks did alike; its outcome is who took longest (of 16 ranks or
+more: which eighth of them, so that several culprits do not hide each other). If all are equal, each
+of them is it with probability 1/n, whatever the law of the durations (exchangeability). Over m
+trials, being it at least k times has the binomial tail P(X >= k), X ~ B(m, 1/n): the exact sign
+test (for n = 2 the classical one; Conover, Practical Nonparametric Statistics, 3.4). It needs no
+spread to be estimated, so it works with two or three ranks. As every rank is tested, the p-values
+are corrected by Holm's step-down method (Scandinavian Journal of Statistics 6, 1979), which holds
+whatever the dependence between ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+SURE = 0.01  # of naming an innocent rank anywhere in a capture, after correction
+
+
+def binomial_tail(trials: int, hits: int, chance: float) -> float:
+    """P(X >= hits) for X ~ B(trials, chance)."""
+    if hits <= 0:
+        return 1.0
+    if chance >= 1.0:
+        return 1.0
+    first = (
+        math.lgamma(trials + 1) - math.lgamma(hits + 1) - math.lgamma(trials - hits + 1)
+        + hits * math.log(chance) + (trials - hits) * math.log1p(-chance)
+    )  # fmt: skip
+    # Terms fall geometrically beyond the mean, so the sum ends early.
+    term, total, k = 1.0, 1.0, hits
+    while k < trials and term > 1e-17 * total:
+        term *= (trials - k) / (k + 1) * chance / (1.0 - chance)
+        total += term
+        k += 1
+    return min(1.0, math.exp(first + math.log(total)))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The p-values corrected for being so many."""
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    corrected, worst = [1.0] * len(p_values), 0.0
+    for place, index in enumerate(order):
+        worst = max(worst, min(1.0, (len(p_values) - place) * p_values[index]))
+        corrected[index] = worst
+    return corrected
+
+
+def slowest_more_often(trials: pl.DataFrame) -> pl.DataFrame:
+    """The test for every rank.
+
+    trials: trial, rank, value; of each trial the ranks with a value are compared. Returns rank,
+    trial_count, slowest_count, p_value (corrected). Ties have no slowest, ranks alone no trial.
+
+    What is slow in a part of its work only would drown among the other trials. So the test is done
+    over all trials and over the quarter of them in which the slowest stands out most; and of 16
+    ranks and more, for being the slowest and for being in the slowest eighth. The best one is
+    taken, times their number. The choice looks at sorted values only, not at whose they are, so
+    each rank still has its 1/n.
+    """
+    n = pl.len().over("trial")
+    # The worse place of those that tie.
+    place = pl.col("value").rank("max", descending=True).over("trial")
+    compared = (
+        trials.drop_nulls("value")
+        .with_columns(
+            n.alias("n"),
+            pl.max_horizontal(n // 8, 1).alias("eighth"),
+            place.alias("place"),
+            (pl.col("value").max() - pl.col("value").median()).over("trial").alias("stands_out"),
+        )
+        .filter(pl.col("n") > 1)
+        .with_columns(
+            (pl.col("place") == 1).alias("is_most"),
+            (pl.col("place") <= pl.col("eighth")).alias("is_among"),
+            # Ranks have the trials of their own set of peers, so the quarter is taken for each.
+            (pl.col("stands_out").rank("ordinal", descending=True).over("rank") * 4
+             <= pl.len().over("rank")).alias("is_chosen"),
+        )
+    )  # fmt: skip
+    counted = compared.group_by("rank").agg(
+        pl.len().cast(pl.Int64).alias("trial_count"),
+        pl.col("is_most").sum().cast(pl.Int64).alias("slowest_count"),
+        pl.col("is_chosen").sum().alias("chosen"),
+        (pl.col("is_most") & pl.col("is_chosen")).sum().alias("chosen_most"),
+        pl.col("is_among").sum().alias("among"),
+        (pl.col("is_among") & pl.col("is_chosen")).sum().alias("chosen_among"),
+        # Where trials have different numbers of ranks, the likeliest outcome makes the test hard.
+        (1 / pl.col("n")).max().alias("chance"),
+        (pl.col("eighth") / pl.col("n")).max().alias("among_chance"),
+        pl.col("eighth").max().alias("eighth"),
+    ).sort("rank")  # fmt: skip
+    corrected = pl.Series("p_value", holm([_best(row) for row in counted.to_dicts()]), pl.Float64)
+    return counted.select("rank", "trial_count", "slowest_count").with_columns(corrected)
+
+
+def _best(row: dict[str, Any]) -> float:
+    tails = [
+        binomial_tail(row["trial_count"], row["slowest_count"], row["chance"]),
+        binomial_tail(row["chosen"], row["chosen_most"], row["chance"]),
+    ]
+    if row["eighth"] > 1:
+        tails += [
+            binomial_tail(row["trial_count"], row["among"], row["among_chance"]),
+            binomial_tail(row["chosen"], row["chosen_among"], row["among_chance"]),
+        ]
+    return min(1.0, len(tails) * min(tails))
+
+
+def corrected_min(*tests: pl.DataFrame) -> pl.DataFrame:
+    """rank, p_value: the best of several tests of each rank, times their number."""
+    every = pl.concat([test.select("rank", "p_value") for test in tests])
+    return every.group_by("rank").agg(
+        (pl.col("p_value").min() * len(tests)).clip(upper_bound=1.0).alias("p_value")
+    )
+
+
+def peers_value(value: str, *over: str) -> pl.Expr:
+    """What the others of a set have: with two or three the mean of the others, else the median."""
+    column = pl.col(value)
+    others = (column.sum().over(*over) - column) / (column.count().over(*over) - 1)
+    few = column.count().over(*over) <= 3
+    return pl.when(few).then(others).otherwise(column.median().over(*over))

@@ -1,0 +1,190 @@
+"""Who is a suspect, and of what: traits, tests and links made into a verdict with its evidence.
+
+A rank is named only where it is slower than its peers more often than chance would have it *and*
+by an amount that matters; then the trait that explains it is the verdict.
+
+    frequency       cube cores run at a lower frequency, kernels are slower accordingly
+    compute         the same kernels take longer at the same frequency
+    alltoall_bytes  more bytes in its all-to-alls, longer grouped matmuls
+    host            launches come further apart and the device idles; kernels are as fast
+    link            transfers of the same size take longer; others do not wait at the start
+    unknown         slower than its peers, and none of these
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import polars as pl
+
+from .straggler_tests import SURE
+
+Verdict = Literal["host", "compute", "frequency", "alltoall_bytes", "link", "unknown"]
+VERDICTS: tuple[Verdict, ...] = (
+    "host", "compute", "frequency", "alltoall_bytes", "link", "unknown"
+)  # fmt: skip
+
+MATTERS = 0.02  # of a rank's own time, or of a step
+_UNEXPLAINED = 0.04
+_LOWER_FREQUENCY = 0.97
+_IN_PROPORTION = 0.4  # slower by at least so much of what the frequency explains
+_SLOWER_KERNELS = 1.03
+_MORE_BYTES = 1.05
+_SLOWER_LAUNCHES = 1.3
+_WIDER_GAPS = 2.0
+_LOAD_MATTERS = 0.01  # longer grouped matmuls, of its own time
+_LINK_MATTERS = 0.005
+_HOST_MATTERS = 0.01  # idle, of a step, where a whole host is late: waiting hides much of it
+_MOST_RANKS = 0.5  # of a host, for the host to be named
+_SCORE_AT_MOST = 99.0
+
+Evidence = list[dict[str, Any]]
+
+
+def judged(ranks: pl.DataFrame, links: pl.DataFrame, *, step_count: int) -> list[dict[str, Any]]:
+    """A verdict per rank: rank, score, verdict (None: no suspect), evidence.
+
+    ranks: traits with the results of the tests: own_p and kernel_p, trial_count and slowest_count
+    of the own work, own_ns, peers_ns, excess_ratio, late_steps_ratio, host_p. links: as `blamed`
+    gives them. `score` is -log10 of the smallest corrected p-value, at most 99.
+    """
+    rows = ranks.to_dicts()
+    hosts = _slow_hosts(rows)
+    by_rank: dict[int, list[dict[str, Any]]] = {}
+    for link in links.to_dicts():
+        by_rank.setdefault(link["rank"], []).append(link)
+    found: list[dict[str, Any]] = []
+    for row in rows:
+        verdict, evidence, p_value = _judged(row, hosts, by_rank.get(row["rank"], []), step_count)
+        score = _SCORE_AT_MOST if p_value <= 0 else min(_SCORE_AT_MOST, -math.log10(p_value))
+        found.append(
+            {
+                "rank": row["rank"],
+                "score": max(0.0, score),
+                "verdict": verdict,
+                "evidence": evidence,
+            }
+        )
+    return found
+
+
+def _judged(
+    row: dict[str, Any], hosts: dict[str, Evidence], links: list[dict[str, Any]], step_count: int
+) -> tuple[Verdict | None, Evidence, float]:
+    own_p, kernel_p = _known(row["own_p"], 1.0), _known(row["kernel_p"], 1.0)
+    excess = _known(row["excess_ratio"], 0.0)
+    is_late = own_p <= SURE and excess >= MATTERS
+    p_value = min(own_p, kernel_p)
+    length_ns = _known(row["length_ns"], 0.0)
+    own_ns = _known(row["own_ns"], length_ns)
+    own = [
+        _line("own time per step", row["own_ns"], row["peers_ns"], "ns"),
+        _line("pieces of work in which it was the slowest", row["slowest_count"],
+              row["trial_count"], "pieces"),
+    ] if row["own_ns"] is not None else []  # fmt: skip
+    kernels = [
+        _line("same kernels on cube cores, duration over peers", row["cube_ratio"], 1.0, "ratio"),
+        _line("same kernels on other cores, duration over peers", row["other_ratio"], 1.0, "ratio"),
+    ]
+    frequency = _line("AI core frequency", row["frequency_mhz"], row["frequency_mhz_peers"], "MHz")
+    slowest_kernels = max(_known(row["cube_ratio"], 1.0), _known(row["other_ratio"], 1.0))
+    frequency_ratio = _known(row["frequency_ratio"], 1.0)
+    if (
+        frequency_ratio <= _LOWER_FREQUENCY
+        and slowest_kernels >= 1 + _IN_PROPORTION * (1 / frequency_ratio - 1)
+        and (kernel_p <= SURE or is_late)
+    ):
+        return "frequency", _present([frequency, *kernels, *own]), p_value
+    kernel_share = _known(row["kernel_excess_ns"], 0.0) / max(_known(row["compared_ns"], 1.0), 1.0)
+    if (
+        slowest_kernels >= _SLOWER_KERNELS
+        and kernel_share >= MATTERS
+        and (kernel_p <= SURE or is_late)
+    ):
+        return "compute", _present([*kernels, frequency, *own]), p_value
+    load_p = _known(row["load_p"], 1.0)
+    grouped_ns = _known(row["grouped_ns"], 0.0) - _known(row["grouped_peers_ns"], 0.0)
+    if (
+        (is_late or (load_p <= SURE and grouped_ns >= _LOAD_MATTERS * own_ns))
+        and _known(row["bytes_ratio"], 1.0) >= _MORE_BYTES
+        and _known(row["grouped_ratio"], 1.0) >= _MORE_BYTES
+    ):
+        load = [
+            _line("bytes of all-to-alls per step", row["size_bytes"], row["bytes_peers"], "bytes"),
+            _line("grouped matmuls per step", row["grouped_ns"], row["grouped_peers_ns"], "ns"),
+        ]
+        return "alltoall_bytes", _present([*load, *own, *kernels]), min(p_value, load_p)
+    pace = [
+        _line("from launch to launch", row["launch_interval_ns"], row["launch_peers_ns"], "ns"),
+        _line("gap between kernels", row["kernel_gap_ns"], row["gap_peers_ns"], "ns"),
+        _line("idle per step", row["free_ns"], row["free_peers_ns"], "ns"),
+    ]
+    if row["host"] in hosts and launches_late(row):
+        evidence = [*hosts[row["host"]], *pace, *kernels, *own]
+        return "host", _present(evidence), min(p_value, _known(row["host_p"], 1.0))
+    if is_late and launches_late(row) and _known(row["idle_ratio"], 0.0) >= MATTERS:
+        return "host", _present([*pace, *kernels, *own]), p_value
+    named = [
+        link for link in links
+        if link["p_value"] <= SURE
+        and link["excess_ns"] / step_count >= _LINK_MATTERS * max(length_ns, 1.0)
+    ]  # fmt: skip
+    if named:
+        lines = [line for link in named for line in _link_lines(link, step_count)]
+        return "link", _present([*lines, *own]), min(p_value, *(link["p_value"] for link in named))
+    if is_late and excess >= _UNEXPLAINED:
+        return "unknown", _present([*own, *kernels, frequency, *pace]), p_value
+    return None, [], p_value
+
+
+def launches_late(row: dict[str, Any]) -> bool:
+    """Whether launches come further apart than elsewhere; by gaps where launches are unknown."""
+    if row["launch_ratio"] is not None:
+        return bool(row["launch_ratio"] >= _SLOWER_LAUNCHES)
+    return _known(row["gap_ratio"], 1.0) >= _WIDER_GAPS
+
+
+def _slow_hosts(rows: list[dict[str, Any]]) -> dict[str, Evidence]:
+    """Hosts of which most ranks launch late, surely, and idle for it: on average, as a rank that
+    waits for others anyway has time to be late."""
+    found: dict[str, Evidence] = {}
+    for host in sorted({row["host"] for row in rows if row["host"] is not None}):
+        mine = [row for row in rows if row["host"] == host]
+        bound = [row for row in mine if launches_late(row)]
+        is_sure = any(_known(row["host_p"], 1.0) <= SURE for row in bound)
+        idle = sum(_known(row["idle_ratio"], 0.0) for row in bound)
+        is_idle = idle >= _HOST_MATTERS * len(bound)
+        if bound and is_sure and is_idle and len(bound) >= _MOST_RANKS * len(mine):
+            found[host] = [
+                _line(f"ranks of host {host} that launch late", len(bound), len(mine), "ranks")
+            ]
+    return found
+
+
+def _link_lines(link: dict[str, Any], step_count: int) -> Evidence:
+    ends = "all its links" if link["other"] is None else f"the link with rank {link['other']}"
+    what = f"{link['link']}, {ends}"
+    return [
+        _line(f"{what}: rate", link["bandwidth_bytes_per_s"], link["usual_bytes_per_s"], "bytes/s"),
+        _line(f"{what}: slow pairs", link["slow_pair_count"], link["pair_count"], "pairs"),
+        _line(f"{what}: transfer time over the others' rate per step",
+              link["excess_ns"] / step_count, 0.0, "ns"),
+    ]  # fmt: skip
+
+
+def _line(what: str, value: float | None, peers: float | None, unit: str) -> dict[str, Any]:
+    return {"what": what, "value": value, "peers": peers, "unit": unit}
+
+
+def _present(lines: Evidence) -> Evidence:
+    """Lines with a value; figures as floats."""
+    return [
+        {**line, "value": float(line["value"]),
+         "peers": None if line["peers"] is None else float(line["peers"])}
+        for line in lines if line["value"] is not None
+    ]  # fmt: skip
+
+
+def _known(value: float | None, otherwise: float) -> float:
+    return otherwise if value is None or math.isnan(value) else value

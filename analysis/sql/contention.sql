@@ -1,0 +1,74 @@
+-- Does a link move less while the rank computes?
+--
+-- Operations of one type and group whose traffic HCCL measured: those that compute kernels of the rank cover for at
+-- least half of their time, and those they cover for less than a tenth. Both share the chip's memory, so a link can be
+-- slower beside compute; 1 is none. Operations in between tell nothing and count nowhere.
+--
+--   run                            varchar  run of the training job
+--   capture                        varchar  ranks profiled at the same time
+--   rank                           integer  global rank
+--   step                           bigint   producer's step number; NULL: outside every step, or there are none
+--   op_type                        varchar  allReduce, allToAllV, send, ...
+--   group_hash                     varchar  communication group
+--   link                           varchar  HCCS, RDMA, PCIE, SIO
+--   beside_count                   bigint   operations beside compute
+--   beside_bandwidth_bytes_per_s   double   bytes / time of these
+--   alone_count                    bigint   operations without compute
+--   alone_bandwidth_bytes_per_s    double   bytes / time of these
+--   slowdown_ratio                 double   alone / beside; NULL where one of them is missing
+with
+_keys as materialized (
+    select *, cast(row_number() over (order by run, capture, rank) as integer) as rank_key
+    from (select distinct run, capture, rank from comm_links)
+    qualify rank_key > 0
+),
+_moved as materialized (
+    select *, cast(row_number() over () as bigint) as series
+    from (
+        select rank_key, name, group_hash, step, link, sum(size_bytes) as size_bytes, sum(time_ns) as time_ns
+        from comm_links join _keys using (run, capture, rank)
+        where link <> 'SDMA' and size_bytes > 0 and time_ns > 0
+        group by rank_key, name, group_hash, step, link
+    )
+),
+_asked as (
+    select m.rank_key, series, start_ns, start_ns + dur_ns as end_ns
+    from comm_ops as o
+    join _keys as k on k.run = o.run and k.capture = o.capture and k.rank = o.rank
+    join _moved as m on m.rank_key = k.rank_key and m.name = o.name
+        and m.group_hash is not distinct from o.group_hash and m.step is not distinct from o.step
+    where dur_ns > 0 and start_ns is not null
+),
+_covering as (
+    select rank_key, start_ns, start_ns + dur_ns as end_ns
+    from kernels join _keys using (run, capture, rank)
+    where is_compute and dur_ns > 0 and start_ns is not null
+),
+_lengths
+_placed as (
+    select *, covered_ns >= 0.5 * union_ns as is_beside, covered_ns < 0.1 * union_ns as is_alone
+    from _moved join _lengths using (series)
+),
+_types as (
+    select rank_key, name, group_hash, any_value(op_type) as op_type
+    from comm_links join _keys using (run, capture, rank)
+    group by rank_key, name, group_hash
+),
+_added as (
+    select rank_key, step, op_type, p.group_hash, link,
+        count(*) filter (where is_beside) as beside_count,
+        sum(size_bytes) filter (where is_beside) * 1e9 / sum(time_ns) filter (where is_beside)
+            as beside_bandwidth_bytes_per_s,
+        count(*) filter (where is_alone) as alone_count,
+        sum(size_bytes) filter (where is_alone) * 1e9 / sum(time_ns) filter (where is_alone)
+            as alone_bandwidth_bytes_per_s
+    from _placed as p
+    join _types as t using (rank_key, name)
+    where t.group_hash is not distinct from p.group_hash
+    group by rank_key, step, op_type, p.group_hash, link
+)
+select run, capture, rank, step, op_type, group_hash, link, beside_count, beside_bandwidth_bytes_per_s,
+    alone_count, alone_bandwidth_bytes_per_s,
+    alone_bandwidth_bytes_per_s / beside_bandwidth_bytes_per_s as slowdown_ratio
+from _added join _keys using (rank_key)
+order by run, capture, rank, step nulls last, op_type, group_hash, link

@@ -1,0 +1,84 @@
+"""Slow ranks as terminal tables: who makes others wait, and the evidence of a verdict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import polars as pl
+
+from npuscope.analysis.across.blamed_ranks import VERDICT_WORDS, by_rank
+from npuscope.analysis.wording import UNKNOWN, ms, number, percent, plain
+
+from .tables import Column, FittedTable
+
+_FORMS: dict[str, Callable[[float], str]] = {
+    "ns": lambda value: f"{ms(value)} ms",
+    "bytes": lambda value: f"{value / 1e6:,.3f} MB",
+    "bytes/s": lambda value: f"{value / 1e9:,.2f} GB/s",
+    "MHz": lambda value: f"{value:,.0f} MHz",
+    "ratio": lambda value: f"{value:.3f}",
+}
+
+
+def ranks_table(frame: pl.DataFrame, *, top: int | None = None) -> FittedTable:
+    """Ranks by the waiting they cause, suspects first; `frame` as `rank_blame` gives it."""
+    together = by_rank(frame)
+    shown = together if top is None else together.head(top)
+    several = [Column(key, key) for key in ("run", "capture") if together[key].n_unique() > 1]
+    columns = [
+        *several,
+        Column("rank", "rank", plain),
+        Column("caused wait ms", "caused_wait_ns", ms),
+        Column("share", "share_ratio", percent, 2),
+        Column("last to arrive", "last_arrivals_count", number, 1),
+        Column("score", "score", _score, 3),
+        Column("verdict", "words", is_word=True),
+    ]
+    rows = [
+        {**row, "words": VERDICT_WORDS.get(row["verdict"], row["verdict"]) or UNKNOWN}
+        for row in shown.to_dicts()
+    ]
+    caption = "caused wait: of all other ranks together, in all steps shown; score: -log10 p"
+    if shown.height < together.height:
+        caption += f"; {together.height - shown.height:,} more ranks"
+    return FittedTable(columns, rows, "Slow ranks", caption)
+
+
+def explained_table(frame: pl.DataFrame) -> FittedTable:
+    """The evidence of one rank's verdict, a line per figure; `frame` holds that rank's rows."""
+    row = by_rank(frame).row(0, named=True)
+    words = VERDICT_WORDS.get(row["verdict"], "no suspect")
+    lines: list[Mapping[str, Any]] = [
+        {
+            "what": "waiting that it caused, in all steps shown",
+            "value": row["caused_wait_ns"], "peers": None, "unit": "ns",
+        },
+        {
+            "what": "operations at which it was the last",
+            "value": row["last_arrivals_count"], "peers": None, "unit": "operations",
+        },
+        *json.loads(row["evidence"]),
+    ]  # fmt: skip
+    rows = [
+        {
+            "what": line["what"],
+            "value": _figure(line["value"], line["unit"]),
+            "peers": _figure(line["peers"], line["unit"]),
+        }
+        for line in lines
+    ]
+    columns = [Column("what", "what"), Column("rank", "value", str), Column("peers", "peers", str)]
+    return FittedTable(columns, rows, f"Rank {row['rank']}: {words} (score {_score(row['score'])})")
+
+
+def _figure(value: float | None, unit: str) -> str:
+    if value is None:
+        return UNKNOWN
+    form = _FORMS.get(unit)
+    return form(value) if form else number(round(value))
+
+
+def _score(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.1f}"

@@ -1,0 +1,55 @@
+"""`npuscope clocks` as users and scripts meet it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from npuscope.analysis.catalog import metric
+from npuscope.cli import main
+from npuscope.sample_traces.generate import small, write_job
+
+
+def called(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object
+) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["npuscope", "clocks", *map(str, arguments)])
+    with pytest.raises(SystemExit) as left:
+        main()
+    return int(left.value.code or 0), *capsys.readouterr()
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ranks on two hosts, whose clocks are 3 ms apart."""
+    folder = tmp_path_factory.mktemp("clocks")
+    job = small(
+        name="apart", ranks_per_host=1, clock_offsets_ns=(0, 3_000_000), steps=1, memory=False,
+        comm_tasks=False,
+    )  # fmt: skip
+    write_job(job, folder / "profile", forms=("db",))
+    return folder
+
+
+def test_json_and_table(
+    profile: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(profile / "cache"))
+    code, out, _ = called(monkeypatch, capsys, profile / "profile", "--json")
+    answer = json.loads(out)
+    assert (code, answer["metric"], answer["schema_version"]) == (0, "clocks", 1)
+    rows = answer["rows"]
+    assert list(rows[0]) == [column.name for column in metric("clocks").columns]
+    assert [(row["offset_ns"], row["ranks"]) for row in rows] == [(0, [0]), (3_000_000, [1])]
+    assert rows[1]["lower_ns"] <= 3_000_000 <= rows[1]["upper_ns"]
+
+    code, out, err = called(monkeypatch, capsys, profile / "profile")
+    assert code == 0 and "node01" in out and "+3.000000" in out
+    for row in rows:
+        assert (row["note"] or "") in err
+
+    code, _, err = called(monkeypatch, capsys, profile / "profile", "--capture", "no")
+    assert code == 2 and "no capture no here" in err

@@ -1,0 +1,101 @@
+"""`npuscope comm` on the sample job."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from npuscope.cli import main
+from npuscope.sample_traces.generate import small, write_job
+
+FIGURES = (
+    "op_count total_ns union_ns masked_ns masking_ratio exposed_ns exposed_attributed_ns"
+    " transit_ns wait_ns size_bytes"
+).split()
+PLACE = ["run", "capture", "rank", "step"]
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("comm") / "job"
+    write_job(small(), folder, forms=("text",))
+    return folder
+
+
+@pytest.fixture
+def run(
+    job: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Any:  # fmt: skip
+    monkeypatch.setenv("XDG_CACHE_HOME", str(job.parent / "cache"))
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def command(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["npuscope", "comm", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        said = capsys.readouterr()
+        return int(left.value.code or 0), said.out, said.err
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("by", "names"),
+    [("kind", ["kind"]), ("type", ["op_type"]), ("op", ["kind", "op_type", "group_hash"])],
+)
+def test_rows(run: Any, job: Path, by: str, names: list[str]) -> None:
+    code, out, _ = run(job, "--by", by, "--json")
+    told = json.loads(out)
+    assert (code, told["metric"]) == (0, "comm")
+    rows = told["rows"]
+    assert {tuple(row) for row in rows} == {(*PLACE, *names, *FIGURES)}
+    truth = json.loads((job / "truth.json").read_text())["ranks"]
+    for rank, facts in truth.items():
+        for step, figures in facts["steps"].items():
+            here = [r for r in rows if (str(r["rank"]), str(r["step"])) == (rank, step)]
+            shares = sum(row["exposed_attributed_ns"] for row in here)
+            assert shares == figures["exposed_communication_ns"]
+            totals = [row["total_ns"] for row in here]
+            assert totals == sorted(totals, reverse=True)
+
+
+def test_by_kind_is_the_default_and_choices_narrow_it(run: Any, job: Path) -> None:
+    assert run(job, "--json")[1] == run(job, "--by", "kind", "--json")[1]
+    _, out, _ = run(job, "--by", "op", "--rank", 1, "--step", 13, "--top", 2, "--json")
+    rows = json.loads(out)["rows"]
+    assert [(row["rank"], row["step"]) for row in rows] == [(1, 13)] * 2
+
+
+def test_another_key_is_refused(run: Any, job: Path) -> None:
+    code, _, errors = run(job, "--by", "colour")
+    assert code == 2
+    assert "choose one of kind, type, op" in errors
+
+
+def test_tables(run: Any, job: Path) -> None:
+    _, out, _ = run(job)
+    means, _, single = out.partition("Communication of each rank and step by kind (ms)")
+    assert "mean of 2 ranks, 2 steps" in means
+    assert "worst rank" in means
+    assert "transfer, wait: HCCL's own" in single
+    _, alone, _ = run(job, "--rank", 0, "--step", 12)
+    assert "mean of" not in alone
+    assert max(map(len, (out + alone).splitlines())) <= 100
+    _, stretch, _ = run(job, "--by", "stretch")
+    assert "net gain" in stretch
+
+
+def test_a_job_without_communication_says_so(run: Any, job: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "alone"
+    write_job(small(dp=1, ep=1, crossing=False), alone, forms=("text",))
+    code, out, errors = run(alone)
+    assert code == 0
+    assert "no communication was recorded here" in errors
+    assert "exposed" in out
+    shutil.rmtree(alone)
