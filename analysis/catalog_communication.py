@@ -81,7 +81,7 @@ COMMUNICATION: tuple[Metric, ...] = (
         "link_transfers",
         "Transfers between ranks",
         "Rates between each two ranks, by link type and size of the message.",
-        inputs=("comm_tasks", "comm_matrix"),
+        inputs=("comm_tasks", "comm_matrix", "comm_ops", "ranks"),
         summary=True,
         rows_from=("comm_tasks", "comm_matrix"),
     ),

@@ -27,6 +27,7 @@ _UNITS = (
     ("_ppm", "ppm"),
     ("_bytes_per_s", "bytes/s"),
     ("count", "number"),
+    ("score", "-log10 p"),
 )
 
 

@@ -50,6 +50,3 @@ def test_json_and_table(
     assert code == 0 and "node01" in out and "+3.000000" in out
     for row in rows:
         assert (row["note"] or "") in err
-
-    code, _, err = called(monkeypatch, capsys, profile / "profile", "--capture", "no")
-    assert code == 2 and "no capture no here" in err

@@ -18,7 +18,7 @@ from typing import Any
 
 import polars as pl
 
-SURE = 0.01  # of naming an innocent rank anywhere in a capture, after correction
+SURE = 0.001  # chance of naming an innocent rank anywhere in a capture, after correction
 
 
 def binomial_tail(trials: int, hits: int, chance: float) -> float:

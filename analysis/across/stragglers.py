@@ -189,11 +189,17 @@ def _features(
     hosts = ranks.select("rank", "host")
     found, trials = traits.traits(con, stages, hosts, run=run, capture=capture)
     own = slowest_more_often(pieces.select("trial", "rank", "value")).rename({"p_value": "own_p"})
-    kernels = slowest_more_often(trials).select("rank", pl.col("p_value").alias("kernel_p"))
+    cube, other = (
+        slowest_more_often(trials.filter(pl.col("part") == part).drop("part")).select(
+            "rank", (pl.col("p_value") * 2).clip(upper_bound=1.0).alias(f"{part}_p")
+        )
+        for part in ("cube", "other")
+    )
     loads = corrected_min(*(slowest_more_often(kind) for kind in own_work.load_trials(ops)))
     return (
         found.join(own, on="rank", how="left")
-        .join(kernels, on="rank", how="left")
+        .join(cube, on="rank", how="left")
+        .join(other, on="rank", how="left")
         .join(loads.rename({"p_value": "load_p"}), on="rank", how="left")
         .join(own_work.excess_by_rank(pieces), on="rank", how="left")
         .join(_host_tests(found), on="host", how="left")

@@ -15,6 +15,12 @@ from .straggler_tests import peers_value
 
 _CUBE = ("AI_CORE", "MIX_AIC")
 _OFF_CORES = ("AI_CPU", "DSA_SQE")
+_PART = (
+    pl.when(pl.col("core").is_in(_CUBE).fill_null(False))
+    .then(pl.lit("cube"))
+    .otherwise(pl.lit("other"))
+    .alias("part")
+)
 _KERNELS = """
 select rank, coalesce(step, -1) as step, by_key, key, core, count, total_ns, mean_ns
 from kernel_summary {where} and by_key in ('shape', 'name') and key is not null"""
@@ -41,12 +47,13 @@ def traits(
     run: str,
     capture: str,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Traits of the ranks of one capture, a row per rank; and the trials of its kernels.
+    """Traits of the ranks of one capture, a row per rank; and the trials of its kernels, on cube
+    cores and on others.
 
     stages: rank, stage; hosts: rank, host. Columns of the first: rank, stage, host, and, NULL where
     unknown, `x_ratio` with `x` (the rank's figure) and `x_peers` for kernel (cube and other cores),
     frequency, launch, gap, bytes, grouped; idle_ratio (idle time over that of the peers, in
-    steps), kernel_excess_ns per step. The second: trial, rank, value.
+    steps), cube_excess_ns and other_excess_ns per step. The second: part, trial, rank, value.
     """
     clause, values = where({"run": run, "capture": capture})
     ranks = stages.join(hosts, on="rank", how="left")
@@ -65,6 +72,7 @@ def traits(
         )
     )
     trials = kernels.select(
+        _PART,
         pl.struct("peer_set", "step", "key", "core", "count").rank("dense").alias("trial"),
         "rank", pl.col("mean_ns").alias("value"),
     )  # fmt: skip
@@ -91,13 +99,11 @@ def _same_kernels(kernels: pl.DataFrame, stages: pl.DataFrame) -> pl.DataFrame:
 
 def _kernel_ratios(kernels: pl.DataFrame) -> pl.DataFrame:
     """rank, cube_ratio, other_ratio (medians weighted by time), the time per step of the kernels
-    compared (compared_ns), and how much of it is more than the peers' by these ratios
-    (kernel_excess_ns: a hiccup in one kernel is none)."""
+    compared (compared_ns), and how much more than the peers' it is by these ratios (cube_excess_ns,
+    other_excess_ns: a hiccup in one kernel is none)."""
     steps = kernels["step"].n_unique()
-    is_cube = pl.col("core").is_in(_CUBE).fill_null(False)
-    part = pl.when(is_cube).then(pl.lit("cube")).otherwise(pl.lit("other"))
     by_part = (
-        kernels.with_columns(part.alias("part"))
+        kernels.with_columns(_PART)
         .sort("rank", "part", "ratio")
         .with_columns(
             pl.col("total_ns").cum_sum().over("rank", "part").alias("upto_ns"),
@@ -108,10 +114,13 @@ def _kernel_ratios(kernels: pl.DataFrame) -> pl.DataFrame:
         .agg(pl.col("ratio").first(), pl.col("part_ns").first() / steps)
     )
     excess_ns = (pl.col("ratio") - 1).clip(lower_bound=0) * pl.col("part_ns") / pl.col("ratio")
-    of = {name: pl.col("ratio").filter(pl.col("part") == name) for name in ("cube", "other")}
+    own = {name: pl.col("part") == name for name in ("cube", "other")}
     return by_part.group_by("rank").agg(
-        *(ratio.first().alias(f"{name}_ratio") for name, ratio in of.items()),
-        excess_ns.sum().alias("kernel_excess_ns"),
+        *(
+            pl.col("ratio").filter(mine).first().alias(f"{name}_ratio")
+            for name, mine in own.items()
+        ),
+        *(excess_ns.filter(mine).sum().alias(f"{name}_excess_ns") for name, mine in own.items()),
         pl.col("part_ns").sum().alias("compared_ns"),
     )
 

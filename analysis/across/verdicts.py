@@ -30,12 +30,16 @@ _UNEXPLAINED = 0.04
 _LOWER_FREQUENCY = 0.97
 _IN_PROPORTION = 0.4  # slower by at least so much of what the frequency explains
 _SLOWER_KERNELS = 1.03
+_EXPLAINS = 0.4  # of its lateness, by slower kernels
+_CONSISTENT = 0.1
 _MORE_BYTES = 1.05
 _SLOWER_LAUNCHES = 1.3
 _WIDER_GAPS = 2.0
 _LOAD_MATTERS = 0.01  # longer grouped matmuls, of its own time
 _LINK_MATTERS = 0.005
 _HOST_MATTERS = 0.01  # idle, of a step, where a whole host is late: waiting hides much of it
+_LOAD_SURE = 0.01  # bytes are counted, not measured: they have no noise to mistake
+_HOST_SURE = 0.01  # no smaller chance exists for four ranks of eight
 _MOST_RANKS = 0.5  # of a host, for the host to be named
 _SCORE_AT_MOST = 99.0
 
@@ -45,9 +49,9 @@ Evidence = list[dict[str, Any]]
 def judged(ranks: pl.DataFrame, links: pl.DataFrame, *, step_count: int) -> list[dict[str, Any]]:
     """A verdict per rank: rank, score, verdict (None: no suspect), evidence.
 
-    ranks: traits with the results of the tests: own_p and kernel_p, trial_count and slowest_count
-    of the own work, own_ns, peers_ns, excess_ratio, late_steps_ratio, host_p. links: as `blamed`
-    gives them. `score` is -log10 of the smallest corrected p-value, at most 99.
+    ranks: traits with the results of the tests: own_p, cube_p, other_p, load_p, host_p, trial_count
+    and slowest_count of the own work, own_ns, peers_ns, excess_ratio, late_steps_ratio. links: as
+    `blamed` gives them. `score` is -log10 of the smallest corrected p-value, at most 99.
     """
     rows = ranks.to_dicts()
     hosts = _slow_hosts(rows)
@@ -72,7 +76,8 @@ def judged(ranks: pl.DataFrame, links: pl.DataFrame, *, step_count: int) -> list
 def _judged(
     row: dict[str, Any], hosts: dict[str, Evidence], links: list[dict[str, Any]], step_count: int
 ) -> tuple[Verdict | None, Evidence, float]:
-    own_p, kernel_p = _known(row["own_p"], 1.0), _known(row["kernel_p"], 1.0)
+    own_p = _known(row["own_p"], 1.0)
+    kernel_p = min(_known(row["cube_p"], 1.0), _known(row["other_p"], 1.0))
     excess = _known(row["excess_ratio"], 0.0)
     is_late = own_p <= SURE and excess >= MATTERS
     p_value = min(own_p, kernel_p)
@@ -96,17 +101,12 @@ def _judged(
         and (kernel_p <= SURE or is_late)
     ):
         return "frequency", _present([frequency, *kernels, *own]), p_value
-    kernel_share = _known(row["kernel_excess_ns"], 0.0) / max(_known(row["compared_ns"], 1.0), 1.0)
-    if (
-        slowest_kernels >= _SLOWER_KERNELS
-        and kernel_share >= MATTERS
-        and (kernel_p <= SURE or is_late)
-    ):
+    if any(_is_slower(row, part, is_late=is_late) for part in ("cube", "other")):
         return "compute", _present([*kernels, frequency, *own]), p_value
     load_p = _known(row["load_p"], 1.0)
     grouped_ns = _known(row["grouped_ns"], 0.0) - _known(row["grouped_peers_ns"], 0.0)
     if (
-        (is_late or (load_p <= SURE and grouped_ns >= _LOAD_MATTERS * own_ns))
+        (is_late or (load_p <= _LOAD_SURE and grouped_ns >= _LOAD_MATTERS * own_ns))
         and _known(row["bytes_ratio"], 1.0) >= _MORE_BYTES
         and _known(row["grouped_ratio"], 1.0) >= _MORE_BYTES
     ):
@@ -138,6 +138,19 @@ def _judged(
     return None, [], p_value
 
 
+def _is_slower(row: dict[str, Any], part: str, *, is_late: bool) -> bool:
+    """Whether the same kernels on these cores take longer, surely and by what matters: by their own
+    test, or by a weaker one where the rank is late and they explain much of it."""
+    excess_ns = _known(row[f"{part}_excess_ns"], 0.0)
+    share = excess_ns / max(_known(row["compared_ns"], 1.0), 1.0)
+    if _known(row[f"{part}_ratio"], 1.0) < _SLOWER_KERNELS or share < MATTERS:
+        return False
+    p_value = _known(row[f"{part}_p"], 1.0)
+    late_ns = _known(row["own_ns"], 0.0) - _known(row["peers_ns"], 0.0)
+    explains = excess_ns >= _EXPLAINS * late_ns
+    return p_value <= SURE or (is_late and explains and p_value <= _CONSISTENT)
+
+
 def launches_late(row: dict[str, Any]) -> bool:
     """Whether launches come further apart than elsewhere; by gaps where launches are unknown."""
     if row["launch_ratio"] is not None:
@@ -152,7 +165,7 @@ def _slow_hosts(rows: list[dict[str, Any]]) -> dict[str, Evidence]:
     for host in sorted({row["host"] for row in rows if row["host"] is not None}):
         mine = [row for row in rows if row["host"] == host]
         bound = [row for row in mine if launches_late(row)]
-        is_sure = any(_known(row["host_p"], 1.0) <= SURE for row in bound)
+        is_sure = any(_known(row["host_p"], 1.0) <= _HOST_SURE for row in bound)
         idle = sum(_known(row["idle_ratio"], 0.0) for row in bound)
         is_idle = idle >= _HOST_MATTERS * len(bound)
         if bound and is_sure and is_idle and len(bound) >= _MOST_RANKS * len(mine):

@@ -5,7 +5,7 @@
 -- since the operation before, else to whom it waited for there itself, and so on; what nobody's excess explains is
 -- caused by nobody. Instants of a waiting rank count once. Peers are ranks of one pipeline stage. Score and
 -- verdict are about all steps of the capture. A verdict needs a test (being the slowest of n peers is 1/n
--- by chance; exact binomial tails, corrected by Holm for the number of ranks, at most 1 %) and an amount that matters.
+-- by chance; exact binomial tails, corrected by Holm for the number of ranks, at most 0.1 %, of a host 1 %) and an amount that matters.
 --
 --   run                  varchar  run of the training job
 --   capture              varchar  ranks profiled at the same time

@@ -137,7 +137,8 @@ def comm_kinds(con: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     return select(con, "from comm_summary order by all")
 
 
-@pytest.mark.parametrize("is_open", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("is_open", [False, True])
 def test_kinds_that_a_rank_does_not_know_itself(is_open: bool) -> None:
     con = job_tables(JOB)
     open_views(con)

@@ -19,7 +19,9 @@ from tests.analysis.tables import Row, connect, fill, op, select
 TYPES = ("allReduce", "allToAllV", "send", "receive")
 
 
-def tables(ops: list[Row], members: dict[str, list[int]], rank_count: int = 3) -> Any:
+def tables(
+    ops: list[Row], members: dict[str, list[int]], rank_count: int = 3
+) -> duckdb.DuckDBPyConnection:
     """Operations of ranks on one host, with the members of their groups in metadata."""
     con = connect()
     fill(con, "ranks", [{"rank": rank, "host_name": "h"} for rank in range(rank_count)])

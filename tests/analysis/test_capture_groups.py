@@ -83,7 +83,7 @@ def test_without_metadata_kinds_are_inferred_or_unknown() -> None:
     assert kinds["world"] == {"unknown"}
 
 
-def hash_only(**more: object) -> duckdb.DuckDBPyConnection:
+def hash_only(**more: Any) -> duckdb.DuckDBPyConnection:
     """Two ranks that communicate in a group of which only the hash is told."""
     con = connect()
     fill(con, "ranks", [{"rank": 0}, {"rank": 1}])

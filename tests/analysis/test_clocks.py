@@ -117,6 +117,7 @@ def test_few_operations_tell_no_drift() -> None:
     assert other["note"] == "drift not determinable: fewer than 8 common operations"
 
 
+@pytest.mark.slow
 def test_unknown_hosts_have_a_clock_per_rank() -> None:
     job = spread_job()
     con = job_tables(job)
@@ -156,6 +157,7 @@ def test_hosts_that_nothing_joins_stay_unknown() -> None:
     assert "no operation joins it" in rows[3]["note"]
 
 
+@pytest.mark.slow
 def test_transfers_alone_bound_a_clock() -> None:
     job = spread_job(clock_offsets_ns=(0, 0, 0, 0, *[2_000_000] * 4), micro_batches=4)
     con = job_tables(job)

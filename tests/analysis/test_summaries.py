@@ -49,13 +49,25 @@ def blocks(rank: int) -> list[Row]:
     ]  # fmt: skip
 
 
+def pairs(rank: int) -> list[Row]:
+    return [
+        {"rank": rank, "step": 1, "variant": "total", "op_type": "send", "link": "HCCS",
+         "src_rank": rank, "dst_rank": other, "size_bytes": 8e6, "time_ns": 1e3 * (other + 1)}
+        for other in range(4) if other != rank
+    ]  # fmt: skip
+
+
+def links(rank: int) -> list[Row]:
+    return [{"rank": rank, "step": 1, "link": "HCCS", "size_bytes": 8e6, "time_ns": 400.0,
+             "op_type": "allReduce", "name": "a", "group_hash": "1"}]  # fmt: skip
+
+
 def test_names() -> None:
     found = list(summaries.summarise(connect()))
     assert [one.name for one in found] == [
         "step_summary", "kernel_summary", "comm_summary", "stretched_kernels", "link_summary",
-        "pair_summary", "outside_steps", "rank_contents", "comm_progress", "rank_work",
-        "link_transfers",
-        "memory_summary", "memory_holders", "memory_steps",
+        "pair_summary", "contention_summary", "comm_progress", "rank_work", "link_transfers",
+        "outside_steps", "rank_contents", "memory_summary", "memory_holders", "memory_steps",
     ]  # fmt: skip
     assert len({one.version for one in found}) == len(found)
 
@@ -71,6 +83,8 @@ def test_ranks_one_by_one_give_what_all_at_once_give(tmp_path: Path) -> None:
             fill(con, "profiler_steps", [{"rank": rank, "step": 1}])
             fill(con, "memory", levels(rank))
             fill(con, "operator_memory", blocks(rank))
+            fill(con, "comm_matrix", pairs(rank))
+            fill(con, "comm_links", links(rank))
         for one in summaries.summarise(alone):
             path = tmp_path / f"{one.name}-{rank}.parquet"
             alone.execute(f"copy ({one.query}) to '{path}' (format parquet)")

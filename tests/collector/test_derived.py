@@ -150,6 +150,7 @@ def test_it_goes_with_its_capture(target: Path) -> None:
     assert not kept.exists()
 
 
+@pytest.mark.slow
 def test_it_goes_when_its_last_rank_goes(target: Path) -> None:
     kept = Path(brought(target)["counts"])
     for one in members(target):
@@ -164,6 +165,7 @@ def folder_of_capture(folder: str) -> Path:
     return Path(folder) / derived.DERIVED
 
 
+@pytest.mark.slow
 def test_compaction_and_readers_pass_it_by(target: Path) -> None:
     before = brought(target)
     version = store.version(target)
