@@ -9,11 +9,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+
+from npuscope.analysis.summaries import summarise
+from npuscope.collector.ingest import ingest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 REAL_DATA = REPOSITORY.parent / "shared" / "data"
@@ -33,6 +36,26 @@ def goldens(real_data: Path) -> dict[str, Any]:
     """Exact figures of the real profiles, by data set and rank."""
     datasets: dict[str, Any] = json.loads((real_data / "goldens.json").read_text())["datasets"]
     return datasets
+
+
+@pytest.fixture(scope="session")
+def real_stores(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The store of a real profile by name, made once for all workers; only to be read."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+
+    def made(name: str) -> Path:
+        target = folder / "real-stores" / name
+        target.parent.mkdir(exist_ok=True)
+        with (target.parent / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (target / "done").exists():
+                assert ingest(real_data / name, target, summarise=summarise, jobs=1).is_complete
+                (target / "done").touch()
+        return target
+
+    return made
 
 
 @pytest.fixture(scope="session")

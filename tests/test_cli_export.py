@@ -52,6 +52,7 @@ def test_both_names_write_the_same(run: Run, sample: Path, tmp_path: Path) -> No
     assert (tmp_path / "perfetto.json").read_bytes() == (tmp_path / "chrome.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_it_says_where_zero_is(run: Run, sample: Path, tmp_path: Path) -> None:
     outcome = run("export", "perfetto", sample, "--window", "5-6", "-o", tmp_path / "x.json")
     expected = "; 0 is 2025-11-27T12:34:37.005000000Z, 5.000000 ms after the capture's start;"

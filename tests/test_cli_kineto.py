@@ -93,6 +93,7 @@ def test_doctor_asks_for_what_a_gpus_profiler_has(run: Run, gpus: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_gpus_and_npus_in_one_store_each_hear_their_own(
     run: Run, gpus: Path, tmp_path: Path
 ) -> None:

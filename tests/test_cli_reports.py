@@ -44,6 +44,7 @@ def test_a_page_is_written_whole_and_nothing_beside_it(target: Path, tmp_path: P
     assert text.rstrip().endswith("</html>")
 
 
+@pytest.mark.slow
 def test_a_place_that_cannot_be_written_is_named(target: Path, tmp_path: Path) -> None:
     told = npuscope("report", target, "--html", tmp_path / "no" / "r.html", code=3)
     assert "r.html: cannot be written (No such file or directory)" in told.stderr

@@ -63,6 +63,7 @@ def rows(npuscope: Command) -> Callable[..., list[dict[str, Any]]]:
 Rows = Callable[..., list[dict[str, Any]]]
 
 
+@pytest.mark.slow
 def test_a_light_store_stays_light_until_it_is_completed(
     npuscope: Command, rows: Rows, source: Path, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ because the timeline and the kernel table round one operation's times apart.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,7 @@ import duckdb
 import pytest
 
 from npuscope.analysis import query
-from npuscope.analysis.summaries import summarise
 from npuscope.collector import store
-from npuscope.collector.ingest import ingest
 
 SETS = [
     "alexnet_ddp_text_level0",
@@ -44,14 +42,9 @@ GOLDEN_OF = {
 
 @pytest.fixture(scope="module")
 def opened(
-    real_data: Path, tmp_path_factory: pytest.TempPathFactory
+    real_stores: Callable[[str], Path],
 ) -> Iterator[dict[str, duckdb.DuckDBPyConnection]]:
-    folder = tmp_path_factory.mktemp("stores")
-    cons: dict[str, duckdb.DuckDBPyConnection] = {}
-    for name in SETS:
-        result = ingest(real_data / name, folder / name, summarise=summarise)
-        assert result.is_complete
-        cons[name] = store.open(folder / name)
+    cons = {name: store.open(real_stores(name)) for name in SETS}
     yield cons
     for con in cons.values():
         con.close()

@@ -56,7 +56,7 @@ CASES = [
     pytest.param(
         (job, form),
         id=f"{job}-{form}",
-        marks=[pytest.mark.slow] if form in ("db", "both") and job != "two ranks" else [],
+        marks=[pytest.mark.slow] if form != "frames" and job != "two ranks" else [],
     )
     for job in JOBS
     for form in FORMS

@@ -178,6 +178,7 @@ def test_a_file_that_is_gone_turns_off_what_needs_it(jobs: Path, tmp_path: Path,
     assert not rank.loss.is_any
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tables", DB_PARTS, ids=lambda tables: "+".join(tables))
 def test_a_table_that_is_gone_turns_off_what_needs_it(
     jobs: Path, tmp_path: Path, tables: tuple[str, ...]

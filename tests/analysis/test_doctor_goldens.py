@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,7 @@ import pytest
 
 from npuscope.analysis.doctor import CaptureReport, examine
 from npuscope.analysis.profiler_options import snippet
-from npuscope.analysis.summaries import summarise
 from npuscope.collector import store
-from npuscope.collector.ingest import ingest
 from npuscope.collector.manifest import manifests
 
 LEVEL1 = dict.fromkeys(
@@ -40,13 +39,11 @@ every_set = pytest.mark.parametrize("name", SUPPORT)
 
 
 @pytest.fixture(scope="module")
-def found(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, CaptureReport]:
-    folder = tmp_path_factory.mktemp("stores")
+def found(real_stores: Callable[[str], Path]) -> dict[str, CaptureReport]:
     captures: dict[str, CaptureReport] = {}
     for name in SUPPORT:
-        ingest(real_data / name, folder / name, summarise=summarise, jobs=1)
-        with closing(store.open(folder / name)) as con:
-            (captures[name],) = examine(con, manifests(folder / name))
+        with closing(store.open(real_stores(name))) as con:
+            (captures[name],) = examine(con, manifests(real_stores(name)))
     return captures
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,7 @@ import duckdb
 import pytest
 
 from npuscope.analysis import query
-from npuscope.analysis.summaries import summarise
 from npuscope.collector import store
-from npuscope.collector.ingest import ingest
 
 TEXT = ["alexnet_ddp_text_level0", "alexnet_ddp_text_level1", "qwen3_pp2_dp2_text_level2"]
 DB = ["alexnet_ddp_db_level0", "alexnet_ddp_db_level1"]
@@ -25,12 +23,8 @@ Figures = dict[str, tuple[int | None, ...]]
 
 
 @pytest.fixture(scope="module")
-def opened(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
-    folder = tmp_path_factory.mktemp("stores")
-    cons: Opened = {}
-    for name in TEXT + DB:
-        assert ingest(real_data / name, folder / name, summarise=summarise).is_complete
-        cons[name] = store.open(folder / name)
+def opened(real_stores: Callable[[str], Path]) -> Iterator[Opened]:
+    cons: Opened = {name: store.open(real_stores(name)) for name in TEXT + DB}
     yield cons
     for con in cons.values():
         con.close()

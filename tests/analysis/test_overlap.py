@@ -86,6 +86,7 @@ def test_pieces_equal_counting_nanoseconds(found: list[Event], rank: int) -> Non
         assert not any(one[:2] == other[:2] and one[3] == other[2] for one, other in pairwise(lane))
 
 
+@pytest.mark.slow
 @given(events, st.integers(0, 2))
 @settings(max_examples=40, deadline=None)
 def test_pieces_add_up_to_the_figures_of_steps(found: list[Event], rank: int) -> None:

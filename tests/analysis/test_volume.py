@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,8 @@ SETS = ("alexnet_ddp_text_level1", "alexnet_ddp_db_level1", "qwen3_pp2_dp2_text_
 
 
 @pytest.fixture(scope="module")
-def stores(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("volume")
-    for name in SETS:
-        ingest(real_data / name, folder / name, summarise=summarise, jobs=1)
-    return {name: folder / name for name in SETS}
+def stores(real_stores: Callable[[str], Path]) -> dict[str, Path]:
+    return {name: real_stores(name) for name in SETS}
 
 
 def _expected(golden: dict[str, Any]) -> dict[str, tuple[float, float]]:
@@ -84,6 +81,7 @@ def test_tasks_tell_what_hccl_measured(name: str, stores: dict[str, Path]) -> No
         assert basis == "tasks" and 0 <= unaligned <= packets
 
 
+@pytest.mark.slow
 def test_matrix_of_a_real_profile(stores: dict[str, Path]) -> None:
     """What a rank sends to all others is what its links moved."""
     with closing(store.open(stores["qwen3_pp2_dp2_text_level2"])) as con:

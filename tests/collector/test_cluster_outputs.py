@@ -80,6 +80,7 @@ def read(tmp_path: Path) -> Iterator[Any]:
         con.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["text", "db"])
 def test_rows_are_those_of_the_profiles(
     profiles: Path, outputs: Path, read: Any, form: Form

@@ -120,6 +120,7 @@ def test_killed_at_any_moment_nothing_is_lost(target: Path, tmp_path: Path) -> N
     assert_whole(target)
 
 
+@pytest.mark.slow
 def test_killed_before_publishing_leaves_only_what_is_swept(
     target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

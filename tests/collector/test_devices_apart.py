@@ -53,6 +53,7 @@ def alone(seen: list[Capture], tmp_path_factory: pytest.TempPathFactory) -> dict
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slices", [1, 3])
 def test_text(tmp_path: Path, seen: list[Capture], alone: dict[str, Path], slices: int) -> None:
     for host in by_host(seen):
@@ -75,6 +76,7 @@ def test_text(tmp_path: Path, seen: list[Capture], alone: dict[str, Path], slice
         assert m.rows_lost == 0
 
 
+@pytest.mark.slow
 def test_databases(tmp_path: Path, seen: list[Capture], alone: dict[str, Path]) -> None:
     for host in by_host(seen):
         write_msprof(host, tmp_path / "job", text=False, database=True, ranks=False)
@@ -161,6 +163,7 @@ def test_devices_without_a_number_in_their_label(
         assert table(place, "comm_ops", UNLIKE) == operations
 
 
+@pytest.mark.slow
 def test_one_process_with_several_devices_under_torch_npu(
     tmp_path: Path, seen: list[Capture]
 ) -> None:

@@ -56,6 +56,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, write_profile: WriteProfile
     return folder
 
 
+@pytest.mark.slow
 def test_shards_started_together_make_the_store_of_a_whole_ingest(
     shared: Path, tmp_path: Path
 ) -> None:

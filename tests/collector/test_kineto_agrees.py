@@ -59,6 +59,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
         con.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUERIES)
 def test_same_rows(both: Opened, name: str) -> None:
     text, kineto = (sorted(both[form].execute(QUERIES[name]).fetchall(), key=repr) for form in both)

@@ -98,6 +98,7 @@ def rows(
     return con.execute(f"select rank, {columns} from {table} where {where} order by all").fetchall()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", sorted(schema.tables()))
 @pytest.mark.parametrize("twins", TWINS, ids=lambda pair: pair[0])
 def test_same_rows(

@@ -47,6 +47,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[Form, Path]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(schema.tables().keys() - OTHERWISE - NOTHING))
 def test_text_of_both(places: dict[Form, Path], name: str) -> None:
     without = NOT_CARRIED.get(name, set()) | (MACHINE if name == "ranks" else set())

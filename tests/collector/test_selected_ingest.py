@@ -129,6 +129,7 @@ def test_selected_tables_are_those_of_a_whole_reading(whole: Path, fresh: Any, t
     assert not {(name,) for name in tables.split(",")} & set(left_out)
 
 
+@pytest.mark.slow
 def test_without_kernels_nothing_looks_like_no_computing(whole: Path, fresh: Any) -> None:
     con = fresh(tables="comm_ops")
 
@@ -211,6 +212,7 @@ def test_ranks_outside_the_choice_are_not_gone(source: Path, target: Path, tmp_p
     assert [m.rank for m in read(copy, target, None).dropped] == [3]
 
 
+@pytest.mark.slow
 def test_a_verb_on_the_way_completes_nothing(source: Path, target: Path) -> None:
     chosen = parse_selection(tables="memory", steps="12")
     read(source, target, chosen)

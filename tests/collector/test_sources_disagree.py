@@ -174,6 +174,7 @@ def test_tasks_of_operations_without_operations_are_told(tmp_path: Path) -> None
     assert store.query(tmp_path / "store", question).rows() == [(1000, None, None)]
 
 
+@pytest.mark.slow
 def test_operations_known_by_their_tasks_only_last_as_long_as_these(tmp_path: Path) -> None:
     write_job(small(), tmp_path / "job", forms=("db",))
     (database,) = (tmp_path / "job").rglob("ascend_pytorch_profiler_0.db")

@@ -61,6 +61,7 @@ def overlapping(one: Slice, other: Slice) -> bool:
     return second < first + first_length
 
 
+@pytest.mark.slow
 @given(slices)
 @settings(max_examples=100, deadline=None)
 def test_host_calls_never_partly_overlap_on_a_row(drawn: list[Slice]) -> None:

@@ -33,6 +33,7 @@ def output(folders: dict[int, Path], name: str) -> Path:
     return folders[1] / "ASCEND_PROFILER_OUTPUT" / name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

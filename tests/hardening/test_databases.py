@@ -94,6 +94,7 @@ def read_once(tmp_path: Path) -> Told:
     return run_ingest(tmp_path / "source", tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lock", ["exclusive", pytest.param("immediate", marks=pytest.mark.slow)])
 def test_a_lock_of_another_process_is_no_obstacle(whole: Whole, tmp_path: Path, lock: str) -> None:
     """What is committed is read; what the other process is about to write is not."""

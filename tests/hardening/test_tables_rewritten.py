@@ -142,6 +142,7 @@ def slowly(rewrites: tuple[Rewrite, ...], quick: int) -> list[object]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rewrite", slowly(HARMLESS, 1))
 def test_what_says_the_same_is_read_the_same(
     rewrite: Rewrite, whole: tuple[Path, str, dict[int, Rank]], tmp_path: Path
@@ -151,6 +152,7 @@ def test_what_says_the_same_is_read_the_same(
     assert (told.code, told.ranks, told.changed) == (0, whole[2], ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rewrite", slowly(HARMFUL, 2))
 def test_what_is_lost_is_told(
     rewrite: Rewrite, whole: tuple[Path, str, dict[int, Rank]], tmp_path: Path
