@@ -27,7 +27,7 @@ _told as (
         'matrix' as basis, size_bytes, time_ns
     from comm_matrix
     where variant in ('total', 'op') and size_bytes > 0 and link <> 'LOCAL'
-        and src_group_rank is distinct from dst_group_rank
+        and coalesce(src_group_rank <> dst_group_rank, src_rank <> dst_rank, true)
 ),
 _moved as (
     select t.run, t.capture, t.rank, o.step, o.op_type, o.group_hash,
@@ -39,7 +39,7 @@ _moved as (
     from comm_tasks as t
     anti join (select distinct run, capture, rank from comm_matrix) as m using (run, capture, rank)
     join comm_ops as o on o.run = t.run and o.capture = t.capture and o.rank = t.rank and o.op_id = t.op_id
-    where t.size_bytes > 0 and t.src_group_rank is distinct from t.dst_group_rank and (
+    where t.size_bytes > 0 and coalesce(t.src_group_rank <> t.dst_group_rank, t.src_rank <> t.dst_rank, true) and (
         t.transport = 'SDMA' and t.task_type in ('Memcpy', 'Reduce_Inline') and coalesce(t.link, '') <> 'ON_CHIP'
         or t.transport = 'RDMA' and t.rdma_type = 'RDMA_SEND_PAYLOAD'
     )

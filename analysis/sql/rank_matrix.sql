@@ -22,7 +22,7 @@ with
 _once as (
     select * from pair_summary
     qualify dense_rank() over (
-        partition by run, capture, step, op_type, group_hash, src_group_rank, dst_group_rank, link
+        partition by run, capture, step, op_type, group_hash, src_group_rank, dst_group_rank, src_rank, dst_rank, link
         order by coalesce(rank = src_rank, false) desc, rank
     ) = 1
 ),

@@ -23,6 +23,7 @@ JOBS = {
     "two ranks": small(steps=6),
     "stages": Job(name="moe", layers=2, slow_rank=3, ranks_per_host=4, seed=7),
 }
+pytestmark = pytest.mark.slow
 FORMS: dict[str, tuple[Literal["text", "db"], ...]] = {
     "text": ("text",), "db": ("db",), "both": ("db", "text"),
 }  # fmt: skip

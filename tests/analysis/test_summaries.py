@@ -101,7 +101,7 @@ def test_ranks_one_by_one_give_what_all_at_once_give(tmp_path: Path) -> None:
             kept = select(together, f"from read_parquet({files})")
             live = answer(together, known.name)
             assert sorted(map(repr, kept)) == sorted(map(repr, live))
-            assert live
+            assert live, known.name
 
 
 def test_a_summary_keeps_its_types_without_rows(tmp_path: Path) -> None:

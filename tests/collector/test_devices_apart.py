@@ -93,6 +93,7 @@ def test_databases(tmp_path: Path, seen: list[Capture], alone: dict[str, Path]) 
     assert told == [(0, 0, "node00"), (1, 1, "node00"), (2, 0, "node01"), (3, 1, "node01")]
 
 
+@pytest.mark.slow
 def test_tables_without_a_device_are_nobodys(
     tmp_path: Path, seen: list[Capture], alone: dict[str, Path]
 ) -> None:

@@ -69,6 +69,7 @@ def test_same_rows(both: Opened, name: str) -> None:
     assert not differing[:3]
 
 
+@pytest.mark.slow
 def test_what_only_the_trace_of_a_gpu_has(both: Opened) -> None:
     con = both["kineto"]
     names = "select distinct regexp_extract(name, '^[a-zA-Z]+') from comm_ops"

@@ -116,6 +116,7 @@ def test_same_rows(
     assert not differing[:3]
 
 
+@pytest.mark.slow
 def test_what_is_known_of_ranks(opened: dict[Form, duckdb.DuckDBPyConnection]) -> None:
     for form, _ in TWINS:
         found = opened[form].execute(

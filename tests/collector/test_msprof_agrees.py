@@ -56,6 +56,7 @@ def test_text_of_both(places: dict[Form, Path], name: str) -> None:
     assert wanted or name in ("expert_load", "expert_placement", "train_log")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", sorted(schema.tables().keys() - OTHERWISE - NOTHING - OF_TEXT_ONLY)
 )
