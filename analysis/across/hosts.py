@@ -8,15 +8,12 @@ from dataclasses import dataclass, field
 import duckdb
 import polars as pl
 
+from npuscope.analysis.catalog import metric
 from npuscope.collector import store
 
 # Ranks of one host whose middle residuals lie further apart than this, and than six times what a
 # reading scatters, do not share a clock.
 APART_NS = 20_000.0
-_HOSTS = (
-    "select rank, coalesce(host_uid, host_name) as host_key, coalesce(host_name, host_uid) as host"
-    " from ranks order by rank"
-)
 
 
 @dataclass(slots=True)
@@ -39,7 +36,8 @@ class Clock:
 
 def clocks_of(con: duckdb.DuckDBPyConnection) -> list[Clock]:
     """A clock per host of a capture, in order of its first rank; of unknown hosts one per rank."""
-    ranks = store.frame(con.sql(_HOSTS)).to_dicts()
+    hosts = f"select rank, host as host_key, host_name as host from ({metric('rank_hosts').sql})"
+    ranks = store.frame(con.sql(f"{hosts} order by rank")).to_dicts()
     by_host: dict[str, Clock] = {}
     names: dict[str, set[str]] = {}
     for one in ranks:

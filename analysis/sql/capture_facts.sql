@@ -47,12 +47,21 @@ _said as (
         list(distinct framework_version) filter (where framework_version is not null) as framework_versions,
         list(distinct cann_version) filter (where cann_version is not null) as cann_versions,
         list(distinct clock) filter (where clock is not null) as clocks,
-        nullif(count(distinct coalesce(host_uid, host_name)), 0) as host_count,
+        nullif(count(distinct host), 0) as host_count,
         max(tp_size) as tp_size, max(pp_size) as pp_size, max(dp_size) as dp_size,
         max(cp_size) as cp_size, max(ep_size) as ep_size,
         min(window_start_ns) as window_start_ns,
         max(window_end_ns) as window_end_ns
-    from ranks group by run, capture
+    from (
+        -- As in rank_hosts: a name stands for the id that another rank of that name has.
+        select *, coalesce(
+            host_uid,
+            case when host_name is not null then max(host_uid) over (partition by run, capture, host_name) end,
+            host_name
+        ) as host
+        from ranks
+    )
+    group by run, capture
 ),
 _wanted as (
     select run, capture, cast(unnest(range(world_size)) as integer) as rank
