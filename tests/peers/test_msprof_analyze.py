@@ -104,7 +104,7 @@ def test_collectives(both: Both) -> None:
     assert len(ours) == 48
     assert set(ours) == set(theirs)
     told = query.comm(both.con).to_dicts()
-    assert sum(row["count"] for row in told) == sum(row[2] for row in theirs)
+    assert sum(row["op_count"] for row in told) == sum(row[2] for row in theirs)
     assert sum(row["total_ns"] for row in told) == sum(row[3] for row in theirs)
 
 
