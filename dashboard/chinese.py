@@ -29,7 +29,12 @@ _WORDS = {
     "count per step": "每 step 次数", "total per step ms": "每 step 总耗时 ms",
     "peak MB": "峰值 MB", "peak allocated MB": "已分配峰值 MB", "fragmentation MB": "碎片 MB",
     "fragmentation": "碎片率", "growth per step MB": "每 step 增长 MB", "growth MB": "增长 MB",
-    "step count": "step 数", "last MB": "末尾 MB",
+    "step count": "step 数", "last MB": "末尾 MB", "caused wait ms": "造成等待 ms",
+    "share": "占比", "last to arrive": "最后到达次数", "verdict": "判断",
+    "its host launches late": "所在主机下发慢", "same kernels take longer": "同样的算子更慢",
+    "chip runs at a lower clock": "芯片降频", "slow link": "链路慢",
+    "more tokens in its all-to-all": "all-to-all 中 token 更多",
+    "slower than its peers, cause not seen": "比同类 rank 慢，原因未见",
 }  # fmt: skip
 
 _TITLES = {
@@ -38,6 +43,7 @@ _TITLES = {
     "Where each step goes (ms)": "各 step 的时间去向（ms）",
     "Where a mean step goes on each rank": "各 rank 平均一个 step 的时间去向",
     "Spread across ranks (ms)": "rank 间差异（ms）",
+    "Who makes the others wait (all steps shown)": "谁让别人等（所示全部 step）",
     "Longest kernels": "耗时最长的算子",
     "Top kernels by {key} ({scope})": "算子耗时排名，按{key}（{scope}）",
     "Communication by group and operation ({scope})": "按通信域和算子统计的通信（{scope}）",

@@ -14,9 +14,15 @@ import duckdb
 import polars as pl
 
 from npuscope.analysis import query
+from npuscope.analysis.across.blamed_ranks import (
+    VERDICT_WORDS,
+    blame_rows,
+    by_rank,
+    rank_blame,
+)
 from npuscope.analysis.findings import finding_rows, findings
 from npuscope.analysis.query import KernelKey
-from npuscope.analysis.wording import megabytes, ms, number, percent, plain, us
+from npuscope.analysis.wording import UNKNOWN, megabytes, ms, number, percent, plain, us
 from npuscope.collector.captures import EPOCH_FROM_NS
 
 from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
@@ -51,6 +57,7 @@ def report(
             _spread(con, here),
             _kernels(con, here, frame, top),
             _communication(con, here, frame, top),
+            _waits(con, here, top),
             _memory(con, here) if charts else (),
             _limits(con, facts),
         )
@@ -81,6 +88,7 @@ def report_rows(
             "spread": query.rows(query.spread(con, **step)),
             "kernels": query.rows(query.kernels(con, by="type", top=top, **here)),
             "communication": query.rows(query.comm(con, **here)),
+            "ranks": blame_rows(rank_blame(con, **here)) if _is_across(con) else [],
             "limits": query.limits(con, **told),
         }
         if sections["step_rows"]:
@@ -281,6 +289,39 @@ def _communication(
         summed.head(top).to_dicts(),
         f"Communication by group and operation ({scope})",
         f"and {more} more" if more > 0 else None,
+    )
+
+
+def _is_across(con: duckdb.DuckDBPyConnection) -> bool:
+    """Whether what needs all ranks was opened too."""
+    known = "select 1 from information_schema.tables where table_name = 'rank_blame'"
+    return bool(con.execute(known).fetchall())
+
+
+def _waits(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], top: int) -> Iterator[Block]:
+    """Who makes the others wait, suspects first."""
+    if here.get("rank") is not None or not _is_across(con):
+        return
+    together = by_rank(rank_blame(con, **here))
+    caused = together.filter((pl.col("caused_wait_ns") > 0) | pl.col("verdict").is_not_null())
+    if together.height < 2 or caused.is_empty():
+        return
+    columns = [
+        Column("rank", "rank", plain),
+        Column("caused wait ms", "caused_wait_ns", ms),
+        Column("share", "share_ratio", percent),
+        Column("last to arrive", "last_arrivals_count", number, 1),
+        Column("verdict", "words", is_word=True),
+    ]
+    shown = caused.head(top).with_columns(
+        words=pl.col("verdict").replace_strict(VERDICT_WORDS, default=UNKNOWN)
+    )
+    more = caused.height - shown.height
+    yield FittedTable(
+        columns,
+        shown.to_dicts(),
+        "Who makes the others wait (all steps shown)",
+        f"and {more} more: `npuscope ranks`" if more > 0 else None,
     )
 
 

@@ -61,6 +61,7 @@ def report(
       npuscope report ./profiles --html report.html --lang zh
       npuscope report ./profiles --markdown -o report.md
     """
+    from npuscope.analysis.across.opening import open_across
     from npuscope.dashboard.opening import opened
     from npuscope.dashboard.report import report as blocks_of
     from npuscope.dashboard.report import report_rows
@@ -75,6 +76,7 @@ def report(
     place = str(source.path)
     with opened(source) as data:
         chosen = chosen_rows(data, run, capture, rank, step)
+        open_across(data.target, data.con)
         if json:
             rows = report_rows(data.con, chosen, top=top, path=place)
             print_json("report", rows, notes_of(data, chosen))

@@ -21,6 +21,11 @@ from npuscope.collector.manifest import is_store, manifests
 from .derive import RESOLVED_COMM, derive, derived_tables, version
 
 Key = tuple[str, str]
+# The metric group_kinds, as all ranks together know it.
+_KINDS = """
+    select run, capture, group_hash,
+        coalesce(min(kind) filter (where kind <> 'unknown'), 'unknown') as kind
+    from capture_groups where group_hash is not null group by run, capture, group_hash"""
 
 
 def open_across(
@@ -95,6 +100,7 @@ def _create_views(con: duckdb.DuckDBPyConnection, selects: dict[str, list[str]])
         nothing = f"select {typed} where false"
         body = " union all ".join([nothing, *selects[name]])
         con.execute(f'create or replace temp view "{name}" as {body}')
+    con.execute(f"create or replace temp view group_kinds as {_KINDS}")
     if selects[RESOLVED_COMM]:
         _resolve_comm(con)
 
