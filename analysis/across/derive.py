@@ -17,16 +17,13 @@ import duckdb
 from npuscope.analysis.catalog import METRICS, metric, sql_text
 from npuscope.collector import schema
 
-from . import stragglers
-from .clocks import fit_clocks
-from .groups import resolve_groups
-
 # Rows of `comm_summary` of the ranks that need other kinds than they know themselves.
 RESOLVED_COMM = "resolved_comm"
 _RULES = (
     "arrivals.sql", "capture_groups.sql", "clock_readings.sql", "clocks.sql", "comm_waits.sql",
     "group_evidence.sql", "group_members.sql", "group_mix.sql", "matched.sql", "comm_progress.sql",
     "rank_work.sql", "link_transfers.sql", "rank_blame.sql", "last_arrivals.sql", "slow_pairs.sql",
+    "rank_hosts.sql",
 )  # fmt: skip
 _MODULES = (
     "causality.py", "clocks.py", "derive.py", "fitting.py", "groups.py", "hosts.py", "jackknife.py",
@@ -79,6 +76,11 @@ def version() -> str:
 def derive(con: duckdb.DuckDBPyConnection) -> Iterator[Table]:
     """The results for one capture, whose canonical tables `con` has; each is to be used before the
     next is asked for. Makes temporary tables whose names begin with an underscore."""
+    # Only here: a store that is up to date is read without loading what fits and tests.
+    from . import stragglers
+    from .clocks import fit_clocks
+    from .groups import resolve_groups
+
     resolve_groups(con)
     con.execute(f"create or replace temp table _matched as {sql_text('matched.sql')}")
     fit_clocks(con)
