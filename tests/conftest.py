@@ -18,6 +18,9 @@ import pytest
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest import ingest
 
+# Some runners tell their terminal's width to whatever they start: commands would fold messages.
+os.environ.pop("COLUMNS", None)
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 REAL_DATA = REPOSITORY.parent / "shared" / "data"
 ROOMS = ("collector", "analysis", "dashboard", "sample_traces")

@@ -12,6 +12,7 @@ import duckdb
 import pytest
 
 from npuscope.analysis.query import steps
+from npuscope.analysis.views import open_views
 from npuscope.collector import store
 from npuscope.collector.export import export as export_tables_of
 from npuscope.dashboard.opening import summary_versions
@@ -222,6 +223,7 @@ def test_a_window_cuts_what_crosses_its_edge(
 def test_one_file_and_one_compressed_file_hold_the_same(
     sample: Path, con: duckdb.DuckDBPyConnection, whole: list[Event], tmp_path: Path
 ) -> None:
+    open_views(con)
     export_tables_of(con, "duckdb", tmp_path / "x.duckdb", summaries=summary_versions())
     export(tmp_path / "x.duckdb", tmp_path / "x.json")
     written = export(sample, tmp_path / "x.json.gz")

@@ -124,10 +124,9 @@ def run_ingest(
 
 def _apart(arguments: Sequence[str], environment: dict[str, str], here: Path) -> Done:
     repository = str(Path(__file__).resolve().parents[2])
-    kept = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     done = subprocess.run(
         [sys.executable, "-m", "npuscope", *arguments],
-        cwd=here, env={**kept, "PYTHONPATH": repository, **environment},
+        cwd=here, env={**os.environ, "PYTHONPATH": repository, **environment},
         capture_output=True, timeout=4 * BOUND_S, check=False,
     )  # fmt: skip
     return Done(done.returncode, done.stdout.decode(), done.stderr.decode(errors="replace"))
@@ -155,7 +154,6 @@ def _as_command(
 ) -> Iterator[None]:
     kept = (sys.argv, dict(os.environ), Path.cwd(), tempfile.tempdir)
     sys.argv = ["npuscope", *arguments]
-    os.environ.pop("COLUMNS", None)  # messages stay whole
     os.environ.update(environment)
     os.chdir(here)
     tempfile.tempdir = None
