@@ -88,7 +88,7 @@ def report_rows(
             "spread": query.rows(query.spread(con, **step)),
             "kernels": query.rows(query.kernels(con, by="type", top=top, **here)),
             "communication": query.rows(query.comm(con, **here)),
-            "ranks": blame_rows(rank_blame(con, **here)) if _is_across(con) else [],
+            "rank_blame": blame_rows(rank_blame(con, **here)) if _is_across(con) else [],
             "limits": query.limits(con, **told),
         }
         if sections["step_rows"]:

@@ -67,6 +67,7 @@ def test_rows_are_components_of_ranks(run: Run, job: Path) -> None:
     assert [(row["rank"], row["component"]) for row in first] == [(1, "APP")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["component", "holder", "block", "step", "growth", "spread"])
 def test_every_answer_as_json_and_as_a_table(run: Run, job: Path, by: str) -> None:
     answer = run(job / "profile", "--by", by, "--json").json()

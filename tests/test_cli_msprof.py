@@ -56,6 +56,7 @@ def test_every_answer_for_each_device(profiles: Path, tmp_path: Path) -> None:
     assert "2 (0-1)" in asked("report", profiles, *place)
 
 
+@pytest.mark.slow
 def test_the_doctor_names_what_it_met(profiles: Path, tmp_path: Path) -> None:
     told = rows("doctor", profiles, "--store", tmp_path / "store")
     for row in told:

@@ -29,6 +29,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return command
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["text", "db"])
 def test_results_alone_are_a_light_input(run: Any, tmp_path: Path, form: Any) -> None:
     folder = write_cluster_output(captures(small()), tmp_path / "job", form)

@@ -166,6 +166,7 @@ def one_rank(job: Path, into: Path) -> Path:
     return into / root.name / "ASCEND_PROFILER_OUTPUT"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TEXT_PARTS)
 def test_a_file_that_is_gone_turns_off_what_needs_it(jobs: Path, tmp_path: Path, name: str) -> None:
     (one_rank(jobs / "text", tmp_path / "job") / name).unlink()

@@ -73,6 +73,7 @@ def twin(found: list[Event], rank: int) -> dict[tuple[int | None, str], set[int]
     return {key: covered for key, covered in answers.items() if covered}
 
 
+@pytest.mark.slow
 @given(events, st.integers(0, 2))
 @settings(max_examples=60, deadline=None)
 def test_pieces_equal_counting_nanoseconds(found: list[Event], rank: int) -> None:

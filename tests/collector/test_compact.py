@@ -148,6 +148,7 @@ def test_a_rank_read_again_replaces_its_rows_exactly(once: Path, target: Path) -
     assert moved[0].generation not in "".join(files(target))
 
 
+@pytest.mark.slow
 def test_one_changed_rank_among_merged_ones(tmp_path: Path, write_profile: WriteProfile) -> None:
     source, target = tmp_path / "source", tmp_path / "store"
     for rank in range(5):

@@ -102,6 +102,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_kill_loses_nothing_published_and_the_next_ingest_goes_on(
     tmp_path: Path, target: Path, write_profile: WriteProfile, jobs: int

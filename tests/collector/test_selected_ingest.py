@@ -146,6 +146,7 @@ def test_without_kernels_nothing_looks_like_no_computing(whole: Path, fresh: Any
     assert "--tables kernels" in query.no_kernels(con)
 
 
+@pytest.mark.slow
 def test_without_operations_nothing_looks_like_no_communication(whole: Path, fresh: Any) -> None:
     con = fresh(tables="kernels")
 
@@ -297,6 +298,7 @@ def test_a_light_reading_does_not_look_into_large_files(
         assert looked <= {"analysis.db", "profiler", "step", "communication.json", "communication"}
 
 
+@pytest.mark.slow
 def test_summaries_of_a_selection_are_kept_and_trusted(source: Path, target: Path) -> None:
     read(source, target, parse_selection(steps="13"))
 

@@ -75,6 +75,7 @@ def test_host_calls_never_partly_overlap_on_a_row(drawn: list[Slice]) -> None:
     assert crosses == {track[:2] for track in tracks if track[2]}
 
 
+@pytest.mark.slow
 @given(slices)
 @settings(max_examples=100, deadline=None)
 def test_kernels_never_overlap_on_a_row(drawn: list[Slice]) -> None:

@@ -32,6 +32,7 @@ def captures_of(target: Path) -> dict[str, list[int]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_rank_claimed_twice(tmp_path: Path) -> None:
     folders = write_small(tmp_path / "source", "text")
     whole = run_ingest(tmp_path / "source", tmp_path / "truth")
