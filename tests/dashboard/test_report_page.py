@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -196,9 +195,6 @@ BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    BROWSER is None and not os.environ.get("CI"), reason="no Chromium to show a page with"
-)
 def test_a_browser_without_network_shows_the_figures(sample: list[Block], tmp_path: Path) -> None:
     assert BROWSER, "Chromium is not installed: .ci/run does that"
     html = tmp_path / "report 报告.html"
