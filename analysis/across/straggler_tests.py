@@ -121,7 +121,8 @@ def corrected_min(*tests: pl.DataFrame) -> pl.DataFrame:
 
 def peers_value(value: str, *over: str) -> pl.Expr:
     """What the others of a set have: with two or three the mean of the others, else the median."""
-    column = pl.col(value)
+    # As DOUBLE: sums of integers may come as decimals, whose division by zero is an error.
+    column = pl.col(value).cast(pl.Float64)
     others = (column.sum().over(*over) - column) / (column.count().over(*over) - 1)
     few = column.count().over(*over) <= 3
     return pl.when(few).then(others).otherwise(column.median().over(*over))

@@ -25,10 +25,10 @@ _KERNELS = """
 select rank, coalesce(step, -1) as step, by_key, key, core, count, total_ns, mean_ns
 from kernel_summary {where} and by_key in ('shape', 'name') and key is not null"""
 _GROUPED = """
-select rank, coalesce(step, -1) as step, sum(total_ns) as grouped_ns from kernel_summary
+select rank, coalesce(step, -1) as step, sum(total_ns)::bigint as grouped_ns from kernel_summary
 {where} and by_key = 'type' and key ilike '%groupedmatmul%' group by all"""
 _BYTES = """
-select rank, coalesce(step, -1) as step, group_hash, sum(size_bytes) as size_bytes
+select rank, coalesce(step, -1) as step, group_hash, sum(size_bytes)::bigint as size_bytes
 from comm_summary {where} and by_key = 'op' and op_type in ('allToAll', 'allToAllV') group by all"""
 _WORK = """
 select w.rank, coalesce(w.step, -1) as step, kernel_gap_ns, launch_interval_ns, kernel_count,

@@ -16,7 +16,6 @@ import duckdb
 from npuscope.errors import TraceFormatError
 
 from ..model import RankSource, ReadLog
-from ..staging import is_empty
 from .ascend_db_counters import COUNTERS, fill_counters
 from .ascend_db_derived import build_group_hashes
 from .ascend_db_large import (
@@ -140,9 +139,7 @@ def _fill(
     spend: Callable[[int], None],
 ) -> None:
     load_table(con, file, "STRING_IDS", spend)
-    named = {"COMPUTE_TASK_INFO", "COMMUNICATION_OP"} & file.tables.keys()
-    if named and is_empty(con, temp_name("STRING_IDS")):
-        log.warn("STRING_IDS has no rows: names of kernels, operations and groups are unknown")
+    _check_strings(con, file, log)
     load_enums(con, file, log)
     plan = [table for table in _NEEDS if table in wanted]
     loaded: set[str] = set()
@@ -151,6 +148,7 @@ def _fill(
             if needed not in loaded:
                 load_table(con, file, needed, spend)
                 _check_starts(con, needed, log)
+                _check_names(con, needed, log)
                 loaded.add(needed)
         _fill_table(con, table, source, log)
         later = {needed for name in plan[position + 1 :] for needed in _NEEDS[name]}
@@ -201,6 +199,30 @@ def _check_starts(con: duckdb.DuckDBPyConnection, table: str, log: ReadLog) -> N
         log.warn(f"{table}: {lost} rows without a start time are left out")
     if backwards:
         log.warn(f"{table}: {backwards} rows end before they start: their length is unknown")
+
+
+def _check_strings(con: duckdb.DuckDBPyConnection, file: SqliteFile, log: ReadLog) -> None:
+    """Tell where the strings that all names refer to say nothing."""
+    if not {"COMPUTE_TASK_INFO", "COMMUNICATION_OP"} & file.tables.keys():
+        return
+    counts = f"select count(*), count(distinct value) from {temp_name('STRING_IDS')}"
+    [(rows, words)] = con.execute(counts).fetchall()
+    if rows == 0 or words < min(rows, 2):
+        what = "no rows" if rows == 0 else "no value" if words == 0 else "one value in all its rows"
+        log.warn(f"STRING_IDS has {what}: names of kernels, operations and groups are unknown")
+
+
+def _check_names(con: duckdb.DuckDBPyConnection, table: str, log: ReadLog) -> None:
+    """Tell where kernels have no names: these say which of them communicate."""
+    if table != "COMPUTE_TASK_INFO":
+        return
+    counts = f"select count(*), count(name) from {temp_name(table)}"
+    [(rows, names)] = con.execute(counts).fetchall()
+    if rows and not names:
+        log.warn(
+            f"{table} has no name in any of its {rows} rows: what communicates or waits among"
+            " kernels may count as computing"
+        )
 
 
 def _warn_devices(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:

@@ -96,3 +96,9 @@ def test_peers_of_two_and_three_are_the_others() -> None:
     found = rows.with_columns(peers_value("x", "group").alias("peers"))["peers"].to_list()
     assert found[:9] == [5.0, 1.0, 5.5, 5.0, 1.5, 3.0, 3.0, 3.0, 3.0]
     assert math.isnan(found[9])  # nobody to compare with
+
+
+def test_peers_of_sums_that_come_as_decimals() -> None:
+    rows = pl.DataFrame({"group": [1, 2, 2], "x": [7, 5, 2]}).cast({"x": pl.Decimal(38, 0)})
+    found = rows.with_columns(peers_value("x", "group").alias("peers"))["peers"].to_list()
+    assert math.isnan(found[0]) and found[1:] == [2.0, 5.0]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from npuscope.collector import store
-from npuscope.collector.ingest import ingest
 from npuscope.dashboard.opening import Opened, summary_versions
 from npuscope.dashboard.timeline.choice import parse_choice
 from npuscope.dashboard.timeline.rank_tables import expected_of, trace_of
@@ -28,7 +27,9 @@ OVERLAP = {
 
 def sample_store(folder: Path) -> Path:
     """The sample job, read into a store of its own."""
+    # Here, so that a measured program loads no more than the command does.
     from npuscope.analysis.summaries import summarise
+    from npuscope.collector.ingest import ingest
 
     ingest(SAMPLE, folder / "store", run="moe", summarise=summarise)
     return folder / "store"

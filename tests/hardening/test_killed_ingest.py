@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -121,23 +121,30 @@ def watched(target: Path, whole: Path) -> Iterator[list[int]]:
 
 
 def kill_somewhere(source: Path, target: Path, writing_s: float, chance: random.Random) -> None:
-    """Start an ingest, and kill it some time after it began to write, or before.
+    """Start an ingest, and kill it some time after it began to write, or before; or just when it
+    published a rank.
 
     writing_s: how long an ingest of everything writes here.
     """
     process = started(source, target, jobs=2 if chance.random() < 0.2 else 1)
-    until = time.monotonic() + 60
-    before = len(list(target.rglob("*"))) if target.exists() else 0
-    if chance.random() < 0.9:
-        while time.monotonic() < until and process.poll() is None:
-            if target.exists() and len(list(target.rglob("*"))) != before:
-                break
-            time.sleep(0.002)
-        time.sleep(chance.random() * chance.choice([0.05, 1.0]) * writing_s)
-    else:
+    when = chance.random()
+    if when < 0.1:
         time.sleep(chance.random())
+    elif when < 0.35:
+        wait_for_a_change(process, lambda: len(manifests(target)) if is_store(target) else 0)
+        time.sleep(chance.random() * 0.02)
+    else:
+        wait_for_a_change(process, lambda: len(list(target.rglob("*"))))
+        time.sleep(chance.random() * chance.choice([0.05, 1.0]) * writing_s)
     process.send_signal(signal.SIGKILL)
     process.wait()
+
+
+def wait_for_a_change(process: subprocess.Popen[bytes], look: Callable[[], int]) -> None:
+    """Until a look finds something else than before, or the process has ended."""
+    before, until = look(), time.monotonic() + 60
+    while time.monotonic() < until and process.poll() is None and look() == before:
+        time.sleep(0.002)
 
 
 @pytest.mark.slow
