@@ -41,6 +41,14 @@ METRICS: tuple[Metric, ...] = (
     ),
     *COMMUNICATION,
     described(
+        "capture_facts",
+        "capture_facts",
+        "Captures",
+        "What was recorded: ranks, steps, software, chip, profiler level.",
+        inputs=("ranks", "rank_hosts", "step_summary"),
+        summary=False,
+    ),
+    described(
         "outside_steps",
         "outside_steps",
         "Outside steps",
@@ -84,14 +92,6 @@ METRICS: tuple[Metric, ...] = (
         "Spread across ranks",
         "Each part of a step over the ranks: least, median, most, and which rank has the most.",
         inputs=("step_summary",),
-        summary=False,
-    ),
-    described(
-        "capture_facts",
-        "capture_facts",
-        "Captures",
-        "What was recorded: ranks, steps, software, chip, profiler level.",
-        inputs=("ranks", "step_summary"),
         summary=False,
     ),
     described(

@@ -130,7 +130,7 @@ COMMUNICATION: tuple[Metric, ...] = (
         "all_to_all",
         "All-to-all between hosts",
         "What all-to-alls move between hosts.",
-        inputs=("pair_summary", "group_kinds", "rank_hosts"),
+        inputs=("groups", "pair_summary", "group_kinds", "rank_hosts"),
         summary=False,
     ),
     described(

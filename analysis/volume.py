@@ -5,6 +5,7 @@ link_summary, pair_summary, comm_summary (of each rank) --> links, matrix, bandw
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import comb
 from typing import Any
 
@@ -93,10 +94,11 @@ def hierarchy(
 ) -> pl.DataFrame:
     """What other schemes would move between hosts instead of the flat all-to-alls.
 
-    Rows of the metric `all_to_all` and three columns in bytes, NULL for one host:
-    all_gather_bytes (each token to every host once, then all-to-all inside), and
-    host_deduplicated_bytes and rank_deduplicated_bytes (a token to a host, or to a rank, at most
-    once). From what was measured and uniform routing of `top_k` of `experts`: for n hosts of g
+    Rows of the metric `all_to_all` and three columns in bytes: all_gather_bytes (each token to
+    every host once, then all-to-all inside), and host_deduplicated_bytes and
+    rank_deduplicated_bytes (a token to a host, or to a rank, at most once). They are NULL for one
+    host, for groups of which not every rank and host is known, and for hosts of unequal numbers of
+    ranks. From what was measured and uniform routing of `top_k` of `experts`: for n hosts of g
     ranks a flat exchange sends k (n-1)/n copies of a token to other hosts, the others n-1,
     (n-1) (1 - C(E-E/n, k) / C(E, k)) and (n-1) g (1 - C(E-E/(n g), k) / C(E, k)).
     Raises UsageError where the experts cannot be shared out so.
@@ -106,12 +108,11 @@ def hierarchy(
     open_views(con, (*_NEEDS, "all_to_all"))
     clause, values = where({"run": run, "capture": capture})
     found = frame(con, f"select * from all_to_all {clause}", values)
-    for ranks in found["rank_count"]:
-        if experts % ranks:
-            raise UsageError(f"{experts} experts cannot be shared out evenly to {ranks} ranks")
     factors = [
-        _factors(hosts, ranks // hosts, experts, top_k)
-        for ranks, hosts in found.select("rank_count", "host_count").iter_rows()
+        _factors(row["host_count"], row["group_size"], experts, top_k)
+        if is_whole(row)
+        else (None, None, None)
+        for row in found.iter_rows(named=True)
     ]
     names = ("all_gather_bytes", "host_deduplicated_bytes", "rank_deduplicated_bytes")
     schemes = pl.DataFrame(factors, schema=dict.fromkeys(names, pl.Float64), orient="row")
@@ -120,11 +121,19 @@ def hierarchy(
     )
 
 
+def is_whole(row: Mapping[str, Any]) -> bool:
+    """Whether every rank of a row of `all_to_all` was recorded, on as many of each known host."""
+    hosts = row["host_count"]
+    return row["rank_count"] == row["group_size"] and bool(hosts) and not row["group_size"] % hosts
+
+
 def _factors(
-    hosts: int, ranks_per_host: int, experts: int, top_k: int
+    hosts: int, ranks: int, experts: int, top_k: int
 ) -> tuple[float | None, float | None, float | None]:
     """Bytes between hosts of an all-gather, of copies once per host, and once per rank, each as a
     multiple of a flat exchange's."""
+    if experts % ranks:
+        raise UsageError(f"{experts} experts cannot be shared out evenly to {ranks} ranks")
     if hosts < 2:
         return None, None, None
     flat = top_k * (hosts - 1) / hosts
@@ -136,5 +145,5 @@ def _factors(
     return (
         (hosts - 1) / flat,
         (hosts - 1) * reached(hosts) / flat,
-        (hosts - 1) * ranks_per_host * reached(hosts * ranks_per_host) / flat,
+        (hosts - 1) * ranks // hosts * reached(ranks) / flat,
     )

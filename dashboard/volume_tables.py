@@ -208,7 +208,8 @@ def hierarchy_table(frame: pl.DataFrame, top: int | None = None) -> FittedTable:
     columns = [
         Column("kind", "kind"),
         Column("group", "group_hash", None, 3),
-        Column("ranks", "rank_count", number),
+        Column("ranks", "group_size", number),
+        Column("recorded", "rank_count", number, 1),
         Column("hosts", "host_count", number),
         Column("MB", "size_bytes", megabytes),
         Column("between hosts", "between_hosts_bytes", megabytes),

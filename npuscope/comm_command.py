@@ -40,12 +40,13 @@ class View:
 
     `rows(con, chosen, top)` takes the chosen run, capture, rank and step (None: all) and how many
     rows to keep of each rank and step (None: all). `table(rows, top)` gets all rows, so that its
-    sums are whole, and shows `top` of them.
+    sums are whole, and shows `top` of them. `notes(rows)` are sentences beside them.
     """
 
     metric: str
     rows: Callable[[duckdb.DuckDBPyConnection, Mapping[str, Any], int | None], pl.DataFrame]
     table: Callable[[pl.DataFrame, int | None], RenderableType]
+    notes: Callable[[pl.DataFrame], list[str]] = lambda rows: []
 
 
 def _masking(by: CommKey) -> View:
@@ -95,6 +96,12 @@ def _hierarchy(experts: int | None, top_k: int | None) -> View:
             con, experts=experts, top_k=top_k, run=chosen["run"], capture=chosen["capture"]
         ),
         hierarchy_table,
+        lambda rows: [
+            f"group {row['group_hash']}: {row['rank_count']} of {row['group_size']} ranks were"
+            " recorded, on as many of each host known to be one's: other schemes are left open"
+            for row in rows.iter_rows(named=True)
+            if not volume.is_whole(row)
+        ],
     )
 
 
@@ -157,7 +164,7 @@ def comm(
         chosen = chosen_rows(data, run, capture, rank, step)
         open_across(data.target, data.con)  # all ranks together know what groups are for
         frame = view.rows(data.con, chosen, top if json else None)
-        notes = notes_of(data, chosen)
+        notes = [*notes_of(data, chosen), *view.notes(frame)]
         if frame.is_empty():
             notes.append("no communication was recorded here: see `npuscope doctor`")
         answer(view.metric, frame, notes, json=json, table=lambda rows: view.table(rows, top))

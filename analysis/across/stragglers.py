@@ -23,7 +23,9 @@ from ..views import frame, open_views, where
 from . import caused_waits, own_work, slow_links, traits, verdicts
 from .straggler_tests import corrected_min, holm, slowest_more_often
 
-SUMMARIES = ("steps", "kernels", "comm", "comm_progress", "rank_work", "link_transfers")
+SUMMARIES = (
+    "steps", "kernels", "comm", "comm_progress", "rank_work", "link_transfers", "rank_hosts",
+)  # fmt: skip
 RANK_BLAME = {
     "run": pl.String, "capture": pl.String, "rank": pl.Int32, "step": pl.Int64,
     "last_arrivals_count": pl.Int64, "caused_wait_ns": pl.Int64, "score": pl.Float64,
@@ -53,8 +55,17 @@ left join (
     from comm_progress {where} group by all
 ) as p using (rank, group_hash, name, start_ns)"""
 _RANKS = """
-select rank, any_value(pp_rank) as stage, any_value(coalesce(host_name, host_uid)) as host
-from ranks {where} group by rank order by rank"""
+select rank, any_value(pp_rank) as stage, any_value(shown) as host
+from (select * from ranks {where}) as r
+left join (
+    select run, capture, rank, case
+            when min(host) over same_name <> max(host) over same_name then host_name || ' (' || host || ')'
+            else host_name
+        end as shown
+    from rank_hosts
+    window same_name as (partition by run, capture, host_name)
+) as h using (run, capture, rank)
+group by rank order by rank"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 -- Operations of one parallel kind and type in one step of one rank. The transfer is HCCL's own, measured on the master
 -- plane. The algorithm's bandwidth is what was handed to the operations over it; the bus's is what this rank's links
 -- moved over it: what the usual factors by type (2 (n-1)/n of an allReduce of n ranks, ...) estimate from sizes is
--- measured here. Both count only groups of operations whose transfer and bytes are both known.
+-- measured here. Of a type and group both count only what was measured whole: every operation of it.
 --
 --   run                              varchar  run of the training job
 --   capture                          varchar  ranks profiled at the same time
@@ -24,8 +24,8 @@ _links as (
     group by run, capture, rank, step, op_type, group_hash
 ),
 _ops as (
-    select run, capture, rank, step, op_type, group_hash, op_count, size_bytes,
-        case when transit_ns > 0 then transit_ns end as transit_ns
+    select run, capture, rank, step, op_type, group_hash, op_count, size_bytes, transit_ns,
+        case when measured_count = op_count and transit_ns > 0 then transit_ns end as whole_ns
     from comm_summary where by_key = 'op'
 ),
 _added as (
@@ -34,10 +34,10 @@ _added as (
         case when bool_and(o.size_bytes is not null) then cast(sum(o.size_bytes) as bigint) end as size_bytes,
         sum(link_bytes) as link_bytes,
         sum(transit_ns) as transit_ns,
-        sum(o.size_bytes) filter (where transit_ns is not null) * 1e9
-            / sum(transit_ns) filter (where o.size_bytes is not null) as algorithm_bandwidth_bytes_per_s,
-        sum(link_bytes) filter (where transit_ns is not null) * 1e9
-            / sum(transit_ns) filter (where link_bytes is not null) as bus_bandwidth_bytes_per_s
+        sum(o.size_bytes) filter (where whole_ns is not null) * 1e9
+            / sum(whole_ns) filter (where o.size_bytes is not null) as algorithm_bandwidth_bytes_per_s,
+        sum(link_bytes) filter (where whole_ns is not null) * 1e9
+            / sum(whole_ns) filter (where link_bytes is not null) as bus_bandwidth_bytes_per_s
     from _ops as o
     left join _links as l on l.run = o.run and l.capture = o.capture and l.rank = o.rank
         and l.step is not distinct from o.step and l.op_type is not distinct from o.op_type

@@ -52,15 +52,7 @@ _said as (
         max(cp_size) as cp_size, max(ep_size) as ep_size,
         min(window_start_ns) as window_start_ns,
         max(window_end_ns) as window_end_ns
-    from (
-        -- As in rank_hosts: a name stands for the id that another rank of that name has.
-        select *, coalesce(
-            host_uid,
-            case when host_name is not null then max(host_uid) over (partition by run, capture, host_name) end,
-            host_name
-        ) as host
-        from ranks
-    )
+    from ranks left join rank_hosts using (run, capture, rank)
     group by run, capture
 ),
 _wanted as (

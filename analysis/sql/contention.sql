@@ -22,22 +22,29 @@ _keys as materialized (
     from (select distinct run, capture, rank from comm_links)
     qualify rank_key > 0
 ),
+_links as (
+    select rank_key, name, group_hash, link, sum(size_bytes) as size_bytes, sum(time_ns) as time_ns,
+        dense_rank() over (partition by rank_key, name, group_hash order by step) as place
+    from comm_links join _keys using (run, capture, rank)
+    where link <> 'SDMA' and size_bytes > 0 and time_ns > 0
+    group by rank_key, name, group_hash, step, link
+),
+-- The n-th of a name that repeats, in the operation's step, as for HCCL's times in the metric comm.
+_ops as (
+    select rank_key, name, group_hash, step, start_ns, dur_ns,
+        row_number() over (partition by rank_key, name, group_hash order by start_ns) as place
+    from comm_ops join _keys using (run, capture, rank)
+),
 _moved as materialized (
-    select *, cast(row_number() over () as bigint) as series
-    from (
-        select rank_key, name, group_hash, step, link, sum(size_bytes) as size_bytes, sum(time_ns) as time_ns
-        from comm_links join _keys using (run, capture, rank)
-        where link <> 'SDMA' and size_bytes > 0 and time_ns > 0
-        group by rank_key, name, group_hash, step, link
-    )
+    select o.rank_key, o.name, o.group_hash, o.step, link, size_bytes, time_ns, start_ns, dur_ns,
+        cast(row_number() over () as bigint) as series
+    from _ops as o
+    join _links as l on l.rank_key = o.rank_key and l.name = o.name and l.place = o.place
+        and l.group_hash is not distinct from o.group_hash
+    where dur_ns > 0 and start_ns is not null
 ),
 _asked as (
-    select m.rank_key, series, start_ns, start_ns + dur_ns as end_ns
-    from comm_ops as o
-    join _keys as k on k.run = o.run and k.capture = o.capture and k.rank = o.rank
-    join _moved as m on m.rank_key = k.rank_key and m.name = o.name
-        and m.group_hash is not distinct from o.group_hash and m.step is not distinct from o.step
-    where dur_ns > 0 and start_ns is not null
+    select rank_key, series, start_ns, start_ns + dur_ns as end_ns from _moved
 ),
 _covering as (
     select rank_key, start_ns, start_ns + dur_ns as end_ns

@@ -22,7 +22,9 @@ with
 _once as (
     select * from pair_summary
     qualify dense_rank() over (
-        partition by run, capture, step, op_type, group_hash, src_group_rank, dst_group_rank, src_rank, dst_rank, link
+        partition by run, capture, step, op_type, group_hash, src_group_rank, dst_group_rank, src_rank, dst_rank, link,
+            -- Places in groups that nothing tells apart: what two ranks recorded are two transfers.
+            case when group_hash is null and (src_rank is null or dst_rank is null) then rank end
         order by coalesce(rank = src_rank, false) desc, rank
     ) = 1
 ),

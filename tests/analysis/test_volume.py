@@ -154,8 +154,11 @@ def test_links_beside_compute() -> None:
         "insert into kernels by name select 'r' run, 'c' capture, 0 rank, 5 step,"
         " true is_compute, 0 start_ns, 200 dur_ns"
     )
+    # HCCL's file may say another step than the kernels do: the operation's counts.
+    con.execute("update comm_links set step = 4 where name = 'b'")
     [row] = volume.contention(con).iter_rows(named=True)
     con.close()
+    assert row["step"] == 5
     assert (row["link"], row["beside_count"], row["alone_count"]) == ("HCCS", 2, 1)
     assert row["beside_bandwidth_bytes_per_s"] == 10e9
     assert row["alone_bandwidth_bytes_per_s"] == 20e9
@@ -193,6 +196,51 @@ def test_schemes_between_hosts(job: dict[str, duckdb.DuckDBPyConnection]) -> Non
     for experts, top_k in ((8, 0), (8, 9), (6, 2)):
         with pytest.raises(UsageError):
             volume.hierarchy(job["db"], experts=experts, top_k=top_k)
+
+
+def test_schemes_of_a_group_in_part(job: dict[str, duckdb.DuckDBPyConnection]) -> None:
+    """Nothing is said of other schemes where a rank or a host of the group is unknown."""
+    others = ["all_gather_bytes", "host_deduplicated_bytes", "rank_deduplicated_bytes"]
+    with closing(job["db"].cursor()) as con:
+        con.execute("create temp table pair_summary as from memory.main.pair_summary")
+        con.execute("create temp table ranks as from memory.main.ranks")
+        con.execute("delete from pair_summary where rank = 3")
+        # Three ranks cannot share eight experts: no error, for the group has four.
+        [row] = volume.hierarchy(con, experts=8, top_k=2).to_dicts()
+        assert (row["group_size"], row["rank_count"], row["host_count"]) == (4, 3, 2)
+        assert [row[name] for name in others] == [None] * 3 and not volume.is_whole(row)
+        con.execute("update ranks set host_uid = null, host_name = null where rank = 3")
+        [row] = volume.hierarchy(con, experts=8, top_k=2).to_dicts()
+        assert (row["host_count"], row["between_hosts_bytes"]) == (None, None)
+        assert row["size_bytes"] > 0
+
+
+def test_places_in_groups_without_a_hash_are_each_ranks_own(
+    job: dict[str, duckdb.DuckDBPyConnection],
+) -> None:
+    with closing(job["db"].cursor()) as con:
+        con.execute("create temp table pair_summary as from memory.main.pair_summary")
+        con.execute("update pair_summary set group_hash = null, src_rank = null, dst_rank = null")
+        sums = "select sum(size_bytes) from pair_summary"
+        [(expected,)] = con.execute(sums).fetchall()
+        assert volume.matrix(con)["size_bytes"].sum() == pytest.approx(expected)
+
+
+def test_bandwidth_is_of_what_was_measured_whole(
+    job: dict[str, duckdb.DuckDBPyConnection],
+) -> None:
+    with closing(job["text"].cursor()) as con:
+        con.execute("create temp table comm_summary as from memory.main.comm_summary")
+        before = volume.bandwidth(con, rank=0, step=12)
+        con.execute("update comm_summary set measured_count = 1 where op_type = 'allToAllV'")
+        after = volume.bandwidth(con, rank=0, step=12)
+    for one, other in zip(before.to_dicts(), after.to_dicts(), strict=True):
+        if one["op_type"] == "allToAllV":
+            assert one["op_count"] > 1 and one["bus_bandwidth_bytes_per_s"] > 0
+            assert other["bus_bandwidth_bytes_per_s"] is None
+            assert other["algorithm_bandwidth_bytes_per_s"] is None
+        else:
+            assert one == other
 
 
 def test_schemes_of_published_sizes() -> None:
