@@ -10,7 +10,7 @@ import polars as pl
 from npuscope.errors import UsageError
 
 from .catalog import metric
-from .views import frame, open_views, where
+from .views import first_of_each, frame, open_views, where
 
 CommKey = Literal["kind", "type", "op"]
 _NAMES: dict[CommKey, tuple[str, ...]] = {
@@ -56,17 +56,13 @@ def comm(
     )
     names = _NAMES[key]
     order = ", ".join(["total_ns desc nulls last", *(f"{name} nulls last" for name in names)])
-    best = ""
-    if top is not None:
-        place = "partition by run, capture, rank, step"
-        best = f"qualify row_number() over ({place} order by {order}) <= ?"
-        values.append(top)
+    best, kept = first_of_each("run, capture, rank, step", order, top)
     columns = ", ".join(["run", "capture", "rank", "step", *names, *_FIGURES])
     return frame(
         con,
         f"select {columns} from comm_summary {clause} {best}"
         f" order by run, capture, rank, step nulls last, {order}",
-        values,
+        [*values, *kept],
     )
 
 

@@ -32,7 +32,7 @@ from .memory import (
 )
 from .memory_notes import memory_notes, no_such_rank
 from .notes import no_kernels, notes
-from .views import frame, open_views
+from .views import first_of_each, frame, open_views
 from .views import where as _where
 from .wording import numbers
 
@@ -117,16 +117,12 @@ def kernels(
         {"by_key": by, "run": run, "capture": capture, "rank": rank, "step": step}
     )
     order = "run, capture, rank, step nulls last, total_ns desc, key nulls last"
-    best = ""
-    if top is not None:
-        best = (
-            "qualify row_number() over (partition by run, capture, rank, step"
-            " order by total_ns desc, key nulls last) <= ?"
-        )
-        values.append(top)
+    best, kept = first_of_each("run, capture, rank, step", "total_ns desc, key nulls last", top)
     columns = "* exclude (by_key, core)" if by == "core" else "* exclude (by_key)"
     found = frame(
-        con, f"select {columns} from kernel_summary {where} {best} order by {order}", values
+        con,
+        f"select {columns} from kernel_summary {where} {best} order by {order}",
+        [*values, *kept],
     )
     return found.rename({"key": by})
 

@@ -39,6 +39,14 @@ def frame(
     return store.frame(con.sql(query, params=list(parameters)))
 
 
+def first_of_each(by: str, order: str, top: int | None) -> tuple[str, list[int]]:
+    """`qualify` clause that keeps the `top` first rows of each `by`, and its parameters; None keeps
+    all."""
+    if top is None:
+        return "", []
+    return f"qualify row_number() over (partition by {by} order by {order}) <= ?", [top]
+
+
 def where(conditions: Mapping[str, str | int | None]) -> tuple[str, list[str | int]]:
     """`where` clause for the columns with a value, and its parameters."""
     chosen = {column: value for column, value in conditions.items() if value is not None}

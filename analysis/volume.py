@@ -15,7 +15,7 @@ import polars as pl
 from npuscope.errors import UsageError
 
 from .catalog import metric
-from .views import frame, open_views, where
+from .views import first_of_each, frame, open_views, where
 
 _NEEDS = ("comm", "links", "pairs", "contention", "group_kinds", "rank_hosts")
 
@@ -75,13 +75,10 @@ def _rows(
     columns = [column.name for column in known.columns]
     place = [column for column in ("run", "capture", "rank", "step") if column in columns]
     order = ", ".join([f"{most} desc nulls last", *(c for c in columns if c not in (*place, most))])
-    best = ""
-    if top is not None:
-        best = f"qualify row_number() over (partition by {', '.join(place)} order by {order}) <= ?"
-        values.append(top)
+    best, kept = first_of_each(", ".join(place), order, top)
     by = ", ".join(f"{column} nulls last" for column in place)
     query = f"select {', '.join(columns)} from {known.view} {clause} {best} order by {by}, {order}"
-    return frame(con, query, values)
+    return frame(con, query, [*values, *kept])
 
 
 def hierarchy(

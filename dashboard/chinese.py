@@ -30,7 +30,7 @@ _WORDS = {
     "peak MB": "峰值 MB", "peak allocated MB": "已分配峰值 MB", "fragmentation MB": "碎片 MB",
     "fragmentation": "碎片率", "growth per step MB": "每 step 增长 MB", "growth MB": "增长 MB",
     "step count": "step 数", "last MB": "末尾 MB", "caused wait ms": "造成等待 ms",
-    "share": "占比", "last to arrive": "最后到达次数", "verdict": "判断",
+    "share": "占比", "last to arrive": "最后到达次数", "verdict": "判断", "score": "得分",
     "its host launches late": "所在主机下发慢", "same kernels take longer": "同样的算子更慢",
     "chip runs at a lower clock": "芯片降频", "slow link": "链路慢",
     "more tokens in its all-to-all": "all-to-all 中 token 更多",
@@ -43,7 +43,13 @@ _TITLES = {
     "Where each step goes (ms)": "各 step 的时间去向（ms）",
     "Where a mean step goes on each rank": "各 rank 平均一个 step 的时间去向",
     "Spread across ranks (ms)": "rank 间差异（ms）",
-    "Who makes the others wait (all steps shown)": "谁让别人等（所示全部 step）",
+    "Who makes the others wait": "谁让别人等",
+    "caused wait: of all other ranks together, in all steps shown; score: -log10 p":
+        "造成等待：其他所有 rank 在所示全部 step 中的等待之和；得分：-log10 p",
+    "caused wait: of all other ranks together, in all steps shown; score: -log10 p; {number} more"
+    " ranks":
+        "造成等待：其他所有 rank 在所示全部 step 中的等待之和；得分：-log10 p；"
+        "另有 {number} 个 rank",
     "Longest kernels": "耗时最长的算子",
     "Top kernels by {key} ({scope})": "算子耗时排名，按{key}（{scope}）",
     "Communication by group and operation ({scope})": "按通信域和算子统计的通信（{scope}）",

@@ -17,8 +17,9 @@ from npuscope.analysis.summaries import summaries
 from npuscope.analysis.views import open_views
 from npuscope.analysis.wording import ranks_named
 from npuscope.collector import store
+from npuscope.collector.derived import MEMORY_BYTES
 from npuscope.collector.manifest import is_store, manifests
-from npuscope.errors import UsageError
+from npuscope.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from npuscope.collector.ingest import IngestResult
@@ -45,13 +46,15 @@ class Source:
 @dataclass(frozen=True, slots=True)
 class Opened:
     """Tables of `target`; `result` where an ingest came first; `messages` on what it did;
-    `warnings` on what was lost or guessed when the ranks were read."""
+    `warnings` on what was lost or guessed when the ranks were read; `memory_bytes` for what all
+    ranks together tell (None: as much as it usually gets)."""
 
     con: duckdb.DuckDBPyConnection
     target: Path
     result: IngestResult | None = None
     messages: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    memory_bytes: int | None = None
 
 
 @contextlib.contextmanager
@@ -70,9 +73,29 @@ def opened(source: Source) -> Iterator[Opened]:
     con = store.open(target, summaries=summary_versions())
     try:
         open_views(con)
-        yield Opened(con, target, result, messages, reading_warnings(target))
+        yield Opened(con, target, result, messages, reading_warnings(target), source.memory_bytes)
     finally:
         con.close()
+
+
+def compare_ranks(data: Opened, *, is_needed: bool = True) -> None:
+    """Make the views of all ranks together, with a word on stderr while they are computed.
+
+    Where memory is short, what is not needed stays out, with a warning; else a StoreError.
+    """
+    from npuscope.analysis.across.opening import open_across
+
+    from .progress import waiting
+
+    try:
+        with waiting("comparing the ranks with each other"):
+            open_across(data.target, data.con, memory_bytes=data.memory_bytes or MEMORY_BYTES)
+    except duckdb.OutOfMemoryException as error:
+        given = (data.memory_bytes or MEMORY_BYTES) >> 20
+        told = f"comparing the ranks takes more than {given} MiB: give more with --memory"
+        if is_needed:
+            raise StoreError(f"{data.target}: {told}") from error
+        data.warnings.append(f"{told}; who waits for whom is left out")
 
 
 def reading_warnings(target: Path) -> list[str]:

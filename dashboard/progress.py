@@ -1,4 +1,4 @@
-"""Progress of an ingest on stderr: ranks and bytes. Silent where nobody watches."""
+"""Progress of long work on stderr. Silent where nobody watches."""
 
 from __future__ import annotations
 
@@ -47,3 +47,11 @@ def shown() -> Iterator[ingest.Progress]:
 
     with bar:
         yield ingest.Progress(planned, advanced, finished)
+
+
+@contextlib.contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Say what is being done for as long as it takes."""
+    console = Console(stderr=True)
+    with console.status(what) if console.is_terminal else contextlib.nullcontext():
+        yield

@@ -15,17 +15,17 @@ import polars as pl
 
 from npuscope.analysis import query
 from npuscope.analysis.across.blamed_ranks import (
-    VERDICT_WORDS,
     blame_rows,
     by_rank,
     rank_blame,
 )
 from npuscope.analysis.findings import finding_rows, findings
 from npuscope.analysis.query import KernelKey
-from npuscope.analysis.wording import UNKNOWN, megabytes, ms, number, percent, plain, us
+from npuscope.analysis.wording import megabytes, ms, number, percent, plain, us
 from npuscope.collector.captures import EPOCH_FROM_NS
 
 from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
+from .straggler_tables import ranks_table
 from .tables import Column, FittedTable, steps_table
 
 _MAX_STEP_ROWS = 48
@@ -302,27 +302,12 @@ def _waits(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], top: int) ->
     """Who makes the others wait, suspects first."""
     if here.get("rank") is not None or not _is_across(con):
         return
-    together = by_rank(rank_blame(con, **here))
+    blame = rank_blame(con, **here)
+    together = by_rank(blame)
     caused = together.filter((pl.col("caused_wait_ns") > 0) | pl.col("verdict").is_not_null())
     if together.height < 2 or caused.is_empty():
         return
-    columns = [
-        Column("rank", "rank", plain),
-        Column("caused wait ms", "caused_wait_ns", ms),
-        Column("share", "share_ratio", percent),
-        Column("last to arrive", "last_arrivals_count", number, 1),
-        Column("verdict", "words", is_word=True),
-    ]
-    shown = caused.head(top).with_columns(
-        words=pl.col("verdict").replace_strict(VERDICT_WORDS, default=UNKNOWN)
-    )
-    more = caused.height - shown.height
-    yield FittedTable(
-        columns,
-        shown.to_dicts(),
-        "Who makes the others wait (all steps shown)",
-        f"and {more} more: `npuscope ranks`" if more > 0 else None,
-    )
+    yield ranks_table(blame.join(caused, on=["run", "capture", "rank"], how="semi"), top=top)
 
 
 def _memory(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> Iterator[Block]:

@@ -42,8 +42,8 @@ def ranks_table(frame: pl.DataFrame, *, top: int | None = None) -> FittedTable:
     ]
     caption = "caused wait: of all other ranks together, in all steps shown; score: -log10 p"
     if shown.height < together.height:
-        caption += f"; {together.height - shown.height:,} more ranks"
-    return FittedTable(columns, rows, "Slow ranks", caption)
+        caption += f"; {together.height - shown.height} more ranks"
+    return FittedTable(columns, rows, "Who makes the others wait", caption)
 
 
 def explained_table(frame: pl.DataFrame) -> FittedTable:

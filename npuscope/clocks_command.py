@@ -25,13 +25,12 @@ def clocks(
       npuscope clocks ./store --json
     """
     from npuscope.analysis.across import answers
-    from npuscope.analysis.across.opening import open_across
     from npuscope.dashboard.clock_tables import clocks_table
-    from npuscope.dashboard.opening import opened
+    from npuscope.dashboard.opening import compare_ranks, opened
 
     with opened(source_of(path, folder, store, run, jobs, memory)) as data:
         chosen = chosen_rows(data, run, capture, None, None)
-        open_across(data.target, data.con)
+        compare_ranks(data)
         found = answers.clocks(data.con, run=chosen["run"], capture=capture)
         notes = answers.clock_notes(found) + notes_of(data, chosen)
         answer("clocks", found, notes, json=json, table=clocks_table)

@@ -154,15 +154,14 @@ def comm(
       npuscope comm ./profiles --by matrix --step 12      who sends how much to whom?
       npuscope comm ./profiles --by hierarchy --experts 256 --top-k 8
     """
-    from npuscope.analysis.across.opening import open_across
-    from npuscope.dashboard.opening import opened
+    from npuscope.dashboard.opening import compare_ranks, opened
 
     if by not in (*_VIEWS, "hierarchy"):
         raise UsageError(f"comm by {by!r}: choose one of {', '.join([*_VIEWS, 'hierarchy'])}")
     view = _hierarchy(experts, top_k) if by == "hierarchy" else _VIEWS[by]()
     with opened(source_of(path, folder, store, run, jobs, memory)) as data:
         chosen = chosen_rows(data, run, capture, rank, step)
-        open_across(data.target, data.con)  # all ranks together know what groups are for
+        compare_ranks(data, is_needed=False)  # all ranks together know what groups are for
         frame = view.rows(data.con, chosen, top if json else None)
         notes = [*notes_of(data, chosen), *view.notes(frame)]
         if frame.is_empty():

@@ -51,8 +51,7 @@ def ranks(
       npuscope ranks ./store --step 13 --json
     """
     from npuscope.analysis.across import blamed_ranks
-    from npuscope.analysis.across.opening import open_across
-    from npuscope.dashboard.opening import opened
+    from npuscope.dashboard.opening import compare_ranks, opened
     from npuscope.dashboard.straggler_tables import explained_table, ranks_table
 
     if explain is not None and rank is not None and explain != rank:
@@ -60,7 +59,7 @@ def ranks(
     only = explain if explain is not None else rank
     with opened(source_of(path, folder, store, run, jobs, memory)) as data:
         chosen = chosen_rows(data, run, capture, only, step)
-        open_across(data.target, data.con)
+        compare_ranks(data)
         found = blamed_ranks.rank_blame(data.con, **chosen)
         place = {"run": chosen["run"], "capture": capture}
         notes = blamed_ranks.blame_notes(data.con, **place) + notes_of(data, chosen)

@@ -61,8 +61,7 @@ def report(
       npuscope report ./profiles --html report.html --lang zh
       npuscope report ./profiles --markdown -o report.md
     """
-    from npuscope.analysis.across.opening import open_across
-    from npuscope.dashboard.opening import opened
+    from npuscope.dashboard.opening import compare_ranks, opened
     from npuscope.dashboard.report import report as blocks_of
     from npuscope.dashboard.report import report_rows
 
@@ -76,7 +75,7 @@ def report(
     place = str(source.path)
     with opened(source) as data:
         chosen = chosen_rows(data, run, capture, rank, step)
-        open_across(data.target, data.con)
+        compare_ranks(data, is_needed=False)
         if json:
             rows = report_rows(data.con, chosen, top=top, path=place)
             print_json("report", rows, notes_of(data, chosen))
@@ -132,12 +131,13 @@ def findings(
     """
     from npuscope.analysis.findings import finding_rows
     from npuscope.analysis.findings import findings as found_in
-    from npuscope.dashboard.opening import opened
+    from npuscope.dashboard.opening import compare_ranks, opened
     from npuscope.dashboard.report_terminal import findings_in_full
 
     source = source_of(path, folder, store, run, jobs, memory)
     with opened(source) as data:
         chosen = chosen_rows(data, run, capture, rank, step)
+        compare_ranks(data, is_needed=False)
         found = found_in(data.con, path=str(source.path), **chosen)
         if json:
             print_json("findings", finding_rows(found), notes_of(data, chosen))

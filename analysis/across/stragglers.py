@@ -58,10 +58,9 @@ _RANKS = """
 select rank, any_value(pp_rank) as stage, any_value(shown) as host
 from (select * from ranks {where}) as r
 left join (
-    select run, capture, rank, case
-            when min(host) over same_name <> max(host) over same_name then host_name || ' (' || host || ')'
-            else host_name
-        end as shown
+    select run, capture, rank,
+        case when min(host) over same_name <> max(host) over same_name
+            then concat(host_name, ' (', host, ')') else host_name end as shown
     from rank_hosts
     window same_name as (partition by run, capture, host_name)
 ) as h using (run, capture, rank)
