@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .catalog_communication import COMMUNICATION
+from .catalog_flops import FLOPS
 from .metric import Column, Metric, described, sql_text
 
 __all__ = ["METRICS", "Column", "Metric", "metric", "metrics_markdown", "sql_text", "write_docs"]
@@ -39,6 +40,7 @@ METRICS: tuple[Metric, ...] = (
         summary=True,
         rows_from=("kernels",),
     ),
+    *FLOPS,
     *COMMUNICATION,
     described(
         "capture_facts",

@@ -17,6 +17,7 @@ from statistics import median
 # Neighbours on each side: near enough to be the same work, enough for a median.
 NEIGHBOURS = 10
 _WRITING_STEPS = 1
+_NO_LOG = "no step times of the training log are here: `npuscope ingest PATH --train-log FILE`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def profiler_overhead(
     profiler must count alike.
     """
     if not logged_s:
-        return Overhead(reason="no step times of the training log are here")
+        return Overhead(reason=_NO_LOG)
     if not profiled:
         return Overhead(reason="no profiled step has a number")
     known = {step: seconds for step, seconds in logged_s.items() if seconds > 0}

@@ -27,6 +27,7 @@ from .model import spelled
 from .plan import Plan, make_plan, remember
 from .read_rank import RankOutcome, RankTask, read_rank
 from .reader_table import Advance
+from .readers.train_log import require_logged
 from .representatives import Representative, representatives
 from .segments import Summarise, rebuild_summaries
 from .selection import Selection, spans_of, spans_text
@@ -88,6 +89,7 @@ def ingest(
     engine: str = "local",
     address: str | None = None,
     selection: Selection | None = None,
+    train_log: Path | None = None,
 ) -> IngestResult:
     """Bring `store` up to date with the profiles at or below `path`.
 
@@ -101,13 +103,18 @@ def ingest(
     `selection` is what to read; ranks that lack it are completed. None asks for tables that are up
     to date: whatever was selected before. A light one reads small files of every rank, then, as
     soon as all are there, those ranks in full that stand for the others.
+    `train_log` is what the run's trainer printed: kept with one rank of each capture, and from
+    then on without being named.
 
     A rank that cannot be read spoils nothing else. Raises TraceNotFound where nothing was found
     or nothing could be read and nothing is published; StoreError for an unusable store;
-    UsageError for an engine that is not there.
+    UsageError for an engine that is not there; TraceFormatError for a log that logs no step.
     """
     progress = progress or Progress()
     path, store = path.absolute(), store.absolute()
+    if train_log is not None:
+        train_log = train_log.absolute()
+        require_logged(train_log)
     with space.told_where_full(store), _opened(engine, address, jobs) as ready:
         found, job = ready.look(path)
         run = spelled(run or job or _folder_name(path))
@@ -123,7 +130,7 @@ def ingest(
         planned = partial(
             make_plan, found, store, path=path, run=run, memory_bytes=each_bytes, force=force
         )
-        plan = planned(selection=selection, shard=shard)
+        plan = planned(selection=selection, shard=shard, train_log=train_log)
         progress.planned(plan)
         if summarise is not None:
             for manifest in plan.unchanged:

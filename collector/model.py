@@ -33,6 +33,7 @@ Role = Literal[
     "session",  # start_info and end_info beside them, with or without a device's number
     "kineto",  # *.pt.trace.json of PyTorch's profiler on a GPU
     "cluster_output",  # what msprof-analyze made of all ranks: cluster_*.csv, .json, .db
+    "train_log",  # what the trainer printed, wherever it lies: see `logged`
 ]
 
 

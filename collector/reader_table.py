@@ -25,6 +25,7 @@ from .readers import (
     step_trace,
     task_time,
     trace_view,
+    train_log,
 )
 
 Advance = Callable[[int], None]
@@ -63,6 +64,7 @@ READERS: tuple[tuple[tuple[Role, ...], Reader, frozenset[str]], ...] = (
         frozenset({"memory", "operator_memory"}),
     ),
     (("kineto",), kineto.read, kineto.FILLS),
+    (("train_log",), train_log.read, frozenset({"train_log"})),
     (
         ("cluster_output",),
         cluster_output.read,

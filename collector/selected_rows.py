@@ -71,7 +71,8 @@ def keep_steps(con: duckdb.DuckDBPyConnection, steps: Spans, log: ReadLog) -> No
     conditions = {
         name: f"({chosen})"
         for name, table in schema.tables().items()
-        if any(column.name == "step" for column in table.columns)
+        # What was logged beside the selected steps is what they are compared with.
+        if name != "train_log" and any(column.name == "step" for column in table.columns)
     }
     conditions["kernels"] += f" or ({_COMPUTE} and {_meets(hulls, *_TIMES['host_ops'])})"
     for name, times in _TIMES.items():

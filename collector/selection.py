@@ -19,12 +19,13 @@ from . import schema
 # First and last of each run of numbers, in order, neither touching nor overlapping the next.
 Spans = tuple[tuple[int, int], ...]
 
-# Tables that every rank keeps, whatever was selected: nothing else can be understood without them.
-ALWAYS = frozenset({"ranks", "groups", "profiler_steps"})
+# Tables that every rank keeps, whatever was selected: nothing else can be understood without them,
+# and a trainer's log is named by who wants it.
+ALWAYS = frozenset({"ranks", "groups", "profiler_steps", "train_log"})
 # What a light reading keeps. Steps count as read lightly where no trace has to be opened for them.
 LIGHT = ALWAYS | {
     "steps", "comm_times", "comm_links", "comm_matrix",
-    "expert_load", "expert_placement", "train_log",
+    "expert_load", "expert_placement",
 }  # fmt: skip
 # What has to be read to have a table right, itself apart.
 _NEEDS: dict[str, frozenset[str]] = {

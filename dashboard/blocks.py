@@ -11,7 +11,7 @@ from npuscope.analysis.findings import Finding
 
 from .tables import FittedTable
 
-ChartName = Literal["steps", "kernels", "communication", "memory"]
+ChartName = Literal["steps", "kernels", "communication", "memory", "waterfall"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from .language import Say
+from .waterfall_table import SHOWN_FROM, WORDS
 
 # One colour per part of a step, everywhere; told apart without red and green too.
 COMPUTING, EXPOSED, MASKED, FREE = "#2a7f9e", "#e4572e", "#9fd0e0", "#c9ccd1"
@@ -114,6 +115,34 @@ def memory_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
     return figure
 
 
+def waterfall_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
+    """Terms of a job's loss waterfall, from the whole peak down to what is achieved: rows of
+    `losses.together`."""
+    terms = frame.group_by("term", maintain_order=True).agg(pl.col("ns", "mfu_points").sum())
+    terms = terms.filter(pl.col("mfu_points").abs() >= SHOWN_FROM).reverse()
+    lost = terms.filter(pl.col("term") != "achieved")
+    achieved = terms.filter(pl.col("term") == "achieved")
+    names = [say("peak"), *(say(WORDS[term]) for term in lost["term"]), say(WORDS["achieved"])]
+    points = [100.0, *(-100 * lost["mfu_points"]), 100 * float(achieved["mfu_points"].sum())]
+    each_ms = [ns / 1e6 for ns in (*lost["ns"], float(achieved["ns"].sum()))]
+    figure = go.Figure()
+    figure.add_waterfall(
+        y=names,
+        x=points,
+        measure=["absolute", *["relative"] * lost.height, "total"],
+        orientation="h",
+        text=[f"{abs(point):.1f}" for point in points],
+        customdata=[sum(each_ms), *each_ms],
+        hovertemplate="%{y}: %{text} %, %{customdata:,.3f} ms",
+        decreasing={"marker": {"color": EXPOSED}},
+        increasing={"marker": {"color": MASKED}},
+        totals={"marker": {"color": COMPUTING}},
+        connector={"line": {"color": FREE, "width": 1}},
+        showlegend=False,
+    )
+    return _laid_out(figure, say, "From the peak to what is achieved", len(names), "% of the peak")
+
+
 def _laid_out(figure: go.Figure, say: Say, title: str, bars: int, unit: str) -> go.Figure:
     figure.update_layout(
         title={
@@ -149,4 +178,5 @@ FIGURES: dict[str, Callable[[pl.DataFrame, Say], go.Figure]] = {
     "kernels": kernels_figure,
     "communication": communication_figure,
     "memory": memory_figure,
+    "waterfall": waterfall_figure,
 }

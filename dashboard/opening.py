@@ -41,6 +41,7 @@ class Source:
     engine: str = "local"
     address: str | None = None
     selection: Selection | None = None
+    train_log: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

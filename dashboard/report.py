@@ -20,6 +20,9 @@ from npuscope.analysis.across.blamed_ranks import (
     rank_blame,
 )
 from npuscope.analysis.findings import finding_rows, findings
+from npuscope.analysis.flops.counted import kernel_work
+from npuscope.analysis.flops.losses import losses, together
+from npuscope.analysis.flops.mfu import ROWS, mfu
 from npuscope.analysis.query import KernelKey
 from npuscope.analysis.wording import megabytes, ms, number, percent, plain, us
 from npuscope.collector.captures import EPOCH_FROM_NS
@@ -27,6 +30,7 @@ from npuscope.collector.captures import EPOCH_FROM_NS
 from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
 from .straggler_tables import ranks_table
 from .tables import Column, FittedTable, steps_table
+from .waterfall_table import waterfall_table
 
 _MAX_STEP_ROWS = 48
 
@@ -55,6 +59,7 @@ def report(
         sections = (
             _steps(frame),
             _spread(con, here),
+            _mfu(con, here),
             _kernels(con, here, frame, top),
             _communication(con, here, frame, top),
             _waits(con, here, top),
@@ -86,6 +91,7 @@ def report_rows(
             "findings": finding_rows(findings(con, path=path, **here)),
             "step_rows": query.rows(query.steps(con, **here)),
             "spread": query.rows(query.spread(con, **step)),
+            **_mfu_rows(con, here),
             "kernels": query.rows(query.kernels(con, by="type", top=top, **here)),
             "communication": query.rows(query.comm(con, **here)),
             "rank_blame": blame_rows(rank_blame(con, **here)) if _is_across(con) else [],
@@ -303,11 +309,43 @@ def _waits(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], top: int) ->
     if here.get("rank") is not None or not _is_across(con):
         return
     blame = rank_blame(con, **here)
-    together = by_rank(blame)
-    caused = together.filter((pl.col("caused_wait_ns") > 0) | pl.col("verdict").is_not_null())
-    if together.height < 2 or caused.is_empty():
+    ranks = by_rank(blame)
+    caused = ranks.filter((pl.col("caused_wait_ns") > 0) | pl.col("verdict").is_not_null())
+    if ranks.height < 2 or caused.is_empty():
         return
     yield ranks_table(blame.join(caused, on=["run", "capture", "rank"], how="semi"), top=top)
+
+
+def _mfu(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> Iterator[Block]:
+    """From the peak of the chip to what its kernels achieve, loss by loss."""
+    figures, rows = _losses(con, here)
+    if rows.filter(pl.col("term") == "achieved").is_empty():
+        return
+    counted = figures.filter(pl.col("kernel_mfu_causal_ratio").is_not_null())
+    for peak in counted["peak_source"].unique(maintain_order=True):
+        yield Sentence(f"peak: {peak}; attention counted as causal")
+    job = together(con, rows)
+    yield Chart("waterfall", job)
+    yield waterfall_table(job, together(con, rows, by="stage"), top=2)
+
+
+def _losses(
+    con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Rows of `mfu` and of its waterfall."""
+    found = mfu(con, **here)
+    return found.rows, losses(con, found.rows, kernel_work(found.counted), **here)
+
+
+def _mfu_rows(
+    con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]
+) -> dict[str, list[dict[str, Any]]]:
+    """The same for programs: `mfu` per rank and step, `waterfall` of all of them together."""
+    figures, rows = _losses(con, here)
+    return {
+        "mfu": query.rows(figures.select(ROWS)),
+        "waterfall": query.rows(together(con, rows)),
+    }
 
 
 def _memory(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> Iterator[Block]:

@@ -37,6 +37,7 @@ def bring_up_to_date(source: Source) -> tuple[Path, IngestResult, list[str]]:
             engine=source.engine,
             address=source.address,
             selection=source.selection,
+            train_log=source.train_log,
         )
     messages = [
         f"rank {m.rank} of {m.capture} is gone from the source: dropped" for m in result.dropped

@@ -19,6 +19,8 @@ from npuscope import (
     doctor_command,
     export_command,
     memory_command,
+    mfu_command,
+    model_command,
     ranks_command,
     report_commands,
     store_commands,
@@ -172,6 +174,8 @@ app.command()(comm_command.comm)
 app.command()(clocks_command.clocks)
 app.command()(ranks_command.ranks)
 app.command()(memory_command.memory)
+app.command()(mfu_command.mfu)
+app.command()(model_command.model)
 app.command()(doctor_command.doctor)
 app.command()(store_commands.ingest)
 app.command()(export_command.export)

@@ -58,6 +58,12 @@ Light = Annotated[
     bool,
     typer.Option("--light", help="Small files of every rank, in full those that stand for all."),
 ]
+TrainLog = Annotated[
+    Path | None,
+    typer.Option(
+        "--train-log", metavar="FILE", help="What the trainer printed: step times, tokens/s, MFU."
+    ),
+]
 Stacks = Annotated[bool, typer.Option("--stacks", help="Host call stacks too.")]
 Top = Annotated[int, typer.Option("--top", min=1, help="Rows of each ranking.")]
 TopOrAll = Annotated[int | None, typer.Option("--top", min=1, help="Only the N largest.")]

@@ -28,6 +28,7 @@ from npuscope.options import (
     Steps,
     Store,
     Tables,
+    TrainLog,
 )
 
 
@@ -48,10 +49,12 @@ def ingest(
     tables: Tables = None,
     light: Light = False,
     stacks: Stacks = False,
+    train_log: TrainLog = None,
 ) -> None:
     """Read profiles into a store: parallel, resumable; unchanged ranks are not read again.
 
     What a rank lacks of what is asked for is added to it; nothing is taken away.
+    A trainer's log stands in the table train_log, once for each capture.
 
     \b
     Examples:
@@ -61,6 +64,7 @@ def ingest(
       npuscope ingest ./profiles --ranks 0,7 --steps 12-14 --tables kernels,comm_ops
       srun -n 16 sh -c 'npuscope ingest /share/p --store /share/s --shard $SLURM_PROCID/16'
       npuscope ingest /data/profiles --store /share/s --engine ray
+      npuscope ingest ./profiles --train-log ./train_rank7.log
     """
     from npuscope.collector.compact import compact as merge
     from npuscope.collector.export import export as write
@@ -72,7 +76,7 @@ def ingest(
         source_of(path, folder, store, run, jobs, memory, force=force), shard, engine, address
     )
     chosen = parse_selection(ranks=ranks, steps=steps, tables=tables, light=light, stacks=stacks)
-    source = replace(source, selection=chosen)
+    source = replace(source, selection=chosen, train_log=train_log)
     if source.shard and out:
         raise UsageError("-o with --shard: export when the last shard is done (`npuscope export`)")
     target, result, messages = bring_up_to_date(source)

@@ -80,7 +80,9 @@ def whole(jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
 def test_a_whole_capture(whole: dict[str, Path], form: str) -> None:
     (capture,) = reports(whole[form])
     assert (capture.run, capture.world_size, capture.missing_ranks) == (form, 2, ())
-    assert capture.overhead == Overhead(reason="no step times of the training log are here")
+    assert capture.overhead == Overhead(
+        reason="no step times of the training log are here: `npuscope ingest PATH --train-log FILE`"
+    )
     assert [one.rank for one in capture.ranks] == [0, 1]
     assert {v.capability: v.support for v in capture.verdicts} == {**WHOLE, "ranks": "yes"}
     assert all(not one.deviations for one in capture.verdicts)

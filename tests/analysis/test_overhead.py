@@ -31,7 +31,11 @@ def test_steps_between_two_windows_count() -> None:
 @pytest.mark.parametrize(
     ("log", "profiled", "reason"),
     [
-        ({}, [5], "no step times of the training log are here"),
+        (
+            {},
+            [5],
+            "no step times of the training log are here: `npuscope ingest PATH --train-log FILE`",
+        ),
         ({1: 1.0}, [], "no profiled step has a number"),
         ({1: 1.0, 9: 1.0}, [5], "the training log has no time of a profiled step"),
         ({5: 1.0}, [5], "the training log has no step beside the profiled ones"),

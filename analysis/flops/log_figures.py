@@ -1,0 +1,167 @@
+"""What a trainer printed of its efficiency beside ours: which way of counting gives its figures.
+
+    FLOPs per token (a convention) x tokens per step / (logged seconds x devices) = TFLOP/s
+    TFLOP/s / peak = MFU
+
+Both sides use the time the trainer logged, so that they differ by counting and by the peak alone. A
+convention reconciles if it gives what was printed within 1 % in every step where it was printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+
+import polars as pl
+
+from .architecture import Model
+from .model import Attention, count
+
+TOLERANCE = 0.01
+_ATTENTION: tuple[Attention, ...] = ("causal", "full")
+_BY = ("figure", "convention", "peak")
+_TERA = 1e12
+_SHOWN = 3
+
+
+def flops_by_convention(model: Model, *, sequence_length: int) -> dict[str, float]:
+    """Training FLOPs per token by the name of the convention; of two that are equal the first.
+
+    Attention causal or full, MTP blocks counted or not, router counted or not, and what full
+    recompute computes again counted or not.
+    """
+    found: dict[str, float] = {}
+    for recomputes, router, with_mtp, attention in product(
+        (False, True), (False, True), (False, True), _ATTENTION
+    ):
+        flops = count(
+            model, sequence_length=sequence_length, attention=attention,
+            mtp=None if with_mtp else 0, router=router, recompute="full" if recomputes else "none",
+        )  # fmt: skip
+        chosen = ((with_mtp, "MTP"), (router, "router"), (recomputes, "full recompute"))
+        name = ", ".join([attention, *(text for is_counted, text in chosen if is_counted)])
+        value = float(flops.hardware_flops if recomputes else flops.train_flops)
+        if value not in found.values():
+            found[name] = value
+    return found
+
+
+def reconcile_log(
+    log: pl.DataFrame,
+    *,
+    model_flops_by_convention: Mapping[str, float],
+    peaks: Mapping[str, float],
+    world_size: int | None,
+    tokens_per_step: float | None,
+    tokens_per_s_of: str | None = None,
+) -> pl.DataFrame:
+    """Every figure that was logged of every step, beside ours under each convention.
+
+    `log`: rows of `train_log`. `model_flops_by_convention`: FLOPs per token of the whole model;
+    `peaks`: FLOP/s of one device, by name; `tokens_per_step`: of the whole job; `tokens_per_s_of`:
+    `job` or `device`, whose tokens per second are logged, for logs without times.
+
+    Rows: `step`, `figure` (tflops_per_s and mfu_ratio, both per device; tokens_per_s, where
+    `convention` says of whom), `convention`, `peak` (of an MFU), `printed`, `ours` (NULL where a
+    step has neither time nor rate, or devices or tokens are unknown), `ratio` = printed / ours, and
+    `reconciles`, the same for all steps of a figure, convention and peak (NULL: unknown).
+    """
+    times = log.select("step", "elapsed_s", "tokens_per_s", "tflops_per_s", "mfu_ratio").unique(
+        maintain_order=True
+    )
+    job_rate = pl.lit(tokens_per_step, pl.Float64) / pl.col("elapsed_s")
+    devices = pl.lit(world_size, pl.Float64)
+    shared_by = {"device": pl.lit(1.0), "job": devices}.get(
+        tokens_per_s_of or "", pl.lit(None, pl.Float64)
+    )
+    device_rate = pl.coalesce(job_rate / devices, pl.col("tokens_per_s") / shared_by)
+    flops = pl.LazyFrame(
+        {
+            "convention": list(model_flops_by_convention),
+            "flops": [float(value) for value in model_flops_by_convention.values()],
+        },
+        schema={"convention": pl.String, "flops": pl.Float64},
+    )
+    named_peaks = pl.LazyFrame(
+        {"peak": list(peaks), "peak_flops_per_s": [float(value) for value in peaks.values()]},
+        schema={"peak": pl.String, "peak_flops_per_s": pl.Float64},
+    )
+    counted = (
+        times.lazy()
+        .with_columns(job_rate.alias("job"), device_rate.alias("rate"))
+        .join(flops, how="cross")
+    )
+    achieved = pl.col("rate") * pl.col("flops")
+    no_peak = pl.lit(None, pl.String).alias("peak")
+    parts = [
+        counted.select(
+            "step", pl.lit("tflops_per_s").alias("figure"), "convention", no_peak,
+            pl.col("tflops_per_s").alias("printed"), (achieved / _TERA).alias("ours"),
+        ),
+        counted.join(named_peaks, how="cross").select(
+            "step", pl.lit("mfu_ratio").alias("figure"), "convention", "peak",
+            pl.col("mfu_ratio").alias("printed"),
+            (achieved / pl.col("peak_flops_per_s")).alias("ours"),
+        ),
+    ]  # fmt: skip
+    for whose, rate in (("whole job", job_rate), ("one device", job_rate / devices)):
+        parts.append(
+            times.lazy().select(
+                "step", pl.lit("tokens_per_s").alias("figure"), pl.lit(whose).alias("convention"),
+                no_peak, pl.col("tokens_per_s").alias("printed"), rate.alias("ours"),
+            )
+        )  # fmt: skip
+    ratio = pl.col("printed") / pl.col("ours")
+    is_near = (ratio - 1).abs() <= TOLERANCE
+    return (
+        pl.concat(parts)
+        .filter(pl.col("printed").is_not_null())
+        .with_columns(
+            ratio.alias("ratio"),
+            # One step that is off decides; one that is unknown leaves the rest unproven.
+            is_near.all(ignore_nulls=False).over(*_BY).alias("reconciles"),
+        )
+        .collect()
+    )
+
+
+def verdicts(figures: pl.DataFrame) -> pl.DataFrame:
+    """Of what `reconcile_log` gives, a row per figure, convention and peak: `steps`, least, median
+    and largest `ratio`, `reconciles`; the nearest first."""
+    off = pl.max_horizontal((pl.col("ratio_min") - 1).abs(), (pl.col("ratio_max") - 1).abs())
+    return (
+        figures.group_by(*_BY, maintain_order=True)
+        .agg(
+            pl.len().alias("steps"),
+            pl.col("ratio").min().alias("ratio_min"),
+            pl.col("ratio").median().alias("ratio_median"),
+            pl.col("ratio").max().alias("ratio_max"),
+            pl.col("reconciles").first(),
+        )
+        .sort(pl.col("figure").rank("dense"), off, nulls_last=True, maintain_order=True)
+    )
+
+
+def verdict_notes(figures: pl.DataFrame) -> list[str]:
+    """One sentence per figure: what reconciles it, or by how much the nearest is off."""
+    notes: list[str] = []
+    for (figure,), rows in verdicts(figures).group_by("figure", maintain_order=True):
+        named = [
+            row["convention"] + (f" at {row['peak']}" if row["peak"] else "")
+            for row in rows.filter("reconciles").to_dicts()
+        ]
+        known = rows.drop_nulls("ratio_median")
+        if named:
+            more = f"; and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+            told = f"reconciles with {'; '.join(named[:_SHOWN])}{more}"
+        elif known.is_empty():
+            told = "cannot be reconciled: tokens per step, devices or the step's time are unknown"
+        else:
+            near = known.row(0, named=True)
+            peak = f" at {near['peak']}" if near["peak"] else ""
+            told = (
+                f"does not reconcile: nearest is {near['convention']}{peak}, of which the trainer"
+                f" printed {near['ratio_median']:.3f} times as much"
+            )
+        notes.append(f"logged {figure}: {told}")
+    return notes

@@ -1,0 +1,125 @@
+"""The loss waterfall of a store or export: its inputs gathered, its terms put together.
+
+step_summary, comm_summary, comm_waits + figures and kernels of `mfu` --> waterfall
+                                                              --> per rank, stage, job
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import duckdb
+import polars as pl
+
+from npuscope.analysis.views import frame, open_views, where
+
+from .waterfall import PLACE, TERMS, waterfall
+
+_STEPS = """
+select run, capture, rank, step, computing_ns, exposed_communication_ns, free_ns
+from step_summary {where}"""
+_COMM = """
+select run, capture, rank, step, kind, exposed_attributed_ns
+from comm_summary {where} and by_key = 'kind'"""
+# The part of the time of operations that was waiting: of those that all members recorded.
+_WAITS = """
+select run, capture, rank, step, kind, wait_min_duration_ns / nullif(total_ns, 0) as wait_ratio
+from comm_waits {where}"""
+_STAGES = "select distinct run, capture, rank, pp_rank as stage from ranks"
+
+
+def losses(
+    con: duckdb.DuckDBPyConnection,
+    figures: pl.DataFrame,
+    kernels: pl.DataFrame,
+    *,
+    run: str | None = None,
+    capture: str | None = None,
+    rank: int | None = None,
+    step: int | None = None,
+) -> pl.DataFrame:
+    """Rows of `waterfall` for the steps of `figures`; `kernels` as it takes them.
+
+    Waiting is told apart from transfers where `con` has what all ranks together tell
+    (`across.opening.open_across`): an operation waits for as long as it takes longer than the
+    member that waits least, and what is exposed of a kind waits in the same proportion.
+    """
+    open_views(con)
+    clause, values = where({"run": run, "capture": capture, "rank": rank, "step": step})
+    clause = clause or "where true"
+    has_waits = "select 1 from information_schema.tables where table_name = 'comm_waits'"
+    if con.execute(has_waits).fetchall():
+        waits = frame(con, _WAITS.format(where=clause), values)
+    else:
+        waits = pl.DataFrame(schema={**figures.select(PLACE).schema, **_NO_WAITS})
+    return waterfall(
+        figures,
+        kernels,
+        frame(con, _STEPS.format(where=clause), values),
+        frame(con, _COMM.format(where=clause), values),
+        waits,
+    )
+
+
+_NO_WAITS = {"kind": pl.String(), "wait_ratio": pl.Float64()}
+
+
+def loss_notes(figures: pl.DataFrame, rows: pl.DataFrame) -> list[str]:
+    """What to know beside the waterfall of `figures`, a sentence each."""
+    told: list[str] = []
+    missing = figures.join(rows.select(PLACE).unique(), on=PLACE, how="anti", nulls_equal=True)
+    if missing.height:
+        told.append(
+            f"waterfall: left out {missing.height} of {figures.height} steps, whose length, peak or"
+            " device time is unknown"
+        )
+    if (rows.filter(pl.col("term") == "tail")["ns"] < -1.0).any():
+        told.append(
+            "waterfall: what a step's device does reaches into the next step in places, so the time"
+            " before and after it is negative there"
+        )
+    if (rows.filter(pl.col("term") == "recompute")["ns"] < -1.0).any():
+        told.append(
+            "waterfall: kernels with known FLOPs do less than the model needs: does the description"
+            " fit, and are all its tokens of this step?"
+        )
+    waiting = ("load_imbalance", "pipeline_wait")
+    exposed = rows.filter(pl.col("term") == "exposed_communication")
+    if exposed.height and not rows["term"].is_in(waiting).any():
+        told.append(
+            "waterfall: waiting is part of exposed communication: no operation was recorded by all"
+            " of its ranks"
+        )
+    return told
+
+
+def together(
+    con: duckdb.DuckDBPyConnection,
+    rows: pl.DataFrame,
+    *,
+    by: Literal["job", "stage", "rank"] = "job",
+) -> pl.DataFrame:
+    """Rows of `losses` of each rank, stage or capture (`by`: rank, stage, job), all steps together.
+
+    Columns: run, capture, rank or stage where asked for, term, part, ns (of a mean rank and step),
+    mfu_points; the points of each add up to 1. Ranks whose stage is unknown are one stage, NULL.
+    """
+    keys = {"job": [], "rank": ["rank"], "stage": ["stage"]}[by]
+    place = ["run", "capture", *keys]
+    stages = frame(con, _STAGES)
+    known = rows.join(stages, on=["run", "capture", "rank"], how="left")
+    steps = known.group_by(place).agg(
+        pl.struct("rank", "step").n_unique().alias("step_count"), pl.col("ns").sum().alias("all_ns")
+    )
+    order = pl.col("term").replace_strict({term: n for n, term in enumerate(TERMS)})
+    return (
+        known.group_by(*place, "term", "part")
+        .agg(pl.col("ns").sum())
+        .join(steps, on=place, nulls_equal=True)
+        .with_columns(
+            pl.col("ns") / pl.col("step_count"),
+            (pl.col("ns") / pl.col("all_ns")).alias("mfu_points"),
+        )
+        .sort(*place, order, -pl.col("ns"), "part", nulls_last=True)
+        .select(*place, "term", "part", "ns", "mfu_points")
+    )

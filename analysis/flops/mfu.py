@@ -1,0 +1,266 @@
+"""MFU of each rank and step: what kernels executed, and what the model needs, over the peak.
+
+kernels x FLOPs of their shapes --+
+step lengths                      +--> FLOPs / (step_ns x peak), and why where it is unknown
+peak of the chip                  |
+model FLOPs per token x tokens  --+
+
+Every ratio has the whole step and the peak of one element type below the line: that in which most
+FLOPs were executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import duckdb
+import polars as pl
+
+from npuscope.analysis.views import frame, open_views, where
+
+from .chips import Place, peaks
+from .counted import PLACE, counted_kernels
+from .lengths import step_lengths
+from .mfu_notes import kernel_notes, model_notes
+from .model import Attention, Model, ModelFlops, Recompute, count
+from .peaks import GIVEN, Peak
+from .tokens import layers_with_attention, sequence_length_of, tokens_of_steps
+
+ROWS = (
+    *PLACE, "step_ns", "matmul_flops", "attention_flops_causal", "attention_flops_full",
+    "other_flops", "unresolved_kernel_ns", "peak_flops_per_s", "peak_source",
+    "kernel_mfu_causal_ratio", "kernel_mfu_full_ratio", "matmul_mfu_ratio", "model_flops",
+    "model_mfu_ratio", "hfu_ratio", "conventions",
+)  # fmt: skip
+_WORLD = """
+select run, capture, max(world_size) as world_size from (
+    select run, capture, world_size from ranks
+    union all
+    select run, capture, len(global_ranks) from groups where parallel_kind = 'world'
+) group by all
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUse:
+    """A model and how a job trains it; None: not said.
+
+    `tokens_per_step` of the whole job; `auto`: as its kernels tell. `recompute` None: HFU is not
+    known.
+    """
+
+    model: Model
+    sequence_length: int | None = None
+    tokens_per_step: int | Literal["auto"] | None = None
+    attention: Attention = "causal"
+    recompute: Recompute | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """`rows`: ROWS, then dtype, frequency_ratio, world_size, tokens and hardware_flops.
+
+    frequency_ratio: the clock by cycles, else by its counter, over the peak's (NULL: unknown);
+    tokens and hardware_flops: of the whole job's step. `counted`: the kernels the rows are from.
+    `notes`: what is unknown, why, and what to do.
+    """
+
+    rows: pl.DataFrame
+    counted: pl.DataFrame
+    notes: list[str]
+
+
+def mfu(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    run: str | None = None,
+    capture: str | None = None,
+    rank: int | None = None,
+    step: int | None = None,
+    given_peaks: Mapping[str, float] | None = None,
+    use: ModelUse | None = None,
+) -> Figures:
+    """Figures of each rank and step. `given_peaks` as `peaks.parse_peaks` reads them.
+
+    model_flops are of the whole job's step: model FLOPs per token x tokens; model_mfu_ratio divides
+    them by step_ns x world size x peak. FLOPs that are unknown are NULL; where some kernels of a
+    kind are unresolved, its FLOPs and the ratios hold the others and are lower bounds.
+    """
+    counted = counted_kernels(con, run=run, capture=capture, rank=rank, step=step)
+    lengths = step_lengths(con, run=run, capture=capture, rank=rank, step=step)
+    found = lengths.join(_summed(counted), on=PLACE, how="left", nulls_equal=True)
+    found = _with_peaks(_with_clocks(con, found), peaks(con, given_peaks))
+    notes = kernel_notes(found, counted)
+    clause, values = where({"run": run, "capture": capture})
+    world = frame(con, f"select * from ({_WORLD}) {clause}", values)
+    found = found.join(world, on=("run", "capture"), how="left")
+    found, told, words = _with_model(con, found, counted, use)
+    found = _with_ratios(found)
+    told += model_notes(found)
+    found = found.with_columns(
+        conventions=pl.concat_str(
+            pl.col("length_basis").fill_null("step of unknown length"),
+            pl.format("peak of {}", pl.col("dtype").fill_null("bf16")),
+            pl.lit("causal attention is half of full, backward 2.5 x forward"),
+            pl.when(pl.col("unresolved_kernel_ns") > 0).then(
+                pl.lit("kernel FLOPs without unresolved kernels")
+            ),
+            pl.when("is_rounded").then(pl.lit("sizes as layouts round them up")),
+            pl.lit(words, pl.String),
+            separator="; ",
+            ignore_nulls=True,
+        )
+    )
+    rows = found.select(*ROWS, "dtype", "frequency_ratio", "world_size", "tokens", "hardware_flops")
+    return Figures(rows, counted, notes + told)
+
+
+def _summed(counted: pl.DataFrame) -> pl.DataFrame:
+    """FLOPs of each rank and step by family, time of what is unresolved, dtype of most FLOPs."""
+
+    def of(family: str, column: str) -> pl.Expr:
+        """Sum of a family; NULL where none of its kernels is known, 0 where it has none."""
+        mine = pl.col("family") == family
+        known = (pl.col(column) * pl.col("count")).filter(mine)
+        nothing_known = mine.any() & known.is_null().all()
+        every_type_known = (pl.col("family") != "unknown").fill_null(True).any()
+        return pl.when(~nothing_known & every_type_known).then(known.sum())
+
+    causal_unknown = (pl.col("full_flops").is_not_null() & pl.col("causal_flops").is_null()).any()
+    flops = pl.col("full_flops") * pl.col("count")
+    dtypes = (
+        counted.drop_nulls(["dtype", "full_flops"])
+        .group_by(*PLACE, "dtype")
+        .agg(flops.sum().alias("flops"))
+        .sort("flops", "dtype", descending=[True, False])
+        .group_by(PLACE, maintain_order=True)
+        .agg(
+            pl.col("dtype").first(),
+            (pl.col("flops").first() / pl.col("flops").sum()).alias("dtype_share"),
+        )
+    )
+    return (
+        counted.with_columns(pl.col("family").fill_null("none"))
+        .group_by(PLACE)
+        .agg(
+            of("matmul", "full_flops").alias("matmul_flops"),
+            pl.when(~causal_unknown)
+            .then(of("attention", "causal_flops"))
+            .alias("attention_flops_causal"),
+            of("attention", "full_flops").alias("attention_flops_full"),
+            of("convolution", "full_flops").alias("other_flops"),
+            pl.col("total_ns")
+            .filter((pl.col("family") != "none") & pl.col("full_flops").is_null())
+            .sum()
+            .alias("unresolved_kernel_ns"),
+            pl.col("full_flops").is_not_null().any().alias("has_flops"),
+            causal_unknown.alias("causal_unknown"),
+            pl.col("is_rounded").any().alias("is_rounded"),
+            (1000.0 * pl.col("cube_cycles_count").sum() / pl.col("cube_core_time_ns").sum()).alias(
+                "measured_mhz"
+            ),
+        )
+        .join(dtypes, on=PLACE, how="left", nulls_equal=True)
+    )
+
+
+def _with_clocks(con: duckdb.DuckDBPyConnection, found: pl.DataFrame) -> pl.DataFrame:
+    """measured_mhz of the frequency counter where kernels have no cycles."""
+    known = found.with_columns(pl.col("measured_mhz").fill_nan(None))
+    if known["measured_mhz"].null_count() == 0:
+        return known
+    open_views(con, ["rank_work"])
+    counter = frame(con, "select run, capture, rank, step, frequency_mhz from rank_work")
+    return (
+        known.join(counter, on=PLACE, how="left", nulls_equal=True)
+        .with_columns(measured_mhz=pl.coalesce("measured_mhz", "frequency_mhz"))
+        .drop("frequency_mhz")
+    )
+
+
+def _with_peaks(found: pl.DataFrame, known: Mapping[Place, Peak]) -> pl.DataFrame:
+    """Peak of the element type of most FLOPs, its source, and the measured clock over its own."""
+    nobody = Peak({}, {}, "unknown: the rank has no metadata; give --peak")
+    values: list[tuple[float | None, str, float | None]] = []
+    for row in found.select("run", "capture", "rank", "dtype", "measured_mhz").iter_rows():
+        peak = known.get(row[:3], nobody)
+        # A given peak says nothing of the clock it holds for.
+        own = None if peak.source_of(row[3]) == GIVEN else peak.mhz
+        mhz = row[4]
+        ratio = mhz / own if mhz and own else None
+        values.append((peak.of(row[3]), peak.source_of(row[3]), ratio))
+    schema = {
+        "peak_flops_per_s": pl.Float64, "peak_source": pl.String, "frequency_ratio": pl.Float64,
+    }  # fmt: skip
+    return found.hstack(pl.DataFrame(values, schema=schema, orient="row"))
+
+
+def _with_model(
+    con: duckdb.DuckDBPyConnection,
+    found: pl.DataFrame,
+    counted: pl.DataFrame,
+    use: ModelUse | None,
+) -> tuple[pl.DataFrame, list[str], str | None]:
+    """With model_flops and hardware_flops of the job's step, notes, and the model's conventions."""
+    nothing = found.with_columns(
+        model_flops=pl.lit(None, pl.Float64),
+        hardware_flops=pl.lit(None, pl.Float64),
+        tokens=pl.lit(None, pl.Int64),
+    )
+    if use is None:
+        return nothing, [], None
+    sequence = use.sequence_length or sequence_length_of(counted)
+    if sequence is None:
+        told = "model FLOPs: the length of sequences is not told by shapes; give --sequence-length"
+        return nothing, [told], None
+    model = count(
+        use.model, sequence_length=sequence, attention=use.attention,
+        recompute=use.recompute or "none",
+    )  # fmt: skip
+    words = "; ".join([use.model.name, *model.conventions])
+    notes: list[str] = []
+    if use.tokens_per_step is None:
+        told = "model MFU: tokens per step are not known; give --tokens-per-step N or auto"
+        return nothing, [told], words
+    if use.tokens_per_step == "auto":
+        tokens, notes = tokens_of_steps(con, layers=layers_with_attention(model))
+        found = found.join(tokens, on=("run", "capture", "step"), how="left", nulls_equal=True)
+    else:
+        found = found.with_columns(tokens=pl.lit(use.tokens_per_step, pl.Int64))
+        words += f"; {use.tokens_per_step} tokens per step"
+    if found["world_size"].is_null().any():
+        notes.append("model MFU: the job's number of ranks was not recorded")
+    if use.recompute is None:
+        notes.append("HFU: what is recomputed is not known; give --recompute none|selective|full")
+    return _per_step(found, model, use.recompute), notes, words
+
+
+def _per_step(found: pl.DataFrame, model: ModelFlops, recompute: Recompute | None) -> pl.DataFrame:
+    hardware = None if recompute is None else float(model.hardware_flops)
+    return found.with_columns(
+        model_flops=pl.col("tokens") * float(model.train_flops),
+        hardware_flops=pl.col("tokens") * pl.lit(hardware, pl.Float64),
+    )
+
+
+def _with_ratios(found: pl.DataFrame) -> pl.DataFrame:
+    possible = pl.col("step_ns") * 1e-9 * pl.col("peak_flops_per_s")
+    of_job = possible * pl.col("world_size")
+
+    def executed(attention: str) -> pl.Expr:
+        parts = ("matmul_flops", attention, "other_flops")
+        return pl.when("has_flops").then(
+            pl.sum_horizontal(pl.col(part).fill_null(0) for part in parts) / possible
+        )
+
+    return found.with_columns(
+        kernel_mfu_causal_ratio=pl.when(~pl.col("causal_unknown")).then(
+            executed("attention_flops_causal")
+        ),
+        kernel_mfu_full_ratio=executed("attention_flops_full"),
+        matmul_mfu_ratio=pl.col("matmul_flops") / possible,
+        model_mfu_ratio=pl.col("model_flops") / of_job,
+        hfu_ratio=pl.col("hardware_flops") / of_job,
+    )

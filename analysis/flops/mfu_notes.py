@@ -1,0 +1,57 @@
+"""What to know beside figures of MFU: what is unknown, how much time it holds, what to do."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from npuscope.analysis.wording import ms
+
+from .counted import unresolved
+
+_SHOWN = 5
+_ONE_TYPE = 0.99  # of the FLOPs, and a step counts as one of one element type
+
+
+def kernel_notes(found: pl.DataFrame, counted: pl.DataFrame) -> list[str]:
+    """What of the kernels' FLOPs and of the peak is unknown, and what to do.
+
+    `found`: a row per rank and step, with its peak; `counted`: its kernels.
+    """
+    notes: list[str] = []
+    missing = unresolved(counted)
+    for row in missing.head(_SHOWN).to_dicts():
+        name = row["type"] or "kernels without a type"
+        held = f"{row['count']} {name} ({ms(row['total_ns'])} ms)"
+        notes.append(f"FLOPs of {held} are unknown: {row['reason']}")
+    if missing.height > _SHOWN:
+        rest = ms(int(missing.slice(_SHOWN)["total_ns"].sum()))
+        notes.append(f"and of {missing.height - _SHOWN} more kinds of kernels ({rest} ms)")
+    if not missing.is_empty() and missing["type"].is_null().any():
+        notes.append("collect with profiler level Level1 to have types and shapes")
+    if found["causal_unknown"].any():
+        notes.append(
+            "causal attention: keys are not as many as queries, and shapes do not tell the mask"
+        )
+    rounded = counted.filter(pl.col("is_rounded"))
+    if not rounded.is_empty():
+        kinds = ", ".join(sorted(set(rounded["type"].drop_nulls()))[:_SHOWN])
+        notes.append(f"sizes as the layout rounds them up, so FLOPs are upper bounds: {kinds}")
+    without = found.filter(pl.col("peak_flops_per_s").is_null())["peak_source"]
+    notes += [f"peak: {source}" for source in without.unique().sort()]
+    if found["has_flops"].is_null().any():
+        notes.append("steps without kernels of their own have no kernel FLOPs")
+    mixed = found.filter(pl.col("dtype_share") < _ONE_TYPE)
+    if not mixed.is_empty():
+        notes.append(
+            "FLOPs of several element types are held against the peak of that with most of them"
+        )
+    return notes
+
+
+def model_notes(found: pl.DataFrame) -> list[str]:
+    """What cannot be: a model that needs more than the chips can do."""
+    if found.filter(pl.col("model_mfu_ratio") > 1).is_empty():
+        return []
+    return [
+        "model MFU is above 1: model, tokens per step, number of ranks or peak are not this job's"
+    ]

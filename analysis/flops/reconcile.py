@@ -1,0 +1,231 @@
+"""Which conventions of counting give an MFU that was published, and which do not.
+
+    MFU = tokens/s x FLOPs per token / (devices x peak)
+
+Sequence length, attention, MTP blocks, router, recompute and peak are all put through; so are the
+short forms 6 N and 8 N of the active parameters (training, and with all of forward recomputed).
+Recomputed work makes an HFU: such readings of an "MFU" come last, for who takes it for one.
+The points of one claim were measured one way, so a convention's error is its largest over them.
+Published figures are rounded: a convention within the tolerance is possible, not proven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from itertools import product
+from typing import Literal
+
+import msgspec
+
+from npuscope.errors import UsageError
+
+from .bubble import bubble_ratio
+from .model import Attention, Model, Recompute, count
+
+TOLERANCE = 0.01
+_ATTENTION: tuple[Attention, ...] = ("causal", "full")
+_RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
+Reading = Literal["mfu", "short form", "hfu"]
+_SHORT_FORMS = ((6, "6 N"), (8, "8 N, full recompute"))
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A published MFU (percent, of all devices) and the throughput it was measured at."""
+
+    tokens_per_s: float
+    devices: int
+    mfu_percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Points that one convention has to give, and who published them."""
+
+    claim: str
+    source: str
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """FLOP/s of one device that a published MFU may be held against."""
+
+    name: str
+    flops_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A published bubble (percent of the step) and the schedule it is of."""
+
+    stages: int
+    micro_batches: int
+    virtual_chunks: int
+    bubble_percent: float
+
+    @property
+    def bubble_ratio(self) -> float:
+        """The bubble as the schedule's formula gives it."""
+        return float(bubble_ratio(self.stages, self.micro_batches, self.virtual_chunks))
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What is published of a model's training, and the conventions to try on it."""
+
+    claims: tuple[Claim, ...] = ()
+    sequence_lengths: tuple[int, ...] = ()
+    mtp: tuple[int, ...] = (0,)
+    router: tuple[bool, ...] = (False,)
+    active_parameters: int | None = None
+    peaks: tuple[Peak, ...] = ()
+    pipelines: tuple[Pipeline, ...] = field(default=())
+    pipelines_source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """A convention and the MFU it predicts for a claim's points. None: not part of a short form."""
+
+    model: str
+    claim: str
+    reading: Reading
+    formula: str
+    sequence_length: int | None
+    attention: Attention | None
+    mtp: int | None
+    router: bool | None
+    recompute: Recompute
+    peak_name: str
+    peak_flops_per_s: float
+    flops_per_token: float
+    predicted_mfu_ratio: tuple[float, ...]
+    published_mfu_ratio: tuple[float, ...]
+    error_ratio: float
+    reconciles: bool
+
+
+@cache
+def published() -> dict[str, Published]:
+    """Published figures by preset."""
+    text = resources.files(__package__).joinpath("published.json").read_bytes()
+    return msgspec.json.decode(text, type=dict[str, Published])
+
+
+def published_of(model: Model) -> Published:
+    """Published figures of a preset. Raises UsageError where none are known."""
+    known = published().get(model.name)
+    if known is None:
+        raise UsageError(f"{model.name}: no MFU is published; known are {', '.join(published())}")
+    return known
+
+
+def reconcile(
+    model: Model, known: Published, *, tolerance: float = TOLERANCE
+) -> tuple[Reconciled, ...]:
+    """Every convention on every claim of `known`, claims as they stand.
+
+    Of each claim the readings as MFU and short forms, then those as HFU, the smallest error first.
+
+    `tolerance`: relative error up to which a convention reconciles.
+    """
+    if not 0 < tolerance < 1:
+        raise UsageError(f"tolerance {tolerance}: a ratio between 0 and 1, as 0.01")
+    found = []
+    for claim in known.claims:
+        rows = [
+            _judged(model, claim, counted, peak, tolerance)
+            for counted, peak in product(_counts(model, known), known.peaks)
+        ]
+        found += sorted(rows, key=lambda row: (row.reading == "hfu", row.error_ratio))
+    return tuple(found)
+
+
+def out_of_reach(rows: Sequence[Reconciled]) -> tuple[Reconciled, ...]:
+    """For each claim and peak that no MFU reconciles with, the convention that comes nearest."""
+    nearest: dict[tuple[str, str], Reconciled] = {}
+    for row in rows:
+        if row.reading == "hfu":
+            continue
+        key = (row.claim, row.peak_name)
+        if key not in nearest or row.error_ratio < nearest[key].error_ratio:
+            nearest[key] = row
+    return tuple(row for row in nearest.values() if not row.reconciles)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """FLOPs per token by one convention."""
+
+    reading: Reading
+    formula: str
+    flops: float
+    recompute: Recompute
+    sequence_length: int | None = None
+    attention: Attention | None = None
+    mtp: int | None = None
+    router: bool | None = None
+
+
+def _counts(model: Model, known: Published) -> Iterator[_Counted]:
+    has_experts = model.experts is not None
+    for length, attention, mtp, router, recompute in product(
+        known.sequence_lengths, _ATTENTION, known.mtp, known.router, _RECOMPUTE
+    ):
+        counted = count(
+            model, sequence_length=length, attention=attention, mtp=mtp, router=router,
+            recompute=recompute,
+        )  # fmt: skip
+        yield _Counted(
+            reading="mfu" if recompute == "none" else "hfu",
+            formula=f"s = {length}, {attention}, {mtp} MTP"
+            + (", router" if router and has_experts else "")
+            + ("" if recompute == "none" else f", {recompute} recompute"),
+            flops=float(counted.hardware_flops),
+            recompute=recompute,
+            sequence_length=length,
+            attention=attention,
+            mtp=mtp,
+            router=router,
+        )
+    if known.active_parameters is not None:
+        for times, formula in _SHORT_FORMS:
+            yield _Counted(
+                reading="short form",
+                formula=f"{formula}, N = {known.active_parameters / 1e9:g} B",
+                flops=float(times * known.active_parameters),
+                recompute="full" if times == 8 else "none",
+            )
+
+
+def _judged(
+    model: Model, claim: Claim, counted: _Counted, peak: Peak, tolerance: float
+) -> Reconciled:
+    predicted = tuple(
+        point.tokens_per_s * counted.flops / (point.devices * peak.flops_per_s)
+        for point in claim.points
+    )
+    stated = tuple(point.mfu_percent / 100 for point in claim.points)
+    error = max(abs(ours / theirs - 1) for ours, theirs in zip(predicted, stated, strict=True))
+    return Reconciled(
+        model=model.name,
+        claim=claim.claim,
+        reading=counted.reading,
+        formula=counted.formula,
+        sequence_length=counted.sequence_length,
+        attention=counted.attention,
+        mtp=counted.mtp,
+        router=counted.router,
+        recompute=counted.recompute,
+        peak_name=peak.name,
+        peak_flops_per_s=peak.flops_per_s,
+        flops_per_token=counted.flops,
+        predicted_mfu_ratio=predicted,
+        published_mfu_ratio=stated,
+        error_ratio=error,
+        reconciles=error <= tolerance,
+    )

@@ -1,0 +1,86 @@
+"""What the profiler prints of a kernel's tensors, as tensors.
+
+A cell lists tensors by ';' and dimensions by ','. An empty segment is an optional tensor that was
+not given, or a scalar. Element types and layouts are lists of the same kind, mostly of the same
+length; text and databases spell them alike but for prefixes (`DT_BF16`, `FORMAT_ND`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+# As CANN spells element types, to one name each and the bits of an element.
+_DTYPES = {
+    "BF16": ("bf16", 16), "BFLOAT16": ("bf16", 16), "FLOAT16": ("fp16", 16), "HALF": ("fp16", 16),
+    "FLOAT": ("fp32", 32), "FLOAT32": ("fp32", 32), "DOUBLE": ("fp64", 64),
+    "INT4": ("int4", 4), "UINT1": ("uint1", 1), "INT8": ("int8", 8), "UINT8": ("uint8", 8),
+    "INT16": ("int16", 16), "UINT16": ("uint16", 16), "INT32": ("int32", 32),
+    "UINT32": ("uint32", 32), "INT64": ("int64", 64), "UINT64": ("uint64", 64), "BOOL": ("bool", 8),
+    "HIFLOAT8": ("fp8", 8), "FLOAT8_E4M3FN": ("fp8", 8), "FLOAT8_E5M2": ("fp8", 8),
+    "FLOAT4_E2M1": ("fp4", 4), "COMPLEX64": ("complex64", 64),
+}  # fmt: skip
+_BITS = dict(_DTYPES.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor as it lies in memory; `dtype` and `layout` are None where unknown.
+
+    `dtype` is one of bf16, fp16, fp32, int8, ...; `layout` one of ND, NCHW, FRACTAL_NZ, ...
+    """
+
+    shape: tuple[int, ...]
+    dtype: str | None = None
+    layout: str | None = None
+
+    @property
+    def element_count(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Bytes of all elements, rounded up; None where the element type is unknown."""
+        return None if self.dtype is None else -(-self.element_count * _BITS[self.dtype] // 8)
+
+
+Cell = str | None
+
+
+def tensors(shapes: Cell, dtypes: Cell = None, layouts: Cell = None) -> tuple[Tensor | None, ...]:
+    """Tensors in the order of a cell of shapes; None for one that was not given.
+
+    Raises ValueError where a dimension is no number: an empty cell or `N/A` has no tensors.
+    """
+    text = _unquoted(shapes)
+    if not text or text == "N/A":
+        return ()
+    parts = text.split(";")
+    kinds = [_DTYPES.get(_spelled(name, "DT_"), (None, 0))[0] for name in _listed(dtypes)]
+    places = [_spelled(name, "FORMAT_") or None for name in _listed(layouts)]
+    kinds += [None] * (len(parts) - len(kinds))
+    places += [None] * (len(parts) - len(places))
+    return tuple(
+        Tensor(_shape(part), kinds[at], places[at]) if part.strip() else None
+        for at, part in enumerate(parts)
+    )
+
+
+def _shape(part: str) -> tuple[int, ...]:
+    shape = tuple(int(size) for size in part.split(","))
+    if min(shape) < 0:
+        raise ValueError(f"a dimension is unknown: {part}")
+    return shape
+
+
+def _listed(cell: Cell) -> list[str]:
+    text = _unquoted(cell)
+    return text.split(";") if text else []
+
+
+def _unquoted(cell: Cell) -> str:
+    return (cell or "").strip().strip('"').strip()
+
+
+def _spelled(name: str, prefix: str) -> str:
+    return name.strip().upper().removeprefix(prefix)

@@ -1,0 +1,169 @@
+"""Where the peak goes: from all of it to what is achieved, in terms that add up to the whole.
+
+A step of `step_ns` could do step_ns x peak FLOPs. What its kernels did takes FLOPs / peak of it;
+every other ns is lost to one of the terms:
+
+    computing   cube kernels: frequency below nominal, then what is left of their time
+                (inefficiency, by type); kernels whose FLOPs are unknown; all others
+    exposed     communication outside compute, each kind its share (as comm_summary attributes it);
+                waiting for others in it is load imbalance, in pipelines pipeline wait
+    free        the device does nothing between its first and last work of the step
+    tail        the rest of the step: before the first and after the last of that work
+
+Where kernels of several types overlap, their union is shared out by their durations.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+PLACE = ("run", "capture", "rank", "step")
+TERMS = (
+    "achieved", "recompute", "frequency", "cube_inefficiency", "unresolved_kernels",
+    "other_compute", "exposed_communication", "load_imbalance", "pipeline_wait", "free", "tail",
+)  # fmt: skip
+_ROWS = {
+    "run": pl.String, "capture": pl.String, "rank": pl.Int32, "step": pl.Int64, "term": pl.String,
+    "part": pl.String, "ns": pl.Float64, "mfu_points": pl.Float64,
+}  # fmt: skip
+_PIPELINE = "pp"
+
+
+def waterfall(
+    figures: pl.DataFrame,
+    kernels: pl.DataFrame,
+    steps: pl.DataFrame,
+    comm: pl.DataFrame,
+    waits: pl.DataFrame,
+) -> pl.DataFrame:
+    """Terms of each rank and step, a row per term and part (kernel type or parallel kind).
+
+    figures: PLACE, step_ns, peak_flops_per_s, frequency_ratio (measured over the peak's own; NULL:
+    taken as the same), model_mfu_ratio (NULL: no model is given). kernels: PLACE, type,
+    is_cube, total_ns, flops (NULL: unknown). steps: PLACE, computing_ns, free_ns,
+    exposed_communication_ns. comm: PLACE, kind, exposed_attributed_ns. waits: PLACE, kind,
+    wait_ratio. Returns PLACE, term, part (NULL: none), ns, mfu_points (ns over step_ns); steps
+    without a length, a peak or figures of their device have no rows. The points of a step add up to
+    1. `achieved` is what kernels did, or, with a model, what it needs, and `recompute` the
+    difference, which is negative where kernels with known FLOPs do less than the model needs.
+    """
+    known = figures.join(steps, on=PLACE, how="inner", nulls_equal=True).filter(
+        pl.col("step_ns") > 0, pl.col("peak_flops_per_s") > 0,
+        pl.col("computing_ns").is_not_null(), pl.col("exposed_communication_ns").is_not_null(),
+    )  # fmt: skip
+    parts = [
+        *_computing(known, kernels),
+        *_exposed(known, comm, waits),
+        known.select(*PLACE, pl.lit("free").alias("term"), _NO_PART, _ns(pl.col("free_ns"))),
+    ]
+    told = pl.concat([part.select(*PLACE, "term", "part", "ns") for part in parts])
+    rest = (
+        known.select(*PLACE, "step_ns")
+        .join(told.group_by(PLACE).agg(pl.col("ns").sum()), on=PLACE, how="left", nulls_equal=True)
+        .select(
+            *PLACE, pl.lit("tail").alias("term"), _NO_PART,
+            _ns(pl.col("step_ns") - pl.col("ns").fill_null(0.0)),
+        )
+    )  # fmt: skip
+    order = pl.col("term").replace_strict({term: n for n, term in enumerate(TERMS)})
+    return (
+        pl.concat([told, rest])
+        .join(known.select(*PLACE, "step_ns"), on=PLACE, nulls_equal=True)
+        .with_columns((pl.col("ns") / pl.col("step_ns")).alias("mfu_points"))
+        .sort(*PLACE, order, -pl.col("ns"), "part", nulls_last=True)
+        .select(pl.col(name).cast(kind) for name, kind in _ROWS.items())
+    )
+
+
+_NO_PART = pl.lit(None, pl.String).alias("part")
+
+
+def _ns(value: pl.Expr) -> pl.Expr:
+    return value.cast(pl.Float64).alias("ns")
+
+
+def _computing(known: pl.DataFrame, kernels: pl.DataFrame) -> list[pl.DataFrame]:
+    """Terms of the time that kernels run."""
+    figures = ("step_ns", "peak_flops_per_s", "frequency_ratio", "model_mfu_ratio", "computing_ns")
+    mine = (
+        kernels.join(known.select(*PLACE, *figures), on=PLACE, nulls_equal=True)
+        .with_columns(
+            # Its part of the union of all kernels.
+            (pl.col("total_ns") * pl.col("computing_ns") / pl.col("total_ns").sum().over(PLACE))
+            .fill_nan(0.0).alias("own_ns"),
+            pl.when(pl.col("is_cube"))
+            .then(pl.col("flops") * 1e9 / pl.col("peak_flops_per_s")).alias("ideal_ns"),
+        )
+        .with_columns(
+            pl.col("ideal_ns")
+            .mul(1 / pl.col("frequency_ratio").fill_null(1.0).clip(upper_bound=1.0) - 1)
+            .alias("slowed_ns")
+        )
+    )  # fmt: skip
+    resolved = mine.drop_nulls("ideal_ns")
+    left = (pl.col("own_ns") - pl.col("ideal_ns") - pl.col("slowed_ns")).sum()
+    ideal = resolved.group_by(PLACE).agg(
+        pl.col("ideal_ns").sum(),
+        (pl.col("model_mfu_ratio") * pl.col("step_ns")).first().alias("model_ns"),
+    )
+    needed = pl.coalesce("model_ns", "ideal_ns")
+    unknown = mine.filter("is_cube", pl.col("flops").is_null())
+    other = mine.filter(~pl.col("is_cube"))
+    counted = mine.group_by(PLACE).agg(pl.col("own_ns").sum())
+    silent = known.join(counted, on=PLACE, how="left", nulls_equal=True)
+    beyond = (pl.col("computing_ns") - pl.col("own_ns").fill_null(0.0)).round(3)
+    return [
+        ideal.select(*PLACE, pl.lit("achieved").alias("term"), _NO_PART, _ns(needed)),
+        ideal.drop_nulls("model_ns").select(
+            *PLACE, pl.lit("recompute").alias("term"), _NO_PART, _ns(pl.col("ideal_ns") - needed)
+        ),
+        _summed(
+            resolved.filter(pl.col("slowed_ns") > 0), "frequency", None, pl.col("slowed_ns").sum()
+        ),
+        _summed(resolved, "cube_inefficiency", "type", left),
+        _summed(unknown, "unresolved_kernels", "type", pl.col("own_ns").sum()),
+        _summed(other, "other_compute", "type", pl.col("own_ns").sum()),
+        silent.filter(beyond != 0).select(
+            *PLACE, pl.lit("other_compute").alias("term"), _NO_PART, _ns(beyond)
+        ),
+    ]
+
+
+def _exposed(known: pl.DataFrame, comm: pl.DataFrame, waits: pl.DataFrame) -> list[pl.DataFrame]:
+    """Terms of exposed communication: transfers, and waiting where it is known."""
+    mine = (
+        comm.join(known.select(*PLACE), on=PLACE, how="semi", nulls_equal=True)
+        .filter(pl.col("exposed_attributed_ns") > 0)
+        .join(waits.select(*PLACE, "kind", "wait_ratio"), on=[*PLACE, "kind"], how="left",
+              nulls_equal=True)
+        .with_columns(
+            (pl.col("exposed_attributed_ns") * pl.col("wait_ratio").fill_null(0.0).clip(0.0, 1.0))
+            .alias("waited_ns")
+        )
+    )  # fmt: skip
+    pipeline = mine.filter(pl.col("kind") == _PIPELINE)
+    others = mine.filter(pl.col("kind") != _PIPELINE)
+    waited = pl.col("waited_ns").sum()
+    told = comm.group_by(PLACE).agg(pl.col("exposed_attributed_ns").sum().alias("told_ns"))
+    unkind = known.join(told, on=PLACE, how="left", nulls_equal=True).select(
+        *PLACE, pl.lit("exposed_communication").alias("term"), _NO_PART,
+        _ns(pl.col("exposed_communication_ns") - pl.col("told_ns").fill_null(0)),
+    )  # fmt: skip
+    return [
+        _summed(
+            mine, "exposed_communication", "kind",
+            (pl.col("exposed_attributed_ns") - pl.col("waited_ns")).sum(),
+        ),
+        _summed(others.filter(pl.col("waited_ns") > 0), "load_imbalance", "kind", waited),
+        _summed(pipeline.filter(pl.col("waited_ns") > 0), "pipeline_wait", None, waited),
+        unkind.filter(pl.col("ns") != 0),
+    ]  # fmt: skip
+
+
+def _summed(rows: pl.DataFrame, term: str, part: str | None, ns: pl.Expr) -> pl.DataFrame:
+    """One term of every step, by the values of a column."""
+    keys = [*PLACE, *([part] if part else [])]
+    return rows.group_by(keys).agg(_ns(ns)).select(
+        *PLACE, pl.lit(term).alias("term"),
+        pl.col(part).alias("part") if part else _NO_PART, "ns",
+    )  # fmt: skip

@@ -1,0 +1,58 @@
+"""`npuscope ingest --train-log`: from a trainer's output to the table and the doctor's overhead."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from npuscope.cli import main
+from npuscope.sample_traces.generate import small, write_job
+
+LINE = (
+    " [2025-11-27 10:00:00] iteration {step:8d}/ 40 | elapsed time per iteration (ms): {ms:.1f} |"
+    " throughput per GPU (TFLOP/s/GPU): 101.5 | lm loss: 2.0E+00 |\n"
+)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def command(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["npuscope", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        said = capsys.readouterr()
+        return int(left.value.code or 0), said.out, said.err
+
+    return command
+
+
+def test_the_log_is_stored_and_used(run: Any, tmp_path: Path) -> None:
+    job, log = tmp_path / "job", tmp_path / "rank7.log"
+    write_job(small(), job, forms=("text",))
+    log.write_text("starting up\n")
+    code, _, err = run("ingest", job, "--train-log", log)
+    assert code == 3 and "no logged step" in err and "give the output of the rank" in err
+    code, _, err = run("ingest", job, "--train-log", tmp_path / "absent.log")
+    assert code == 3 and "no trainer log here" in err
+
+    slow = (12, 13)
+    log.write_text(
+        "".join(LINE.format(step=n, ms=1500 if n in slow else 1000) for n in range(1, 40))
+        + LINE.format(step=39, ms=1250)
+    )
+    code, _, err = run("ingest", job, "--train-log", log)
+    assert code == 0 and "2 rank(s) read, 0 unchanged" in err
+    assert "a restart, or several ranks that log" in err
+    query = "select count(*) n, max(tflops_per_s) most, count(distinct rank) ranks from train_log"
+    code, out, _ = run("sql", job, query, "--json")
+    assert code == 0 and json.loads(out)["rows"] == [{"n": 39, "most": 101.5, "ranks": 1}]
+    code, out, _ = run("doctor", job, "--json")
+    told = json.loads(out)
+    assert {row["profiler_overhead_ratio"] for row in told["rows"]} == {0.5}
+    assert not any("overhead is unknown" in note for note in told["notes"])
