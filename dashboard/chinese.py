@@ -56,6 +56,11 @@ _TITLES = {
     "% of the peak": "占峰值 %",
     "of a mean rank and step; points add up to 100": "平均一个 rank 的一个 step；百分点合计 100",
     "peak: {source}; attention counted as causal": "峰值：{source}；attention 按 causal 计",
+    "{cores} cores ({of_cores}) x {mhz} MHz ({of_mhz}) x {per}":
+        "{cores} 核（{of_cores}）× {mhz} MHz（{of_mhz}）× {per}",
+    "largest block count, a lower bound": "最大 block 数，是下限", "metadata": "元数据",
+    "table, {chip}": "芯片表，{chip}", "cycles / core time": "周期数 / 核时间",
+    "cycles / core time, above the configured clock": "周期数 / 核时间，高于配置频率",
     "caused wait: of all other ranks together, in all steps shown; score: -log10 p":
         "造成等待：其他所有 rank 在所示全部 step 中的等待之和；得分：-log10 p",
     "caused wait: of all other ranks together, in all steps shown; score: -log10 p; {number} more"

@@ -124,7 +124,12 @@ def test_less_overlap_is_more_exposed_communication(
 
 
 @pytest.mark.parametrize(
-    "name", ["alexnet_ddp_db_level1", "alexnet_ddp_text_level1", "qwen3_pp2_dp2_text_level2"]
+    "name",
+    [
+        pytest.param("alexnet_ddp_db_level1", marks=pytest.mark.slow),
+        pytest.param("alexnet_ddp_text_level1", marks=pytest.mark.slow),
+        "qwen3_pp2_dp2_text_level2",
+    ],
 )
 def test_real_profiles_add_up(name: str, real_stores: Callable[[str], Path]) -> None:
     path = real_stores(name)

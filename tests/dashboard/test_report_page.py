@@ -104,7 +104,7 @@ def test_a_page_has_every_part(sample: list[Block]) -> None:
     [found] = [block.found for block in sample if isinstance(block, Findings)]
     assert all(one.statement in words for one in found)
     assert {block.name for block in sample if isinstance(block, Chart)} == {
-        "steps", "kernels", "communication", "memory"
+        "steps", "kernels", "communication", "memory", "waterfall"
     }  # fmt: skip
 
 
