@@ -214,7 +214,7 @@ CAPABILITIES: tuple[Capability, ...] = (
         "experts", "load of each expert",
         (
             Need(("expert_load",), "a profile does not count tokens per expert",
-                 advice="nothing yet: this version reads no other source of them"),
+                 advice="have a hook or the server count them, and `ingest --expert-load DIR`"),
         ),
     ),
     Capability(

@@ -49,7 +49,7 @@ def changed_files(source: RankSource) -> dict[str, str]:
         except OSError as error:
             found[file.path] = f"gone while it was read ({error.strerror}): ingest again"
             continue
-        if role == "train_log" and size_bytes > file.size_bytes:
+        if role in ("train_log", "expert_load") and size_bytes > file.size_bytes:
             continue  # a job that goes on logs on
         if size_bytes != file.size_bytes:
             found[file.path] = (

@@ -22,6 +22,7 @@ from . import store as stores
 from .discover import OUTPUT_FOLDER, Discovery, Problem
 from .engines import local, ray_cluster
 from .engines.engine import Engine, lost
+from .expert_folders import require_loads
 from .manifest import Manifest, create_store, manifests, rank_folder, write_index
 from .model import spelled
 from .plan import Plan, make_plan, remember
@@ -90,6 +91,7 @@ def ingest(
     address: str | None = None,
     selection: Selection | None = None,
     train_log: Path | None = None,
+    expert_load: Path | None = None,
 ) -> IngestResult:
     """Bring `store` up to date with the profiles at or below `path`.
 
@@ -104,7 +106,8 @@ def ingest(
     to date: whatever was selected before. A light one reads small files of every rank, then, as
     soon as all are there, those ranks in full that stand for the others.
     `train_log` is what the run's trainer printed: kept with one rank of each capture, and from
-    then on without being named.
+    then on without being named. So is the folder `expert_load` of counts of tokens per expert, by
+    default one that is found at `path`.
 
     A rank that cannot be read spoils nothing else. Raises TraceNotFound where nothing was found
     or nothing could be read and nothing is published; StoreError for an unusable store;
@@ -115,6 +118,9 @@ def ingest(
     if train_log is not None:
         train_log = train_log.absolute()
         require_logged(train_log)
+    if expert_load is not None:
+        expert_load = expert_load.absolute()
+        require_loads(expert_load)
     with space.told_where_full(store), _opened(engine, address, jobs) as ready:
         found, job = ready.look(path)
         run = spelled(run or job or _folder_name(path))
@@ -130,7 +136,9 @@ def ingest(
         planned = partial(
             make_plan, found, store, path=path, run=run, memory_bytes=each_bytes, force=force
         )
-        plan = planned(selection=selection, shard=shard, train_log=train_log)
+        plan = planned(
+            selection=selection, shard=shard, train_log=train_log, expert_load=expert_load
+        )
         progress.planned(plan)
         if summarise is not None:
             for manifest in plan.unchanged:

@@ -26,8 +26,13 @@ def holders(
     found: Sequence[tuple[str, RankSource]],
     chosen: Sequence[tuple[str, RankSource]],
     published: Sequence[Manifest],
+    *,
+    rule: str = RULE,
+    option: str = "--train-log",
 ) -> dict[str, int]:
     """By capture, the rank to read a log with: the one that has one, else the lowest chosen.
+
+    `rule` stands in the rules of who has one, `option` names it.
 
     Raises UsageError where the former is `found` but not chosen: the old log would stay beside.
     """
@@ -36,14 +41,14 @@ def holders(
     holding = dict(sorted(asked, reverse=True))
     for one in published:
         if (
-            RULE not in one.rules
+            rule not in one.rules
             or one.capture not in holding
             or (one.capture, one.rank) not in there
         ):
             continue
         if (one.capture, one.rank) not in asked:
             raise UsageError(
-                f"--train-log: rank {one.rank} of {one.capture} keeps the log that was read before:"
+                f"{option}: rank {one.rank} of {one.capture} keeps what was read before:"
                 " name it in --ranks too"
             )
         holding[one.capture] = one.rank

@@ -34,6 +34,7 @@ Role = Literal[
     "kineto",  # *.pt.trace.json of PyTorch's profiler on a GPU
     "cluster_output",  # what msprof-analyze made of all ranks: cluster_*.csv, .json, .db
     "train_log",  # what the trainer printed, wherever it lies: see `logged`
+    "expert_load",  # a folder that counts tokens per expert: see `expert_folders`
 ]
 
 

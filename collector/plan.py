@@ -15,6 +15,7 @@ import msgspec
 from . import schema
 from .captures import KnownCapture, assign
 from .discover import Discovery, Problem
+from .expert_folders import expert_holders, found_folder, kept_files, loads_as_now, with_loads
 from .kineto_files import is_ruled_alike, ruled
 from .logged import as_now, holders, logged_file, with_log
 from .manifest import (
@@ -66,6 +67,7 @@ def make_plan(
     selection: Selection | None = None,
     shard: Shard | None = None,
     train_log: Path | None = None,
+    expert_load: Path | None = None,
 ) -> Plan:
     """Compare what was discovered below `path` with what `store` holds of `run`.
 
@@ -73,7 +75,8 @@ def make_plan(
     what is asked for (only the latter where `force` is set). Ranks it does not name are neither
     read nor gone. None: whatever the ranks that are there have, and the others as it was asked for
     last. Of the ranks that are there `shard` takes its share, and problems are told by the first.
-    `train_log` is read with one rank of each capture, see `logged`. Raises UsageError.
+    `train_log` and the folder `expert_load` (None: one that is found at `path`) are read with one
+    rank of each capture, see `logged` and `expert_folders`. Raises UsageError.
     """
     published = manifests(store, run=run)
     assignment = assign(discovery.ranks, _known_captures(published))
@@ -91,11 +94,19 @@ def make_plan(
         if selection is None or selection.has_rank(source.rank)
     ]
     holding = holders(assignment.chosen, chosen, published) if train_log else {}
+    loads = expert_load or found_folder(path)
+    counting = (
+        expert_holders(assignment.chosen, chosen, published, is_given=expert_load is not None)
+        if loads
+        else {}
+    )
     for capture, source in share_of(shard, chosen) if shard else chosen:
         source = ruled(source)
         current = read_manifest(rank_folder(store, run, capture, source.rank))
         given = train_log if holding.get(capture) == source.rank else None
         source = with_log(source, logged_file(current, given))
+        folder = loads if counting.get(capture) == source.rank else None
+        source = with_loads(source, kept_files(current, folder))
         asked = _asked_of(source.rank, current, selection, remembered)
         if asked is None:
             continue
@@ -105,7 +116,7 @@ def make_plan(
                 continue
         if current and not force:
             asked = current.selection.joined(asked)
-        source = replace(as_now(source, force=force), selection=asked)
+        source = replace(loads_as_now(as_now(source, force=force), force=force), selection=asked)
         own = spelled(source.root)
         unreadable = tuple((p, why) for p, why in told if Path(p).is_relative_to(own))
         tasks.append(RankTask(str(store), run, capture, source, memory_bytes, force, unreadable))

@@ -16,6 +16,7 @@ from .readers import (
     ascend_db,
     cluster_output,
     communication,
+    expert_files,
     iterations,
     kernel_details,
     kineto,
@@ -65,6 +66,7 @@ READERS: tuple[tuple[tuple[Role, ...], Reader, frozenset[str]], ...] = (
     ),
     (("kineto",), kineto.read, kineto.FILLS),
     (("train_log",), train_log.read, frozenset({"train_log"})),
+    (("expert_load",), expert_files.read, frozenset({"expert_load", "expert_placement"})),
     (
         ("cluster_output",),
         cluster_output.read,

@@ -72,7 +72,8 @@ def keep_steps(con: duckdb.DuckDBPyConnection, steps: Spans, log: ReadLog) -> No
         name: f"({chosen})"
         for name, table in schema.tables().items()
         # What was logged beside the selected steps is what they are compared with.
-        if name != "train_log" and any(column.name == "step" for column in table.columns)
+        if name not in ("train_log", "expert_load")
+        and any(column.name == "step" for column in table.columns)
     }
     conditions["kernels"] += f" or ({_COMPUTE} and {_meets(hulls, *_TIMES['host_ops'])})"
     for name, times in _TIMES.items():

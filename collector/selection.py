@@ -20,12 +20,13 @@ from . import schema
 Spans = tuple[tuple[int, int], ...]
 
 # Tables that every rank keeps, whatever was selected: nothing else can be understood without them,
-# and a trainer's log is named by who wants it.
-ALWAYS = frozenset({"ranks", "groups", "profiler_steps", "train_log"})
+# and a trainer's log and counts of tokens per expert are named by who wants them.
+ALWAYS = frozenset({
+    "ranks", "groups", "profiler_steps", "train_log", "expert_load", "expert_placement",
+})  # fmt: skip
 # What a light reading keeps. Steps count as read lightly where no trace has to be opened for them.
 LIGHT = ALWAYS | {
     "steps", "comm_times", "comm_links", "comm_matrix",
-    "expert_load", "expert_placement",
 }  # fmt: skip
 # What has to be read to have a table right, itself apart.
 _NEEDS: dict[str, frozenset[str]] = {

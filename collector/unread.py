@@ -3,7 +3,7 @@
     ranks read from    rank 0's kernel_details.csv, trace_view.json, ...
     not read           op_statistic.csv     computed from the kernels instead
                        FRAMEWORK/           raw data: the input of analyse()
-                       decode_0.csv         expert loads: not read by this version
+                       decode_0.csv         expert loads: read where their folder is given
                        notes.txt            no profile
 
 Names decide; nothing is opened, links are not followed, and raw data is not entered.
@@ -26,6 +26,7 @@ _NO_RANK = "no rank was read from it: not selected, or not whole"
 _OTHERS = "no file of a profiler that this version knows"
 _COMPUTED = "not needed: the same figures are computed from single events"
 _NOT_YET = "known, but not read by this version"
+_GIVEN = "read where their folder is given: ingest with --expert-load DIR"
 
 # What a folder's name says, with its parent's: then nothing inside it is looked at.
 _FOLDERS: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
@@ -47,9 +48,10 @@ _FILES: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
         (r"(l2_cache|soc_pmu|data_preprocess|aicpu|fusion_op|static_op_mem).*\.csv", "", _NOT_YET),
         (r"(nic|roce|hccs|pcie|llc|ddr|hbm|sys_mem|host|npu_mem).*\.csv", "", _NOT_YET),
         (r"(prefill|decode)_.*\.csv", "decode_*.csv, prefill_*.csv",
-         f"expert loads: {_NOT_YET}"),
+         f"expert loads: {_GIVEN}"),
+        (r"rank_?\d+\.jsonl", "rank*.jsonl", f"expert loads: {_GIVEN}"),
         (r".*_global_deployment\.json|model_gen_config\.json|expert_map.*\.json",
-         "expert placement", f"expert placement: {_NOT_YET}"),
+         "expert placement", f"expert placement: {_GIVEN}"),
         (r"(hccl|task_time)_.*\.json", "", "not needed: msprof_*.json has the same slices"),
         (r"(step_trace|msprof_tx|thread_group)_.*\.json", "", _NOT_YET),
         (r"msmonitor_.*\.db", "msmonitor_*.db", f"a database of msMonitor: {_NOT_YET}"),

@@ -42,6 +42,7 @@ class Source:
     address: str | None = None
     selection: Selection | None = None
     train_log: Path | None = None
+    expert_load: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ def bring_up_to_date(source: Source) -> tuple[Path, IngestResult, list[str]]:
             address=source.address,
             selection=source.selection,
             train_log=source.train_log,
+            expert_load=source.expert_load,
         )
     messages = [
         f"rank {m.rank} of {m.capture} is gone from the source: dropped" for m in result.dropped

@@ -17,6 +17,8 @@ from npuscope import (
     clocks_command,
     comm_command,
     doctor_command,
+    experts_command,
+    experts_plan_command,
     export_command,
     memory_command,
     mfu_command,
@@ -173,6 +175,15 @@ def kernels(
 app.command()(comm_command.comm)
 app.command()(clocks_command.clocks)
 app.command()(ranks_command.ranks)
+experts_app = typer.Typer(
+    cls=experts_command.ShownUnlessNamed,
+    help="Which experts are hot, what that costs; `plan` and `backtest`: what moving them gains.",
+    **_PLAIN,
+)
+experts_app.command("show")(experts_command.experts)
+experts_app.command("plan")(experts_plan_command.plan_command)
+experts_app.command("backtest")(experts_plan_command.backtest_command)
+app.add_typer(experts_app, name="experts")
 app.command()(memory_command.memory)
 app.command()(mfu_command.mfu)
 app.command()(model_command.model)

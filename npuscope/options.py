@@ -64,6 +64,12 @@ TrainLog = Annotated[
         "--train-log", metavar="FILE", help="What the trainer printed: step times, tokens/s, MFU."
     ),
 ]
+ExpertLoad = Annotated[
+    Path | None,
+    typer.Option(
+        "--expert-load", metavar="DIR", help="Tokens per expert: a hook's files, or MindIE's dumps."
+    ),
+]
 Stacks = Annotated[bool, typer.Option("--stacks", help="Host call stacks too.")]
 Top = Annotated[int, typer.Option("--top", min=1, help="Rows of each ranking.")]
 TopOrAll = Annotated[int | None, typer.Option("--top", min=1, help="Only the N largest.")]

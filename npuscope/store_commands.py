@@ -14,6 +14,7 @@ from npuscope.inputs import source_of
 from npuscope.options import (
     Address,
     Engine,
+    ExpertLoad,
     Folder,
     Jobs,
     Json,
@@ -50,11 +51,13 @@ def ingest(
     light: Light = False,
     stacks: Stacks = False,
     train_log: TrainLog = None,
+    expert_load: ExpertLoad = None,
 ) -> None:
     """Read profiles into a store: parallel, resumable; unchanged ranks are not read again.
 
     What a rank lacks of what is asked for is added to it; nothing is taken away.
-    A trainer's log stands in the table train_log, once for each capture.
+    A trainer's log stands in the table train_log, once for each capture; tokens per expert stand
+    in expert_load (a folder tokens_per_expert in PATH is found by itself).
 
     \b
     Examples:
@@ -65,6 +68,7 @@ def ingest(
       srun -n 16 sh -c 'npuscope ingest /share/p --store /share/s --shard $SLURM_PROCID/16'
       npuscope ingest /data/profiles --store /share/s --engine ray
       npuscope ingest ./profiles --train-log ./train_rank7.log
+      npuscope ingest ./profiles --expert-load ./dumps
     """
     from npuscope.collector.compact import compact as merge
     from npuscope.collector.export import export as write
@@ -76,7 +80,7 @@ def ingest(
         source_of(path, folder, store, run, jobs, memory, force=force), shard, engine, address
     )
     chosen = parse_selection(ranks=ranks, steps=steps, tables=tables, light=light, stacks=stacks)
-    source = replace(source, selection=chosen, train_log=train_log)
+    source = replace(source, selection=chosen, train_log=train_log, expert_load=expert_load)
     if source.shard and out:
         raise UsageError("-o with --shard: export when the last shard is done (`npuscope export`)")
     target, result, messages = bring_up_to_date(source)

@@ -68,7 +68,7 @@ def test_every_kind_is_told(profile: Path) -> None:
     assert by_name["*_statistic*.csv"].size_bytes == 6
     assert by_name["FRAMEWORK/"].size_bytes is None
     assert by_name["l2_cache.csv"].example == str(output / "l2_cache.csv")
-    assert "not read by this version" in by_name["decode_*.csv, prefill_*.csv"].why
+    assert "--expert-load" in by_name["decode_*.csv, prefill_*.csv"].why
     assert all(one.why for one in found)
 
 

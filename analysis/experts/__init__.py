@@ -1,0 +1,1 @@
+"""Expert load: who is hot, what it costs, what moving experts would gain."""

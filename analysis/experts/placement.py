@@ -1,0 +1,253 @@
+"""Placements of experts: integers [layers, devices, slots], a logical expert each, -1 where empty.
+
+An expert may sit in several slots: its replicas share its tokens evenly. Device d of `nodes` nodes
+is on node d // (devices / nodes).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from npuscope.errors import UsageError
+
+Floats = npt.NDArray[np.float64]
+Placement = npt.NDArray[np.int64]
+EMPTY = -1
+_USED = -2
+
+
+def replicas(placement: Placement, experts: int) -> npt.NDArray[np.int64]:
+    """How many slots hold each expert, [layers, experts]."""
+    layers = len(placement)
+    row, flat = np.arange(layers)[:, None], placement.reshape(layers, -1)
+    cells = np.where(flat == EMPTY, layers * experts, row * experts + flat).ravel()
+    counted = np.bincount(cells, minlength=layers * experts + 1)[: layers * experts]
+    return counted.reshape(layers, experts)
+
+
+def twins(placement: Placement) -> npt.NDArray[np.bool_]:
+    """Slots whose expert an earlier slot of the device holds, [layers, devices, slots]."""
+    order = np.argsort(placement, axis=2, kind="stable")
+    ordered = np.take_along_axis(placement, order, axis=2)
+    same: npt.NDArray[np.bool_] = np.zeros(placement.shape, dtype=np.bool_)
+    same[..., 1:] = np.logical_and(ordered[..., 1:] == ordered[..., :-1], ordered[..., 1:] != EMPTY)
+    found: npt.NDArray[np.bool_] = np.zeros(placement.shape, dtype=np.bool_)
+    np.put_along_axis(found, order, same, axis=2)
+    return found
+
+
+def filled(
+    placement: Placement,
+    load: Floats,
+    max_replicas: int | None = None,
+    home_nodes: int = 1,
+) -> Placement:
+    """The same with a replica in empty slots: of the expert that brings the fewest tokens.
+
+    Left out are experts that the device holds, that have max_replicas, and that none of its node
+    (of home_nodes) holds. Where nobody is left the slot stays empty. load: [layers, experts].
+    """
+    layers, devices, slots = placement.shape
+    per_node, experts = devices // home_nodes, load.shape[1]
+    limit = devices * slots if max_replicas is None else max_replicas
+    result, empty = placement.copy(), placement == EMPTY
+    at = np.arange(layers)
+    while empty.any():
+        rows = at[empty.any(axis=(1, 2))]
+        row, now, tokens = np.arange(len(rows)), result[rows], load[rows]
+        device, slot = np.divmod(empty[rows].reshape(len(rows), -1).argmax(axis=1), slots)
+        copies, held = replicas(now, experts), held_by(now, experts)
+        mine = held[row, device]
+        on_node = np.asarray(held.reshape(len(rows), home_nodes, per_node, -1).any(axis=2))
+        brings = tokens / (copies + 1)
+        shut = mine | (copies >= limit)
+        if home_nodes > 1:
+            shut |= ~on_node[row, device // per_node]
+        brings[shut] = np.inf
+        is_one = np.isfinite(brings.min(axis=1))
+        result[rows, device, slot] = np.where(is_one, brings.argmin(axis=1), EMPTY)
+        empty[rows, device, slot] = False
+    return result
+
+
+def slot_tokens(placement: Placement, load: Floats) -> Floats:
+    """Tokens of each slot, [..., layers, devices, slots]; load is [..., layers, experts]."""
+    layers, devices, slots = placement.shape
+    each = load / np.maximum(replicas(placement, load.shape[-1]), 1)
+    flat = placement.reshape(layers, -1)
+    taken = each[..., np.arange(layers)[:, None], np.maximum(flat, 0)]
+    tokens: Floats = np.where(flat == EMPTY, 0.0, taken)
+    return tokens.reshape(*load.shape[:-1], devices, slots)
+
+
+def device_tokens(placement: Placement, load: Floats) -> Floats:
+    """Tokens of each device, [..., layers, devices]."""
+    summed: Floats = slot_tokens(placement, load).sum(axis=-1)
+    return summed
+
+
+def max_over_mean(placement: Placement, load: Floats) -> Floats:
+    """Tokens of the fullest device by those of the mean one, [..., layers]; NaN without tokens."""
+    tokens = device_tokens(placement, load)
+    mean = tokens.mean(axis=-1)
+    unknown = np.full_like(mean, np.nan)
+    ratio: Floats = np.divide(tokens.max(axis=-1), mean, out=unknown, where=mean > 0)
+    return ratio
+
+
+def contiguous(layers: int, experts: int, devices: int, slots: int) -> Placement:
+    """Experts in their order, as many on each device, none twice: how training starts."""
+    each = -(-experts // devices)
+    ids = np.full(devices * each, EMPTY, dtype=np.int64)
+    ids[:experts] = np.arange(experts)
+    one = np.full((devices, slots), EMPTY, dtype=np.int64)
+    one[:, :each] = ids.reshape(devices, each)
+    return np.repeat(one[None], layers, axis=0)
+
+
+def equal_count(load: Floats, *, devices: int, slots: int) -> Placement:
+    """Largest first, each to the least loaded device with room; no replicas.
+
+    load: [layers, experts]. A device takes ceil(experts / devices) experts at most (source of the
+    rule: MindSpeed's planner); slots beyond stay empty.
+    """
+    layers, experts = load.shape
+    each = -(-experts // devices)
+    at = np.arange(layers)
+    held = np.zeros((layers, devices))
+    filled = np.zeros((layers, devices), dtype=np.int64)
+    placement = np.full((layers, devices, slots), EMPTY, dtype=np.int64)
+    for expert in np.argsort(-load, axis=1, kind="stable").T:
+        device = np.where(filled < each, held, np.inf).argmin(axis=1)
+        placement[at, device, filled[at, device]] = expert
+        held[at, device] += load[at, expert]
+        filled[at, device] += 1
+    return placement
+
+
+def checked_sizes(experts: int, devices: int, slots: int, nodes: int = 1) -> None:
+    """Raises UsageError, with the numbers, where so many experts cannot be placed."""
+    if min(devices, slots, nodes) < 1:
+        raise UsageError(
+            f"devices, slots and nodes must be 1 or more: got {devices}, {slots} and {nodes}"
+        )
+    if devices % nodes:
+        raise UsageError(f"{devices} devices cannot be shared evenly by {nodes} nodes")
+    if devices * slots < experts:
+        raise UsageError(
+            f"{devices} devices x {slots} slots = {devices * slots} hold fewer than the"
+            f" {experts} experts of a layer: {-(-experts // devices)} slots are needed"
+        )
+
+
+def checked_placement(placement: npt.ArrayLike, layers: int, experts: int) -> Placement:
+    """The placement as int64; UsageError where it does not place these experts of these layers."""
+    found = np.asarray(placement)
+    if found.ndim != 3 or len(found) != layers or not np.issubdtype(found.dtype, np.integer):
+        raise UsageError(
+            f"a placement must be integers [{layers} layers, devices, slots]: got {found.dtype}"
+            f" {found.shape}"
+        )
+    whole = found.astype(np.int64)
+    if whole.min() < EMPTY or whole.max() >= experts:
+        raise UsageError(
+            f"the placement names experts {whole.min()} to {whole.max()}; there are {experts}"
+        )
+    lost = np.argwhere(replicas(whole, experts) == 0)
+    if len(lost):
+        layer, expert = lost[0]
+        raise UsageError(
+            f"the placement has no slot for {len(lost)} experts, the first expert {expert} of"
+            f" layer row {layer}"
+        )
+    return whole
+
+
+def with_slots(placement: Placement, slots: int) -> Placement:
+    """The same with empty slots added to each device; UsageError where it has more than `slots`."""
+    missing = slots - placement.shape[2]
+    if missing < 0:
+        raise UsageError(
+            f"the current placement has {placement.shape[2]} slots a device, the plan {slots}"
+        )
+    return np.pad(placement, ((0, 0), (0, 0), (0, missing)), constant_values=EMPTY)
+
+
+def held_by(placement: Placement, experts: int) -> npt.NDArray[np.bool_]:
+    """Whether a device holds an expert, [layers, devices, experts]."""
+    layers, devices, _ = placement.shape
+    held = np.zeros((layers, devices, experts + 1), dtype=np.bool_)
+    row, device = np.ogrid[:layers, :devices]
+    held[row[..., None], device[..., None], placement] = True  # -1 is the last, cut off below
+    return held[..., :experts]
+
+
+def arrivals(old: Placement, new: Placement, experts: int) -> npt.NDArray[np.bool_]:
+    """Experts a device holds in `new` and did not in `old`, [layers, devices, experts]."""
+    return held_by(new, experts) & ~held_by(old, experts)
+
+
+def moved(old: Placement, new: Placement) -> npt.NDArray[np.int64]:
+    """Experts that devices must be sent, per layer: those they hold now and did not hold before."""
+    experts = int(max(old.max(), new.max())) + 1
+    sent: npt.NDArray[np.int64] = arrivals(old, new, experts).sum(axis=(1, 2))
+    return sent
+
+
+def migration_bytes(old: Placement, new: Placement, expert_bytes: int) -> npt.NDArray[np.int64]:
+    """Bytes sent to turn old into new, per layer; expert_bytes: weights and optimizer state."""
+    return moved(old, new) * expert_bytes
+
+
+def aligned(old: Placement, new: Placement, nodes: int = 1) -> Placement:
+    """`new` with its nodes, devices and slots renamed so that more stays where it is in `old`.
+
+    Devices of a node are alike, and so are nodes: no balance changes. Nodes, then the devices of
+    matched nodes are matched greedily, most shared experts first. Experts that stay keep their
+    slot. Both [layers, devices, slots].
+    """
+    experts = int(max(old.max(), new.max())) + 1
+    layers, devices, _ = new.shape
+    per_node = devices // nodes
+    shared = np.matmul(
+        held_by(old, experts).astype(np.float32),
+        held_by(new, experts).astype(np.float32).transpose(0, 2, 1),
+    )  # [layers, old device, new device]
+    split = shared.reshape(layers, nodes, per_node, nodes, per_node)
+    node_of = _matched(split.sum(axis=(2, 4)))
+    inside = split.transpose(0, 1, 3, 2, 4)[np.arange(layers)[:, None], np.arange(nodes), node_of]
+    within = _matched(inside.reshape(-1, per_node, per_node)).reshape(layers, nodes, per_node)
+    device_of = (node_of[..., None] * per_node + within).reshape(layers, devices)
+    return _same_slots(old, new[np.arange(layers)[:, None], device_of])
+
+
+def _matched(shared: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+    """For each row of shared [X, n, n] a column of its own, greatest entries first."""
+    left = shared.copy()
+    count, size, _ = left.shape
+    at = np.arange(count)
+    found = np.zeros((count, size), dtype=np.int64)
+    for _ in range(size):
+        row, column = np.divmod(left.reshape(count, -1).argmax(axis=1), size)
+        found[at, row] = column
+        left[at, row, :] = -1
+        left[at, :, column] = -1
+    return found
+
+
+def _same_slots(old: Placement, new: Placement) -> Placement:
+    """The experts of each device in `new`, those also in `old` in the slots they had."""
+    rest = np.where(new == EMPTY, _USED, new)
+    result = np.full_like(new, _USED)
+    for slot in range(old.shape[2]):
+        was = old[..., slot]
+        hit = (rest == was[..., None]) & (was[..., None] != EMPTY)
+        found = hit.any(axis=-1)
+        result[..., slot] = np.where(found, was, _USED)
+        rest[found, hit.argmax(axis=-1)[found]] = _USED
+    order = np.argsort(rest == _USED, axis=-1, kind="stable")
+    queue = np.take_along_axis(rest, order, axis=-1)
+    free = result == _USED
+    result = np.where(free, np.take_along_axis(queue, np.cumsum(free, axis=-1) - free, -1), result)
+    return np.where(result == _USED, EMPTY, result)

@@ -1,0 +1,96 @@
+"""What a plan starts from: loads without gaps, what is placed, what fits, what is expected."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from npuscope.errors import UsageError
+
+from .forecast import BackTest, backtest, forecast, scenarios
+from .placement import Floats, Placement, checked_placement, contiguous, with_slots
+
+_GIB = float(1 << 30)
+
+
+def known_loads(loads: Floats) -> tuple[Floats, list[int], list[str]]:
+    """Loads without gaps (NaN: unknown): what is left, rows of the layers kept, what was left out.
+
+    loads: [steps, layers, experts]. Layers go that no step knows in full, then steps that do not
+    know all layers left. Raises UsageError where nothing is left.
+    """
+    whole = np.asarray(np.isfinite(loads).all(axis=2))
+    kept = np.flatnonzero(whole.any(axis=0))
+    if not kept.size:
+        raise UsageError("there is no layer whose experts are all known in one step")
+    steps = whole[:, kept].all(axis=1)
+    if not steps.any():
+        raise UsageError("there is no step in which all layers are known: choose some of the ranks")
+    notes = []
+    if gone := loads.shape[1] - kept.size:
+        notes.append(f"{gone} layers are left out: in no step are all their experts known")
+    if gone := int((~steps).sum()):
+        notes.append(
+            f"{gone} of {len(loads)} steps are left out: layers or experts are missing there"
+        )
+    return loads[steps][:, kept], kept.tolist(), notes
+
+
+def checked_memory(
+    layers: int, experts: int, devices: int, slots: int,
+    expert_bytes: int | None, memory_bytes: int | None,
+) -> None:  # fmt: skip
+    """Raises UsageError, with the numbers, where experts do not fit a device's memory."""
+    if expert_bytes is not None and expert_bytes < 1:
+        raise UsageError(f"an expert must have bytes: got {expert_bytes}")
+    if memory_bytes is None:
+        return
+    if expert_bytes is None:
+        raise UsageError("a limit of memory needs the bytes of an expert")
+    needed = layers * slots * expert_bytes
+    if needed > memory_bytes:
+        fits = memory_bytes // (layers * expert_bytes)
+        least = -(-experts // devices)
+        raise UsageError(
+            f"{layers} layers x {slots} slots x {expert_bytes} bytes = {needed / _GIB:.1f} GiB of"
+            f" experts do not fit a device's {memory_bytes / _GIB:.1f} GiB: {fits} slots do,"
+            f" {least} are the least for {experts} experts on {devices} devices"
+        )
+
+
+def placed_now(
+    current: npt.ArrayLike | None, layers: int, experts: int, devices: int, slots: int,
+    notes: list[str],
+) -> Placement:  # fmt: skip
+    """The current placement with empty slots to `slots`, or experts in their order, with a note."""
+    if current is None:
+        notes.append(
+            "no placement is known: experts are taken to sit in their order, one slot each"
+        )
+        return contiguous(layers, experts, devices, slots)
+    now = checked_placement(current, layers, experts)
+    if now.shape[1] != devices:
+        raise UsageError(
+            f"the current placement has {now.shape[1]} devices, the plan {devices}: leave it out"
+        )
+    return with_slots(now, slots)
+
+
+def expected(
+    loads: Floats, horizon: int, notes: list[str]
+) -> tuple[str, BackTest | None, Floats, Floats]:
+    """Method, its test, the load in the middle of the horizon, and loads that may come."""
+    if len(loads) < 3:
+        notes.append(f"{len(loads)} steps are too few for a back-test: their mean is the forecast")
+        load = forecast(loads, "mean")
+        return "mean", None, load, load[None]
+    tested = backtest(loads, horizon)
+    farthest = tested.leads[-1]
+    if farthest < horizon:
+        notes.append(
+            f"forecasts were tested up to {farthest} steps ahead, not {horizon}: {len(loads)} steps"
+            " reach no farther"
+        )
+    method = tested.best
+    middle = (farthest + 1) // 2
+    return method, tested, forecast(loads, method, lead=middle), scenarios(loads, method, tested)

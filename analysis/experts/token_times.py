@@ -1,0 +1,176 @@
+"""Time of grouped matmuls by tokens, fitted from the capture's own kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from npuscope.analysis.views import frame, open_views, where
+
+from .grouped_shapes import grouped_shape
+
+Floats = npt.NDArray[np.float64]
+CAPTURE = ("run", "capture")
+PRODUCT = ("type", "dtype", "experts", "inner", "columns")
+# A slope needs tokens that differ by this much of their mean, or it is that of the noise.
+_LEAST_SPREAD_RATIO = 0.02
+# Residuals beyond so many of their own usual size are hiccups and hardly count.
+_TUKEY = 4.685
+_ROUNDS = 30
+_FITTED: dict[str, type[pl.DataType]] = {
+    "run": pl.String, "capture": pl.String, "type": pl.String, "dtype": pl.String,
+    "experts": pl.Int64, "inner": pl.Int64, "columns": pl.Int64, "kernels_count": pl.Int64,
+    "base_ns": pl.Float64, "ns_per_token": pl.Float64, "error_ns_per_token": pl.Float64,
+    "floor_tokens": pl.Float64, "floor_ns": pl.Float64, "residual_ratio": pl.Float64,
+}  # fmt: skip
+
+
+def grouped_kernels(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    run: str | None = None,
+    capture: str | None = None,
+    step: int | None = None,
+) -> pl.DataFrame:
+    """Grouped matmuls by shape: run, capture, rank, step, PRODUCT, tokens, count, total_ns.
+
+    From `shape_summary`; kernels whose shapes do not tell the tokens are left out. `experts`: of
+    the rank; `inner` and `columns`: what each expert multiplies.
+    """
+    open_views(con, ["shapes"])
+    clause, values = where({"run": run, "capture": capture, "step": step})
+    clause += f" {'and' if clause else 'where'} type ilike '%groupedmatmul%'"
+    rows = frame(
+        con,
+        "select run, capture, rank, step, type, input_shapes, input_dtypes, output_shapes, count,"
+        f" total_ns from shape_summary {clause} order by all",
+        values,
+    )
+    cells = rows.select("input_shapes", "input_dtypes", "output_shapes").unique(maintain_order=True)
+    told = [grouped_shape(*cell) for cell in cells.iter_rows()]
+    names = {"dtype": pl.String, "experts": pl.Int64, "inner": pl.Int64, "columns": pl.Int64,
+             "tokens": pl.Int64}  # fmt: skip
+    known = cells.hstack(
+        pl.DataFrame([one or (None,) * len(names) for one in told], schema=names, orient="row")
+    )
+    return (
+        rows.join(known, on=cells.columns, nulls_equal=True)
+        .filter(pl.col("tokens").is_not_null())
+        .group_by(*CAPTURE, "rank", "step", *PRODUCT, "tokens")
+        .agg(pl.col("count").sum(), pl.col("total_ns").sum())
+        .sort(*CAPTURE, "rank", "step", *PRODUCT, "tokens", nulls_last=True)
+    )
+
+
+def fitted(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Time of each product by tokens: CAPTURE, PRODUCT, kernels_count, base_ns, ns_per_token,
+    error_ns_per_token (standard error), floor_tokens, floor_ns, residual_ratio.
+
+    time = max(floor_ns, base_ns + ns_per_token x tokens), see `curve`; floor_tokens is where the
+    floor ends (0: there is none). residual_ratio: median of |measured / fitted - 1| over kernels.
+    Products whose tokens hardly differ have no slope: NULL.
+    """
+    found: list[dict[str, Any]] = []
+    for key, rows in kernels.group_by(*CAPTURE, *PRODUCT, maintain_order=True):
+        weights = rows["count"].to_numpy().astype(np.float64)
+        tokens = rows["tokens"].to_numpy().astype(np.float64)
+        times = rows["total_ns"].to_numpy() / weights
+        told = {**dict(zip((*CAPTURE, *PRODUCT), key, strict=True)),
+                "kernels_count": int(weights.sum())}  # fmt: skip
+        found.append({**told, **curve(tokens, times, weights)})
+    return pl.DataFrame(found, schema=_FITTED)
+
+
+def curve(tokens: Floats, times: Floats, weights: Floats) -> dict[str, float | None]:
+    """The line through times by tokens, robust against hiccups, with a floor for few tokens.
+
+    Least squares of relative residuals, reweighted by Tukey's biweight (MAD as scale) until steady.
+    A floor is taken where it makes the sum of absolute residuals less than half of the line's:
+    memory-bound kernels take the same time below some number of tokens. Keys as in `fitted`, all
+    None where the tokens hardly differ.
+    """
+    none: dict[str, float | None] = dict.fromkeys(
+        name for name, kind in _FITTED.items() if kind == pl.Float64
+    )
+    if _spread(tokens, weights) < _LEAST_SPREAD_RATIO or (times <= 0).any():
+        return none
+    base, slope, error = _line(tokens, times, weights)
+    floor, most = 0.0, _misfit(times, base + slope * tokens, weights)
+    for end in np.quantile(tokens, np.linspace(0.1, 0.7, 7)):
+        low, high = tokens <= end, tokens > end
+        if _spread(tokens[high], weights[high]) < _LEAST_SPREAD_RATIO or low.sum() < 3:
+            continue
+        above = _line(tokens[high], times[high], weights[high])
+        level = float(np.median(np.repeat(times[low], weights[low].astype(int))))
+        misfit = _misfit(times, np.maximum(level, above[0] + above[1] * tokens), weights)
+        if above[1] > 0 and misfit < most * (0.5 if floor == 0.0 else 1.0):
+            (base, slope, error), floor, most = above, level, misfit
+    if slope <= 0:
+        return none
+    expected = np.maximum(floor, base + slope * tokens)
+    off = np.abs(times / expected - 1)
+    return {
+        "base_ns": float(base),
+        "ns_per_token": float(slope),
+        "error_ns_per_token": error,
+        "floor_tokens": max(0.0, (floor - base) / slope) if floor else 0.0,
+        "floor_ns": floor if floor else max(float(base), 0.0),
+        "residual_ratio": _median(off, weights),
+    }
+
+
+def _line(tokens: Floats, times: Floats, weights: Floats) -> tuple[float, float, float]:
+    """Base, slope, and the slope's standard error; relative residuals have equal weight.
+
+    The error is that of a regression M-estimate (Huber, Robust Statistics, 1981, section 7.6).
+    """
+    # By what is expected, not by what was measured: that would favour the shorter times.
+    expected = times
+    inside = np.ones_like(times)  # 1 - u^2 of Tukey's biweight
+    base = slope = error = 0.0
+    for _ in range(_ROUNDS):
+        plain = weights / expected**2
+        kept = plain * inside**2
+        total = kept.sum()
+        middle, level = (kept * tokens).sum() / total, (kept * times).sum() / total
+        spread = (kept * (tokens - middle) ** 2).sum()
+        if spread <= 0:
+            break
+        before = slope
+        slope = float((kept * (tokens - middle) * (times - level)).sum() / spread)
+        base = float(level - slope * middle)
+        line = base + slope * tokens
+        if (line <= 0).any():
+            break
+        pulls = plain * ((times - line) * inside**2) ** 2
+        steepness = np.average(inside * (5 * inside - 4), weights=weights)
+        variance = pulls.sum() / max(len(times) - 2, 1) / max(steepness, 0.1) ** 2
+        error = float(np.sqrt(variance / (plain * (tokens - middle) ** 2).sum()))
+        off = times / line - 1
+        scale = 1.4826 * _median(np.abs(off), weights)
+        if scale < 1e-9 or abs(slope - before) <= 1e-9 * abs(slope):
+            break
+        expected = line
+        inside = np.clip(1 - (off / (_TUKEY * scale)) ** 2, 0, None)
+    return base, slope, error
+
+
+def _misfit(times: Floats, expected: Floats, weights: Floats) -> float:
+    return float((np.abs(times - expected) / times * weights).sum())
+
+
+def _median(values: Floats, weights: Floats) -> float:
+    order = np.argsort(values)
+    upto = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(upto, upto[-1] / 2)])
+
+
+def _spread(tokens: Floats, weights: Floats) -> float:
+    """Standard deviation by mean; 0 without tokens."""
+    if not len(tokens) or (mean := float(np.average(tokens, weights=weights))) <= 0:
+        return 0.0
+    return float(np.sqrt(np.average((tokens - mean) ** 2, weights=weights))) / mean

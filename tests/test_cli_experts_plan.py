@@ -1,0 +1,133 @@
+"""`experts plan` and `experts backtest` on hook files and dumps: figures, files, refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from npuscope.analysis.experts.cost import imbalance_cost, token_cost
+from npuscope.analysis.experts.deployment import read_deployment
+from npuscope.analysis.experts.load import expert_rows
+from npuscope.analysis.experts.placement import replicas
+from npuscope.analysis.experts.token_times import grouped_kernels
+from npuscope.dashboard.opening import Source, opened
+from npuscope.errors import TraceNotFound, UsageError
+from npuscope.experts_plan_command import backtest_command, plan_command
+from npuscope.sample_traces.generate import write_job
+from npuscope.sample_traces.job import Job
+from tests.collector.expert_dumps import write_dump, write_hook
+
+app = typer.Typer()
+app.command("plan")(plan_command)
+app.command("backtest")(backtest_command)
+
+
+def asked(*words: str | Path) -> Any:
+    """The JSON that a command answers with."""
+    done = CliRunner().invoke(app, [*map(str, words), "--json"], catch_exceptions=True)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def hook(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tokens of 16 experts in four layers, eight steps, as a hook writes them."""
+    job = Job(name="hook", layers=4, pp=2, dp=8, ep=4, experts=16, steps=8)
+    folder = tmp_path_factory.mktemp("hook")
+    write_hook(job, folder / "tokens_per_expert")
+    return folder
+
+
+def test_plan_of_hook_files(hook: Path, tmp_path: Path) -> None:
+    out, order = tmp_path / "deployment.json", tmp_path / "order.json"
+    answer = asked(
+        "plan", hook, "--devices", "4", "--slots", "5", "--expert-bytes", "90MB", "-o", out,
+        "--permutation", order,
+    )  # fmt: skip
+    *layers, total = answer["rows"]
+    assert [row["layer"] for row in layers] == [0, 1, 2, 3] and total["layer"] is None
+    assert all(row["max_over_mean_after"] < row["max_over_mean_before"] for row in layers)
+    assert total["moved_experts_count"] == sum(row["moved_experts_count"] for row in layers)
+    assert total["migration_bytes"] == total["moved_experts_count"] * 90 * (1 << 20)
+    assert total["predicted_gain_ns"] is None and total["trigger"] is None
+    assert any(note.startswith("forecast by") for note in answer["notes"])
+    placement, named = read_deployment(out.read_text())
+    assert placement.shape == (4, 4, 5) and named == [0, 1, 2, 3]
+    assert (replicas(placement, 16) > 0).all()
+    told = json.loads(order.read_text())["layers"][1]["physical_to_logical"]
+    assert told == placement[1].ravel().tolist()
+
+
+def test_backtest_of_hook_files(hook: Path) -> None:
+    answer = asked("backtest", hook, "--horizon", "3")
+    rows = answer["rows"]
+    assert {row["method"] for row in rows} == {"last", "mean", "ema", "trend"}
+    errors = [row["error_ratio"] for row in rows]
+    assert errors == sorted(errors) and rows[0]["is_best"]
+    assert all(row["low_ratio"] < row["median_ratio"] < row["high_ratio"] for row in rows)
+    assert {row["tested_steps"] for row in rows} == {3}
+
+
+def test_what_cannot_be_planned_is_refused(hook: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--devices"):
+        asked("plan", hook)
+    with pytest.raises(UsageError, match=r"4 devices x 3 slots = 12 .* 16 experts"):
+        asked("plan", hook, "--devices", "4", "--slots", "3")
+    with pytest.raises(UsageError, match=r"4 layers x 5 slots x .* do not fit"):
+        asked(
+            "plan", hook, "--devices", "4", "--slots", "5", "--expert-bytes", "1GB",
+            "--device-memory", "16GB",
+        )  # fmt: skip
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(TraceNotFound):
+        asked("plan", tmp_path / "empty", "--devices", "4", "--store", tmp_path / "store")
+
+
+def test_a_dump_is_one_step(tmp_path: Path) -> None:
+    names = {f"decode_{rank}": [[10 + rank * 7, 40 - rank * 9]] * 3 for rank in range(4)}
+    folder = write_dump(tmp_path / "dump", names, num_moe_layers=3, num_of_experts=8)
+    answer = asked("plan", folder, "--devices", "4", "--slots", "3")
+    assert len(answer["rows"]) == 4
+    assert any("1 steps are too few" in note for note in answer["notes"])
+    with pytest.raises(UsageError, match="three steps"):
+        asked("backtest", folder)
+
+
+@pytest.mark.slow
+def test_a_profile_prices_its_plan(tmp_path: Path) -> None:
+    """With kernels beside the load, gains are times: what the fullest devices are too full by."""
+    job = Job(name="priced", layers=2, pp=1, dp=4, ep=4, experts=8, steps=6, seed=3)
+    write_job(job, tmp_path / "profile", forms=("text",))
+    write_hook(job, tmp_path / "profile" / "tokens_per_expert")
+    answer = asked(
+        "plan", tmp_path / "profile", "--store", tmp_path / "store", "--devices", "4",
+        "--slots", "3", "--expert-bytes", "90MB", "--link", "20GB", "--horizon", "100",
+    )  # fmt: skip
+    *layers, total = answer["rows"]
+    with opened(Source(tmp_path / "store", None, None, None, None, False)) as data:
+        tables = expert_rows(data.con)
+        costs = token_cost(tables, grouped_kernels(data.con))
+        excess = imbalance_cost(tables, costs).group_by("layer").agg(pl.col("excess_ns").mean())
+    excess_ns = dict(excess.iter_rows())
+    for row in layers:
+        now, then = row["max_over_mean_before"] - 1, row["max_over_mean_after"] - 1
+        expected = excess_ns[row["layer"]] * (now - then) / now
+        assert row["predicted_gain_ns"] == pytest.approx(expected, rel=0.03)
+    assert total["gain_low_ns"] < total["predicted_gain_ns"] < total["gain_high_ns"]
+    assert total["trigger"] is (total["break_even_steps"] < 100)
+    assert any("move now: paid after" in note for note in answer["notes"])
+
+
+def test_tables_for_people(hook: Path) -> None:
+    done = CliRunner().invoke(app, ["plan", str(hook), "--devices", "4"])
+    assert done.exit_code == 0 and "Plan for experts" in done.stdout and "all" in done.stdout
+    done = CliRunner().invoke(app, ["backtest", str(hook), "--horizon", "3"])
+    assert done.exit_code == 0 and "Forecasts of expert load" in done.stdout
