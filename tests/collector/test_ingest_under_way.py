@@ -138,7 +138,7 @@ def _wait_for_workers_to_leave(target: Path) -> None:
     """Workers of a killed parent end by themselves."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        owners = {int(p.name.split("-")[-2]) for p in target.rglob(".tmp-*") if p.is_dir()}
+        owners = {int(p.name.split("-")[-2]) for p in target.rglob(".tmp-*")}
         if not any(Path(f"/proc/{pid}").exists() for pid in owners):
             return
         time.sleep(0.05)
