@@ -80,6 +80,7 @@ def find_python(version: str) -> str | None:
     return None
 
 
+@pytest.mark.slow
 def test_a_training_process_needs_the_standard_library_only(
     distribution: dict[str, Path], tmp_path: Path
 ) -> None:

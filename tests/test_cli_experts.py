@@ -17,6 +17,8 @@ from npuscope.sample_traces.generate import small, write_job
 from npuscope.sample_traces.job import Job, routed_tokens
 from npuscope.sample_traces.truth import expert_load
 
+pytestmark = pytest.mark.slow
+
 JOB = Job(name="planted", layers=2, experts=8, dp=2, ep=2, expert_skew=1.2)
 TABLES = ("ranks", "groups", "steps", "kernels", "expert_load", "expert_placement")
 PLACE = ["run", "capture", "step", "phase", "layer"]

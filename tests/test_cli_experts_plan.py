@@ -23,6 +23,8 @@ from npuscope.sample_traces.generate import write_job
 from npuscope.sample_traces.job import Job
 from tests.collector.expert_dumps import write_dump, write_hook
 
+pytestmark = pytest.mark.slow
+
 app = typer.Typer()
 app.command("plan")(plan_command)
 app.command("backtest")(backtest_command)

@@ -20,6 +20,8 @@ from npuscope.sample_traces.generate import small, write_job
 from npuscope.sample_traces.truth import expert_load
 from tests.collector.expert_dumps import line, write_deployment, write_dump, write_hook
 
+pytestmark = pytest.mark.slow
+
 JOB = small()
 ROWS = "select rank, step, layer, expert, tokens from expert_load order by all"
 

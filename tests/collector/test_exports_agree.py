@@ -11,6 +11,8 @@ from npuscope.collector import schema, store
 from npuscope.collector.ingest import ingest
 from npuscope.sample_traces.generate import Job, write_job
 
+pytestmark = pytest.mark.slow
+
 # What only one of the formats carries: text has no host or chip, schema 1.0.0 of the DB no op
 # state, wait, HF32 or cube utilisation; PMU names and digits differ.
 ONE_SIDED = {

@@ -15,6 +15,8 @@ from npuscope.collector import store
 from npuscope.collector.ingest import ingest
 from npuscope.sample_traces.generate import Job, write_job
 
+pytestmark = pytest.mark.slow
+
 Opened = dict[str, duckdb.DuckDBPyConnection]
 
 # What a form cannot carry: a GPU's trace has no kernels of HCCL's own, no cores, shapes and waits

@@ -25,6 +25,8 @@ from npuscope.sample_traces.generate import Form, Job, write_job
 from npuscope.sample_traces.mindspore import COMPONENTS, FRAMEWORK_VERSION, write_mindspore
 from npuscope.sample_traces.reports import merged
 
+pytestmark = pytest.mark.slow
+
 JOB = Job(name="agree", layers=2, dp=2, pp=2, ep=2, seed=21)
 TWINS: tuple[tuple[Form, Form], ...] = (("ms_text", "text"), ("ms_db", "db"))
 

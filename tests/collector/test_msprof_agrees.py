@@ -12,6 +12,8 @@ from npuscope.collector import schema, store
 from npuscope.sample_traces.generate import Form, Job, write_job
 from tests.collector.msprof_stores import read, rows, table
 
+pytestmark = pytest.mark.slow
+
 FORMS: tuple[Form, ...] = ("text", "db", "msprof", "msprof_db")
 # Of the job and of the framework: only torch_npu's metadata has it. The session's end is told by
 # msprof in microseconds. Cores are told by info.json alone.

@@ -30,6 +30,8 @@ from tests.dashboard.traces import (
     sample_store,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -30,6 +30,7 @@ def ranks_read(told: Told) -> list[int]:
     return sorted(told.ranks)
 
 
+@pytest.mark.slow
 def test_any_name_is_a_name(tmp_path: Path, write_profile: WriteProfile) -> None:
     root = tmp_path / "all '[of]* them\n"
     for rank, name in enumerate((*NAMES, NOT_UTF8)):
@@ -106,6 +107,7 @@ def test_names_inside_files_lead_nowhere(tmp_path: Path, write_profile: WritePro
     assert [m.run for m in manifests(tmp_path / "work" / "store")] == [evil]
 
 
+@pytest.mark.slow
 def test_links_in_circles(tmp_path: Path, write_profile: WriteProfile) -> None:
     source = tmp_path / "source"
     one = write_profile(source / "a" / "x_ascend_pt", 0)
