@@ -12,7 +12,6 @@ import typer
 from typer.testing import CliRunner
 
 from npuscope.analysis.experts.cost import imbalance_cost, token_cost
-from npuscope.analysis.experts.deployment import read_deployment
 from npuscope.analysis.experts.load import expert_rows
 from npuscope.analysis.experts.placement import replicas
 from npuscope.analysis.experts.token_times import grouped_kernels
@@ -21,6 +20,7 @@ from npuscope.errors import TraceNotFound, UsageError
 from npuscope.experts_plan_command import backtest_command, plan_command
 from npuscope.sample_traces.generate import write_job
 from npuscope.sample_traces.job import Job
+from tests.analysis.expert_matrices import read_back
 from tests.collector.expert_dumps import write_dump, write_hook
 
 pytestmark = pytest.mark.slow
@@ -61,7 +61,7 @@ def test_plan_of_hook_files(hook: Path, tmp_path: Path) -> None:
     assert total["migration_bytes"] == total["moved_experts_count"] * 90 * (1 << 20)
     assert total["predicted_gain_ns"] is None and total["trigger"] is None
     assert any(note.startswith("forecast by") for note in answer["notes"])
-    placement, named = read_deployment(out.read_text())
+    placement, named = read_back(out)
     assert placement.shape == (4, 4, 5) and named == [0, 1, 2, 3]
     assert (replicas(placement, 16) > 0).all()
     told = json.loads(order.read_text())["layers"][1]["physical_to_logical"]

@@ -6,7 +6,8 @@ MindIE and vllm-ascend (`expert_map_path`) read one JSON:
         {"device_id": 0, "device_expert": [5, 17, 203, 9, 40]}, ...]}, ...]}
 
 device_id is the position in the expert-parallel group, device_expert the logical expert of each
-slot. Empty slots are not written, so a device's list may be shorter.
+slot. Empty slots are not written, so a device's list may be shorter. The collector's reader of
+expert deployments reads it back.
 """
 
 from __future__ import annotations
@@ -15,26 +16,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 
-from npuscope.errors import TraceFormatError, UsageError
+from npuscope.errors import UsageError
 
 from .placement import EMPTY, Placement
-
-
-class _Device(msgspec.Struct):
-    device_id: int
-    device_expert: list[int]
-
-
-class _Layer(msgspec.Struct):
-    layer_id: int
-    device_list: list[_Device]
-
-
-class _Deployment(msgspec.Struct):
-    layer_list: list[_Layer]
 
 
 def deployment_json(placement: Placement, layers: Sequence[int]) -> str:
@@ -55,37 +41,6 @@ def deployment_json(placement: Placement, layers: Sequence[int]) -> str:
         ],
     }
     return json.dumps(found, indent=1) + "\n"
-
-
-def read_deployment(text: str | bytes, name: object = "deployment") -> tuple[Placement, list[int]]:
-    """Placement and layer_ids of deployment JSON; shorter devices end in empty slots.
-
-    name says in errors where the text is from. Raises TraceFormatError for another structure,
-    devices or layers twice, other device_ids than 0 to n - 1, and layers of unequal devices. An
-    expert below 0 is an empty slot.
-    """
-    try:
-        layers = msgspec.json.decode(text, type=_Deployment).layer_list
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise TraceFormatError(name, "deployment", str(error)) from None
-    if not layers:
-        raise TraceFormatError(name, "layer_list", "no layers")
-    ids = [layer.layer_id for layer in layers]
-    if len(set(ids)) < len(ids):
-        raise TraceFormatError(name, "layer_list", "a layer_id is there twice")
-    devices = len(layers[0].device_list)
-    slots = max((len(one.device_expert) for each in layers for one in each.device_list), default=0)
-    placement = np.full((len(layers), devices, slots), EMPTY, dtype=np.int64)
-    for row, layer in enumerate(layers):
-        where = f"layer_id {layer.layer_id}"
-        if sorted(one.device_id for one in layer.device_list) != list(range(devices)):
-            raise TraceFormatError(name, where, f"its devices are not 0 to {devices - 1}, one each")
-        for device in layer.device_list:
-            held = device.device_expert
-            if any(one >= 1 << 31 for one in held):
-                raise TraceFormatError(name, f"{where}, device {device.device_id}", f"{held}")
-            placement[row, device.device_id, : len(held)] = [max(one, EMPTY) for one in held]
-    return placement, ids
 
 
 def permutation_json(placement: Placement, layers: Sequence[int], experts: int) -> str:

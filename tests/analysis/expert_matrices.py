@@ -6,6 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
+
+from npuscope.collector.readers.expert_deployment import read_deployment
 
 Floats = npt.NDArray[np.float64]
 
@@ -31,3 +34,14 @@ def real(real_data: Path) -> Floats:
 def drawn(shown: Floats, count: int, experts: int, seed: int = 0) -> Floats:
     """[count, experts], each drawn from the counts that real layers show."""
     return np.random.default_rng(seed).choice(shown.ravel(), (count, experts))
+
+
+def read_back(path: Path) -> tuple[npt.NDArray[np.int64], list[int]]:
+    """A deployment file as [layers, devices, slots] and its layers, by the collector's reader."""
+    rows = read_deployment(path).placement
+    layers = rows["layer"].unique().sort().to_list()
+    sizes = [int(rows.select(pl.col(name).max()).item()) + 1 for name in ("device", "slot")]
+    found = np.full((len(layers), *sizes), -1, dtype=np.int64)
+    for layer, device, slot, expert in rows.select("layer", "device", "slot", "expert").iter_rows():
+        found[layers.index(layer), device, slot] = expert
+    return found, layers

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from npuscope.analysis.experts import placement as placed
-from npuscope.analysis.experts.deployment import (
-    deployment_json,
-    permutation_json,
-    read_deployment,
-)
+from npuscope.analysis.experts.deployment import deployment_json, permutation_json
 from npuscope.analysis.experts.forecast import proportions
 from npuscope.analysis.experts.plan_inputs import known_loads
 from npuscope.analysis.experts.planning import Plan, plan
 from npuscope.analysis.experts.search import search
 from npuscope.analysis.experts.step_time import Cost, predicted
+from npuscope.collector.readers.expert_deployment import read_deployment
 from npuscope.errors import TraceFormatError, UsageError
-from tests.analysis.expert_matrices import Floats, uniform, zipf
+from tests.analysis.expert_matrices import Floats, read_back, uniform, zipf
 
 COST = Cost(1400.0, 200_000.0, 0.0, 61_440.0, 137e9, 17.5e9)
 LAYERS, EXPERTS, TOKENS = 6, 32, 131_072.0
@@ -184,10 +182,11 @@ def test_impossible_plans_are_refused_with_their_numbers() -> None:
         planned(loads, layers=[1])
 
 
-def test_deployment_json_comes_back() -> None:
+def test_deployment_json_comes_back(tmp_path: Path) -> None:
     found = search(zipf(3, 16), devices=4, slots=5)
     text = deployment_json(found, [3, 4, 7])
-    again, layers = read_deployment(text)
+    (tmp_path / "d.json").write_text(text)
+    again, layers = read_back(tmp_path / "d.json")
     assert (again == found).all() and layers == [3, 4, 7]
     first = json.loads(text)
     assert first["moe_layer_count"] == 3
@@ -195,12 +194,15 @@ def test_deployment_json_comes_back() -> None:
     assert first["layer_list"][2]["device_list"][1]["device_expert"] == found[2, 1].tolist()
 
 
-def test_empty_slots_come_back_at_the_end() -> None:
+def test_empty_slots_come_back_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "d.json"
     found = np.array([[[-1, 0, 3], [1, 2, -1]]])
-    again, _ = read_deployment(deployment_json(found, [0]))
+    path.write_text(deployment_json(found, [0]))
+    again, _ = read_back(path)
     assert again.tolist() == [[[0, 3], [1, 2]]]
     told = deployment_json(np.array([[[7, 0, 3]]]), [0]).replace("7", "-2")
-    assert read_deployment(told)[0].tolist() == [[[-1, 0, 3]]]
+    path.write_text(told)
+    assert read_back(path)[0].tolist() == [[[-1, 0, 3]]]
 
 
 def test_permutation_and_its_inverse() -> None:
@@ -220,17 +222,12 @@ def test_permutation_and_its_inverse() -> None:
     ("text", "said"),
     [
         ("{", "deployment"),
-        ('{"layer_list": []}', "no layers"),
+        ('{"layer_list": []}', "no device has an expert"),
         ('{"layer_list": [{"layer_id": 0}]}', "device_list"),
-        (
-            '{"layer_list": [{"layer_id": 0, "device_list": [{"device_id": 1, "device_expert": [0]'
-            "}]}]}",
-            "layer_id 0: its devices are not 0 to 0",
-        ),
         (
             '{"layer_list": [{"layer_id": 0, "device_list": [{"device_id": 0, "device_expert": '
             "[3000000000]}]}]}",
-            r"device 0: \[3000000000\]",
+            "32 bits",
         ),
         (
             '{"layer_list": [{"layer_id": 0, "device_list": []}, {"layer_id": 0, "device_list": []}'
@@ -239,6 +236,7 @@ def test_permutation_and_its_inverse() -> None:
         ),
     ],
 )
-def test_what_is_no_deployment_is_refused(text: str, said: str) -> None:
+def test_what_is_no_deployment_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "d.json").write_text(text)
     with pytest.raises(TraceFormatError, match=said):
-        read_deployment(text)
+        read_deployment(tmp_path / "d.json")
