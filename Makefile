@@ -15,8 +15,11 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3.10 pyth
 	"$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' \
 		>/dev/null 2>&1 && { command -v "$$python"; break; }; done)
 
+# Where the environment forbids to keep bytecode, each process would compile every module anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow fuzz check bench
+.PHONY: help demo test test-slow fuzz check bench screenshots
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,13 +35,13 @@ $(READY): pyproject.toml
 	@"$(BIN)/python" -m pip --version >/dev/null 2>&1 || "$(BIN)/python" -m ensurepip
 	@"$(BIN)/python" -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	@PYTHONWARNINGS=ignore "$(BIN)/python" -m pip install --quiet --disable-pip-version-check \
-		--editable '.[exporter]' --group dev
+		--editable '.[dashboard,exporter]' --group dev
 	@touch "$@"
 
-# The long proofs run on a Ray cluster of their own, too.
+# The long proofs run on a Ray cluster of their own and on real models, too.
 $(READY_SLOW): $(READY)
 	@PYTHONWARNINGS=ignore "$(BIN)/python" -m pip install --quiet --disable-pip-version-check \
-		--editable '.[exporter,cluster]' --group dev
+		--editable '.[dashboard,exporter,cluster]' --group dev --group torch
 	@touch "$@"
 
 demo: $(READY)  ## report on the committed sample of a MoE job
@@ -65,3 +68,6 @@ check: $(READY)  ## formatting, lint, types, import contracts
 bench: $(READY)  ## benchmarks, each printed as a ratio to a named peer or limit
 	@for script in bench/*_bench.py; do \
 		echo "== $$script"; "$(BIN)/python" "$$script" $(BENCH) || exit 1; done
+
+screenshots: $(READY)  ## the README's pictures of the dashboard, taken anew with Chromium
+	@"$(BIN)/python" -m tests.dashboard.screenshots

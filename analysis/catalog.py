@@ -40,6 +40,15 @@ METRICS: tuple[Metric, ...] = (
         summary=True,
         rows_from=("kernels",),
     ),
+    described(
+        "timeline_bins",
+        "timeline_bins",
+        "Timeline",
+        "Computing, communication, overlap and idle time of each rank in bins, fine to coarse.",
+        inputs=("kernels", "comm_ops", "comm_tasks", "comm_times", "ranks"),
+        summary=True,
+        rows_from=("kernels", "comm_ops"),
+    ),
     *FLOPS,
     *COMMUNICATION,
     described(
@@ -82,6 +91,7 @@ METRICS: tuple[Metric, ...] = (
             "counters",
             "marks",
             "expert_load",
+            "expert_counts",
             "expert_placement",
             "train_log",
         ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from npuscope.collector.manifest import Manifest
 from npuscope.collector.readers.unverified import told as unverified_texts
 
 from . import coverage
+from .experts.dropped import doubts
 from .judging import Recorded, Verdict, judge
 from .overhead import Overhead, profiler_overhead
 from .profiler_options import Options
@@ -70,7 +71,8 @@ class RankReport:
 @dataclass(frozen=True, slots=True)
 class CaptureReport:
     """One capture. missing_ranks: None where nothing tells how many the job has; then
-    `least_rank_count` are as many as its largest group has members."""
+    `least_rank_count` are as many as its largest group has members. doubts: what does not fit in
+    what was counted."""
 
     run: str
     capture: str
@@ -80,6 +82,7 @@ class CaptureReport:
     missing_ranks: tuple[int, ...] | None
     verdicts: tuple[CaptureVerdict, ...]
     overhead: Overhead
+    doubts: tuple[str, ...] = ()
 
 
 def examine(
@@ -118,6 +121,8 @@ def examine(
             (its_run, its_capture), ranks, members.get((its_run, its_capture), frozenset()),
             logged.get(its_run, {}),
         )  # fmt: skip
+        if any(one.counts.get("expert_load") for one in ranks):
+            whole = replace(whole, doubts=tuple(doubts(con, run=its_run, capture=its_capture)))
         found.append(_only(whole, rank))
     return [report for report in found if report.ranks]
 
@@ -130,7 +135,7 @@ def _only(report: CaptureReport, rank: int | None) -> CaptureReport:
     apart = tuple(one for one in report.verdicts if one.capability == "ranks")
     return CaptureReport(
         report.run, report.capture, chosen, report.world_size, report.least_rank_count,
-        report.missing_ranks, (*verdicts, *apart), report.overhead,
+        report.missing_ranks, (*verdicts, *apart), report.overhead, report.doubts,
     )  # fmt: skip
 
 

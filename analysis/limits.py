@@ -20,6 +20,7 @@ class Limit:
     missing: str
     remedy: str
     gpu_remedy: str | None = None
+    proof: tuple[str, str] | None = None
 
 
 _GPU_ACTIVITIES = "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
@@ -31,6 +32,7 @@ _LIMITS = (
         "no kernels: nothing is known of single operators",
         "export kernel_details.csv or the profiler's DB: run analyse() on the whole folder",
         _GPU_ACTIVITIES,
+        ("kernel_summary", "true"),
     ),
     Limit(
         "kernels",
@@ -39,6 +41,7 @@ _LIMITS = (
         " except select run, capture, rank from kernels)",
         "no operator types, shapes or cores: no FLOPs, no grouping by type",
         "profiler_level=ProfilerLevel.Level1",
+        proof=("kernel_summary", "by_key = 'type' and key is not null"),
     ),
     Limit(
         "comm_times",
@@ -74,31 +77,40 @@ _LIMITS = (
         "no memory curve",
         "profile_memory=True",
         "profile_memory=True",
+        ("memory_summary", "sample_count > 0"),
     ),
 )
+
+
+Rank = tuple[str, str, int]
 
 
 def limits(
     con: duckdb.DuckDBPyConnection, *, run: str | None = None, capture: str | None = None
 ) -> list[str]:
     """Sentences on what the captures of `con` (or one of them) cannot tell, with the remedy."""
+    asked = """
+        select distinct run, capture, rank, coalesce(framework = 'kineto', false),
+            coalesce(left_out_tables, [])
+        from ranks where coalesce(run = ?, true) and coalesce(capture = ?, true)"""
+    ranks = {tuple(row[:3]): row[3:] for row in con.execute(asked, [run, capture]).fetchall()}
+    kept = "select view_name from duckdb_views() where database_name = current_database()"
+    summaries = {name for (name,) in con.execute(kept).fetchall()}
     found: list[str] = []
     for limit in _LIMITS:
-        for of_gpus, remedy in (("is distinct from", limit.remedy), ("=", limit.gpu_remedy)):
-            rows = con.execute(
-                f"""
-                select rank from (select distinct run, capture, rank from ranks
-                    where coalesce(run = ?, true) and coalesce(capture = ?, true)
-                        and framework {of_gpus} 'kineto')
-                anti join ({limit.test}) using (run, capture, rank)
-                anti join (
-                    select run, capture, rank from ranks where list_contains(left_out_tables, ?)
-                ) using (run, capture, rank)
-                order by rank
-                """,
-                [run, capture, limit.table],
-            ).fetchall()
+        unable = {key for key, (_, left_out) in ranks.items() if limit.table not in left_out}
+        summary, proof = limit.proof or ("", "")
+        if unable and summary in summaries:
+            unable -= _of(con, f"select distinct run, capture, rank from {summary} where {proof}")
+        if unable:
+            listed = ", ".join(str(rank) for rank in sorted({rank for _, _, rank in unable}))
+            unable -= _of(con, f"select * from ({limit.test}) where rank in ({listed})")
+        for of_gpus, remedy in ((False, limit.remedy), (True, limit.gpu_remedy)):
+            rows = sorted(key[2] for key in unable if ranks[key][0] is of_gpus)
             if rows and remedy:
-                named = ranks_named(rank for (rank,) in rows)
-                found.append(f"{named}: {limit.missing}. To know it: {remedy}")
+                found.append(f"{ranks_named(rows)}: {limit.missing}. To know it: {remedy}")
     return found
+
+
+def _of(con: duckdb.DuckDBPyConnection, query: str) -> set[Rank]:
+    return {(run, capture, rank) for run, capture, rank in con.execute(query).fetchall()}

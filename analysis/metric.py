@@ -73,7 +73,12 @@ class Metric:
     def sql_with(self, *, kinds: str = "kinds.sql") -> str:
         """The query with the tables of that file where it asks what groups are for (`_kinds`)."""
         query = sql_text(self.sql_file)
-        for line, file in (("_lengths", "lengths.sql"), ("_kinds", kinds)):
+        parts = (
+            ("_lengths", "lengths.sql"),
+            ("_kinds", kinds),
+            ("_covered_bins", "covered_bins.sql"),
+        )
+        for line, file in parts:
             tables = "_" + sql_text(file).partition("\n_")[2].rstrip()
             query = query.replace(f"\n{line}\n", f"\n{tables}\n")
         if not (self.summary and any(column.name == "step" for column in self.columns)):

@@ -75,7 +75,7 @@ def _of_rank(
     }
     own = {name: text for name, text in found.items() if text}
     variants = {
-        name: text
+        name: text.replace("\0", ", ")  # between several folders
         for name, text in met.items()
         if not name.startswith("from.") and name != "comm_ops"
     }

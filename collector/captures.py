@@ -90,7 +90,7 @@ def _clusters(
             span = max(meeting, key=lambda span: _shared_ns(span.members[source.rank], source))
             taken = span.members[source.rank]
             if _shared_ns(taken, source):
-                keep, drop = sorted((source, taken), key=_recency, reverse=True)
+                keep, drop = sorted((source, taken), key=recency, reverse=True)
                 span.members[source.rank] = keep
                 passed_over.append((drop, keep))
                 _widen(span, keep.window_start_ns, keep.window_end_ns)
@@ -165,7 +165,8 @@ def _shared_ns(one: RankSource, other: RankSource) -> int:
     return _Span(one.window_start_ns, one.window_end_ns, {}).overlap_ns(other)
 
 
-def _recency(source: RankSource) -> tuple[int, int, str]:
+def recency(source: RankSource) -> tuple[int, int, str]:
+    """What decides between two profiles of a rank and time: the larger one stays."""
     newest = max((f.mtime_ns for group in source.files.values() for f in group), default=0)
     return (source.window_end_ns or 0, newest, source.root)
 
@@ -183,6 +184,6 @@ def _place_undated(
     if taken is None:
         undated.members[source.rank] = source
         return
-    keep, drop = sorted((source, taken), key=_recency, reverse=True)
+    keep, drop = sorted((source, taken), key=recency, reverse=True)
     undated.members[source.rank] = keep
     passed_over.append((drop, keep))

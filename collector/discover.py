@@ -27,6 +27,7 @@ from npuscope.errors import TraceNotFound
 from . import cluster_outputs, kineto_files, msprof_layout
 from .cluster_outputs import ClusterOutput
 from .devices import by_device
+from .expert_folders import FOLDER, holds_counts
 from .identity import Identity, identify
 from .model import Framework, RankSource, Role, SourceFile
 from .numbering import with_ranks
@@ -57,10 +58,12 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """What a path holds: ranks that can be read and places that cannot."""
+    """What a path holds: ranks that can be read, places that cannot, and folders beside them in
+    which a training hook counted tokens per expert."""
 
     ranks: tuple[RankSource, ...]
     problems: tuple[Problem, ...]
+    load_folders: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ class Findings:
 
     profiles: tuple[Profile, ...]
     problems: tuple[Problem, ...]
+    load_folders: tuple[str, ...] = ()
 
 
 def discover(path: Path) -> Discovery:
@@ -105,7 +109,8 @@ def search(path: Path) -> Findings:
     problems: list[Problem] = []
     profiles: list[Profile] = []
     results: list[Path] = []
-    places = _profile_folders(start, problems, results)
+    loads: list[Path] = []
+    places = _profile_folders(start, problems, results, loads)
     if kineto_files.is_trace(path):
         places = iter([(path.parent.resolve() / path.name, "kineto")])
     with ThreadPoolExecutor(_LOOKING) as threads:
@@ -120,7 +125,16 @@ def search(path: Path) -> Findings:
             f"{path}: no *_ascend_pt, *_ascend_ms, PROF_* folder or *.pt.trace.json here or below: "
             "was analyse() run, and is this the folder the profiler wrote to?"
         )
-    return Findings(tuple(profiles), tuple(problems))
+    return Findings(tuple(profiles), tuple(problems), tuple(map(str, loads)))
+
+
+def lone_loads(path: Path) -> tuple[Path, ...]:
+    """Folders of a training hook's counts below a path without any profile; none where there is a
+    profile."""
+    loads: list[Path] = []
+    if path.is_dir() and next(_profile_folders(path, [], [], loads), None) is None:
+        return tuple(loads)
+    return ()
 
 
 def _look_into(place: tuple[Path, Framework]) -> tuple[list[Profile], list[Problem]]:
@@ -191,7 +205,7 @@ def numbered(findings: Findings) -> Discovery:
                 rules=profile.rules,
             )
         )
-    return Discovery(tuple(ranks), findings.problems)
+    return Discovery(tuple(ranks), findings.problems, findings.load_folders)
 
 
 def job_name(source: RankSource) -> str | None:
@@ -201,10 +215,10 @@ def job_name(source: RankSource) -> str | None:
 
 
 def _profile_folders(
-    start: Path, problems: list[Problem], results: list[Path]
+    start: Path, problems: list[Problem], results: list[Path], loads: list[Path]
 ) -> Iterator[tuple[Path, Framework]]:
     """Folders that are one rank's profile each, depth first in name order; `results` gets those
-    with results of msprof-analyze."""
+    with results of msprof-analyze, `loads` those with a training hook's counts."""
     pending, seen = [start.resolve()], set[Path]()
     while pending:
         folder = pending.pop()
@@ -217,13 +231,18 @@ def _profile_folders(
         except OSError as error:
             problems.append(Problem(str(folder), f"cannot be listed ({error.strerror})"))
             continue
-        kind = _framework(folder, [child.name for child in children])
+        names = [child.name for child in children]
+        kind = _framework(folder, names)
         if kind:
+            if FOLDER in names and holds_counts(inner := folder / FOLDER, _names(inner)):
+                loads.append(inner)
             yield folder, kind
             continue
-        if cluster_outputs.holds_results(child.name for child in children):
+        if cluster_outputs.holds_results(names):
             results.append(folder)
-        for trace in kineto_files.candidates(folder, [child.name for child in children]):
+        if holds_counts(folder, names):
+            loads.append(folder)
+        for trace in kineto_files.candidates(folder, names):
             yield trace, "kineto"
         for child in children:
             try:

@@ -3,16 +3,20 @@
     profiles/                              capture A   rank 0 ─ its files + the folder's
         host0_123_ascend_pt/ ...                       rank 1 ─ its files
         tokens_per_expert/rank0.jsonl      found by its name, or given by --expert-load
+        saved/counts/rank0.jsonl           found by what is in it
 
-It is kept with one rank of each capture, published and dropped with it. Whoever brings a store up
-to date without naming the folder keeps it as it was read, see `logged`.
+Where several are found, each capture gets the one nearest to its ranks, or several that hold parts
+of one job, see `expert_choice`. They are kept with one rank of each capture, published and dropped
+with it. Whoever brings a store up to date without naming the folder keeps it as it was read, see
+`logged`.
 """
 
 from __future__ import annotations
 
+import filecmp
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,12 +25,18 @@ from npuscope.errors import TraceNotFound
 from .logged import holders
 from .manifest import Manifest
 from .model import RankSource, SourceFile, spelled
-from .readers.expert_dump import CONFIG
+from .readers.expert_dump import CONFIG, MAP
 from .readers.expert_files import counts_tokens, is_load_file, read_files
 from .readers.expert_frames import RULE, ExpertFacts, ExpertLoad
+from .readers.expert_hook import FILE, part_of
 
 FOLDER = "tokens_per_expert"
 OPTION = "--expert-load"
+# Between the folders in a rank's rules, where several are merged: no path has it.
+JOINT = "\0"
+Folders = Path | Sequence[Path]
+# Every line of a hook has it, the first within so many bytes.
+_COUNTS_KEY, _HEAD_BYTES = b'"tpe"', 4096
 
 
 def expert_source(path: Path) -> ExpertLoad | None:
@@ -51,6 +61,25 @@ def found_folder(path: Path) -> Path | None:
     return within if within.is_dir() and folder_files(within) else None
 
 
+def holds_counts(folder: Path, names: Iterable[str]) -> bool:
+    """Whether a folder with these names in it has a training hook's counts. A file is opened only
+    where one is called as the hook's are, in a folder that is not."""
+    hooked = [name for name in names if name.endswith(".jsonl") and FILE.fullmatch(name)]
+    if not hooked or folder.name == FOLDER:
+        return bool(hooked)
+    for name in sorted(hooked):
+        try:
+            if not stat.S_ISREG((folder / name).stat().st_mode):
+                continue
+            with (folder / name).open("rb") as file:
+                head = file.read(_HEAD_BYTES)
+        except OSError:
+            continue
+        if head.strip():
+            return _COUNTS_KEY in head
+    return False
+
+
 def folder_files(folder: Path) -> tuple[SourceFile, ...]:
     """Files with loads and placements in a folder, of dumps also one folder deeper (one for each
     node); none where nothing there counts tokens."""
@@ -62,6 +91,26 @@ def folder_files(folder: Path) -> tuple[SourceFile, ...]:
         if any(Path(file.path).name == CONFIG for file in deeper):
             found += deeper
     return tuple(found) if _counting(found) else ()
+
+
+def merged_files(folders: Sequence[Path]) -> tuple[SourceFile, ...] | None:
+    """Files of several folders in each of which a hook counted a part of one job's ranks.
+
+    What lies in two of them alike counts once. None where the same rank's counts differ in two, or
+    where a folder has dumps of inference: then they are no parts. One folder is taken as it is.
+    """
+    if len(folders) == 1:
+        return folder_files(folders[0])
+    found: dict[object, SourceFile] = {}
+    for file in (file for folder in folders for file in folder_files(folder)):
+        name = Path(file.path).name
+        if not (is_hooked := FILE.fullmatch(name)) and not MAP.fullmatch(name):
+            return None
+        # Of deployments there is one for all ranks, called as it may be.
+        first = found.setdefault(part_of(name) if is_hooked else "map", file)
+        if first is not file and not _is_alike(first, file):
+            return None
+    return tuple(found.values())
 
 
 def require_loads(folder: Path) -> None:
@@ -77,33 +126,46 @@ def expert_holders(
     found: Sequence[tuple[str, RankSource]],
     chosen: Sequence[tuple[str, RankSource]],
     published: Sequence[Manifest],
+    loads: Mapping[str, Sequence[Path]],
     *,
     is_given: bool,
 ) -> Mapping[str, int]:
-    """By capture, the rank to read a folder with: as `logged.holders` where the user gave it, else
-    the lowest chosen of captures that have none yet."""
+    """By capture, the rank to read its `loads` with: as `logged.holders` where the user gave them.
+
+    Else the lowest chosen of captures that have none yet, and the one that has them where there are
+    more parts of them by now.
+    """
     if is_given:
         return holders(found, chosen, published, rule=RULE, option=OPTION)
-    having = {one.capture for one in published if RULE in one.rules}
     lowest = dict(sorted(((capture, s.rank) for capture, s in chosen), reverse=True))
-    return {capture: rank for capture, rank in lowest.items() if capture not in having}
+    for one in published:
+        if RULE not in one.rules or one.capture not in lowest:
+            continue
+        now = {spelled(str(folder)) for folder in loads.get(one.capture, ())}
+        if set(one.rules[RULE].split(JOINT)) < now:
+            lowest[one.capture] = one.rank
+        else:
+            del lowest[one.capture]
+    return lowest
 
 
 def kept_files(
-    current: Manifest | None, given: Path | None
+    current: Manifest | None, given: Folders | None
 ) -> tuple[str, tuple[SourceFile, ...]] | None:
-    """A rank's folder and its files: those that are given, else those it was read with, as they
-    were then."""
+    """A rank's folder, or several joined by `JOINT`, and their files: those that are given, else
+    those it was read with, as they were then."""
     if given is not None:
-        return spelled(str(given)), folder_files(given)
+        folders = (given,) if isinstance(given, Path) else given
+        return JOINT.join(spelled(str(one)) for one in folders), merged_files(folders) or ()
     folder = current.rules.get(RULE) if current else None
     if current is None or folder is None:
         return None
+    read = {Path(one) for one in folder.split(JOINT)}
     files = tuple(
         SourceFile(record.path, record.size_bytes, record.mtime_ns)
         for record in current.sources
         if is_load_file(Path(record.path).name)
-        and Path(folder) in (Path(record.path).parent, Path(record.path).parent.parent)
+        and not read.isdisjoint((Path(record.path).parent, Path(record.path).parent.parent))
     )
     return (folder, files) if files else None
 
@@ -122,7 +184,7 @@ def loads_as_now(source: RankSource, *, force: bool) -> RankSource:
     of it stays; where `force` is set, the rank goes on without."""
     if "expert_load" not in source.files:
         return source
-    now = folder_files(Path(dict(source.rules)[RULE]))
+    now = merged_files([Path(one) for one in dict(source.rules)[RULE].split(JOINT)])
     files = dict(source.files)
     if now:
         return replace(source, files={**files, "expert_load": now})
@@ -157,10 +219,22 @@ def _listed(folder: Path) -> list[SourceFile]:
         return []
     found: list[SourceFile] = []
     for name in names:
-        state = (folder / name).stat()
+        try:
+            state = (folder / name).stat()
+        except OSError:  # gone since, or a link to nowhere: as if it were not there
+            continue
         if stat.S_ISREG(state.st_mode):  # opening a pipe could wait for ever
             found.append(SourceFile(str(folder / name), state.st_size, state.st_mtime_ns))
     return found
+
+
+def _is_alike(one: SourceFile, other: SourceFile) -> bool:
+    if one.size_bytes != other.size_bytes:
+        return False
+    try:
+        return filecmp.cmp(one.path, other.path, shallow=False)
+    except OSError:
+        return False
 
 
 def _folders(folder: Path) -> list[Path]:

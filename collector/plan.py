@@ -15,7 +15,13 @@ import msgspec
 from . import schema
 from .captures import KnownCapture, assign
 from .discover import Discovery, Problem
-from .expert_folders import expert_holders, found_folder, kept_files, loads_as_now, with_loads
+from .expert_choice import chosen_folders
+from .expert_folders import (
+    expert_holders,
+    kept_files,
+    loads_as_now,
+    with_loads,
+)
 from .kineto_files import is_ruled_alike, ruled
 from .logged import as_now, holders, logged_file, with_log
 from .manifest import (
@@ -75,8 +81,8 @@ def make_plan(
     what is asked for (only the latter where `force` is set). Ranks it does not name are neither
     read nor gone. None: whatever the ranks that are there have, and the others as it was asked for
     last. Of the ranks that are there `shard` takes its share, and problems are told by the first.
-    `train_log` and the folder `expert_load` (None: one that is found at `path`) are read with one
-    rank of each capture, see `logged` and `expert_folders`. Raises UsageError.
+    `train_log` and the folder `expert_load` (None: one that is found below `path`) are read with
+    one rank of each capture, see `logged` and `expert_folders`. Raises UsageError.
     """
     published = manifests(store, run=run)
     assignment = assign(discovery.ranks, _known_captures(published))
@@ -94,24 +100,31 @@ def make_plan(
         if selection is None or selection.has_rank(source.rank)
     ]
     holding = holders(assignment.chosen, chosen, published) if train_log else {}
-    loads = expert_load or found_folder(path)
-    counting = (
-        expert_holders(assignment.chosen, chosen, published, is_given=expert_load is not None)
-        if loads
-        else {}
+    roots: dict[str, list[str]] = {}
+    for capture, source in assignment.chosen:
+        roots.setdefault(capture, []).append(source.root)
+    loads, unclear = chosen_folders(path, discovery.load_folders, roots)
+    if expert_load is not None:
+        loads, unclear = dict.fromkeys(roots, (expert_load,)), {}
+    counting = expert_holders(
+        assignment.chosen, chosen, published, loads, is_given=expert_load is not None
     )
     for capture, source in share_of(shard, chosen) if shard else chosen:
         source = ruled(source)
         current = read_manifest(rank_folder(store, run, capture, source.rank))
         given = train_log if holding.get(capture) == source.rank else None
         source = with_log(source, logged_file(current, given))
-        folder = loads if counting.get(capture) == source.rank else None
-        source = with_loads(source, kept_files(current, folder))
+        if counting.get(capture) == source.rank:
+            source = with_loads(source, kept_files(current, loads.get(capture)))
+            if capture in unclear:
+                source = replace(source, warnings=(*source.warnings, unclear[capture]))
+        else:
+            source = with_loads(source, kept_files(current, None))
         asked = _asked_of(source.rank, current, selection, remembered)
         if asked is None:
             continue
         if current and not force and current.selection.covers(asked):
-            if _is_unchanged(store, current, source):
+            if is_unchanged(store, current, source):
                 unchanged.append(current)
                 continue
         if current and not force:
@@ -189,7 +202,7 @@ def _known_captures(published: Sequence[Manifest]) -> list[KnownCapture]:
     return [KnownCapture(name, start, end) for name, (start, end) in spans.items()]
 
 
-def _is_unchanged(store: Path, manifest: Manifest, source: RankSource) -> bool:
+def is_unchanged(store: Path, manifest: Manifest, source: RankSource) -> bool:
     """Same files, sizes and times; where only times differ, the same content."""
     if manifest.reading_digest != schema.reading_digest():
         return False

@@ -66,7 +66,11 @@ READERS: tuple[tuple[tuple[Role, ...], Reader, frozenset[str]], ...] = (
     ),
     (("kineto",), kineto.read, kineto.FILLS),
     (("train_log",), train_log.read, frozenset({"train_log"})),
-    (("expert_load",), expert_files.read, frozenset({"expert_load", "expert_placement"})),
+    (
+        ("expert_load",),
+        expert_files.read,
+        frozenset({"expert_load", "expert_counts", "expert_placement"}),
+    ),
     (
         ("cluster_output",),
         cluster_output.read,

@@ -46,7 +46,7 @@ def stored_captures(store: Path) -> list[StoredCapture]:
                     folder_value(folder.parent.name),
                     folder_value(folder.name),
                     str(folder),
-                    max(map(_recorded_ns, ranks)),
+                    max(map(recorded_ns, ranks)),
                     len(ranks),
                     size_bytes(folder),
                 )
@@ -54,7 +54,8 @@ def stored_captures(store: Path) -> list[StoredCapture]:
     return sorted(found, key=lambda one: (one.recorded_ns, one.run, one.capture))
 
 
-def _recorded_ns(manifest: Manifest) -> int:
+def recorded_ns(manifest: Manifest) -> int:
+    """When a rank was recorded: the end of its profiling, else its publishing, in ns since 1970."""
     ended_ns = manifest.window_end_ns
     if ended_ns is not None and ended_ns >= EPOCH_FROM_NS:
         return ended_ns

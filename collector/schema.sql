@@ -283,6 +283,16 @@ create table expert_load (
     tokens  bigint
 );
 
+-- Tokens that single ranks routed, where they were counted so.
+create table expert_counts (
+    step        bigint,
+    phase       varchar,   -- train | prefill | decode
+    layer       integer,
+    counted_by  integer,   -- global rank that routed them
+    micro_batch integer,   -- NULL: all of the step together
+    tokens      bigint[]   -- of expert 0, 1, ...
+);
+
 -- Which expert sits in which slot.
 create table expert_placement (
     layer     integer,

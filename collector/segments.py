@@ -34,6 +34,9 @@ class Summary(Protocol):
 
 Summarise = Callable[[duckdb.DuckDBPyConnection], Iterable[Summary]]
 
+# Of Parquet: some ten thousand events. Less than planning costs where every query opens its files.
+_SMALL_BYTES = 1 << 20
+
 
 def write_tables(
     con: duckdb.DuckDBPyConnection,
@@ -91,8 +94,11 @@ def write_summaries(
     written: dict[str, Segment] = {}
     con = connect(out, memory_bytes=memory_bytes)
     try:
+        is_small = _size_bytes(located) <= _SMALL_BYTES
         for name in schema.tables():
             store.create_view(con, name, located.get(name, ()))
+            if is_small and located.get(name):  # stands before the view of its name
+                con.execute(f'create temp table "{name}" as from main."{name}"')
         for summary in summarise(con):
             if summary.rows_from and not any(map(located.get, summary.rows_from)):
                 written[summary.name] = Segment("", 0, 0, summary.version)
@@ -111,6 +117,10 @@ def write_summaries(
         con.close()
         shutil.rmtree(out / SPILL, ignore_errors=True)
     return written
+
+
+def _size_bytes(located: Mapping[str, Sequence[Place]]) -> int:
+    return sum(Path(place.path).stat().st_size for found in located.values() for place in found)
 
 
 def rebuild_summaries(

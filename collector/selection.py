@@ -22,7 +22,8 @@ Spans = tuple[tuple[int, int], ...]
 # Tables that every rank keeps, whatever was selected: nothing else can be understood without them,
 # and a trainer's log and counts of tokens per expert are named by who wants them.
 ALWAYS = frozenset({
-    "ranks", "groups", "profiler_steps", "train_log", "expert_load", "expert_placement",
+    "ranks", "groups", "profiler_steps", "train_log", "expert_load", "expert_counts",
+    "expert_placement",
 })  # fmt: skip
 # What a light reading keeps. Steps count as read lightly where no trace has to be opened for them.
 LIGHT = ALWAYS | {

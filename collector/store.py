@@ -107,7 +107,8 @@ def version(path: str | Path) -> str:
     """Changes whenever anything is published, dropped or compacted: a key for caches."""
     state = hashlib.sha256()
     for m in manifests(Path(path)):
-        state.update(f"{m.run}\0{m.capture}\0{m.rank}\0{m.generation}\0".encode())
+        exchanged = "".join(one.version for one in m.tables.values())  # see `watch.joining`
+        state.update(f"{m.run}\0{m.capture}\0{m.rank}\0{m.generation}\0{exchanged}\0".encode())
     for folder in sorted(Path(path).glob("run=*/capture=*")):
         state.update(f"{read_compacted(folder).id}\0".encode())
     return state.hexdigest()[:16]
@@ -210,6 +211,8 @@ def _attach_export(
             con.execute(f'create view "{name}" as {body}')
         elif name in versions and trusted:
             con.execute(f'create view "{name}" as {body}')
+    for name in schema.tables().keys() - set(names):  # an older export
+        con.execute(f'create view "{name}" as {_typed_nothing(name)}')
 
 
 def quoted(text: str) -> str:

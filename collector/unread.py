@@ -49,7 +49,7 @@ _FILES: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
         (r"(nic|roce|hccs|pcie|llc|ddr|hbm|sys_mem|host|npu_mem).*\.csv", "", _NOT_YET),
         (r"(prefill|decode)_.*\.csv", "decode_*.csv, prefill_*.csv",
          f"expert loads: {_GIVEN}"),
-        (r"rank_?\d+\.jsonl", "rank*.jsonl", f"expert loads: {_GIVEN}"),
+        (r"rank_?\d+(\.\d+)?\.jsonl", "rank*.jsonl", f"expert loads: {_GIVEN}"),
         (r".*_global_deployment\.json|model_gen_config\.json|expert_map.*\.json",
          "expert placement", f"expert placement: {_GIVEN}"),
         (r"(hccl|task_time)_.*\.json", "", "not needed: msprof_*.json has the same slices"),

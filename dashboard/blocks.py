@@ -11,7 +11,7 @@ from npuscope.analysis.findings import Finding
 
 from .tables import FittedTable
 
-ChartName = Literal["steps", "kernels", "communication", "memory", "waterfall"]
+ChartName = Literal["steps", "kernels", "communication", "memory", "waterfall", "experts"]
 
 
 @dataclass(frozen=True, slots=True)

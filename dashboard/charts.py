@@ -6,49 +6,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import cycle
+from itertools import accumulate, cycle
 
 import plotly.graph_objects as go
 import polars as pl
 
+from .figures.bars import HIDING_PARTS, STEP_PARTS, add_parts, mean_steps
+from .figures.experts import load_figure
 from .language import Say
+from .theme import COMPUTING, EXPOSED, FONT, FREE, MASKED, SERIES
 from .waterfall_table import SHOWN_FROM, WORDS
 
-# One colour per part of a step, everywhere; told apart without red and green too.
-COMPUTING, EXPOSED, MASKED, FREE = "#2a7f9e", "#e4572e", "#9fd0e0", "#c9ccd1"
-PARTS = (
-    ("computing", "computing_ns", COMPUTING),
-    ("exposed communication", "exposed_communication_ns", EXPOSED),
-    ("free", "free_ns", FREE),
-)
-_CURVES = ("#2a7f9e", "#e4572e", "#7a5195", "#4c9f70", "#b8860b", "#66727f")
 _MOST_BARS = 64
 _BAR_PX, _FRAME_PX, _LEAST_PX = 22, 110, 220
 
 
 def steps_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
     """Rows of `steps` as bars: a mean step of each rank, or each step where there is one rank."""
-    known = frame.drop_nulls([column for _, column, _ in PARTS])
-    key = "rank" if known["rank"].n_unique() > 1 or known["step"].n_unique() < 2 else "step"
-    bars = (
-        known.group_by(key, maintain_order=True)
-        .agg(*(pl.col(column).mean() for _, column, _ in PARTS))
-        .with_columns(pl.sum_horizontal(column for _, column, _ in PARTS).alias("length"))
-        .sort("length", descending=True)
-        .head(_MOST_BARS)
-        .sort(key)
-    )
+    key, bars = mean_steps(frame)
+    bars = bars.sort("length_ns", key, descending=[True, False]).head(_MOST_BARS).sort(key)
     names = [f"{say(key)} {value}" for value in bars[key]]
-    figure = go.Figure()
-    for name, column, colour in PARTS:
-        figure.add_bar(
-            y=names,
-            x=(bars[column] / 1e6).to_list(),
-            name=say(name),
-            orientation="h",
-            marker_color=colour,
-            hovertemplate="%{y}: %{x:,.3f} ms",
-        )
+    figure = add_parts(go.Figure(), bars, names, STEP_PARTS, say)
     title = "Where a mean step goes on each rank" if key == "rank" else "Where each step goes"
     return _laid_out(figure, say, title, bars.height, "ms per step")
 
@@ -74,18 +52,7 @@ def communication_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
     """Communication by group and type: what compute hides of it, and what it does not."""
     rows = frame.drop_nulls(["masked_ns", "exposed_ns"]).head(_MOST_BARS)
     names = [f"{kind} {op or '-'}" for kind, op in zip(rows["kind"], rows["op_type"], strict=True)]
-    figure = go.Figure()
-    for name, column, colour in (
-        ("exposed", "exposed_ns", EXPOSED), ("hidden", "masked_ns", MASKED)
-    ):  # fmt: skip
-        figure.add_bar(
-            y=names,
-            x=(rows[column] / 1e6).to_list(),
-            name=say(name),
-            orientation="h",
-            marker_color=colour,
-            hovertemplate="%{y}: %{x:,.3f} ms",
-        )
+    figure = add_parts(go.Figure(), rows, names, HIDING_PARTS, say)
     title = "Communication, hidden behind compute or exposed"
     return _laid_out(figure, say, title, rows.height, "ms, all ranks and steps")
 
@@ -95,7 +62,7 @@ def memory_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
     figure = go.Figure()
     start_ns = frame["start_ns"].min()
     components = frame.group_by("component", maintain_order=True)
-    for ((component,), rows), colour in zip(components, cycle(_CURVES), strict=False):
+    for ((component,), rows), colour in zip(components, cycle(SERIES), strict=False):
         at_ms = ((rows["start_ns"] - start_ns) / 1e6).to_list()
         for measure, dash in (("reserved", "dot"), ("allocated", "solid")):
             values = rows[f"{measure}_max_bytes"]
@@ -138,9 +105,17 @@ def waterfall_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
         increasing={"marker": {"color": MASKED}},
         totals={"marker": {"color": COMPUTING}},
         connector={"line": {"color": FREE, "width": 1}},
+        textposition="outside",
+        cliponaxis=False,
         showlegend=False,
     )
+    figure.update_xaxes(range=[0, 1.12 * max(accumulate(points[:-1]))])
     return _laid_out(figure, say, "From the peak to what is achieved", len(names), "% of the peak")
+
+
+def experts_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
+    """Loads of experts, or of devices, beside the mean of their layer, steps added up."""
+    return load_figure(frame, say, "expert" if "expert" in frame.columns else "device")
 
 
 def _laid_out(figure: go.Figure, say: Say, title: str, bars: int, unit: str) -> go.Figure:
@@ -157,7 +132,7 @@ def _laid_out(figure: go.Figure, say: Say, title: str, bars: int, unit: str) -> 
         height=max(_LEAST_PX, _FRAME_PX + _BAR_PX * bars),
         margin={"l": 8, "r": 16, "t": 64, "b": 44},
         template="plotly_white",
-        font={"family": "system-ui, 'Noto Sans CJK SC', 'Microsoft YaHei', sans-serif"},
+        font={"family": FONT},
         legend={
             "orientation": "h",
             "x": 1,
@@ -179,4 +154,5 @@ FIGURES: dict[str, Callable[[pl.DataFrame, Say], go.Figure]] = {
     "communication": communication_figure,
     "memory": memory_figure,
     "waterfall": waterfall_figure,
+    "experts": experts_figure,
 }

@@ -6,6 +6,12 @@ Terms are those of the Ascend community: 掩盖 for masking, 未掩盖通信 for
 
 from __future__ import annotations
 
+from .chinese_columns import COLUMNS
+from .chinese_experts import EXPERTS
+from .chinese_frame import FRAME
+from .chinese_notes import NOTES
+from .chinese_pages import PAGES, TIMELINE
+
 _WORDS = {
     "report": "性能分析报告", "rank": "rank", "step": "step", "run": "任务", "capture": "采集批次",
     "ranks": "rank", "parallel": "并行配置", "steps": "step", "recorded": "采集环境",
@@ -41,7 +47,19 @@ _WORDS = {
     "before the first and after the last work": "首个任务之前与末个任务之后",
     "its host launches late": "所在主机下发慢", "same kernels take longer": "同样的算子更慢",
     "chip runs at a lower clock": "芯片降频", "slow link": "链路慢",
-    "more tokens in its all-to-all": "all-to-all 中 token 更多",
+    "more tokens in its all-to-all": "all-to-all 中 token 更多", "most tokens": "token 最多处",
+    "layer {layer}, expert {expert}: tokens per step, {share} % of the rank's":
+        "第 {layer} 层专家 {expert}：每 step 的 token 数，占该 rank 的 {share} %",
+    "layer {layer}: tokens per step, {share} % of the rank's":
+        "第 {layer} 层：每 step 的 token 数，占该 rank 的 {share} %",
+    "all layers: tokens per step, {share} % of the rank's":
+        "所有层：每 step 的 token 数，占该 rank 的 {share} %",
+    "which experts: not told; collect tokens_per_expert with the training hook, and give it with"
+    " --expert-load DIR":
+        "具体专家未知：请用训练钩子采集 tokens_per_expert，并以 --expert-load DIR 给出",
+    "which experts: counts are of all ranks, and which of their layers this rank's pipeline stage"
+    " has is not told":
+        "具体专家未知：计数为所有 rank 合计，且不知该 rank 的流水线 stage 含哪些层",
     "slower than its peers, cause not seen": "比同类 rank 慢，原因未见",
 }  # fmt: skip
 
@@ -253,7 +271,8 @@ _NOTES = {
         "step {step}，{ranks}：有记录，但没有任何算子属于它。",
     "{ranks}: outside every step are {what}; no step counts them.":
         "{ranks}：所有 step 之外还有{what}，不计入任何 step。",
-    "{kernels} and {operations}": "{kernels}和{operations}",
+    "{kernels} compute kernels ({length} ns) and {operations} communication operations ({span} ns)":
+        " {kernels} 个计算算子（{length} ns）和 {operations} 个通信算子（{span} ns）",
     "{count} compute kernels ({length} ns)": " {count} 个计算算子（{length} ns）",
     "{count} communication operations ({length} ns)": " {count} 个通信算子（{length} ns）",
     "{ranks}: only steps {steps} were selected; what lies outside of them is unknown. To read it:"
@@ -303,4 +322,6 @@ _NOTES = {
     "{run}, {capture}: {note}": "{run}，{capture}：{note}",
 }  # fmt: skip
 
-TEMPLATES: dict[str, str] = _WORDS | _TITLES | _FINDINGS | _NOTES
+TEMPLATES: dict[str, str] = (
+    COLUMNS | NOTES | FRAME | TIMELINE | PAGES | EXPERTS | _WORDS | _TITLES | _FINDINGS | _NOTES
+)

@@ -9,15 +9,12 @@ from rich.console import Group, RenderableType
 
 from npuscope.analysis.wording import UNKNOWN, megabytes, ms, number, percent, plain
 
+from .comm_means import SUMS, counted, known_sum, positive
 from .tables import Column, FittedTable, place_columns
 
 _MOST_ROWS = 50  # of single ranks and steps
 _PLACE = ["run", "capture", "rank", "step"]
 _KEYS = {"kind": "kind", "op_type": "operation", "group_hash": "group"}
-_SUMS = (
-    "op_count", "total_ns", "union_ns", "masked_ns", "exposed_ns", "exposed_attributed_ns",
-    "transit_ns", "wait_ns", "size_bytes",
-)  # fmt: skip
 _EXPOSED = "exposed: outside compute, shared by those at once"
 _MEASURED = "transfer, wait: HCCL's own"
 
@@ -41,7 +38,7 @@ def masking_table(frame: pl.DataFrame, top: int | None = None) -> RenderableType
 
 def _single(frame: pl.DataFrame, keys: Sequence[str], top: int | None) -> FittedTable:
     rows = frame.with_columns(
-        (pl.col("exposed_attributed_ns") / _positive(pl.col("exposed_attributed_ns").sum()))
+        (pl.col("exposed_attributed_ns") / positive(pl.col("exposed_attributed_ns").sum()))
         .over(_PLACE)
         .alias("share_ratio")
     )
@@ -67,10 +64,7 @@ def _means(
     """
     named, has_groups = _named(keys), "group_hash" in keys
     keys = [name for name in keys if name != "group_hash"]
-    told = frame.drop_nulls("union_ns")
-    frame = told if told.height else frame
-    if frame["step"].null_count() < frame.height:
-        frame = frame.drop_nulls("step")  # what is outside of all steps is no part of any
+    frame = counted(frame)
     over = frame.select("rank", "step").n_unique()
     per_rank = frame.select("rank", "step").unique().group_by("rank").len("steps")
     worst = (
@@ -82,14 +76,14 @@ def _means(
         .group_by(keys, maintain_order=True)
         .agg(pl.col("rank").first().alias("worst_rank"), pl.col("worst_ns").first())
     )
-    sums = [_known_sum(name) / over for name in _SUMS]
+    sums = [known_sum(name) / over for name in SUMS]
     rows = (
         frame.group_by(keys, maintain_order=True)
         .agg(*sums, *([pl.col("group_hash").n_unique().alias("groups")] if has_groups else []))
         .with_columns(
-            masking_ratio=pl.col("masked_ns") / _positive(pl.col("union_ns")),
+            masking_ratio=pl.col("masked_ns") / positive(pl.col("union_ns")),
             share_ratio=pl.col("exposed_attributed_ns")
-            / _positive(pl.col("exposed_attributed_ns").sum()),
+            / positive(pl.col("exposed_attributed_ns").sum()),
         )
         .join(worst, on=keys, how="left", nulls_equal=True)
         .sort("exposed_attributed_ns", "total_ns", descending=True, nulls_last=True)
@@ -167,12 +161,3 @@ def _named(keys: Sequence[str]) -> str:
 
 def _counted(count: int, name: str) -> str:
     return f"{count:,} {name}{'s' if count > 1 else ''}"
-
-
-def _known_sum(name: str) -> pl.Expr:
-    """Sum of the known values; null where none is known."""
-    return pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()).alias(name)
-
-
-def _positive(value: pl.Expr) -> pl.Expr:
-    return pl.when(value > 0).then(value)

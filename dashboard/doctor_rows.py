@@ -167,6 +167,7 @@ def remarks(report: CaptureReport) -> Iterator[str]:
         yield f"the profiler's overhead is unknown: {report.overhead.reason}"
     if all(rank.root is None for rank in report.ranks):
         yield "an exported file does not tell how its ranks were read"
+    yield from report.doubts
     others = {rank.facts["framework"] for rank in report.ranks} - {None, "pytorch", "kineto"}
     if others:
         listed = " and ".join(sorted(others))

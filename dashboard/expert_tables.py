@@ -14,6 +14,7 @@ def layer_table(frame: pl.DataFrame) -> FittedTable:
     columns = [
         *_place(frame),
         Column("layer", "layer", plain),
+        *_parts(frame),
         Column("experts", "experts_count", number, 2),
         Column("tokens", "tokens", number, 3),
         Column("max/mean", "max_over_mean", ratio),
@@ -23,8 +24,14 @@ def layer_table(frame: pl.DataFrame) -> FittedTable:
         Column("entropy", "entropy_ratio", ratio, 5),
         Column("cold", "cold_count", number),
         Column("hottest", "hottest_expert", plain),
+        *_known(frame, Column("balance loss", "balance_loss", ratio, 7)),
+        *_known(frame, Column("dropped", "dropped_ratio", percent, 8)),
+        *_known(frame, Column("devices", "device_max_over_mean", ratio, 9)),
+        *_known(frame, Column("nodes", "node_max_over_mean", ratio, 10)),
     ]
     caption = "of the experts in the source; cold: under a tenth of the mean"
+    if {"devices", "nodes"} & {column.heading for column in columns}:
+        caption += "; devices, nodes: their max/mean"
     return FittedTable(columns, frame.to_dicts(), "Tokens on experts", caption)
 
 
@@ -72,11 +79,13 @@ def time_table(frame: pl.DataFrame) -> FittedTable:
     columns = [
         *_place(frame),
         Column("layers", "layers_count", number, 5),
+        *([Column("parts", "parts_count", number)] if _scope_of(frame) != "global" else []),
         Column("tokens", "tokens", number, 4),
         Column("mean max/mean", "mean_max_over_mean", ratio),
         Column("worst", "worst_max_over_mean", ratio),
         Column("in layer", "worst_layer", plain),
         Column("devices", "device_max_over_mean", ratio, 1),
+        *_known(frame, Column("nodes", "node_max_over_mean", ratio, 6)),
         Column("balance loss", "balance_loss", ratio, 3),
         Column("order kept", "rank_correlation", ratio, 2),
         Column("hot stay hot", "hot_overlap_ratio", percent),
@@ -92,18 +101,49 @@ def cost_table(frame: pl.DataFrame) -> FittedTable:
         Column("stage", "stage", plain, 2),
         Column("layer", "layer", plain),
         Column("max/mean", "device_max_over_mean", ratio),
-        Column("tokens too many", "excess_tokens", _tokens, 1),
-        Column("ns per token", "ns_per_token", _tenths, 3),
-        Column("costs ms", "excess_ns", ms),
+        Column("tokens too many", "excess_tokens", _tokens, 3),
+        Column("ns per token", "ns_per_token", _tenths, 5),
+        Column("matmuls ms", "grouped_excess_ns", ms),
+        Column("activations ms", "activation_excess_ns", ms, 2),
+        Column("all-to-alls ms", "exchange_exposed_ns", ms, 1),
+        Column("sum ms", "excess_ns", ms),
+        Column("±", "excess_error_ns", ms, 4),
         Column("of the step", "excess_share_ratio", percent),
     ]
-    caption = "tokens too many: on the fullest device of a group, beside the mean"
+    caption = (
+        "tokens too many: on the fullest device of a group, beside the mean; all-to-alls: what"
+        " compute does not hide; ±: standard error"
+    )
     return FittedTable(columns, frame.to_dicts(), "What imbalance costs", caption)
 
 
 def ratio(value: float | None) -> str:
     """A figure around 1."""
     return UNKNOWN if value is None else f"{value:.3f}"
+
+
+_PARTS = {"ep_group": "EP group of rank", "dp_group": "DP group of rank", "micro_batch": "rank"}
+
+
+def _parts(frame: pl.DataFrame) -> list[Column]:
+    """Which part of the step a row is of, where it is not of the whole."""
+    scope = _scope_of(frame)
+    if scope == "global":
+        return []
+    found = [Column(_PARTS[scope], "scope_index", plain)]
+    return found + [Column("micro-batch", "micro_batch", plain)] * (scope == "micro_batch")
+
+
+def _scope_of(frame: pl.DataFrame) -> str:
+    if "scope" not in frame.columns or frame.is_empty():
+        return "global"
+    return str(frame["scope"][0])
+
+
+def _known(frame: pl.DataFrame, column: Column) -> list[Column]:
+    """A column that some rows have a figure in."""
+    has = column.key in frame.columns and frame[column.key].is_not_null().any()
+    return [column] if has else []
 
 
 def _tokens(value: float | None) -> str:

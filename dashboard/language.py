@@ -23,6 +23,13 @@ def language_of(name: str) -> Say:
     return chinese if name == "zh" else str
 
 
+def labelled(name: str, words: str, say: Say) -> str:
+    """What `name` is called: by itself where it has a template of its own, else by its words,
+    which may mean something else elsewhere."""
+    told = say(name)
+    return say(words) if told == name else told
+
+
 def chinese(text: str) -> str:
     """The Chinese of an English sentence or word."""
     if text in TEMPLATES:
@@ -31,7 +38,9 @@ def chinese(text: str) -> str:
         if found := pattern.fullmatch(text):
             told = {name: chinese(value) for name, value in found.groupdict(default="").items()}
             return template.format(**told)
-    return text
+    parts = text.split("; ")  # sentences that were joined
+    told_parts = [chinese(part) for part in parts] if len(parts) > 1 else parts
+    return "；".join(told_parts) if told_parts != parts else text
 
 
 @cache

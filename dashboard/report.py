@@ -19,6 +19,7 @@ from npuscope.analysis.across.blamed_ranks import (
     by_rank,
     rank_blame,
 )
+from npuscope.analysis.experts.overview import Overview, overview
 from npuscope.analysis.findings import finding_rows, findings
 from npuscope.analysis.flops.counted import kernel_work
 from npuscope.analysis.flops.losses import losses, together
@@ -28,6 +29,7 @@ from npuscope.analysis.wording import megabytes, ms, number, percent, plain, us
 from npuscope.collector.captures import EPOCH_FROM_NS
 
 from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
+from .report_experts import experts_blocks, experts_rows
 from .straggler_tables import ranks_table
 from .tables import Column, FittedTable, steps_table
 from .waterfall_table import waterfall_table
@@ -56,6 +58,7 @@ def report(
         frame = query.steps(con, **here)
         if frame.is_empty():
             continue
+        seen = _experts(con, here)
         sections = (
             _steps(frame),
             _spread(con, here),
@@ -63,12 +66,13 @@ def report(
             _kernels(con, here, frame, top),
             _communication(con, here, frame, top),
             _waits(con, here, top),
+            experts_blocks(seen, top=top, path=path),
             _memory(con, here) if charts else (),
             _limits(con, facts),
         )
         yield Heading(f"{facts['run']}  {facts['capture']}")
         yield _facts(facts)
-        if found := findings(con, path=path, **here):
+        if found := findings(con, path=path, experts=seen, **here):
             yield Findings(tuple(found))
         for block in chain.from_iterable(sections):
             if charts or not isinstance(block, Chart):
@@ -87,19 +91,28 @@ def report_rows(
         here = {**chosen, "run": facts["run"], "capture": facts["capture"]}
         step = {"run": here["run"], "capture": here["capture"], "step": chosen.get("step")}
         told = {"run": here["run"], "capture": here["capture"]}
+        seen = _experts(con, here)
         sections = {
-            "findings": finding_rows(findings(con, path=path, **here)),
+            "findings": finding_rows(findings(con, path=path, experts=seen, **here)),
             "step_rows": query.rows(query.steps(con, **here)),
             "spread": query.rows(query.spread(con, **step)),
             **_mfu_rows(con, here),
             "kernels": query.rows(query.kernels(con, by="type", top=top, **here)),
             "communication": query.rows(query.comm(con, **here)),
             "rank_blame": blame_rows(rank_blame(con, **here)) if _is_across(con) else [],
+            "experts": experts_rows(seen),
             "limits": query.limits(con, **told),
         }
         if sections["step_rows"]:
             found.append({**facts, **sections})
     return found
+
+
+def _experts(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> Overview | None:
+    """Expert load, over all ranks only."""
+    if here.get("rank") is not None:
+        return None
+    return overview(con, run=here["run"], capture=here["capture"], step=here.get("step"))
 
 
 def _facts(facts: Mapping[str, Any]) -> Facts:

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from npuscope.analysis.across.blamed_ranks import VERDICT_WORDS, by_rank
+from npuscope.analysis.across.hot_experts import hottest
 from npuscope.analysis.wording import UNKNOWN, ms, number, percent, plain
 
 from .tables import Column, FittedTable
@@ -31,15 +32,21 @@ def ranks_table(frame: pl.DataFrame, *, top: int | None = None) -> FittedTable:
         *several,
         Column("rank", "rank", plain),
         Column("caused wait ms", "caused_wait_ns", ms),
-        Column("share", "share_ratio", percent, 2),
+        Column("share", "share_ratio", percent, 4),
         Column("last to arrive", "last_arrivals_count", number, 1),
         Column("score", "score", _score, 3),
         Column("verdict", "words", is_word=True),
     ]
     rows = [
-        {**row, "words": VERDICT_WORDS.get(row["verdict"], row["verdict"]) or UNKNOWN}
+        {
+            **row,
+            "words": VERDICT_WORDS.get(row["verdict"], row["verdict"]) or UNKNOWN,
+            "hottest": hottest(row["evidence"]) if row["evidence"] else None,
+        }
         for row in shown.to_dicts()
     ]
+    if any(row["hottest"] for row in rows):
+        columns.append(Column("most tokens", "hottest", left_out=2))
     caption = "caused wait: of all other ranks together, in all steps shown; score: -log10 p"
     if shown.height < together.height:
         caption += f"; {together.height - shown.height} more ranks"
@@ -64,8 +71,8 @@ def explained_table(frame: pl.DataFrame) -> FittedTable:
     rows = [
         {
             "what": line["what"],
-            "value": _figure(line["value"], line["unit"]),
-            "peers": _figure(line["peers"], line["unit"]),
+            "value": figure_text(line["value"], line["unit"]),
+            "peers": figure_text(line["peers"], line["unit"]),
         }
         for line in lines
     ]
@@ -73,7 +80,8 @@ def explained_table(frame: pl.DataFrame) -> FittedTable:
     return FittedTable(columns, rows, f"Rank {row['rank']}: {words} (score {_score(row['score'])})")
 
 
-def _figure(value: float | None, unit: str) -> str:
+def figure_text(value: float | None, unit: str) -> str:
+    """A figure of the evidence in its unit, as people read it."""
     if value is None:
         return UNKNOWN
     form = _FORMS.get(unit)

@@ -16,16 +16,20 @@ from npuscope import (
     __version__,
     clocks_command,
     comm_command,
+    dashboard_command,
     doctor_command,
     experts_command,
     experts_plan_command,
     export_command,
+    exporter_command,
     memory_command,
     mfu_command,
     model_command,
+    profile_config_command,
     ranks_command,
     report_commands,
     store_commands,
+    watch_command,
 )
 from npuscope.console import answer, leave, reader_may_leave, say, show
 from npuscope.errors import NpuscopeError, UsageError
@@ -188,9 +192,13 @@ app.command()(memory_command.memory)
 app.command()(mfu_command.mfu)
 app.command()(model_command.model)
 app.command()(doctor_command.doctor)
+app.command()(dashboard_command.dashboard)
 app.command()(store_commands.ingest)
 app.command()(export_command.export)
+app.command()(exporter_command.exporter)
 app.command()(store_commands.compact)
+app.command()(watch_command.watch)
+app.command()(profile_config_command.profile_config)
 
 
 @app.command()

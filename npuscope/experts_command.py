@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
@@ -12,6 +13,14 @@ from typer.core import TyperGroup
 
 from npuscope.console import answer, leave, say, show
 from npuscope.errors import TraceNotFound, UsageError
+from npuscope.experts_options import (
+    ModelName,
+    ScopeName,
+    TokensPerStep,
+    TopK,
+    routed_of,
+    scope_of,
+)
 from npuscope.inputs import source_of
 from npuscope.options import (
     Capture,
@@ -31,7 +40,9 @@ if TYPE_CHECKING:
     import polars as pl
     from rich.console import RenderableType
 
+    from npuscope.analysis.experts.dropped import RoutedBy
     from npuscope.analysis.experts.load import ExpertTables
+    from npuscope.analysis.experts.scopes import Scope
     from npuscope.dashboard.opening import Opened
 
 Key = Literal["layer", "expert", "device", "node", "time", "cost"]
@@ -41,7 +52,9 @@ Heat = Annotated[
 ]
 Nodes = Annotated[
     int | None,
-    typer.Option("--nodes", metavar="N", min=1, help="By node: equal blocks of devices."),
+    typer.Option(
+        "--nodes", metavar="N", min=1, help="Equal blocks of devices: by node, layer or time."
+    ),
 ]
 _SHOWN = 20  # rows of each step for people, where there is one for each expert or device
 _NONE = (
@@ -63,8 +76,12 @@ def experts(
     path: Profile = None,
     folder: Folder = None,
     by: By = "layer",
+    scope: ScopeName = "global",
     heatmap: Heat = False,
     nodes: Nodes = None,
+    top_k: TopK = None,
+    tokens_per_step: TokensPerStep = None,
+    model: ModelName = None,
     store: Store = None,
     run: Run = None,
     capture: Capture = None,
@@ -82,11 +99,14 @@ def experts(
       npuscope experts ./profiles
       npuscope experts ./profiles --by device --step 13 --json
       npuscope experts ./profiles --by cost
+      npuscope experts ./profiles --by time --scope micro_batch
+      npuscope experts ./profiles --tokens-per-step 65536 --top-k 8    dropped tokens
       npuscope experts ./dumps --heatmap
       npuscope experts plan ./dumps --devices 64 --slots 5     where to put them: plan --help
       npuscope experts backtest ./profiles                     which forecast is best
     """
     key = _key(by, heatmap=heatmap, json=json, nodes=nodes)
+    part = scope_of(scope, key, heatmap=heatmap, rank=rank)
     if rank is not None and key not in ("layer", "expert"):
         raise UsageError(f"by {key}, all ranks are compared with each other: leave --rank out")
     source = source_of(path, folder, store, run, jobs, memory)
@@ -95,7 +115,10 @@ def experts(
         if key == "cost":
             raise UsageError("--by cost: a dump has no kernels whose times could be told")
         tables, notes = dump
-        _answer(tables, key, notes, heatmap=heatmap, nodes=nodes, top=top, json=json)
+        _answer(
+            tables, key, notes, heatmap=heatmap, nodes=nodes, top=top, json=json, scope=part,
+            routed=routed_of(None, tables, model, top_k, tokens_per_step),
+        )  # fmt: skip
         return
     from npuscope.analysis.experts.load import expert_rows
     from npuscope.dashboard.opening import opened
@@ -115,7 +138,19 @@ def experts(
         if key == "cost":
             _cost(data, tables, notes, named, capture, step, top=top, json=json)
         else:
-            _answer(tables, key, notes, heatmap=heatmap, nodes=nodes, top=top, json=json)
+            from npuscope.analysis.experts.dropped import kernel_notes
+            from npuscope.analysis.experts.scopes import with_counts
+
+            if part != "global":
+                tables = with_counts(tables, data.con, run=named, capture=capture, step=step)
+            routed = None
+            if key == "layer" and rank is None:
+                routed = routed_of(data, tables, model, top_k, tokens_per_step)
+                notes += kernel_notes(data.con, tables)
+            _answer(
+                tables, key, notes, heatmap=heatmap, nodes=nodes, top=top, json=json, scope=part,
+                routed=routed,
+            )  # fmt: skip
     leave(data)
 
 
@@ -127,8 +162,8 @@ def _key(by: str, *, heatmap: bool, json: bool, nodes: int | None) -> Key:
         raise UsageError("--heatmap is a drawing: for figures give --by expert --json")
     if heatmap and by not in ("layer", "expert", "device"):
         raise UsageError(f"--heatmap is of experts or of devices, not by {by}")
-    if nodes is not None and by != "node":
-        raise UsageError("--nodes is for --by node")
+    if nodes is not None and by not in ("node", "layer", "time"):
+        raise UsageError("--nodes is for --by node, layer and time")
     return cast(Key, by)
 
 
@@ -140,16 +175,23 @@ def dump_of(
 
     if not path.is_dir() or is_ingested(path):
         return None
-    from npuscope.collector.discover import discover
+    from npuscope.collector.discover import discover, lone_loads
     from npuscope.collector.expert_folders import expert_source, folder_files, found_folder
 
+    folder = path
     # Looking for profiles may take long: not before there is something else to take.
-    if not folder_files(path) and found_folder(path) is None:
-        return None
-    with contextlib.suppress(TraceNotFound):
-        discover(path)
-        return None
-    found = expert_source(path)
+    if folder_files(path) or found_folder(path) is not None:
+        with contextlib.suppress(TraceNotFound):
+            discover(path)
+            return None
+    elif below := lone_loads(path):
+        if len(below) > 1:
+            raise UsageError(
+                f"{path}: {len(below)} folders below it count tokens per expert: give one of them,"
+                f" such as {below[0]}"
+            )
+        folder = below[0]
+    found = expert_source(folder)
     if found is None:
         return None
     import polars as pl
@@ -171,7 +213,10 @@ def dump_of(
     if chosen.is_empty():
         raise UsageError(f"{path}: nothing here is of that rank and step")
     placement = found.placement.select(*placed, pl.lit(0, pl.Int32).alias("rank"), pl.all())
-    return tables_of(chosen, placement), list(found.notes)
+    counts = found.counts.select(*placed, pl.all())
+    if step is not None:
+        counts = counts.filter(pl.col("step") == step)
+    return replace(tables_of(chosen, placement), counts=counts), list(found.notes)
 
 
 def _check(data: Opened, path: Path, *, is_asked: bool, needs_experts: bool) -> None:
@@ -212,23 +257,31 @@ def _answer(
     nodes: int | None,
     top: int | None,
     json: bool,
+    scope: Scope,
+    routed: RoutedBy | None,
 ) -> None:
     """Rows by a key, or the heat map, with their notes."""
     from npuscope.analysis.experts import rows_by
+    from npuscope.analysis.experts.dropped import sum_notes
     from npuscope.analysis.experts.load_notes import load_notes
+    from npuscope.analysis.experts.metrics import expert_loads
+    from npuscope.analysis.experts.scopes import scope_notes
 
-    notes = [*load_notes(tables.load), *warnings]
+    notes = [*load_notes(tables.load), *scope_notes(tables, scope)]
+    if routed is not None:
+        notes += sum_notes(expert_loads(tables.load), routed)
+    notes += warnings
     if heatmap:
         _draw(tables, "device" if by == "device" else "expert")
         for note in notes:
             say(f"note: {note}")
         return
     key = cast("rows_by.By", by)
-    rows = rows_by.view(tables, key, top=top, nodes=nodes)
+    rows = rows_by.view(tables, key, top=top, nodes=nodes, scope=scope, routed=routed)
     notes = rows_by.view_notes(tables, key, rows) + notes
-    is_long = not json and top is None and by in ("expert", "device")
-    if is_long:
-        shown = rows_by.view(tables, key, top=_SHOWN, nodes=nodes)
+    is_many = by in ("expert", "device") or (by == "layer" and scope != "global")
+    if is_many and not json and top is None:
+        shown = rows_by.fullest(rows, key, _SHOWN)
         if shown.height < rows.height:
             notes.append(f"{rows.height - shown.height} more rows: see all with --json, or --top N")
             rows = shown
@@ -274,15 +327,13 @@ def _cost(
 ) -> None:
     """What imbalance costs in each layer; `top`: the costliest of each step."""
     from npuscope.analysis import query
-    from npuscope.analysis.experts import cost
+    from npuscope.analysis.experts.cost_answer import cost_rows
     from npuscope.analysis.experts.rows_by import largest
-    from npuscope.analysis.experts.token_times import grouped_kernels
+    from npuscope.dashboard.opening import compare_ranks
 
-    kernels = grouped_kernels(data.con, run=run, capture=capture, step=step)
-    costs = cost.token_cost(tables, kernels)
-    steps = query.steps(data.con, run=run, capture=capture, step=step)
-    rows = cost.imbalance_cost(tables, costs, steps)
-    notes = cost.cost_notes(costs, rows) + query.notes(data.con, run=run, capture=capture)
+    compare_ranks(data)
+    rows, notes = cost_rows(data.con, tables, run=run, capture=capture, step=step)
+    notes += query.notes(data.con, run=run, capture=capture)
     notes += told
     rows = largest(rows, "excess_ns", top)
     answer("experts_cost", rows, notes, json=json, table=_table("cost"))

@@ -51,11 +51,20 @@ def plan_command(
     ] = None,
     link: Annotated[
         str | None,
-        typer.Option("--link", metavar="SIZE", help="Bytes per second of a device's link: 20GB."),
+        typer.Option(
+            "--link",
+            metavar="SIZE",
+            help="Bytes/s of a device's link: 20GB.  [default: as measured]",
+        ),
     ] = None,
     token_bytes: Annotated[
-        int, typer.Option("--token-bytes", min=0, help="Sent per token and expert in a step.")
-    ] = 0,
+        int | None,
+        typer.Option(
+            "--token-bytes",
+            min=0,
+            help="Sent per token and expert in a step.  [default: as measured]",
+        ),
+    ] = None,
     max_replicas: Annotated[
         int | None, typer.Option("--max-replicas", min=1, help="Slots of one expert at most.")
     ] = None,
@@ -98,9 +107,10 @@ def plan_command(
         token_bytes, None if link is None else parse_size(link, "--link"),
         horizon, max_replicas, max_moved,
     )  # fmt: skip
-    with _tables(source_of(path, folder, store, run, jobs, memory), run, capture) as found:
+    source = source_of(path, folder, store, run, jobs, memory)
+    with _tables(source, run, capture, compared=True) as found:
         tables, notes, con = found
-        made = plan_frames.plans(tables, wish, _costs(con, tables, run, capture))
+        made = plan_frames.plans(tables, wish, *_costs(con, tables, run, capture))
         if (out or permutation) and len(made) != 1:
             raise UsageError(
                 f"{len(made)} plans, one for each capture and phase, do not go into one file:"
@@ -147,14 +157,15 @@ def backtest_command(
 
 @contextmanager
 def _tables(
-    source: Source, run: str | None, capture: str | None
+    source: Source, run: str | None, capture: str | None, *, compared: bool = False
 ) -> Iterator[tuple[ExpertTables, list[str], duckdb.DuckDBPyConnection | None]]:
     """Expert load of a store, profile or dump, notes on it, and the connection of all but a dump.
+    compared: with what all ranks tell together.
 
     Raises TraceNotFound where no load is told.
     """
     from npuscope.analysis.experts.load import expert_rows
-    from npuscope.dashboard.opening import opened
+    from npuscope.dashboard.opening import compare_ranks, opened
     from npuscope.experts_command import dump_of
 
     if dump := dump_of(source.path, run, capture, None, None):
@@ -166,8 +177,12 @@ def _tables(
         tables = expert_rows(data.con, run=data.result.run if data.result else run, capture=capture)
         if tables.load.is_empty():
             raise TraceNotFound(
-                f"{data.target}: no expert load: `npuscope experts` says what to do"
+                f"{source.path}: no load of single experts to plan with: a training hook or the"
+                " server writes it (tokens_per_expert/rank*.jsonl, or decode_*.csv and"
+                " prefill_*.csv); the trace tells devices only: `npuscope experts --by device`"
             )
+        if compared:
+            compare_ranks(data)
         yield tables, data.warnings, data.con
     leave(data)
 
@@ -177,11 +192,8 @@ def _costs(
     tables: ExpertTables,
     run: str | None,
     capture: str | None,
-) -> pl.DataFrame | None:
-    """What a token takes, from the capture's own kernels; None for a dump."""
-    from npuscope.analysis.experts.cost import token_cost
-    from npuscope.analysis.experts.token_times import grouped_kernels
+) -> tuple[pl.DataFrame | None, pl.DataFrame | None]:
+    """What a token takes, and a device's link, from the capture's own events; None for a dump."""
+    from npuscope.analysis.experts.cost_answer import plan_costs
 
-    if con is None:
-        return None
-    return token_cost(tables, grouped_kernels(con, run=run, capture=capture))
+    return (None, None) if con is None else plan_costs(con, tables, run=run, capture=capture)

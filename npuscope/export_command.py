@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,9 +11,19 @@ import typer
 from npuscope.console import leave, say
 from npuscope.errors import UsageError
 from npuscope.inputs import source_of
+from npuscope.model_use import (
+    Again,
+    AutoTokens,
+    Counting,
+    Length,
+    ModelName,
+    PeakText,
+    use_of,
+)
 from npuscope.options import Capture, Folder, Jobs, Memory, Out, Profile, Run, Store
 
 if TYPE_CHECKING:
+    from npuscope.analysis.flops.mfu import ModelUse
     from npuscope.dashboard.opening import Opened
     from npuscope.dashboard.timeline.choice import Choice
 
@@ -22,7 +33,9 @@ TRACES = ("perfetto", "chrome")
 def export(
     form: Annotated[
         str,
-        typer.Argument(metavar="FORMAT", help="duckdb, parquet, csv; or perfetto, chrome."),
+        typer.Argument(
+            metavar="FORMAT", help="duckdb, parquet, csv; perfetto, chrome; openmetrics."
+        ),
     ],
     path: Profile = None,
     folder: Folder = None,
@@ -50,6 +63,12 @@ def export(
             help="Traces: of steps,overlap,kernels,communication,marks,host,memory,counters.",
         ),
     ] = None,
+    model: ModelName = None,
+    sequence_length: Length = None,
+    tokens_per_step: AutoTokens = None,
+    attention: Counting = "causal",
+    recompute: Again = None,
+    peak: PeakText = None,
     jobs: Jobs = None,
     memory: Memory = None,
 ) -> None:
@@ -61,13 +80,19 @@ def export(
     by stream, communication by group, marks, host calls with arrows to what they launched, memory
     and counters. What crosses the edge of --steps or --window is cut there.
 
+    openmetrics writes what `npuscope exporter` serves, for every step with its time, as promtool
+    takes it to fill in the past: promtool tsdb create-blocks-from openmetrics OUT DATA. --model and
+    the options that go with it are for openmetrics, as `npuscope exporter` takes them.
+
     \b
     Examples:
       npuscope export duckdb ./profiles -o monday.duckdb
       npuscope export csv ./profiles -o tables/
+      npuscope export openmetrics ./store --model qwen3-8b -o history.om
       npuscope export perfetto ./profiles -o all.json.gz
       npuscope export perfetto ./profiles --ranks 0,4 --steps 12 -o step12.json
     """
+    from npuscope.analysis.flops.peaks import parse_peaks
     from npuscope.collector.export import export as write
     from npuscope.dashboard.opening import opened, summary_versions
     from npuscope.dashboard.timeline.choice import parse_choice
@@ -82,14 +107,30 @@ def export(
         "--tracks": tracks,
     }
     given = [option for option, value in asked.items() if value is not None]
+    if form == "openmetrics" and given == ["--capture"]:
+        given = []
     if form not in TRACES and given:
         raise UsageError(f"{given[0]} is for traces (perfetto, chrome): {form} has all there is")
+    of_model = {
+        "--model": model,
+        "--sequence-length": sequence_length,
+        "--tokens-per-step": tokens_per_step,
+        "--recompute": recompute,
+        "--peak": peak,
+    }
+    given = [option for option, value in of_model.items() if value is not None]
+    if form != "openmetrics" and given:
+        raise UsageError(f"{given[0]} is for openmetrics: {form} has no MFU in it")
+    use = use_of(model, sequence_length, tokens_per_step, attention, recompute, is_auto=True)
+    peaks = parse_peaks(peak) if peak is not None else None
     choice = parse_choice(
         run=run, capture=capture, ranks=ranks, steps=steps, window=window, tracks=tracks
     )
     with opened(source_of(path, folder, store, run, jobs, memory)) as data:
         if form in TRACES:
             _write_trace(data, choice, out)
+        elif form == "openmetrics":
+            _write_history(data, run, capture, use, peaks, out)
         else:
             rows = write(data.con, form, out, summaries=summary_versions())
             say(f"{out}: {len(rows)} tables, {sum(rows.values())} rows")
@@ -114,3 +155,30 @@ def _write_trace(data: Opened, choice: Choice, out: Path) -> None:
         say(message)
     written = write(trace, out, expected)
     say(written_line(trace, expected, written, out))
+
+
+def _write_history(
+    data: Opened,
+    run: str | None,
+    capture: str | None,
+    use: ModelUse | None,
+    peaks: Mapping[str, float] | None,
+    out: Path,
+) -> None:
+    """Write all steps as samples, say how many."""
+    from npuscope.dashboard.exporting.history import write_history
+
+    for message in data.messages:
+        say(message)
+    found = write_history(
+        data.con,
+        out,
+        run=data.result.run if data.result else run,
+        capture=capture,
+        use=use,
+        given_peaks=peaks,
+        tell=lambda note: say(f"note: {note}"),
+    )
+    say(f"{out}: {found.sample_count} samples of {found.steps_count} steps")
+    if found.steps_left_out:
+        say(f"note: left out {found.steps_left_out} steps, of which no rank tells the time of day")

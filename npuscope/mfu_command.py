@@ -11,6 +11,7 @@ import typer
 from npuscope.console import answer, leave
 from npuscope.errors import UsageError
 from npuscope.inputs import chosen_rows, notes_of, source_of
+from npuscope.model_use import Again, Counting, Length, ModelName, PeakText, Tokens, use_of
 from npuscope.options import (
     Capture,
     Folder,
@@ -26,41 +27,10 @@ from npuscope.options import (
 )
 
 if TYPE_CHECKING:
-    from npuscope.analysis.flops.mfu import Figures, ModelUse
+    from npuscope.analysis.flops.mfu import Figures
     from npuscope.dashboard.opening import Opened
 
 By = Literal["step", "stage", "job", "kernel", "log"]
-ModelName = Annotated[
-    str | None,
-    typer.Option(
-        "--model", metavar="FILE|PRESET", help="The model trained, as `npuscope model` takes it."
-    ),
-]
-Length = Annotated[
-    int | None,
-    typer.Option(
-        "--sequence-length", metavar="N", min=1, help="Tokens.  [default: as shapes tell]"
-    ),
-]
-Tokens = Annotated[
-    str | None,
-    typer.Option(
-        "--tokens-per-step", metavar="N|auto", help="Of the whole job; auto: as shapes tell."
-    ),
-]
-Counting = Annotated[
-    str, typer.Option("--attention", metavar="KIND", help="causal|full: how attention is counted.")
-]
-Again = Annotated[
-    str | None,
-    typer.Option("--recompute", metavar="KIND", help="none|selective|full: for HFU."),
-]
-PeakText = Annotated[
-    str | None,
-    typer.Option(
-        "--peak", metavar="FLOP/S", help="294.9T, or by type: bf16=294.9T,fp32=83T,hbm=1.6T."
-    ),
-]
 Key = Annotated[str, typer.Option("--by", metavar="KEY", help="step|stage|job|kernel|log")]
 Fall = Annotated[
     bool, typer.Option("--waterfall", help="From the peak to what is achieved, loss by loss.")
@@ -117,7 +87,7 @@ def mfu(
     if waterfall and by != "step":
         raise UsageError("--waterfall has rows of its own: leave --by out")
     given = parse_peaks(peak) if peak is not None else None
-    use = _use(model, sequence_length, tokens_per_step, attention, recompute)
+    use = use_of(model, sequence_length, tokens_per_step, attention, recompute)
     if use is None and (by == "log" or log is not None):
         raise UsageError("a log is reconciled with a model's count: give --model too")
     with opened(source_of(path, folder, store, run, jobs, memory)) as data:
@@ -177,47 +147,3 @@ def _show_waterfall(
         "mfu_waterfall", rows, told, json=json,
         table=lambda each: waterfall_table(together(data.con, each), stages),
     )  # fmt: skip
-
-
-def _use(
-    model: str | None,
-    sequence_length: int | None,
-    tokens_per_step: str | None,
-    attention: str,
-    recompute: str | None,
-) -> ModelUse | None:
-    """What the options say of the model. Raises UsageError."""
-    from npuscope.analysis.flops.describe import model_of
-    from npuscope.analysis.flops.mfu import ModelUse
-    from npuscope.analysis.flops.model import Attention, Recompute
-
-    if attention not in get_args(Attention):
-        raise UsageError(f"--attention {attention}: choose one of {', '.join(get_args(Attention))}")
-    if recompute is not None and recompute not in get_args(Recompute):
-        raise UsageError(f"--recompute {recompute}: choose one of {', '.join(get_args(Recompute))}")
-    if model is None:
-        for option, value in (
-            ("--sequence-length", sequence_length),
-            ("--tokens-per-step", tokens_per_step),
-            ("--recompute", recompute),
-        ):
-            if value is not None:
-                raise UsageError(f"{option} is of a model: give --model too")
-        return None
-    return ModelUse(
-        model_of(model),
-        sequence_length,
-        _tokens(tokens_per_step),
-        cast(Attention, attention),
-        cast("Recompute | None", recompute),
-    )
-
-
-def _tokens(text: str | None) -> int | Literal["auto"] | None:
-    if text is None:
-        return None
-    if text == "auto":
-        return "auto"
-    if not text.isdecimal() or int(text) == 0:
-        raise UsageError(f"--tokens-per-step {text}: give the tokens of the whole job, or auto")
-    return int(text)

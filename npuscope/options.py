@@ -17,6 +17,7 @@ Store = Annotated[
     typer.Option("--store", metavar="DIR", help="Keep tables here, not in the user cache."),
 ]
 Run = Annotated[str | None, typer.Option("--run", help="This run; names it when ingesting.")]
+OnlyRun = Annotated[str | None, typer.Option("--run", help="Only this run.")]
 Capture = Annotated[str | None, typer.Option("--capture", help="Only this capture.")]
 Rank = Annotated[int | None, typer.Option("--rank", min=0, help="Only this global rank.")]
 Step = Annotated[int | None, typer.Option("--step", help="Only this step.")]

@@ -128,6 +128,7 @@ def compact(
 
     from npuscope.collector.compact import MEMORY_BYTES
     from npuscope.collector.compact import compact as merge
+    from npuscope.collector.dropped import remember_dropped
     from npuscope.collector.manifest import is_store
     from npuscope.collector.retention import drop_capture, stored_captures, superfluous
     from npuscope.collector.sweeping import sweep
@@ -138,6 +139,8 @@ def compact(
     keep_bytes = parse_size(keep_size, "--keep-size") if keep_size is not None else None
     captures = stored_captures(store)
     going = superfluous(captures, now_ns=time.time_ns(), keep_days=keep_days, keep_bytes=keep_bytes)
+    if not dry_run:
+        remember_dropped(store, going)
     for one in going:
         told = f"{one.run}, {one.capture}: {one.rank_count} rank(s), {one.size_bytes / 1e6:.1f} MB"
         if not dry_run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import shutil
@@ -26,6 +27,15 @@ REAL_DATA = REPOSITORY.parent / "shared" / "data"
 ROOMS = ("collector", "analysis", "dashboard", "sample_traces")
 
 
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: the garbage collector need not look at it ever again."""
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """Folder of real profiles beside the repository; tests skip where it is absent."""
@@ -42,23 +52,29 @@ def goldens(real_data: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
+def sample_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of the committed sample, made once for all workers; only to be read."""
+    return _made_once(REPOSITORY / "sample_traces", "moe_8_ranks", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
 def real_stores(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The store of a real profile by name, made once for all workers; only to be read."""
+    return lambda name: _made_once(real_data, name, tmp_path_factory)
+
+
+def _made_once(profiles: Path, name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
-
-    def made(name: str) -> Path:
-        target = folder / "real-stores" / name
-        target.parent.mkdir(exist_ok=True)
-        with (target.parent / f"{name}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not (target / "done").exists():
-                assert ingest(real_data / name, target, summarise=summarise, jobs=1).is_complete
-                (target / "done").touch()
-        return target
-
-    return made
+    target = folder / "stores" / name
+    target.parent.mkdir(exist_ok=True)
+    with (target.parent / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (target / "done").exists():
+            assert ingest(profiles / name, target, summarise=summarise, jobs=1).is_complete
+            (target / "done").touch()
+    return target
 
 
 @pytest.fixture(scope="session")

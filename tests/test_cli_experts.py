@@ -16,6 +16,7 @@ from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.generate import small, write_job
 from npuscope.sample_traces.job import Job, routed_tokens
 from npuscope.sample_traces.truth import expert_load
+from tests.collector.expert_dumps import write_hook
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +78,9 @@ def test_layers(run: Any, export: Path) -> None:
     assert (code, told["metric"]) == (0, "experts_layer")
     assert [list(row) for row in told["rows"]] == [
         [*PLACE, "experts_count", "tokens", "max_over_mean", "max_vio", "cv", "gini",
-         "entropy_ratio", "cold_count", "hottest_expert"]
+         "entropy_ratio", "cold_count", "hottest_expert", "balance_loss", "dropped_tokens",
+         "dropped_ratio", "scope", "scope_index", "micro_batch", "dead_count",
+         "device_max_over_mean", "node_max_over_mean"]
     ] * 4  # fmt: skip
     first = told["rows"][0]
     assert (first["step"], first["phase"], first["layer"]) == (12, "train", 0)
@@ -135,7 +138,10 @@ def test_cost(run: Any, export: Path) -> None:
         (12, 0, 0), (12, 1, 1), (13, 0, 0), (13, 1, 1)
     ]  # fmt: skip
     for row in told["rows"]:
-        assert row["excess_ns"] == pytest.approx(row["excess_tokens"] * row["ns_per_token"])
+        grouped_ns = row["excess_tokens"] * row["ns_per_token"]
+        assert row["grouped_excess_ns"] == pytest.approx(grouped_ns)
+        # No all-to-alls here.
+        assert row["excess_ns"] == pytest.approx(grouped_ns + row["activation_excess_ns"])
         assert row["excess_share_ratio"] == pytest.approx(row["excess_ns"] / row["step_ns"])
     assert any("uneven devices cost" in note for note in told["notes"])
 
@@ -206,9 +212,12 @@ def test_usage(run: Any, export: Path) -> None:
         (("--by", "colour"), "choose one of layer"),
         (("--heatmap", "--json"), "drawing"),
         (("--heatmap", "--by", "time"), "not by time"),
-        (("--nodes", 2), "--by node"),
+        (("--nodes", 2, "--by", "device"), "--by node"),
         (("--by", "device", "--rank", 0), "leave --rank out"),
         (("--step", 99), "no expert load of that"),
+        (("--scope", "node"), "choose one of micro_batch"),
+        (("--scope", "ep_group", "--by", "device"), "by layer and by time"),
+        (("--scope", "ep_group", "--rank", 0), "leave --rank out"),
     ):
         code, _, err = run(export, *arguments)
         assert code == 2 and said in err, arguments
@@ -233,8 +242,11 @@ def test_real_dump(run: Any, real_data: Path, goldens: dict[str, Any]) -> None:
 def test_hook_files_beside_a_profile(run: Any, tmp_path: Path) -> None:
     job = Job(layers=2, pp=1, dp=2, ep=2, memory=False, comm_tasks=False)
     write_job(job, tmp_path / "job", forms=("text",))
-    hooked = tmp_path / "job" / "tokens_per_expert"
-    hooked.mkdir()
+    for file in (tmp_path / "job").rglob("profiler_metadata.json"):
+        model = {"model_config": json.dumps({"moe_router_topk": job.top_k})}
+        file.write_text(json.dumps(json.loads(file.read_text()) | model))
+    hooked = tmp_path / "job" / "saved" / "tokens_per_expert"
+    hooked.mkdir(parents=True)
     for rank in range(job.world_size):
         lines = [
             {"iter": step, "block": "decoder", "layer": layer, "n_micro": job.micro_batches,
@@ -253,6 +265,60 @@ def test_hook_files_beside_a_profile(run: Any, tmp_path: Path) -> None:
     assert {r["device"] for r in told["rows"]} == {0, 1}
     _, out, _ = run(tmp_path / "job", "--by", "cost", "--json")
     assert [r["stage"] for r in rows_of(out)] == [0] * 4
+    _, out, _ = run(tmp_path / "job", "--scope", "micro_batch", "--step", 13, "--json")
+    told = json.loads(out)
+    parts = {(r["layer"], r["scope_index"], r["micro_batch"]): r for r in told["rows"]}
+    assert len(parts) == len(told["rows"]) == job.layers * job.world_size * job.micro_batches
+    for (layer, rank, micro), row in parts.items():
+        tokens = routed_tokens(job, 13, micro, layer, rank)
+        assert (row["scope"], row["tokens"]) == ("micro_batch", sum(tokens))
+        assert row["max_over_mean"] == pytest.approx(max(tokens) * len(tokens) / sum(tokens))
+    for scope, count in (("ep_group", 1), ("dp_group", 1), ("global", 1)):
+        _, out, _ = run(tmp_path / "job", "--scope", scope, "--by", "time", "--json")
+        assert [(r["scope"], r["parts_count"]) for r in rows_of(out)] == [(scope, count)] * 2
+    sent = ["--tokens-per-step", job.sequence * job.micro_batches * job.dp, "--top-k"]
+    _, out, _ = run(tmp_path / "job", *sent, job.top_k, "--json")
+    assert {r["dropped_tokens"] for r in rows_of(out)} == {0}
+    # The captures tell top-k themselves.
+    _, out, _ = run(tmp_path / "job", *sent[:2], "--json")
+    told = json.loads(out)
+    assert {r["dropped_tokens"] for r in told["rows"]} == {0}
+    assert not any("top-k" in note for note in told["notes"])
+    _, out, _ = run(tmp_path / "job", *sent, job.top_k + 1, "--json")
+    told = json.loads(out)
+    assert {r["dropped_tokens"] for r in told["rows"]} == {None}
+    assert any(f"as if top-k were {job.top_k}" in note for note in told["notes"])
+    code, out, _ = run(tmp_path / "job" / "saved" / "tokens_per_expert", "--json")
+    assert code == 0 and len(rows_of(out)) == 2 * job.layers
+    moved = (tmp_path / "job" / "saved").rename(tmp_path / "alone")
+    code, out, _ = run(tmp_path / "alone", "--scope", "micro_batch", "--json")
+    assert code == 0 and len(rows_of(out)) == 2 * len(parts), moved
+    assert {r["capture"] for r in rows_of(out)} == {"alone"}
+
+
+@pytest.mark.slow
+def test_doctor_tells_counts_that_cannot_be_right(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A hook that counted recomputation again, beside what the kernels computed."""
+    job = small(memory=False, comm_tasks=False)
+    write_job(job, tmp_path / "job", forms=("text",))
+    write_hook(job, tmp_path / "job" / "tokens_per_expert", nested=False)
+
+    def notes(*arguments: object) -> list[str]:
+        monkeypatch.setattr(sys, "argv", ["npuscope", "doctor", *map(str, arguments), "--json"])
+        with pytest.raises(SystemExit):
+            main()
+        found: list[str] = json.loads(capsys.readouterr().out)["notes"]
+        return [note for note in found if "expert load" in note]
+
+    assert notes(tmp_path / "job") == []
+    for file in (tmp_path / "job" / "tokens_per_expert").iterdir():
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        twice = [one | {"tpe": [2 * count for count in one["tpe"]]} for one in lines]
+        file.write_text("".join(json.dumps(one) + "\n" for one in twice))
+    (told,) = notes(tmp_path / "job", "--store", tmp_path / "again")
+    assert "count twice as many tokens as their kernels computed" in told
 
 
 @pytest.mark.slow

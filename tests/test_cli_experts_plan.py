@@ -11,17 +11,16 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from npuscope.analysis.experts.cost import imbalance_cost, token_cost
+from npuscope.analysis.experts.cost_answer import cost_rows
 from npuscope.analysis.experts.load import expert_rows
 from npuscope.analysis.experts.placement import replicas
-from npuscope.analysis.experts.token_times import grouped_kernels
-from npuscope.dashboard.opening import Source, opened
+from npuscope.dashboard.opening import Source, compare_ranks, opened
 from npuscope.errors import TraceNotFound, UsageError
 from npuscope.experts_plan_command import backtest_command, plan_command
 from npuscope.sample_traces.generate import write_job
 from npuscope.sample_traces.job import Job
 from tests.analysis.expert_matrices import read_back
-from tests.collector.expert_dumps import write_dump, write_hook
+from tests.collector.expert_dumps import line, write_dump, write_hook
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +29,7 @@ app.command("plan")(plan_command)
 app.command("backtest")(backtest_command)
 
 
-def asked(*words: str | Path) -> Any:
+def asked(*words: str | int | Path) -> Any:
     """The JSON that a command answers with."""
     done = CliRunner().invoke(app, [*map(str, words), "--json"], catch_exceptions=True)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
@@ -76,6 +75,15 @@ def test_backtest_of_hook_files(hook: Path) -> None:
     assert errors == sorted(errors) and rows[0]["is_best"]
     assert all(row["low_ratio"] < row["median_ratio"] < row["high_ratio"] for row in rows)
     assert {row["tested_steps"] for row in rows} == {3}
+    assert not any("step is told" in note for note in answer["notes"])
+
+
+def test_steps_that_are_told_now_and_then(tmp_path: Path) -> None:
+    (tmp_path / "tokens_per_expert").mkdir()
+    lines = [line(10 * step, 0, [step, 5, 9 - step, 4]) for step in range(8)]
+    (tmp_path / "tokens_per_expert" / "rank0.jsonl").write_text("".join(lines))
+    answer = asked("backtest", tmp_path, "--horizon", 3)
+    assert any("only every 10th step is told" in note for note in answer["notes"])
 
 
 def test_what_cannot_be_planned_is_refused(hook: Path, tmp_path: Path) -> None:
@@ -99,30 +107,43 @@ def test_a_dump_is_one_step(tmp_path: Path) -> None:
     answer = asked("plan", folder, "--devices", "4", "--slots", "3")
     assert len(answer["rows"]) == 4
     assert any("1 steps are too few" in note for note in answer["notes"])
+    assert not any("no placement" in note for note in answer["notes"])
+    for devices in (2, 8):  # fewer and more than there are now: begun afresh, and said
+        answer = asked("plan", folder, "--devices", devices)
+        assert answer["rows"][-1]["max_over_mean_after"] >= 1
+        assert any("no placement on such devices" in note for note in answer["notes"])
     with pytest.raises(UsageError, match="three steps"):
         asked("backtest", folder)
 
 
 @pytest.mark.slow
 def test_a_profile_prices_its_plan(tmp_path: Path) -> None:
-    """With kernels beside the load, gains are times: what the fullest devices are too full by."""
+    """With kernels beside the load, gains are times: what the fullest devices are too full by; with
+    all-to-alls also what those take, over the link that they show."""
     job = Job(name="priced", layers=2, pp=1, dp=4, ep=4, experts=8, steps=6, seed=3)
     write_job(job, tmp_path / "profile", forms=("text",))
     write_hook(job, tmp_path / "profile" / "tokens_per_expert")
-    answer = asked(
-        "plan", tmp_path / "profile", "--store", tmp_path / "store", "--devices", "4",
-        "--slots", "3", "--expert-bytes", "90MB", "--link", "20GB", "--horizon", "100",
-    )  # fmt: skip
+    words = ("plan", tmp_path / "profile", "--store", tmp_path / "store", "--devices", "4",
+             "--slots", "3", "--expert-bytes", "90MB", "--horizon", "100")  # fmt: skip
+    answer = asked(*words, "--link", "20GB", "--token-bytes", "0")
+    measured = asked(*words)
     *layers, total = answer["rows"]
     with opened(Source(tmp_path / "store", None, None, None, None, False)) as data:
         tables = expert_rows(data.con)
-        costs = token_cost(tables, grouped_kernels(data.con))
-        excess = imbalance_cost(tables, costs).group_by("layer").agg(pl.col("excess_ns").mean())
-    excess_ns = dict(excess.iter_rows())
-    for row in layers:
-        now, then = row["max_over_mean_before"] - 1, row["max_over_mean_after"] - 1
-        expected = excess_ns[row["layer"]] * (now - then) / now
-        assert row["predicted_gain_ns"] == pytest.approx(expected, rel=0.03)
+        compare_ranks(data)
+        costs, _ = cost_rows(data.con, tables)
+    grouped = pl.col("grouped_excess_ns")
+    both = grouped + pl.col("exchange_excess_ns")  # a plan prices no activations
+    for cost, rows in ((grouped, layers), (both, measured["rows"][:-1])):
+        excess_ns = dict(costs.group_by("layer").agg(cost.mean()).iter_rows())
+        for row in rows:
+            now, then = row["max_over_mean_before"] - 1, row["max_over_mean_after"] - 1
+            expected = excess_ns[row["layer"]] * (now - then) / now
+            assert row["predicted_gain_ns"] == pytest.approx(expected, rel=0.03)
+    # Four devices of one host: three links of 20 GB/s each.
+    assert any(note.startswith("link of a device: 5") for note in measured["notes"])
+    assert not any(note.startswith("link of a device") for note in answer["notes"])
+    assert measured["rows"][-1]["migration_ns"] < total["migration_ns"]
     assert total["gain_low_ns"] < total["predicted_gain_ns"] < total["gain_high_ns"]
     assert total["trigger"] is (total["break_even_steps"] < 100)
     assert any("move now: paid after" in note for note in answer["notes"])

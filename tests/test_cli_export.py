@@ -16,13 +16,13 @@ from npuscope.dashboard.timeline.choice import Choice, parse_choice
 from npuscope.dashboard.timeline.expecting import Expected
 from npuscope.dashboard.timeline.rank_tables import Trace, trace_of
 from npuscope.dashboard.timeline.telling import before
-from tests.dashboard.traces import file_events, sample_store
+from tests.dashboard.traces import file_events
 from tests.test_cli import Run, runner
 
 
-@pytest.fixture(scope="module")
-def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return sample_store(tmp_path_factory.mktemp("sample"))
+@pytest.fixture
+def sample(sample_store: Path) -> Path:
+    return sample_store
 
 
 @pytest.fixture
@@ -73,7 +73,10 @@ def test_it_says_where_zero_is(run: Run, sample: Path, tmp_path: Path) -> None:
         (("--window", "-"), "--window -: give milliseconds such as 120-180.5, 120- or -180.5"),
         (("--steps", "12", "--window", "4-9"), "--steps and --window both say from when"),
         (("--tracks", "steps,cpu"), "no 'cpu'; there are steps, overlap, kernels,"),
-        (("--capture", "x"), "no such capture: there is --run moe --capture 20251127T123437.000Z"),
+        (
+            ("--capture", "x"),
+            "no such capture: there is --run moe_8_ranks --capture 20251127T123437.000Z",
+        ),
         (
             ("--window", "500-600"),
             "nothing to show at that time: what there is of ranks 0-7 lies from 0.000000 to",

@@ -50,6 +50,7 @@ def test_a_place_that_cannot_be_written_is_named(target: Path, tmp_path: Path) -
     assert "r.html: cannot be written (No such file or directory)" in told.stderr
 
 
+@pytest.mark.slow
 def test_markdown_goes_to_stdout_or_a_file(target: Path, tmp_path: Path) -> None:
     shown = npuscope("report", target, "--markdown").stdout
     assert shown.startswith("# ")

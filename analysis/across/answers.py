@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import duckdb
 import polars as pl
 
@@ -32,6 +34,38 @@ def clock_notes(found: pl.DataFrame) -> list[str]:
         f"{place}{_named(hosts, ranks)}: {remark}"
         for (place, remark), (hosts, ranks) in concerned.items()
     ]
+
+
+def comm_waits(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    run: str | None = None,
+    capture: str | None = None,
+    rank: int | None = None,
+    step: int | None = None,
+) -> pl.DataFrame:
+    """Waiting and transfer by rank, step and parallel kind: columns of the metric `comm_waits`."""
+    chosen = {"run": run, "capture": capture, "rank": rank, "step": step}
+    return rows_of(con, "comm_waits", chosen, "kind")
+
+
+def rows_of(
+    con: duckdb.DuckDBPyConnection, view: str, chosen: Mapping[str, str | int | None], *more: str
+) -> pl.DataFrame:
+    """Rows of a view by rank and step where its columns have the values chosen (None: any), in
+    order of these, then of `more` columns."""
+    clause, values = where(chosen)
+    order = ", ".join(("run", "capture", "rank", "step nulls last", *more))
+    return frame(con, f"select * from {view} {clause} order by {order}", values)
+
+
+def slow_pairs(
+    con: duckdb.DuckDBPyConnection, *, run: str | None = None, capture: str | None = None
+) -> pl.DataFrame:
+    """Rates between each two ranks, the slowest first: columns of the metric `slow_pairs`."""
+    clause, values = where({"run": run, "capture": capture})
+    order = "order by run, capture, slow_ratio desc nulls last, link, low_rank, high_rank"
+    return frame(con, f"select * from slow_pairs {clause} {order}", values)
 
 
 def _named(hosts: list[str], ranks: list[int]) -> str:

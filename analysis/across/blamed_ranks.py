@@ -8,7 +8,9 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from npuscope.analysis.views import frame, where
+from npuscope.analysis.views import where
+
+from .answers import rows_of
 
 VERDICT_WORDS = {
     "host": "its host launches late",
@@ -30,9 +32,8 @@ def rank_blame(
     step: int | None = None,
 ) -> pl.DataFrame:
     """A row per rank and step: columns of the metric `rank_blame`, evidence as JSON text."""
-    clause, values = where({"run": run, "capture": capture, "rank": rank, "step": step})
-    order = "order by run, capture, rank, step nulls last"
-    return frame(con, f"select * from rank_blame {clause} {order}", values)
+    chosen = {"run": run, "capture": capture, "rank": rank, "step": step}
+    return rows_of(con, "rank_blame", chosen)
 
 
 def blame_rows(found: pl.DataFrame) -> list[dict[str, Any]]:

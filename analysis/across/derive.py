@@ -26,9 +26,9 @@ _RULES = (
     "rank_hosts.sql",
 )  # fmt: skip
 _MODULES = (
-    "causality.py", "clocks.py", "derive.py", "fitting.py", "groups.py", "hosts.py", "jackknife.py",
-    "kinds.py", "caused_waits.py", "own_work.py", "slow_links.py", "straggler_tests.py",
-    "stragglers.py", "traits.py", "verdicts.py",
+    "causality.py", "clocks.py", "derive.py", "fitting.py", "groups.py", "hosts.py",
+    "hot_experts.py", "jackknife.py", "kinds.py", "caused_waits.py", "own_work.py", "slow_links.py",
+    "straggler_tests.py", "stragglers.py", "traits.py", "verdicts.py",
 )  # fmt: skip
 # A rank whose own metadata says of one of its groups what the capture's does not.
 _OTHERWISE = """

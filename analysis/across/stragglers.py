@@ -4,6 +4,7 @@ arrivals + comm_progress -> waits, followed back to their cause    caused_waits
 comm_progress            -> own work against peers, sign test      own_work, straggler_tests
 summaries                -> what is peculiar to each rank          traits
 link_transfers           -> slow links                             slow_links
+expert load, kernels     -> experts of a rank with more tokens     hot_experts
 all of them              -> verdicts with evidence                 verdicts
 """
 
@@ -20,7 +21,7 @@ import polars as pl
 
 from ..catalog import metric
 from ..views import frame, open_views, where
-from . import caused_waits, own_work, slow_links, traits, verdicts
+from . import caused_waits, hot_experts, own_work, slow_links, traits, verdicts
 from .straggler_tests import corrected_min, holm, slowest_more_often
 
 SUMMARIES = (
@@ -129,6 +130,12 @@ def _of_capture(
     steps = max(ops["step"].n_unique(), 1)
     features = _features(con, ops, placed, stages, ranks, run=run, capture=capture)
     found = verdicts.judged(features, slow_links.blamed(pairs), step_count=steps)
+    full = [row for row in found if row["verdict"] == "alltoall_bytes"]
+    if full:
+        ranks_full = [row["rank"] for row in full]
+        lines = hot_experts.hot_lines(con, ranks_full, run=run, capture=capture)
+        for row in full:
+            row["evidence"] += lines[row["rank"]]
     judged = pl.DataFrame(
         [{**row, "evidence": json.dumps(row["evidence"])} for row in found],
         schema={name: RANK_BLAME[name] for name in ("rank", "score", "verdict", "evidence")},

@@ -64,6 +64,52 @@ def checked_sums(
     return SumCheck(ratio, twice.height > 0, tuple(notes))
 
 
+def against_kernels(counted: pl.DataFrame, computed: pl.DataFrame) -> list[str]:
+    """What does not fit between counts and the tokens that experts' kernels computed.
+
+    Both: step, layer, tokens, of one capture and all its ranks; each layer is matched with that of
+    the other source (`matched_layers`), over the steps of both.
+    """
+    key = ["step", "layer"]
+    sums = [
+        rows.drop_nulls(key).group_by(key).agg(pl.col("tokens").sum().cast(pl.Float64))
+        for rows in (counted, computed)
+    ]
+    steps = sums[0].select("step").unique().join(sums[1].select("step").unique(), on="step")
+    ours, theirs = (one.join(steps, on="step", how="semi") for one in sums)
+    if steps.is_empty():
+        return []
+    matched = matched_layers(ours["layer"].to_list(), theirs["layer"].to_list())
+    if matched is None:
+        return [
+            f"{ours['layer'].n_unique()} layers are counted, and kernels of"
+            f" {theirs['layer'].n_unique()} are seen: not compared"
+        ]
+    named = pl.DataFrame({"layer": list(matched), "other": list(matched.values())}).cast(pl.Int32)
+    layers = (
+        ours.with_columns(pl.col("layer").cast(pl.Int32))
+        .join(named, on="layer")
+        .join(
+            theirs.select("step", pl.col("layer").cast(pl.Int32).alias("other"), told="tokens"),
+            on=["step", "other"],
+        )
+        .filter(pl.col("told") > 0)
+        .group_by("layer")
+        .agg((pl.col("tokens") / pl.col("told")).median().alias("ratio"))
+    )
+    is_twice = (pl.col("ratio") / 2 - 1).abs() <= WITHIN_RATIO
+    twice = layers.filter(is_twice)
+    others = layers.filter(~is_twice, (pl.col("ratio") - 1).abs() > WITHIN_RATIO)
+    notes = [_twice(twice, "their kernels computed")] if twice.height else []
+    if others.height:
+        ratio = float(others.select(pl.col("ratio").median()).item())
+        notes.append(
+            f"layers {listed(others['layer'].sort().to_list())} count {ratio:.3g} x the tokens that"
+            " their grouped matmuls computed"
+        )
+    return notes
+
+
 def matched_layers(these: Sequence[int], those: Sequence[int]) -> dict[int, int] | None:
     """Layers of one source by those of the other, in their order; None where they are not as many.
 

@@ -13,33 +13,54 @@ MEASURED, PLACED, CONTIGUOUS = "measured", "placement", "contiguous"
 
 
 def device_loads(
-    rows: pl.DataFrame, placement: pl.DataFrame | None = None, *, devices: int | None = None
+    rows: pl.DataFrame,
+    placement: pl.DataFrame | None = None,
+    *,
+    devices: int | pl.DataFrame | None = None,
+    loads: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Tokens of each device: PLACE, device, tokens (Float64), basis; sorted.
 
-    `rows` are of `expert_load`, `placement` of `expert_placement`. A layer whose rows all tell
-    `ep_rank` is measured: device = ep_rank; the expert may be unknown, and the layer (NULL: all of
-    them). Any other layer goes by `placement` (see `placed_loads`), or, where that does not have it
-    and `devices` is given, by equal blocks of experts in their order, as Megatron lays them out.
-    Layers with none of these are left out.
+    `rows` are of `expert_load`, `placement` of `expert_placement`, `loads` what
+    `metrics.expert_loads` makes of the rows, computed where they are not given. A layer whose rows
+    all tell `ep_rank` is measured: device = ep_rank; the expert may be unknown, and the layer
+    (NULL: all of them). Any other layer goes by where its experts are (`expert_places`). Layers
+    with none of these are left out.
     """
     known = rows.filter(pl.col("tokens").is_not_null())
-    told = known.filter(pl.col("ep_rank").is_not_null().all().over(*PLACE))
+    is_told = pl.col("ep_rank").is_not_null().all().over(*PLACE)
     measured = (
-        told.group_by(*PLACE, pl.col("ep_rank").cast(pl.Int64).alias("device"))
+        known.filter(is_told)
+        .group_by(*PLACE, pl.col("ep_rank").cast(pl.Int64).alias("device"))
         .agg(pl.col("tokens").sum().cast(pl.Float64))
         .with_columns(basis=pl.lit(MEASURED))
     )
-    rest = expert_loads(known.filter(~pl.col("ep_rank").is_not_null().all().over(*PLACE)))
-    found = [measured]
+    rest = (expert_loads(known) if loads is None else loads).join(
+        measured.select(PLACE).unique(), on=PLACE, how="anti", nulls_equal=True
+    )
+    return pl.concat([measured, expert_places(rest, placement, devices)]).sort(
+        *PLACE, "device", nulls_last=True
+    )
+
+
+def expert_places(
+    loads: pl.DataFrame, placement: pl.DataFrame | None, devices: int | pl.DataFrame | None
+) -> pl.DataFrame:
+    """PLACE, device, tokens (Float64), basis, from loads of experts and where they are: by the
+    `placement` (see `placed_loads`), or, where that does not have a layer and `devices` are given,
+    in equal blocks in their order, as Megatron lays them out (`contiguous_placement`)."""
+    nowhere = loads.clear().with_columns(
+        device=pl.lit(0, pl.Int64), tokens=pl.lit(0.0), basis=pl.lit(PLACED)
+    )
+    found = [nowhere.select(*PLACE, "device", "tokens", "basis")]
     if placement is not None and not placement.is_empty():
-        placed = placed_loads(rest, placement)
+        placed = placed_loads(loads, placement)
         found.append(placed.with_columns(basis=pl.lit(PLACED)))
-        rest = rest.join(placed.select(PLACE).unique(), on=PLACE, how="anti", nulls_equal=True)
+        loads = loads.join(placed.select(PLACE).unique(), on=PLACE, how="anti", nulls_equal=True)
     if devices is not None:
-        laid = contiguous_placement(rest, devices)
-        found.append(placed_loads(rest, laid).with_columns(basis=pl.lit(CONTIGUOUS)))
-    return pl.concat(found).sort(*PLACE, "device", nulls_last=True)
+        laid = contiguous_placement(loads, devices)
+        found.append(placed_loads(loads, laid).with_columns(basis=pl.lit(CONTIGUOUS)))
+    return pl.concat(found)
 
 
 def placed_loads(loads: pl.DataFrame, placement: pl.DataFrame) -> pl.DataFrame:
@@ -54,19 +75,14 @@ def placed_loads(loads: pl.DataFrame, placement: pl.DataFrame) -> pl.DataFrame:
     held = held.filter(pl.col("expert") >= 0).with_columns(
         share=1.0 / pl.len().over(*keys, "layer", "expert"), device=pl.col("device").cast(pl.Int64)
     )
-    lost = (
-        loads.filter(pl.col("tokens") > 0)
-        .join(held, on=[*keys, "layer", "expert"], how="anti", nulls_equal=True)
-        .select(PLACE)
-        .unique()
-    )
-    whole = loads.join(lost, on=PLACE, how="anti", nulls_equal=True)
-    places = whole.select(PLACE).unique()
+    found = loads.join(held, on=[*keys, "layer", "expert"], how="left", nulls_equal=True)
+    lost = found.filter(pl.col("device").is_null(), pl.col("tokens") > 0).select(PLACE).unique()
+    places = loads.select(PLACE).unique().join(lost, on=PLACE, how="anti", nulls_equal=True)
     everywhere = places.join(
         held.select(*keys, "layer", "device").unique(), on=[*keys, "layer"], nulls_equal=True
     )
     on_device = (
-        whole.join(held, on=[*keys, "layer", "expert"], nulls_equal=True)
+        found.filter(pl.col("device").is_not_null())
         .group_by(*PLACE, "device")
         .agg((pl.col("tokens") * pl.col("share")).sum())
     )
@@ -78,18 +94,22 @@ def placed_loads(loads: pl.DataFrame, placement: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def contiguous_placement(loads: pl.DataFrame, devices: int) -> pl.DataFrame:
+def contiguous_placement(loads: pl.DataFrame, devices: int | pl.DataFrame) -> pl.DataFrame:
     """Experts 0..E-1 in equal blocks on `devices`: run, capture, layer, device, slot, expert.
 
-    E is the highest expert of any layer of the capture and one; captures whose E the devices do
-    not divide have no rows.
+    `devices`: how many, of all captures, or run, capture, devices. E is the highest expert of any
+    layer of the capture and one; captures whose E the devices do not divide have no rows.
     """
     experts = loads.group_by("run", "capture").agg((pl.col("expert").max() + 1).alias("experts"))
-    blocks = experts.with_columns(held=pl.col("experts") // devices)
+    if isinstance(devices, int):
+        counted = experts.with_columns(devices=pl.lit(devices))
+    else:
+        counted = experts.join(devices, on=["run", "capture"])
+    blocks = counted.with_columns(held=pl.col("experts") // pl.col("devices"))
     return (
         loads.select("run", "capture", "layer")
         .unique()
-        .join(blocks.filter(pl.col("experts") % devices == 0), on=["run", "capture"])
+        .join(blocks.filter(pl.col("experts") % pl.col("devices") == 0), on=["run", "capture"])
         .with_columns(expert=pl.int_ranges(0, "experts"))
         .explode("expert")
         .select(

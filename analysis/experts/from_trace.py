@@ -19,7 +19,7 @@ import duckdb
 import numpy as np
 import polars as pl
 
-from npuscope.analysis.views import frame, where
+from npuscope.analysis.views import frame, open_views, where
 from npuscope.collector.readers.expert_frames import listed
 
 from .grouped_calls import Call, Numbers, StepLoad, call_of, repetition, step_load
@@ -43,6 +43,8 @@ order by o.run, o.capture, o.rank, o.step, o.start_ns"""
 _PLACES = "select run, capture, rank, pp_rank, pp_size from ranks"
 # So many sizes have no common divisor but a token's bytes.
 _SIZES_AT_LEAST = 8
+# More calls than this take seconds to be told apart into layers.
+_CALLS_AT_MOST = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,19 @@ def trace_load(con: duckdb.DuckDBPyConnection, **chosen: Any) -> DeviceLoad:
         "run", "capture", "rank", "step", "layer", nulls_last=True
     )
     return DeviceLoad(ordered, tuple(notes))
+
+
+def is_short_enough(
+    con: duckdb.DuckDBPyConnection, *, run: str, capture: str, step: int | None = None
+) -> bool:
+    """Whether there are grouped matmuls with shapes, and not so many that telling them apart into
+    layers takes seconds."""
+    open_views(con, ["shapes"])
+    clause, values = where({"run": run, "capture": capture, "step": step})
+    [(calls,)] = con.execute(
+        f"select sum(count) from shape_summary {clause} and type ilike '%groupedmatmul%'", values
+    ).fetchall()
+    return bool(calls) and int(calls) <= _CALLS_AT_MOST
 
 
 def _calls(con: duckdb.DuckDBPyConnection, chosen: dict[str, Any]) -> pl.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import duckdb
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from npuscope.analysis.views import frame, where
+from npuscope.collector.readers.expert_detail import COUNTS_SCHEMA
 
 # The kinds of groups that experts are spread over, the likelier first.
 _EXPERT_KINDS = ("ep", "tp_ep")
@@ -17,6 +18,11 @@ _RANKS = {
     "run": pl.String, "capture": pl.String, "rank": pl.Int32, "host": pl.String,
     "world_size": pl.Int32, "pp_size": pl.Int32, "ep_size": pl.Int32, "pp_rank": pl.Int32,
     "ep_group": pl.String, "device": pl.Int64,
+}  # fmt: skip
+_COUNTS = {"run": pl.String(), "capture": pl.String(), **COUNTS_SCHEMA}
+MEMBERS = {
+    "run": pl.String(), "capture": pl.String(), "scope": pl.String(), "scope_index": pl.Int64(),
+    "counted_by": pl.Int32(), "size": pl.Int64(),
 }  # fmt: skip
 
 
@@ -26,12 +32,16 @@ class ExpertTables:
 
     load: columns of `expert_load`; placement: columns of `expert_placement`; ranks: run, capture,
     rank, host, world_size, pp_size, ep_size, pp_rank, ep_group (a name of the rank's
-    expert-parallel group), device (its position there); NULL where not told.
+    expert-parallel group), device (its position there); NULL where not told. counts: columns of
+    `expert_counts` but rank, and members: who is in which group, both empty until
+    `scopes.with_counts` fills them.
     """
 
     load: pl.DataFrame
     placement: pl.DataFrame
     ranks: pl.DataFrame
+    counts: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_COUNTS))
+    members: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=MEMBERS))
 
 
 @dataclass(frozen=True, slots=True)

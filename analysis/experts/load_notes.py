@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import polars as pl
 
 from npuscope.analysis.wording import numbers
@@ -21,10 +23,27 @@ def load_notes(rows: pl.DataFrame) -> list[str]:
     of all in most layers; experts that never got a token; experts that the source does not show;
     and ranks whose global counts differ.
     """
-    loads = expert_loads(rows)
-    if loads.is_empty():
-        return []
-    return [*_even(loads), *_padded(loads), *_dead(loads), *_not_seen(loads), *_apart(rows)]
+    found = {}
+    for (run, capture), mine in rows.group_by("run", "capture", maintain_order=True):
+        loads = expert_loads(mine)
+        if not loads.is_empty():
+            found[str(run), str(capture)] = [
+                *_even(loads), *_padded(loads), *_dead(loads), *_not_seen(loads), *_apart(mine)
+            ]  # fmt: skip
+    return told_by(found)
+
+
+def told_by(found: Mapping[tuple[str, str], Sequence[str]]) -> list[str]:
+    """Notes by run and capture, each once: with whom it concerns, where that is not all."""
+    places: dict[str, list[str]] = {}
+    has_runs = len({run for run, _ in found}) > 1
+    for (run, capture), notes in found.items():
+        for note in notes:
+            places.setdefault(note, []).append(f"{run} {capture}" if has_runs else capture)
+    return [
+        note if len(told) == len(found) else f"{', '.join(told)}: {note}"
+        for note, told in places.items()
+    ]
 
 
 def _even(loads: pl.DataFrame) -> list[str]:
@@ -60,9 +79,7 @@ def _padded(loads: pl.DataFrame) -> list[str]:
 
 def _dead(loads: pl.DataFrame) -> list[str]:
     never = (
-        loads.group_by("run", "capture", "layer", "expert")
-        .agg(pl.col("tokens").max())
-        .filter(pl.col("tokens") == 0)
+        loads.group_by("layer", "expert").agg(pl.col("tokens").max()).filter(pl.col("tokens") == 0)
     )
     if never.is_empty():
         return []

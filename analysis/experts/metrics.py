@@ -53,7 +53,7 @@ def expert_metrics(loads: pl.DataFrame) -> pl.DataFrame:
     * gini: sum of (2 i - n - 1) L_i / (n sum L); 0 is even, (n - 1) / n is all on one
     * entropy_ratio: -sum of p_i ln p_i / ln n with p_i = L_i / sum L; 1 is even; NULL for a
       single expert
-    * cold_count: experts with L_i < COLD_BELOW_RATIO * m; dead_count: L_i = 0
+    * cold_count: experts with L_i < COLD_BELOW_RATIO * m, or with nothing; dead_count: L_i = 0
     * hottest_expert: the first of those with most tokens
     * balance_loss: see `balance_loss`
 
@@ -94,7 +94,10 @@ def unevenness(loads: pl.DataFrame, keys: Sequence[str], item: str) -> pl.DataFr
             tokens.std(ddof=0).alias("deviation"),
             (place * tokens.sort().cast(pl.Float64)).sum().alias("weighted"),
             -(share * share.log()).filter(tokens > 0).sum().alias("entropy"),
-            (tokens < COLD_BELOW_RATIO * tokens.mean()).sum().cast(pl.Int64).alias("cold_count"),
+            ((tokens < COLD_BELOW_RATIO * tokens.mean()) | (tokens == 0))
+            .sum()
+            .cast(pl.Int64)
+            .alias("cold_count"),
             (tokens == 0).sum().cast(pl.Int64).alias("dead_count"),
             pl.col(item).filter(tokens == tokens.max()).min().alias("hottest"),
         )

@@ -15,9 +15,10 @@ from .forecast import BackTest, backtest
 from .load import ExpertTables, load_matrix
 from .metrics import expert_loads
 from .placement import EMPTY, Floats, Placement
+from .plan_cost import Wish as Wish
+from .plan_cost import priced
 from .plan_inputs import known_loads
-from .planning import HORIZON, Plan, plan
-from .step_time import Cost
+from .planning import Plan, plan
 
 _KEY = ("run", "capture", "phase")
 _PLANNED: dict[str, type[pl.DataType]] = {
@@ -34,23 +35,6 @@ _TESTED: dict[str, type[pl.DataType]] = {
     "median_ratio": pl.Float64, "high_ratio": pl.Float64, "tested_steps": pl.Int64,
     "origins_count": pl.Int64,
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What a plan is asked for; see `planning.plan`. Bytes per s of a device's link."""
-
-    devices: int
-    nodes: int = 1
-    slots: int | None = None
-    groups: int = 1
-    expert_bytes: int | None = None
-    memory_bytes: int | None = None
-    token_bytes: int = 0
-    link_bytes_per_s: float | None = None
-    horizon: int = HORIZON
-    max_replicas: int | None = None
-    max_moved: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +67,14 @@ class _Known:
     notes: tuple[str, ...]
 
 
-def plans(tables: ExpertTables, wish: Wish, costs: pl.DataFrame | None = None) -> list[Planned]:
-    """A plan for each run, capture and phase; costs are of `cost.token_cost`.
+def plans(
+    tables: ExpertTables,
+    wish: Wish,
+    costs: pl.DataFrame | None = None,
+    links: pl.DataFrame | None = None,
+) -> list[Planned]:
+    """A plan for each run, capture and phase; costs are of `cost.token_cost`, links of
+    `exchanges.links`.
 
     Tokens are those of one expert-parallel group of `wish.devices`: the job's, by the groups that
     hold a layer. Raises UsageError for what cannot be planned.
@@ -99,14 +89,16 @@ def plans(tables: ExpertTables, wish: Wish, costs: pl.DataFrame | None = None) -
                 f"{groups:g} expert-parallel groups of {wish.devices} hold each layer: the plan is"
                 " for the mean one, and all are placed alike"
             )
+        cost, told = priced(costs, links, run, capture, wish)
+        notes += told
         made = plan(
             one.loads / groups,
             devices=wish.devices, nodes=wish.nodes, slots=wish.slots, groups=wish.groups,
             layers=one.layers,
             stages=_stages(tables, run, capture, one.layers),
             expert_bytes=wish.expert_bytes, memory_bytes=wish.memory_bytes,
-            cost=_cost(costs, run, capture, wish),
-            current=_current(tables.placement, one, wish.devices),
+            cost=cost,
+            current=_current(tables.placement, one, wish),
             horizon=wish.horizon, max_replicas=wish.max_replicas, max_moved=wish.max_moved,
         )  # fmt: skip
         found.append(Planned(run, capture, phase, one.experts, made, (*notes, *made.notes)))
@@ -163,17 +155,29 @@ def backtest_rows(tables: ExpertTables, horizon: int) -> tuple[pl.DataFrame, lis
     """A row per run, capture, phase and method, least error first, and notes.
 
     error_ratio: see `forecast`; low_ratio, median_ratio, high_ratio: 5 %, 50 % and 95 % of what
-    was missed, in mean proportions. tested_steps: the farthest steps ahead.
+    was missed, in mean proportions. tested_steps: the farthest steps ahead. Raises UsageError where
+    none can be tested.
     """
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
-    for one in _known(tables):
-        tested = backtest(one.loads, horizon)
-        notes += one.notes
+    known = list(_known(tables))
+    refused: UsageError | None = None
+    for one in known:
+        place = " ".join(filter(None, one.key)) + ": " if len(known) > 1 else ""
+        told = list(one.notes)
+        try:
+            tested = backtest(one.loads, horizon)
+        except UsageError as error:  # of too few steps: the others have their own
+            refused = error
+            notes.append(f"{place}{error}")
+            continue
         if tested.leads[-1] < horizon:
-            notes.append(f"tested up to {tested.leads[-1]} steps ahead: steps reach no farther")
+            told.append(f"tested up to {tested.leads[-1]} steps ahead: steps reach no farther")
+        notes += [place + note for note in told]
         by_error = sorted(tested.errors, key=lambda name: tested.errors[name])
         rows += [_tested_row(one, tested, method) for method in by_error]
+    if refused is not None and not rows:
+        raise refused
     return pl.DataFrame(rows, schema=_TESTED), notes
 
 
@@ -197,6 +201,12 @@ def _known(tables: ExpertTables) -> Iterator[_Known]:
         if last + 1 > shown:
             notes.append(
                 f"{shown} experts are shown, numbered up to {last}: the others are unknown"
+            )
+        told = [step for step in matrix.steps if step is not None]
+        every = float(np.median(np.diff(told))) if len(told) > 1 else 1.0
+        if every > 1:
+            notes.append(
+                f"only every {every:g}th step is told: what is said of steps ahead counts these"
             )
         run, capture, phase = (str(key[0]), str(key[1]), None if key[2] is None else str(key[2]))
         layers = tuple(matrix.layers[row] for row in rows)
@@ -232,23 +242,9 @@ def _stages(
     return None
 
 
-def _cost(costs: pl.DataFrame | None, run: str, capture: str, wish: Wish) -> Cost | None:
-    if costs is None:
-        return None
-    mine = costs.filter(pl.col("run") == run, pl.col("capture") == capture)
-    if mine.is_empty():
-        return None
-    link = wish.link_bytes_per_s
-    return Cost(
-        float(mine["ns_per_token"][0]),
-        token_bytes=float(wish.token_bytes),
-        near_bytes_per_s=link if wish.nodes == 1 else None,
-        far_bytes_per_s=link if wish.nodes > 1 else None,
-    )
-
-
-def _current(placement: pl.DataFrame, one: _Known, devices: int) -> Placement | None:
-    """Where experts are now; None unless told for all layers, on so many devices."""
+def _current(placement: pl.DataFrame, one: _Known, wish: Wish) -> Placement | None:
+    """Where experts are now; None unless told for all layers, on devices and slots as wished: on
+    others a plan starts afresh."""
     if placement.is_empty():
         return None
     mine = placement.filter(
@@ -259,10 +255,11 @@ def _current(placement: pl.DataFrame, one: _Known, devices: int) -> Placement | 
     ).unique(["layer", "device", "slot"])
     if mine["layer"].n_unique() < len(one.layers):
         return None
-    last, slots = mine.select(pl.col("device").max(), pl.col("slot").max() + 1).row(0)
-    if last >= devices:
+    used, slots = mine.select(pl.col("device").max() + 1, pl.col("slot").max() + 1).row(0)
+    wished = wish.slots or -(-len(one.experts) // wish.devices)
+    if used > wish.devices or (used < wish.devices and slots > wished):
         return None
-    found = np.full((len(one.layers), devices, slots), EMPTY, dtype=np.int64)
+    found = np.full((len(one.layers), wish.devices, slots), EMPTY, dtype=np.int64)
     layer_at = {layer: at for at, layer in enumerate(one.layers)}
     expert_at = {expert: at for at, expert in enumerate(one.experts)}
     at = mine.select(

@@ -46,15 +46,23 @@ def checked_memory(
     if memory_bytes is None:
         return
     if expert_bytes is None:
-        raise UsageError("a limit of memory needs the bytes of an expert")
+        raise UsageError(
+            "a limit of memory needs the bytes of an expert, weights and optimizer: --expert-bytes"
+        )
     needed = layers * slots * expert_bytes
     if needed > memory_bytes:
         fits = memory_bytes // (layers * expert_bytes)
         least = -(-experts // devices)
+        if fits >= least:
+            way_out = "fewer slots"
+        elif fits:
+            way_out = f"{-(-experts // fits)} devices"
+        else:
+            way_out = f"{layers * expert_bytes / _GIB:.1f} GiB at least, or fewer bytes an expert"
         raise UsageError(
             f"{layers} layers x {slots} slots x {expert_bytes} bytes = {needed / _GIB:.1f} GiB of"
             f" experts do not fit a device's {memory_bytes / _GIB:.1f} GiB: {fits} slots do,"
-            f" {least} are the least for {experts} experts on {devices} devices"
+            f" {least} are the least for {experts} experts on {devices} devices; give {way_out}"
         )
 
 
@@ -65,7 +73,8 @@ def placed_now(
     """The current placement with empty slots to `slots`, or experts in their order, with a note."""
     if current is None:
         notes.append(
-            "no placement is known: experts are taken to sit in their order, one slot each"
+            "no placement on such devices is known: experts are taken to sit in their order, one"
+            " slot each"
         )
         return contiguous(layers, experts, devices, slots)
     now = checked_placement(current, layers, experts)

@@ -5,6 +5,7 @@ A device's time in a layer is that of its experts' matrix products and of the to
     sum over its slots of  max(floor, ns_per_token x tokens)      (0 without tokens)
                          + token_bytes x tokens x (near share / near link + far share / far link)
 
+A layer takes that of its slowest device and what is beside tokens, or its floor if that is more.
 Sources of tokens are spread evenly over devices. A replica serves its own node first: of an
 expert's c replicas, r on this node, c / (nodes x r) of their tokens (1 at most) come from the
 node, and of these all but one device's from another device.
@@ -37,10 +38,13 @@ class Cost:
     token_bytes: float = 0.0
     near_bytes_per_s: float | None = None
     far_bytes_per_s: float | None = None
+    device_floor_ns: float = 0.0
 
     def __post_init__(self) -> None:
         links = [one for one in (self.near_bytes_per_s, self.far_bytes_per_s) if one is not None]
-        amounts = (self.ns_per_token, self.floor_ns, self.fixed_ns, self.token_bytes)
+        amounts = (
+            self.ns_per_token, self.floor_ns, self.fixed_ns, self.token_bytes, self.device_floor_ns,
+        )  # fmt: skip
         if not (all(0 <= one < np.inf for one in amounts) and all(one > 0 for one in links)):
             raise UsageError(f"times and bytes must be 0 or more, links above 0: got {self}")
 
@@ -103,7 +107,8 @@ def predicted(placement: Placement, load: Floats, cost: Cost, nodes: int = 1) ->
     load: [..., layers, experts], tokens of a step.
     """
     slowest: Floats = slot_ns(placement, load, cost, nodes).sum(axis=-1).max(axis=-1)
-    return slowest + cost.fixed_ns
+    taken: Floats = np.maximum(slowest + cost.fixed_ns, cost.device_floor_ns)
+    return taken
 
 
 def migration_ns(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import duckdb
@@ -12,6 +13,7 @@ import polars as pl
 from npuscope.analysis.views import frame, open_views, where
 
 from .grouped_shapes import grouped_shape
+from .shared_rate import FITTED, with_shared_rate
 
 Floats = npt.NDArray[np.float64]
 CAPTURE = ("run", "capture")
@@ -21,12 +23,19 @@ _LEAST_SPREAD_RATIO = 0.02
 # Residuals beyond so many of their own usual size are hiccups and hardly count.
 _TUKEY = 4.685
 _ROUNDS = 30
-_FITTED: dict[str, type[pl.DataType]] = {
-    "run": pl.String, "capture": pl.String, "type": pl.String, "dtype": pl.String,
-    "experts": pl.Int64, "inner": pl.Int64, "columns": pl.Int64, "kernels_count": pl.Int64,
-    "base_ns": pl.Float64, "ns_per_token": pl.Float64, "error_ns_per_token": pl.Float64,
-    "floor_tokens": pl.Float64, "floor_ns": pl.Float64, "residual_ratio": pl.Float64,
-}  # fmt: skip
+_MOST_POINTS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """base + slope x tokens, standard errors of the slope and of the level at the mean tokens."""
+
+    base: float
+    slope: float
+    error: float
+    centre: float
+    level: float
+    level_error: float
 
 
 def grouped_kernels(
@@ -68,7 +77,9 @@ def grouped_kernels(
 
 def fitted(kernels: pl.DataFrame) -> pl.DataFrame:
     """Time of each product by tokens: CAPTURE, PRODUCT, kernels_count, base_ns, ns_per_token,
-    error_ns_per_token (standard error), floor_tokens, floor_ns, residual_ratio.
+    error_ns_per_token and common_error_ns_per_token (standard errors: of this product alone, and of
+    what all products share), shared_weight (see `shared_rate`), floor_tokens, floor_ns,
+    residual_ratio, centre_tokens, level_ns, level_error_ns.
 
     time = max(floor_ns, base_ns + ns_per_token x tokens), see `curve`; floor_tokens is where the
     floor ends (0: there is none). residual_ratio: median of |measured / fitted - 1| over kernels.
@@ -82,56 +93,62 @@ def fitted(kernels: pl.DataFrame) -> pl.DataFrame:
         told = {**dict(zip((*CAPTURE, *PRODUCT), key, strict=True)),
                 "kernels_count": int(weights.sum())}  # fmt: skip
         found.append({**told, **curve(tokens, times, weights)})
-    return pl.DataFrame(found, schema=_FITTED)
+    return with_shared_rate(pl.DataFrame(found, schema=FITTED))
 
 
 def curve(tokens: Floats, times: Floats, weights: Floats) -> dict[str, float | None]:
     """The line through times by tokens, robust against hiccups, with a floor for few tokens.
 
     Least squares of relative residuals, reweighted by Tukey's biweight (MAD as scale) until steady.
+    Of more than _MOST_POINTS a random part stands for all; the errors are those of that part.
     A floor is taken where it makes the sum of absolute residuals less than half of the line's:
     memory-bound kernels take the same time below some number of tokens. Keys as in `fitted`, all
-    None where the tokens hardly differ.
+    None where the tokens hardly differ. The slope of noise may be 0 or less.
     """
-    none: dict[str, float | None] = dict.fromkeys(
-        name for name, kind in _FITTED.items() if kind == pl.Float64
-    )
+    if len(tokens) > _MOST_POINTS:
+        # The same ones every time, in no order that layers or steps have.
+        chosen = np.random.default_rng(0).choice(len(tokens), _MOST_POINTS, replace=False)
+        tokens, times, weights = tokens[chosen], times[chosen], weights[chosen]
     if _spread(tokens, weights) < _LEAST_SPREAD_RATIO or (times <= 0).any():
-        return none
-    base, slope, error = _line(tokens, times, weights)
-    floor, most = 0.0, _misfit(times, base + slope * tokens, weights)
+        return dict.fromkeys(name for name, kind in FITTED.items() if kind == pl.Float64)
+    line = _line(tokens, times, weights)
+    floor, most = 0.0, _misfit(times, line.base + line.slope * tokens, weights)
     for end in np.quantile(tokens, np.linspace(0.1, 0.7, 7)):
         low, high = tokens <= end, tokens > end
         if _spread(tokens[high], weights[high]) < _LEAST_SPREAD_RATIO or low.sum() < 3:
             continue
         above = _line(tokens[high], times[high], weights[high])
         level = float(np.median(np.repeat(times[low], weights[low].astype(int))))
-        misfit = _misfit(times, np.maximum(level, above[0] + above[1] * tokens), weights)
-        if above[1] > 0 and misfit < most * (0.5 if floor == 0.0 else 1.0):
-            (base, slope, error), floor, most = above, level, misfit
-    if slope <= 0:
-        return none
-    expected = np.maximum(floor, base + slope * tokens)
+        misfit = _misfit(times, np.maximum(level, above.base + above.slope * tokens), weights)
+        if above.slope > 0 and misfit < most * (0.5 if floor == 0.0 else 1.0):
+            line, floor, most = above, level, misfit
+    expected = np.maximum(floor, line.base + line.slope * tokens)
     off = np.abs(times / expected - 1)
     return {
-        "base_ns": float(base),
-        "ns_per_token": float(slope),
-        "error_ns_per_token": error,
-        "floor_tokens": max(0.0, (floor - base) / slope) if floor else 0.0,
-        "floor_ns": floor if floor else max(float(base), 0.0),
+        "base_ns": line.base,
+        "ns_per_token": line.slope,
+        "error_ns_per_token": line.error,
+        "common_error_ns_per_token": 0.0,
+        "shared_weight": 0.0,
+        "floor_tokens": max(0.0, (floor - line.base) / line.slope) if floor else 0.0,
+        "floor_ns": floor if floor else max(line.base, 0.0),
         "residual_ratio": _median(off, weights),
+        "centre_tokens": line.centre,
+        "level_ns": line.level,
+        "level_error_ns": line.level_error,
     }
 
 
-def _line(tokens: Floats, times: Floats, weights: Floats) -> tuple[float, float, float]:
-    """Base, slope, and the slope's standard error; relative residuals have equal weight.
+def _line(tokens: Floats, times: Floats, weights: Floats) -> _Line:
+    """The line; relative residuals have equal weight.
 
-    The error is that of a regression M-estimate (Huber, Robust Statistics, 1981, section 7.6).
+    The errors are those of a regression M-estimate (Huber, Robust Statistics, 1981, section 7.6).
     """
     # By what is expected, not by what was measured: that would favour the shorter times.
     expected = times
     inside = np.ones_like(times)  # 1 - u^2 of Tukey's biweight
-    base = slope = error = 0.0
+    middle, level = float(np.average(tokens, weights=weights)), 0.0
+    base = slope = error = level_error = 0.0
     for _ in range(_ROUNDS):
         plain = weights / expected**2
         kept = plain * inside**2
@@ -150,13 +167,14 @@ def _line(tokens: Floats, times: Floats, weights: Floats) -> tuple[float, float,
         steepness = np.average(inside * (5 * inside - 4), weights=weights)
         variance = pulls.sum() / max(len(times) - 2, 1) / max(steepness, 0.1) ** 2
         error = float(np.sqrt(variance / (plain * (tokens - middle) ** 2).sum()))
+        level_error = float(np.sqrt(variance / plain.sum()))
         off = times / line - 1
         scale = 1.4826 * _median(np.abs(off), weights)
         if scale < 1e-9 or abs(slope - before) <= 1e-9 * abs(slope):
             break
         expected = line
         inside = np.clip(1 - (off / (_TUKEY * scale)) ** 2, 0, None)
-    return base, slope, error
+    return _Line(base, slope, error, float(middle), float(level), level_error)
 
 
 def _misfit(times: Floats, expected: Floats, weights: Floats) -> float:

@@ -8,7 +8,8 @@ from typing import Any
 import duckdb
 
 from .. import query
-from . import kernel_rules, memory_rules, time_rules
+from ..experts.overview import Overview
+from . import expert_rules, kernel_rules, memory_rules, time_rules
 from .finding import CERTAINTIES, Finding, addressed, ranked
 from .material import Material, material
 from .weighing import WORTH_RATIO
@@ -22,6 +23,7 @@ RULES: tuple[Rule, ...] = (
     time_rules.between_steps,
     time_rules.stragglers,
     time_rules.uneven_steps,
+    expert_rules.expert_imbalance,
     kernel_rules.data_movement,
     kernel_rules.data_setting,
     kernel_rules.ai_cpu_kernels,
@@ -38,14 +40,18 @@ def findings(
     rank: int | None = None,
     step: int | None = None,
     path: str = "PATH",
+    experts: Overview | None = None,
 ) -> list[Finding]:
     """What is worth changing in the chosen captures, the most time at stake first.
 
-    `path` stands in the commands that show more.
+    `path` stands in the commands that show more; `experts` is of the one capture chosen, where it
+    is known already.
     """
     found: list[Finding] = []
     for one in query.capture_facts(con, run=run, capture=capture).to_dicts():
-        seen = material(con, run=one["run"], capture=one["capture"], rank=rank, step=step)
+        seen = material(
+            con, run=one["run"], capture=one["capture"], rank=rank, step=step, experts=experts
+        )
         for rule in RULES:
             found += rule(seen)
     return addressed(ranked(found), path)

@@ -1,6 +1,7 @@
 """What the rules look at: a capture's steps, kernels, communication and memory, summed.
 
-All of it comes from summaries, so that no event is read again.
+All of it comes from summaries, so that no event is read again, but for grouped matmuls where they
+alone tell the load of experts.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 import duckdb
 import polars as pl
 
+from ..experts.overview import Overview, overview
 from ..memory import MemoryFacts, memory_facts
 from ..views import frame, open_views, where
 
@@ -23,7 +25,8 @@ class Material:
     `kernel_steps` pairs of rank and step. communication: kind, op_type, op_count, exposed_ns,
     union_ns and exposed_attributed_ns (which adds up to the steps' exposed time), over
     `communication_steps` such pairs. outside: ranks with events outside
-    of every step. is_gpu: no NPU is among the ranks.
+    of every step. is_gpu: no NPU is among the ranks. experts: their load over all ranks, None where
+    it is not known or single ranks were chosen.
     """
 
     run: str
@@ -36,6 +39,7 @@ class Material:
     outside: frozenset[int]
     memory: MemoryFacts
     is_gpu: bool = False
+    experts: Overview | None = None
 
     @property
     def length_ns(self) -> float | None:
@@ -79,8 +83,9 @@ def material(
     capture: str,
     rank: int | None = None,
     step: int | None = None,
+    experts: Overview | None = None,
 ) -> Material:
-    """Gather what is known of one capture."""
+    """Gather what is known of one capture; `experts` where it is known already."""
     open_views(con)
     clause, values = where({"run": run, "capture": capture, "rank": rank, "step": step})
     steps = frame(con, _STEPS.format(where=clause), values)
@@ -92,6 +97,8 @@ def material(
     kernels = frame(con, _KERNELS.format(**parts), values)
     communication = frame(con, _COMMUNICATION.format(**parts), values)
     place = {"run": run, "capture": capture, "rank": rank}
+    if experts is None and rank is None:
+        experts = overview(con, run=run, capture=capture, step=step)
     outside, ranks = where(place)
     beyond = con.execute(f"select rank from outside_steps {outside}", ranks).fetchall()
     return Material(
@@ -105,6 +112,7 @@ def material(
         outside=frozenset(number for (number,) in beyond),
         memory=memory_facts(con, run=run, capture=capture, rank=rank),
         is_gpu=con.execute(_FRAMEWORKS.format(where=outside), ranks).fetchall() == [("kineto",)],
+        experts=experts,
     )
 
 

@@ -138,6 +138,9 @@ _marks as (
 _expert_load as (
     select run, capture, rank, count(*) as "expert_load" from expert_load group by run, capture, rank
 ),
+_expert_counts as (
+    select run, capture, rank, count(*) as "expert_counts" from expert_counts group by run, capture, rank
+),
 _expert_placement as (
     select run, capture, rank, count(*) as "expert_placement" from expert_placement group by run, capture, rank
 ),
@@ -163,6 +166,7 @@ _wide as (
     left join _counters using (run, capture, rank)
     left join _marks using (run, capture, rank)
     left join _expert_load using (run, capture, rank)
+    left join _expert_counts using (run, capture, rank)
     left join _expert_placement using (run, capture, rank)
     left join _train_log using (run, capture, rank)
 )

@@ -32,6 +32,7 @@ def fill_metadata(
     if version := mapping.get("SCHEMA_VERSION"):
         log.rules["ascend_db.schema_version"] = str(version)
     metadata = parse_metadata(mapping)
+    log.rules |= metadata.rules()
     if "ranks" in wanted:
         known = {k: v for k, v in rank_columns(metadata, source.rank).items() if v is not None}
         if known:

@@ -93,7 +93,7 @@ def read_dump(
     """
     notes: list[str] = []
     config = _config(files, notes)
-    shared = config.num_dangling_shared_experts or 0
+    shared = max(0, config.num_dangling_shared_experts or 0)
     by_phase: dict[str, dict[int, SourceFile]] = {}
     for file in files:
         named = FILE.fullmatch(Path(file.path).name)

@@ -16,6 +16,7 @@ from .expert_frames import RULE, ExpertFacts, ExpertLoad
 
 # Rows that go to the engine at once.
 _ROWS_AT_ONCE = 1 << 20
+_LISTS_AT_ONCE = 1 << 12
 
 
 def is_load_file(name: str) -> bool:
@@ -55,7 +56,7 @@ def read_files(
         notes += told.notes
     elif maps:
         notes.append(f"{len(maps)} deployments beside the hook's files: none of them is used")
-    return ExpertLoad(found.load, placement, found.facts, tuple(notes))
+    return ExpertLoad(found.load, placement, found.facts, tuple(notes), found.counts)
 
 
 def read(
@@ -65,7 +66,7 @@ def read(
     wanted: frozenset[str],
     advance: Callable[[int], None],
 ) -> None:
-    """Fill `expert_load` and `expert_placement`."""
+    """Fill `expert_load`, `expert_counts` and `expert_placement`."""
     files = source.files.get("expert_load", ())
     if not files:
         return
@@ -73,8 +74,12 @@ def read(
         found = read_files(files, advance=advance)
     except (TraceNotFound, FileNotFoundError) as error:  # the rank is read without it
         raise TraceFormatError(files[0].path, "expert loads", str(error)) from error
-    for table, rows in (("expert_load", found.load), ("expert_placement", found.placement)):
-        for part in rows.iter_slices(_ROWS_AT_ONCE) if table in wanted else ():
+    for table, rows, at_once in (
+        ("expert_load", found.load, _ROWS_AT_ONCE),
+        ("expert_counts", found.counts, _LISTS_AT_ONCE),
+        ("expert_placement", found.placement, _ROWS_AT_ONCE),
+    ):
+        for part in rows.iter_slices(at_once) if table in wanted else ():
             con.register("_incoming", part.to_arrow())
             try:
                 con.execute(f'insert into "{table}" by name select * from _incoming')

@@ -1,6 +1,7 @@
 """What every source of expert loads is read into: two frames, facts, and notes on what is missing.
 
 hook files, dumps, ... ─ read ─ load       step, phase, layer, expert, ep_rank, tokens
+                                counts     step, phase, layer, counted_by, micro_batch, tokens[]
                                 placement  layer, device, slot, expert
                                 facts      how it was counted
                                 notes      what is not there, what was decided
@@ -12,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import polars as pl
+
+from .expert_detail import no_counts
 
 LOAD_SCHEMA: dict[str, type[pl.DataType]] = {
     "step": pl.Int64, "phase": pl.String, "layer": pl.Int32, "expert": pl.Int32,
@@ -48,12 +51,13 @@ class ExpertFacts:
 
 @dataclass(frozen=True, slots=True)
 class ExpertLoad:
-    """Rows of `expert_load` and `expert_placement` (see schema.sql), in order."""
+    """Rows of `expert_load`, `expert_placement` and `expert_counts` (see schema.sql), in order."""
 
     load: pl.DataFrame
     placement: pl.DataFrame
     facts: ExpertFacts
     notes: tuple[str, ...] = field(default=())
+    counts: pl.DataFrame = field(default_factory=no_counts)
 
 
 def as_load(rows: pl.DataFrame) -> pl.DataFrame:

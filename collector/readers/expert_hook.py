@@ -5,37 +5,37 @@
     tokens_per_expert/rank1.jsonl   ...          or aggregated: "tpe": [9, 1, 5, 17]
 
 Megatron's schema. Every rank counts the tokens that it routes to all experts, so a step and layer
-is the sum over the ranks that hold the layer, and where experts sit is not known. Lines are read
-one by one: memory follows what was counted (steps x layers x experts), not the files.
+is the sum over the ranks that hold the layer, and where experts sit is not known. A file that grew
+long is followed by others: rank0.jsonl, rank0.1.jsonl, rank0.2.jsonl, ... in this order. Lines are
+read one by one: memory follows what was counted (steps x layers x experts), not the files.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from npuscope.errors import TraceFormatError, TraceNotFound
 
 from ..model import SourceFile
+from .expert_detail import Counts, Detail, Key, counts_frame
 from .expert_frames import ExpertFacts, ExpertLoad, as_load, listed, no_placement
 
-FILE = re.compile(r"rank_?(\d{1,7})\.jsonl")
+FILE = re.compile(r"rank_?(\d{1,6})(?:\.(\d{1,9}))?\.jsonl")
 # One layer's counts of many micro-batches, with room to spare.
 _LINE_BYTES = 64 << 20
+# Sums over ranks and micro-batches stay below 63 bits, numbers of layers below 31.
+_MOST_TOKENS, _LAST_STEP, _LAST_LAYER = 1 << 40, 1 << 62, 1 << 29
 # 512 MiB of counts.
 _COUNTS_AT_MOST = 1 << 26
-
-Counts = npt.NDArray[np.int64]
-# Whether it is of a multi-token-prediction block, then its number.
-Key = tuple[bool, int]
 
 
 class _Line(msgspec.Struct):
@@ -65,6 +65,7 @@ class _Gathered:
     micro_batches: set[int] = field(default_factory=set)
     counts: int = 0
     notes: list[str] = field(default_factory=list)
+    detail: Detail = field(default_factory=Detail)
 
 
 def read_hook(
@@ -77,30 +78,36 @@ def read_hook(
     `phase` is train and `ep_rank` NULL: counted globally. Layers are numbered as in the files, the
     multi-token-prediction blocks after the last of them. Of a step that a file tells twice (the
     run started again) the last line counts. A step that not all ranks of a layer told is left out
-    of that layer. Raises TraceNotFound where there is no file, TraceFormatError where none tells
-    anything or where they tell of different numbers of experts.
+    of that layer. `counts` are of single ranks and micro-batches, see `expert_detail`. Raises
+    TraceNotFound where there is no file, TraceFormatError where none tells anything or where they
+    tell of different numbers of experts.
     """
     if not files:
         raise TraceNotFound("no rank*.jsonl: give the folder that the hook wrote")
-    counted = Counter(rank_of(file.path) for file in files)
-    if twice := sorted(rank for rank, count in counted.items() if count > 1):
+    counted = Counter(part_of(file.path) for file in files)
+    if twice := sorted({rank for (rank, _), count in counted.items() if count > 1}):
         raise TraceFormatError(
             Path(files[0].path).parent, "tokens per expert", f"two files of ranks {listed(twice)}"
         )
     gathered = _Gathered()
-    for file in sorted(files, key=lambda one: rank_of(one.path)):
-        _add(gathered, _one_file(file, gathered), file.path)
-        advance(file.size_bytes)
+    in_order = sorted(files, key=lambda one: part_of(one.path))
+    for _, parts in groupby(in_order, key=lambda one: rank_of(one.path)):
+        found: dict[Key, dict[int, Counts]] = {}
+        for file in parts:
+            _one_file(file, gathered, found)
+            advance(file.size_bytes)
+        _add(gathered, found, file.path)
     if not gathered.sums:
         why = gathered.notes[0] if gathered.notes else "they are empty"
         raise TraceFormatError(Path(files[0].path).parent, "tokens per expert", why)
-    ranks = sorted(rank_of(file.path) for file in files)
+    ranks = sorted({rank_of(file.path) for file in files})
     absent = sorted(set(range(ranks[-1] + 1)) - set(ranks))
     if absent:
         gathered.notes.append(
             f"no file of rank(s) {listed(absent)}: the tokens they routed are missing"
         )
-    load = _frame(gathered)
+    layers, whole = _layers(gathered), _whole(gathered)
+    load = _frame(gathered, layers, whole)
     if load.is_empty():
         raise TraceFormatError(
             Path(files[0].path).parent, "tokens per expert", "no step was told by all its ranks"
@@ -112,26 +119,36 @@ def read_hook(
         experts_count=gathered.experts_count,
         micro_batches=gathered.micro_batches.pop() if len(gathered.micro_batches) == 1 else None,
     )
-    return ExpertLoad(load, no_placement(), facts, tuple(gathered.notes))
+    notes = (*gathered.notes, *gathered.detail.notes())
+    counts = counts_frame(gathered.detail, layers, whole)
+    return ExpertLoad(load, no_placement(), facts, notes, counts)
 
 
 def rank_of(path: str) -> int:
     """The rank in a file's name. Raises ValueError where there is none."""
+    return part_of(path)[0]
+
+
+def part_of(path: str) -> tuple[int, int]:
+    """Rank, and which of its files it is: -1 is the one without a number, which comes first.
+
+    Raises ValueError for another name.
+    """
     found = FILE.fullmatch(Path(path).name)
     if not found:
         raise ValueError(path)
-    return int(found[1])
+    return int(found[1]), int(found[2] or -1)
 
 
-def _one_file(file: SourceFile, gathered: _Gathered) -> dict[Key, dict[int, Counts]]:
-    """The last counts of each layer and step in a file."""
-    found: dict[Key, dict[int, Counts]] = {}
+def _one_file(file: SourceFile, gathered: _Gathered, found: dict[Key, dict[int, Counts]]) -> None:
+    """Add to `found` the last counts of each layer and step in a file of a rank."""
+    rank = rank_of(file.path)
     unreadable: list[str] = []
     again, strangers = 0, set[str]()
     for number, line, is_ended in _lines(file):
         try:
             told = _LINES.decode(line)
-            counts = _counts(told, gathered)
+            values, is_together = _counts(told, gathered)
         except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as error:
             if is_ended or number == 1:  # else it is still being written
                 unreadable.append(f"line {number}: {error}")
@@ -139,18 +156,20 @@ def _one_file(file: SourceFile, gathered: _Gathered) -> dict[Key, dict[int, Coun
         if told.block not in ("decoder", "mtp") and told.mtp_idx is None:
             strangers.add(told.block)
             continue
-        if gathered.experts_count not in (None, len(counts)):
+        width = values.shape[1]
+        if gathered.experts_count not in (None, width):
             raise TraceFormatError(
                 file.path,
                 f"line {number}",
-                f"{len(counts)} experts, where {gathered.experts_count} were told before",
+                f"{width} experts, where {gathered.experts_count} were told before",
             )
-        gathered.experts_count = len(counts)
+        gathered.experts_count = width
         is_mtp = told.mtp_idx is not None or told.block == "mtp"
         key = (is_mtp, told.layer if told.mtp_idx is None else told.mtp_idx)
         steps = found.setdefault(key, {})
         again += told.iter in steps
-        steps[told.iter] = counts
+        steps[told.iter] = values.sum(axis=0)
+        gathered.detail.add(rank, key, told.iter, values, is_together=is_together)
     name = Path(file.path).name
     if unreadable:
         gathered.notes.append(
@@ -162,11 +181,13 @@ def _one_file(file: SourceFile, gathered: _Gathered) -> dict[Key, dict[int, Coun
         )
     if strangers:
         gathered.notes.append(f"{name}: not read: block(s) {', '.join(sorted(strangers))}")
-    return found
 
 
-def _counts(told: _Line, gathered: _Gathered) -> Counts:
-    """Tokens of each expert, over all micro-batches. Raises ValueError, MsgspecError."""
+def _counts(told: _Line, gathered: _Gathered) -> tuple[Counts, bool]:
+    """Tokens [micro-batches, experts], and whether one row has several micro-batches together.
+
+    Raises ValueError, MsgspecError.
+    """
     text = bytes(told.tpe)
     is_nested = text[1:].lstrip().startswith(b"[")
     lists: list[list[int]] | list[list[float]]
@@ -186,13 +207,17 @@ def _counts(told: _Line, gathered: _Gathered) -> Counts:
             raise ValueError("a count in tpe that is no whole number")
     elif values.dtype.kind != "i":
         raise ValueError("a count in tpe beyond 63 bits")
-    if values.min() < 0 or values.max() > 1 << 40 or told.layer < 0:
-        raise ValueError("a count or layer below 0, or beyond belief")
+    if values.min() < 0 or values.max() > _MOST_TOKENS:
+        raise ValueError("a count below 0, or beyond belief")
+    if not (0 <= told.iter <= _LAST_STEP and all(
+        0 <= number <= _LAST_LAYER for number in (told.layer, told.mtp_idx or 0)
+    )):  # fmt: skip
+        raise ValueError("a step or layer below 0, or beyond belief")
     micro = told.n_micro if told.n_micro is not None else len(lists) if is_nested else None
     if micro is not None and len(gathered.micro_batches) < 2:
         gathered.micro_batches.add(micro)
-    summed: Counts = values.astype(np.int64).sum(axis=0)
-    return summed
+    counts: Counts = values.astype(np.int64)
+    return counts, not is_nested and told.n_micro != 1
 
 
 def _add(gathered: _Gathered, found: dict[Key, dict[int, Counts]], path: str) -> None:
@@ -215,17 +240,31 @@ def _add(gathered: _Gathered, found: dict[Key, dict[int, Counts]], path: str) ->
         )
 
 
-def _frame(gathered: _Gathered) -> pl.DataFrame:
-    last_layer = max((layer for is_mtp, layer in gathered.sums if not is_mtp), default=-1)
+def _layers(gathered: _Gathered) -> dict[Key, int]:
+    """Numbers of layers by block: those of multi-token prediction after all others."""
+    after = max((layer for is_mtp, layer in gathered.sums if not is_mtp), default=-1) + 1
+    return {key: after + key[1] if key[0] else key[1] for key in gathered.sums}
+
+
+def _whole(gathered: _Gathered) -> dict[Key, frozenset[int]]:
+    """Steps of each block that all of its ranks told."""
+    return {
+        key: frozenset(step for step, count in ranks.items() if count == max(ranks.values()))
+        for key, ranks in gathered.ranks.items()
+    }
+
+
+def _frame(
+    gathered: _Gathered, layers: Mapping[Key, int], told: Mapping[Key, frozenset[int]]
+) -> pl.DataFrame:
     everywhere = {step for steps in gathered.sums.values() for step in steps}
     parts: list[pl.DataFrame] = []
     incomplete: dict[int, list[int]] = {}
     for (is_mtp, number), sums in sorted(gathered.sums.items()):
-        layer = last_layer + 1 + number if is_mtp else number
+        layer = layers[is_mtp, number]
         if is_mtp:
             gathered.notes.append(f"layer {layer} is multi-token prediction block {number}")
-        ranks = gathered.ranks[is_mtp, number]
-        whole = [step for step in sorted(sums) if ranks[step] == max(ranks.values())]
+        whole = sorted(told[is_mtp, number])
         for step in everywhere - set(whole):
             incomplete.setdefault(step, []).append(layer)
         values = np.stack([sums[step] for step in whole])
@@ -246,9 +285,9 @@ def _frame(gathered: _Gathered) -> pl.DataFrame:
             )
         )
     if incomplete:
-        layers = sorted({layer for found in incomplete.values() for layer in found})
+        short = sorted({layer for found in incomplete.values() for layer in found})
         gathered.notes.append(
-            f"step(s) {listed(sorted(incomplete))}: layer(s) {listed(layers)} were not told by all"
+            f"step(s) {listed(sorted(incomplete))}: layer(s) {listed(short)} were not told by all"
             " of their ranks, and are left out there"
         )
     return as_load(pl.concat(parts)).sort("step", "layer", "expert")

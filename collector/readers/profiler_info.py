@@ -178,6 +178,7 @@ def read(
         log.options = info.options
     if path := source.path("profiler_metadata"):
         metadata = read_metadata(path, log)
+        log.rules |= metadata.rules()
     if "ranks" in wanted:
         columns = _rank_columns(source, info, metadata)
         # Typed by the table: a column of None alone would be no integer.

@@ -28,6 +28,9 @@ _SIZE_KEYS = {
     "cp": ("context_parallel_size", "cp_size", "cp"),
     "ep": ("expert_model_parallel_size", "expert_parallel_size", "ep_size", "ep"),
 }
+# Experts of a token, as Hugging Face's and Megatron's configurations name them.
+_TOP_K_KEYS = ("num_experts_per_tok", "moe_router_topk")
+TOP_K_RULE = "model.top_k"
 _JOB_KEYS = ("job_name", "jobname", "run_name", "task_name", "experiment_name")
 
 GROUPS = pa.schema([
@@ -53,13 +56,19 @@ class ProcessGroup:
 
 @dataclass(frozen=True, slots=True)
 class ProfilerMetadata:
-    """The job as its framework describes it; `sizes` are (kind, ranks per group)."""
+    """The job as its framework describes it; `sizes` are (kind, ranks per group), `top_k` the
+    experts that a router sends a token to."""
 
     job_name: str | None = None
     rank: int | None = None
     world_size: int | None = None
     sizes: tuple[tuple[str, int], ...] = ()
     groups: tuple[ProcessGroup, ...] = ()
+    top_k: int | None = None
+
+    def rules(self) -> dict[str, str]:
+        """What no table has a column for, for a rank's rules."""
+        return {} if self.top_k is None else {TOP_K_RULE: str(self.top_k)}
 
 
 def read_metadata(path: str, log: ReadLog | None = None) -> ProfilerMetadata:
@@ -79,6 +88,7 @@ def parse_metadata(mapping: Mapping[str, object]) -> ProfilerMetadata:
     """The record of a metadata mapping; a value may be JSON text. Nonsense is left out."""
     lower = {str(key).lower(): value for key, value in mapping.items()}
     args = _object(lower.get("distributed_args"))
+    model = _object(lower.get("model_config"))
     groups = tuple(_groups(_object(lower.get("parallel_group_info"))))
     world_size = natural(args.get("world_size"))
     if world_size is None:
@@ -89,6 +99,7 @@ def parse_metadata(mapping: Mapping[str, object]) -> ProfilerMetadata:
         world_size=world_size,
         sizes=tuple(_sizes(args, groups)),
         groups=groups,
+        top_k=next((number for key in _TOP_K_KEYS if (number := natural(model.get(key)))), None),
     )
 
 

@@ -70,17 +70,38 @@ def read_log(
 
     Raises TraceNotFound where there is no such file, TraceFormatError where it logs no step.
     """
-    gathered = _Gathered()
+    gathered = Gathered()
     for line, is_ended in _telling_lines(Path(path), size_bytes, advance):
-        for logged in parse(line, is_ended=is_ended):
-            gathered.add(logged)
-        for name, value in arguments(line) if is_ended else ():
-            gathered.say(name, value)
-    rows = gathered.rows()
-    if rows.is_empty():
+        _gather(gathered, line, is_ended)
+    found = told_by(gathered, path)
+    if found.rows.is_empty():
         raise _nothing_logged(path)
+    return found
+
+
+def gather(path: Path, gathered: Gathered, begin_bytes: int, end_bytes: int) -> None:
+    """Read a part of a log that begins and ends between lines, after what was gathered before.
+
+    Raises TraceNotFound where there is no such file.
+    """
+    size_bytes = end_bytes - begin_bytes
+    for line, is_ended in _telling_lines(path, size_bytes, begin_bytes=begin_bytes):
+        _gather(gathered, line, is_ended)
+
+
+def told_by(gathered: Gathered, path: str | Path, former: pl.DataFrame | None = None) -> TrainLog:
+    """What was gathered of a log so far, after `former` rows of `train_log` where there are any."""
+    rows = gathered.rows()
+    rows = rows if former is None else pl.concat([former.select(rows.columns), rows])
     rows, notes = _last_of_each(rows, Path(path).name)
     return TrainLog(rows, gathered.facts(), notes)
+
+
+def _gather(gathered: Gathered, line: bytes, is_ended: bool) -> None:
+    for logged in parse(line, is_ended=is_ended):
+        gathered.add(logged)
+    for name, value in arguments(line) if is_ended else ():
+        gathered.say(name, value)
 
 
 def require_logged(path: Path) -> None:
@@ -117,7 +138,7 @@ def read(
                 log.rules[f"{RULE}.{name}"] = str(value)
 
 
-class _Gathered:
+class Gathered:
     """Figures by column, as the lines come."""
 
     def __init__(self) -> None:
@@ -151,14 +172,16 @@ class _Gathered:
             said.add(value)
 
     def rows(self) -> pl.DataFrame:
+        """Every logged line so far."""
         self._flush()
         return pl.concat(self._chunks) if self._chunks else pl.DataFrame(schema=SCHEMA)
 
     def facts(self) -> LogFacts:
+        """What was said of the whole run."""
         batch = self._one("global batch size", "consumed samples", "global_batch_size")
         length = self._one("seq_length")
         product = batch * length if batch and length else None
-        scope = self._scopes.pop() if len(self._scopes) == 1 else None
+        scope = next(iter(self._scopes)) if len(self._scopes) == 1 else None
         return LogFacts(
             batch, length, self._one("world_size"), self._one("consumed tokens") or product, scope
         )
@@ -197,9 +220,11 @@ def _telling_lines(
     path: Path,
     size_bytes: int | None = None,
     advance: Callable[[int], None] = lambda n_bytes: None,
+    *,
+    begin_bytes: int = 0,
 ) -> Iterator[tuple[bytes, bool]]:
     """Lines with one of the marks in them, and whether they have ended."""
-    for block, is_ended in _blocks(path, size_bytes, advance):
+    for block, is_ended in _blocks(path, size_bytes, advance, begin_bytes):
         found: dict[int, int] = {}
         for mark in MARKS:
             at = block.find(mark)
@@ -214,7 +239,7 @@ def _telling_lines(
 
 
 def _blocks(
-    path: Path, size_bytes: int | None, advance: Callable[[int], None]
+    path: Path, size_bytes: int | None, advance: Callable[[int], None], begin_bytes: int
 ) -> Iterator[tuple[bytes, bool]]:
     """The file in blocks of whole lines; what is left when it does not end with one comes last.
 
@@ -228,6 +253,7 @@ def _blocks(
         ) from error
     rest, is_inside = b"", False
     with file:
+        file.seek(begin_bytes)
         left = os.fstat(file.fileno()).st_size if size_bytes is None else size_bytes
         while left > 0 and (block := file.read(min(_BLOCK_BYTES, left))):
             left -= len(block)

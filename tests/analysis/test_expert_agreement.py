@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import duckdb
 import polars as pl
 import pytest
 
-from npuscope.analysis.experts.agreement import checked_sums, matched_layers
+from npuscope.analysis.experts.agreement import against_kernels, checked_sums, matched_layers
+from npuscope.analysis.experts.dropped import doubts
+from npuscope.collector import schema
 from npuscope.sample_traces.job import Job
 from npuscope.sample_traces.truth import expert_load
 
@@ -51,3 +54,35 @@ def test_layers_match_in_their_order() -> None:
     assert matched_layers([0, 1, 2], [6, 4, 5, 4]) == {0: 4, 1: 5, 2: 6}
     assert matched_layers([3, 4], [3, 4]) == {3: 3, 4: 4}
     assert matched_layers([0, 1], [0]) is None
+
+
+def test_counts_beside_what_kernels_computed() -> None:
+    """Layers are matched in their order; a source that counts twice is told."""
+    counted = pl.DataFrame(expert_load(JOB), ["step", "layer", "expert", "tokens"], orient="row")
+    kernels = counted.group_by("step", "layer").agg(pl.col("tokens").sum())
+    later = counted.with_columns(pl.col("layer") + 3)
+    assert against_kernels(later, kernels) == []
+    twice = later.with_columns(pl.col("tokens") * 2)
+    [note] = against_kernels(twice, kernels)
+    assert "count twice as many tokens as their kernels computed: recomputation" in note
+    first = min(later["layer"].to_list())
+    half = later.with_columns(pl.when(pl.col("layer") != first).then("tokens").otherwise(5))
+    [note] = against_kernels(half, kernels)
+    assert note.startswith(f"layers {first} count 0.0")
+    assert "not compared" in against_kernels(later, kernels.filter(pl.col("layer") == 0))[0]
+    assert against_kernels(later, kernels.with_columns(pl.col("step") + 50)) == []
+
+
+def test_counts_of_a_store_that_do_not_fit() -> None:
+    """Without any options, and without kernels: layers beside each other."""
+    with duckdb.connect() as con:
+        for name in ("ranks", "groups", "kernels", "expert_load", "expert_placement"):
+            con.execute(schema.create_sql(schema.tables()[name], keys=True))
+        assert doubts(con, run="r", capture="c") == []
+        con.execute(
+            "insert into expert_load by name select 'r' as run, 'c' as capture, 0 as rank,"
+            " 'train' as phase, 1 as step, l as layer, e as expert, if(l = 2, 20, 10) as tokens"
+            " from range(4) s(l), range(8) t(e)"
+        )
+        (told,) = doubts(con, run="r", capture="c")
+    assert told.startswith("expert load: layers 2 count twice as many tokens as the others")

@@ -10,10 +10,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from npuscope.analysis import query
 from npuscope.analysis.experts import cost, metrics, token_times
+from npuscope.analysis.experts.cost_notes import cost_notes
 from npuscope.analysis.experts.grouped_shapes import grouped_shape
 from npuscope.analysis.experts.load import ExpertTables, expert_rows
+from npuscope.analysis.flops.lengths import step_lengths
 from npuscope.collector import schema
 from npuscope.sample_traces import kernels
 from npuscope.sample_traces.frames import canonical_frames
@@ -25,7 +26,7 @@ TABLES = ("ranks", "groups", "steps", "kernels", "expert_load", "expert_placemen
 
 @cache
 def tables_of(job: Job) -> tuple[ExpertTables, pl.DataFrame, pl.DataFrame]:
-    """Expert tables, grouped matmuls, and steps of a job."""
+    """Expert tables, grouped matmuls, and lengths of steps of a job."""
     with duckdb.connect(config={"threads": 2}) as con:
         for table in schema.tables().values():
             con.execute(schema.create_sql(table, keys=True))
@@ -33,7 +34,7 @@ def tables_of(job: Job) -> tuple[ExpertTables, pl.DataFrame, pl.DataFrame]:
             con.register("rows", frame.drop("pmu", strict=False).to_arrow())
             con.execute(f'insert into "{name}" by name from rows')
             con.unregister("rows")
-        return expert_rows(con), token_times.grouped_kernels(con), query.steps(con)
+        return expert_rows(con), token_times.grouped_kernels(con), step_lengths(con)
 
 
 def planted_ns(job: Job) -> dict[tuple[int, int], float]:
@@ -90,6 +91,10 @@ def globally(tables: ExpertTables) -> ExpertTables:
         pytest.param(Job(), marks=pytest.mark.slow),
         pytest.param(Job(expert_skew=0.4), marks=pytest.mark.slow),
         pytest.param(Job(noise=0.05), marks=pytest.mark.slow),
+        *(
+            pytest.param(Job(noise=0.1, expert_skew=skew, seed=seed), marks=pytest.mark.slow)
+            for skew, seed in ((0.2, 2), (0.2, 3), (0.4, 2))
+        ),
         pytest.param(Job(slow_rank=1), marks=pytest.mark.slow),
         pytest.param(Job(tp=2, dp=2, micro_batches=4), marks=pytest.mark.slow),
     ],
@@ -108,7 +113,7 @@ def test_planted_cost(job: Job) -> None:
     assert (found["excess_share_ratio"] * found["step_ns"]).to_list() == pytest.approx(
         found["excess_ns"].to_list()
     )
-    assert "uneven devices cost" in cost.cost_notes(costs, layers)[0]
+    assert "uneven devices cost" in cost_notes(costs, layers)[0]
     # Counted globally, the stages are not told: all layers are added up.
     other = globally(tables)
     together = cost.step_cost(cost.imbalance_cost(other, cost.token_cost(other, timed), steps))
@@ -123,8 +128,26 @@ def test_a_layer_is_not_told() -> None:
     part = replace(tables, load=tables.load.filter(pl.col("layer") != 1))
     costs = cost.token_cost(part, timed)
     assert costs["off_ratio"][0] > 0.1
-    told = cost.cost_notes(costs, cost.imbalance_cost(part, costs))
+    told = cost_notes(costs, cost.imbalance_cost(part, costs))
     assert any("not each a whole number of times" in note for note in told)
+
+
+def test_one_device_of_a_group_has_no_cost() -> None:
+    """Its tokens are no fewer and no more than those of nobody: unknown, not 0."""
+    tables, timed, steps = tables_of(SKEWED)
+    alone = replace(tables, load=tables.load.filter(pl.col("rank") == 0))
+    costs = cost.token_cost(alone, timed)
+    layers = cost.imbalance_cost(alone, costs, steps)
+    assert layers.height > 0
+    for name in ("device_max_over_mean", "excess_tokens", "grouped_excess_ns", "excess_ns",
+                 "excess_error_ns", "excess_share_ratio"):  # fmt: skip
+        assert layers[name].null_count() == layers.height, name
+    assert cost.step_cost(layers)["excess_ns"].null_count() == len(set(layers["step"]))
+    assert not any("uneven devices cost" in note for note in cost_notes(costs, layers))
+    # The only one of its group holds all there is: then nothing can be uneven.
+    only = replace(alone, ranks=alone.ranks.with_columns(ep_size=pl.lit(1, pl.Int32)))
+    told = cost.imbalance_cost(only, costs, steps)
+    assert set(told["excess_ns"]) == {0.0} and set(told["device_max_over_mean"]) == {1.0}
 
 
 def test_nothing_to_fit() -> None:
@@ -133,7 +156,7 @@ def test_nothing_to_fit() -> None:
     assert costs.is_empty()
     layers = cost.imbalance_cost(tables, costs, steps)
     assert layers.is_empty()
-    assert "not known" in cost.cost_notes(costs, layers)[0]
+    assert "not known" in cost_notes(costs, layers)[0]
     even = timed.with_columns(tokens=pl.lit(1000, pl.Int64))
     assert token_times.fitted(even)["ns_per_token"].null_count() == 4
     assert cost.token_cost(tables, even).is_empty()
@@ -159,6 +182,100 @@ def test_the_floor_of_small_batches() -> None:
     line = token_times.curve(tokens, 5_000 + 40 * tokens, np.ones_like(tokens))
     assert line["floor_tokens"] == 0.0
     assert line["floor_ns"] == pytest.approx(5_000)
+
+
+SIZES = ((1024, 2816), (1408, 1024), (1024, 1408), (2816, 1024))
+
+
+def noisy(chance: np.random.Generator, spread: float, rates: tuple[float, ...]) -> pl.DataFrame:
+    """Grouped kernels of four products, 64 calls each, of 10 % noise and some hiccups; a rate by
+    product (of all: 1)."""
+    rows = []
+    for (inner, columns), rate in zip(SIZES, rates, strict=True):
+        tokens = np.rint(4096 * (1 + spread * chance.uniform(-1, 1, 64)))
+        times = 6000 + 2.0 * tokens * inner * columns / 206_438 / rate
+        times *= chance.lognormal(0.0, 0.1, 64)
+        times[chance.random(64) < 0.01] *= 3
+        rows.append(
+            pl.DataFrame({"tokens": tokens.astype(np.int64), "total_ns": np.rint(times)})
+            .with_columns(inner=pl.lit(inner, pl.Int64), columns=pl.lit(columns, pl.Int64))
+        )  # fmt: skip
+    return pl.concat(rows).select(
+        run=pl.lit("r"), capture=pl.lit("c"), rank=pl.lit(0, pl.Int32), step=pl.lit(1, pl.Int64),
+        type=pl.lit("GroupedMatmul"), dtype=pl.lit("bf16"), experts=pl.lit(4, pl.Int64),
+        inner="inner", columns="columns", tokens="tokens", count=pl.lit(1, pl.Int64),
+        total_ns=pl.col("total_ns").cast(pl.Int64),
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("spread", "rates", "most_ratio"),
+    [
+        (0.1, (1.0, 1.0, 1.0, 1.0), 0.065),
+        (0.4, (1.0, 1.0, 1.0, 1.0), 0.05),
+        (0.4, (1.05, 1.0, 0.97, 1.0), 0.08),  # rates that are not alike: own slopes count more
+    ],
+)
+def test_many_noisy_captures(spread: float, rates: tuple[float, ...], most_ratio: float) -> None:
+    """95 % of costs are within that ratio, and 90 % at least within the interval that is told."""
+    chance = np.random.default_rng(11)
+    truth = sum(2.0 * a * b / 206_438 / rate for (a, b), rate in zip(SIZES, rates, strict=True))
+    off, inside = [], []
+    for _ in range(100):
+        found = token_times.fitted(noisy(chance, spread, rates))
+        names = ("ns_per_token", "error_ns_per_token", "common_error_ns_per_token")
+        total, own, common = (found[name].to_numpy() for name in names)
+        off.append(abs(total.sum() / truth - 1))
+        error = np.hypot(np.hypot.reduce(own), common.sum())
+        inside.append(off[-1] <= 1.96 * error / truth)
+    assert np.quantile(off, 0.95) < most_ratio
+    assert np.mean(inside) >= 0.9
+
+
+def test_rates_that_contradict_each_other() -> None:
+    """Own slopes without noise count alone, whatever lies between products."""
+    chance = np.random.default_rng(5)
+    rows = noisy(chance, 0.4, (1.0, 1.0, 1.0, 1.0)).with_columns(
+        total_ns=(
+            5000 + pl.col("tokens") * pl.col("inner") * pl.col("columns") / 1e5
+            * pl.when(pl.col("columns") > 2000).then(1.3).otherwise(1.0)
+        ).round().cast(pl.Int64)
+    )  # fmt: skip
+    found = token_times.fitted(rows)
+    assert found["shared_weight"].max() == pytest.approx(0.0, abs=1e-3)
+    area = found["inner"] * found["columns"] / 1e5
+    slow = found["columns"] > 2000
+    expected = (area * pl.select(pl.when(slow).then(1.3).otherwise(1.0)).to_series()).to_list()
+    assert found["ns_per_token"].to_list() == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_cost_that_noise_hides_is_told_as_an_interval() -> None:
+    tables, timed, steps = tables_of(SKEWED)
+    costs = cost.token_cost(tables, timed)
+    unsure = costs.with_columns(error_ns_per_token=pl.col("ns_per_token") * 0.2)
+    notes = cost_notes(unsure, cost.imbalance_cost(tables, unsure, steps))
+    assert any("no better than" in note and "(95 %)" in note for note in notes)
+    assert not any("no better than" in note for note in cost_notes(
+        costs, cost.imbalance_cost(tables, costs, steps)
+    ))  # fmt: skip
+
+
+def test_few_tokens_take_as_long_as_some_more() -> None:
+    """A floor above the fullest device: imbalance costs nothing; above the mean: it costs less."""
+    tables, timed, steps = tables_of(SKEWED)
+    costs = cost.token_cost(tables, timed)
+    plain = cost.imbalance_cost(tables, costs, steps)
+    per_token, fixed = costs.select("ns_per_token", "fixed_ns").row(0)
+    high = cost.imbalance_cost(tables, costs.with_columns(floor_ns=pl.lit(1e12)), steps)
+    assert high["excess_ns"].to_list() == pytest.approx([0.0] * high.height)
+    device = tables.load.group_by("step", "layer", "ep_rank").agg(pl.col("tokens").sum())
+    tokens = pl.col("tokens")
+    most = device.group_by("step", "layer").agg(level=(tokens.max() + tokens.mean()) / 2)
+    level = most.sort("step", "layer")["level"][0]
+    half = costs.with_columns(floor_ns=pl.lit(fixed + per_token * level))
+    row = cost.imbalance_cost(tables, half, steps).row(0, named=True)
+    assert row["excess_ns"] == pytest.approx(plain["excess_ns"][0] / 2)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npuscope.analysis.experts import balance, devices, load, load_notes, metrics, steadiness
+from npuscope.analysis.experts import (
+    balance,
+    devices,
+    load,
+    load_notes,
+    metrics,
+    rows_by,
+    steadiness,
+)
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job
 from npuscope.sample_traces.truth import expert_load
@@ -41,6 +50,7 @@ def test_figures_are_as_defined(tokens: list[int]) -> None:
     assert (found["experts_count"], found["tokens"]) == (n, total)
     assert found["dead_count"] == tokens.count(0)
     if total == 0:
+        assert found["cold_count"] == n
         assert all(
             found[name] is None
             for name in ("max_over_mean", "max_vio", "cv", "gini", "entropy_ratio",
@@ -160,6 +170,34 @@ def test_devices_and_nodes() -> None:
     assert devices.with_imbalance(alone)["device_max_over_mean"].to_list() == [None]
 
 
+def test_devices_of_different_groups_are_not_compared() -> None:
+    """Of two groups of two devices: all, one without a device, one of each."""
+    ranks = pl.DataFrame(
+        [{"run": "r", "capture": "c", "rank": rank, "ep_group": group, "ep_size": 2,
+          "device": rank % 2, "host": f"h{rank % 2}"}
+         for rank, group in enumerate(("a", "a", "b", "b"))],
+        schema=load.tables_of(rows()).ranks.schema,
+    )  # fmt: skip
+    told = rows(*({"rank": r, "ep_rank": r % 2, "tokens": t} for r, t in enumerate((1, 3, 2, 2))))
+
+    def of(*kept: int) -> load.ExpertTables:
+        return load.ExpertTables(told.filter(pl.col("rank").is_in(kept)), pl.DataFrame(), ranks)
+
+    whole = of(0, 1, 2, 3)
+    assert rows_by.by_device(whole)["device_max_over_mean"].to_list() == [1.25, 1.25]
+    assert rows_by.by_node(whole)["node_max_over_mean"].to_list() == [1.25, 1.25]
+    assert rows_by.unseen_notes(whole) == []
+    for kept in ((0, 1, 2), (0, 3)):
+        part = of(*kept)
+        assert rows_by.by_device(part)["tokens"].sum() == sum((1, 3, 2, 2)[r] for r in kept)
+        assert rows_by.by_device(part)["device_max_over_mean"].to_list() == [None, None]
+        assert rows_by.by_node(part)["node_max_over_mean"].to_list() == [None, None]
+        short, apart = rows_by.unseen_notes(part)
+        assert "not told as a whole (1 of 2 devices)" in short and "not compared" in apart
+    (short,) = rows_by.unseen_notes(of(2))
+    assert short.startswith("1 of 1 expert-parallel groups")
+
+
 def test_tokens_of_a_device_without_experts() -> None:
     told = rows(*({"ep_rank": d, "tokens": t} for d, t in enumerate((4, 8))))
     assert devices.device_loads(told)["tokens"].to_list() == [4, 8]
@@ -200,16 +238,18 @@ def _spearman(one: list[int], other: list[int]) -> float | None:
 def test_balance_loss_by_scope() -> None:
     ranks = pl.DataFrame(
         [{"run": "r", "capture": "c", "rank": rank, "ep_group": group}
-         for rank, group in enumerate(("a", "a", "b", "b"))]
+         for rank, group in enumerate(("a", "a", "b", "b"))],
+        schema=load.tables_of(rows()).ranks.schema,
     )  # fmt: skip
     tokens = {0: 30, 1: 10, 2: 10, 3: 30}
     told = rows(*({"rank": r, "expert": r % 2, "ep_rank": r % 2, "tokens": t}
                   for r, t in tokens.items()))  # fmt: skip
-    found = balance.balance_losses(told, ranks)
-    assert found.select("scope", "groups_count", "balance_loss").rows() == [
+    tables = load.ExpertTables(told, pl.DataFrame(), ranks)
+    found = balance.balance_losses(tables)
+    assert found.select("scope", "parts_count", "balance_loss").rows() == [
         ("ep_group", 2, pytest.approx(2 * (0.75**2 + 0.25**2))), ("global", 1, pytest.approx(1.0)),
     ]  # fmt: skip
-    alone = balance.balance_losses(told, ranks.head(3))
+    alone = balance.balance_losses(replace(tables, ranks=ranks.head(3)))
     assert alone["scope"].to_list() == ["global"]
 
 
@@ -229,3 +269,7 @@ def test_notes() -> None:
     assert "2 to 3 experts" in told(pl.concat([row_of([5, 6]), row_of([5, 8, 1], layer=1)]))
     assert "1 of 2 counts" in told(pl.concat([row_of([5, 6]), row_of([5, 8], rank=1)]))
     assert told(rows()) == ""
+    apart = pl.concat([row_of([5, 6, 7]), row_of([5, 0], layer=9, capture="d", rank=1)])
+    assert (
+        told(apart) == "d: 1 experts of layers 9 got no token in any step: dead, or not routed to"
+    )

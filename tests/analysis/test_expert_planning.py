@@ -7,11 +7,14 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from npuscope.analysis.experts import placement as placed
+from npuscope.analysis.experts import plan_frames
 from npuscope.analysis.experts.deployment import deployment_json, permutation_json
 from npuscope.analysis.experts.forecast import proportions
+from npuscope.analysis.experts.load import tables_of
 from npuscope.analysis.experts.plan_inputs import known_loads
 from npuscope.analysis.experts.planning import Plan, plan
 from npuscope.analysis.experts.search import search
@@ -134,6 +137,19 @@ def test_one_step_is_planned_for_without_a_range() -> None:
     assert any("too few for a back-test" in note for note in found.notes)
 
 
+def test_a_capture_of_few_steps_leaves_the_others_their_test() -> None:
+    key = {"run": "r", "rank": 0, "phase": "train", "layer": 0, "ep_rank": None}
+    load = pl.DataFrame(
+        [{**key, "capture": name, "step": step, "expert": expert, "tokens": 5 * step + expert}
+         for name, steps in (("few", 2), ("many", 6)) for step in range(steps) for expert in (0, 1)]
+    )  # fmt: skip
+    rows, notes = plan_frames.backtest_rows(tables_of(load), 3)
+    assert set(rows["capture"]) == {"many"} and rows.height == 4
+    assert notes == ["r few train: a back-test needs three steps or more: there are 2"]
+    with pytest.raises(UsageError, match="needs three steps"):
+        plan_frames.backtest_rows(tables_of(load.filter(pl.col("capture") == "few")), 3)
+
+
 def test_a_layer_without_tokens_stays() -> None:
     loads = job(10, drift=0.0, noise=0.05)
     loads[:, 2] = 0
@@ -168,13 +184,17 @@ def test_impossible_plans_are_refused_with_their_numbers() -> None:
         planned(loads, expert_bytes=1 << 30, memory_bytes=19 << 30)
     with pytest.raises(UsageError, match=r"19.0 GiB: 4 slots do, 4 are the least"):
         planned(loads, expert_bytes=1 << 30, memory_bytes=19 << 30)
+    with pytest.raises(UsageError, match="devices; give 16 devices"):
+        planned(loads, expert_bytes=1 << 30, memory_bytes=9 << 30)
+    with pytest.raises(UsageError, match=r"give 4\.0 GiB at least"):
+        planned(loads, expert_bytes=1 << 30, memory_bytes=3 << 30)
     with pytest.raises(UsageError, match="8 devices x 3 slots = 24"):
         plan(loads, devices=8, slots=3)
     with pytest.raises(UsageError, match="devices, slots and nodes must be 1 or more"):
         plan(loads, devices=0)
     with pytest.raises(UsageError, match="has 4 devices, the plan 8"):
         planned(loads, current=placed.contiguous(4, 32, 4, 8))
-    with pytest.raises(UsageError, match="has 6 slots a device, the plan 5"):
+    with pytest.raises(UsageError, match="has 6 slots a device, the plan 5: give 6 or more"):
         planned(loads, current=placed.contiguous(4, 32, 8, 6))
     with pytest.raises(UsageError, match="needs the bytes of an expert"):
         planned(loads, memory_bytes=1)

@@ -231,6 +231,7 @@ def check(target: Path) -> list[Finding]:
     return found
 
 
+@pytest.mark.slow
 def test_the_sample_job(opened_sample: Callable[[Path], Path]) -> None:
     found = check(opened_sample(REPOSITORY / "sample_traces" / "moe_8_ranks"))
     assert [one.name for one in found[:2]] == ["exposed_communication", "pipeline_bubble"]
@@ -239,6 +240,14 @@ def test_the_sample_job(opened_sample: Callable[[Path], Path]) -> None:
     # The planted overload of experts makes rank 5 compute longest in its stage.
     straggler = next(one for one in found if one.name == "stragglers")
     assert "rank 5" in straggler.statement
+    experts = next(one for one in found if one.name == "expert_imbalance")
+    assert "most in layer 1, whose fullest device has 1.32 times the mean" in experts.statement
+    # Single experts are not told in the sample: a plan would be refused.
+    assert experts.command.endswith("--by cost") and "Record the tokens" in experts.advice
+    assert experts.evidence["layer"].to_list() == [1, 0, 3, 2]
+    worst_ns = experts.evidence["excess_ns"].to_list()
+    # Layers 0 and 1 are of one stage, the other stage's layers cost less.
+    assert experts.at_stake_ns == round(worst_ns[0] + worst_ns[1])
 
 
 @pytest.mark.slow

@@ -103,6 +103,27 @@ def test_it_is_read_anew_when_it_is_named(read: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_parts_in_each_ranks_profile_are_merged(read: Any, profiles: Path, tmp_path: Path) -> None:
+    hook = write_hook(JOB, tmp_path / "elsewhere")
+    first, second = (profiles / f"of_host_{rank}" for rank in range(2))
+    first.mkdir()
+    (hook / "rank0.jsonl").rename(first / "rank0.jsonl")
+    read()
+    assert len(rows(tmp_path)) == 8 and rows(tmp_path) != [(0, *row) for row in expert_load(JOB)]
+    # The other host's folder came later.
+    second.mkdir()
+    (hook / "rank1.jsonl").rename(second / "rank1.jsonl")
+    result = read()
+    assert [outcome.rank for outcome in result.published] == [0]
+    assert rows(tmp_path) == [(0, *row) for row in expert_load(JOB)]
+    assert read().published == ()
+    facts = expert_facts(manifests(tmp_path / "store")[0])
+    assert facts is not None and facts.ranks_count == 2
+    assert read(force=True).is_complete
+    assert rows(tmp_path) == [(0, *row) for row in expert_load(JOB)]
+
+
+@pytest.mark.slow
 def test_what_was_read_of_a_folder_that_is_gone_stays(read: Any, tmp_path: Path) -> None:
     hook = write_hook(JOB, tmp_path / "elsewhere")
     read(hook)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,8 @@ def test_a_rank_that_is_missing_is_told(tmp_path: Path) -> None:
     found = read(tmp_path / "hook")
     assert (found.facts.ranks_count, found.facts.ranks_expected) == (15, 16)
     assert found.notes == ("no file of rank(s) 5: the tokens they routed are missing",)
+    (tmp_path / "hook" / "rank5.jsonl").symlink_to(tmp_path / "nowhere")
+    assert read(tmp_path / "hook").notes == found.notes
 
 
 def test_a_step_that_not_all_ranks_told_is_left_out(tmp_path: Path) -> None:
@@ -116,6 +119,18 @@ def test_lines_that_cannot_be_right_are_told(
 def test_a_layer_below_0_is_no_layer(tmp_path: Path) -> None:
     with pytest.raises(TraceFormatError, match="below 0"):
         told(tmp_path, line(1, -1, [1, 2]))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"iter": 2**70}, {"iter": -1}, {"layer": 3_000_000_000}, {"mtp_idx": -4}, {"mtp_idx": 2**40}],
+)
+def test_a_number_that_no_step_or_layer_has(tmp_path: Path, wrong: dict[str, int]) -> None:
+    told_wrong = json.loads(line(1, 0, [1, 2])) | wrong
+    found = told(tmp_path, line(1, 0, [1, 2]) + json.dumps(told_wrong) + "\n")
+    assert found.load.select("step", "layer").unique().rows() == [(1, 0)]
+    (note,) = found.notes
+    assert "line 2: a step or layer below 0, or beyond belief" in note
 
 
 def test_ranks_that_tell_of_different_experts_are_refused(tmp_path: Path) -> None:

@@ -228,8 +228,11 @@ def test_mapping_of_a_database_holds_json_text(as_text: bool) -> None:
         "distributed_args": json.dumps(args) if as_text else args,
         "parallel_group_info": json.dumps(GROUPS) if as_text else GROUPS,
         "job_name": " moe ", "SCHEMA_VERSION": "1.2.0",
+        "model_config": json.dumps({"num_experts_per_tok": 8, "hidden_size": 64}),
     }  # fmt: skip
     metadata = parse_metadata(mapping)
+    assert metadata.rules() == {"model.top_k": "8"}
+    assert parse_metadata({"model_config": {"moe_router_topk": 2}}).top_k == 2
     assert (metadata.job_name, metadata.rank, metadata.world_size) == ("moe", 5, 8)
     assert dict(metadata.sizes) == {"tp": 2, "ep": 4}
     assert len(metadata.groups) == len(GROUPS)
@@ -237,8 +240,9 @@ def test_mapping_of_a_database_holds_json_text(as_text: bool) -> None:
 
 @pytest.mark.parametrize(
     "mapping",
-    [{}, {"distributed_args": "{"}, {"parallel_group_info": [1]}, {"distributed_args": 3}],
-)
+    [{}, {"distributed_args": "{"}, {"parallel_group_info": [1]}, {"distributed_args": 3},
+     {"model_config": '{"num_experts_per_tok": "many", "hidden_size": 64}'}],
+)  # fmt: skip
 def test_nonsense_says_nothing(mapping: dict[str, object]) -> None:
     assert parse_metadata(mapping) == ProfilerMetadata()
     assert group_rows(parse_metadata(mapping), 0).num_rows == 0

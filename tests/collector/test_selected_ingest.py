@@ -257,6 +257,7 @@ def test_a_changed_rank_is_read_as_it_was_selected(
     assert store.query(target, "select count(*) from kernels").item() == 0
 
 
+@pytest.mark.slow
 def test_light_reads_small_files_and_then_whom_it_needs(source: Path, target: Path) -> None:
     result = read(source, target, parse_selection(light=True))
 
@@ -279,6 +280,7 @@ def test_light_reads_small_files_and_then_whom_it_needs(source: Path, target: Pa
     assert len(read(source, target, Selection()).published) == 4 - len(full)
 
 
+@pytest.mark.slow
 def test_a_light_reading_does_not_look_into_large_files(
     source: Path, target: Path, tmp_path: Path
 ) -> None:
@@ -342,6 +344,7 @@ def test_a_selected_step_of_a_real_profile_is_exact(
             assert answers(some) == expected
 
 
+@pytest.mark.slow
 def test_stores_and_exports_from_before_selections_still_open(whole: Path, tmp_path: Path) -> None:
     older = shutil.copytree(whole, tmp_path / "older")
     with store.open(whole) as con:

@@ -99,12 +99,13 @@ def test_a_page_has_every_part(sample: list[Block]) -> None:
         "moe_8_ranks 20251127T123437.000Z", "What to look at first", "Evidence",
         "Where each step goes (ms)", "Top kernels by type (all ranks and steps)",
         "Communication by group and operation (all ranks and steps)",
+        "Expert load by layer (mean of steps)",
     ):  # fmt: skip
         assert part in words
     [found] = [block.found for block in sample if isinstance(block, Findings)]
     assert all(one.statement in words for one in found)
     assert {block.name for block in sample if isinstance(block, Chart)} == {
-        "steps", "kernels", "communication", "memory", "waterfall"
+        "steps", "kernels", "communication", "memory", "waterfall", "experts"
     }  # fmt: skip
 
 

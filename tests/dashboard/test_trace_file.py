@@ -27,15 +27,14 @@ from tests.dashboard.traces import (
     ns,
     of,
     read_trace,
-    sample_store,
 )
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return sample_store(tmp_path_factory.mktemp("sample"))
+def sample(sample_store: Path) -> Path:
+    return sample_store
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
 import sqlite3
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from .captures import write_small
+from .captures import beside_light, copied, folders_in, truth, write_small
 from .cases import Rank, Told, complaints, link_tree, replace_file, run_ingest
 
 MAIN, ANALYSIS = "ascend_pytorch_profiler_1.db", "analysis.db"
@@ -154,10 +153,12 @@ def test_what_others_added_is_passed_over(whole: Whole, tmp_path: Path) -> None:
     assert (told.code, told.ranks) == (0, whole[2])
 
 
-def dropped(work: Path, origin: Path, folder: str, name: str, script: str) -> Told:
-    path = own_copy((origin, folder, {}), work, name)
+def dropped(work: Path, parts: dict[int, Path], name: str, script: str) -> Told:
+    source = copied(parts, work)
+    path = source / parts[1].name / "ASCEND_PROFILER_OUTPUT" / name
+    replace_file(path, path.read_bytes())
     altered(path, script)
-    told = run_ingest(work / "source", work)
+    told = run_ingest(source, work)
     shutil.rmtree(work)
     return told
 
@@ -188,7 +189,8 @@ def what_is_wrong(told: Told, expected: dict[int, Rank], name: str) -> list[str]
 
 def _is_told(told: Told, whole: Rank) -> bool:
     """Whether a note tells, or no figure is another than it was: NULL is none."""
-    if any("rank 1" in note or "ranks 0, 1" in note for note in told.notes):
+    named = ("rank 1", "ranks 0, 1", "ranks 0-1")
+    if any(name in note for note in told.notes for name in named):
         return True
     now = told.ranks[1].answers["steps"]
     if [row[_STEP] for row in now] == [None]:
@@ -201,18 +203,25 @@ def _is_told(told: Told, whole: Rank) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [MAIN, ANALYSIS])
-def test_each_table_and_column_missing(whole: Whole, tmp_path: Path, name: str) -> None:
+def test_each_table_and_column_missing(
+    whole: Whole, processes: ProcessPoolExecutor, light: Path, tmp_path: Path, name: str
+) -> None:
+    """Every fourth beside its own second rank, others beside a light one, which is quicker."""
     origin, folder, expected = whole
+    full = folders_in(origin)
+    beside = beside_light(1, full[1], light)
+    whole_beside = truth(tuple(beside.items()), tmp_path / "whole")
     scripts = list(damages(origin / folder / "ASCEND_PROFILER_OUTPUT" / name))
     # All tables, and a third of the columns.
     chosen = [one for n, one in enumerate(scripts) if "table" in one.split()[:2] or n % 3 == 0]
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count(), context) as processes:
-        running = {
-            script: processes.submit(dropped, tmp_path / str(number), origin, folder, name, script)
-            for number, script in enumerate(chosen)
-        }
-        found = {
-            script: what_is_wrong(case.result(), expected, name) for script, case in running.items()
-        }
+    running = {
+        script: processes.submit(
+            dropped, tmp_path / str(number), beside if number % 4 else full, name, script
+        )
+        for number, script in enumerate(chosen)
+    }
+    found = {
+        script: what_is_wrong(case.result(), whole_beside if number % 4 else expected, name)
+        for number, (script, case) in enumerate(running.items())
+    }
     assert {script: wrong for script, wrong in found.items() if wrong} == {}

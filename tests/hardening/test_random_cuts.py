@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from .captures import SAMPLES, copied, files_of, parts_of, truth, write_small
+from .captures import (
+    SAMPLES,
+    beside_light,
+    copied,
+    files_of,
+    rank_folders,
+    truth,
+    write_small,
+)
 from .cases import complaints, link_tree, replace_file, run_ingest
 
 # 300 in all; the first few of each by a process of its own, as a user would.
@@ -22,13 +28,6 @@ CASES = {
     "sample_both": 20,
 }  # fmt: skip
 APART = 2
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[ProcessPoolExecutor]:
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count(), context) as pool:
-        yield pool
 
 
 def cut_anywhere(folder: Path, chance: random.Random) -> tuple[Path, str, bool]:
@@ -41,15 +40,18 @@ def cut_anywhere(folder: Path, chance: random.Random) -> tuple[Path, str, bool]:
     return path, f"{path.name}, {kept} of {len(content)} bytes", looks_whole
 
 
-def cut_and_read(name: str, number: int, folder: Path) -> list[str]:
-    """Beside its own second rank, or a light one, which is quicker; rank 1 of both is good then."""
+def cut_and_read(name: str, number: int, folder: Path, light: Path) -> list[str]:
+    """Every third beside its own second rank, others beside a light one, which is quicker."""
     chance = random.Random(f"{name} {number}")
-    beside_light = name not in SAMPLES and number % 3 != 0
-    parts = parts_of(name, beside_light=beside_light)
-    expected = truth(name, folder / f"whole-{os.getpid()}", beside_light=beside_light)
+    parts = rank_folders(name)
+    rank = min(parts)
+    if number % 3 != 0:
+        parts = beside_light(rank, parts[rank], light)
+    elif name not in SAMPLES:
+        rank = chance.choice(sorted(parts))
     work = folder / str(number)
+    expected = truth(tuple(parts.items()), folder / f"whole-{os.getpid()}")
     source = copied(parts, work)
-    rank = min(parts) if beside_light or name in SAMPLES else chance.choice(sorted(parts))
     path, done, looks_whole = cut_anywhere(source / parts[rank].name, chance)
     told = run_ingest(source, work, apart=number < APART)
     shutil.rmtree(work)
@@ -60,17 +62,23 @@ def cut_and_read(name: str, number: int, folder: Path) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_cuts(
-    name: str, processes: ProcessPoolExecutor, tmp_path: Path, request: pytest.FixtureRequest
+    name: str,
+    processes: ProcessPoolExecutor,
+    light: Path,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     if name not in SAMPLES:
         request.getfixturevalue("real_data")
     running = [
-        processes.submit(cut_and_read, name, number, tmp_path) for number in range(CASES[name])
+        processes.submit(cut_and_read, name, number, tmp_path, light)
+        for number in range(CASES[name])
     ]
     assert [one for case in running for one in case.result()] == []
 
 
-@pytest.mark.parametrize("form", ["text", pytest.param("db", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["text", "db"])
 def test_some_cuts(form: str, tmp_path: Path) -> None:
     folders = write_small(tmp_path / "whole", form)
     expected = run_ingest(tmp_path / "whole", tmp_path / "truth").ranks

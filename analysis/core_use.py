@@ -1,0 +1,26 @@
+"""What cube and vector cores do inside kernels, where PMU counters were recorded."""
+
+from __future__ import annotations
+
+import duckdb
+import polars as pl
+
+from .catalog import sql_text
+from .views import frame, where
+
+
+def core_use(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    run: str | None = None,
+    capture: str | None = None,
+    rank: int | None = None,
+    step: int | None = None,
+) -> pl.DataFrame:
+    """Rows by type, the longest first: columns as at the head of core_use.sql.
+
+    It reads the events: choose one rank of a large job.
+    """
+    clause, values = where({"run": run, "capture": capture, "rank": rank, "step": step})
+    query = sql_text("core_use.sql").partition("\nwith\n")[2]
+    return frame(con, f"with _chosen as (select * from kernels {clause}),\n{query}", values)

@@ -1,0 +1,17 @@
+"""A capture over time: bins of any length of time, and events where few are in sight.
+
+placing   which clock each rank reads, from where to where it has anything, where steps begin
+bins      what each rank does in each of some hundred bins
+events    the kernels, operations and host calls of a short stretch
+"""
+
+from __future__ import annotations
+
+from .bins import Overview, overview
+from .events import Events, event_bounds, window_events
+from .placing import Extent, extent, step_borders
+
+__all__ = [
+    "Events", "Extent", "Overview", "event_bounds", "extent", "overview", "step_borders",
+    "window_events",
+]  # fmt: skip

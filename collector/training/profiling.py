@@ -1,0 +1,312 @@
+"""Profile windows of a training run.
+
+    with profile_session("/data/profiles", every=200, ranks="0,8-15", run="pretrain") as session:
+        for batch in loader:
+            train(batch)
+            session.step()
+
+Each window is a capture of its own below the folder, with READY.json as its last file.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import os
+import shutil
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+from . import metadata
+from .guard import is_chosen, is_killed, rank_here, warn
+from .marker import write_ready
+from .torch_profiler import Collected, Window
+from .windows import Windows
+
+# How often an analysis beside training is asked whether it is done, and how long at the end.
+_ASK_SECONDS = 1.0
+_WAIT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What captures are told of the job; see `metadata.entries`."""
+
+    run: str | None = None
+    parallel: object = None
+    groups: Mapping[str, object] | None = None
+    model: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Finished:
+    """A capture whose analysis may still be under way."""
+
+    folder: Path
+    first_step: int
+    last_step: int
+
+
+def profile_session(
+    dir: str | os.PathLike[str],
+    every: int = 200,
+    active: int = 2,
+    warmup: int = 1,
+    ranks: str | int | Iterable[int] | None = None,
+    level: int | str = 1,
+    export: str = "db",
+    analyse: str = "offline",
+    *,
+    run: str | None = None,
+    parallel: object = None,
+    groups: Mapping[str, object] | None = None,
+    model: object = None,
+    start_step: int = 0,
+    captures: int | None = None,
+    rank: int | None = None,
+    free_bytes: int = 2 << 30,
+    aic_metrics: str | None = None,
+    mstx: bool = False,
+    record_shapes: bool = False,
+    profile_memory: bool = False,
+    with_stack: bool = False,
+    with_flops: bool = False,
+    with_modules: bool = False,
+) -> ProfileSession:
+    """Profile `active` steps from each multiple of `every`, on `ranks` ("0,8-15", list, all).
+
+    A context manager; call `step()` after each training step. `start_step` is the number of the
+    first step (of a run that starts again: the iteration it goes on with), `captures` how many
+    windows at most. `level` 0, 1, 2 or "none"; `export` db, text or both; `analyse` offline (later,
+    on any host with CANN), inline (training waits) or async (in a process beside it). A window is
+    left out while less than `free_bytes` are free below `dir`.
+
+    Never raises: with wrong arguments, without torch_npu, or when anything fails, it warns once and
+    does nothing more. NPUSCOPE=0 switches it off.
+    """
+    session = ProfileSession()
+    if is_killed():
+        return session
+    try:
+        here = rank_here() if rank is None else rank
+        windows = Windows(every, active, warmup)
+        collected = Collected(
+            level, export, analyse, aic_metrics, mstx, record_shapes, profile_memory, with_stack,
+            with_flops, with_modules,
+        )  # fmt: skip
+        job = Job(run, parallel, groups, model)
+        if not is_chosen(here, ranks):
+            return session
+        if importlib.util.find_spec("torch_npu") is None:
+            raise ModuleNotFoundError("torch_npu is not installed")
+        session.arm(Path(dir), windows, collected, job, here, start_step, captures, free_bytes)
+    except Exception as error:
+        session.disable(error)
+    return session
+
+
+class ProfileSession:
+    """What `profile_session` returns: `step()`, and `start`/`close` where `with` does not fit."""
+
+    def __init__(self) -> None:
+        self.published = 0  # captures that got their marker
+        self.is_active = False
+        self._window: Window | None = None
+        self._waiting: list[_Finished] = []
+        self._is_started = False
+        self._at_exit: Callable[[], None] | None = None
+
+    def arm(
+        self,
+        root: Path,
+        windows: Windows,
+        collected: Collected,
+        job: Job,
+        rank: int,
+        start_step: int,
+        captures: int | None,
+        free_bytes: int,
+    ) -> None:
+        """Make it do something: `profile_session` does so where this rank is to be profiled."""
+        self._windows, self._collected, self._job, self._rank = windows, collected, job, rank
+        self._root, self._free_bytes, self._left = root, free_bytes, captures
+        self._step, self._first = start_step, windows.next_after(start_step)
+        self._process, self._asked = os.getpid(), 0.0
+        self._has_warned_of_space = self._has_warned_of_length = False
+        self.is_active = True
+        self._at_exit = partial(_close_at_exit, weakref.ref(self))
+        atexit.register(self._at_exit)
+
+    def __enter__(self) -> ProfileSession:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end(is_clean=kind is None)
+
+    def start(self) -> None:
+        """Begin with the first step; `with` does so, and so does the first `step()`."""
+        if not self.is_active or self._is_started:
+            return
+        self._is_started = True
+        try:
+            self._begin_if_due()
+        except Exception as error:
+            self.disable(error)
+
+    def step(self) -> None:
+        """A training step has ended, the next one begins."""
+        if not self.is_active:
+            return
+        try:
+            if os.getpid() != self._process:  # a worker that was forked out of training
+                self.is_active = False
+                return
+            self.start()
+            self._advance()
+        except Exception as error:
+            self.disable(error)
+
+    def close(self) -> None:
+        """End profiling. A window that is under way is published as far as its steps ended."""
+        self.end(is_clean=True)
+
+    def disable(self, error: BaseException) -> None:
+        """Warn, and do nothing any more; a window that is open is stopped."""
+        self.is_active = False
+        self._forget_exit()
+        warn(f"profiling is off from now on: {str(error) or type(error).__name__}")
+        window, self._window = self._window, None
+        if window is not None:
+            try:
+                window.stop()
+            except Exception:  # it has been told once
+                return
+
+    def _advance(self) -> None:
+        self._step += 1
+        if self._window is not None:
+            self._window.step()
+            if self._step == self._first + self._windows.active:
+                self._finish(self._window)
+                self._first = self._windows.next_after(self._step)
+        elif self._waiting and time.monotonic() - self._asked > _ASK_SECONDS:
+            self._publish_analysed()
+        self._begin_if_due()
+
+    def _begin_if_due(self) -> None:
+        if self._window is not None or self._step != self._first - self._windows.warmup:
+            return
+        if self._left is not None and self._left <= 0:
+            return
+        self._root.mkdir(parents=True, exist_ok=True)
+        if shutil.disk_usage(self._root).free < self._free_bytes:
+            if not self._has_warned_of_space:
+                self._has_warned_of_space = True
+                warn(f"{self._root} is nearly full: no profile while it is (free_bytes=N)")
+            self._first = self._windows.next_after(self._first + 1)
+            return
+        self._window = Window(
+            self._root,
+            self._collected,
+            warmup=self._windows.warmup,
+            active=self._windows.active,
+            first_step=self._first,
+        )
+        self._describe(self._window, self._first + self._windows.active - 1)
+        if self._left is not None:
+            self._left -= 1
+
+    def _describe(self, window: Window, last_step: int) -> None:
+        job = self._job
+        told, too_long = metadata.entries(
+            run=job.run, rank=self._rank, first_step=self._first, last_step=last_step,
+            parallel=job.parallel, groups=job.groups, model=job.model,
+        )  # fmt: skip
+        window.describe(told)
+        if too_long and not self._has_warned_of_length:
+            self._has_warned_of_length = True
+            warn(f"too long for the profiler's metadata, left out: {', '.join(too_long)}")
+
+    def _finish(self, window: Window) -> None:
+        self._window = None
+        window.stop()
+        if window.folder is None:
+            raise RuntimeError(
+                f"torch_npu left no capture below {self._root}: see what it printed (is CANN's"
+                " environment set?)"
+            )
+        done = _Finished(window.folder, self._first, self._step - 1)
+        if self._collected.analyse == "async":
+            self._waiting.append(done)
+        else:
+            self._publish(done)
+
+    def _publish(self, done: _Finished) -> None:
+        write_ready(
+            done.folder,
+            run=self._job.run,
+            rank=self._rank,
+            first_step=done.first_step,
+            last_step=done.last_step,
+        )
+        self.published += 1
+
+    def _publish_analysed(self) -> None:
+        self._asked = time.monotonic()
+        for done in list(self._waiting):
+            if (done.folder / "ASCEND_PROFILER_OUTPUT" / "analyse.done").exists():
+                self._waiting.remove(done)
+                self._publish(done)
+
+    def end(self, *, is_clean: bool) -> None:
+        """`close()`; of training that failed the window that is under way is not published."""
+        if not self.is_active:
+            return
+        try:
+            self._forget_exit()
+            if os.getpid() == self._process:
+                self._end_window(is_clean=is_clean)
+                until = time.monotonic() + _WAIT_SECONDS
+                while self._waiting and is_clean and time.monotonic() < until:
+                    self._publish_analysed()
+                    if self._waiting:
+                        time.sleep(0.1)
+            self.is_active = False
+        except Exception as error:
+            self.disable(error)
+
+    def _end_window(self, *, is_clean: bool) -> None:
+        window = self._window
+        if window is None:
+            return
+        if is_clean and self._step > self._first:
+            self._describe(window, self._step - 1)
+            self._finish(window)
+            return
+        # No step was recorded whole, or training failed within: nothing that tells of the run.
+        self._window = None
+        window.stop()
+
+    def _forget_exit(self) -> None:
+        if self._at_exit is not None:
+            atexit.unregister(self._at_exit)
+            self._at_exit = None
+
+
+def _close_at_exit(reference: weakref.ref[ProfileSession]) -> None:
+    session = reference()
+    if session is not None:
+        # Python keeps the exception that it ended by.
+        session.end(is_clean=getattr(sys, "last_value", None) is None)

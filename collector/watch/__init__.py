@@ -1,0 +1,1 @@
+"""Profiles are ingested as they land: see `watching`."""

@@ -1,0 +1,103 @@
+"""Folders of expert loads that grow while training goes on: read anew when their files change.
+
+They are summed over ranks and steps, so all of a folder is read each time; how often, the watcher
+decides by how long it took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..expert_choice import nearest_folders
+from ..expert_folders import folder_files, found_folder, kept_files, with_loads
+from ..manifest import SourceRecord, capture_manifests, rank_folder
+from ..model import RankSource, ReadLog, SourceFile, spelled
+from ..reader_table import READERS
+from ..readers import expert_files
+from ..readers.expert_frames import RULE
+from .joining import exchange, staging
+from .known import Key
+
+_FILLS = frozenset[str]().union(*(fills for _, read, fills in READERS if read is expert_files.read))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTask:
+    """Read the expert loads of folders, parts of one job's, into a capture that is published."""
+
+    store: str
+    run: str
+    capture: str
+    folders: tuple[str, ...]
+
+
+def load_folders(roots: tuple[Path, ...], named: Sequence[Path]) -> list[Path]:
+    """Folders that count tokens: of those that are `named` so, and the roots' own."""
+    here = [folder for root in roots if (folder := found_folder(root))]
+    return [one for one in dict.fromkeys((*named, *here)) if folder_files(one)]
+
+
+def loads_of(
+    newest: Sequence[Key], places: Mapping[Key, Sequence[str]], found: Sequence[Path]
+) -> dict[Key, tuple[Path, ...]]:
+    """Which of the folders found each run's newest capture is brought up to date from.
+
+    `newest` are these captures, the newest first, `places` the folders of their ranks. As for
+    `npuscope ingest` the nearest folders count, but each for one capture only: the newest that it
+    is nearest to.
+    """
+    folders = {one.resolve(): one for one in found}
+    chosen: dict[Key, tuple[Path, ...]] = {}
+    by_number = {str(number): places[key] for number, key in enumerate(newest)}
+    for number, key in enumerate(newest):
+        if places[key]:
+            mine = sorted(nearest_folders(str(number), list(folders), by_number))
+            chosen[key] = tuple(folders.pop(real) for real in mine)
+    return {key: mine for key, mine in chosen.items() if mine}
+
+
+def files_of(folders: Sequence[Path]) -> tuple[SourceFile, ...]:
+    """The folders' files as they are now; none where they are gone, or are no parts of one job."""
+    try:
+        kept = kept_files(None, folders)
+    except OSError:
+        return ()
+    return kept[1] if kept else ()
+
+
+def join_loads(task: LoadTask) -> bool:
+    """Read the folders' files and exchange the tables of the rank that holds them.
+
+    Returns whether it was done. Raises TraceFormatError for files that cannot be read, OSError and
+    duckdb's errors, as writing does.
+    """
+    store = Path(task.store)
+    found = capture_manifests(rank_folder(store, task.run, task.capture, 0).parent)
+    kept = kept_files(None, [Path(folder) for folder in task.folders])
+    if not found or kept is None or not kept[1]:
+        return False
+    folder, files = kept
+    having = [m for m in found if m.rules.get(RULE) == folder]
+    holder = (having or [m for m in found if RULE in m.rules] or found)[0]
+    source = RankSource(holder.source_root, "pytorch", holder.rank, "", {})
+    source = with_loads(source, (folder, files))
+    reading = ReadLog(rules=dict(source.rules))
+    former = kept_files(holder, None)
+    own = rank_folder(store, holder.run, holder.capture, holder.rank)
+    with staging(own) as con:
+        expert_files.read(con, source, reading, _FILLS, lambda n_bytes: None)
+        return exchange(
+            store,
+            holder,
+            con,
+            _FILLS,
+            rules=reading.rules,
+            replaced_sources=frozenset(
+                one.path for one in (*(former[1] if former else ()), *files)
+            ),
+            sources=[
+                SourceRecord(spelled(one.path), one.size_bytes, one.mtime_ns, "") for one in files
+            ],
+        )

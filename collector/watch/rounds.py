@@ -1,0 +1,331 @@
+"""One round of a watcher: look, read what is finished, compare, follow logs, drop, say so.
+
+Everything that must outlive the process stands in the store, published by whoever read it. What is
+kept here only spares looking twice, and is found again after a restart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from ..derived import derived_folder, read_derived
+from ..manifest import create_store, is_store, rank_folder, write_index
+from ..read_rank import RankOutcome, RankTask
+from ..readers.profiler_metadata import read_metadata
+from ..retention import StoredCapture, drop_capture
+from ..space import advice
+from ..sweeping import sweep
+from ..watch_state import Quarantined, Waiting, WatchState, write_watch_state
+from .folders import Folder, Folders, look_around
+from .known import Key, Known
+from .options import Handed, Options
+from .planning import Finished, make_plan
+from .processes import Processes
+from .work import CompareTask, Done, Result, Task
+
+# While many ranks are read, what is done so far is shown as often.
+_SHOW_EACH_S = 2.0
+_SWEEP_EACH_S = 3600.0
+_LONGEST_PAUSE_S = 300.0
+# Processes that had nothing to do for so long give their memory back.
+_IDLE_S = 120.0
+
+
+@dataclass(slots=True)
+class Joined:
+    """A capture whose ranks are to be compared: when the last one came (monotonic seconds), and
+    how many the job has, where its files tell."""
+
+    last_s: float
+    world_size: int | None
+
+
+@dataclass(slots=True)
+class Watch:
+    """A watcher at work. `full_since`: the store's disk is full, with the number of tries since."""
+
+    options: Options
+    handed: Handed
+    go_on: Callable[[], bool]
+    state: WatchState
+    known: Known
+    processes: Processes[Task, Result]
+    folders: Folders = field(default_factory=Folders)
+    joined: dict[Key, Joined] = field(default_factory=dict)
+    to_index: set[Key] = field(default_factory=set)
+    shown_s: float = 0.0
+    swept_s: float | None = None
+    busy_s: float = 0.0
+    tries: int = 0
+    try_again_s: float = 0.0
+    has_told_unwritable: bool = False
+
+    @property
+    def is_full(self) -> bool:
+        return self.state.is_disk_full
+
+    def say(self, **fields: object) -> None:
+        self.state = msgspec.structs.replace(self.state, **fields)
+
+
+def begin(watch: Watch) -> None:
+    """Take up what an earlier watcher left: what it refused, and captures it did not compare."""
+    now_s = time.monotonic()
+    for one in watch.state.quarantined:
+        watch.folders.profiles[one.path] = Folder(
+            one.fingerprint, now_s, (0, 0), one.fingerprint, is_refused=True, reason=one.reason
+        )
+    watch.known.refresh()
+    captures = watch.known.captures()
+    newest = list(captures)[-3:]
+    for key, held in captures.items():
+        is_compared = read_derived(derived_folder(watch.options.store, *key)) is not None
+        if held.rank_count > 1 and (key in newest or not is_compared):
+            watch.joined[key] = Joined(now_s, None)
+
+
+def ingest_round(watch: Watch) -> None:
+    """Look at the watched folders and read what is finished."""
+    options = watch.options
+    if not is_store(options.store):
+        create_store(options.store)
+        watch.handed.tell(f"{options.store} was deleted: filling it again")
+        watch.folders = Folders()
+    sweep_now_and_then(watch)
+    watch.known.refresh()
+    seen = look_around(
+        watch.folders,
+        options.roots,
+        quiet_s=options.quiet_s,
+        once=options.once,
+        tell=watch.handed.tell,
+    )
+    _release(watch, {*seen.gone, *(one.seen.path for one in seen.finished), *seen.waiting})
+    for place, (reason, fingerprint) in seen.broken.items():
+        refuse(watch, place, reason, fingerprint)
+    _tell_waiting(watch, seen.waiting)
+    if seen.finished and time.monotonic() >= watch.try_again_s:
+        _read(watch, seen.finished)
+    drop_oldest(watch)
+
+
+def _read(watch: Watch, finished: list[Finished]) -> None:
+    options, fingerprints = watch.options, {f.seen.path: f.seen.fingerprint for f in finished}
+    plan = make_plan(
+        finished,
+        watch.known,
+        run=options.run,
+        memory_bytes=_each_bytes(watch, len(finished)),
+        keep_captures=options.keep_captures,
+    )
+    for place, reason in plan.refused.items():
+        refuse(watch, place, reason, fingerprints.get(place, ""))
+    for place, reason in plan.passed_over.items():
+        watch.folders.settle(place, fingerprints.get(place, ""))
+        watch.handed.tell(f"passed over {place}: {reason}")
+    for place in plan.unchanged:
+        watch.folders.settle(place, fingerprints.get(place, ""))
+    # Ranks of one capture come one after the other, so that its readers see it whole soon.
+    tasks = sorted(plan.tasks, key=lambda t: (t.source.window_start_ns or 0, t.capture))
+    by_rank = {(t.run, t.capture, t.source.rank): t for t in tasks}
+    for _, outcome in watch.processes.map(
+        tasks, lambda: watch.go_on() and time.monotonic() >= watch.try_again_s
+    ):
+        if isinstance(outcome, RankOutcome):
+            task = by_rank[outcome.run, outcome.capture, outcome.rank]
+            _take(watch, task, outcome, fingerprints.get(task.source.root, ""))
+        if time.monotonic() - watch.shown_s > _SHOW_EACH_S:
+            drop_oldest(watch)
+            show(watch)
+    watch.busy_s = time.monotonic()
+
+
+def _take(watch: Watch, task: RankTask, outcome: RankOutcome, fingerprint: str) -> None:
+    """Count what became of a rank, and tell it."""
+    place, state = task.source.root, watch.state
+    if outcome.out_of_space:
+        disk_is_full(watch)
+        return
+    if outcome.error is not None:
+        if not Path(place).is_dir():
+            watch.handed.tell(f"{place} is gone while it was read")
+            return
+        watch.say(errors_total=state.errors_total + 1)
+        refuse(watch, place, outcome.error, fingerprint)
+        return
+    disk_has_room(watch)
+    key = (task.run, task.capture)
+    is_new = watch.known.held.get(key) is None
+    watch.known.again(key)
+    watch.to_index.add(key)
+    size_bytes = task.source.size_bytes
+    watch.say(
+        captures_ingested_total=state.captures_ingested_total + is_new,
+        ranks_ingested_total=state.ranks_ingested_total + 1,
+        read_bytes_total=state.read_bytes_total + size_bytes,
+        last_ingest_ns=time.time_ns(),
+    )
+    metadata = task.source.path("profiler_metadata")
+    world_size = read_metadata(metadata).world_size if metadata else None
+    watch.joined[key] = Joined(time.monotonic(), world_size)
+    watch.handed.tell(
+        f"read rank {outcome.rank} of {outcome.capture} (run {outcome.run}):"
+        f" {size_bytes / 1e6:.1f} MB, {outcome.row_count} rows, {outcome.seconds:.1f} s"
+    )
+    watch.folders.settle(place, fingerprint)
+    if outcome.failed_files:
+        watch.say(errors_total=watch.state.errors_total + 1)
+        reasons = "; ".join(f"{Path(path).name}: {why}" for path, why in outcome.failed_files)
+        refuse(watch, place, f"read in part: {reasons}", fingerprint)
+
+
+def compare_round(watch: Watch) -> None:
+    """Compare the ranks of captures that are complete, or that none joined for long enough."""
+    now_s, options = time.monotonic(), watch.options
+    due: list[CompareTask] = []
+    for key, joined in list(watch.joined.items()):
+        held = watch.known.held.get(key)
+        if held is None or held.rank_count < 2:
+            if now_s - joined.last_s >= options.quiet_s:
+                del watch.joined[key]
+            continue
+        is_complete = joined.world_size is not None and held.rank_count >= joined.world_size
+        if is_complete or options.once or now_s - joined.last_s >= options.quiet_s:
+            due.append(CompareTask(str(options.store), *key))
+    if not due or watch.handed.compare is None or now_s < watch.try_again_s:
+        return
+    for task, done in watch.processes.map(list[Task](due), watch.go_on):
+        assert isinstance(task, CompareTask)
+        key = (task.run, task.capture)
+        if isinstance(done, Done) and done.out_of_space:
+            disk_is_full(watch)
+            continue
+        watch.joined.pop(key, None)
+        error = done.error if isinstance(done, Done) else "the process died (out of memory?)"
+        if error is None:
+            disk_has_room(watch)
+            assert isinstance(done, Done)
+            watch.handed.tell(
+                f"compared the ranks of {task.capture} (run {task.run}): {done.seconds:.1f} s"
+            )
+        else:
+            watch.say(errors_total=watch.state.errors_total + 1)
+            watch.handed.tell(f"cannot compare the ranks of {task.capture}: {error}")
+    watch.busy_s = time.monotonic()
+
+
+def refuse(watch: Watch, place: str, reason: str, fingerprint: str) -> None:
+    """Quarantine a profile until it changes."""
+    watch.folders.settle(place, fingerprint, refused=reason)
+    others = tuple(one for one in watch.state.quarantined if one.path != place)
+    since_ns = next(
+        (one.since_ns for one in watch.state.quarantined if one.path == place), time.time_ns()
+    )
+    watch.say(quarantined=(*others, Quarantined(place, reason, fingerprint, since_ns)))
+    watch.handed.tell(f"cannot use {place}: {reason}; trying again when its files change")
+
+
+def _release(watch: Watch, places: set[str]) -> None:
+    """Out of quarantine: profiles that changed or are gone."""
+    kept = tuple(one for one in watch.state.quarantined if one.path not in places)
+    if len(kept) != len(watch.state.quarantined):
+        watch.say(quarantined=kept)
+
+
+def _tell_waiting(watch: Watch, waiting: dict[str, str]) -> None:
+    former = {one.path: one.reason for one in watch.state.waiting}
+    for place, reason in waiting.items():
+        if former.get(place) != reason:
+            watch.handed.tell(f"waiting for {place}: {reason}")
+    watch.say(waiting=tuple(Waiting(place, reason) for place, reason in waiting.items()))
+
+
+def drop_oldest(watch: Watch) -> None:
+    """Drop captures beyond those to keep, the oldest first."""
+    keep = watch.options.keep_captures
+    if keep is None:
+        return
+    captures = watch.known.captures()
+    for key in list(captures)[: max(0, len(captures) - keep)]:
+        held, folder = captures[key], rank_folder(watch.options.store, *key, 0).parent
+        try:
+            drop_capture(StoredCapture(*key, str(folder), held.recorded_ns, held.rank_count, 0))
+        except OSError as error:
+            watch.handed.tell(f"cannot drop {key[1]}: {error.strerror}")
+            return
+        watch.known.again(key)
+        watch.joined.pop(key, None)
+        watch.to_index.discard(key)
+        watch.say(captures_dropped_total=watch.state.captures_dropped_total + 1)
+        watch.handed.tell(f"dropped {key[1]} (run {key[0]}): {keep} captures are kept")
+
+
+def sweep_now_and_then(watch: Watch) -> None:
+    """Free what was dropped or superseded a day ago, and what killed processes left."""
+    now_s = time.monotonic()
+    if watch.swept_s is None or now_s - watch.swept_s > _SWEEP_EACH_S:
+        watch.swept_s = now_s
+        freed_bytes = sweep(watch.options.store)
+        if freed_bytes:
+            watch.handed.tell(f"freed {freed_bytes / 1e6:.1f} MB that nobody needs any more")
+
+
+def show(watch: Watch) -> None:
+    """Bring indexes and the state file up to date."""
+    watch.shown_s = time.monotonic()
+    for key in list(watch.to_index):
+        with contextlib.suppress(OSError):  # a cache
+            write_index(rank_folder(watch.options.store, *key, 0).parent)
+        watch.to_index.discard(key)
+    watch.say(last_poll_ns=time.time_ns())
+    try:
+        write_watch_state(watch.options.store, watch.state)
+        watch.has_told_unwritable = False
+    except OSError as error:
+        if not watch.has_told_unwritable:
+            watch.handed.tell(f"cannot write into {watch.options.store}: {error.strerror}")
+        watch.has_told_unwritable = True
+
+
+def disk_is_full(watch: Watch) -> None:
+    """Pause, longer each time; said once."""
+    pause_s = min(watch.options.poll_s * 2**watch.tries, _LONGEST_PAUSE_S)
+    watch.try_again_s = time.monotonic() + pause_s
+    watch.tries = min(watch.tries + 1, 30)
+    if not watch.is_full:
+        watch.say(is_disk_full=True)
+        watch.handed.tell(f"{advice(watch.options.store)}; until then trying again now and then")
+
+
+def went_well(watch: Watch, retried_s: float | None) -> None:
+    """A round has ended that tried all again that a full disk kept waiting, after a pause until
+    `retried_s` (None: it did not). There may be nothing left of it: profiles were deleted."""
+    if watch.is_full and watch.try_again_s == retried_s:
+        disk_has_room(watch)
+
+
+def disk_has_room(watch: Watch) -> None:
+    """End the pause."""
+    watch.tries, watch.try_again_s = 0, 0.0
+    if watch.is_full:
+        watch.say(is_disk_full=False)
+        watch.handed.tell(f"{watch.options.store}: there is room again, going on")
+
+
+def rest(watch: Watch) -> None:
+    """Give the memory of idle processes back."""
+    if time.monotonic() - watch.busy_s > _IDLE_S:
+        watch.processes.close()
+
+
+def _each_bytes(watch: Watch, n_profiles: int) -> int | None:
+    whole_bytes = watch.options.memory_bytes
+    if whole_bytes is None:
+        return None
+    return whole_bytes // max(1, min(watch.processes.width, n_profiles))

@@ -1,0 +1,72 @@
+"""Answers that take long, computed beside the pages, which show what they have meanwhile.
+
+One after the other, by a thread that begins a moment later, so that a page is drawn before its
+browser, where that is on this machine, has to share the processors.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import duckdb
+import streamlit as st
+
+from npuscope.dashboard.language import Say
+
+from . import sources
+from .plain_text import plain
+
+# From so many operations on, what compares them all takes longer than a page may.
+MANY_OPERATIONS = 500_000
+HEAD_START_S = 3.0
+_POLL_S = 1.0
+_REMEMBERED = 64
+_ACROSS = "select 1 from information_schema.tables where table_name = 'arrivals'"
+
+Key = tuple[str, str, str, tuple[tuple[str, Any], ...]]
+_asked: dict[Key, Future[None]] = {}
+_guard = threading.Lock()
+_worker = ThreadPoolExecutor(1, thread_name_prefix="aside")
+
+
+def is_large(con: duckdb.DuckDBPyConnection) -> bool:
+    """Whether a store has so many operations of all ranks that comparing them takes seconds."""
+    if not con.execute(_ACROSS).fetchall():
+        return False
+    ((count,),) = con.execute("select count(*) from arrivals").fetchall()
+    return bool(count >= MANY_OPERATIONS)
+
+
+def computed(path: str, version: str, fn: Callable[..., Any], arguments: dict[str, Any]) -> bool:
+    """Whether `sources.kept` has the answer; where not, it is asked for, beside the page.
+
+    Of an answer that failed, too, so that who asks `kept` meets the error.
+    """
+    key = (path, version, f"{fn.__module__}.{fn.__qualname__}", tuple(sorted(arguments.items())))
+    with _guard:
+        if key not in _asked:
+            for old in [one for one, told in _asked.items() if told.done()][:-_REMEMBERED]:
+                del _asked[old]
+            _asked[key] = _worker.submit(_compute, path, version, fn, arguments)
+        return _asked[key].done()
+
+
+def _compute(path: str, version: str, fn: Callable[..., Any], arguments: dict[str, Any]) -> None:
+    time.sleep(HEAD_START_S)
+    sources.kept(path, version, fn, arguments)
+
+
+def wait(say: Say, is_ready: Callable[[], bool]) -> None:
+    """Say that something is being computed; starts the page anew when it is there."""
+
+    @st.fragment(run_every=_POLL_S)
+    def looking() -> None:
+        if is_ready():
+            st.rerun()
+        st.info(plain(say("Being computed: it will stand here in a moment.")))
+
+    looking()

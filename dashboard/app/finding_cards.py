@@ -1,0 +1,75 @@
+"""Findings as cards: what is the matter, what it costs, what to try, and where to see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import streamlit as st
+
+from npuscope.analysis.findings import CERTAINTIES, Finding
+from npuscope.analysis.findings.finding import Certainty
+from npuscope.dashboard.overview import page_of, place_of
+
+from .page import PAGES, Page
+from .plain_text import plain
+
+_OPENED = 5
+_MARKS: dict[Certainty, Literal["blue", "orange", "gray"]] = {
+    "measured": "blue",
+    "estimated": "orange",
+    "hint": "gray",
+}
+
+
+def finding_cards(page: Page, findings: Sequence[Finding]) -> None:
+    """The first findings in full, the others folded."""
+    if not findings:
+        page.empty(
+            "Nothing that costs 1 % of a step was found.",
+            "The page Data quality says what this profile cannot tell.",
+        )
+    for number, one in enumerate(findings[:_OPENED]):
+        _card(page, one, number)
+    if more := findings[_OPENED:]:
+        with st.expander(f"{page.say('more')} ({len(more)})"):
+            for number, one in enumerate(more, start=_OPENED):
+                _card(page, one, number)
+
+
+def _card(page: Page, finding: Finding, number: int) -> None:
+    say = page.say
+    with st.container(border=True, key=f"finding_{number}"):
+        cost, told = st.columns([1, 4], vertical_alignment="center")
+        with cost:
+            if finding.at_stake_ns is None:
+                st.markdown(f"**{plain(say('time unknown'))}**")
+            else:
+                share = finding.step_share_ratio
+                st.markdown(
+                    f"**{finding.at_stake_ns / 1e6:,.3f} ms**  \n"
+                    + (f"{share:.1%} " if share is not None else "")
+                    + f"/ {plain(say('step'))}"
+                )
+            st.badge(
+                say(finding.certainty),
+                color=_MARKS[finding.certainty],
+                help=plain(say(CERTAINTIES[finding.certainty])),
+            )
+        with told:
+            st.markdown(plain(say(finding.statement)))
+            with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+                _links(page, finding)
+                with st.popover(say("why, and what to try"), type="tertiary"):
+                    st.markdown(f"**{plain(say('try'))}:** {plain(say(finding.advice))}")
+                    st.caption(plain(say(finding.reason)))
+
+
+def _links(page: Page, finding: Finding) -> None:
+    """To the page that shows most of it, and to its place in time."""
+    place: dict[str, str | int | None] = {**place_of(finding)}
+    name = page_of(finding)
+    if name != "timeline":
+        rank = {"rank": place["rank"]} if name == "ranks" and "rank" in place else {}
+        page.link(f"{page.say(PAGES[name])} →", name, **rank)
+    page.link(f"{page.say(PAGES['timeline'])} →", "timeline", **place)

@@ -1,0 +1,161 @@
+"""The head of every page: what to look at, in which language, and how fresh it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from typing import TypeVar
+
+import streamlit as st
+
+from npuscope.dashboard.language import Say
+
+from . import sources
+from .plain_text import plain
+from .state import LANGUAGES, Known, View, moved, params_of, view_of
+
+_POLL_S = 5
+_REMEMBERED = "view"
+_ALL = -1  # of a picker: nothing chosen, since None would read as a question
+_LANGUAGE_NAMES = {"en": "English", "zh": "中文"}
+_NARROW = """<style>
+[data-testid="stMainBlockContainer"] {padding: 3.6rem 2rem 3rem;}
+[data-testid="stMetricValue"] {font-size: 1.9rem;}
+</style>"""
+Option = TypeVar("Option")
+
+
+def current_view(known: Known) -> View:
+    """The view of this visit: from the URL, or, where a page was opened from the menu, the one
+    before. The URL then says it in full."""
+    asked = _asked() or st.session_state.get(_REMEMBERED, {})
+    view = view_of(asked, known)
+    look_at(view)
+    return view
+
+
+def look_at(view: View) -> None:
+    """Make a view the current one."""
+    told = params_of(view)
+    st.session_state[_REMEMBERED] = told
+    if _asked() != told:
+        st.query_params.from_dict(told)
+
+
+def _asked() -> dict[str, str]:
+    """What the URL says; of a repeated key the last."""
+    return {name: st.query_params[name] for name in st.query_params}
+
+
+def language_of_visit() -> str:
+    """Before any store is looked at: for the menu and for errors."""
+    told = _asked().get("lang") or st.session_state.get(_REMEMBERED, {}).get("lang")
+    return told if told in LANGUAGES else sources.served().lang
+
+
+def pickers(view: View, known: Known, say: Say) -> None:
+    """Run, capture, rank, step and language, as they are in the view."""
+    capture = known.chosen(view)
+    assert capture is not None
+    is_several = len(known.stores) > 1
+
+    def move(**changes: str | int | None) -> None:
+        look_at(moved(view, known, **changes))
+
+    def run_named(one: tuple[str, str]) -> str:
+        return f"{one[1]} ({one[0]})" if is_several else one[1]
+
+    def rank_named(one: int) -> str:
+        return say("all ranks") if one == _ALL else f"rank {one}"
+
+    def step_named(one: int) -> str:
+        return say("all steps") if one == _ALL else f"step {one}"
+
+    def run_picked(one: tuple[str, str]) -> None:
+        move(store=one[0], run=one[1], capture=None, start_ns=None, end_ns=None)
+
+    def capture_picked(one: str) -> None:
+        move(capture=one, start_ns=None, end_ns=None)
+
+    def rank_picked(one: int) -> None:
+        move(rank=None if one == _ALL else one)
+
+    def step_picked(one: int) -> None:
+        # A window is of one moment, a step of another: the later choice counts.
+        move(step=None if one == _ALL else one, start_ns=None, end_ns=None)
+
+    captures = [one.capture for one in known.of_run(capture.store, capture.run)]
+    ranks, steps = [_ALL, *capture.ranks], [_ALL, *capture.steps]
+    rank = _ALL if view.rank is None else view.rank
+    step = _ALL if view.step is None else view.step
+    st.html(_NARROW)
+    columns = st.columns([3, 3, 2, 2, 1.4], vertical_alignment="bottom")
+    with columns[0]:
+        here = (capture.store, capture.run)
+        _pick(say("run"), known.runs, here, run_picked, run_named)
+    with columns[1]:
+        _pick(say("capture"), captures, capture.capture, capture_picked, str)
+    with columns[2]:
+        _pick(say("rank"), ranks, rank, rank_picked, rank_named)
+    with columns[3]:
+        _pick(say("step"), steps, step, step_picked, step_named)
+    with columns[4]:
+        _pick(
+            say("language"), LANGUAGES, view.lang, lambda one: move(lang=one),
+            lambda one: _LANGUAGE_NAMES[one],
+        )  # fmt: skip
+
+
+def _pick(
+    label: str,
+    options: Sequence[Option],
+    current: Option,
+    picked: Callable[[Option], None],
+    named: Callable[[Option], str],
+) -> None:
+    """A list to choose from that shows what the URL says, whatever was chosen in it before."""
+    key = f"pick_{picked.__qualname__}"
+    st.session_state[key] = current
+
+    def changed() -> None:
+        value = st.session_state[key]
+        if value is not None:
+            picked(value)
+
+    st.selectbox(label, options, key=key, on_change=changed, format_func=named)
+
+
+def nothing_yet(say: Say) -> None:
+    """Of an empty store."""
+    st.info(
+        f"**{say('Nothing is ingested here yet.')}**  \n"
+        + plain(say("Read a profile into this store: npuscope ingest PATH --store STORE"))
+    )
+
+
+def watch(say: Say, published_at: str | None, seen: tuple[str, ...]) -> None:
+    """How fresh the data is; starts the page anew when the stores are no longer in the versions
+    `seen`."""
+
+    @st.fragment(run_every=_POLL_S)
+    def fresh() -> None:
+        if sources.versions() != seen:
+            st.rerun()
+        if published_at is not None:
+            now = datetime.now(timezone.utc)
+            st.caption(plain(say(freshness(published_at, now))))
+
+    fresh()
+
+
+def freshness(published_at: str, now: datetime) -> str:
+    """How old what is shown is, in words: `published_at` is an ISO moment in UTC."""
+    moment = datetime.fromisoformat(published_at.replace("Z", "+00:00"))
+    age_s = max(0, int((now - moment).total_seconds()))
+    for unit, length_s in (("d", 86400), ("h", 3600), ("min", 60)):
+        if age_s >= length_s:
+            age = f"{age_s // length_s} {unit}"
+            break
+    else:
+        age = "less than a minute"
+    return f"last published {moment:%Y-%m-%d %H:%M:%S} UTC, {age} ago"

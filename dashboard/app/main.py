@@ -1,0 +1,32 @@
+"""The script that Streamlit runs on every visit: the menu, and the page that was asked for."""
+
+import sys
+import traceback
+
+import duckdb
+import streamlit as st
+
+from npuscope.dashboard.app import header, sources
+from npuscope.dashboard.app.page import PAGES
+from npuscope.dashboard.app.plain_text import plain
+from npuscope.dashboard.language import language_of
+from npuscope.errors import NpuscopeError
+
+st.set_page_config(page_title="npuscope", layout="wide")
+say = language_of(header.language_of_visit())
+menu = [
+    st.Page(f"pages/{name}.py", title=say(title), url_path=name, default=name == "overview")
+    for name, title in PAGES.items()
+]
+chosen = st.navigation(menu, position="top")
+try:
+    chosen.run()
+except NpuscopeError as error:
+    st.error(plain(say(sources.without_paths(str(error)))))
+except duckdb.Error:
+    traceback.print_exc(file=sys.stderr)
+    st.error(
+        plain(
+            say("The query engine gave up: the server's own messages say why. Load the page again.")
+        )
+    )

@@ -1,0 +1,239 @@
+"""What every page script uses: the header with its choices, cached frames, figures and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import plotly.graph_objects as go
+import polars as pl
+import streamlit as st
+
+from npuscope.dashboard.figures.layout import dressed
+from npuscope.dashboard.language import Say, language_of
+
+from . import aside, header, shown_tables, sources
+from .plain_text import plain
+from .served import Place
+from .state import Known, KnownCapture, View, moved, params_of
+
+PAGES = {
+    "overview": "Overview", "timeline": "Timeline", "communication": "Communication",
+    "experts": "Experts", "operators": "Operators", "ranks": "Ranks", "memory": "Memory",
+    "trends": "Trends", "quality": "Data quality",
+}  # fmt: skip
+_PLOTLY = {"displaylogo": False, "scrollZoom": False, "responsive": True}
+
+
+@dataclass(frozen=True)
+class Page:
+    """One visit of one page: what is chosen, and ways to show it."""
+
+    name: str
+    view: View
+    known: Known
+    place: Place
+    version: str
+    say: Say
+
+    @property
+    def capture(self) -> KnownCapture:
+        """The chosen capture: its ranks, steps and window."""
+        chosen = self.known.chosen(self.view)
+        assert chosen is not None  # open_page stops where there is none
+        return chosen
+
+    @property
+    def store_path(self) -> Path:
+        """The store or exported file of the chosen run; for reading, never to be shown."""
+        return Path(self.place.path)
+
+    @property
+    def is_across(self) -> bool:
+        """Whether results over all ranks are there: waits, clocks, stragglers."""
+        return sources.opened(self.place.path, self.version).is_across
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What was lost or guessed when the store's ranks were read and compared."""
+        return sources.opened(self.place.path, self.version).warnings
+
+    @property
+    def is_dark(self) -> bool:
+        """Whether the visitor looks at the dark theme."""
+        return st.context.theme.type == "dark"
+
+    def frame(self, fn: Callable[..., Any], **arguments: Any) -> Any:
+        """`fn(con, run=, capture=, rank=, step=, **arguments)`, computed once per store version.
+
+        `fn` gets those of the page's filters that it takes, but for what `arguments` names itself.
+        Arguments are hashable; `fn` depends on nothing else. Raises NpuscopeError as `fn` does.
+        """
+        return sources.kept(self.place.path, self.version, fn, self._given(fn, arguments))
+
+    def later(self, fn: Callable[..., Any], **arguments: Any) -> Any:
+        """As `frame`, for what takes seconds where all ranks have many operations: None while that
+        is computed. A line says so, and the page starts anew when it is there."""
+        if not self.frame(aside.is_large):
+            return self.frame(fn, **arguments)
+        given = self._given(fn, arguments)
+
+        def is_ready() -> bool:
+            return aside.computed(self.place.path, self.version, fn, given)
+
+        if is_ready():
+            return self.frame(fn, **arguments)
+        aside.wait(self.say, is_ready)
+        return None
+
+    def _given(self, fn: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
+        """What a function gets: those of the page's filters that it takes, and arguments."""
+        view = self.view
+        filters = {
+            "run": view.run, "capture": view.capture, "rank": view.rank, "step": view.step
+        }  # fmt: skip
+        return sources.accepted(fn, filters) | arguments
+
+    def title(self, question: str) -> None:
+        """The question this page answers."""
+        st.subheader(self.say(question), anchor=False)
+
+    def heading(self, text: str) -> None:
+        """Of a part of the page."""
+        st.markdown(f"##### {plain(self.say(text))}")
+
+    def text(self, *sentences: str) -> None:
+        """Sentences below a figure, a line each: what it counts, how to read it."""
+        if sentences:
+            st.caption("  \n".join(plain(self.say(one)) for one in sentences))
+
+    def figure(
+        self,
+        figure: go.Figure,
+        *,
+        key: str,
+        boxed: Callable[[dict[str, tuple[Any, Any]]], None] | None = None,
+    ) -> None:
+        """Draw a figure in the page's colours. `boxed` is called with the ranges of a box that the
+        visitor drew, {"x": (least, most), "y": (least, most)}, after which the page starts anew."""
+        dressed(figure, is_dark=self.is_dark)
+        if boxed is None:
+            st.plotly_chart(figure, key=key, theme=None, config=_PLOTLY)
+            return
+        figure.update_layout(dragmode="select")
+
+        def selected() -> None:
+            box = _box(st.session_state.get(key))
+            if box is not None:
+                boxed(box)
+
+        st.plotly_chart(
+            figure, key=key, theme=None, config=_PLOTLY, on_select=selected, selection_mode="box"
+        )
+
+    def clicked(self, figure: go.Figure, *, key: str) -> Any:
+        """Draw a figure in the page's colours; the `customdata` of the point that the visitor
+        clicked, or None."""
+        dressed(figure, is_dark=self.is_dark)
+        event: Any = st.plotly_chart(
+            figure, key=key, theme=None, config=_PLOTLY, on_select="rerun", selection_mode="points"
+        )
+        points = event["selection"]["points"] if event else []
+        return points[0].get("customdata") if points else None
+
+    def table(
+        self,
+        frame: pl.DataFrame,
+        *,
+        name: str,
+        title: str | None = None,
+        columns: Sequence[str] | None = None,
+        links: Sequence[str] = (),
+    ) -> None:
+        """A table for people: units chosen per column, with the raw frame as CSV and Parquet.
+
+        `columns` are those shown, in this order (None: all); downloads have all of them. `links`
+        are columns of URLs as `go` makes them.
+        """
+        if columns is None:  # what the page's head says of all rows is not said again
+            columns = [
+                one
+                for one in frame.columns
+                if one not in ("run", "capture") or frame[one].n_unique() > 1
+            ]
+        shown_tables.table(frame, self.say, name=name, title=title, columns=columns, links=links)
+
+    def translated(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The frame with its words in the visitor's language, where they are known."""
+        if self.view.lang == "en":
+            return frame
+        return frame.with_columns(
+            pl.Series(name, [one if one is None else self.say(one) for one in frame[name]])
+            for name, kind in frame.schema.items()
+            if kind == pl.String
+        )
+
+    def empty(self, what: str, how: str = "") -> None:
+        """Say that something is not there, and what to collect to have it."""
+        told = f"**{plain(self.say(what))}**"
+        st.info(f"{told}  \n{plain(self.say(how))}" if how else told)
+
+    def notes(self, sentences: Sequence[str]) -> None:
+        """What to know about the figures above."""
+        told = list(dict.fromkeys(sentences))
+        if told:
+            with st.expander(f"{self.say('What to know about these figures')} ({len(told)})"):
+                st.markdown("\n".join(f"- {plain(self.say(one))}" for one in told))
+
+    def go(self, page: str, **changes: str | int | None) -> str:
+        """Link to a page with this view and some changes: `go("timeline", rank=3)`."""
+        asked = params_of(moved(self.view, self.known, **changes))
+        return f"{'.' if page == 'overview' else page}?{urlencode(asked)}"
+
+    def link(self, label: str, page: str, **changes: str | int | None) -> None:
+        """A link to a page of this app with this view and some changes, in the same tab."""
+        asked = params_of(moved(self.view, self.known, **changes))
+        st.page_link(f"pages/{page}.py", label=self.say(label), query_params=asked)
+
+    def visit(self, page: str, **changes: str | int | None) -> None:
+        """Go to a page of this app with this view and some changes."""
+        asked = params_of(moved(self.view, self.known, **changes))
+        st.switch_page(f"pages/{page}.py", query_params=asked)
+
+    def look_at(self, **changes: str | int | None) -> None:
+        """Put other choices into the URL, when a visitor made them: for callbacks, after which the
+        page starts anew by itself."""
+        header.look_at(moved(self.view, self.known, **changes))
+
+    def change(self, **changes: str | int | None) -> None:
+        """Look at something else on this page: puts it into the URL and starts the page anew."""
+        self.look_at(**changes)
+        st.rerun()
+
+
+def _box(event: Any) -> dict[str, tuple[Any, Any]] | None:
+    boxes = event["selection"]["box"] if event else []
+    if not boxes:
+        return None
+    return {axis: (min(boxes[0][axis]), max(boxes[0][axis])) for axis in ("x", "y")}
+
+
+def open_page(name: str) -> Page:
+    """Header and connection of a page; ends the script where there is nothing to show yet."""
+    seen = sources.versions()  # before anything is read: what is published meanwhile is newer
+    known = sources.known()
+    view = header.current_view(known)
+    say = language_of(view.lang)
+    chosen = known.chosen(view)
+    if chosen is None:
+        header.nothing_yet(say)
+        header.watch(say, None, seen)
+        st.stop()
+    place = sources.place_named(chosen.store)
+    version = sources.version_of(place.path)
+    header.pickers(view, known, say)
+    header.watch(say, sources.published(place.path, version, chosen.run, chosen.capture), seen)
+    return Page(name, view, known, place, version, say)

@@ -1,0 +1,128 @@
+"""Is communication hidden behind compute?"""
+
+import streamlit as st
+
+from npuscope.analysis import query, volume
+from npuscope.analysis.across.answers import comm_waits
+from npuscope.dashboard.app.collecting import how_to_collect
+from npuscope.dashboard.app.page import open_page
+from npuscope.dashboard.comm_means import counted, means
+from npuscope.dashboard.figures import communication as figures
+from npuscope.errors import UsageError
+
+BY = {"kind": "parallel kind", "type": "type", "op": "type and group"}
+
+page = open_page("communication")
+say = page.say
+page.title("Is communication hidden behind compute?")
+kinds = page.frame(query.comm, by="kind")
+if kinds.is_empty():
+    page.empty("No communication was recorded here.", how_to_collect(page, "masking"))
+    st.stop()
+
+by = st.segmented_control(
+    say("by"), list(BY), default="kind", required=True, format_func=lambda key: say(BY[key]),
+    key="masking_by",
+)  # fmt: skip
+frame = page.frame(query.comm, by=by)
+keys = [name for name in ("kind", "op_type", "group_hash") if name in frame.columns]
+rows = means(counted(frame), keys)
+if rows["masked_ns"].null_count() == rows.height:
+    page.empty("Only HCCL's own measurements are here: what compute hides is not known.",
+               how_to_collect(page, "masking"))  # fmt: skip
+else:
+    page.figure(figures.masking_figure(frame, say), key="masking")
+    page.text(
+        "Mean of the ranks and steps chosen; % is what compute hides. Kinds may communicate at the"
+        " same time: the bars overlap, in the table exposed_attributed_ns counts each instant once."
+    )
+page.table(rows, name="communication_means", title="A mean step of a rank")
+with st.expander(say("Every rank and step")):
+    page.table(frame, name=f"communication_by_{by}")
+
+page.heading("Do ranks wait, or do they transfer?")
+waits = page.frame(comm_waits) if page.is_across else None
+told = None if waits is None else figures.waiting(waits, kinds)
+if told is None or told.is_empty():
+    page.empty("Waiting and transfer cannot be told apart here.", how_to_collect(page, "waiting"))
+else:
+    page.figure(figures.waiting_figure(told, say), key="waiting")
+    page.text(
+        "Shortest duration: the member of an operation that waits for nobody needs the time of the"
+        " transfer. Last arrival: nobody transfers before the last has come, by aligned clocks."
+        " Both are of operations that all members recorded; HCCL's own times of all it measured."
+    )
+    page.table(page.translated(told), name="communication_waits")
+
+page.heading("How fast are the links?")
+links = page.frame(volume.links)
+rates = figures.link_rates(links)
+if rates.is_empty():
+    page.empty("No traffic of links is known here.", how_to_collect(page, "links"))
+else:
+    page.figure(figures.links_figure(rates, say), key="links")
+    if rates["peak_bytes_per_s"].null_count():
+        page.text("Of some links no peak is published for this chip.")
+    page.table(rates, name="links")
+    with st.expander(say("Every rank and step")):
+        page.table(links, name="link_traffic")
+    bandwidth = page.frame(volume.bandwidth)
+    contention = page.frame(volume.contention)
+    with st.expander(say("Bandwidth of operations, and beside compute")):
+        both = contention.drop_nulls(
+            ["beside_bandwidth_bytes_per_s", "alone_bandwidth_bytes_per_s"]
+        )
+        if not both.is_empty():
+            page.figure(figures.contention_figure(both, say), key="contention")
+            page.table(contention, name="contention")
+        page.table(bandwidth, name="bandwidth", title="Bandwidth while operations transfer")
+
+page.heading("Who sends how much to whom?")
+matrix = page.frame(volume.matrix)
+known = matrix.drop_nulls(["src_rank", "dst_rank"])
+if known.is_empty():
+    page.empty("Who sends to whom is not known here.", how_to_collect(page, "matrix"))
+else:
+    left, right = st.columns(2)
+    with left:
+        measure = st.segmented_control(
+            say("measure"), list(figures.MEASURES), default="size", required=True,
+            format_func=lambda key: say(key), key="matrix_measure",
+        )  # fmt: skip
+    with right:
+        every = say("all kinds")
+        kind = st.selectbox(
+            say("parallel kind"), [None, *sorted(known["kind"].unique())],
+            format_func=lambda key: every if key is None else key, key="matrix_kind",
+        )  # fmt: skip
+    page.figure(figures.matrix_figure(known, say, measure, kind), key="matrix")
+    if known.height < matrix.height:
+        page.text(
+            f"{matrix.height - known.height} of {matrix.height} pairs are left out: their global"
+            " ranks are not known."
+        )
+    page.table(matrix, name="rank_matrix")
+
+with st.expander(say("What would other schemes of all-to-all move between hosts?")):
+    left, right = st.columns(2)
+    with left:
+        experts = st.number_input(
+            say("number of experts"), min_value=1, max_value=65536, value=None, step=1
+        )
+    with right:
+        top_k = st.number_input(say("experts per token"), min_value=1, max_value=1024, value=None)
+    if experts is None or top_k is None:
+        page.text("Say how tokens are routed.")
+    elif top_k > experts:
+        page.text("More experts per token than experts.")
+    else:
+        try:
+            schemes = page.frame(volume.hierarchy, experts=int(experts), top_k=int(top_k))
+        except UsageError as error:
+            page.empty(str(error))
+        else:
+            if schemes.is_empty():
+                page.empty("No all-to-all was recorded here.")
+            else:
+                page.table(schemes, name="all_to_all")
+page.notes([*page.frame(query.notes), *page.warnings])

@@ -1,0 +1,121 @@
+"""Which experts are hot, and would moving them pay?"""
+
+import polars as pl
+import streamlit as st
+
+from npuscope.dashboard.app import expert_answers as answers
+from npuscope.dashboard.app.collecting import how_to_collect
+from npuscope.dashboard.app.page import open_page
+from npuscope.dashboard.figures import experts as figures
+from npuscope.errors import UsageError
+
+page = open_page("experts")
+say = page.say
+page.title("Which experts are hot, and would moving them pay?")
+load = page.frame(answers.loads)
+if load.tables.load.is_empty():
+    page.empty(
+        "No expert load here, and the kernels do not tell tokens of devices.",
+        how_to_collect(page, "experts"),
+    )
+    page.notes(load.notes)
+    st.stop()
+if page.view.rank is not None:
+    page.text("All ranks are compared with each other: the choice of a rank has no effect here.")
+
+phases = load.tables.load["phase"].unique().sort(nulls_last=True).to_list()
+phase = phases[0]
+if len(phases) > 1:
+    phase = st.segmented_control(
+        say("phase"), phases, default=phases[0], required=True, key="phase",
+        format_func=lambda one: say("all steps") if one is None else one,
+    )  # fmt: skip
+
+
+def of_phase(frame: pl.DataFrame) -> pl.DataFrame:
+    """The rows of the chosen phase."""
+    return frame.filter(pl.col("phase").eq_missing(pl.lit(phase, pl.String)))
+
+
+if load.is_of_experts:
+    page.figure(figures.load_figure(of_phase(load.experts), say), key="load")
+    page.text("Steps chosen added up; 1 is an even share. More than twice the mean is drawn as 2.")
+    page.table(of_phase(load.layers), name="experts_layer", title="Imbalance of each layer")
+    with st.expander(say("Every expert")):
+        page.table(of_phase(load.experts), name="experts_expert")
+else:
+    page.empty(
+        "Tokens of single experts are not told, only of devices, by the trace.",
+        how_to_collect(page, "experts"),
+    )
+
+devices = of_phase(load.devices)
+if not devices.is_empty():
+    page.heading("How are devices loaded?")
+    if devices["layer"].null_count() < devices.height:
+        page.figure(figures.load_figure(devices, say, "device"), key="devices")
+    page.figure(figures.devices_figure(devices, say), key="device_tokens")
+    page.table(devices, name="experts_device")
+
+if load.is_of_experts:
+    page.heading("Would moving experts pay?")
+    with st.form("plan_form", border=False):
+        columns = st.columns([2, 2, 2, 1], vertical_alignment="bottom")
+        with columns[0]:
+            wanted = st.number_input(
+                say("devices of a group"), min_value=1, max_value=4096, step=1,
+                value=answers.told_devices(load.tables), key="plan_devices",
+            )  # fmt: skip
+        with columns[1]:
+            slots = st.number_input(
+                say("experts a device holds"), min_value=1, max_value=4096, value=None, step=1,
+                key="plan_slots", placeholder=say("no replicas"),
+            )  # fmt: skip
+        with columns[2]:
+            nodes = st.number_input(
+                say("hosts"), min_value=1, max_value=4096, value=1, step=1, key="plan_nodes"
+            )
+        with columns[3]:
+            asked = st.form_submit_button(say("Plan"), type="primary", width="stretch")
+    place = (page.view.run, page.view.capture)
+    if asked:
+        st.session_state["plan_asked"] = (
+            place,
+            int(wanted),
+            int(nodes),
+            None if slots is None else int(slots),
+        )
+    kept = st.session_state.get("plan_asked")
+    if kept is None or kept[0] != place:
+        page.text("Say over how many devices experts are spread, and press Plan.")
+    else:
+        try:
+            with st.spinner(say("Planning")):
+                made = page.frame(answers.plans, devices=kept[1], nodes=kept[2], slots=kept[3])
+        except UsageError as error:
+            page.empty(str(error))
+        else:
+            page.figure(figures.plan_figure(of_phase(made.devices), say), key="plan")
+            page.figure(figures.plan_gain_figure(of_phase(made.rows), say), key="plan_gain")
+            page.table(
+                of_phase(made.rows), name="experts_plan", title="Each layer, and all of them"
+            )
+            page.notes(made.notes)
+
+if load.is_of_experts:
+    page.heading("Does imbalance stay?")
+    times = of_phase(load.times)
+    page.figure(figures.time_figure(times, say), key="times")
+    page.table(times, name="experts_time")
+
+page.heading("What does imbalance cost?")
+known = page.later(answers.costs)
+told: tuple[str, ...] = ()
+if known is not None:
+    costs, told = of_phase(known[0]), known[1]
+    if costs.is_empty():
+        page.empty("What imbalance costs is not known here.", *told[:1])
+    else:
+        page.figure(figures.cost_figure(costs, say), key="cost")
+        page.table(costs, name="experts_cost")
+page.notes([*load.notes, *told, *page.warnings])

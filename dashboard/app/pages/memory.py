@@ -1,0 +1,92 @@
+"""What fills the device memory?"""
+
+import polars as pl
+import streamlit as st
+
+from npuscope.analysis import query
+from npuscope.dashboard.app.collecting import how_to_collect
+from npuscope.dashboard.app.page import open_page
+from npuscope.dashboard.figures import memory as figures
+
+COMPONENT = (
+    "component", "peak_bytes", "peak_allocated_bytes", "fragmentation_bytes",
+    "fragmentation_ratio", "peak_active_bytes", "source", "device_id", "sample_count",
+)  # fmt: skip
+HOLDER = (
+    "holder", "name", "held_bytes", "share_ratio", "block_count", "largest_block_bytes",
+    "unreleased_count", "component", "device_id",
+)  # fmt: skip
+
+page = open_page("memory")
+say = page.say
+page.title("What fills the device memory?")
+facts = page.frame(query.memory_facts, rank=None)
+main = facts.main
+if main.is_empty():
+    page.empty("No memory was recorded here.", how_to_collect(page, "memory"))
+    page.notes(page.frame(query.memory_notes, rank=None))
+    st.stop()
+
+present = main["rank"].unique().sort().to_list()
+rank = page.view.rank if page.view.rank in present else int(main["rank"][0])
+if page.view.rank is not None and page.view.rank != rank:
+    page.text(f"No memory of rank {page.view.rank} was recorded: this is the fullest rank.")
+page.heading(f"{say('rank')} {rank}" if page.view.rank == rank else f"Rank {rank}, the fullest")
+components = facts.components.filter(pl.col("rank") == rank)
+own = main.filter(pl.col("rank") == rank)
+shown = st.segmented_control(
+    say("components"), ["main", "all"], default="main", required=True, key="memory_components",
+    format_func=lambda key: say({"main": "the framework's", "all": "all"}[key]),
+)  # fmt: skip
+curve = page.frame(query.memory_curve, rank=rank)
+steps = page.frame(query.memory_steps, rank=rank)
+if shown == "main":
+    keys = ["rank", "source", "device_id", "component"]
+    curve = curve.join(own.select(keys), on=keys, how="semi", nulls_equal=True)
+if curve.is_empty():
+    page.empty("No memory curve of this rank.", how_to_collect(page, "memory"))
+else:
+    page.figure(figures.curve_figure(curve, steps, say), key="memory_curve")
+    page.text("The most in each stretch of time, so that no peak is lost; lines: steps begin.")
+page.table(components, name="memory", title="Peaks by component", columns=COMPONENT)
+with st.expander(say("The curve")):
+    page.table(curve, name="memory_curve")
+
+page.heading("Who holds it?")
+holders = facts.holders.filter(pl.col("rank") == rank)
+if holders.is_empty():
+    page.empty("Which operator holds what is not known here.",
+               how_to_collect(page, "operator_memory"))  # fmt: skip
+else:
+    page.figure(figures.holders_figure(holders, say), key="holders")
+    page.text("Unexplained: in use, but allocated before recording began, or not by operators.")
+    page.table(holders, name="memory_holders", columns=HOLDER)
+    with st.expander(say("Single blocks")):
+        page.table(page.frame(query.memory_blocks, rank=rank, top=1000), name="memory_blocks")
+        page.text("The 1,000 largest.")
+
+if main["rank"].n_unique() > 1:
+    page.heading("Which ranks are full?")
+    page.figure(figures.peaks_figure(main, say), key="peaks")
+    page.table(main, name="memory_ranks", columns=["rank", *COMPONENT])
+    page.table(facts.spread, name="memory_spread", title="Across ranks")
+
+page.heading("Does it grow?")
+keys = ["rank", "source", "device_id", "component"]
+every = page.frame(query.memory_steps, rank=None)
+every = every.join(main.select(keys), on=keys, how="semi", nulls_equal=True)
+growth = facts.growth.join(main.select(keys), on=keys, how="semi", nulls_equal=True)
+if every.is_empty():
+    page.empty("No steps were recorded with memory.", how_to_collect(page, "steps"))
+else:
+    page.figure(figures.growth_figure(every, growth, say), key="growth")
+    most = int(growth["step_count"].max() or 0)
+    growing = facts.growing
+    if most < 5:
+        page.text(f"Five steps are needed to tell a trend, recorded: {most}.")
+    elif growing.is_empty():
+        page.text("Nothing grows steadily.")
+    else:
+        page.text(f"{growing.height} components of ranks grow steadily.")
+    page.table(facts.growth, name="memory_growth")
+page.notes([*page.frame(query.memory_notes, rank=None), *page.warnings])

@@ -1,0 +1,74 @@
+"""Which kernels take the time, and could they be faster?"""
+
+from typing import get_args
+
+import polars as pl
+import streamlit as st
+
+from npuscope.analysis import query
+from npuscope.analysis.core_use import core_use
+from npuscope.dashboard.app import operator_answers as answers
+from npuscope.dashboard.app.collecting import how_to_collect
+from npuscope.dashboard.app.page import open_page
+from npuscope.dashboard.figures import operators as figures
+
+POINT = (
+    "type", "input_shapes", "dtype", "count", "total_ns", "moved_bytes", "intensity",
+    "achieved_flops_per_s", "peak_share_ratio", "bound",
+)  # fmt: skip
+
+page = open_page("operators")
+say = page.say
+page.title("Which kernels take the time, and could they be faster?")
+typed, _ = page.frame(answers.top_kernels, by="type")
+if typed.is_empty():
+    page.empty("No compute kernel was recorded here.", how_to_collect(page, "kernels"))
+    st.stop()
+is_typed = typed["type"].null_count() < typed.height
+by = st.segmented_control(
+    say("by"), list(get_args(query.KernelKey)), default="type" if is_typed else "name",
+    required=True, format_func=say, key="kernels_by",
+)  # fmt: skip
+frame, computing_ns = page.frame(answers.top_kernels, by=by)
+if not is_typed:
+    page.empty("Kernels have names, but no types and shapes.", how_to_collect(page, "kernels"))
+rows = figures.together(frame, computing_ns)
+page.figure(figures.top_figure(rows, say), key="kernels")
+page.text(
+    "Mean of the ranks and steps chosen; % is of their computing time. Kernels that run at the same"
+    " time count in full."
+)
+page.table(rows, name=f"kernels_by_{by}")
+with st.expander(say("Every rank and step")):
+    page.table(frame, name="kernels")
+
+page.heading("How near do they come to the chip's limits?")
+roofline = page.frame(answers.under_roofline)
+points = figures.roofline_points(roofline.kernels)
+if points.is_empty():
+    page.empty("FLOPs of kernels are not known here.", how_to_collect(page, "mfu"))
+else:
+    page.figure(figures.roofline_figure(points, roofline.peaks, say), key="roofline")
+    if roofline.peaks["hbm_bytes_per_s"].null_count() == roofline.peaks.height:
+        page.text("The memory bandwidth of this chip is not known: only the cube's peak is drawn.")
+    page.text(
+        "Kernels that multiply matrices; attention counted as causal; bytes: every input and output"
+        " once; the area of a point is its time."
+    )
+    drawn = roofline.peaks.filter(pl.col("dtype").is_in(points["dtype"].unique().implode()))
+    for source in drawn["source"].unique(maintain_order=True):
+        page.text(f"peak: {source}")
+    page.table(points, name="roofline", columns=POINT)
+    with st.expander(say("Every rank and step")):
+        page.table(roofline.kernels, name="mfu_kernels")
+
+page.heading("What do the cores do meanwhile?")
+rank = page.view.rank if page.view.rank is not None else page.capture.ranks[0]
+cores = page.frame(core_use, rank=rank)
+if cores.is_empty() or cores["timed_ns"].null_count() == cores.height:
+    page.empty("No core times were recorded here.", how_to_collect(page, "pmu"))
+else:
+    page.figure(figures.cores_figure(cores, say), key="cores")
+    page.text(f"Of rank {rank}: choose another above. Parts of a core work at the same time.")
+    page.table(cores, name="core_use")
+page.notes([*page.frame(query.notes), *page.warnings])

@@ -1,0 +1,71 @@
+"""Where does the step go, and what should change first?"""
+
+import streamlit as st
+
+from npuscope.analysis import query
+from npuscope.dashboard import charts, overview
+from npuscope.dashboard.app.collecting import how_to_collect
+from npuscope.dashboard.app.finding_cards import finding_cards
+from npuscope.dashboard.app.page import open_page
+from npuscope.dashboard.figures import overview as figures
+
+page = open_page("overview")
+say = page.say
+page.title("Where does the step go, and what should change first?")
+steps = page.frame(query.steps)
+use = page.frame(overview.job_use)
+
+# Findings take longest: they come into their place when all figures stand.
+left, right = st.columns([3, 2], gap="large")
+with right:
+    masking = overview.masking_ratio(steps)
+    mfu, masked = st.columns(2)
+    with mfu:
+        if use.kernel_mfu_ratio is None:
+            page.empty("MFU is not known here.", how_to_collect(page, "mfu"))
+        else:
+            page.figure(figures.mfu_gauge(use.kernel_mfu_ratio, say), key="mfu")
+    with masked:
+        if masking is None:
+            page.empty("No communication was recorded here.")
+        else:
+            page.figure(figures.masking_gauge(masking, say), key="masking")
+    conventions = []
+    if use.kernel_mfu_ratio is not None:
+        conventions = [
+            "Kernel MFU: FLOPs of executed kernels by their shapes / (step x ranks x peak)",
+            *(f"{say('peak')}: {say(one)}" for one in use.peaks),
+            *dict.fromkeys("; ".join(use.conventions).split("; ")),
+        ]
+    if masking is not None:
+        conventions.append(
+            "Masked: communication covered by compute kernels of its rank / communication"
+        )
+    page.text(*conventions)
+    if use.waterfall.filter(use.waterfall["term"] == "achieved").is_empty():
+        page.empty("The losses from the peak are not known here.")
+    else:
+        page.figure(charts.waterfall_figure(use.waterfall, say), key="waterfall")
+        page.text("of a mean rank and step; points add up to 100")
+
+if steps.is_empty():
+    page.empty("No steps are known here.", how_to_collect(page, "steps"))
+else:
+    page.figure(figures.ranks_figure(steps, say), key="ranks")
+page.table(steps, name="steps", title="Where each step goes", columns=[
+    "rank", "step", "computing_ns", "exposed_communication_ns", "free_ns", "communication_ns",
+    "masking_ratio", "bubble_ns", "stage_ns", "preparing_ns", "basis",
+])  # fmt: skip
+if not use.waterfall.is_empty():
+    with st.expander(say("The losses as a table")):
+        page.table(use.waterfall, name="waterfall")
+with left:
+    page.heading("What to look at first")
+    found = page.later(overview.found_here)
+    if found is not None:
+        finding_cards(page, found)
+page.notes([
+    *use.notes,
+    *page.frame(query.notes),
+    *page.frame(query.limits),
+])  # fmt: skip

@@ -1,0 +1,48 @@
+"""What can this profile tell, and what should be collected next time?"""
+
+import polars as pl
+import streamlit as st
+
+from npuscope.dashboard.app.page import open_page
+from npuscope.dashboard.app.plain_text import plain
+from npuscope.dashboard.figures import quality as figures
+from npuscope.dashboard.quality import quality
+
+page = open_page("quality")
+say = page.say
+page.title("What can this profile tell, and what should be collected next time?")
+found = page.frame(quality, path=str(page.store_path))
+if found is None:
+    page.empty("Nothing is known of how this capture was read.")
+    st.stop()
+
+said = found.capabilities["support"]
+ranks, analyses, lost, overhead = st.columns(4)
+expected = f" / {found.expected_count}" if found.expected_count else ""
+ranks.metric(say("ranks"), f"{found.present_count}{expected}")
+analyses.metric(say("analyses possible"), f"{(said == 'yes').sum()} / {said.len()}")
+rows_lost = found.ranks["rows_lost"].drop_nulls()
+lost.metric(say("rows lost when reading"), f"{rows_lost.sum():,}" if rows_lost.len() else "-")
+overhead.metric(
+    say("profiler's overhead"),
+    f"{found.overhead_ratio:+.1%}" if found.overhead_ratio is not None else "-",
+)
+page.figure(figures.support_figure(found.support, say), key="support")
+named = [figures.capability_named(one, say) for one in found.capabilities["capability"]]
+capabilities = page.translated(found.capabilities).with_columns(
+    pl.Series("capability", named, dtype=pl.String)
+)
+page.table(capabilities, name="capabilities", title="What it can answer")
+if found.config is not None:
+    page.heading("What to collect")
+    page.text("This profiler call records what is missing, on top of what is recorded now.")
+    st.code(found.config, language="python")
+if not found.losses.is_empty():
+    page.table(found.losses, name="losses", title="Lost when reading")
+page.table(found.ranks, name="recorded", title="What was recorded")
+with st.expander(say("Rows of each table")):
+    page.table(found.tables, name="tables")
+for title, told in (("Warnings when reading", found.warnings), ("Notes", found.notes)):
+    if told:
+        page.heading(title)
+        st.markdown("\n".join(f"- {plain(say(one))}" for one in told))

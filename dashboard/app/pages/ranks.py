@@ -1,0 +1,93 @@
+"""Which rank is slow, and why?"""
+
+import streamlit as st
+
+from npuscope.analysis import query
+from npuscope.analysis.across import blamed_ranks
+from npuscope.analysis.across.answers import slow_pairs
+from npuscope.dashboard.app import rank_answers as answers
+from npuscope.dashboard.app.collecting import how_to_collect
+from npuscope.dashboard.app.page import open_page
+from npuscope.dashboard.figures import ranks as figures
+
+LINKS = 3
+
+page = open_page("ranks")
+say = page.say
+page.title("Which rank is slow, and why?")
+steps = page.frame(query.steps, rank=None, step=None)
+hosts = page.frame(answers.hosts)
+if steps.is_empty():
+    page.empty("No step with figures is here.", how_to_collect(page, "steps"))
+    st.stop()
+
+left, right = st.columns([3, 1.5], vertical_alignment="bottom")
+with left:
+    measure = st.segmented_control(
+        say("measure"), list(figures.MEASURES), default="stage_ns", required=True,
+        format_func=lambda key: say(figures.MEASURES[key]), key="ranks_measure",
+    )  # fmt: skip
+with right:
+    is_deviation = st.toggle(
+        say("against the median rank of step and stage"),
+        value=len(page.capture.ranks) > 1,
+        key="deviation",
+    )
+if steps[measure].null_count() == steps.height:
+    page.empty("This measure is not known here.", how_to_collect(page, "steps"))
+else:
+    drawn = figures.steps_figure(
+        steps, say, measure, is_deviation=is_deviation, hosts=hosts,
+        stages=page.frame(answers.stages),
+    )  # fmt: skip
+    page.figure(drawn, key="rank_steps")
+    page.text("All ranks and steps, whatever is chosen above; ranks stand by host.")
+    page.table(steps, name="steps")
+
+page.heading("Who makes the others wait?")
+if not page.is_across:
+    page.empty("Ranks could not be compared with each other.")
+    st.stop()
+blame = page.frame(blamed_ranks.rank_blame, rank=None)
+notes = page.frame(blamed_ranks.blame_notes)
+if blame.is_empty():
+    page.empty("No communication was recorded: nobody waits for anybody.",
+               how_to_collect(page, "masking"))  # fmt: skip
+else:
+    ranked = blamed_ranks.by_rank(blame)
+    if ranked["caused_wait_ns"].sum() > 0:
+        page.figure(figures.blame_figure(ranked, say), key="blame")
+        page.text("Of all other ranks together, in all steps shown; score: -log10 p.")
+    else:
+        page.empty("No rank is seen to make others wait.", *notes[:1])
+    page.table(page.translated(answers.with_hosts(ranked, hosts)), name="ranks")
+    suspects = [row for row in ranked.to_dicts() if row["verdict"] is not None]
+    told = [row for row in ranked.to_dicts() if row["rank"] == page.view.rank]
+    for row in told or suspects[:LINKS]:
+        verdict = blamed_ranks.VERDICT_WORDS.get(row["verdict"], figures.NO_SUSPECT)
+        page.heading(f"{say('rank')} {row['rank']}: {say(verdict)}")
+        lines, sentences = answers.in_sentences(answers.evidence(row))
+        if not lines.is_empty():
+            st.dataframe(answers.in_words(lines, say), hide_index=True)
+        elif not sentences:
+            page.text("Nothing sets this rank apart from its peers.")
+        page.text(*sentences)
+        page.link(f"Rank {row['rank']} in the timeline", "timeline", rank=row["rank"])
+    if len(suspects) > LINKS and not told:
+        page.text(f"{len(suspects) - LINKS} more suspects: choose a rank above for its evidence.")
+
+placed = figures.by_host(steps, hosts)
+if placed["host_name"].n_unique() > 1:
+    page.heading("Is it the host?")
+    page.figure(figures.hosts_figure(steps, hosts, say), key="hosts")
+    page.table(placed, name="ranks_by_host")
+
+pairs = page.frame(slow_pairs)
+if not pairs.is_empty():
+    page.heading("Is it a link?")
+    slow = pairs.filter(pairs["is_slow"].fill_null(False))
+    page.text(
+        f"{slow.height} of {pairs.height} pairs of ranks are slower than others of their link."
+    )
+    page.table(pairs, name="slow_pairs")
+page.notes([*notes, *page.frame(query.notes), *page.warnings])

@@ -1,0 +1,42 @@
+"""Is the run getting better or worse?"""
+
+import polars as pl
+import streamlit as st
+
+from npuscope.dashboard import trends
+from npuscope.dashboard.app.page import open_page
+from npuscope.dashboard.figures import trends as figures
+
+# Rank, step and window were chosen in another capture.
+ALL_OF_IT = dict.fromkeys(("rank", "step", "start_ns", "end_ns"))
+
+page = open_page("trends")
+say = page.say
+page.title("Is the run getting better or worse?")
+found = page.frame(trends.trends)
+if found.captures["step_ns"].null_count() == found.captures.height:
+    page.empty("No steps are known here.", "Record them with ProfilerStep marks.")
+    st.stop()
+if found.captures.height < 2:
+    page.empty(
+        "This run has one capture: a trend needs two.",
+        "Collect again later in the same run: every new capture appears here by itself.",
+    )
+else:
+    drawn = figures.trends_figure(found.captures, found.exposed, say)
+    if (clicked := page.clicked(drawn, key="trends")) is not None:
+        page.visit("overview", capture=clicked, **ALL_OF_IT)
+    page.text("A click on a point opens its capture.")
+    page.text(
+        "All captures of the run, all ranks and steps of each; exposed time of a kind is its share,"
+        " counted once where several communicate at once."
+    )
+links = [page.go("overview", capture=one, **ALL_OF_IT) for one in found.captures["capture"]]
+page.table(
+    found.captures.drop("run").with_columns(pl.Series("look", links)),
+    name="trends",
+    title="Captures",
+    links=["look"],
+)
+with st.expander(say("Exposed communication by kind")):
+    page.table(found.exposed.drop("run"), name="trends_exposed")

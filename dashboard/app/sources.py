@@ -1,0 +1,257 @@
+"""The stores behind the pages: what can be chosen in them, and their frames, kept in memory.
+
+The server is told its stores once, through the environment; visitors can never name one. What is
+kept belongs to one version of a store: where anything new is published, it is read anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import queue
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import msgspec
+import streamlit as st
+
+from npuscope.analysis import query
+from npuscope.collector import store
+from npuscope.collector.manifest import DROPPED, INDEX, MANIFEST, is_store, manifests
+from npuscope.dashboard.opening import Opened, compare_ranks, reading_warnings, summary_versions
+from npuscope.errors import NpuscopeError
+
+from .served import ENVIRONMENT, Place, Served
+from .state import Known, KnownCapture
+
+_IDLE = 4  # connections kept ready, per store
+_POLL_S = 2.0
+_WORKING = "…"  # what turns while something is computed: the same in every language
+
+
+@dataclass(frozen=True)
+class Tables:
+    """An opened version of one store; `is_across`: whether results over all ranks are there."""
+
+    path: Path
+    con: duckdb.DuckDBPyConnection
+    is_across: bool
+    warnings: tuple[str, ...]
+    views: tuple[str, ...]
+    idle: queue.LifoQueue[duckdb.DuckDBPyConnection] = field(
+        default_factory=lambda: queue.LifoQueue(_IDLE)
+    )
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """A connection of its own with all views; statements of several do not wait for another."""
+        with contextlib.suppress(queue.Empty):
+            return self.idle.get_nowait()
+        cursor = self.con.cursor()
+        for view in self.views:
+            cursor.execute(view)
+        return cursor
+
+    @contextlib.contextmanager
+    def borrowed(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A cursor that others get afterwards."""
+        cursor = self.cursor()
+        try:
+            yield cursor
+        finally:
+            with contextlib.suppress(queue.Full):
+                self.idle.put_nowait(cursor)
+
+
+def served() -> Served:
+    """What this server was told to show."""
+    told = os.environ.get(ENVIRONMENT, "")
+    return msgspec.json.decode(told, type=Served) if told else Served([])
+
+
+@st.cache_data(ttl=_POLL_S, max_entries=64, show_spinner=False)
+def version_of(path: str) -> str:
+    """Changes with what is published in the store. Costs a look at three files per capture."""
+    return _state(Path(path))
+
+
+def versions() -> tuple[str, ...]:
+    """The version of every store served."""
+    return tuple(version_of(place.path) for place in served().places)
+
+
+def _state(path: Path) -> str:
+    """Of a store: its captures' indexes, which ingests rewrite last of all, so that a capture that
+    is being written is read once and not with every rank; of a file: its time and size."""
+    if not is_store(path):
+        return _stamp(path)
+    stamps = []
+    for run in _children(path, "run="):
+        for capture in _children(run, "capture="):
+            index = _stamp(capture / INDEX)
+            told = (
+                [index]
+                if index
+                else [_stamp(one / MANIFEST) for one in _children(capture, "rank=")]
+            )
+            told += [_stamp(capture / name) for name in ("compacted.json", DROPPED)]
+            stamps.append(f"{run.name}/{capture.name} {told}")
+    return "\n".join(stamps)
+
+
+def _stamp(path: Path) -> str:
+    """What a file's replacement changes; nothing where there is none."""
+    try:
+        state = path.stat()
+    except OSError:
+        return ""
+    return f"{state.st_ino}.{state.st_size}.{state.st_mtime_ns}"
+
+
+def _children(folder: Path, prefix: str) -> list[Path]:
+    with contextlib.suppress(OSError):
+        return sorted(folder / name for name in os.listdir(folder) if name.startswith(prefix))
+    return []
+
+
+def _release(tables: Tables) -> None:
+    # Cursors still in use keep the database; the rest of it goes with the last of them.
+    with contextlib.suppress(queue.Empty):
+        while True:
+            tables.idle.get_nowait().close()
+
+
+@st.cache_resource(max_entries=8, show_spinner=_WORKING, on_release=_release)
+def opened(path: str, version: str) -> Tables:
+    """The tables of a store as they are in this version, compared across ranks where memory lets.
+
+    Raises NpuscopeError.
+    """
+    target = Path(path)
+    con = store.open(target, summaries=summary_versions())
+    query.open_views(con)
+    data = Opened(con, target, memory_bytes=served().memory_bytes)
+    data.warnings.extend(reading_warnings(target))
+    is_across = True
+    try:
+        compare_ranks(data, is_needed=False)
+    except NpuscopeError as error:
+        data.warnings.append(str(error))
+        is_across = False
+    known = "select 1 from information_schema.tables where table_name = 'rank_blame'"
+    is_across = is_across and bool(con.execute(known).fetchall())
+    return Tables(target, con, is_across, tuple(data.warnings), _views(con))
+
+
+def _views(con: duckdb.DuckDBPyConnection) -> tuple[str, ...]:
+    """Statements that make the temporary views of `con` on another cursor, in an order that works:
+    a view that was made anew later may be what an earlier one reads."""
+    listed = con.execute(
+        "select sql from duckdb_views() where not internal and temporary order by view_oid"
+    ).fetchall()
+    waiting = [sql for (sql,) in listed]
+    ordered: list[str] = []
+    trial = con.cursor()
+    while waiting:
+        postponed = []
+        for sql in waiting:
+            try:
+                trial.execute(sql)
+            except duckdb.CatalogException:
+                postponed.append(sql)
+            else:
+                ordered.append(sql)
+        if len(postponed) == len(waiting):
+            trial.execute(waiting[0])  # fails, and says why
+        waiting = postponed
+    trial.close()
+    return tuple(ordered)
+
+
+@st.cache_data(max_entries=64, show_spinner=_WORKING)
+def _captures(path: str, title: str, version: str) -> tuple[KnownCapture, ...]:
+    with opened(path, version).borrowed() as con:
+        facts = query.capture_facts(con).to_dicts()
+    return tuple(
+        KnownCapture(
+            store=title,
+            run=one["run"],
+            capture=one["capture"],
+            ranks=tuple(one["ranks"] or ()),
+            steps=tuple(one["steps"] or ()),
+            start_ns=one["window_start_ns"],
+            end_ns=one["window_end_ns"],
+        )
+        for one in facts
+    )
+
+
+def known() -> Known:
+    """Everything that can be chosen, the newest capture first."""
+    told = served()
+    found = [
+        one
+        for place in told.places
+        for one in _captures(place.path, place.title, version_of(place.path))
+    ]
+    found.sort(key=lambda one: (-(one.start_ns or 0), one.store, one.run, one.capture))
+    return Known(tuple(found), told.lang, told.run)
+
+
+def place_named(title: str) -> Place:
+    """The store with this title. Raises KeyError."""
+    return {place.title: place for place in served().places}[title]
+
+
+def without_paths(message: str) -> str:
+    """What an error says, for a browser: stores by their titles."""
+    for place in served().places:
+        message = message.replace(place.path, place.title)
+    return message
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def published(path: str, version: str, run: str, capture: str) -> str | None:
+    """When the newest rank of a capture was published (ISO, UTC); None where nothing tells."""
+    if not is_store(Path(path)):
+        return None
+    times = [one.published_at for one in manifests(Path(path), run=run, capture=capture)]
+    return max(times, default=None)
+
+
+@st.cache_data(max_entries=256, show_spinner=_WORKING)
+def _kept(
+    path: str, version: str, name: str, arguments: tuple[tuple[str, Any], ...], _fn: Any
+) -> Any:
+    try:
+        with opened(path, version).borrowed() as con:
+            return _fn(con, **dict(arguments))
+    except duckdb.IOException:
+        # A superseded file outlived its grace period: look again, once.
+        opened.clear(path, version)
+        with opened(path, version).borrowed() as con:
+            return _fn(con, **dict(arguments))
+
+
+def kept(path: str, version: str, fn: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """What `fn(con, **arguments)` returns, computed once per version of the store.
+
+    `fn` is a plain function: what it depends on is its arguments alone.
+    """
+    code = inspect.unwrap(fn).__code__
+    if fn.__closure__:
+        raise TypeError(f"{fn.__qualname__}: takes values from around it: give them as arguments")
+    name = f"{code.co_filename}:{code.co_firstlineno}:{fn.__qualname__}"
+    return _kept(path, version, name, tuple(sorted(arguments.items())), fn)
+
+
+def accepted(fn: Callable[..., Any], filters: dict[str, Any]) -> dict[str, Any]:
+    """Those of the filters that a function takes."""
+    parameters = inspect.signature(fn).parameters.values()
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
+        return filters
+    names = {one.name for one in parameters}
+    return {name: value for name, value in filters.items() if name in names}

@@ -1,0 +1,213 @@
+"""What a page looks at, kept in the URL: a link shows the same to whoever opens it.
+
+Only names and numbers that the stores hold get through: what a URL says otherwise is left out or
+brought back into range, never an error, a path or SQL.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+LANGUAGES = ("en", "zh")
+DEFAULT_LANGUAGE = "en"
+_LAST_NS = 2**63 - 1
+_NUMBER = re.compile(r"[+-]?[0-9]{1,30}")
+_RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
+_NO_LANES = "none"
+# What the timeline's colours tell, computing unless asked otherwise, and how many ranks' events.
+SHARES = ("computing", "exposed communication", "masked communication", "free")
+MOST_LANES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The choice of one visitor; None: all of them.
+
+    `store` is the title of one of several stores (None: the only one). `start_ns` and `end_ns`
+    are a window of time, half-open, and always in order. Of the timeline: `share` is what its
+    colours tell (None: computing), `ranks` the first and last of those it shows, `lanes` those
+    whose events it shows one by one (None: the first few).
+    """
+
+    run: str | None = None
+    capture: str | None = None
+    rank: int | None = None
+    step: int | None = None
+    start_ns: int | None = None
+    end_ns: int | None = None
+    lang: str = DEFAULT_LANGUAGE
+    store: str | None = None
+    share: str | None = None
+    ranks: tuple[int, int] | None = None
+    lanes: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCapture:
+    """A capture that can be chosen: `store` is its store's title."""
+
+    store: str
+    run: str
+    capture: str
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    start_ns: int | None
+    end_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Everything that can be chosen, the newest capture first."""
+
+    captures: tuple[KnownCapture, ...] = ()
+    lang: str = DEFAULT_LANGUAGE
+    run: str | None = None
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """Titles of the stores that hold anything."""
+        return tuple(dict.fromkeys(one.store for one in self.captures))
+
+    @property
+    def runs(self) -> tuple[tuple[str, str], ...]:
+        """(store, run) of every run."""
+        return tuple(dict.fromkeys((one.store, one.run) for one in self.captures))
+
+    def of_run(self, store: str, run: str) -> tuple[KnownCapture, ...]:
+        """Captures of one run."""
+        return tuple(one for one in self.captures if (one.store, one.run) == (store, run))
+
+    def chosen(self, view: View) -> KnownCapture | None:
+        """The capture that a view looks at."""
+        for one in self.captures:
+            if (one.run, one.capture) == (view.run, view.capture) and view.store in (
+                None,
+                one.store,
+            ):
+                return one
+        return None
+
+
+def view_of(params: Mapping[str, str], known: Known) -> View:
+    """The view that URL parameters ask for, as far as it exists.
+
+    An unknown run or capture gives the newest; an unknown rank or step all of them; a window is
+    cut to the capture's surroundings, and left out where nothing of it remains.
+    """
+    lang = params.get("lang", "")
+    lang = lang if lang in LANGUAGES else known.lang
+    capture = _capture_of(params, known)
+    if capture is None:
+        return View(lang=lang)
+    start_ns, end_ns = _window(params, capture)
+    return View(
+        run=capture.run,
+        capture=capture.capture,
+        rank=_one_of(params.get("rank"), capture.ranks),
+        step=_one_of(params.get("step"), capture.steps),
+        start_ns=start_ns,
+        end_ns=end_ns,
+        lang=lang,
+        store=capture.store if len(known.stores) > 1 else None,
+        share=params["share"] if params.get("share") in SHARES[1:] else None,
+        ranks=_range(params.get("ranks"), capture.ranks),
+        lanes=_several(params.get("lanes"), capture.ranks),
+    )
+
+
+def params_of(view: View) -> dict[str, str]:
+    """The URL parameters of a view; what is not chosen has none."""
+    named: dict[str, str | int | None] = {
+        "store": view.store,
+        "run": view.run,
+        "capture": view.capture,
+        "rank": view.rank,
+        "step": view.step,
+        "start_ns": view.start_ns,
+        "end_ns": view.end_ns,
+        "share": view.share,
+        "ranks": None if view.ranks is None else range_text(view.ranks),
+        "lanes": None if view.lanes is None else lanes_text(view.lanes),
+        "lang": view.lang,
+    }
+    return {name: str(value) for name, value in named.items() if value is not None}
+
+
+def range_text(ranks: tuple[int, int]) -> str:
+    """First and last rank as a URL says them."""
+    return f"{ranks[0]}-{ranks[1]}"
+
+
+def lanes_text(ranks: Iterable[int]) -> str:
+    """Ranks as a URL says them, in order; of none at all `none`."""
+    return ".".join(map(str, ranks)) or _NO_LANES
+
+
+def moved(view: View, known: Known, **changes: str | int | None) -> View:
+    """The view with changes, as a URL with them would give it."""
+    asked = params_of(view) | {name: str(value) for name, value in changes.items()}
+    return view_of(
+        {name: asked[name] for name in asked if changes.get(name, "") is not None}, known
+    )
+
+
+def _capture_of(params: Mapping[str, str], known: Known) -> KnownCapture | None:
+    """The capture asked for, else the newest of the run asked for, else of the run preferred."""
+    store, run, capture = params.get("store"), params.get("run"), params.get("capture")
+    candidates = list(known.captures)
+    for wanted in (
+        [one for one in candidates if one.run == run],
+        [one for one in candidates if one.run == known.run] if run is None else [],
+    ):
+        candidates = wanted or candidates
+    candidates = [one for one in candidates if one.store == store] or candidates
+    candidates = [one for one in candidates if one.capture == capture] or candidates
+    return candidates[0] if candidates else None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and _NUMBER.fullmatch(text) else None
+
+
+def _one_of(text: str | None, present: Sequence[int]) -> int | None:
+    value = _number(text)
+    return value if value in present else None
+
+
+def _range(text: str | None, present: Sequence[int]) -> tuple[int, int] | None:
+    """Two ranks of those that are there; None where they are all of them."""
+    found = _RANGE.fullmatch(text or "")
+    if found is None:
+        return None
+    first, last = int(found[1]), int(found[2])
+    if first not in present or last not in present or first > last:
+        return None
+    return None if (first, last) == (min(present), max(present)) else (first, last)
+
+
+def _several(text: str | None, present: Sequence[int]) -> tuple[int, ...] | None:
+    """At most MOST_LANES ranks of those that are there; None where none of them is."""
+    if text == _NO_LANES:
+        return ()
+    asked = [_one_of(one, present) for one in (text or "").split(".", MOST_LANES)[:MOST_LANES]]
+    return tuple(dict.fromkeys(one for one in asked if one is not None)) or None
+
+
+def _window(params: Mapping[str, str], capture: KnownCapture) -> tuple[int | None, int | None]:
+    start_ns, end_ns = _number(params.get("start_ns")), _number(params.get("end_ns"))
+    if start_ns is None or end_ns is None:
+        return None, None
+    least, most = _extent(capture)
+    start_ns, end_ns = max(start_ns, least), min(end_ns, most)
+    return (start_ns, end_ns) if start_ns < end_ns else (None, None)
+
+
+def _extent(capture: KnownCapture) -> tuple[int, int]:
+    """What a window may reach over: the capture, and as much again on either side, since ranks'
+    clocks are put right and some work lies outside all steps."""
+    if capture.start_ns is None or capture.end_ns is None:
+        return 0, _LAST_NS
+    beside_ns = max(capture.end_ns - capture.start_ns, 10**9)
+    return max(capture.start_ns - beside_ns, 0), min(capture.end_ns + beside_ns, _LAST_NS)

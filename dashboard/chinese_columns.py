@@ -1,0 +1,58 @@
+"""The Chinese of columns in the pages' tables, and of the evidence of a slow rank."""
+
+from __future__ import annotations
+
+COLUMNS: dict[str, str] = {
+    "total": "合计", "union": "并集", "overlapped": "被掩盖", "transit": "传输",
+    "estimate": "估计方式",
+    "link": "链路", "group hash": "通信域", "group size": "通信域大小", "host count": "主机数",
+    "src rank": "源 rank", "dst rank": "目的 rank", "src group rank": "域内源序号",
+    "dst group rank": "域内目的序号", "is between hosts": "跨主机", "packet count": "包数",
+    "large packet": "大包占比", "small time": "小包时间占比", "unaligned count": "未对齐包数",
+    "algorithm bandwidth": "算法带宽", "bus bandwidth": "总线带宽", "slowest": "最慢",
+    "alone bandwidth": "单独时带宽", "alone count": "单独次数",
+    "beside bandwidth": "与计算并行时带宽",
+    "beside count": "并行次数", "slowdown": "变慢倍数", "between hosts": "跨主机数据量",
+    "all gather": "allGather 方案", "host deduplicated": "按主机去重",
+    "rank deduplicated": "按 rank 去重",
+    "computing share": "占计算", "p50": "P50", "p99": "P99", "input shapes": "输入 shape",
+    "output shapes": "输出 shape", "dtype": "数据类型", "bound": "受限于",
+    "intensity": "FLOP / 字节",
+    "moved": "搬运字节", "peak share": "占峰值", "roofline": "roofline 上限",
+    "roofline share": "占 roofline", "timed": "有核时间的耗时", "aic mac": "Cube 乘法",
+    "aic mte2": "Cube 读入", "aiv vec": "Vector 计算", "aiv mte2": "Vector 读入",
+    "aiv mte3": "Vector 写出",
+    "caused wait": "造成等待", "last arrivals count": "最后到达次数", "low rank": "较小 rank",
+    "high rank": "较大 rank", "usual": "通常", "slow": "慢的倍数", "is slow": "是否慢",
+    "excess": "超出", "transfer count": "传输次数",
+    "{moment} since the first": "{moment}（距最早）", "start": "开始", "end": "结束",
+    "window start": "窗口开始", "window end": "窗口结束",
+    "masked_ns": "已掩盖",  # "masked" alone is a ratio
+    "device id": "设备", "holder": "占用者", "held": "占用", "block count": "块数",
+    "largest block": "最大块", "unreleased count": "未释放数", "peak allocated": "已分配峰值",
+    "peak active": "活跃峰值", "sample count": "采样数", "is steady": "是否持续",
+    "growth": "增长", "growth per step": "每 step 增长", "first step": "首个 step",
+    "last step": "末个 step", "first": "首条", "last": "末尾", "level": "口径", "spread": "差异",
+    "max rank": "最大者 rank", "bin": "区间", "since": "自", "released": "释放",
+    "allocated max": "已分配最大", "reserved max": "已预留最大", "allocated min": "已分配最小",
+    "reserved min": "已预留最小", "stream ptr": "流",
+    "max over mean before": "规划前最大/均值", "max over mean after": "规划后最大/均值",
+    "predicted gain": "预计收益", "moved experts count": "迁移专家数", "migration": "迁移",
+    "break even steps": "回本 step 数", "trigger": "建议迁移",
+    "groups count": "组数", "excess tokens": "多出的 token",
+    "ns per token": "每 token ns", "exchange ns per token": "每 token 交换 ns",
+    "grouped excess": "分组矩阵乘超出", "exchange excess": "all-to-all 超出",
+    "excess error": "标准误差", "grouped excess share": "分组矩阵乘超出占比",
+    "exchange excess share": "all-to-all 超出占比", "excess share": "超出占比",
+    "grouped share": "分组矩阵乘占比", "exchange share": "all-to-all 占比",
+    "ep wait min duration": "EP 等待（最短时长）", "ep wait last arrival": "EP 等待（最后到达）",
+    "No rank is seen to make others wait.": "没有看到让别人等待的 rank。",
+    "The first {count} of {every} rows: the files have all.":
+        "{every} 行中的前 {count} 行：下载文件含全部。",
+    # What a verdict on a rank rests on.
+    "AI core frequency": "AI Core 频率", "from launch to launch": "相邻下发的间隔",
+    "gap between kernels": "算子间隔", "idle per step": "每 step 空闲",
+    "ranks of host {host} that launch late": "主机 {host} 上下发晚的 rank 数",
+    "layer {layer}: tokens per step, {share} % of the rank's":
+        "第 {layer} 层：每 step 的 token 数，占该 rank 的 {share} %",
+}  # fmt: skip

@@ -1,0 +1,1 @@
+"""Figures of the dashboard: frames of the analyses as plotly figures, a module per page."""

@@ -1,0 +1,310 @@
+"""Communication: what compute hides, who waits, how fast links are, who sends to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import plotly.graph_objects as go
+import polars as pl
+
+from npuscope.analysis.wording import percent
+
+from ..comm_means import counted, means
+from ..language import Say
+from ..theme import COMPUTING, EXPOSED, SEQUENTIAL, TRANSFER, WAIT, WARNING
+from .bars import HIDING_PARTS, add_parts, told_apart
+from .layout import (
+    MOST_CELLS,
+    byte_unit,
+    colour_bar,
+    laid_out,
+    rows_px,
+    shortened,
+    time_unit,
+)
+
+Measure = Literal["size", "time", "bandwidth"]
+MEASURES: tuple[Measure, ...] = ("size", "time", "bandwidth")
+MOST_ROWS = 40
+_WAITING_PARTS = (("wait", "wait_ns", WAIT), ("transfer", "transfer_ns", TRANSFER))
+_ESTIMATES = (
+    ("shortest duration", "wait_min_duration_ns", "transfer_min_duration_ns"),
+    ("last arrival", "wait_last_arrival_ns", "transfer_last_arrival_ns"),
+    ("HCCL's own", "hccl_wait_ns", "transit_ns"),
+)
+
+
+def masking_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
+    """Rows of `comm` by kind, type or operation: of a mean step of a rank, what compute hides and
+    what it does not; the most exposed first, at most MOST_ROWS."""
+    keys = [name for name in ("kind", "op_type", "group_hash") if name in frame.columns]
+    every = means(counted(frame), keys)
+    every = every.drop_nulls(["masked_ns", "exposed_ns"])
+    rows = every.head(MOST_ROWS)
+    names = told_apart(_named(row) for row in rows.select(keys).iter_rows())
+    figure = add_parts(go.Figure(), rows, names, HIDING_PARTS, say)
+    figure.add_scatter(
+        y=names,
+        x=((rows["masked_ns"] + rows["exposed_ns"]) / 1e6).to_list(),
+        text=[f" {percent(ratio)}" for ratio in rows["masking_ratio"]],
+        customdata=(rows["exposed_attributed_ns"] / 1e6).to_list(),
+        mode="text",
+        textposition="middle right",
+        cliponaxis=False,
+        showlegend=False,
+        hovertemplate=f"{say('exposed, each instant once')}: %{{customdata:,.3f}} ms"
+        "<extra></extra>",
+    )
+    title = say("Communication of a mean step, hidden behind compute or exposed")
+    if rows.height < every.height:
+        title = say(f"{title}: the {rows.height} most exposed of {every.height}")
+    figure = laid_out(
+        figure, say, title, height_px=rows_px(rows.height), x=say("ms per step and rank"),
+        is_listed=True,
+    )  # fmt: skip
+    return figure.update_xaxes(rangemode="tozero")
+
+
+def _named(row: Sequence[str | None]) -> str:
+    """A kind, a type, or an operation: kind, type and the end of its group's number."""
+    if len(row) < 3:
+        return row[0] or "-"
+    kind, op_type, group = row
+    short = "" if group is None else f" …{group[-4:]}" if len(group) > 6 else f" {group}"
+    return f"{kind or '-'} {op_type or '-'}{short}"
+
+
+def waiting(waits: pl.DataFrame, comm: pl.DataFrame) -> pl.DataFrame:
+    """Waiting and transfer by parallel kind and way of telling them, of a mean step of a rank.
+
+    `waits`: rows of `comm_waits`; `comm`: rows of `comm` by kind, for HCCL's transfers. Columns:
+    kind, estimate, wait_ns, transfer_ns; the two estimates are of operations that all members
+    recorded, HCCL's of all. What a way does not tell is left out.
+    """
+    if waits.height and waits["step"].null_count() < waits.height:
+        waits = waits.drop_nulls("step")
+    over = max(waits.select("rank", "step").n_unique(), 1)
+    place = ["rank", "step", "kind"]
+    both = waits.join(comm.select(*place, "transit_ns"), on=place, how="left", nulls_equal=True)
+    found = [
+        both.group_by("kind")
+        .agg(
+            (pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()) / over).alias(told)
+            for name, told in ((wait, "wait_ns"), (transfer, "transfer_ns"))
+        )
+        .with_columns(estimate=pl.lit(estimate))
+        for estimate, wait, transfer in _ESTIMATES
+    ]
+    rows = pl.concat(found).drop_nulls(["wait_ns", "transfer_ns"])
+    total = (pl.col("wait_ns") + pl.col("transfer_ns")).max().over("kind")
+    order = pl.col("estimate").replace_strict({one[0]: at for at, one in enumerate(_ESTIMATES)})
+    return rows.sort(-total, "kind", order).select("kind", "estimate", "wait_ns", "transfer_ns")
+
+
+def waiting_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
+    """Rows of `waiting`: for each kind a bar per way of telling waiting and transfer apart."""
+    rows = rows.head(MOST_ROWS * 3)
+    names = [rows["kind"].to_list(), [say(name) for name in rows["estimate"]]]
+    figure = add_parts(go.Figure(), rows, names, _WAITING_PARTS, say)
+    figure = laid_out(
+        figure, say, "Waiting for others, or transferring?", height_px=rows_px(rows.height, 20),
+        x=say("ms per step and rank"), is_listed=True,
+    )  # fmt: skip
+    return figure.update_yaxes(dividerwidth=0)
+
+
+def link_rates(frame: pl.DataFrame) -> pl.DataFrame:
+    """Rows of `link_traffic` over ranks and steps, most bytes first.
+
+    Columns: link, kind, op_type, size_bytes, time_ns, bandwidth_bytes_per_s (of what has both),
+    peak_bytes_per_s (NULL where none is published for the chip), peak_ratio, slowest_rank and its
+    slowest_bytes_per_s. Links without a time are left out.
+    """
+    timed = frame.filter(pl.col("time_ns") > 0, pl.col("size_bytes") > 0)
+    keys = ["link", "kind", "op_type"]
+    rate = pl.col("size_bytes").sum() * 1e9 / pl.col("time_ns").sum()
+    slowest = (
+        timed.group_by(*keys, "rank")
+        .agg(slowest_bytes_per_s=rate)
+        .sort("slowest_bytes_per_s", "rank")
+        .unique(keys, keep="first", maintain_order=True)
+        .rename({"rank": "slowest_rank"})
+    )
+    peak = (pl.col("bandwidth_bytes_per_s") / pl.col("peak_ratio")).median()
+    return (
+        timed.group_by(keys)
+        .agg(
+            pl.col("size_bytes", "time_ns").sum(),
+            bandwidth_bytes_per_s=rate,
+            peak_bytes_per_s=peak,
+        )
+        .with_columns(peak_ratio=pl.col("bandwidth_bytes_per_s") / pl.col("peak_bytes_per_s"))
+        .join(slowest, on=keys, how="left", nulls_equal=True)
+        .sort(pl.col("size_bytes").sum().over("link"), "size_bytes", *keys,
+              descending=[True, True, False, False, False])
+    )  # fmt: skip
+
+
+def links_figure(rates: pl.DataFrame, say: Say) -> go.Figure:
+    """Rows of `link_rates`: bandwidth of each link, its published peak, and its slowest rank."""
+    rows = rates.head(MOST_ROWS)
+    names = [
+        f"{link or '-'} · {kind or '-'} {op_type or '-'}"
+        for link, kind, op_type in rows.select("link", "kind", "op_type").iter_rows()
+    ]
+    figure = go.Figure()
+    figure.add_bar(
+        y=names,
+        x=(rows["bandwidth_bytes_per_s"] / 1e9).to_list(),
+        name=say("all ranks"),
+        orientation="h",
+        marker_color=TRANSFER,
+        text=[percent(ratio) if ratio is not None else "" for ratio in rows["peak_ratio"]],
+        textposition="inside",
+        insidetextanchor="start",
+        constraintext="none",
+        hovertemplate="%{y}: %{x:,.2f} GB/s",
+    )
+    figure.add_scatter(
+        y=names,
+        x=(rows["slowest_bytes_per_s"] / 1e9).to_list(),
+        name=say("slowest rank"),
+        mode="markers",
+        marker={"symbol": "diamond", "size": 8, "color": WARNING},
+        customdata=rows["slowest_rank"].to_list(),
+        hovertemplate=f"%{{y}}: {say('rank')} %{{customdata}}: %{{x:,.2f}} GB/s<extra></extra>",
+    )
+    peaks = rows.with_columns(name=pl.Series(names, dtype=pl.String)).drop_nulls("peak_bytes_per_s")
+    if peaks.height:
+        figure.add_scatter(
+            y=peaks["name"].to_list(),
+            x=(peaks["peak_bytes_per_s"] / 1e9).to_list(),
+            name=say("peak of the link"),
+            mode="markers",
+            marker={
+                "symbol": "line-ns", "size": 18, "line": {"width": 3, "color": EXPOSED},
+                "color": EXPOSED,
+            },
+            hovertemplate="%{y}: %{x:,.2f} GB/s",
+        )  # fmt: skip
+    title = "Bandwidth by link"
+    if rows.height < rates.height:
+        title = f"Bandwidth by link: the {rows.height} with most bytes of {rates.height}"
+    figure = laid_out(figure, say, title, height_px=rows_px(rows.height), x="GB/s", is_listed=True)
+    return figure.update_xaxes(rangemode="tozero")
+
+
+def cells(frame: pl.DataFrame, kind: str | None = None) -> tuple[pl.DataFrame, int]:
+    """Rows of `rank_matrix` added up over steps, links and kinds, or of one kind.
+
+    Columns: src, dst (places in the axis), size_bytes, time_ns, bandwidth_bytes_per_s (of what has
+    both). Returned too: how many consecutive ranks a place holds, one unless the cells would be
+    more than MOST_CELLS. Pairs of unknown global ranks are left out.
+    """
+    known = frame.drop_nulls(["src_rank", "dst_rank"])
+    if kind is not None:
+        known = known.filter(pl.col("kind") == kind)
+    last = known.select(pl.max_horizontal(pl.col("src_rank", "dst_rank").max())).item()
+    ranks = 0 if last is None else int(last) + 1
+    block = max(1, -(-ranks // int(MOST_CELLS**0.5)))
+    timed = pl.col("time_ns") > 0
+    found = (
+        known.group_by(
+            (pl.col("src_rank") // block).alias("src"), (pl.col("dst_rank") // block).alias("dst")
+        )
+        .agg(
+            pl.col("size_bytes").sum(),
+            pl.when(pl.col("time_ns").count() > 0).then(pl.col("time_ns").sum()).alias("time_ns"),
+            (pl.col("size_bytes").filter(timed).sum() * 1e9
+             / pl.col("time_ns").filter(timed).sum()).alias("bandwidth_bytes_per_s"),
+        )
+        .with_columns(pl.col("bandwidth_bytes_per_s").fill_nan(None))
+        .sort("src", "dst")
+    )  # fmt: skip
+    return found, block
+
+
+def matrix_figure(
+    frame: pl.DataFrame, say: Say, measure: Measure = "size", kind: str | None = None
+) -> go.Figure:
+    """Rows of `rank_matrix` as a heat map, from each rank (down) to each other (across)."""
+    found, block = cells(frame, kind)
+    column = {"size": "size_bytes", "time": "time_ns", "bandwidth": "bandwidth_bytes_per_s"}[
+        measure
+    ]
+    values = found[column].cast(pl.Float64)
+    most = values.max()
+    largest = float(most) if isinstance(most, int | float) else None
+    divisor, unit = time_unit(largest) if measure == "time" else byte_unit(largest)
+    unit = f"{unit}/s" if measure == "bandwidth" else unit
+    places = int(np.max([*found["src"].to_list(), *found["dst"].to_list(), -1])) + 1
+    grid = np.full((places, places), np.nan)
+    grid[found["src"].to_numpy(), found["dst"].to_numpy()] = (values / divisor).to_numpy()
+    each = "%{y} → %{x}: %{z:,.3f} " + unit + "<extra></extra>"
+    names = [
+        str(at) if block == 1 else f"{at * block}-{(at + 1) * block - 1}" for at in range(places)
+    ]
+    figure = go.Figure(
+        go.Heatmap(
+            z=grid,
+            x=names,
+            y=names,
+            colorscale=SEQUENTIAL,
+            colorbar=colour_bar(unit),
+            hovertemplate=each,
+            hoverongaps=False,
+            xgap=1 if places <= 64 else 0,
+            ygap=1 if places <= 64 else 0,
+        )
+    )
+    title = {
+        "size": "Who sends how much to whom",
+        "time": "Who sends how long to whom",
+        "bandwidth": "Who sends how fast to whom",
+    }[measure]
+    if block > 1:
+        title = say(f"{say(title)}: a cell is {block} by {block} ranks")
+    figure = laid_out(
+        figure, say, title, height_px=max(320, min(720, 150 + 26 * places)), x=say("to rank"),
+        y=say("from rank"),
+    )  # fmt: skip
+    figure.update_xaxes(type="category", showgrid=False, constrain="domain")
+    return figure.update_yaxes(
+        type="category", autorange="reversed", showgrid=False, constrain="domain"
+    )
+
+
+def contention_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
+    """Rows of `contention` by link and type: bandwidth beside compute and without it, medians of
+    ranks, steps and groups that have both."""
+    rows = (
+        frame.drop_nulls(["beside_bandwidth_bytes_per_s", "alone_bandwidth_bytes_per_s"])
+        .group_by("link", "op_type")
+        .agg(pl.col("beside_bandwidth_bytes_per_s", "alone_bandwidth_bytes_per_s").median())
+        .sort("link", "op_type")
+        .head(MOST_ROWS)
+    )
+    names = [
+        shortened(f"{link or '-'} · {op or '-'}")
+        for link, op in rows.select("link", "op_type").iter_rows()
+    ]
+    figure = go.Figure()
+    for name, column, colour in (
+        ("beside compute", "beside_bandwidth_bytes_per_s", COMPUTING),
+        ("alone", "alone_bandwidth_bytes_per_s", TRANSFER),
+    ):
+        figure.add_bar(
+            y=told_apart(names),
+            x=(rows[column] / 1e9).to_list(),
+            name=say(name),
+            orientation="h",
+            marker_color=colour,
+            hovertemplate="%{y}: %{x:,.2f} GB/s",
+        )
+    figure.update_layout(barmode="group")
+    return laid_out(
+        figure, say, "Does compute slow links down?", height_px=rows_px(rows.height, 34), x="GB/s",
+        is_listed=True,
+    )  # fmt: skip

@@ -1,0 +1,104 @@
+"""What figures of pages share: room for title, legend and labels, and units that fit the values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import plotly.graph_objects as go
+
+from ..language import Say
+from ..theme import FONT, template
+
+MOST_CELLS = 200_000  # of a heat map, and
+MOST_BARS = 2_000  # of all bars: a browser draws them in well below a second
+ROW_PX = 24
+_FRAME_PX, _LEAST_PX = 118, 230
+_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+_TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
+Unit = tuple[float, str]
+
+
+def laid_out(
+    figure: go.Figure,
+    say: Say,
+    title: str,
+    *,
+    height_px: int,
+    x: str = "",
+    y: str = "",
+    is_listed: bool = False,
+) -> go.Figure:
+    """The figure with a title in the reader's language and axis titles as given.
+
+    `is_listed`: its y axis lists names, the first on top.
+    """
+    figure.update_layout(
+        title={
+            "text": say(title), "x": 0, "xref": "container", "yref": "container", "y": 1,
+            "yanchor": "top", "pad": {"l": 8, "t": 8}, "font": {"size": 15},
+        },
+        height=height_px,
+        margin={"l": 8, "r": 16, "t": 64, "b": 48},
+        font={"family": FONT},
+        bargap=0.25,
+        hovermode="closest",
+        legend={
+            "orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom",
+            "traceorder": "normal",
+        },
+    )  # fmt: skip
+    figure.update_xaxes(automargin=True)
+    figure.update_yaxes(automargin=True)
+    if x:
+        figure.update_xaxes(title={"text": x})
+    if y:
+        figure.update_yaxes(title={"text": y})
+    if is_listed:
+        figure.update_yaxes(autorange="reversed", ticksuffix=" ")
+    return figure
+
+
+def dressed(figure: go.Figure, *, is_dark: bool) -> go.Figure:
+    """The figure in the colours of a page."""
+    figure.layout.template = _template(is_dark=is_dark)
+    return figure
+
+
+@cache
+def _template(*, is_dark: bool) -> go.layout.Template:
+    """Ours on top of Plotly's own. Putting them together takes longer than most figures."""
+    return go.Figure().update_layout(template=template(is_dark=is_dark)).layout.template
+
+
+def rows_px(rows: int, each: int = ROW_PX) -> int:
+    """Height of a figure with so many rows, in pixels."""
+    return max(_LEAST_PX, _FRAME_PX + each * rows)
+
+
+def byte_unit(most: float | None) -> Unit:
+    """Bytes of the unit that values up to `most` are shown in, and its name."""
+    return _fitting(most, _BYTES)
+
+
+def time_unit(most_ns: float | None) -> Unit:
+    """Nanoseconds of the unit that values up to `most_ns` are shown in, and its name."""
+    return _fitting(most_ns, _TIMES)
+
+
+def _fitting(most: float | None, units: Sequence[Unit]) -> Unit:
+    return next((unit for unit in units if most is not None and abs(most) >= unit[0]), units[-1])
+
+
+def colour_bar(title: str) -> dict[str, object]:
+    """A colour bar beside the figure, as high as its panel."""
+    return {"title": {"text": title, "side": "right"}, "thickness": 14, "outlinewidth": 0}
+
+
+def shortened(text: str | None, most: int = 56) -> str:
+    """A long name with its middle left out: beginnings and ends tell kernels and shapes apart."""
+    if text is None:
+        return "-"
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]}…{text[-(most // 2 - 1) :]}"

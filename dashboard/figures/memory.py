@@ -1,0 +1,193 @@
+"""Memory: curves of a rank, peaks of all, who holds it at the peak, and whether it grows."""
+
+from __future__ import annotations
+
+from itertools import cycle
+
+import plotly.graph_objects as go
+import polars as pl
+
+from npuscope.analysis.wording import percent
+
+from ..language import Say
+from ..theme import COMPUTING, EXPOSED, FREE, SERIES
+from .bars import told_apart
+from .layout import byte_unit, laid_out, rows_px, shortened
+
+MOST_CURVES = 6
+MOST_RANKS = 48
+MOST_HOLDERS = 20
+_MOST_NAMED = 12  # ranks in a legend
+
+
+def curve_figure(curve: pl.DataFrame, steps: pl.DataFrame, say: Say) -> go.Figure:
+    """Rows of `memory_curve` of one rank: the most of each component in each stretch of time.
+
+    Solid: allocated, dotted: reserved. `steps`: step, start_ns of the steps to mark. At most
+    MOST_CURVES components, those that rise highest.
+    """
+    keys = ["source", "device_id", "component"]
+    peak = pl.max_horizontal(
+        pl.col("reserved_max_bytes").max(), pl.col("allocated_max_bytes").max()
+    )
+    components = (
+        curve.group_by(keys).agg(peak=peak).drop_nulls("peak").filter(pl.col("peak") > 0)
+        .sort("peak", *keys, descending=[True, False, False, False], nulls_last=True)
+    )  # fmt: skip
+    shown = components.head(MOST_CURVES)
+    most = shown["peak"].max()
+    divisor, unit = byte_unit(float(most) if isinstance(most, int) else None)
+    zero_ns = curve["start_ns"].min()
+    several = components["device_id"].n_unique() > 1
+    figure = go.Figure()
+    for row, colour in zip(shown.iter_rows(named=True), cycle(SERIES), strict=False):
+        rows = curve.filter(pl.col(key).eq_missing(row[key]) for key in keys).sort("start_ns")
+        at_ms = ((rows["start_ns"] - zero_ns) / 1e6).to_list()
+        module = f" ({say('module')})" if row["source"] == "module" else ""
+        device = f" {say('device')} {row['device_id']}" if several else ""
+        for measure, dash in (("allocated", "solid"), ("reserved", "dot")):
+            values = rows[f"{measure}_max_bytes"]
+            if values.null_count() == values.len():
+                continue
+            figure.add_scatter(
+                x=at_ms,
+                y=(values / divisor).to_list(),
+                name=f"{row['component']}{module}{device} {say(measure)}",
+                mode="lines",
+                line={"shape": "hv", "width": 1.8, "dash": dash, "color": colour},
+                hovertemplate=f"%{{x:,.1f}} ms: %{{y:,.2f}} {unit}",
+            )
+    marks = steps.select("step", "start_ns").drop_nulls().unique().sort("step").rows()
+    at_step = [(str(step), (start_ns - zero_ns) / 1e6) for step, start_ns in marks]
+    dotted = {"color": FREE, "width": 1, "dash": "dot"}
+    figure.update_layout(
+        shapes=[
+            {
+                "type": "line", "yref": "paper", "x0": ms, "x1": ms, "y0": 0, "y1": 1,
+                "line": dotted,
+            }
+            for _, ms in at_step
+        ],
+        annotations=[
+            {
+                "text": step, "x": ms, "y": 1, "yref": "paper", "showarrow": False,
+                "yanchor": "top", "xanchor": "left", "font": {"size": 11},
+            }
+            for step, ms in at_step[:: max(1, len(at_step) // _MOST_NAMED)]
+        ],
+    )  # fmt: skip
+    title = "Memory over time"
+    if shown.height < components.height:
+        title = f"Memory over time: the {shown.height} largest of {components.height} components"
+    figure = laid_out(figure, say, title, height_px=420, x=say("ms since the first record"), y=unit)
+    return figure.update_yaxes(rangemode="tozero")
+
+
+def peaks_figure(main: pl.DataFrame, say: Say) -> go.Figure:
+    """Rows of `MemoryFacts.main`: the most each rank allocated and reserved, the fullest first."""
+    shown = main.head(MOST_RANKS)
+    most = shown.select(pl.max_horizontal("peak_bytes", "peak_allocated_bytes").max()).item()
+    divisor, unit = byte_unit(float(most) if most is not None else None)
+    several = main.select("run", "capture", "rank").is_duplicated().any()
+    names = told_apart(
+        f"{say('rank')} {rank}" + (f" {say('device')} {device}" if several else "")
+        for rank, device in shown.select("rank", "device_id").iter_rows()
+    )
+    figure = go.Figure()
+    for name, column, colour in (
+        ("reserved at most", "peak_bytes", SERIES[6]),
+        ("allocated at most", "peak_allocated_bytes", SERIES[0]),
+    ):
+        if shown[column].null_count() == shown.height:
+            continue
+        figure.add_bar(
+            y=names,
+            x=(shown[column] / divisor).to_list(),
+            name=say(name),
+            orientation="h",
+            marker_color=colour,
+            customdata=shown["component"].to_list(),
+            hovertemplate=f"%{{y}}, %{{customdata}}: %{{x:,.3f}} {unit}",
+        )
+    title = "Peak of each rank"
+    if shown.height < main.height:
+        title = f"Peak of each rank: the {shown.height} fullest of {main.height}"
+    figure.update_layout(barmode="group")
+    return laid_out(
+        figure, say, title, height_px=rows_px(shown.height, 30), x=unit, is_listed=True
+    ).update_yaxes(dtick=1)
+
+
+def holders_figure(holders: pl.DataFrame, say: Say) -> go.Figure:
+    """Rows of `memory_holders` of one rank: what holds its memory when most of it is in use."""
+    shown = holders.filter(pl.col("held_bytes") > 0).head(MOST_HOLDERS)
+    most = shown["held_bytes"].max()
+    divisor, unit = byte_unit(float(most) if isinstance(most, int) else None)
+    figure = go.Figure()
+    figure.add_bar(
+        y=told_apart(
+            shortened(name) if holder == "operator" else say(holder)
+            for holder, name in shown.select("holder", "name").iter_rows()
+        ),
+        x=(shown["held_bytes"] / divisor).to_list(),
+        text=[percent(share) for share in shown["share_ratio"]],
+        textposition="outside",
+        cliponaxis=False,
+        orientation="h",
+        marker_color=[FREE if one == "unexplained" else COMPUTING for one in shown["holder"]],
+        customdata=[count or 0 for count in shown["block_count"]],
+        hovertemplate=f"%{{y}}: %{{x:,.3f}} {unit}, %{{text}}, {say('blocks')} %{{customdata}}"
+        "<extra></extra>",
+        showlegend=False,
+    )
+    title = "Who holds the memory at the peak"
+    every = holders.filter(pl.col("held_bytes") > 0).height
+    if shown.height < every:
+        title = f"Who holds the memory at the peak: {shown.height} of {every}"
+    return laid_out(
+        figure, say, title, height_px=rows_px(shown.height), x=unit, is_listed=True
+    ).update_yaxes(dtick=1)
+
+
+def growth_figure(steps: pl.DataFrame, growth: pl.DataFrame, say: Say) -> go.Figure:
+    """Rows of `memory_steps` of main components: what is in use at the end of each step, by rank.
+
+    `growth`: rows of `memory_growth`; ranks that grow steadily stand out. At most MOST_RANKS ranks,
+    those that grow fastest.
+    """
+    keys = ["rank", "device_id", "component", "source"]
+    told = growth.select(*keys, "is_steady", "growth_per_step_bytes").join(
+        steps.select(keys).unique(), on=keys, nulls_equal=True
+    )
+    order = told.sort("growth_per_step_bytes", *keys, descending=[True, False, False, False, False],
+                      nulls_last=True)  # fmt: skip
+    shown = order.head(MOST_RANKS)
+    most = steps["end_bytes"].max()
+    divisor, unit = byte_unit(float(most) if isinstance(most, int) else None)
+    colours = cycle(SERIES)
+    figure = go.Figure()
+    for row in shown.iter_rows(named=True):
+        one = steps.filter(pl.col(key).eq_missing(row[key]) for key in keys).sort("step")
+        is_steady = bool(row["is_steady"])
+        figure.add_scatter(
+            x=one["step"].to_list(),
+            y=(one["end_bytes"] / divisor).to_list(),
+            name=f"{say('rank')} {row['rank']}" + (f" {say('grows')}" if is_steady else ""),
+            mode="lines+markers",
+            line={
+                "width": 3 if is_steady else 1.5,
+                "color": EXPOSED if is_steady else next(colours),
+            },
+            hovertemplate=f"{say('step')} %{{x}}: %{{y:,.3f}} {unit}",
+        )
+    title = "Memory at the end of each step"
+    if shown.height < order.height:
+        title = f"Memory at the end of each step: {shown.height} of {order.height} ranks"
+    figure = laid_out(figure, say, title, height_px=360, x=say("step"), y=unit)
+    ticks = steps["step"].drop_nulls().unique().sort()
+    if ticks.len() <= 20:
+        figure.update_xaxes(tickvals=ticks.to_list())
+    return figure.update_layout(
+        showlegend=shown.height <= _MOST_NAMED,
+        legend={"orientation": "v", "x": 1.01, "xanchor": "left", "y": 1, "yanchor": "top"},
+    )

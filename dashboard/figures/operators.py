@@ -1,0 +1,220 @@
+"""Operators: which take longest, how near they come to the chip's limits, what cores do in them."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+import polars as pl
+
+from npuscope.analysis.wording import percent
+
+from ..language import Say
+from ..theme import COMPUTING, FREE, SERIES
+from .bars import told_apart
+from .layout import laid_out, rows_px, shortened
+
+MOST_ROWS = 30
+MOST_POINTS = 5_000
+# Dark figures can be read on all of it, on a light page and on a dark one.
+_LIGHT_TO_STRONG = [[0, "#e3edf2"], [1, "#5cb3d1"]]
+_PIPES = (
+    ("cube multiplies", "aic_mac_ratio"), ("cube loads", "aic_mte2_ratio"),
+    ("vector computes", "aiv_vec_ratio"), ("vector loads", "aiv_mte2_ratio"),
+    ("vector stores", "aiv_mte3_ratio"),
+)  # fmt: skip
+
+
+def together(frame: pl.DataFrame, computing_ns: int | None) -> pl.DataFrame:
+    """Rows of `kernels` added up over ranks and steps, the longest first.
+
+    Columns: the key, core (NULL where several), count, total_ns, mean_ns, max_ns, step_ns (total of
+    a mean rank's step), share_ratio (of `computing_ns`, the computing time of the same ranks and
+    steps; kernels that run at once count in full; NULL where it is unknown).
+    """
+    key = _key(frame)
+    over = max(frame.select("rank", "step").n_unique(), 1)
+    core = pl.when(pl.col("core").n_unique() == 1).then(pl.col("core").first()).alias("core")
+    return (
+        frame.group_by(key, maintain_order=True)
+        .agg(*([core] if key != "core" else []), pl.col("count", "total_ns").sum(),
+             pl.col("max_ns").max())
+        .with_columns(
+            mean_ns=pl.col("total_ns") / pl.col("count"),
+            step_ns=pl.col("total_ns") / over,
+            share_ratio=pl.col("total_ns") / (computing_ns or None),
+        )
+        .sort("total_ns", key, descending=[True, False])
+    )  # fmt: skip
+
+
+def _key(frame: pl.DataFrame) -> str:
+    return next(name for name in ("type", "name", "shape", "core") if name in frame.columns)
+
+
+def top_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
+    """Rows of `together`: the MOST_ROWS longest of a mean rank's step, and their shares."""
+    shown = rows.head(MOST_ROWS)
+    key = rows.columns[0]
+    names = [f"{shortened(value)} " for value in shown[key]]
+    figure = go.Figure()
+    figure.add_bar(
+        y=list(range(shown.height)),
+        x=(shown["step_ns"] / 1e6).to_list(),
+        text=["" if share is None else percent(share) for share in shown["share_ratio"]],
+        textposition="outside",
+        cliponaxis=False,
+        customdata=[
+            [name or "-", count, mean_ns / 1e3]
+            for name, count, mean_ns in shown.select(key, "count", "mean_ns").iter_rows()
+        ],
+        orientation="h",
+        marker_color=COMPUTING,
+        hovertemplate="%{customdata[0]}<br>%{x:,.3f} ms, %{text}<br>"
+        "%{customdata[1]:,} × %{customdata[2]:,.1f} us<extra></extra>",
+        showlegend=False,
+    )
+    title = "Longest kernels"
+    if shown.height < rows.height:
+        title = f"Longest kernels: {shown.height} of {rows.height}"
+    figure = laid_out(
+        figure, say, title, height_px=rows_px(shown.height), x=say("ms per step and rank"),
+        is_listed=True,
+    )  # fmt: skip
+    return figure.update_yaxes(tickvals=list(range(shown.height)), ticktext=names)
+
+
+def roofline_points(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows of `roofline.kernel_table` by type, shapes and dtype, over ranks and steps.
+
+    Columns: type, input_shapes, output_shapes, dtype, count, total_ns, flops and moved_bytes of
+    one, intensity (FLOP per byte), achieved_flops_per_s, peak_share_ratio, bound; the longest
+    first. Kernels without FLOPs or bytes are left out.
+    """
+    known = rows.filter(
+        pl.col("flops") > 0, pl.col("moved_bytes") > 0, pl.col("achieved_flops_per_s") > 0
+    )
+    keys = ["type", "input_shapes", "output_shapes", "dtype", "flops", "moved_bytes"]
+    achieved = pl.col("flops") * pl.col("count") * 1e9 / pl.col("total_ns")
+    return (
+        known.group_by(keys)
+        .agg(
+            pl.col("count", "total_ns").sum(),
+            pl.col("bound").first(),
+            pl.col("peak_flops_per_s").max(),
+        )
+        .with_columns(
+            intensity=pl.col("flops") / pl.col("moved_bytes"), achieved_flops_per_s=achieved
+        )
+        .with_columns(peak_share_ratio=pl.col("achieved_flops_per_s") / pl.col("peak_flops_per_s"))
+        .sort("total_ns", *keys, descending=[True, *(False for _ in keys)], nulls_last=True)
+    )
+
+
+def roofline_figure(points: pl.DataFrame, peaks: pl.DataFrame, say: Say) -> go.Figure:
+    """Rows of `roofline_points`, the longest MOST_POINTS, under the limits of their chip.
+
+    `peaks`: dtype, peak_flops_per_s, hbm_bytes_per_s (NULL where unknown). A point's area is its
+    time.
+    """
+    shown = points.head(MOST_POINTS)
+    longest_ns = shown["total_ns"].max()
+    scale = float(longest_ns) if isinstance(longest_ns, int) else 1.0
+    figure = go.Figure()
+    for at, name in enumerate(shown["type"].unique(maintain_order=True)):
+        one = shown.filter(pl.col("type") == name)
+        figure.add_scatter(
+            x=one["intensity"].to_list(),
+            y=(one["achieved_flops_per_s"] / 1e12).to_list(),
+            name=shortened(name, 32),
+            mode="markers",
+            marker={
+                "size": [6 + 26 * (ns / scale) ** 0.5 for ns in one["total_ns"]],
+                "color": SERIES[at % len(SERIES)],
+                "opacity": 0.75,
+                "line": {"width": 0},
+            },
+            customdata=one.select(
+                pl.col("input_shapes").map_elements(shortened, return_dtype=pl.String),
+                pl.col("total_ns") / 1e6,
+                pl.col("peak_share_ratio") * 100,
+            ).rows(),
+            hovertemplate="%{customdata[0]}<br>%{x:,.1f} FLOP/byte, %{y:,.1f} TFLOP/s,"
+            " %{customdata[2]:.1f} %<br>%{customdata[1]:,.3f} ms",
+        )
+    if shown.height:
+        _limits(figure, shown, peaks, say)
+    title = "Kernels under the roofline of their chip"
+    figure = laid_out(figure, say, title, height_px=460, x=say("FLOP per byte moved"), y="TFLOP/s")
+    figure.update_layout(
+        legend={
+            "orientation": "v", "x": 1.01, "xanchor": "left", "y": 1, "yanchor": "top",
+            "itemsizing": "constant",
+        }
+    )  # fmt: skip
+    # Where points lie close together, more than the powers of ten is written at an axis.
+    figure.update_xaxes(type="log", dtick="D2")
+    return figure.update_yaxes(type="log", dtick="D2")
+
+
+def _limits(figure: go.Figure, points: pl.DataFrame, peaks: pl.DataFrame, say: Say) -> None:
+    """Ceilings of the types that are drawn: the cube's peak, and memory's slope up to it."""
+    used = points["dtype"].drop_nulls().unique()
+    known = peaks.filter(pl.col("dtype").is_in(used.implode())).drop_nulls("peak_flops_per_s")
+    reach = points.select(
+        least=pl.col("intensity").min() / 2, most=pl.col("intensity").max() * 2
+    ).row(0)
+    by_height = known.group_by("peak_flops_per_s", "hbm_bytes_per_s", maintain_order=True).agg(
+        pl.col("dtype").unique(maintain_order=True)
+    )
+    for peak, hbm, dtypes in by_height.iter_rows():
+        least, most = reach
+        x, y = [least, most], [peak, peak]
+        if hbm is not None:
+            ridge = peak / hbm
+            least = min(least, ridge / 2)
+            x, y = [least, ridge, max(most, ridge * 2)], [least * hbm, peak, peak]
+        figure.add_scatter(
+            x=x,
+            y=[one / 1e12 for one in y],
+            name=say(f"limit, {', '.join(dtypes)}"),
+            mode="lines",
+            line={"color": FREE, "width": 2, "dash": "solid" if hbm is not None else "dash"},
+            hovertemplate="%{x:,.1f} FLOP/byte: %{y:,.1f} TFLOP/s",
+        )
+
+
+def cores_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
+    """Rows of `core_use`: how long cube and vector cores of the longest types are busy, and what
+    they do, as shares of the kernels' time."""
+    shown = rows.filter(pl.col("timed_ns") > 0).head(MOST_ROWS)
+    names = told_apart(shortened(name, 40) for name in shown["type"])
+    columns = [
+        (say("cube busy"), "cube_busy_ratio"),
+        (say("vector busy"), "vector_busy_ratio"),
+        *((say(name), column) for name, column in _PIPES if column in shown.columns),
+    ]
+    columns = [(name, column) for name, column in columns if shown[column].is_not_null().any()]
+    grid = [[row[column] for _, column in columns] for row in shown.iter_rows(named=True)]
+    figure = go.Figure(
+        go.Heatmap(
+            z=[[None if value is None else value * 100 for value in row] for row in grid],
+            x=[name.replace(" ", "<br>") for name, _ in columns],
+            y=names,
+            zmin=0,
+            zmax=100,
+            colorscale=_LIGHT_TO_STRONG,
+            showscale=False,
+            texttemplate="%{z:.0f} %",
+            textfont={"color": "#12181d"},
+            hovertemplate="%{y}, %{x}: %{z:.1f} %<extra></extra>",
+            hoverongaps=False,
+            xgap=2,
+            ygap=2,
+        )
+    )
+    figure = laid_out(
+        figure, say, "What the cores do, share of the kernels' time",
+        height_px=rows_px(shown.height), is_listed=True,
+    )  # fmt: skip
+    figure.update_xaxes(side="top", showgrid=False, type="category", tickangle=0)
+    figure.update_yaxes(showgrid=False, type="category")
+    return figure.update_layout(margin={"t": 96})

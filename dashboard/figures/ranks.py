@@ -1,0 +1,222 @@
+"""Ranks: which is slow in which step, whom the others wait for, and whether its host is slow."""
+
+from __future__ import annotations
+
+from itertools import cycle
+from typing import Literal
+
+import numpy as np
+import plotly.graph_objects as go
+import polars as pl
+
+from npuscope.analysis.across.blamed_ranks import VERDICT_WORDS
+
+from ..language import Say
+from ..theme import COMPUTING, DIVERGING, FREE, SEQUENTIAL, SERIES
+from .layout import MOST_CELLS, colour_bar, laid_out, rows_px
+
+Measure = Literal["stage_ns", "computing_ns", "exposed_communication_ns", "free_ns"]
+MEASURES: dict[Measure, str] = {
+    "stage_ns": "step length", "computing_ns": "computing",
+    "exposed_communication_ns": "exposed communication", "free_ns": "free",
+}  # fmt: skip
+MOST_BARS = 32
+NO_SUSPECT = "no suspect"
+
+
+def steps_figure(
+    frame: pl.DataFrame,
+    say: Say,
+    measure: Measure = "stage_ns",
+    *,
+    is_deviation: bool = True,
+    hosts: pl.DataFrame | None = None,
+    stages: pl.DataFrame | None = None,
+) -> go.Figure:
+    """Rows of `steps` as a heat map: ranks (down) by steps (across).
+
+    `is_deviation`: what a rank takes more than the step's median rank of its pipeline stage, else
+    the measure itself; in ms. `stages`: rank, pp_rank. `hosts`: rows of `rank_hosts`; ranks then
+    stand by host, with lines between them. Steps beyond what cells allow are left out, the last
+    stay.
+    """
+    rows = deviations(frame, measure, stages)
+    ranks = _ordered(rows, hosts)
+    steps = rows["step"].unique().sort(nulls_last=True).to_list()
+    most = max(1, MOST_CELLS // max(ranks.height, 1))
+    shown = steps[-most:]
+    row_of = {rank: at for at, rank in enumerate(ranks["rank"])}
+    column_of = {step: at for at, step in enumerate(shown)}
+    value = "deviation_ns" if is_deviation else measure
+    grid = np.full((len(row_of), len(column_of)), np.nan)
+    for rank, step, ns in rows.select("rank", "step", value).iter_rows():
+        if step in column_of and ns is not None:
+            grid[row_of[rank], column_of[step]] = ns / 1e6
+    limit = float(np.nanmax(np.abs(grid))) if np.isfinite(grid).any() else 1.0
+    scale = (
+        {"colorscale": [list(stop) for stop in DIVERGING], "zmin": -limit, "zmid": 0, "zmax": limit}
+        if is_deviation
+        else {"colorscale": SEQUENTIAL}
+    )
+    names = [str(rank) for rank in ranks["rank"]]
+    figure = go.Figure(
+        go.Heatmap(
+            z=grid,
+            x=[say("no step") if step is None else str(step) for step in shown],
+            y=names,
+            customdata=[[host or ""] * len(shown) for host in ranks["host"]],
+            colorbar=colour_bar("ms"),
+            hovertemplate=f"{say('rank')} %{{y}} %{{customdata}}, {say('step')} %{{x}}:"
+            " %{z:,.3f} ms<extra></extra>",
+            hoverongaps=False,
+            xgap=1 if grid.size <= 4096 else 0,
+            ygap=1 if grid.size <= 4096 else 0,
+            **scale,
+        )
+    )
+    named = say(MEASURES[measure])
+    title = (
+        say(f"{named}: more or less than the median rank of step and stage")
+        if is_deviation
+        else say(f"{named} of each rank and step")
+    )
+    if len(shown) < len(steps):
+        title = say(f"{title}: the last {len(shown)} of {len(steps)} steps")
+    figure = laid_out(
+        figure, say, title, height_px=max(280, min(820, 130 + 22 * len(names))), x=say("step"),
+        y=say("rank"),
+    )  # fmt: skip
+    figure.update_xaxes(type="category", showgrid=False)
+    figure.update_yaxes(type="category", autorange="reversed", showgrid=False)
+    return _host_lines(figure, ranks)
+
+
+def deviations(
+    frame: pl.DataFrame, measure: Measure, stages: pl.DataFrame | None = None
+) -> pl.DataFrame:
+    """Rows of `steps` with a value: rank, step, the measure and deviation_ns from the median over
+    the step's ranks of the same pipeline stage (`stages`: rank, pp_rank), whose work is alike.
+
+    Where a rank's stage is not known, all are compared with each other.
+    """
+    known = frame.drop_nulls(measure)
+    if known.height and known["step"].null_count() < known.height:
+        known = known.drop_nulls("step")
+    middle = pl.col(measure).median().over("step")
+    if stages is not None and not stages["pp_rank"].null_count():
+        known = known.join(stages.unique("rank"), on="rank", how="left", maintain_order="left")
+        middle = pl.col(measure).median().over("step", "pp_rank")
+    return known.select("rank", "step", measure, (pl.col(measure) - middle).alias("deviation_ns"))
+
+
+def _ordered(rows: pl.DataFrame, hosts: pl.DataFrame | None) -> pl.DataFrame:
+    """rank, host: in order of ranks, or of hosts by their first rank."""
+    ranks = rows.select(pl.col("rank").unique().sort())
+    if hosts is None or hosts["host"].null_count() == hosts.height:
+        return ranks.with_columns(host=pl.lit(None, pl.String))
+    named = hosts.select("rank", pl.coalesce("host_name", "host").alias("host"), key="host")
+    placed = ranks.join(named, on="rank", how="left")
+    return placed.sort(pl.col("rank").min().over("key"), "rank").select("rank", "host")
+
+
+def _host_lines(figure: go.Figure, ranks: pl.DataFrame) -> go.Figure:
+    """A line where the next host begins, where hosts are several and not too many."""
+    hosts = ranks["host"].to_list()
+    edges = [at for at in range(1, len(hosts)) if hosts[at] != hosts[at - 1]]
+    if edges and len(edges) <= 128:
+        # At once: added one by one, plotly copies all of them each time.
+        figure.update_layout(
+            shapes=[
+                {
+                    "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": at - 0.5,
+                    "y1": at - 0.5, "line": {"color": FREE, "width": 2},
+                }
+                for at in edges
+            ]
+        )  # fmt: skip
+    return figure
+
+
+def blame_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
+    """Rows of `by_rank`: the waiting each rank causes, coloured by its verdict; suspects first."""
+    shown = rows.head(MOST_BARS)
+    figure = go.Figure()
+    colours = dict(zip(VERDICT_WORDS, cycle(SERIES[1:]), strict=False))
+    names = [f"{say('rank')} {rank}" for rank in shown["rank"]]
+    named = shown.with_columns(named=pl.Series(names, dtype=pl.String))
+    for verdict in named["verdict"].unique(maintain_order=True):
+        one = named.filter(pl.col("verdict").eq_missing(verdict))
+        figure.add_bar(
+            y=one["named"].to_list(),
+            x=(one["caused_wait_ns"] / 1e6).to_list(),
+            name=say(NO_SUSPECT if verdict is None else VERDICT_WORDS.get(verdict, verdict)),
+            orientation="h",
+            marker_color=FREE if verdict is None else colours.get(verdict, SERIES[0]),
+            customdata=one["last_arrivals_count"].to_list(),
+            hovertemplate=f"%{{y}}: %{{x:,.3f}} ms, {say('last to arrive')} %{{customdata}}",
+        )
+    title = "Waiting that each rank causes"
+    if shown.height < rows.height:
+        title = f"Waiting that each rank causes: {shown.height} of {rows.height} ranks"
+    figure.update_layout(barmode="stack", showlegend=True)
+    figure = laid_out(
+        figure, say, title, height_px=rows_px(shown.height, 20),
+        x=say("ms, of all others, in all steps shown"), is_listed=True,
+    )  # fmt: skip
+    return figure.update_yaxes(categoryorder="array", categoryarray=names, dtick=1)
+
+
+def hosts_figure(frame: pl.DataFrame, hosts: pl.DataFrame, say: Say) -> go.Figure:
+    """Rows of `steps` and of `rank_hosts`: computing and free time of a mean step, a point for
+    each rank, by host."""
+    means = by_host(frame, hosts)
+    figure = go.Figure()
+    for name, column, colour in (
+        ("computing", "computing_ns", COMPUTING), ("free", "free_ns", FREE)
+    ):  # fmt: skip
+        known = means.drop_nulls(column)
+        figure.add_box(
+            x=known["host_name"].to_list(),
+            y=(known[column] / 1e6).to_list(),
+            name=say(name),
+            boxpoints="all",
+            jitter=0.5,
+            pointpos=0,
+            marker={"size": 6, "color": colour},
+            line={"width": 1},
+            customdata=known["rank"].to_list(),
+            hovertemplate=f"{say('rank')} %{{customdata}}, %{{x}}: %{{y:,.3f}} ms",
+        )
+    figure.update_layout(boxmode="group")
+    figure = laid_out(
+        figure, say, "Ranks by host, a mean step", height_px=340, x=say("host"),
+        y=say("ms per step"),
+    )  # fmt: skip
+    figure.update_xaxes(type="category")
+    return figure.update_yaxes(rangemode="tozero")
+
+
+def by_host(frame: pl.DataFrame, hosts: pl.DataFrame) -> pl.DataFrame:
+    """Means over the steps of each rank: host_name, rank, stage_ns, computing_ns,
+    exposed_communication_ns, free_ns. Ranks of unknown hosts are left out; of machines that share
+    a name, the key stands behind it."""
+    shared = pl.col("host").n_unique().over("host_name") > 1
+    named = hosts.drop_nulls("host").select(
+        "rank",
+        pl.when(pl.col("host_name").is_null())
+        .then("host")
+        .when(shared)
+        .then(pl.format("{} ({})", "host_name", "host"))
+        .otherwise("host_name")
+        .alias("host_name"),
+    )
+    known = frame
+    if frame.height and frame["step"].null_count() < frame.height:
+        known = frame.drop_nulls("step")
+    return (
+        known.group_by("rank")
+        .agg(pl.col(*MEASURES).mean())
+        .join(named, on="rank")
+        .sort("host_name", "rank")
+        .select("host_name", "rank", *MEASURES)
+    )

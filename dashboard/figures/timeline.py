@@ -1,0 +1,264 @@
+"""A capture over time as figures: ranks x bins of time, and bars of single events.
+
+The axis of time counts from the start of the shown window, in a unit that fits its length: raw
+instants since the epoch are longer than what a browser's numbers hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+import polars as pl
+
+from npuscope.analysis.lanes import flat_lanes
+from npuscope.analysis.timeline import Overview
+
+from .. import theme
+from ..language import Say
+from .layout import MOST_BARS, colour_bar, laid_out, shortened
+
+# What a cell's colour tells: the column, and the colour of the whole.
+SHARES = {
+    "computing": ("computing_ns", theme.COMPUTING),
+    "exposed communication": ("exposed_communication_ns", theme.EXPOSED),
+    "masked communication": ("overlapped_ns", theme.MASKED),
+    "free": ("free_ns", theme.FREE),
+}
+_UNITS = (("s", 10**9), ("ms", 10**6), ("us", 10**3))
+_MOST_BORDERS, _MOST_NAMES = 200, 24
+_BARS = (
+    ("computing", "compute", theme.COMPUTING),
+    ("communication", "communication", theme.KINDS["dp_cp"]),
+    ("exposed communication", "overlap", theme.EXPOSED),
+    ("masked communication", "overlap", theme.MASKED),
+    ("host", "host", theme.KINDS["cp"]),
+)
+_LETTERS = 125  # that a bar as long as a narrow window has room for
+
+
+def unit_of(length_ns: int) -> tuple[str, int]:
+    """The unit in which a stretch of time is read best: its name and its ns."""
+    return next(((name, ns) for name, ns in _UNITS if length_ns >= 2 * ns), _UNITS[-1])
+
+
+def heat_figure(
+    found: Overview,
+    share: str,
+    borders: pl.DataFrame,
+    window_ns: tuple[int, int],
+    say: Say,
+) -> go.Figure:
+    """Ranks x time: the share of each bin that goes to `share`, one of SHARES.
+
+    `borders`: rows of `step_borders`, drawn where there are not too many. Cells are shares of the
+    part of a bin in which its rank was recorded; what is unknown or outside is empty. Two invisible
+    points let boxes be drawn, wherever they are: cells alone do not.
+    """
+    column, colour = SHARES[share]
+    unit, unit_ns = unit_of(window_ns[1] - window_ns[0])
+    rows, step = _positions(found.ranks)
+    place = pl.DataFrame({"rank": found.ranks, "row": rows}, schema_overrides={"rank": pl.Int32})
+    cells = found.cells.join(place, on="rank", how="inner", maintain_order="left")
+    height = (max(rows) - min(rows) + 1) if rows else 0
+    shares = np.full((height, found.columns), np.nan, dtype=np.float32)
+    at_row = (cells["row"] - min(rows, default=0)).to_numpy()
+    at_column = ((cells["bin_start_ns"] - found.start_ns) // max(found.width_ns, 1)).to_numpy()
+    shares[at_row, at_column] = (cells[column] / cells["active_ns"]).cast(pl.Float32).to_numpy()
+    first = (found.start_ns - window_ns[0]) / unit_ns
+    figure = go.Figure()
+    figure.add_heatmap(
+        z=shares,
+        x0=first + found.width_ns / unit_ns / 2,
+        dx=found.width_ns / unit_ns,
+        y0=min(rows, default=0),
+        dy=1,
+        zmin=0,
+        zmax=1,
+        colorscale=_scale(colour),
+        colorbar={**colour_bar(say("share of time")), "tickformat": ".0%"},
+        hovertemplate=("rank %{y}<br>" if step else "")
+        + f"%{{x:,.4~f}} {unit}<br>{say(share)}: %{{z:.1%}}<extra></extra>",
+        hoverongaps=False,
+    )  # fmt: skip
+    span = (window_ns[1] - window_ns[0]) / unit_ns
+    middle = (min(rows, default=0) + max(rows, default=0)) / 2
+    figure.add_scatter(
+        x=[0, span],
+        y=[middle, middle],
+        mode="markers",
+        marker={"opacity": 0, "size": 1},
+        selected={"marker": {"opacity": 0}},
+        unselected={"marker": {"opacity": 0}},
+        hoverinfo="skip",
+        showlegend=False,
+    )
+    _draw_borders(figure, borders, window_ns, unit_ns, say)
+    laid_out(
+        figure, say, "", height_px=_heat_px(len(found.ranks)),
+        x=f"{unit} {say('from the start of the window')}",
+    )  # fmt: skip
+    figure.update_layout(title=None, margin={"t": 28})
+    figure.update_xaxes(range=[0, span], showgrid=False, zeroline=False)
+    low, high = min(rows, default=0) - 0.5, max(rows, default=0) + 0.5
+    figure.update_yaxes(
+        range=[high, low], showgrid=False, zeroline=False, title={"text": say("rank")},
+        **_ticks(found.ranks, rows),
+    )  # fmt: skip
+    return figure
+
+
+def _heat_px(ranks: int) -> int:
+    return int(min(max(130 + 22 * ranks, 240), 620))
+
+
+def _positions(ranks: Sequence[int]) -> tuple[list[int], bool]:
+    """Where each rank's row stands, and whether that is its number: not with too many gaps."""
+    if not ranks or ranks[-1] - ranks[0] + 1 <= 2 * len(ranks) + 8:
+        return list(ranks), True
+    return list(range(len(ranks))), False
+
+
+def _ticks(ranks: Sequence[int], rows: Sequence[int]) -> dict[str, object]:
+    """At most some twenty rows are named."""
+    every = max(1, -(-len(ranks) // 20))
+    return {
+        "tickmode": "array",
+        "tickvals": list(rows[::every]),
+        "ticktext": [str(rank) for rank in ranks[::every]],
+    }
+
+
+def _scale(colour: str) -> list[tuple[float, str]]:
+    """From nearly nothing to the colour: on white as on dark."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return [(0.0, f"rgba({red},{green},{blue},0.05)"), (1.0, f"rgba({red},{green},{blue},1)")]
+
+
+def _draw_borders(
+    figure: go.Figure,
+    borders: pl.DataFrame,
+    window_ns: tuple[int, int],
+    unit_ns: int,
+    say: Say,
+) -> None:
+    inside = borders.filter((pl.col("end_ns") > window_ns[0]) & (pl.col("start_ns") < window_ns[1]))
+    if inside.height > _MOST_BORDERS:
+        return
+    # With longer names than that they would touch.
+    is_named = inside.height <= _MOST_NAMES
+    shapes, names = [], []
+    for step, start_ns in inside["step", "start_ns"].rows():
+        at = max(start_ns - window_ns[0], 0) / unit_ns
+        if start_ns >= window_ns[0]:
+            line = {"width": 1, "dash": "dot", "color": "#8a94a0"}
+            shapes.append({"type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper",
+                           "line": line})  # fmt: skip
+        if is_named:
+            names.append({"x": at, "y": 1, "yref": "paper", "yanchor": "bottom", "xanchor": "left",
+                          "text": f"{say('step')} {step}", "showarrow": False,
+                          "font": {"size": 11}})  # fmt: skip
+    figure.update_layout(shapes=shapes, annotations=names)
+
+
+def lanes_figure(rows: pl.DataFrame, window_ns: tuple[int, int], say: Say) -> go.Figure:
+    """Events as bars on lanes, rank after rank; events of a lane that overlap lie under each other.
+
+    rows: those of `window_events`, at most 2,000 that are not pieces of overlap.
+    """
+    unit, unit_ns = unit_of(window_ns[1] - window_ns[0])
+    placed, names = _placed(rows.head(2 * MOST_BARS))
+    whole_ns = window_ns[1] - window_ns[0]
+    figure = go.Figure()
+    for name, kind, colour in _BARS:
+        chosen = placed.filter(pl.col("kind") == kind)
+        if kind == "overlap":
+            chosen = chosen.filter(pl.col("name") == name)
+        if chosen.is_empty():
+            continue
+        # Cut at the window: a bar that began long before would have its name out of sight.
+        start = chosen["start_ns"].clip(lower_bound=window_ns[0])
+        end = (chosen["start_ns"] + chosen["dur_ns"]).clip(upper_bound=window_ns[1])
+        told = [shortened(text, 80) for text in chosen["name"]]
+        rooms = ((end - start) * (_LETTERS / whole_ns)).cast(pl.Int64).to_list()
+        figure.add_bar(
+            orientation="h",
+            base=((start - window_ns[0]) / unit_ns).to_list(),
+            x=((end - start) / unit_ns).to_list(),
+            y=chosen["row"].to_list(),
+            width=0.8,
+            name=say(name),
+            marker={"color": colour, "line": {"width": 0}},
+            text=[
+                _fitting(text, room) if kind != "overlap" else ""
+                for text, room in zip(told, rooms, strict=True)
+            ],
+            textposition="inside",
+            insidetextanchor="start",
+            textangle=0,
+            constraintext="none",
+            cliponaxis=True,
+            textfont={"size": 11, "color": _on(colour)},
+            customdata=[
+                [text, dur / 1e3, detail or ""]
+                for text, dur, detail in zip(told, chosen["dur_ns"], chosen["detail"], strict=True)
+            ],
+            hovertemplate="%{customdata[0]}<br>%{customdata[1]:,.3f} us %{customdata[2]}"
+            "<extra></extra>",
+        )
+    laid_out(
+        figure, say, "", height_px=max(220, 96 + 22 * len(names)),
+        x=f"{unit} {say('from the start of the window')}",
+    )  # fmt: skip
+    figure.update_layout(barmode="overlay", bargap=0, title=None, margin={"t": 40})  # fmt: skip
+    figure.update_xaxes(range=[0, whole_ns / unit_ns], zeroline=False)
+    figure.update_yaxes(
+        tickmode="array", tickvals=list(range(len(names))), ticktext=names,
+        range=[len(names) - 0.4, -0.6], zeroline=False, showgrid=False,
+    )  # fmt: skip
+    return figure
+
+
+def _fitting(name: str, letters: int) -> str:
+    """The beginning of a name as far as there is room, or nothing."""
+    if len(name) <= letters:
+        return name
+    return f"{name[: letters - 1]}…" if letters >= 5 else ""
+
+
+def _on(colour: str) -> str:
+    """Black or white: what is read on a colour."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "#111111" if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "#ffffff"
+
+
+def _placed(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    """Events with the row of the picture they stand on, and the names of rows from the top."""
+    lane = pl.struct("rank", "kind", "lane")
+    numbered = rows.with_columns(lane_number=lane.rle_id().cast(pl.Int64)).sort(
+        "lane_number", "start_ns", "dur_ns", maintain_order=True
+    )
+    ends = (numbered["start_ns"] + numbered["dur_ns"]).to_list()
+    spans = zip(
+        numbered["lane_number"].to_list(), numbered["start_ns"].to_list(), ends, strict=True
+    )
+    seats = pl.DataFrame(
+        list(flat_lanes(spans)),
+        schema={"lane_number": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64,
+                "seat": pl.Int64},
+        orient="row",
+    )  # fmt: skip
+    placed = (
+        numbered.with_columns(end_ns=pl.Series(ends, dtype=pl.Int64))
+        .join(seats, on=["lane_number", "start_ns", "end_ns"], how="left", maintain_order="left")
+        .sort("lane_number", "seat", maintain_order=True)
+        .with_columns(row=pl.struct("lane_number", "seat").rle_id().cast(pl.Int64))
+    )
+    firsts = placed.unique("row", keep="first", maintain_order=True)
+    several = rows["rank"].n_unique() > 1
+    names = []
+    for rank, lane_name, seat in firsts["rank", "lane", "seat"].rows():
+        told = f"rank {rank} · {lane_name}" if several else lane_name
+        names.append(told if not seat else f"{told} ({seat + 1})")
+    return placed, names

@@ -1,0 +1,133 @@
+"""Captures of a run over time, one panel per question on a common axis."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
+from plotly.subplots import make_subplots
+
+from npuscope.collector.captures import EPOCH_FROM_NS
+
+from ..language import Say
+from ..theme import COMPUTING, MASKED, SERIES, kind_colour
+from .bars import STEP_PARTS
+from .layout import laid_out, time_unit
+
+_PANEL_PX = 190
+
+
+def trends_figure(captures: pl.DataFrame, exposed: pl.DataFrame, say: Say) -> go.Figure:
+    """Panels of what is known: parts of a mean step, MFU and masking, exposed time by kind,
+    imbalance. Rows of `trends.Trends`; x is when a capture started, or its number."""
+    panels = [
+        ("A mean step of a rank", _parts(captures, say)),
+        ("MFU and masking", _ratios(captures, say)),
+        ("Exposed communication by kind", _kinds(captures, exposed, say)),
+        ("Imbalance: most over mean", _imbalance(captures, say)),
+    ]
+    shown = [(title, traces, unit) for title, (traces, unit) in panels if traces]
+    figure = make_subplots(
+        rows=len(shown), cols=1, shared_xaxes=True,
+        subplot_titles=[say(title) for title, _, _ in shown],
+        vertical_spacing=0.32 / max(len(shown), 1) / 1.6,
+    )  # fmt: skip
+    for number, (_, traces, unit) in enumerate(shown, start=1):
+        figure.add_traces(traces, rows=number, cols=1)
+        figure.update_yaxes(title={"text": unit}, rangemode="tozero", row=number, col=1)
+    for title in figure.layout.annotations:
+        title.update(x=0, xanchor="left", font={"size": 13})
+    laid_out(figure, say, "", height_px=100 + _PANEL_PX * len(shown))
+    figure.update_layout(hovermode="x unified", legend={"y": 1.04}, margin={"t": 70})
+    if not is_dated(captures):
+        figure.update_xaxes(dtick=1, row=len(shown), col=1)
+        figure.update_xaxes(title={"text": say("capture")}, row=len(shown), col=1)
+    else:
+        figure.update_xaxes(title={"text": say("start, UTC")}, row=len(shown), col=1)
+    return figure
+
+
+def is_dated(captures: pl.DataFrame) -> bool:
+    """Whether every capture says when it started, as an epoch."""
+    starts = captures["start_ns"]
+    return starts.null_count() == 0 and bool((starts >= EPOCH_FROM_NS).all())
+
+
+def _x(captures: pl.DataFrame, rows: pl.DataFrame) -> list[Any]:
+    """When each row's capture started; its number where that is not known of all."""
+    if is_dated(captures):
+        return [datetime.fromtimestamp(ns / 1e9, tz=timezone.utc) for ns in rows["start_ns"]]
+    keys = list(captures.select("run", "capture").iter_rows())
+    return [keys.index(key) + 1 for key in rows.select("run", "capture").iter_rows()]
+
+
+def _line(
+    captures: pl.DataFrame, rows: pl.DataFrame, y: list[Any], name: str, colour: str, unit: str
+) -> go.Scatter:
+    """A figure of captures, `rows` with a value each of `y`; a point carries its capture's name."""
+    return go.Scatter(
+        x=_x(captures, rows), y=y, customdata=rows["capture"].to_list(), name=name,
+        mode="lines+markers", line={"color": colour, "width": 2},
+        marker={"size": 7}, connectgaps=False,
+        hovertemplate=f"%{{y:,.3f}} {unit}",
+    )  # fmt: skip
+
+
+def _parts(captures: pl.DataFrame, say: Say) -> tuple[list[Any], str]:
+    if captures["step_ns"].null_count() == captures.height:
+        return [], ""
+    divisor, unit = _time_unit(captures["step_ns"])
+    x = _x(captures, captures)
+    traces: list[Any] = [
+        go.Scatter(
+            x=x, y=(captures[column] / divisor).to_list(), name=say(name), mode="lines+markers",
+            customdata=captures["capture"].to_list(),
+            stackgroup="parts", line={"color": colour, "width": 1}, marker={"size": 5},
+            hovertemplate=f"%{{y:,.3f}} {unit}",
+        )
+        for name, column, colour in STEP_PARTS
+    ]  # fmt: skip
+    slowest = (captures["step_ns"] / divisor).to_list()
+    return [*traces, _line(captures, captures, slowest, say("slowest rank"), SERIES[2], unit)], unit
+
+
+def _ratios(captures: pl.DataFrame, say: Say) -> tuple[list[Any], str]:
+    told = (
+        ("Kernel MFU", "kernel_mfu_causal_ratio", COMPUTING),
+        ("Communication masked", "masking_ratio", MASKED),
+    )
+    return [
+        _line(captures, captures, (captures[column] * 100).to_list(), say(name), colour, "%")
+        for name, column, colour in told
+        if captures[column].null_count() < captures.height
+    ], "%"
+
+
+def _kinds(captures: pl.DataFrame, exposed: pl.DataFrame, say: Say) -> tuple[list[Any], str]:
+    divisor, unit = _time_unit(exposed["exposed_attributed_ns"])
+    return [
+        _line(
+            captures, rows, (rows["exposed_attributed_ns"] / divisor).to_list(),
+            f"{say('exposed')} {kind}", kind_colour(str(kind)), unit,
+        )
+        for (kind,), rows in exposed.group_by("kind", maintain_order=True)
+    ], unit  # fmt: skip
+
+
+def _imbalance(captures: pl.DataFrame, say: Say) -> tuple[list[Any], str]:
+    told = (
+        ("computing of ranks", "rank_imbalance", SERIES[3]),
+        ("tokens of experts", "expert_imbalance", SERIES[4]),
+    )
+    return [
+        _line(captures, captures, captures[column].to_list(), say(name), colour, "x")
+        for name, column, colour in told
+        if captures[column].null_count() < captures.height
+    ], "max / mean"
+
+
+def _time_unit(values: pl.Series) -> tuple[float, str]:
+    most = values.max()
+    return time_unit(float(most) if isinstance(most, int | float) else None)

@@ -1,0 +1,258 @@
+"""Writes the Grafana dashboards beside this file, from typed builders: nobody edits the JSON.
+
+    .venv/bin/python dashboard/grafana/build.py
+
+Needs grafana-foundation-sdk, which development alone has; nothing of the package imports this.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from grafana_foundation_sdk.builders import dashboard
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+
+from npuscope.dashboard.grafana.panels import RANK, RUN, bars, lines, number, rows, titled
+
+FOLDER = Path(__file__).parent
+
+
+def overview() -> dashboard.Dashboard:
+    """Where each step's time goes."""
+    return titled(
+        "npuscope-overview", "npuscope: training",
+        "Where each training step's time goes: of the newest profile of every run.",
+        (
+            number(
+                "MFU", f'npuscope_mfu_ratio{{{RUN}, convention="kernel_causal"}}',
+                unit="percentunit",
+                told="FLOPs of kernels by their shapes over the peak, attention as causal.",
+            ),
+            number(
+                "Step", f"npuscope_step_seconds{{{RUN}}}", unit="s",
+                told="Length of a step on the rank where it is longest.",
+            ),
+            number(
+                "Masked communication", f"npuscope_job_masking_ratio{{{RUN}}}",
+                unit="percentunit", told="Communication hidden behind compute, of all of it.",
+                steps=((None, "red"), (0.3, "orange"), (0.6, "green")),
+            ),
+            number(
+                "Exposed communication", f"sum by (run) (npuscope_exposed_seconds{{{RUN}}})",
+                unit="s", told="Communication of a mean rank and step that no compute hides.",
+            ),
+            number(
+                "Suspected ranks",
+                f"count by (run) (npuscope_rank_suspect_captures{{{RUN}}} > 0)"
+                f" or 0 * npuscope_capture_ranks{{{RUN}}}",
+                unit="short", told="Ranks that others wait for, by tests; see the table below.",
+                steps=((None, "green"), (1, "orange")),
+            ),
+            number(
+                "Age of the profile",
+                f"time() - npuscope_last_ingest_timestamp_seconds{{{RUN}}}", unit="s",
+                told="Since a rank of the newest capture was ingested.",
+                steps=((None, "green"), (3600, "orange"), (7200, "red")),
+            ),
+            lines(
+                "MFU by convention", (f"npuscope_mfu_ratio{{{RUN}}}", "{{run}} {{convention}}"),
+                unit="percentunit", told="Which FLOPs are counted: see npuscope_mfu_ratio's help.",
+            ),
+            lines(
+                "Parts of a step",
+                (f"avg by (part) (npuscope_step_part_seconds{{{RUN}}})", "{{part}}"),
+                unit="s", told="Of a mean rank and step, mean of the chosen runs.", stacked=True,
+            ),
+            bars(
+                "From the peak to what is achieved",
+                f"sort_desc(avg by (term) (npuscope_loss_ratio{{{RUN}}}))", "{{term}}",
+                unit="percentunit",
+                told="Share of the time that each loss takes; achieved is what is left: MFU.",
+            ),
+            lines(
+                "Exposed communication by kind",
+                (f"npuscope_exposed_seconds{{{RUN}}}", "{{run}} {{kind}}"), unit="s",
+                told="Per step of a mean rank; kinds add up.",
+            ),
+            lines(
+                "Masking by kind", (f"npuscope_masking_ratio{{{RUN}}}", "{{run}} {{kind}}"),
+                unit="percentunit", told="How much of a kind's communication compute hides.",
+            ),
+            lines(
+                "Waiting of pipeline stages",
+                (f"npuscope_pipeline_wait_ratio{{{RUN}}}", "{{run}} stage {{stage}}"),
+                unit="percentunit", told="Waiting to receive, of the time of a step.",
+            ),
+            rows(
+                "Slow ranks and where they run",
+                f"npuscope_rank_suspect_info{{{RANK}}} * on (instance, run, rank)"
+                f" group_left (node, device_id) npuscope_rank_info{{{RANK}}}",
+                told="Who makes others wait, and why: host, compute, frequency, tokens or link.",
+                hidden=("Value",),
+            ),
+            lines(
+                "Waiting that a rank causes",
+                (f"topk(10, npuscope_rank_caused_wait_seconds{{{RANK}}})", "{{run}} {{rank}}"),
+                unit="s", told="Of all others together, per step.",
+            ),
+            lines(
+                "Longest steps by rank",
+                (f"topk(10, npuscope_rank_step_seconds{{{RANK}}})", "{{run}} {{rank}}"),
+                unit="s", told="Mean of the capture's steps.",
+            ),
+            lines(
+                "Least masked ranks",
+                (f"bottomk(10, npuscope_rank_masking_ratio{{{RANK}}})", "{{run}} {{rank}}"),
+                unit="percentunit", told="Communication hidden behind compute.",
+            ),
+        ),
+    )  # fmt: skip
+
+
+def experts() -> dashboard.Dashboard:
+    """How tokens fall on experts."""
+    load = "npuscope_expert_load"
+    return titled(
+        "npuscope-experts", "npuscope: experts",
+        "How unevenly tokens fall on experts, layer by layer.",
+        (
+            number(
+                "Mean of layers", f"avg by (run, phase) ({load}_max_over_mean{{{RUN}}})",
+                unit="short", legend="{{run}} {{phase}}", width=8,
+                told="Tokens of the most loaded expert over the mean; 1 is even.",
+                steps=((None, "green"), (1.5, "orange"), (2, "red")),
+            ),
+            number(
+                "Worst layer", f"max by (run, phase) ({load}_max_over_mean{{{RUN}}})",
+                unit="short", legend="{{run}} {{phase}}", width=8,
+                told="The layer with the most uneven load.",
+                steps=((None, "green"), (2, "orange"), (4, "red")),
+            ),
+            number(
+                "Cold experts", f"sum by (run, phase) (npuscope_expert_cold_experts{{{RUN}}})",
+                unit="short", legend="{{run}} {{phase}}", width=8,
+                told="With less than a tenth of the mean load, all layers together.",
+            ),
+            lines(
+                "Most loaded expert over the mean, by layer",
+                (f"topk(12, {load}_max_over_mean{{{RUN}}})", "{{run}} {{phase}} layer {{layer}}"),
+                unit="short", told="The twelve most uneven layers.", width=24,
+            ),
+            lines(
+                "Coefficient of variation",
+                (f"avg by (run, phase) ({load}_cv{{{RUN}}})", "{{run}} {{phase}} mean"),
+                (f"max by (run, phase) ({load}_cv{{{RUN}}})", "{{run}} {{phase}} worst"),
+                unit="short", told="Standard deviation of loads over their mean.",
+            ),
+            lines(
+                "Gini coefficient",
+                (f"avg by (run, phase) ({load}_gini{{{RUN}}})", "{{run}} {{phase}} mean"),
+                (f"max by (run, phase) ({load}_gini{{{RUN}}})", "{{run}} {{phase}} worst"),
+                unit="short", told="0 is even.",
+            ),
+            bars(
+                "Most loaded experts: tokens",
+                f"sort_desc(topk(16, npuscope_expert_top_tokens{{{RUN}, position=\"1\"}}))",
+                "{{run}} {{phase}} layer {{layer}}", unit="short",
+                told="Tokens per step of the most loaded expert of each layer.",
+            ),
+            rows(
+                "Most loaded experts: which",
+                f'npuscope_expert_top_expert{{{RUN}, position=~"1|2|3"}}',
+                told="Value is the expert's number. Positions, not experts, are labels: a series"
+                " does not end when another expert becomes the most loaded.",
+            ),
+        ),
+    )  # fmt: skip
+
+
+def platform() -> dashboard.Dashboard:
+    """Whether profiles arrive and are read."""
+    return titled(
+        "npuscope-platform", "npuscope: fleet and ingest",
+        "Whether profiles arrive, are read and are served.",
+        (
+            number(
+                "Stores that can be read", "sum(npuscope_up)", unit="short", legend="stores",
+                told="Exporters whose last attempt succeeded.",
+                steps=((None, "red"), (1, "green")),
+            ),
+            number(
+                "Series", "sum(npuscope_exporter_series)", unit="short", legend="series",
+                told="Of all runs.",
+            ),
+            number(
+                "Series left out", "sum(npuscope_exporter_dropped_series)", unit="short",
+                legend="left out", told="Beyond --max-series.",
+                steps=((None, "green"), (1, "orange")),
+            ),
+            number(
+                "Quarantined profiles", "sum(npuscope_watch_quarantined_captures)", unit="short",
+                legend="profiles", told="They cannot be read; the watcher's log says why.",
+                steps=((None, "green"), (1, "red")),
+            ),
+            number(
+                "Waiting profiles", "sum(npuscope_watch_waiting_captures)", unit="short",
+                legend="profiles", told="Found, and not finished or not ingested yet.",
+            ),
+            number(
+                "Since the watcher looked",
+                "max(time() - npuscope_watch_last_poll_timestamp_seconds)", unit="s",
+                legend="seconds", told="It looks every few seconds.",
+                steps=((None, "green"), (300, "orange"), (900, "red")),
+            ),
+            lines(
+                "Ranks ingested", ("rate(npuscope_watch_ranks_ingested_total[15m])", "ranks"),
+                unit="ops", told="Per second.",
+            ),
+            lines(
+                "Errors",
+                ("increase(npuscope_watch_errors_total[15m])", "watch"),
+                ("increase(npuscope_exporter_errors_total[15m])", "exporter"),
+                unit="short", told="In a quarter of an hour.",
+            ),
+            lines(
+                "Bytes read", ("rate(npuscope_watch_read_bytes_total[15m])", "bytes"), unit="Bps",
+                told="Of the files of profiles, per second.",
+            ),
+            lines(
+                "Gathering samples", ("npuscope_exporter_refresh_seconds", "{{instance}}"),
+                unit="s", told="Once for every version of the store, not for every scrape.",
+            ),
+            rows(
+                "Runs", f"npuscope_capture_info{{{RUN}}}", told="Newest capture of each run.",
+                hidden=("Value",),
+            ),
+            lines(
+                "Ranks in the newest capture", (f"npuscope_capture_ranks{{{RUN}}}", "{{run}}"),
+                unit="short", told="Fewer than before: some were not profiled, or not read.",
+            ),
+            rows(
+                "Where ranks run", f"npuscope_rank_info{{{RANK}}}",
+                told="Join with npu-exporter by node and chip.", hidden=("Value",),
+            ),
+            lines(
+                "Trainer's log: loss", (f"npuscope_train_loss{{{RUN}}}", "{{run}}"), unit="short",
+                told="Where watch or ingest has the log.",
+            ),
+        ),
+    )  # fmt: skip
+
+
+def dashboards() -> Iterator[tuple[str, str]]:
+    """File name and text of each."""
+    for name, built in (("overview", overview()), ("experts", experts()), ("fleet", platform())):
+        text = json.dumps(built.build(), cls=JSONEncoder, indent=2, sort_keys=True)
+        yield f"{name}.json", text + "\n"
+
+
+def main() -> None:
+    """Write them."""
+    for name, text in dashboards():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

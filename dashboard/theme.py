@@ -1,0 +1,85 @@
+"""The one place of colours: each has one meaning, on every page, figure and report.
+
+Hues are told apart with the common kinds of colour blindness too, and stand on white as on dark.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Parts of a step.
+COMPUTING, EXPOSED, MASKED, FREE = "#2a7f9e", "#e4572e", "#9fd0e0", "#b9bec6"
+# Communication as HCCL measures it: waiting for others, and moving bytes.
+WAIT, TRANSFER = "#d9a441", "#4c9f70"
+# What was better or worse than before, and what deserves a look.
+BETTER, WORSE, WARNING = "#2a7f9e", "#e4572e", "#d9a441"
+
+# Parallel kinds: those that join two are shades of their first.
+KINDS = {
+    "tp": "#0072b2", "tp_cp": "#3a93c9", "tp_dp": "#6cb0da", "tp_dp_cp": "#94c6e5",
+    "tp_ep": "#005582",
+    "pp": "#cc79a7", "embd": "#e0a8c6",
+    "dp": "#009e73", "dp_cp": "#4fbf9f", "dp_ep": "#00785a",
+    "ep": "#e69f00", "mp_ep": "#b87f00",
+    "cp": "#7a5195", "mp": "#56b4e9",
+    "world": "#8a6d3b", "unknown": "#9aa1ab",
+}  # fmt: skip
+
+# Where colours only tell things apart, in this order.
+SERIES = ("#2a7f9e", "#e4572e", "#7a5195", "#4c9f70", "#b8860b", "#cc79a7", "#56b4e9", "#66727f")
+
+# Small to large (Cividis: same order to every eye), and below to above a middle.
+SEQUENTIAL = "Cividis"
+DIVERGING = ((0.0, "#2a7f9e"), (0.5, "#f2f2f2"), (1.0, "#e4572e"))
+
+FONT = "'Source Sans', system-ui, 'Noto Sans CJK SC', 'Microsoft YaHei', sans-serif"
+
+# (text, background, panel, lines) of a page.
+LIGHT = ("#22303a", "#ffffff", "#f3f5f7", "#e1e5ea")
+DARK = ("#e6eaee", "#12181d", "#1c242b", "#343e47")
+PRIMARY = {"light": "#1f6f8b", "dark": "#5cb3d1"}
+
+
+def kind_colour(kind: str | None) -> str:
+    """Colour of a parallel kind: `tp`, `dp_cp`, ...; grey where it is not known."""
+    return KINDS.get(kind or "unknown", KINDS["unknown"])
+
+
+def template(*, is_dark: bool) -> dict[str, Any]:
+    """Plotly template of a page: text, lines and series; the page itself shows through."""
+    text, _, panel, lines = DARK if is_dark else LIGHT
+    axis = {
+        "gridcolor": lines,
+        "linecolor": lines,
+        "zerolinecolor": lines,
+        "automargin": True,
+        "title": {"standoff": 8},
+    }
+    return {
+        "layout": {
+            "font": {"family": FONT, "color": text, "size": 13},
+            "title": {"font": {"size": 15}},
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "colorway": list(SERIES),
+            "colorscale": {"diverging": [list(stop) for stop in DIVERGING]},
+            "xaxis": axis,
+            "yaxis": axis,
+            "hoverlabel": {"bgcolor": panel, "font": {"color": text, "family": FONT}},
+            "legend": {"bgcolor": "rgba(0,0,0,0)"},
+        }
+    }
+
+
+def streamlit_options() -> dict[str, str]:
+    """Theme options of the server, by name: both looks, the browser's setting chooses."""
+    options: dict[str, str] = {}
+    for name, (text, background, panel, lines) in (("light", LIGHT), ("dark", DARK)):
+        options |= {
+            f"theme.{name}.primaryColor": PRIMARY[name],
+            f"theme.{name}.textColor": text,
+            f"theme.{name}.backgroundColor": background,
+            f"theme.{name}.secondaryBackgroundColor": panel,
+            f"theme.{name}.borderColor": lines,
+        }
+    return options

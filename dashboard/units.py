@@ -1,0 +1,119 @@
+"""Columns of frames in units that people read: by the ending of their name and by their values.
+
+computing_ns     17764724    ->  "computing (ms)"      17.765
+size_bytes       73400320    ->  "size (MB)"           73.4
+masking_ratio    0.246       ->  "masking (%)"         24.6
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+_TIMES = ((1.0, "ns"), (1e3, "us"), (1e6, "ms"), (1e9, "s"))
+_BYTES = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
+_RATES = ((1.0, "{0}/s"), (1e3, "k{0}/s"), (1e6, "M{0}/s"), (1e9, "G{0}/s"), (1e12, "T{0}/s"))
+_FLOPS = ((1.0, "FLOP"), (1e6, "MFLOP"), (1e9, "GFLOP"), (1e12, "TFLOP"), (1e15, "PFLOP"))
+_MOST_READABLE = 10_000  # of a unit, before the next larger one is taken
+_PLAIN = ("rank", "step", "_id", "_rank", "_step", "layer", "expert", "line", "port")
+_MOMENTS = ("start_ns", "end_ns", "at_ns", "moment_ns")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What to divide by, and how the unit is written; no unit: ''."""
+
+    divisor: float
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """One column for people: words, unit, values in it; `decimals` None: no numbers, or whole."""
+
+    words: str
+    unit: str
+    values: pl.Series
+    decimals: int | None
+    is_grouped: bool = False
+
+    @property
+    def is_number(self) -> bool:
+        return self.values.dtype.is_numeric()
+
+
+def _fitting(most: float, scale: tuple[tuple[float, str], ...]) -> Unit:
+    fitting = [step for step in scale if abs(most) >= step[0]] or [scale[0]]
+    divisor, name = fitting[-1]
+    if len(fitting) > 1 and abs(most) / fitting[-2][0] < _MOST_READABLE and divisor > 1e6:
+        divisor, name = fitting[-2]  # 5,800 ms reads as well as 5.8 s
+    return Unit(divisor, name)
+
+
+def readable(frame: pl.DataFrame) -> list[Readable]:
+    """The columns of a frame, in order, each in the unit that suits its largest value.
+
+    Moments (epoch ns) become times since the first moment in the frame.
+    """
+    moments = [name for name in frame.columns if name.endswith(_MOMENTS)]
+    firsts = [frame[name].min() for name in moments if frame[name].dtype.is_numeric()]
+    first_ns = min((int(one) for one in firsts if isinstance(one, int)), default=0)
+    return [_readable(frame[name], first_ns if name in moments else None) for name in frame.columns]
+
+
+def _readable(values: pl.Series, first_ns: int | None) -> Readable:
+    name = values.name
+    if values.dtype == pl.List:
+        joined = values.list.eval(pl.element().cast(pl.String)).list.join(", ")
+        return Readable(_words(name), "", joined, None)
+    if not values.dtype.is_numeric():
+        shown = values if values.dtype in (pl.String, pl.Boolean) else values.cast(pl.String)
+        return Readable(_words(name), "", shown, None)
+    if first_ns is not None:
+        values = values - first_ns
+        unit = _fitting(_most(values), _TIMES)
+        return _scaled(values, unit, f"{_words(_stem(name, '_ns'))} since the first")
+    for ending, scale in (("_bytes_per_s", _rates("B")), ("_flops_per_s", _rates("FLOP"))):
+        if name.endswith(ending):
+            return _scaled(values, _fitting(_most(values), scale), _words(_stem(name, ending)))
+    for ending, scale in (("_ns", _TIMES), ("_bytes", _BYTES), ("_flops", _FLOPS)):
+        if name.endswith(ending):
+            return _scaled(values, _fitting(_most(values), scale), _words(_stem(name, ending)))
+    if name.endswith(("_ratio", "share")):
+        return _scaled(values, Unit(0.01, "%"), _words(_stem(name, "_ratio")))
+    if values.dtype.is_integer():
+        is_plain = name in _PLAIN or name.endswith(_PLAIN)
+        return Readable(_words(name), "", values, None, is_grouped=not is_plain)
+    known = values.drop_nulls()
+    if known.is_finite().all() and (known == known.round()).all() and _most(values) >= 1_000:
+        whole = values.cast(pl.Int64)  # counts that were means of something
+        return Readable(_words(name), "", whole, None, is_grouped=True)
+    return _scaled(values, Unit(1.0, ""), _words(name))
+
+
+def _scaled(values: pl.Series, unit: Unit, words: str) -> Readable:
+    scaled = values.cast(pl.Float64) / unit.divisor
+    if unit.name in ("ns", "B") and values.dtype.is_integer():
+        return Readable(words, unit.name, values, None, is_grouped=True)
+    most = _most(scaled)
+    decimals = 1 if most >= 100 or unit.name == "%" else 2 if most >= 10 else 3
+    return Readable(words, unit.name, scaled, decimals)
+
+
+def _rates(of: str) -> tuple[tuple[float, str], ...]:
+    return tuple((divisor, name.format(of)) for divisor, name in _RATES)
+
+
+def _most(values: pl.Series) -> float:
+    known = values.cast(pl.Float64).drop_nulls().drop_nans().abs()
+    most = known.max()
+    return float(most) if isinstance(most, float) else 0.0
+
+
+def _stem(name: str, ending: str) -> str:
+    return name.removesuffix(ending) or name
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")

@@ -1,0 +1,172 @@
+"""Windows of a capture's time: the same figures from kept bins, from events, and by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import pairwise
+
+import duckdb
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from npuscope.analysis import timeline
+from npuscope.analysis.timeline.bins import kept_bins, live_bins
+from tests.analysis.tables import Event, connect, fill, insert
+
+MS = 1_000_000
+EPOCH_NS = 1_736_405_443_862_052_130
+FIGURES = (
+    "active_ns", "computing_ns", "communication_ns", "overlapped_ns", "exposed_communication_ns",
+    "free_ns", "event_count",
+)  # fmt: skip
+RANKS = (0, 1, 4)
+PLACE = {"run": "job", "capture": "c"}
+
+
+def planted() -> list[Event]:
+    """Some 600 events of three ranks over 90 ms, some of them far longer than a bin."""
+    found = []
+    for number in range(200):
+        for rank in RANKS:
+            at = EPOCH_NS + number * 450_000 + rank * 13_577
+            kind = "allReduce" if number % 5 == 0 else "compute"
+            dur_ns = 3 * MS + 17 if number % 50 == 5 * rank else 250_000 + 997 * number
+            found.append(Event(rank, number // 100, kind, at, dur_ns))
+    return found
+
+
+@pytest.fixture(scope="module")
+def con() -> Iterable[duckdb.DuckDBPyConnection]:
+    opened = connect()
+    fill(opened, "ranks", [{"rank": rank, "clock": "epoch"} for rank in RANKS])
+    insert(opened, planted())
+    yield opened
+    opened.close()
+
+
+def totals(found: timeline.Overview) -> dict[int, tuple[int, ...]]:
+    summed = found.cells.group_by("rank", maintain_order=True).agg(pl.col(FIGURES).sum())
+    return {row[0]: row[1:] for row in summed.rows()}
+
+
+def test_all_of_the_time_is_shown_whatever_the_width(con: duckdb.DuckDBPyConnection) -> None:
+    at = timeline.extent(con, **PLACE)
+    assert at.notes == ("Clocks are shown as recorded: ranks of different hosts may be apart.",)
+    starts = [event.start_ns for event in planted()]
+    ends = [event.start_ns + event.dur_ns for event in planted()]
+    assert at.window_ns == (min(starts), max(ends))
+    whole = totals(timeline.overview(con, at))
+    assert sum(row[-1] for row in whole.values()) == len(planted())
+    for row in whole.values():
+        active, computing, communication, overlapped, exposed, free, _ = row
+        assert overlapped + exposed == communication
+        assert computing + exposed + free == active
+    for columns in (1, 3, 40, 1_000):
+        found = timeline.overview(con, at, columns=columns)
+        assert found.columns <= columns
+        assert totals(found) == whole
+
+
+def test_kept_bins_and_bins_from_events_are_the_same(con: duckdb.DuckDBPyConnection) -> None:
+    at = timeline.extent(con, **PLACE)
+    asked = (EPOCH_NS + 20 * MS, EPOCH_NS + 47 * MS)
+    kept = kept_bins(con, at, at.of((0, 4)), asked, 0, MS)
+    live = live_bins(con, at, at.of((0, 4)), asked, MS)
+    assert live.is_from_events and not kept.is_from_events
+    assert kept.cells.equals(live.cells)
+    assert set(kept.cells["rank"]) == {0, 4} and kept.columns == live.columns == 28
+
+
+@pytest.mark.slow
+@given(st.integers(0, 90 * MS), st.integers(1, 9 * MS))
+@settings(max_examples=8, deadline=None)
+def test_a_window_has_what_touches_it(start_ns: int, length_ns: int) -> None:
+    con = connect()
+    insert(con, planted())
+    at = timeline.extent(con, **PLACE)
+    window_ns = (EPOCH_NS + start_ns, EPOCH_NS + start_ns + length_ns)
+    inside = [
+        event
+        for event in planted()
+        if event.rank in (0, 1)
+        and event.start_ns < window_ns[1]
+        and event.start_ns + event.dur_ns > window_ns[0]
+    ]
+    least, _ = timeline.event_bounds(con, at, ranks=(0, 1), window_ns=window_ns)
+    assert least <= len(inside)
+    events = timeline.window_events(con, at, ranks=(0, 1), window_ns=window_ns)
+    assert events is not None
+    rows = events.rows.filter(pl.col("kind") != "overlap")["rank", "start_ns", "dur_ns"].rows()
+    assert sorted(rows) == sorted((e.rank, e.start_ns, e.dur_ns) for e in inside)
+    # Pieces of overlap are what the bins of the very window say.
+    pieces = events.rows.filter(pl.col("kind") == "overlap")
+    shown = timeline.overview(con, at, ranks=(0, 1), window_ns=window_ns)
+    for rank in (0, 1):
+        mine = [event for event in inside if event.rank == rank]
+        for name, masked in (("masked communication", True), ("exposed communication", False)):
+            chosen = pieces.filter((pl.col("rank") == rank) & (pl.col("name") == name))
+            assert chosen["dur_ns"].sum() == communication_ns(mine, window_ns, masked=masked)
+    assert shown.start_ns <= window_ns[0] and shown.end_ns >= window_ns[1]
+
+
+def communication_ns(events: list[Event], window_ns: tuple[int, int], *, masked: bool) -> int:
+    """Length of communication in a window that some kernel covers, or none does."""
+    borders = {*window_ns}
+    for event in events:
+        borders |= {event.start_ns, event.start_ns + event.dur_ns}
+    inside = sorted(t for t in borders if window_ns[0] <= t <= window_ns[1])
+    length_ns = 0
+    for here, there in pairwise(inside):
+        kinds = {e.kind for e in events if e.start_ns <= here and e.start_ns + e.dur_ns >= there}
+        length_ns += (there - here) * ("allReduce" in kinds and ("compute" in kinds) == masked)
+    return length_ns
+
+
+def test_too_many_events_are_not_listed(con: duckdb.DuckDBPyConnection) -> None:
+    at = timeline.extent(con, **PLACE)
+    assert at.window_ns is not None
+    assert timeline.window_events(con, at, window_ns=at.window_ns, most=599) is None
+    found = timeline.window_events(con, at, window_ns=at.window_ns, most=600)
+    assert found is not None
+    assert found.rows.filter(pl.col("kind") != "overlap").height == 600
+
+
+def test_clocks_that_are_ahead_are_put_right(con: duckdb.DuckDBPyConnection) -> None:
+    at = timeline.extent(con, **PLACE)
+    ahead_ns = 3 * MS + 100
+    ahead = pl.Series([0, 0, ahead_ns], dtype=pl.Int64)
+    moved = replace(at, ranks=at.ranks.with_columns(ahead_ns=ahead))
+    window_ns = (EPOCH_NS + 10 * MS, EPOCH_NS + 12 * MS)
+    there = (window_ns[0] + ahead_ns, window_ns[1] + ahead_ns)
+    for ranks, asked, shift_ns in (((0,), window_ns, 0), ((4,), there, ahead_ns)):
+        recorded = timeline.window_events(con, at, ranks=ranks, window_ns=asked)
+        placed = timeline.window_events(con, moved, ranks=ranks, window_ns=window_ns)
+        assert recorded is not None and placed is not None
+        assert recorded.rows["name"].equals(placed.rows["name"])
+        assert (recorded.rows["start_ns"] - placed.rows["start_ns"]).unique().to_list() == [
+            shift_ns
+        ]
+    # Kept bins move by whole bins, so that nothing is lost.
+    for ahead_ns in (3 * MS + 100, 3 * MS + 499_999, 3 * MS + 500_001, 3 * MS - 100):
+        ahead = pl.Series([0, 0, ahead_ns], dtype=pl.Int64)
+        moved = replace(at, ranks=at.ranks.with_columns(ahead_ns=ahead))
+        shown = timeline.overview(con, moved, columns=40)
+        assert not shown.is_from_events and shown.columns <= 40
+        assert totals(shown) == totals(timeline.overview(con, at, columns=40))
+
+
+def test_steps_stand_where_their_ranks_do(con: duckdb.DuckDBPyConnection) -> None:
+    found = timeline.step_borders(con, run="job", capture="c")
+    assert found["step"].to_list() == [0, 1]
+    assert found["start_ns"][0] == EPOCH_NS
+
+
+def test_nothing_recorded_is_no_window() -> None:
+    con = connect()
+    at = timeline.extent(con, **PLACE)
+    assert at.window_ns is None
+    assert timeline.overview(con, at).cells.is_empty()
+    assert timeline.window_events(con, at, window_ns=(0, 10)) is None

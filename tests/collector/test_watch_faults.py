@@ -1,0 +1,203 @@
+"""Watchers that are killed, that race, that find their disk full, that run for long."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from npuscope.analysis.summaries import summarise
+from npuscope.collector import store
+from npuscope.collector.ingest import ingest
+from npuscope.collector.sweeping import sweep
+from npuscope.collector.watch.options import Options
+from npuscope.collector.watch.processes import Processes
+from npuscope.collector.watch_state import WatchState, read_watch_state
+from tests.collector.dying_task import die
+from tests.collector.watched_folders import (
+    N_KERNELS,
+    generations,
+    kernels,
+    published,
+    running,
+    write_capture,
+)
+from tests.private_mounts import in_private_mounts
+
+Watcher = subprocess.Popen[bytes]
+
+
+@contextmanager
+def watching(root: Path, target: Path, log: Path) -> Iterator[Watcher]:
+    asked = [sys.executable, "-m", "npuscope", "watch", str(root), "--store", str(target)]
+    asked += ["--poll", "0.1", "--quiet-after", "0.3", "--jobs", "2"]
+    with log.open("ab") as err, subprocess.Popen(asked, stderr=err) as one:
+        try:
+            yield one
+        finally:
+            one.kill()
+
+
+def wait_for(what: Callable[[], object], log: Path) -> None:
+    end_s = time.monotonic() + 120
+    while not what():
+        assert time.monotonic() < end_s, log.read_text()
+        time.sleep(0.1)
+
+
+def _ranks_told(target: Path) -> int:
+    state = read_watch_state(target)
+    return state.ranks_ingested_total if state else 0
+
+
+def _has_more(target: Path, before: int) -> bool:
+    return len(published(target)) > before
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_it_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    root, target, log = tmp_path / "job", tmp_path / "store", tmp_path / "log"
+    everything = [(number, rank) for number in range(3) for rank in range(2)]
+    for number, rank in everything:
+        write_capture(root / f"h_{number}_{rank}_ascend_pt", rank, number)
+    counts: list[int] = []
+    for delay_s in (0.0, 0.4):
+        with watching(root, target, log) as one:
+            before = len(published(target))
+            wait_for(partial(_has_more, target, before), log)
+            time.sleep(delay_s)
+            one.send_signal(signal.SIGKILL)
+            one.wait()
+        there = published(target)
+        assert len(there) >= max(counts, default=0)
+        counts.append(len(there))
+        assert set(kernels(target).values()) == {N_KERNELS}
+    assert counts[0] < len(everything)
+    with watching(root, target, log) as one:
+        wait_for(lambda: len(published(target)) == len(everything), log)
+        one.send_signal(signal.SIGTERM)
+        assert one.wait(60) == 0
+    assert "stopped" in log.read_text().splitlines()[-1]
+    ingest(root, tmp_path / "other", run="job", summarise=summarise, jobs=1)
+    question = "select * from kernels order by capture, rank, start_ns"
+    assert store.query(target, question).equals(store.query(tmp_path / "other", question))
+    sweep(target)
+    assert not list(target.rglob(".tmp-*"))
+
+
+@pytest.mark.slow
+def test_of_two_watchers_one_works_and_the_other_takes_over(tmp_path: Path) -> None:
+    root, target, log = tmp_path / "job", tmp_path / "store", tmp_path / "log"
+    root.mkdir()
+    with watching(root, target, log) as one, watching(root, target, log) as other:
+        for number in range(4):
+            write_capture(root / f"h_{number}_ascend_pt", 0, number)
+            time.sleep(0.2)
+        wait_for(lambda: len(published(target)) == 4, log)
+        wait_for(lambda: "standing by" in log.read_text(), log)
+        assert generations(target) == 4
+        wait_for(lambda: _ranks_told(target) == 4, log)
+        state = read_watch_state(target)
+        assert state is not None
+        [first] = [watcher for watcher in (one, other) if watcher.pid == state.pid]
+        first.kill()
+        for number in range(4, 6):
+            write_capture(root / f"h_{number}_ascend_pt", 0, number)
+        wait_for(lambda: len(published(target)) == 6, log)
+        assert generations(target) == 6
+
+
+# A watcher that finds an almost empty disk at $1, which grows when it has said that it is full.
+FULL_THEN_ROOM = """
+mount -t tmpfs -o size=200k none "$1"; small=$1; log=$2; shift 3
+"$@" 2>"$log" & watcher=$!
+for i in $(seq 900); do grep -q "no space left" "$log" && break; sleep 0.1; done
+sleep 3
+mount -o remount,size=64m "$small"
+for i in $(seq 900); do [ "$(grep -c "read rank" "$log")" = 6 ] && break; sleep 0.1; done
+sleep 1
+cp "$small/store/watch-state.json" "$log.state"
+kill -TERM $watcher; wait $watcher
+"""
+
+
+def watched_on_a_full_disk(tmp_path: Path, script: str) -> tuple[str, WatchState]:
+    """What a watcher of six ranks told while the script ran, and its last state."""
+    root, small, log = tmp_path / "job", tmp_path / "small", tmp_path / "log"
+    small.mkdir()
+    for rank in range(6):
+        write_capture(root / f"h_{rank}_ascend_pt", rank)
+    watch = [sys.executable, "-m", "npuscope", "watch", str(root), "--store", f"{small}/store"]
+    watch += ["--poll", "0.2", "--jobs", "1"]
+    asked = in_private_mounts(script, str(small), str(log), str(root), *watch)
+
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=240, check=False)
+
+    told = log.read_text()
+    assert done.returncode == 0, done.stderr + told
+    (tmp_path / "log.state").rename(tmp_path / "watch-state.json")
+    state = read_watch_state(tmp_path)
+    assert state is not None
+    return told, state
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
+    told, state = watched_on_a_full_disk(tmp_path, FULL_THEN_ROOM)
+    assert told.count("no space left") == 1 and "Traceback" not in told
+    assert told.index("no space left") < told.index("there is room again")
+    ranks = sorted(line.split("read rank ")[1][0] for line in told.splitlines() if "read r" in line)
+    assert ranks == list("012345")
+    assert not state.is_disk_full and state.ranks_ingested_total == 6
+    assert state.quarantined == () and state.errors_total == 0
+
+
+# The same, but what it waited to read is deleted before there is room.
+FULL_THEN_NOTHING = """
+mount -t tmpfs -o size=200k none "$1"; small=$1; log=$2; root=$3; shift 3
+"$@" 2>"$log" & watcher=$!
+for i in $(seq 900); do grep -q "no space left" "$log" && break; sleep 0.1; done
+rm -r "$root"/*
+mount -o remount,size=64m "$small"
+for i in $(seq 900); do grep -q "there is room again" "$log" && break; sleep 0.1; done
+sleep 1
+cp "$small/store/watch-state.json" "$log.state"
+kill -TERM $watcher; wait $watcher
+"""
+
+
+@pytest.mark.slow
+def test_a_disk_is_full_only_until_there_is_room(tmp_path: Path) -> None:
+    told, state = watched_on_a_full_disk(tmp_path, FULL_THEN_NOTHING)
+    assert told.count("no space left") == 1 and told.count("there is room again") == 1
+    assert not state.is_disk_full and state.errors_total == 0
+
+
+@pytest.mark.slow
+def test_memory_stays_the_same_however_many_captures_come(tmp_path: Path) -> None:
+    root, few, many = tmp_path / "job", 10, 40
+    asked = Options((root,), tmp_path / "store", poll_s=0.1, jobs=1)
+    resident: list[int] = []
+    with running(asked) as one:
+        for n_captures in (few, many):
+            for number in range(n_captures):
+                write_capture(root / f"h_{number}_ascend_pt", 0, number)
+            one.wait_for(partial(_has_more, asked.store, n_captures - 1), 240)
+            resident.append(int(Path("/proc/self/statm").read_text().split()[1]))
+    assert resident[1] - resident[0] < (8 << 20) // 4096
+    assert generations(asked.store) == many
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_costs_its_own_task(tmp_path: Path) -> None:
+    processes: Processes[int, int] = Processes(die, 2)
+    assert dict(processes.map([1, 2, 3, 4])) == {1: 10, 2: None, 3: 30, 4: 40}
+    assert dict(processes.map([5, 6], lambda: False)) == {}
+    processes.close()

@@ -1,0 +1,45 @@
+"""Answers that take long are computed beside the pages, which show them when they are there."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("streamlit")
+
+import streamlit as st
+from streamlit.testing.v1 import AppTest
+
+from npuscope.dashboard.app import aside
+from npuscope.dashboard.app.served import Place, Served, told
+
+MAIN = Path(__file__).resolve().parents[2] / "dashboard" / "app" / "main.py"
+WAITING = "Being computed"
+
+pytestmark = pytest.mark.slow
+
+
+def test_findings_come_into_their_place(
+    monkeypatch: pytest.MonkeyPatch, sample_store: Path
+) -> None:
+    for key, value in told(Served([Place(str(sample_store), "store")], "en")).items():
+        monkeypatch.setenv(key, value)
+    visited = AppTest.from_file(MAIN, default_timeout=120).run()
+    cards = [one.value for one in visited.markdown]
+    assert not [one for one in visited.info if WAITING in one.value]
+
+    monkeypatch.setattr(aside, "MANY_OPERATIONS", 1)
+    monkeypatch.setattr(aside, "HEAD_START_S", 0.5)
+    st.cache_data.clear()  # how many operations there are is kept, too
+    visited = AppTest.from_file(MAIN, default_timeout=120).run()
+    assert len([one for one in visited.info if WAITING in one.value]) == 1
+    assert len(visited.markdown) < len(cards)
+    until = time.monotonic() + 60
+    while [one for one in visited.info if WAITING in one.value]:
+        assert time.monotonic() < until
+        time.sleep(0.2)
+        visited.run()
+    assert [one.value for one in visited.markdown] == cards
+    assert not visited.exception

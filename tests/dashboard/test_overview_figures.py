@@ -1,0 +1,116 @@
+"""Figures of the overview, the trends and the data quality hold the values of their frames."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import polars as pl
+import pytest
+
+from npuscope.dashboard import theme
+from npuscope.dashboard.figures import overview, quality, trends
+from npuscope.dashboard.overview import masking_ratio
+
+START_NS = 1_764_246_877_000_000_000
+HUGE_NS = 600 * 7_800_000  # beyond 32 bits
+
+
+def steps(*rows: tuple[int, int, int, int, int]) -> pl.DataFrame:
+    names = ["rank", "step", "computing_ns", "exposed_communication_ns", "free_ns"]
+    return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row")
+
+
+def test_a_gauge_shows_percent() -> None:
+    figure = overview.mfu_gauge(0.198, str)
+    assert figure.data[0].value == pytest.approx(19.8)
+    assert tuple(figure.data[0].gauge.axis.range) == (0, 100)
+
+
+def test_masking_is_over_all_communication_and_unknown_without_any() -> None:
+    frame = pl.DataFrame({"communication_ns": [100, 300, None], "overlapped_ns": [100, 0, 5]})
+    assert masking_ratio(frame) == 0.25
+    assert masking_ratio(frame.with_columns(communication_ns=pl.lit(0))) is None
+
+
+def test_columns_are_means_over_steps_in_one_unit() -> None:
+    frame = steps((0, 1, HUGE_NS, 10**6, 0), (0, 2, HUGE_NS, 3 * 10**6, 0), (1, 1, 10**9, 0, 10**6))
+    figure = overview.ranks_figure(frame, str)
+    computing, exposed, free = figure.data
+    assert list(computing.x) == [0, 1]
+    assert figure.layout.yaxis.title.text == "s"
+    assert list(computing.y) == pytest.approx([HUGE_NS / 1e9, 1.0])
+    assert list(exposed.y) == pytest.approx([0.002, 0.0])
+    assert list(free.y) == pytest.approx([0.0, 0.001])
+    assert computing.marker.color == theme.COMPUTING
+
+
+def test_thousands_of_ranks_leave_the_longest() -> None:
+    frame = steps(*((rank, 1, 1000 + rank, 0, 0) for rank in range(2000)))
+    figure = overview.ranks_figure(frame, str)
+    assert sum(len(trace.x) for trace in figure.data) <= 2_000
+    assert max(figure.data[0].x) == 1999
+
+
+def test_of_thousands_of_steps_of_one_rank_the_longest_are_told_as_steps() -> None:
+    frame = steps(*((0, step, 1000 + step, 0, 0) for step in range(2000)))
+    figure = overview.ranks_figure(frame, str)
+    shown = len(figure.data[0].x)
+    assert figure.layout.title.text == f"The {shown} longest of 2000 steps"
+
+
+def captures(start_ns: list[int | None]) -> pl.DataFrame:
+    count = len(start_ns)
+    names = ("computing_ns", "exposed_communication_ns", "free_ns", "step_ns")
+    return pl.DataFrame(
+        {
+            "run": ["moe"] * count,
+            "capture": [f"c{n}" for n in range(count)],
+            "start_ns": start_ns,
+            **{name: [4e6 * (n + 1) for n in range(count)] for name in names},
+            "masking_ratio": [0.25] * count,
+            "kernel_mfu_causal_ratio": pl.Series([None] * count, dtype=pl.Float64),
+            "rank_imbalance": [1.5] * count,
+            "expert_imbalance": pl.Series([None] * count, dtype=pl.Float64),
+        }
+    )
+
+
+def test_trends_stand_at_the_start_of_their_captures() -> None:
+    frame = captures([START_NS, START_NS + 60 * 10**9])
+    exposed = frame.select("run", "capture", "start_ns", kind=pl.lit("ep"),
+                           exposed_attributed_ns=pl.lit(2e6))  # fmt: skip
+    figure = trends.trends_figure(frame, exposed, str)
+    by_name = {trace.name: trace for trace in figure.data}
+    assert list(by_name["slowest rank"].y) == [4.0, 8.0]
+    assert list(by_name["Communication masked"].y) == [25.0, 25.0]
+    assert list(by_name["exposed ep"].y) == [2.0, 2.0]
+    assert list(by_name["exposed ep"].customdata) == ["c0", "c1"]  # what a click opens
+    assert by_name["exposed ep"].line.color == theme.kind_colour("ep")
+    assert "Kernel MFU" not in by_name
+    assert by_name["slowest rank"].x[0] == datetime(2025, 11, 27, 12, 34, 37, tzinfo=timezone.utc)
+
+
+def test_captures_without_a_clock_are_numbered() -> None:
+    figure = trends.trends_figure(captures([5, None]), captures([]).select(
+        "run", "capture", "start_ns", kind=pl.lit("ep"), exposed_attributed_ns=pl.lit(0.0)
+    ), str)  # fmt: skip
+    assert list(figure.data[0].x) == [1, 2]
+
+
+def test_every_rank_says_what_it_can_answer() -> None:
+    support = pl.DataFrame(
+        {
+            "rank": [0, 0, 7, 7],
+            "capability": ["steps", "mfu", "steps", "mfu"],
+            "support": ["yes", "no", "partly", "yes"],
+        }
+    )
+    heat = quality.support_figure(support, str).data[0]
+    assert list(heat.x) == ["0", "7"] and list(heat.y) == ["steps", "mfu"]
+    assert [list(row) for row in heat.z] == [[2, 1], [0, 2]]
+
+
+def test_colours_of_a_step_are_told_apart() -> None:
+    assert len({theme.COMPUTING, theme.EXPOSED, theme.MASKED, theme.FREE}) == 4
+    assert theme.kind_colour(None) == theme.kind_colour("never seen") == theme.KINDS["unknown"]
+    assert len(set(theme.KINDS.values())) == len(theme.KINDS)

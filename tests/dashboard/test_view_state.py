@@ -1,0 +1,127 @@
+"""The view in the URL: what is there gets through, everything else is harmless."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from npuscope.dashboard.app.state import (
+    MOST_LANES,
+    SHARES,
+    Known,
+    KnownCapture,
+    View,
+    moved,
+    params_of,
+    view_of,
+)
+
+SECOND_NS = 10**9
+NEWEST = KnownCapture("a", "moe", "c2", (0, 3, 5), (12, 13), 100 * SECOND_NS, 102 * SECOND_NS)
+OLDER = KnownCapture("a", "moe", "c1", (0, 1), (7,), 50 * SECOND_NS, 51 * SECOND_NS)
+CLOCKLESS = KnownCapture("a", "dense", "c1", (0,), (), None, None)
+OTHER = KnownCapture("b", "moe", "c1", (9,), (1,), 10 * SECOND_NS, 11 * SECOND_NS)
+ALONE = Known((NEWEST, OLDER, CLOCKLESS))
+SEVERAL = Known((NEWEST, OLDER, CLOCKLESS, OTHER))
+
+names = st.sampled_from(
+    ["store", "run", "capture", "rank", "step", "start_ns", "end_ns", "lang", "share", "ranks",
+     "lanes"]
+)  # fmt: skip
+values = st.one_of(
+    st.text(max_size=30),
+    st.integers().map(str),
+    st.sampled_from(["moe", "c1", "c2", "a", "b", "dense", "0", "3", "12", "zh", "9"]),
+    st.sampled_from(["free", "computing", "0-3", "3-0", "0-5", "3.5", "3.3.4", "none", "0-²", "."]),
+    st.sampled_from(["../../x", "1e30", "<script>alert(1)</script>", "'; drop table ranks; --"]),
+    st.integers(90 * SECOND_NS, 110 * SECOND_NS).map(str),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(names | st.text(max_size=8), values), st.sampled_from([ALONE, SEVERAL]))
+def test_whatever_a_url_says_the_view_exists(params: dict[str, str], known: Known) -> None:
+    view = view_of(params, known)
+    capture = known.chosen(view)
+    assert capture is not None
+    assert (view.run, view.capture) == (capture.run, capture.capture)
+    assert view.rank is None or view.rank in capture.ranks
+    assert view.step is None or view.step in capture.steps
+    assert view.lang in ("en", "zh")
+    assert view.share is None or view.share in SHARES
+    assert view.ranks is None or set(view.ranks) <= set(capture.ranks)
+    assert len(view.lanes or ()) <= MOST_LANES and set(view.lanes or ()) <= set(capture.ranks)
+    assert (view.start_ns is None) == (view.end_ns is None)
+    if view.start_ns is not None and view.end_ns is not None:
+        assert 0 <= view.start_ns < view.end_ns < 2**63
+    assert view_of(params_of(view), known) == view  # a link shows the same
+
+
+def test_without_parameters_the_newest_capture_is_shown() -> None:
+    assert view_of({}, ALONE) == View(run="moe", capture="c2")
+    assert view_of({}, SEVERAL).store == "a"
+    assert view_of({}, Known((), lang="zh")) == View(lang="zh")
+
+
+def test_the_preferred_run_is_shown_first() -> None:
+    assert view_of({}, replace(ALONE, run="dense")).run == "dense"
+    assert view_of({"run": "moe"}, replace(ALONE, run="dense")).run == "moe"
+
+
+@pytest.mark.parametrize(
+    ("rank", "shown"),
+    [
+        ("3", 3),
+        ("+3", 3),
+        ("1", None),
+        ("../../x", None),
+        ("9" * 30, None),
+        ("³", None),
+        ("", None),
+    ],
+)
+def test_a_rank_is_one_that_is_there(rank: str, shown: int | None) -> None:
+    assert view_of({"rank": rank}, ALONE).rank == shown
+
+
+def test_runs_of_one_name_are_told_apart_by_their_store() -> None:
+    assert view_of({"run": "moe", "store": "b"}, SEVERAL) == View(
+        run="moe", capture="c1", lang="en", store="b"
+    )
+    assert view_of({"run": "moe", "store": "a", "capture": "c1"}, SEVERAL).store == "a"
+    assert SEVERAL.chosen(view_of({"store": "b"}, SEVERAL)) == OTHER
+
+
+def test_a_window_is_cut_to_what_may_hold_events() -> None:
+    def window(start: int, end: int) -> tuple[int | None, int | None]:
+        view = view_of({"start_ns": str(start), "end_ns": str(end)}, ALONE)
+        return view.start_ns, view.end_ns
+
+    inside = (100 * SECOND_NS + 5, 101 * SECOND_NS)
+    assert window(*inside) == inside
+    assert window(0, 10**29) == (98 * SECOND_NS, 104 * SECOND_NS)
+    assert window(-(10**25), 1) == (None, None)
+    assert window(inside[1], inside[0]) == (None, None)
+
+
+def test_what_the_timeline_shows_is_in_the_link() -> None:
+    asked = {"share": "free", "ranks": "3-5", "lanes": "5.0"}
+    view = view_of(asked, ALONE)
+    assert (view.share, view.ranks, view.lanes) == ("free", (3, 5), (5, 0))
+    assert params_of(view) | asked == params_of(view)
+    usual = {"share": "computing", "ranks": "0-5", "lanes": "1.x"}  # and ranks that are not there
+    assert view_of(usual, ALONE) == view_of({}, ALONE)
+    assert view_of({"ranks": "5-3"}, ALONE).ranks is None
+    assert view_of({"lanes": "none"}, ALONE).lanes == ()
+    assert moved(view, ALONE, capture="c1").ranks is None  # it has no rank 3
+
+
+def test_a_change_leaves_the_rest_as_it_is() -> None:
+    view = view_of({"rank": "3", "step": "12", "lang": "zh"}, ALONE)
+    assert moved(view, ALONE, rank=5) == replace(view, rank=5)
+    assert moved(view, ALONE, rank=None) == replace(view, rank=None)
+    assert moved(view, ALONE, capture="c1") == View("moe", "c1", lang="zh")
+    assert moved(view, ALONE, rank="<b>") == replace(view, rank=None)

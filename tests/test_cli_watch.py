@@ -1,0 +1,61 @@
+"""`npuscope watch` as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from npuscope.cli import main
+from npuscope.sample_traces.generate import small, write_job
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    def command(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["npuscope", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        said = capsys.readouterr()
+        return int(left.value.code or 0), said.out, said.err
+
+    return command
+
+
+def test_what_is_asked_wrongly_is_told(run: Any, tmp_path: Path) -> None:
+    code, _, err = run("watch", tmp_path)
+    assert code == 2 and "--store" in err
+    code, _, err = run("watch", tmp_path / "absent", "--store", tmp_path / "store", "--once")
+    assert code == 3 and "no such folder" in err
+    (tmp_path / "mine.txt").write_text("not a store")
+    code, _, err = run("watch", tmp_path, "--store", tmp_path, "--once")
+    assert code == 3 and "give a new folder to --store" in err
+
+
+@pytest.mark.slow
+def test_a_job_is_ingested_compared_and_shown(run: Any, tmp_path: Path) -> None:
+    job, store = tmp_path / "job", tmp_path / "store"
+    write_job(small(), job, forms=("db",))
+    before = signal.getsignal(signal.SIGTERM)
+    asked = ("watch", job, "--store", store, "--once", "--jobs", 1)
+    code, _, err = run(*asked, "--quiet-after", 3600)
+    assert code == 0 and "2 profile(s) waiting" in err
+    code, out, err = run(*asked, "--quiet-after", 0, "--run", "night")
+    assert code == 0 and out == ""
+    lines = err.splitlines()
+    assert all(line[:4].isdigit() and line[19] == "Z" for line in lines)
+    assert sum("read rank" in line for line in lines) == 2
+    assert sum("compared the ranks" in line for line in lines) == 1
+    assert signal.getsignal(signal.SIGTERM) is before
+    code, out, _ = run("steps", store, "--json")
+    assert code == 0 and {row["run"] for row in json.loads(out)["rows"]} == {"night"}
+    broken = job / "torn\n2026-11-22\x1b[2J_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
+    broken.mkdir(parents=True)
+    (broken / "analyse.done").touch()
+    code, _, err = run(*asked, "--quiet-after", 0, "--run", "night")
+    assert code == 4 and "cannot use" in err and "analyse() again" in err
+    assert all(line[19] == "Z" for line in err.splitlines()) and "\x1b" not in err
