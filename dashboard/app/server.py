@@ -5,12 +5,22 @@ python -m npuscope.dashboard.app.server MAIN.py --server.port 8501 ...
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from streamlit.components.v2.manifest_scanner import ComponentManifest
+    from streamlit.web.server import Server
+
+_ENDS_WITHIN_S = 5.0
+_Handler = Callable[[int, FrameType | None], Any] | int | None  # as `signal` has them
 
 
 def _unknown_address() -> str | None:
@@ -21,12 +31,35 @@ def _no_components(max_workers: int | None = None) -> list[tuple[ComponentManife
     return []
 
 
+def _end(code: int) -> None:
+    """End now. Threads that compute are not waited for: what they publish, they publish whole."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _timed(handler: _Handler) -> _Handler:
+    """A signal's handler that has some seconds to end the process."""
+
+    def handled(number: int, frame: FrameType | None) -> None:
+        last = threading.Timer(_ENDS_WITHIN_S, _end, (0,))
+        last.daemon = True
+        last.start()
+        if callable(handler):
+            handler(number, frame)
+
+    return handled
+
+
 def main() -> None:
     """Run Streamlit's own command line."""
+    # Before there are threads: half imported, its classes can make Python take every tuple for a
+    # Mapping, for good, in whatever thread asks just then.
+    import_module("pyarrow")
     from streamlit import net_util
     from streamlit.components.v2 import manifest_scanner
     from streamlit.runtime.pages_manager import PagesManager
-    from streamlit.web import cli
+    from streamlit.web import bootstrap, cli
 
     from .warming import begin
 
@@ -39,8 +72,20 @@ def main() -> None:
     # Streamlit would read what every installed package says of itself, in search of components:
     # these pages use none.
     manifest_scanner.scan_component_manifests = _no_components
+    # Neither visitors nor a fault keep it from ending when told to.
+    set_up = bootstrap._set_up_signal_handler
+
+    def set_up_both(server: Server) -> None:
+        set_up(server)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _timed(signal.getsignal(number)))
+
+    bootstrap._set_up_signal_handler = set_up_both
     begin()
-    cli.main(["run", *sys.argv[1:]], prog_name="npuscope dashboard")
+    try:
+        cli.main(["run", *sys.argv[1:]], prog_name="npuscope dashboard")
+    except SystemExit as ending:
+        _end(ending.code if isinstance(ending.code, int) else 0)
 
 
 if __name__ == "__main__":

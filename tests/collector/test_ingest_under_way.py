@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from npuscope.analysis.summaries import summarise
 from npuscope.collector import manifest, store
 from npuscope.collector.ingest import IngestResult, ingest
+from npuscope.collector.sweeping import sweep
 
 WriteProfile = Callable[..., Path]
 
@@ -132,6 +134,24 @@ def test_a_kill_loses_nothing_published_and_the_next_ingest_goes_on(
     assert {m.rank for m in result.unchanged} >= published
     assert kernels_by_rank(target) == dict.fromkeys(range(6), 5000)
     assert not list(target.rglob(".tmp-*")), "the dead process's folders are swept"
+
+
+def test_what_a_process_left_is_swept_though_nobody_took_note_of_its_end(
+    target: Path, write_profile: WriteProfile, tmp_path: Path
+) -> None:
+    write_profile(tmp_path / "source" / "h_ascend_pt", 0)
+    read(tmp_path / "source", target)
+    [capture] = target.glob("run=*/capture=*")
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        state = Path(f"/proc/{ended.pid}/stat")
+        while state.read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.01)
+        left = capture / f".tmp-{manifest.process_space()}-{ended.pid}-0123456789ab"
+        left.mkdir()
+        works = capture / f".tmp-{manifest.process_space()}-{os.getpid()}-0123456789ab"
+        works.mkdir()
+        sweep(target)
+        assert not left.exists() and works.exists()
 
 
 def _wait_for_workers_to_leave(target: Path) -> None:

@@ -45,11 +45,11 @@ def watching(root: Path, target: Path, log: Path) -> Iterator[Watcher]:
             one.kill()
 
 
-def wait_for(what: Callable[[], object], log: Path) -> None:
+def wait_for(what: Callable[[], object], log: Path, *, every_s: float = 0.1) -> None:
     end_s = time.monotonic() + 120
     while not what():
         assert time.monotonic() < end_s, log.read_text()
-        time.sleep(0.1)
+        time.sleep(every_s)
 
 
 def _ranks_told(target: Path) -> int:
@@ -64,14 +64,14 @@ def _has_more(target: Path, before: int) -> bool:
 @pytest.mark.slow
 def test_killed_again_and_again_it_loses_and_doubles_nothing(tmp_path: Path) -> None:
     root, target, log = tmp_path / "job", tmp_path / "store", tmp_path / "log"
-    everything = [(number, rank) for number in range(3) for rank in range(2)]
+    everything = [(number, rank) for number in range(5) for rank in range(2)]
     for number, rank in everything:
         write_capture(root / f"h_{number}_{rank}_ascend_pt", rank, number)
     counts: list[int] = []
     for delay_s in (0.0, 0.4):
         with watching(root, target, log) as one:
             before = len(published(target))
-            wait_for(partial(_has_more, target, before), log)
+            wait_for(partial(_has_more, target, before), log, every_s=0.01)
             time.sleep(delay_s)
             one.send_signal(signal.SIGKILL)
             one.wait()

@@ -6,6 +6,9 @@ import base64
 import json
 import os
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,6 +78,51 @@ def test_misuse_is_told(arguments: list[str], told: str) -> None:
     done = CliRunner().invoke(app, ["dashboard", *arguments])
     assert done.exit_code != 0
     assert told in done.output + str(done.exception)
+
+
+# Says of every thread that is started whether pyarrow was there. While it is imported, another
+# thread that asks whether a tuple is a Mapping may get a wrong answer that Python then keeps.
+_TELLING = """
+import sys, threading
+start = threading.Thread.start
+def told(thread):
+    print(thread.name, "pyarrow.lib" in sys.modules, flush=True)
+    start(thread)
+threading.Thread.start = told
+"""
+_STARTED = {
+    "dashboard": """
+from streamlit.web import cli
+cli.main = lambda *arguments, **named: sys.exit(3)
+from npuscope.dashboard.app import server
+server.main()
+""",
+    "exporter": """
+from pathlib import Path
+from npuscope.dashboard.exporter import Exporter, Options
+with_results = Exporter(Options(Path(sys.argv[1])), print)
+list(with_results.collect())
+sys.exit(3)
+""",
+}
+
+
+@pytest.mark.parametrize("name", sorted(_STARTED))
+def test_pyarrow_is_there_before_any_thread(name: str, sample_store: Path) -> None:
+    asked_for = [sys.executable, "-c", _TELLING + _STARTED[name], str(sample_store)]
+    done = subprocess.run(asked_for, capture_output=True, text=True, check=False)
+    assert done.returncode == 3, done.stderr
+    told = [
+        line.split()[-1] for line in done.stdout.splitlines() if line.endswith(("True", "False"))
+    ]
+    assert told and set(told) == {"True"}, done.stdout
+
+
+@pytest.mark.slow
+def test_told_to_end_it_ends_though_it_computes(tmp_path: Path, sample_store: Path) -> None:
+    with started([sample_store], tmp_path) as running:
+        begun_s = time.monotonic()
+    assert time.monotonic() - begun_s < 30, running.log.read_text()
 
 
 @pytest.fixture(scope="module")
