@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -76,7 +75,6 @@ class Exporter(Collector):
     def __init__(
         self, options: Options, say: Say, *, patience_s: float | None = PATIENCE_S
     ) -> None:
-        import_module("pyarrow")  # before there are threads: see dashboard/app/server.py
         self._options, self._say = options, say
         self._results = CachedResults(
             lambda: version_key(options.store), self._gathered, told=say, patience_s=patience_s
