@@ -84,7 +84,9 @@ def test_killed_again_and_again_it_loses_and_doubles_nothing(tmp_path: Path) -> 
         wait_for(lambda: len(published(target)) == len(everything), log)
         one.send_signal(signal.SIGTERM)
         assert one.wait(60) == 0
-    assert "stopped" in log.read_text().splitlines()[-1]
+    # Others write there, too: what Python tells of killed processes' semaphores.
+    own = [line for line in log.read_text().splitlines() if line.startswith("20")]
+    assert own[-1].endswith("stopped"), log.read_text()
     ingest(root, tmp_path / "other", run="job", summarise=summarise, jobs=1)
     question = "select * from kernels order by capture, rank, start_ns"
     assert store.query(target, question).equals(store.query(tmp_path / "other", question))
