@@ -16,6 +16,8 @@ import contextlib
 import hashlib
 import os
 import re
+import secrets
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,7 +72,9 @@ def open(
 
 
 def _connection() -> duckdb.DuckDBPyConnection:
-    con = duckdb.connect(":memory:", config=dict(_OFFLINE))
+    # What memory does not hold goes there, not into the working folder; made when it is needed.
+    spill = Path(tempfile.gettempdir(), f"npuscope-{os.getpid()}-{secrets.token_hex(4)}")
+    con = duckdb.connect(":memory:", config={**_OFFLINE, "temp_directory": str(spill)})
     con.execute("load parquet")  # built in; its setting waits for it
     con.execute("set parquet_metadata_cache = true")  # a published segment never changes
     return con
@@ -80,9 +84,15 @@ def frame(relation: duckdb.DuckDBPyRelation) -> pl.DataFrame:
     """All rows of a relation, handed over as an Arrow stream: neither pyarrow nor numpy is loaded.
 
     polars keeps the types it has met until the process ends, which the engine's own must not be.
+    Raises duckdb.Error, also for what fails while rows are handed over.
     """
     stream = SimpleNamespace(__arrow_c_stream__=relation.__arrow_c_stream__)
-    return pl.DataFrame(stream)
+    try:
+        return pl.DataFrame(stream)
+    except pl.exceptions.ComputeError as error:
+        told = str(error).removeprefix("got external error: ")
+        is_memory = "Out of Memory" in told
+        raise (duckdb.OutOfMemoryException if is_memory else duckdb.Error)(told) from error
 
 
 def query(path: str | Path, sql: str, parameters: Sequence[object] = ()) -> pl.DataFrame:

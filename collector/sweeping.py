@@ -150,7 +150,10 @@ def _is_in(files: set[str], generation: str) -> bool:
 
 
 def _delete(path: Path) -> int:
-    freed = size_bytes(path)
+    try:
+        freed = size_bytes(path)
+    except OSError:  # another process sweeps, too
+        freed = 0
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:

@@ -14,6 +14,7 @@ import atexit
 import contextlib
 import importlib.util
 import mimetypes
+import os
 import secrets
 import shutil
 import socket
@@ -91,12 +92,21 @@ class TraceViewer:
                 return found
         return None
 
+    def serves(self, address: str) -> bool:
+        """Whether the trace behind an address that `add` returned is still there."""
+        with self._lock:
+            return address.rpartition("/")[2] in self._traces
+
+    def remove_traces(self) -> None:
+        """Remove the traces from the disk."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
     def close(self) -> None:
         """Stop serving and remove the traces."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self.remove_traces()
 
     def __enter__(self) -> TraceViewer:
         return self
@@ -152,7 +162,7 @@ class _Requests(BaseHTTPRequestHandler):
                 kind = _TYPES.get(found.suffix) or mimetypes.guess_type(found.name)[0]
                 self.send_response(HTTPStatus.OK)
                 self.send_header("Content-Type", kind or "application/octet-stream")
-                self.send_header("Content-Length", str(found.stat().st_size))
+                self.send_header("Content-Length", str(os.fstat(file.fileno()).st_size))
                 self._secured()
                 if with_body:
                     shutil.copyfileobj(file, self.wfile)
@@ -194,3 +204,9 @@ def trace_viewer() -> TraceViewer | None:
             atexit.register(viewer.close)
             _opened.append(viewer)
         return _opened[0]
+
+
+def remove_traces() -> None:
+    """Remove the traces of this process, which is about to end, from the disk."""
+    for viewer in _opened:
+        viewer.remove_traces()

@@ -44,19 +44,26 @@ def is_large(con: duckdb.DuckDBPyConnection) -> bool:
 def computed(path: str, version: str, fn: Callable[..., Any], arguments: dict[str, Any]) -> bool:
     """Whether `sources.kept` has the answer; where not, it is asked for, beside the page.
 
-    Of an answer that failed, too, so that who asks `kept` meets the error.
+    Of an answer that failed, too, so that who asks `kept` meets the error. What was asked of an
+    earlier version and is not begun is given up: its pages start anew.
     """
     key = (path, version, f"{fn.__module__}.{fn.__qualname__}", tuple(sorted(arguments.items())))
     with _guard:
         if key not in _asked:
+            for (of, read, *_), told in _asked.items():
+                if of == path and read != version:
+                    told.cancel()
             for old in [one for one, told in _asked.items() if told.done()][:-_REMEMBERED]:
                 del _asked[old]
-            _asked[key] = _worker.submit(_compute, path, version, fn, arguments)
+            begin_s = time.monotonic() + HEAD_START_S
+            _asked[key] = _worker.submit(_compute, begin_s, path, version, fn, arguments)
         return _asked[key].done()
 
 
-def _compute(path: str, version: str, fn: Callable[..., Any], arguments: dict[str, Any]) -> None:
-    time.sleep(HEAD_START_S)
+def _compute(
+    begin_s: float, path: str, version: str, fn: Callable[..., Any], arguments: dict[str, Any]
+) -> None:
+    time.sleep(max(begin_s - time.monotonic(), 0.0))
     sources.kept(path, version, fn, arguments)
 
 

@@ -2,6 +2,7 @@
 
 import sys
 import traceback
+from importlib import import_module
 
 import duckdb
 import streamlit as st
@@ -12,6 +13,8 @@ from npuscope.dashboard.app.plain_text import plain
 from npuscope.dashboard.language import language_of
 from npuscope.errors import NpuscopeError
 
+# Tables need it, and Plotly takes it as soon as another visit's script has begun to import it.
+import_module("pandas")
 st.set_page_config(page_title="npuscope", layout="wide")
 say = language_of(header.language_of_visit())
 menu = [

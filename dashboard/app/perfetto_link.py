@@ -34,6 +34,8 @@ def perfetto_link(page: Page, windows_ns: Mapping[int, tuple[int, int]]) -> None
         return
     key = f"perfetto_{page.version}_{view.run}_{view.capture}_{sorted(windows_ns.items())}"
     written = st.session_state.setdefault("perfetto_links", {})
+    if key in written and not _is_kept(written[key]):
+        del written[key]
     told = f"{say('Raw events of')} {ranks_named(windows_ns)}"
     if key not in written and st.button(
         f"{told}: {say('prepare for Perfetto')}", icon=":material/timeline:", key="perfetto_write"
@@ -52,6 +54,12 @@ def perfetto_link(page: Page, windows_ns: Mapping[int, tuple[int, int]]) -> None
 def _is_here() -> bool:
     """Whether the visitor's browser looks at its own machine, as far as can be told."""
     return urlsplit(st.context.url or "").hostname in _LOCAL
+
+
+def _is_kept(address: str) -> bool:
+    """Whether the trace is still there: other visitors' may have taken its place."""
+    viewer = trace_viewer()
+    return viewer is not None and viewer.serves(address)
 
 
 def _written(page: Page, windows_ns: Mapping[int, tuple[int, int]]) -> str:

@@ -11,9 +11,12 @@ import sys
 import threading
 from collections.abc import Callable
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
+
+from npuscope.dashboard.trace_viewer import remove_traces
 
 if TYPE_CHECKING:
     from streamlit.components.v2.manifest_scanner import ComponentManifest
@@ -32,9 +35,12 @@ def _no_components(max_workers: int | None = None) -> list[tuple[ComponentManife
 
 
 def _end(code: int) -> None:
-    """End now. Threads that compute are not waited for: what they publish, they publish whole."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    """End now. Threads that compute are not waited for: what they publish, they publish whole.
+
+    Nothing is flushed: who read it may have left, or not read for long. Both streams write each
+    line when it is whole, see `main`.
+    """
+    remove_traces()
     os._exit(code)
 
 
@@ -53,6 +59,9 @@ def _timed(handler: _Handler) -> _Handler:
 
 def main() -> None:
     """Run Streamlit's own command line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
     # Before there are threads: half imported, its classes can make Python take every tuple for a
     # Mapping, for good, in whatever thread asks just then.
     import_module("pyarrow")

@@ -16,7 +16,7 @@ import duckdb
 import pytest
 
 from npuscope.analysis.summaries import summarise
-from npuscope.collector import manifest, store
+from npuscope.collector import manifest, store, sweeping
 from npuscope.collector.ingest import IngestResult, ingest
 from npuscope.collector.sweeping import sweep
 
@@ -152,6 +152,26 @@ def test_what_a_process_left_is_swept_though_nobody_took_note_of_its_end(
         works.mkdir()
         sweep(target)
         assert not left.exists() and works.exists()
+
+
+def test_two_that_sweep_at_once_do_not_stop_each_other(
+    target: Path, tmp_path: Path, write_profile: WriteProfile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_profile(tmp_path / "source" / "h_ascend_pt", 0)
+    read(tmp_path / "source", target)
+    [capture] = target.glob("run=*/capture=*")
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    left = capture / f".tmp-{manifest.process_space()}-{ended.pid}-0123456789ab"
+    left.mkdir()
+
+    def swept_by_another(path: Path) -> int:
+        path.rmdir()
+        return path.stat().st_size
+
+    monkeypatch.setattr(sweeping, "size_bytes", swept_by_another)
+    sweep(target)
+    assert not left.exists()
 
 
 def _wait_for_workers_to_leave(target: Path) -> None:

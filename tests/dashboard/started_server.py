@@ -54,7 +54,7 @@ def started(
         )
     try:
         until = time.monotonic() + 300
-        while not _is_up(port):
+        while not is_up(port):
             assert process.poll() is None and time.monotonic() < until, log.read_text()
             time.sleep(0.1)
         yield Server(port, log, process.pid)
@@ -81,7 +81,8 @@ def asked(port: int, path: str, host: str | None = None) -> tuple[int, bytes]:
             return error.code, error.read()
 
 
-def _is_up(port: int) -> bool:
+def is_up(port: int) -> bool:
+    """Whether a server there says that it is well."""
     with socket.socket() as probe:  # urllib leaves the sockets of refused requests open
         if probe.connect_ex(("127.0.0.1", port)):
             return False

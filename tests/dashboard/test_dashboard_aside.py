@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
@@ -12,15 +13,14 @@ pytest.importorskip("streamlit")
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
-from npuscope.dashboard.app import aside
+from npuscope.dashboard.app import aside, sources
 from npuscope.dashboard.app.served import Place, Served, told
 
 MAIN = Path(__file__).resolve().parents[2] / "dashboard" / "app" / "main.py"
 WAITING = "Being computed"
 
-pytestmark = pytest.mark.slow
 
-
+@pytest.mark.slow
 def test_findings_come_into_their_place(
     monkeypatch: pytest.MonkeyPatch, sample_store: Path
 ) -> None:
@@ -43,3 +43,32 @@ def test_findings_come_into_their_place(
         visited.run()
     assert [one.value for one in visited.markdown] == cards
     assert not visited.exception
+
+
+def test_what_was_asked_of_an_earlier_version_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aside, "HEAD_START_S", 0.0)
+    begun, goes_on = threading.Event(), threading.Event()
+    computed: list[tuple[str, str, int]] = []
+
+    def kept(path: str, version: str, fn: object, arguments: dict[str, int]) -> None:
+        computed.append((path, version, arguments["step"]))
+        begun.set()
+        assert goes_on.wait(60)
+
+    monkeypatch.setattr(sources, "kept", kept)
+
+    def is_there(path: str, version: str, step: int) -> bool:
+        return aside.computed(path, version, is_there, {"step": step})
+
+    assert not is_there("a store", "old", 1)
+    assert begun.wait(60)
+    assert not is_there("a store", "old", 2)
+    assert not is_there("another", "old", 3)
+    assert not is_there("a store", "new", 2)
+    assert is_there("a store", "old", 2), "its page starts anew"
+    goes_on.set()
+    until = time.monotonic() + 60
+    while not is_there("a store", "new", 2):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert computed == [("a store", "old", 1), ("another", "old", 3), ("a store", "new", 2)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
+import signal
 import socket
 import subprocess
 import sys
@@ -19,7 +21,7 @@ from npuscope.cli import app
 from npuscope.dashboard.app import serving
 from npuscope.dashboard.app.served import _titles
 from npuscope.errors import UsageError
-from tests.dashboard.started_server import asked, started
+from tests.dashboard.started_server import asked, is_up, started
 
 SAMPLE = Path(__file__).resolve().parents[2] / "sample_traces" / "moe_8_ranks"
 
@@ -103,6 +105,51 @@ def test_pyarrow_is_there_before_any_thread() -> None:
     done = subprocess.run(asked_for, capture_output=True, text=True, check=False)
     assert done.returncode == 3, done.stderr
     assert set(done.stdout.split()) == {"True"}
+
+
+_VISITED = """
+import runpy, sys
+import streamlit
+
+def at_first(**options):
+    print(hasattr(sys.modules.get("pandas"), "Series"))
+    sys.exit(3)
+
+streamlit.set_page_config = at_first
+runpy.run_path(sys.argv[1])
+"""
+
+
+def test_pandas_is_there_before_anything_is_drawn() -> None:
+    main = Path(serving.__file__).with_name("main.py")
+    asked_for = [sys.executable, "-c", _VISITED, str(main)]
+    done = subprocess.run(asked_for, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (3, "True\n"), done.stderr
+
+
+@pytest.mark.slow
+def test_it_ends_though_nobody_reads_what_it_says(tmp_path: Path, sample_store: Path) -> None:
+    unbuffered = "PYTHONUNBUFFERED"
+    environment = {name: value for name, value in os.environ.items() if name != unbuffered}
+    command = [sys.executable, "-m", "npuscope", "dashboard", str(sample_store)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        cwd=tmp_path, env=environment | {"HOME": str(tmp_path)},
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        told = process.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:(\d+)", told)
+        assert found, told
+        process.stdout.close()
+        until = time.monotonic() + 120
+        while not is_up(int(found[1])):
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(timeout=60)
+        finally:
+            process.kill()
 
 
 @pytest.mark.slow

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
+import signal
+import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from npuscope.collector.manifest import create_store
 from npuscope.dashboard.exporting.cached import CachedResults
 from npuscope.dashboard.exporting.passwords import hashed_line, read_passwords
 from npuscope.dashboard.exporting.snapshot import Snapshot
 from npuscope.errors import StoreError, UsageError
 from npuscope.sample_traces.generate import small
 from tests.dashboard.published_jobs import publish_job
+from tests.dashboard.scraping import started, waited
 
 FEW = ("ranks", "steps", "kernels", "comm_ops", "groups")
 
@@ -158,3 +164,42 @@ def test_stores_that_change_under_the_exporter(tmp_path: Path) -> None:
     assert 0 < shown <= 20 and f"npuscope_exporter_series {float(shown)}" in text
     assert "npuscope_exporter_dropped_series 0.0" not in text
     assert len(said) == 1 and "--max-series 20" in said[0]
+
+
+# An exporter that has much to gather: a query that counts for hours.
+GATHERS_LONG = """
+import sys
+import duckdb
+from npuscope.cli import main
+from npuscope.dashboard import exporter
+
+def take_snapshot(*given, **options):
+    print("gathering", file=sys.stderr)
+    con = duckdb.connect(config={"threads": 1})
+    con.execute("select sum(a.range * b.range) from range(10000000) a, range(10000000) b")
+
+exporter.take_snapshot = take_snapshot
+main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_when_told_to_though_it_gathers(tmp_path: Path, told: signal.Signals) -> None:
+    pytest.importorskip("prometheus_client")
+    create_store(tmp_path / "store")
+    command = [sys.executable, "-c", GATHERS_LONG, "exporter", "store", "--port", "0"]
+    with started(command, tmp_path) as one:
+        found = waited(lambda: re.search(r"http://\S+", "".join(one.said)), "it listens")
+
+        def scrape() -> None:
+            with contextlib.suppress(OSError):  # nobody answers any more
+                urllib.request.urlopen(found[0], timeout=60).close()
+
+        asker = threading.Thread(target=scrape)
+        asker.start()
+        waited(lambda: "gathering\n" in one.said, "it gathers")
+        one.process.send_signal(told)
+        assert one.process.wait(8) == 0  # `docker stop` kills after ten seconds
+        asker.join(60)
+    assert one.said[-1] == "npuscope exporter: stopped\n"

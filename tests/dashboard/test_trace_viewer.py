@@ -86,7 +86,13 @@ def test_old_traces_go(ui: Path) -> None:
     for number in range(KEPT_TRACES + 1):
         trace = viewer.new_file()
         trace.write_text(str(number))
-        written.append((trace, unquote(viewer.add(trace)).rpartition("/")[2]))
+        address = viewer.add(trace)
+        assert viewer.serves(address)
+        written.append((trace, unquote(address).rpartition("/")[2]))
+    assert [viewer.serves(f"http://127.0.0.1/trace/{token}") for _, token in written[:2]] == [
+        False,
+        True,
+    ]
     assert not written[0][0].exists() and written[1][0].exists()
     assert asked(viewer, f"/trace/{written[0][1]}")[0] == 404
     assert asked(viewer, f"/trace/{written[-1][1]}")[:2] == (200, str(KEPT_TRACES))
