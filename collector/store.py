@@ -17,6 +17,7 @@ import hashlib
 import os
 import re
 import secrets
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -73,11 +74,22 @@ def open(
 
 def _connection() -> duckdb.DuckDBPyConnection:
     # What memory does not hold goes there, not into the working folder; made when it is needed.
-    spill = Path(tempfile.gettempdir(), f"npuscope-{os.getpid()}-{secrets.token_hex(4)}")
+    spill = Path(tempfile.gettempdir(), f"{_spilled()}{secrets.token_hex(4)}")
     con = duckdb.connect(":memory:", config={**_OFFLINE, "temp_directory": str(spill)})
     con.execute("load parquet")  # built in; its setting waits for it
     con.execute("set parquet_metadata_cache = true")  # a published segment never changes
     return con
+
+
+def _spilled() -> str:
+    """How the folders begin to which queries of this process spill."""
+    return f"npuscope-{os.getpid()}-"
+
+
+def remove_spilled() -> None:
+    """Remove what queries spilled that are under way in this process, which is about to end."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_spilled()}*"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def frame(relation: duckdb.DuckDBPyRelation) -> pl.DataFrame:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import signal
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -139,10 +141,21 @@ def _serve(options: Options, protection: Protection, host: str, port: int) -> No
         scheme = "http" if protection.certificate is None else "https"
         name = f"[{host}]" if ":" in host else host
         _log(f"listening on {scheme}://{name}:{listening.server_port}/metrics")
-        try:
+        with suppress(KeyboardInterrupt):
             listening.serve_forever()
-        except KeyboardInterrupt:
-            _log("stopped")
+    _end()
+
+
+def _end() -> NoReturn:
+    """End now: Python would wait for a gathering that is under way, which only reads and may take
+    longer than a service manager waits."""
+    from npuscope.collector.store import remove_spilled
+
+    remove_spilled()
+    with suppress(OSError, ValueError):  # who read our stderr may have left
+        _log("stopped")
+        sys.stderr.flush()
+    os._exit(0)
 
 
 def _options(
@@ -206,7 +219,6 @@ def is_loopback(host: str) -> bool:
 
 def _password() -> str:
     import getpass
-    import sys
 
     if not sys.stdin.isatty():
         return sys.stdin.readline().rstrip("\n")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import threading
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -96,25 +97,29 @@ def watch(
 
 @contextlib.contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C or SIGTERM sets; the second one ends the process as usual."""
+    """An event that Ctrl-C or SIGTERM sets; the second one ends the process at once."""
     stop = threading.Event()
     former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def end(number: int, frame: object) -> None:
+        for one in former:
+            signal.signal(one, _leave)
         stop.set()
         _tell("stopping after the ranks that are being read; once more to leave at once")
-        restore()
-
-    def restore() -> None:
-        for number, handler in former.items():
-            signal.signal(number, handler)
 
     for number in former:
         signal.signal(number, end)
     try:
         yield stop
     finally:
-        restore()
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, frame: object) -> NoReturn:
+    """End now. An exception would wait for every rank that is being read; reading processes leave
+    with us, and what they publish, they publish whole."""
+    os._exit(128 + number)
 
 
 def _tell(message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import gc
 import json
 import os
@@ -15,12 +16,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+import typer.main
 
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest import ingest
 
 # Some runners tell their terminal's width to whatever they start: commands would fold messages.
 os.environ.pop("COLUMNS", None)
+
+# Commands hold nothing of a call that another could meet; building them takes 0.1 CPU-s each time.
+typer.main.get_command = functools.cache(typer.main.get_command)
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 REAL_DATA = REPOSITORY.parent / "shared" / "data"

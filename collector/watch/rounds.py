@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from ..derived import derived_folder, read_derived
+from ..engines.engine import lost
 from ..manifest import create_store, is_store, rank_folder, write_index
 from ..read_rank import RankOutcome, RankTask
 from ..readers.profiler_metadata import read_metadata
@@ -35,6 +36,7 @@ _SWEEP_EACH_S = 3600.0
 _LONGEST_PAUSE_S = 300.0
 # Processes that had nothing to do for so long give their memory back.
 _IDLE_S = 120.0
+_DIED = "its reading process died (out of memory?)"
 
 
 @dataclass(slots=True)
@@ -133,12 +135,17 @@ def _read(watch: Watch, finished: list[Finished]) -> None:
         watch.folders.settle(place, fingerprints.get(place, ""))
     # Ranks of one capture come one after the other, so that its readers see it whole soon.
     tasks = sorted(plan.tasks, key=lambda t: (t.source.window_start_ns or 0, t.capture))
-    by_rank = {(t.run, t.capture, t.source.rank): t for t in tasks}
-    for _, outcome in watch.processes.map(
-        tasks, lambda: watch.go_on() and time.monotonic() >= watch.try_again_s
-    ):
+
+    def go_on() -> bool:
+        return watch.go_on() and time.monotonic() >= watch.try_again_s
+
+    for task, outcome in watch.processes.map(list[Task](tasks), go_on):
+        assert isinstance(task, RankTask)
+        # It died alone in its process. Who stops us may have ended that, too, and a full disk may
+        # have: then nothing is known of the profile.
+        if outcome is None and go_on():
+            outcome = lost(task, _DIED)
         if isinstance(outcome, RankOutcome):
-            task = by_rank[outcome.run, outcome.capture, outcome.rank]
             _take(watch, task, outcome, fingerprints.get(task.source.root, ""))
         if time.monotonic() - watch.shown_s > _SHOW_EACH_S:
             drop_oldest(watch)

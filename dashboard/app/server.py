@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from npuscope.collector.store import remove_spilled
 from npuscope.dashboard.trace_viewer import remove_traces
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def _end(code: int) -> None:
     line when it is whole, see `main`.
     """
     remove_traces()
+    remove_spilled()
     os._exit(code)
 
 

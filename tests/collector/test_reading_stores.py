@@ -32,8 +32,9 @@ def test_what_memory_does_not_hold_goes_to_the_folder_for_it(
     con.execute(f"create temp table large as select {text} as s from range(1_000_000) t(i)")
     assert len(list(temporary.iterdir())) == 1
     assert list(Path.cwd().iterdir()) == []
-    con.close()
+    store.remove_spilled()
     assert list(temporary.iterdir()) == []
+    con.close()
 
 
 def test_an_error_among_the_last_rows_is_one_of_the_engine(sample_store: Path) -> None:

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from npuscope.analysis.summaries import summarise
 from npuscope.collector import store
 from npuscope.collector.ingest import ingest
+from npuscope.collector.segments import Summary
 from npuscope.collector.sweeping import sweep
-from npuscope.collector.watch.options import Options
+from npuscope.collector.watch.options import Handed, Options
 from npuscope.collector.watch.processes import Processes
+from npuscope.collector.watch.watching import watch
 from npuscope.collector.watch_state import WatchState, read_watch_state
 from tests.collector.dying_task import die
 from tests.collector.watched_folders import (
     N_KERNELS,
+    OUTPUT,
     generations,
+    kernel_text,
     kernels,
     published,
     running,
@@ -203,3 +210,115 @@ def test_a_process_that_dies_costs_its_own_task(tmp_path: Path) -> None:
     assert dict(processes.map([1, 2, 3, 4])) == {1: 10, 2: None, 3: 30, 4: 40}
     assert dict(processes.map([5, 6], lambda: False)) == {}
     processes.close()
+
+
+def kills_at_rank_one(con: duckdb.DuckDBPyConnection) -> Iterable[Summary]:
+    """Kills the process that reads rank 1, while others are read."""
+    if con.execute("select any_value(rank) from kernels").fetchone() == (1,):
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.5)
+    return ()
+
+
+@pytest.mark.slow
+def test_a_profile_that_kills_its_reader_is_set_aside_until_it_changes(tmp_path: Path) -> None:
+    root, told = tmp_path / "job", list[str]()
+    bad = [write_capture(root / f"h_{rank}_ascend_pt", rank) for rank in range(4)][1]
+    asked = Options((root,), tmp_path / "store", poll_s=0.05, jobs=2)
+    handed = Handed(kills_at_rank_one, tell=told.append)
+    with running(asked, handed) as one:
+        one.wait_for(lambda: one.has_told("cannot use"))
+        state = read_watch_state(asked.store)
+        n_polls = state.polls_total if state else 0
+        one.wait_for(
+            lambda: (read_watch_state(asked.store) or WatchState()).polls_total > n_polls + 5
+        )
+    [state] = one.states
+    assert [rank for _, rank in published(asked.store)] == [0, 2, 3]
+    [refused] = state.quarantined
+    assert refused.path == str(bad) and "its reading process died" in refused.reason
+    assert state.errors_total == 1 and sum("cannot use" in message for message in one.told) == 1
+    state = watch(replace(asked, once=True), handed)  # as little does the next watcher
+    assert (
+        state.quarantined == (refused,)
+        and state.errors_total == 1
+        and generations(asked.store) == 3
+    )
+
+    (bad / OUTPUT / "kernel_details.csv").write_text(kernel_text(0, 3))
+    state = watch(replace(asked, once=True))
+    assert len(published(asked.store)) == 4 and state.quarantined == ()
+
+
+def kills_when_told(folder: Path, con: duckdb.DuckDBPyConnection) -> Iterable[Summary]:
+    """Kills its process; where it is tried again, when it is told to."""
+    if (folder / "tried").exists():
+        (folder / "alone").touch()
+        while not (folder / "told").exists():
+            time.sleep(0.05)
+    (folder / "tried").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+    return ()
+
+
+@pytest.mark.slow
+def test_a_reader_that_dies_while_all_is_stopped_sets_nothing_aside(tmp_path: Path) -> None:
+    root = tmp_path / "job"
+    write_capture(root / "h_0_ascend_pt", 0)
+    asked = Options((root,), tmp_path / "store", poll_s=0.05, jobs=1)
+    with running(asked, Handed(partial(kills_when_told, tmp_path))) as one:
+        one.wait_for((tmp_path / "alone").exists)
+        one.stop.set()
+        (tmp_path / "told").touch()
+    [state] = one.states
+    assert state.quarantined == () and state.errors_total == 0
+    watch(replace(asked, once=True))
+    assert len(published(asked.store)) == 1
+
+
+# A watcher whose readers do not come to an end.
+HELD = """
+from npuscope.analysis import summaries
+from npuscope.cli import main
+from tests.collector import test_watch_faults
+summaries.summarise = test_watch_faults.holds
+main()
+"""
+
+
+def holds(con: duckdb.DuckDBPyConnection) -> Iterable[Summary]:
+    """Says who reads, and goes on for long."""
+    Path(os.environ["HELD"], str(os.getpid())).touch()
+    time.sleep(600)
+    return ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("second", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_told_twice_it_leaves_at_once(tmp_path: Path, second: signal.Signals, code: int) -> None:
+    root, target, held, log = (tmp_path / name for name in ("job", "store", "held", "log"))
+    held.mkdir()
+    for rank in range(2):
+        write_capture(root / f"h_{rank}_ascend_pt", rank)
+    asked = [str(root), "--store", str(target), "--jobs", "2"]
+    with log.open("ab") as err, subprocess.Popen(
+        [sys.executable, "-c", HELD, "watch", *asked],
+        stderr=err, env={**os.environ, "HELD": str(held)}, cwd=Path(__file__).parents[2],
+    ) as one:  # fmt: skip
+        try:
+            wait_for(lambda: len(list(held.iterdir())) == 2, log)
+            one.send_signal(signal.SIGINT)
+            wait_for(lambda: "once more to leave at once" in log.read_text(), log)
+            with pytest.raises(subprocess.TimeoutExpired):
+                one.wait(1)
+            one.send_signal(second)
+            assert one.wait(10) == code, log.read_text()
+        finally:
+            one.kill()
+    readers = [Path("/proc", name.name) for name in held.iterdir()]
+    wait_for(lambda: not any(reader.exists() for reader in readers), log)
+    assert "Traceback" not in log.read_text() and not published(target)
+    again = [sys.executable, "-m", "npuscope", "watch", *asked, "--once"]
+    subprocess.run(again, check=True, capture_output=True, timeout=120)
+    assert [rank for _, rank in published(target)] == [0, 1]
+    assert set(kernels(target).values()) == {N_KERNELS}
