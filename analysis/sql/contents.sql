@@ -19,59 +19,110 @@
 --   content  varchar  what is counted
 --   count    bigint   rows of it; for largest_group, ranks
 with
-_kernels as (
-    select run, capture, rank,
-        count(*) as "kernels",
-        count(*) filter (is_compute) as "kernels.compute",
-        count(*) filter (is_compute and type is not null) as "kernels.typed",
-        count(*) filter (is_compute and input_shapes is not null) as "kernels.shaped",
-        count(*) filter (is_compute and core in ('AI_CORE', 'AI_VECTOR_CORE', 'MIX_AIC', 'MIX_AIV')) as "kernels.cores",
-        count(*) filter (is_compute and coalesce(aic_time_ns, aiv_time_ns) is not null) as "kernels.timed",
-        count(*) filter (is_compute and aic_cycles is not null) as "kernels.cycled",
-        count(*) filter (is_compute and pmu is not null) as "kernels.pmu",
-        count(*) filter (is_compute and core in ('AI_CORE', 'MIX_AIC')) as "kernels.cubes",
-        count(*) filter (is_compute and core in ('AI_CORE', 'MIX_AIC') and input_shapes is not null)
-            as "kernels.cubes_shaped",
-        count(*) filter (is_compute and step is not null) as "kernels.stepped"
-    from kernels group by run, capture, rank
-),
-_comm_ops as (
-    select run, capture, rank,
-        count(*) as "comm_ops",
-        count(group_hash) as "comm_ops.grouped",
-        count(size_bytes) as "comm_ops.sized",
-        count(*) filter (dur_ns > 0) as "comm_ops.timed"
-    from comm_ops group by run, capture, rank
-),
-_comm_tasks as (
-    select run, capture, rank,
-        count(*) as "comm_tasks",
-        count(task_type) as "comm_tasks.typed",
-        count(*) filter (size_bytes > 0 and link <> 'ON_CHIP') as "comm_tasks.moved",
-        count(*) filter (is_master) as "comm_tasks.master"
-    from comm_tasks group by run, capture, rank
-),
-_comm_times as (
-    select run, capture, rank, count(*) as "comm_times" from comm_times group by run, capture, rank
-),
-_comm_links as (
-    select run, capture, rank, count(*) as "comm_links" from comm_links group by run, capture, rank
-),
-_comm_matrix as (
-    select run, capture, rank,
-        count(*) as "comm_matrix",
-        count(*) filter (variant in ('total', 'op')) as "comm_matrix.total",
-        count(*) filter (src_rank is not null and dst_rank is not null) as "comm_matrix.global"
-    from comm_matrix group by run, capture, rank
-),
-_groups as (
-    select run, capture, rank,
-        count(*) as "groups",
-        count(*) filter (parallel_kind <> 'unknown') as "groups.known"
-    from groups group by run, capture, rank
-),
-_largest as (
-    select run, capture, rank, max(size) as largest_group
+_counted as (
+    select run, capture, rank, 'ranks' as content, count(*) as count from ranks group by all
+    union all
+    select run, capture, rank, unnest([
+        {content: 'kernels', count: count(*)},
+        {content: 'kernels.compute', count: count(*) filter (is_compute)},
+        {content: 'kernels.typed', count: count(*) filter (is_compute and type is not null)},
+        {content: 'kernels.shaped', count: count(*) filter (is_compute and input_shapes is not null)},
+        {content: 'kernels.cores',
+            count: count(*) filter (is_compute and core in ('AI_CORE', 'AI_VECTOR_CORE', 'MIX_AIC', 'MIX_AIV'))},
+        {content: 'kernels.timed',
+            count: count(*) filter (is_compute and coalesce(aic_time_ns, aiv_time_ns) is not null)},
+        {content: 'kernels.cycled', count: count(*) filter (is_compute and aic_cycles is not null)},
+        {content: 'kernels.pmu', count: count(*) filter (is_compute and pmu is not null)},
+        {content: 'kernels.cubes', count: count(*) filter (is_compute and core in ('AI_CORE', 'MIX_AIC'))},
+        {content: 'kernels.cubes_shaped',
+            count: count(*) filter (is_compute and core in ('AI_CORE', 'MIX_AIC') and input_shapes is not null)},
+        {content: 'kernels.stepped', count: count(*) filter (is_compute and step is not null)}
+    ], recursive := true) from kernels group by run, capture, rank
+    union all
+    select run, capture, rank, unnest([
+        {content: 'comm_ops', count: count(*)},
+        {content: 'comm_ops.grouped', count: count(group_hash)},
+        {content: 'comm_ops.sized', count: count(size_bytes)},
+        {content: 'comm_ops.timed', count: count(*) filter (dur_ns > 0)}
+    ], recursive := true) from comm_ops group by run, capture, rank
+    union all
+    select run, capture, rank, unnest([
+        {content: 'comm_tasks', count: count(*)},
+        {content: 'comm_tasks.typed', count: count(task_type)},
+        {content: 'comm_tasks.moved', count: count(*) filter (size_bytes > 0 and link <> 'ON_CHIP')},
+        {content: 'comm_tasks.master', count: count(*) filter (is_master)}
+    ], recursive := true) from comm_tasks group by run, capture, rank
+    union all
+    select run, capture, rank, 'comm_times' as content, count(*) as count from comm_times group by all
+    union all
+    select run, capture, rank, 'comm_links' as content, count(*) as count from comm_links group by all
+    union all
+    select run, capture, rank, unnest([
+        {content: 'comm_matrix', count: count(*)},
+        {content: 'comm_matrix.total', count: count(*) filter (variant in ('total', 'op'))},
+        {content: 'comm_matrix.global', count: count(*) filter (src_rank is not null and dst_rank is not null)}
+    ], recursive := true) from comm_matrix group by run, capture, rank
+    union all
+    select run, capture, rank, unnest([
+        {content: 'groups', count: count(*)},
+        {content: 'groups.known', count: count(*) filter (parallel_kind <> 'unknown')}
+    ], recursive := true) from groups group by run, capture, rank
+    union all
+    select run, capture, rank, unnest([
+        {content: 'steps', count: count(distinct step)},
+        {content: 'steps.windowed', count: count(distinct step) filter (window_start_ns is not null)}
+    ], recursive := true) from steps group by run, capture, rank
+    union all
+    select run, capture, rank, 'profiler_steps' as content, count(*) as count from profiler_steps group by all
+    union all
+    select run, capture, rank, unnest([
+        {content: 'host_ops', count: count(*)},
+        {content: 'host_ops.operator', count: count(*) filter (kind = 'operator')},
+        {content: 'host_ops.python', count: count(*) filter (kind = 'python')},
+        {content: 'host_ops.enqueue', count: count(*) filter (kind = 'enqueue')},
+        {content: 'host_ops.dequeue', count: count(*) filter (kind = 'dequeue')},
+        {content: 'host_ops.api', count: count(*) filter (kind = 'api')},
+        {content: 'host_ops.gc', count: count(*) filter (kind = 'gc')},
+        {content: 'host_ops.shaped', count: count(input_shapes)},
+        {content: 'host_ops.stacked', count: count(call_stack)}
+    ], recursive := true) from host_ops group by run, capture, rank
+    union all
+    select run, capture, rank, unnest([
+        {content: 'launches', count: count(*)},
+        {content: 'launches.operators', count: count(operator_name)}
+    ], recursive := true) from launches group by run, capture, rank
+    union all
+    select run, capture, rank, unnest([
+        {content: 'memory', count: count(*)},
+        {content: 'memory.curve', count: count(*) filter (source = 'record')},
+        {content: 'memory.modules', count: count(*) filter (source = 'module')}
+    ], recursive := true) from memory group by run, capture, rank
+    union all
+    select run, capture, rank, 'operator_memory' as content, count(*) as count from operator_memory group by all
+    union all
+    select run, capture, rank, unnest([
+        {content: 'counters', count: count(*)},
+        {content: 'counters.frequency', count: count(*) filter (name like 'AI Core Freq%')},
+        {content: 'counters.memory', count: count(*) filter (regexp_matches(name, '^(HBM|LLC|DDR)'))},
+        {content: 'counters.links',
+            count: count(*) filter (regexp_matches(name, '^(HCCS|RoCE|NIC|PCIe|SIO|UB|NETDEV)', 'i'))},
+        {content: 'counters.power', count: count(*) filter (name ilike '%power%' or series ilike '%watt%')}
+    ], recursive := true) from counters group by run, capture, rank
+    union all
+    select run, capture, rank, unnest([
+        {content: 'marks', count: count(*)},
+        {content: 'marks.mstx', count: count(*) filter (kind = 'mstx')}
+    ], recursive := true) from marks group by run, capture, rank
+    union all
+    select run, capture, rank, 'expert_load' as content, count(*) as count from expert_load group by all
+    union all
+    select run, capture, rank, 'expert_counts' as content, count(*) as count from expert_counts group by all
+    union all
+    select run, capture, rank, 'expert_placement' as content, count(*) as count from expert_placement group by all
+    union all
+    select run, capture, rank, 'train_log' as content, count(*) as count from train_log group by all
+    union all
+    select run, capture, rank, 'largest_group', max(size)
     from (
         select run, capture, rank, len(global_ranks) as size from groups
         union all select run, capture, rank, max(group_size) from comm_ops group by run, capture, rank
@@ -81,96 +132,8 @@ _largest as (
         from comm_tasks where task_type is not null group by run, capture, rank
     )
     group by run, capture, rank
-),
-_steps as (
-    select run, capture, rank,
-        count(distinct step) as "steps",
-        count(distinct step) filter (window_start_ns is not null) as "steps.windowed"
-    from steps group by run, capture, rank
-),
-_profiler_steps as (
-    select run, capture, rank, count(*) as "profiler_steps" from profiler_steps group by run, capture, rank
-),
-_host_ops as (
-    select run, capture, rank,
-        count(*) as "host_ops",
-        count(*) filter (kind = 'operator') as "host_ops.operator",
-        count(*) filter (kind = 'python') as "host_ops.python",
-        count(*) filter (kind = 'enqueue') as "host_ops.enqueue",
-        count(*) filter (kind = 'dequeue') as "host_ops.dequeue",
-        count(*) filter (kind = 'api') as "host_ops.api",
-        count(*) filter (kind = 'gc') as "host_ops.gc",
-        count(input_shapes) as "host_ops.shaped",
-        count(call_stack) as "host_ops.stacked"
-    from host_ops group by run, capture, rank
-),
-_launches as (
-    select run, capture, rank,
-        count(*) as "launches",
-        count(operator_name) as "launches.operators"
-    from launches group by run, capture, rank
-),
-_memory as (
-    select run, capture, rank,
-        count(*) as "memory",
-        count(*) filter (source = 'record') as "memory.curve",
-        count(*) filter (source = 'module') as "memory.modules"
-    from memory group by run, capture, rank
-),
-_operator_memory as (
-    select run, capture, rank, count(*) as "operator_memory" from operator_memory group by run, capture, rank
-),
-_counters as (
-    select run, capture, rank,
-        count(*) as "counters",
-        count(*) filter (name like 'AI Core Freq%') as "counters.frequency",
-        count(*) filter (regexp_matches(name, '^(HBM|LLC|DDR)')) as "counters.memory",
-        count(*) filter (regexp_matches(name, '^(HCCS|RoCE|NIC|PCIe|SIO|UB|NETDEV)', 'i')) as "counters.links",
-        count(*) filter (name ilike '%power%' or series ilike '%watt%') as "counters.power"
-    from counters group by run, capture, rank
-),
-_marks as (
-    select run, capture, rank,
-        count(*) as "marks",
-        count(*) filter (kind = 'mstx') as "marks.mstx"
-    from marks group by run, capture, rank
-),
-_expert_load as (
-    select run, capture, rank, count(*) as "expert_load" from expert_load group by run, capture, rank
-),
-_expert_counts as (
-    select run, capture, rank, count(*) as "expert_counts" from expert_counts group by run, capture, rank
-),
-_expert_placement as (
-    select run, capture, rank, count(*) as "expert_placement" from expert_placement group by run, capture, rank
-),
-_train_log as (
-    select run, capture, rank, count(*) as "train_log" from train_log group by run, capture, rank
-),
-_wide as (
-    select * from (select run, capture, rank, count(*) as "ranks" from ranks group by run, capture, rank)
-    left join _kernels using (run, capture, rank)
-    left join _comm_ops using (run, capture, rank)
-    left join _comm_tasks using (run, capture, rank)
-    left join _comm_times using (run, capture, rank)
-    left join _comm_links using (run, capture, rank)
-    left join _comm_matrix using (run, capture, rank)
-    left join _groups using (run, capture, rank)
-    left join _largest using (run, capture, rank)
-    left join _steps using (run, capture, rank)
-    left join _profiler_steps using (run, capture, rank)
-    left join _host_ops using (run, capture, rank)
-    left join _launches using (run, capture, rank)
-    left join _memory using (run, capture, rank)
-    left join _operator_memory using (run, capture, rank)
-    left join _counters using (run, capture, rank)
-    left join _marks using (run, capture, rank)
-    left join _expert_load using (run, capture, rank)
-    left join _expert_counts using (run, capture, rank)
-    left join _expert_placement using (run, capture, rank)
-    left join _train_log using (run, capture, rank)
 )
 select run, capture, rank, content, cast(count as bigint) as count
-from (unpivot _wide on columns(* exclude (run, capture, rank)) into name content value count)
+from _counted semi join ranks using (run, capture, rank)
 where count > 0
 order by run, capture, rank, content
