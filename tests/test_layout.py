@@ -94,6 +94,7 @@ def test_git_stores_the_links_as_links() -> None:
     assert links == set(ROOMS)
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_every_room_and_nothing_else(distribution: dict[str, Path]) -> None:
     names = {name for name in wheel_contents(distribution["wheel"]) if ".dist-info/" not in name}
     expected = shipped_files()
@@ -104,6 +105,7 @@ def test_the_wheel_holds_every_room_and_nothing_else(distribution: dict[str, Pat
         assert f"npuscope/{room}/__init__.py" in names
 
 
+@pytest.mark.slow
 def test_the_wheel_carries_licence_and_command(distribution: dict[str, Path]) -> None:
     with zipfile.ZipFile(distribution["wheel"]) as archive:
         texts = {
@@ -117,12 +119,14 @@ def test_the_wheel_carries_licence_and_command(distribution: dict[str, Path]) ->
     assert "License-Expression: Apache-2.0" in texts["METADATA"]
 
 
+@pytest.mark.slow
 def test_the_sdist_makes_the_same_wheel(distribution: dict[str, Path]) -> None:
     through_sdist = wheel_contents(distribution["wheel"])
     direct = wheel_contents(distribution["direct"])
     assert through_sdist == direct
 
 
+@pytest.mark.slow
 def test_the_sdist_holds_files_not_links(distribution: dict[str, Path]) -> None:
     with tarfile.open(distribution["sdist"]) as archive:
         members = {member.name.partition("/")[2]: member for member in archive.getmembers()}

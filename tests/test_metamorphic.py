@@ -30,6 +30,8 @@ from tests import rewritten_profiles as rewritten
 from tests.conftest import REAL_DATA
 
 # One rank of each set, whole otherwise.
+pytestmark = pytest.mark.slow
+
 TEXT = {
     "alexnet_ddp_text_level0": "rank0_ascend_pt",
     "alexnet_ddp_text_level1": "rank1_ascend_pt",
@@ -104,13 +106,6 @@ def changed(real_data: Path, tmp_path: Path) -> Callable[..., Told]:
     return told
 
 
-def slowly(names: dict[str, str]) -> list[Any]:
-    """All sets, but only the first one in a quick run."""
-    return [
-        pytest.param(name, marks=[pytest.mark.slow] if n else []) for n, name in enumerate(names)
-    ]
-
-
 def assert_same(ours: Told, plain: Told, but: frozenset[str] = frozenset()) -> None:
     for table, rows in plain.tables.items():
         if table not in but:
@@ -124,7 +119,7 @@ def assert_same(ours: Told, plain: Told, but: frozenset[str] = frozenset()) -> N
     assert ours.steps == plain.steps
 
 
-@pytest.mark.parametrize("name", slowly(PLACES))
+@pytest.mark.parametrize("name", list(PLACES))
 def test_later(plain: Any, changed: Any, name: str) -> None:
     ours = changed(name, rewritten.later, rewritten.LATER_US * 1000)
 
@@ -134,7 +129,7 @@ def test_later(plain: Any, changed: Any, name: str) -> None:
     assert ours.steps
 
 
-@pytest.mark.parametrize("name", slowly(PLACES))
+@pytest.mark.parametrize("name", list(PLACES))
 @pytest.mark.parametrize("rewrite", [rewritten.shuffled, rewritten.by_a_spreadsheet])
 def test_written_otherwise(
     plain: Any, changed: Any, name: str, rewrite: Callable[[Path], None]
@@ -147,7 +142,7 @@ def test_a_producer_of_another_year_says_the_same(plain: Any, changed: Any, name
     assert_same(changed(name, rewritten.of_another_year), plain(name))
 
 
-@pytest.mark.parametrize("name", slowly(TEXT))
+@pytest.mark.parametrize("name", list(TEXT))
 def test_tables_in_slices(plain: Any, changed: Any, name: str) -> None:
     assert_same(changed(name, rewritten.in_slices), plain(name))
 
@@ -184,7 +179,6 @@ def test_everything_twice(plain: Any, changed: Any, name: str) -> None:
     assert Counter(str(row) for row in ours.tables["kernels"]) == kernels + kernels
 
 
-@pytest.mark.slow
 def test_results_twice_are_the_same(plain: Any, changed: Any) -> None:
     assert_same(changed("cluster16_pp2", rewritten.twice), plain("cluster16_pp2"))
 

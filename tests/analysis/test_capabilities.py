@@ -170,7 +170,8 @@ def test_an_empty_rank_is_told_once_for_each_analysis() -> None:
 
 def test_contents_and_tables_are_counted() -> None:
     sql = sql_text("contents.sql")
-    counted = set(re.findall(r'as "([a-z_.]+)"', sql)) | {"largest_group"}
+    counted = set(re.findall(r"content: '([a-z_.]+)'", sql)) | {"largest_group"}
+    counted |= set(re.findall(r"'([a-z_.]+)' as content", sql))
     assert EVERYTHING | {"kernels.cores", "kernels.cubes"} <= counted
     assert {content.partition(".")[0] for content in counted} - {"largest_group"} <= set(
         schema.tables()

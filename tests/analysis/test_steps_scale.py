@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from tests.analysis.tables import answer, connect
 
 KERNELS, OPS, STEPS = 1_000_000, 100_000, 10
 LIMIT_S = 20  # measured well below 2 s on two cores; kernels x operations would take hours
 
 
+@pytest.mark.slow
 def test_a_million_kernels_under_a_hundred_thousand_operations() -> None:
     con = connect()
     keys = "'job' as run, 'c' as capture, 0 as rank"

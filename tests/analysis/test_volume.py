@@ -107,6 +107,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, duckdb.D
         con.close()
 
 
+@pytest.mark.slow
 def test_both_forms_move_the_same(job: dict[str, duckdb.DuckDBPyConnection]) -> None:
     for rows in (volume.links, volume.matrix, volume.bandwidth):
         text, db = (rows(con).drop("capture") for con in (job["text"], job["db"]))
@@ -119,6 +120,7 @@ def test_both_forms_move_the_same(job: dict[str, duckdb.DuckDBPyConnection]) -> 
                 assert one is other is None or one == pytest.approx(other, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_hosts_tell_inside_from_between(job: dict[str, duckdb.DuckDBPyConnection]) -> None:
     pairs = volume.matrix(job["db"])
     assert pairs["is_between_hosts"].null_count() == 0
@@ -165,6 +167,7 @@ def test_links_beside_compute() -> None:
     assert row["slowdown_ratio"] == 2
 
 
+@pytest.mark.slow
 def test_what_both_ends_recorded_counts_once(job: dict[str, duckdb.DuckDBPyConnection]) -> None:
     with closing(job["db"].cursor()) as con:
         con.execute("create temp table pair_summary as from memory.main.pair_summary")
@@ -181,6 +184,7 @@ def test_what_both_ends_recorded_counts_once(job: dict[str, duckdb.DuckDBPyConne
     assert told["size_bytes"].sum() == 7 * before["size_bytes"].sum() > 0
 
 
+@pytest.mark.slow
 def test_schemes_between_hosts(job: dict[str, duckdb.DuckDBPyConnection]) -> None:
     [row] = volume.hierarchy(job["db"], experts=8, top_k=2).iter_rows(named=True)
     pairs = volume.matrix(job["db"]).filter(pl.col("kind") == "ep")
@@ -198,6 +202,7 @@ def test_schemes_between_hosts(job: dict[str, duckdb.DuckDBPyConnection]) -> Non
             volume.hierarchy(job["db"], experts=experts, top_k=top_k)
 
 
+@pytest.mark.slow
 def test_schemes_of_a_group_in_part(job: dict[str, duckdb.DuckDBPyConnection]) -> None:
     """Nothing is said of other schemes where a rank or a host of the group is unknown."""
     others = ["all_gather_bytes", "host_deduplicated_bytes", "rank_deduplicated_bytes"]
