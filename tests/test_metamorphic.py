@@ -29,9 +29,9 @@ from npuscope.collector.ingest import ingest
 from tests import rewritten_profiles as rewritten
 from tests.conftest import REAL_DATA
 
-# One rank of each set, whole otherwise.
 pytestmark = pytest.mark.slow
 
+# One rank of each set, whole otherwise.
 TEXT = {
     "alexnet_ddp_text_level0": "rank0_ascend_pt",
     "alexnet_ddp_text_level1": "rank1_ascend_pt",
@@ -137,7 +137,7 @@ def test_written_otherwise(
     assert_same(changed(name, rewrite), plain(name))
 
 
-@pytest.mark.parametrize("name", list({**TEXT, **DATABASES}))
+@pytest.mark.parametrize("name", [*TEXT, *DATABASES])
 def test_a_producer_of_another_year_says_the_same(plain: Any, changed: Any, name: str) -> None:
     assert_same(changed(name, rewritten.of_another_year), plain(name))
 
@@ -147,7 +147,7 @@ def test_tables_in_slices(plain: Any, changed: Any, name: str) -> None:
     assert_same(changed(name, rewritten.in_slices), plain(name))
 
 
-@pytest.mark.parametrize("name", list({**DATABASES, **TEXT}))
+@pytest.mark.parametrize("name", [*DATABASES, *TEXT])
 def test_optional_columns_cost_only_themselves(plain: Any, changed: Any, name: str) -> None:
     lost = {told for columns in rewritten.OPTIONAL.values() for told in columns.values()}
     ours, theirs = changed(name, rewritten.without_optional), plain(name)
@@ -168,7 +168,7 @@ def test_optional_columns_cost_only_themselves(plain: Any, changed: Any, name: s
     ]
 
 
-@pytest.mark.parametrize("name", list({**TEXT, **DATABASES, **OLD}))
+@pytest.mark.parametrize("name", [*TEXT, *DATABASES, *OLD])
 def test_everything_twice(plain: Any, changed: Any, name: str) -> None:
     ours, theirs = changed(name, rewritten.twice), plain(name)
 
