@@ -16,6 +16,7 @@ from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.generate import small, write_job
 from npuscope.sample_traces.job import Job, routed_tokens
 from npuscope.sample_traces.truth import expert_load
+from tests.analysis.tables import connect, put
 from tests.collector.expert_dumps import write_hook
 
 pytestmark = pytest.mark.slow
@@ -28,13 +29,8 @@ PLACE = ["run", "capture", "step", "phase", "layer"]
 @pytest.fixture(scope="module")
 def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("experts") / "job.duckdb"
-    with duckdb.connect(path) as con:
-        for table in schema.tables().values():
-            con.execute(schema.create_sql(table, keys=True))
-        for name, frame in canonical_frames(JOB, tables=TABLES).items():
-            con.register("rows", frame.drop("pmu", strict=False).to_arrow())
-            con.execute(f'insert into "{name}" by name from rows')
-            con.unregister("rows")
+    with connect(path) as con:
+        put(con, canonical_frames(JOB, tables=TABLES))
     return path
 
 

@@ -10,9 +10,8 @@ import numpy as np
 import polars as pl
 
 from npuscope.analysis.across.derive import derive
-from npuscope.collector import schema
 from npuscope.sample_traces.generate import Job, canonical_frames
-from tests.analysis.tables import select
+from tests.analysis.tables import connect, put, select
 
 TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "comm_tasks")
 
@@ -24,13 +23,8 @@ def _frames(job: Job) -> dict[str, pl.DataFrame]:
 
 def job_tables(job: Job, *, jitter_ns: int = 0, seed: int = 1) -> duckdb.DuckDBPyConnection:
     """Canonical tables of a job; ends of operations up to `jitter_ns` later than they were."""
-    con = duckdb.connect(config={"threads": 1})
-    for table in schema.tables().values():
-        con.execute(schema.create_sql(table, keys=True))
-    for name, frame in _frames(job).items():
-        con.register("_frame", (frame.drop("pmu") if "pmu" in frame.columns else frame).to_arrow())
-        con.execute(f"insert into {name} by name select * from _frame")
-        con.unregister("_frame")
+    con = connect()
+    put(con, _frames(job))
     if jitter_ns:
         late = f"hash(rank, op_id, {seed}) % {jitter_ns}"
         con.execute(f"update comm_ops set dur_ns = dur_ns + cast({late} as bigint)")

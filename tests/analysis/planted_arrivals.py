@@ -11,9 +11,9 @@ from collections.abc import Collection
 import duckdb
 
 from npuscope.analysis.catalog import metric
-from npuscope.collector import schema
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job
+from tests.analysis.tables import connect, put
 
 TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "comm_tasks", "launches", "counters")
 SUMMARIES = ("steps", "kernels", "comm", "comm_progress", "rank_work", "link_transfers")
@@ -40,14 +40,8 @@ from ops"""
 
 def planted_tables(job: Job, *, without: Collection[str] = ()) -> duckdb.DuckDBPyConnection:
     """The job's canonical tables, but for those named."""
-    con = duckdb.connect(config={"threads": 1})
-    for table in schema.tables().values():
-        con.execute(schema.create_sql(table, keys=True))
-    tables = [name for name in TABLES if name not in without]
-    for name, frame in canonical_frames(job, tables=tables).items():
-        con.register("_frame", (frame.drop("pmu") if "pmu" in frame.columns else frame).to_arrow())
-        con.execute(f"insert into {name} by name select * from _frame")
-        con.unregister("_frame")
+    con = connect()
+    put(con, canonical_frames(job, tables=[name for name in TABLES if name not in without]))
     return con
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import duckdb
+import polars as pl
 
 from npuscope.analysis.catalog import metric
 from npuscope.collector import schema
@@ -15,9 +17,9 @@ Row = Mapping[str, object]
 KEYS: Row = {"run": "job", "capture": "c", "rank": 0}
 
 
-def connect() -> duckdb.DuckDBPyConnection:
+def connect(path: str | Path = ":memory:") -> duckdb.DuckDBPyConnection:
     """A database with every canonical table, empty, with key columns."""
-    con = duckdb.connect(config={"threads": 2})
+    con = duckdb.connect(path, config={"threads": 2})
     for table in schema.tables().values():
         con.execute(schema.create_sql(table, keys=True))
     return con
@@ -27,6 +29,14 @@ def clear(con: duckdb.DuckDBPyConnection) -> None:
     """Empty the tables that `insert` fills."""
     con.execute("delete from kernels")
     con.execute("delete from comm_ops")
+
+
+def put(con: duckdb.DuckDBPyConnection, frames: Mapping[str, pl.DataFrame]) -> None:
+    """Append frames to the canonical tables of their names, without counters of kernels (`pmu`)."""
+    for name, frame in frames.items():
+        con.register("_frame", frame.drop("pmu", strict=False).to_arrow())
+        con.execute(f'insert into "{name}" by name from _frame')
+        con.unregister("_frame")
 
 
 def fill(con: duckdb.DuckDBPyConnection, table: str, rows: Iterable[Row]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-import duckdb
 import numpy as np
 import polars as pl
 import pytest
@@ -15,10 +14,10 @@ from npuscope.analysis.experts.cost_notes import cost_notes
 from npuscope.analysis.experts.grouped_shapes import grouped_shape
 from npuscope.analysis.experts.load import ExpertTables, expert_rows
 from npuscope.analysis.flops.lengths import step_lengths
-from npuscope.collector import schema
 from npuscope.sample_traces import kernels
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job, groups, local_experts, routed_tokens
+from tests.analysis.tables import connect, put
 
 SKEWED = Job(layers=2, experts=16, ep=4, expert_skew=1.2)
 TABLES = ("ranks", "groups", "steps", "kernels", "expert_load", "expert_placement")
@@ -27,13 +26,8 @@ TABLES = ("ranks", "groups", "steps", "kernels", "expert_load", "expert_placemen
 @cache
 def tables_of(job: Job) -> tuple[ExpertTables, pl.DataFrame, pl.DataFrame]:
     """Expert tables, grouped matmuls, and lengths of steps of a job."""
-    with duckdb.connect(config={"threads": 2}) as con:
-        for table in schema.tables().values():
-            con.execute(schema.create_sql(table, keys=True))
-        for name, frame in canonical_frames(job, tables=TABLES).items():
-            con.register("rows", frame.drop("pmu", strict=False).to_arrow())
-            con.execute(f'insert into "{name}" by name from rows')
-            con.unregister("rows")
+    with connect() as con:
+        put(con, canonical_frames(job, tables=TABLES))
         return expert_rows(con), token_times.grouped_kernels(con), step_lengths(con)
 
 

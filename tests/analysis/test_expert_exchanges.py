@@ -14,23 +14,18 @@ from npuscope.analysis.across.opening import open_across
 from npuscope.analysis.experts import cost_answer, exchanges
 from npuscope.analysis.experts.load import expert_rows
 from npuscope.analysis.flops.lengths import step_lengths
-from npuscope.collector import schema
 from npuscope.sample_traces.calls import BYTES_PER_NS
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job
+from tests.analysis.tables import connect, put
 
 TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "expert_load", "expert_placement")
 JOB = Job(layers=2, experts=16, ep=4, expert_skew=0.8, memory=False)
 
 
 def tables_of(job: Job) -> duckdb.DuckDBPyConnection:
-    con = duckdb.connect(config={"threads": 2})
-    for table in schema.tables().values():
-        con.execute(schema.create_sql(table, keys=True))
-    for name, frame in canonical_frames(job, tables=TABLES).items():
-        con.register("rows", frame.drop("pmu", strict=False).to_arrow())
-        con.execute(f'insert into "{name}" by name from rows')
-        con.unregister("rows")
+    con = connect()
+    put(con, canonical_frames(job, tables=TABLES))
     return con
 
 

@@ -19,7 +19,7 @@ from npuscope.collector.ingest import ingest
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job, coordinates, local_experts
 from npuscope.sample_traces.truth import expert_load
-from tests.analysis.tables import connect, fill
+from tests.analysis.tables import connect, fill, put
 
 SAMPLE = Path(__file__).parents[2] / "sample_traces" / "moe_8_ranks"
 H, F = 16, 24
@@ -39,10 +39,7 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
 
 def planted(job: Job, con: duckdb.DuckDBPyConnection, *tables: str) -> None:
     """The canonical tables of a job's ranks, without reading any file."""
-    for table, rows in canonical_frames(job, tables=tables).items():
-        con.register("_planted", rows.drop("pmu", strict=False).to_arrow())
-        con.execute(f'insert into "{table}" by name select * from _planted')
-        con.unregister("_planted")
+    put(con, canonical_frames(job, tables=tables))
 
 
 def by_device(

@@ -9,10 +9,10 @@ import polars as pl
 import pytest
 
 from npuscope.analysis.across.hot_experts import COLLECT, STAGES, hot_lines, hottest
-from npuscope.collector import schema
 from npuscope.dashboard.straggler_tables import ranks_table
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job, groups, local_experts, routed_tokens
+from tests.analysis.tables import connect, put
 
 JOB = Job(
     layers=2, pp=2, dp=2, ep=2, experts=4, steps=1, overloaded=3, expert_skew=0.3, memory=False
@@ -22,13 +22,8 @@ TABLES = ("ranks", "groups", "steps", "kernels", "expert_load", "expert_placemen
 
 @pytest.fixture
 def con() -> duckdb.DuckDBPyConnection:
-    con = duckdb.connect(config={"threads": 1})
-    for table in schema.tables().values():
-        con.execute(schema.create_sql(table, keys=True))
-    for name, frame in canonical_frames(JOB, tables=TABLES).items():
-        con.register("rows", frame.drop("pmu", strict=False).to_arrow())
-        con.execute(f'insert into "{name}" by name from rows')
-        con.unregister("rows")
+    con = connect()
+    put(con, canonical_frames(JOB, tables=TABLES))
     return con
 
 
