@@ -7,6 +7,7 @@ BENCH   ?=
 FUZZ    ?=
 
 BIN   := $(VENV)/bin
+READY_DEMO := $(VENV)/.ready-demo
 READY := $(VENV)/.ready
 READY_SLOW := $(VENV)/.ready-slow
 
@@ -25,7 +26,8 @@ help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # The venv is made again when its interpreter is gone, and filled again when pyproject.toml changes.
-$(READY): pyproject.toml
+# What a user of the command line installs, and no more.
+$(READY_DEMO): pyproject.toml
 	@test -n "$(PYTHON)" || { \
 		echo "no Python >= 3.10 with the venv module found; on Debian and Ubuntu:" >&2; \
 		echo "    apt-get install python3 python3-venv" >&2; \
@@ -33,6 +35,11 @@ $(READY): pyproject.toml
 	@echo "setting up $(VENV) with $(PYTHON)" >&2
 	@"$(BIN)/python" -c "" 2>/dev/null || "$(PYTHON)" -m venv --clear "$(VENV)"
 	@"$(BIN)/python" -m pip --version >/dev/null 2>&1 || "$(BIN)/python" -m ensurepip
+	@PYTHONWARNINGS=ignore "$(BIN)/python" -m pip install --quiet --disable-pip-version-check --editable .
+	@touch "$@"
+
+# Groups of pyproject.toml need pip 25.1.
+$(READY): $(READY_DEMO)
 	@"$(BIN)/python" -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	@PYTHONWARNINGS=ignore "$(BIN)/python" -m pip install --quiet --disable-pip-version-check \
 		--editable '.[dashboard,exporter]' --group dev
@@ -44,11 +51,11 @@ $(READY_SLOW): $(READY)
 		--editable '.[dashboard,exporter,cluster]' --group dev --group torch
 	@touch "$@"
 
-demo: $(READY)  ## report on the committed sample of a MoE job
+demo: $(READY_DEMO)  ## report on the committed sample of a MoE job
 	@"$(BIN)/npuscope" report $(SAMPLE) --store build/demo-store
 
 # A module's tests stay on one worker, so what they share is made once.
-test: $(READY)  ## everything but the long proofs, in under 5 minutes on 2 cores
+test: $(READY)  ## everything but the long proofs, in under 4 minutes on 2 cores
 	@"$(BIN)/python" -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
 
 test-slow: $(READY_SLOW)  ## the long proofs

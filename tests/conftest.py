@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import pytest
 import typer.main
+from hypothesis import settings
 
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest import ingest
@@ -26,6 +27,10 @@ os.environ.pop("COLUMNS", None)
 
 # Commands hold nothing of a call that another could meet; building them takes 0.1 CPU-s each time.
 typer.main.get_command = functools.cache(typer.main.get_command)
+
+# How long one example takes is the machine's affair, and a busy machine is no failure.
+settings.register_profile("npuscope", deadline=None)
+settings.load_profile("npuscope")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 REAL_DATA = REPOSITORY.parent / "shared" / "data"

@@ -25,7 +25,7 @@ READMES = (REPOSITORY / "README.md", REPOSITORY / "README.zh-CN.md")
 COLUMNS = 100
 FENCE = re.compile(r"^```console\n(.*?)^```$", re.M | re.S)
 ANY_FENCE = re.compile(r"^```.*?^```$", re.M | re.S)
-PYTEST_SUMMARY = re.compile(r"^=+ .*\b\d+ passed\b.* in [\d.]+s\b.*=+$")
+PYTEST_SUMMARY = re.compile(r"^=+ (?:.*\b)?(\d+) passed\b.* in ([\d.]+)s\b.*=+$")
 RATE = re.compile(r"\d+(?:\.\d+)? ?[kKMG]?i?B/s")
 ELAPSED = re.compile(r"\bin \d+(?:\.\d+)? ?(?:ms|s|min)\b")
 
@@ -146,6 +146,17 @@ def test_both_commands_are_shown_with_their_output() -> None:
     assert {"make demo", "make test"} <= shown.keys()
     assert "<!--" not in "".join(shown.values()), "an output is still to be filled in"
     assert PYTEST_SUMMARY.match(shown["make test"].splitlines()[-1])
+
+
+@pytest.mark.parametrize("readme", READMES, ids=lambda path: path.name)
+def test_the_tests_are_as_many_as_shown(readme: Path, request: pytest.FixtureRequest) -> None:
+    if request.config.option.markexpr != "not slow" or request.config.args != ["tests"]:
+        pytest.skip("`make test` alone counts")
+    shown = {entry.command: entry.output for entry in shown_in(readme)}
+    summary = PYTEST_SUMMARY.match(shown["make test"].splitlines()[-1])
+    assert summary is not None
+    assert int(summary[1]) == pytest.approx(request.session.testscollected, rel=0.05)
+    assert float(summary[2]) < 240, "the Makefile says 4 minutes"
 
 
 def test_both_languages_show_the_same() -> None:

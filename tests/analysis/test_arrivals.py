@@ -98,7 +98,7 @@ def empty() -> duckdb.DuckDBPyConnection:
     return con
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(drawn=recorded)
 def test_matching_against_its_twin(
     empty: duckdb.DuckDBPyConnection, drawn: list[tuple[int, str, str, int, int]]

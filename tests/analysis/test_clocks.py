@@ -205,7 +205,7 @@ def test_one_rank_has_one_clock() -> None:
     )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(-50, 50), st.integers(0, 60)),
@@ -241,7 +241,7 @@ def test_bounds_are_shortest_paths(pairs: list[tuple[int, int, int, int]]) -> No
     assert lower.tolist() == (-longest[0, :]).tolist()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_the_fit_is_the_least_squares_solution(data: st.DataObject) -> None:
     """Against numpy's dense solution, where no reading lies far off."""

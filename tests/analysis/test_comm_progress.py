@@ -11,7 +11,7 @@ _SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=12
 CON = connect()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(_SPANS, _SPANS, st.integers(-5, 5))
 def test_own_time_is_what_counting_gives(
     kernels: list[tuple[int, int]], ops: list[tuple[int, int]], shift: int

@@ -78,7 +78,7 @@ def test_trend_stops_at_zero_and_keeps_the_tokens() -> None:
 @given(
     st.integers(1, 12), st.integers(1, 3), st.integers(1, 5), st.integers(1, 30), st.integers(0, 99)
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_every_forecast_is_a_load(
     steps: int, layers: int, experts: int, lead: int, seed: int
 ) -> None:

@@ -42,7 +42,7 @@ def row_of(tokens: list[int], **more: Any) -> pl.DataFrame:
     return rows(*({"expert": e, "tokens": t, **more} for e, t in enumerate(tokens)))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(LOADS)
 def test_figures_are_as_defined(tokens: list[int]) -> None:
     found = metrics.expert_metrics(metrics.expert_loads(row_of(tokens))).to_dicts()[0]
@@ -121,7 +121,7 @@ def test_planted_load() -> None:
 PLACED = st.lists(st.lists(st.integers(-1, 4), min_size=2, max_size=2), min_size=1, max_size=4)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.integers(0, 1000), min_size=5, max_size=5), PLACED)
 def test_replicas_share_evenly(tokens: list[int], placed: list[list[int]]) -> None:
     placement = pl.DataFrame(
@@ -204,7 +204,7 @@ def test_tokens_of_a_device_without_experts() -> None:
     assert metrics.expert_loads(told).is_empty()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(1, 20).flatmap(lambda n: st.lists(
     st.lists(st.integers(0, 6), min_size=n, max_size=n), min_size=2, max_size=3)))  # fmt: skip
 def test_steadiness(steps: list[list[int]]) -> None:

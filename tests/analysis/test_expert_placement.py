@@ -125,7 +125,7 @@ def test_search_is_never_worse_on_two_hundred_matrices(real_data: Path, cost: Co
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_placements_are_valid_whatever_the_load(data: st.DataObject) -> None:
     nodes = data.draw(st.sampled_from([1, 2, 3]))
     devices = nodes * data.draw(st.integers(1, 3))

@@ -84,7 +84,7 @@ def nearest_rank(durations: list[int], percent: int) -> int:
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=500))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_percentiles_are_nearest_ranks(durations: list[int]) -> None:
     clear(CON)
     fill(CON, "kernels", [kernel(n, dur_ns, 1, type="A") for n, dur_ns in enumerate(durations)])

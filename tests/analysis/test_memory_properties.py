@@ -46,7 +46,7 @@ windows = st.lists(
     max_size=10,
     unique_by=lambda window: window[:2],
 )
-properties = settings(max_examples=40, deadline=None)
+properties = settings(max_examples=40)
 
 
 def put(

@@ -75,7 +75,7 @@ def twin(found: list[Event], rank: int) -> dict[tuple[int | None, str], set[int]
 
 @pytest.mark.slow
 @given(events, st.integers(0, 2))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_pieces_equal_counting_nanoseconds(found: list[Event], rank: int) -> None:
     everything, lanes = pieces(found, rank)
     keys = {piece[:2] for piece in everything}
@@ -89,7 +89,7 @@ def test_pieces_equal_counting_nanoseconds(found: list[Event], rank: int) -> Non
 
 @pytest.mark.slow
 @given(events, st.integers(0, 2))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_pieces_add_up_to_the_figures_of_steps(found: list[Event], rank: int) -> None:
     everything, _ = pieces(found, rank)
     for row in answer(CON, "steps"):
@@ -100,7 +100,7 @@ def test_pieces_add_up_to_the_figures_of_steps(found: list[Event], rank: int) ->
 
 @pytest.mark.slow
 @given(events, st.integers(0, 2), st.integers(-5, 90), st.integers(1, 60))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_window_cuts_pieces_and_changes_none(
     found: list[Event], rank: int, first: int, length: int
 ) -> None:

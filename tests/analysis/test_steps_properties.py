@@ -83,14 +83,14 @@ def measured(found: list[Event], *, shift_ns: int = 0) -> dict[tuple[int, int | 
 
 
 @given(events)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_steps_equals_counting_nanoseconds(found: list[Event]) -> None:
     assert measured(found, shift_ns=EPOCH_NS) == twin(found)
 
 
 @pytest.mark.slow
 @given(events, st.randoms(use_true_random=False), st.integers(-(10**18), 10**18))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_neither_order_nor_time_zero_matters(
     found: list[Event], random: Random, shift_ns: int
 ) -> None:
@@ -101,7 +101,7 @@ def test_neither_order_nor_time_zero_matters(
 
 @pytest.mark.slow
 @given(events)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_rows_given_twice_change_only_the_profilers_sums(found: list[Event]) -> None:
     once, twice = measured(found), measured(found + found)
     sums = ("profiler_bubble_ns", "stage_ns")
@@ -114,7 +114,7 @@ def test_rows_given_twice_change_only_the_profilers_sums(found: list[Event]) -> 
 
 
 @given(events)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_outside_steps_equals_counting_nanoseconds(found: list[Event]) -> None:
     clear(CON)
     insert(CON, found, shift_ns=EPOCH_NS)

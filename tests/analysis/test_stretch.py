@@ -63,7 +63,7 @@ places = st.tuples(st.integers(0, 1), st.integers(0, 50), st.integers(-1, 12))
 
 @given(st.lists(st.tuples(places, st.sampled_from("ab"), st.sampled_from([None, "2"])),
                 max_size=15), st.lists(places, max_size=8))  # fmt: skip
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_overlap_equals_looking_at_every_pair(running: Any, talking: Any) -> None:
     CON.execute("delete from kernels")
     CON.execute("delete from comm_ops")

@@ -79,7 +79,7 @@ def _end(event: Event) -> int:
 
 @pytest.mark.parametrize("shift_ns", [EPOCH_NS, -3 * MS - 1])
 @given(some_events(9 * MS, 3 * MS))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_bins_equal_what_lies_between_borders(shift_ns: int, found: list[Event]) -> None:
     rows = bins(found, shift_ns)
     moved = [Event(e.rank, e.step, e.kind, e.start_ns + shift_ns, e.dur_ns) for e in found]
@@ -99,7 +99,7 @@ def test_bins_equal_what_lies_between_borders(shift_ns: int, found: list[Event])
 
 @pytest.mark.slow
 @given(some_events(40_000 * MS, 9_000 * MS))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_every_level_is_the_whole(found: list[Event]) -> None:
     rows = bins(found, EPOCH_NS)
     for rank in {row["rank"] for row in rows}:

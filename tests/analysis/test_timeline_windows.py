@@ -82,7 +82,7 @@ def test_kept_bins_and_bins_from_events_are_the_same(con: duckdb.DuckDBPyConnect
 
 @pytest.mark.slow
 @given(st.integers(0, 90 * MS), st.integers(1, 9 * MS))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_a_window_has_what_touches_it(start_ns: int, length_ns: int) -> None:
     con = connect()
     insert(con, planted())

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from npuscope.analysis.flops.waterfall import PLACE, TERMS, waterfall
@@ -110,7 +110,6 @@ def test_without_a_peak_nothing_is_said() -> None:
     assert found.is_empty() and found.columns[:4] == list(PLACE)
 
 
-@settings(deadline=None)
 @given(
     kernels=st.lists(
         st.tuples(st.booleans(), st.integers(0, 10**9), st.none() | st.integers(0, 10**15)),

@@ -164,7 +164,7 @@ def test_a_counter_that_began_anew_is_told(tmp_path: Path) -> None:
     assert any("counting began anew at dump 1 (1 time(s))" in note for note in found.notes)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(2, 6), st.integers(1, 4), st.integers(1, 3), st.integers(0, 5),
     st.integers(0, 2**32 - 1),

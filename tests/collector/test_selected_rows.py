@@ -37,7 +37,7 @@ def prepared(con: duckdb.DuckDBPyConnection, events: list[Event]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(EVENTS, st.sampled_from([((1, 1),), ((2, 3),), ((1, 1), (3, 4))]))
 def test_answers_by_step_do_not_change(
     con: duckdb.DuckDBPyConnection, events: list[Event], steps: tuple[tuple[int, int], ...]

@@ -16,7 +16,7 @@ def value(con: duckdb.DuckDBPyConnection, expression: str, *args: object) -> obj
     return row[0]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(us=st.decimals(-(10**15), 9 * 10**15, places=6, allow_nan=False))
 def test_microseconds_become_ns_exactly(staging: duckdb.DuckDBPyConnection, us: Decimal) -> None:
     expected = int((us * 1000).quantize(Decimal(1), ROUND_HALF_EVEN))
@@ -54,7 +54,7 @@ def test_unknown_cells_are_null(staging: duckdb.DuckDBPyConnection, text: str) -
 UNKNOWN = {"", "n/a", "na", "none", "null", "nan", "inf", "-inf", "not known"}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     inner=st.sampled_from([*UNKNOWN, "N/A", "None", "ND", "64,3;2", "0", "a b", 'x"y', "é", "#"])
     | st.text('ab9é!# \t"', max_size=14),

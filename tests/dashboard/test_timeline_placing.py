@@ -63,7 +63,7 @@ def overlapping(one: Slice, other: Slice) -> bool:
 
 @pytest.mark.slow
 @given(slices)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_host_calls_never_partly_overlap_on_a_row(drawn: list[Slice]) -> None:
     tracks = placed(drawn, nested=True)
     for found in tracks.values():
@@ -77,7 +77,7 @@ def test_host_calls_never_partly_overlap_on_a_row(drawn: list[Slice]) -> None:
 
 @pytest.mark.slow
 @given(slices)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_kernels_never_overlap_on_a_row(drawn: list[Slice]) -> None:
     tracks = placed(drawn, nested=False)
     for found in tracks.values():

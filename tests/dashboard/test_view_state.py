@@ -41,7 +41,7 @@ values = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.dictionaries(names | st.text(max_size=8), values), st.sampled_from([ALONE, SEVERAL]))
 def test_whatever_a_url_says_the_view_exists(params: dict[str, str], known: Known) -> None:
     view = view_of(params, known)
