@@ -8,11 +8,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib import resources
 
 import duckdb
 
 from npuscope.collector import schema
 
+from . import rules
 from .catalog import METRICS, Metric
 
 
@@ -20,7 +22,7 @@ from .catalog import METRICS, Metric
 class Summary:
     """A table to keep beside a rank's canonical tables.
 
-    `version` changes with the rule that makes it or the tables it reads; rows of another version
+    `version` changes with the rule that makes it, those of views that it reads, or the tables; rows of another version
     are stale. It has no row where all tables of `rows_from` are empty.
     """
 
@@ -31,7 +33,9 @@ class Summary:
 
 
 def _summary(known: Metric) -> Summary:
-    text = f"{known.sql}\n{schema.digest()}"
+    reached = rules.sources([known.sql_file], resources.files(rules.PACKAGE))
+    del reached[known.sql_file]  # `sql` is that file with what is put into it
+    text = "\n".join([known.sql, *(reached[file] for file in sorted(reached)), schema.digest()])
     version = hashlib.sha256(text.encode()).hexdigest()[:12]
     return Summary(known.view, version, known.sql, known.rows_from)
 

@@ -6,30 +6,17 @@ groups ──▶ matched operations ──▶ clocks ──▶ arrivals on one c
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 
 import duckdb
 
+from npuscope.analysis import rules
 from npuscope.analysis.catalog import METRICS, metric, sql_text
-from npuscope.collector import schema
 
 # Rows of `comm_summary` of the ranks that need other kinds than they know themselves.
 RESOLVED_COMM = "resolved_comm"
-_RULES = (
-    "arrivals.sql", "capture_groups.sql", "clock_readings.sql", "clocks.sql", "comm_waits.sql",
-    "group_evidence.sql", "group_members.sql", "group_mix.sql", "matched.sql", "comm_progress.sql",
-    "rank_work.sql", "link_transfers.sql", "rank_blame.sql", "last_arrivals.sql", "slow_pairs.sql",
-    "rank_hosts.sql",
-)  # fmt: skip
-_MODULES = (
-    "causality.py", "clocks.py", "derive.py", "fitting.py", "groups.py", "hosts.py",
-    "hot_experts.py", "jackknife.py", "kinds.py", "caused_waits.py", "own_work.py", "slow_links.py",
-    "straggler_tests.py", "stragglers.py", "traits.py", "verdicts.py",
-)  # fmt: skip
 # A rank whose own metadata says of one of its groups what the capture's does not.
 _OTHERWISE = """
     select distinct _members.rank from _members
@@ -64,13 +51,7 @@ def derived_tables() -> dict[str, list[tuple[str, str]]]:
 @cache
 def version() -> str:
     """Short name of the rules: results of another version are stale."""
-    state = hashlib.sha256(schema.digest().encode())
-    for file in _RULES:
-        state.update(sql_text(file).encode())
-    for module in _MODULES:
-        state.update(resources.files(__package__).joinpath(module).read_bytes())
-    state.update(_resolved_comm_sql().encode())
-    return state.hexdigest()[:12]
+    return rules.version(__name__)
 
 
 def derive(con: duckdb.DuckDBPyConnection) -> Iterator[Table]:

@@ -1,0 +1,120 @@
+"""Kept answers are stale as soon as any rule that they follow changes, whoever wrote it where."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import npuscope
+from npuscope.analysis import rules
+from npuscope.analysis.across import derive
+from npuscope.analysis.summaries import summarise
+from npuscope.collector.derived import DERIVED
+from npuscope.collector.ingest import ingest
+from npuscope.collector.manifest import MANIFEST
+from npuscope.sample_traces.generate import small, write_job
+
+ACROSS = "npuscope.analysis.across.derive"
+ASKED = """
+import sys
+from pathlib import Path
+from npuscope.analysis.across.opening import open_across
+from npuscope.collector import store
+
+with store.open(Path(sys.argv[1])) as con:
+    open_across(Path(sys.argv[1]), con)
+"""
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The rooms whose files hold rules, to be changed."""
+    folder = tmp_path_factory.mktemp("copied") / "npuscope"
+    (installed,) = npuscope.__path__
+    unread = shutil.ignore_patterns("__pycache__", "*.json.gz")
+    shutil.copytree(installed, folder, ignore=unread)
+    return folder
+
+
+def test_a_copy_has_the_same_version(copied: Path) -> None:
+    assert rules.version(ACROSS, root=copied) == derive.version()
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "analysis/sql/steps.sql",
+        "analysis/sql/kernels.sql",
+        "analysis/sql/comm.sql",
+        "analysis/sql/kinds.sql",
+        "analysis/sql/lengths.sql",
+        "analysis/sql/kept_steps.sql",
+        "analysis/experts/from_trace.py",
+        "analysis/experts/devices.py",
+        "analysis/experts/metrics.py",
+        "analysis/across/fitting.py",
+        "analysis/metric.py",
+        "collector/groups.py",
+        "collector/readers/expert_frames.py",
+    ],
+)
+def test_results_over_all_ranks_follow_what_they_reach(copied: Path, file: str) -> None:
+    before = rules.version(ACROSS, root=copied)
+    text = (copied / file).read_text()
+    (copied / file).write_text(f"{text}\n")
+    assert rules.version(ACROSS, root=copied) != before
+    (copied / file).write_text(text)
+    assert rules.version(ACROSS, root=copied) == before
+
+
+@pytest.mark.parametrize("file", ["analysis/sql/memory.sql", "analysis/flops/peaks.py"])
+def test_what_they_do_not_reach_leaves_them(copied: Path, file: str) -> None:
+    before = rules.version(ACROSS, root=copied)
+    text = (copied / file).read_text()
+    (copied / file).write_text(f"{text}\n")
+    assert rules.version(ACROSS, root=copied) == before
+    (copied / file).write_text(text)
+
+
+def test_every_module_is_found_that_computing_them_loads(tmp_path: Path) -> None:
+    """What is imported while results are computed, against what is found in the files."""
+    script = (
+        "import sys; from npuscope.analysis.across import derive, stragglers, clocks, groups;"
+        "print(*sorted(name for name in sys.modules if name.startswith('npuscope.analysis.')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    found = rules.sources([ACROSS], Path(*npuscope.__path__))
+    loaded = {*done.stdout.split()} - {"npuscope.analysis.rules"}
+    assert len(loaded) > 20
+    assert loaded <= found.keys()
+
+
+@pytest.mark.slow
+def test_results_are_computed_again_where_a_rule_has_changed(copied: Path, tmp_path: Path) -> None:
+    job = small(name="ruled", ranks_per_host=2, steps=1, memory=False, comm_tasks=False)
+    write_job(job, tmp_path / "source", forms=("text",))
+    ingest(tmp_path / "source", tmp_path / "store", run="job", summarise=summarise, jobs=1)
+
+    def computed() -> list[Path]:
+        """Files of the results that the copied package reads."""
+        subprocess.run(
+            [sys.executable, "-c", ASKED, str(tmp_path / "store")],
+            check=True, env={"PYTHONPATH": str(copied.parent)}, cwd=tmp_path,
+        )  # fmt: skip
+        (manifest,) = tmp_path.glob(f"store/run=*/capture=*/{DERIVED}/{MANIFEST}")
+        tables = json.loads(manifest.read_text())["tables"].values()
+        return sorted(manifest.parent / table["file"] for table in tables if table["file"])
+
+    before = computed()
+    assert before
+    assert computed() == before
+    rule = copied / "analysis" / "experts" / "from_trace.py"
+    rule.write_text(f"{rule.read_text()}\nCHANGED = True\n")
+    assert not set(computed()) & set(before)
