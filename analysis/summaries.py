@@ -22,8 +22,8 @@ from .catalog import METRICS, Metric
 class Summary:
     """A table to keep beside a rank's canonical tables.
 
-    `version` changes with the rule that makes it, those of views that it reads, or the tables; rows of another version
-    are stale. It has no row where all tables of `rows_from` are empty.
+    `version` changes with the rule that makes it, those of views that it reads, or the tables;
+    rows of another version are stale. It has no row where all tables of `rows_from` are empty.
     """
 
     name: str
