@@ -18,6 +18,7 @@ from npuscope.errors import UsageError
 
 from .manifest import MARKER, is_store, manifests, write_atomically
 from .model import spelled
+from .small_files import read_small
 from .sweeping import size_bytes
 
 LIMIT_BYTES = 20 << 30
@@ -66,7 +67,7 @@ def cached_stores() -> list[CachedStore]:
             source=_read(path / _SOURCE) or "unknown",
             ranks=len(manifests(path)),
             size_bytes=size_bytes(path),
-            used_at=float(_read(path / _USED) or 0),
+            used_at=_seconds(_read(path / _USED)),
         )
         for path in (sorted(folder.iterdir()) if folder.is_dir() else [])
         if is_store(path)
@@ -109,6 +110,13 @@ def _delete(path: Path) -> None:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text()
-    except OSError:
+        return read_small(path, follow_links=False).decode()
+    except (OSError, UnicodeDecodeError):
         return ""
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0

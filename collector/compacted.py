@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from .manifest import Manifest, Segment, rank_folder, write_atomically
+from .small_files import LIST_BYTES, read_own
 
 COMPACTED = "compacted.json"
 COMPACT_FOLDER = "compact-"
@@ -72,7 +73,7 @@ class Use:
 def read_compacted(capture_folder: Path) -> Compacted:
     """A capture's compact files; none where nothing was compacted."""
     try:
-        return msgspec.json.decode((capture_folder / COMPACTED).read_bytes(), type=Compacted)
+        return read_own(capture_folder / COMPACTED, Compacted, most_bytes=LIST_BYTES)
     except (OSError, msgspec.MsgspecError):
         return Compacted()
 

@@ -35,6 +35,7 @@ from .manifest import (
     sync_folder,
     write_atomically,
 )
+from .small_files import read_own
 from .staging import SPILL, connect, scalar
 
 DERIVED = "derived"
@@ -86,7 +87,7 @@ def derived_folder(store_path: Path, run: str, capture: str) -> Path:
 def read_derived(folder: Path) -> Derived | None:
     """What a tier's folder holds, for whatever ranks; None where nothing was published."""
     try:
-        return msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Derived)
+        return read_own(folder / MANIFEST, Derived)
     except (OSError, msgspec.MsgspecError):
         return None
 

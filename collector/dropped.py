@@ -17,6 +17,7 @@ import msgspec
 from .captures import EPOCH_FROM_NS
 from .manifest import write_atomically
 from .retention import StoredCapture
+from .small_files import read_own
 
 DROPPED_CAPTURES = "dropped.json"
 _NAMES = 1000
@@ -38,8 +39,7 @@ class DroppedCaptures(msgspec.Struct, frozen=True):
 def read_dropped(store: Path) -> DroppedCaptures:
     """What was dropped; nothing where the file is absent or damaged."""
     try:
-        content = (store / DROPPED_CAPTURES).read_bytes()
-        return msgspec.json.decode(content, type=DroppedCaptures)
+        return read_own(store / DROPPED_CAPTURES, DroppedCaptures)
     except (OSError, msgspec.MsgspecError):
         return DroppedCaptures()
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from .model import Framework, Role, SourceFile
 from .session import session_ns
+from .small_files import read_small
 
 _PROBE_BYTES = 1 << 16
 _US = re.compile(rb'"ts"\s*:\s*"?(\d{6,17})(?:\.(\d{1,3}))?')
@@ -121,7 +122,7 @@ def _integer(value: object) -> int | None:
 def _load(path: str, warnings: list[str]) -> dict[str, Any]:
     """A small JSON object; {} with a warning where the file is not one."""
     try:
-        loaded = json.loads(Path(path).read_bytes().decode("utf-8-sig"))
+        loaded = json.loads(read_small(path).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         warnings.append(f"{path}: not read: {type(error).__name__}: {error}")
         return {}

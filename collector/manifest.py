@@ -22,6 +22,7 @@ from npuscope.errors import StoreError
 
 from .model import Option, spelled
 from .selection import Selection
+from .small_files import LIST_BYTES, read_own
 
 MANIFEST = "manifest.json"
 INDEX = "index.json"
@@ -156,14 +157,14 @@ def _is_foreign(path: Path) -> bool:
 def check_layout(path: Path) -> int:
     """A store's layout. Raises StoreError where the marker is unreadable or of a newer one."""
     try:
-        layout = msgspec.json.decode((path / MARKER).read_bytes())["layout"]
-    except (OSError, msgspec.MsgspecError, KeyError, TypeError) as error:
+        layout = read_own(path / MARKER, dict[str, object])["layout"]
+    except (OSError, msgspec.MsgspecError, KeyError) as error:
         raise StoreError(f"{path}: its {MARKER} cannot be read: {error}") from error
-    if layout not in _READABLE:
+    if not isinstance(layout, int) or layout not in _READABLE:
         raise StoreError(
             f"{path}: store layout {layout}, this npuscope reads {LAYOUT}: ingest again or upgrade"
         )
-    return int(layout)
+    return layout
 
 
 def manifests(store: Path, *, run: str | None = None, capture: str | None = None) -> list[Manifest]:
@@ -200,7 +201,7 @@ def capture_manifests(folder: Path) -> list[Manifest]:
             if entry and (entry.inode, entry.size_bytes, entry.mtime_ns) == current:
                 found.append(entry.manifest)
             else:
-                found.append(msgspec.json.decode(path.read_bytes(), type=Manifest))
+                found.append(read_own(path, Manifest))
         except (OSError, msgspec.MsgspecError):
             continue
     return found
@@ -209,7 +210,7 @@ def capture_manifests(folder: Path) -> list[Manifest]:
 def read_manifest(folder: Path) -> Manifest | None:
     """The manifest of one rank's folder, or None where nothing is published there."""
     try:
-        return msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+        return read_own(folder / MANIFEST, Manifest)
     except (OSError, msgspec.MsgspecError):
         return None
 
@@ -217,7 +218,7 @@ def read_manifest(folder: Path) -> Manifest | None:
 def read_index(folder: Path) -> Index:
     """A capture's index; an empty one where there is none that can be read."""
     try:
-        return msgspec.json.decode((folder / INDEX).read_bytes(), type=Index)
+        return read_own(folder / INDEX, Index, most_bytes=LIST_BYTES)
     except (OSError, msgspec.MsgspecError):
         return Index(0, {})
 
@@ -229,7 +230,7 @@ def write_index(folder: Path) -> None:
         path = rank / MANIFEST
         try:
             state = path.stat()
-            manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+            manifest = read_own(path, Manifest)
         except (OSError, msgspec.MsgspecError):
             continue
         entries[rank.name] = IndexEntry(state.st_ino, state.st_size, state.st_mtime_ns, manifest)

@@ -38,6 +38,7 @@ from .read_rank import RankTask, digest_now
 from .roles import role_of
 from .selection import Selection
 from .shards import Shard, share_of
+from .small_files import read_own
 from .store import replace_manifest
 
 _ASKED = "asked.json"
@@ -176,7 +177,7 @@ def _remembered(store: Path, run: str, path: Path) -> Selection:
 
 def _all_remembered(file: Path) -> dict[str, Selection]:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=dict[str, Selection])
+        return read_own(file, dict[str, Selection])
     except (OSError, msgspec.MsgspecError):
         return {}
 

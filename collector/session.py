@@ -15,6 +15,7 @@ from pathlib import Path
 
 from .captures import EPOCH_FROM_NS
 from .msprof_layout import device_of
+from .small_files import read_small
 
 
 def session_ns(paths: Iterable[str], event_ns: int) -> tuple[int, int] | None:
@@ -44,7 +45,7 @@ def _is(path: str, which: str) -> bool:
 def _readings(path: str, key: str) -> tuple[int | None, int | None]:
     """ns on the epoch's clock and on the machine's."""
     try:
-        told = json.loads(Path(path).read_bytes())
+        told = json.loads(read_small(path))
     except (OSError, ValueError, RecursionError):
         return None, None
     if not isinstance(told, dict):

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from .manifest import write_atomically
+from .small_files import read_own
 
 WATCH_STATE = "watch-state.json"
 
@@ -77,7 +78,7 @@ def read_watch_state(store: Path) -> WatchState | None:
     Fields that this version does not know are passed over; those that are missing are 0 or None.
     """
     try:
-        return msgspec.json.decode((store / WATCH_STATE).read_bytes(), type=WatchState)
+        return read_own(store / WATCH_STATE, WatchState)
     except (OSError, msgspec.MsgspecError):
         return None
 

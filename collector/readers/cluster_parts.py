@@ -26,6 +26,7 @@ from npuscope.errors import TraceFormatError
 from .. import cluster_outputs as outputs
 from .. import schema
 from ..model import ReadLog, SourceFile
+from ..small_files import decode, read_small
 from ..staging import connect, is_empty, scalar
 from ..store import quoted
 from . import cluster_db, step_trace
@@ -221,12 +222,12 @@ def _measured(data: bytes) -> tuple[dict[int, Operation], int]:
     """Figures by rank, and how many ranks' figures are no figures."""
     try:
         return _BY_RANK.decode(data), 0
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     found: dict[int, Operation] = {}
     try:
         parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}, 1
     for rank, part in parts.items():
         try:
@@ -247,7 +248,7 @@ def _read_matrix(con: duckdb.DuckDBPyConnection, path: str, log: ReadLog) -> Non
             category = "p2p" if one.members == "p2p" else ""
             try:
                 links = _BY_LINK.decode(one.json)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 bad += 1
                 continue
             for pair, link in links.items():
@@ -266,8 +267,8 @@ def _table(rows: list[tuple[Any, ...]], schema_of_one: pa.Schema) -> pa.Table:
 
 def _read_groups(path: str, told: Told) -> None:
     try:
-        content = msgspec.json.decode(Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf"))
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        content = decode(read_small(path).removeprefix(b"\xef\xbb\xbf"), object)
+    except (OSError, msgspec.DecodeError) as error:
         raise TraceFormatError(path, "the whole file", str(error)) from None
     named = content.get("comm_group_parallel_info") if isinstance(content, dict) else None
     if not told.groups:

@@ -95,7 +95,7 @@ def _read_file(
             steps.add(entry.step)
             try:
                 operation = _DECODER.decode(entry.json)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 bad += 1
                 continue
             if operation.time is not None:

@@ -56,7 +56,7 @@ def entries(path: str) -> Iterator[Entry]:
 def _children(path: str, data: bytes | msgspec.Raw, where: str) -> list[tuple[str, msgspec.Raw]]:
     try:
         return list(_ENTRIES.decode(data).items())
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceFormatError(
             path, where, f"{error}: cut short or damaged; run the profiler's analysis again"
         ) from None

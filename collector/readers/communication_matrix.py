@@ -45,7 +45,7 @@ def read_matrix(con: duckdb.DuckDBPyConnection, path: str, log: ReadLog) -> None
             is_by_kind = is_by_kind or not entry.name.lower().startswith("hcom_")
             try:
                 links = _DECODER.decode(entry.json)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 bad += 1
                 continue
             for pair, link in links.items():

@@ -18,6 +18,7 @@ import polars as pl
 
 from npuscope.errors import TraceFormatError, TraceNotFound
 
+from ..small_files import decode, read_small
 from .expert_frames import PLACEMENT_SCHEMA, listed
 
 
@@ -59,10 +60,10 @@ def read_deployment(path: str | Path) -> Deployment:
     """
     path = Path(path)
     try:
-        told = msgspec.json.decode(path.read_bytes(), type=_Map)
+        told = decode(read_small(path), _Map)
     except FileNotFoundError as error:
         raise TraceNotFound(f"{path}: no such deployment file") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise TraceFormatError(path, "expert deployment", str(error)) from error
     _require_once(path, "layer_list", [layer.layer_id for layer in told.layer_list])
     rows: list[tuple[int, int, int, int]] = []

@@ -26,6 +26,7 @@ import polars as pl
 from npuscope.errors import TraceFormatError, TraceNotFound
 
 from ..model import SourceFile
+from ..small_files import decode, read_small
 from .expert_deployment import Deployment, read_deployment
 from .expert_frames import (
     LOAD_SCHEMA,
@@ -141,8 +142,8 @@ def _config(files: Sequence[SourceFile], notes: list[str]) -> _Config:
         notes.append(f"no {CONFIG}: all rows of a file are taken for the layers of one dump")
         return _Config()
     try:
-        return msgspec.json.decode(Path(found[0]).read_bytes(), type=_Config, strict=False)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return decode(read_small(found[0]), _Config, strict=False)
+    except msgspec.DecodeError as error:
         raise TraceFormatError(found[0], "configuration of the dump", str(error)) from error
 
 

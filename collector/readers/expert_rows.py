@@ -15,6 +15,7 @@ import polars as pl
 from npuscope.errors import TraceFormatError
 
 from ..model import SourceFile
+from ..small_files import open_regular
 
 Counts = npt.NDArray[np.int64]
 _ROW = r"^\d{1,18}(?:\s*,\s*\d{1,18})*$"
@@ -26,7 +27,7 @@ def read_counts(file: SourceFile, notes: list[str]) -> Counts:
     A last line that is cut off is left out and told. Raises TraceFormatError.
     """
     path = Path(file.path)
-    with path.open("rb") as opened:
+    with open_regular(path) as opened:
         text = opened.read(file.size_bytes).decode("utf-8-sig", "replace")
     lines = pl.DataFrame({"text": text.splitlines()}, schema={"text": pl.String})
     lines = lines.with_row_index("number", 1).with_columns(

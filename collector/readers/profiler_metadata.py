@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -17,6 +16,7 @@ from npuscope.errors import TraceFormatError
 
 from ..groups import group_hash, parallel_kind
 from ..model import ReadLog
+from ..small_files import decode, read_small
 
 SIZE_KINDS = ("tp", "pp", "dp", "cp", "ep")
 
@@ -178,7 +178,7 @@ def _object(value: object) -> Mapping[str, object]:
     """A mapping, also out of its JSON text; anything else is an empty one."""
     if isinstance(value, str):
         try:
-            value = msgspec.json.decode(value)
+            value = decode(value, dict[str, object])
         except msgspec.DecodeError:
             return {}
     return value if isinstance(value, dict) else {}
@@ -187,15 +187,17 @@ def _object(value: object) -> Mapping[str, object]:
 def json_object(path: str) -> dict[str, object]:
     """A small JSON file that holds one object. Raises TraceFormatError for anything else."""
     try:
-        data = Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf")
+        data = read_small(path).removeprefix(b"\xef\xbb\xbf")
         if not data.strip():
             raise TraceFormatError(path, "JSON", "empty file")
-        return msgspec.json.decode(data, type=dict[str, object])
-    except OSError as error:
+        return decode(data, dict[str, object])
+    except PermissionError as error:
         raise TraceFormatError(
             path, "opening", f"{error.strerror}: check its permissions"
         ) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except OSError as error:
+        raise TraceFormatError(path, "opening", str(error.strerror)) from None
+    except msgspec.DecodeError as error:
         raise TraceFormatError(path, "JSON", f"{error}: cut short or edited?") from None
 
 

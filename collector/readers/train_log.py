@@ -18,6 +18,7 @@ import polars as pl
 from npuscope.errors import TraceFormatError, TraceNotFound
 
 from ..model import RankSource, ReadLog
+from ..small_files import open_regular
 from .train_log_lines import COLUMNS, MARKS, Logged, Scope, arguments, parse
 
 SCHEMA: dict[str, type[pl.DataType]] = {"step": pl.Int64, **dict.fromkeys(COLUMNS, pl.Float64)}
@@ -246,7 +247,7 @@ def _blocks(
     A carriage return ends a line too: progress bars write over themselves that way.
     """
     try:
-        file = path.open("rb")
+        file = open_regular(path)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise TraceNotFound(
             f"{path}: no trainer log here: give the file your training job's output went to"

@@ -27,7 +27,7 @@ def turn(store: Path) -> Iterator[bool]:
     It is, too, where the store's file system knows no locks. Raises OSError where the file cannot
     be made.
     """
-    descriptor = os.open(store / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(store / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

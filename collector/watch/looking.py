@@ -22,6 +22,7 @@ import msgspec
 from ..discover import OUTPUT_FOLDER
 from ..expert_folders import FOLDER
 from ..manifest import is_store
+from ..small_files import decode, read_small
 
 READY = "READY.json"
 DONE = "analyse.done"
@@ -181,7 +182,7 @@ def _may_be_folder(entry: os.DirEntry[str]) -> bool:
 
 def _ready(path: Path) -> Ready | str:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Ready)
+        return decode(read_small(path), Ready)
     except (OSError, msgspec.MsgspecError) as error:
         return f"{READY} cannot be read: {error}"
 

@@ -23,6 +23,7 @@ from ..compacted import Place
 from ..manifest import Manifest, SourceRecord, capture_manifests, rank_folder
 from ..model import spelled
 from ..readers.train_log import RULE, SCHEMA, Gathered, LogFacts, gather, told_by
+from ..small_files import open_regular
 from ..store import create_view, frame
 from .joining import exchange, staging
 from .known import Key
@@ -54,7 +55,7 @@ class Tail:
 
 def read_on(tail: Tail) -> bool:
     """Read what was added; returns whether more waits. Raises OSError where the log is gone."""
-    with tail.path.open("rb") as file:
+    with open_regular(tail.path) as file:
         told = os.fstat(file.fileno())
         head = file.read(_HEAD_BYTES)
         if told.st_ino != tail.inode or told.st_size < tail.end_bytes or not _begins_so(head, tail):
@@ -159,7 +160,7 @@ def _read_rest(tail: Tail) -> None:
         with os.scandir(tail.path.parent) as entries:
             for entry in entries:
                 if entry.inode() == tail.inode and entry.name.startswith(tail.path.name):
-                    with Path(entry.path).open("rb") as file:
+                    with open_regular(entry.path) as file:
                         if _begins_so(file.read(_HEAD_BYTES), tail):
                             end_bytes = os.fstat(file.fileno()).st_size
                             _take(tail, Path(entry.path), end_bytes)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from npuscope.collector.small_files import read_small
 from npuscope.errors import UsageError
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -59,7 +60,7 @@ def hashed_line(user: str, password: str) -> str:
 def read_passwords(path: Path) -> dict[str, Hashed]:
     """Users of a file. Raises UsageError that names the line, never what stands in it."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_small(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--basic-auth-file {path}: cannot be read: {error}") from None
     found: dict[str, Hashed] = {}

@@ -1,0 +1,74 @@
+"""Small files of others, opened so that none of them can hang or fill whoever reads it.
+
+A pipe is never opened (that could wait for ever), nor a device (that could do something), and a
+file of terabytes, most of them holes, is refused by its size. Of a store, which may come from
+somebody else, no link is followed either.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import msgspec
+
+# No profiler's description and no manifest comes near; a list of all ranks' manifests may.
+SMALL_BYTES = 16 << 20
+LIST_BYTES = 256 << 20
+
+Content = TypeVar("Content")
+
+
+def open_regular(path: str | Path, *, follow_links: bool = True) -> BinaryIO:
+    """A regular file, open for reading. Raises OSError for anything else."""
+    # Before it is opened, too: opening a device may have effects.
+    _require_regular(Path(path).stat(follow_symlinks=follow_links), path)
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    descriptor = os.open(path, flags if follow_links else flags | os.O_NOFOLLOW)
+    try:
+        _require_regular(os.fstat(descriptor), path)
+        return os.fdopen(descriptor, "rb")
+    except OSError:
+        os.close(descriptor)
+        raise
+
+
+def read_small(
+    path: str | Path, *, most_bytes: int = SMALL_BYTES, follow_links: bool = True
+) -> bytes:
+    """A small file's content. Raises OSError where it is none."""
+    with open_regular(path, follow_links=follow_links) as file:
+        if os.fstat(file.fileno()).st_size <= most_bytes:
+            content = file.read(most_bytes + 1)
+            if len(content) <= most_bytes:
+                return content
+    why = f"larger than {most_bytes >> 20} MiB, which no such file is"
+    raise OSError(errno.EFBIG, why, str(path))
+
+
+def read_own(path: Path, kind: type[Content], *, most_bytes: int = SMALL_BYTES) -> Content:
+    """A small JSON file of a store, where nothing is reached through a link.
+
+    Raises OSError, and msgspec.DecodeError for other content.
+    """
+    return decode(read_small(path, most_bytes=most_bytes, follow_links=False), kind)
+
+
+def decode(content: bytes | str, kind: type[Content], *, strict: bool = True) -> Content:
+    """JSON of a kind. Raises msgspec.DecodeError for anything else, also for what is nested too
+    deeply or is no UTF-8."""
+    try:
+        return msgspec.json.decode(content, type=kind, strict=strict)
+    except (RecursionError, UnicodeError) as error:
+        raise msgspec.DecodeError(str(error)) from None
+
+
+def _require_regular(state: os.stat_result, path: str | Path) -> None:
+    if stat.S_ISDIR(state.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(state.st_mode):
+        kind = "a link" if stat.S_ISLNK(state.st_mode) else "no regular file"
+        raise OSError(errno.EINVAL, f"it is {kind}", str(path))

@@ -1,0 +1,191 @@
+"""Small files that are none: whoever reads them goes on as if they could not be read."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from npuscope.collector import cluster_outputs, dropped, plan, session
+from npuscope.collector.cache import cached_stores
+from npuscope.collector.compacted import COMPACTED, Compacted, read_compacted
+from npuscope.collector.derived import read_derived
+from npuscope.collector.identity import identify
+from npuscope.collector.manifest import (
+    INDEX,
+    MANIFEST,
+    MARKER,
+    capture_manifests,
+    check_layout,
+    create_store,
+    read_index,
+    read_manifest,
+)
+from npuscope.collector.model import RankSource, ReadLog, SourceFile
+from npuscope.collector.readers.cluster_parts import _read_groups
+from npuscope.collector.readers.cluster_rows import Told
+from npuscope.collector.readers.expert_deployment import read_deployment
+from npuscope.collector.readers.expert_dump import CONFIG, _config
+from npuscope.collector.readers.profiler_info import read_info
+from npuscope.collector.readers.profiler_metadata import read_metadata
+from npuscope.collector.small_files import SMALL_BYTES, read_own, read_small
+from npuscope.collector.watch.lock import LOCK, turn
+from npuscope.collector.watch.looking import READY, judge, look
+from npuscope.collector.watch.tailing import Tail, read_on
+from npuscope.collector.watch_state import WATCH_STATE, WatchState, read_watch_state
+from npuscope.dashboard.exporting.passwords import read_passwords
+from npuscope.errors import NpuscopeError
+
+
+def a_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def a_device(path: Path) -> None:
+    """Without an end. What is written there is the link alone."""
+    path.symlink_to("/dev/zero")
+
+
+def holes(path: Path) -> None:
+    """A file of a terabyte that takes no room."""
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+def depths(path: Path) -> None:
+    path.write_text('{"a":' * 100_000)
+
+
+def other_letters(path: Path) -> None:
+    path.write_bytes(b'{"host": "\xff", "job_name": "\xff", "rank_id": "\xff"}')
+
+
+def ended(function: Callable[[], object], within_s: float = 5.0) -> Any:
+    """What a function returned, or the error of ours it raised; it must not hang."""
+    found: list[object] = []
+
+    def call() -> None:
+        try:
+            found.append(function())
+        except (NpuscopeError, OSError) as error:
+            found.append(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(within_s)
+    assert not thread.is_alive(), "it hangs"
+    [one] = found
+    return one
+
+
+def as_source(path: Path) -> SourceFile:
+    return SourceFile(str(path), path.stat().st_size, 0)
+
+
+def judged(path: Path) -> str:
+    (path.parent / "ASCEND_PROFILER_OUTPUT").mkdir()
+    verdict = judge(look(path.parent), is_quiet=True)
+    assert verdict.kind != "finished" or path.name not in look(path.parent).sizes
+    return verdict.kind
+
+
+def identified(path: Path) -> None:
+    found = identify(path.parent, "pytorch", {"profiler_info": (as_source(path),)})
+    assert found.rank == 3 and any("profiler_info" in warning for warning in found.warnings)
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    WATCH_STATE: lambda path: read_watch_state(path.parent),
+    COMPACTED: lambda path: read_compacted(path.parent),
+    INDEX: lambda path: read_index(path.parent),
+    MANIFEST: lambda path: [read_manifest(path.parent), read_derived(path.parent)],
+    f"rank=0/{MANIFEST}": lambda path: capture_manifests(path.parents[1]),
+    MARKER: lambda path: check_layout(path.parent),
+    dropped.DROPPED_CAPTURES: lambda path: dropped.read_dropped(path.parent),
+    f"run=a/{plan._ASKED}": lambda path: plan._remembered(path.parents[1], "a", path),
+    READY: judged,
+    "profiler_info_3.json": identified,
+    "profiler_info_5.json": lambda path: read_info(str(path), ReadLog()),
+    "profiler_metadata.json": lambda path: read_metadata(str(path), ReadLog()),
+    "start_info": lambda path: session.session_ns([str(path)], 0),
+    cluster_outputs.GROUPS: lambda path: _read_groups(str(path), Told()),
+    "deployment.json": read_deployment,
+    CONFIG: lambda path: _config([as_source(path)], []),
+    "users": read_passwords,
+}
+
+
+@pytest.mark.parametrize("spoil", [a_pipe, a_device, holes, depths, other_letters])
+@pytest.mark.parametrize("name", READERS)
+def test_no_small_file_hangs_its_reader_or_fills_its_memory(
+    tmp_path: Path, name: str, spoil: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "folder" / name
+    path.parent.mkdir(parents=True)
+    spoil(path)
+    ended(lambda: READERS[name](path))
+
+
+@pytest.mark.parametrize("spoil", [a_pipe, a_device])
+def test_a_log_that_is_a_pipe_is_not_followed(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    spoil(tmp_path / "log")
+    told = ended(lambda: read_on(Tail(tmp_path / "log")))
+    assert isinstance(told, OSError) and told.strerror == "it is no regular file"
+
+
+def test_a_cache_with_a_pipe_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    store = tmp_path / "npuscope" / "one"
+    create_store(store)
+    a_pipe(store / "npuscope-source.txt")
+    (store / "npuscope-used.txt").write_text("yesterday")
+    [one] = ended(cached_stores)
+    assert (one.source, one.used_at) == ("unknown", 0)
+
+
+def test_what_a_store_names_is_not_reached_through_a_link(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere.json"
+    elsewhere.write_text('{"batches": [], "version": 7}')
+    (tmp_path / WATCH_STATE).symlink_to(elsewhere)
+    (tmp_path / COMPACTED).symlink_to(elsewhere)
+    assert read_watch_state(tmp_path) is None
+    assert read_compacted(tmp_path) == Compacted()
+    with pytest.raises(OSError, match="it is a link"):
+        read_own(tmp_path / WATCH_STATE, WatchState)
+    assert read_small(tmp_path / WATCH_STATE) == elsewhere.read_bytes()
+
+    (tmp_path / LOCK).symlink_to(tmp_path / "made")
+    with pytest.raises(OSError), turn(tmp_path):
+        pass
+    assert not (tmp_path / "made").exists()
+
+
+def test_the_largest_small_file_is_read_and_one_byte_more_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(SMALL_BYTES))
+    assert len(read_small(path)) == SMALL_BYTES
+    with path.open("ab") as file:
+        file.write(b"\0")
+    with pytest.raises(OSError, match="larger than 16 MiB"):
+        read_small(path)
+
+
+def test_a_rank_with_a_pipe_for_its_description_is_read(tmp_path: Path) -> None:
+    a_pipe(tmp_path / "profiler_info_0.json")
+    source = RankSource(
+        str(tmp_path),
+        "pytorch",
+        0,
+        "",
+        {"profiler_info": (as_source(tmp_path / "profiler_info_0.json"),)},
+    )
+    log = ReadLog()
+    info = ended(lambda: read_info(source.paths("profiler_info")[0], log))
+    assert info.rank_id is None
+    assert log.warnings == ["profiler_info_0.json: opening: it is no regular file"]
