@@ -166,6 +166,14 @@ COMMUNICATION: tuple[Metric, ...] = (
         derived=True,
     ),
     described(
+        "step_parts",
+        "step_parts",
+        "Parts of a step",
+        "Where each ns of a step goes: computing, moving bytes, waiting for whom, idle.",
+        inputs=("arrivals", "step_summary", "comm_summary", "comm_progress", "comm_times", "ranks"),
+        derived=True,
+    ),
+    described(
         "rank_blame",
         "rank_blame",
         "Slow ranks",

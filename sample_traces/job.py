@@ -20,7 +20,7 @@ class Job:
     (what is hidden in the end is in the truth). `expert_skew` is the exponent of a Zipf law over
     the experts, in another order for each layer; `expert_weights` gives the popularity instead.
     With `crossing`, an asynchronous allGather starts in each step and ends in the next.
-    `experts = 0` makes a dense job.
+    `experts = 0` makes a dense job. `layers_by_stage` makes stages uneven.
 
     What can be wrong, each by its own factor: `slow_rank` runs its cube kernels longer, at a clock
     that much lower if `slow_rank_lowers_clock`; `slow_clock` is a rank whose AI cores all run at a
@@ -74,10 +74,16 @@ class Job:
     host_op_ns: int = 7_000
     start_ns: int = 1_764_246_877_000_000_000
     seed: int = 1
+    layers_by_stage: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.layers % self.pp or self.dp % self.ep or (self.experts and self.experts % self.ep):
-            raise ValueError("pp must divide layers; ep must divide dp and experts")
+        if self.layers_by_stage:
+            if len(self.layers_by_stage) != self.pp or sum(self.layers_by_stage) != self.layers:
+                raise ValueError("layers_by_stage needs one number per stage, layers altogether")
+        elif self.layers % self.pp:
+            raise ValueError("pp must divide layers")
+        if self.dp % self.ep or (self.experts and self.experts % self.ep):
+            raise ValueError("ep must divide dp and experts")
         if self.expert_weights and len(self.expert_weights) != self.experts:
             raise ValueError("expert_weights needs one weight per expert")
         for name in ("slow_rank", "slow_clock", "overloaded"):
@@ -126,7 +132,7 @@ class Job:
 _WRONG = (
     "slow_rank_lowers_clock", "slow_clock", "slow_clock_factor", "slow_host", "slow_host_factor",
     "slow_link", "slow_link_type", "slow_link_factor", "overloaded", "overload_factor", "noise",
-    "clock_drift_ppm",
+    "clock_drift_ppm", "layers_by_stage",
 )  # fmt: skip
 
 
@@ -255,5 +261,6 @@ def local_experts(job: Job, ep_rank: int) -> range:
 
 def stage_layers(job: Job, pp_rank: int) -> range:
     """Layers of a pipeline stage."""
-    count = job.layers // job.pp
-    return range(pp_rank * count, (pp_rank + 1) * count)
+    counts = job.layers_by_stage or (job.layers // job.pp,) * job.pp
+    first = sum(counts[:pp_rank])
+    return range(first, first + counts[pp_rank])

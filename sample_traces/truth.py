@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .capture import Capture, CommOp, Kernel
-from .job import Job, group_hash, routed_tokens
+from .job import Job, group_hash, routed_tokens, stage_layers
 
 Interval = tuple[int, int]
 
@@ -30,7 +30,7 @@ def expert_load(job: Job) -> list[tuple[int, int, int, int]]:
     stage_size = job.tp * job.dp
     for step in range(job.first_step, job.first_step + job.steps):
         for layer in range(job.layers):
-            stage = layer // (job.layers // job.pp)
+            stage = next(n for n in range(job.pp) if layer in stage_layers(job, n))
             total = [0] * job.experts
             for micro_batch in range(job.micro_batches):
                 for rank in range(stage * stage_size, (stage + 1) * stage_size):

@@ -73,6 +73,7 @@ def derive(con: duckdb.DuckDBPyConnection) -> Iterator[Table]:
     yield Table("comm_waits", sql_text("comm_waits.sql"))
     for result in stragglers.derived(con, arrivals="_arrivals"):
         yield Table(result.name, result.query)
+    yield Table("step_parts", sql_text("step_parts.sql"))
     con.execute("drop table _arrivals")
     ranks = sorted(rank for (rank,) in con.execute(_OTHERWISE).fetchall())
     con.execute(
