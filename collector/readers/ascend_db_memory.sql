@@ -17,11 +17,14 @@ from _npu_op_mem as m
 left join _string as component on component.id = m.component
 where not exists (select 1 from _memory_record);
 
--- What the process and the whole device held.
+-- What the process and the whole device held: in HBM and DDR together, as memory_record.csv counts it. A kind that
+-- is not recorded adds nothing.
 insert into memory by name
 select
     m.deviceId as device_id, 'record' as source, upper(type.value) as component,
-    m.timestampNs as timestamp_ns, m.hbm as reserved_bytes
+    m.timestampNs as timestamp_ns,
+    coalesce(try_cast(cast(m.hbm as hugeint) + coalesce(m.ddr, 0) as bigint), case when m.hbm is null then m.ddr end)
+        as reserved_bytes
 from _npu_mem as m
 left join _string as type on type.id = m.type;
 

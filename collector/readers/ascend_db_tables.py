@@ -79,7 +79,7 @@ TABLES: dict[str, tuple[Wanted, ...]] = {
         " duration:id, activeDuration:id, allocationTotalAllocated, allocationTotalReserved,"
         " allocationTotalActive, releaseTotalAllocated, releaseTotalReserved, releaseTotalActive,"
         " streamPtr:id, deviceId:id",
-        "NPU_MEM": "type, hbm:id, timestampNs, deviceId:id",
+        "NPU_MEM": "type, ddr:id, hbm:id, timestampNs, deviceId:id",
         "NPU_MODULE_MEM": "moduleId, timestampNs, totalReserved:id, deviceId:id",
         "NPU_OP_MEM": "timestampNs, totalAllocate:id, totalReserve:id, component, deviceId:id",
         "AICORE_FREQ": "deviceId:id, timestampNs, freq:real",

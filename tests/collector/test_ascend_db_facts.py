@@ -76,6 +76,39 @@ def test_memory_without_the_frameworks_curve(
     assert log.rules["ascend_db.memory_curve"] == "NPU_OP_MEM"
 
 
+def test_what_a_process_holds_is_in_both_kinds_of_memory(
+    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    strings = (STRINGS[0], [*STRINGS[1], (51, "device")])
+    unknown, most = -1, (1 << 63) - 1
+    path = write(tmp_path / "a.db", {
+        "STRING_IDS": strings,
+        "NPU_MEM": ("type, ddr, hbm, timestampNs, deviceId", [
+            (17, 700, 99, T0, 0), (51, 900, 100, T0 + 1, 0), (17, 5, unknown, T0 + 2, 0),
+            (17, unknown, 8, T0 + 3, 0), (17, None, None, T0 + 4, 0),
+            (17, most - 1, most - 1, T0 + 5, 0),
+        ]),
+    })  # fmt: skip
+
+    read(ascend_db, {"main_db": path})
+
+    assert rows(staging, "select component, reserved_bytes from memory order by timestamp_ns") == [
+        ("APP", 799), ("DEVICE", 1000), ("APP", 5), ("APP", 8), ("APP", None), ("APP", None),
+    ]  # fmt: skip
+
+
+def test_a_database_without_a_column_for_ddr_gives_what_is_in_hbm(
+    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "a.db", {
+        "STRING_IDS": STRINGS, "NPU_MEM": ("type, hbm, timestampNs, deviceId", [(17, 99, T0, 0)]),
+    })  # fmt: skip
+
+    read(ascend_db, {"main_db": path})
+
+    assert rows(staging, "select reserved_bytes from memory") == [(99,)]
+
+
 @pytest.mark.parametrize(
     ("mapping", "expected"),
     [([(2, 4), (1, 6)], 4), ([(-1, 6)], 6), ([(5, 6)], 3), ([], 3)],
