@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 UNKNOWN = "-"
+FREE_MEANS = "free: neither a kernel nor an operation of the step; another step's may run"
 _SHOWN = 8
 
 

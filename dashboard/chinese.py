@@ -43,7 +43,9 @@ _WORDS = {
     "clock below its nominal": "频率低于标称", "cube kernels below the peak": "Cube 算子未达峰值",
     "kernels of unknown FLOPs": "FLOPs 未知的算子", "vector and other compute": "Vector 及其他计算",
     "waiting for slower ranks": "等待较慢的 rank", "waiting in the pipeline": "流水线等待",
-    "device idle": "设备空闲",
+    "free: nothing of the step": "空闲：没有本 step 的任务",
+    "free: neither a kernel nor an operation of the step; another step's may run":
+        "空闲：既没有本 step 的计算算子也没有其通信算子；其他 step 的可能在运行",
     "before the first and after the last work": "首个任务之前与末个任务之后",
     "its host launches late": "所在主机下发慢", "same kernels take longer": "同样的算子更慢",
     "chip runs at a lower clock": "芯片降频", "slow link": "链路慢",
@@ -147,11 +149,11 @@ _FINDINGS = {
         "约为 step 的 (级数 - 1) / (微批数 + 级数 - 1)。",
     "More micro-batches per step, interleaved (virtual) stages, or layers moved from the slowest"
     " stage.": "增加每个 step 的微批数，使用交错（虚拟）流水级，或把最慢级的部分层移走。",
-    "{stake} ms per step ({share}) the device neither computes nor communicates, most on {rank}.":
-        "每个 step 有 {stake} ms（{share}）设备既不计算也不通信，{rank} 最多。",
-    "Time from a step's first to its last kernel or operation that none of them covers. With the"
-    " profiler on, the host is slower than without, so the job itself may idle less.":
-        "一个 step 从首个到最后一个算子之间没有任何算子覆盖的时间。"
+    "{stake} ms per step ({share}) pass with neither a kernel nor an operation of the step, most on"
+    " {rank}.": "每个 step 有 {stake} ms（{share}）既没有本 step 的计算也没有其通信，{rank} 最多。",
+    "Time from a step's first to its last kernel or operation that none of them covers; another"
+    " step's may run then. With the profiler on, the host is slower than without, so the job itself may idle less.":
+        "一个 step 从首个到最后一个算子之间没有它自己的算子覆盖的时间；此时可能有其他 step 的算子在运行。"
         "采集会拖慢 host，因此不采集时的空闲可能更少。",
     "Usually the host is late: bind processes to cores, fuse small operators, avoid synchronisation"
     " (.item(), print of tensors), set TASK_QUEUE_ENABLE=2.":

@@ -16,7 +16,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from npuscope.analysis.wording import UNKNOWN, megabytes, ms, number, percent, plain, us
+from npuscope.analysis.wording import FREE_MEANS, UNKNOWN, megabytes, ms, number, percent, plain, us
 
 # One colour and one texture per part of a step, everywhere.
 PARTS = (
@@ -132,7 +132,7 @@ def steps_table(frame: pl.DataFrame, *, caption: str | None = None) -> FittedTab
     ]
     if (frame["basis"] == "profiler_table").any():
         columns.append(Column("basis", "basis", None, 5))
-    legend = ", ".join(f"{block} {name}" for name, _, block in PARTS)
+    legend = ", ".join(f"{block} {name}" for name, _, block in PARTS) + f"; {FREE_MEANS}"
     return FittedTable(columns, rows, "Where each step goes (ms)", caption, legend)
 
 

@@ -21,7 +21,7 @@ WORDS = {
     "exposed_communication": "exposed communication",
     "load_imbalance": "waiting for slower ranks",
     "pipeline_wait": "waiting in the pipeline",
-    "free": "device idle",
+    "free": "free: nothing of the step",
     "tail": "before the first and after the last work",
 }
 _WIDTH = 24

@@ -91,7 +91,7 @@ def pipeline_bubble(seen: Material) -> Iterator[Finding]:
 
 
 def device_idle(seen: Material) -> Iterator[Finding]:
-    """Neither computing nor communicating inside a step."""
+    """Neither a kernel nor an operation of the step runs; another step's may run."""
     rows = seen.steps.drop_nulls("free_ns")
     stake_ns = mean(rows, "free_ns")
     if not is_worth(stake_ns, seen):
@@ -100,12 +100,12 @@ def device_idle(seen: Material) -> Iterator[Finding]:
     yield stated(
         seen,
         "device_idle",
-        f"{ms(stake_ns)} ms per step ({percent(share(stake_ns, seen))}) the device neither"
-        f" computes nor communicates, most on {ranks_named(worst['rank'].head(1))}.",
+        f"{ms(stake_ns)} ms per step ({percent(share(stake_ns, seen))}) pass with neither a"
+        f" kernel nor an operation of the step, most on {ranks_named(worst['rank'].head(1))}.",
         stake_ns,
         "measured",
-        "Time from a step's first to its last kernel or operation that none of them covers. With"
-        " the profiler on, the host is slower than without, so the job itself may idle less.",
+        "Time from a step's first to its last kernel or operation that none of them covers;"
+        " another step's may run then. With the profiler on, the host is slower than without, so the job itself may idle less.",
         "Usually the host is late: bind processes to cores, fuse small operators, avoid"
         " synchronisation (.item(), print of tensors)"
         + (", capture CUDA graphs." if seen.is_gpu else ", set TASK_QUEUE_ENABLE=2."),

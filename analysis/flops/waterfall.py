@@ -7,7 +7,8 @@ every other ns is lost to one of the terms:
                 (inefficiency, by type); kernels whose FLOPs are unknown; all others
     exposed     communication outside compute, each kind its share (as comm_summary attributes it);
                 waiting for others in it is load imbalance, in pipelines pipeline wait
-    free        the device does nothing between its first and last work of the step
+    free        neither kernel nor operation of the step between its first and last work;
+                another step's may run
     tail        the rest of the step: before the first and after the last of that work
 
 Where kernels of several types overlap, their union is shared out by their durations.

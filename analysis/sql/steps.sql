@@ -23,7 +23,7 @@
 --   communication_ns           bigint   length of C_s
 --   overlapped_ns              bigint   length of C_s inside K: communication hidden behind compute
 --   exposed_communication_ns   bigint   length of C_s outside K
---   free_ns                    bigint   from start to end, neither in K_s nor in C_s
+--   free_ns                    bigint   from start to end, neither in K_s nor in C_s; another step's may run
 --   stage_ns                   bigint   end - start - profiler_bubble, the profiler's rule
 --   bubble_ns                  bigint   length of the union of receive operations outside K
 --   profiler_bubble_ns         bigint   durations of receive operations added up, the profiler's rule

@@ -4,6 +4,7 @@ A kernel is communication by how its own name begins: a library's prefix or name
 
     void deep_ep::internode::dispatch<true, 8>(int*, ...)      deep_ep::            communication
     ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm...)    nccl                 communication
+    void dpsk::ep::cuda::get_dispatch_layout<8>(int const*...)  stays on its device  computing
     void flash::flash_bwd_dq_dk_dv<Barrier, nccl_t>(...)        flash::...           computing
 
 What stands in template arguments or parameters is never looked at: names of barriers and of
@@ -25,8 +26,14 @@ COMM_KERNELS = (
     "nccl", "rccl", "deep_ep::", "dpsk::ep::", "nvshmem", "rocshmem", "msccl",
     "c10d::symmetric_memory::", "multimem_", "one_shot_all_reduce", "two_shot_all_reduce",
 )  # fmt: skip
-# Of these namespaces what stays on its own device.
-LOCAL_KERNELS = ("deep_ep::layout::", "dpsk::ep::layout::")
+# Their functions that neither move bytes between devices nor wait for another one: counting where
+# tokens go, and filling or asking arrays of their own device. Whatever namespaces stand before.
+_LOCAL = {
+    ("deep_ep::", "dpsk::ep::"): frozenset({
+        "get_dispatch_layout", "query_mask_buffer", "update_mask_buffer", "clean_mask_buffer",
+    }),
+    ("nvshmem",): frozenset({"nvshmemi_init_array_kernel"}),
+}  # fmt: skip
 VARIABLE = "NPUSCOPE_COMM_KERNELS"
 RULE = "kineto.comm_kernels"
 
@@ -74,7 +81,9 @@ class CommKernels:
         called = function_of(name)
         if any(called.startswith(prefix) for prefix, _ in self.own):
             return True
-        return called.startswith(COMM_KERNELS) and not called.startswith(LOCAL_KERNELS)
+        last = called.rpartition("::")[2]
+        stays = any(called.startswith(where) and last in names for where, names in _LOCAL.items())
+        return called.startswith(COMM_KERNELS) and not stays
 
     def op_type(self, name: str) -> str | None:
         """The collective that a communication kernel's name tells; None where it tells none."""

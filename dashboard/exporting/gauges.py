@@ -45,8 +45,8 @@ GAUGES: tuple[Gauge, ...] = (
     ),
     Gauge(
         "npuscope_step_part_seconds",
-        "Where a step's time goes: computing, exposed_communication or free; mean of ranks and"
-        " steps.",
+        "Where a step's time goes: computing, exposed_communication or free (neither a kernel"
+        " nor an operation of the step; another step's may run); mean of ranks and steps.",
         ("part",),
     ),
     Gauge(
@@ -162,7 +162,13 @@ GAUGES: tuple[Gauge, ...] = (
         _RANK,
         RANKS,
     ),
-    Gauge("npuscope_rank_free_seconds", "Free time in a step, mean of steps.", _RANK, RANKS),
+    Gauge(
+        "npuscope_rank_free_seconds",
+        "Time with neither a kernel nor an operation of the step (another step's may run), mean of"
+        " steps.",
+        _RANK,
+        RANKS,
+    ),
     Gauge(
         "npuscope_rank_masking_ratio",
         "Communication hidden behind compute over communication.",

@@ -32,6 +32,11 @@ COMMUNICATION = {
     "void deep_ep::intranode::cached_notify_combine<8>(void**)": "barrier",
     "void deep_ep::intranode::barrier<8>(int**, int)": "barrier",
     "void dpsk::ep::dispatch(int*)": "allToAllV",
+    "void dpsk::ep::cuda::combine<8, 1>(__nv_bfloat16*)": "allToAllV",
+    "void dpsk::ep::cuda::notify_dispatch<8>(int const*)": "allToAll",
+    "void dpsk::ep::cuda::cached_notify_combine<8>(void**)": "barrier",
+    "void deep_ep::internode::cached_notify<true>(int)": "barrier",
+    "void deep_ep::internode_ll::clean_low_latency_buffer<32>(int*)": "barrier",
     "nvshmemi_alltoall_on_stream_kernel(int)": "allToAll",
     "void nvshmemx_barrier_all_on_stream_kernel<x>(int)": "barrier",
     "mscclKernel_Sum_float_LL_RunLocal(x)": None,
@@ -47,6 +52,13 @@ COMPUTING = [
     "all_reduce_gradients_locally(float*)",
     "std::enable_if<!(deep_ep::x), void>::type internal::gemvx::kernel<int>(nccl)",
     "void deep_ep::layout::get_dispatch_layout<256, 4>(int)",
+    "void dpsk::ep::cuda::get_dispatch_layout<8, 32, 256>(int const*, int*)",
+    "dpsk::ep::get_dispatch_layout(int const*)",
+    "void deep_ep::internode_ll::query_mask_buffer<256>(int*, int, int*)",
+    "void deep_ep::internode_ll::update_mask_buffer(int*, int, bool)",
+    "void deep_ep::internode_ll::clean_mask_buffer<32>(int*, int)",
+    "void nvshmemi_init_array_kernel<unsigned long>(unsigned long*, int, unsigned long)",
+    "void oneRankReduce<FuncPreMulSum<float> >(void*, void*, unsigned long)",
     "triton_poi_fused_nccl_0",
     "Barrier",
     "",
@@ -88,6 +100,8 @@ def test_what_a_site_adds_is_asked_first_and_never_inside_a_name() -> None:
     assert own.op_type("quick_all_gather(x)") == "fancyExchange"
     assert not own.is_comm("void other<acme::T>(acme::a2a::P)")
     assert own.is_comm("ncclDevKernel_SendRecv(x)")
+    layout = "void dpsk::ep::cuda::get_dispatch_layout<8>(int)"
+    assert parse_comm_kernels("dpsk::ep::cuda::get_dispatch_layout").is_comm(layout)
 
 
 def test_the_environment_in_any_order_is_one_rule(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import streamlit as st
 
 from npuscope.analysis import query
+from npuscope.analysis.wording import FREE_MEANS
 from npuscope.dashboard import charts, overview
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.finding_cards import finding_cards
@@ -52,6 +53,7 @@ if steps.is_empty():
     page.empty("No steps are known here.", how_to_collect(page, "steps"))
 else:
     page.figure(figures.ranks_figure(steps, say), key="ranks")
+    page.text(FREE_MEANS)
 page.table(steps, name="steps", title="Where each step goes", columns=[
     "rank", "step", "computing_ns", "exposed_communication_ns", "free_ns", "communication_ns",
     "masking_ratio", "bubble_ns", "stage_ns", "preparing_ns", "basis",
