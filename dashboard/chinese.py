@@ -152,8 +152,10 @@ _FINDINGS = {
     "{stake} ms per step ({share}) pass with neither a kernel nor an operation of the step, most on"
     " {rank}.": "每个 step 有 {stake} ms（{share}）既没有本 step 的计算也没有其通信，{rank} 最多。",
     "Time from a step's first to its last kernel or operation that none of them covers; another"
-    " step's may run then. With the profiler on, the host is slower than without, so the job itself may idle less.":
-        "一个 step 从首个到最后一个算子之间没有它自己的算子覆盖的时间；此时可能有其他 step 的算子在运行。"
+    " step's may run then. With the profiler on, the host is slower than without, so the job itself"
+    " may idle less.":
+        "一个 step 从首个到最后一个算子之间没有它自己的算子覆盖的时间；"
+        "此时可能有其他 step 的算子在运行。"
         "采集会拖慢 host，因此不采集时的空闲可能更少。",
     "Usually the host is late: bind processes to cores, fuse small operators, avoid synchronisation"
     " (.item(), print of tensors), set TASK_QUEUE_ENABLE=2.":

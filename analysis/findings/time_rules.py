@@ -105,7 +105,8 @@ def device_idle(seen: Material) -> Iterator[Finding]:
         stake_ns,
         "measured",
         "Time from a step's first to its last kernel or operation that none of them covers;"
-        " another step's may run then. With the profiler on, the host is slower than without, so the job itself may idle less.",
+        " another step's may run then. With the profiler on, the host is slower than without, so"
+        " the job itself may idle less.",
         "Usually the host is late: bind processes to cores, fuse small operators, avoid"
         " synchronisation (.item(), print of tensors)"
         + (", capture CUDA graphs." if seen.is_gpu else ", set TASK_QUEUE_ENABLE=2."),
