@@ -5,8 +5,9 @@ Written under a temporary name and renamed when whole, so that a name never hold
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import duckdb
@@ -16,7 +17,7 @@ from npuscope.errors import StoreError, UsageError
 from . import schema
 from .manifest import staging_name, sync_folder
 from .staging import scalar
-from .store import SUMMARY_VERSIONS, quoted
+from .store import SUMMARY_VERSIONS, attach_export, quoted
 
 FORMATS = ("duckdb", "parquet", "csv")
 # The oldest DuckDB that npuscope supports (1.4) opens files of this version.
@@ -28,9 +29,9 @@ def export(
 ) -> dict[str, int]:
     """Write the canonical tables and the given summaries (name -> version); returns rows by table.
 
-    `con` comes from `store.open`. `duckdb` writes one file with every table, `parquet` and `csv`
-    a folder with a file per table that has rows. Raises UsageError where `out` holds something
-    else than an earlier export.
+    `con` comes from `store.open`, where it may write into the folder of `out`. `duckdb` writes one
+    file with every table, `parquet` and `csv` a folder with a file per table that has rows. Raises
+    UsageError where `out` holds something else than an earlier export.
     """
     writers: dict[str, Callable[[duckdb.DuckDBPyConnection, list[str], Path], dict[str, int]]] = {
         "duckdb": _write_duckdb,
@@ -39,8 +40,8 @@ def export(
     }
     if form not in writers:
         raise UsageError(f"unknown export format {form}: one of {', '.join(FORMATS)}")
-    _refuse_foreign(out, form)
     names = [*schema.tables(), *summaries]
+    _refuse_foreign(out, form, names)
     temporary = out.with_name(f"{staging_name()}.{out.name}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -61,19 +62,23 @@ def export(
     return rows
 
 
-def _refuse_foreign(out: Path, form: str) -> None:
-    """Only an earlier export may be replaced."""
+def _refuse_foreign(out: Path, form: str, names: Collection[str]) -> None:
+    """Only an earlier export may be replaced: a database with our tables, or a folder with nothing
+    but their files."""
     if not out.exists():
         return
     if form == "duckdb":
         try:
-            with duckdb.connect(str(out), read_only=True) as con:
-                con.execute("select 1 from ranks limit 1").fetchall()
-            return
+            with duckdb.connect() as con:
+                if "ranks" in attach_export(con, out):
+                    return
         except duckdb.Error:
             pass
-    elif out.is_dir() and all(p.suffix == f".{form}" for p in out.iterdir()):
-        return
+    elif out.is_dir() and not out.is_symlink():
+        own = {f"{name}.{form}" for name in names}
+        with os.scandir(out) as entries:
+            if all(e.name in own and e.is_file(follow_symlinks=False) for e in entries):
+                return
     raise UsageError(f"{out}: exists and is no earlier {form} export: give another -o")
 
 

@@ -46,24 +46,33 @@ from .manifest import (
 
 # In an exported file: which summaries it holds, in which version.
 SUMMARY_VERSIONS = "summary_versions"
+# What tables and summaries may be called.
+OWN_NAME = "[a-z][a-z0-9_]{0,62}"
 _PATTERN = re.compile(r"[*?\[]")
 _OFFLINE = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
 
 
 def open(
-    path: str | Path, *, summaries: Mapping[str, str] | None = None
+    path: str | Path,
+    *,
+    summaries: Mapping[str, str] | None = None,
+    writable: Path | None = None,
+    spill: Path | None = None,
 ) -> duckdb.DuckDBPyConnection:
     """An in-memory DuckDB with one view per canonical table over everything published.
 
     `path` is a store or a `.duckdb` file that `export` wrote. Views of tables that no rank has are
     empty but typed. A summary is a view where every rank has it in the version that `summaries`
     (name -> version) asks for; by default in any, as long as it is one. The views pin the
-    generations that were current at the call. Raises StoreError.
+    generations that were current at the call. What memory does not hold goes to the folder `spill`.
+
+    An exported file may be anybody's: the engine then reaches no other file, but for those that
+    statements write below the folder `writable`. Raises StoreError.
     """
     path = Path(path)
-    con = _connection()
+    con = _connection(spill)
     if path.is_file():
-        _attach_export(con, path, summaries)
+        _attach_export(con, path, summaries, writable)
         return con
     if not is_store(path):
         raise StoreError(f"{path}: not a store (no npuscope-store.json): ingest a profile into it")
@@ -72,9 +81,9 @@ def open(
     return con
 
 
-def _connection() -> duckdb.DuckDBPyConnection:
+def _connection(spill: Path | None = None) -> duckdb.DuckDBPyConnection:
     # What memory does not hold goes there, not into the working folder; made when it is needed.
-    spill = Path(tempfile.gettempdir(), f"{_spilled()}{secrets.token_hex(4)}")
+    spill = spill or Path(tempfile.gettempdir(), f"{_spilled()}{secrets.token_hex(4)}")
     con = duckdb.connect(":memory:", config={**_OFFLINE, "temp_directory": str(spill)})
     con.execute("load parquet")  # built in; its setting waits for it
     con.execute("set parquet_metadata_cache = true")  # a published segment never changes
@@ -147,10 +156,14 @@ def summary_versions(found: Sequence[Manifest]) -> dict[str, str]:
 
 
 def over(
-    path: Path, found: Sequence[Manifest], *, summaries: Mapping[str, str] | None = None
+    path: Path,
+    found: Sequence[Manifest],
+    *,
+    summaries: Mapping[str, str] | None = None,
+    spill: Path | None = None,
 ) -> duckdb.DuckDBPyConnection:
     """As `open`, but over the given ranks of a store only."""
-    con = _connection()
+    con = _connection(spill)
     create_views(con, path, found, summaries)
     return con
 
@@ -203,38 +216,73 @@ def _parquet(files: str, union_by_name: str) -> str:
 
 
 def _typed_nothing(name: str) -> str:
-    columns = schema.tables()[name].columns
-    typed = [*schema.KEY_COLUMNS, *((column.name, column.type) for column in columns)]
+    typed = _columns(schema.tables()[name])
     body = ", ".join(f'cast(null as {kind}) as "{column}"' for column, kind in typed)
     return f"select {body} where false"
 
 
+def _columns(table: schema.Table) -> list[tuple[str, str]]:
+    return [*schema.KEY_COLUMNS, *((column.name, column.type) for column in table.columns)]
+
+
 def _attach_export(
-    con: duckdb.DuckDBPyConnection, path: Path, summaries: Mapping[str, str] | None
+    con: duckdb.DuckDBPyConnection,
+    path: Path,
+    summaries: Mapping[str, str] | None,
+    writable: Path | None,
 ) -> None:
     try:
-        con.execute(f"attach {quoted(str(path))} as exported (read_only)")
-        names = [n for (n,) in con.execute("select table_name from duckdb_tables()").fetchall()]
+        found = attach_export(con, path, writable)
+        versions = {}
+        if found.get(SUMMARY_VERSIONS) == {"name", "version"}:
+            asked = (
+                f"select name, version from exported.main.{SUMMARY_VERSIONS} where version <> ''"
+            )
+            versions = dict(con.execute(asked).fetchall())
     except duckdb.Error as error:
         raise StoreError(f"{path}: not a DuckDB file of npuscope: {error}") from error
-    if "ranks" not in names:
+    keys = {name for name, _ in schema.KEY_COLUMNS}
+    if not keys <= found.get("ranks", set()):
         raise StoreError(f"{path}: a DuckDB file, but not one that npuscope exported")
-    versions: dict[str, str] = {}
-    if SUMMARY_VERSIONS in names:
-        versions = dict(con.execute(f"from exported.main.{SUMMARY_VERSIONS}").fetchall())
-    asked = "select table_name, column_name from duckdb_columns() where database_name = 'exported'"
-    columns = set(con.execute(asked).fetchall())
-    for name in names:
-        trusted = summaries is None or versions.get(name) == summaries.get(name)
-        body = f'select * from exported.main."{name}"'
-        if name in schema.tables():
-            if any((name, column.name) not in columns for column in schema.tables()[name].columns):
-                body = f"{_typed_nothing(name)} union all by name {body}"  # an older export
-            con.execute(f'create view "{name}" as {body}')
-        elif name in versions and trusted:
-            con.execute(f'create view "{name}" as {body}')
-    for name in schema.tables().keys() - set(names):  # an older export
-        con.execute(f'create view "{name}" as {_typed_nothing(name)}')
+    for name, table in schema.tables().items():
+        body = _typed_nothing(name)
+        if keys <= found.get(name, set()):
+            columns = ", ".join(  # an older export may lack some
+                f'"{column}"' if column in found[name] else f'cast(null as {kind}) as "{column}"'
+                for column, kind in _columns(table)
+            )
+            body = f'select {columns} from exported.main."{name}"'
+        con.execute(f'create view "{name}" as {body}')
+    for name in found.keys() - schema.tables().keys():
+        version = versions.get(name)
+        if version and (summaries is None or summaries.get(name) == version):
+            con.execute(f'create view "{name}" as select * from exported.main."{name}"')
+
+
+def attach_export(
+    con: duckdb.DuckDBPyConnection, path: Path, writable: Path | None = None
+) -> dict[str, set[str]]:
+    """Attach a DuckDB file as `exported`; returns the columns of its tables.
+
+    The file may be anybody's. From here on the engine opens no other one, and may write only below
+    `writable`. Views are passed over, tables whose columns are computed, and names that no table of
+    ours has. Raises duckdb.Error.
+    """
+    whole = str(path.absolute())  # a bare name might begin as a URL does
+    before, mark, after = whole.partition("?")  # as the engine names its log
+    con.execute(f"set allowed_paths = [{quoted(whole)}, {quoted(f'{before}.wal{mark}{after}')}]")
+    if writable is not None:
+        con.execute(f"set allowed_directories = [{quoted(str(writable.absolute()))}]")
+    con.execute("set enable_external_access = false")
+    con.execute(f"attach {quoted(whole)} as exported (read_only, type duckdb)")
+    rows = con.execute(
+        "select table_name, list(column_name) from duckdb_columns()"
+        " semi join duckdb_tables() using (database_name, schema_name, table_name)"
+        " where database_name = 'exported' and schema_name = 'main'"
+        f" and regexp_full_match(table_name, {quoted(OWN_NAME)})"
+        " group by table_name having count(column_default) = 0"
+    ).fetchall()
+    return {name: set(columns) for name, columns in rows}
 
 
 def quoted(text: str) -> str:

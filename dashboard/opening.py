@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What to open and how to read it where it is not read yet."""
+    """What to open and how to read it where it is not read yet; `writable` is the folder that the
+    engine writes below."""
 
     path: Path
     store: Path | None = None
@@ -43,6 +44,7 @@ class Source:
     selection: Selection | None = None
     train_log: Path | None = None
     expert_load: Path | None = None
+    writable: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def opened(source: Source) -> Iterator[Opened]:
         from .updating import bring_up_to_date
 
         target, result, messages = bring_up_to_date(source)
-    con = store.open(target, summaries=summary_versions())
+    con = store.open(target, summaries=summary_versions(), writable=source.writable)
     try:
         open_views(con)
         yield Opened(con, target, result, messages, reading_warnings(target), source.memory_bytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -126,7 +127,8 @@ def export(
     choice = parse_choice(
         run=run, capture=capture, ranks=ranks, steps=steps, window=window, tracks=tracks
     )
-    with opened(source_of(path, folder, store, run, jobs, memory)) as data:
+    source = source_of(path, folder, store, run, jobs, memory)
+    with opened(replace(source, writable=out.parent)) as data:
         if form in TRACES:
             _write_trace(data, choice, out)
         elif form == "openmetrics":
@@ -139,8 +141,6 @@ def export(
 
 def _write_trace(data: Opened, choice: Choice, out: Path) -> None:
     """Say what comes, write it, say what it is."""
-    from dataclasses import replace
-
     from npuscope.dashboard.timeline.rank_tables import expected_of, trace_of
     from npuscope.dashboard.timeline.telling import before, written_line
     from npuscope.dashboard.timeline.trace_file import write

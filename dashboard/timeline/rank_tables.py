@@ -75,13 +75,17 @@ def expected_of(trace: Trace) -> Expected:
 
 
 @contextlib.contextmanager
-def _tables(trace: Trace, ranks: Sequence[Place]) -> Iterator[duckdb.DuckDBPyConnection]:
+def _tables(
+    trace: Trace, ranks: Sequence[Place], spill: Path | None = None
+) -> Iterator[duckdb.DuckDBPyConnection]:
     """Tables of some ranks, and no others' where they stand in a store, with an engine's limits."""
     if trace.stored is not None:
         found = [trace.stored[rank.rank] for rank in ranks]
-        con = store.over(trace.target, found, summaries=summary_versions())
+        con = store.over(trace.target, found, summaries=summary_versions(), spill=spill)
     else:
-        con = store.open(trace.target, summaries=summary_versions())
+        con = store.open(
+            trace.target, summaries=summary_versions(), writable=Path("/dev/fd"), spill=spill
+        )
     try:
         con.execute(f"set memory_limit = '{_MEMORY}'")
         con.execute("set threads = 1")
@@ -95,8 +99,7 @@ def opened_rank(
     trace: Trace, rank: Place, expected: Expected, spill: Path
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Tables of one rank, with the macros and variables of sources.sql."""
-    with _tables(trace, [rank]) as con:
-        con.execute(f"set temp_directory = {store.quoted(str(spill))}")
+    with _tables(trace, [rank], spill) as con:
         open_views(con, ("steps",))
         con.execute(statements("sources.sql")["macros"])
         if expected.last_ns - expected.zero_ns >= _NEAR_NS:
