@@ -296,6 +296,10 @@ def _files(
     if not {"main_db", "trace", "kernels"} & found.keys():
         older = [place for prof in profs for place in msprof_layout.older_places(prof)]
         found = {**_collect(older, problems, older=True), **found}
+    if "info" not in found:  # raw data that was kept tells the chip, which text exports do not
+        devices = [place for prof in profs for place in msprof_layout.info_places(prof)]
+        told = _collect(devices, problems)
+        found |= {role: files for role, files in told.items() if role == "info"}
     return found
 
 

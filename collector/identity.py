@@ -71,7 +71,8 @@ def identify(
         answers += _from_name(
             database[0].path, r"ascend_\w+_profiler_(\d+)\.db", "number in the DB's name"
         )
-    for path, info in machines.items():
+    for path, info in machines.items() if not answers or framework == "msprof" else ():
+        # Beside what torch_npu and MindSpore say of the rank, this is what the process was told.
         if device_id is None or path.endswith(f".{device_id}"):  # else it speaks of all devices
             answers += _valid(info.get("rank_id"), OF_INFO)
     if len({rank for rank, _ in answers}) > 1:

@@ -78,7 +78,7 @@ _TITLES = {
     "peak: {source}; attention counted as causal": "峰值：{source}；attention 按 causal 计",
     "{cores} cores ({of_cores}) x {mhz} MHz ({of_mhz}) x {per}":
         "{cores} 核（{of_cores}）× {mhz} MHz（{of_mhz}）× {per}",
-    "largest block count, a lower bound": "最大 block 数，是下限", "metadata": "元数据",
+    "inferred from block counts": "由 block 数推断", "metadata": "元数据",
     "table, {chip}": "芯片表，{chip}", "cycles / core time": "周期数 / 核时间",
     "cycles / core time, above the configured clock": "周期数 / 核时间，高于配置频率",
     "caused wait: of all other ranks together, in all steps shown; score: -log10 p":

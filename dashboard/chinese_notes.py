@@ -114,6 +114,12 @@ _FLOPS = {
         "大小按数据排布向上取整，因此 FLOPs 为上限：{kinds}",
     "unknown: no {what} of the chip; give --peak": "未知：没有芯片的{what}；请给出 --peak",
     "cores and no frequency": "核数和频率", "cores": "核数",
+    "unknown: {count} blocks are no known chip's cores; give --peak":
+        "未知：没有已知芯片的核数等于 {count} 个 block；请给出 --peak",
+    "unknown: no known chip has {count} cores at {mhz} MHz; give --peak":
+        "未知：没有已知芯片有 {count} 核且频率达 {mhz} MHz；请给出 --peak",
+    "unknown: cores of {chip} are not known; give --peak":
+        "未知：{chip} 的核数未知；请给出 --peak",
     "unknown: the rank has no metadata; give --peak": "未知：该 rank 没有元数据；请给出 --peak",
     "unknown for {dtype}: give --peak {dtypes}=...": "{dtype} 未知：请给出 --peak {dtypes}=...",
     "steps without kernels of their own have no kernel FLOPs":

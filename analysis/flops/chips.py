@@ -8,18 +8,15 @@ import duckdb
 
 from npuscope.analysis.views import frame, open_views
 
-from .peaks import Measured, Peak, peak_of
+from .peaks import Measured, Peak, named_chip, peak_of, plain_name
 
 Place = tuple[str, str, int]
 
-# Metadata of every rank, and what its cube kernels show. A kernel on AI_CORE has the cube cores to
-# itself; where there is none, those on MIX_AIC (cube and vector cores) are asked.
+# Metadata of every rank, and what its cube kernels show.
 _FACTS = """
 with _shown as (
-    select run, capture, rank,
-        max(case when core = 'AI_CORE' then most_blocks_count end) as blocks_count,
-        max(case when core = 'MIX_AIC' then most_blocks_count end) as mixed_blocks_count
-    from shape_summary group by all
+    select run, capture, rank, max(most_blocks_count) as blocks_count
+    from shape_summary where core in ('AI_CORE', 'MIX_AIC') group by all
 ),
 _clocks as (
     select run, capture, rank, max(mhz) as mhz
@@ -29,10 +26,10 @@ _clocks as (
         from shape_summary where core in ('AI_CORE', 'MIX_AIC') group by all
     ) group by all
 )
-select run, capture, rank, any_value(framework) as framework, any_value(chip_name) as chip_name,
+select run, capture, rank, any_value(framework) as framework,
+    list(distinct chip_name) as chip_names,
     max(ai_core_count) as core_count, max(ai_core_frequency_mhz) as frequency_mhz,
-    any_value(blocks_count) as blocks_count, any_value(mixed_blocks_count) as mixed_blocks_count,
-    any_value(mhz) as mhz
+    any_value(blocks_count) as blocks_count, any_value(mhz) as mhz
 from ranks left join _shown using (run, capture, rank) left join _clocks using (run, capture, rank)
 group by all
 order by run, capture, rank
@@ -44,20 +41,18 @@ def peaks(
 ) -> dict[Place, Peak]:
     """Peak of every rank by (run, capture, rank); `given` as `parse_peaks` gives it.
 
-    Ranks of a capture whose chips have one name share what any of them tells, so that a slow chip
-    is held against the others' clock; so does a rank that does not name its chip where all others
-    name the same.
+    Ranks of a capture with one chip share what any of them tells, so that a slow chip is held
+    against the others' clock. A rank that names none, or a name that several chips have
+    (Ascend910B), has the chip that others name, if they name one.
     """
     open_views(con, ["shapes"])
     rows = frame(con, _FACTS).to_dicts()
     named: dict[tuple[str, str], set[str]] = {}
     for row in rows:
-        if row["chip_name"]:
-            named.setdefault((row["run"], row["capture"]), set()).add(row["chip_name"])
+        named.setdefault((row["run"], row["capture"]), set()).update(_names(row["chip_names"]))
     alike: dict[tuple[str, str, str | None], list[dict[str, object]]] = {}
     for row in rows:
-        names = named.get((row["run"], row["capture"]), set())
-        chip = row["chip_name"] or (next(iter(names)) if len(names) == 1 else None)
+        chip = _chip(_names(row["chip_names"]), named[row["run"], row["capture"]])
         alike.setdefault((row["run"], row["capture"], chip), []).append(row)
     found: dict[Place, Peak] = {}
     for (run, capture, chip), members in alike.items():
@@ -66,19 +61,36 @@ def peaks(
     return found
 
 
+def _names(names: list[str | None] | None) -> set[str]:
+    return {name for name in names or () if name}
+
+
+def _chip(own: set[str], of_capture: set[str]) -> str | None:
+    """The chip of a rank, by the names that its files and those of all ranks have."""
+    exact = {name for name in own if named_chip(name)}
+    if exact:
+        return min(exact) if len(exact) == 1 else None
+    others = {
+        name for name in of_capture
+        if all(plain_name(name).startswith(plain_name(mine)) for mine in own)
+    }  # fmt: skip
+    exact = {name for name in others if named_chip(name)}
+    candidates = exact or others
+    return min(candidates) if len({plain_name(name) for name in candidates}) == 1 else None
+
+
 def _of_chip(
     chip: str | None, members: list[dict[str, object]], given: Mapping[str, float] | None
 ) -> Peak:
     if any(row["framework"] == "kineto" for row in members):
         # Its multiprocessors are no AI cores.
         return peak_of(None, None, None, Measured(), given)
-    cores = _most(members, "blocks_count") or _most(members, "mixed_blocks_count")
-    count = _most(members, "core_count")
+    blocks, count = _most(members, "blocks_count"), _most(members, "core_count")
     return peak_of(
         chip,
         int(count) if count else None,
         _most(members, "frequency_mhz"),
-        Measured(int(cores) if cores else None, _most(members, "mhz")),
+        Measured(int(blocks) if blocks else None, _most(members, "mhz")),
         given,
     )
 

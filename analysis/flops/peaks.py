@@ -5,9 +5,11 @@ Cube peak = cores x frequency x FLOP per cycle and core: a 16 x 16 x 16 product 
 msprof-analyze). FP32 has no such constant: it stands in the table of named chips (source:
 msmodeling's profiles), as does the bandwidth of memory.
 
-Cores and frequency come from the capture's metadata, else from the table by the chip's name, else
-from the kernels: cores = the most blocks of an AI_CORE kernel, which is a lower bound; frequency =
-cycles / (core time x blocks), to the whole MHz, the highest of any rank and step of the capture.
+Cores and frequency come from the capture's metadata, else from the table by the chip's name. Where
+neither tells, kernels do if they fit a known chip: blocks may exceed cores, so the most blocks of a
+cube kernel are taken for cores only where chips of one family have that many, and at a clock
+(cycles / (core time x blocks), to the whole MHz, the highest of any rank and step of the capture)
+that the family reaches. That peak is inferred; any other block count gives none.
 """
 
 from __future__ import annotations
@@ -41,14 +43,27 @@ CHIPS: dict[str, Chip] = {
     "910B3": Chip(20, 1800.0, 83e12, 1.6 * _TIB),
     "910B4": Chip(20, 1500.0, 75e12, 0.8 * _TIB),
     "910_9391": Chip(24, 1850.0, 99.5e12, 1.6 * _TIB),
+    # By the device information of msprof: 256 x 2^10 GFLOP/s.
+    "910A": Chip(32, 1000.0),
 }
+# Those whose kernels run a block on each core when they fill the chip. A name begins so.
+_FAMILY = ("910B", "910_93")
+# Highest clock by cores: what kernels may tell of a chip that nobody names.
+_HIGHEST_MHZ = {
+    chip.cores: max(one.mhz for name, one in CHIPS.items()
+                    if name.startswith(_FAMILY) and one.cores == chip.cores)
+    for name, chip in CHIPS.items() if name.startswith(_FAMILY)
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the kernels of a capture tell of its chip; None where they do not."""
+    """What the kernels of a capture tell of its chip; None where they do not.
 
-    cores: int | None = None
+    `blocks`: the most of a kernel on cube cores.
+    """
+
+    blocks: int | None = None
     mhz: float | None = None
 
 
@@ -91,19 +106,23 @@ def peak_of(
     core_count and frequency_mhz are metadata. The clock is never below the measured one.
     """
     overrides = dict(given or {})
-    chip = _named(chip_name)
+    chip = named_chip(chip_name)
     cores, of_cores = _first(
-        (core_count, "metadata"),
-        (chip.cores if chip else None, f"table, {chip_name}"),
-        (measured.cores, "largest block count, a lower bound"),
+        (core_count, "metadata"), (chip.cores if chip else None, f"table, {chip_name}")
     )
     mhz, of_mhz = _first(
         (frequency_mhz, "metadata"),
         (chip.mhz if chip else None, f"table, {chip_name}"),
         (measured.mhz, "cycles / core time"),
     )
-    if mhz is not None and measured.mhz is not None and measured.mhz > mhz:
+    highest = chip.mhz if chip else None
+    if measured.mhz and mhz and mhz < measured.mhz <= (highest or measured.mhz):
         mhz, of_mhz = measured.mhz, "cycles / core time, above the configured clock"
+    unknown = _unknown(cores, mhz)
+    if cores is None and measured.blocks:
+        unknown = _misfit(chip_name, measured.blocks, mhz)
+        if not unknown:
+            cores, of_cores = measured.blocks, "inferred from block counts"
     known: dict[str, float] = {}
     sources: dict[str, str] = {}
     if cores is not None and mhz is not None:
@@ -116,7 +135,7 @@ def peak_of(
     known |= overrides
     sources |= dict.fromkeys(overrides, GIVEN)
     whole_cores = int(cores) if cores is not None else None
-    return Peak(known, sources, _unknown(cores, mhz), mhz, whole_cores, hbm)
+    return Peak(known, sources, unknown, mhz, whole_cores, hbm)
 
 
 def _first(*candidates: tuple[float | None, str]) -> tuple[float | None, str]:
@@ -128,9 +147,28 @@ def _unknown(cores: float | None, mhz: float | None) -> str:
     return f"unknown: no {' and no '.join(missing)} of the chip; give --peak" if missing else ""
 
 
-def _named(chip_name: str | None) -> Chip | None:
-    name = (chip_name or "").strip().removeprefix("Ascend")
-    return CHIPS.get(name.upper())
+def _misfit(chip_name: str | None, blocks: int, mhz: float | None) -> str:
+    """Why block counts and the clock tell no cores; empty where they do."""
+    if mhz is None:
+        return _unknown(None, None)
+    if chip_name and not plain_name(chip_name).startswith(_FAMILY):
+        return f"unknown: cores of {chip_name} are not known; give --peak"
+    highest = _HIGHEST_MHZ.get(blocks)
+    if highest is None:
+        return f"unknown: {blocks} blocks are no known chip's cores; give --peak"
+    if mhz > highest:
+        return f"unknown: no known chip has {blocks} cores at {mhz:g} MHz; give --peak"
+    return ""
+
+
+def named_chip(chip_name: str | None) -> Chip | None:
+    """The chip a recorded name stands for; None: an unknown one, or one of several."""
+    return CHIPS.get(plain_name(chip_name))
+
+
+def plain_name(chip_name: str | None) -> str:
+    """A recorded name as CHIPS spells it."""
+    return (chip_name or "").strip().upper().removeprefix("ASCEND")
 
 
 _FIGURE = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([TPG]?)(?:FLOPS|FLOP/S|B/S)?", re.IGNORECASE)

@@ -65,7 +65,7 @@ def test_a_real_training_step(qwen: Figures, goldens: dict[str, Any]) -> None:
         ("matmul_mfu_ratio", golden["mfu_matmul_only"]),
     ):
         assert row[name] == pytest.approx(expected, abs=1e-12)
-    assert "lower bound" in row["peak_source"] and ACTIVITY in row["conventions"]
+    assert "inferred" in row["peak_source"] and ACTIVITY in row["conventions"]
     assert row["frequency_ratio"] == pytest.approx(1, abs=1e-6)
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from npuscope.analysis.flops.chips import peaks
-from npuscope.analysis.flops.peaks import Measured, parse_peaks, peak_of
+from npuscope.analysis.flops.peaks import CHIPS, Measured, parse_peaks, peak_of
+from npuscope.analysis.summaries import summarise
+from npuscope.collector import store
+from npuscope.collector.ingest import ingest
 from npuscope.errors import UsageError
+from npuscope.sample_traces.generate import small, write_job
 from tests.analysis.tables import connect, fill, kernel
 
 NOTHING = Measured()
@@ -30,7 +37,8 @@ def test_metadata_comes_first_and_kernels_last() -> None:
     assert peak.source_of("bf16") == "24 cores (metadata) x 1850 MHz (metadata) x 8192"
     peak = peak_of("Ascend910B", None, None, Measured(20, 1650.0))
     assert peak.of("bf16") == 270.336e12
-    assert "lower bound" in peak.source_of("bf16") and "cycles / core time" in peak.source_of(None)
+    source = "20 cores (inferred from block counts) x 1650 MHz (cycles / core time) x 8192"
+    assert peak.source_of("bf16") == peak.source_of(None) == source
     assert peak.of("fp32") is None and "--peak fp32" in peak.source_of("fp32")
 
 
@@ -38,6 +46,42 @@ def test_no_clock_below_the_measured_one() -> None:
     peak = peak_of(None, 20, 800.0, Measured(None, 1800.0))
     assert peak.of(None) == 20 * 1800e6 * 8192
     assert "above the configured clock" in peak.source_of("bf16")
+
+
+@pytest.mark.parametrize(
+    ("chip", "blocks", "mhz", "reason"),
+    [
+        (None, 64, 994.0, "64 blocks"),  # they exceed the cores of a 910A
+        (None, 32, 1000.0, "32 blocks"),
+        (None, 48, 1650.0, "48 blocks"),
+        (None, 16, 1800.0, "16 blocks"),  # kernels that do not fill a chip
+        (None, 20, 1801.0, "20 cores at 1801 MHz"),
+        (None, 24, 1851.0, "24 cores at 1851 MHz"),
+        ("Ascend310P", 20, 1000.0, "Ascend310P"),
+        ("Ascend910A", 64, 994.0, ""),
+        (None, 20, 1800.0, ""),
+        ("Ascend910_9381", 24, 1850.0, ""),
+        (None, 20, None, "no cores and no frequency"),
+    ],
+)
+def test_blocks_are_cores_only_where_a_known_chip_has_as_many(
+    chip: str | None, blocks: int, mhz: float | None, reason: str
+) -> None:
+    peak = peak_of(chip, None, None, Measured(blocks, mhz))
+    assert (peak.of("bf16") is None) == (peak.cores is None) == bool(reason)
+    assert reason in peak.source_of("bf16") and "bound" not in peak.source_of("bf16")
+    assert bool(reason) == ("give --peak" in peak.source_of("bf16"))
+    assert peak_of(chip, None, None, Measured(blocks, mhz), {"bf16": 1e14}).of("bf16") == 1e14
+
+
+def test_a_named_chip_has_its_own_cores_and_clock() -> None:
+    """Whatever its kernels show, but for a clock that was recorded while it idled."""
+    assert peak_of("Ascend910A", None, None, Measured(64, 994.0)).of("fp16") == 32 * 1e9 * 8192
+    assert peak_of("910B3", None, None, Measured(40, 1990.0)).of("bf16") == 20 * 1800e6 * 8192
+    assert peak_of("910B3", None, 800.0, Measured(20, 1800.0)).mhz == 1800.0
+    assert peak_of("910B4", None, None, Measured(24, 1850.0)).source_of("bf16") == (
+        "20 cores (table, 910B4) x 1500 MHz (table, 910B4) x 8192"
+    )
 
 
 def test_unknown_chips_say_what_is_missing() -> None:
@@ -91,8 +135,34 @@ def test_chips_of_two_names_do_not_mix() -> None:
 def test_mixed_kernels_tell_cores_where_no_other_does() -> None:
     con = connect()
     fill(con, "ranks", [{"rank": 0}])
-    fill(con, "kernels", [cube(0, 1500.0, 20, "MIX_AIC")])
+    fill(con, "kernels", [cube(0, 1500.0, 16), cube(0, 1500.0, 20, "MIX_AIC")])
     assert peaks(con)["job", "c", 0].of("bf16") == 20 * 1500e6 * 8192
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "chip"),
+    [
+        (None, ["Ascend910A"], "910A"),
+        ("Ascend910B", ["Ascend910B4"], "910B4"),
+        ("Ascend910B", ["Ascend910B", None, "910B4"], "910B4"),
+        (None, ["Ascend910B4", "910B4"], "910B4"),
+        ("Ascend910B3", ["Ascend910B4"], "910B3"),
+        ("Ascend910B", ["Ascend910A"], None),
+        (None, ["Ascend910B3", "Ascend910B4"], None),
+        (None, ["Ascend910B"], None),
+    ],
+)
+def test_a_chip_s_name_from_all_ranks(
+    own: str | None, others: list[str | None], chip: str | None
+) -> None:
+    """Whose name stands for several chips or who has none; 64 blocks tell nothing."""
+    con = connect()
+    names = enumerate([own, *others])
+    fill(con, "ranks", [{"rank": rank, "chip_name": name} for rank, name in names])
+    fill(con, "kernels", [cube(0, 994.0, 64)])
+    peak = peaks(con)["job", "c", 0]
+    known = CHIPS[chip] if chip else None
+    assert peak.of("bf16") == (known and known.cores * known.mhz * 1e6 * 8192)
 
 
 def test_a_gpu_has_no_such_cores() -> None:
@@ -100,3 +170,20 @@ def test_a_gpu_has_no_such_cores() -> None:
     fill(con, "ranks", [{"rank": 0, "framework": "kineto", "ai_core_count": 132}])
     assert peaks(con)["job", "c", 0].of("bf16") is None
     assert peaks(con, {"bf16": 989e12})["job", "c", 0].of("bf16") == 989e12
+
+
+@pytest.mark.slow
+def test_raw_data_that_was_kept_names_the_chip_of_a_text_export(tmp_path: Path) -> None:
+    """One rank's PROF folder beside its text; its rank_id is the process's own word."""
+    folder = tmp_path / "job"
+    write_job(small(steps=1, memory=False, comm_tasks=False), folder, forms=("text",))
+    told = {"platform_version": "1", "rank_id": 7, "DeviceInfo": [{"id": 0}]}
+    device = next(folder.glob("*_ascend_pt")) / "PROF_000001_20251127000000000_ABC" / "device_0"
+    device.mkdir(parents=True)
+    (device / "info.json.0").write_text(json.dumps(told))
+    assert ingest(folder, tmp_path / "store", summarise=summarise, jobs=1).is_complete
+    found = peaks(store.open(tmp_path / "store"))
+    assert sorted(rank for *_, rank in found) == [0, 1]
+    assert {one.source_of("fp16") for one in found.values()} == {
+        "32 cores (table, Ascend910A) x 1000 MHz (table, Ascend910A) x 8192"
+    }
