@@ -15,6 +15,7 @@ import duckdb
 from npuscope.errors import StoreError, UsageError
 
 from . import schema
+from .csv_cells import quoted_cell
 from .manifest import staging_name, sync_folder
 from .staging import scalar
 from .store import SUMMARY_VERSIONS, attach_export, quoted
@@ -103,23 +104,36 @@ def _write_versions(out: Path, summaries: Mapping[str, str]) -> None:
 
 
 def _write_parquet(con: duckdb.DuckDBPyConnection, names: list[str], out: Path) -> dict[str, int]:
-    return _write_files(con, names, out, "parquet", "format parquet, compression zstd")
+    options = "format parquet, compression zstd"
+    return _write_files(con, names, out, "parquet", options, lambda column, kind: column)
 
 
 def _write_csv(con: duckdb.DuckDBPyConnection, names: list[str], out: Path) -> dict[str, int]:
-    return _write_files(con, names, out, "csv", "format csv, header")
+    def cell(column: str, kind: str) -> str:
+        return quoted_cell(column) if kind == "VARCHAR" else column
+
+    return _write_files(con, names, out, "csv", "format csv, header", cell)
 
 
 def _write_files(
-    con: duckdb.DuckDBPyConnection, names: list[str], out: Path, suffix: str, options: str
+    con: duckdb.DuckDBPyConnection,
+    names: list[str],
+    out: Path,
+    suffix: str,
+    options: str,
+    cell: Callable[[str, str], str],
 ) -> dict[str, int]:
-    """One file per table that has rows."""
+    """One file per table that has rows; `cell` turns a column and its type into what is written."""
     out.mkdir()
     rows: dict[str, int] = {}
     for name in names:
         if _count(con, f'"{name}"'):
             path = quoted(str(out / f"{name}.{suffix}"))
-            rows[name] = int(scalar(con, f'copy (from "{name}") to {path} ({options})'))
+            described = con.execute(f'describe "{name}"').fetchall()
+            columns = [(f'"{column}"', kind) for column, kind, *_ in described]
+            cells = ", ".join(f"{cell(column, kind)} as {column}" for column, kind in columns)
+            query = f'select {cells} from "{name}"'
+            rows[name] = int(scalar(con, f"copy ({query}) to {path} ({options})"))
     return rows
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -19,11 +18,13 @@ from npuscope.collector import ingest
 from npuscope.collector.plan import Plan
 from npuscope.collector.read_rank import RankOutcome
 
+from .screen import Screen
+
 
 @contextlib.contextmanager
 def shown() -> Iterator[ingest.Progress]:
     """Callbacks for `ingest` that draw a bar; it appears once there is something to read."""
-    console = Console(stderr=True)
+    console = Screen(stderr=True)
     bar = Progress(
         TextColumn("reading {task.fields[done]}/{task.fields[ranks]} ranks"),
         BarColumn(),
@@ -52,6 +53,6 @@ def shown() -> Iterator[ingest.Progress]:
 @contextlib.contextmanager
 def waiting(what: str) -> Iterator[None]:
     """Say what is being done for as long as it takes."""
-    console = Console(stderr=True)
+    console = Screen(stderr=True)
     with console.status(what) if console.is_terminal else contextlib.nullcontext():
         yield

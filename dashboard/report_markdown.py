@@ -10,6 +10,7 @@ from npuscope.analysis.wording import ms, percent
 
 from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
 from .language import Say, language_of
+from .printable import printable
 from .report_page import cell
 from .tables import FittedTable
 
@@ -20,7 +21,7 @@ def markdown(blocks: Iterable[Block], *, language: str = "en") -> str:
     """The report as text; `language` is en or zh."""
     say = language_of(language)
     paragraphs = ["\n".join(_lines(block, say)) for block in blocks]
-    return "\n\n".join(paragraph for paragraph in paragraphs if paragraph) + "\n"
+    return printable("\n\n".join(paragraph for paragraph in paragraphs if paragraph) + "\n")
 
 
 def _lines(block: Block, say: Say) -> Iterator[str]:

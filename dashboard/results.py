@@ -19,8 +19,10 @@ from rich import box
 from rich.table import Table
 
 from npuscope.collector.cache import CachedStore
+from npuscope.collector.csv_cells import quoted_cells
 from npuscope.collector.ingest import IngestResult
 
+from .printable import json_text, printable
 from .written import written
 
 TABLE_ROWS = 200
@@ -56,8 +58,13 @@ def write(reader: pa.RecordBatchReader, form: str, out: Path) -> None:
         stream(reader, form, file)
 
 
-def stream(reader: pa.RecordBatchReader, form: str, file: IO[bytes]) -> None:
-    """Write a result batch by batch to an open file."""
+def stream(
+    reader: pa.RecordBatchReader, form: str, file: IO[bytes], *, shown_in: str | None = None
+) -> None:
+    """Write a result batch by batch to an open file.
+
+    Where it may be looked at as it is, `shown_in` is the encoding of whoever looks.
+    """
     if form == "parquet":
         with pq.ParquetWriter(file, reader.schema, compression="zstd") as writer:
             for batch in reader:
@@ -66,13 +73,15 @@ def stream(reader: pa.RecordBatchReader, form: str, file: IO[bytes]) -> None:
         header = True
         for batch in _or_empty(reader):
             frame = pl.DataFrame(pl.from_arrow(pa.table(_flat(batch))))
-            file.write(frame.write_csv(include_header=header).encode())
+            text = quoted_cells(frame).write_csv(include_header=header)
+            file.write(printable(text).encode(shown_in, "replace") if shown_in else text.encode())
             header = False
     else:
         answer = {
             "schema_version": 1, "metric": "sql", "rows": json_rows(reader), "notes": []
         }  # fmt: skip
-        file.write(msgspec.json.encode(answer) + b"\n")
+        encoding = shown_in or "utf-8"
+        file.write(json_text(answer, encoding).encode(encoding) + b"\n")
     file.flush()
 
 

@@ -18,6 +18,8 @@ from rich.text import Text
 
 from npuscope.analysis.wording import FREE_MEANS, UNKNOWN, megabytes, ms, number, percent, plain, us
 
+from .printable import printable
+
 # One colour and one texture per part of a step, everywhere.
 PARTS = (
     ("computing", "green", "█"),
@@ -44,7 +46,7 @@ class Column(NamedTuple):
         """The row's value as it stands in the table."""
         value = row[self.key]
         if self.form is None:
-            return Text(UNKNOWN if value is None else str(value))
+            return Text(UNKNOWN if value is None else printable(str(value)))
         shown = self.form(value)
         return shown if isinstance(shown, Text) else Text(shown)
 

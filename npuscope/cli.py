@@ -7,7 +7,11 @@ the rest is published). Tables and JSON go to stdout, progress and messages to s
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+from io import StringIO, TextIOWrapper
 from pathlib import Path
+from traceback import format_exc
+from types import MethodType
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -63,17 +67,32 @@ app.add_typer(store_app, name="store")
 
 def main() -> NoReturn:
     """Entry point of the `npuscope` command."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # what its encoding lacks; stderr does so itself
+    code = 0
     try:
-        app()
+        code = app(standalone_mode=False) or 0
     except NpuscopeError as error:
         say(f"npuscope: {error}")
         sys.exit(2 if isinstance(error, UsageError) else 3)
+    except typer.Abort:
+        say("aborted")
+        code = 1
+    except BrokenPipeError:
+        with suppress(typer.Exit), reader_may_leave():
+            raise
     except OSError as error:
         say(f"npuscope: {error.filename or ''}: {error.strerror or error}")
         sys.exit(3)
     except Exception as error:
+        if isinstance(show := getattr(error, "show", None), MethodType):  # as typer tells of usage
+            told = StringIO()
+            show(file=told)
+            say(told.getvalue().rstrip())
+            sys.exit(getattr(error, "exit_code", 2))
         if not type(error).__module__.startswith(("duckdb", "_duckdb")):
-            raise  # a bug: its traceback is what we need
+            say(format_exc().rstrip())  # a bug: its traceback is what we need
+            sys.exit(1)
         say(f"npuscope: the query engine gave up: {error}")
         if ".parquet" in str(error):
             say(
@@ -81,7 +100,7 @@ def main() -> NoReturn:
                 " `npuscope ingest PATH --store STORE --force` writes the store's files anew"
             )
         sys.exit(3)
-    sys.exit(0)
+    sys.exit(code)
 
 
 def _version(wanted: bool) -> None:
@@ -239,7 +258,7 @@ def sql(
             show(results.sql_table(reader))
         else:
             with reader_may_leave():
-                results.stream(reader, form, sys.stdout.buffer)
+                results.stream(reader, form, sys.stdout.buffer, shown_in=sys.stdout.encoding)
     leave(data)
 
 

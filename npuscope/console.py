@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from npuscope.dashboard.printable import json_text, printable
+
 if TYPE_CHECKING:
     import polars as pl
     from rich.console import RenderableType
@@ -43,18 +45,14 @@ def answer(
 
 def print_json(metric: str, rows: list[dict[str, Any]], notes: list[str]) -> None:
     """One JSON object on stdout, the same shape for every metric."""
-    import msgspec
-
     answer = {"schema_version": 1, "metric": metric, "rows": rows, "notes": notes}
-    with reader_may_leave():
-        sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
-        sys.stdout.flush()
+    print_text(json_text(answer, sys.stdout.encoding) + "\n")
 
 
 def print_text(text: str) -> None:
-    """Text on stdout as it is."""
+    """Text on stdout."""
     with reader_may_leave():
-        sys.stdout.write(text)
+        sys.stdout.write(printable(text))
         sys.stdout.flush()
 
 
@@ -86,13 +84,13 @@ def leave_with(result: IngestResult) -> None:
 
 def show(renderable: RenderableType, *, to_stderr: bool = False) -> None:
     """Draw a table or text."""
-    from rich.console import Console
+    from npuscope.dashboard.screen import Screen
 
-    console = Console(stderr=to_stderr, highlight=False, markup=False)
+    console = Screen(stderr=to_stderr)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         # Into a file or pipe there is no width to keep to, and paths in messages stay whole.
         width = 4000 if to_stderr else max(160, console.width)
-        console = Console(stderr=to_stderr, highlight=False, markup=False, width=width)
+        console = Screen(stderr=to_stderr, width=width)
     with console.capture() as drawn:
         console.print(renderable)
     with reader_may_leave():
@@ -103,5 +101,5 @@ def show(renderable: RenderableType, *, to_stderr: bool = False) -> None:
 
 
 def say(message: str) -> None:
-    """One line for the user, on stderr."""
-    print(message, file=sys.stderr)
+    """A message for the user, on stderr."""
+    print(printable(message), file=sys.stderr)

@@ -75,6 +75,8 @@ def export(
 ) -> None:
     """Write all tables as one DuckDB file or as Parquet or CSV files; or one capture as a trace.
 
+    In CSV, a text that a spreadsheet would run as a formula (= + - @ in front) begins with '.
+
     perfetto and chrome write the same JSON, which ui.perfetto.dev and chrome://tracing open;
     compressed where OUT ends in .gz (chrome://tracing and Perfetto open that too). A trace has a
     process per rank: steps, overlap (computing, exposed and masked communication, free), kernels

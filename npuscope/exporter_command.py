@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from npuscope.console import print_text, say
+from npuscope.dashboard.printable import one_line
 from npuscope.errors import StoreError, UsageError
 from npuscope.model_use import (
     Again,
@@ -243,4 +244,4 @@ def _terminable() -> Iterator[None]:
 
 
 def _log(message: str) -> None:
-    say(f"npuscope exporter: {message}")
+    say(f"npuscope exporter: {one_line(message)}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -15,9 +14,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from npuscope.console import say
+from npuscope.dashboard.printable import one_line
 from npuscope.options import ExpertLoad, Jobs, Memory
-
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 def watch(
@@ -124,5 +122,4 @@ def _leave(number: int, frame: object) -> NoReturn:
 
 def _tell(message: str) -> None:
     """One line, whatever names of runs and files have in them."""
-    plain = _CONTROL.sub(" ", message)
-    say(f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ} {plain}")
+    say(f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ} {one_line(message)}")

@@ -21,6 +21,8 @@ _LANGUAGE_NAMES = {"en": "English", "zh": "中文"}
 _NARROW = """<style>
 [data-testid="stMainBlockContainer"] {padding: 3.6rem 2rem 3rem;}
 [data-testid="stMetricValue"] {font-size: 1.9rem;}
+/* The grid's own button writes cells that a spreadsheet would run: ours, above it, does not. */
+button[aria-label^="Download as CSV"] {display: none;}
 </style>"""
 Option = TypeVar("Option")
 

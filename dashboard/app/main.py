@@ -11,6 +11,7 @@ from npuscope.dashboard.app import header, sources
 from npuscope.dashboard.app.page import PAGES
 from npuscope.dashboard.app.plain_text import plain
 from npuscope.dashboard.language import language_of
+from npuscope.dashboard.printable import printable
 from npuscope.errors import NpuscopeError
 
 # Tables need it, and Plotly takes it as soon as another visit's script has begun to import it.
@@ -27,7 +28,7 @@ try:
 except NpuscopeError as error:
     st.error(plain(say(sources.without_paths(str(error)))))
 except duckdb.Error:
-    traceback.print_exc(file=sys.stderr)
+    sys.stderr.write(printable(traceback.format_exc()))
     st.error(
         plain(
             say("The query engine gave up: the server's own messages say why. Load the page again.")

@@ -63,7 +63,7 @@ def main() -> None:
     """Run Streamlit's own command line."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(line_buffering=True)
+            stream.reconfigure(line_buffering=True, errors="backslashreplace")
     # Before there are threads: half imported, its classes can make Python take every tuple for a
     # Mapping, for good, in whatever thread asks just then.
     import_module("pyarrow")

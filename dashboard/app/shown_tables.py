@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
+from npuscope.collector.csv_cells import quoted_cells
 from npuscope.dashboard.language import Say, labelled
 from npuscope.dashboard.units import Readable, readable
 
@@ -103,7 +104,7 @@ def _csv(frame: pl.DataFrame) -> bytes:
         for name, kind in frame.schema.items()
         if kind == pl.List
     )
-    return flat.write_csv().encode()
+    return quoted_cells(flat).write_csv().encode()
 
 
 def _parquet(frame: pl.DataFrame) -> bytes:
