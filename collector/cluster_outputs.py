@@ -15,13 +15,17 @@ from __future__ import annotations
 
 import csv
 import re
-import sqlite3
 import stat
-from collections.abc import Iterable
-from contextlib import closing
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+from npuscope.errors import TraceFormatError
+
+from .database_facts import ask
 from .model import SourceFile
 from .readers.delimited import normal
 
@@ -36,14 +40,22 @@ ORIGIN = "results of msprof-analyze"
 _PROBE_BYTES = 1 << 16
 _CHUNK_BYTES = 4 << 20
 _KEPT_BYTES = 256  # a rank may stand across two pieces
+Piece = TypeVar("Piece", str, bytes)
+
 _START_US = re.compile(rb'"Start Timestamp\(us\)"\s*:\s*"?(\d{6,17})(?=[.,"}])')
 _MEASURED_RANK = re.compile(rb'"(\d{1,9})"\s*:\s*\{\s*"Communication Time Info"')
 # Tables that name ranks, in order of trust, and the column of ranks in each.
 _RANK_QUERIES = (
-    """select distinct "index" from ClusterStepTraceTime where type = 'rank'""",
-    "select distinct rank_id from ClusterCommunicationTime",
-    "select distinct rank_id from ClusterCommAnalyzerTime",
+    (
+        "ClusterStepTraceTime",
+        """select distinct "index" from ClusterStepTraceTime where type = 'rank'""",
+    ),
+    ("ClusterCommunicationTime", "select distinct rank_id from ClusterCommunicationTime"),
+    ("ClusterCommAnalyzerTime", "select distinct rank_id from ClusterCommAnalyzerTime"),
 )
+# Files of a few lines per rank are looked through whole.
+_WITHIN_S = 60.0
+_LINE_CHARACTERS = 1 << 20
 _TIME_TABLES = ("ClusterCommunicationTime", "ClusterCommAnalyzerTime")
 
 
@@ -106,7 +118,8 @@ def _ranks_of_table(path: str, odd: list[str]) -> set[int]:
     found: set[int] = set()
     try:
         with Path(path).open(encoding="utf-8-sig", errors="replace", newline="") as stream:
-            rows = csv.reader(line.replace("\0", "") for line in stream)
+            lines = iter(partial(stream.readline, _LINE_CHARACTERS), "")
+            rows = csv.reader(line.replace("\0", "") for line in _in_time(lines, path))
             titles = [normal(title) for title in next(rows, [])]
             if not {"type", "index"} <= set(titles):
                 odd.append(f"{STEPS} has no columns Type and Index")
@@ -120,29 +133,28 @@ def _ranks_of_table(path: str, odd: list[str]) -> set[int]:
     return found
 
 
+def _in_time(pieces: Iterable[Piece], path: str) -> Iterator[Piece]:
+    """Pieces of a file as long as there is time. Raises TraceFormatError when there is no more."""
+    end_s = time.monotonic() + _WITHIN_S
+    for piece in pieces:
+        if time.monotonic() > end_s:
+            raise TraceFormatError(path, "looking through it", f"not done in {_WITHIN_S:.0f} s")
+        yield piece
+
+
 def _rank(value: object) -> set[int]:
     text = str(value).strip()
     return {int(text)} if text.isascii() and text.isdecimal() and int(text) < 1 << 31 else set()
 
 
 def _ranks_of_database(path: str) -> set[int]:
-    for query in _RANK_QUERIES:
+    for question in _RANK_QUERIES:
         found: set[int] = set()
-        for (value,) in _rows(path, query):
+        for (value,) in ask(path, [question], within_s=_WITHIN_S)[0]:
             found |= _rank(value)
         if found:
             return found
     return set()
-
-
-def _rows(path: str, query: str) -> list[tuple[object, ...]]:
-    """Rows of a query; none where the database cannot answer it: its reader will say why."""
-    try:
-        uri = Path(path).resolve().as_uri() + "?mode=ro&immutable=1"
-        with closing(sqlite3.connect(uri, uri=True)) as database:
-            return database.execute(query).fetchall()
-    except sqlite3.Error:
-        return []
 
 
 def _ranks_of_times(path: str) -> set[int]:
@@ -151,7 +163,7 @@ def _ranks_of_times(path: str) -> set[int]:
     kept = b""
     try:
         with Path(path).open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
+            for chunk in _in_time(iter(partial(file.read, _CHUNK_BYTES), b""), path):
                 data = kept + chunk
                 found |= {int(rank) for rank in _MEASURED_RANK.findall(data)}
                 kept = data[-_KEPT_BYTES:]
@@ -179,7 +191,7 @@ def _window(paths: dict[str, str]) -> tuple[int | None, int | None]:
             query = f"select start_timestamp from {table} where {some} {order} limit 1000"
             starts += [
                 int(us) * 1000
-                for (us,) in _rows(paths[DATABASE], query)
+                for (us,) in ask(paths[DATABASE], [(table, query)])[0]
                 if isinstance(us, (int, float)) and 0 < us < 9e15
             ]
     starts = [start for start in starts if start > 0]

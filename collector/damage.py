@@ -30,6 +30,10 @@ def told(error: Exception, store: str = "") -> str:
         if store and path.startswith(store):
             return f"{path}: {error.strerror}: give --store DIR where you may write"
         return f"{path}: {error.strerror}: check its permissions"
+    if isinstance(error, RecursionError):
+        return "nested more deeply than can be read"
+    if isinstance(error, MemoryError):
+        return "needs more memory than there is"
     text = str(error).strip() or type(error).__name__
     if isinstance(error, TraceFormatError):
         return text

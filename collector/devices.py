@@ -13,14 +13,13 @@ from __future__ import annotations
 import csv
 import os
 import re
-import sqlite3
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
+from .database_facts import ask
 from .model import Framework, Role, SourceFile
 from .msprof_layout import device_of
+from .small_files import open_regular
 
 Files = Mapping[Role, tuple[SourceFile, ...]]
 
@@ -104,7 +103,8 @@ def _tells_rank(files: Files, mapped: set[int]) -> bool:
 def _mapped(files: Files) -> set[tuple[int, int]]:
     """(rank, device) of the database's RANK_DEVICE_MAP; rank -1 where it names none."""
     query = "select distinct rankId, deviceId from RANK_DEVICE_MAP limit 4096"
-    rows = [row for f in files.get("main_db", ())[:1] for row in _asked(f.path, query)]
+    asked = [("RANK_DEVICE_MAP", query)]
+    rows = [row for f in files.get("main_db", ())[:1] for row in ask(f.path, asked)[0]]
     return {
         (rank if isinstance(rank, int) else -1, device)
         for rank, device in rows
@@ -114,29 +114,20 @@ def _mapped(files: Files) -> set[tuple[int, int]]:
 
 def _of_tasks(path: str) -> set[int]:
     """Devices of some of the database's tasks."""
-    for (last,) in _asked(path, "select max(rowid) from TASK"):
+    for (last,) in ask(path, [("TASK", "select max(rowid) from TASK")])[0]:
         if isinstance(last, int) and last > 0:
             rows = ", ".join({str(1 + last * look // _LOOKS) for look in range(_LOOKS)} | {"1"})
             query = f"select distinct deviceId from TASK where rowid in ({rows})"
-            return {device for (device,) in _asked(path, query) if isinstance(device, int)}
+            found = ask(path, [("TASK", query)])[0]
+            return {device for (device,) in found if isinstance(device, int)}
     return set()
-
-
-def _asked(path: str, query: str) -> list[tuple[object, ...]]:
-    """Rows of a query; none where the database's reader will say why not."""
-    try:
-        uri = Path(path).resolve().as_uri() + "?mode=ro&immutable=1"
-        with closing(sqlite3.connect(uri, uri=True)) as database:
-            return database.execute(query).fetchall()
-    except sqlite3.Error:
-        return []
 
 
 def _of_table(file: SourceFile, count: int) -> set[int]:
     """Devices of some of the rows of a CSV file, at `count` places and its end."""
     found: set[int] = set()
     try:
-        with Path(file.path).open("rb") as stream:
+        with open_regular(file.path) as stream:
             titles = _cells(stream.readline(_SMALL_BYTES).decode("utf-8-sig", "replace"))
             names = [title.strip().lower() for title in titles]
             if "device_id" not in names:
@@ -173,7 +164,7 @@ def _of_labels(file: SourceFile) -> set[int]:
 def _ends(file: SourceFile) -> tuple[bytes, bytes]:
     """The first and the last bytes of a file."""
     try:
-        with Path(file.path).open("rb") as stream:
+        with open_regular(file.path) as stream:
             head = stream.read(_END_BYTES)
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - _END_BYTES))
             return head, stream.read(_END_BYTES)

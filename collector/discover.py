@@ -17,15 +17,16 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from npuscope.errors import TraceNotFound
 
 from . import cluster_outputs, kineto_files, msprof_layout
-from .cluster_outputs import ClusterOutput
+from .damage import told
 from .devices import by_device
 from .expert_folders import FOLDER, holds_counts
 from .identity import Identity, identify
@@ -93,6 +94,10 @@ class Findings:
     load_folders: tuple[str, ...] = ()
 
 
+Seen = tuple[list[Profile], list[Problem]]
+Place = TypeVar("Place", Path, tuple[Path, Framework])
+
+
 def discover(path: Path) -> Discovery:
     """Find every rank's profile at or below `path`.
 
@@ -114,12 +119,13 @@ def search(path: Path) -> Findings:
     if kineto_files.is_trace(path):
         places = iter([(path.parent.resolve() / path.name, "kineto")])
     with ThreadPoolExecutor(_LOOKING) as threads:
-        for found, unusable in threads.map(_look_into, places):
+        for found, unusable in threads.map(_guarded(_look_into), places):
             profiles += found
             problems += unusable
         if not profiles:  # what was made of profiles tells less than they do
-            for output in threads.map(cluster_outputs.look_at, results):
-                profiles += _of_results(output, problems)
+            for found, unusable in threads.map(_guarded(_of_results), results):
+                profiles += found
+                problems += unusable
     if not profiles and not problems:
         raise TraceNotFound(
             f"{path}: no *_ascend_pt, *_ascend_ms, PROF_* folder or *.pt.trace.json here or below: "
@@ -137,7 +143,7 @@ def lone_loads(path: Path) -> tuple[Path, ...]:
     return ()
 
 
-def _look_into(place: tuple[Path, Framework]) -> tuple[list[Profile], list[Problem]]:
+def _look_into(place: tuple[Path, Framework]) -> Seen:
     folder, framework = place
     if framework == "kineto":
         seen = kineto_files.look_into(folder)
@@ -162,12 +168,26 @@ def _look_into(place: tuple[Path, Framework]) -> tuple[list[Profile], list[Probl
     return found, problems
 
 
-def _of_results(output: ClusterOutput, problems: list[Problem]) -> list[Profile]:
+def _guarded(look: Callable[[Place], Seen]) -> Callable[[Place], Seen]:
+    """A way to look at a place that makes a problem of whatever goes wrong: one profile that nobody
+    foresaw must not hide the others."""
+
+    def guarded(place: Place) -> Seen:
+        try:
+            return look(place)
+        except Exception as error:
+            folder = place if isinstance(place, Path) else place[0]
+            return [], [Problem(str(folder), f"cannot be looked at: {told(error)}")]
+
+    return guarded
+
+
+def _of_results(folder: Path) -> Seen:
     """A profile for each rank that results of msprof-analyze are about."""
-    if output.problem:
-        problems.append(Problem(output.folder, output.problem))
+    output = cluster_outputs.look_at(folder)
+    problems = [Problem(output.folder, output.problem)] if output.problem else []
     start_ns, end_ns = output.window_start_ns, output.window_end_ns
-    return [
+    profiles = [
         Profile(
             output.folder, "msprof_analyze", {"cluster_output": output.files},
             Identity(rank, cluster_outputs.ORIGIN, window_start_ns=start_ns, window_end_ns=end_ns),
@@ -175,6 +195,7 @@ def _of_results(output: ClusterOutput, problems: list[Problem]) -> list[Profile]
         )
         for rank in output.ranks
     ]  # fmt: skip
+    return profiles, problems
 
 
 def numbered(findings: Findings) -> Discovery:

@@ -13,16 +13,15 @@ from __future__ import annotations
 import csv
 import json
 import re
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .database_facts import Row, ask
 from .model import Framework, Role, SourceFile
 from .session import session_ns
-from .small_files import read_small
+from .small_files import open_regular, read_small
 
 _PROBE_BYTES = 1 << 16
 _US = re.compile(rb'"ts"\s*:\s*"?(\d{6,17})(?:\.(\d{1,3}))?')
@@ -112,7 +111,7 @@ def _valid(value: object, origin: str) -> list[tuple[int, str]]:
 
 
 def _integer(value: object) -> int | None:
-    if isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
         return int(str(value).strip())
@@ -135,33 +134,32 @@ def _load(path: str, warnings: list[str]) -> dict[str, Any]:
 
 def _database_facts(path: str, device_id: int | None) -> dict[str, object]:
     """Rank, device, host and session of a profiler DB; {} where its reader will say why not."""
-    facts: dict[str, object] = {}
     of_device = "" if device_id is None else f"where deviceId = {device_id}"
-    queries: dict[str, tuple[str, ...]] = {
-        # msprof names no rank (-1) but a device
-        f"select rankId, deviceId from RANK_DEVICE_MAP {of_device}"
-        " order by rankId < 0, 1, 2 limit 1": ("rank", "device"),
-        "select hostUid from HOST_INFO limit 1": ("host",),
-        "select startTimeNs from SESSION_TIME_INFO where startTimeNs > 0 limit 1": ("start",),
-        "select endTimeNs from SESSION_TIME_INFO where endTimeNs > 0 limit 1": ("end",),
-        # Without an index this reads the whole table: last, and only where no session is recorded.
-        "select min(startNs), max(startNs) from TASK": ("first_task", "last_task"),
+    # msprof names no rank (-1) but a device
+    rank = f"select rankId, deviceId from RANK_DEVICE_MAP {of_device} order by rankId < 0, 1, 2"
+    session = "SESSION_TIME_INFO"
+    questions = {
+        ("rank", "device"): ("RANK_DEVICE_MAP", f"{rank} limit 1"),
+        ("host",): ("HOST_INFO", "select hostUid from HOST_INFO limit 1"),
+        ("start",): (session, f"select startTimeNs from {session} where startTimeNs > 0 limit 1"),
+        ("end",): (session, f"select endTimeNs from {session} where endTimeNs > 0 limit 1"),
     }
-    try:
-        uri = Path(path).resolve().as_uri() + "?mode=ro&immutable=1"
-        with closing(sqlite3.connect(uri, uri=True)) as database:
-            for query, names in queries.items():
-                if "first_task" in names and facts.get("start") and facts.get("end"):
-                    continue
-                try:
-                    row = database.execute(query).fetchone()
-                except sqlite3.Error:
-                    continue
-                if row:
-                    facts.update(zip(names, row, strict=True))
-    except sqlite3.Error:
-        return facts
+    facts = _named(questions, ask(path, [*questions.values()]))
+    if not (facts.get("start") and facts.get("end")):
+        # Without an index this reads the whole table: only where no session is recorded.
+        tasks = {
+            ("first_task", "last_task"): ("TASK", "select min(startNs), max(startNs) from TASK")
+        }
+        facts |= _named(tasks, ask(path, [*tasks.values()]))
     return facts
+
+
+def _named(questions: Iterable[tuple[str, ...]], answers: list[list[Row]]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for names, rows in zip(questions, answers, strict=True):
+        for row in rows[:1]:
+            found.update(zip(names, row, strict=True))
+    return found
 
 
 def _window(
@@ -222,10 +220,10 @@ def _ends(paths: list[str]) -> tuple[bytes, bytes]:
     if not paths:
         return b"", b""
     try:
-        with Path(paths[0]).open("rb") as file:
+        with open_regular(paths[0]) as file:
             head = file.read(_PROBE_BYTES)
-        with Path(paths[-1]).open("rb") as file:
-            file.seek(max(0, Path(paths[-1]).stat().st_size - _PROBE_BYTES))
+        with open_regular(paths[-1]) as file:
+            file.seek(max(0, file.seek(0, 2) - _PROBE_BYTES))
             return head, file.read(_PROBE_BYTES)
     except OSError:
         return b"", b""

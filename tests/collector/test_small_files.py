@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,7 +36,7 @@ from npuscope.collector.watch.looking import READY, judge, look
 from npuscope.collector.watch.tailing import Tail, read_on
 from npuscope.collector.watch_state import WATCH_STATE, WatchState, read_watch_state
 from npuscope.dashboard.exporting.passwords import read_passwords
-from npuscope.errors import NpuscopeError
+from tests.collector.in_time import ended
 
 
 def a_pipe(path: Path) -> None:
@@ -62,24 +60,6 @@ def depths(path: Path) -> None:
 
 def other_letters(path: Path) -> None:
     path.write_bytes(b'{"host": "\xff", "job_name": "\xff", "rank_id": "\xff"}')
-
-
-def ended(function: Callable[[], object], within_s: float = 5.0) -> Any:
-    """What a function returned, or the error of ours it raised; it must not hang."""
-    found: list[object] = []
-
-    def call() -> None:
-        try:
-            found.append(function())
-        except (NpuscopeError, OSError) as error:
-            found.append(error)
-
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join(within_s)
-    assert not thread.is_alive(), "it hangs"
-    [one] = found
-    return one
 
 
 def as_source(path: Path) -> SourceFile:
