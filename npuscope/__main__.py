@@ -1,5 +1,9 @@
 """`python -m npuscope`."""
 
-from npuscope.cli import main
+from npuscope.import_path import current_folder_last
+
+current_folder_last()
+
+from npuscope.cli import main  # noqa: E402 - its own imports are meant
 
 main()

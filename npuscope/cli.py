@@ -37,6 +37,7 @@ from npuscope import (
 )
 from npuscope.console import answer, leave, reader_may_leave, say, show
 from npuscope.errors import NpuscopeError, UsageError
+from npuscope.import_path import current_folder_last
 from npuscope.inputs import chosen_rows, notes_of, source_of
 from npuscope.options import (
     Capture,
@@ -67,6 +68,7 @@ app.add_typer(store_app, name="store")
 
 def main() -> NoReturn:
     """Entry point of the `npuscope` command."""
+    current_folder_last()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # what its encoding lacks; stderr does so itself
     code = 0

@@ -1,7 +1,4 @@
-"""The process that serves the pages: Streamlit, kept from asking the outside for anything.
-
-python -m npuscope.dashboard.app.server MAIN.py --server.port 8501 ...
-"""
+"""The process that serves the pages: Streamlit, kept from asking the outside for anything."""
 
 from __future__ import annotations
 
@@ -60,6 +57,14 @@ def _timed(handler: _Handler) -> _Handler:
 
 
 def main() -> None:
+    """Serve MAIN.py with the options of sys.argv, until told to end."""
+    try:
+        _serve()
+    except KeyboardInterrupt:  # before there is a server that could be stopped
+        _end(128 + signal.SIGINT)
+
+
+def _serve() -> None:
     """Run Streamlit's own command line."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -97,10 +102,3 @@ def main() -> None:
         cli.main(["run", *sys.argv[1:]], prog_name="npuscope dashboard")
     except SystemExit as ending:
         _end(ending.code if isinstance(ending.code, int) else 0)
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:  # before there is a server that could be stopped
-        _end(128 + signal.SIGINT)

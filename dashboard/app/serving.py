@@ -20,6 +20,13 @@ from npuscope.errors import UsageError
 
 DEFAULT_PORT = 8501
 _PORTS_TRIED = 50
+# The server finds modules where this process does: `-m` would look into the current folder first.
+_START = """\
+import os, sys
+sys.path[:] = sys.argv.pop(1).split(os.pathsep)
+from npuscope.dashboard.app.server import main
+main()
+"""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -145,9 +152,8 @@ def serve(chosen: Mapping[str, str | Sequence[str]], environment: Mapping[str, s
         for one in [value] if isinstance(value, str) else value:
             flags += [f"--{name}", one]
     main = Path(__file__).with_name("main.py")
-    arguments = [
-        sys.executable, "-m", "npuscope.dashboard.app.server", str(main), *flags
-    ]  # fmt: skip
+    modules = os.pathsep.join(sys.path)
+    arguments = [sys.executable, "-c", _START, modules, str(main), *flags]
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, arguments, {**os.environ, **environment})

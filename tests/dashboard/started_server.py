@@ -38,14 +38,17 @@ def served(places: Sequence[Path], folder: Path, *more: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def started(
-    places: Sequence[Path], folder: Path, *more: str, settings: Mapping[str, str] | None = None
+    places: Sequence[Path],
+    folder: Path,
+    *more: str,
+    settings: Mapping[str, str] | None = None,
+    command: Sequence[str] = (sys.executable, "-m", "npuscope"),
 ) -> Iterator[Server]:
     """As `served`, with all that is known of the server; `settings` of its user's environment."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
-    command = [sys.executable, "-m", "npuscope", "dashboard", *map(str, places)]
-    command += ["--port", str(port), "--jobs", "1", *more]
+    command = [*command, "dashboard", *map(str, places), "--port", str(port), "--jobs", "1", *more]
     log = folder / f"dashboard-{port}.log"
     environment = {**os.environ, "HOME": str(folder), **(settings or {})}
     with log.open("wb") as messages:
