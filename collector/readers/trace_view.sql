@@ -147,12 +147,12 @@ with start as (   -- one start may have several ends
 select row_number() over () as arrow, f.id, f.pid, f.tid, f.at_ns, s.launched_ns, s.from_pid, s.from_tid,
     t.name, t.connection_id, t.task_type, p.device_id, p.kind = 'communication' or g.is_group as is_communication,
     case when p.kind = 'communication' then null else coalesce(g.stream_id, f.tid) end as stream_id
-from _trace_flow f
+-- The same arrow may be written twice, as by slices that both have what crosses their border.
+from (select distinct id, pid, tid, at_ns from _trace_flow where category = 'HostToDevice' and side = 'f') f
 join start s on s.id = f.id
 left join task t on t.pid = f.pid and t.tid = f.tid and t.start_ns = f.at_ns
 left join _trace_process p on p.pid = f.pid
-left join _trace_thread g on g.pid = f.pid and g.tid = f.tid
-where f.category = 'HostToDevice' and f.side = 'f';
+left join _trace_thread g on g.pid = f.pid and g.tid = f.tid;
 
 insert into launches by name
 with kernel as (
@@ -204,7 +204,7 @@ left join api c on c.pid = a.from_pid and c.tid = a.from_tid and c.start_ns = a.
 left join operator o on o.pid = a.pid and o.tid = a.tid and o.at_ns = a.at_ns;
 
 -- name: unbound
-select count(*) from _trace_flow
+select count(distinct (id, pid, tid, at_ns)) from _trace_flow
 where category = 'HostToDevice' and side = 'f'
     and id not in (select id from _trace_flow where category = 'HostToDevice' and side = 's');
 

@@ -12,6 +12,7 @@ import pytest
 
 from npuscope.errors import TraceFormatError
 from tests.collector.written_traces import (
+    FLOWS,
     NPU,
     OS_PID,
     TRACE,
@@ -21,6 +22,20 @@ from tests.collector.written_traces import (
     write,
     x,
 )
+
+
+def test_arrows_that_are_written_twice_launch_once(
+    written: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    """As of slices that both have what crosses their border."""
+    path = write(tmp_path / "twice.json", [*TRACE, *FLOWS, *FLOWS])
+    con, log = read_paths([path], tmp_path)
+    assert everything(con) == everything(written)
+    assert rows(con, "select count(*) from launches") == [(3,)]
+    ends = [event for event in FLOWS if event["ph"] == "f" and event["cat"] == "HostToDevice"]
+    path = write(tmp_path / "ends.json", [*(e for e in TRACE if e not in FLOWS), *ends, *ends])
+    con, log = read_paths([path], tmp_path)
+    assert [text for text in log.warnings if "3" in text and "launch" in text], log.warnings
 
 
 @pytest.mark.parametrize("seed", range(3))
