@@ -89,7 +89,9 @@ CAPABILITIES: tuple[Capability, ...] = (
             ),
             Need(("steps", "kernels.stepped", "profiler_steps"), "no step is marked: all is one",
                  (STEPS,), TIMELINE, essential=False),
-            Need(("steps.windowed",), "no range of steps on the host: preparing time is unknown",
+            Need(("steps.windowed",),
+                 "no range of steps on the host: preparing time is the profiler's own figure, if"
+                 " any",
                  (STEPS, CPU), TIMELINE, essential=False),
         ),
     ),

@@ -60,7 +60,7 @@ _LIMITS = (
     Limit(
         "steps",
         "select distinct run, capture, rank from steps where window_start_ns is not null",
-        "no recorded step range: preparing time is unknown",
+        "no recorded step range: preparing time is the profiler's own figure, if any",
         "call prof.step() once per training step, with a schedule",
         "call prof.step() once per training step, with a schedule",
     ),

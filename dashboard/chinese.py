@@ -143,9 +143,10 @@ _FINDINGS = {
     "{stake} ms per step ({share}) pass in receive operations with nothing to compute: pipeline"
     " bubbles, most on {rank}.":
         "每个 step 有 {stake} ms（{share}）在无计算可做的接收中度过，即流水线气泡，{rank} 最多。",
-    "Receive operations outside of every compute kernel. A schedule has an unavoidable part of it:"
-    " about (stages - 1) / (micro-batches + stages - 1) of the step.":
-        "落在所有计算算子之外的接收算子。调度本身有不可避免的一部分："
+    "Receive operations, and those that send and receive in one, outside of every compute kernel. A"
+    " schedule has an unavoidable part of it: about (stages - 1) / (micro-batches + stages - 1) of"
+    " the step.":
+        "落在所有计算算子之外的接收算子（含收发合一的算子）。调度本身有不可避免的一部分："
         "约为 step 的 (级数 - 1) / (微批数 + 级数 - 1)。",
     "More micro-batches per step, interleaved (virtual) stages, or layers moved from the slowest"
     " stage.": "增加每个 step 的微批数，使用交错（虚拟）流水级，或把最慢级的部分层移走。",
@@ -252,7 +253,8 @@ _NOTES = {
         "没有 host 侧数据，设备空闲时 host 在做什么未知",
     "activities=[ProfilerActivity.CPU, ProfilerActivity.NPU]; keep trace_view.json or the DB":
         "activities=[ProfilerActivity.CPU, ProfilerActivity.NPU]，并保留 trace_view.json 或 DB",
-    "no recorded step range: preparing time is unknown": "没有记录 step 区间，准备时间未知",
+    "no recorded step range: preparing time is the profiler's own figure, if any":
+        "没有记录 step 区间，准备时间取自采集工具自己的表（如有）",
     "call prof.step() once per training step, with a schedule":
         "每个训练 step 调用一次 prof.step()，并设置 schedule",
     "which parallel group an operation belongs to is unknown": "通信算子属于哪个并行通信域未知",

@@ -8,7 +8,7 @@ _CAPABILITIES = {
     "no communication operation was recorded with its time": "没有采集到带时间的通信算子",
     "only the profiler's own table of steps is here": "只有采集工具自己的 step 表",
     "no step is marked: all is one": "没有 step 标记：全部算作一个",
-    "no range of steps on the host: preparing time is unknown":
+    "no range of steps on the host: preparing time is the profiler's own figure, if any":
         "没有主机侧的 step 范围：准备时间未知",
     "kernels have names, but no types": "算子有名称，没有类型",
     "kernels have no shapes": "算子没有 shape",

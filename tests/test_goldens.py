@@ -89,14 +89,24 @@ def test_windows_of_text_come_from_the_step_mark(
         assert row["window_end_ns"] == mark["start_ns"] + mark["dur_ns"]
         preparing_ns = forms["overlap_analysis_rows"]["preparing_ns"]
         assert abs(row["preparing_ns"] - preparing_ns) <= 1
+        assert row["preparing_basis"] == "events"
     else:
-        assert row["window_start_ns"] is row["window_end_ns"] is row["preparing_ns"] is None
+        assert row["window_start_ns"] is row["window_end_ns"] is None
+        assert row["preparing_basis"] == "profiler_table"
+        assert abs(row["preparing_ns"] - float(forms["tool"]["Preparing"]) * 1000) <= 400
 
 
 def test_qwen3_is_exact_where_floats_are_not(opened: dict[str, duckdb.DuckDBPyConnection]) -> None:
     (row,) = query.steps(opened[SETS[-1]], rank=0).to_dicts()
 
     assert row["computing_ns"] == 231_290_100
+
+
+def test_qwen3s_pipeline_has_bubbles(opened: dict[str, duckdb.DuckDBPyConnection]) -> None:
+    """Its stages exchange by batch_isend_irecv alone; the profiler's own Bubble stays 0."""
+    (row,) = query.steps(opened[SETS[-1]], rank=0).to_dicts()
+
+    assert (row["bubble_ns"], row["profiler_bubble_ns"]) == (313_877_800, 0)
 
 
 def test_a_light_rank_answers_from_the_producers_table(

@@ -81,8 +81,9 @@ def pipeline_bubble(seen: Material) -> Iterator[Finding]:
         f" {ranks_named(worst['rank'].head(1))}.",
         stake_ns,
         "measured",
-        "Receive operations outside of every compute kernel. A schedule has an unavoidable part of"
-        " it: about (stages - 1) / (micro-batches + stages - 1) of the step.",
+        "Receive operations, and those that send and receive in one, outside of every compute"
+        " kernel. A schedule has an unavoidable part of it: about (stages - 1) / (micro-batches +"
+        " stages - 1) of the step.",
         "More micro-batches per step, interleaved (virtual) stages, or layers moved from the"
         " slowest stage.",
         worst.select(*_PLACE, "pp_rank", "bubble_ns", "length_ns"),

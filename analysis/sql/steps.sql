@@ -10,6 +10,10 @@
 -- Where communication left traces (tasks, or HCCL's times) but no operation, C is unknown and so is all that needs it;
 -- so it is where operations were not selected when the rank was read, and K likewise.
 --
+-- A bubble is a receive outside K. Send and receive in one (batchSendRecv) has no direction of its own and does not end
+-- before what it receives is there: all of it counts, unless its rank's groups name its group as one inside a stage
+-- (tp, dp, ep, cp and their like), as of attention over a ring.
+--
 --   run                        varchar  run of the training job
 --   capture                    varchar  ranks profiled at the same time
 --   rank                       integer  global rank
@@ -25,9 +29,10 @@
 --   exposed_communication_ns   bigint   length of C_s outside K
 --   free_ns                    bigint   from start to end, neither in K_s nor in C_s; another step's may run
 --   stage_ns                   bigint   end - start - profiler_bubble, the profiler's rule
---   bubble_ns                  bigint   length of the union of receive operations outside K
+--   bubble_ns                  bigint   length of the union of receives and batchSendRecv outside K, those inside a stage left out
 --   profiler_bubble_ns         bigint   durations of receive operations added up, the profiler's rule
---   preparing_ns               bigint   start - window start
+--   preparing_ns               bigint   start - window start; where either is unknown, as the producer's table has it
+--   preparing_basis            varchar  events, or profiler_table; NULL where preparing is unknown
 --   masking_ratio              double   overlapped / communication; NULL without communication
 with
 -- Every rank, and every step of one, as a small number: names would dominate what is sorted below.
@@ -45,11 +50,19 @@ _labels as materialized (
     -- True of every one. It tells the planner that they are few, so that it looks for events among them.
     qualify label > 0
 ),
+_inside_stages as (
+    select run, capture, rank, group_hash from groups where group_hash is not null
+    group by all
+    having bool_and(coalesce(parallel_kind, 'unknown') not in ('pp', 'mp', 'mp_ep', 'embd', 'world', 'unknown'))
+),
 _ops as materialized (
     select rank_key, label, l.step, coalesce(op_type = 'receive', false) as is_receive,
+        coalesce(op_type = 'receive' or op_type = 'batchSendRecv' and i.group_hash is null, false) as may_be_bubble,
         start_ns, start_ns + dur_ns as end_ns
     from comm_ops as o join _labels as l on l.run = o.run and l.capture = o.capture and l.rank = o.rank
         and l.step is not distinct from o.step
+    left join _inside_stages as i on i.run = o.run and i.capture = o.capture and i.rank = o.rank
+        and i.group_hash = o.group_hash
     where dur_ns > 0 and start_ns is not null
 ),
 
@@ -88,11 +101,11 @@ _busy as (
     group by label
 ),
 
--- Communication, all of it and receives alone, and the part of both inside K.
+-- Communication, all of it and what may be bubble alone, and the part of both inside K.
 _asked as (
     select rank_key, label * 2 as series, start_ns, end_ns from _ops
     union all
-    select rank_key, label * 2 + 1, start_ns, end_ns from _ops where is_receive
+    select rank_key, label * 2 + 1, start_ns, end_ns from _ops where may_be_bubble
 ),
 _covering as (
     select rank_key, end_ns - computing_ns as start_ns, end_ns from _added where computing_ns > 0
@@ -170,10 +183,8 @@ _table_row as (
     select rank_key, profiler_steps.* exclude (run, capture, rank)
     from profiler_steps
     join _keys using (run, capture, rank)
-    join _known using (rank_key)
     left join (select run, capture, rank, min(device_id) as device_id from ranks group by all) as _devices
         using (run, capture, rank)
-    where not has_compute
     qualify row_number() over (
         partition by rank_key, step
         order by profiler_steps.device_id is not distinct from _devices.device_id desc,
@@ -195,10 +206,11 @@ _from_table as (
         round_even(stage_ns, 0) as stage_ns,
         null as bubble_ns,
         round_even(bubble_ns, 0) as profiler_bubble_ns,
-        round_even(preparing_ns, 0) as preparing_ns
-    from _table_row
+        null as preparing_ns
+    from _table_row join _known using (rank_key)
+    where not has_compute
 )
-select run, capture, rank, step, basis,
+select run, capture, rank, f.step, basis,
     cast(start_ns as bigint) as start_ns,
     cast(end_ns as bigint) as end_ns,
     cast(window_start_ns as bigint) as window_start_ns,
@@ -211,8 +223,12 @@ select run, capture, rank, step, basis,
     cast(stage_ns as bigint) as stage_ns,
     cast(bubble_ns as bigint) as bubble_ns,
     cast(profiler_bubble_ns as bigint) as profiler_bubble_ns,
-    cast(preparing_ns as bigint) as preparing_ns,
+    cast(coalesce(f.preparing_ns, round_even(t.preparing_ns, 0)) as bigint) as preparing_ns,
+    case when f.preparing_ns is not null then 'events' when t.preparing_ns is not null then 'profiler_table' end
+        as preparing_basis,
     cast(overlapped_ns as double) / nullif(cast(communication_ns as double), 0) as masking_ratio
-from (select * from _from_events union all select * from _from_table)
-join _keys using (rank_key)
-order by run, capture, rank, step nulls last
+from (select * from _from_events union all select * from _from_table) as f
+left join (select rank_key, step, preparing_ns from _table_row) as t
+    on t.rank_key = f.rank_key and t.step is not distinct from f.step
+join _keys on _keys.rank_key = f.rank_key
+order by run, capture, rank, f.step nulls last

@@ -45,6 +45,7 @@ def test_a_step_is_split_into_its_parts() -> None:
             "bubble_ns": 0,
             "profiler_bubble_ns": 0,
             "preparing_ns": 7,
+            "preparing_basis": "events",
             "masking_ratio": 0.5,
         }
     ]
@@ -73,6 +74,35 @@ def test_receives_count_as_the_profiler_counts_and_as_time_really_lost() -> None
     assert row["bubble_ns"] == 8  # [10, 18)
     assert row["stage_ns"] == 0  # 20 - 0 - 20
     assert row["communication_ns"] == 15
+
+
+@pytest.mark.parametrize("kind", ["pp", "mp", "world", "unknown", None])
+def test_transfers_of_a_pipeline_that_go_both_ways_are_bubble(kind: str | None) -> None:
+    con = connect()
+    fill(con, "kernels", [kernel(0, 10, 1)])
+    fill(con, "groups", [{"group_hash": "7", "parallel_kind": kind}])
+    both = {"op_type": "batchSendRecv", "group_hash": "7"}
+    fill(con, "comm_ops", [
+        op(5, 10, 1, **both), op(8, 10, 1, op_type="receive"), op(18, 2, 1, op_type="send"),
+        op(20, 5, 1, op_type="batchSendRecv"),
+    ])  # fmt: skip
+    (row,) = answer(con, "steps")
+    assert row["bubble_ns"] == 13  # [10, 18) and [20, 25)
+    assert row["profiler_bubble_ns"] == 10  # the profiler knows receives alone
+    assert row["stage_ns"] == 15
+
+
+@pytest.mark.parametrize("kind", ["cp", "ep", "tp", "dp", "dp_cp", "tp_cp", "tp_dp_cp", "dp_ep"])
+def test_transfers_inside_a_stage_are_no_bubble(kind: str) -> None:
+    """As of attention over a ring."""
+    con = connect()
+    fill(con, "kernels", [kernel(0, 10, 1), kernel(0, 10, 1, rank=1)])
+    fill(con, "groups", [{"group_hash": "7", "parallel_kind": kind}])
+    fill(con, "comm_ops", [
+        op(5, 10, 1, op_type="batchSendRecv", group_hash="7", rank=rank) for rank in (0, 1)
+    ])  # fmt: skip
+    told, untold = answer(con, "steps")
+    assert (told["bubble_ns"], untold["bubble_ns"]) == (0, 5)
 
 
 def test_communication_alone_or_computing_alone() -> None:
@@ -181,7 +211,8 @@ def test_a_light_rank_answers_from_the_producers_table() -> None:
     (row,) = answer(con, "steps")
     assert list(row.values()) == [
         "job", "c", 0, 13, "profiler_table", None, None, None, None,
-        230903720, 441708380, 0, 441708380, 136819560, 809431750, None, 0, 205000, 0.0,
+        230903720, 441708380, 0, 441708380, 136819560, 809431750, None, 0, 205000,
+        "profiler_table", 0.0,
     ]  # fmt: skip
 
 
@@ -214,6 +245,39 @@ def test_kernels_win_over_the_producers_table() -> None:
     assert (row["basis"], row["computing_ns"]) == ("events", 10)
 
 
+def test_preparing_time_that_no_recorded_step_tells_is_the_producers() -> None:
+    con = connect()
+    fill(con, "ranks", [{"device_id": 2}])
+    fill(con, "kernels", [kernel(10, 10, 13), kernel(30, 10, 14), kernel(50, 10, 15)])
+    fill(con, "steps", [{"step": 14, "window_start_ns": 23, "window_end_ns": 40}])
+    fill(con, "profiler_steps", [
+        {**TABLE_ROW, "device_id": 1, "preparing_ns": 9.0},
+        {**TABLE_ROW, "device_id": 2, "preparing_ns": -206.5},
+        {**TABLE_ROW, "device_id": 2, "step": 14},
+    ])  # fmt: skip
+    rows = answer(con, "steps")
+    told = [(row["basis"], row["preparing_ns"], row["preparing_basis"]) for row in rows]
+    assert told == [
+        ("events", -206, "profiler_table"), ("events", 7, "events"), ("events", None, None),
+    ]  # fmt: skip
+    assert [row["window_start_ns"] for row in rows] == [None, 23, None]
+    con.execute("update profiler_steps set step = null")
+    con.execute("update kernels set step = null")
+    con.execute("delete from steps")
+    (row,) = answer(con, "steps")
+    assert (row["preparing_ns"], row["preparing_basis"]) == (-206, "profiler_table")
+
+
+def test_preparing_time_is_known_where_communication_is_not() -> None:
+    con = connect()
+    fill(con, "kernels", [kernel(0, 10, 13)])
+    fill(con, "comm_tasks", [{"op_name": "hcom_x"}])
+    fill(con, "profiler_steps", [TABLE_ROW])
+    (row,) = answer(con, "steps")
+    assert (row["start_ns"], row["preparing_ns"]) == (None, 205_000)
+    assert row["preparing_basis"] == "profiler_table"
+
+
 def test_operations_without_any_kernel_leave_computing_unknown() -> None:
     con = connect()
     fill(con, "comm_ops", [op(0, 10, 1), op(20, 10, 1, op_type="receive")])
@@ -230,7 +294,7 @@ def test_columns_are_those_others_rely_on() -> None:
     assert [column.name for column in metric("steps").columns] == (
         "run capture rank step basis start_ns end_ns window_start_ns window_end_ns computing_ns"
         " communication_ns overlapped_ns exposed_communication_ns free_ns stage_ns bubble_ns"
-        " profiler_bubble_ns preparing_ns masking_ratio"
+        " profiler_bubble_ns preparing_ns preparing_basis masking_ratio"
     ).split()
 
 

@@ -56,7 +56,7 @@ else:
     page.text(FREE_MEANS)
 page.table(steps, name="steps", title="Where each step goes", columns=[
     "rank", "step", "computing_ns", "exposed_communication_ns", "free_ns", "communication_ns",
-    "masking_ratio", "bubble_ns", "stage_ns", "preparing_ns", "basis",
+    "masking_ratio", "bubble_ns", "stage_ns", "preparing_ns", "preparing_basis", "basis",
 ])  # fmt: skip
 if not use.waterfall.is_empty():
     with st.expander(say("The losses as a table")):
