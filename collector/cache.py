@@ -60,19 +60,25 @@ def remember_use(store: Path, source: Path) -> None:
 def cached_stores() -> list[CachedStore]:
     """Every store of the cache, last used first."""
     folder = cache_folder()
-    found = [
-        CachedStore(
-            name=path.name,
-            path=str(path),
-            source=_read(path / _SOURCE) or "unknown",
-            ranks=len(manifests(path)),
-            size_bytes=size_bytes(path),
-            used_at=_seconds(_read(path / _USED)),
-        )
-        for path in (sorted(folder.iterdir()) if folder.is_dir() else [])
-        if is_store(path)
-    ]
+    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    found = [_cached(path) for path in paths if is_store(path) and not _is_begun(path)]
     return sorted(found, key=lambda store: store.used_at, reverse=True)
+
+
+def _is_begun(path: Path) -> bool:
+    """Whether its first reading still looks for profiles, or was killed while it did."""
+    return not os.path.lexists(path / _SOURCE) and not manifests(path)
+
+
+def _cached(path: Path) -> CachedStore:
+    return CachedStore(
+        name=path.name,
+        path=str(path),
+        source=_read(path / _SOURCE) or "unknown",
+        ranks=len(manifests(path)),
+        size_bytes=size_bytes(path),
+        used_at=_seconds(_read(path / _USED)),
+    )
 
 
 def remove(name: str) -> CachedStore:

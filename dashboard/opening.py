@@ -21,6 +21,8 @@ from npuscope.collector.derived import MEMORY_BYTES
 from npuscope.collector.manifest import is_store, manifests
 from npuscope.errors import StoreError, UsageError
 
+from .waiting import waiting
+
 if TYPE_CHECKING:
     from npuscope.collector.ingest import IngestResult
     from npuscope.collector.selection import Selection
@@ -74,12 +76,14 @@ def opened(source: Source) -> Iterator[Opened]:
         from .updating import bring_up_to_date
 
         target, result, messages = bring_up_to_date(source)
-    con = store.open(target, summaries=summary_versions(), writable=source.writable)
-    try:
-        open_views(con)
-        yield Opened(con, target, result, messages, reading_warnings(target), source.memory_bytes)
-    finally:
-        con.close()
+    with waiting("computing"):
+        con = store.open(target, summaries=summary_versions(), writable=source.writable)
+        try:
+            open_views(con)
+            told = reading_warnings(target)
+            yield Opened(con, target, result, messages, told, source.memory_bytes)
+        finally:
+            con.close()
 
 
 def compare_ranks(data: Opened, *, is_needed: bool = True) -> None:
@@ -88,8 +92,6 @@ def compare_ranks(data: Opened, *, is_needed: bool = True) -> None:
     Where memory is short, what is not needed stays out, with a warning; else a StoreError.
     """
     from npuscope.analysis.across.opening import open_across
-
-    from .progress import waiting
 
     try:
         with waiting("comparing the ranks with each other"):

@@ -1,9 +1,9 @@
-"""Progress of long work on stderr. Silent where nobody watches."""
+"""Progress of reading on stderr: a bar for those who watch, a line for a file or pipe."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rich.progress import (
     BarColumn,
@@ -19,11 +19,15 @@ from npuscope.collector.plan import Plan
 from npuscope.collector.read_rank import RankOutcome
 
 from .screen import Screen
+from .waiting import now, quiet
 
 
 @contextlib.contextmanager
-def shown() -> Iterator[ingest.Progress]:
-    """Callbacks for `ingest` that draw a bar; it appears once there is something to read."""
+def shown(began: Callable[[Plan], None]) -> Iterator[ingest.Progress]:
+    """Callbacks for `ingest` that draw a bar; it appears once there is something to read.
+
+    `began` is called when it is known what there is to read, and before any of it is.
+    """
     console = Screen(stderr=True)
     bar = Progress(
         TextColumn("reading {task.fields[done]}/{task.fields[ranks]} ranks"),
@@ -38,7 +42,16 @@ def shown() -> Iterator[ingest.Progress]:
     task = bar.add_task("", total=None, done=0, ranks=0, visible=False)
 
     def planned(plan: Plan) -> None:
-        bar.update(task, total=plan.size_bytes, ranks=len(plan.tasks), visible=bool(plan.tasks))
+        began(plan)
+        if not plan.tasks:
+            now("looking whether what was read is up to date")
+            return
+        ranks = f"{len(plan.tasks)} rank{'s' * (len(plan.tasks) > 1)}"
+        now(f"reading {ranks}, {plan.size_bytes / 1e6:,.1f} MB")
+        if console.is_terminal:
+            quiet()
+            bar.start()
+        bar.update(task, total=plan.size_bytes, ranks=len(plan.tasks), visible=True)
 
     def advanced(n_bytes: int) -> None:
         bar.advance(task, n_bytes)
@@ -46,13 +59,7 @@ def shown() -> Iterator[ingest.Progress]:
     def finished(outcome: RankOutcome) -> None:
         bar.update(task, done=bar.tasks[0].fields["done"] + 1)
 
-    with bar:
+    try:
         yield ingest.Progress(planned, advanced, finished)
-
-
-@contextlib.contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """Say what is being done for as long as it takes."""
-    console = Screen(stderr=True)
-    with console.status(what) if console.is_terminal else contextlib.nullcontext():
-        yield
+    finally:
+        bar.stop()

@@ -151,7 +151,9 @@ def stores_table(stores: Sequence[CachedStore]) -> Table:
     table.add_column("ranks", justify="right")
     table.add_column("size", justify="right")
     for store in stores:
-        used = datetime.datetime.fromtimestamp(store.used_at).strftime("%Y-%m-%d %H:%M")
+        used = "-"
+        if store.used_at:
+            used = datetime.datetime.fromtimestamp(store.used_at).strftime("%Y-%m-%d %H:%M")
         size = f"{store.size_bytes / 1e6:.1f} MB"
         table.add_row(store.name, store.source, used, str(store.ranks), size)
     return table

@@ -11,11 +11,13 @@ from pathlib import Path
 from npuscope.analysis.summaries import summarise
 from npuscope.collector import cache
 from npuscope.collector.ingest import IngestResult, ingest
+from npuscope.collector.plan import Plan
 from npuscope.collector.shards import parse_shard
 from npuscope.errors import UsageError
 
 from .opening import Source, is_ingested
 from .progress import shown
+from .waiting import waiting
 
 
 def bring_up_to_date(source: Source) -> tuple[Path, IngestResult, list[str]]:
@@ -23,7 +25,13 @@ def bring_up_to_date(source: Source) -> tuple[Path, IngestResult, list[str]]:
     if is_ingested(source.path):
         raise UsageError(f"{source.path}: already ingested: give a profile folder")
     target = source.store or cache.store_of(source.path)
-    with shown() as progress:
+
+    def began(plan: Plan) -> None:
+        # Before anything is read: a reading that is killed leaves no store of unknown origin.
+        if source.store is None:
+            cache.remember_use(target, source.path)
+
+    with waiting(f"looking for profiles in {source.path}"), shown(began) as progress:
         result = ingest(
             source.path,
             target,
@@ -44,7 +52,6 @@ def bring_up_to_date(source: Source) -> tuple[Path, IngestResult, list[str]]:
         f"rank {m.rank} of {m.capture} is gone from the source: dropped" for m in result.dropped
     ]
     if source.store is None:
-        cache.remember_use(target, source.path)
         messages += [
             f"cache over its limit: dropped the store of {gone.source}"
             for gone in cache.keep_within_limit(target)

@@ -36,6 +36,7 @@ from npuscope import (
     watch_command,
 )
 from npuscope.console import answer, leave, reader_may_leave, say, show
+from npuscope.dashboard.waiting import waiting
 from npuscope.errors import NpuscopeError, UsageError
 from npuscope.import_path import current_folder_last
 from npuscope.inputs import chosen_rows, notes_of, source_of
@@ -73,7 +74,8 @@ def main() -> NoReturn:
         sys.stdout.reconfigure(errors="replace")  # what its encoding lacks; stderr does so itself
     code = 0
     try:
-        code = app(standalone_mode=False) or 0
+        with waiting("working"):
+            code = app(standalone_mode=False) or 0
     except NpuscopeError as error:
         say(f"npuscope: {error}")
         sys.exit(2 if isinstance(error, UsageError) else 3)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from npuscope.dashboard.printable import json_text, printable
+from npuscope.dashboard.waiting import quiet
 
 if TYPE_CHECKING:
     import polars as pl
@@ -59,6 +60,7 @@ def print_text(text: str) -> None:
 @contextlib.contextmanager
 def reader_may_leave() -> Iterator[None]:
     """Writing to a reader that left (`| head`) ends the command quietly."""
+    quiet()
     try:
         yield
     except BrokenPipeError:
@@ -102,4 +104,5 @@ def show(renderable: RenderableType, *, to_stderr: bool = False) -> None:
 
 def say(message: str) -> None:
     """A message for the user, on stderr."""
+    quiet()
     print(printable(message), file=sys.stderr)

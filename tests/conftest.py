@@ -21,12 +21,16 @@ from hypothesis import settings
 
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest import ingest
+from npuscope.dashboard import waiting
 
 # Some runners tell their terminal's width to whatever they start: commands would fold messages.
 os.environ.pop("COLUMNS", None)
 
 # Commands hold nothing of a call that another could meet; building them takes 0.1 CPU-s each time.
 typer.main.get_command = functools.cache(typer.main.get_command)
+
+# On a busy machine any command takes longer than a moment; tests of what is said then ask for it.
+waiting.PATIENCE_S = 600.0
 
 # How long one example takes is the machine's affair, and a busy machine is no failure.
 settings.register_profile("npuscope", deadline=None)

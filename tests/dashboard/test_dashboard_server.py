@@ -137,8 +137,9 @@ def test_it_ends_though_nobody_reads_what_it_says(tmp_path: Path, sample_store: 
         cwd=tmp_path, env=environment | {"HOME": str(tmp_path)},
     ) as process:  # fmt: skip
         assert process.stdout is not None
-        told = process.stdout.readline()
-        found = re.search(r"http://127\.0\.0\.1:(\d+)", told)
+        told = ""
+        while not (found := re.search(r"http://127\.0\.0\.1:(\d+)\b", told)):
+            told += process.stdout.readline() or pytest.fail(told)
         assert found, told
         process.stdout.close()
         until = time.monotonic() + 120

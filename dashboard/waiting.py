@@ -1,0 +1,103 @@
+"""A word on stderr about whatever takes longer than a moment, so that nobody wonders.
+
+On a terminal it stands until something else is printed; into a file or pipe it is one line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from .printable import one_line
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+PATIENCE_S = 1.4  # of two seconds: the rest is for starting up
+
+_changed = threading.Condition(threading.RLock())
+_doing: list[str] = []
+_since_s = 0.0
+_is_told = False
+_drawn: Status | None = None
+
+
+@contextlib.contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Say what is being done where it takes long; within another, in its place."""
+    with _changed:
+        _doing.append(what)
+        _renew()
+        if len(_doing) == 1:
+            threading.Thread(target=_tell_in_time, daemon=True).start()
+    try:
+        yield
+    finally:
+        with _changed:
+            _doing.pop()
+            _renew() if _doing else quiet()
+            _changed.notify_all()
+
+
+def now(what: str) -> None:
+    """From here on this is being done."""
+    with _changed:
+        if _doing:
+            _doing[-1] = what
+            _renew()
+
+
+def quiet() -> None:
+    """Make room for what is about to be printed; until something else is done, nothing is said."""
+    global _drawn, _is_told
+    with _changed:
+        _is_told = True
+        if _drawn is not None:
+            _drawn.stop()
+            _drawn = None
+
+
+def _renew() -> None:
+    global _since_s, _is_told
+    _since_s, _is_told = time.monotonic(), False
+    if _drawn is not None:
+        _tell()
+    _changed.notify_all()
+
+
+def _tell_in_time() -> None:
+    with _changed:
+        while _doing:
+            left_s = _since_s + PATIENCE_S - time.monotonic()
+            if _is_told:
+                _changed.wait()
+            elif left_s > 0:
+                _changed.wait(left_s)
+            else:
+                with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+                    _tell()
+
+
+def _tell() -> None:
+    global _drawn, _is_told
+    _is_told = True
+    told = one_line(_doing[-1])
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        sys.stderr.write(f"{told} ...\n")
+        sys.stderr.flush()
+        return
+    from rich.text import Text
+
+    from .screen import Screen
+
+    text = Text(told, overflow="ellipsis", no_wrap=True)
+    if _drawn is None:
+        _drawn = Screen(stderr=True).status(text)
+        _drawn.start()
+    else:
+        _drawn.update(text)
