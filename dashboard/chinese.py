@@ -15,7 +15,7 @@ from .chinese_pages import PAGES, TIMELINE
 _WORDS = {
     "report": "性能分析报告", "rank": "rank", "step": "step", "run": "任务", "capture": "采集批次",
     "ranks": "rank", "parallel": "并行配置", "steps": "step", "recorded": "采集环境",
-    "window": "采集时段", "not marked": "未标记", "measure": "指标", "min": "最小",
+    "wall time": "采集墙钟时间", "not marked": "未标记", "measure": "指标", "min": "最小",
     "median": "中位数", "max": "最大", "at rank": "所在 rank", "(max-min)/mean": "(最大-最小)/均值",
     "stage": "阶段", "computing": "计算", "communication": "通信", "exposed": "未掩盖",
     "exposed communication": "未掩盖通信", "masked": "掩盖率", "free": "空闲", "bubble": "气泡",

@@ -122,7 +122,7 @@ def _facts(facts: Mapping[str, Any]) -> Facts:
         ("parallel", _parallel(facts)),
         ("steps", ", ".join(str(step) for step in facts["steps"] or []) or "not marked"),
         ("recorded", _recorded(facts)),
-        ("window", _window(facts)),
+        ("wall time", _wall_time(facts)),
     )
     return Facts(tuple((name, value) for name, value in lines if value))
 
@@ -150,7 +150,8 @@ def _recorded(facts: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _window(facts: Mapping[str, Any]) -> str:
+def _wall_time(facts: Mapping[str, Any]) -> str:
+    """From the first start to the last end of the ranks' profiling sessions."""
     start, end = facts["window_start_ns"], facts["window_end_ns"]
     if start is None or end is None:
         return ""

@@ -134,6 +134,8 @@ def test_a_second_call_reads_nothing_again(run_apart: Run, profile: Path, tmp_pa
 
 def test_report_says_the_main_things(run: Run, profile: Path) -> None:
     outcome = run("report", profile)
+    facts = {line.split()[0] for line in outcome.out.splitlines()[1:7] if line.strip()}
+    assert "wall" in facts and "window" not in facts  # of the profiling sessions
 
     assert outcome.code == 0
     for words in ("Where each step goes", "Top kernels by type", "MatMulV3", "To know it:"):

@@ -19,6 +19,11 @@ from .weighing import is_worth, mean, per_step, share, stated
 
 _UNEVEN_STEPS_AT_LEAST = 5
 _PLACE = ("rank", "step")
+# As in steps: what sends and receives in one, in groups that are not named as inside a stage.
+_IS_BUBBLE = (pl.col("op_type") == "receive") | (
+    (pl.col("op_type") == "batchSendRecv")
+    & pl.col("kind").is_in(["pp", "mp", "mp_ep", "embd", "world", "unknown"])
+)
 
 
 def exposed_communication(seen: Material) -> Iterator[Finding]:
@@ -34,7 +39,7 @@ def exposed_communication(seen: Material) -> Iterator[Finding]:
     evidence = rows.sort("own_ns", descending=True).select(
         *_PLACE, "communication_ns", "exposed_communication_ns", "masking_ratio"
     )
-    kinds = seen.communication.filter(~pl.col("op_type").is_in(["receive"]).fill_null(False))
+    kinds = seen.communication.filter(~_IS_BUBBLE.fill_null(False))
     statement = (
         f"{ms(stake_ns)} ms of communication per step is not hidden behind compute"
         f" (masked: {masked})."
@@ -68,8 +73,10 @@ def exposed_communication(seen: Material) -> Iterator[Finding]:
 
 def pipeline_bubble(seen: Material) -> Iterator[Finding]:
     """Receiving from another pipeline stage while no kernel computes."""
-    rows = seen.steps.drop_nulls("bubble_ns")
-    stake_ns = mean(rows, "bubble_ns")
+    # Where it is not known it is part of exposed communication: one mean for both.
+    known = seen.steps.drop_nulls("exposed_communication_ns")
+    stake_ns = mean(known.with_columns(pl.col("bubble_ns").fill_null(0)), "bubble_ns")
+    rows = known.drop_nulls("bubble_ns")
     if not is_worth(stake_ns, seen):
         return
     worst = rows.sort("bubble_ns", descending=True)
