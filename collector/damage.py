@@ -9,7 +9,7 @@ from pathlib import Path
 
 import duckdb
 
-from npuscope.errors import TraceFormatError
+from npuscope.errors import NpuscopeError
 
 from .manifest import Manifest
 from .model import RankSource
@@ -35,7 +35,7 @@ def told(error: Exception, store: str = "") -> str:
     if isinstance(error, MemoryError):
         return "needs more memory than there is"
     text = str(error).strip() or type(error).__name__
-    if isinstance(error, TraceFormatError):
+    if isinstance(error, NpuscopeError):
         return text
     if isinstance(error, (OSError, duckdb.Error)):
         return f"{type(error).__name__}: {text}"

@@ -11,7 +11,9 @@ import logging
 import os
 import shutil
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import lru_cache
@@ -26,6 +28,7 @@ from . import schema, store
 from .compacted import Place
 from .cross_check import cross_check
 from .damage import changed_files, told, worse_than
+from .deadline import Deadline, OverTime, over_time, time_limit_s
 from .link import link
 from .manifest import (
     Manifest,
@@ -104,9 +107,15 @@ def read_rank(task: RankTask, summarise: Summarise | None, advance: Advance) -> 
     """
     least_bytes = DATABASE_PROCESS_BYTES if "main_db" in task.source.files else PROCESS_BYTES
     process_bytes = task.memory_bytes or least_bytes
+    deadline = Deadline(limit_of(task))
+
+    def advance_in_time(n_bytes: int) -> None:
+        deadline.check()
+        advance(n_bytes)
+
     while True:
-        done = _Counted(advance)
-        outcome = _read_within(process_bytes, task, summarise, done)
+        done = _Counted(advance_in_time)
+        outcome = _read_within(process_bytes, task, summarise, done, deadline)
         process_bytes *= 2
         is_limited = task.memory_bytes is not None or process_bytes > _machine_bytes() // 2
         if is_limited or not outcome.out_of_memory:
@@ -114,12 +123,21 @@ def read_rank(task: RankTask, summarise: Summarise | None, advance: Advance) -> 
         advance(-done.total)
 
 
+def limit_of(task: RankTask) -> float | None:
+    """How long reading a rank may take, in seconds."""
+    return time_limit_s(task.source.size_bytes)
+
+
 def _machine_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _read_within(
-    process_bytes: int, task: RankTask, summarise: Summarise | None, advance: Advance
+    process_bytes: int,
+    task: RankTask,
+    summarise: Summarise | None,
+    advance: Advance,
+    deadline: Deadline,
 ) -> RankOutcome:
     began = time.monotonic()
     source = task.source
@@ -129,24 +147,22 @@ def _read_within(
     try:
         staged.mkdir(parents=True)
         with ThreadPoolExecutor(1) as beside:
-            digests = beside.submit(_source_records, source)
+            digests = beside.submit(_source_records, source, deadline)
             memory_bytes = database_bytes(process_bytes)
-            con = open_staging(staged, memory_bytes=memory_bytes)
-            try:
-                failed = _run_readers(con, source, reading, advance)
-                failed |= changed_files(source) | dict(task.unreadable)
-                _require_content(con, source, failed)
-                link(con, source, reading)
-                cross_check(con, source, reading)
-                unconfirmed = unverified.met(con, source, reading)
-                allow_more(con, process_bytes)
-                left_out = _leave_out(con, source, reading)
-                tables = write_tables(
-                    con, (task.run, task.capture, source.rank), staged,
-                    leave_out=left_out, stacks=source.selection.stacks,
-                )  # fmt: skip
-            finally:
-                con.close()
+            with closing(open_staging(staged, memory_bytes=memory_bytes)) as con:
+                with deadline.interrupts(con):
+                    failed = _run_readers(con, source, reading, advance, deadline)
+                    failed |= changed_files(source) | dict(task.unreadable)
+                    _require_content(con, source, failed)
+                    link(con, source, reading)
+                    cross_check(con, source, reading)
+                    unconfirmed = unverified.met(con, source, reading)
+                    allow_more(con, process_bytes)
+                    left_out = _leave_out(con, source, reading)
+                    tables = write_tables(
+                        con, (task.run, task.capture, source.rank), staged,
+                        leave_out=left_out, stacks=source.selection.stacks,
+                    )  # fmt: skip
             sources = digests.result()
         shutil.rmtree(staged / SPILL, ignore_errors=True)
         located = {name: [Place(str(staged / one.file))] for name, one in tables.items()}
@@ -181,10 +197,13 @@ def _read_within(
         reason = None if task.force else worse_than(read_manifest(folder), manifest)
         if reason:
             raise TraceFormatError(source.root, "damaged since it was read", reason)
+        deadline.check()
         store.publish(Path(task.store), staged, manifest)
     except Exception as error:  # one that nobody foresaw must not cost the other ranks
         shutil.rmtree(staged, ignore_errors=True)
         log.debug("rank %s of %s failed", source.rank, source.root, exc_info=True)
+        if isinstance(error, duckdb.InterruptException) and deadline.limit_s is not None:
+            error = OverTime(over_time(deadline.limit_s))
         return RankOutcome(
             task.run, task.capture, source.rank, source.root, error=told(error, task.store),
             warnings=tuple(reading.warnings), seconds=time.monotonic() - began,
@@ -204,7 +223,11 @@ def _read_within(
 
 
 def _run_readers(
-    con: duckdb.DuckDBPyConnection, source: RankSource, reading: ReadLog, advance: Advance
+    con: duckdb.DuckDBPyConnection,
+    source: RankSource,
+    reading: ReadLog,
+    advance: Advance,
+    deadline: Deadline,
 ) -> dict[str, str]:
     """Let each reader fill what is still empty; returns files that could not be read, and why."""
     failed: dict[str, str] = {}
@@ -223,6 +246,7 @@ def _run_readers(
         try:
             read(con, source, reading, wanted, done)
         except (TraceFormatError, OSError, duckdb.Error) as error:
+            deadline.check()
             if is_out_of_space(error) or isinstance(error, duckdb.OutOfMemoryException):
                 raise  # no fault of the file
             path = error.path if isinstance(error, TraceFormatError) else source.path(present[0])
@@ -311,7 +335,7 @@ def _leave_out(
     return frozenset(left_out)
 
 
-def _source_records(source: RankSource) -> list[SourceRecord]:
+def _source_records(source: RankSource, deadline: Deadline) -> list[SourceRecord]:
     """The rank's files; a digest only of those that are read."""
     selection = source.selection
     read = {
@@ -327,18 +351,20 @@ def _source_records(source: RankSource) -> list[SourceRecord]:
             spelled(file.path),
             file.size_bytes,
             file.mtime_ns,
-            digest_now(source, file) if whole or role in read else "",
+            digest_now(source, file, deadline.check) if whole or role in read else "",
         )
         for role in sorted(source.files)
         for file in source.files[role]
     ]
 
 
-def digest_now(source: RankSource, file: SourceFile) -> str:
+def digest_now(
+    source: RankSource, file: SourceFile, check: Callable[[], None] = lambda: None
+) -> str:
     """`file_digest` of one of a rank's files, of one that many ranks share once for all of them."""
     if source.shared_by > 1:
         return _shared_digest(file.path, file.size_bytes, file.mtime_ns)
-    return file_digest(file.path)
+    return file_digest(file.path, check)
 
 
 @lru_cache(maxsize=64)
@@ -346,12 +372,14 @@ def _shared_digest(path: str, size_bytes: int, mtime_ns: int) -> str:
     return file_digest(path)
 
 
-def file_digest(path: str) -> str:
-    """SHA-256 of a file's content, its first half; '' where it cannot be read."""
+def file_digest(path: str, check: Callable[[], None] = lambda: None) -> str:
+    """SHA-256 of a file's content, its first half; '' where it cannot be read. `check` is called
+    now and then, and may raise."""
     state = hashlib.sha256(usedforsecurity=False)  # many CPUs have instructions for it
     try:
         with Path(path).open("rb") as file:
             while chunk := file.read(1 << 20):
+                check()
                 state.update(chunk)
     except OSError:
         return ""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -16,6 +18,9 @@ import typer
 from npuscope.console import say
 from npuscope.dashboard.printable import one_line
 from npuscope.options import ExpertLoad, Jobs, Memory
+
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+_ENDS_WITHIN_S = 15.0
 
 
 def watch(
@@ -60,7 +65,9 @@ def watch(
 
     A profile is read when its READY.json or analyse.done says that it is finished, or when it is
     quiet. What cannot be read is left where it is, told, and tried again when its files change.
-    Ctrl-C and SIGTERM end it after the ranks that are being read; after any end, start it again.
+    A rank has 60 s and a second for each MB (NPUSCOPE_RANK_SECONDS=N: N seconds), then it is set
+    aside as one that cannot be read. Ctrl-C and SIGTERM end the watcher within seconds; what they
+    interrupt is read when it is started again.
 
     \b
     Examples:
@@ -95,15 +102,20 @@ def watch(
 
 @contextlib.contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C or SIGTERM sets; the second one ends the process at once."""
+    """An event that Ctrl-C or SIGTERM sets; the second one ends the process at once, and so does
+    the first where nothing ends for long: what hangs in a file system hears of no signal."""
     stop = threading.Event()
-    former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    heard, hears = socket.socketpair()
+    hears.setblocking(False)
+    former_fd = signal.set_wakeup_fd(hears.fileno(), warn_on_full_buffer=False)
+    threading.Thread(target=_end_in_time, args=(heard,), daemon=True).start()
+    former = {number: signal.getsignal(number) for number in _ENDING}
 
     def end(number: int, frame: object) -> None:
         for one in former:
             signal.signal(one, _leave)
         stop.set()
-        _tell("stopping after the ranks that are being read; once more to leave at once")
+        _tell("stopping: what is being read has some seconds; once more to leave at once")
 
     for number in former:
         signal.signal(number, end)
@@ -112,6 +124,25 @@ def _stopped_by_signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(former_fd)
+        hears.close()  # which ends the thread
+
+
+def _end_in_time(heard: socket.socket) -> None:
+    """Wait for a signal, then for the end of the process: not for ever."""
+    from npuscope.collector.processes import end_all
+
+    with heard:
+        number = next((n for n in iter(partial(heard.recv, 1), b"") if n[0] in _ENDING), b"")
+        if not number:
+            return
+        heard.settimeout(_ENDS_WITHIN_S)
+        try:
+            while heard.recv(1):
+                pass
+        except TimeoutError:
+            end_all()
+            os._exit(128 + number[0])
 
 
 def _leave(number: int, frame: object) -> NoReturn:

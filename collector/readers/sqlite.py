@@ -61,12 +61,16 @@ _ARROW: dict[SqlType, pa.DataType] = {
 }  # fmt: skip
 
 
+# Of pragma table_xinfo: 2 and 3 stand for computed columns.
+_COMPUTED = "exists (select 1 from pragma_table_xinfo(m.name) x where x.hidden >= 2)"
+
+
 @dataclass(slots=True)
 class SqliteFile:
     """An open database: `tables` maps each table to its columns and their declared types.
 
     `conditions`: of some tables, which rows count, as SQL. `views` are names that stand for no
-    table of the file. `damage`: what `check` found.
+    table of stored values, with what they are. `damage`: what `check` found.
     """
 
     path: str
@@ -75,7 +79,7 @@ class SqliteFile:
     _open: list[Any] = field(default_factory=list)
     _failure: TraceFormatError | None = None
     conditions: dict[str, str] = field(default_factory=dict)
-    views: set[str] = field(default_factory=set)
+    views: dict[str, str] = field(default_factory=dict)
     damage: list[str] = field(default_factory=list)
 
     def rows_of(self, table: str) -> str:
@@ -216,6 +220,9 @@ def open_sqlite(path: str, scratch: Path | None = None) -> Iterator[SqliteFile]:
         uri = _uri(path, logs, stack, scratch)
         file = SqliteFile(path, {}, _connect(path, uri, stack))
         stack.callback(_close, file)
+        # What the file says is to be computed of each row could take for ever: a check would do it.
+        for setting in ("ignore_check_constraints = on", "trusted_schema = off"):
+            file.stream(f"pragma {setting}").read_all()
         file.tables.update(_tables(file))
         file.views.update(_views(file))
         file.check("sqlite_master")
@@ -321,22 +328,35 @@ def _tables(file: SqliteFile) -> dict[str, dict[str, str]]:
     rest = (
         "from sqlite_master m join pragma_table_info(m.name) p"
         " where m.type = 'table' and m.rootpage > 0 and m.name not like 'sqlite\\_%' escape '\\'"
+        f" and not {_COMPUTED}"
     )
     for row in file.select(columns, rest).read_all().to_pylist():
         found.setdefault(row["table"], {})[row["column"]] = row["type"]
     return found
 
 
-def _views(file: SqliteFile) -> list[str]:
-    rest = "from sqlite_master where type = 'view' or type = 'table' and coalesce(rootpage, 0) <= 0"
-    return [str(name) for name in file.select({"name": ("text", "name")}, rest).read_all()["name"]]
+def _views(file: SqliteFile) -> dict[str, str]:
+    """Names that must not be read, with what they are."""
+    columns: dict[str, tuple[SqlType, str]] = {"name": ("text", "m.name")}
+    view = "m.type = 'view' or m.type = 'table' and coalesce(m.rootpage, 0) <= 0"
+    found = dict.fromkeys(_names(file, columns, view), "is a view and no table")
+    computed = _names(file, columns, f"m.type = 'table' and {_COMPUTED}")
+    return found | dict.fromkeys(computed, "has computed columns")
+
+
+def _names(
+    file: SqliteFile, columns: Mapping[str, tuple[SqlType, str]], condition: str
+) -> list[str]:
+    rows = file.select(columns, f"from sqlite_master m where {condition}").read_all()
+    return [str(name) for name in rows["name"]]
 
 
 def tell_views(file: SqliteFile, wanted: Iterable[str], log: ReadLog) -> None:
     """Tell of tables that are wanted and but views, which may hold anything: they are not read."""
     names = {name.lower() for name in wanted}
-    for view in sorted(view for view in file.views if view.lower() in names):
-        log.lose(file.path, f"{view} is a view and no table: not read")
+    for view, what in sorted(file.views.items()):
+        if view.lower() in names:
+            log.lose(file.path, f"{view} {what}: not read")
 
 
 def _format_error(path: str, error: Exception) -> TraceFormatError:

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..model import SourceFile
+from ..processes import Lost
 from .known import Held, Key, places_of
 from .loads import LoadTask, files_of, load_folders, loads_of
 from .options import Options
 from .rounds import Watch, disk_is_full
 from .tailing import Tail, join, read_on, seed
-from .work import Done
+from .work import Done, why_lost
 
 # The share of time that following may take.
 _SHARE = 0.1
@@ -103,10 +104,10 @@ def _follow_loads(watch: Watch, followed: Followed, folders: tuple[Path, ...], n
         return
     task = LoadTask(str(watch.options.store), *newest, tuple(map(str, folders)))
     took_s = 0.0
-    for _, done in watch.processes.map([task]):
-        error = done.error if isinstance(done, Done) else "the process died (out of memory?)"
+    for _, done in watch.processes.map([task], watch.go_on, watch.ends):
+        error = why_lost(done) if isinstance(done, Lost) else None
         if isinstance(done, Done):
-            took_s = done.seconds  # without the start of a process
+            error, took_s = done.error, done.seconds  # without the start of a process
             if done.out_of_space:
                 disk_is_full(watch)
                 return

@@ -7,14 +7,12 @@ no memory of its own: after a restart it finds everything done as it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from npuscope.errors import TraceNotFound
-
 from ..captures import KnownCapture, assign, recency
-from ..discover import Findings, Profile, job_name, numbered, search
+from ..discover import Findings, Profile, job_name, numbered
 from ..dropped import read_dropped
 from ..expert_folders import kept_files, loads_as_now, with_loads
 from ..logged import as_now, logged_file, with_log
@@ -27,6 +25,7 @@ from ..roles import role_of
 from ..selection import Selection
 from .known import Key, Known
 from .looking import READY, Look, Verdict
+from .work import Looked
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +58,32 @@ class _Sorted:
 
 def make_plan(
     finished: Sequence[Finished],
+    looked: Mapping[str, Looked],
     known: Known,
     *,
+    reading: Sequence[RankTask] = (),
     run: str | None = None,
     memory_bytes: int | None = None,
     keep_captures: int | None = None,
 ) -> Plan:
-    """What to do with finished profiles.
+    """What to do with finished profiles, which were `looked` into.
 
     `run` names the run; else READY.json, the job's metadata or the watched folder does. Profiles
     older than the `keep_captures` newest captures, which would be dropped at once, and those that
-    `compact` dropped are passed over.
+    `compact` dropped are passed over. Of a rank that somebody is `reading` another profile waits.
     """
     plan = _Sorted([], {}, {}, set())
     told: dict[str, str] = {}
     of_run: dict[str, list[RankSource]] = {}
-    for source, one in _sources(finished, known, plan, told):
+    under_way = {(one.run, one.capture, one.source.rank) for one in reading}
+    for source, one in _sources(finished, looked, known, plan, told):
         name = run or one.verdict.run or job_name(source) or one.root.resolve().name or "root"
         of_run.setdefault(spelled(name), []).append(source)
     for name, sources in sorted(of_run.items()):
-        for capture, source in _assigned(known, name, sources, plan):
+        there = known.of_run(name) + _captures_of(name, reading)
+        for capture, source in _assigned(known, there, name, sources, plan):
+            if (name, capture, source.rank) in under_way:
+                continue
             task = _task(known, name, capture, source, plan)
             if task is not None:
                 own = tuple(
@@ -91,17 +96,31 @@ def make_plan(
     return Plan(tuple(plan.tasks), plan.refused, plan.passed_over, frozenset(plan.unchanged))
 
 
+def _captures_of(run: str, reading: Sequence[RankTask]) -> list[KnownCapture]:
+    """Captures that ranks are being read into."""
+    return [
+        KnownCapture(one.capture, one.source.window_start_ns, one.source.window_end_ns)
+        for one in reading
+        if one.run == run
+    ]
+
+
 def _sources(
-    finished: Sequence[Finished], known: Known, plan: _Sorted, told: dict[str, str]
+    finished: Sequence[Finished],
+    looked: Mapping[str, Looked],
+    known: Known,
+    plan: _Sorted,
+    told: dict[str, str],
 ) -> list[tuple[RankSource, Finished]]:
     """The ranks of the profiles; `told` gets files that cannot be opened."""
     profiles: list[Profile] = []
     by_folder: dict[str, Finished] = {}
     for one in finished:
-        try:
-            found = search(Path(one.seen.path))
-        except (TraceNotFound, OSError) as error:
-            plan.refused[one.seen.path] = str(error)
+        if one.seen.path not in looked:
+            continue
+        found = looked[one.seen.path].found
+        if found is None:
+            plan.refused[one.seen.path] = looked[one.seen.path].error
             continue
         told.update({p.path: p.message for p in found.problems if role_of(Path(p.path).name)})
         if not found.profiles:
@@ -141,10 +160,13 @@ def _with_former_rank(profile: Profile, known: Known) -> Profile:
 
 
 def _assigned(
-    known: Known, run: str, sources: Sequence[RankSource], plan: _Sorted
+    known: Known,
+    there: Sequence[KnownCapture],
+    run: str,
+    sources: Sequence[RankSource],
+    plan: _Sorted,
 ) -> Iterable[tuple[str, RankSource]]:
     """Sources with their captures; those of a rank that a capture has of another time apart."""
-    there = known.of_run(run)
     found = assign(sources, there)
     _pass_over(found.passed_over, plan)
     strangers: list[RankSource] = []

@@ -17,6 +17,7 @@ import msgspec
 from ..derived import derived_folder, read_derived
 from ..engines.engine import lost
 from ..manifest import create_store, is_store, rank_folder, write_index
+from ..processes import Lost, Processes
 from ..read_rank import RankOutcome, RankTask
 from ..readers.profiler_metadata import read_metadata
 from ..retention import StoredCapture, drop_capture
@@ -27,8 +28,7 @@ from .folders import Folder, Folders, look_around
 from .known import Key, Known
 from .options import Handed, Options
 from .planning import Finished, make_plan
-from .processes import Processes
-from .work import CompareTask, Done, Result, Task
+from .work import CompareTask, Done, Looked, LookTask, ReadTask, Result, Task, why_lost
 
 # While many ranks are read, what is done so far is shown as often.
 _SHOW_EACH_S = 2.0
@@ -36,7 +36,8 @@ _SWEEP_EACH_S = 3600.0
 _LONGEST_PAUSE_S = 300.0
 # Processes that had nothing to do for so long give their memory back.
 _IDLE_S = 120.0
-_DIED = "its reading process died (out of memory?)"
+# So long nothing else is done while ranks are read.
+_PATIENCE_S = 10.0
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class Joined:
 
 @dataclass(slots=True)
 class Watch:
-    """A watcher at work. `full_since`: the store's disk is full, with the number of tries since."""
+    """A watcher at work. `go_on` says no when it is told to stop."""
 
     options: Options
     handed: Handed
@@ -67,6 +68,9 @@ class Watch:
     tries: int = 0
     try_again_s: float = 0.0
     has_told_unwritable: bool = False
+
+    def ends(self) -> bool:
+        return not self.go_on()
 
     @property
     def is_full(self) -> bool:
@@ -114,14 +118,20 @@ def ingest_round(watch: Watch) -> None:
     _tell_waiting(watch, seen.waiting)
     if seen.finished and time.monotonic() >= watch.try_again_s:
         _read(watch, seen.finished)
+    collect(watch, None if options.once else _PATIENCE_S)
     drop_oldest(watch)
 
 
 def _read(watch: Watch, finished: list[Finished]) -> None:
     options, fingerprints = watch.options, {f.seen.path: f.seen.fingerprint for f in finished}
+    reading = [task.rank for task in watch.processes.pending if isinstance(task, ReadTask)]
+    places = {task.source.root for task in reading}
+    finished = [one for one in finished if one.seen.path not in places]
     plan = make_plan(
         finished,
+        _look_into(watch, finished),
         watch.known,
+        reading=reading,
         run=options.run,
         memory_bytes=_each_bytes(watch, len(finished)),
         keep_captures=options.keep_captures,
@@ -135,22 +145,43 @@ def _read(watch: Watch, finished: list[Finished]) -> None:
         watch.folders.settle(place, fingerprints.get(place, ""))
     # Ranks of one capture come one after the other, so that its readers see it whole soon.
     tasks = sorted(plan.tasks, key=lambda t: (t.source.window_start_ns or 0, t.capture))
+    watch.processes.add([ReadTask(one, fingerprints.get(one.source.root, "")) for one in tasks])
+
+
+def _look_into(watch: Watch, finished: list[Finished]) -> dict[str, Looked]:
+    """What finished profiles hold: found out in other processes, which have so much time."""
+    looked: dict[str, Looked] = {}
+    tasks = [LookTask(one.seen.path) for one in finished]
+    for task, found in watch.processes.map(tasks, watch.go_on, watch.ends):
+        assert isinstance(task, LookTask)
+        if isinstance(found, Lost):
+            found = Looked(None, f"cannot be looked at: {why_lost(found)}")
+        if isinstance(found, Looked):
+            looked[task.path] = found
+    return looked
+
+
+def collect(watch: Watch, patience_s: float | None) -> None:
+    """Take up what became of ranks; those that take long are left to the next round."""
 
     def go_on() -> bool:
         return watch.go_on() and time.monotonic() >= watch.try_again_s
 
-    for task, outcome in watch.processes.map(list[Task](tasks), go_on):
-        assert isinstance(task, RankTask)
-        # It died alone in its process. Who stops us may have ended that, too, and a full disk may
-        # have: then nothing is known of the profile.
-        if outcome is None and go_on():
-            outcome = lost(task, _DIED)
+    for task, outcome in watch.processes.results(go_on, watch.ends, patience_s):
+        assert isinstance(task, ReadTask)
+        if isinstance(outcome, Lost):
+            watch.swept_s = None  # it left its files
+            # Who stops us may have ended it, too, and a full disk may have: then nothing is known
+            # of the profile.
+            if not go_on():
+                continue
+            outcome = lost(task.rank, why_lost(outcome))
         if isinstance(outcome, RankOutcome):
-            _take(watch, task, outcome, fingerprints.get(task.source.root, ""))
+            _take(watch, task.rank, outcome, task.fingerprint)
         if time.monotonic() - watch.shown_s > _SHOW_EACH_S:
             drop_oldest(watch)
             show(watch)
-    watch.busy_s = time.monotonic()
+        watch.busy_s = time.monotonic()
 
 
 def _take(watch: Watch, task: RankTask, outcome: RankOutcome, fingerprint: str) -> None:
@@ -204,17 +235,18 @@ def compare_round(watch: Watch) -> None:
             continue
         is_complete = joined.world_size is not None and held.rank_count >= joined.world_size
         if is_complete or options.once or now_s - joined.last_s >= options.quiet_s:
-            due.append(CompareTask(str(options.store), *key))
+            due.append(CompareTask(str(options.store), *key, held.rank_count))
     if not due or watch.handed.compare is None or now_s < watch.try_again_s:
         return
-    for task, done in watch.processes.map(list[Task](due), watch.go_on):
+    for task, done in watch.processes.map(due, watch.go_on, watch.ends):
         assert isinstance(task, CompareTask)
         key = (task.run, task.capture)
         if isinstance(done, Done) and done.out_of_space:
             disk_is_full(watch)
             continue
         watch.joined.pop(key, None)
-        error = done.error if isinstance(done, Done) else "the process died (out of memory?)"
+        error = why_lost(done) if isinstance(done, Lost) else None
+        error = done.error if isinstance(done, Done) else error
         if error is None:
             disk_has_room(watch)
             assert isinstance(done, Done)
@@ -313,7 +345,7 @@ def disk_is_full(watch: Watch) -> None:
 def went_well(watch: Watch, retried_s: float | None) -> None:
     """A round has ended that tried all again that a full disk kept waiting, after a pause until
     `retried_s` (None: it did not). There may be nothing left of it: profiles were deleted."""
-    if watch.is_full and watch.try_again_s == retried_s:
+    if watch.is_full and watch.try_again_s == retried_s and not watch.processes.pending:
         disk_has_room(watch)
 
 
@@ -327,7 +359,7 @@ def disk_has_room(watch: Watch) -> None:
 
 def rest(watch: Watch) -> None:
     """Give the memory of idle processes back."""
-    if time.monotonic() - watch.busy_s > _IDLE_S:
+    if not watch.processes.pending and time.monotonic() - watch.busy_s > _IDLE_S:
         watch.processes.close()
 
 

@@ -22,16 +22,17 @@ from npuscope.errors import StoreError, TraceNotFound
 from ..damage import told
 from ..engines.local import cpu_count
 from ..manifest import create_store
+from ..processes import Processes
 from ..space import is_out_of_space
 from ..watch_state import WatchState, begun, read_watch_state
 from .following import Followed, follow
 from .known import Known
 from .lock import turn
 from .options import Handed, Options
-from .processes import Processes
 from .rounds import (
     Watch,
     begin,
+    collect,
     compare_round,
     disk_is_full,
     ingest_round,
@@ -39,7 +40,7 @@ from .rounds import (
     show,
     went_well,
 )
-from .work import Result, Task, work
+from .work import Result, Task, limit_s, work
 
 
 def watch(
@@ -47,7 +48,8 @@ def watch(
 ) -> WatchState:
     """Watch until `stop` is set, or look once; returns the last state.
 
-    Ranks that are being read when `stop` is set are read to their end and published.
+    Ranks that are being read when `stop` is set have some seconds; the next watcher reads what they
+    were not enough for.
 
     Raises StoreError for a store that cannot be made, TraceNotFound where `once` finds none of the
     folders. `once` also raises StoreError where another watcher works on the store.
@@ -85,7 +87,9 @@ def _other(store: Path) -> str:
 def _watch(options: Options, handed: Handed, stop: threading.Event) -> WatchState:
     state = begun(options.store, now_ns=time.time_ns(), poll_s=options.poll_s)
     function = partial(work, summarise=handed.summarise, compare=handed.compare)
-    processes: Processes[Task, Result] = Processes(function, options.jobs or cpu_count())
+    processes: Processes[Task, Result] = Processes(
+        function, options.jobs or cpu_count(), limit_s=limit_s
+    )
     known = Known(options.store, {}, {})
     watch = Watch(options, handed, lambda: not stop.is_set(), state, known, processes)
     followed = Followed.of(options)
@@ -111,6 +115,7 @@ def _watch(options: Options, handed: Handed, stop: threading.Event) -> WatchStat
             if options.once:
                 break
             stop.wait(options.poll_s)
+        collect(watch, None)
         watch.say(is_running=False)
         show(watch)
         handed.tell("stopped" if not options.once else _summary(watch))

@@ -7,14 +7,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from npuscope.errors import TraceNotFound
+
 from ..damage import told
-from ..read_rank import RankOutcome, RankTask, read_rank
+from ..deadline import over_time
+from ..discover import Findings, search
+from ..processes import Lost
+from ..read_rank import RankOutcome, RankTask, limit_of, read_rank
+from ..reader_table import Advance
 from ..segments import Summarise
 from ..space import is_out_of_space
 from .loads import LoadTask, join_loads
 
 # Bring the results over all ranks of a capture up to date: (store, run, capture).
 Compare = Callable[[Path, str, str], None]
+
+_DIED = "its reading process died (out of memory?)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +32,7 @@ class CompareTask:
     store: str
     run: str
     capture: str
+    rank_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +44,58 @@ class Done:
     seconds: float
 
 
-Task = RankTask | CompareTask | LoadTask
-Result = RankOutcome | Done
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """Read a rank of a profile that was as `fingerprint` says."""
+
+    rank: RankTask
+    fingerprint: str
 
 
-def work(task: Task, summarise: Summarise | None, compare: Compare | None) -> Result:
+@dataclass(frozen=True, slots=True)
+class LookTask:
+    """Find out what a finished profile holds."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What a profile holds, or `error`: why nobody knows."""
+
+    found: Findings | None
+    error: str = ""
+
+
+Task = ReadTask | CompareTask | LoadTask | LookTask
+Result = RankOutcome | Done | Looked
+
+_LOOK_S = 60.0
+_OTHERS_S = 600.0
+
+
+def limit_s(task: Task) -> float | None:
+    """How long a task may take."""
+    if isinstance(task, ReadTask):
+        return limit_of(task.rank)
+    if isinstance(task, CompareTask):
+        return _OTHERS_S + task.rank_count
+    return _LOOK_S if isinstance(task, LookTask) else _OTHERS_S
+
+
+def why_lost(lost: Lost) -> str:
+    """Why nothing came of a task."""
+    return over_time(lost.limit_s) if lost.limit_s else _DIED
+
+
+def work(
+    task: Task, advance: Advance, summarise: Summarise | None, compare: Compare | None
+) -> Result:
     """Do a task; what goes wrong is told in the result."""
-    if isinstance(task, RankTask):
-        return read_rank(task, summarise, lambda n_bytes: None)
+    if isinstance(task, ReadTask):
+        return read_rank(task.rank, summarise, advance)
+    if isinstance(task, LookTask):
+        return _look(task)
     began = time.monotonic()
     try:
         if isinstance(task, LoadTask):
@@ -53,3 +106,12 @@ def work(task: Task, summarise: Summarise | None, compare: Compare | None) -> Re
         why = told(error, task.store)
         return Done(why, is_out_of_space(error), time.monotonic() - began)
     return Done(None, False, time.monotonic() - began)
+
+
+def _look(task: LookTask) -> Looked:
+    try:
+        return Looked(search(Path(task.path)))
+    except (TraceNotFound, OSError) as error:
+        return Looked(None, str(error))
+    except Exception as error:  # one that nobody foresaw must not end the watching
+        return Looked(None, f"cannot be looked at: {told(error)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -95,6 +96,26 @@ def test_tables_that_are_views_are_told(staging: Staging, read: Read, tmp_path: 
         con.execute("create view CommAnalyzerTime as select * from other")
     log = read(analysis_db, {"analysis_db": analysis})
     assert log.damaged == {str(analysis): "CommAnalyzerTime is a view and no table: not read"}
+
+
+def test_what_a_database_wants_computed_is_not_computed(
+    staging: Staging, read: Read, tmp_path: Path
+) -> None:
+    """Of a million rows it would take days, a small file or not."""
+    path = write(tmp_path / "a.db", {"STRING_IDS": STRINGS, "TASK": (TASK, [task(1, 100, 50)])})
+    long = "length(replace(hex(zeroblob(100000000)), '0', '11'))"
+    with closing(sqlite3.connect(path)) as con:
+        con.execute(f"create table COMPUTE_TASK_INFO (name, globalTaskId, h as ({long}) not null)")
+        con.execute("pragma ignore_check_constraints = on")
+        con.execute(f"create table RANK_DEVICE_MAP (rankId, deviceId, check ({long} + rankId > 0))")
+        for n in range(8):
+            con.execute("insert into COMPUTE_TASK_INFO (name, globalTaskId) values (1, ?)", [n])
+            con.execute("insert into RANK_DEVICE_MAP values (?, ?)", [n, n])
+        con.commit()
+    began_s = time.monotonic()
+    log = read(ascend_db, {"main_db": path})
+    assert time.monotonic() - began_s < 5
+    assert log.damaged == {str(path): "COMPUTE_TASK_INFO has computed columns: not read"}
 
 
 def _torn(path: Path, holding: bytes) -> None:

@@ -18,14 +18,15 @@ import pytest
 
 from npuscope.analysis.summaries import summarise
 from npuscope.collector import store
+from npuscope.collector.deadline import ENVIRONMENT, Deadline, time_limit_s
 from npuscope.collector.ingest import ingest
+from npuscope.collector.processes import STOPS_WITHIN_S
 from npuscope.collector.segments import Summary
 from npuscope.collector.sweeping import sweep
 from npuscope.collector.watch.options import Handed, Options
-from npuscope.collector.watch.processes import Processes
 from npuscope.collector.watch.watching import watch
 from npuscope.collector.watch_state import WatchState, read_watch_state
-from tests.collector.dying_task import die
+from npuscope.errors import UsageError
 from tests.collector.watched_folders import (
     N_KERNELS,
     OUTPUT,
@@ -204,14 +205,6 @@ def test_memory_stays_the_same_however_many_captures_come(tmp_path: Path) -> Non
     assert generations(asked.store) == many
 
 
-@pytest.mark.slow
-def test_a_process_that_dies_costs_its_own_task(tmp_path: Path) -> None:
-    processes: Processes[int, int] = Processes(die, 2)
-    assert dict(processes.map([1, 2, 3, 4])) == {1: 10, 2: None, 3: 30, 4: 40}
-    assert dict(processes.map([5, 6], lambda: False)) == {}
-    processes.close()
-
-
 def kills_at_rank_one(con: duckdb.DuckDBPyConnection) -> Iterable[Summary]:
     """Kills the process that reads rank 1, while others are read."""
     if con.execute("select any_value(rank) from kernels").fetchone() == (1,):
@@ -294,8 +287,17 @@ def holds(con: duckdb.DuckDBPyConnection) -> Iterable[Summary]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("second", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_told_twice_it_leaves_at_once(tmp_path: Path, second: signal.Signals, code: int) -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "code"),
+    [
+        (signal.SIGINT, signal.SIGINT, 130),
+        (signal.SIGINT, signal.SIGTERM, 143),
+        (signal.SIGTERM, None, 0),
+    ],
+)
+def test_it_leaves_within_seconds_and_told_twice_at_once(
+    tmp_path: Path, first: signal.Signals, second: signal.Signals | None, code: int
+) -> None:
     root, target, held, log = (tmp_path / name for name in ("job", "store", "held", "log"))
     held.mkdir()
     for rank in range(2):
@@ -307,12 +309,13 @@ def test_told_twice_it_leaves_at_once(tmp_path: Path, second: signal.Signals, co
     ) as one:  # fmt: skip
         try:
             wait_for(lambda: len(list(held.iterdir())) == 2, log)
-            one.send_signal(signal.SIGINT)
+            one.send_signal(first)
             wait_for(lambda: "once more to leave at once" in log.read_text(), log)
             with pytest.raises(subprocess.TimeoutExpired):
                 one.wait(1)
-            one.send_signal(second)
-            assert one.wait(10) == code, log.read_text()
+            if second is not None:
+                one.send_signal(second)
+            assert one.wait(STOPS_WITHIN_S + 10) == code, log.read_text()
         finally:
             one.kill()
     readers = [Path("/proc", name.name) for name in held.iterdir()]
@@ -322,3 +325,98 @@ def test_told_twice_it_leaves_at_once(tmp_path: Path, second: signal.Signals, co
     subprocess.run(again, check=True, capture_output=True, timeout=120)
     assert [rank for _, rank in published(target)] == [0, 1]
     assert set(kernels(target).values()) == {N_KERNELS}
+
+
+# A watcher that waits in its file system for what never comes.
+HANGS = """
+import os, sys
+from npuscope import watch_command
+from npuscope.cli import main
+from npuscope.collector.watch import folders
+watch_command._ENDS_WITHIN_S = 1.0
+folders.profile_folders = lambda *told: os.open(os.environ["PIPE"], os.O_RDONLY)
+main()
+"""
+
+
+@pytest.mark.slow
+def test_it_ends_when_told_to_also_where_it_hangs(tmp_path: Path) -> None:
+    pipe, log = tmp_path / "pipe", tmp_path / "log"
+    os.mkfifo(pipe)
+    (tmp_path / "job").mkdir()
+    asked = [sys.executable, "-c", HANGS, "watch", str(tmp_path / "job"), "--store"]
+    with log.open("ab") as err, subprocess.Popen(
+        [*asked, str(tmp_path / "store")], stderr=err, env={**os.environ, "PIPE": str(pipe)},
+        cwd=Path(__file__).parents[2],
+    ) as one:  # fmt: skip
+        try:
+            wait_for(lambda: "watching" in log.read_text(), log)
+            time.sleep(0.5)
+            one.send_signal(signal.SIGTERM)
+            assert one.wait(20) == 143, log.read_text()
+        finally:
+            one.kill()
+
+
+def holds_rank_one(con: duckdb.DuckDBPyConnection) -> Iterable[Summary]:
+    """Never comes to an end with rank 1."""
+    if con.execute("select any_value(rank) from kernels").fetchone() == (1,):
+        time.sleep(600)
+    return ()
+
+
+@pytest.mark.slow
+def test_a_profile_that_takes_for_ever_is_set_aside_and_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "job"
+    bad = [write_capture(root / f"h_{rank}_ascend_pt", rank) for rank in range(3)][1]
+    monkeypatch.setenv(ENVIRONMENT, "6")
+    monkeypatch.setattr("npuscope.collector.processes._MORE_S", 1.0)
+    monkeypatch.setattr("npuscope.collector.watch.rounds._PATIENCE_S", 0.2)
+    asked = Options((root,), tmp_path / "store", poll_s=0.05, jobs=1)
+    with running(asked, Handed(holds_rank_one)) as one:
+        one.wait_for(lambda: len(published(asked.store)) >= 1)
+        later = write_capture(root / "h_3_ascend_pt", 3)  # while rank 1 is held
+        one.wait_for(lambda: len(published(asked.store)) == 3)
+        one.wait_for(lambda: one.has_told("cannot use"))
+    [state] = one.states
+    [refused] = state.quarantined
+    assert refused.path == str(bad) != str(later)
+    assert refused.reason.startswith("not read in 6 s, which is long for its size")
+    assert [rank for _, rank in published(asked.store)] == [0, 2, 3]
+
+
+def test_an_ingest_sets_aside_what_takes_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in range(2):
+        write_capture(tmp_path / "job" / f"h_{rank}_ascend_pt", rank)
+    monkeypatch.setattr(
+        "npuscope.collector.read_rank.limit_of", lambda task: 0.0 if task.source.rank else None
+    )
+    result = ingest(tmp_path / "job", tmp_path / "store", summarise=summarise, jobs=1)
+    [failed] = result.failed
+    assert failed.rank == 1 and str(failed.error).startswith("not read in 0 s, which is long")
+    assert [rank for _, rank in published(tmp_path / "store")] == [0]
+    assert not list((tmp_path / "store").rglob(".tmp-*"))
+
+
+def test_a_ranks_time_grows_with_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (time_limit_s(0), time_limit_s(5_000_000_000)) == (60.0, 5060.0)
+    monkeypatch.setenv(ENVIRONMENT, "7")
+    assert time_limit_s(5_000_000_000) == 7
+    monkeypatch.setenv(ENVIRONMENT, "0")
+    assert time_limit_s(1) is None
+    for text in ("soon", "nan", "-1", "inf"):
+        monkeypatch.setenv(ENVIRONMENT, text)
+        with pytest.raises(UsageError, match=ENVIRONMENT):
+            time_limit_s(1)
+
+
+def test_a_statement_ends_with_its_ranks_time() -> None:
+    began_s = time.monotonic()
+    with duckdb.connect() as con, Deadline(0.2).interrupts(con):
+        with pytest.raises(duckdb.InterruptException):
+            con.execute("select sum(a.range * b.range) from range(1e7::int) a, range(1e6::int) b")
+    assert time.monotonic() - began_s < 10
