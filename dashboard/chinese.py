@@ -43,6 +43,9 @@ _WORDS = {
     "clock below its nominal": "频率低于标称", "cube kernels below the peak": "Cube 算子未达峰值",
     "kernels of unknown FLOPs": "FLOPs 未知的算子", "vector and other compute": "Vector 及其他计算",
     "waiting for slower ranks": "等待较慢的 rank", "waiting in the pipeline": "流水线等待",
+    "communication that moves bytes": "传输数据的通信",
+    "waiting for ranks not captured": "等待未采集的 rank",
+    "communication, bytes or waiting unknown": "传输还是等待未知的通信",
     "free: nothing of the step": "空闲：没有本 step 的任务",
     "free: neither a kernel nor an operation of the step; another step's may run":
         "空闲：既没有本 step 的计算算子也没有其通信算子；其他 step 的可能在运行",

@@ -132,8 +132,9 @@ _FLOPS = {
     "waterfall: what a step's device does reaches into the next step in places, so the time before"
     " and after it is negative there":
         "损失瀑布：有的 step 的设备任务延伸到下一个 step，其前后时间在该处为负",
-    "waterfall: waiting is part of exposed communication: no operation was recorded by all of its"
-    " ranks": "损失瀑布：等待计入未掩盖通信：没有任何算子被其全部 rank 采集",
+    "waterfall: of some communication nothing tells whether it moved bytes or waited: its groups,"
+    " or the times of all their ranks, are not known":
+        "损失瀑布：部分通信无法区分是在传输数据还是在等待：其通信域或全部 rank 的时间未知",
 }  # fmt: skip
 
 _RANKS = {

@@ -18,9 +18,11 @@ WORDS = {
     "cube_inefficiency": "cube kernels below the peak",
     "unresolved_kernels": "kernels of unknown FLOPs",
     "other_compute": "vector and other compute",
-    "exposed_communication": "exposed communication",
-    "load_imbalance": "waiting for slower ranks",
+    "transfer": "communication that moves bytes",
+    "peer_wait": "waiting for slower ranks",
+    "absent_wait": "waiting for ranks not captured",
     "pipeline_wait": "waiting in the pipeline",
+    "unknown_communication": "communication, bytes or waiting unknown",
     "free": "free: nothing of the step",
     "tail": "before the first and after the last work",
 }

@@ -1,7 +1,6 @@
 """The loss waterfall of a store or export: its inputs gathered, its terms put together.
 
-step_summary, comm_summary, comm_waits + figures and kernels of `mfu` --> waterfall
-                                                              --> per rank, stage, job
+step_summary, step_parts + figures and kernels of `mfu` --> waterfall --> per rank, stage, job
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from typing import Literal
 import duckdb
 import polars as pl
 
+from npuscope.analysis.parts import step_parts
 from npuscope.analysis.views import frame, open_views, where
 
 from .waterfall import PLACE, TERMS, waterfall
@@ -18,13 +18,6 @@ from .waterfall import PLACE, TERMS, waterfall
 _STEPS = """
 select run, capture, rank, step, computing_ns, exposed_communication_ns, free_ns
 from step_summary {where}"""
-_COMM = """
-select run, capture, rank, step, kind, exposed_attributed_ns
-from comm_summary {where} and by_key = 'kind'"""
-# The part of the time of operations that was waiting: of those that all members recorded.
-_WAITS = """
-select run, capture, rank, step, kind, wait_min_duration_ns / nullif(total_ns, 0) as wait_ratio
-from comm_waits {where}"""
 _STAGES = "select distinct run, capture, rank, pp_rank as stage from ranks"
 
 
@@ -40,28 +33,17 @@ def losses(
 ) -> pl.DataFrame:
     """Rows of `waterfall` for the steps of `figures`; `kernels` as it takes them.
 
-    Waiting is told apart from transfers where `con` has what all ranks together tell
-    (`across.opening.open_across`): an operation waits for as long as it takes longer than the
-    member that waits least, and what is exposed of a kind waits in the same proportion.
+    What exposed communication is made of is told where `con` has what all ranks together tell
+    (`across.opening.open_across`).
     """
     open_views(con)
     clause, values = where({"run": run, "capture": capture, "rank": rank, "step": step})
-    clause = clause or "where true"
-    has_waits = "select 1 from information_schema.tables where table_name = 'comm_waits'"
-    if con.execute(has_waits).fetchall():
-        waits = frame(con, _WAITS.format(where=clause), values)
-    else:
-        waits = pl.DataFrame(schema={**figures.select(PLACE).schema, **_NO_WAITS})
     return waterfall(
         figures,
         kernels,
         frame(con, _STEPS.format(where=clause), values),
-        frame(con, _COMM.format(where=clause), values),
-        waits,
+        step_parts(con, run=run, capture=capture, rank=rank, step=step),
     )
-
-
-_NO_WAITS = {"kind": pl.String(), "wait_ratio": pl.Float64()}
 
 
 def loss_notes(figures: pl.DataFrame, rows: pl.DataFrame) -> list[str]:
@@ -73,22 +55,20 @@ def loss_notes(figures: pl.DataFrame, rows: pl.DataFrame) -> list[str]:
             f"waterfall: left out {missing.height} of {figures.height} steps, whose length, peak or"
             " device time is unknown"
         )
-    if (rows.filter(pl.col("term") == "tail")["ns"] < -1.0).any():
+    if (rows.filter(pl.col("term") == "tail")["ns"] < 0).any():
         told.append(
             "waterfall: what a step's device does reaches into the next step in places, so the time"
             " before and after it is negative there"
         )
-    if (rows.filter(pl.col("term") == "recompute")["ns"] < -1.0).any():
+    if (rows.filter(pl.col("term") == "recompute")["ns"] < 0).any():
         told.append(
             "waterfall: kernels with known FLOPs do less than the model needs: does the description"
             " fit, and are all its tokens of this step?"
         )
-    waiting = ("load_imbalance", "pipeline_wait")
-    exposed = rows.filter(pl.col("term") == "exposed_communication")
-    if exposed.height and not rows["term"].is_in(waiting).any():
+    if rows.filter(pl.col("term") == "unknown_communication").height:
         told.append(
-            "waterfall: waiting is part of exposed communication: no operation was recorded by all"
-            " of its ranks"
+            "waterfall: of some communication nothing tells whether it moved bytes or waited: its"
+            " groups, or the times of all their ranks, are not known"
         )
     return told
 

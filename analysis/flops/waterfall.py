@@ -5,8 +5,9 @@ every other ns is lost to one of the terms:
 
     computing   cube kernels: frequency below nominal, then what is left of their time
                 (inefficiency, by type); kernels whose FLOPs are unknown; all others
-    exposed     communication outside compute, each kind its share (as comm_summary attributes it);
-                waiting for others in it is load imbalance, in pipelines pipeline wait
+    transfer    exposed communication that moves bytes, each kind its share
+    waits       exposed communication that waits: for captured ranks (peer), for ranks that were not
+                captured (absent), for another stage (pipeline); and what is unknown of it
     free        neither kernel nor operation of the step between its first and last work;
                 another step's may run
     tail        the rest of the step: before the first and after the last of that work
@@ -18,54 +19,56 @@ from __future__ import annotations
 
 import polars as pl
 
+from ..parts import COMMUNICATION
+
 PLACE = ("run", "capture", "rank", "step")
 TERMS = (
     "achieved", "recompute", "frequency", "cube_inefficiency", "unresolved_kernels",
-    "other_compute", "exposed_communication", "load_imbalance", "pipeline_wait", "free", "tail",
+    "other_compute", *COMMUNICATION, "free", "tail",
 )  # fmt: skip
 _ROWS = {
     "run": pl.String, "capture": pl.String, "rank": pl.Int32, "step": pl.Int64, "term": pl.String,
-    "part": pl.String, "ns": pl.Float64, "mfu_points": pl.Float64,
+    "part": pl.String, "ns": pl.Int64, "mfu_points": pl.Float64,
 }  # fmt: skip
-_PIPELINE = "pp"
 
 
 def waterfall(
-    figures: pl.DataFrame,
-    kernels: pl.DataFrame,
-    steps: pl.DataFrame,
-    comm: pl.DataFrame,
-    waits: pl.DataFrame,
+    figures: pl.DataFrame, kernels: pl.DataFrame, steps: pl.DataFrame, parts: pl.DataFrame
 ) -> pl.DataFrame:
     """Terms of each rank and step, a row per term and part (kernel type or parallel kind).
 
     figures: PLACE, step_ns, peak_flops_per_s, frequency_ratio (measured over the peak's own; NULL:
     taken as the same), model_mfu_ratio (NULL: no model is given). kernels: PLACE, type,
     is_cube, total_ns, flops (NULL: unknown). steps: PLACE, computing_ns, free_ns,
-    exposed_communication_ns. comm: PLACE, kind, exposed_attributed_ns. waits: PLACE, kind,
-    wait_ratio. Returns PLACE, term, part (NULL: none), ns, mfu_points (ns over step_ns); steps
-    without a length, a peak or figures of their device have no rows. The points of a step add up to
-    1. `achieved` is what kernels did, or, with a model, what it needs, and `recompute` the
-    difference, which is negative where kernels with known FLOPs do less than the model needs.
+    exposed_communication_ns. parts: rows of the metric `step_parts`. Returns PLACE, term, part
+    (NULL: none), ns, mfu_points (ns over step_ns); steps without a length, a peak or figures of
+    their device have no rows. The ns of a step add up to its length, the points to 1. `achieved` is
+    what kernels did, or, with a model, what it needs, and `recompute` the difference, which is
+    negative where kernels with known FLOPs do less than the model needs.
     """
     known = figures.join(steps, on=PLACE, how="inner", nulls_equal=True).filter(
         pl.col("step_ns") > 0, pl.col("peak_flops_per_s") > 0,
         pl.col("computing_ns").is_not_null(), pl.col("exposed_communication_ns").is_not_null(),
     )  # fmt: skip
-    parts = [
-        *_computing(known, kernels),
-        *_exposed(known, comm, waits),
-        known.select(*PLACE, pl.lit("free").alias("term"), _NO_PART, _ns(pl.col("free_ns"))),
-    ]
-    told = pl.concat([part.select(*PLACE, "term", "part", "ns") for part in parts])
+    others = (
+        parts.filter(pl.col("part").is_in([*COMMUNICATION, "free"]))
+        .join(known.select(PLACE), on=PLACE, how="semi", nulls_equal=True)
+        .group_by(*PLACE, pl.col("part").alias("term"), pl.col("kind").alias("part"))
+        .agg(pl.col("ns").sum())
+    )
+    computing = pl.concat([
+        part.select(*PLACE, "term", "part", "ns") for part in _computing(known, kernels)
+    ])  # fmt: skip
+    told = pl.concat([_whole_ns(computing, known), others])
     rest = (
         known.select(*PLACE, "step_ns")
         .join(told.group_by(PLACE).agg(pl.col("ns").sum()), on=PLACE, how="left", nulls_equal=True)
         .select(
             *PLACE, pl.lit("tail").alias("term"), _NO_PART,
-            _ns(pl.col("step_ns") - pl.col("ns").fill_null(0.0)),
+            pl.col("step_ns") - pl.col("ns").fill_null(0),
         )
     )  # fmt: skip
+    rest = rest.rename({"step_ns": "ns"})
     order = pl.col("term").replace_strict({term: n for n, term in enumerate(TERMS)})
     return (
         pl.concat([told, rest])
@@ -73,6 +76,21 @@ def waterfall(
         .with_columns((pl.col("ns") / pl.col("step_ns")).alias("mfu_points"))
         .sort(*PLACE, order, -pl.col("ns"), "part", nulls_last=True)
         .select(pl.col(name).cast(kind) for name, kind in _ROWS.items())
+    )
+
+
+def _whole_ns(rows: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
+    """Parts of computing as whole ns that add up to it: rounded, the rest in the last one."""
+    order = pl.col("term").replace_strict({term: n for n, term in enumerate(TERMS)})
+    whole = (
+        rows.join(known.select(*PLACE, "computing_ns"), on=PLACE, nulls_equal=True)
+        .sort(*PLACE, order, -pl.col("ns"), "part", nulls_last=True)
+        .with_columns(pl.col("ns").round().cast(pl.Int64))
+    )
+    is_last = pl.int_range(pl.len()).over(PLACE) == pl.len().over(PLACE) - 1
+    rest_ns = pl.col("computing_ns") - pl.col("ns").sum().over(PLACE)
+    return whole.with_columns(pl.col("ns") + pl.when(is_last).then(rest_ns).otherwise(0)).select(
+        *PLACE, "term", "part", "ns"
     )
 
 
@@ -128,37 +146,6 @@ def _computing(known: pl.DataFrame, kernels: pl.DataFrame) -> list[pl.DataFrame]
             *PLACE, pl.lit("other_compute").alias("term"), _NO_PART, _ns(beyond)
         ),
     ]
-
-
-def _exposed(known: pl.DataFrame, comm: pl.DataFrame, waits: pl.DataFrame) -> list[pl.DataFrame]:
-    """Terms of exposed communication: transfers, and waiting where it is known."""
-    mine = (
-        comm.join(known.select(*PLACE), on=PLACE, how="semi", nulls_equal=True)
-        .filter(pl.col("exposed_attributed_ns") > 0)
-        .join(waits.select(*PLACE, "kind", "wait_ratio"), on=[*PLACE, "kind"], how="left",
-              nulls_equal=True)
-        .with_columns(
-            (pl.col("exposed_attributed_ns") * pl.col("wait_ratio").fill_null(0.0).clip(0.0, 1.0))
-            .alias("waited_ns")
-        )
-    )  # fmt: skip
-    pipeline = mine.filter(pl.col("kind") == _PIPELINE)
-    others = mine.filter(pl.col("kind") != _PIPELINE)
-    waited = pl.col("waited_ns").sum()
-    told = comm.group_by(PLACE).agg(pl.col("exposed_attributed_ns").sum().alias("told_ns"))
-    unkind = known.join(told, on=PLACE, how="left", nulls_equal=True).select(
-        *PLACE, pl.lit("exposed_communication").alias("term"), _NO_PART,
-        _ns(pl.col("exposed_communication_ns") - pl.col("told_ns").fill_null(0)),
-    )  # fmt: skip
-    return [
-        _summed(
-            mine, "exposed_communication", "kind",
-            (pl.col("exposed_attributed_ns") - pl.col("waited_ns")).sum(),
-        ),
-        _summed(others.filter(pl.col("waited_ns") > 0), "load_imbalance", "kind", waited),
-        _summed(pipeline.filter(pl.col("waited_ns") > 0), "pipeline_wait", None, waited),
-        unkind.filter(pl.col("ns") != 0),
-    ]  # fmt: skip
 
 
 def _summed(rows: pl.DataFrame, term: str, part: str | None, ns: pl.Expr) -> pl.DataFrame:

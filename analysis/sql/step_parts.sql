@@ -16,6 +16,7 @@
 --   step     bigint   producer's step number; NULL: the capture has none
 --   part     varchar  computing, transfer (moving bytes), peer_wait (for captured ranks), absent_wait (for ranks that were not captured), pipeline_wait (for captured stages), unknown_communication, free
 --   kind     varchar  parallel kind of the communication: tp, pp, dp, ep, ...; NULL: no communication, or not told
+--   op_type  varchar  allReduce, allToAllV, send, ...; NULL likewise
 --   ns       bigint   its length; NULL: unknown
 with
 -- How many members of a group were captured, and how many not (NULL: unknown).
@@ -151,7 +152,7 @@ _shares as (
     window _of_op as (partition by o.rank, o.step, o.kind, o.group_hash, o.op_type)
 ),
 _known as (
-    select rank, step, part, kind, sum(ns) as ns
+    select rank, step, part, kind, op_type, sum(ns) as ns
     from (
         select * replace (case when is_largest
             then ns + own_ns - sum(ns) over (partition by rank, step, kind, group_hash, op_type)
@@ -160,28 +161,31 @@ _known as (
     )
     group by all
 ),
--- What is left of each kind, and of the step: nobody tells of it.
-_by_kind as (
+-- What is left of each kind and type, and of the step: nobody tells of it.
+_of_types as (
     select * from _known
     union all
-    select rank, step, 'unknown_communication', kind, sum(ns)
-    from (select rank, step, kind, own_ns as ns from _of_ops union all select rank, step, kind, -ns from _known)
-    group by rank, step, kind
+    select rank, step, 'unknown_communication', kind, op_type, sum(ns)
+    from (
+        select rank, step, kind, op_type, own_ns as ns from _of_ops
+        union all select rank, step, kind, op_type, -ns from _known
+    )
+    group by rank, step, kind, op_type
 ),
 _all as (
-    select * from _by_kind
+    select * from _of_types
     union all
-    select rank, step, 'unknown_communication', null, sum(ns)
+    select rank, step, 'unknown_communication', null, null, sum(ns)
     from (
         select rank, step, exposed_communication_ns as ns from _steps
-        union all select rank, step, -ns from _by_kind
+        union all select rank, step, -ns from _of_types
     )
     group by rank, step
-    union all select rank, step, 'computing', null, computing_ns from _steps
-    union all select rank, step, 'free', null, free_ns from _steps
+    union all select rank, step, 'computing', null, null, computing_ns from _steps
+    union all select rank, step, 'free', null, null, free_ns from _steps
 ),
 _here as (select any_value(run) as run, any_value(capture) as capture from ranks)
-select run, capture, rank, step, part, kind, cast(ns as bigint) as ns
-from (select rank, step, part, kind, sum(ns) as ns from _all group by all), _here
+select run, capture, rank, step, part, kind, op_type, cast(ns as bigint) as ns
+from (select rank, step, part, kind, op_type, sum(ns) as ns from _all group by all), _here
 where ns is null or ns <> 0 or part = 'computing'
-order by rank, step nulls last, part, kind nulls last
+order by rank, step nulls last, part, kind nulls last, op_type nulls last

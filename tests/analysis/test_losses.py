@@ -81,7 +81,7 @@ def test_a_low_clock_is_lost_where_it_is_low(lost: Callable[..., Lost], healthy:
     now = lost(slow_clock=5)
     assert {rank for rank, term in now if term == "frequency"} == {5}
     assert now[5, "frequency"] == pytest.approx(0.2 * now[5, "achieved"], rel=1e-3)
-    waits, stalls = (grown(now, healthy, term) for term in ("load_imbalance", "pipeline_wait"))
+    waits, stalls = (grown(now, healthy, term) for term in ("peer_wait", "pipeline_wait"))
     assert min(waits[rank] for rank in (4, 6, 7)) > 200 > 0 > waits[5]
     assert min(stalls[rank] for rank in STAGE_0) > 200 > max(stalls[rank] for rank in STAGE_1)
 
@@ -98,7 +98,7 @@ def test_more_tokens_are_work_for_one_and_waiting_for_its_group(
     lost: Callable[..., Lost], healthy: Lost
 ) -> None:
     now = lost(overloaded=5)
-    work, waits = (grown(now, healthy, term) for term in ("achieved", "load_imbalance"))
+    work, waits = (grown(now, healthy, term) for term in ("achieved", "peer_wait"))
     assert work[5] > 200 and max(work[rank] for rank in (4, 6, 7)) < 0
     assert min(waits[rank] for rank in (4, 6, 7)) > 300 > 20 > abs(waits[5])
 
@@ -108,19 +108,19 @@ def test_a_slow_host_idles_its_devices(lost: Callable[..., Lost], healthy: Lost)
     assert min(idle[rank] for rank in STAGE_1) > 1000 > 5 > max(idle[rank] for rank in STAGE_0)
 
 
-def test_a_slow_link_is_exposed_communication(lost: Callable[..., Lost], healthy: Lost) -> None:
+def test_a_slow_link_is_time_that_moves_bytes(lost: Callable[..., Lost], healthy: Lost) -> None:
     now = lost(slow_link=(5,))
     exposed, waits = (
-        grown(now, healthy, term) for term in ("exposed_communication", "load_imbalance")
+        grown(now, healthy, term) for term in ("transfer", "peer_wait")
     )
     assert min(exposed[rank] for rank in STAGE_1) > 1500 > 50 > max(exposed[r] for r in STAGE_0)
     assert max(map(abs, waits.values())) < 20
 
 
-def test_less_overlap_is_more_exposed_communication(
+def test_less_overlap_is_more_time_that_moves_bytes(
     lost: Callable[..., Lost], healthy: Lost
 ) -> None:
-    assert min(grown(lost(overlap=0.3), healthy, "exposed_communication").values()) > 200
+    assert min(grown(lost(overlap=0.3), healthy, "transfer").values()) > 200
 
 
 @pytest.mark.parametrize(

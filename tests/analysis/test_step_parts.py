@@ -10,6 +10,7 @@ import duckdb
 import polars as pl
 import pytest
 
+from npuscope.analysis.parts import step_parts
 from npuscope.sample_traces.generate import Job, canonical_frames
 from tests.analysis.across_tables import across
 from tests.analysis.tables import answer, connect, fill, kernel, op, put
@@ -142,3 +143,16 @@ def test_the_length_of_unknown_communication_is_unknown_not_0() -> None:
     assert [(row["part"], row["ns"]) for row in rows if row["part"].startswith("unknown")] == [
         ("unknown_communication", None)
     ]
+
+
+def test_without_all_ranks_together_only_receiving_is_known_to_wait() -> None:
+    con = connect()
+    fill(con, "ranks", [{"rank": 0}])
+    fill(con, "kernels", [kernel(0, 40 * MS, 1)])
+    fill(con, "comm_ops", [op(35 * MS, 15 * MS, 1), op(50 * MS, 5 * MS, 1, op_type="receive")])
+    fill(con, "comm_ops", [op(90 * MS, 15 * MS)])  # outside of every step
+    rows = step_parts(con).select("step", "part", "op_type", "ns").rows()
+    assert rows == [
+        (1, "computing", None, 40 * MS), (1, "pipeline_wait", "receive", 5 * MS),
+        (1, "unknown_communication", "allReduce", 10 * MS),
+    ]  # fmt: skip

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npuscope.analysis.flops.waterfall import PLACE, TERMS, waterfall
+from npuscope.analysis.parts import COMMUNICATION
 
 Row = dict[str, Any]
 AT: Row = {"run": "r", "capture": "c", "rank": 0, "step": 3}
@@ -19,8 +20,7 @@ _FIGURES = {
 }  # fmt: skip
 _KERNELS = {"type": pl.String, "is_cube": pl.Boolean, "total_ns": pl.Int64, "flops": pl.Float64}
 _STEPS = {"computing_ns": pl.Int64, "free_ns": pl.Int64, "exposed_communication_ns": pl.Int64}
-_COMM = {"kind": pl.String, "exposed_attributed_ns": pl.Int64}
-_WAITS = {"kind": pl.String, "wait_ratio": pl.Float64}
+_PARTS = {"part": pl.String, "kind": pl.String, "ns": pl.Int64}
 _PLACE = {"run": pl.String, "capture": pl.String, "rank": pl.Int32, "step": pl.Int64}
 
 
@@ -32,15 +32,15 @@ def terms(
     figures: Row,
     kernels: list[Row],
     steps: Row,
-    comm: list[Row] | None = None,
-    waits: list[Row] | None = None,
+    parts: list[Row] | None = None,
 ) -> dict[tuple[str, str | None], float]:
-    """ns by term and part; the points of a step add up to 1."""
+    """ns by term and part; those of a step add up to its length."""
     found = waterfall(
         frame(_FIGURES, figures), frame(_KERNELS, *kernels), frame(_STEPS, steps),
-        frame(_COMM, *(comm or [])), frame(_WAITS, *(waits or [])),
+        frame(_PARTS, *(UNTOLD if parts is None else parts)),
     )  # fmt: skip
     assert found["mfu_points"].sum() == pytest.approx(1.0, abs=1e-9)
+    assert found["ns"].sum() == figures["step_ns"]
     assert set(found["term"]) <= set(TERMS)
     return {(term, part): ns for term, part, ns in found.select("term", "part", "ns").iter_rows()}
 
@@ -49,23 +49,36 @@ FIGURES: Row = {
     "step_ns": 1000, "peak_flops_per_s": 1e9, "frequency_ratio": None, "model_mfu_ratio": None
 }  # fmt: skip
 STEPS: Row = {"computing_ns": 600, "free_ns": 150, "exposed_communication_ns": 200}
+UNTOLD: list[Row] = [
+    {"part": "computing", "ns": 600}, {"part": "unknown_communication", "kind": None, "ns": 200},
+    {"part": "free", "ns": 150},
+]  # fmt: skip
 MATMUL: Row = {"type": "MatMulV3", "is_cube": True, "total_ns": 400, "flops": 300.0}
 ADD: Row = {"type": "Add", "is_cube": False, "total_ns": 200, "flops": None}
 
 
 def test_every_ns_is_somewhere() -> None:
-    comm = [
-        {"kind": "ep", "exposed_attributed_ns": 120},
-        {"kind": "pp", "exposed_attributed_ns": 80},
-    ]
-    waits = [{"kind": "ep", "wait_ratio": 0.25}, {"kind": "pp", "wait_ratio": 0.5}]
-    assert terms(FIGURES, [MATMUL, ADD], STEPS, comm, waits) == {
+    parts = [
+        {"part": "transfer", "kind": "ep", "ns": 80}, {"part": "peer_wait", "kind": "ep", "ns": 30},
+        {"part": "absent_wait", "kind": "dp", "ns": 15},
+        {"part": "unknown_communication", "kind": "dp", "ns": 5},
+        {"part": "transfer", "kind": "pp", "ns": 30},
+        {"part": "pipeline_wait", "kind": "pp", "ns": 40},
+        {"part": "free", "kind": None, "ns": 150},
+    ]  # fmt: skip
+    assert terms(FIGURES, [MATMUL, ADD], STEPS, parts) == {
         ("achieved", None): 300, ("cube_inefficiency", "MatMulV3"): 100,
-        ("other_compute", "Add"): 200,
-        ("exposed_communication", "ep"): 90, ("exposed_communication", "pp"): 40,
-        ("load_imbalance", "ep"): 30, ("pipeline_wait", None): 40, ("free", None): 150,
-        ("tail", None): 50,
+        ("other_compute", "Add"): 200, ("transfer", "ep"): 80, ("transfer", "pp"): 30,
+        ("peer_wait", "ep"): 30, ("absent_wait", "dp"): 15, ("pipeline_wait", "pp"): 40,
+        ("unknown_communication", "dp"): 5, ("free", None): 150, ("tail", None): 50,
     }  # fmt: skip
+
+
+def test_parts_of_computing_are_whole_ns_that_add_up_to_it() -> None:
+    kernels = [{**MATMUL, "type": str(n), "flops": 100.3} for n in range(3)]
+    found = terms(FIGURES, kernels, STEPS)
+    assert found["achieved", None] == 301  # of 300.9
+    assert sum(ns for (term, _), ns in found.items() if term == "cube_inefficiency") == 299
 
 
 def test_a_slow_clock_is_not_the_kernels_fault() -> None:
@@ -97,7 +110,7 @@ def test_overlapping_kernels_share_their_union() -> None:
 def test_figures_of_the_producers_table_have_no_parts() -> None:
     found = terms(FIGURES, [], STEPS)
     assert found == {
-        ("other_compute", None): 600, ("exposed_communication", None): 200, ("free", None): 150,
+        ("other_compute", None): 600, ("unknown_communication", None): 200, ("free", None): 150,
         ("tail", None): 50,
     }  # fmt: skip
 
@@ -105,7 +118,7 @@ def test_figures_of_the_producers_table_have_no_parts() -> None:
 def test_without_a_peak_nothing_is_said() -> None:
     found = waterfall(
         frame(_FIGURES, {**FIGURES, "peak_flops_per_s": None}), frame(_KERNELS, MATMUL),
-        frame(_STEPS, STEPS), frame(_COMM), frame(_WAITS),
+        frame(_STEPS, STEPS), frame(_PARTS),
     )  # fmt: skip
     assert found.is_empty() and found.columns[:4] == list(PLACE)
 
@@ -116,7 +129,7 @@ def test_without_a_peak_nothing_is_said() -> None:
         max_size=6,
     ),
     lengths=st.tuples(*[st.integers(0, 10**9)] * 3),
-    kinds=st.lists(st.tuples(st.integers(0, 10**8), st.none() | st.floats(0, 1.5)), max_size=4),
+    waits=st.lists(st.tuples(st.sampled_from(COMMUNICATION), st.integers(0, 10**8)), max_size=4),
     frequency=st.none() | st.floats(0.3, 1.2),
     model=st.none() | st.floats(0, 1.2),
     step_ns=st.integers(1, 10**10),
@@ -124,7 +137,7 @@ def test_without_a_peak_nothing_is_said() -> None:
 def test_the_points_of_any_step_add_up_to_one(
     kernels: list[tuple[bool, int, int | None]],
     lengths: tuple[int, int, int],
-    kinds: list[tuple[int, float | None]],
+    waits: list[tuple[str, int]],
     frequency: float | None,
     model: float | None,
     step_ns: int,
@@ -139,12 +152,10 @@ def test_the_points_of_any_step_add_up_to_one(
             for n, (cube, ns, flops) in enumerate(kernels)
         )),
         frame(_STEPS, dict(zip(_STEPS, lengths, strict=True))),
-        frame(_COMM, *(
-            {"kind": f"k{n}", "exposed_attributed_ns": ns} for n, (ns, _) in enumerate(kinds)
-        )),
-        frame(_WAITS, *(
-            {"kind": f"k{n}", "wait_ratio": share} for n, (_, share) in enumerate(kinds)
+        frame(_PARTS, *(
+            {"part": part, "kind": f"k{n}", "ns": ns} for n, (part, ns) in enumerate(waits)
         )),
     )  # fmt: skip
+    assert found["ns"].sum() == step_ns
     points: list[float] = found["mfu_points"].to_list()
     assert abs(sum(points) - 1.0) < 1e-9 * max(1.0, *map(abs, points))

@@ -1,0 +1,72 @@
+"""Parts of steps: the one decomposition that every outlet shows (metric `step_parts`)."""
+
+from __future__ import annotations
+
+import duckdb
+import polars as pl
+
+from .views import frame, open_views, where
+
+PARTS = (
+    "computing", "transfer", "peer_wait", "absent_wait", "pipeline_wait", "unknown_communication",
+    "free",
+)  # fmt: skip
+COMMUNICATION = PARTS[1:-1]
+WAITS = ("peer_wait", "absent_wait", "pipeline_wait")
+# Without what all ranks tell together, only who receives from another stage is known to wait.
+_UNTOLD = """
+with _steps as (select * from step_summary {where}),
+_communication as (
+    select c.run, c.capture, c.rank, c.step,
+        case when op_type = 'receive' then 'pipeline_wait' else 'unknown_communication' end as part,
+        kind, op_type, sum(exposed_attributed_ns) as ns
+    from (select * from comm_summary {where}) as c
+    join _steps as s on s.run = c.run and s.capture = c.capture and s.rank = c.rank
+        and s.step is not distinct from c.step
+    where by_key = 'op' and exposed_attributed_ns > 0
+    group by all
+),
+_rows as (
+    select run, capture, rank, step, 'computing' as part, null as kind, null as op_type,
+        computing_ns as ns
+    from _steps
+    union all select * from _communication
+    union all
+    select run, capture, rank, step, 'unknown_communication', null, null, sum(ns)
+    from (
+        select run, capture, rank, step, exposed_communication_ns as ns from _steps
+        union all select run, capture, rank, step, -ns from _communication
+    )
+    group by run, capture, rank, step
+    union all select run, capture, rank, step, 'free', null, null, free_ns from _steps
+)
+select run, capture, rank, step, part, kind, op_type, cast(ns as bigint) as ns
+from _rows where ns is null or ns <> 0 or part = 'computing'
+order by run, capture, rank, step nulls last, part, kind nulls last, op_type nulls last"""
+
+
+def step_parts(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    run: str | None = None,
+    capture: str | None = None,
+    rank: int | None = None,
+    step: int | None = None,
+) -> pl.DataFrame:
+    """Parts of each step: columns of the metric `step_parts`.
+
+    Who waits for whom only all ranks together tell (`across.opening`); without them, exposed
+    communication is unknown but for what receives from another stage.
+    """
+    open_views(con)
+    clause, values = where({"run": run, "capture": capture, "rank": rank, "step": step})
+    if is_told(con):
+        order = "run, capture, rank, step nulls last, part, kind nulls last, op_type nulls last"
+        return frame(con, f"select * from step_parts {clause} order by {order}", values)
+    return frame(con, _UNTOLD.format(where=clause), [*values, *values])
+
+
+def is_told(con: duckdb.DuckDBPyConnection) -> bool:
+    """Whether what all ranks tell together is there."""
+    known = "select 1 from information_schema.tables where table_name = 'step_parts'"
+    return bool(con.execute(known).fetchall())
