@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import duckdb
 import polars as pl
 
 from .views import frame, open_views, where
 
+PLACE = ("run", "capture", "rank", "step")
 PARTS = (
     "computing", "transfer", "peer_wait", "absent_wait", "pipeline_wait", "unknown_communication",
     "free",
 )  # fmt: skip
 COMMUNICATION = PARTS[1:-1]
 WAITS = ("peer_wait", "absent_wait", "pipeline_wait")
-# Without what all ranks tell together, only who receives from another stage is known to wait.
+# Without what all ranks tell together, only who receives from another stage (as steps have
+# it) is known to wait.
 _UNTOLD = """
 with _steps as (select * from step_summary {where}),
 _communication as (
     select c.run, c.capture, c.rank, c.step,
-        case when op_type = 'receive' then 'pipeline_wait' else 'unknown_communication' end as part,
+        case when op_type = 'receive' or op_type = 'batchSendRecv'
+                and kind in ('pp', 'mp', 'mp_ep', 'embd', 'world', 'unknown')
+            then 'pipeline_wait' else 'unknown_communication' end as part,
         kind, op_type, sum(exposed_attributed_ns) as ns
     from (select * from comm_summary {where}) as c
     join _steps as s on s.run = c.run and s.capture = c.capture and s.rank = c.rank
@@ -70,3 +76,32 @@ def is_told(con: duckdb.DuckDBPyConnection) -> bool:
     """Whether what all ranks tell together is there."""
     known = "select 1 from information_schema.tables where table_name = 'step_parts'"
     return bool(con.execute(known).fetchall())
+
+
+def exposed_parts(parts: pl.DataFrame, by: Sequence[str] = PLACE) -> pl.DataFrame:
+    """Rows of `step_parts` as one row per `by`: exposed_ns and share_ratio (of the step), and a
+    column `<part>_ns` per part of communication, NULL where nothing is known of it."""
+    ns, part = pl.col("ns"), pl.col("part")
+    is_exposed = part.is_in(COMMUNICATION)
+
+    def known(which: pl.Expr) -> pl.Expr:
+        mine = ns.filter(which)
+        return pl.when((mine.len() > 0) & (mine.null_count() == 0)).then(mine.sum())
+
+    all_ns = pl.when(ns.null_count() == 0).then(ns.sum())
+    has_none = ~is_exposed.any()
+    exposed_ns = pl.when(has_none).then(0).otherwise(known(is_exposed))
+    return (
+        parts.group_by(list(by), maintain_order=True)
+        .agg(
+            exposed_ns.alias("exposed_ns"),
+            all_ns.alias("_all_ns"),
+            *(known(part == name).alias(f"{name}_ns") for name in COMMUNICATION),
+        )
+        .with_columns(
+            pl.when(pl.col("_all_ns") > 0)
+            .then(pl.col("exposed_ns") / pl.col("_all_ns"))
+            .alias("share_ratio")
+        )
+        .drop("_all_ns")
+    )

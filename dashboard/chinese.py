@@ -43,7 +43,8 @@ _WORDS = {
     "clock below its nominal": "频率低于标称", "cube kernels below the peak": "Cube 算子未达峰值",
     "kernels of unknown FLOPs": "FLOPs 未知的算子", "vector and other compute": "Vector 及其他计算",
     "waiting for slower ranks": "等待较慢的 rank", "waiting in the pipeline": "流水线等待",
-    "communication that moves bytes": "传输数据的通信",
+    "communication that moves bytes": "传输数据的通信", "not captured": "未采集",
+    "{ranks}; waiting for them stands apart": "{ranks}；对它们的等待单独列出",
     "waiting for ranks not captured": "等待未采集的 rank",
     "communication, bytes or waiting unknown": "传输还是等待未知的通信",
     "free: nothing of the step": "空闲：没有本 step 的任务",
@@ -135,24 +136,83 @@ _FINDINGS = {
     " Most of it: {op}, {most} ms.":
         "每个 step 有 {stake} ms 通信未被计算掩盖（掩盖率 {masked}）。"
         "其中最多的是 {op}，{most} ms。",
+    "{stake} ms of communication per step is not hidden behind compute (masked: {masked})."
+    " Whether {unknown} ms of it move bytes or wait is unknown.":
+        "每个 step 有 {stake} ms 通信未被计算掩盖（掩盖率 {masked}）。"
+        "其中 {unknown} ms 是传输还是等待未知。",
+    "{stake} ms of communication per step is not hidden behind compute (masked: {masked})."
+    " Most of it: {op} of {kind} groups, {most} ms."
+    " Whether {unknown} ms of it move bytes or wait is unknown.":
+        "每个 step 有 {stake} ms 通信未被计算掩盖（掩盖率 {masked}）。"
+        "其中最多的是 {kind} 通信域的 {op}，{most} ms。其中 {unknown} ms 是传输还是等待未知。",
+    "{stake} ms of communication per step is not hidden behind compute (masked: {masked})."
+    " Most of it: {op}, {most} ms. Whether {unknown} ms of it move bytes or wait is unknown.":
+        "每个 step 有 {stake} ms 通信未被计算掩盖（掩盖率 {masked}）。"
+        "其中最多的是 {op}，{most} ms。其中 {unknown} ms 是传输还是等待未知。",
     "Operations outside of every compute kernel of their rank, instants of several shared among"
-    " them. Part of it can be waiting for slower ranks, which overlapping does not remove.":
-        "通信算子落在本 rank 所有计算算子之外的时间；多个算子同时通信的时刻由它们均分。"
-        "其中一部分可能是在等待较慢的 rank，重叠无法消除这一部分。",
+    " them, without what is known to wait.":
+        "通信算子落在本 rank 所有计算算子之外的时间，不含已知的等待；"
+        "多个算子同时通信的时刻由它们均分。",
     "Overlap it: bucketed gradient reduction and parameter gathering, all-to-all split in chunks"
-    " beside expert computation. First see whether ranks arrive late.":
-        "让通信与计算重叠：梯度归约与参数聚合分桶进行，all-to-all 切块与专家计算并行。"
-        "先确认是否有 rank 到达过晚。",
-    "{stake} ms per step ({share}) pass in receive operations with nothing to compute: pipeline"
-    " bubbles, most on {rank}.":
-        "每个 step 有 {stake} ms（{share}）在无计算可做的接收中度过，即流水线气泡，{rank} 最多。",
-    "Receive operations, and those that send and receive in one, outside of every compute kernel. A"
-    " schedule has an unavoidable part of it: about (stages - 1) / (micro-batches + stages - 1) of"
-    " the step.":
-        "落在所有计算算子之外的接收算子（含收发合一的算子）。调度本身有不可避免的一部分："
+    " beside expert computation.":
+        "让通信与计算重叠：梯度归约与参数聚合分桶进行，all-to-all 切块与专家计算并行。",
+    "First find out who is waited for: overlap and bandwidth shorten what moves bytes, not"
+    " waiting.":
+        "先弄清在等谁：重叠和带宽只能缩短数据传输，不能缩短等待。",
+    "Pipeline stages compute unequally: stage {heavy} {most} ms per step, stage {light} {least} ms."
+    " {stake} ms per step ({share}) pass waiting for another stage, most on stage {worst}.":
+        "流水级计算不均：stage {heavy} 每个 step 计算 {most} ms，stage {light} 为 {least} ms。"
+        "每个 step 有 {stake} ms（{share}）在等待其他流水级，stage {worst} 最多。",
+    "Waiting of all stages, as a mean of ranks and steps. A part of it belongs to the schedule:"
+    " about (stages - 1) / (micro-batches + stages - 1) of the step passes so in even stages, too.":
+        "所有流水级的等待，按 rank 和 step 平均。其中一部分属于调度本身："
+        "即使各级均匀，约 step 的 (级数 - 1) / (微批数 + 级数 - 1) 也会如此。",
+    "Move layers from the heaviest stage to lighter ones (embedding, loss and MTP heads count as"
+    " layers); then more micro-batches or interleaved (virtual) stages. Faster links or more"
+    " overlap do not shorten this waiting.":
+        "把层从最重的流水级移到较轻的流水级（embedding、loss 和 MTP 头也算层）；"
+        "然后增加微批数或使用交错（虚拟）流水级。更快的链路或更多重叠不能缩短这种等待。",
+    "{stake} ms per step ({share}) pass waiting for another pipeline stage with nothing to compute:"
+    " pipeline bubbles, most on {rank}.":
+        "每个 step 有 {stake} ms（{share}）无计算可做，在等待其他流水级，即流水线气泡，"
+        "{rank} 最多。",
+    "Transfers between stages outside of every compute kernel. A schedule has an unavoidable part"
+    " of it: about (stages - 1) / (micro-batches + stages - 1) of the step.":
+        "落在所有计算算子之外的流水级间传输。调度本身有不可避免的一部分："
         "约为 step 的 (级数 - 1) / (微批数 + 级数 - 1)。",
     "More micro-batches per step, interleaved (virtual) stages, or layers moved from the slowest"
     " stage.": "增加每个 step 的微批数，使用交错（虚拟）流水级，或把最慢级的部分层移走。",
+    "{shown} of {exposed} ms of exposed communication per step ({share}) are waiting for a pipeline"
+    " stage that was not captured ({ranks}).":
+        "每个 step 的 {exposed} ms 未掩盖通信中有 {shown} ms（{share}）"
+        "在等待未采集的流水级（{ranks}）。",
+    "{shown} of {exposed} ms of exposed communication per step ({share}) are waiting for a pipeline"
+    " stage that was not captured.":
+        "每个 step 的 {exposed} ms 未掩盖通信中有 {shown} ms（{share}）在等待未采集的流水级。",
+    "{shown} of {exposed} ms of exposed communication per step ({share}) are waiting for ranks that"
+    " were not captured ({ranks}).":
+        "每个 step 的 {exposed} ms 未掩盖通信中有 {shown} ms（{share}）在等待未采集的 {ranks}。",
+    "{shown} of {exposed} ms of exposed communication per step ({share}) are waiting for ranks that"
+    " were not captured.":
+        "每个 step 的 {exposed} ms 未掩盖通信中有 {shown} ms（{share}）在等待未采集的 rank。",
+    "Operations whose group has members that were not captured wait for as long as HCCL saw nothing"
+    " moved at first, or as they take longer than the shortest of their kind. What those ranks did"
+    " meanwhile is unknown.":
+        "通信域含未采集成员的算子：等待时间取 HCCL 测得的首次传输前的时间，"
+        "或超出同类最短算子的时间。那些 rank 当时在做什么未知。",
+    "Profile a rank of every stage, or all ranks, for the same steps: `npuscope doctor` names the"
+    " missing ones. If another stage computes longer, move layers away from it. Overlap and"
+    " bandwidth do not shorten this waiting.":
+        "对同样的 step 采集每个流水级的一个 rank 或全部 rank：`npuscope doctor` 列出缺少的 rank。"
+        "若另一流水级计算更久，把层从它移走。重叠和带宽不能缩短这种等待。",
+    "{stake} ms of communication per step ({share}) wait for ranks that come later, most on"
+    " {rank}.": "每个 step 有 {stake} ms（{share}）的通信在等待到得更晚的 rank，{rank} 最多。",
+    "Operations outside of every compute kernel, for as long as they take longer than the member"
+    " that waits least.":
+        "落在所有计算算子之外的通信算子，取其比等待最少的成员多出的时间。",
+    "Find out who is late and why: a slow chip, host or link, or more tokens. Overlap and bandwidth"
+    " do not shorten this waiting.":
+        "找出谁迟到及其原因：芯片、host 或链路慢，或 token 更多。重叠和带宽不能缩短这种等待。",
     "{stake} ms per step ({share}) pass with neither a kernel nor an operation of the step, most on"
     " {rank}.": "每个 step 有 {stake} ms（{share}）既没有本 step 的计算也没有其通信，{rank} 最多。",
     "Time from a step's first to its last kernel or operation that none of them covers; another"

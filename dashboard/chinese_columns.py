@@ -49,6 +49,12 @@ COLUMNS: dict[str, str] = {
     "No rank is seen to make others wait.": "没有看到让别人等待的 rank。",
     "The first {count} of {every} rows: the files have all.":
         "{every} 行中的前 {count} 行：下载文件含全部。",
+    # Parts of a step.
+    "transfer per step ms": "每 step 传输 ms", "peer wait per step ms": "每 step 等待其他 rank ms",
+    "absent wait per step ms": "每 step 等待未采集 rank ms",
+    "unknown communication per step ms": "每 step 传输或等待未知 ms",
+    "pipeline wait ms": "流水线等待 ms", "peer wait ms": "等待其他 rank ms",
+    "transfer ms": "传输 ms", "absent wait ms": "等待未采集 rank ms", "unknown ms": "未知 ms",
     # What a verdict on a rank rests on.
     "AI core frequency": "AI Core 频率", "from launch to launch": "相邻下发的间隔",
     "gap between kernels": "算子间隔", "idle per step": "每 step 空闲",

@@ -25,7 +25,7 @@ from npuscope.analysis.flops.counted import kernel_work
 from npuscope.analysis.flops.losses import losses, together
 from npuscope.analysis.flops.mfu import ROWS, mfu
 from npuscope.analysis.query import KernelKey
-from npuscope.analysis.wording import megabytes, ms, number, percent, plain, us
+from npuscope.analysis.wording import megabytes, ms, number, percent, plain, ranks_named, us
 from npuscope.collector.captures import EPOCH_FROM_NS
 
 from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
@@ -119,6 +119,7 @@ def _facts(facts: Mapping[str, Any]) -> Facts:
     """What was recorded, in a few lines."""
     lines = (
         ("ranks", _ranks(facts)),
+        ("not captured", _missing(facts)),
         ("parallel", _parallel(facts)),
         ("steps", ", ".join(str(step) for step in facts["steps"] or []) or "not marked"),
         ("recorded", _recorded(facts)),
@@ -132,6 +133,12 @@ def _ranks(facts: Mapping[str, Any]) -> str:
     size = facts["world_size"]
     told = f"{facts['rank_count']}" + (f" of {size}" if size else "")
     return f"{told} ({listed})" + (" on " + ", ".join(facts["chips"]) if facts["chips"] else "")
+
+
+def _missing(facts: Mapping[str, Any]) -> str:
+    """Waiting for them is a part of its own, and what they did is unknown."""
+    missing = facts["missing_ranks"]
+    return f"{ranks_named(missing)}; waiting for them stands apart" if missing else ""
 
 
 def _parallel(facts: Mapping[str, Any]) -> str:

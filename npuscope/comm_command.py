@@ -60,6 +60,17 @@ def _masking(by: CommKey) -> View:
     )
 
 
+def _parts() -> View:
+    from npuscope.analysis.parts import step_parts
+    from npuscope.dashboard.parts_table import parts_table
+
+    return View(
+        "step_parts",
+        lambda con, chosen, _: step_parts(con, **chosen),
+        lambda frame, _: parts_table(frame),
+    )
+
+
 def _stretch() -> View:
     from npuscope.analysis import query
     from npuscope.dashboard.comm_tables import stretch_table
@@ -110,6 +121,7 @@ _VIEWS: dict[str, Callable[[], View]] = {
     "kind": partial(_masking, "kind"),
     "type": partial(_masking, "type"),
     "op": partial(_masking, "op"),
+    "part": _parts,
     "stretch": _stretch,
     "link": partial(_volume, "link_traffic"),
     "matrix": partial(_volume, "rank_matrix"),
@@ -149,6 +161,7 @@ def comm(
       npuscope comm ./profiles                            which group is exposed?
       npuscope comm ./profiles --by type --rank 0
       npuscope comm ./profiles --by op --top 10 --json
+      npuscope comm ./profiles --by part                  moving bytes, or waiting for whom?
       npuscope comm ./profiles --by stretch               does overlap slow the kernels down?
       npuscope comm ./profiles --by link                  how fast is which kind of link?
       npuscope comm ./profiles --by matrix --step 12      who sends how much to whom?

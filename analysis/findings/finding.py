@@ -48,10 +48,15 @@ def addressed(found: Iterable[Finding], path: str) -> list[Finding]:
 
 
 def ranked(found: Iterable[Finding]) -> list[Finding]:
-    """By the time at stake, the most first; what has none known comes last. Raises ValueError for
-    a finding without evidence."""
+    """By the time at stake, the most first; what has none known comes last. Uneven stages lead:
+    other waiting follows from them. Raises ValueError for a finding without evidence."""
     listed = list(found)
     for finding in listed:
         if finding.evidence.is_empty():
             raise ValueError(f"{finding.name}: no evidence")
-    return sorted(listed, key=lambda one: (one.at_stake_ns is None, -(one.at_stake_ns or 0)))
+    return sorted(
+        listed,
+        key=lambda one: (
+            one.name != "uneven_stages", one.at_stake_ns is None, -(one.at_stake_ns or 0)
+        ),
+    )  # fmt: skip

@@ -9,7 +9,7 @@ import duckdb
 
 from .. import query
 from ..experts.overview import Overview
-from . import expert_rules, kernel_rules, memory_rules, time_rules
+from . import communication_rules, expert_rules, kernel_rules, memory_rules, time_rules
 from .finding import CERTAINTIES, Finding, addressed, ranked
 from .material import Material, material
 from .weighing import WORTH_RATIO
@@ -17,8 +17,11 @@ from .weighing import WORTH_RATIO
 Rule = Callable[[Material], Iterator[Finding]]
 # A rule looks at one capture; its docstring says what for.
 RULES: tuple[Rule, ...] = (
-    time_rules.exposed_communication,
-    time_rules.pipeline_bubble,
+    communication_rules.uneven_stages,
+    communication_rules.pipeline_bubble,
+    communication_rules.uncaptured_ranks,
+    communication_rules.late_ranks,
+    communication_rules.exposed_communication,
     time_rules.device_idle,
     time_rules.between_steps,
     time_rules.stragglers,
@@ -88,9 +91,10 @@ def findings_markdown() -> str:
         " by the time per step at stake: a mean over steps and ranks. What costs less than"
         f" {WORTH_RATIO:.0%} of a step is left out, and so is a rule whose input is unknown.",
         "",
-        "A step's length is computing + exposed communication + free time. The first three rules"
+        "A step's length is computing + exposed communication + free time. The first six rules"
         " share out what is not computing and count no nanosecond twice; the others may overlap"
-        " with them.",
+        " with them. Uneven stages stand first where there are any: other waiting follows from"
+        " them.",
         "",
         "| finding | what it is |",
         "| --- | --- |",

@@ -1,4 +1,4 @@
-"""What the rules look at: a capture's steps, kernels, communication and memory, summed.
+"""What the rules look at: a capture's steps and their parts, kernels and memory, summed.
 
 All of it comes from summaries, so that no event is read again, but for grouped matmuls where they
 alone tell the load of experts.
@@ -13,6 +13,7 @@ import polars as pl
 
 from ..experts.overview import Overview, overview
 from ..memory import MemoryFacts, memory_facts
+from ..parts import is_told, step_parts
 from ..views import frame, open_views, where
 
 
@@ -21,12 +22,11 @@ class Material:
     """One capture, or the ranks and steps chosen from it.
 
     steps: rows of the metric `steps`, with `length_ns` (computing, exposed communication and free
-    time together) and the rank's `pp_rank`. kernels: type, core, count, total_ns, over
-    `kernel_steps` pairs of rank and step. communication: kind, op_type, op_count, exposed_ns,
-    union_ns and exposed_attributed_ns (which adds up to the steps' exposed time), over
-    `communication_steps` such pairs. outside: ranks with events outside
-    of every step. is_gpu: no NPU is among the ranks. experts: their load over all ranks, None where
-    it is not known or single ranks were chosen.
+    time together), the rank's `pp_rank` and its pipeline `stage`, which groups tell, too. kernels:
+    type, core, count, total_ns, over `kernel_steps` pairs of rank and step. outside: ranks with
+    events outside of every step. parts: rows of the metric `step_parts`. uncaptured: kind, ranks
+    (members of such groups that were not captured). is_gpu: no NPU is among the ranks. experts:
+    their load over all ranks, None where it is not known or single ranks were chosen.
     """
 
     run: str
@@ -34,10 +34,10 @@ class Material:
     steps: pl.DataFrame
     kernels: pl.DataFrame
     kernel_steps: int
-    communication: pl.DataFrame
-    communication_steps: int
     outside: frozenset[int]
     memory: MemoryFacts
+    parts: pl.DataFrame
+    uncaptured: pl.DataFrame
     is_gpu: bool = False
     experts: Overview | None = None
 
@@ -55,6 +55,24 @@ _STEPS = """
     from (select * from step_summary {where}) as s
     left join ranks as r using (run, capture, rank)
     order by rank, step nulls last"""
+# Members of groups that are not among the ranks.
+_UNCAPTURED = """
+    select kind, list(distinct member order by member) as ranks
+    from (
+        select kind, unnest(global_ranks) as member
+        from capture_groups where run = ? and capture = ?
+    )
+    where member not in (select rank from ranks where run = ? and capture = ?)
+    group by kind order by kind"""
+_PLACES = """
+    select member as rank, cast(min(place) as integer) as place
+    from (
+        select unnest(list_sort(global_ranks)) as member,
+            unnest(range(len(global_ranks))) as place
+        from capture_groups
+        where run = ? and capture = ? and kind = 'pp' and len(global_ranks) > 1
+    )
+    group by member having min(place) = max(place)"""
 # Where there are steps, what is outside of them is no part of any.
 _KERNELS = """
     with chosen as (
@@ -64,16 +82,6 @@ _KERNELS = """
         cast(sum(total_ns) as bigint) as total_ns,
         (select count(distinct (rank, coalesce(step, -1))) from chosen) as over
     from chosen group by all order by total_ns desc, type"""
-_COMMUNICATION = """
-    with chosen as (
-        select * from comm_summary
-        {where} {also} by_key = 'op' and exposed_ns is not null {in_steps}
-    )
-    select kind, op_type, cast(sum(op_count) as bigint) as op_count,
-        cast(sum(exposed_ns) as bigint) as exposed_ns, cast(sum(union_ns) as bigint) as union_ns,
-        cast(sum(exposed_attributed_ns) as bigint) as exposed_attributed_ns,
-        (select count(distinct (rank, coalesce(step, -1))) from chosen) as over
-    from chosen group by all order by exposed_attributed_ns desc, kind, op_type"""
 
 
 def material(
@@ -95,7 +103,6 @@ def material(
         "in_steps": "and step is not null" if steps["step"].null_count() < steps.height else "",
     }
     kernels = frame(con, _KERNELS.format(**parts), values)
-    communication = frame(con, _COMMUNICATION.format(**parts), values)
     place = {"run": run, "capture": capture, "rank": rank}
     if experts is None and rank is None:
         experts = overview(con, run=run, capture=capture, step=step)
@@ -104,15 +111,33 @@ def material(
     return Material(
         run=run,
         capture=capture,
-        steps=steps,
+        steps=_staged(con, steps, run, capture),
         kernels=kernels.drop("over"),
         kernel_steps=_first(kernels, "over"),
-        communication=communication.drop("over"),
-        communication_steps=_first(communication, "over"),
         outside=frozenset(number for (number,) in beyond),
+        parts=step_parts(con, run=run, capture=capture, rank=rank, step=step),
+        uncaptured=_uncaptured(con, run, capture),
         memory=memory_facts(con, run=run, capture=capture, rank=rank),
         is_gpu=con.execute(_FRAMEWORKS.format(where=outside), ranks).fetchall() == [("kineto",)],
         experts=experts,
+    )
+
+
+def _uncaptured(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFrame:
+    if not is_told(con):
+        return pl.DataFrame(schema={"kind": pl.String, "ranks": pl.List(pl.Int32)})
+    return frame(con, _UNCAPTURED, [run, capture, run, capture])
+
+
+def _staged(
+    con: duckdb.DuckDBPyConnection, steps: pl.DataFrame, run: str, capture: str
+) -> pl.DataFrame:
+    """The steps with the rank's stage: its own coordinate, else its place in a pipeline's group."""
+    if not is_told(con):
+        return steps.with_columns(pl.col("pp_rank").alias("stage"))
+    places = frame(con, _PLACES, [run, capture])
+    return steps.join(places, on="rank", how="left").with_columns(
+        pl.coalesce("pp_rank", "place").alias("stage")
     )
 
 

@@ -1,9 +1,8 @@
-"""Findings about where a step's time goes: exposed communication, bubbles, idle time, stragglers.
+"""Findings about where a step's time goes but in communication: idle time, gaps, stragglers.
 
-A step's length is computing + exposed communication + free time. Exposed communication is split in
-two, what is not covered while receiving from another stage (bubble) and the rest, so that these
-three findings cost no nanosecond twice. What is outside of the length (between steps) or inside of
-computing (stragglers) stands beside them.
+A step's length is computing + exposed communication + free time. What of exposed communication is
+at stake, the rules of communication share out; what is outside of the length (between steps) or
+inside of computing (stragglers) stands beside them.
 """
 
 from __future__ import annotations
@@ -15,87 +14,10 @@ import polars as pl
 from ..wording import ms, percent, ranks_named
 from .finding import Certainty, Finding
 from .material import Material
-from .weighing import is_worth, mean, per_step, share, stated
+from .weighing import is_worth, mean, share, stated
 
 _UNEVEN_STEPS_AT_LEAST = 5
 _PLACE = ("rank", "step")
-# As in steps: what sends and receives in one, in groups that are not named as inside a stage.
-_IS_BUBBLE = (pl.col("op_type") == "receive") | (
-    (pl.col("op_type") == "batchSendRecv")
-    & pl.col("kind").is_in(["pp", "mp", "mp_ep", "embd", "world", "unknown"])
-)
-
-
-def exposed_communication(seen: Material) -> Iterator[Finding]:
-    """Communication that no compute hides, without waiting to receive from another stage."""
-    rows = seen.steps.drop_nulls("exposed_communication_ns").with_columns(
-        (pl.col("exposed_communication_ns") - pl.col("bubble_ns").fill_null(0)).alias("own_ns")
-    )
-    stake_ns = mean(rows, "own_ns")
-    if not is_worth(stake_ns, seen):
-        return
-    hidden_ns, communication_ns = mean(rows, "overlapped_ns"), mean(rows, "communication_ns")
-    masked = percent(hidden_ns / communication_ns if hidden_ns and communication_ns else hidden_ns)
-    evidence = rows.sort("own_ns", descending=True).select(
-        *_PLACE, "communication_ns", "exposed_communication_ns", "masking_ratio"
-    )
-    kinds = seen.communication.filter(~_IS_BUBBLE.fill_null(False))
-    statement = (
-        f"{ms(stake_ns)} ms of communication per step is not hidden behind compute"
-        f" (masked: {masked})."
-    )
-    if kinds.height:
-        evidence = per_step(kinds, seen.communication_steps, "exposed_attributed_ns").select(
-            "kind", "op_type", "op_count", "exposed_attributed_per_step_ns",
-            (1 - pl.col("exposed_ns") / pl.col("union_ns")).alias("masking_ratio"),
-        )  # fmt: skip
-        first = evidence.row(0, named=True)
-        kind = first["kind"]
-        groups = "" if kind == "unknown" else f" of {kind} groups"
-        statement = (
-            f"{statement} Most of it: {first['op_type']}{groups},"
-            f" {ms(first['exposed_attributed_per_step_ns'])} ms."
-        )
-    yield stated(
-        seen,
-        "exposed_communication",
-        statement,
-        stake_ns,
-        "measured",
-        "Operations outside of every compute kernel of their rank, instants of several shared among"
-        " them. Part of it can be waiting for slower ranks, which overlapping does not remove.",
-        "Overlap it: bucketed gradient reduction and parameter gathering, all-to-all split in"
-        " chunks beside expert computation. First see whether ranks arrive late.",
-        evidence,
-        "npuscope comm PATH",
-    )
-
-
-def pipeline_bubble(seen: Material) -> Iterator[Finding]:
-    """Receiving from another pipeline stage while no kernel computes."""
-    # Where it is not known it is part of exposed communication: one mean for both.
-    known = seen.steps.drop_nulls("exposed_communication_ns")
-    stake_ns = mean(known.with_columns(pl.col("bubble_ns").fill_null(0)), "bubble_ns")
-    rows = known.drop_nulls("bubble_ns")
-    if not is_worth(stake_ns, seen):
-        return
-    worst = rows.sort("bubble_ns", descending=True)
-    yield stated(
-        seen,
-        "pipeline_bubble",
-        f"{ms(stake_ns)} ms per step ({percent(share(stake_ns, seen))}) pass in receive operations"
-        " with nothing to compute: pipeline bubbles, most on"
-        f" {ranks_named(worst['rank'].head(1))}.",
-        stake_ns,
-        "measured",
-        "Receive operations, and those that send and receive in one, outside of every compute"
-        " kernel. A schedule has an unavoidable part of it: about (stages - 1) / (micro-batches +"
-        " stages - 1) of the step.",
-        "More micro-batches per step, interleaved (virtual) stages, or layers moved from the"
-        " slowest stage.",
-        worst.select(*_PLACE, "pp_rank", "bubble_ns", "length_ns"),
-        "npuscope steps PATH",
-    )
 
 
 def device_idle(seen: Material) -> Iterator[Finding]:

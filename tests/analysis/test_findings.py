@@ -12,7 +12,14 @@ import polars as pl
 import pytest
 
 from npuscope.analysis import query
-from npuscope.analysis.findings import CERTAINTIES, Finding, finding_rows, findings
+from npuscope.analysis.across.opening import open_across
+from npuscope.analysis.findings import (
+    CERTAINTIES,
+    Finding,
+    communication_rules,
+    finding_rows,
+    findings,
+)
 from npuscope.analysis.findings.finding import EVIDENCE_ROWS, ranked
 from npuscope.analysis.findings.listed import RULES, findings_markdown
 from npuscope.collector import store
@@ -70,7 +77,8 @@ def test_exposed_communication_names_the_group_that_costs_most() -> None:
     assert found.certainty == "measured"
     assert "allToAllV of ep groups, 20.000 ms" in found.statement
     assert "masked: 20.0 %" in found.statement
-    assert found.evidence.rows()[0] == ("ep", "allToAllV", 1, 20.0 * MS, pytest.approx(1 / 3))
+    assert found.statement.endswith(" Whether 25.000 ms of it move bytes or wait is unknown.")
+    assert found.evidence.rows()[0] == ("ep", "allToAllV", None, 20.0 * MS)
     assert "receive" not in found.evidence["op_type"].to_list()
     assert of(con, "pipeline_bubble").at_stake_ns == 15 * MS
 
@@ -82,7 +90,7 @@ def test_no_nanosecond_of_a_step_is_at_stake_twice() -> None:
     )
     parts = ("exposed_communication", "pipeline_bubble", "device_idle")
     stakes = [of(con, name).at_stake_ns for name in parts]
-    assert stakes == [5 * MS, 15 * MS, 10 * MS]
+    assert stakes == [7.5 * MS, 12.5 * MS, 10 * MS]  # 5 ms of both are shared
     step = query.steps(con).row(0, named=True)
     assert sum(stake or 0 for stake in stakes) == 80 * MS - step["computing_ns"]
 
@@ -210,6 +218,7 @@ def opened_sample(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], 
 def check(target: Path) -> list[Finding]:
     """What holds for every list of findings, whatever the job."""
     con = store.open(target)
+    open_across(target, con)
     found = findings(con)
     assert found
     stakes = [one.at_stake_ns for one in found if one.at_stake_ns is not None]
@@ -221,22 +230,23 @@ def check(target: Path) -> list[Finding]:
         assert one.statement.endswith(".")
         assert one.step_share_ratio is None or one.step_share_ratio >= 0.01
     known = steps.drop_nulls(["computing_ns", "exposed_communication_ns", "free_ns"])
-    lost = ("exposed_communication", "pipeline_bubble", "device_idle")
+    lost = {rule.__name__ for rule in RULES if rule.__module__ == communication_rules.__name__}
+    lost |= {"device_idle"}
     at_stake_ns = sum(one.at_stake_ns or 0 for one in found if one.name in lost)
     total_ns = int(known["exposed_communication_ns"].sum()) + int(known["free_ns"].sum())
-    # What is not worth a line is missing from the sum: below 1 % of a step for each of three.
+    # What is not worth a line is missing from the sum: below 1 % of a step for each of six.
     assert at_stake_ns <= total_ns / known.height + 1
     length_ns = (total_ns + int(known["computing_ns"].sum())) / known.height
-    assert at_stake_ns >= total_ns / known.height - 0.03 * length_ns
+    assert at_stake_ns >= total_ns / known.height - 0.06 * length_ns
     return found
 
 
 @pytest.mark.slow
 def test_the_sample_job(opened_sample: Callable[[Path], Path]) -> None:
     found = check(opened_sample(REPOSITORY / "sample_traces" / "moe_8_ranks"))
-    assert [one.name for one in found[:2]] == ["exposed_communication", "pipeline_bubble"]
     rows: list[dict[str, Any]] = finding_rows(found)
-    assert rows[0]["evidence"][0]["op_type"] == "allToAllV"
+    [moving] = [row for row in rows if row["finding"] == "exposed_communication"]
+    assert moving["evidence"][0]["op_type"] == "allToAllV"
     # The planted overload of experts makes rank 5 compute longest in its stage.
     straggler = next(one for one in found if one.name == "stragglers")
     assert "rank 5" in straggler.statement
@@ -256,8 +266,8 @@ def test_the_sample_job(opened_sample: Callable[[Path], Path]) -> None:
 )
 def test_real_profiles(name: str, real_data: Path, opened_sample: Callable[[Path], Path]) -> None:
     found = check(opened_sample(real_data / name))
-    assert found[0].name == "exposed_communication"
-    assert any(one.name == "pipeline_bubble" for one in found) is ("pp2" in name)
+    first = "uncaptured_ranks" if name.startswith("qwen3") else "exposed_communication"
+    assert found[0].name == first
 
 
 def test_every_rule_says_what_it_is_for() -> None:

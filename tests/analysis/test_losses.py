@@ -110,9 +110,7 @@ def test_a_slow_host_idles_its_devices(lost: Callable[..., Lost], healthy: Lost)
 
 def test_a_slow_link_is_time_that_moves_bytes(lost: Callable[..., Lost], healthy: Lost) -> None:
     now = lost(slow_link=(5,))
-    exposed, waits = (
-        grown(now, healthy, term) for term in ("transfer", "peer_wait")
-    )
+    exposed, waits = (grown(now, healthy, term) for term in ("transfer", "peer_wait"))
     assert min(exposed[rank] for rank in STAGE_1) > 1500 > 50 > max(exposed[r] for r in STAGE_0)
     assert max(map(abs, waits.values())) < 20
 

@@ -58,7 +58,7 @@ ADD: Row = {"type": "Add", "is_cube": False, "total_ns": 200, "flops": None}
 
 
 def test_every_ns_is_somewhere() -> None:
-    parts = [
+    parts: list[Row] = [
         {"part": "transfer", "kind": "ep", "ns": 80}, {"part": "peer_wait", "kind": "ep", "ns": 30},
         {"part": "absent_wait", "kind": "dp", "ns": 15},
         {"part": "unknown_communication", "kind": "dp", "ns": 5},

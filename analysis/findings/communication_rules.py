@@ -1,0 +1,251 @@
+"""Findings about communication that no compute hides: what waits and for whom, what moves bytes.
+
+Exposed communication is shared out by the parts of a step (metric `step_parts`), so that no
+nanosecond is at stake in two of these findings:
+
+pipeline_wait              uneven_stages where stages compute unequally, else pipeline_bubble
+absent_wait                uncaptured_ranks
+peer_wait                  late_ranks
+transfer, unknown          exposed_communication
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from ..parts import COMMUNICATION
+from ..wording import ms, percent, ranks_named
+from .finding import Finding
+from .material import Material
+from .weighing import is_worth, mean, share, stated
+
+_UNEVEN_FROM_RATIO = 0.1  # of what the heaviest stage computes
+_PLACE = ("rank", "step")
+
+
+def uneven_stages(seen: Material) -> Iterator[Finding]:
+    """Pipeline stages that compute unequally, and what waits in the pipeline."""
+    stages = _stages(seen)
+    stake_ns = _per_step_ns(seen, "pipeline_wait")
+    if not _is_uneven(stages) or not is_worth(stake_ns, seen):
+        return
+    heavy, light = stages.row(0, named=True), stages.row(-1, named=True)
+    worst = stages.sort("pipeline_wait_ns", descending=True, maintain_order=True)["stage"][0]
+    yield stated(
+        seen,
+        "uneven_stages",
+        f"Pipeline stages compute unequally: stage {heavy['stage']} {ms(heavy['computing_ns'])} ms"
+        f" per step, stage {light['stage']} {ms(light['computing_ns'])} ms. {ms(stake_ns)} ms per"
+        f" step ({percent(share(stake_ns, seen))}) pass waiting for another stage, most on stage"
+        f" {worst}.",
+        stake_ns,
+        "estimated",
+        "Waiting of all stages, as a mean of ranks and steps. A part of it belongs to the schedule:"
+        " about (stages - 1) / (micro-batches + stages - 1) of the step passes so in even stages,"
+        " too.",
+        "Move layers from the heaviest stage to lighter ones (embedding, loss and MTP heads count"
+        " as layers); then more micro-batches or interleaved (virtual) stages. Faster links or more"
+        " overlap do not shorten this waiting.",
+        stages,
+        "npuscope steps PATH",
+    )
+
+
+def pipeline_bubble(seen: Material) -> Iterator[Finding]:
+    """Waiting for another pipeline stage, where stages compute about the same."""
+    stake_ns = _per_step_ns(seen, "pipeline_wait")
+    if _is_uneven(_stages(seen)) or not is_worth(stake_ns, seen):
+        return
+    worst = _by_step(seen, "pipeline_wait")
+    yield stated(
+        seen,
+        "pipeline_bubble",
+        f"{ms(stake_ns)} ms per step ({percent(share(stake_ns, seen))}) pass waiting for another"
+        " pipeline stage with nothing to compute: pipeline bubbles, most on"
+        f" {ranks_named(worst['rank'].head(1))}.",
+        stake_ns,
+        "measured",
+        "Transfers between stages outside of every compute kernel. A schedule has an unavoidable"
+        " part of it: about (stages - 1) / (micro-batches + stages - 1) of the step.",
+        "More micro-batches per step, interleaved (virtual) stages, or layers moved from the"
+        " slowest stage.",
+        worst,
+        "npuscope steps PATH",
+    )
+
+
+def uncaptured_ranks(seen: Material) -> Iterator[Finding]:
+    """Waiting for ranks that were not captured, in the pipeline or in groups they belong to."""
+    stake_ns = _per_step_ns(seen, "absent_wait")
+    if stake_ns is None or not is_worth(stake_ns, seen):
+        return
+    kinds = _by_kind(seen, "absent_wait")
+    pipeline_ns = sum(kinds.filter(pl.col("kind") == "pp")["absent_wait_per_step_ns"])
+    is_stage = pipeline_ns > stake_ns / 2
+    exposed_ns = mean(seen.steps, "exposed_communication_ns") or 0.0
+    missing = seen.uncaptured.filter(pl.col("kind") == "pp") if is_stage else seen.uncaptured
+    ranks = sorted(set(missing["ranks"].explode().drop_nulls()))
+    named = f" ({ranks_named(ranks)})" if ranks else ""
+    whom = f"a pipeline stage that was not captured{named}" if is_stage else (
+        f"ranks that were not captured{named}"
+    )  # fmt: skip
+    shown_ns = pipeline_ns if is_stage else stake_ns
+    yield stated(
+        seen,
+        "uncaptured_ranks",
+        f"{ms(shown_ns)} of {ms(exposed_ns)} ms of exposed communication per step"
+        f" ({percent(shown_ns / exposed_ns if exposed_ns else None)}) are waiting for {whom}.",
+        stake_ns,
+        "estimated",
+        "Operations whose group has members that were not captured wait for as long as HCCL saw"
+        " nothing moved at first, or as they take longer than the shortest of their kind."
+        " What those ranks did meanwhile is unknown.",
+        "Profile a rank of every stage, or all ranks, for the same steps: `npuscope doctor` names"
+        " the missing ones. If another stage computes longer, move layers away from it. Overlap and"
+        " bandwidth do not shorten this waiting.",
+        kinds,
+        "npuscope comm PATH --by part",
+    )
+
+
+def late_ranks(seen: Material) -> Iterator[Finding]:
+    """Waiting for ranks of the capture that come later to an operation."""
+    stake_ns = _per_step_ns(seen, "peer_wait")
+    if not is_worth(stake_ns, seen):
+        return
+    worst = _by_step(seen, "peer_wait")
+    yield stated(
+        seen,
+        "late_ranks",
+        f"{ms(stake_ns)} ms of communication per step ({percent(share(stake_ns, seen))}) wait for"
+        f" ranks that come later, most on {ranks_named(worst['rank'].head(1))}.",
+        stake_ns,
+        "measured",
+        "Operations outside of every compute kernel, for as long as they take longer than the"
+        " member that waits least.",
+        "Find out who is late and why: a slow chip, host or link, or more tokens. Overlap and"
+        " bandwidth do not shorten this waiting.",
+        _by_kind(seen, "peer_wait"),
+        "npuscope ranks PATH",
+    )
+
+
+def exposed_communication(seen: Material) -> Iterator[Finding]:
+    """Communication that no compute hides and that is not known to wait."""
+    stake_ns = _per_step_ns(seen, "transfer", "unknown_communication")
+    if stake_ns is None or not is_worth(stake_ns, seen):
+        return
+    unknown_ns = _per_step_ns(seen, "unknown_communication") or 0.0
+    moving_ns = stake_ns - unknown_ns
+    waiting_ns = _per_step_ns(seen, "peer_wait", "absent_wait", "pipeline_wait") or 0.0
+    hidden_ns, communication_ns = mean(seen.steps, "overlapped_ns"), mean(
+        seen.steps, "communication_ns"
+    )  # fmt: skip
+    masked = percent(hidden_ns / communication_ns if hidden_ns and communication_ns else hidden_ns)
+    evidence = _by_kind(seen, "transfer", "unknown_communication")
+    statement = (
+        f"{ms(stake_ns)} ms of communication per step is not hidden behind compute"
+        f" (masked: {masked})."
+    )
+    first = evidence.row(0, named=True)
+    if first["op_type"] is not None:
+        groups = "" if first["kind"] in (None, "unknown") else f" of {first['kind']} groups"
+        most_ns = (first["transfer_per_step_ns"] or 0.0) + (
+            first["unknown_communication_per_step_ns"] or 0.0
+        )
+        statement = f"{statement} Most of it: {first['op_type']}{groups}, {ms(most_ns)} ms."
+    if unknown_ns > stake_ns / 100:
+        statement += f" Whether {ms(unknown_ns)} ms of it move bytes or wait is unknown."
+    overlap = (
+        "Overlap it: bucketed gradient reduction and parameter gathering, all-to-all split in"
+        " chunks beside expert computation."
+    )
+    if moving_ns < max(unknown_ns, waiting_ns):
+        overlap = (
+            "First find out who is waited for: overlap and bandwidth shorten what moves bytes, not"
+            " waiting."
+        )
+    yield stated(
+        seen,
+        "exposed_communication",
+        statement,
+        stake_ns,
+        "measured",
+        "Operations outside of every compute kernel of their rank, instants of several shared among"
+        " them, without what is known to wait.",
+        overlap,
+        evidence,
+        "npuscope comm PATH --by part",
+    )
+
+
+def _of(seen: Material, *parts: str) -> pl.DataFrame:
+    """Parts of the steps whose exposed communication is known."""
+    known = seen.steps.drop_nulls("exposed_communication_ns").select(_PLACE)
+    return seen.parts.filter(pl.col("part").is_in(parts)).join(
+        known, on=_PLACE, how="semi", nulls_equal=True
+    )
+
+
+def _per_step_ns(seen: Material, *parts: str) -> float | None:
+    """Of a mean rank and step; None where nothing is known of exposed communication."""
+    over = len(seen.steps["exposed_communication_ns"].drop_nulls())
+    return float(_of(seen, *parts)["ns"].sum()) / over if over else None
+
+
+def _by_kind(seen: Material, *parts: str) -> pl.DataFrame:
+    """kind, op_type and a column per part (mean per rank and step), the most first."""
+    over = len(seen.steps["exposed_communication_ns"].drop_nulls())
+    return (
+        _of(seen, *parts)
+        .group_by("kind", "op_type", maintain_order=True)
+        .agg(
+            pl.when((pl.col("part") == part).any())
+            .then(pl.col("ns").filter(pl.col("part") == part).sum() / over)
+            .alias(f"{part}_per_step_ns")
+            for part in parts
+        )
+        .sort(
+            pl.sum_horizontal(f"{part}_per_step_ns" for part in parts),
+            descending=True,
+            maintain_order=True,
+        )
+    )
+
+
+def _by_step(seen: Material, part: str) -> pl.DataFrame:
+    """rank, step, stage, the part's ns and the step's length, the most first."""
+    summed = _of(seen, part).group_by(_PLACE).agg(pl.col("ns").sum().alias(f"{part}_ns"))
+    return (
+        summed.join(seen.steps, on=_PLACE, nulls_equal=True)
+        .sort(f"{part}_ns", *_PLACE, descending=[True, False, False])
+        .select(*_PLACE, "stage", f"{part}_ns", "length_ns")
+    )
+
+
+def _stages(seen: Material) -> pl.DataFrame:
+    """stage, rank_count, and computing and parts of communication of its mean rank and step, the
+    heaviest first."""
+    known = seen.steps.drop_nulls(["stage", "computing_ns", "exposed_communication_ns"])
+    waits = _of(seen, *COMMUNICATION).group_by(_PLACE).agg(
+        pl.col("ns").filter(pl.col("part") == "pipeline_wait").sum().alias("pipeline_wait_ns")
+    )  # fmt: skip
+    return (
+        known.join(waits, on=_PLACE, how="left", nulls_equal=True)
+        .group_by("stage")
+        .agg(
+            pl.col("rank").n_unique().alias("rank_count"),
+            pl.col("computing_ns").mean(),
+            pl.col("pipeline_wait_ns").fill_null(0).mean(),
+        )
+        .sort("computing_ns", "stage", descending=[True, False])
+    )
+
+
+def _is_uneven(stages: pl.DataFrame) -> bool:
+    if stages.height < 2:
+        return False
+    heavy, light = float(stages["computing_ns"][0]), float(stages["computing_ns"][-1])
+    return heavy > 0 and (heavy - light) / heavy >= _UNEVEN_FROM_RATIO

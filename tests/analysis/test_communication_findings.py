@@ -1,0 +1,68 @@
+"""Findings about exposed communication: who waits for whom comes before bandwidth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from npuscope.analysis.across.opening import open_across
+from npuscope.analysis.findings import Finding, findings
+from npuscope.collector import store
+from npuscope.dashboard.language import chinese
+from tests.analysis.test_step_parts import JOB, STAGE_0, captured
+
+
+def found_in(con: duckdb.DuckDBPyConnection, path: Path | None = None) -> list[Finding]:
+    with closing(con):
+        open_across(path, con)
+        return findings(con)
+
+
+def test_uneven_stages_come_first_and_name_the_heavy_one() -> None:
+    first, *others = found_in(captured())
+    assert first.name == "uneven_stages"
+    assert "stage 1" in first.statement.split(",")[0] and "most on stage 0." in first.statement
+    assert first.evidence["stage"].to_list() == [1, 0]
+    assert "pipeline_bubble" not in [one.name for one in others]
+
+
+def test_stages_are_known_by_the_groups_where_ranks_do_not_tell() -> None:
+    con = captured()
+    con.execute("update ranks set pp_rank = null")
+    assert found_in(con)[0].name == "uneven_stages"
+
+
+def test_even_stages_have_bubbles_of_their_schedule_only() -> None:
+    names = [one.name for one in found_in(captured(replace(JOB, layers_by_stage=(2, 2))))]
+    assert "uneven_stages" not in names and "pipeline_bubble" in names
+
+
+def test_one_stage_alone_waits_for_one_that_was_not_captured() -> None:
+    first = found_in(captured(ranks=STAGE_0))[0]
+    assert first.name == "uncaptured_ranks"
+    assert first.statement.endswith("for a pipeline stage that was not captured (ranks 2-3).")
+    assert first.evidence["kind"][0] == "pp"
+
+
+def test_most_of_a_real_pipelines_waiting_is_for_the_stage_that_was_not_captured(
+    real_stores: Callable[[str], Path],
+) -> None:
+    path = real_stores("qwen3_pp2_dp2_text_level2")
+    found = found_in(store.open(path), path)
+    assert found[0].statement == (
+        "317.526 of 430.941 ms of exposed communication per step (73.7 %) are waiting for a"
+        " pipeline stage that was not captured (ranks 2-3)."
+    )
+    assert not any("bucket" in one.advice for one in found)
+
+
+@pytest.mark.parametrize("ranks", [(), STAGE_0, (0, 1, 3)])
+def test_they_are_told_in_chinese(ranks: tuple[int, ...]) -> None:
+    for one in found_in(captured(ranks=ranks)):
+        for text in (one.statement, one.reason, one.advice):
+            assert chinese(text) != text, text
