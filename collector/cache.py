@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +18,14 @@ from npuscope.errors import UsageError
 
 from .manifest import MARKER, is_store, manifests, write_atomically
 from .model import spelled
+from .own_folders import below, children, delete, handle, make_private
 from .small_files import read_small
 from .sweeping import size_bytes
 
 LIMIT_BYTES = 20 << 30
 _SOURCE = "npuscope-source.txt"
 _USED = "npuscope-used.txt"
+_NAME = re.compile("[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +52,19 @@ def store_of(path: Path) -> Path:
     return cache_folder() / hashlib.sha256(real).hexdigest()[:16]
 
 
+def own_store(path: Path) -> Path:
+    """As `store_of`, in a cache that this user alone may enter, where that can be had."""
+    store = store_of(path)
+    with contextlib.suppress(OSError):
+        store.parent.parent.mkdir(parents=True, exist_ok=True)
+        make_private(store.parent)
+    return store
+
+
 def remember_use(store: Path, source: Path) -> None:
     """Note what a cached store was made from and that it was used now, where that can be noted."""
     with contextlib.suppress(OSError):
+        make_private(store)
         write_atomically(store / _SOURCE, spelled(str(source.resolve())).encode())
         write_atomically(store / _USED, str(time.time()).encode())
 
@@ -60,7 +72,7 @@ def remember_use(store: Path, source: Path) -> None:
 def cached_stores() -> list[CachedStore]:
     """Every store of the cache, last used first."""
     folder = cache_folder()
-    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    paths = [path for path in children(folder, "") if _NAME.fullmatch(path.name)]
     found = [_cached(path) for path in paths if is_store(path) and not _is_begun(path)]
     return sorted(found, key=lambda store: store.used_at, reverse=True)
 
@@ -110,8 +122,10 @@ def keep_within_limit(in_use: Path, *, limit_bytes: int = LIMIT_BYTES) -> list[C
 
 
 def _delete(path: Path) -> None:
-    (path / MARKER).unlink(missing_ok=True)  # from here on it is no store to anybody
-    shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError), handle(path.parent) as at:
+        with below(at, path.name) as inner, contextlib.suppress(FileNotFoundError):
+            os.unlink(MARKER, dir_fd=inner)  # from here on it is no store to anybody
+        delete(at, path.name)
 
 
 def _read(path: Path) -> str:

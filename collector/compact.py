@@ -13,7 +13,6 @@ that were merged stay for readers of the moment until a sweep.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import uuid
 from collections import defaultdict
@@ -42,9 +41,10 @@ from .manifest import (
     capture_manifests,
     create_store,
     folder_value,
-    staging_name,
-    sync_folder,
+    make_staging,
+    publish_folder,
 )
+from .own_folders import captures, require_regular, touch
 from .space import is_out_of_space
 from .staging import SPILL, connect, scalar
 from .store import file_literal, quoted
@@ -94,7 +94,7 @@ def compact(
     """
     create_store(store)
     compactions: list[Compaction] = []
-    for folder in sorted(store.glob("run=*/capture=*")):
+    for folder in captures(store):
         try:
             compaction = _again(folder, target_bytes, memory_bytes)
         except (OSError, duckdb.Error) as error:
@@ -129,19 +129,13 @@ def _compact_capture(folder: Path, target_bytes: int, memory_bytes: int) -> Comp
     }
     if not small:
         return None
-    staged = folder / staging_name()
-    staged.mkdir()
+    staged = make_staging(folder)
     try:
         files = list(_merge(staged, small, target_bytes, memory_bytes))
         name = f"{COMPACT_FOLDER}{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{staged.name[-12:]}"
-        for file in staged.iterdir():
-            with file.open("rb") as opened:
-                os.fsync(opened.fileno())
-        sync_folder(staged)
-        staged.rename(folder / name)
+        publish_folder(staged, name)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
-    sync_folder(folder)
     merged = [piece for pieces in small.values() for piece in pieces]
     _publish(folder, found, merged, [_placed(file, name) for file in files])
     return Compaction(
@@ -179,6 +173,8 @@ def _pieces(folder: Path, found: Sequence[Manifest]) -> dict[_Key, list[_Piece]]
                 pieces[table, one.version, manifest.schema_digest].append(
                     _Piece(path, (manifest.rank,), one.row_count, one.size_bytes)
                 )
+    files = (piece.path for found in pieces.values() for piece in found)
+    require_regular(folder, (path.removeprefix(f"{folder}/") for path in files))
     return pieces
 
 
@@ -269,8 +265,7 @@ def _publish(
 ) -> None:
     """Make readers take the merged files; what they replace begins its grace period before."""
     for piece in merged:
-        with contextlib.suppress(OSError):
-            os.utime(piece.path)
+        touch(Path(piece.path))
     ranks = {rank for file in files for rank in file.ranks}
     generations = {m.rank: m.generation for m in found if m.rank in ranks}
     replaced = {piece.use.file.file for piece in merged if piece.use}

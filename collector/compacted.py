@@ -11,6 +11,7 @@ compaction, and a copy of what was replaced since is passed over, row by row.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,11 +19,15 @@ from pathlib import Path
 
 import msgspec
 
+from . import schema
 from .manifest import Manifest, Segment, rank_folder, write_atomically
+from .own_folders import require_regular
 from .small_files import LIST_BYTES, read_own
 
 COMPACTED = "compacted.json"
 COMPACT_FOLDER = "compact-"
+_NAME = re.compile(schema.OWN_NAME)
+_FILE = re.compile(rf"{COMPACT_FOLDER}[A-Za-z0-9-]{{1,99}}/{schema.OWN_NAME}-\d+\.parquet")
 
 
 class CompactFile(msgspec.Struct, frozen=True):
@@ -51,6 +56,11 @@ class Compacted(msgspec.Struct, frozen=True):
 
     id: str = ""
     batches: list[Batch] = []
+
+    def __post_init__(self) -> None:
+        for file in (file for batch in self.batches for file in batch.files):
+            if not _FILE.fullmatch(file.file) or not _NAME.fullmatch(file.table):
+                raise ValueError(f"no compact file: {file.file!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +125,18 @@ def in_use(compacted: Compacted, found: Iterable[Manifest]) -> list[Use]:
 
 
 def places(store: Path, found: Sequence[Manifest]) -> dict[str, list[Place]]:
-    """Where the rows of every table and summary of the given ranks lie."""
+    """Where the rows of every table and summary of the given ranks lie.
+
+    Raises StoreError where a file is reached through a link or is none.
+    """
     located: dict[str, list[Place]] = defaultdict(list)
     for folder, members in _by_capture(store, found):
         copied: set[tuple[str, int]] = set()
+        files: list[str] = []
         for use in in_use(read_compacted(folder), members):
             path = str(folder / use.file.file)
             located[use.file.table].append(Place(path, _condition(use)))
+            files.append(use.file.file)
             copied.update((use.file.table, rank) for rank in use.ranks)
         for manifest in members:
             own = f"{folder}/rank={manifest.rank}"
@@ -129,6 +144,8 @@ def places(store: Path, found: Sequence[Manifest]) -> dict[str, list[Place]]:
                 for table, one in segments.items():
                     if one.file and (table, manifest.rank) not in copied:
                         located[table].append(Place(f"{own}/{one.file}"))
+                        files.append(f"rank={manifest.rank}/{one.file}")
+        require_regular(folder, files)
     return located
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,15 +31,18 @@ from .manifest import (
     MANIFEST,
     Manifest,
     Segment,
+    make_staging,
+    publish_folder,
     rank_folder,
-    staging_name,
-    sync_folder,
+    require_own_files,
     write_atomically,
 )
+from .own_folders import require_regular, touch
 from .small_files import read_own
 from .staging import SPILL, connect, scalar
 
 DERIVED = "derived"
+GENERATION = re.compile("[A-Za-z0-9]{1,64}-[0-9a-f]{12}")
 MEMORY_BYTES = 1 << 30
 
 
@@ -61,6 +65,12 @@ class Derived(msgspec.Struct, frozen=True):
 
     digest: str
     tables: dict[str, Segment]
+
+    def __post_init__(self) -> None:
+        for folder in generations(self) or {""}:
+            if not GENERATION.fullmatch(folder) and folder:
+                raise ValueError(f"no name of results: {folder!r}")
+            require_own_files(folder, self.tables)
 
 
 def by_capture(found: Iterable[Manifest]) -> dict[tuple[str, str], list[Manifest]]:
@@ -109,6 +119,7 @@ def current(folder: Path, digest: str) -> dict[str, str] | None:
         name: str(folder / segment.file) if segment.file else ""
         for name, segment in derived.tables.items()
     }
+    require_regular(folder, (segment.file for segment in derived.tables.values() if segment.file))
     return paths if all(Path(path).is_file() for path in paths.values() if path) else None
 
 
@@ -136,9 +147,7 @@ def bring_up_to_date(
         return paths
     if (folder.parent / DROPPED).exists():
         raise FileNotFoundError(f"{folder.parent}: is being dropped")
-    folder.mkdir(exist_ok=True)
-    staged = folder / staging_name()
-    staged.mkdir()
+    staged = make_staging(folder)
     try:
         written = _compute(store_path, members, derive, staged, summaries, memory_bytes)
         return _publish(folder, staged, digest, written)
@@ -182,12 +191,7 @@ def _publish(
     """
     name = f"{digest}-{staged.name[-12:]}"
     superseded = read_derived(folder)
-    for file in staged.iterdir():
-        with file.open("rb") as opened:
-            os.fsync(opened.fileno())
-    sync_folder(staged)
-    staged.rename(folder / name)
-    sync_folder(folder)
+    publish_folder(staged, name)
     placed = {
         table: Segment(
             f"{name}/{segment.file}" if segment.file else "", segment.row_count, segment.size_bytes
@@ -196,7 +200,7 @@ def _publish(
     }
     write_atomically(folder / MANIFEST, msgspec.json.encode(Derived(digest, placed)))
     for old in generations(superseded) if superseded else ():
-        store.begin_grace(folder / old)
+        touch(folder / old)
     return {
         table: str(folder / segment.file) if segment.file else ""
         for table, segment in placed.items()

@@ -11,8 +11,9 @@ import errno
 import os
 import re
 import socket
+import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -20,7 +21,9 @@ import msgspec
 
 from npuscope.errors import StoreError
 
+from . import schema
 from .model import Option, spelled
+from .own_folders import below, children, handle
 from .selection import Selection
 from .small_files import LIST_BYTES, read_own
 
@@ -31,6 +34,9 @@ DROPPED = "dropped"
 # 2: a rank's rows may stand in files that it shares with others, or be a selection only.
 LAYOUT = 2
 _READABLE = (1, 2)
+_GENERATION = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+_NAME = re.compile(schema.OWN_NAME)
+_VERSION = re.compile("[A-Za-z0-9_-]{1,64}")
 # Linux gives the process numbers of a host outside of containers this name.
 _HOST_NUMBERS = "4026531836"
 # What file systems answer that cannot sync a folder: then they need not, or nobody can.
@@ -86,6 +92,24 @@ class Manifest(msgspec.Struct, frozen=True):
     selection: Selection = Selection()
     options: dict[str, Option] | None = None
     unverified: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        if not _GENERATION.fullmatch(self.generation):
+            raise ValueError(f"no name of a generation: {self.generation!r}")
+        require_own_files(self.generation, {**self.tables, **self.summaries})
+
+
+def require_own_files(folder: str, segments: Mapping[str, Segment]) -> None:
+    """Raises ValueError where a table's name or its file is none that a store has: files are
+    `<folder>/<name>.parquet`, or with a version before the dot."""
+    for name, segment in segments.items():
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"no name of a table: {name!r}")
+        if segment.file not in ("", f"{folder}/{name}.parquet"):
+            before, after = f"{folder}/{name}.", ".parquet"
+            version = segment.file.removeprefix(before).removesuffix(after)
+            if f"{before}{version}{after}" != segment.file or not _VERSION.fullmatch(version):
+                raise ValueError(f"no file of the table {name}: {segment.file!r}")
 
 
 class IndexEntry(msgspec.Struct, frozen=True):
@@ -170,14 +194,15 @@ def check_layout(path: Path) -> int:
 def manifests(store: Path, *, run: str | None = None, capture: str | None = None) -> list[Manifest]:
     """Every published rank's manifest, in order of run, capture and rank.
 
-    Unreadable manifests are passed over: a manifest is written whole or not at all, so such a
-    file is foreign damage; the rank is then missing until it is ingested again.
+    Unreadable manifests are passed over, and whatever is reached through a link: a manifest is
+    written whole or not at all, so such a file is foreign damage; the rank is then missing until it
+    is ingested again.
     """
     found: list[Manifest] = []
-    for run_folder in _children(store, "run="):
+    for run_folder in children(store, "run="):
         if run is not None and folder_value(run_folder.name) != run:
             continue
-        for capture_folder in _children(run_folder, "capture="):
+        for capture_folder in children(run_folder, "capture="):
             if capture is None or folder_value(capture_folder.name) == capture:
                 found += capture_manifests(capture_folder)
     return sorted(found, key=lambda m: (m.run, m.capture, m.rank))
@@ -192,27 +217,41 @@ def capture_manifests(folder: Path) -> list[Manifest]:
         return []
     index = read_index(folder)
     found: list[Manifest] = []
-    for rank in _children(folder, "rank="):
+    for rank in children(folder, "rank="):
         path = rank / MANIFEST
         try:
-            state = path.stat()
+            state = path.stat(follow_symlinks=False)
             entry = index.ranks.get(rank.name)
             current = (state.st_ino, state.st_size, state.st_mtime_ns)
             if entry and (entry.inode, entry.size_bytes, entry.mtime_ns) == current:
-                found.append(entry.manifest)
+                manifest = entry.manifest
             else:
-                found.append(read_own(path, Manifest))
+                manifest = read_own(path, Manifest)
         except (OSError, msgspec.MsgspecError):
             continue
+        if _is_of(manifest, rank):
+            found.append(manifest)
     return found
+
+
+def _is_of(manifest: Manifest, folder: Path) -> bool:
+    """Whether a manifest is of the rank in whose folder it stands."""
+    capture, rank = folder.parent, f"rank={manifest.rank}"
+    run = capture.parent.name
+    return (rank, manifest.capture, manifest.run) == (
+        folder.name,
+        folder_value(capture.name),
+        folder_value(run),
+    )
 
 
 def read_manifest(folder: Path) -> Manifest | None:
     """The manifest of one rank's folder, or None where nothing is published there."""
     try:
-        return read_own(folder / MANIFEST, Manifest)
+        manifest = read_own(folder / MANIFEST, Manifest)
     except (OSError, msgspec.MsgspecError):
         return None
+    return manifest if _is_of(manifest, folder) else None
 
 
 def read_index(folder: Path) -> Index:
@@ -226,10 +265,10 @@ def read_index(folder: Path) -> Index:
 def write_index(folder: Path) -> None:
     """Rewrite a capture's index from its manifests."""
     entries: dict[str, IndexEntry] = {}
-    for rank in _children(folder, "rank="):
+    for rank in children(folder, "rank="):
         path = rank / MANIFEST
         try:
-            state = path.stat()
+            state = path.stat(follow_symlinks=False)
             manifest = read_own(path, Manifest)
         except (OSError, msgspec.MsgspecError):
             continue
@@ -257,38 +296,63 @@ def process_space() -> str:
     return host if numbers in ("", _HOST_NUMBERS) else f"{host}_{numbers}"
 
 
+def make_staging(folder: Path) -> Path:
+    """A folder for what is being written, in a store's folder, which is made where it is missing.
+
+    Nobody else may look into it, but for who may change it.
+    """
+    name = staging_name()
+    with handle(folder, make=True) as at:
+        os.mkdir(name, 0o700, dir_fd=at)
+    return folder / name
+
+
+def publish_folder(staged: Path, name: str) -> None:
+    """Give a written staging folder its lasting name; from there on it is as open to others as the
+    folder that it lies in. What is in it survives a power cut."""
+    with handle(staged.parent) as at, below(at, staged.name) as inner:
+        for file in os.listdir(inner):
+            descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=inner)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        os.fchmod(inner, stat.S_IMODE(os.fstat(at).st_mode))
+        _sync(inner)
+        os.rename(staged.name, name, src_dir_fd=at, dst_dir_fd=at)
+        _sync(at)
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that it appears whole or not at all, and survives a power cut."""
-    temporary = path.with_name(f"{staging_name()}.{path.name}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-    sync_folder(path.parent)
+    temporary = f"{staging_name()}.{path.name}"
+    with handle(path.parent) as at:
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with os.fdopen(os.open(temporary, flags, 0o666, dir_fd=at), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path.name, src_dir_fd=at, dst_dir_fd=at)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=at)
+            raise
+        _sync(at)
 
 
 def sync_folder(folder: Path) -> None:
     """Make names in a folder survive a power cut, where its file system can."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in _NO_FOLDER_SYNC:
-            raise
+        _sync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _children(folder: Path, prefix: str) -> Iterator[Path]:
+def _sync(folder: int) -> None:
     try:
-        names = sorted(name for name in os.listdir(folder) if name.startswith(prefix))
-    except OSError:
-        return
-    for name in names:
-        yield folder / name
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise

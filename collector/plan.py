@@ -34,6 +34,7 @@ from .manifest import (
     write_atomically,
 )
 from .model import RankSource, spelled
+from .own_folders import handle
 from .read_rank import RankTask, digest_now
 from .roles import role_of
 from .selection import Selection
@@ -163,7 +164,8 @@ def make_plan(
 def remember(store: Path, run: str, path: Path, selection: Selection) -> None:
     """Note what was asked for of the profiles below `path`."""
     file = store / folder_name("run", run) / _ASKED
-    file.parent.mkdir(exist_ok=True)
+    with handle(file.parent, make=True):
+        pass
     root = spelled(str(path.resolve()))
     asked = _all_remembered(file)
     if asked.get(root, Selection()) != selection:

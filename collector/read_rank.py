@@ -33,9 +33,9 @@ from .link import link
 from .manifest import (
     Manifest,
     SourceRecord,
+    make_staging,
     rank_folder,
     read_manifest,
-    staging_name,
 )
 from .model import RankSource, ReadLog, SourceFile, spelled
 from .reader_table import FILE_BY_FILE, READERS, SHARED, TIMELINE, Advance, Reader
@@ -142,10 +142,10 @@ def _read_within(
     began = time.monotonic()
     source = task.source
     folder = rank_folder(Path(task.store), task.run, task.capture, source.rank)
-    staged = folder / staging_name()
+    staged: Path | None = None
     reading = ReadLog(warnings=list(source.warnings), rules=dict(source.rules))
     try:
-        staged.mkdir(parents=True)
+        staged = make_staging(folder)
         with ThreadPoolExecutor(1) as beside:
             digests = beside.submit(_source_records, source, deadline)
             memory_bytes = database_bytes(process_bytes)
@@ -200,7 +200,8 @@ def _read_within(
         deadline.check()
         store.publish(Path(task.store), staged, manifest)
     except Exception as error:  # one that nobody foresaw must not cost the other ranks
-        shutil.rmtree(staged, ignore_errors=True)
+        if staged:
+            shutil.rmtree(staged, ignore_errors=True)
         log.debug("rank %s of %s failed", source.rank, source.root, exc_info=True)
         if isinstance(error, duckdb.InterruptException) and deadline.limit_s is not None:
             error = OverTime(over_time(deadline.limit_s))

@@ -6,6 +6,7 @@ It vanishes for readers at once; its files go when nobody can be reading them an
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from .manifest import (
     folder_value,
     write_atomically,
 )
+from .own_folders import captures
 from .sweeping import finish_drop, size_bytes
 
 _DAY_NS = 86_400 * 10**9
@@ -38,7 +40,7 @@ class StoredCapture:
 def stored_captures(store: Path) -> list[StoredCapture]:
     """Every capture with published ranks, the oldest first."""
     found: list[StoredCapture] = []
-    for folder in store.glob("run=*/capture=*"):
+    for folder in captures(store):
         ranks = capture_manifests(folder)
         if ranks:
             found.append(
@@ -59,7 +61,10 @@ def recorded_ns(manifest: Manifest) -> int:
     ended_ns = manifest.window_end_ns
     if ended_ns is not None and ended_ns >= EPOCH_FROM_NS:
         return ended_ns
-    return int(datetime.fromisoformat(manifest.published_at).timestamp() * 10**9)
+    try:
+        return int(datetime.fromisoformat(manifest.published_at).timestamp() * 10**9)
+    except (ValueError, OverflowError):  # nobody can tell: not old
+        return time.time_ns()
 
 
 def superfluous(

@@ -14,6 +14,8 @@ _READING_MODULES = frozenset({
     "selection.py",
 })  # fmt: skip
 
+# What tables and summaries may be called.
+OWN_NAME = "[a-z][a-z0-9_]{0,62}"
 KEY_COLUMNS: tuple[tuple[str, str], ...] = (
     ("run", "varchar"),
     ("capture", "varchar"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,8 @@ import msgspec
 
 from . import schema, store
 from .compacted import Place, places
-from .manifest import Manifest, Segment, rank_folder, staging_name, sync_folder
+from .manifest import Manifest, Segment, make_staging, rank_folder, sync_folder
+from .own_folders import handle
 from .staging import SPILL, connect, filled, scalar
 
 
@@ -141,14 +143,13 @@ def rebuild_summaries(
         return False
     generation = folder / manifest.generation
     # Written aside: another process may be doing the same.
-    staged = folder / staging_name()
-    staged.mkdir()
+    staged = make_staging(folder)
     try:
         located = places(store_path, [manifest])
         written = write_summaries(staged, located, summarise, memory_bytes)
-        generation.mkdir(exist_ok=True)  # swept where all of it was merged with others
-        for file in staged.iterdir():
-            file.replace(generation / file.name)
+        with handle(generation, make=True) as at:  # swept where all was merged with others
+            for file in staged.iterdir():
+                os.replace(file, file.name, dst_dir_fd=at)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
     sync_folder(generation)

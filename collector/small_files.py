@@ -15,6 +15,8 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
+from .own_folders import handle
+
 # No profiler's description and no manifest comes near; a list of all ranks' manifests may.
 SMALL_BYTES = 16 << 20
 LIST_BYTES = 256 << 20
@@ -22,12 +24,13 @@ LIST_BYTES = 256 << 20
 Content = TypeVar("Content")
 
 
-def open_regular(path: str | Path, *, follow_links: bool = True) -> BinaryIO:
-    """A regular file, open for reading. Raises OSError for anything else."""
+def open_regular(path: str | Path, *, follow_links: bool = True, at: int | None = None) -> BinaryIO:
+    """A regular file, open for reading; of a folder by its handle `at`. Raises OSError for anything
+    else."""
     # Before it is opened, too: opening a device may have effects.
-    _require_regular(Path(path).stat(follow_symlinks=follow_links), path)
+    _require_regular(os.stat(path, dir_fd=at, follow_symlinks=follow_links), path)
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-    descriptor = os.open(path, flags if follow_links else flags | os.O_NOFOLLOW)
+    descriptor = os.open(path, flags if follow_links else flags | os.O_NOFOLLOW, dir_fd=at)
     try:
         _require_regular(os.fstat(descriptor), path)
         return os.fdopen(descriptor, "rb")
@@ -37,10 +40,14 @@ def open_regular(path: str | Path, *, follow_links: bool = True) -> BinaryIO:
 
 
 def read_small(
-    path: str | Path, *, most_bytes: int = SMALL_BYTES, follow_links: bool = True
+    path: str | Path,
+    *,
+    most_bytes: int = SMALL_BYTES,
+    follow_links: bool = True,
+    at: int | None = None,
 ) -> bytes:
-    """A small file's content. Raises OSError where it is none."""
-    with open_regular(path, follow_links=follow_links) as file:
+    """A small file's content; of a folder by its handle `at`. Raises OSError where it is none."""
+    with open_regular(path, follow_links=follow_links, at=at) as file:
         if os.fstat(file.fileno()).st_size <= most_bytes:
             content = file.read(most_bytes + 1)
             if len(content) <= most_bytes:
@@ -54,7 +61,9 @@ def read_own(path: Path, kind: type[Content], *, most_bytes: int = SMALL_BYTES) 
 
     Raises OSError, and msgspec.DecodeError for other content.
     """
-    return decode(read_small(path, most_bytes=most_bytes, follow_links=False), kind)
+    with handle(path.parent) as at:
+        content = read_small(path.name, most_bytes=most_bytes, follow_links=False, at=at)
+    return decode(content, kind)
 
 
 def decode(content: bytes | str, kind: type[Content], *, strict: bool = True) -> Content:

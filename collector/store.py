@@ -12,7 +12,6 @@ Readers go through `open` (or `query`, which also survives a generation swept un
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
@@ -20,6 +19,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -37,17 +37,18 @@ from .manifest import (
     check_layout,
     is_store,
     manifests,
+    publish_folder,
     rank_folder,
     read_manifest,
-    sync_folder,
     write_atomically,
     write_index,
 )
+from .own_folders import captures, make_private, touch, unlink
 
 # In an exported file: which summaries it holds, in which version.
 SUMMARY_VERSIONS = "summary_versions"
-# What tables and summaries may be called.
-OWN_NAME = "[a-z][a-z0-9_]{0,62}"
+# Processes of containers that share the temporary folder may have the same number.
+_PROCESS = secrets.token_hex(4)
 _PATTERN = re.compile(r"[*?\[]")
 _OFFLINE = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
 
@@ -83,21 +84,36 @@ def open(
 
 def _connection(spill: Path | None = None) -> duckdb.DuckDBPyConnection:
     # What memory does not hold goes there, not into the working folder; made when it is needed.
-    spill = spill or Path(tempfile.gettempdir(), f"{_spilled()}{secrets.token_hex(4)}")
+    spill = spill or _spill_folder() / f"{_spilled()}{secrets.token_hex(4)}"
     con = duckdb.connect(":memory:", config={**_OFFLINE, "temp_directory": str(spill)})
     con.execute("load parquet")  # built in; its setting waits for it
     con.execute("set parquet_metadata_cache = true")  # a published segment never changes
     return con
 
 
+def _spill_folder() -> Path:
+    """Where the queries of this user spill, unseen by others."""
+    folder = Path(tempfile.gettempdir(), f"npuscope-{os.geteuid()}")
+    try:
+        make_private(folder)
+    except OSError:  # somebody else took the name
+        return _other_spill_folder()
+    return folder
+
+
+@cache
+def _other_spill_folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="npuscope-"))
+
+
 def _spilled() -> str:
     """How the folders begin to which queries of this process spill."""
-    return f"npuscope-{os.getpid()}-"
+    return f"{os.getpid()}-{_PROCESS}-"
 
 
 def remove_spilled() -> None:
     """Remove what queries spilled that are under way in this process, which is about to end."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_spilled()}*"):
+    for folder in _spill_folder().glob(f"{_spilled()}*"):
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -140,7 +156,7 @@ def version(path: str | Path) -> str:
     for m in manifests(Path(path)):
         exchanged = "".join(one.version for one in m.tables.values())  # see `watch.joining`
         state.update(f"{m.run}\0{m.capture}\0{m.rank}\0{m.generation}\0{exchanged}\0".encode())
-    for folder in sorted(Path(path).glob("run=*/capture=*")):
+    for folder in captures(Path(path)):
         state.update(f"{read_compacted(folder).id}\0".encode())
     return state.hexdigest()[:16]
 
@@ -279,7 +295,7 @@ def attach_export(
         "select table_name, list(column_name) from duckdb_columns()"
         " semi join duckdb_tables() using (database_name, schema_name, table_name)"
         " where database_name = 'exported' and schema_name = 'main'"
-        f" and regexp_full_match(table_name, {quoted(OWN_NAME)})"
+        f" and regexp_full_match(table_name, {quoted(schema.OWN_NAME)})"
         " group by table_name having count(column_default) = 0"
     ).fetchall()
     return {name: set(columns) for name, columns in rows}
@@ -306,15 +322,10 @@ def publish(store: Path, staged: Path, manifest: Manifest) -> None:
     """
     folder = rank_folder(store, manifest.run, manifest.capture, manifest.rank)
     superseded = read_manifest(folder)
-    for file in staged.iterdir():
-        with file.open("rb") as opened:
-            os.fsync(opened.fileno())
-    sync_folder(staged)
-    staged.rename(folder / manifest.generation)
-    sync_folder(folder)
+    publish_folder(staged, manifest.generation)
     write_atomically(folder / MANIFEST, msgspec.json.encode(manifest))
     if superseded:
-        begin_grace(folder / superseded.generation)
+        touch(folder / superseded.generation)
 
 
 def replace_manifest(store: Path, manifest: Manifest) -> bool:
@@ -333,12 +344,6 @@ def replace_manifest(store: Path, manifest: Manifest) -> bool:
 def drop(store: Path, manifest: Manifest) -> None:
     """Unpublish a rank; its files stay for readers of the moment until `sweep`."""
     folder = rank_folder(store, manifest.run, manifest.capture, manifest.rank)
-    (folder / MANIFEST).unlink(missing_ok=True)
-    begin_grace(folder / manifest.generation)
+    unlink(folder / MANIFEST)
+    touch(folder / manifest.generation)
     write_index(folder.parent)
-
-
-def begin_grace(generation: Path) -> None:
-    """Readers of the moment may still need it: its grace period counts from now."""
-    with contextlib.suppress(OSError):
-        os.utime(generation)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import stat
 import time
 from collections import defaultdict
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from .compacted import COMPACT_FOLDER, COMPACTED, Compacted, in_use, read_compacted, segment
 from .derived import DERIVED, generations, read_derived
+from .derived import GENERATION as RESULTS
 from .manifest import (
     DROPPED,
     INDEX,
@@ -27,10 +27,13 @@ from .manifest import (
     process_space,
     read_manifest,
 )
-from .store import begin_grace
+from .own_folders import below, captures, children, delete, handle, touch, touched, unlink
 
 GRACE_S = 86_400
 _STAGING = re.compile(r"\.tmp-(?P<host>.+)-(?P<pid>\d+)-[0-9a-f]{12}(\..*)?")
+_GENERATION = re.compile(r"\d{8}T\d{6}-[0-9a-f]{12}")
+_MERGED = re.compile(rf"{COMPACT_FOLDER}{_GENERATION.pattern}")
+_SEGMENT = re.compile(r"[a-z][a-z0-9_]*([.-][A-Za-z0-9_-]+)?\.parquet")
 
 
 def sweep(store: Path, *, grace_s: float = GRACE_S) -> int:
@@ -39,31 +42,28 @@ def sweep(store: Path, *, grace_s: float = GRACE_S) -> int:
     Returns bytes freed. A staging folder is dead if its host is this one and its process is gone,
     or if nothing touched it for a day. Superseded are generations that no manifest names, segments
     that were merged with others', merged files that are replaced, and results over ranks that were
-    replaced since.
+    replaced since. Only what is named as ours is deleted, and nothing through a link.
     """
     freed = 0
     now = time.time()
-    for capture in sorted(store.glob("run=*/capture=*")):
+    for capture in captures(store):
         finish_drop(capture)
         compacted = read_compacted(capture)
         merged = {file.file for batch in compacted.batches for file in batch.files}
         copied = _copied_files(capture, compacted)
-        for folder in [capture, *capture.glob("rank=*")]:
-            for child in _listing(folder):
-                staging = _STAGING.fullmatch(child.name)
-                if staging:
-                    freed += _delete(child) if _is_dead(staging, child, now) else 0
-                elif folder is not capture and child.is_dir():
-                    own = copied.get(folder.name, set())
-                    needed = _current_files(folder) - own
-                    # A rank's generation may be published between our look and our deleting.
-                    still = partial(_is_needed, folder, own, child.name)
-                    freed += _sweep_folder(child, needed, now - grace_s, still)
-                elif child.name.startswith(COMPACT_FOLDER):
-                    freed += _sweep_folder(child, merged, now - grace_s)
+        freed += _sweep(capture, _MERGED, now, grace_s, needed=merged)
+        for rank in children(capture, "rank="):
+            own = copied.get(rank.name, set())
+            # A rank's generation may be published between our look and our deleting.
+            still = partial(_is_needed, rank, own)
+            needed = _current_files(rank) - own
+            freed += _sweep(rank, _GENERATION, now, grace_s, needed=needed, still=still)
         if not capture_manifests(capture):
             _drop_derived(capture / DERIVED)
-        freed += _sweep_derived(capture / DERIVED, now, grace_s)
+        derived = capture / DERIVED
+        needed = _derived_files(derived)
+        still = partial(_is_derived, derived)
+        freed += _sweep(derived, RESULTS, now, grace_s, needed=needed, still=still)
         _remove_empty(capture, now)
     return freed
 
@@ -72,14 +72,14 @@ def finish_drop(capture: Path) -> None:
     """Unpublish every rank of a capture that carries the mark of being dropped."""
     if not (capture / DROPPED).exists():
         return
-    for folder in sorted(capture.glob("rank=*")):
+    for folder in children(capture, "rank="):
         manifest = read_manifest(folder)
         if manifest:
-            begin_grace(folder / manifest.generation)
-        (folder / MANIFEST).unlink(missing_ok=True)
+            touch(folder / manifest.generation)
+        unlink(folder / MANIFEST)
     _drop_derived(capture / DERIVED)
     for name in (INDEX, COMPACTED, DROPPED):
-        (capture / name).unlink(missing_ok=True)
+        unlink(capture / name)
 
 
 def _drop_derived(folder: Path) -> None:
@@ -88,40 +88,59 @@ def _drop_derived(folder: Path) -> None:
     if derived is None:
         return
     for generation in generations(derived):
-        begin_grace(folder / generation)
-    (folder / MANIFEST).unlink(missing_ok=True)
+        touch(folder / generation)
+    unlink(folder / MANIFEST)
 
 
-def _sweep_derived(folder: Path, now: float, grace_s: float) -> int:
-    """Delete from a capture's derived tier what its manifest does not name; returns bytes freed."""
+def _sweep(
+    folder: Path,
+    ours: re.Pattern[str],
+    now: float,
+    grace_s: float,
+    *,
+    needed: set[str],
+    still: Callable[[str], bool] = lambda generation: False,
+) -> int:
+    """Delete from a folder dead staging folders, and of the folders that are named as `ours` the
+    files that are not `needed` and were not touched for `grace_s`; returns bytes freed."""
     freed = 0
-    for child in _listing(folder):
-        staging = _STAGING.fullmatch(child.name)
-        if staging:
-            freed += _delete(child) if _is_dead(staging, child, now) else 0
-        elif child.is_dir():
-            still = partial(_is_derived, folder, child.name)
-            freed += 0 if still() else _sweep_folder(child, set(), now - grace_s, still)
+    with contextlib.suppress(OSError), handle(folder) as at:
+        for name in sorted(os.listdir(at)):
+            staging = _STAGING.fullmatch(name)
+            with contextlib.suppress(OSError):  # another process sweeps, too
+                if staging and _is_dead(staging, at, name, now):
+                    freed += delete(at, name)
+                elif ours.fullmatch(name):
+                    freed += _sweep_generation(at, name, needed, now - grace_s, still)
+    return freed
+
+
+def _sweep_generation(
+    at: int, name: str, needed: set[str], before: float, still: Callable[[str], bool]
+) -> int:
+    """Delete a folder of which nothing is needed, or the files in it that are not, if untouched
+    since `before`; returns bytes freed."""
+    is_needed = _is_in(needed, name)
+    if not is_needed and (touched(at, name) >= before or still(name)):
+        return 0
+    freed = 0
+    with below(at, name) as inner:
+        for file in filter(_SEGMENT.fullmatch, os.listdir(inner)):
+            if f"{name}/{file}" not in needed and touched(inner, file) < before:
+                freed += delete(inner, file)
+    if not is_needed:
+        with contextlib.suppress(OSError):  # something else lies in it
+            os.rmdir(name, dir_fd=at)
     return freed
 
 
 def _is_derived(folder: Path, name: str) -> bool:
+    return _is_in(_derived_files(folder), name)
+
+
+def _derived_files(folder: Path) -> set[str]:
     derived = read_derived(folder)
-    return derived is not None and name in generations(derived)
-
-
-def _sweep_folder(
-    folder: Path, needed: set[str], before: float, still: Callable[[], bool] = lambda: False
-) -> int:
-    """Delete a folder of which nothing is needed, or the files in it that are not, if untouched
-    since `before`; returns bytes freed."""
-    if not _is_in(needed, folder.name):
-        return _delete(folder) if _touched(folder) < before and not still() else 0
-    return sum(
-        _delete(file)
-        for file in _listing(folder)
-        if f"{folder.name}/{file.name}" not in needed and _touched(file) < before
-    )
+    return {one.file for one in derived.tables.values()} if derived else set()
 
 
 def _is_needed(rank: Path, copied: set[str], generation: str) -> bool:
@@ -149,30 +168,19 @@ def _is_in(files: set[str], generation: str) -> bool:
     return any(file.startswith(f"{generation}/") for file in files)
 
 
-def _delete(path: Path) -> int:
-    try:
-        freed = size_bytes(path)
-    except OSError:  # another process sweeps, too
-        freed = 0
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-    return freed
-
-
 def _remove_empty(capture: Path, now: float) -> None:
     """Remove folders of ranks, and then of the capture, that were left empty for a day."""
-    for folder in [*capture.glob("rank=*"), capture / DERIVED, capture]:
-        with contextlib.suppress(OSError):
-            if now - folder.stat().st_mtime > GRACE_S:
-                folder.rmdir()
+    for folder in [*children(capture, "rank="), capture / DERIVED, capture]:
+        with contextlib.suppress(OSError), handle(folder.parent) as at:
+            state = os.stat(folder.name, dir_fd=at, follow_symlinks=False)
+            if now - state.st_mtime > GRACE_S:
+                os.rmdir(folder.name, dir_fd=at)
 
 
-def _is_dead(staging: re.Match[str], path: Path, now: float) -> bool:
+def _is_dead(staging: re.Match[str], at: int, name: str, now: float) -> bool:
     if staging["host"] == process_space() and not _is_running(int(staging["pid"])):
         return True
-    return now - _touched(path) > GRACE_S
+    return now - touched(at, name) > GRACE_S
 
 
 def _is_running(pid: int) -> bool:
@@ -191,26 +199,8 @@ def _is_running(pid: int) -> bool:
     return told.rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"])
 
 
-def _touched(path: Path) -> float:
-    """Newest change of a folder's files, or of the file, in seconds since the epoch."""
-    try:
-        inside = [child.stat().st_mtime for child in path.iterdir()] if path.is_dir() else []
-        return max([path.stat().st_mtime, *inside])
-    except OSError:
-        return time.time()
-
-
-def _listing(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
-
-
 def size_bytes(path: Path) -> int:
-    """Bytes below a path; what vanishes meanwhile counts nothing."""
-    if path.is_file():
-        return path.stat().st_size
+    """Bytes below a folder; what vanishes meanwhile counts nothing."""
     total = 0
     for file in path.rglob("*"):
         try:

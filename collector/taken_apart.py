@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from .manifest import rank_folder, staging_name
+from .manifest import make_staging, rank_folder
 from .read_rank import RankTask
 from .readers.cluster_parts import take_apart
 from .staging import PROCESS_BYTES, database_bytes
@@ -44,7 +44,7 @@ def taken_apart(tasks: Sequence[RankTask]) -> Iterator[Sequence[RankTask]]:
 
 def _take_apart(task: RankTask, sharing: Sequence[RankTask]) -> Path:
     capture = rank_folder(Path(task.store), task.run, task.capture, 0).parent
-    folder = capture / staging_name()
+    folder = make_staging(capture)
     ranks = frozenset(one.source.rank for one in sharing)
     # A selection of ranks makes no strangers of the others.
     is_whole = len(ranks) == task.source.shared_by

@@ -24,7 +24,7 @@ def bring_up_to_date(source: Source) -> tuple[Path, IngestResult, list[str]]:
     """Ingest a profile folder into its store; returns the store, what was done, what to tell."""
     if is_ingested(source.path):
         raise UsageError(f"{source.path}: already ingested: give a profile folder")
-    target = source.store or cache.store_of(source.path)
+    target = source.store or cache.own_store(source.path)
 
     def began(plan: Plan) -> None:
         # Before anything is read: a reading that is killed leaves no store of unknown origin.

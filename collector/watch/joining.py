@@ -25,11 +25,12 @@ from ..manifest import (
     Manifest,
     Segment,
     SourceRecord,
+    make_staging,
     rank_folder,
-    staging_name,
     sync_folder,
     write_index,
 )
+from ..own_folders import handle, touch, touched
 from ..segments import write_tables
 from ..staging import open_staging
 from ..store import replace_manifest
@@ -42,8 +43,7 @@ _GRACE_S = 600
 @contextlib.contextmanager
 def staging(rank: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """A staging database that spills beside a rank's generations."""
-    folder = rank / staging_name()
-    folder.mkdir()
+    folder = make_staging(rank)
     try:
         with contextlib.closing(open_staging(folder)) as con:
             yield con
@@ -69,8 +69,7 @@ def exchange(
     """
     folder = rank_folder(store, manifest.run, manifest.capture, manifest.rank)
     version = uuid.uuid4().hex[:12]
-    staged = folder / staging_name()
-    staged.mkdir()
+    staged = make_staging(folder)
     generation = folder / manifest.generation
     written: dict[str, Segment] = {}
     try:
@@ -79,8 +78,8 @@ def exchange(
             path = staged / one.file
             with path.open("rb") as opened:
                 os.fsync(opened.fileno())
-            generation.mkdir(exist_ok=True)  # swept where all of it was merged with others
-            path.replace(generation / f"{name}.{version}.parquet")
+            with handle(generation, make=True) as at:  # swept where all was merged with others
+                os.replace(path, f"{name}.{version}.parquet", dst_dir_fd=at)
             file = f"{manifest.generation}/{name}.{version}.parquet"
             written[name] = Segment(file, one.row_count, one.size_bytes, version)
     finally:
@@ -98,8 +97,7 @@ def exchange(
         ),
     )
     for name in tables & manifest.tables.keys():
-        with contextlib.suppress(OSError):
-            os.utime(folder / manifest.tables[name].file)
+        touch(folder / manifest.tables[name].file)
     _delete_former(generation, tables, {Path(one.file).name for one in written.values()})
     with contextlib.suppress(OSError):  # a cache
         write_index(folder.parent)
@@ -108,9 +106,12 @@ def exchange(
 
 def _delete_former(generation: Path, tables: frozenset[str], current: set[str]) -> None:
     """Delete exchanged files that nobody reads from any more."""
-    for table in tables:
-        for path in generation.glob(f"{table}.*.parquet"):
-            with contextlib.suppress(OSError):
-                # In the future, where the clock was set back: then they wait for a sweep.
-                if path.name not in current and time.time() - path.stat().st_mtime > _GRACE_S:
-                    path.unlink()
+    before = time.time() - _GRACE_S
+    with contextlib.suppress(OSError), handle(generation) as at:
+        for name in os.listdir(at):
+            table, _, rest = name.partition(".")
+            if table in tables and rest.endswith(".parquet") and name not in current:
+                with contextlib.suppress(OSError):
+                    # In the future, where the clock was set back: then they wait for a sweep.
+                    if touched(at, name) < before:
+                        os.unlink(name, dir_fd=at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import tempfile
 from pathlib import Path
 
@@ -30,10 +31,12 @@ def test_what_memory_does_not_hold_goes_to_the_folder_for_it(
     con.execute("set threads = 1")
     text = "hash(i)::varchar || repeat('y', 100)"
     con.execute(f"create temp table large as select {text} as s from range(1_000_000) t(i)")
-    assert len(list(temporary.iterdir())) == 1
+    [own] = temporary.iterdir()
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700
+    assert list(own.glob("*/*"))
     assert list(Path.cwd().iterdir()) == []
     store.remove_spilled()
-    assert list(temporary.iterdir()) == []
+    assert list(own.iterdir()) == []
     con.close()
 
 

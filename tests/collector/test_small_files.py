@@ -121,7 +121,7 @@ def test_a_log_that_is_a_pipe_is_not_followed(
 
 def test_a_cache_with_a_pipe_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    store = tmp_path / "npuscope" / "one"
+    store = tmp_path / "npuscope" / "0123456789abcdef"
     create_store(store)
     a_pipe(store / "npuscope-source.txt")
     (store / "npuscope-used.txt").write_text("yesterday")

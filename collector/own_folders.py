@@ -1,0 +1,170 @@
+"""Folders of a store by their handles: whatever a store from somebody else holds, and whatever is
+put in a folder's place while we look, no link in it leads us out of it.
+
+    <store>/run=R/capture=C/rank=12/<generation>
+    ^ the user's own way there,  ^ each name is opened below the handle of the one before
+      links and all                and has to be a folder
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from npuscope.errors import StoreError
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+# Nothing of ours lies deeper below a staging folder.
+_DEEPEST = 16
+
+
+@contextlib.contextmanager
+def handle(path: Path, *, make: bool = False) -> Iterator[int]:
+    """A handle of a store's folder, or of the store's own; `make` makes what is missing of it.
+
+    Raises OSError where a name from `run=` on is no folder but, for instance, a link to one.
+    """
+    parts = path.parts
+    begins = [
+        place
+        for place, name in enumerate(parts)
+        if name.startswith("run=") and "".join(parts[place + 1 : place + 2])[:8] in ("", "capture=")
+    ]
+    begin = begins[-1] if begins else len(parts)
+    with _opened(os.open(Path(*parts[:begin]), _FOLDER)) as at:
+        yield from _walk(at, parts[begin:], make)
+
+
+@contextlib.contextmanager
+def below(at: int, *names: str) -> Iterator[int]:
+    """A handle of a folder below another's. Raises OSError where a name is no folder."""
+    yield from _walk(at, names, make=False)
+
+
+def _walk(at: int, names: Iterable[str], make: bool) -> Iterator[int]:
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=at)
+            at = stack.enter_context(_opened(os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=at)))
+        yield at
+
+
+@contextlib.contextmanager
+def _opened(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that this user alone may enter, also where it is there already.
+
+    Raises OSError where it is somebody else's, or a link.
+    """
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(0o700)
+    with _opened(os.open(folder, _FOLDER | os.O_NOFOLLOW)) as at:
+        state = os.fstat(at)
+        if state.st_uid != os.geteuid():
+            raise PermissionError(errno.EACCES, "it is somebody else's", str(folder))
+        if state.st_mode & 0o077:
+            os.fchmod(at, 0o700)
+
+
+def children(folder: Path, prefix: str) -> list[Path]:
+    """A store's folders in one of its folders, by name; none where that cannot be listed."""
+    try:
+        with handle(folder) as at, os.scandir(at) as entries:
+            return [
+                folder / name
+                for name in sorted(
+                    entry.name
+                    for entry in entries
+                    if entry.name.startswith(prefix) and entry.is_dir(follow_symlinks=False)
+                )
+            ]
+    except OSError:
+        return []
+
+
+def captures(store: Path) -> list[Path]:
+    """The folders of all captures of a store."""
+    return [capture for run in children(store, "run=") for capture in children(run, "capture=")]
+
+
+def require_regular(folder: Path, files: Iterable[str]) -> None:
+    """Raises StoreError where a file below a store's folder is none, or is reached through a link.
+
+    What is not there is passed over: who reads it looks again.
+    """
+    wanted: dict[str, set[str]] = defaultdict(set)
+    for file in files:
+        parent, _, name = file.rpartition("/")
+        wanted[parent].add(name)
+    with contextlib.suppress(FileNotFoundError), handle(folder) as at:
+        for parent, names in wanted.items():
+            odd: set[str] = set()
+            try:
+                with below(at, *parent.split("/")) as inner, os.scandir(inner) as entries:
+                    for entry in entries:
+                        if entry.name in names and not entry.is_file(follow_symlinks=False):
+                            odd.add(entry.name)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                    raise
+                odd.add("")
+            for name in odd:
+                raise StoreError(
+                    f"{folder / parent / name}: no file or folder of its own, maybe a link: nothing"
+                    " in a store is read through links; remove it and ingest the profile again"
+                )
+
+
+def touch(path: Path) -> None:
+    """Readers of the moment may still need it: its grace period counts from now."""
+    with contextlib.suppress(OSError), handle(path.parent) as at:
+        os.utime(path.name, dir_fd=at, follow_symlinks=False)
+
+
+def touched(at: int, name: str) -> float:
+    """Newest change of a folder's files, or of the file, in s since 1970. Raises OSError."""
+    state = os.stat(name, dir_fd=at, follow_symlinks=False)
+    newest = state.st_mtime
+    if stat.S_ISDIR(state.st_mode):
+        with below(at, name) as inner, os.scandir(inner) as entries:
+            for entry in entries:
+                newest = max(newest, entry.stat(follow_symlinks=False).st_mtime)
+    return newest
+
+
+def unlink(path: Path) -> None:
+    """Remove a file of a store, where it is there. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError), handle(path.parent) as at:
+        os.unlink(path.name, dir_fd=at)
+
+
+def delete(at: int, name: str, deepest: int = _DEEPEST) -> int:
+    """Delete a file, a link, or a folder with all that is in it; returns bytes freed.
+
+    Raises OSError where something cannot be deleted.
+    """
+    state = os.stat(name, dir_fd=at, follow_symlinks=False)
+    if not stat.S_ISDIR(state.st_mode):
+        os.unlink(name, dir_fd=at)
+        return state.st_size if stat.S_ISREG(state.st_mode) else 0
+    if not deepest:
+        raise OSError(errno.ENAMETOOLONG, "folders in folders", name)
+    with below(at, name) as inner:
+        freed = sum(delete(inner, child, deepest - 1) for child in os.listdir(inner))
+    os.rmdir(name, dir_fd=at)
+    return freed
