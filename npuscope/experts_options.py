@@ -61,15 +61,15 @@ def routed_of(
 
     tokens: dict[tuple[str, str], set[int]] = {}
     if model is not None:
+        from npuscope.analysis.flops.counted import counted_kernels
         from npuscope.analysis.flops.describe import model_of
-        from npuscope.analysis.flops.model import count
-        from npuscope.analysis.flops.tokens import layers_with_attention, tokens_of_steps
+        from npuscope.analysis.flops.tokens import tokens_of_steps
 
         named = model_of(model)
         top_k = top_k or (named.experts.top_k if named.experts else None)
         if data is not None and tokens_per_step is None:
-            layers = layers_with_attention(count(named, sequence_length=1))
-            for run, capture, _, seen in tokens_of_steps(data.con, layers=layers)[0].rows():
+            counted = counted_kernels(data.con)
+            for run, capture, _, seen, _ in tokens_of_steps(data.con, named, counted)[0].rows():
                 tokens.setdefault((run, capture), set()).add(seen)
     held: dict[tuple[str, str], list[Manifest]] = {}
     if data is not None:

@@ -94,7 +94,9 @@ def mfu(
         chosen = chosen_rows(data, run, capture, rank, step)
         logged = trainer_log(data.con, data.target, log, chosen) if use is not None else None
         if use is not None and use.tokens_per_step is None and logged is not None:
-            use = replace(use, tokens_per_step=logged.facts.tokens_per_step)
+            use = replace(
+                use, tokens_per_step=logged.facts.tokens_per_step, tokens_from="as the trainer logs"
+            )
         found = figures_of(data.con, given_peaks=given, use=use, **chosen)
         notes = found.notes + notes_of(data, chosen)
         beside = None

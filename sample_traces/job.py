@@ -42,6 +42,7 @@ class Job:
     dp: int = 4
     ep: int = 2
     micro_batches: int = 2
+    recompute: str = "none"
     steps: int = 2
     first_step: int = 12
     hidden: int = 1024
@@ -130,6 +131,7 @@ class Job:
 
 # Left out of a description where they stand at their defaults.
 _WRONG = (
+    "recompute",
     "slow_rank_lowers_clock", "slow_clock", "slow_clock_factor", "slow_host", "slow_host_factor",
     "slow_link", "slow_link_type", "slow_link_factor", "overloaded", "overload_factor", "noise",
     "clock_drift_ppm", "layers_by_stage",
@@ -137,7 +139,7 @@ _WRONG = (
 
 
 def described(job: Job) -> dict[str, Any]:
-    """The job's fields by name, without what is not wrong with it."""
+    """The job's fields by name, without what it does not do and what is not wrong with it."""
     plain = {one.name: one.default for one in fields(Job) if one.name in _WRONG}
     return {n: v for n, v in asdict(job).items() if n not in plain or plain[n] != v}
 

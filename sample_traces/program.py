@@ -80,26 +80,33 @@ def _forward(d: Draft, micro_batch: int, head: int) -> None:
         choice = k.work("RandomChoiceWithMask", f"{job.sequence}", "256", 61_000, "INT64")
         compute(d, choice, stream=SIDE_STREAM, after=(head,))
     for layer in stage_layers(job, stage):
-        compute(d, k.elementwise("RmsNorm", rows, hidden), after=after)
-        compute(d, k.matmul(rows, hidden, 3 * hidden // job.tp))
-        compute(d, k.elementwise("RotaryPositionEmbedding", rows, hidden // job.tp))
-        compute(d, k.attention(job.sequence, hidden // job.tp, backward=False))
-        compute(d, k.matmul(rows, hidden // job.tp, hidden))
-        after = _tensor_parallel(d, backward=False)
-        compute(d, k.elementwise("Add", rows, hidden), after=after)
-        compute(d, k.elementwise("RmsNorm", rows, hidden))
-        if job.experts:
-            _experts_forward(d, micro_batch, layer)
-        else:
-            compute(d, k.matmul(rows, hidden, 2 * job.ffn // job.tp))
-            compute(d, k.elementwise("SwiGlu", rows, job.ffn // job.tp))
-            compute(d, k.matmul(rows, job.ffn // job.tp, hidden))
-        after = _tensor_parallel(d, backward=False)
+        after = _layer_forward(d, micro_batch, layer, after)
     if stage + 1 < job.pp:
         peer_to_peer(d, stage, stage + 1)
     else:
         compute(d, k.matmul(rows, hidden, job.vocabulary // 16), after=after)
         compute(d, k.elementwise("LogSoftmaxV2", rows, job.vocabulary // 16))
+
+
+def _layer_forward(
+    d: Draft, micro_batch: int, layer: int, after: tuple[int, ...]
+) -> tuple[int, ...]:
+    job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
+    compute(d, k.elementwise("RmsNorm", rows, hidden), after=after)
+    compute(d, k.matmul(rows, hidden, 3 * hidden // job.tp))
+    compute(d, k.elementwise("RotaryPositionEmbedding", rows, hidden // job.tp))
+    compute(d, k.attention(job.sequence, hidden // job.tp, backward=False))
+    compute(d, k.matmul(rows, hidden // job.tp, hidden))
+    after = _tensor_parallel(d, backward=False)
+    compute(d, k.elementwise("Add", rows, hidden), after=after)
+    compute(d, k.elementwise("RmsNorm", rows, hidden))
+    if job.experts:
+        _experts_forward(d, micro_batch, layer)
+    else:
+        compute(d, k.matmul(rows, hidden, 2 * job.ffn // job.tp))
+        compute(d, k.elementwise("SwiGlu", rows, job.ffn // job.tp))
+        compute(d, k.matmul(rows, job.ffn // job.tp, hidden))
+    return _tensor_parallel(d, backward=False)
 
 
 def _experts_forward(d: Draft, micro_batch: int, layer: int) -> None:
@@ -131,6 +138,8 @@ def _backward(d: Draft, micro_batch: int) -> list[int]:
     layers = list(reversed(stage_layers(job, stage)))
     waiting: list[int] = []
     for position, layer in enumerate(layers):
+        if job.recompute == "full":
+            after = _layer_forward(d, micro_batch, layer, after)
         if job.experts:
             after = _experts_backward(d, micro_batch, layer, after)
         else:
@@ -140,6 +149,8 @@ def _backward(d: Draft, micro_batch: int) -> list[int]:
         compute(d, k.elementwise("RmsNormGrad", rows, hidden), after=after, backward=True)
         compute(d, k.matmul(rows, hidden, hidden // job.tp), backward=True)
         compute(d, k.matmul(hidden // job.tp, rows, hidden), backward=True)
+        if job.recompute == "selective":
+            compute(d, k.attention(job.sequence, hidden // job.tp, backward=False))
         compute(d, k.attention(job.sequence, hidden // job.tp, backward=True), backward=True)
         compute(d, k.matmul(rows, 3 * hidden // job.tp, hidden), backward=True)
         compute(d, k.matmul(hidden, rows, 3 * hidden // job.tp), backward=True)

@@ -135,7 +135,7 @@ def _one_sequence(
 ) -> _Sizes:
     """TND: rows of all sequences, one behind the other."""
     if not lengths or any(length.shape != (1,) for length in lengths):
-        raise Unresolved("lengths of the sequences are not recorded")
+        raise Unresolved("lengths of the sequences are not recorded", tokens=q[0])
     return _Sizes(1, q[1], q[0], k[0], q[1] * q[2], q[1] * v[2])
 
 

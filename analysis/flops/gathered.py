@@ -23,7 +23,8 @@ def gathered(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, by: Group) -> p
 
     `rows` are of `mfu.Figures`. Columns: run, capture, step, stage (of stages), rank_count, step_ns
     (the longest), the three kernel ratios and matmul_flops of these ranks; and, of the whole job
-    with a model, model_flops, model_mfu_ratio, hfu_ratio, tokens_per_s, tokens_per_s_per_rank.
+    with a model, tokens_per_step, model_flops, model_mfu_ratio, hfu_ratio, tokens_per_s and
+    tokens_per_s_per_rank.
     """
     keys = ["run", "capture", "step", *(["stage"] if by == "stage" else [])]
     stages = frame(con, _STAGES)
@@ -43,7 +44,7 @@ def gathered(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, by: Group) -> p
         .then(pl.col("matmul_flops").sum())
         .alias("matmul_flops"),
         *(ratio(name) for name in _KERNEL),
-        *(pl.col(name).first() for name in ("tokens", "world_size", "model_flops")),
+        *(pl.col(name).first() for name in ("tokens_per_step", "world_size", "model_flops")),
         pl.col("hardware_flops").first(),
         pl.col("peak_flops_per_s").mean(),
     )
@@ -53,11 +54,11 @@ def gathered(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, by: Group) -> p
         found = found.with_columns(
             model_mfu_ratio=pl.col("model_flops") / of_job,
             hfu_ratio=pl.col("hardware_flops") / of_job,
-            tokens_per_s=pl.col("tokens") / seconds,
-            tokens_per_s_per_rank=pl.col("tokens") / seconds / pl.col("world_size"),
+            tokens_per_s=pl.col("tokens_per_step") / seconds,
+            tokens_per_s_per_rank=pl.col("tokens_per_step") / seconds / pl.col("world_size"),
         )
     else:
-        found = found.drop("model_flops")
-    return found.drop("tokens", "world_size", "hardware_flops", "peak_flops_per_s").sort(
+        found = found.drop("model_flops", "tokens_per_step")
+    return found.drop("world_size", "hardware_flops", "peak_flops_per_s").sort(
         keys, nulls_last=True
     )

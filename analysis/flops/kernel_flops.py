@@ -138,7 +138,9 @@ def flops_of(
         if not given or not made:
             raise Unresolved("shapes were not recorded")
         counted = rule(given, made)
-    except (Unresolved, ValueError) as error:
+    except Unresolved as error:
+        return KernelFlops(family, tokens=error.tokens, reason=str(error))
+    except ValueError as error:
         return KernelFlops(family, reason=str(error))
     first = next((one.dtype for one in given if one is not None and len(one.shape) > 1), None)
     moved = [one.size_bytes for one in (*given, *made) if one is not None]

@@ -52,7 +52,11 @@ class Product:
 
 
 class Unresolved(Exception):
-    """What the shapes do not tell, in a few words."""
+    """What the shapes do not tell, in a few words; `tokens` of attention where they tell these."""
+
+    def __init__(self, reason: str, tokens: int | None = None) -> None:
+        super().__init__(reason)
+        self.tokens = tokens
 
 
 def matrix(tensor: Tensor) -> Matrix:

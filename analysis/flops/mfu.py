@@ -24,15 +24,16 @@ from .chips import Place, peaks
 from .counted import PLACE, counted_kernels
 from .lengths import step_lengths
 from .mfu_notes import kernel_notes, model_notes
-from .model import Attention, Model, ModelFlops, Recompute, count
+from .model import Attention, Model, Recompute, count
+from .needed import refused_steps
 from .peaks import GIVEN, Peak
-from .tokens import layers_with_attention, sequence_length_of, tokens_of_steps
+from .tokens import STEP, sequence_length_of, tokens_of_steps
 
 ROWS = (
     *PLACE, "step_ns", "matmul_flops", "attention_flops_causal", "attention_flops_full",
     "other_flops", "unresolved_kernel_ns", "peak_flops_per_s", "peak_source",
-    "kernel_mfu_causal_ratio", "kernel_mfu_full_ratio", "matmul_mfu_ratio", "model_flops",
-    "model_mfu_ratio", "hfu_ratio", "conventions",
+    "kernel_mfu_causal_ratio", "kernel_mfu_full_ratio", "matmul_mfu_ratio", "tokens_per_step",
+    "tokens_basis", "model_flops", "model_mfu_ratio", "hfu_ratio", "conventions",
 )  # fmt: skip
 _WORLD = """
 select run, capture, max(world_size) as world_size from (
@@ -47,8 +48,8 @@ select run, capture, max(world_size) as world_size from (
 class ModelUse:
     """A model and how a job trains it; None: not said.
 
-    `tokens_per_step` of the whole job; `auto`: as its kernels tell. `recompute` None: HFU is not
-    known.
+    `tokens_per_step` of the whole job; `auto`: as its kernels tell; `tokens_from`: who gave them.
+    `recompute` None: HFU is not known.
     """
 
     model: Model
@@ -56,15 +57,16 @@ class ModelUse:
     tokens_per_step: int | Literal["auto"] | None = None
     attention: Attention = "causal"
     recompute: Recompute | None = None
+    tokens_from: str = "as given"
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """`rows`: ROWS, then dtype, frequency_ratio, world_size, tokens and hardware_flops.
+    """`rows`: ROWS, then dtype, frequency_ratio, world_size and hardware_flops.
 
     frequency_ratio: the clock by cycles, else by its counter, over the peak's (NULL: unknown);
-    tokens and hardware_flops: of the whole job's step. `counted`: the kernels the rows are from.
-    `notes`: what is unknown, why, and what to do.
+    tokens_per_step, model_flops and hardware_flops: of the whole job's step. `counted`: the kernels
+    the rows are from. `notes`: what is unknown, why, and what to do.
     """
 
     rows: pl.DataFrame
@@ -96,9 +98,12 @@ def mfu(
     clause, values = where({"run": run, "capture": capture})
     world = frame(con, f"select * from ({_WORLD}) {clause}", values)
     found = found.join(world, on=("run", "capture"), how="left")
-    found, told, words = _with_model(con, found, counted, use)
+    if rank is not None and use is not None:  # what the job does in a step, all ranks tell
+        everywhere = counted_kernels(con, run=run, capture=capture, step=step)
+    else:
+        everywhere = counted
+    found, told, words = _with_model(con, found, everywhere, use)
     found = _with_ratios(found)
-    told += model_notes(found)
     found = found.with_columns(
         conventions=pl.concat_str(
             pl.col("length_basis").fill_null("step of unknown length"),
@@ -113,7 +118,7 @@ def mfu(
             ignore_nulls=True,
         )
     )
-    rows = found.select(*ROWS, "dtype", "frequency_ratio", "world_size", "tokens", "hardware_flops")
+    rows = found.select(*ROWS, "dtype", "frequency_ratio", "world_size", "hardware_flops")
     return Figures(rows, counted, notes + told)
 
 
@@ -203,12 +208,11 @@ def _with_model(
     counted: pl.DataFrame,
     use: ModelUse | None,
 ) -> tuple[pl.DataFrame, list[str], str | None]:
-    """With model_flops and hardware_flops of the job's step, notes, and the model's conventions."""
+    """With tokens, model_flops and hardware_flops of the job's step, notes, and the model's
+    conventions. `counted`: kernels of all ranks."""
     nothing = found.with_columns(
-        model_flops=pl.lit(None, pl.Float64),
-        hardware_flops=pl.lit(None, pl.Float64),
-        tokens=pl.lit(None, pl.Int64),
-    )
+        pl.lit(None, kind).alias(name) for name, kind in _OF_MODEL.items()
+    )  # fmt: skip
     if use is None:
         return nothing, [], None
     sequence = use.sequence_length or sequence_length_of(counted)
@@ -225,24 +229,57 @@ def _with_model(
         told = "model MFU: tokens per step are not known; give --tokens-per-step N or auto"
         return nothing, [told], words
     if use.tokens_per_step == "auto":
-        tokens, notes = tokens_of_steps(con, layers=layers_with_attention(model))
-        found = found.join(tokens, on=("run", "capture", "step"), how="left", nulls_equal=True)
+        tokens, notes = tokens_of_steps(con, use.model, counted)
+        found = found.join(tokens, on=STEP, how="left", nulls_equal=True)
     else:
-        found = found.with_columns(tokens=pl.lit(use.tokens_per_step, pl.Int64))
+        found = found.with_columns(
+            tokens_per_step=pl.lit(use.tokens_per_step, pl.Int64),
+            tokens_basis=pl.lit(use.tokens_from, pl.String),
+        )
         words += f"; {use.tokens_per_step} tokens per step"
     if found["world_size"].is_null().any():
         notes.append("model MFU: the job's number of ranks was not recorded")
     if use.recompute is None:
         notes.append("HFU: what is recomputed is not known; give --recompute none|selective|full")
-    return _per_step(found, model, use.recompute), notes, words
-
-
-def _per_step(found: pl.DataFrame, model: ModelFlops, recompute: Recompute | None) -> pl.DataFrame:
-    hardware = None if recompute is None else float(model.hardware_flops)
-    return found.with_columns(
-        model_flops=pl.col("tokens") * float(model.train_flops),
-        hardware_flops=pl.col("tokens") * pl.lit(hardware, pl.Float64),
+    hardware = None if use.recompute is None else float(model.hardware_flops)
+    found = found.with_columns(
+        model_flops=pl.col("tokens_per_step") * float(model.train_flops),
+        hardware_flops=pl.col("tokens_per_step") * pl.lit(hardware, pl.Float64),
     )
+    notes += model_notes(_with_ratios(found))
+    refused, refusals = refused_steps(
+        con, model, _executed(counted, use.attention), found,
+        is_counted=use.tokens_per_step == "auto",
+    )  # fmt: skip
+    found = (
+        found.join(refused, on=STEP, how="left", nulls_equal=True)
+        .with_columns(
+            pl.when(~pl.col("is_refused").fill_null(False)).then("model_flops"),
+            pl.when(~pl.col("is_hardware_refused").fill_null(False)).then("hardware_flops"),
+        )
+        .drop("is_refused", "is_hardware_refused")
+    )
+    return found, [*notes, *refusals], words
+
+
+_OF_MODEL = {
+    "tokens_per_step": pl.Int64, "tokens_basis": pl.String, "model_flops": pl.Float64,
+    "hardware_flops": pl.Float64,
+}  # fmt: skip
+
+
+def _executed(counted: pl.DataFrame, attention: Attention) -> pl.DataFrame:
+    """FLOPs of each rank's kernels, as refused_steps takes them; all pairs of attention where
+    shapes do not tell the causal ones."""
+    each = pl.coalesce(f"{attention}_flops", "full_flops")
+    is_unknown = pl.col("family").is_not_null() & pl.col("full_flops").is_null()
+    return (
+        counted.group_by(PLACE)
+        .agg(
+            (each.cast(pl.Float64) * pl.col("count")).sum().alias("executed_flops"),
+            pl.col("total_ns").filter(is_unknown).sum().alias("unresolved_kernel_ns"),
+        )
+    )  # fmt: skip
 
 
 def _with_ratios(found: pl.DataFrame) -> pl.DataFrame:

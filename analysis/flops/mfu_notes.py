@@ -53,5 +53,6 @@ def model_notes(found: pl.DataFrame) -> list[str]:
     if found.filter(pl.col("model_mfu_ratio") > 1).is_empty():
         return []
     return [
-        "model MFU is above 1: model, tokens per step, number of ranks or peak are not this job's"
+        "model MFU would be above 1: model, tokens per step, number of ranks or peak are not this"
+        " job's"
     ]

@@ -1,92 +1,238 @@
-"""Tokens that a job trains on in one step, as far as its kernels tell.
+"""Tokens that a job trains on in one step, from the repetition of its layers.
 
-Each layer runs the gradient of its attention once for each micro batch, recomputed or not; so the
-queries of all these kernels on all ranks, divided by the layers and by the ranks that share the
-heads of one token (TP), are the tokens. That needs every rank of the job, no context parallel, and
-micro batches of one size, of which each data-parallel rank has as many.
+In each micro-batch every layer runs the gradient of its attention once, whatever is recomputed, so
+
+    micro-batches = gradients on a rank / layers of its pipeline stage
+    tokens        = micro-batches x tokens of one x data-parallel ranks
+
+Where every stage has a rank with kernels, the layers of all together are the model's, however they
+are shared out (MTP blocks among them). Otherwise stages are taken for equal: the model's layers /
+stages, MTP blocks on the last one. What does not come out whole, or differs between ranks, is not
+known.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
 
 import duckdb
 import polars as pl
 
 from npuscope.analysis.views import frame
 
-from .counted import counted_kernels
-from .model import ModelFlops
+from .architecture import Model, layer_counts
 
 STEP = ("run", "capture", "step")
-_GRADIENT = "flashattentionscoregrad"
-_JOB = """
-select run, capture, count(distinct rank) as rank_count, max(world_size) as world_size,
-    max(tp_size) as tp_size, max(cp_size) as cp_size, max(dp_size) as dp_size
-from ranks group by all
+_FORWARD, _GRADIENT = "flashattentionscore", "flashattentionscoregrad"
+# Sizes by metadata; where that has none, by the groups that were in use.
+_SIZES = """
+with _groups as (
+    select run, capture, parallel_kind as kind, max(len(global_ranks)) as size
+    from groups group by all
+),
+_of_groups as (
+    select run, capture, max(size) filter (where kind = 'world') as world,
+        max(size) filter (where kind = 'tp') as tp, max(size) filter (where kind = 'pp') as pp,
+        max(size) filter (where kind = 'cp') as cp, max(size) filter (where kind = 'dp') as dp,
+        max(size) filter (where kind = 'dp_cp') as dp_cp
+    from _groups group by all
+)
+select run, capture, coalesce(max(r.world_size), any_value(g.world)) as world,
+    coalesce(max(r.tp_size), any_value(g.tp)) as tp,
+    coalesce(max(r.pp_size), any_value(g.pp)) as pp,
+    coalesce(max(r.cp_size), any_value(g.cp)) as cp,
+    coalesce(max(r.dp_size), any_value(g.dp)) as dp, any_value(g.dp_cp) as dp_cp
+from ranks as r left join _of_groups as g using (run, capture)
+group by all
 """
+_STAGES = """
+select run, capture, rank, coalesce(max(r.pp_rank), max(g.group_rank)) as stage
+from ranks as r
+left join (from groups where parallel_kind = 'pp') as g using (run, capture, rank)
+group by all
+"""
+_ROWS = {
+    "run": pl.String, "capture": pl.String, "step": pl.Int64, "tokens_per_step": pl.Int64,
+    "tokens_basis": pl.String,
+}  # fmt: skip
+
+
+class _Unknown(Exception):
+    """Why the tokens of a step are not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """Attention of one rank in one step: `tokens` of a gradient's queries, by size."""
+
+    stage: int | None
+    gradients: int
+    forwards: int
+    tokens: frozenset[int | None]
 
 
 def tokens_of_steps(
-    con: duckdb.DuckDBPyConnection, *, layers: int
+    con: duckdb.DuckDBPyConnection, model: Model, counted: pl.DataFrame
 ) -> tuple[pl.DataFrame, list[str]]:
-    """(run, capture, step, tokens) of the steps where that is certain, and why of others not.
+    """(run, capture, step, tokens_per_step, tokens_basis) of the steps where that is certain, and
+    notes: which number was chosen and why, and why others are not known.
 
-    `layers`: with attention, of the whole model, MTP blocks included.
+    `counted`: kernels of all ranks, from `counted_kernels`.
     """
+    sizes = {(row["run"], row["capture"]): row for row in frame(con, _SIZES).to_dicts()}
+    rows: list[tuple[Any, ...]] = []
     reasons: list[str] = []
-    sizes = frame(con, _JOB)
-    certain = []
-    for row in sizes.to_dicts():
-        if not row["world_size"] or row["rank_count"] != row["world_size"]:
-            reasons.append("tokens per step: not every rank of the job was recorded")
-        elif None in (row["tp_size"], row["cp_size"], row["dp_size"]) or row["cp_size"] > 1:
-            reasons.append("tokens per step: parallel sizes are unknown, or context is parallel")
+    for (run, capture, step), ranks in _counts(con, counted).items():
+        try:
+            found = _tokens(model, _sizes(sizes[run, capture]), ranks)
+        except _Unknown as why:
+            reasons.append(f"tokens per step: {why}; give --tokens-per-step N")
         else:
-            certain.append((row["run"], row["capture"], row["tp_size"] * layers, row["dp_size"]))
-    schema = {"run": pl.String, "capture": pl.String, "times": pl.Int64, "dp_size": pl.Int64}
-    kernels = counted_kernels(con).filter(
-        pl.col("type").str.to_lowercase().str.starts_with(_GRADIENT)
-    )
-    if certain and kernels.is_empty():
-        reasons.append("tokens per step: no backward of fused attention was recorded")
+            rows.append((run, capture, step, *found))
+    notes = [f"tokens per step: {tokens}, {basis}" for *_, tokens, basis in rows]
+    if not rows and not reasons:
+        reasons = [
+            "tokens per step: no backward of fused attention was recorded; give --tokens-per-step N"
+        ]
+    return pl.DataFrame(rows, _ROWS, orient="row"), list(dict.fromkeys([*notes, *reasons]))
+
+
+def _counts(
+    con: duckdb.DuckDBPyConnection, counted: pl.DataFrame
+) -> dict[tuple[str, str, int | None], list[_Counts]]:
+    """What each rank with kernels did in the steps in which gradients of attention ran."""
+    kind = pl.col("type").str.to_lowercase()
+    is_gradient = kind.str.starts_with(_GRADIENT)
+    is_forward = kind.str.starts_with(_FORWARD) & ~is_gradient
     summed = (
-        kernels.join(
-            pl.DataFrame(certain, schema=schema, orient="row"), on=("run", "capture")
-        )
-        .group_by(*STEP, "times", "dp_size")
+        counted.filter(kind.is_not_null())
+        .group_by(*STEP, "rank")
         .agg(
-            (pl.col("tokens") * pl.col("count")).sum().alias("queries"),
-            pl.col("tokens").is_null().any().alias("is_partial"),
-            pl.col("tokens").n_unique().alias("size_count"),
-            pl.col("tokens").first().alias("micro_batch"),
+            pl.col("count").filter(is_gradient).sum().alias("gradients"),
+            pl.col("count").filter(is_forward).sum().alias("forwards"),
+            pl.col("tokens").filter(is_gradient).unique().alias("sizes"),
+            pl.col("tokens").filter(is_forward).unique().alias("forward_sizes"),
         )
-    )  # fmt: skip
-    # Each data-parallel rank has as many micro batches, of one size.
-    unit = pl.col("times") * pl.col("dp_size") * pl.col("micro_batch")
-    whole = summed.filter(
-        ~pl.col("is_partial"), pl.col("size_count") == 1, pl.col("queries") % unit == 0
+        .filter((pl.col("gradients") > 0).any().over(STEP))
+        .join(frame(con, _STAGES), on=("run", "capture", "rank"), how="left")
+        .sort(*STEP, "rank", nulls_last=True)
     )
-    if summed.height > whole.height:
-        reasons.append(
-            f"tokens per step: attention's queries are not those of equal micro batches in"
-            f" {layers} layers, or not known of all kernels"
-        )
-    remedy = "; give --tokens-per-step N"
-    return (
-        whole.select(*STEP, tokens=pl.col("queries") // pl.col("times")),
-        [f"{reason}{remedy}" for reason in dict.fromkeys(reasons)],
+    found: dict[tuple[str, str, int | None], list[_Counts]] = {}
+    for row in summed.to_dicts():
+        # Where gradients do not tell heads from sequences, the forward pass does.
+        told = row["forward_sizes"] if row["sizes"] == [None] else row["sizes"]
+        sizes = frozenset(told or [None]) if row["gradients"] else frozenset()
+        counts = _Counts(row["stage"], row["gradients"], row["forwards"], sizes)
+        found.setdefault((row["run"], row["capture"], row["step"]), []).append(counts)
+    return found
+
+
+def pipeline_stages(con: duckdb.DuckDBPyConnection) -> dict[tuple[str, str], int | None]:
+    """Pipeline stages of each capture's job; None: not told."""
+    rows = frame(con, _SIZES).to_dicts()
+    return {(row["run"], row["capture"]): _told_sizes(row)["pp"] for row in rows}
+
+
+def _told_sizes(told: dict[str, Any]) -> dict[str, int | None]:
+    """Parallel sizes as far as they are told, or follow from the number of ranks."""
+    sizes: dict[str, int | None] = {kind: told[kind] for kind in ("tp", "pp", "cp", "dp")}
+    if sizes["dp"] is None and told["dp_cp"] and sizes["cp"]:
+        sizes["dp"] = told["dp_cp"] // sizes["cp"]
+    missing = [kind for kind, size in sizes.items() if size is None]
+    product, world = prod(size or 1 for size in sizes.values()), told["world"]
+    if product == world:
+        sizes |= dict.fromkeys(missing, 1)
+    elif missing == ["dp"] and world is not None and world % product == 0:
+        sizes["dp"] = world // product
+    return sizes
+
+
+def _sizes(told: dict[str, Any]) -> tuple[int, int]:
+    """Pipeline stages and data-parallel ranks of a job. Raises _Unknown."""
+    sizes, world = _told_sizes(told), told["world"]
+    pp, dp, cp = sizes["pp"], sizes["dp"], sizes["cp"]
+    if cp is not None and cp > 1:
+        raise _Unknown(f"context is parallel over {cp} ranks, which share a sequence")
+    if pp is None or dp is None or cp is None:
+        raise _Unknown("parallel sizes are unknown")
+    if world is not None and sizes["tp"] is not None and sizes["tp"] * pp * dp != world:
+        words = " x ".join(f"{kind} {size}" for kind, size in sizes.items())
+        raise _Unknown(f"parallel sizes contradict each other ({words} are not {world} ranks)")
+    return pp, dp
+
+
+def _tokens(model: Model, sizes: tuple[int, int], ranks: Sequence[_Counts]) -> tuple[int, str]:
+    """Tokens of a step and why. Raises _Unknown."""
+    stages, replicas = sizes
+    sequences = frozenset[int | None]().union(*(rank.tokens for rank in ranks))
+    if None in sequences:
+        raise _Unknown("the queries of attention are not known of all kernels")
+    if len(sequences) > 1:
+        raise _Unknown("attention works on micro-batches of several sizes")
+    if any(0 < rank.forwards < rank.gradients for rank in ranks):
+        raise _Unknown("attention ran backward more often than forward: the step is not whole")
+    of_stage: dict[int | None, set[int]] = {}
+    for rank in ranks:
+        of_stage.setdefault(rank.stage if stages > 1 else 0, set()).add(rank.gradients)
+    for stage, counts in of_stage.items():
+        if len(counts) > 1:
+            told = " and ".join(map(str, sorted(counts)))
+            where = "" if stage is None else f" of pipeline stage {stage}"
+            raise _Unknown(f"ranks{where} ran {told} gradients of attention")
+    micro_batches, words = _micro_batches(
+        model, stages, {stage: min(counts) for stage, counts in of_stage.items()}
     )
+    (size,) = sequences
+    assert size is not None
+    tokens = micro_batches * size * replicas
+    forwards = sum(rank.forwards for rank in ranks)
+    basis = (
+        f"{_counted(micro_batches, 'micro-batch', 'micro-batches')} x {size} tokens x"
+        f" {_counted(replicas, 'data-parallel rank')}: {words}"
+    )
+    if forwards:
+        often = forwards / sum(rank.gradients for rank in ranks)
+        basis += f", run forward {often:.3g} x as often"
+    return tokens, basis
+
+
+def _micro_batches(model: Model, stages: int, gradients: dict[int | None, int]) -> tuple[int, str]:
+    """Micro-batches of a step, and of what they are counted. Raises _Unknown."""
+    layers, blocks = sum(layer_counts(model)), model.mtp_depth
+    mtp = f" and {_counted(blocks, 'MTP block')}" if blocks else ""
+    if set(gradients) == set(range(stages)):
+        total, of_all = sum(gradients.values()), layers + blocks
+        where = "of all pipeline stages" if stages > 1 else "of a rank"
+        if total % of_all:
+            raise _Unknown(f"{total} gradients of attention {where} are not those of equal"
+                           f" micro-batches in {layers} layers{mtp}")  # fmt: skip
+        return total // of_all, f"{total} gradients of attention {where} in {layers} layers{mtp}"
+    if layers % stages or model.noop_layers:
+        raise _Unknown(f"only {len(gradients)} of {stages} pipeline stages were recorded, and"
+                       f" {model.layers} layers are not shared out evenly")  # fmt: skip
+    if blocks and not set(gradients) <= set(range(stages)):
+        raise _Unknown("which pipeline stage has the MTP blocks is not told")
+    found: dict[int, str] = {}
+    for stage, count in gradients.items():
+        own = layers // stages + (blocks if stage == stages - 1 else 0)
+        words = f"{count} gradients of attention on a rank of a stage of {_counted(own, 'layer')}"
+        if count % own:
+            raise _Unknown(f"{words} are not those of equal micro-batches")
+        found[count // own] = f"{words} (the model's {layers}{mtp} in {stages} equal stages)"
+    if len(found) > 1:
+        told = " and ".join(map(str, sorted(found)))
+        raise _Unknown(f"pipeline stages ran {told} micro-batches, if layers are shared out evenly")
+    return next(iter(found.items()))
+
+
+def _counted(number: int, one: str, several: str | None = None) -> str:
+    return f"{number} {one if number == 1 else several or one + 's'}"
 
 
 def sequence_length_of(counted: pl.DataFrame) -> int | None:
     """Length of the sequences attention works on; None where shapes tell none or several."""
     found = counted["sequence_length"].drop_nulls().unique()
     return int(found[0]) if len(found) == 1 else None
-
-
-def layers_with_attention(model: ModelFlops) -> int:
-    """Layers of a model whose attention runs once for each micro batch, counted MTP blocks too."""
-    return sum(
-        term.layer_count
-        for term in model.terms
-        if term.kind == "attention" and term.part in ("layers", "mtp")
-    )

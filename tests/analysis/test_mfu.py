@@ -292,14 +292,15 @@ def test_tokens_from_gradients_of_attention() -> None:
 
 def test_stages_and_the_job() -> None:
     """Two stages of one rank, the second twice as long: sums over sums, tokens over the longest."""
-    con = one_rank(MATMUL, world_size=2, pp_rank=0)
+    large = {**MATMUL, "input_shapes": "640,320;320,160", "output_shapes": "640,160"}
+    con, flops = one_rank(large, world_size=2, pp_rank=0), 2 * 640 * 320 * 160
     fill(con, "ranks", [{"rank": 1, "world_size": 2, "pp_rank": 1}, {"rank": 2, "pp_rank": 1}])
-    fill(con, "kernels", [kernel(0, 200, rank=1, step=7, **{**MATMUL, "aic_cycles": 2000.0})])
+    fill(con, "kernels", [kernel(0, 200, rank=1, step=7, **{**large, "aic_cycles": 2000.0})])
     use = ModelUse(TINY, sequence_length=32, tokens_per_step=10, recompute="full")
     rows = mfu(con, use=use).rows
     (job,) = gathered(con, rows, "job").to_dicts()
-    assert (job["rank_count"], job["step_ns"], job["matmul_flops"]) == (2, 200, 2 * FLOPS)
-    assert job["kernel_mfu_full_ratio"] == pytest.approx(2 * FLOPS / (300e-9 * PEAK))
+    assert (job["rank_count"], job["step_ns"], job["matmul_flops"]) == (2, 200, 2 * flops)
+    assert job["kernel_mfu_full_ratio"] == pytest.approx(2 * flops / (300e-9 * PEAK))
     assert job["tokens_per_s"] == pytest.approx(10 / 200e-9)
     assert job["tokens_per_s_per_rank"] == pytest.approx(5 / 200e-9)
     train = 10 * float(count(TINY, sequence_length=32).train_flops)
@@ -308,7 +309,7 @@ def test_stages_and_the_job() -> None:
     stages = gathered(con, rows, "stage")
     assert stages["stage"].to_list() == [0, 1] and "model_flops" not in stages.columns
     assert stages["matmul_mfu_ratio"].to_list() == pytest.approx(
-        [FLOPS / (100e-9 * PEAK), FLOPS / (200e-9 * PEAK)]
+        [flops / (100e-9 * PEAK), flops / (200e-9 * PEAK)]
     )
 
 
