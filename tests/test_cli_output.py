@@ -12,6 +12,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from rich.cells import cell_len
 
 from npuscope.collector.csv_cells import quoted_cells
 from tests.test_cli import Run, runner
@@ -135,3 +136,32 @@ def test_what_a_formula_is(cell: str | None, told: str | None) -> None:
     assert quoted_cells(frame).rows() == [(told, -1)]
     category = frame.with_columns(pl.col("x").cast(pl.Categorical))
     assert quoted_cells(category).rows() == [(told, -1)]
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+@pytest.mark.parametrize(
+    ("command", "whole"),
+    [
+        (("sql", "select * from kernels limit 2"), ("input_shapes", "67108864", "start_ns")),
+        (("steps",), ("computing", "masked", "12.392")),
+        (("kernels", "--by", "shape", "--step", "12"), ("of computing", "2048,1024;1024,5956")),
+        (("doctor",), ("what kernels", "communicates")),
+        (("mfu",), ("kernel MFU",)),
+    ],
+    ids=lambda value: " ".join(value) if value and isinstance(value, tuple) else str(value),
+)
+def test_tables_are_read_in_a_narrow_terminal(
+    run: Run,
+    sample_store: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    columns: int,
+    command: tuple[str, ...],
+    whole: tuple[str, ...],
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    told = run(command[0], sample_store, *command[1:]).out
+    assert max(map(cell_len, told.splitlines())) <= columns
+    for words in whole:
+        assert words in told
+    lines = [line for line in told.splitlines() if line.strip()]
+    assert sum(len(line.strip()) < 4 for line in lines) < len(lines) / 20
