@@ -67,7 +67,7 @@ _LIMITS = (
     Limit(
         "groups",
         "select distinct run, capture, rank from groups where parallel_kind <> 'unknown'",
-        "which parallel group an operation belongs to is unknown",
+        "what communication groups are for is not recorded: a guess by what they do",
         "a torch_npu of 2025-02 or later writes parallel_group_info by itself",
         "torch.distributed.new_group(..., group_desc=NAME), as Megatron and DeviceMesh do",
     ),

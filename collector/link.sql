@@ -67,7 +67,8 @@ group by o.op_id having count(r.step) = 0;
 
 -- name: comm_groups
 -- A name's group as communication.json tells it, where the timeline does not; else the one known group whose
--- hash ends in the three digits that the name carries (hcom_allReduce__868_0_1).
+-- hash ends in the three digits that the name carries (hcom_allReduce__868_0_1); where none does, these digits are
+-- all that is known of the hash: '...868'.
 create or replace temp table _name_groups as
 select name, any_value(group_hash) as group_hash
 from comm_times where group_hash is not null
@@ -92,7 +93,8 @@ group by told_id;
 create or replace temp table _comm_ops as
 select o.* replace (
     row_number() over (order by o.start_ns, o.name, o.op_id) - 1 as op_id,
-    coalesce(o.group_hash, n.group_hash, s.group_hash) as group_hash,
+    coalesce(o.group_hash, n.group_hash, s.group_hash, '...' || nullif(regexp_extract(o.name, '__(\d{{3}})_', 1), ''))
+        as group_hash,
     coalesce(o.group_size, len(g.global_ranks)) as group_size
 )
 from comm_ops o

@@ -10,7 +10,7 @@
 -- * DOUBLE columns ending in `_ns` or `_bytes` hold the producer's own figures with their digits.
 -- * `step` is the producer's step number; NULL outside every step or where there are no steps.
 -- * `group_hash` names a communication group in every table: HCCL's 64-bit hash of the
---   communicator's name, as decimal text.
+--   communicator's name, as decimal text; '...868' where its last three digits are all that is told.
 -- * The store puts `run VARCHAR, capture VARCHAR, rank INTEGER` before the columns of each table.
 
 -- One row per rank: where it ran, what recorded it.

@@ -320,7 +320,8 @@ _NOTES = {
         "没有记录 step 区间，准备时间取自采集工具自己的表（如有）",
     "call prof.step() once per training step, with a schedule":
         "每个训练 step 调用一次 prof.step()，并设置 schedule",
-    "which parallel group an operation belongs to is unknown": "通信算子属于哪个并行通信域未知",
+    "what communication groups are for is not recorded: a guess by what they do":
+        "没有记录通信域的用途：按其行为推测",
     "a torch_npu of 2025-02 or later writes parallel_group_info by itself":
         "2025-02 及以后的 torch_npu 会自动写入 parallel_group_info",
     "torch.distributed.new_group(..., group_desc=NAME), as Megatron and DeviceMesh do":

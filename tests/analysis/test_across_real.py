@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from npuscope.analysis.across.opening import open_across
+from npuscope.analysis.limits import limits
 from npuscope.analysis.summaries import summaries, summarise
 from npuscope.collector import store
 from npuscope.collector.ingest import ingest
@@ -44,6 +46,24 @@ def test_two_ranks_of_four(real_data: Path, tmp_path: Path) -> None:
     assert abs(other["offset_ns"]) < 10_000, "both ranks ran in one machine"
     assert other["lower_ns"] <= other["offset_ns"] <= other["upper_ns"]
     assert other["drift_ppm"] is None and "drift not determinable" in other["note"]
+
+
+@pytest.mark.parametrize("export", ["text", "db"])
+@pytest.mark.parametrize("level", [0, 1])
+def test_one_program_has_one_kind(
+    export: str, level: int, real_stores: Callable[[str], Path]
+) -> None:
+    """Whatever was exported at which level: also where only names of operations tell a group."""
+    target = real_stores(f"alexnet_ddp_{export}_level{level}")
+    with store.open(target, summaries=VERSIONS) as con:
+        open_across(target, con)
+        (group,) = select(con, "from capture_groups")
+        assert (group["kind"], group["seen_ranks"]) == ("dp", [0, 1])
+        assert group["basis"] in ("inferred", "matrix")
+        kinds = {row["kind"] for row in select(con, "from comm_summary where kind is not null")}
+        assert kinds == {"dp"}
+        (told,) = [one for one in limits(con) if "communication groups" in one]
+        assert "unknown" not in told and "guess" in told
 
 
 @pytest.mark.parametrize("name", ["alexnet_ddp_text_level1", "alexnet_ddp_db_level1"])
