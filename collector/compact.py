@@ -44,7 +44,7 @@ from .manifest import (
     make_staging,
     publish_folder,
 )
-from .own_folders import captures, require_regular, touch
+from .own_folders import captures, discard, require_regular, touch
 from .space import is_out_of_space
 from .staging import SPILL, connect, scalar
 from .store import file_literal, quoted
@@ -137,7 +137,13 @@ def _compact_capture(folder: Path, target_bytes: int, memory_bytes: int) -> Comp
     finally:
         shutil.rmtree(staged, ignore_errors=True)
     merged = [piece for pieces in small.values() for piece in pieces]
-    _publish(folder, found, merged, [_placed(file, name) for file in files])
+    try:
+        _publish(folder, found, merged, [_placed(file, name) for file in files])
+    except OSError:  # a full disk needs the room
+        batches = read_compacted(folder).batches
+        if not any(file.file.startswith(f"{name}/") for one in batches for file in one.files):
+            discard(folder / name)
+        raise
     return Compaction(
         folder_value(folder.parent.name),
         folder_value(folder.name),

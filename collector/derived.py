@@ -37,7 +37,7 @@ from .manifest import (
     require_own_files,
     write_atomically,
 )
-from .own_folders import require_regular, touch
+from .own_folders import discard, require_regular, touch
 from .small_files import read_own
 from .staging import SPILL, connect, scalar
 
@@ -198,7 +198,13 @@ def _publish(
         )
         for table, segment in written.items()
     }
-    write_atomically(folder / MANIFEST, msgspec.json.encode(Derived(digest, placed)))
+    try:
+        write_atomically(folder / MANIFEST, msgspec.json.encode(Derived(digest, placed)))
+    except OSError:  # a full disk needs the room
+        current = read_derived(folder)
+        if current is None or name not in generations(current):
+            discard(folder / name)
+        raise
     for old in generations(superseded) if superseded else ():
         touch(folder / old)
     return {

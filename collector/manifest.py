@@ -34,7 +34,7 @@ DROPPED = "dropped"
 # 2: a rank's rows may stand in files that it shares with others, or be a selection only.
 LAYOUT = 2
 _READABLE = (1, 2)
-_GENERATION = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+_GENERATION = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NAME = re.compile(schema.OWN_NAME)
 _VERSION = re.compile("[A-Za-z0-9_-]{1,64}")
 # Linux gives the process numbers of a host outside of containers this name.

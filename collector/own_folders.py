@@ -153,6 +153,12 @@ def unlink(path: Path) -> None:
         os.unlink(path.name, dir_fd=at)
 
 
+def discard(folder: Path) -> None:
+    """Delete a folder that nobody knows of, as far as that can be done."""
+    with contextlib.suppress(OSError), handle(folder.parent) as at:
+        delete(at, folder.name)
+
+
 def delete(at: int, name: str, deepest: int = _DEEPEST) -> int:
     """Delete a file, a link, or a folder with all that is in it; returns bytes freed.
 

@@ -43,7 +43,7 @@ from .manifest import (
     write_atomically,
     write_index,
 )
-from .own_folders import captures, make_private, touch, unlink
+from .own_folders import captures, discard, make_private, touch, unlink
 
 # In an exported file: which summaries it holds, in which version.
 SUMMARY_VERSIONS = "summary_versions"
@@ -323,7 +323,13 @@ def publish(store: Path, staged: Path, manifest: Manifest) -> None:
     folder = rank_folder(store, manifest.run, manifest.capture, manifest.rank)
     superseded = read_manifest(folder)
     publish_folder(staged, manifest.generation)
-    write_atomically(folder / MANIFEST, msgspec.json.encode(manifest))
+    try:
+        write_atomically(folder / MANIFEST, msgspec.json.encode(manifest))
+    except OSError:  # a full disk needs the room
+        current = read_manifest(folder)
+        if current is None or current.generation != manifest.generation:
+            discard(folder / manifest.generation)
+        raise
     if superseded:
         touch(folder / superseded.generation)
 

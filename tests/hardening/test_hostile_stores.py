@@ -430,6 +430,7 @@ def test_the_cache_deletes_stores_of_its_own_only(
     own = cache.store_of(tmp_path / "some profile")
     own.parent.mkdir(parents=True)
     create_store(own)
+    cache.remember_use(own, tmp_path)
     link, named = folder / "0123456789abcdef", folder / "my store"
     link.symlink_to(target)
     shutil.copytree(target, named)
