@@ -25,6 +25,12 @@ MOST_READINGS = 2_000_000
 # A drift is told where it is known to one part in a million, or where it is known well enough to be
 # of use and is three times as large as its error.
 _FINE_PPM, _USEFUL_PPM, _TIMES = 1.0, 10.0, 3.0
+# Where nothing tells a drift, it is taken to be no more than this: what crystals of computers are
+# allowed to be off, and several times what they are.
+_MOST_PPM = 100.0
+# Beyond the instants it was fitted at, a drift counts as so many times as uncertain: its error from
+# a dozen readings is itself known within a factor of two or three only.
+_BEYOND = 3.0
 _FIGURES: dict[str, type[pl.DataType]] = {
     "offset_ns": pl.Int64, "drift_ppm": pl.Float64, "drift_error_ppm": pl.Float64,
     "residual_ns": pl.Float64, "error_ns": pl.Int64, "lower_ns": pl.Int64, "upper_ns": pl.Int64,
@@ -47,7 +53,10 @@ def fit_clocks(con: duckdb.DuckDBPyConnection) -> None:
         readings = _readings(con, clocks)
     reference = _reference(readings, clocks) if clocks else 0
     middle_ns = _fit(readings, clocks, reference) if clocks else 0.0
-    zero_ns = con.execute("select coalesce(min(start_ns), 0) from _matched").fetchall()[0][0]
+    first_ns, last_ns = con.execute("select min(start_ns), max(end_ns) from _matched").fetchall()[0]
+    zero_ns = first_ns or 0
+    _widen(clocks, readings, reference, middle_ns, (last_ns or 0) - zero_ns)
+    _leave_alone(clocks, reference)
     _write(con, clocks, reference, zero_ns + round(middle_ns))
 
 
@@ -128,7 +137,7 @@ def _tell_drifts(clocks: Sequence[Clock], moving: Fit, told: Errors, free: Flags
         if not np.isfinite(error):
             clock.remarks.append(f"drift not determinable: fewer than {HEAPS} common operations")
             continue
-        clock.drift_error_ppm = float(error)
+        clock.drift_error_ppm, clock.fitted_ppm = float(error), float(drift)
         is_clear = error <= _USEFUL_PPM and abs(drift) >= _TIMES * error
         known[number] = error <= _FINE_PPM or is_clear
         if known[number]:
@@ -228,6 +237,59 @@ def _hold(one: Clock, lower: float, upper: float) -> None:
         one.error_ns = int(np.ceil(max(upper - held, held - lower)))
 
 
+def _widen(
+    clocks: Sequence[Clock],
+    found: pl.DataFrame,
+    reference: int,
+    middle_ns: float,
+    capture_ns: int,
+) -> None:
+    """Let errors hold anywhere in the capture: they grow with the time from where a clock was
+    fitted, by as much as its drift may be off, or by all of the drift where that is not told.
+
+    Times count from the capture's first start, as in `found`.
+    """
+    fitted = found.filter(pl.col("is_barrier")).group_by("clock").agg(
+        pl.col("end_ns").min().alias("first_ns"), pl.col("end_ns").max().alias("last_ns"),
+        pl.col("end_ns").mean().alias("mean_ns"),
+    )  # fmt: skip
+    places = {row["clock"]: row for row in fitted.to_dicts()}
+    for number, one in enumerate(clocks):
+        if number == reference or one.error_ns is None or one.offset_ns is None:
+            continue
+        off_ns = float(one.offset_ns)  # its readings, on the reference's clock
+        place = places.get(number)
+        if place is None or one.basis != "collectives":
+            one.error_ns += int(np.ceil(_MOST_PPM * 1e-6 * capture_ns))
+        elif one.drift_ppm is None:
+            mean_ns = place["mean_ns"] - off_ns
+            far_ns = max(abs(mean_ns), abs(capture_ns - mean_ns))
+            one.error_ns += int(np.ceil(_untold_ppm(one) * 1e-6 * far_ns))
+        else:
+            first_ns, last_ns = place["first_ns"] - off_ns, place["last_ns"] - off_ns
+            beyond_ns = max(first_ns, capture_ns - last_ns, 0.0)
+            one.error_ns += int(np.ceil(_BEYOND * (one.drift_error_ppm or 0.0) * 1e-6 * beyond_ns))
+
+
+def _untold_ppm(one: Clock) -> float:
+    """How large a drift may be that could not be told apart from jitter."""
+    if one.drift_error_ppm is None or one.fitted_ppm is None:
+        return _MOST_PPM
+    return min(abs(one.fitted_ppm) + one.drift_error_ppm, _MOST_PPM)
+
+
+def _leave_alone(clocks: Sequence[Clock], reference: int) -> None:
+    """A reference that no other clock is joined with is ahead of nothing."""
+    others = [one for number, one in enumerate(clocks) if number != reference]
+    if not clocks or any(one.offset_ns is not None for one in others):
+        return
+    one = clocks[reference]
+    one.offset_ns = one.error_ns = one.drift_ppm = None
+    one.remarks.append(
+        "no other clock to compare it with" if not others else "joined with no other clock"
+    )
+
+
 def _unjoined(clocks: Sequence[Clock]) -> None:
     for clock in clocks:
         if clock.offset_ns is None:
@@ -255,5 +317,7 @@ def _write(
     con.unregister("_clock_rows")
     con.execute(
         "create or replace temp table _aligning as select unnest(ranks) as rank, clock, host,"
-        " offset_ns, coalesce(drift_ppm, 0) / 1e6 as drift, reference_ns, error_ns from _clocks"
+        f" case when clock = {reference} then 0 else offset_ns end as offset_ns,"
+        " coalesce(drift_ppm, 0) / 1e6 as drift, reference_ns,"
+        f" case when clock = {reference} then 0 else error_ns end as error_ns from _clocks"
     )

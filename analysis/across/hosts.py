@@ -25,6 +25,7 @@ class Clock:
     offset_ns: int | None = None
     drift_ppm: float | None = None
     drift_error_ppm: float | None = None
+    fitted_ppm: float | None = None  # told or not
     residual_ns: float | None = None
     error_ns: int | None = None
     lower_ns: int | None = None
@@ -35,9 +36,13 @@ class Clock:
 
 
 def clocks_of(con: duckdb.DuckDBPyConnection) -> list[Clock]:
-    """A clock per host of a capture, in order of its first rank; of unknown hosts one per rank."""
+    """A clock per host of a capture, in order of its first rank; of unknown hosts, and of devices
+    that count from their own zero, one per rank."""
     hosts = f"select rank, host as host_key, host_name as host from ({metric('rank_hosts').sql})"
-    ranks = store.frame(con.sql(f"{hosts} order by rank")).to_dicts()
+    device = "select rank, bool_or(clock = 'device') as is_device from ranks group by rank"
+    ranks = store.frame(
+        con.sql(f"select * from ({hosts}) left join ({device}) using (rank) order by rank")
+    ).to_dicts()
     by_host: dict[str, Clock] = {}
     names: dict[str, set[str]] = {}
     for one in ranks:
@@ -49,6 +54,12 @@ def clocks_of(con: duckdb.DuckDBPyConnection) -> list[Clock]:
             continue
         # Machines may share a name.
         shown = f"{host} ({key})" if len(names[host]) > 1 else host
+        if one["is_device"]:
+            clock = Clock(
+                shown, [one["rank"]], remarks=["its device counts from a zero of its own"]
+            )
+            by_host[f"rank {one['rank']}"] = clock
+            continue
         by_host.setdefault(f"host {key}", Clock(shown, [])).ranks.append(one["rank"])
     return list(by_host.values())
 

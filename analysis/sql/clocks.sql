@@ -3,8 +3,11 @@
 -- Collectives end on all members at once: what clocks read then differs by their offsets. One offset and one drift per
 -- host are fitted over the ends of all collectives that every recorded member has, robustly, and held against
 -- causality: nothing ends before what it waits for begins. Hosts that only transfers join are placed in the middle of
--- what causality allows. A rank whose host is unknown, or that contradicts its host, has a clock of its own. Recorded
--- times stay as they are.
+-- what causality allows. A rank whose host is unknown, that contradicts its host, or whose device counts from a zero of
+-- its own, has a clock of its own. Errors are 95 % bounds: the true offset lies within them, at any time of the capture,
+-- in 95 of 100 clocks. They grow with the time from where a clock was fitted, by the drift's error; where no drift is
+-- told, by all of what it may be (what was fitted and its error; with fewer than eight common operations 100 ppm).
+-- A reference that no other clock is joined with has no offset. Recorded times stay as they are.
 --
 --   run              varchar    run of the training job
 --   capture          varchar    ranks profiled at the same time
@@ -13,7 +16,7 @@
 --   rank_count       bigint     how many
 --   reference_rank   integer    first rank of the reference clock
 --   reference_ns     bigint     instant on the reference clock for which offset_ns holds: the middle of the capture
---   offset_ns        bigint     how far it is ahead of the reference; NULL: nothing joins the two
+--   offset_ns        bigint     how far it is ahead of the reference; NULL: nothing joins the two, or there is no other
 --   drift_ppm        double     growth of the offset, us per second; NULL: cannot be told from jitter (see note)
 --   drift_error_ppm  double     95 % bound on the error of the drift, told or not; NULL: unknown
 --   residual_ns      double     how far single ends lie off (robust standard deviation)

@@ -200,8 +200,8 @@ def test_one_rank_has_one_clock() -> None:
     con = connect()
     fill(con, "ranks", [{"rank": 3, "host_name": "h"}])
     (row,) = across(con, "clocks")
-    assert (row["host"], row["offset_ns"], row["basis"], row["note"]) == (
-        "h", 0, "reference", None,
+    assert (row["host"], row["offset_ns"], row["error_ns"], row["basis"]) == (
+        "h", None, None, "reference"
     )  # fmt: skip
 
 
