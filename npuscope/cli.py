@@ -38,6 +38,7 @@ from npuscope import (
 from npuscope.console import answer, leave, reader_may_leave, say, show
 from npuscope.dashboard.waiting import waiting
 from npuscope.errors import NpuscopeError, UsageError
+from npuscope.help_groups import Grouped, name_pages
 from npuscope.import_path import current_folder_last
 from npuscope.inputs import chosen_rows, notes_of, source_of
 from npuscope.options import (
@@ -60,7 +61,7 @@ _PLAIN: dict[str, Any] = {
     "rich_markup_mode": None,  # plain help: a third of the start-up time
     "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": 100},
 }
-app = typer.Typer(name="npuscope", pretty_exceptions_enable=False, **_PLAIN)
+app = typer.Typer(name="npuscope", cls=Grouped, pretty_exceptions_enable=False, **_PLAIN)
 store_app = typer.Typer(help="Stores that profile folders got of their own.", **_PLAIN)
 store_app.command("list")(store_commands.store_list)
 store_app.command("rm")(store_commands.store_rm)
@@ -122,7 +123,7 @@ def _root(
     """Where each training step's time goes on Ascend NPUs, what it costs, what to change.
 
     \b
-    Start here:
+    Example:
       npuscope report PATH      PATH is the folder your training job's profiler wrote
     """
 
@@ -285,3 +286,6 @@ def sample(
         raise UsageError(f"{out}: exists and is not empty")
     write_sample(out, seed=seed)
     say(f"written: {out} (what is true in it: {out / 'truth.json'})")
+
+
+name_pages(app)

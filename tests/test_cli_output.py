@@ -144,7 +144,7 @@ def test_what_a_formula_is(cell: str | None, told: str | None) -> None:
     [
         (("sql", "select * from kernels limit 2"), ("input_shapes", "67108864", "start_ns")),
         (("steps",), ("computing", "masked", "12.392")),
-        (("kernels", "--by", "shape", "--step", "12"), ("of computing", "2048,1024;1024,5956")),
+        (("kernels", "--by", "shape", "--step", "12"), ("of computing",)),
         (("doctor",), ("what kernels", "communicates")),
         (("mfu",), ("kernel MFU",)),
     ],

@@ -1,0 +1,53 @@
+"""The tutorial shows what the commands print, as the READMEs do.
+
+`UPDATE_README=1 pytest tests/test_tutorial.py` writes the outputs that no longer match.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from npuscope.collector.cache import store_of
+from tests.conftest import REPOSITORY
+from tests.test_cli import runner
+from tests.test_readme import COLUMNS, arguments_of, matches, normalised, shown_in
+
+TUTORIAL = REPOSITORY / "docs" / "tutorial.md"
+
+
+def test_shown_output_is_what_the_commands_print(
+    tmp_path: Path,
+    sample_store: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = runner(tmp_path / "cache", monkeypatch, capsys)
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    monkeypatch.chdir(REPOSITORY)
+    # As if the sample had been asked about before.
+    shutil.copytree(sample_store, store_of(REPOSITORY / "sample_traces" / "moe_8_ranks"))
+    wrong, text = [], TUTORIAL.read_text()
+    for shown in shown_in(TUTORIAL):
+        arguments = arguments_of(shown.command)
+        assert arguments is not None, shown.command
+        outcome = run(*arguments)
+        assert outcome.code == 0, outcome.err
+        actual = normalised(outcome.out, tmp_path)
+        if not matches(normalised(shown.output, tmp_path), actual):
+            wrong.append(f"$ {shown.command}\n{outcome.out}")
+            told = "\n".join(actual)
+            text = text.replace(shown.text, f"$ {shown.command}\n{told}\n")
+    if os.environ.get("UPDATE_README"):
+        TUTORIAL.write_text(text)
+    else:
+        assert not wrong, "UPDATE_README=1 rewrites these:\n" + "\n".join(wrong)
+
+
+def test_it_is_found_from_the_readmes() -> None:
+    for name in ("README.md", "README.zh-CN.md"):
+        assert "(docs/tutorial.md)" in (REPOSITORY / name).read_text()
+    assert len(shown_in(TUTORIAL)) >= 6
