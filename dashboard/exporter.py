@@ -10,16 +10,19 @@ data are is told by npuscope_last_ingest_timestamp_seconds.
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
+import ipaddress
 import socket
 import socketserver
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from urllib.parse import urlsplit
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from prometheus_client import CollectorRegistry, write_to_textfile
@@ -30,6 +33,7 @@ from prometheus_client.registry import Collector
 from npuscope.analysis.flops.mfu import ModelUse
 from npuscope.errors import StoreError, UsageError
 
+from .app.serving import allowed_hosts
 from .exporting.budget import MAX_SERIES, Kept, within
 from .exporting.cached import PATIENCE_S, CachedResults
 from .exporting.captures import version_key
@@ -41,6 +45,10 @@ from .exporting.snapshot import Sample, Snapshot, take_snapshot
 
 # A client that says nothing for so long is left.
 _TIMEOUT_S = 30.0
+# Clients served at once; beyond them one is turned away without an answer.
+_MOST_CLIENTS = 64
+_SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_SHORT_PAUSE_S = 0.2
 Say = Callable[[str], None]
 
 
@@ -219,6 +227,44 @@ def scraped(exporter: Exporter) -> Application:
     return answered
 
 
+def for_hosts(application: Application, names: Collection[str]) -> Application:
+    """The application for those who ask for it by one of these names, or by an address.
+
+    A page from elsewhere can make a browser ask for it by a name of its own, which then points here
+    (DNS rebinding), and read what comes: but it cannot choose an address that is not its own.
+    """
+    known = {name.lower() for name in names}
+
+    def answered(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        name = _host_name(environ.get("HTTP_HOST"))
+        if name is None or name in known or _is_address(name):
+            return application(environ, start_response)
+        content = b"not known by this name: see npuscope exporter --allowed-host\n"
+        headers = [("Content-Type", "text/plain"), ("Content-Length", str(len(content)))]
+        start_response("421 Misdirected Request", headers)
+        return [content]
+
+    return answered
+
+
+def _host_name(host: str | None) -> str | None:
+    """The name in a Host header; None without one, which no browser leaves out."""
+    if not host:
+        return None
+    try:
+        return (urlsplit(f"//{host}").hostname or "?").rstrip(".")
+    except ValueError:
+        return "?"
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
 def write_textfile(options: Options, path: Path, say: Say) -> None:
     """Samples of now, for node_exporter's textfile collector: the file appears whole or not.
 
@@ -231,14 +277,21 @@ def write_textfile(options: Options, path: Path, say: Say) -> None:
 
 @contextlib.contextmanager
 def server(
-    options: Options, protection: Protection, *, host: str, port: int, say: Say
+    options: Options,
+    protection: Protection,
+    *,
+    host: str,
+    port: int,
+    say: Say,
+    names: Iterable[str] = (),
 ) -> Iterator[ThreadingWSGIServer]:
     """A server that listens; `serve_forever` answers, `server_port` is its port (for port 0).
 
+    It may be asked by `names` beside the machine's own.
     Raises UsageError where it cannot listen, or certificates cannot be read.
     """
     with contextlib.closing(Exporter(options, say)) as exporter:
-        application = scraped(exporter)
+        application = for_hosts(scraped(exporter), {*allowed_hosts(host), *names})
         if protection.users is not None:
             application = protected(application, protection.users)
         context = protection.tls()
@@ -263,6 +316,35 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Server(ThreadingWSGIServer):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._room = threading.BoundedSemaphore(_MOST_CLIENTS)
+        super().__init__(*arguments, **options)
+
+    def get_request(self) -> Any:
+        """The next client. Without a descriptor for it we would be asked again and again."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in _SHORT:
+                time.sleep(_SHORT_PAUSE_S)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread for it
+            self._room.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Nothing: a client that leaves or shows no certificate is no fault of ours."""
 

@@ -47,6 +47,14 @@ def exporter(
     host: Annotated[
         str, typer.Option("--host", metavar="ADDR", help="0.0.0.0 or :: for other machines.")
     ] = "127.0.0.1",
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allowed-host",
+            metavar="NAME",
+            help="A name others ask for it by, beside this machine's own; may be given again.",
+        ),
+    ] = None,
     expire: Annotated[
         str,
         typer.Option(
@@ -125,10 +133,12 @@ def exporter(
         write_textfile(options, textfile, _log)
         say(f"written: {textfile}")
         return
-    _serve(options, protection, host, port)
+    _serve(options, protection, host, port, allowed_host or [])
 
 
-def _serve(options: Options, protection: Protection, host: str, port: int) -> None:
+def _serve(
+    options: Options, protection: Protection, host: str, port: int, names: list[str]
+) -> None:
     from npuscope.dashboard.exporter import server
 
     is_closed = protection.client_ca is not None or protection.users is not None
@@ -138,7 +148,10 @@ def _serve(options: Options, protection: Protection, host: str, port: int) -> No
         _log("WARNING: without --tls-cert passwords cross the network in clear")
     if not options.store.exists():
         _log(f"{options.store}: no store yet: waiting for `npuscope watch` or `ingest` to make it")
-    with server(options, protection, host=host, port=port, say=_log) as listening, _terminable():
+    with (
+        server(options, protection, host=host, port=port, say=_log, names=names) as listening,
+        _terminable(),
+    ):
         scheme = "http" if protection.certificate is None else "https"
         name = f"[{host}]" if ":" in host else host
         _log(f"listening on {scheme}://{name}:{listening.server_port}/metrics")

@@ -139,7 +139,7 @@ class LineWriter:
         self._folder.mkdir(parents=True, exist_ok=True)
         if self.part.resolve() in _OURS:
             raise RuntimeError(f"{self.part} is being written by another recorder")
-        opened = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        opened = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
         try:
             # Not flock: processes forked out of a job that was killed would go on holding it.
             fcntl.lockf(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -17,6 +17,7 @@ from npuscope.collector.store import remove_spilled
 from npuscope.dashboard.trace_viewer import remove_traces
 
 if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
     from streamlit.components.v2.manifest_scanner import ComponentManifest
     from streamlit.web.server import Server
 
@@ -29,6 +30,10 @@ def _unknown_address() -> str | None:
 
 
 def _no_components(max_workers: int | None = None) -> list[tuple[ComponentManifest, Path]]:
+    return []
+
+
+def _no_routes(runtime: object, base_url: str | None) -> list[BaseRoute]:
     return []
 
 
@@ -76,6 +81,7 @@ def _serve() -> None:
     from streamlit.components.v2 import manifest_scanner
     from streamlit.runtime.pages_manager import PagesManager
     from streamlit.web import bootstrap, cli
+    from streamlit.web.server.starlette import starlette_app
 
     from .warming import begin
 
@@ -88,6 +94,8 @@ def _serve() -> None:
     # Streamlit would read what every installed package says of itself, in search of components:
     # these pages use none.
     manifest_scanner.scan_component_manifests = _no_components
+    # Its own metrics name our functions and count who is there, to anybody who asks.
+    starlette_app.__dict__["create_metrics_routes"] = _no_routes
     # Neither visitors nor a fault keep it from ending when told to.
     set_up = bootstrap._set_up_signal_handler
 

@@ -94,7 +94,7 @@ def options(host: str, port: int, public_url: str | None = None) -> dict[str, st
         "server.address": host,
         "server.port": str(port),
         "server.headless": "true",
-        "server.allowedHosts": _allowed_hosts(host, public_url),
+        "server.allowedHosts": allowed_hosts(host, public_url),
         "server.enableXsrfProtection": "true",
         "server.enableCORS": "true",
         "server.fileWatcherType": "none",
@@ -122,7 +122,7 @@ def options(host: str, port: int, public_url: str | None = None) -> dict[str, st
     return chosen
 
 
-def _allowed_hosts(host: str, public_url: str | None) -> list[str]:
+def allowed_hosts(host: str, public_url: str | None = None) -> list[str]:
     """Names by which browsers may ask: any other is how a foreign page would get at the data."""
     names = [*_LOOPBACK]
     if host in ("0.0.0.0", "::"):

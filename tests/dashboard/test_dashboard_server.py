@@ -223,6 +223,8 @@ def test_pages_are_whole_and_nobody_is_told_of_visits(server: tuple[int, Path]) 
     status, page = asked(port, "/")
     assert status == 200 and b"<title>" in page
     assert b"root:" not in asked(port, "/../../../../etc/passwd")[1]
+    # Streamlit's own metrics name our functions.
+    assert b"cache" not in asked(port, "/_stcore/metrics")[1]
     settings = json.loads(asked(port, "/_stcore/host-config")[1])
     assert settings["allowedOrigins"] == [f"http://127.0.0.1:{port}"]
     assert (settings["metricsUrl"], settings["enableCustomParentMessages"]) == ("", False)

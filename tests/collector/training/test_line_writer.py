@@ -46,6 +46,30 @@ def steps(folder: Path) -> list[int]:
     return sorted(read_hook(files).load["step"].unique().to_list())
 
 
+def to_a_full_disk(step: object) -> bytes:
+    """A line; the file it goes to takes nothing any more."""
+    (number,) = [
+        int(name) for name in os.listdir("/proc/self/fd")
+        if os.path.realpath(f"/proc/self/fd/{name}").endswith("rank0.jsonl.part")
+    ]  # fmt: skip
+    with FULL.open("wb") as full:
+        os.dup2(full.fileno(), number)
+    return line(step)
+
+
+def test_a_link_in_the_place_of_a_part_is_not_followed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_text("no line")
+    (tmp_path / "loads").mkdir()
+    (tmp_path / "loads" / "rank0.jsonl.part").symlink_to(theirs)
+    made, back = writer(tmp_path / "loads")
+    made.offer(0)
+    assert not made.close(30) and back == [0]
+    assert theirs.read_text() == "no line" and len(caplog.records) == 1
+
+
 def test_parts_are_named_when_they_are_complete(tmp_path: Path) -> None:
     made, back = writer(tmp_path, rotate_bytes=5 * len(line(1)))
     for step in range(23):
@@ -116,8 +140,7 @@ def test_a_slow_writer_drops_and_never_blocks(tmp_path: Path) -> None:
 def test_a_full_disk_ends_it_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "rank0.jsonl.part").symlink_to(FULL)
-    made, back = writer(tmp_path)
+    made, back = writer(tmp_path, lines=to_a_full_disk)
     made.offer(0)
     made._thread.join(30)
     assert made.failure is not None and not made.offer(1)
