@@ -38,7 +38,7 @@ class Need:
     `advice` what else helps. Where it lacks, the answer is no; but partly where it is not
     `essential`, or where one of `instead` is there (then `only` says what that gives). Of `of` it
     must have the share `least`, else the answer is partly. `ingest` names an option of ours that
-    keeps it.
+    keeps it. `tells_peak`: it is for the peak of the chip, which decides where it was looked for.
     """
 
     contents: tuple[str, ...]
@@ -52,6 +52,7 @@ class Need:
     of: str = ""
     least: float = 1.0
     ingest: str = ""
+    tells_peak: bool = False
 
     @property
     def tables(self) -> frozenset[str]:
@@ -209,7 +210,7 @@ CAPABILITIES: tuple[Capability, ...] = (
             Need(("kernels.cubes_shaped",), "no shapes of kernels on cube cores", (LEVEL1,),
                  KERNEL_TABLE, of="kernels.cubes"),
             Need(("kernels.cycled",), "no cycles measured: the peak has to be given",
-                 (LEVEL1, PMU), KERNEL_TABLE, essential=False),
+                 (LEVEL1, PMU), KERNEL_TABLE, essential=False, tells_peak=True),
         ),
     ),
     Capability(

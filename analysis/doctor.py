@@ -19,6 +19,7 @@ from npuscope.collector.readers.unverified import told as unverified_texts
 
 from . import coverage
 from .experts.dropped import doubts
+from .flops.chips import unknown_peaks
 from .judging import Recorded, Verdict, judge
 from .overhead import Overhead, profiler_overhead
 from .profiler_options import Options
@@ -106,11 +107,17 @@ def examine(
         con, {key: (row["window_start_ns"], row["window_end_ns"]) for key, row in facts.items()}
     )
     rules = reading_rules(con, facts, counts, manifests)
+    no_peaks = unknown_peaks(con)
     reports: dict[tuple[str, str], list[RankReport]] = defaultdict(list)
     for key in sorted(facts):
         reports[key[:2]].append(
             _rank_report(
-                facts[key], counts.get(key, {}), steps[key], rules[key], manifests.get(key)
+                facts[key],
+                counts.get(key, {}),
+                steps[key],
+                rules[key],
+                manifests.get(key),
+                no_peaks.get(key),
             )
         )
     members = coverage.group_members(con)
@@ -175,8 +182,9 @@ def _rank_report(
     steps: coverage.Steps,
     rules: Mapping[str, str],
     manifest: Manifest | None,
+    no_peak: str | None,
 ) -> RankReport:
-    verdicts = judge(_recorded(facts, counts, manifest))
+    verdicts = judge(replace(_recorded(facts, counts, manifest), no_peak=no_peak))
     if manifest is None:
         return RankReport(facts["rank"], facts, counts, steps, {}, rules, Loss(), verdicts)
     sources = {

@@ -25,7 +25,8 @@ class Recorded:
     counts: the metric `contents`, content -> count. options: what is known of what the profiler
     was told. files: names of the files it was read from, None: unknown; unread: those that could
     not be read, in full at least. left_out: tables that were not selected; stacks: whether call
-    stacks were kept. is_gpu: it is no NPU's.
+    stacks were kept. is_gpu: it is no NPU's. no_peak: why the peak of its chip is unknown, empty
+    where it is known, None where nobody looked.
     """
 
     counts: Mapping[str, int]
@@ -36,6 +37,7 @@ class Recorded:
     stacks: bool = False
     world_size: int | None = None
     is_gpu: bool = False
+    no_peak: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,8 @@ def _lack(need: Need, rank: Recorded) -> _Lack | None:
     """What a rank lacks of a need; None where it has all."""
     count = max(rank.counts.get(content, 0) for content in need.contents)
     whole = rank.counts.get(need.of, 0) if need.of else 0
+    if need.tells_peak and rank.no_peak is not None and (count or not rank.no_peak):
+        return _Lack(False, f"peak {rank.no_peak}") if rank.no_peak else None
     if count and count >= need.least * whole:
         return None
     is_fatal = need.essential and not count

@@ -61,6 +61,11 @@ def peaks(
     return found
 
 
+def unknown_peaks(con: duckdb.DuckDBPyConnection) -> dict[Place, str]:
+    """Why the peak of each rank's chip is unknown; empty where it is known."""
+    return {place: "" if peak.flops_per_s else peak.source for place, peak in peaks(con).items()}
+
+
 def _names(names: list[str | None] | None) -> set[str]:
     return {name for name in names or () if name}
 

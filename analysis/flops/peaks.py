@@ -119,7 +119,8 @@ def peak_of(
     if measured.mhz and mhz and mhz < measured.mhz <= (highest or measured.mhz):
         mhz, of_mhz = measured.mhz, "cycles / core time, above the configured clock"
     unknown = _unknown(cores, mhz)
-    if cores is None and measured.blocks:
+    # A recorded clock alone may be that of an idle chip.
+    if cores is None and mhz is not None and measured.blocks and measured.mhz:
         unknown = _misfit(chip_name, measured.blocks, mhz)
         if not unknown:
             cores, of_cores = measured.blocks, "inferred from block counts"
@@ -147,10 +148,8 @@ def _unknown(cores: float | None, mhz: float | None) -> str:
     return f"unknown: no {' and no '.join(missing)} of the chip; give --peak" if missing else ""
 
 
-def _misfit(chip_name: str | None, blocks: int, mhz: float | None) -> str:
+def _misfit(chip_name: str | None, blocks: int, mhz: float) -> str:
     """Why block counts and the clock tell no cores; empty where they do."""
-    if mhz is None:
-        return _unknown(None, None)
     if chip_name and not plain_name(chip_name).startswith(_FAMILY):
         return f"unknown: cores of {chip_name} are not known; give --peak"
     highest = _HIGHEST_MHZ.get(blocks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import duckdb
 
 from npuscope.analysis.doctor import known_options
+from npuscope.analysis.flops.chips import unknown_peaks
 from npuscope.analysis.judging import Recorded, judge
 from npuscope.analysis.views import frame, open_views, where
 
@@ -40,11 +41,16 @@ def lacking(
         values,
     )  # fmt: skip
     one = facts[0] if facts else {}
+    no_peaks = {
+        why for (its_run, its_capture, its_rank), why in unknown_peaks(con).items()
+        if run in (None, its_run) and capture in (None, its_capture) and rank in (None, its_rank)
+    }  # fmt: skip
     recorded = Recorded(
         dict(counts.iter_rows()),
         known_options(one, None) if facts else {},
         left_out=frozenset(one.get("left_out_tables") or ()),
         world_size=one.get("world_size"),
         is_gpu=one.get("framework") == "kineto",
+        no_peak=min(no_peaks, default=None),
     )
     return {verdict.capability: (verdict.reason, verdict.remedy) for verdict in judge(recorded)}

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from npuscope.analysis.doctor import CaptureReport, Loss, RankReport, examine
+from npuscope.analysis.flops.mfu import mfu
 from npuscope.analysis.judging import Verdict
 from npuscope.analysis.overhead import Overhead
 from npuscope.analysis.summaries import summaries, summarise
@@ -343,3 +344,30 @@ def test_a_group_tells_how_many_ranks_there_are_at_least(con: Any) -> None:
     fill(con, "groups", [{"global_ranks": [0, 1, 5]}])
     (capture,) = examine(con)
     assert capture.missing_ranks == (5,)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "cycles", "chip", "support", "reason"),
+    [
+        (20, 3_000.0, None, "yes", None),
+        (64, 3_000.0, None, "partly", "peak unknown: 64 blocks are no known chip's cores"),
+        (64, 3_000.0, "Ascend910A", "yes", None),
+        (64, None, "Ascend910B4", "yes", None),
+        (20, None, None, "partly", "no cycles measured"),
+    ],
+)
+def test_whether_the_peak_is_known_is_what_mfu_finds(
+    blocks: int, cycles: float | None, chip: str | None, support: str, reason: str | None
+) -> None:
+    con = connect()
+    fill(con, "ranks", [{"rank": 0, "chip_name": chip, "framework": "pytorch"}])
+    shapes = {"input_shapes": "64,32;32,16", "output_shapes": "64,16"}
+    cube = kernel(0, 100, 1, type="MatMulV3", core="AI_CORE", block_count=blocks,
+                  aic_time_ns=2_000.0 / blocks, aic_cycles=cycles, **shapes)  # fmt: skip
+    fill(con, "kernels", [cube])
+    (report,) = examine(con)
+    told = verdict(report.ranks[0], "mfu")
+    assert told.support == support
+    assert (told.reason or "").startswith(reason or "") and bool(told.reason) == bool(reason)
+    (row,) = mfu(con).rows.to_dicts()
+    assert (row["peak_flops_per_s"] is not None) == (support == "yes")
