@@ -14,6 +14,7 @@ by an amount that matters; then the trait that explains it is the verdict.
 from __future__ import annotations
 
 import math
+import statistics
 from typing import Any, Literal
 
 import polars as pl
@@ -27,8 +28,13 @@ VERDICTS: tuple[Verdict, ...] = (
 
 MATTERS = 0.02  # of a rank's own time, or of a step
 _UNEXPLAINED = 0.04
-_LOWER_FREQUENCY = 0.97
-_IN_PROPORTION = 0.4  # slower by at least so much of what the frequency explains
+# From half of what makes kernels "slower": less is in the steps of clock readings. And beyond what the
+# clocks of the others scatter, which readings by cycles do, in standard deviations.
+_LOWER_FREQUENCY = 0.985
+_SCATTER = 3.0
+_READING = 0.003  # relative error of a clock reading at least
+_SCATTER_KNOWN = 4  # other ranks, for their scatter to tell how sure a low clock is
+_IN_PROPORTION = 0.4  # slower by at least so much of what the frequency explains, and the reverse
 _SLOWER_KERNELS = 1.03
 _EXPLAINS = 0.4  # of its lateness, by slower kernels
 _CONSISTENT = 0.1
@@ -60,7 +66,10 @@ def judged(ranks: pl.DataFrame, links: pl.DataFrame, *, step_count: int) -> list
         by_rank.setdefault(link["rank"], []).append(link)
     found: list[dict[str, Any]] = []
     for row in rows:
-        verdict, evidence, p_value = _judged(row, hosts, by_rank.get(row["rank"], []), step_count)
+        scatter = _clock_scatter(row, rows)
+        verdict, evidence, p_value = _judged(
+            row, hosts, by_rank.get(row["rank"], []), step_count, scatter
+        )
         score = _SCORE_AT_MOST if p_value <= 0 else min(_SCORE_AT_MOST, -math.log10(p_value))
         found.append(
             {
@@ -74,7 +83,11 @@ def judged(ranks: pl.DataFrame, links: pl.DataFrame, *, step_count: int) -> list
 
 
 def _judged(
-    row: dict[str, Any], hosts: dict[str, Evidence], links: list[dict[str, Any]], step_count: int
+    row: dict[str, Any],
+    hosts: dict[str, Evidence],
+    links: list[dict[str, Any]],
+    step_count: int,
+    clock_scatter: tuple[float, float],
 ) -> tuple[Verdict | None, Evidence, float]:
     own_p = _known(row["own_p"], 1.0)
     kernel_p = min(_known(row["cube_p"], 1.0), _known(row["other_p"], 1.0))
@@ -95,12 +108,15 @@ def _judged(
     frequency = _line("AI core frequency", row["frequency_mhz"], row["frequency_mhz_peers"], "MHz")
     slowest_kernels = max(_known(row["cube_ratio"], 1.0), _known(row["other_ratio"], 1.0))
     frequency_ratio = _known(row["frequency_ratio"], 1.0)
+    scatter, clock_p = clock_scatter
+    slower_clock, slower_kernels = 1 / frequency_ratio - 1, slowest_kernels - 1
     if (
-        frequency_ratio <= _LOWER_FREQUENCY
-        and slowest_kernels >= 1 + _IN_PROPORTION * (1 / frequency_ratio - 1)
-        and (kernel_p <= SURE or is_late)
+        frequency_ratio <= min(_LOWER_FREQUENCY, 1 - _SCATTER * scatter)
+        and slower_kernels >= _IN_PROPORTION * slower_clock
+        and slower_clock >= _IN_PROPORTION * slower_kernels
+        and (kernel_p <= SURE or is_late or clock_p <= SURE)
     ):
-        return "frequency", _present([frequency, *kernels, *own]), p_value
+        return "frequency", _present([frequency, *kernels, *own]), min(p_value, clock_p)
     if any(_is_slower(row, part, is_late=is_late) for part in ("cube", "other")):
         return "compute", _present([*kernels, frequency, *own]), p_value
     load_p = _known(row["load_p"], 1.0)
@@ -136,6 +152,23 @@ def _judged(
     if is_late and excess >= _UNEXPLAINED:
         return "unknown", _present([*own, *kernels, frequency, *pace]), p_value
     return None, [], p_value
+
+
+def _clock_scatter(row: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[float, float]:
+    """Standard deviation of the other ranks' clocks, relative, by their median deviation; and the
+    chance of a clock as low as this rank's among them all, 1 where they are too few to tell."""
+    others = [
+        one["frequency_ratio"] for one in rows
+        if one is not row and one["frequency_ratio"] is not None
+    ]  # fmt: skip
+    if row["frequency_ratio"] is None or not others:
+        return 0.0, 1.0
+    middle = statistics.median(others)
+    scatter = max(1.4826 * statistics.median(abs(one - middle) for one in others), _READING)
+    if len(others) < _SCATTER_KNOWN:
+        return scatter, 1.0
+    tail = 0.5 * math.erfc((middle - row["frequency_ratio"]) / scatter / math.sqrt(2))
+    return scatter, min(1.0, tail * len(rows))
 
 
 def _is_slower(row: dict[str, Any], part: str, *, is_late: bool) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import json
+import random
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -55,6 +57,31 @@ def test_the_slow_rank_causes_the_waiting_and_its_group_does_not() -> None:
     most = by_rank.sort("caused_wait_ns", descending=True)
     assert most["rank"][0] == culprit
     assert most["caused_wait_ns"][0] > 3 * most["caused_wait_ns"][1]
+
+
+@pytest.mark.parametrize("percent", [2, 3, 4, 6, 8, 10])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_low_clock_is_told_as_a_clock(percent: int, seed: int) -> None:
+    """From 2 % on, although noise hides what it costs its kernels."""
+    factor = 1 / (1 - percent / 100)
+    planted = case("frequency", seed)
+    planted = replace(planted, job=replace(planted.job, slow_clock_factor=factor))
+    assert named(blame(planted)) == expected(planted)
+
+
+def test_slow_kernels_at_a_clock_that_scatters_are_no_low_clock() -> None:
+    """As clocks by cycles do: 1.5 % here, of every rank."""
+    planted = case("compute", 3, slow_factor=1.1)
+    (culprit,) = planted.ranks
+    dice = random.Random(5)
+    with connection(planted.job, clock_error_ns=CLOCK_ERROR_NS) as con:
+        for rank in range(planted.job.world_size):
+            factor = 0.98 if rank == culprit else dice.gauss(1.0, 0.015)
+            con.execute(
+                "update counters set value = value * ? where rank = ? and name = 'AI Core Freq'",
+                [factor, rank],
+            )
+        assert named(stragglers(con).rank_blame) == expected(planted)
 
 
 def test_stages_are_told_apart_without_coordinates() -> None:
