@@ -28,8 +28,8 @@ VERDICTS: tuple[Verdict, ...] = (
 
 MATTERS = 0.02  # of a rank's own time, or of a step
 _UNEXPLAINED = 0.04
-# From half of what makes kernels "slower": less is in the steps of clock readings. And beyond what the
-# clocks of the others scatter, which readings by cycles do, in standard deviations.
+# From half of what makes kernels "slower": less is in the steps of clock readings. And beyond what
+# the clocks of the others scatter, as readings by cycles do, in standard deviations.
 _LOWER_FREQUENCY = 0.985
 _SCATTER = 3.0
 _READING = 0.003  # relative error of a clock reading at least
