@@ -13,7 +13,7 @@ import re
 import socket
 import stat
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -232,6 +232,29 @@ def capture_manifests(folder: Path) -> list[Manifest]:
         if _is_of(manifest, rank):
             found.append(manifest)
     return found
+
+
+def passed_over(store: Path, found: Sequence[Manifest]) -> list[str]:
+    """Where a run, a capture or a rank should stand in a store and is none of the `found` ones: a
+    link, or a damaged manifest."""
+    read = {rank_folder(store, one.run, one.capture, one.rank) for one in found}
+    odd = _links(store, "run=")
+    for run in children(store, "run="):
+        odd += _links(run, "capture=")
+        for capture in children(run, "capture="):
+            odd += _links(capture, "rank=")
+            if not (capture / DROPPED).exists():
+                ranks = [rank for rank in children(capture, "rank=") if rank not in read]
+                odd += [rank for rank in ranks if os.path.lexists(rank / MANIFEST)]
+    return [str(path.relative_to(store)) for path in odd]
+
+
+def _links(folder: Path, prefix: str) -> list[Path]:
+    """What is named as a folder of a store and is none."""
+    with contextlib.suppress(OSError):
+        named = {folder / name for name in os.listdir(folder) if name.startswith(prefix)}
+        return sorted(named.difference(children(folder, prefix)))
+    return []
 
 
 def _is_of(manifest: Manifest, folder: Path) -> bool:

@@ -18,7 +18,7 @@ from npuscope.analysis.views import open_views
 from npuscope.analysis.wording import ranks_named
 from npuscope.collector import store
 from npuscope.collector.derived import MEMORY_BYTES
-from npuscope.collector.manifest import is_store, manifests
+from npuscope.collector.manifest import is_store, manifests, passed_over
 from npuscope.errors import StoreError, UsageError
 
 from .waiting import waiting
@@ -107,10 +107,14 @@ def compare_ranks(data: Opened, *, is_needed: bool = True) -> None:
 def reading_warnings(target: Path) -> list[str]:
     """What readers warned of, a sentence per warning with the ranks it concerns."""
     concerned: dict[str, list[int]] = {}
-    for manifest in manifests(target) if is_store(target) else []:
+    found = manifests(target) if is_store(target) else []
+    for manifest in found:
         for warning in manifest.warnings:
             concerned.setdefault(warning, []).append(manifest.rank)
-    return [f"{ranks_named(ranks)}: {warning}" for warning, ranks in concerned.items()]
+    warnings = [f"{ranks_named(ranks)}: {warning}" for warning, ranks in concerned.items()]
+    odd = passed_over(target, found) if is_store(target) else []
+    told = "not read: a link, or its manifest is damaged; remove it and ingest the profile again"
+    return [*warnings, *(f"{place}: {told}" for place in odd)]
 
 
 def summary_versions() -> dict[str, str]:

@@ -30,6 +30,7 @@ from npuscope.collector.manifest import (
 )
 from npuscope.collector.retention import drop_capture, stored_captures
 from npuscope.collector.sweeping import sweep
+from npuscope.dashboard.opening import reading_warnings
 from npuscope.errors import StoreError
 
 from .captures import write_light
@@ -402,6 +403,22 @@ def test_nothing_is_read_or_written_through_a_link(
         assert done.code in (3, 4), done.errors
         assert "Not a directory" in done.errors or "cannot" in done.errors
     assert state_of(tmp_path / "outside") == before
+
+
+@pytest.mark.parametrize("name", ["run=x", "run=job/capture=x", "rank=0"])
+def test_what_is_not_read_is_told(target: Path, capture: Path, elsewhere: Path, name: str) -> None:
+    assert reading_warnings(target) == []
+    link = capture / name if name == "rank=0" else target / name
+    if link.exists():
+        change(link / MANIFEST, partial(put, value={"generation": ".."}))
+    else:
+        link.symlink_to(elsewhere)
+    [told] = reading_warnings(target)
+    assert told.startswith(
+        f"{link.relative_to(target)}: not read: a link, or its manifest is damaged"
+    )
+    done = run("steps", target, "--json", home=target.parent)
+    assert done.code == 0 and any("not read" in note for note in json.loads(done.out)["notes"])
 
 
 def test_columns_of_other_types_are_told(target: Path, capture: Path) -> None:
