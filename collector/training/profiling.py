@@ -15,6 +15,7 @@ import importlib.util
 import os
 import shutil
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -32,6 +33,8 @@ from .windows import Windows
 # How often an analysis beside training is asked whether it is done, and how long at the end.
 _ASK_SECONDS = 1.0
 _WAIT_SECONDS = 10.0
+# A step that begins a window waits so long for a disk at most.
+_DISK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,32 @@ class Job:
     parallel: object = None
     groups: Mapping[str, object] | None = None
     model: object = None
+
+
+class _Free:
+    """How many bytes are free below a folder, which is made: asked in a thread, as a file system
+    that hangs never answers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.n_bytes = 0
+        self.error: Exception | None = None
+        self._folder, self._is_told = folder, threading.Event()
+        threading.Thread(target=self._ask, name="npuscope-disk", daemon=True).start()
+
+    @property
+    def is_told(self) -> bool:
+        return self._is_told.is_set()
+
+    def has_told(self, seconds: float) -> bool:
+        return self._is_told.wait(seconds)
+
+    def _ask(self) -> None:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self.n_bytes = shutil.disk_usage(self._folder).free
+        except Exception as error:
+            self.error = error
+        self._is_told.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +168,7 @@ class ProfileSession:
         self._step, self._first = start_step, windows.next_after(start_step)
         self._process, self._asked = os.getpid(), 0.0
         self._has_warned_of_space = self._has_warned_of_length = False
+        self._free: _Free | None = None
         self.is_active = True
         self._at_exit = partial(_close_at_exit, weakref.ref(self))
         atexit.register(self._at_exit)
@@ -206,15 +236,18 @@ class ProfileSession:
         self._begin_if_due()
 
     def _begin_if_due(self) -> None:
-        if self._window is not None or self._step != self._first - self._windows.warmup:
+        begins = self._first - self._windows.warmup
+        if self._window is None and self._step == begins - 1:
+            self._ask_for_room()
+        if self._window is not None or self._step != begins:
             return
         if self._left is not None and self._left <= 0:
             return
-        self._root.mkdir(parents=True, exist_ok=True)
-        if shutil.disk_usage(self._root).free < self._free_bytes:
+        why = self._no_room()
+        if why:
             if not self._has_warned_of_space:
                 self._has_warned_of_space = True
-                warn(f"{self._root} is nearly full: no profile while it is (free_bytes=N)")
+                warn(why)
             self._first = self._windows.next_after(self._first + 1)
             return
         self._window = Window(
@@ -227,6 +260,26 @@ class ProfileSession:
         self._describe(self._window, self._first + self._windows.active - 1)
         if self._left is not None:
             self._left -= 1
+
+    def _ask_for_room(self) -> None:
+        """Ask how much is free, unless a file system still owes an answer."""
+        if self._free is None or self._free.is_told:
+            self._free = _Free(self._root)
+
+    def _no_room(self) -> str:
+        """Why no window can begin now; '' where one can. Training never waits for a disk."""
+        if self._free is None:
+            self._ask_for_room()
+        free = self._free
+        assert free is not None
+        if not free.has_told(_DISK_SECONDS):
+            return f"{self._root} does not answer: no profile while it does not"
+        if free.error is not None:
+            raise free.error
+        self._free = None
+        if free.n_bytes < self._free_bytes:
+            return f"{self._root} is nearly full: no profile while it is (free_bytes=N)"
+        return ""
 
     def _describe(self, window: Window, last_step: int) -> None:
         job = self._job

@@ -7,6 +7,8 @@ import logging
 import os
 import shutil
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -276,6 +278,30 @@ def test_a_nearly_full_disk_is_left_alone(
     assert spans(tmp_path) == [(60, 61)]
     (warned,) = warnings_of(caplog)
     assert "nearly full" in warned
+
+
+def test_a_disk_that_hangs_holds_no_step_up(
+    npu: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, answers = shutil.disk_usage, threading.Event()
+
+    def hangs(path: Path) -> object:
+        answers.wait(60)
+        return real(path)
+
+    monkeypatch.setattr(shutil, "disk_usage", hangs)
+    began_s = time.monotonic()
+    session = profile_session(tmp_path, every=20, active=2, warmup=0, rank=0)
+    with session:
+        for step in range(63):
+            if step == 50:
+                answers.set()
+                time.sleep(0.2)
+            session.step()
+    assert time.monotonic() - began_s < 10
+    assert spans(tmp_path) == [(60, 61)]
+    (warned,) = warnings_of(caplog)
+    assert "does not answer" in warned
 
 
 def test_a_marker_that_cannot_be_written(

@@ -1,0 +1,83 @@
+"""Captures that are watched as they land, under scrapers: all are shown, and memory stays."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.collector.test_watch_faults import wait_for, watching
+from tests.collector.watched_folders import published, write_capture
+from tests.dashboard.scraping import exporting
+
+pytestmark = pytest.mark.slow
+log_of_tests = logging.getLogger(__name__)
+
+
+@contextmanager
+def scrapers(port: int, count: int) -> Iterator[list[float]]:
+    """So many clients that ask as often as they get an answer; seconds of each answer."""
+    took_s: list[float] = []
+    ends = threading.Event()
+
+    def scrape() -> None:
+        while not ends.wait(0.2):
+            began_s = time.monotonic()
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+                assert b"npuscope_exporter_refreshes_total" in answer.read()
+            took_s.append(time.monotonic() - began_s)
+
+    threads = [threading.Thread(target=scrape) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield took_s
+    finally:
+        ends.set()
+        for thread in threads:
+            thread.join()
+
+
+def resident_mb(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096 / 1e6
+
+
+def _has(target: Path, count: int) -> bool:
+    return len(published(target)) == count
+
+
+@pytest.mark.parametrize(("captures", "clients"), [(6, 2), (50, 8)])
+def test_captures_land_under_scrapers_and_memory_stays(
+    tmp_path: Path, captures: int, clients: int
+) -> None:
+    root, target, log = tmp_path / "job", tmp_path / "store", tmp_path / "log"
+    root.mkdir()
+    few = max(2, captures // 5)
+    with watching(root, target, log) as watcher, exporting(target) as one:
+        with scrapers(one.port, clients) as took_s:
+            sizes: list[tuple[float, float]] = []
+            for until in (few, captures):
+                for number in range(len(published(target)), until):
+                    write_capture(root / f"h_{number}_ascend_pt", 0, number)
+                wait_for(partial(_has, target, until), log)
+                time.sleep(2.0)
+                sizes.append((resident_mb(watcher.pid), resident_mb(one.process.pid)))
+        asked = f"http://127.0.0.1:{one.port}/metrics"
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            text = answer.read().decode()
+    assert f"npuscope_watch_ranks_ingested_total {captures}.0" in text
+    (watch_few, export_few), (watch_all, export_all) = sizes
+    log_of_tests.info(
+        "%d captures, %d scrapers: watcher %.0f -> %.0f MB, exporter %.0f -> %.0f MB, %d scrapes,"
+        " slowest %.2f s", captures, clients, watch_few, watch_all, export_few, export_all,
+        len(took_s), max(took_s),
+    )  # fmt: skip
+    assert watch_all - watch_few < 8 and export_all - export_few < 40
+    assert "Traceback" not in log.read_text()
