@@ -88,7 +88,8 @@ CAPABILITIES: tuple[Capability, ...] = (
                 _COMPUTE.contents, _COMPUTE.missing, _COMPUTE.settings, KERNEL_TABLE,
                 _COMPUTE.advice, instead=("profiler_steps",), only=_TABLE_ONLY,
             ),
-            Need(("steps", "kernels.stepped", "profiler_steps"), "no step is marked: all is one",
+            Need(("steps", "kernels.stepped", "profiler_steps"), "no step is marked: the whole"
+            " capture counts as one step",
                  (STEPS,), TIMELINE, essential=False),
             Need(("steps.windowed",),
                  "no range of steps on the host: preparing time is the profiler's own figure, if"
@@ -130,7 +131,8 @@ CAPABILITIES: tuple[Capability, ...] = (
         (
             Need(("comm_ops", "comm_times"), "no communication operation was recorded", (NPU,),
                  TIMELINE),
-            Need(("comm_ops.grouped", "comm_times"), "operations do not tell their group",
+            Need(("comm_ops.grouped", "comm_times"), "operations are recorded without their"
+            " group",
                  (LEVEL1,), COMMUNICATION),
             Need(("groups.known",), "what each group is for is unknown", (METADATA,),
                  advice="a torch_npu of 2025-02 or later names groups by itself", essential=False),
@@ -140,7 +142,8 @@ CAPABILITIES: tuple[Capability, ...] = (
     Capability(
         "waiting", "waiting and moving data inside communication",
         (
-            Need(("comm_times", "comm_tasks.typed"), "waiting and moving are not told apart",
+            Need(("comm_times", "comm_tasks.typed"), "waiting and transfer cannot be"
+            " separated",
                  (LEVEL1,), COMMUNICATION),
         ),
         talks=True,
@@ -167,7 +170,7 @@ CAPABILITIES: tuple[Capability, ...] = (
     Capability(
         "host", "what the host did: operators and CANN calls",
         (
-            Need(("host_ops",), "nothing of the host was recorded", (CPU,), TIMELINE),
+            Need(("host_ops",), "no host activity was recorded", (CPU,), TIMELINE),
             Need(("host_ops.operator",), "no operators of the framework", (CPU,), TIMELINE,
                  essential=False),
             Need(("host_ops.api",), "no calls of CANN", (LEVEL1,), TIMELINE, essential=False),
@@ -177,8 +180,8 @@ CAPABILITIES: tuple[Capability, ...] = (
         "dispatch", "who launched each task, and how long it took to start",
         (
             Need(("launches",), "no launch was recorded", (CPU, LEVEL1), TIMELINE),
-            Need(("launches.operators",), "launches do not tell their operator", (CPU,), TIMELINE,
-                 essential=False),
+            Need(("launches.operators",), "launches are recorded without their operator", (CPU,),
+                 TIMELINE, essential=False),
         ),
     ),
     Capability(

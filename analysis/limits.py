@@ -29,7 +29,7 @@ _LIMITS = (
     Limit(
         "kernels",
         "select distinct run, capture, rank from kernels",
-        "no kernels: nothing is known of single operators",
+        "no kernels: single operators cannot be analysed",
         "export kernel_details.csv or the profiler's DB: run analyse() on the whole folder",
         _GPU_ACTIVITIES,
         ("kernel_summary", "true"),
@@ -47,7 +47,7 @@ _LIMITS = (
         "comm_times",
         "select distinct run, capture, rank from comm_times"
         " union select run, capture, rank from comm_tasks where task_type is not null",
-        "transfer and wait are not told apart inside communication",
+        "transfer and waiting inside communication cannot be separated",
         "profiler_level=ProfilerLevel.Level1",
     ),
     Limit(
@@ -67,7 +67,7 @@ _LIMITS = (
     Limit(
         "groups",
         "select distinct run, capture, rank from groups where parallel_kind <> 'unknown'",
-        "what communication groups are for is not recorded: a guess by what they do",
+        "the purpose of communication groups is not recorded: inferred from what they do",
         "a torch_npu of 2025-02 or later writes parallel_group_info by itself",
         "torch.distributed.new_group(..., group_desc=NAME), as Megatron and DeviceMesh do",
     ),

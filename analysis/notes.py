@@ -102,9 +102,9 @@ def _selected(chosen: pl.DataFrame, rank_count: int) -> Iterable[str]:
             full_count = rank_count - len(ranks)
             what = f"read lightly, from small files ({full_count} of {rank_count} ranks in full)"
         yield (
-            f"{ranks_named(ranks)}: {what}. What needs more is unknown, or the producer's own"
-            f" figure; to read it: `npuscope ingest PATH --ranks {ranks[0]}`, or without --ranks"
-            " all of them."
+            f"{ranks_named(ranks)}: {what}. Figures that need more are unknown, or the"
+            f" profiler's own; to read it: `npuscope ingest PATH --ranks {ranks[0]}`, or without"
+            " --ranks all of them."
         )
     kept = chosen.drop_nulls("kept_steps")
     if not kept.is_empty():

@@ -149,14 +149,14 @@ _FINDINGS = {
     " Most of it: {op}, {most} ms. Whether {unknown} ms of it move bytes or wait is unknown.":
         "每个 step 有 {stake} ms 通信未被计算掩盖（掩盖率 {masked}）。"
         "其中最多的是 {op}，{most} ms。其中 {unknown} ms 是传输还是等待未知。",
-    "Operations outside of every compute kernel of their rank, instants of several shared among"
-    " them, without what is known to wait.":
+    "Communication time in which the rank runs no compute kernel, less what is known to be"
+    " waiting. Where several operations run at once, each counts an equal part.":
         "通信算子落在本 rank 所有计算算子之外的时间，不含已知的等待；"
         "多个算子同时通信的时刻由它们均分。",
     "Overlap it: bucketed gradient reduction and parameter gathering, all-to-all split in chunks"
     " beside expert computation.":
         "让通信与计算重叠：梯度归约与参数聚合分桶进行，all-to-all 切块与专家计算并行。",
-    "First find out who is waited for: overlap and bandwidth shorten what moves bytes, not"
+    "First find out which rank is late: more overlap or bandwidth shortens transfers, not"
     " waiting.":
         "先弄清在等谁：重叠和带宽只能缩短数据传输，不能缩短等待。",
     "Pipeline stages compute unequally: stage {heavy} {most} ms per step, stage {light} {least} ms."
@@ -207,8 +207,8 @@ _FINDINGS = {
         "若另一流水级计算更久，把层从它移走。重叠和带宽不能缩短这种等待。",
     "{stake} ms of communication per step ({share}) wait for ranks that come later, most on"
     " {rank}.": "每个 step 有 {stake} ms（{share}）的通信在等待到得更晚的 rank，{rank} 最多。",
-    "Operations outside of every compute kernel, for as long as they take longer than the member"
-    " that waits least.":
+    "Communication time outside of compute kernels by which an operation exceeds the group"
+    " member that waits least.":
         "落在所有计算算子之外的通信算子，取其比等待最少的成员多出的时间。",
     "Find out who is late and why: a slow chip, host or link, or more tokens. Overlap and bandwidth"
     " do not shorten this waiting.":
@@ -245,8 +245,8 @@ _FINDINGS = {
     " {rank}, slowest in {some} of {all} steps.":
         "最慢的 rank 每个 step 比同级均值多计算 {stake} ms；主要是 {rank}，"
         "{all} 个 step 中有 {some} 个最慢。",
-    "Were the work spread evenly, every rank would take the mean. What ranks of one stage do can"
-    " differ by design (experts, embedding); then nothing is to be gained.":
+    "If the work were spread evenly, every rank would take the mean time. Ranks of one stage"
+    " may do different work by design (experts, embedding); then there is nothing to gain.":
         "若负载均匀，各 rank 都只需均值。"
         "同级 rank 的工作可能本就不同（专家、embedding），此时无可收益。",
     "Compare the kernels of the slowest rank with another's: the same kernels slower point to the"
@@ -256,7 +256,7 @@ _FINDINGS = {
     "Steps are uneven: the longest, step {step}, takes {longest} ms where half of them take {half}"
     " ms or less.":
         "step 长短不一：最长的 step {step} 为 {longest} ms，而一半的 step 不超过 {half} ms。",
-    "The mean of each step's longest rank less their median.":
+    "Step time of the longest rank, as a mean over steps, minus the median step.":
         "各 step 最长 rank 的均值减去其中位数。",
     "See which part grows in the long steps: free time points to the host (garbage collection,"
     " data), communication to the network or a late rank, computing to longer sequences.":
@@ -264,7 +264,7 @@ _FINDINGS = {
         "通信指向网络或迟到的 rank，计算指向更长的序列。",
     "{stake} ms per step ({share} of it) go to kernels that only move or convert data, most to"
     " {type}.": "每个 step 有 {stake} ms（{share}）用于只搬运或转换数据的算子，{type} 最多。",
-    "Their durations added up. Some conversions and copies cannot be avoided.":
+    "Sum of the kernels' durations. Some conversions and copies cannot be avoided.":
         "这些算子耗时之和。部分转换和拷贝无法避免。",
     "Keep one layout and one type through a block: contiguous tensors, no .contiguous() or .to() in"
     " the loop, fused operators that take the layout they get.":
@@ -272,15 +272,16 @@ _FINDINGS = {
         "使用能直接接受现有格式的融合算子。",
     "{stake} ms per step ({share} of it) go to kernels that only fill memory with a value, most to"
     " {type}.": "每个 step 有 {stake} ms（{share}）用于只给内存填充定值的算子，{type} 最多。",
-    "Their durations added up. Buffers that are accumulated into have to be cleared once.":
+    "Sum of the kernels' durations. Buffers used for accumulation must be cleared once.":
         "这些算子耗时之和。用于累加的缓冲区必须清零一次。",
-    "zero_grad(set_to_none=True), empty instead of zeros where all is overwritten, buffers that are"
-    " kept from step to step.":
+    "Use zero_grad(set_to_none=True), use empty instead of zeros where everything is"
+    " overwritten, reuse buffers between steps.":
         "使用 zero_grad(set_to_none=True)；会被完全覆盖处用 empty 代替 zeros；"
         "在 step 之间复用缓冲区。",
     "{stake} ms per step ({share} of it) go to kernels on the AI CPU, most to {type}.":
         "每个 step 有 {stake} ms（{share}）用于 AI CPU 上的算子，{type} 最多。",
-    "Their durations added up: on the AI cores the same work would take a fraction of it.":
+    "Sum of the kernels' durations: on the AI cores the same work would take a fraction of"
+    " it.":
         "这些算子耗时之和：在 AI Core 上同样的工作只需其中一小部分时间。",
     "Other types or an equivalent operator usually bring them to the AI cores: int64 and bool"
     " inputs, dynamic shapes and unusual index operators are frequent causes.":
@@ -288,8 +289,9 @@ _FINDINGS = {
         "少见的索引算子是常见原因。",
     "{rank}: {size} MB ({share} of what {component} reserved) were not allocated when most memory"
     " was in use.": "{rank}：占用最高时 {component} 有 {size} MB（占其预留的 {share}）未分配出去。",
-    "What the allocator kept and could not hand out at the peak. It costs no time until memory runs"
-    " out: then the allocator empties its cache, which takes milliseconds each time.":
+    "Memory that the allocator had reserved but not allocated at the peak. It costs no time"
+    " until memory runs out; then the allocator empties its cache, which takes milliseconds"
+    " each time.":
         "峰值时分配器持有却未能分配出去的部分。显存耗尽之前不花时间；"
         "耗尽时分配器清空缓存，每次耗费若干毫秒。",
     'PYTORCH_NPU_ALLOC_CONF="expandable_segments:True", fewer different tensor sizes.':
@@ -298,20 +300,22 @@ _FINDINGS = {
         '设置 PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"，减少张量尺寸的种类。',
     "{rank}: {component} grows by {size} MB in every step recorded ({count} of them).":
         "{rank}：{component} 在采集到的 {count} 个 step 中每个 step 增长 {size} MB。",
-    "The level at the end of each step rose every time, by about the same. Over so few steps it can"
-    " also be a warm-up.": "每个 step 结束时的占用都在上升，幅度相近。step 较少时也可能是预热。",
-    "Look for tensors that are kept: losses summed with their graph, growing lists, caches by"
-    " shape.": "检查未释放的张量：带计算图累加的 loss、不断增长的列表、按 shape 的缓存。",
+    "Memory in use at the end of each step rose in every step, by about the same amount. With"
+    " few steps this can also be warm-up.":
+        "每个 step 结束时的占用都在上升，幅度相近。step 较少时也可能是预热。",
+    "Look for tensors that are never released: losses accumulated with their graph, growing"
+    " lists, caches keyed by shape.":
+        "检查未释放的张量：带计算图累加的 loss、不断增长的列表、按 shape 的缓存。",
 }  # fmt: skip
 
 _NOTES = {
     "{ranks}: {missing}. To know it: {remedy}": "{ranks}：{missing}。若要获知：{remedy}",
-    "no kernels: nothing is known of single operators": "没有算子数据，无法分析单个算子",
+    "no kernels: single operators cannot be analysed": "没有算子数据，无法分析单个算子",
     "export kernel_details.csv or the profiler's DB: run analyse() on the whole folder":
         "对整个目录运行 analyse()，导出 kernel_details.csv 或 DB",
     "no operator types, shapes or cores: no FLOPs, no grouping by type":
         "没有算子类型、shape 和核信息，无法计算 FLOPs，也无法按类型统计",
-    "transfer and wait are not told apart inside communication": "通信内部的传输与等待未区分",
+    "transfer and waiting inside communication cannot be separated": "通信内部的传输与等待未区分",
     "no host side: what the host did while the device was free is unknown":
         "没有 host 侧数据，设备空闲时 host 在做什么未知",
     "activities=[ProfilerActivity.CPU, ProfilerActivity.NPU]; keep trace_view.json or the DB":
@@ -320,7 +324,7 @@ _NOTES = {
         "没有记录 step 区间，准备时间取自采集工具自己的表（如有）",
     "call prof.step() once per training step, with a schedule":
         "每个训练 step 调用一次 prof.step()，并设置 schedule",
-    "what communication groups are for is not recorded: a guess by what they do":
+    "the purpose of communication groups is not recorded: inferred from what they do":
         "没有记录通信域的用途：按其行为推测",
     "a torch_npu of 2025-02 or later writes parallel_group_info by itself":
         "2025-02 及以后的 torch_npu 会自动写入 parallel_group_info",
@@ -347,7 +351,7 @@ _NOTES = {
     "{count} communication operations ({length} ns)": " {count} 个通信算子（{length} ns）",
     "{ranks}: only steps {steps} were selected; what lies outside of them is unknown. To read it:"
     " {command}.": "{ranks}：只选取了 step {steps}，之外的内容未知。读取方法：{command}。",
-    "{ranks}: {what}. What needs more is unknown, or the producer's own figure; to read it:"
+    "{ranks}: {what}. Figures that need more are unknown, or the profiler's own; to read it:"
     " {command}, or without --ranks all of them.":
         "{ranks}：{what}。需要更多数据的数字未知，或取自采集工具；读取方法：{command}，"
         "去掉 --ranks 则读取全部。",

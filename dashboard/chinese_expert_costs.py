@@ -74,7 +74,7 @@ _WAITED = {
 }  # fmt: skip
 
 _NOTES = {
-    "what a token takes is not known: no grouped matmul with shapes in the steps of the load, or"
+    "time per token is unknown: no grouped matmul with shapes in the steps of the load, or"
     " their tokens hardly differ beside the noise":
         "每 token 的耗时未知：这些 step 中没有带形状的 grouped matmul，"
         "或其 token 数相差太小，被噪声淹没",
@@ -90,7 +90,8 @@ _NOTES = {
     " tokens make them differ; more steps would tell":
         "本次采集只能确定该代价在 {low} 至 {high} ms 之间（95 %）：算子耗时的波动与"
         " token 数造成的差异相当；采集更多 step 可以改善",
-    "stages of layers are not told: all layers count as one after the other":
+    "the pipeline stage of each layer is unknown: layers are taken as running one after the"
+    " other":
         "未说明各层所属的 stage：所有层按先后相继计算",
     "products without a slope have {share} of the grouped matmuls' tokens: the cost is larger":
         "grouped matmul 的 token 中有 {share} 属于得不到斜率的矩阵乘：实际代价更大",

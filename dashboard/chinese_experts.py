@@ -92,8 +92,8 @@ _SENTENCES = {
     " hook (tokens_per_expert) or the server's dumps":
         "时间线只能说明各设备的负载：放置方案需要各专家的 token 数，由训练钩子（tokens_per_expert）"
         "或推理服务的转储给出",
-    "What the fullest devices take beyond the mean ({parts}), by times fitted to tokens; of the"
-    " pipeline stage that it costs most.":
+    "Time of the fullest devices above the mean ({parts}), from kernel times fitted to"
+    " tokens; for the pipeline stage with the largest cost.":
         "最满设备超出均值的耗时（{parts}），按耗时对 token 数的拟合估算；"
         "取代价最大的流水线 stage。",
     "{first} ms, all-to-alls {second} ms": "{first} ms，all-to-all {second} ms",

@@ -7,24 +7,24 @@ _CAPABILITIES = {
     "no communication operation was recorded": "没有采集到通信算子",
     "no communication operation was recorded with its time": "没有采集到带时间的通信算子",
     "only the profiler's own table of steps is here": "只有采集工具自己的 step 表",
-    "no step is marked: all is one": "没有 step 标记：全部算作一个",
+    "no step is marked: the whole capture counts as one step": "没有 step 标记：全部算作一个",
     "no range of steps on the host: preparing time is the profiler's own figure, if any":
         "没有主机侧的 step 范围：准备时间未知",
     "kernels have names, but no types": "算子有名称，没有类型",
     "kernels have no shapes": "算子没有 shape",
     "no PMU counters": "没有 PMU 计数",
     "core times, but no further counters": "有核时间，没有更多计数",
-    "operations do not tell their group": "通信算子没有说明所属通信域",
+    "operations are recorded without their group": "通信算子没有说明所属通信域",
     "what each group is for is unknown": "各通信域的用途未知",
-    "waiting and moving are not told apart": "无法区分等待与传输",
+    "waiting and transfer cannot be separated": "无法区分等待与传输",
     "no traffic of links": "没有链路流量",
     "no link matrix": "没有通信矩阵",
     "members of groups are unknown: only places in a group": "通信域成员未知：只有域内序号",
-    "nothing of the host was recorded": "没有采集主机侧",
+    "no host activity was recorded": "没有采集主机侧",
     "no operators of the framework": "没有框架算子",
     "no calls of CANN": "没有 CANN 调用",
     "no launch was recorded": "没有采集到下发",
-    "launches do not tell their operator": "下发没有说明所属算子",
+    "launches are recorded without their operator": "下发没有说明所属算子",
     "frames of Python, but no stacks of operators": "有 Python 帧，没有算子的调用栈",
     "no memory curve": "没有显存曲线",
     "only memory of CANN's modules": "只有 CANN 各模块的显存",
@@ -67,17 +67,17 @@ _CAPABILITIES = {
         "任务有多少个 rank 未知，至少 {count} 个",
     "{ranks} lack step {steps}": "{ranks} 缺少 step {steps}",
     "{ranks} lacks step {steps}": "{ranks} 缺少 step {steps}",
-    "times of some ranks count from their device's own zero":
+    "times of some ranks are device-local, not wall-clock times":
         "部分 rank 的时间从其设备自己的零点算起",
     "ranks were profiled at different levels ({levels})": "各 rank 的采集级别不同（{levels}）",
     "no profiled step has a number": "采集的 step 没有编号",
     "the training log has no time of a profiled step": "训练日志没有所采集 step 的时间",
     "the training log has no step beside the profiled ones": "训练日志没有采集之外的 step",
-    "an exported file does not tell how its ranks were read":
+    "an exported file does not record how its ranks were read":
         "导出文件没有说明各 rank 是如何读取的",
-    "what would help is said in torch_npu's words: options of {frameworks} differ":
+    "remedies are given as torch_npu options; options of {frameworks} differ":
         "办法按 torch_npu 的选项给出：{frameworks} 的选项有所不同",
-    "recorded at a cost, and used by no analysis here: {names}":
+    "recorded at a cost, but used by no analysis here: {names}":
         "采集有开销，但此处没有分析用到：{names}",
 }  # fmt: skip
 
@@ -93,7 +93,7 @@ _FLOPS = {
     "shapes were not recorded": "没有采集 shape", "shapes are missing": "缺少 shape",
     "a second product runs in the same kernel": "同一算子中还有第二个乘法",
     "the shapes are not those of attention": "shape 与 attention 不符",
-    "which dimension is the sequence is not told": "没有说明哪一维是序列",
+    "the sequence dimension is not recorded": "没有说明哪一维是序列",
     "lengths of the sequences are not recorded": "没有采集序列长度",
     "whether these are heads or all of them is not told": "没有说明这是单个头还是全部头",
     "the filter's layout is not known": "卷积核的排布未知",
@@ -124,7 +124,7 @@ _FLOPS = {
     "unknown for {dtype}: give --peak {dtypes}=...": "{dtype} 未知：请给出 --peak {dtypes}=...",
     "steps without kernels of their own have no kernel FLOPs":
         "没有自己算子的 step 没有算子 FLOPs",
-    "FLOPs of several element types are held against the peak of that with most of them":
+    "kernels of several data types are compared with the peak of the type with the most FLOPs":
         "多种数据类型的 FLOPs 一律与占比最大类型的峰值相比",
     "step from first to last device activity": "step 从首个到最后一个设备活动",
     "waterfall: left out {count} of {every} steps, whose length, peak or device time is unknown":
@@ -143,12 +143,12 @@ _RANKS = {
         "{ranks}：没有采集单个内存块，无法得知谁占用显存。",
     "{ranks}: single blocks of memory were not selected, so who holds it is unknown.":
         "{ranks}：未选取单个内存块，无法得知谁占用显存。",
-    "no operation here was recorded by all its members on comparable clocks: who came last cannot"
-    " be told; verdicts rest on each rank's own work":
+    "no operation here was recorded by all its members on comparable clocks: which rank came"
+    " last is unknown; verdicts use each rank's own work only":
         "没有任何通信算子被其全部成员以可比的时钟采集：无法得知谁最后到达；"
         "判断只依据各 rank 自己的工作",
-    "{count} of {every} recorded operations lack members or a sure match: nobody is blamed for"
-    " waits in them":
+    "{count} of {every} recorded operations lack members or a sure match: their waiting is"
+    " attributed to no rank":
         "采集到的 {every} 个通信算子中有 {count} 个缺少成员或无法确定对应关系："
         "其中的等待不归因于任何 rank",
 }  # fmt: skip

@@ -15,7 +15,7 @@ from .tables import Column, FittedTable, place_columns
 _MOST_ROWS = 50  # of single ranks and steps
 _PLACE = ["run", "capture", "rank", "step"]
 _KEYS = {"kind": "kind", "op_type": "operation", "group_hash": "group"}
-_EXPOSED = "exposed: outside compute, shared by those at once"
+_EXPOSED = "exposed: outside compute, split evenly among simultaneous operations"
 _MEASURED = "transfer, wait: HCCL's own"
 
 

@@ -166,12 +166,12 @@ def remarks(report: CaptureReport) -> Iterator[str]:
     if report.overhead.reason:
         yield f"the profiler's overhead is unknown: {report.overhead.reason}"
     if all(rank.root is None for rank in report.ranks):
-        yield "an exported file does not tell how its ranks were read"
+        yield "an exported file does not record how its ranks were read"
     yield from report.doubts
     others = {rank.facts["framework"] for rank in report.ranks} - {None, "pytorch", "kineto"}
     if others:
         listed = " and ".join(sorted(others))
-        yield f"what would help is said in torch_npu's words: options of {listed} differ"
+        yield f"remedies are given as torch_npu options; options of {listed} differ"
     needless = sorted({name for rank in report.ranks for name in unused(rank.options)})
     if needless:
-        yield f"recorded at a cost, and used by no analysis here: {', '.join(needless)}"
+        yield f"recorded at a cost, but used by no analysis here: {', '.join(needless)}"

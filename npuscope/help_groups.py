@@ -57,7 +57,8 @@ def name_pages(app: typer.Typer) -> None:
     for command in app.registered_commands:
         function = command.callback
         name = command.name or (function.__name__.replace("_", "-") if function else "")
-        command.epilog = f"More: docs/{pages[name]}.md"
+        if name in pages:
+            command.epilog = f"More: docs/{pages[name]}.md"
     for group in app.registered_groups:
         below = group.typer_instance
         for command in below.registered_commands if below else ():

@@ -145,8 +145,8 @@ def findings(
             for part in findings_in_full(found):
                 show(part)
             if not found:
-                say("nothing that costs 1 % of a step was found: see `npuscope doctor` for what"
-                    " this profile cannot tell")  # fmt: skip
+                say("nothing found that costs 1 % of a step: `npuscope doctor` says what this"
+                    " profile cannot show")  # fmt: skip
             for note in notes_of(data, chosen):
                 say(f"note: {note}")
     leave(data)

@@ -120,7 +120,8 @@ def test_gpus_and_npus_in_one_store_each_hear_their_own(
 def test_groups_without_a_name_are_told_how_to_get_one() -> None:
     remedy = "torch.distributed.new_group(..., group_desc=NAME), as Megatron and DeviceMesh do"
     limit = (
-        "ranks 0-1: what communication groups are for is not recorded: a guess by what they do."
+        "ranks 0-1: the purpose of communication groups is not recorded: inferred from what"
+        " they do."
         f" To know it: {remedy}"
     )
     assert not any(word in chinese(limit) for word in ("ranks", "unknown", "as Megatron"))

@@ -67,12 +67,12 @@ def blame_notes(
     complete, every = con.execute(_COMPLETE.format(where=clause), values).fetchall()[0]
     if not complete:
         return [
-            "no operation here was recorded by all its members on comparable clocks: who came last"
-            " cannot be told; verdicts rest on each rank's own work"
+            "no operation here was recorded by all its members on comparable clocks: which rank"
+            " came last is unknown; verdicts use each rank's own work only"
         ]
     if complete < every:
         return [
             f"{every - complete:,} of {every:,} recorded operations lack members or a sure match:"
-            " nobody is blamed for waits in them"
+            " their waiting is attributed to no rank"
         ]
     return []

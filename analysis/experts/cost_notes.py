@@ -24,7 +24,7 @@ def cost_notes(costs: pl.DataFrame, layers: pl.DataFrame) -> list[str]:
     """Sentences on `cost.token_cost` and `cost.imbalance_cost`."""
     if costs.is_empty() or costs["ns_per_token"].null_count() == costs.height:
         unknown = (
-            "what a token takes is not known: no grouped matmul with shapes in the steps of the"
+            "time per token is unknown: no grouped matmul with shapes in the steps of the"
             " load, or their tokens hardly differ beside the noise"
         )
         if costs.is_empty():
@@ -47,7 +47,10 @@ def cost_notes(costs: pl.DataFrame, layers: pl.DataFrame) -> list[str]:
         found[row["run"], row["capture"]] += _of_capture(row)
     told += told_by(found)
     if layers["stage"].is_null().any():
-        told.append("stages of layers are not told: all layers count as one after the other")
+        told.append(
+            "the pipeline stage of each layer is unknown: layers are taken as running"
+            " one after the other"
+        )
     return told
 
 

@@ -123,7 +123,7 @@ def late_ranks(seen: Material) -> Iterator[Finding]:
         f" ranks that come later, most on {ranks_named(worst['rank'].head(1))}.",
         stake_ns,
         "measured",
-        "Operations outside of every compute kernel, for as long as they take longer than the"
+        "Communication time outside of compute kernels by which an operation exceeds the group"
         " member that waits least.",
         "Find out who is late and why: a slow chip, host or link, or more tokens. Overlap and"
         " bandwidth do not shorten this waiting.",
@@ -164,8 +164,8 @@ def exposed_communication(seen: Material) -> Iterator[Finding]:
     )
     if moving_ns < max(unknown_ns, waiting_ns):
         overlap = (
-            "First find out who is waited for: overlap and bandwidth shorten what moves bytes, not"
-            " waiting."
+            "First find out which rank is late: more overlap or bandwidth shortens transfers,"
+            " not waiting."
         )
     yield stated(
         seen,
@@ -173,8 +173,8 @@ def exposed_communication(seen: Material) -> Iterator[Finding]:
         statement,
         stake_ns,
         "measured",
-        "Operations outside of every compute kernel of their rank, instants of several shared among"
-        " them, without what is known to wait.",
+        "Communication time in which the rank runs no compute kernel, less what is known to be"
+        " waiting. Where several operations run at once, each counts an equal part.",
         overlap,
         evidence,
         "npuscope comm PATH --by part",

@@ -56,8 +56,8 @@ def expert_imbalance(seen: Material) -> Iterator[Finding]:
         f" {worst['device_max_over_mean']:.2f} times the mean.",
         stake_ns,
         "estimated",
-        f"What the fullest devices take beyond the mean ({', '.join(parts)}), by times fitted to"
-        " tokens; of the pipeline stage that it costs most.",
+        f"Time of the fullest devices above the mean ({', '.join(parts)}), from kernel times"
+        " fitted to tokens; for the pipeline stage with the largest cost.",
         (_PLAN if is_planned else _COLLECT) + _BALANCE,
         layers.select(evidence),
         f"npuscope experts plan PATH --devices {experts.devices_count}"

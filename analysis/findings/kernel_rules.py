@@ -30,7 +30,7 @@ def data_movement(seen: Material) -> Iterator[Finding]:
         MOVING_TYPES,
         "{spent} ms per step ({share} of it) go to kernels that only move or convert data,"
         " most to {first}.",
-        "Their durations added up. Some conversions and copies cannot be avoided.",
+        "Sum of the kernels' durations. Some conversions and copies cannot be avoided.",
         "Keep one layout and one type through a block: contiguous tensors, no .contiguous() or"
         " .to() in the loop, fused operators that take the layout they get.",
     )
@@ -44,9 +44,9 @@ def data_setting(seen: Material) -> Iterator[Finding]:
         SETTING_TYPES,
         "{spent} ms per step ({share} of it) go to kernels that only fill memory with a value,"
         " most to {first}.",
-        "Their durations added up. Buffers that are accumulated into have to be cleared once.",
-        "zero_grad(set_to_none=True), empty instead of zeros where all is overwritten, buffers that"
-        " are kept from step to step.",
+        "Sum of the kernels' durations. Buffers used for accumulation must be cleared once.",
+        "Use zero_grad(set_to_none=True), use empty instead of zeros where everything is"
+        " overwritten, reuse buffers between steps.",
     )
 
 
@@ -66,7 +66,7 @@ def ai_cpu_kernels(seen: Material) -> Iterator[Finding]:
         f" AI CPU, most to {evidence['type'][0]}.",
         stake_ns,
         "estimated",
-        "Their durations added up: on the AI cores the same work would take a fraction of it.",
+        "Sum of the kernels' durations: on the AI cores the same work would take a fraction of it.",
         "Other types or an equivalent operator usually bring them to the AI cores: int64 and bool"
         " inputs, dynamic shapes and unusual index operators are frequent causes.",
         evidence,

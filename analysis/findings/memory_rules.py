@@ -33,8 +33,9 @@ def memory_fragmentation(seen: Material) -> Iterator[Finding]:
         " allocated when most memory was in use.",
         None,
         "hint",
-        "What the allocator kept and could not hand out at the peak. It costs no time until memory"
-        " runs out: then the allocator empties its cache, which takes milliseconds each time.",
+        "Memory that the allocator had reserved but not allocated at the peak. It costs no time"
+        " until memory runs out; then the allocator empties its cache, which takes milliseconds"
+        " each time.",
         f'PYTORCH_{"CUDA" if seen.is_gpu else "NPU"}_ALLOC_CONF="expandable_segments:True",'
         " fewer different tensor sizes.",
         rows.select(
@@ -59,10 +60,10 @@ def memory_growth(seen: Material) -> Iterator[Finding]:
         f" ({first['step_count']} of them).",
         None,
         "hint",
-        "The level at the end of each step rose every time, by about the same. Over so few steps it"
-        " can also be a warm-up.",
-        "Look for tensors that are kept: losses summed with their graph, growing lists, caches by"
-        " shape.",
+        "Memory in use at the end of each step rose in every step, by about the same amount."
+        " With few steps this can also be warm-up.",
+        "Look for tensors that are never released: losses accumulated with their graph, growing"
+        " lists, caches keyed by shape.",
         rows.select(
             "rank", "component", "growth_per_step_bytes", "growth_bytes", "step_count", "last_bytes"
         ),

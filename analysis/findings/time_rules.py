@@ -112,8 +112,9 @@ def stragglers(seen: Material) -> Iterator[Finding]:
         f" {spread['step'].n_unique()} steps.",
         stake_ns,
         "estimated",
-        "Were the work spread evenly, every rank would take the mean. What ranks of one stage do"
-        " can differ by design (experts, embedding); then nothing is to be gained.",
+        "If the work were spread evenly, every rank would take the mean time. Ranks of one"
+        " stage may do different work by design (experts, embedding); then there is nothing to"
+        " gain.",
         "Compare the kernels of the slowest rank with another's: the same kernels slower point to"
         " the chip or its clock, more of them to uneven work, such as overloaded experts.",
         spread.select("step", "pp_rank", "rank", "computing_ns", "mean_computing_ns", "rank_count"),
@@ -151,7 +152,7 @@ def uneven_steps(seen: Material) -> Iterator[Finding]:
         f" {ms(slow['length_ns'][0])} ms where half of them take {ms(middle_ns)} ms or less.",
         stake_ns,
         "measured",
-        "The mean of each step's longest rank less their median.",
+        "Step time of the longest rank, as a mean over steps, minus the median step.",
         "See which part grows in the long steps: free time points to the host (garbage collection,"
         " data), communication to the network or a late rank, computing to longer sequences.",
         slow,

@@ -98,7 +98,7 @@ def _scores(
     if not found:
         raise Unresolved("the shapes are not those of attention")
     if len(found) > 1:
-        raise Unresolved("which dimension is the sequence is not told")
+        raise Unresolved("the sequence dimension is not recorded")
     return found.pop()
 
 

@@ -43,7 +43,8 @@ def kernel_notes(found: pl.DataFrame, counted: pl.DataFrame) -> list[str]:
     mixed = found.filter(pl.col("dtype_share") < _ONE_TYPE)
     if not mixed.is_empty():
         notes.append(
-            "FLOPs of several element types are held against the peak of that with most of them"
+            "kernels of several data types are compared with the peak of the type with the most"
+            " FLOPs"
         )
     return notes
 
@@ -52,7 +53,4 @@ def model_notes(found: pl.DataFrame) -> list[str]:
     """What cannot be: a model that needs more than the chips can do."""
     if found.filter(pl.col("model_mfu_ratio") > 1).is_empty():
         return []
-    return [
-        "model MFU would be above 1: model, tokens per step, number of ranks or peak are not this"
-        " job's"
-    ]
+    return ["model MFU would exceed 1: check model, tokens per step, number of ranks and peak"]

@@ -121,16 +121,14 @@ def test_what_was_asked_for_is_not_asked_for_again(name: str, need: Need) -> Non
 def test_a_file_that_is_there_is_not_asked_for(file: str) -> None:
     counts = {content: 1 for content in COUNTS if not content.startswith(("host", "launch"))}
     found = verdict(Recorded(counts, options=ALL_ON, files=frozenset({file})), "host")
-    assert found == Verdict(
-        "host", "no", "nothing of the host was recorded (though it was asked for)"
-    )
+    assert found == Verdict("host", "no", "no host activity was recorded (though it was asked for)")
     damaged = Recorded(counts, ALL_ON, frozenset({file}), unread=frozenset({file}))
     assert verdict(damaged, "host").reason == (
-        f"nothing of the host was recorded ({file} was not read in full)"
+        f"no host activity was recorded ({file} was not read in full)"
     )
     # What the options did not ask for no file could hold.
     off = replace(damaged, options={**ALL_ON, "activities": ["NPU"]})
-    assert verdict(off, "host").reason == "nothing of the host was recorded"
+    assert verdict(off, "host").reason == "no host activity was recorded"
 
 
 def test_what_was_not_selected_is_asked_of_ingest() -> None:

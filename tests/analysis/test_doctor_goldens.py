@@ -116,7 +116,7 @@ def test_qwen(found: dict[str, CaptureReport]) -> None:
         ((1,), "partly")
     ]
     assert by_name["host"].reason == (
-        "nothing of the host was recorded (trace_view.json or DB is not here)"
+        "no host activity was recorded (trace_view.json or DB is not here)"
     )
     # It was asked for: no setting would bring it back.
     assert by_name["host"].settings == ()

@@ -29,7 +29,7 @@ def test_what_to_collect_is_said_of_this_capture() -> None:
     fill(con, "kernels", [kernel(0, MS, 1)])
     told = lacking(con, **PLACE)
     assert told["waiting"] == (
-        "waiting and moving are not told apart", "profiler_level=ProfilerLevel.Level1"
+        "waiting and transfer cannot be separated", "profiler_level=ProfilerLevel.Level1"
     )  # fmt: skip
     assert told["steps"][0] != "no compute kernel was recorded"
 
