@@ -50,6 +50,8 @@ COLUMNS: dict[str, str] = {
     "The first {count} of {every} rows: the files have all.":
         "{every} 行中的前 {count} 行：下载文件含全部。",
     # Parts of a step.
+    "waits ms": "自身等待 ms", "in the pipeline ms": "流水线中 ms",
+    "for ranks not captured ms": "等待未采集 rank ms",
     "transfer per step ms": "每 step 传输 ms", "peer wait per step ms": "每 step 等待其他 rank ms",
     "absent wait per step ms": "每 step 等待未采集 rank ms",
     "unknown communication per step ms": "每 step 传输或等待未知 ms",

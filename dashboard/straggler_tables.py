@@ -23,8 +23,13 @@ _FORMS: dict[str, Callable[[float], str]] = {
 }
 
 
-def ranks_table(frame: pl.DataFrame, *, top: int | None = None) -> FittedTable:
-    """Ranks by the waiting they cause, suspects first; `frame` as `rank_blame` gives it."""
+def ranks_table(
+    frame: pl.DataFrame, *, top: int | None = None, waits: pl.DataFrame | None = None
+) -> FittedTable:
+    """Ranks by the waiting they cause, suspects first; `frame` as `rank_blame` gives it.
+
+    `waits` has each rank's own waiting (`parts.exposed_parts` by rank).
+    """
     together = by_rank(frame)
     shown = together if top is None else together.head(top)
     several = [Column(key, key) for key in ("run", "capture") if together[key].n_unique() > 1]
@@ -33,6 +38,16 @@ def ranks_table(frame: pl.DataFrame, *, top: int | None = None) -> FittedTable:
         Column("rank", "rank", plain),
         Column("caused wait ms", "caused_wait_ns", ms),
         Column("share", "share_ratio", percent, 4),
+        *(
+            []
+            if waits is None
+            else [
+                Column("waits ms", "peer_wait_ns", ms),
+                Column("in the pipeline ms", "pipeline_wait_ns", ms, 2),
+                Column("for ranks not captured ms", "absent_wait_ns", ms, 2),
+                Column("unknown ms", "unknown_communication_ns", ms, 2),
+            ]
+        ),
         Column("last to arrive", "last_arrivals_count", number, 1),
         Column("score", "score", _score, 3),
         Column("verdict", "words", is_word=True),
@@ -43,11 +58,15 @@ def ranks_table(frame: pl.DataFrame, *, top: int | None = None) -> FittedTable:
             "words": VERDICT_WORDS.get(row["verdict"], row["verdict"]) or UNKNOWN,
             "hottest": hottest(row["evidence"]) if row["evidence"] else None,
         }
-        for row in shown.to_dicts()
+        for row in (
+            shown if waits is None else shown.join(waits, on=["run", "capture", "rank"], how="left")
+        ).to_dicts()
     ]
     if any(row["hottest"] for row in rows):
         columns.append(Column("most tokens", "hottest", left_out=2))
     caption = "caused wait: of all other ranks together, in all steps shown; score: -log10 p"
+    if waits is not None:
+        caption += "; waits: its own, exposed"
     if shown.height < together.height:
         caption += f"; {together.height - shown.height} more ranks"
     return FittedTable(columns, rows, "Who makes the others wait", caption)

@@ -51,6 +51,7 @@ def ranks(
       npuscope ranks ./store --step 13 --json
     """
     from npuscope.analysis.across import blamed_ranks
+    from npuscope.analysis.parts import exposed_parts, step_parts
     from npuscope.dashboard.opening import compare_ranks, opened
     from npuscope.dashboard.straggler_tables import explained_table, ranks_table
 
@@ -76,7 +77,8 @@ def ranks(
                 for _, one in found.group_by("run", "capture", maintain_order=True):
                     show(explained_table(one))
             else:
-                show(ranks_table(found, top=top or _SHOWN))
+                own = exposed_parts(step_parts(data.con, **chosen), ("run", "capture", "rank"))
+                show(ranks_table(found, top=top or _SHOWN, waits=own))
             for note in notes:
                 say(f"note: {note}")
     leave(data)

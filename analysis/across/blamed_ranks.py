@@ -50,13 +50,19 @@ def by_rank(found: pl.DataFrame) -> pl.DataFrame:
     place = ["run", "capture", "rank"]
     summed = found.group_by(place, maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias("step_count"),
-        pl.col("last_arrivals_count", "caused_wait_ns").sum(),
+        *(
+            pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()).alias(name)
+            for name in ("last_arrivals_count", "caused_wait_ns")
+        ),
         pl.col("score", "verdict", "evidence").first(),
     )
     total = pl.col("caused_wait_ns").sum().over("run", "capture")
     return summed.with_columns(
         pl.when(total > 0).then(pl.col("caused_wait_ns") / total).alias("share_ratio")
-    ).sort(pl.col("verdict").is_null(), "caused_wait_ns", "rank", descending=[False, True, False])
+    ).sort(
+        pl.col("verdict").is_null(), "caused_wait_ns", "rank",
+        descending=[False, True, False], nulls_last=True,
+    )  # fmt: skip
 
 
 def blame_notes(

@@ -146,11 +146,24 @@ def _of_capture(
         pl.col("is_evidence").sum().cast(pl.Int64).alias("last_arrivals_count"),
         pl.col("caused_ns").sum().alias("caused_wait_ns"),
     )
+    # Where no operation met all its members nobody knows who came last, and where what a rank took
+    # itself has no peers to be compared with, what it caused: that is not 0.
+    met = ops.join(excess, on=["instance", "rank"], how="left").filter(
+        pl.col("is_complete") & (pl.len().over("instance") > 1)
+    )
+    told = met.group_by("rank", "step").agg(
+        pl.lit(True).alias("is_met"), pl.col("excess_ns").is_not_null().any().alias("is_compared")
+    )
     everywhere = ops.select("rank", "step").unique().sort("rank", "step")
     blame = (
-        everywhere.join(counted, on=["rank", "step"], how="left")
+        everywhere.join(told, on=["rank", "step"], how="left")
+        .join(counted, on=["rank", "step"], how="left")
         .join(judged, on="rank", how="left")
-        .with_columns(*keys, pl.col("last_arrivals_count", "caused_wait_ns").fill_null(0))
+        .with_columns(
+            *keys,
+            pl.when("is_met").then(pl.col("last_arrivals_count").fill_null(0)),
+            pl.when("is_compared").then(pl.col("caused_wait_ns").fill_null(0)),
+        )
         .sort("rank", "step")
         .with_columns(_unknown_step())
     )

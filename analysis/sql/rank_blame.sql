@@ -11,8 +11,8 @@
 --   capture              varchar  ranks profiled at the same time
 --   rank                 integer  global rank
 --   step                 bigint   producer's step number; NULL: outside every step, or the capture has none
---   last_arrivals_count  bigint   operations at which it was the last, by more than the clock error
---   caused_wait_ns       bigint   waiting of all other ranks that goes back to this rank
+--   last_arrivals_count  bigint   operations at which it was the last, by more than the clock error; NULL: no operation met all its members
+--   caused_wait_ns       bigint   waiting of all other ranks that goes back to this rank; NULL: unknown, nothing to compare its own work with
 --   score                double   -log10 of the smallest corrected p-value of its tests, at most 99
 --   verdict              varchar  host, compute, frequency, alltoall_bytes, link or unknown; NULL: no suspect
 --   evidence             varchar  JSON list of {what, value, peers, unit}; empty where there is no verdict

@@ -10,10 +10,13 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from npuscope.analysis.across.blamed_ranks import by_rank, rank_blame
 from npuscope.analysis.across.opening import open_across
 from npuscope.analysis.findings import Finding, findings
+from npuscope.analysis.parts import exposed_parts, step_parts
 from npuscope.collector import store
 from npuscope.dashboard.language import chinese
+from npuscope.dashboard.straggler_tables import ranks_table
 from tests.analysis.test_step_parts import JOB, STAGE_0, captured
 
 
@@ -66,3 +69,22 @@ def test_they_are_told_in_chinese(ranks: tuple[int, ...]) -> None:
     for one in found_in(captured(ranks=ranks)):
         for text in (one.statement, one.reason, one.advice):
             assert chinese(text) != text, text
+
+
+def test_what_a_rank_caused_is_unknown_where_its_work_has_no_peer_to_compare_with(
+    real_stores: Callable[[str], Path],
+) -> None:
+    """Rank 1 waited for rank 0, but recorded no kernels: 0.000 would say nobody waited."""
+    path = real_stores("qwen3_pp2_dp2_text_level2")
+    with closing(store.open(path)) as con:
+        open_across(path, con)
+        ranks = by_rank(rank_blame(con))
+        waits = exposed_parts(step_parts(con), ("rank",)).sort("rank")
+        table = ranks_table(
+            rank_blame(con), waits=exposed_parts(step_parts(con), ("run", "capture", "rank"))
+        )
+    assert ranks["caused_wait_ns"].to_list() == [None, None]
+    assert waits["absent_wait_ns"].to_list() == [318_151_740, 326_506_160]
+    assert waits["pipeline_wait_ns"].to_list() == [None, None]
+    [caused] = [column for column in table.columns if column.key == "caused_wait_ns"]
+    assert [caused.shown(row).plain for row in table.rows] == ["-", "-"]
