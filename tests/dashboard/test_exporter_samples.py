@@ -16,12 +16,15 @@ import polars as pl
 import pytest
 
 from npuscope.analysis import query
+from npuscope.analysis.flops.describe import model_of
+from npuscope.analysis.flops.mfu import ModelUse
 from npuscope.analysis.flops.peaks import parse_peaks
 from npuscope.cli import main
 from npuscope.collector import store as stores
 from npuscope.collector.manifest import create_store, rank_folder, write_index
 from npuscope.dashboard.exporting.budget import within
 from npuscope.dashboard.exporting.captures import newest_runs, version_key
+from npuscope.dashboard.exporting.flops import flops_gauges
 from npuscope.dashboard.exporting.gauges import BY_NAME, GAUGES
 from npuscope.dashboard.exporting.snapshot import Sample, Snapshot, samples_of, take_snapshot
 from npuscope.model_use import use_of
@@ -318,3 +321,17 @@ def test_names_follow_the_rules() -> None:
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     yield
+
+
+def test_tokens_that_are_counted_are_told(real_stores: Callable[[str], Path]) -> None:
+    """One of two stages was captured; a model that is not the job's has no gauge."""
+    con, told = stores.open(real_stores("qwen3_pp2_dp2_text_level2")), list[str]()
+    auto = ModelUse(model_of("qwen3-0.6b"), tokens_per_step="auto")
+    frame = flops_gauges(con, ["run"], use=auto, tell=told.append)["npuscope_mfu_ratio"]
+    (ratio,) = frame.filter(pl.col("convention") == "model")["value"]
+    assert ratio == pytest.approx(0.09324831342815142, rel=1e-9)
+    assert any(note.startswith("tokens per step: 16384, 2 micro-batches") for note in told)
+    other = dataclasses.replace(auto, model=model_of("qwen3-1.7b"))
+    frame = flops_gauges(con, ["run"], use=other, tell=told.append)["npuscope_mfu_ratio"]
+    assert "model" not in frame["convention"].to_list()
+    assert any(note.startswith("model FLOPs refused: qwen3-1.7b") for note in told)
