@@ -7,6 +7,11 @@ from collections.abc import Iterable
 UNKNOWN = "-"
 FREE_MEANS = "free: neither a kernel nor an operation of the step; another step's may run"
 _SHOWN = 8
+# Words of names: what is held, and how its level stands and changes.
+_MEMORY = frozenset({
+    "memory", "allocated", "reserved", "active", "held", "fragmentation", "growth", "change",
+    "peak", "block", "min", "median", "max", "end", "last",
+})  # fmt: skip
 
 
 def ranks_named(ranks: Iterable[int]) -> str:
@@ -49,8 +54,20 @@ def plain(value: int | None) -> str:
 
 
 def megabytes(value: float | None) -> str:
-    """Bytes as MB of 10^6."""
+    """Bytes of traffic or files as MB (10^6)."""
     return UNKNOWN if value is None else f"{value / 1e6:,.1f}"
+
+
+def mebibytes(value: float | None) -> str:
+    """Bytes of memory as MiB (2^20), which the profiler's files call MB."""
+    if value is None:
+        return UNKNOWN
+    return "<0.1" if 0 < value < 0.05 * 2**20 else f"{value / 2**20:,.1f}"
+
+
+def is_memory(column: str) -> bool:
+    """Whether a column's bytes are memory, told in MiB; of traffic and files they are MB (10^6)."""
+    return column.endswith("_bytes") and not _MEMORY.isdisjoint(column.split("_"))
 
 
 def percent(value: float | None) -> str:

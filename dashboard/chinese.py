@@ -33,9 +33,9 @@ _WORDS = {
     "free ms": "空闲 ms", "gap ms": "间隔 ms", "preparing ms": "准备 ms",
     "computing ms": "计算 ms", "mean computing ms": "平均计算 ms", "rank count": "rank 数",
     "count per step": "每 step 次数", "total per step ms": "每 step 总耗时 ms",
-    "peak MB": "峰值 MB", "peak allocated MB": "已分配峰值 MB", "fragmentation MB": "碎片 MB",
-    "fragmentation": "碎片率", "growth per step MB": "每 step 增长 MB", "growth MB": "增长 MB",
-    "step count": "step 数", "last MB": "末尾 MB", "caused wait ms": "造成等待 ms",
+    "peak MiB": "峰值 MiB", "peak allocated MiB": "已分配峰值 MiB", "fragmentation MiB": "碎片 MiB",
+    "fragmentation": "碎片率", "growth per step MiB": "每 step 增长 MiB", "growth MiB": "增长 MiB",
+    "step count": "step 数", "last MiB": "末尾 MiB", "caused wait ms": "造成等待 ms",
     "share": "占比", "last to arrive": "最后到达次数", "verdict": "判断", "score": "得分",
     "peak": "峰值", "where the peak goes": "峰值去向",
     "MFU points": "MFU 百分点", "stage {number}": "stage {number}", "achieved": "实际达到",
@@ -287,8 +287,9 @@ _FINDINGS = {
     " inputs, dynamic shapes and unusual index operators are frequent causes.":
         "换数据类型或等价算子通常能让其在 AI Core 上执行：int64 和 bool 输入、动态 shape、"
         "少见的索引算子是常见原因。",
-    "{rank}: {size} MB ({share} of what {component} reserved) were not allocated when most memory"
-    " was in use.": "{rank}：占用最高时 {component} 有 {size} MB（占其预留的 {share}）未分配出去。",
+    "{rank}: {size} MiB ({share} of what {component} reserved) were not allocated when most memory"
+    " was in use.":
+        "{rank}：占用最高时 {component} 有 {size} MiB（占其预留的 {share}）未分配出去。",
     "Memory that the allocator had reserved but not allocated at the peak. It costs no time"
     " until memory runs out; then the allocator empties its cache, which takes milliseconds"
     " each time.":
@@ -298,8 +299,8 @@ _FINDINGS = {
         '设置 PYTORCH_NPU_ALLOC_CONF="expandable_segments:True"，减少张量尺寸的种类。',
     'PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True", fewer different tensor sizes.':
         '设置 PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"，减少张量尺寸的种类。',
-    "{rank}: {component} grows by {size} MB in every step recorded ({count} of them).":
-        "{rank}：{component} 在采集到的 {count} 个 step 中每个 step 增长 {size} MB。",
+    "{rank}: {component} grows by {size} MiB in every step recorded ({count} of them).":
+        "{rank}：{component} 在采集到的 {count} 个 step 中每个 step 增长 {size} MiB。",
     "Memory in use at the end of each step rose in every step, by about the same amount. With"
     " few steps this can also be warm-up.":
         "每个 step 结束时的占用都在上升，幅度相近。step 较少时也可能是预热。",

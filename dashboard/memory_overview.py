@@ -11,6 +11,7 @@ from rich.text import Text
 
 from npuscope.analysis import query
 from npuscope.analysis.query import MemoryFacts
+from npuscope.analysis.wording import mebibytes
 
 from .memory_chart import MemoryChart
 from .memory_tables import (
@@ -18,7 +19,6 @@ from .memory_tables import (
     components_table,
     first_records,
     holders_table,
-    mib,
     named,
     spread_table,
 )
@@ -94,7 +94,8 @@ def growth_lines(facts: MemoryFacts) -> Iterator[str]:
         yield (
             f"rank {row['rank']}, {named(row)}: grows steadily,"
             f" {change(row['growth_per_step_bytes'])} MiB per step over steps"
-            f" {row['first_step']}-{row['last_step']}, {mib(row['last_bytes'])} MiB at the end"
+            f" {row['first_step']}-{row['last_step']},"
+            f" {mebibytes(row['last_bytes'])} MiB at the end"
         )
     if facts.growing.height > _GROWING:
         yield f"and {facts.growing.height - _GROWING} more: --by growth"

@@ -9,7 +9,7 @@ import polars as pl
 from rich.console import RenderableType
 
 from npuscope.analysis.query import MemoryKey
-from npuscope.analysis.wording import UNKNOWN, number, percent, plain
+from npuscope.analysis.wording import UNKNOWN, mebibytes, number, percent, plain
 
 from .tables import Column, FittedTable
 
@@ -21,18 +21,11 @@ _MEASURES = {
 }
 
 
-def mib(value: int | float | None) -> str:
-    """Bytes as MiB (2^20), which the profiler's files call MB."""
-    if value is None:
-        return UNKNOWN
-    return "<0.1" if 0 < value < 0.05 * 2**20 else f"{value / 2**20:,.1f}"
-
-
 def change(value: int | float | None) -> str:
     """Bytes as MiB with their sign."""
     if value is None or value == 0:
-        return mib(value)
-    return ("+" if value > 0 else "-") + mib(abs(value))
+        return mebibytes(value)
+    return ("+" if value > 0 else "-") + mebibytes(abs(value))
 
 
 def _ms(value: int | None) -> str:
@@ -90,13 +83,13 @@ def components_table(
     columns = [
         *_places(frame),
         Column("component", "named"),
-        Column("peak", "peak_bytes", mib),
+        Column("peak", "peak_bytes", mebibytes),
         Column("at ms", "peak_ns", _ms, 3),
-        Column("peak allocated", "peak_allocated_bytes", mib),
+        Column("peak allocated", "peak_allocated_bytes", mebibytes),
         Column("at ms", "peak_allocated_ns", _ms, 2),
-        Column("unused then", "fragmentation_bytes", mib, 1),
+        Column("unused then", "fragmentation_bytes", mebibytes, 1),
         Column("of reserved", "fragmentation_ratio", percent, 4),
-        Column("peak active", "peak_active_bytes", mib, 5),
+        Column("peak active", "peak_active_bytes", mebibytes, 5),
     ]
     caption = "peak: most reserved; unused: reserved, but not allocated when most was"
     return FittedTable(columns, rows, f"{title} (MiB)", caption)
@@ -111,9 +104,9 @@ def spread_table(frame: pl.DataFrame) -> FittedTable:
         Column("component", "named"),
         Column("of", "measure"),
         Column("ranks", "rank_count", number, 2),
-        Column("least", "min_bytes", mib),
-        Column("median", "median_bytes", mib, 1),
-        Column("most", "max_bytes", mib),
+        Column("least", "min_bytes", mebibytes),
+        Column("median", "median_bytes", mebibytes, 1),
+        Column("most", "max_bytes", mebibytes),
         Column("on rank", "max_rank", plain),
         Column("spread", "spread_ratio", percent),
     ]
@@ -143,10 +136,10 @@ def holders_table(frame: pl.DataFrame, *, top: int = TOP) -> FittedTable:
     columns = [
         *_places(frame),
         Column("held by", "held_by"),
-        Column("MiB", "held_bytes", mib),
+        Column("MiB", "held_bytes", mebibytes),
         Column("share", "share_ratio", percent),
         Column("blocks", "block_count", number),
-        Column("largest", "largest_block_bytes", mib, 1),
+        Column("largest", "largest_block_bytes", mebibytes, 1),
         Column("since, ms before", "since", _ms, 2),
         Column("freed, ms after", "freed", str, 3),
     ]
@@ -166,7 +159,7 @@ def blocks_table(frame: pl.DataFrame, *, top: int = TOP) -> FittedTable:
     columns = [
         *_places(frame),
         Column("held by", "name"),
-        Column("MiB", "size_bytes", mib),
+        Column("MiB", "size_bytes", mebibytes),
         Column("share", "share_ratio", percent),
         Column("since, ms before", "since", _ms, 1),
         Column("freed, ms after", "freed", str, 2),
@@ -184,9 +177,9 @@ def steps_table(frame: pl.DataFrame) -> FittedTable:
         *_places(frame),
         Column("component", "named"),
         Column("step", "step", plain),
-        Column("at its end", "end_bytes", mib),
+        Column("at its end", "end_bytes", mebibytes),
         Column("change", "change_bytes", change),
-        Column("most inside", "peak_bytes", mib),
+        Column("most inside", "peak_bytes", mebibytes),
         Column("level", "level", None, 1),
     ]
     return FittedTable(columns, _rows(frame), "Memory by step (MiB)")
@@ -205,7 +198,7 @@ def growth_table(frame: pl.DataFrame) -> FittedTable:
         Column("steps", "step_count", number, 2),
         Column("from", "first_step", plain, 3),
         Column("to", "last_step", plain, 3),
-        Column("at its end", "last_bytes", mib),
+        Column("at its end", "last_bytes", mebibytes),
         Column("level", "level", None, 4),
     ]
     return FittedTable(columns, rows, "Growth of memory from step to step (MiB)")

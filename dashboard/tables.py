@@ -16,7 +16,18 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from npuscope.analysis.wording import FREE_MEANS, UNKNOWN, megabytes, ms, number, percent, plain, us
+from npuscope.analysis.wording import (
+    FREE_MEANS,
+    UNKNOWN,
+    is_memory,
+    mebibytes,
+    megabytes,
+    ms,
+    number,
+    percent,
+    plain,
+    us,
+)
 
 from .printable import printable
 
@@ -161,7 +172,7 @@ def frame_table(frame: pl.DataFrame, title: str | None = None) -> FittedTable:
     columns = []
     for name, kind in frame.schema.items():
         ending = next((e for e in _FORMS if name.endswith(e)), "")
-        unit, form = _FORMS.get(ending, ("", None))
+        unit, form = ("MiB", mebibytes) if is_memory(name) else _FORMS.get(ending, ("", None))
         if not ending and kind.is_numeric():
             form = _figure
         heading = " ".join([*name.removesuffix(ending).split("_"), unit]).strip()

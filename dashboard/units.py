@@ -1,7 +1,8 @@
 """Columns of frames in units that people read: by the ending of their name and by their values.
 
 computing_ns     17764724    ->  "computing (ms)"      17.765
-size_bytes       73400320    ->  "size (MB)"           73.4
+size_bytes       73400320    ->  "size (MB)"           73.4   traffic and files
+peak_bytes       73400320    ->  "peak (MiB)"          70.0   memory
 masking_ratio    0.246       ->  "masking (%)"         24.6
 """
 
@@ -11,8 +12,11 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from npuscope.analysis.wording import is_memory
+
 _TIMES = ((1.0, "ns"), (1e3, "us"), (1e6, "ms"), (1e9, "s"))
 _BYTES = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
+_MEMORY = ((1.0, "B"), (2**10, "KiB"), (2**20, "MiB"), (2**30, "GiB"), (2**40, "TiB"))
 _RATES = ((1.0, "{0}/s"), (1e3, "k{0}/s"), (1e6, "M{0}/s"), (1e9, "G{0}/s"), (1e12, "T{0}/s"))
 _FLOPS = ((1.0, "FLOP"), (1e6, "MFLOP"), (1e9, "GFLOP"), (1e12, "TFLOP"), (1e15, "PFLOP"))
 _MOST_READABLE = 10_000  # of a unit, before the next larger one is taken
@@ -51,18 +55,22 @@ def _fitting(most: float, scale: tuple[tuple[float, str], ...]) -> Unit:
     return Unit(divisor, name)
 
 
-def readable(frame: pl.DataFrame) -> list[Readable]:
+def readable(frame: pl.DataFrame, *, of_memory: bool = False) -> list[Readable]:
     """The columns of a frame, in order, each in the unit that suits its largest value.
 
-    Moments (epoch ns) become times since the first moment in the frame.
+    Bytes are of memory (MiB) by their names, `of_memory` all of them. Moments (epoch ns) become
+    times since the first moment in the frame.
     """
     moments = [name for name in frame.columns if name.endswith(_MOMENTS)]
     firsts = [frame[name].min() for name in moments if frame[name].dtype.is_numeric()]
     first_ns = min((int(one) for one in firsts if isinstance(one, int)), default=0)
-    return [_readable(frame[name], first_ns if name in moments else None) for name in frame.columns]
+    return [
+        _readable(frame[name], first_ns if name in moments else None, of_memory or is_memory(name))
+        for name in frame.columns
+    ]
 
 
-def _readable(values: pl.Series, first_ns: int | None) -> Readable:
+def _readable(values: pl.Series, first_ns: int | None, in_memory: bool) -> Readable:
     name = values.name
     if values.dtype == pl.List:
         joined = values.list.eval(pl.element().cast(pl.String)).list.join(", ")
@@ -77,7 +85,11 @@ def _readable(values: pl.Series, first_ns: int | None) -> Readable:
     for ending, scale in (("_bytes_per_s", _rates("B")), ("_flops_per_s", _rates("FLOP"))):
         if name.endswith(ending):
             return _scaled(values, _fitting(_most(values), scale), _words(_stem(name, ending)))
-    for ending, scale in (("_ns", _TIMES), ("_bytes", _BYTES), ("_flops", _FLOPS)):
+    for ending, scale in (
+        ("_ns", _TIMES),
+        ("_bytes", _MEMORY if in_memory else _BYTES),
+        ("_flops", _FLOPS),
+    ):
         if name.endswith(ending):
             return _scaled(values, _fitting(_most(values), scale), _words(_stem(name, ending)))
     if name.endswith(("_ratio", "share")):

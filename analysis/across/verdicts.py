@@ -116,7 +116,8 @@ def _judged(
         and slower_clock >= _IN_PROPORTION * slower_kernels
         and (kernel_p <= SURE or is_late or clock_p <= SURE)
     ):
-        return "frequency", _present([frequency, *kernels, *own]), min(p_value, clock_p)
+        chance = p_value if p_value <= SURE else min(p_value, clock_p)
+        return "frequency", _present([frequency, *kernels, *own]), chance
     if any(_is_slower(row, part, is_late=is_late) for part in ("cube", "other")):
         return "compute", _present([*kernels, frequency, *own]), p_value
     load_p = _known(row["load_p"], 1.0)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from ..wording import megabytes, percent, ranks_named
+from ..wording import mebibytes, percent, ranks_named
 from .finding import Finding
 from .material import Material
 from .weighing import stated
@@ -28,7 +28,7 @@ def memory_fragmentation(seen: Material) -> Iterator[Finding]:
     yield stated(
         seen,
         "memory_fragmentation",
-        f"{ranks_named([first['rank']])}: {megabytes(first['fragmentation_bytes'])} MB"
+        f"{ranks_named([first['rank']])}: {mebibytes(first['fragmentation_bytes'])} MiB"
         f" ({percent(first['fragmentation_ratio'])} of what {first['component']} reserved) were not"
         " allocated when most memory was in use.",
         None,
@@ -56,7 +56,7 @@ def memory_growth(seen: Material) -> Iterator[Finding]:
         seen,
         "memory_growth",
         f"{ranks_named([first['rank']])}: {first['component']} grows by"
-        f" {megabytes(first['growth_per_step_bytes'])} MB in every step recorded"
+        f" {mebibytes(first['growth_per_step_bytes'])} MiB in every step recorded"
         f" ({first['step_count']} of them).",
         None,
         "hint",

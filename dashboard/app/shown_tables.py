@@ -53,7 +53,8 @@ def table(
     chosen = chosen.head(_MOST_ROWS_SENT)
     shown: dict[str, pl.Series] = {}
     config: dict[str, Any] = {}
-    for column, one in zip(chosen.columns, readable(chosen), strict=True):
+    columns_shown = readable(chosen, of_memory=name.startswith("memory"))
+    for column, one in zip(chosen.columns, columns_shown, strict=True):
         shown[column] = one.values
         label = labelled(column, one.words, say)
         config[column] = (

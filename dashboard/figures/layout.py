@@ -15,6 +15,7 @@ MOST_BARS = 2_000  # of all bars: a browser draws them in well below a second
 ROW_PX = 24
 _FRAME_PX, _LEAST_PX = 118, 230
 _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+_MEMORY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1.0, "B"))
 _TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
 Unit = tuple[float, str]
 
@@ -79,6 +80,11 @@ def rows_px(rows: int, each: int = ROW_PX) -> int:
 def byte_unit(most: float | None) -> Unit:
     """Bytes of the unit that values up to `most` are shown in, and its name."""
     return _fitting(most, _BYTES)
+
+
+def memory_unit(most: float | None) -> Unit:
+    """Bytes of the unit that memory up to `most` is shown in, and its name."""
+    return _fitting(most, _MEMORY)
 
 
 def time_unit(most_ns: float | None) -> Unit:

@@ -12,7 +12,7 @@ from npuscope.analysis.wording import percent
 from ..language import Say
 from ..theme import COMPUTING, EXPOSED, FREE, SERIES
 from .bars import told_apart
-from .layout import byte_unit, laid_out, rows_px, shortened
+from .layout import laid_out, memory_unit, rows_px, shortened
 
 MOST_CURVES = 6
 MOST_RANKS = 48
@@ -36,7 +36,7 @@ def curve_figure(curve: pl.DataFrame, steps: pl.DataFrame, say: Say) -> go.Figur
     )  # fmt: skip
     shown = components.head(MOST_CURVES)
     most = shown["peak"].max()
-    divisor, unit = byte_unit(float(most) if isinstance(most, int) else None)
+    divisor, unit = memory_unit(float(most) if isinstance(most, int) else None)
     zero_ns = curve["start_ns"].min()
     several = components["device_id"].n_unique() > 1
     figure = go.Figure()
@@ -87,7 +87,7 @@ def peaks_figure(main: pl.DataFrame, say: Say) -> go.Figure:
     """Rows of `MemoryFacts.main`: the most each rank allocated and reserved, the fullest first."""
     shown = main.head(MOST_RANKS)
     most = shown.select(pl.max_horizontal("peak_bytes", "peak_allocated_bytes").max()).item()
-    divisor, unit = byte_unit(float(most) if most is not None else None)
+    divisor, unit = memory_unit(float(most) if most is not None else None)
     several = main.select("run", "capture", "rank").is_duplicated().any()
     names = told_apart(
         f"{say('rank')} {rank}" + (f" {say('device')} {device}" if several else "")
@@ -122,7 +122,7 @@ def holders_figure(holders: pl.DataFrame, say: Say) -> go.Figure:
     """Rows of `memory_holders` of one rank: what holds its memory when most of it is in use."""
     shown = holders.filter(pl.col("held_bytes") > 0).head(MOST_HOLDERS)
     most = shown["held_bytes"].max()
-    divisor, unit = byte_unit(float(most) if isinstance(most, int) else None)
+    divisor, unit = memory_unit(float(most) if isinstance(most, int) else None)
     figure = go.Figure()
     figure.add_bar(
         y=told_apart(
@@ -163,7 +163,7 @@ def growth_figure(steps: pl.DataFrame, growth: pl.DataFrame, say: Say) -> go.Fig
                       nulls_last=True)  # fmt: skip
     shown = order.head(MOST_RANKS)
     most = steps["end_bytes"].max()
-    divisor, unit = byte_unit(float(most) if isinstance(most, int) else None)
+    divisor, unit = memory_unit(float(most) if isinstance(most, int) else None)
     colours = cycle(SERIES)
     figure = go.Figure()
     for row in shown.iter_rows(named=True):

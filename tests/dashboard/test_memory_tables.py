@@ -12,9 +12,10 @@ from rich.console import Console, RenderableType
 
 from npuscope.analysis import query
 from npuscope.analysis.query import MemoryKey
+from npuscope.analysis.wording import mebibytes
 from npuscope.dashboard.memory_chart import MemoryChart
 from npuscope.dashboard.memory_overview import fullest_charts, growth_lines, overview
-from npuscope.dashboard.memory_tables import change, holders_table, mib, table_of
+from npuscope.dashboard.memory_tables import change, holders_table, table_of
 from tests.analysis.memory_twins import Block, Record
 from tests.analysis.tables import connect, fill
 
@@ -49,7 +50,7 @@ def curve(levels: Sequence[tuple[int | None, int | None]]) -> pl.DataFrame:
 
 
 def test_sizes() -> None:
-    assert [mib(x) for x in (None, 0, 1, MIB, 10372 * MIB)] == ["-", "0.0", "<0.1", "1.0",
+    assert [mebibytes(x) for x in (None, 0, 1, MIB, 10372 * MIB)] == ["-", "0.0", "<0.1", "1.0",
                                                                 "10,372.0"]  # fmt: skip
     assert [change(x) for x in (None, 0, 3 * MIB, -2 * MIB, 512)] == ["-", "0.0", "+3.0", "-2.0",
                                                                       "+<0.1"]  # fmt: skip

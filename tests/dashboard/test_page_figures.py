@@ -78,7 +78,7 @@ def test_bars_of_names_that_look_alike_lie_apart() -> None:
     held = pl.DataFrame(
         {
             "holder": "operator", "name": ["a" * 40 + "x" + "b" * 40, "a" * 40 + "y" + "b" * 40],
-            "held_bytes": [2 * 10**9, 10**9], "share_ratio": [0.2, 0.1], "block_count": [2, 1],
+            "held_bytes": [2 * 2**30, 2**30], "share_ratio": [0.2, 0.1], "block_count": [2, 1],
         }
     )  # fmt: skip
     bars = memory.holders_figure(held, str).data[0]
@@ -291,14 +291,14 @@ def test_memory_curves_keep_the_most_and_say_what_is_left_out() -> None:
         {
             "source": "record", "device_id": 0, "component": [f"C{n}" for n in range(count)],
             "start_ns": 1_764_246_877_000_000_000,
-            "allocated_max_bytes": [(n + 1) * 10**9 for n in range(count)],
+            "allocated_max_bytes": [(n + 1) * 2**30 for n in range(count)],
             "reserved_max_bytes": None,
         },
         schema_overrides={"reserved_max_bytes": pl.Int64},
     )  # fmt: skip
     steps = pl.DataFrame({"step": [12], "start_ns": [1_764_246_877_004_000_000]})
     figure = memory.curve_figure(curve, steps, str)
-    assert [one.y[0] for one in figure.data] == [8.0, 7.0, 6.0, 5.0, 4.0, 3.0]  # GB
+    assert [one.y[0] for one in figure.data] == [8.0, 7.0, 6.0, 5.0, 4.0, 3.0]  # GiB
     assert f"{memory.MOST_CURVES} largest of {count}" in figure.layout.title.text
     assert figure.layout.shapes[0].x0 == 4.0  # ms: beyond 32 bits in ns
 
@@ -307,10 +307,10 @@ def test_memory_growth_marks_ranks_that_grow() -> None:
     keys = {"source": "record", "device_id": 0, "component": "PTA"}
     steps = pl.DataFrame(
         {"rank": [0, 0, 1, 1], **keys, "step": [1, 2, 1, 2],
-         "end_bytes": [10**9, 2 * 10**9, 10**9, 10**9]}
+         "end_bytes": [2**30, 2 * 2**30, 2**30, 2**30]}
     )  # fmt: skip
     growth = pl.DataFrame(
-        {"rank": [0, 1], **keys, "is_steady": [True, None], "growth_per_step_bytes": [1e9, 0.0]}
+        {"rank": [0, 1], **keys, "is_steady": [True, None], "growth_per_step_bytes": [2.0**30, 0.0]}
     )
     figure = memory.growth_figure(steps, growth, str)
     assert [one.name for one in figure.data] == ["rank 0 grows", "rank 1"]

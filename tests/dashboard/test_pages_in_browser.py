@@ -257,7 +257,7 @@ def test_memory_shows_the_memory_command(shown: Shown) -> None:
         assert rows or "No memory was recorded here" in seen.text()
         return
     reserved = drawn[0]["traces"][0]
-    unit = {"GB": 1e9, "MB": 1e6, "kB": 1e3}[drawn[0]["units"][0]]
+    unit = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}[drawn[0]["units"][0]]
     peaks = {row["peak_bytes"] for row in rows if row["peak_bytes"]}
     for value in reserved["x"]:
         assert any(value * unit == pytest.approx(peak) for peak in peaks)

@@ -21,6 +21,8 @@ def shown(name: str, *values: object) -> Readable:
         ("stage_ns", (5_800_000_000, 1), "stage (ms)", 5800.0),
         ("stage_ns", (90_000_000_000, 1), "stage (s)", 90.0),
         ("size_bytes", (73_400_320,), "size (MB)", 73.40032),
+        ("peak_allocated_bytes", (73_400_320,), "peak allocated (MiB)", 70.0),
+        ("growth_per_step_bytes", (73_400_320,), "growth per step (MiB)", 70.0),
         ("size_bytes", (99,), "size (B)", 99),
         ("achieved_flops_per_s", (2.5e14,), "achieved (TFLOP/s)", 250.0),
         ("matmul_flops", (7.2e12,), "matmul (GFLOP)", 7200.0),

@@ -1,0 +1,43 @@
+"""Memory is told in MiB, traffic and files in MB, whichever way out."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from npuscope.analysis.catalog import METRICS
+from npuscope.analysis.wording import is_memory
+from npuscope.dashboard.figures.layout import byte_unit, memory_unit
+from npuscope.dashboard.tables import frame_table
+from npuscope.dashboard.units import readable
+
+SIZES = [
+    (known.name, column.name) for known in METRICS for column in known.columns
+    if column.name.endswith("_bytes")
+]  # fmt: skip
+MOVED = ("size_bytes", "link_bytes", "between_hosts_bytes", "migration_bytes", "read_bytes")
+
+
+@pytest.mark.parametrize(("metric", "column"), SIZES)
+def test_every_size_of_the_catalog_has_one_unit(metric: str, column: str) -> None:
+    """A block's size, which is named like a message's, is told by its table."""
+    of_memory = metric.startswith("memory")
+    (shown,) = readable(pl.DataFrame({column: [73_400_320]}), of_memory=of_memory)
+    assert shown.unit == ("MiB" if of_memory else "MB")
+    if column != "size_bytes":
+        assert is_memory(column) is of_memory
+
+
+@pytest.mark.parametrize("column", MOVED)
+def test_what_moves_is_no_memory(column: str) -> None:
+    assert not is_memory(column)
+
+
+def test_evidence_and_figures() -> None:
+    frame = pl.DataFrame({"peak_bytes": [73_400_320], "size_bytes": [73_400_320]})
+    table = frame_table(frame)
+    assert [column.heading for column in table.columns] == ["peak MiB", "size MB"]
+    cells = [column.shown(table.rows[0]).plain for column in table.columns]
+    assert cells == ["70.0", "73.4"]
+    assert memory_unit(73_400_320.0) == (2**20, "MiB")
+    assert byte_unit(73_400_320.0) == (1e6, "MB")
