@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import duckdb
 import polars as pl
 
-from .views import frame, open_views, where
+from .views import frame, has_view, open_views, where
 
 PLACE = ("run", "capture", "rank", "step")
 PARTS = (
@@ -74,8 +74,7 @@ def step_parts(
 
 def is_told(con: duckdb.DuckDBPyConnection) -> bool:
     """Whether what all ranks tell together is there."""
-    known = "select 1 from information_schema.tables where table_name = 'step_parts'"
-    return bool(con.execute(known).fetchall())
+    return has_view(con, "step_parts")
 
 
 def exposed_parts(parts: pl.DataFrame, by: Sequence[str] = PLACE) -> pl.DataFrame:

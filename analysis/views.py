@@ -32,6 +32,15 @@ def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = N
             con.execute(f'create temp view "{known.view}" as {known.sql}')
 
 
+def has_view(con: duckdb.DuckDBPyConnection, name: str) -> bool:
+    """Whether `con` itself has a table or view of this name, not a file that is attached."""
+    asked = (
+        "select 1 from information_schema.tables"
+        " where table_catalog in (current_database(), 'temp') and table_name = ?"
+    )
+    return bool(con.execute(asked, [name]).fetchall())
+
+
 def frame(
     con: duckdb.DuckDBPyConnection, query: str, parameters: Sequence[str | int] = ()
 ) -> pl.DataFrame:

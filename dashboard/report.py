@@ -25,6 +25,7 @@ from npuscope.analysis.flops.counted import kernel_work
 from npuscope.analysis.flops.losses import losses, together
 from npuscope.analysis.flops.mfu import ROWS, mfu
 from npuscope.analysis.query import KernelKey
+from npuscope.analysis.views import has_view
 from npuscope.analysis.wording import megabytes, ms, number, percent, plain, ranks_named, us
 from npuscope.collector.captures import EPOCH_FROM_NS
 
@@ -321,8 +322,7 @@ def _communication(
 
 def _is_across(con: duckdb.DuckDBPyConnection) -> bool:
     """Whether what needs all ranks was opened too."""
-    known = "select 1 from information_schema.tables where table_name = 'rank_blame'"
-    return bool(con.execute(known).fetchall())
+    return has_view(con, "rank_blame")
 
 
 def _waits(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], top: int) -> Iterator[Block]:

@@ -18,7 +18,7 @@ import duckdb
 import numpy as np
 import polars as pl
 
-from npuscope.analysis.views import frame, open_views, where
+from npuscope.analysis.views import frame, has_view, open_views, where
 
 from .load import ExpertTables
 from .token_times import CAPTURE, Floats, curve
@@ -44,7 +44,6 @@ _RANK_WAITS: dict[str, type[pl.DataType]] = {
     "run": pl.String, "capture": pl.String, "step": pl.Int64, "rank": pl.Int32,
     "by_least": pl.Int64, "by_last": pl.Int64, "is_complete": pl.Float64,
 }  # fmt: skip
-_IS_ACROSS = "select 1 from information_schema.tables where table_name = 'arrivals'"
 # Names are compared by their hashes, of one rank, and sorted by their places: millions of them take
 # seconds as text.
 _QUERY = """
@@ -99,7 +98,7 @@ def exchanges(
     (without compute beside), load_bytes (what moves for the rank's experts: of it, or of the other
     one of dispatch and combine).
     """
-    if not con.execute(_IS_ACROSS).fetchall():
+    if not has_view(con, "arrivals"):
         return pl.DataFrame(schema=_ROWS)
     clause, values = where({"run": run, "capture": capture, "step": step})
     open_views(con, ["comm_progress"])

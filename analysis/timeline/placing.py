@@ -14,7 +14,7 @@ import polars as pl
 
 from npuscope.collector import store
 
-from ..views import frame, open_views
+from ..views import frame, has_view, open_views
 from ..wording import ranks_named
 
 _CLOCKS = """
@@ -102,9 +102,7 @@ def _place(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> str:
 
 def _clocks(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFrame | None:
     """A row per rank with its clock; None where ranks were not compared."""
-    known = "select 1 from duckdb_views() where view_name = 'clocks' and not internal"
-    tables = "select 1 from duckdb_tables() where table_name = 'clocks'"
-    if not con.execute(f"{known} union all {tables}").fetchall():
+    if not has_view(con, "clocks"):
         return None
     found = frame(con, _CLOCKS, [run, capture])
     return found if found.height else None

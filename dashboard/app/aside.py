@@ -15,6 +15,7 @@ from typing import Any
 import duckdb
 import streamlit as st
 
+from npuscope.analysis.views import has_view
 from npuscope.dashboard.language import Say
 
 from . import sources
@@ -25,7 +26,6 @@ MANY_OPERATIONS = 500_000
 HEAD_START_S = 3.0
 _POLL_S = 1.0
 _REMEMBERED = 64
-_ACROSS = "select 1 from information_schema.tables where table_name = 'arrivals'"
 
 Key = tuple[str, str, str, tuple[tuple[str, Any], ...]]
 _asked: dict[Key, Future[None]] = {}
@@ -35,7 +35,7 @@ _worker = ThreadPoolExecutor(1, thread_name_prefix="aside")
 
 def is_large(con: duckdb.DuckDBPyConnection) -> bool:
     """Whether a store has so many operations of all ranks that comparing them takes seconds."""
-    if not con.execute(_ACROSS).fetchall():
+    if not has_view(con, "arrivals"):
         return False
     ((count,),) = con.execute("select count(*) from arrivals").fetchall()
     return bool(count >= MANY_OPERATIONS)

@@ -20,6 +20,7 @@ import msgspec
 import streamlit as st
 
 from npuscope.analysis import query
+from npuscope.analysis.views import has_view
 from npuscope.collector import store
 from npuscope.collector.manifest import DROPPED, INDEX, MANIFEST, is_store, manifests
 from npuscope.dashboard.opening import Opened, compare_ranks, reading_warnings, summary_versions
@@ -141,8 +142,7 @@ def opened(path: str, version: str) -> Tables:
     except NpuscopeError as error:
         data.warnings.append(str(error))
         is_across = False
-    known = "select 1 from information_schema.tables where table_name = 'rank_blame'"
-    is_across = is_across and bool(con.execute(known).fetchall())
+    is_across = is_across and has_view(con, "rank_blame")
     return Tables(target, con, is_across, tuple(data.warnings), _views(con))
 
 

@@ -10,6 +10,7 @@ import duckdb
 import pytest
 
 from npuscope.analysis.summaries import summaries, summarise
+from npuscope.analysis.views import has_view
 from npuscope.collector import locked, store
 from npuscope.collector.export import export
 from npuscope.collector.ingest import ingest
@@ -117,6 +118,15 @@ def test_a_view_stands_for_no_table(spoilt: Callable[..., Path], secret: Path) -
     assert "step_summary" not in shown(path)
     done = run_here(["steps", str(path), "--json"], {}, path.parent)
     assert done.code == 0 and secret.read_text() not in done.out
+
+
+@pytest.mark.parametrize("name", ["arrivals", "clocks", "rank_blame", "comm_waits"])
+def test_a_table_in_the_file_is_no_result_of_ours(spoilt: Callable[..., Path], name: str) -> None:
+    """Whoever asks whether ranks were compared is not told yes by the file."""
+    with store.open(spoilt(f"create table {name} (a integer)"), summaries=VERSIONS) as con:
+        assert not has_view(con, name)
+        con.execute(f"create temp view {name} as select 1 as a")
+        assert has_view(con, name)
 
 
 def test_a_table_of_another_schema_is_none_of_ours(spoilt: Callable[..., Path]) -> None:

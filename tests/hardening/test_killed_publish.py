@@ -25,6 +25,7 @@ from tests.conftest import REPOSITORY, WriteProfile
 from tests.private_mounts import in_private_mounts
 
 RANKS = 3
+FIRST_IS_QUICK = [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, RANKS))]
 # Publishes one staged generation again and again, each time in a process of its own that is killed
 # one step later, until one lives to the end; tells what was done where, and the state after each.
 KILLED = """
@@ -174,6 +175,7 @@ def kernels(target: Path) -> dict[int, int]:
     return dict(found.iter_rows())
 
 
+@pytest.mark.slow
 def test_killed_before_every_step_of_a_publishing(whole: Path, tmp_path: Path) -> None:
     target = Path(shutil.copytree(whole, tmp_path / "store"))
     expected = [[rank, n] for rank, n in kernels(target).items()]
@@ -194,7 +196,7 @@ def test_killed_before_every_step_of_a_publishing(whole: Path, tmp_path: Path) -
     assert [[r, n] for r, n in kernels(target).items()] == expected
 
 
-@pytest.mark.parametrize("published", [1, 2, RANKS])
+@pytest.mark.parametrize("published", FIRST_IS_QUICK)
 def test_killed_after_a_publishing(
     source: Path, whole: Path, tmp_path: Path, published: int
 ) -> None:
@@ -213,7 +215,7 @@ def test_killed_after_a_publishing(
     assert not [*target.rglob(".tmp-*")]
 
 
-@pytest.mark.parametrize("step", [1, 2, 3])
+@pytest.mark.parametrize("step", FIRST_IS_QUICK)
 def test_a_disk_that_is_full_when_a_rank_is_published(
     source: Path, whole: Path, tmp_path: Path, step: int
 ) -> None:
