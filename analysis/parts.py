@@ -104,3 +104,17 @@ def exposed_parts(parts: pl.DataFrame, by: Sequence[str] = PLACE) -> pl.DataFram
         )
         .drop("_all_ns")
     )
+
+
+def mean_exposed(parts: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """keys, part, ns: exposed communication of a mean rank and step by part, over the steps where
+    all of it is known."""
+    known = parts.filter(pl.col("ns").null_count().over(PLACE) == 0)
+    over = known.select(*dict.fromkeys([*keys, *PLACE])).unique().group_by(list(keys)).len()
+    return (
+        known.filter(pl.col("part").is_in(COMMUNICATION))
+        .group_by(*keys, "part", maintain_order=True)
+        .agg(pl.col("ns").sum())
+        .join(over, on=list(keys), nulls_equal=True)
+        .select(*keys, "part", pl.col("ns") / pl.col("len"))
+    )

@@ -79,6 +79,13 @@ GAUGES: tuple[Gauge, ...] = (
         ("kind",),
     ),
     Gauge(
+        "npuscope_exposed_part_seconds",
+        "Communication that no compute hides, mean of ranks and steps: transfer (moves bytes),"
+        " peer_wait, absent_wait (for ranks that were not captured), pipeline_wait, or"
+        " unknown_communication (moves bytes or waits); parts add up.",
+        ("part",),
+    ),
+    Gauge(
         "npuscope_free_ratio",
         "Time in which neither kernels nor communication run, over first start to last end.",
     ),

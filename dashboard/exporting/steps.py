@@ -9,6 +9,7 @@ import polars as pl
 
 from npuscope.analysis import query
 from npuscope.analysis.flops.lengths import step_lengths
+from npuscope.analysis.parts import mean_exposed, step_parts
 from npuscope.analysis.views import frame
 
 Frames = dict[str, pl.DataFrame]
@@ -53,6 +54,9 @@ def step_gauges(con: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> Frames:
         "npuscope_job_masking_ratio": _ratio(steps, keys, "overlapped_ns", "communication_ns"),
         "npuscope_masking_ratio": _ratio(comm, [*keys, "kind"], "masked_ns", "union_ns"),
         "npuscope_exposed_seconds": _exposed(comm, steps, keys),
+        "npuscope_exposed_part_seconds": mean_exposed(step_parts(con), keys).select(
+            *keys, "part", (pl.col("ns") / 1e9).alias("value")
+        ),
         "npuscope_free_ratio": _ratio(steps, keys, "free_ns", "extent_ns"),
         "npuscope_pipeline_wait_ratio": _ratio(
             staged, [*keys, "stage"], "bubble_ns", "extent_ns"

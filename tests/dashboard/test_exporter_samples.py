@@ -119,6 +119,9 @@ def test_steps_and_masking_are_those_of_the_command_line(
     assert exposed == approximately(expected)
     parts = of(taken, "npuscope_step_part_seconds")
     assert sum(exposed.values()) == pytest.approx(parts[("exposed_communication",)], rel=1e-9)
+    by_part = of(taken, "npuscope_exposed_part_seconds")
+    assert {("transfer",), ("peer_wait",), ("pipeline_wait",)} <= set(by_part)
+    assert sum(by_part.values()) == pytest.approx(parts[("exposed_communication",)], rel=1e-9)
 
 
 @pytest.mark.slow
