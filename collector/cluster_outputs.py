@@ -17,7 +17,7 @@ import csv
 import re
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from npuscope.errors import TraceFormatError
 from .database_facts import ask
 from .model import SourceFile
 from .readers.delimited import normal
+from .small_files import open_regular
 
 FOLDER = "cluster_analysis_output"
 STEPS, TIMES, MATRIX, GROUPS, DATABASE = (
@@ -93,7 +94,28 @@ def look_at(folder: Path) -> ClusterOutput:
             files.append(SourceFile(str(folder / name), state.st_size, state.st_mtime_ns))
         else:
             odd.append(f"{name} cannot be read: it is no regular file")
-    paths = {Path(file.path).name: file.path for file in files}
+    return about(folder, files, odd)
+
+
+def named(files: Iterable[SourceFile]) -> dict[str, str]:
+    """Paths by the names that msprof-analyze gives; a file of another name, which somebody gave
+    alone, by its content."""
+    paths: dict[str, str] = {}
+    for file in files:
+        name = Path(file.path).name
+        if name not in _NAMES:
+            with open_regular(file.path) as opened:
+                head = opened.read(_PROBE_BYTES)
+            name = DATABASE if head.startswith(b"SQLite") else STEPS
+            if head.lstrip().startswith(b"{"):
+                name = TIMES if _MEASURED_RANK.search(head) else MATRIX
+        paths[name] = file.path
+    return paths
+
+
+def about(folder: Path, files: Sequence[SourceFile], odd: list[str]) -> ClusterOutput:
+    """What such files are about; `odd` is what is wrong with others."""
+    paths = named(files)
     ranks: set[int] = set()
     if STEPS in paths:
         ranks |= _ranks_of_table(paths[STEPS], odd)

@@ -44,7 +44,8 @@ def ask(
             database.execute("pragma trusted_schema = off")
             for number, (table, query) in enumerate(questions):
                 try:
-                    if database.execute(_STORED, [table]).fetchone()[0]:
+                    is_list = table == "sqlite_master"  # stored always
+                    if is_list or database.execute(_STORED, [table]).fetchone()[0]:
                         answers[number] = database.execute(query).fetchmany(_MOST_ROWS)
                 except (sqlite3.Error, MemoryError):
                     continue

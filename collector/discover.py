@@ -6,9 +6,11 @@
         PROF_…/                       raw data; its own exports count where there are no others
     any depth/PROF_…/                 stand-alone msprof: see msprof_layout; a rank per device
     any depth/folder with such files  a rank whose folders were renamed or flattened
-    any depth/….pt.trace.json         a rank of a GPU, one per file: see kineto_files
+    any depth/train.json              a rank of a GPU, one per file: see kineto_files
+    one file                          that file alone: see lone_files
 
-Nothing is opened for writing and no file is read here but a few small heads: names decide.
+Nothing is opened for writing and no file is read here but a few small heads: names decide, but for
+Kineto traces and a file that is named by itself: there it is the content.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from typing import TypeVar
 
 from npuscope.errors import TraceNotFound
 
-from . import cluster_outputs, kineto_files, msprof_layout
+from . import cluster_outputs, kineto_files, lone_files, msprof_layout
 from .damage import told
 from .devices import by_device
 from .expert_folders import FOLDER, holds_counts
@@ -110,14 +112,13 @@ def search(path: Path) -> Findings:
     """`discover`, before ranks are numbered. Raises TraceNotFound like it."""
     if not path.exists():
         raise TraceNotFound(f"{path}: no such file or folder")
-    start = path if path.is_dir() else path.parent
+    if not path.is_dir():
+        return _of_file(path.absolute())
     problems: list[Problem] = []
     profiles: list[Profile] = []
     results: list[Path] = []
     loads: list[Path] = []
-    places = _profile_folders(start, problems, results, loads)
-    if kineto_files.is_trace(path):
-        places = iter([(path.parent.resolve() / path.name, "kineto")])
+    places = _profile_folders(path, problems, results, loads)
     with ThreadPoolExecutor(_LOOKING) as threads:
         for found, unusable in threads.map(_guarded(_look_into), places):
             profiles += found
@@ -128,7 +129,7 @@ def search(path: Path) -> Findings:
                 problems += unusable
     if not profiles and not problems:
         raise TraceNotFound(
-            f"{path}: no *_ascend_pt, *_ascend_ms, PROF_* folder or *.pt.trace.json here or below: "
+            f"{path}: no *_ascend_pt, *_ascend_ms, PROF_* folder or Kineto trace here or below: "
             "was analyse() run, and is this the folder the profiler wrote to?"
         )
     return Findings(tuple(profiles), tuple(problems), tuple(map(str, loads)))
@@ -154,6 +155,12 @@ def _look_into(place: tuple[Path, Framework]) -> Seen:
     files = _files(folder, framework, problems)
     if not EXPORTS & files.keys():
         return [], [*problems, Problem(str(folder), _nothing_exported(folder, framework))]
+    return _profiles(folder, framework, files), problems
+
+
+def _profiles(
+    folder: Path, framework: Framework, files: dict[Role, tuple[SourceFile, ...]]
+) -> list[Profile]:
     found: list[Profile] = []
     for one_rank in _by_rank(files):
         for part in by_device(framework, one_rank):
@@ -165,7 +172,23 @@ def _look_into(place: tuple[Path, Framework]) -> Seen:
                     part.other_devices, rules,
                 )
             )  # fmt: skip
-    return found, problems
+    return found
+
+
+def _of_file(path: Path) -> Findings:
+    """What one file holds, and nothing beside it. Raises TraceNotFound."""
+    lone = lone_files.look_at(path)
+    if lone.role == "kineto":
+        identity = kineto_files.identify(str(path))
+        found = [Profile(str(path), "kineto", {"kineto": (lone.file,)}, identity)]
+    elif lone.role == "cluster_output":
+        output = cluster_outputs.about(path, [lone.file], [])
+        if output.problem:
+            raise TraceNotFound(f"{path}: {output.problem}")
+        found = _of_output(output)
+    else:
+        found = _profiles(path, lone.framework, {lone.role: (lone.file,)})
+    return Findings(tuple(found), ())
 
 
 def _guarded(look: Callable[[Place], Seen]) -> Callable[[Place], Seen]:
@@ -186,8 +209,12 @@ def _of_results(folder: Path) -> Seen:
     """A profile for each rank that results of msprof-analyze are about."""
     output = cluster_outputs.look_at(folder)
     problems = [Problem(output.folder, output.problem)] if output.problem else []
+    return _of_output(output), problems
+
+
+def _of_output(output: cluster_outputs.ClusterOutput) -> list[Profile]:
     start_ns, end_ns = output.window_start_ns, output.window_end_ns
-    profiles = [
+    return [
         Profile(
             output.folder, "msprof_analyze", {"cluster_output": output.files},
             Identity(rank, cluster_outputs.ORIGIN, window_start_ns=start_ns, window_end_ns=end_ns),
@@ -195,7 +222,6 @@ def _of_results(folder: Path) -> Seen:
         )
         for rank in output.ranks
     ]  # fmt: skip
-    return profiles, problems
 
 
 def numbered(findings: Findings) -> Discovery:

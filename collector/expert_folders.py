@@ -23,6 +23,7 @@ from pathlib import Path
 from npuscope.errors import TraceNotFound
 
 from .logged import holders
+from .lone_files import counted_by
 from .manifest import Manifest
 from .model import RankSource, SourceFile, spelled
 from .readers.expert_dump import CONFIG, MAP
@@ -47,17 +48,31 @@ def expert_source(path: Path) -> ExpertLoad | None:
     """
     if not path.exists():
         raise TraceNotFound(f"{path}: no such file or folder")
+    if not path.is_dir():
+        return _of_file(path)
     folder = path if folder_files(path) else found_folder(path)
     return read_files(folder_files(folder)) if folder else None
+
+
+def _of_file(path: Path) -> ExpertLoad | None:
+    """What one file counts, and nothing beside it. Raises TraceNotFound, TraceFormatError."""
+    if counted_by(path) is None:
+        return None
+    if not counts_tokens(path.name):
+        raise TraceNotFound(
+            f"{path}: counts tokens per expert, but whose is in the name alone: call it"
+            " rank<N>.jsonl, decode_<N>.csv or prefill_<N>.csv"
+        )
+    state = path.stat()
+    return read_files([SourceFile(str(path), state.st_size, state.st_mtime_ns)])
 
 
 def found_folder(path: Path) -> Path | None:
     """The folder that lies where loads are expected at a path of profiles: it itself with dumps and
     their configuration, or `tokens_per_expert` in it; None where there is no such."""
-    start = path if path.is_dir() else path.parent
-    if (start / CONFIG).is_file() and folder_files(start):
-        return start
-    within = start / FOLDER
+    if (path / CONFIG).is_file() and folder_files(path):
+        return path
+    within = path / FOLDER
     return within if within.is_dir() and folder_files(within) else None
 
 

@@ -1,7 +1,7 @@
 """Kineto's traces: one file is one rank of one recording, wherever it lies.
 
     any depth/host_4711.1795272051554499761.pt.trace.json     worker, when it was written
-    any depth/trace_0.json.gz                                 if its first bytes say Kineto
+    any depth/train.json, trace_0.json.gz                     if its first bytes say Kineto
 
 Several workers, and several recordings of each, may share a folder. Rank, first answer wins:
 `distributedInfo` in the file's head, a number in its name. Files of one worker are of one rank.
@@ -21,37 +21,32 @@ from .identity import Identity
 from .model import RankSource, SourceFile
 from .readers import kineto_comm
 from .readers.kineto_head import parse_head, read_beginning, window_ns
+from .small_files import open_regular
 
 _NAMED = re.compile(r".+\.pt\.trace\.json(\.gz)?")
 # Names that people give to export_chrome_trace. Those of Ascend's exports are roles of their own.
+_JSON = re.compile(r"(?i).+\.json(\.gz)?")
 _MAYBE = re.compile(r"(?i).*(trace|kineto|rank).*\.json(\.gz)?")
 _NEVER = re.compile(r"(?i)trace_view\.json.*|msprof.*")
 _RANK = re.compile(r"(?i)(?:^|[^a-z])rank[_.-]?(\d{1,6})(?!\d)")
 _NUMBER = re.compile(r"(?i)(?:^|[^a-z])(?:trace|worker)[_.-]?(\d{1,6})(?!\d)")
 _WORKER = re.compile(r"(?P<worker>.+_\d+)\.\d{10,20}\.pt\.trace\.json(?:\.gz)?")
 _HEAD_BYTES = 1 << 16
+_LOOKED_INTO = 4096
 
 
 def candidates(folder: Path, names: Collection[str]) -> Iterator[Path]:
-    """Files of a folder that may be traces by their names, but no packed copy of another."""
-    for name in sorted(names):
-        if is_candidate(name) and not (name.endswith(".gz") and name[:-3] in names):
+    """Files of a folder that may be traces, but no packed copy of another.
+
+    Content tells, see `look_into`. Where so much JSON lies that looking into all of it would take
+    long, only names that suggest a trace count.
+    """
+    found = [name for name in names if _JSON.fullmatch(name) and not _NEVER.fullmatch(name)]
+    if len(found) > _LOOKED_INTO:
+        found = [name for name in found if _MAYBE.fullmatch(name)]
+    for name in sorted(found):
+        if not (name.endswith(".gz") and name[:-3] in names):
             yield folder / name
-
-
-def is_candidate(name: str) -> bool:
-    """Whether a file's name suggests a trace; nothing is opened."""
-    return bool(_NAMED.fullmatch(name) or (_MAYBE.fullmatch(name) and not _NEVER.fullmatch(name)))
-
-
-def is_trace(path: Path) -> bool:
-    """Whether a file that somebody names, whatever its name, is a trace."""
-    if not path.is_file() or not re.fullmatch(r"(?i).+\.json(\.gz)?", path.name):
-        return False
-    try:
-        return bool(_NAMED.fullmatch(path.name)) or _says_kineto(path)
-    except OSError:
-        return False
 
 
 def look_into(path: Path) -> list[tuple[SourceFile, Identity]] | str:
@@ -74,7 +69,7 @@ def look_into(path: Path) -> list[tuple[SourceFile, Identity]] | str:
 
 
 def _says_kineto(path: Path) -> bool:
-    with path.open("rb") as raw:
+    with open_regular(path) as raw:
         stream = gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw
         try:
             return parse_head(stream.read(_HEAD_BYTES)).is_kineto

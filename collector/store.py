@@ -44,6 +44,7 @@ from .manifest import (
     write_index,
 )
 from .own_folders import captures, discard, make_private, touch, unlink
+from .small_files import open_regular
 
 # In an exported file: which summaries it holds, in which version.
 SUMMARY_VERSIONS = "summary_versions"
@@ -80,6 +81,15 @@ def open(
     check_layout(path)
     create_views(con, path, manifests(path), summaries)
     return con
+
+
+def is_export(path: Path) -> bool:
+    """Whether it is a DuckDB file, whatever its name."""
+    try:
+        with open_regular(path) as file:
+            return file.read(12)[8:] == b"DUCK"
+    except OSError:
+        return False
 
 
 def _connection(spill: Path | None = None) -> duckdb.DuckDBPyConnection:

@@ -124,7 +124,7 @@ def summary_versions() -> dict[str, str]:
 
 def is_ingested(path: Path) -> bool:
     """Whether the path is a store or an exported file, not a profile folder."""
-    return is_store(path) or (path.suffix == ".duckdb" and path.is_file())
+    return is_store(path) or store.is_export(path)
 
 
 def parse_size(text: str, option: str = "--memory") -> int:

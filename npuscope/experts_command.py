@@ -170,17 +170,20 @@ def _key(by: str, *, heatmap: bool, json: bool, nodes: int | None) -> Key:
 def dump_of(
     path: Path, run: str | None, capture: str | None, rank: int | None, step: int | None
 ) -> tuple[ExpertTables, list[str]] | None:
-    """Rows of a folder with a dump and no profile, and notes on them; None for anything else."""
+    """Rows of a dump without a profile, a folder or one file, and notes on them; None for anything
+    else."""
     from npuscope.dashboard.opening import is_ingested
 
-    if not path.is_dir() or is_ingested(path):
+    if not path.exists() or is_ingested(path):
         return None
     from npuscope.collector.discover import discover, lone_loads
     from npuscope.collector.expert_folders import expert_source, folder_files, found_folder
 
     folder = path
     # Looking for profiles may take long: not before there is something else to take.
-    if folder_files(path) or found_folder(path) is not None:
+    if not path.is_dir():
+        pass
+    elif folder_files(path) or found_folder(path) is not None:
         with contextlib.suppress(TraceNotFound):
             discover(path)
             return None

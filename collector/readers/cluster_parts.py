@@ -60,7 +60,7 @@ def take_apart(
     Files that cannot be read are told in the parts; OSError where the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    paths = {Path(file.path).name: file.path for file in files}
+    paths = outputs.named(files)
     told = Told()
     log = told.log
     log.rules["cluster_output.form"] = _form(paths.keys())
@@ -103,7 +103,7 @@ def _form(names: Iterable[str]) -> str:
 def steps_in(files: Iterable[SourceFile], folder: Path) -> list[dict[str, Any]]:
     """Rows of the table of steps alone (`rank`, then the columns of `profiler_steps`); none where
     it cannot be read. `folder` is for scratch."""
-    paths = {Path(file.path).name: file.path for file in files}
+    paths = outputs.named(files)
     con = connect(folder, memory_bytes=_STEPS_MEMORY_BYTES)
     try:
         con.execute(schema.sql("text.sql"))
