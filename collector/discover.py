@@ -129,7 +129,7 @@ def search(path: Path) -> Findings:
                 problems += unusable
     if not profiles and not problems:
         raise TraceNotFound(
-            f"{path}: no *_ascend_pt, *_ascend_ms, PROF_* folder or Kineto trace (*.json) here or below: "
+            f"{path}: no *_ascend_pt, *_ascend_ms, PROF_* folder or Kineto trace here or below: "
             "was analyse() run, and is this the folder the profiler wrote to?"
         )
     return Findings(tuple(profiles), tuple(problems), tuple(map(str, loads)))
