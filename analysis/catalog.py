@@ -33,6 +33,27 @@ METRICS: tuple[Metric, ...] = (
         rows_from=("kernels", "comm_ops", "profiler_steps"),
     ),
     described(
+        "step_lengths",
+        "step_lengths",
+        "Length of steps",
+        "How long each step was on its rank: what MFU divides by.",
+        inputs=("step_summary",),
+    ),
+    described(
+        "job_steps",
+        "job_steps",
+        "Steps of the job",
+        "Time of each step of the whole job, and which steps are warm-up.",
+        inputs=("step_summary",),
+    ),
+    described(
+        "mean_steps",
+        "mean_steps",
+        "Mean steps",
+        "A mean step of the capture, of each rank and stage, and of each step over its ranks.",
+        inputs=("step_summary", "job_steps", "step_lengths", "ranks"),
+    ),
+    described(
         "kernels",
         "kernel_summary",
         "Kernels",
@@ -40,6 +61,13 @@ METRICS: tuple[Metric, ...] = (
         inputs=("kernels", "ranks"),
         summary=True,
         rows_from=("kernels",),
+    ),
+    described(
+        "mean_kernels",
+        "mean_kernels",
+        "Kernels of a mean step",
+        "Compute kernels of a rank's mean step by type, name, core or shape.",
+        inputs=("kernel_summary", "step_summary", "job_steps"),
     ),
     described(
         "timeline_bins",

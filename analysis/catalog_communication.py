@@ -15,6 +15,13 @@ COMMUNICATION: tuple[Metric, ...] = (
         rows_from=("comm_ops", "comm_times"),
     ),
     described(
+        "mean_comm",
+        "mean_comm",
+        "Communication of a mean step",
+        "Communication of a rank's mean step by parallel kind, type and group.",
+        inputs=("comm_summary", "step_summary", "job_steps"),
+    ),
+    described(
         "stretched_kernels",
         "stretched_kernels",
         "Kernels beside communication",
@@ -108,6 +115,13 @@ COMMUNICATION: tuple[Metric, ...] = (
         "Bytes and bandwidth of each parallel kind by link, against the link's peak.",
         inputs=("link_summary", "group_kinds", "ranks"),
         summary=False,
+    ),
+    described(
+        "mean_links",
+        "mean_links",
+        "Links of a mean step",
+        "What a rank's mean step moves over each kind of link, how fast, and the slowest rank.",
+        inputs=("link_traffic", "step_summary", "job_steps"),
     ),
     described(
         "rank_matrix",

@@ -23,6 +23,11 @@ _FIGURES = (
     "exposed_attributed_ns", "transit_ns", "wait_ns", "size_bytes",
 )  # fmt: skip
 
+_SHARE = (
+    "exposed_attributed_ns / nullif(cast(sum(exposed_attributed_ns)"
+    " over (partition by run, capture, rank, step) as double), 0) as share_ratio"
+)
+
 
 def comm_key(text: str) -> CommKey:
     """`text` as a key of `comm`. Raises UsageError."""
@@ -46,8 +51,8 @@ def comm(
 
     Columns of the metric `comm`: run, capture, rank, step; kind (by kind), op_type (by type), or
     kind, op_type and group_hash (by op); op_count, total_ns, union_ns, masked_ns, masking_ratio,
-    exposed_ns, exposed_attributed_ns, transit_ns, wait_ns, size_bytes. Raises UsageError for
-    another key.
+    exposed_ns, exposed_attributed_ns, transit_ns, wait_ns, size_bytes; and share_ratio, of all that
+    its rank and step expose. Raises UsageError for another key.
     """
     key = comm_key(by)
     open_views(con, ("comm",))
@@ -57,7 +62,7 @@ def comm(
     names = _NAMES[key]
     order = ", ".join(["total_ns desc nulls last", *(f"{name} nulls last" for name in names)])
     best, kept = first_of_each("run, capture, rank, step", order, top)
-    columns = ", ".join(["run", "capture", "rank", "step", *names, *_FIGURES])
+    columns = ", ".join(["run", "capture", "rank", "step", *names, *_FIGURES, _SHARE])
     return frame(
         con,
         f"select {columns} from comm_summary {clause} {best}"

@@ -34,6 +34,9 @@ def notes(
     unseen = _of(frame(con, sql_text("unseen_steps.sql")), run, capture)
     devices = _of(frame(con, sql_text("unread_devices.sql")), run, capture)
     selected = _of(frame(con, _SELECTED), run, capture)
+    warm = _of(
+        frame(con, "from job_steps where is_warm_up order by run, capture, step"), run, capture
+    )
     found: list[str] = []
     for one in facts.to_dicts():
         here = (one["run"], one["capture"])
@@ -47,6 +50,7 @@ def notes(
             *_devices(_of(devices, *here)),
             *_unseen(_of(unseen, *here)),
             *_outside(_of(outside, *here)),
+            *_warm_up(_of(warm, *here)),
         ]
         place = f"{here[0]}, {here[1]}: " if facts.height > 1 else ""
         found += [place + remark for remark in remarks]
@@ -142,6 +146,17 @@ def _light(steps: pl.DataFrame, partly: set[int]) -> Iterable[str]:
                 f"{ranks_named(ranks)}: {reason}figures are those of the producer's"
                 " own table (basis profiler_table)."
             )
+
+
+def _warm_up(steps: pl.DataFrame) -> Iterable[str]:
+    if steps.height:
+        told = ", ".join(f"{ns / 1e6:,.1f}" for ns in steps["step_ns"])
+        name = "step" if steps.height == 1 else "steps"
+        verb = "is" if steps.height == 1 else "are"
+        yield (
+            f"{name} {numbers(steps['step'])} {verb} warm-up ({told} ms, later steps"
+            f" {steps['median_ns'][0] / 1e6:,.1f} ms): no part of means."
+        )
 
 
 def _devices(devices: pl.DataFrame) -> Iterable[str]:

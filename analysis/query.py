@@ -46,6 +46,12 @@ __all__ = [
 ]  # fmt: skip
 
 KernelKey = Literal["type", "name", "core", "shape"]
+_STEPS = """
+select s.*, coalesce(is_warm_up, false) as is_warm_up
+from (select * from step_summary {where}) as s
+left join (select * from job_steps {of_job}) as j
+    on j.run = s.run and j.capture = s.capture and j.step is not distinct from s.step
+order by s.run, s.capture, s.rank, s.step nulls last"""
 Value = str | int | None
 
 
@@ -88,11 +94,12 @@ def steps(
     rank: int | None = None,
     step: int | None = None,
 ) -> pl.DataFrame:
-    """Breakdown of each step on each rank: columns of the metric `steps`."""
+    """Breakdown of each step on each rank: columns of the metric `steps`, and `is_warm_up` of
+    `job_steps`."""
     open_views(con)
     where, values = _where({"run": run, "capture": capture, "rank": rank, "step": step})
-    order = "order by run, capture, rank, step nulls last"
-    return frame(con, f"select * from step_summary {where} {order}", values)
+    of_job, more = _where({"run": run, "capture": capture})
+    return frame(con, _STEPS.format(where=where, of_job=of_job), [*values, *more])
 
 
 def kernels(

@@ -15,8 +15,12 @@ import polars as pl
 from npuscope.errors import UsageError
 
 from .catalog import metric
+from .means import without_warm_up
 from .views import first_of_each, frame, open_views, where
 
+_PAIR = (
+    "kind", "src_rank", "dst_rank", "link", "is_between_hosts", "src_group_rank", "dst_group_rank",
+)  # fmt: skip
 _NEEDS = ("comm", "links", "pairs", "contention", "group_kinds", "rank_hosts")
 
 
@@ -59,6 +63,38 @@ def matrix(con: duckdb.DuckDBPyConnection, top: int | None = None, **chosen: Any
         if top is None
         else found.group_by("run", "capture", "step", maintain_order=True).head(top)
     )
+
+
+def mean_pairs(con: duckdb.DuckDBPyConnection, **chosen: Any) -> pl.DataFrame:
+    """Bytes and time from rank to rank of a mean step: rows of `matrix` over the steps recorded,
+    without warm-up, most bytes first.
+
+    Columns: kind, src_rank, dst_rank, link, is_between_hosts, src_group_rank, dst_group_rank,
+    size_bytes, time_ns, bandwidth_bytes_per_s (of what has both). Pairs that exchanged nothing in
+    a step count as nothing there.
+    """
+    found = without_warm_up(con, matrix(con, **chosen))
+    steps = max(found.select("run", "capture", "step").n_unique(), 1)
+    size, time = pl.col("size_bytes"), pl.col("time_ns")
+    timed_bytes = size.filter(time > 0).sum()
+    return (
+        found.group_by(_PAIR, maintain_order=True)
+        .agg(
+            size.sum() / steps,
+            pl.when(time.count() > 0).then(time.sum() / steps),
+            pl.when(time.sum() > 0).then(timed_bytes * 1e9 / time.sum())
+            .alias("bandwidth_bytes_per_s"),
+        )
+        .sort("size_bytes", descending=True, maintain_order=True)
+    )  # fmt: skip
+
+
+def mean_contention(con: duckdb.DuckDBPyConnection, **chosen: Any) -> pl.DataFrame:
+    """Rows of `contention` by link and type: link, op_type, and medians over the ranks, steps and
+    groups that have both bandwidths, without warm-up."""
+    both = ["beside_bandwidth_bytes_per_s", "alone_bandwidth_bytes_per_s"]
+    found = without_warm_up(con, contention(con, **chosen).drop_nulls(both))
+    return found.group_by("link", "op_type").agg(pl.col(both).median()).sort("link", "op_type")
 
 
 def _rows(

@@ -11,7 +11,9 @@ from itertools import accumulate, cycle
 import plotly.graph_objects as go
 import polars as pl
 
-from .figures.bars import HIDING_PARTS, STEP_PARTS, add_parts, mean_steps
+from npuscope.analysis.flops.losses import by_term
+
+from .figures.bars import HIDING_PARTS, STEP_PARTS, add_parts
 from .figures.experts import load_figure
 from .language import Say
 from .theme import COMPUTING, EXPOSED, FONT, FREE, MASKED, SERIES
@@ -22,9 +24,9 @@ _BAR_PX, _FRAME_PX, _LEAST_PX = 22, 110, 220
 
 
 def steps_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
-    """Rows of `steps` as bars: a mean step of each rank, or each step where there is one rank."""
-    key, bars = mean_steps(frame)
-    bars = bars.sort("length_ns", key, descending=[True, False]).head(_MOST_BARS).sort(key)
+    """Rows of `mean_step_bars`: a mean step of each rank, or each step where there is one rank."""
+    key = "rank" if "rank" in frame.columns else "step"
+    bars = frame.sort("length_ns", key, descending=[True, False]).head(_MOST_BARS).sort(key)
     names = [f"{say(key)} {value}" for value in bars[key]]
     figure = add_parts(go.Figure(), bars, names, STEP_PARTS, say)
     title = "Where a mean step goes on each rank" if key == "rank" else "Where each step goes"
@@ -32,37 +34,38 @@ def steps_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
 
 
 def kernels_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
-    """Kernels by type or name, the longest first: total_ns and their share of computing."""
-    key = frame.columns[0]
+    """Rows of `mean_kernels` by type or name, the longest first."""
+    key = "type" if "type" in frame.columns else "name"
     names = [str(value) if value is not None else "-" for value in frame[key]]
     figure = go.Figure()
     figure.add_bar(
         y=names,
         x=(frame["total_ns"] / 1e6).to_list(),
-        text=[f"{share:.1%}" for share in frame["share"]],
+        text=["-" if share is None else f"{share:.1%}" for share in frame["share_ratio"]],
         orientation="h",
         marker_color=COMPUTING,
         hovertemplate="%{y}: %{x:,.3f} ms, %{text}",
         showlegend=False,
     )
-    return _laid_out(figure, say, "Longest kernels", frame.height, "ms, all ranks and steps")
+    return _laid_out(figure, say, "Longest kernels", frame.height, "ms per step and rank")
 
 
 def communication_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
-    """Communication by group and type: what compute hides of it, and what it does not."""
+    """Rows of `mean_comm` by kind and type: what compute hides of it, and what it does not."""
     rows = frame.drop_nulls(["masked_ns", "exposed_ns"]).head(_MOST_BARS)
     names = [f"{kind} {op or '-'}" for kind, op in zip(rows["kind"], rows["op_type"], strict=True)]
     figure = add_parts(go.Figure(), rows, names, HIDING_PARTS, say)
     title = "Communication, hidden behind compute or exposed"
-    return _laid_out(figure, say, title, rows.height, "ms, all ranks and steps")
+    return _laid_out(figure, say, title, rows.height, "ms per step and rank")
 
 
 def memory_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
     """Curves of one rank: what each component reserved and what of it was allocated."""
     figure = go.Figure()
     start_ns = frame["start_ns"].min()
-    components = frame.group_by("component", maintain_order=True)
-    for ((component,), rows), colour in zip(components, cycle(SERIES), strict=False):
+    components = frame.partition_by("component", maintain_order=True)
+    for rows, colour in zip(components, cycle(SERIES), strict=False):
+        component = rows["component"][0]
         at_ms = ((rows["start_ns"] - start_ns) / 1e6).to_list()
         for measure, dash in (("reserved", "dot"), ("allocated", "solid")):
             values = rows[f"{measure}_max_bytes"]
@@ -85,13 +88,12 @@ def memory_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
 def waterfall_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
     """Terms of a job's loss waterfall, from the whole peak down to what is achieved: rows of
     `losses.together`."""
-    terms = frame.group_by("term", maintain_order=True).agg(pl.col("ns", "mfu_points").sum())
-    terms = terms.filter(pl.col("mfu_points").abs() >= SHOWN_FROM).reverse()
+    terms = by_term(frame).filter(pl.col("mfu_points").abs() >= SHOWN_FROM).reverse()
     lost = terms.filter(pl.col("term") != "achieved")
     achieved = terms.filter(pl.col("term") == "achieved")
     names = [say("peak"), *(say(WORDS[term]) for term in lost["term"]), say(WORDS["achieved"])]
-    points = [100.0, *(-100 * lost["mfu_points"]), 100 * float(achieved["mfu_points"].sum())]
-    each_ms = [ns / 1e6 for ns in (*lost["ns"], float(achieved["ns"].sum()))]
+    points = [100.0, *(-100 * lost["mfu_points"]), *(100 * achieved["mfu_points"])]
+    each_ms = [ns / 1e6 for ns in (*lost["ns"], *achieved["ns"])]
     figure = go.Figure()
     figure.add_waterfall(
         y=names,

@@ -92,13 +92,17 @@ _TITLES = {
         "造成等待：其他所有 rank 在所示全部 step 中的等待之和；得分：-log10 p；"
         "另有 {number} 个 rank",
     "Longest kernels": "耗时最长的算子",
-    "Top kernels by {key} ({scope})": "算子耗时排名，按{key}（{scope}）",
-    "Communication by group and operation ({scope})": "按通信域和算子统计的通信（{scope}）",
+    "Top kernels by {key}: of a rank's step ({scope})":
+        "算子耗时排名，按{key}：每个 rank 的一个 step（{scope}）",
+    "Communication by group and operation: of a rank's step ({scope})":
+        "按通信域和算子统计的通信：每个 rank 的一个 step（{scope}）",
+    "mean of {ranks} ranks, {steps} steps": "{ranks} 个 rank、{steps} 个 step 的均值",
+    "mean of {ranks} ranks, 1 step": "{ranks} 个 rank、1 个 step 的均值",
+    "mean of 1 rank, {steps} steps": "1 个 rank、{steps} 个 step 的均值",
+    "mean of 1 rank, 1 step": "1 个 rank、1 个 step",
+    "{scope}, as HCCL measured it": "{scope}，HCCL 实测",
     "Communication, hidden behind compute or exposed": "通信：被计算掩盖与未掩盖",
     "Memory of the rank that takes most: rank {rank}": "显存占用最高的 rank：rank {rank}",
-    "all ranks and steps": "全部 rank 和 step", "as HCCL measured it": "HCCL 实测",
-    "{known} of {all} ranks, all steps": "{all} 个 rank 中的 {known} 个，全部 step",
-    "ms, all ranks and steps": "ms，全部 rank 和 step",
     "ms since the first record": "自首条记录起的 ms",
     "and {number} more: {command}": "另有 {number} 项：{command}",
     "and {number} more": "另有 {number} 项",
@@ -344,6 +348,11 @@ _NOTES = {
         "{ranks}：数字取自采集工具自己的表（依据 profiler_table）。",
     "step {step}, {ranks}: recorded, but no kernel or operation belongs to it.":
         "step {step}，{ranks}：有记录，但没有任何算子属于它。",
+    "step {step} is warm-up ({told} ms, later steps {usual} ms): no part of means.":
+        "step {step} 是预热（{told} ms，之后的 step 为 {usual} ms）：不计入均值。",
+    "steps {steps} are warm-up ({told} ms, later steps {usual} ms): no part of means.":
+        "step {steps} 是预热（{told} ms，之后的 step 为 {usual} ms）：不计入均值。",
+    "warm-up": "预热",
     "{ranks}: outside every step are {what}; no step counts them.":
         "{ranks}：所有 step 之外还有{what}，不计入任何 step。",
     "{kernels} compute kernels ({length} ns) and {operations} communication operations ({span} ns)":

@@ -5,6 +5,10 @@ from __future__ import annotations
 COLUMNS: dict[str, str] = {
     "total": "合计", "union": "并集", "overlapped": "被掩盖", "transit": "传输",
     "estimate": "估计方式",
+    "op count per step": "每 step 次数", "rank step count": "rank 与 step 对数",
+    "worst rank": "最差 rank", "worst exposed attributed": "最差 rank 未掩盖（分摊）",
+    "group count": "通信域数", "is warm up": "是否预热", "warm up count": "预热 step 数",
+    "slowest rank": "最慢 rank",
     "link": "链路", "group hash": "通信域", "group size": "通信域大小", "host count": "主机数",
     "src rank": "源 rank", "dst rank": "目的 rank", "src group rank": "域内源序号",
     "dst group rank": "域内目的序号", "is between hosts": "跨主机", "packet count": "包数",

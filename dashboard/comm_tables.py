@@ -9,7 +9,6 @@ from rich.console import Group, RenderableType
 
 from npuscope.analysis.wording import UNKNOWN, megabytes, ms, number, percent, plain
 
-from .comm_means import SUMS, counted, known_sum, positive
 from .tables import Column, FittedTable, place_columns
 
 _MOST_ROWS = 50  # of single ranks and steps
@@ -19,31 +18,29 @@ _EXPOSED = "exposed: outside compute, split evenly among simultaneous operations
 _MEASURED = "transfer, wait: HCCL's own"
 
 
-def masking_table(frame: pl.DataFrame, top: int | None = None) -> RenderableType:
-    """Rows of `comm`: means of a rank's step, then single ranks and steps where they are few.
+def masking_table(
+    frame: pl.DataFrame, means: pl.DataFrame, top: int | None = None
+) -> RenderableType:
+    """Rows of `comm`, and of `mean_comm` before them where there are several ranks or steps.
 
-    `top` rows of each are shown (None: all); shares are of all rows.
+    `top` rows of each are shown (None: all). Single ranks and steps stand where they are few.
     """
     keys = [name for name in _KEYS if name in frame.columns]
-    places = frame.select(_PLACE).n_unique()
     single = _single(frame, keys, top)
-    if places < 2:
+    if frame.select(_PLACE).n_unique() < 2:
         return single
-    captures = frame.partition_by("run", "capture", maintain_order=True)
-    means = [_means(rows, keys, top, several=len(captures) > 1) for rows in captures]
+    captures = means.partition_by("run", "capture", maintain_order=True)
+    tables = [_means(rows, keys, top, several=len(captures) > 1) for rows in captures]
     if len(single.rows) > _MOST_ROWS:
-        return Group(*means, "of one rank or step: --rank N, --step N; all rows: --json")
-    return Group(*(part for table in means for part in (table, "")), single)
+        return Group(*tables, "of one rank or step: --rank N, --step N; all rows: --json")
+    return Group(*(part for table in tables for part in (table, "")), single)
 
 
 def _single(frame: pl.DataFrame, keys: Sequence[str], top: int | None) -> FittedTable:
-    rows = frame.with_columns(
-        (pl.col("exposed_attributed_ns") / positive(pl.col("exposed_attributed_ns").sum()))
-        .over(_PLACE)
-        .alias("share_ratio")
-    )
+    rows = frame
     if top is not None:
-        rows = rows.group_by(_PLACE, maintain_order=True).head(top)
+        nth = pl.int_range(pl.len()).over(_PLACE)
+        rows = rows.filter(nth < top)
     columns = [
         *place_columns(frame),
         *_key_columns(frame, keys),
@@ -56,55 +53,27 @@ def _single(frame: pl.DataFrame, keys: Sequence[str], top: int | None) -> Fitted
 
 
 def _means(
-    frame: pl.DataFrame, keys: Sequence[str], top: int | None, *, several: bool
+    rows: pl.DataFrame, keys: Sequence[str], top: int | None, *, several: bool
 ) -> FittedTable:
-    """Means over the pairs of rank and step with events; without any, over all.
-
-    Ranks have groups of their own, so groups are only counted.
-    """
-    named, has_groups = _named(keys), "group_hash" in keys
-    keys = [name for name in keys if name != "group_hash"]
-    frame = counted(frame)
-    over = frame.select("rank", "step").n_unique()
-    per_rank = frame.select("rank", "step").unique().group_by("rank").len("steps")
-    worst = (
-        frame.group_by("rank", *keys)
-        .agg(pl.col("exposed_attributed_ns").sum())
-        .join(per_rank, on="rank")
-        .with_columns(worst_ns=pl.col("exposed_attributed_ns") / pl.col("steps"))
-        .sort("worst_ns", "rank", descending=[True, False], nulls_last=True)
-        .group_by(keys, maintain_order=True)
-        .agg(pl.col("rank").first().alias("worst_rank"), pl.col("worst_ns").first())
-    )
-    sums = [known_sum(name) / over for name in SUMS]
-    rows = (
-        frame.group_by(keys, maintain_order=True)
-        .agg(*sums, *([pl.col("group_hash").n_unique().alias("groups")] if has_groups else []))
-        .with_columns(
-            masking_ratio=pl.col("masked_ns") / positive(pl.col("union_ns")),
-            share_ratio=pl.col("exposed_attributed_ns")
-            / positive(pl.col("exposed_attributed_ns").sum()),
-        )
-        .join(worst, on=keys, how="left", nulls_equal=True)
-        .sort("exposed_attributed_ns", "total_ns", descending=True, nulls_last=True)
-    )
+    """Ranks have groups of their own, so groups are only counted."""
+    first = rows.row(0, named=True)
+    has_groups = "group_hash" in keys
     columns = [
-        *_key_columns(frame, keys),
-        *([Column("groups", "groups", number, 3)] if has_groups else []),
+        *_key_columns(rows, [name for name in keys if name != "group_hash"]),
+        *([Column("groups", "group_count", number, 3)] if has_groups else []),
         Column("ops", "op_count", lambda value: f"{value:,.1f}"),
         *_time_columns(),
         Column("MB", "size_bytes", megabytes, 3),
     ]
-    ranks, steps = frame["rank"].n_unique(), frame["step"].n_unique()
-    if ranks > 1:
+    if first["rank_count"] > 1:
         columns[-1:-1] = [
             Column("worst rank", "worst_rank", plain, 2),
-            Column("its exposed", "worst_ns", ms, 1),
+            Column("its exposed", "worst_exposed_attributed_ns", ms, 1),
         ]
-    capture = f", {frame['run'][0]} {frame['capture'][0]}" if several else ""
+    capture = f", {first['run']} {first['capture']}" if several else ""
     title = (
-        f"Communication by {named}{capture}: ms of a rank's step"
-        f" (mean of {_counted(ranks, 'rank')}, {_counted(steps, 'step')})"
+        f"Communication by {_named(keys)}{capture}: ms of a rank's step (mean of"
+        f" {counted(first['rank_count'], 'rank')}, {counted(first['step_count'], 'step')})"
     )
     caption = f"{_EXPOSED}; {_MEASURED}"
     if top is not None and rows.height > top:
@@ -159,5 +128,6 @@ def _named(keys: Sequence[str]) -> str:
     return {"kind": "kind", "op_type": "type"}[keys[0]] if len(keys) == 1 else "operation"
 
 
-def _counted(count: int, name: str) -> str:
-    return f"{count:,} {name}{'s' if count > 1 else ''}"
+def counted(count: int, name: str) -> str:
+    """`2 ranks`, `1 step`."""
+    return f"{count:,} {name}{'' if count == 1 else 's'}"

@@ -15,6 +15,8 @@ import polars as pl
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
+from npuscope.analysis.experts.mean_layers import over_mean
+
 # From how many times the layer's mean on a block is drawn like this.
 LEVELS = (
     (0.0, "·", "bright_black"),
@@ -77,16 +79,13 @@ def binned(
     loads: pl.DataFrame, item: str, each: int, lines_each: int
 ) -> dict[tuple[int, int], float]:
     """The fullest of each block, in times its layer's mean, by (line, column) from the first."""
-    summed = loads.group_by("layer", item).agg(pl.col("tokens").sum())
     first_layer, first = _span(loads["layer"])[0], _span(loads[item])[0]
-    over = pl.col("tokens") / pl.col("tokens").mean().over("layer")
-    blocks = (
-        summed.with_columns(over=pl.when(pl.col("tokens").sum().over("layer") > 0).then(over))
-        .group_by((pl.col("layer") - first_layer) // lines_each, (pl.col(item) - first) // each)
-        .agg(pl.col("over").max())
-        .drop_nulls()
-    )
-    return {(line, column): value for line, column, value in blocks.rows()}
+    blocks: dict[tuple[int, int], float] = {}
+    told = over_mean(loads, item).select("layer", item, "over_mean").drop_nulls()
+    for layer, place, value in told.iter_rows():
+        at = ((layer - first_layer) // lines_each, (place - first) // each)
+        blocks[at] = max(value, blocks.get(at, 0.0))
+    return blocks
 
 
 def _drawn(value: float | None) -> tuple[str, str]:

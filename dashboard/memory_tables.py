@@ -55,7 +55,8 @@ def _rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
 
 def first_records(frame: pl.DataFrame) -> dict[tuple[str, str, int], int]:
     """When each (run, capture, rank) has its first record, of rows of the metric memory."""
-    firsts = frame.group_by("run", "capture", "rank").agg(pl.col("first_ns").min())
+    columns = ["run", "capture", "rank", "first_ns"]
+    firsts = frame.select(columns).sort("first_ns", descending=True, nulls_last=False)
     return {(run, capture, rank): at_ns for run, capture, rank, at_ns in firsts.rows()}
 
 
@@ -149,7 +150,8 @@ def holders_table(frame: pl.DataFrame, *, top: int = TOP) -> FittedTable:
 
 def blocks_table(frame: pl.DataFrame, *, top: int = TOP) -> FittedTable:
     """Single blocks held at the peak."""
-    shown = frame.group_by("run", "capture", "rank", maintain_order=True).head(top)
+    nth = pl.int_range(pl.len()).over("run", "capture", "rank")
+    shown = frame.filter(nth < top)
     rows = []
     for row in shown.to_dicts():
         since_ns = row["allocated_at_ns"]

@@ -1,7 +1,6 @@
 """What the overview shows of the chosen steps, as frames: computed once, then drawn.
 
 mfu of each rank and step --> of the whole job, and the loss waterfall
-step_summary              --> masking over all of them
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import polars as pl
 
 from npuscope.analysis.findings import Finding, findings
 from npuscope.analysis.flops.counted import kernel_work
-from npuscope.analysis.flops.gathered import gathered
+from npuscope.analysis.flops.gathered import gathered, mean_use
 from npuscope.analysis.flops.losses import losses, together
 from npuscope.analysis.flops.mfu import mfu
 
@@ -35,24 +34,16 @@ _PAGES = {
 class JobUse:
     """How much of the peak the chosen steps use.
 
-    `job`: rows of `gathered` by job, a row per step. `waterfall`: rows of `losses.together`.
-    `conventions`, `peaks`: how it is counted and where the peak is from, each once. `notes`: what
-    is unknown and why.
+    `kernel_mfu_ratio`: of the kernels, attention counted as causal (`mean_use`). `waterfall`: rows
+    of `losses.together`. `conventions`, `peaks`: how it is counted and where the peak is from, each
+    once. `notes`: what is unknown and why.
     """
 
-    job: pl.DataFrame
+    kernel_mfu_ratio: float | None
     waterfall: pl.DataFrame
     conventions: tuple[str, ...]
     peaks: tuple[str, ...]
     notes: tuple[str, ...]
-
-    @property
-    def kernel_mfu_ratio(self) -> float | None:
-        """Kernel MFU of all steps, attention counted as causal: each weighs as long as it lasts."""
-        known = self.job.drop_nulls(["kernel_mfu_causal_ratio", "step_ns"])
-        weighed = (known["kernel_mfu_causal_ratio"] * known["step_ns"]).sum()
-        length_ns = int(known["step_ns"].sum())
-        return float(weighed) / length_ns if length_ns else None
 
 
 def job_use(
@@ -69,20 +60,15 @@ def job_use(
         con, found.rows, kernel_work(found.counted), run=run, capture=capture, rank=rank, step=step
     )
     counted = found.rows.filter(pl.col("kernel_mfu_causal_ratio").is_not_null())
+    used = mean_use(con, gathered(con, found.rows, "job"), ["run", "capture"])
+    kernel = used.filter(pl.col("figure") == "kernel_mfu_causal_ratio")["value"]
     return JobUse(
-        gathered(con, found.rows, "job"),
+        kernel[0] if len(kernel) else None,
         together(con, lost),
         tuple(counted["conventions"].drop_nulls().unique(maintain_order=True)),
         tuple(counted["peak_source"].drop_nulls().unique(maintain_order=True)),
         tuple(found.notes),
     )
-
-
-def masking_ratio(steps: pl.DataFrame) -> float | None:
-    """Overlapped over all communication of these rows of `steps`; None where there is none."""
-    known = steps.drop_nulls(["communication_ns", "overlapped_ns"])
-    communication_ns = int(known["communication_ns"].sum())
-    return int(known["overlapped_ns"].sum()) / communication_ns if communication_ns else None
 
 
 def found_here(

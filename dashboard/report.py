@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from npuscope.analysis import query
+from npuscope.analysis import means, query
 from npuscope.analysis.across.blamed_ranks import (
     blame_rows,
     by_rank,
@@ -24,12 +24,12 @@ from npuscope.analysis.findings import finding_rows, findings
 from npuscope.analysis.flops.counted import kernel_work
 from npuscope.analysis.flops.losses import losses, together
 from npuscope.analysis.flops.mfu import ROWS, mfu
-from npuscope.analysis.query import KernelKey
 from npuscope.analysis.views import has_view
-from npuscope.analysis.wording import megabytes, ms, number, percent, plain, ranks_named, us
+from npuscope.analysis.wording import UNKNOWN, megabytes, ms, percent, plain, ranks_named, us
 from npuscope.collector.captures import EPOCH_FROM_NS
 
 from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
+from .comm_tables import counted
 from .report_experts import experts_blocks, experts_rows
 from .straggler_tables import ranks_table
 from .tables import Column, FittedTable, steps_table
@@ -61,11 +61,11 @@ def report(
             continue
         seen = _experts(con, here)
         sections = (
-            _steps(frame),
+            _steps(con, here, frame),
             _spread(con, here),
             _mfu(con, here),
-            _kernels(con, here, frame, top),
-            _communication(con, here, frame, top),
+            _kernels(con, here, top),
+            _communication(con, here, top),
             _waits(con, here, top),
             experts_blocks(seen, top=top, path=path),
             _memory(con, here) if charts else (),
@@ -95,6 +95,9 @@ def report_rows(
         seen = _experts(con, here)
         sections = {
             "findings": finding_rows(findings(con, path=path, experts=seen, **here)),
+            "mean_step": query.rows(means.mean_steps(con, **here)),
+            "mean_kernels": query.rows(means.mean_kernels(con, **here).head(top)),
+            "mean_communication": query.rows(means.mean_comm(con, by="op", **here)),
             "step_rows": query.rows(query.steps(con, **here)),
             "spread": query.rows(query.spread(con, **step)),
             **_mfu_rows(con, here),
@@ -169,36 +172,33 @@ def _wall_time(facts: Mapping[str, Any]) -> str:
     return f"{(end - start) / 1e9:.3f} s from {moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _steps(frame: pl.DataFrame) -> Iterator[Block]:
+def _steps(
+    con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], frame: pl.DataFrame
+) -> Iterator[Block]:
     shown, caption = frame, None
     if frame.height > _MAX_STEP_ROWS:
         # The slowest say most; every rank is in the spread below.
         longest = frame.sort("stage_ns", descending=True, nulls_last=True).head(_MAX_STEP_ROWS)
         shown = longest.sort("rank", "step")
         caption = f"the {_MAX_STEP_ROWS} longest of {frame.height}: `npuscope steps` gives all"
-    yield _verdict(frame)
-    yield Chart("steps", frame)
+    yield _verdict(means.mean_steps(con, **here).row(0, named=True))
+    yield Chart("steps", means.mean_step_bars(con, **here))
     yield steps_table(shown, caption=caption)
 
 
-def _verdict(frame: pl.DataFrame) -> Sentence:
-    """All steps in one sentence: shares of their length, and how much communication is hidden."""
+def _verdict(mean: Mapping[str, Any]) -> Sentence:
+    """A mean step in one sentence: shares of its length, and how much communication is hidden."""
+    if not mean["length_ns"]:
+        return Sentence("no step has computing, communication and free time all known")
     parts = {
         "computing": "computing_ns",
         "exposed": "exposed_communication_ns",
         "free": "free_ns",
     }
-    known = frame.drop_nulls(list(parts.values()))
-    sums = {name: int(known[column].sum()) for name, column in parts.items()}
-    total_ns = sum(sums.values())
-    if not total_ns:
-        return Sentence("no step has computing, communication and free time all known")
-    shares = [f"{name} {percent(sum_ns / total_ns)}" for name, sum_ns in sums.items()]
+    shares = [f"{name} {percent(mean[of] / mean['length_ns'])}" for name, of in parts.items()]
     masked = "no communication"
-    communication_ns = int(known["communication_ns"].sum())
-    if communication_ns:
-        overlapped_ns = int(known["overlapped_ns"].sum())
-        masked = f"communication masked {percent(overlapped_ns / communication_ns)}"
+    if mean["masking_ratio"] is not None:
+        masked = f"communication masked {percent(mean['masking_ratio'])}"
     return Sentence(f"all steps: {', '.join(shares)}; ", masked)
 
 
@@ -223,100 +223,67 @@ def _spread(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> Iterator
     yield FittedTable(columns, rows, "Spread across ranks (ms)")
 
 
-def _kernels(
-    con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], steps: pl.DataFrame, top: int
-) -> Iterator[Block]:
-    key: KernelKey = "type"
-    frame = query.kernels(con, by=key, **here)
+def _kernels(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], top: int) -> Iterator[Block]:
+    key: means.KernelKey = "type"
+    frame = means.mean_kernels(con, by=key, **here)
     if frame.is_empty():
         return
     if frame[key].null_count() == frame.height:  # the profiler level records no types
         key = "name"
-        frame = query.kernels(con, by=key, **here)
-    told = frame.select("rank", "step").unique()
-    computing_ns = steps.join(told, on=["rank", "step"], how="semi", nulls_equal=True)
-    summed = (
-        frame.group_by(key, maintain_order=True)
-        .agg(
-            pl.when(pl.col("core").n_unique() == 1).then(pl.col("core").first()).alias("core"),
-            pl.col("count").sum(),
-            pl.col("total_ns").sum(),
-            pl.col("max_ns").max(),
-        )
-        .with_columns(
-            (pl.col("total_ns") / pl.col("count")).alias("mean_ns"),
-            (pl.col("total_ns") / max(int(computing_ns["computing_ns"].sum()), 1)).alias("share"),
-        )
-        .sort("total_ns", key, descending=[True, False])
-    )
+        frame = means.mean_kernels(con, by=key, **here)
     columns = [
         Column(key, key),
         Column("core", "core", None, 1),
-        Column("count", "count", number),
-        Column("total ms", "total_ns", ms),
-        Column("of computing", "share", percent),
+        Column("count", "count", _count),
+        Column("ms", "total_ns", ms),
+        Column("of computing", "share_ratio", percent),
         Column("mean us", "mean_ns", us),
         Column("max us", "max_ns", us, 2),
     ]
-    more = summed.height - top
-    yield Chart("kernels", summed.head(top))
+    more = frame.height - top
+    yield Chart("kernels", frame.head(top))
     yield FittedTable(
         columns,
-        summed.head(top).to_dicts(),
-        f"Top kernels by {key} ({_scope(steps)})",
+        frame.head(top).to_dicts(),
+        f"Top kernels by {key}: of a rank's step ({_over(frame)})",
         f"and {more} more: `npuscope kernels --by {key}`" if more > 0 else None,
     )
 
 
-def _scope(steps: pl.DataFrame) -> str:
-    """Of which ranks single events are known: not of those with the producer's table only."""
-    ranks = steps["rank"].n_unique()
-    known = steps.filter(pl.col("basis") == "events")["rank"].n_unique()
-    return "all ranks and steps" if known == ranks else f"{known} of {ranks} ranks, all steps"
+def _over(frame: pl.DataFrame) -> str:
+    """What rows of a mean are over: ranks of which single events are known, steps but warm-up."""
+    first = frame.row(0, named=True)
+    return f"mean of {counted(first['rank_count'], 'rank')}, {counted(first['step_count'], 'step')}"
+
+
+def _count(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:,.1f}"
 
 
 def _communication(
-    con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], steps: pl.DataFrame, top: int
+    con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], top: int
 ) -> Iterator[Block]:
-    frame = query.comm(con, by="op", **here)
-    if here.get("step") is None and frame["step"].null_count() < frame.height:
-        frame = frame.drop_nulls("step")  # no step counts what is outside all of them
+    frame = means.mean_comm(con, by="op", **here)
     if frame.is_empty():
         return
-    told = frame.drop_nulls("union_ns")  # of light ranks there are HCCL's times alone
-    scope = _scope(steps) if told.height else "as HCCL measured it"
-    frame = told if told.height else frame
-    sums = (
-        "op_count", "total_ns", "union_ns", "masked_ns", "exposed_ns", "exposed_attributed_ns",
-        "size_bytes",
-    )  # fmt: skip
-    known = {name: pl.col(name).null_count() == 0 for name in sums}
-    summed = (
-        frame.group_by("kind", "op_type", maintain_order=True)
-        .agg(
-            pl.col("group_hash").n_unique().alias("groups"),
-            *(pl.when(known[name]).then(pl.col(name).sum()).alias(name) for name in sums),
-        )
-        .with_columns((pl.col("masked_ns") / pl.col("union_ns")).alias("masking_ratio"))
-        .sort("total_ns", descending=True)
-    )
     columns = [
         Column("group", "kind"),
         Column("operation", "op_type"),
-        Column("groups", "groups", plain, 1),
-        Column("count", "op_count", number),
-        Column("total ms", "total_ns", ms),
+        Column("groups", "group_count", plain, 1),
+        Column("count", "op_count", _count),
+        Column("ms", "total_ns", ms),
         Column("exposed ms", "exposed_attributed_ns", ms),
         Column("masked", "masking_ratio", percent),
         Column("MB", "size_bytes", megabytes),
     ]
-    more = summed.height - top
-    yield Chart("communication", summed)
+    more = frame.height - top
+    measured = "" if frame["union_ns"].null_count() < frame.height else ", as HCCL measured it"
+    yield Chart("communication", frame)
     yield FittedTable(
         columns,
-        summed.head(top).to_dicts(),
-        f"Communication by group and operation ({scope})",
-        f"and {more} more" if more > 0 else None,
+        frame.head(top).to_dicts(),
+        f"Communication by group and operation: of a rank's step ({_over(frame)}{measured})",
+        f"and {more} more: `npuscope comm --by op`" if more > 0 else None,
     )
 
 

@@ -72,18 +72,19 @@ def _verdict(seen: Overview) -> tuple[str, str] | None:
         return None
     told = "experts: "
     if seen.item == "expert":
-        mean = seen.layers["max_over_mean"].drop_nulls()
-        told += f"the fullest expert of a layer has {_mean(mean)} times the mean"
+        told += f"the fullest expert of a layer has {_mean(seen, 'max_over_mean')} times the mean"
         told += ", " if len(devices) else ""
     if len(devices):
-        told += f"the fullest device has {_mean(devices)} times the mean of its group"
+        mean = _mean(seen, "device_max_over_mean")
+        told += f"the fullest device has {mean} times the mean of its group"
     if seen.cost is None or seen.cost["excess_ns"] is None:
         return told, ""
     return f"{told}; ", f"that costs {ms(seen.cost['excess_ns'])} ms per step"
 
 
-def _mean(values: pl.Series) -> str:
-    return f"{float(values.sum()) / len(values):.2f}" if len(values) else "an unknown number of"
+def _mean(seen: Overview, column: str) -> str:
+    mean = seen.mean_of(column)
+    return "an unknown number of" if mean is None else f"{mean:.2f}"
 
 
 def _hottest(seen: Overview) -> str:

@@ -143,6 +143,8 @@ def steps_table(frame: pl.DataFrame, *, caption: str | None = None) -> FittedTab
         Column("bubble", "bubble_ns", ms, 2),
         Column("preparing", "preparing_ns", ms, 4),
     ]
+    if "is_warm_up" in frame.columns and frame["is_warm_up"].any():
+        columns.append(Column("", "is_warm_up", lambda value: "warm-up" if value else ""))
     if (frame["basis"] == "profiler_table").any():
         columns.append(Column("basis", "basis", None, 5))
     legend = ", ".join(f"{block} {name}" for name, _, block in PARTS) + f"; {FREE_MEANS}"

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import polars as pl
 from rich.console import Group, RenderableType
 
 from npuscope.analysis.wording import UNKNOWN, megabytes, ms, number, percent, plain
 
+from .comm_tables import counted
 from .tables import Column, FittedTable, place_columns
 
 _MOST_ROWS = 50  # of single ranks and steps
 _MOST_PAIRS = 30
 _MOST_RANKS = 16  # whose matrix fits into a terminal
 _PLACE = ("run", "capture", "rank", "step")
+_PACKETS = "GB/s of a single link; small: time in packets below 32 MB (RDMA: 0.5 MB)"
 
 
 def gigabytes_per_s(value: float | None) -> str:
@@ -22,49 +22,40 @@ def gigabytes_per_s(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value / 1e9:.2f}"
 
 
-def links_table(frame: pl.DataFrame, top: int | None = None) -> RenderableType:
-    """Rows of `link_traffic`: means of a rank's step, then single ranks and steps where few."""
+def links_table(frame: pl.DataFrame, means: pl.DataFrame, top: int | None = None) -> RenderableType:
+    """Rows of `link_traffic`, and of `mean_links` before them where there are several ranks or
+    steps."""
     single = FittedTable(
         [*place_columns(frame), *_link_columns(), Column("basis", "basis", None, 6)],
         frame.to_dicts(),
         "Traffic of each rank and step by link",
-        "GB/s of a single link; small: time in packets below 32 MB (RDMA: 0.5 MB)",
+        _PACKETS,
     )
     if frame.select(_PLACE).n_unique() < 2:
         return single
-    over = frame.select("run", "capture", "rank", "step").n_unique()
-    speed = pl.col("bandwidth_bytes_per_s")
-    means = (
-        frame.group_by("kind", "op_type", "link", maintain_order=True)
-        .agg(
-            *(pl.col(name).sum() / over for name in ("size_bytes", "packet_count", "op_count")),
-            pl.when(pl.col("time_ns").count() > 0).then(pl.col("time_ns").sum() / over),
-            _mean("peak_ratio", "size_bytes"),
-            _mean("small_time_ratio", "time_ns"),
-            pl.when(pl.col("unaligned_count").count() > 0).then(pl.col("unaligned_count").sum()),
-            worst_rank=pl.col("rank").sort_by(speed, nulls_last=True).first(),
-            worst_bytes_per_s=speed.min(),
-            timed_bytes=pl.col("size_bytes").filter(pl.col("time_ns") > 0).sum() / over,
-        )
-        .with_columns(bandwidth_bytes_per_s=pl.col("timed_bytes") * 1e9 / pl.col("time_ns"))
-        .sort("size_bytes", descending=True)
-    )
-    ranks = frame["rank"].n_unique()
-    columns = _link_columns()
-    if ranks > 1:
-        columns += [
-            Column("slowest rank", "worst_rank", plain, 2),
-            Column("its GB/s", "worst_bytes_per_s", gigabytes_per_s, 2),
-        ]
-    table = FittedTable(
-        columns,
-        means.head(top or means.height).to_dicts(),
-        f"Traffic by link: of a rank's step (mean of {_counted(frame)})",
-        "GB/s of a single link; small: time in packets below 32 MB (RDMA: 0.5 MB)",
-    )
+    captures = means.partition_by("run", "capture", maintain_order=True)
+    tables = [_mean_links(rows, top, several=len(captures) > 1) for rows in captures]
     if frame.height > _MOST_ROWS:
-        return Group(table, "of one rank or step: --rank N, --step N; all rows: --json")
-    return Group(table, "", single)
+        return Group(*tables, "of one rank or step: --rank N, --step N; all rows: --json")
+    return Group(*(part for table in tables for part in (table, "")), single)
+
+
+def _mean_links(rows: pl.DataFrame, top: int | None, *, several: bool) -> FittedTable:
+    first = rows.row(0, named=True)
+    columns = _link_columns()
+    if first["rank_count"] > 1:
+        columns += [
+            Column("slowest rank", "slowest_rank", plain, 2),
+            Column("its GB/s", "slowest_bytes_per_s", gigabytes_per_s, 2),
+        ]
+    capture = f", {first['run']} {first['capture']}" if several else ""
+    over = f"{counted(first['rank_count'], 'rank')}, {counted(first['step_count'], 'step')}"
+    return FittedTable(
+        columns,
+        rows.head(top or rows.height).to_dicts(),
+        f"Traffic by link{capture}: of a rank's step (mean of {over})",
+        _PACKETS,
+    )
 
 
 def _link_columns() -> list[Column]:
@@ -87,31 +78,11 @@ def _link_columns() -> list[Column]:
     ]
 
 
-def matrix_table(frame: pl.DataFrame, top: int | None = None) -> RenderableType:
-    """Rows of `rank_matrix`: bytes from rank to rank as a square where it fits, then pairs."""
-    steps = max(frame["step"].n_unique(), 1)
-    keys = [
-        "kind",
-        "src_rank",
-        "dst_rank",
-        "link",
-        "is_between_hosts",
-        "src_group_rank",
-        "dst_group_rank",
-    ]
-    pairs = (
-        frame.group_by(keys, maintain_order=True)
-        .agg(
-            pl.col("size_bytes").sum() / steps,
-            pl.when(pl.col("time_ns").count() > 0).then(pl.col("time_ns").sum() / steps),
-            timed_bytes=pl.col("size_bytes").filter(pl.col("time_ns") > 0).sum() / steps,
-        )
-        .with_columns(bandwidth_bytes_per_s=pl.col("timed_bytes") * 1e9 / pl.col("time_ns"))
-        .sort("size_bytes", descending=True)
-    )
+def matrix_table(pairs: pl.DataFrame, top: int | None = None) -> RenderableType:
+    """Rows of `volume.mean_pairs`: from rank to rank as a square where it fits, then pairs."""
     columns = [
         Column("kind", "kind"),
-        *_ends(frame),
+        *_ends(pairs),
         Column("link", "link"),
         Column("hosts", "hosts", None, 2, is_word=True),
         Column("MB", "size_bytes", megabytes),
@@ -151,8 +122,9 @@ def _square(pairs: pl.DataFrame) -> FittedTable | None:
     ranks = sorted({*known["src_rank"], *known["dst_rank"]})
     if len(ranks) < 2 or len(ranks) > _MOST_RANKS:
         return None
-    sums = known.group_by("src_rank", "dst_rank").agg(pl.col("size_bytes").sum())
-    size = {(src, dst): value for src, dst, value in sums.iter_rows()}
+    size: dict[tuple[int, int], float] = {}
+    for src, dst, value in known.select("src_rank", "dst_rank", "size_bytes").iter_rows():
+        size[src, dst] = size.get((src, dst), 0.0) + value
     rows = [{"from": src, **{str(dst): size.get((src, dst)) for dst in ranks}} for src in ranks]
     columns = [
         Column("from \\ to", "from", plain),
@@ -179,7 +151,8 @@ def bandwidth_table(frame: pl.DataFrame, top: int | None = None) -> FittedTable:
         Column("bus GB/s", "bus_bandwidth_bytes_per_s", gigabytes_per_s),
     ]
     caption = "algorithm: MB / transfer; bus: MB on links / transfer, as HCCL measured them"
-    rows = frame if top is None else frame.group_by(_PLACE, maintain_order=True).head(top)
+    nth = pl.int_range(pl.len()).over(_PLACE)
+    rows = frame if top is None else frame.filter(nth < top)
     return FittedTable(columns, rows.to_dicts(), "Bandwidth of operations", caption)
 
 
@@ -220,16 +193,3 @@ def hierarchy_table(frame: pl.DataFrame, top: int | None = None) -> FittedTable:
     caption = "the last three: MB between hosts of other schemes, for uniform routing"
     rows = frame.head(top or frame.height)
     return FittedTable(columns, rows.to_dicts(), "All-to-all of a step (MB)", caption)
-
-
-def _mean(name: str, weight: str) -> pl.Expr:
-    known = pl.col(name).is_not_null()
-    sums = (pl.col(name) * pl.col(weight)).sum() / pl.col(weight).filter(known).sum()
-    return pl.when(known.any()).then(sums).alias(name)
-
-
-def _counted(frame: pl.DataFrame) -> str:
-    found: Sequence[tuple[int, str]] = (
-        (frame["rank"].n_unique(), "rank"), (frame["step"].n_unique(), "step"),
-    )  # fmt: skip
-    return ", ".join(f"{n} {word}{'' if n == 1 else 's'}" for n, word in found)

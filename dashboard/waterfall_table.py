@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 from rich.text import Text
 
+from npuscope.analysis.flops.losses import by_term
 from npuscope.analysis.wording import ms
 
 from .tables import Column, FittedTable
@@ -43,13 +44,12 @@ def waterfall_table(job: pl.DataFrame, stages: pl.DataFrame, *, top: int = 3) ->
     shown = named if len(named) > 1 else []
     points = {
         (*at, term, stage): value
-        for *at, stage, term, value in stages.group_by(*place, "stage", "term")
-        .agg(pl.col("mfu_points").sum())
+        for *at, stage, term, value in by_term(stages)
+        .select(*place, "stage", "term", "mfu_points")
         .iter_rows()
     }
     rows: list[dict[str, Any]] = []
-    for (run, capture, term), parts in job.group_by(*place, "term", maintain_order=True):
-        ns, share = float(parts["ns"].sum()), float(parts["mfu_points"].sum())
+    for run, capture, term, ns, share in by_term(job).iter_rows():
         if abs(share) < SHOWN_FROM:
             continue
         before = 0.0 if not rows or rows[-1]["place"] != (run, capture) else rows[-1]["upto"]
@@ -65,7 +65,10 @@ def waterfall_table(job: pl.DataFrame, stages: pl.DataFrame, *, top: int = 3) ->
                 "capture": capture, "upto": before + share, "term": f"└ {part}", "ns": part_ns,
                 "points": part_share,
             }
-            for part, part_ns, part_share in parts.drop_nulls("part")
+            for part, part_ns, part_share in job.filter(
+                pl.col("run") == run, pl.col("capture") == capture, pl.col("term") == term
+            )
+            .drop_nulls("part")
             .select("part", "ns", "mfu_points")
             .head(top)
             .iter_rows()

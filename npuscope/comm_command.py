@@ -39,24 +39,27 @@ class View:
     """One way to look at communication: its metric, its rows, and its table for people.
 
     `rows(con, chosen, top)` takes the chosen run, capture, rank and step (None: all) and how many
-    rows to keep of each rank and step (None: all). `table(rows, top)` gets all rows, so that its
-    sums are whole, and shows `top` of them. `notes(rows)` are sentences beside them.
+    rows to keep of each rank and step (None: all). `table(rows, means, top)` gets all rows and what
+    `means(con, chosen)` tells of a mean step, and shows `top` of each. `notes(rows)` are sentences
+    beside them.
     """
 
     metric: str
     rows: Callable[[duckdb.DuckDBPyConnection, Mapping[str, Any], int | None], pl.DataFrame]
-    table: Callable[[pl.DataFrame, int | None], RenderableType]
+    table: Callable[[pl.DataFrame, pl.DataFrame, int | None], RenderableType]
     notes: Callable[[pl.DataFrame], list[str]] = lambda rows: []
+    means: Callable[[duckdb.DuckDBPyConnection, Mapping[str, Any]], pl.DataFrame] | None = None
 
 
 def _masking(by: CommKey) -> View:
-    from npuscope.analysis import query
+    from npuscope.analysis import means, query
     from npuscope.dashboard.comm_tables import masking_table
 
     return View(
         "comm",
         lambda con, chosen, top: query.comm(con, by=by, top=top, **chosen),
         masking_table,
+        means=lambda con, chosen: means.mean_comm(con, by=by, **chosen),
     )
 
 
@@ -67,7 +70,7 @@ def _parts() -> View:
     return View(
         "step_parts",
         lambda con, chosen, _: step_parts(con, **chosen),
-        lambda frame, _: parts_table(frame),
+        lambda frame, _, __: parts_table(frame),
     )
 
 
@@ -78,21 +81,37 @@ def _stretch() -> View:
     return View(
         "compute_stretch",
         lambda con, chosen, _: query.compute_stretch(con, **chosen),
-        lambda frame, _: stretch_table(frame),
+        lambda frame, _, __: stretch_table(frame),
     )
 
 
 def _volume(by: Literal["link_traffic", "rank_matrix", "bandwidth", "contention"]) -> View:
-    from npuscope.analysis import volume
-    from npuscope.dashboard import volume_tables
+    from npuscope.analysis import means, volume
+    from npuscope.dashboard import volume_tables as tables
 
+    if by == "link_traffic":
+        return View(
+            by,
+            lambda con, chosen, top: volume.links(con, top, **chosen),
+            tables.links_table,
+            means=lambda con, chosen: means.mean_links(con, **chosen),
+        )
+    if by == "rank_matrix":
+        return View(
+            by,
+            lambda con, chosen, top: volume.matrix(con, top, **chosen),
+            lambda frame, pairs, top: tables.matrix_table(pairs, top),
+            means=lambda con, chosen: volume.mean_pairs(con, **chosen),
+        )
     rows, table = {
-        "link_traffic": (volume.links, volume_tables.links_table),
-        "rank_matrix": (volume.matrix, volume_tables.matrix_table),
-        "bandwidth": (volume.bandwidth, volume_tables.bandwidth_table),
-        "contention": (volume.contention, volume_tables.contention_table),
+        "bandwidth": (volume.bandwidth, tables.bandwidth_table),
+        "contention": (volume.contention, tables.contention_table),
     }[by]
-    return View(by, lambda con, chosen, top: rows(con, top, **chosen), table)
+    return View(
+        by,
+        lambda con, chosen, top: rows(con, top, **chosen),
+        lambda frame, _, top: table(frame, top),
+    )
 
 
 def _hierarchy(experts: int | None, top_k: int | None) -> View:
@@ -106,7 +125,7 @@ def _hierarchy(experts: int | None, top_k: int | None) -> View:
         lambda con, chosen, _: volume.hierarchy(
             con, experts=experts, top_k=top_k, run=chosen["run"], capture=chosen["capture"]
         ),
-        hierarchy_table,
+        lambda frame, _, top: hierarchy_table(frame, top),
         lambda rows: [
             f"group {row['group_hash']}: {row['rank_count']} of {row['group_size']} ranks were"
             " recorded, on as many of each host known to be one's: other schemes are left open"
@@ -179,5 +198,8 @@ def comm(
         notes = [*notes_of(data, chosen), *view.notes(frame)]
         if frame.is_empty():
             notes.append("no communication was recorded here: see `npuscope doctor`")
-        answer(view.metric, frame, notes, json=json, table=lambda rows: view.table(rows, top))
+        means = frame if json or view.means is None else view.means(data.con, chosen)
+        answer(
+            view.metric, frame, notes, json=json, table=lambda rows: view.table(rows, means, top)
+        )
     leave(data)

@@ -54,7 +54,7 @@ def test_rows(run: Any, job: Path, by: str, names: list[str]) -> None:
     told = json.loads(out)
     assert (code, told["metric"]) == (0, "comm")
     rows = told["rows"]
-    assert {tuple(row) for row in rows} == {(*PLACE, *names, *FIGURES)}
+    assert {tuple(row) for row in rows} == {(*PLACE, *names, *FIGURES, "share_ratio")}
     truth = json.loads((job / "truth.json").read_text())["ranks"]
     for rank, facts in truth.items():
         for step, figures in facts["steps"].items():

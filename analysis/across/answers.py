@@ -7,8 +7,16 @@ from collections.abc import Mapping
 import duckdb
 import polars as pl
 
+from npuscope.analysis.communication import comm
+from npuscope.analysis.means import without_warm_up
 from npuscope.analysis.views import frame, where
 from npuscope.analysis.wording import ranks_named
+
+_ESTIMATES = (
+    ("shortest duration", "wait_min_duration_ns", "transfer_min_duration_ns"),
+    ("last arrival", "wait_last_arrival_ns", "transfer_last_arrival_ns"),
+    ("HCCL's own", "hccl_wait_ns", "transit_ns"),
+)
 
 
 def clocks(
@@ -47,6 +55,41 @@ def comm_waits(
     """Waiting and transfer by rank, step and parallel kind: columns of the metric `comm_waits`."""
     chosen = {"run": run, "capture": capture, "rank": rank, "step": step}
     return rows_of(con, "comm_waits", chosen, "kind")
+
+
+def mean_waits(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    run: str | None = None,
+    capture: str | None = None,
+    rank: int | None = None,
+    step: int | None = None,
+) -> pl.DataFrame:
+    """Waiting and transfer of a mean step of a rank by parallel kind and way of telling them.
+
+    Columns: kind, estimate, wait_ns, transfer_ns; the two estimates are of operations that all
+    members recorded, HCCL's of all. Sums over ranks and steps by all pairs of them that matched
+    an operation, without warm-up. What a way does not tell is left out.
+    """
+    waits = comm_waits(con, run=run, capture=capture, rank=rank, step=step)
+    waits = without_warm_up(con, waits)
+    over = max(waits.select("rank", "step").n_unique(), 1)
+    place = ["run", "capture", "rank", "step", "kind"]
+    moved = comm(con, by="kind", run=run, capture=capture, rank=rank, step=step)
+    both = waits.join(moved.select(*place, "transit_ns"), on=place, how="left", nulls_equal=True)
+    found = [
+        both.group_by("kind")
+        .agg(
+            (pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()) / over).alias(told)
+            for name, told in ((wait, "wait_ns"), (transfer, "transfer_ns"))
+        )
+        .with_columns(estimate=pl.lit(estimate))
+        for estimate, wait, transfer in _ESTIMATES
+    ]
+    rows = pl.concat(found).drop_nulls(["wait_ns", "transfer_ns"])
+    total = (pl.col("wait_ns") + pl.col("transfer_ns")).max().over("kind")
+    order = pl.col("estimate").replace_strict({one[0]: at for at, one in enumerate(_ESTIMATES)})
+    return rows.sort(-total, "kind", order).select("kind", "estimate", "wait_ns", "transfer_ns")
 
 
 def rows_of(

@@ -50,6 +50,11 @@ class Overview:
     devices_count: int | None
     notes: tuple[str, ...] = ()
 
+    def mean_of(self, column: str) -> float | None:
+        """Mean over the layers of which a figure of `layers` is known; None where of none."""
+        mean: float | None = self.layers.select(pl.col(column).mean().cast(pl.Float64)).item()
+        return mean
+
 
 def overview(
     con: duckdb.DuckDBPyConnection, *, run: str, capture: str, step: int | None = None

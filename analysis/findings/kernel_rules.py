@@ -10,7 +10,7 @@ import polars as pl
 from ..wording import ms, percent
 from .finding import Finding
 from .material import Material
-from .weighing import is_worth, per_step, share, stated
+from .weighing import is_worth, share, stated
 
 # Operator types without their version (V2, D) that do nothing but move data, or set it.
 MOVING_TYPES = frozenset({
@@ -55,10 +55,10 @@ def ai_cpu_kernels(seen: Material) -> Iterator[Finding]:
     rows = seen.kernels.filter(pl.col("core") == _AI_CPU)
     if rows.is_empty():
         return
-    stake_ns = float(rows["total_ns"].sum()) / seen.kernel_steps
+    stake_ns = float(rows["total_ns"].sum())
     if not is_worth(stake_ns, seen):
         return
-    evidence = _evidence(rows, seen)
+    evidence = _evidence(rows)
     yield stated(
         seen,
         "ai_cpu_kernels",
@@ -81,10 +81,10 @@ def _of_types(
     rows = seen.kernels.filter(pl.col("type").is_in(wanted))
     if rows.is_empty():
         return
-    stake_ns = float(rows["total_ns"].sum()) / seen.kernel_steps
+    stake_ns = float(rows["total_ns"].sum())
     if not is_worth(stake_ns, seen):
         return
-    evidence = _evidence(rows, seen)
+    evidence = _evidence(rows)
     told = statement.format(
         spent=ms(stake_ns), share=percent(share(stake_ns, seen)), first=evidence["type"][0]
     )
@@ -92,7 +92,5 @@ def _of_types(
     yield stated(seen, name, told, stake_ns, "estimated", reason, advice, evidence, command)
 
 
-def _evidence(rows: pl.DataFrame, seen: Material) -> pl.DataFrame:
-    return per_step(rows, seen.kernel_steps, "total_ns", "count").select(
-        "type", "core", "count_per_step", "total_per_step_ns"
-    )
+def _evidence(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.select("type", "core", count_per_step="count", total_per_step_ns="total_ns")

@@ -1,4 +1,4 @@
-"""What the rules look at: a capture's steps and their parts, kernels and memory, summed.
+"""What the rules look at: a capture's steps and their parts, kernels and memory.
 
 All of it comes from summaries, so that no event is read again, but for grouped matmuls where they
 alone tell the load of experts.
@@ -12,6 +12,7 @@ import duckdb
 import polars as pl
 
 from ..experts.overview import Overview, overview
+from ..means import mean_kernels, without_warm_up
 from ..memory import MemoryFacts, memory_facts
 from ..parts import is_told, step_parts
 from ..views import frame, open_views, where
@@ -21,11 +22,12 @@ from ..views import frame, open_views, where
 class Material:
     """One capture, or the ranks and steps chosen from it.
 
-    steps: rows of the metric `steps`, with `length_ns` (computing, exposed communication and free
-    time together), the rank's `pp_rank` and its pipeline `stage`, which groups tell, too. kernels:
-    type, core, count, total_ns, over `kernel_steps` pairs of rank and step. outside: ranks with
-    events outside of every step. parts: rows of the metric `step_parts`. uncaptured: kind, ranks
-    (members of such groups that were not captured). is_gpu: no NPU is among the ranks. experts:
+    steps: rows of the metric `steps` without warm-up, with `length_ns` (computing, exposed
+    communication and free time together), the rank's `pp_rank` and its pipeline `stage`, which
+    groups tell, too. kernels: rows of the metric `mean_kernels` by type, of a rank's mean step.
+    outside: ranks with events outside of every step. parts: rows of the metric `step_parts`
+    without warm-up. uncaptured: kind, ranks (members of such groups that were not captured).
+    is_gpu: no NPU is among the ranks. experts:
     their load over all ranks, None where it is not known or single ranks were chosen.
     """
 
@@ -33,7 +35,6 @@ class Material:
     capture: str
     steps: pl.DataFrame
     kernels: pl.DataFrame
-    kernel_steps: int
     outside: frozenset[int]
     memory: MemoryFacts
     parts: pl.DataFrame
@@ -53,8 +54,11 @@ _STEPS = """
     select s.*, r.pp_rank,
         s.computing_ns + s.exposed_communication_ns + s.free_ns as length_ns
     from (select * from step_summary {where}) as s
-    left join ranks as r using (run, capture, rank)
-    order by rank, step nulls last"""
+    left join ranks as r on r.run = s.run and r.capture = s.capture and r.rank = s.rank
+    left join job_steps as j
+        on j.run = s.run and j.capture = s.capture and j.step is not distinct from s.step
+    qualify not coalesce(is_warm_up, false) or bool_and(is_warm_up) over ()
+    order by s.rank, s.step nulls last"""
 # Members of groups that are not among the ranks.
 _UNCAPTURED = """
     select kind, list(distinct member order by member) as ranks
@@ -73,15 +77,6 @@ _PLACES = """
         where run = ? and capture = ? and kind = 'pp' and len(global_ranks) > 1
     )
     group by member having min(place) = max(place)"""
-# Where there are steps, what is outside of them is no part of any.
-_KERNELS = """
-    with chosen as (
-        select * from kernel_summary {where} {also} by_key = 'type' {in_steps}
-    )
-    select key as type, core, cast(sum(count) as bigint) as count,
-        cast(sum(total_ns) as bigint) as total_ns,
-        (select count(distinct (rank, coalesce(step, -1))) from chosen) as over
-    from chosen group by all order by total_ns desc, type"""
 
 
 def material(
@@ -97,12 +92,6 @@ def material(
     open_views(con)
     clause, values = where({"run": run, "capture": capture, "rank": rank, "step": step})
     steps = frame(con, _STEPS.format(where=clause), values)
-    parts = {
-        "where": clause,
-        "also": "and",
-        "in_steps": "and step is not null" if steps["step"].null_count() < steps.height else "",
-    }
-    kernels = frame(con, _KERNELS.format(**parts), values)
     place = {"run": run, "capture": capture, "rank": rank}
     if experts is None and rank is None:
         experts = overview(con, run=run, capture=capture, step=step)
@@ -112,10 +101,9 @@ def material(
         run=run,
         capture=capture,
         steps=_staged(con, steps, run, capture),
-        kernels=kernels.drop("over"),
-        kernel_steps=_first(kernels, "over"),
+        kernels=mean_kernels(con, by="type", run=run, capture=capture, rank=rank, step=step),
         outside=frozenset(number for (number,) in beyond),
-        parts=step_parts(con, run=run, capture=capture, rank=rank, step=step),
+        parts=without_warm_up(con, step_parts(con, run=run, capture=capture, rank=rank, step=step)),
         uncaptured=_uncaptured(con, run, capture),
         memory=memory_facts(con, run=run, capture=capture, rank=rank),
         is_gpu=con.execute(_FRAMEWORKS.format(where=outside), ranks).fetchall() == [("kineto",)],
@@ -139,7 +127,3 @@ def _staged(
     return steps.join(places, on="rank", how="left").with_columns(
         pl.coalesce("pp_rank", "place").alias("stage")
     )
-
-
-def _first(rows: pl.DataFrame, column: str) -> int:
-    return int(rows[column][0]) if rows.height else 0

@@ -27,18 +27,6 @@ def is_worth(stake_ns: float | None, seen: Material) -> bool:
     return part is not None and part >= WORTH_RATIO
 
 
-def per_step(rows: pl.DataFrame, over: int, *columns: str) -> pl.DataFrame:
-    """Totals `x_ns` as means `x_per_step_ns` over that many pairs of rank and step, the greatest
-    first by the first of them."""
-    means = {_per_step(name): pl.col(name) / over for name in columns}
-    return rows.with_columns(**means).sort(next(iter(means)), descending=True, maintain_order=True)
-
-
-def _per_step(column: str) -> str:
-    stem = column.removesuffix("_ns")
-    return f"{stem}_per_step" + column[len(stem) :]
-
-
 def stated(
     seen: Material,
     name: str,

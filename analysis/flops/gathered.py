@@ -6,15 +6,21 @@ FLOPs. So ranks without figures have no part in either sum, and `rank_count` say
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import duckdb
 import polars as pl
 
+from npuscope.analysis.means import without_warm_up
 from npuscope.analysis.views import frame
 
 Group = Literal["stage", "job"]
 _STAGES = "select run, capture, rank, any_value(pp_rank) as stage from ranks group by all"
+_RATIOS = (
+    "kernel_mfu_causal_ratio", "kernel_mfu_full_ratio", "matmul_mfu_ratio", "model_mfu_ratio",
+    "hfu_ratio",
+)  # fmt: skip
 _KERNEL = ("kernel_mfu_causal_ratio", "kernel_mfu_full_ratio", "matmul_mfu_ratio")
 
 
@@ -62,3 +68,24 @@ def gathered(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, by: Group) -> p
     return found.drop("world_size", "hardware_flops", "peak_flops_per_s").sort(
         keys, nulls_last=True
     )
+
+
+def mean_use(
+    con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, keys: Sequence[str]
+) -> pl.DataFrame:
+    """Ratios of rows of `gathered` or of `mfu` by `keys`, each step weighing as long as it lasts.
+
+    Columns: the keys, figure (the column's name), value. Without warm-up; of single steps, where
+    step is among the keys, each as it is.
+    """
+    counted = rows if "step" in keys else without_warm_up(con, rows)
+    weight = pl.col("step_ns")
+    return (
+        counted.unpivot(
+            [name for name in _RATIOS if name in rows.columns],
+            index=[*dict.fromkeys([*keys, "step_ns"])], variable_name="figure",
+        )
+        .filter(pl.col("value").is_not_null(), weight > 0)
+        .group_by([*keys, "figure"], maintain_order=True)
+        .agg((pl.col("value") * weight).sum() / weight.sum())
+    )  # fmt: skip

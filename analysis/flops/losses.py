@@ -10,6 +10,7 @@ from typing import Literal
 import duckdb
 import polars as pl
 
+from npuscope.analysis.means import without_warm_up
 from npuscope.analysis.parts import step_parts
 from npuscope.analysis.views import frame, open_views, where
 
@@ -73,17 +74,26 @@ def loss_notes(figures: pl.DataFrame, rows: pl.DataFrame) -> list[str]:
     return told
 
 
+def by_term(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows of `together` with the parts of each term added up: ns and mfu_points of each place and
+    term, in order."""
+    place = [name for name in ("run", "capture", "rank", "stage", "term") if name in rows.columns]
+    return rows.group_by(place, maintain_order=True).agg(pl.col("ns", "mfu_points").sum())
+
+
 def together(
     con: duckdb.DuckDBPyConnection,
     rows: pl.DataFrame,
     *,
     by: Literal["job", "stage", "rank"] = "job",
 ) -> pl.DataFrame:
-    """Rows of `losses` of each rank, stage or capture (`by`: rank, stage, job), all steps together.
+    """Rows of `losses` of each rank, stage or capture (`by`: rank, stage, job), all steps without
+    warm-up together.
 
     Columns: run, capture, rank or stage where asked for, term, part, ns (of a mean rank and step),
     mfu_points; the points of each add up to 1. Ranks whose stage is unknown are one stage, NULL.
     """
+    rows = without_warm_up(con, rows)
     keys = {"job": [], "rank": ["rank"], "stage": ["stage"]}[by]
     place = ["run", "capture", *keys]
     stages = frame(con, _STAGES)

@@ -66,3 +66,30 @@ def kernel_table(
     if top is None:
         return found
     return found.group_by(PLACE, maintain_order=True).head(top).select(ROWS)
+
+
+def points(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows of `kernel_table` by type, shapes and dtype, over ranks and steps.
+
+    Columns: type, input_shapes, output_shapes, dtype, count, total_ns, flops and moved_bytes of
+    one, intensity (FLOP per byte), achieved_flops_per_s, peak_share_ratio, bound; the longest
+    first. Kernels without FLOPs or bytes are left out.
+    """
+    known = rows.filter(
+        pl.col("flops") > 0, pl.col("moved_bytes") > 0, pl.col("achieved_flops_per_s") > 0
+    )
+    keys = ["type", "input_shapes", "output_shapes", "dtype", "flops", "moved_bytes"]
+    achieved = pl.col("flops") * pl.col("count") * 1e9 / pl.col("total_ns")
+    return (
+        known.group_by(keys)
+        .agg(
+            pl.col("count", "total_ns").sum(),
+            pl.col("bound").first(),
+            pl.col("peak_flops_per_s").max(),
+        )
+        .with_columns(
+            intensity=pl.col("flops") / pl.col("moved_bytes"), achieved_flops_per_s=achieved
+        )
+        .with_columns(peak_share_ratio=pl.col("achieved_flops_per_s") / pl.col("peak_flops_per_s"))
+        .sort("total_ns", *keys, descending=[True, *(False for _ in keys)], nulls_last=True)
+    )

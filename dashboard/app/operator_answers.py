@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import duckdb
 import polars as pl
 
-from npuscope.analysis import query
 from npuscope.analysis.flops import chips, roofline
 from npuscope.analysis.flops.counted import counted_kernels
 
@@ -19,23 +18,6 @@ class Roofline:
 
     kernels: pl.DataFrame
     peaks: pl.DataFrame
-
-
-def top_kernels(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    by: query.KernelKey,
-    run: str | None,
-    capture: str | None,
-    rank: int | None,
-    step: int | None,
-) -> tuple[pl.DataFrame, int | None]:
-    """Rows of `kernels` by a key, and the computing time of their ranks and steps."""
-    rows = query.kernels(con, by=by, run=run, capture=capture, rank=rank, step=step)
-    steps = query.steps(con, run=run, capture=capture, rank=rank, step=step)
-    told = rows.select("rank", "step").unique()
-    here = steps.join(told, on=["rank", "step"], how="semi", nulls_equal=True)["computing_ns"]
-    return rows, int(here.sum()) if here.len() and not here.null_count() else None
 
 
 def under_roofline(

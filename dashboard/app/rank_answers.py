@@ -34,7 +34,7 @@ def with_hosts(rows: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
 
     Where nobody came last in anything, no operation could be compared: who waits is not known.
     """
-    is_told = pl.lit(bool(rows["last_arrivals_count"].sum()))
+    is_told = pl.lit(bool((rows["last_arrivals_count"] > 0).any()))
     waits = [pl.when(is_told).then(name).alias(name)
              for name in ("caused_wait_ns", "share_ratio", "last_arrivals_count")]  # fmt: skip
     words = pl.col("verdict").replace_strict(VERDICT_WORDS, default=pl.col("verdict"))

@@ -66,10 +66,12 @@ def _warm() -> None:
 
 def _first_questions() -> Iterator[Question]:
     """In the order in which the overview asks them."""
-    from npuscope.analysis import query
+    from npuscope.analysis import means, query
     from npuscope.dashboard import overview
 
     yield query.steps, {}
+    yield means.mean_steps, {}
+    yield means.mean_step_bars, {}
     yield overview.job_use, {}
     yield query.notes, {}
     yield query.limits, {}
@@ -77,11 +79,12 @@ def _first_questions() -> Iterator[Question]:
 
 def _questions_of_others() -> Iterator[Question]:
     """What other pages wait for."""
-    from npuscope.analysis import query, volume
+    from npuscope.analysis import means, query, volume
 
     from . import expert_answers
 
     yield query.comm, {"by": "kind"}
+    yield means.mean_comm, {"by": "kind"}
     yield volume.matrix, {}
     yield expert_answers.loads, {}
 

@@ -8,8 +8,8 @@ import duckdb
 import polars as pl
 
 from npuscope.analysis.flops.counted import kernel_work
-from npuscope.analysis.flops.gathered import gathered
-from npuscope.analysis.flops.losses import losses, together
+from npuscope.analysis.flops.gathered import gathered, mean_use
+from npuscope.analysis.flops.losses import by_term, losses, together
 from npuscope.analysis.flops.mfu import ModelUse, mfu
 
 from .steps import Frames
@@ -23,6 +23,7 @@ _CONVENTIONS = {
 }
 # How notes begin that say why figures of the model are not known.
 _OF_MODEL = ("model FLOPs", "model MFU", "tokens per step", "HFU")
+_PLACE = ("run", "capture", "rank", "step")
 _OF_RANK = ("kernel_mfu_causal_ratio", "kernel_mfu_full_ratio")
 
 
@@ -46,24 +47,21 @@ def flops_gauges(
         if note.startswith(_OF_MODEL):
             tell(note)
     frames = {
-        "npuscope_mfu_ratio": _weighted(job, keys, tuple(_CONVENTIONS)),
-        "npuscope_rank_mfu_ratio": _weighted(found.rows, [*keys, "rank"], _OF_RANK),
+        "npuscope_mfu_ratio": _by_convention(mean_use(con, job, keys)),
+        "npuscope_rank_mfu_ratio": _by_convention(
+            mean_use(con, found.rows.select(*_PLACE, "step_ns", *_OF_RANK), [*keys, "rank"])
+        ),
     }
     if "step" not in keys:
         rows = losses(con, found.rows, kernel_work(found.counted))
-        terms = together(con, rows).group_by([*keys, "term"], maintain_order=True)
-        frames["npuscope_loss_ratio"] = terms.agg(pl.col("mfu_points").sum().alias("value"))
+        terms = by_term(together(con, rows))
+        frames["npuscope_loss_ratio"] = terms.select(
+            *keys, "term", pl.col("mfu_points").alias("value")
+        )
     return frames
 
 
-def _weighted(rows: pl.DataFrame, keys: list[str], columns: tuple[str, ...]) -> pl.DataFrame:
-    """Means by step_ns, a row for each convention that is known."""
-    long = rows.unpivot(
-        columns, index=[*dict.fromkeys([*keys, "step"]), "step_ns"], variable_name="convention"
-    ).filter(pl.col("value").is_not_null(), pl.col("step_ns") > 0)
-    weighted = (pl.col("value") * pl.col("step_ns")).sum() / pl.col("step_ns").sum()
-    return (
-        long.with_columns(pl.col("convention").replace_strict(_CONVENTIONS))
-        .group_by([*keys, "convention"], maintain_order=True)
-        .agg(weighted.alias("value"))
-    )
+def _by_convention(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.with_columns(
+        pl.col("figure").replace_strict(_CONVENTIONS).alias("convention")
+    ).drop("figure")

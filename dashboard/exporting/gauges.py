@@ -40,6 +40,10 @@ GAUGES: tuple[Gauge, ...] = (
     Gauge("npuscope_capture_ranks", "Ranks of the capture that are in the store."),
     Gauge("npuscope_capture_steps", "Different steps of the capture."),
     Gauge(
+        "npuscope_capture_warm_up_steps",
+        "First steps of the capture that stand out and are no part of means.",
+    ),
+    Gauge(
         "npuscope_step_seconds",
         "Length of a step on the rank where it is longest, mean of the capture's steps.",
     ),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import duckdb
 import polars as pl
 
+from npuscope.analysis import query
 from npuscope.analysis.across.blamed_ranks import by_rank, rank_blame
 from npuscope.analysis.views import frame
 
@@ -40,19 +41,16 @@ def place_gauges(con: duckdb.DuckDBPyConnection) -> Frames:
     """Where ranks run; how many ranks and steps each capture has."""
     ranks = frame(con, _INFO)
     capture = ["run", "capture"]
-    steps = frame(
-        con,
-        "select run, capture, count(distinct step) as value from step_summary group by all",
-    )
+    facts = query.capture_facts(con)
     return {
         "npuscope_rank_info": ranks,
         "npuscope_capture_info": ranks.select(capture).unique(maintain_order=True).with_columns(
             value=1.0
         ),
-        "npuscope_capture_ranks": ranks.group_by(capture, maintain_order=True).agg(
-            pl.len().alias("value")
-        ),
-        "npuscope_capture_steps": steps.filter(pl.col("value") > 0),
+        "npuscope_capture_ranks": facts.select(*capture, pl.col("rank_count").alias("value")),
+        "npuscope_capture_steps": facts.select(
+            *capture, pl.col("step_count").alias("value")
+        ).filter(pl.col("value") > 0),
     }  # fmt: skip
 
 
@@ -109,6 +107,6 @@ def _steady(every: pl.DataFrame, newest_first: Mapping[str, Sequence[str]]) -> p
         suspected.join(places, on=["run", "capture"])
         .sort("run", "rank", "age")
         .filter(pl.col("age") == nth)
-        .group_by("run", "rank")
-        .agg(pl.len().alias("value"))
+        .unique(["run", "rank"], keep="last", maintain_order=True)
+        .select("run", "rank", (pl.col("age") + 1).alias("value"))
     )

@@ -52,16 +52,3 @@ def told_apart(names: Iterable[str]) -> list[str]:
         numbered = (f"{name} ({number})" for number in count(2))
         told[name if name not in told else next(one for one in numbered if one not in told)] = None
     return list(told)
-
-
-def mean_steps(steps: pl.DataFrame) -> tuple[str, pl.DataFrame]:
-    """Rows of `steps` by rank, a mean step of each, or by step where there is one rank: the column
-    they are by, and the rows with it, their STEP_PARTS and length_ns, in no order."""
-    columns = [column for _, column, _ in STEP_PARTS]
-    known = steps.drop_nulls(columns)
-    key = "rank" if known["rank"].n_unique() > 1 or known["step"].n_unique() < 2 else "step"
-    return key, (
-        known.group_by(key)
-        .agg(pl.col(columns).mean())
-        .with_columns(pl.sum_horizontal(columns).alias("length_ns"))
-    )

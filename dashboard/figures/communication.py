@@ -11,7 +11,6 @@ import polars as pl
 
 from npuscope.analysis.wording import percent
 
-from ..comm_means import counted, means
 from ..language import Say
 from ..theme import COMPUTING, EXPOSED, SEQUENTIAL, TRANSFER, WAIT, WARNING
 from .bars import HIDING_PARTS, add_parts, told_apart
@@ -29,19 +28,13 @@ Measure = Literal["size", "time", "bandwidth"]
 MEASURES: tuple[Measure, ...] = ("size", "time", "bandwidth")
 MOST_ROWS = 40
 _WAITING_PARTS = (("wait", "wait_ns", WAIT), ("transfer", "transfer_ns", TRANSFER))
-_ESTIMATES = (
-    ("shortest duration", "wait_min_duration_ns", "transfer_min_duration_ns"),
-    ("last arrival", "wait_last_arrival_ns", "transfer_last_arrival_ns"),
-    ("HCCL's own", "hccl_wait_ns", "transit_ns"),
-)
 
 
 def masking_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
-    """Rows of `comm` by kind, type or operation: of a mean step of a rank, what compute hides and
+    """Rows of `mean_comm` by kind, type or group: of a mean step of a rank, what compute hides and
     what it does not; the most exposed first, at most MOST_ROWS."""
     keys = [name for name in ("kind", "op_type", "group_hash") if name in frame.columns]
-    every = means(counted(frame), keys)
-    every = every.drop_nulls(["masked_ns", "exposed_ns"])
+    every = frame.drop_nulls(["masked_ns", "exposed_ns"])
     rows = every.head(MOST_ROWS)
     names = told_apart(_named(row) for row in rows.select(keys).iter_rows())
     figure = add_parts(go.Figure(), rows, names, HIDING_PARTS, say)
@@ -76,35 +69,8 @@ def _named(row: Sequence[str | None]) -> str:
     return f"{kind or '-'} {op_type or '-'}{short}"
 
 
-def waiting(waits: pl.DataFrame, comm: pl.DataFrame) -> pl.DataFrame:
-    """Waiting and transfer by parallel kind and way of telling them, of a mean step of a rank.
-
-    `waits`: rows of `comm_waits`; `comm`: rows of `comm` by kind, for HCCL's transfers. Columns:
-    kind, estimate, wait_ns, transfer_ns; the two estimates are of operations that all members
-    recorded, HCCL's of all. What a way does not tell is left out.
-    """
-    if waits.height and waits["step"].null_count() < waits.height:
-        waits = waits.drop_nulls("step")
-    over = max(waits.select("rank", "step").n_unique(), 1)
-    place = ["rank", "step", "kind"]
-    both = waits.join(comm.select(*place, "transit_ns"), on=place, how="left", nulls_equal=True)
-    found = [
-        both.group_by("kind")
-        .agg(
-            (pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()) / over).alias(told)
-            for name, told in ((wait, "wait_ns"), (transfer, "transfer_ns"))
-        )
-        .with_columns(estimate=pl.lit(estimate))
-        for estimate, wait, transfer in _ESTIMATES
-    ]
-    rows = pl.concat(found).drop_nulls(["wait_ns", "transfer_ns"])
-    total = (pl.col("wait_ns") + pl.col("transfer_ns")).max().over("kind")
-    order = pl.col("estimate").replace_strict({one[0]: at for at, one in enumerate(_ESTIMATES)})
-    return rows.sort(-total, "kind", order).select("kind", "estimate", "wait_ns", "transfer_ns")
-
-
 def waiting_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
-    """Rows of `waiting`: for each kind a bar per way of telling waiting and transfer apart."""
+    """Rows of `mean_waits`: for each kind a bar per way of telling waiting and transfer apart."""
     rows = rows.head(MOST_ROWS * 3)
     names = [rows["kind"].to_list(), [say(name) for name in rows["estimate"]]]
     figure = add_parts(go.Figure(), rows, names, _WAITING_PARTS, say)
@@ -115,40 +81,10 @@ def waiting_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     return figure.update_yaxes(dividerwidth=0)
 
 
-def link_rates(frame: pl.DataFrame) -> pl.DataFrame:
-    """Rows of `link_traffic` over ranks and steps, most bytes first.
-
-    Columns: link, kind, op_type, size_bytes, time_ns, bandwidth_bytes_per_s (of what has both),
-    peak_bytes_per_s (NULL where none is published for the chip), peak_ratio, slowest_rank and its
-    slowest_bytes_per_s. Links without a time are left out.
-    """
-    timed = frame.filter(pl.col("time_ns") > 0, pl.col("size_bytes") > 0)
-    keys = ["link", "kind", "op_type"]
-    rate = pl.col("size_bytes").sum() * 1e9 / pl.col("time_ns").sum()
-    slowest = (
-        timed.group_by(*keys, "rank")
-        .agg(slowest_bytes_per_s=rate)
-        .sort("slowest_bytes_per_s", "rank")
-        .unique(keys, keep="first", maintain_order=True)
-        .rename({"rank": "slowest_rank"})
-    )
-    peak = (pl.col("bandwidth_bytes_per_s") / pl.col("peak_ratio")).median()
-    return (
-        timed.group_by(keys)
-        .agg(
-            pl.col("size_bytes", "time_ns").sum(),
-            bandwidth_bytes_per_s=rate,
-            peak_bytes_per_s=peak,
-        )
-        .with_columns(peak_ratio=pl.col("bandwidth_bytes_per_s") / pl.col("peak_bytes_per_s"))
-        .join(slowest, on=keys, how="left", nulls_equal=True)
-        .sort(pl.col("size_bytes").sum().over("link"), "size_bytes", *keys,
-              descending=[True, True, False, False, False])
-    )  # fmt: skip
-
-
 def links_figure(rates: pl.DataFrame, say: Say) -> go.Figure:
-    """Rows of `link_rates`: bandwidth of each link, its published peak, and its slowest rank."""
+    """Rows of `mean_links`: bandwidth of each link, its published peak, and its slowest rank; links
+    without a time are left out."""
+    rates = rates.drop_nulls("bandwidth_bytes_per_s")
     rows = rates.head(MOST_ROWS)
     names = [
         f"{link or '-'} · {kind or '-'} {op_type or '-'}"
@@ -277,15 +213,8 @@ def matrix_figure(
 
 
 def contention_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
-    """Rows of `contention` by link and type: bandwidth beside compute and without it, medians of
-    ranks, steps and groups that have both."""
-    rows = (
-        frame.drop_nulls(["beside_bandwidth_bytes_per_s", "alone_bandwidth_bytes_per_s"])
-        .group_by("link", "op_type")
-        .agg(pl.col("beside_bandwidth_bytes_per_s", "alone_bandwidth_bytes_per_s").median())
-        .sort("link", "op_type")
-        .head(MOST_ROWS)
-    )
+    """Rows of `mean_contention`: bandwidth beside compute and without it, by link and type."""
+    rows = frame.head(MOST_ROWS)
     names = [
         shortened(f"{link or '-'} · {op or '-'}")
         for link, op in rows.select("link", "op_type").iter_rows()

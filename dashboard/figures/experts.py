@@ -11,6 +11,8 @@ import plotly.graph_objects as go
 import polars as pl
 from plotly.subplots import make_subplots
 
+from npuscope.analysis.experts.mean_layers import mean_costs, mean_devices, over_mean
+
 from ..language import Say
 from ..theme import BETTER, COMPUTING, DIVERGING, EXPOSED, FREE, SERIES, TRANSFER, WORSE
 from .layout import MOST_CELLS, colour_bar, laid_out, rows_px
@@ -18,24 +20,6 @@ from .layout import MOST_CELLS, colour_bar, laid_out, rows_px
 Item = Literal["expert", "device"]
 _ALL_LAYERS = "all"
 _TOP = 2.0  # times the mean: the end of the colour scale, but for loads beyond
-
-
-def over_mean(loads: pl.DataFrame, item: Item) -> pl.DataFrame:
-    """Loads added up over steps: layer, `item`, tokens, over_mean (of its layer), sorted.
-
-    `loads`: rows by expert or by device, of one phase. over_mean is NULL without any token.
-    """
-    tokens = pl.col("tokens")
-    return (
-        loads.group_by("layer", item)
-        .agg(tokens.sum())
-        .with_columns(
-            over_mean=pl.when(tokens.sum().over("layer") > 0).then(
-                tokens / tokens.mean().over("layer")
-            )
-        )
-        .sort("layer", item, nulls_last=True)
-    )
 
 
 def load_figure(loads: pl.DataFrame, say: Say, item: Item = "expert") -> go.Figure:
@@ -173,8 +157,8 @@ def time_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     """Rows by time: max / mean of experts and devices by step, a line style for each phase."""
     figure = go.Figure()
     dashes = cycle(("solid", "dash", "dot"))
-    for (phase,), one in rows.group_by("phase", maintain_order=True):
-        dash = next(dashes)
+    for one in rows.partition_by("phase", maintain_order=True):
+        phase, dash = one["phase"][0], next(dashes)
         several = f" {phase}" if rows["phase"].n_unique() > 1 else ""
         for name, column, colour in (
             ("worst layer", "worst_max_over_mean", WORSE),
@@ -208,11 +192,7 @@ def cost_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
         ("activations", "activation_excess_ns", SERIES[2]),
         ("all-to-alls", "exchange_exposed_ns", TRANSFER),
     )
-    costs = (
-        rows.group_by("layer", "stage")
-        .agg(pl.col("device_max_over_mean", *(column for _, column, _ in parts)).mean())
-        .sort("layer", "stage", nulls_last=True)
-    )
+    costs = mean_costs(rows)
     several = costs["layer"].is_duplicated().any()
     names = [
         (_ALL_LAYERS if layer is None else str(layer)) + (f" / {stage}" if several else "")
@@ -240,10 +220,8 @@ def cost_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
 
 def devices_figure(loads: pl.DataFrame, say: Say) -> go.Figure:
     """Rows by device of one phase: tokens of each, of a mean step, layers added up."""
-    steps = max(loads["step"].n_unique(), 1)
-    devices = loads.group_by("device").agg(pl.col("tokens").sum() / steps).sort("device")
+    devices, mean = mean_devices(loads)
     tokens = devices["tokens"].to_list()
-    mean = devices["tokens"].mean()
     figure = go.Figure()
     figure.add_bar(
         y=[str(device) for device in devices["device"]],
@@ -253,7 +231,7 @@ def devices_figure(loads: pl.DataFrame, say: Say) -> go.Figure:
         showlegend=False,
         hovertemplate=f"{say('device')} %{{y}}: %{{x:,.0f}}<extra></extra>",
     )
-    if isinstance(mean, float):
+    if mean is not None:
         figure.add_vline(
             x=mean, line={"color": EXPOSED, "width": 2, "dash": "dot"},
             annotation={"text": say("mean"), "yanchor": "bottom"},

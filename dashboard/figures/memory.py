@@ -27,11 +27,9 @@ def curve_figure(curve: pl.DataFrame, steps: pl.DataFrame, say: Say) -> go.Figur
     MOST_CURVES components, those that rise highest.
     """
     keys = ["source", "device_id", "component"]
-    peak = pl.max_horizontal(
-        pl.col("reserved_max_bytes").max(), pl.col("allocated_max_bytes").max()
-    )
+    peak = pl.max_horizontal("reserved_max_bytes", "allocated_max_bytes").max().over(keys)
     components = (
-        curve.group_by(keys).agg(peak=peak).drop_nulls("peak").filter(pl.col("peak") > 0)
+        curve.select(*keys, peak=peak).unique(keys).drop_nulls("peak").filter(pl.col("peak") > 0)
         .sort("peak", *keys, descending=[True, False, False, False], nulls_last=True)
     )  # fmt: skip
     shown = components.head(MOST_CURVES)

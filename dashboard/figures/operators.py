@@ -23,42 +23,15 @@ _PIPES = (
 )  # fmt: skip
 
 
-def together(frame: pl.DataFrame, computing_ns: int | None) -> pl.DataFrame:
-    """Rows of `kernels` added up over ranks and steps, the longest first.
-
-    Columns: the key, core (NULL where several), count, total_ns, mean_ns, max_ns, step_ns (total of
-    a mean rank's step), share_ratio (of `computing_ns`, the computing time of the same ranks and
-    steps; kernels that run at once count in full; NULL where it is unknown).
-    """
-    key = _key(frame)
-    over = max(frame.select("rank", "step").n_unique(), 1)
-    core = pl.when(pl.col("core").n_unique() == 1).then(pl.col("core").first()).alias("core")
-    return (
-        frame.group_by(key, maintain_order=True)
-        .agg(*([core] if key != "core" else []), pl.col("count", "total_ns").sum(),
-             pl.col("max_ns").max())
-        .with_columns(
-            mean_ns=pl.col("total_ns") / pl.col("count"),
-            step_ns=pl.col("total_ns") / over,
-            share_ratio=pl.col("total_ns") / (computing_ns or None),
-        )
-        .sort("total_ns", key, descending=[True, False])
-    )  # fmt: skip
-
-
-def _key(frame: pl.DataFrame) -> str:
-    return next(name for name in ("type", "name", "shape", "core") if name in frame.columns)
-
-
 def top_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
-    """Rows of `together`: the MOST_ROWS longest of a mean rank's step, and their shares."""
+    """Rows of `mean_kernels`: the MOST_ROWS longest of a mean rank's step, and their shares."""
     shown = rows.head(MOST_ROWS)
-    key = rows.columns[0]
+    key = next(name for name in ("type", "name", "shape", "core") if name in rows.columns)
     names = [f"{shortened(value)} " for value in shown[key]]
     figure = go.Figure()
     figure.add_bar(
         y=list(range(shown.height)),
-        x=(shown["step_ns"] / 1e6).to_list(),
+        x=(shown["total_ns"] / 1e6).to_list(),
         text=["" if share is None else percent(share) for share in shown["share_ratio"]],
         textposition="outside",
         cliponaxis=False,
@@ -69,7 +42,7 @@ def top_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
         orientation="h",
         marker_color=COMPUTING,
         hovertemplate="%{customdata[0]}<br>%{x:,.3f} ms, %{text}<br>"
-        "%{customdata[1]:,} × %{customdata[2]:,.1f} us<extra></extra>",
+        "%{customdata[1]:,.1f} × %{customdata[2]:,.1f} us<extra></extra>",
         showlegend=False,
     )
     title = "Longest kernels"
@@ -82,35 +55,8 @@ def top_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     return figure.update_yaxes(tickvals=list(range(shown.height)), ticktext=names)
 
 
-def roofline_points(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows of `roofline.kernel_table` by type, shapes and dtype, over ranks and steps.
-
-    Columns: type, input_shapes, output_shapes, dtype, count, total_ns, flops and moved_bytes of
-    one, intensity (FLOP per byte), achieved_flops_per_s, peak_share_ratio, bound; the longest
-    first. Kernels without FLOPs or bytes are left out.
-    """
-    known = rows.filter(
-        pl.col("flops") > 0, pl.col("moved_bytes") > 0, pl.col("achieved_flops_per_s") > 0
-    )
-    keys = ["type", "input_shapes", "output_shapes", "dtype", "flops", "moved_bytes"]
-    achieved = pl.col("flops") * pl.col("count") * 1e9 / pl.col("total_ns")
-    return (
-        known.group_by(keys)
-        .agg(
-            pl.col("count", "total_ns").sum(),
-            pl.col("bound").first(),
-            pl.col("peak_flops_per_s").max(),
-        )
-        .with_columns(
-            intensity=pl.col("flops") / pl.col("moved_bytes"), achieved_flops_per_s=achieved
-        )
-        .with_columns(peak_share_ratio=pl.col("achieved_flops_per_s") / pl.col("peak_flops_per_s"))
-        .sort("total_ns", *keys, descending=[True, *(False for _ in keys)], nulls_last=True)
-    )
-
-
 def roofline_figure(points: pl.DataFrame, peaks: pl.DataFrame, say: Say) -> go.Figure:
-    """Rows of `roofline_points`, the longest MOST_POINTS, under the limits of their chip.
+    """Rows of `roofline.points`, the longest MOST_POINTS, under the limits of their chip.
 
     `peaks`: dtype, peak_flops_per_s, hbm_bytes_per_s (NULL where unknown). A point's area is its
     time.
@@ -162,10 +108,10 @@ def _limits(figure: go.Figure, points: pl.DataFrame, peaks: pl.DataFrame, say: S
     reach = points.select(
         least=pl.col("intensity").min() / 2, most=pl.col("intensity").max() * 2
     ).row(0)
-    by_height = known.group_by("peak_flops_per_s", "hbm_bytes_per_s", maintain_order=True).agg(
-        pl.col("dtype").unique(maintain_order=True)
-    )
-    for peak, hbm, dtypes in by_height.iter_rows():
+    heights = ["peak_flops_per_s", "hbm_bytes_per_s"]
+    for alike in known.partition_by(heights, maintain_order=True):
+        peak, hbm = alike.select(heights).row(0)
+        dtypes = alike["dtype"].unique(maintain_order=True)
         least, most = reach
         x, y = [least, most], [peak, peak]
         if hbm is not None:

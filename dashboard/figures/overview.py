@@ -7,7 +7,7 @@ import polars as pl
 
 from ..language import Say
 from ..theme import COMPUTING, FONT, MASKED
-from .bars import STEP_PARTS, mean_steps
+from .bars import STEP_PARTS
 from .layout import MOST_BARS, laid_out, time_unit
 
 _GAUGE_PX = 190
@@ -45,13 +45,13 @@ def masking_gauge(ratio: float, say: Say) -> go.Figure:
     return gauge(ratio, say, "Communication masked", MASKED)
 
 
-def ranks_figure(steps: pl.DataFrame, say: Say) -> go.Figure:
+def ranks_figure(bars: pl.DataFrame, say: Say) -> go.Figure:
     """A mean step of each rank, of one rank each step, as a column: computing, exposed
     communication and free time.
 
-    `steps` are rows of the metric `steps`; of more columns than can be drawn the longest.
+    `bars` are rows of `mean_step_bars`; of more columns than can be drawn the longest.
     """
-    key, bars = mean_steps(steps)
+    key = "rank" if "rank" in bars.columns else "step"
     every = bars.height
     bars = bars.sort("length_ns", descending=True).head(_MOST_COLUMNS).sort(key, nulls_last=True)
     most_ns = bars["length_ns"].max()

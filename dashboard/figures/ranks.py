@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from npuscope.analysis.across.blamed_ranks import VERDICT_WORDS
+from npuscope.analysis.means import deviations
 
 from ..language import Say
 from ..theme import COMPUTING, DIVERGING, FREE, SEQUENTIAL, SERIES
@@ -89,24 +90,6 @@ def steps_figure(
     figure.update_xaxes(type="category", showgrid=False)
     figure.update_yaxes(type="category", autorange="reversed", showgrid=False)
     return _host_lines(figure, ranks)
-
-
-def deviations(
-    frame: pl.DataFrame, measure: Measure, stages: pl.DataFrame | None = None
-) -> pl.DataFrame:
-    """Rows of `steps` with a value: rank, step, the measure and deviation_ns from the median over
-    the step's ranks of the same pipeline stage (`stages`: rank, pp_rank), whose work is alike.
-
-    Where a rank's stage is not known, all are compared with each other.
-    """
-    known = frame.drop_nulls(measure)
-    if known.height and known["step"].null_count() < known.height:
-        known = known.drop_nulls("step")
-    middle = pl.col(measure).median().over("step")
-    if stages is not None and not stages["pp_rank"].null_count():
-        known = known.join(stages.unique("rank"), on="rank", how="left", maintain_order="left")
-        middle = pl.col(measure).median().over("step", "pp_rank")
-    return known.select("rank", "step", measure, (pl.col(measure) - middle).alias("deviation_ns"))
 
 
 def _ordered(rows: pl.DataFrame, hosts: pl.DataFrame | None) -> pl.DataFrame:
@@ -197,7 +180,7 @@ def hosts_figure(frame: pl.DataFrame, hosts: pl.DataFrame, say: Say) -> go.Figur
 
 
 def by_host(frame: pl.DataFrame, hosts: pl.DataFrame) -> pl.DataFrame:
-    """Means over the steps of each rank: host_name, rank, stage_ns, computing_ns,
+    """Rows of `mean_steps` by rank with their hosts: host_name, rank, stage_ns, computing_ns,
     exposed_communication_ns, free_ns. Ranks of unknown hosts are left out; of machines that share
     a name, the key stands behind it."""
     shared = pl.col("host").n_unique().over("host_name") > 1
@@ -210,13 +193,8 @@ def by_host(frame: pl.DataFrame, hosts: pl.DataFrame) -> pl.DataFrame:
         .otherwise("host_name")
         .alias("host_name"),
     )
-    known = frame
-    if frame.height and frame["step"].null_count() < frame.height:
-        known = frame.drop_nulls("step")
     return (
-        known.group_by("rank")
-        .agg(pl.col(*MEASURES).mean())
-        .join(named, on="rank")
+        frame.join(named, on="rank")
         .sort("host_name", "rank")
         .select("host_name", "rank", *MEASURES)
     )

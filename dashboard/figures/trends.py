@@ -110,9 +110,9 @@ def _kinds(captures: pl.DataFrame, exposed: pl.DataFrame, say: Say) -> tuple[lis
     return [
         _line(
             captures, rows, (rows["exposed_attributed_ns"] / divisor).to_list(),
-            f"{say('exposed')} {kind}", kind_colour(str(kind)), unit,
+            f"{say('exposed')} {rows['kind'][0]}", kind_colour(str(rows["kind"][0])), unit,
         )
-        for (kind,), rows in exposed.group_by("kind", maintain_order=True)
+        for rows in exposed.partition_by("kind", maintain_order=True)
     ], unit  # fmt: skip
 
 

@@ -42,7 +42,8 @@ def test_filters_are_values_never_sql() -> None:
 def test_rows_and_columns_have_a_fixed_order() -> None:
     made = con()
     steps = query.steps(made)
-    assert steps.columns == [column.name for column in metric("steps").columns]
+    of_steps = [column.name for column in metric("steps").columns]
+    assert steps.columns == [*of_steps, "is_warm_up"]
     places = [(row["run"], row["rank"], row["step"]) for row in steps.to_dicts()]
     assert places == [(r, n, s) for r in ("b", HOSTILE) for n in (9, 10) for s in (1, 2)]
     for name, frame in {

@@ -6,7 +6,7 @@ import duckdb
 import pytest
 from rich.console import Console, RenderableType
 
-from npuscope.analysis import query
+from npuscope.analysis import means, query
 from npuscope.dashboard.comm_tables import masking_table
 from npuscope.dashboard.report import report
 from npuscope.dashboard.tables import FittedTable
@@ -43,7 +43,7 @@ def con() -> duckdb.DuckDBPyConnection:
 
 
 def test_means_are_of_steps_and_of_ranks_with_events(con: duckdb.DuckDBPyConnection) -> None:
-    lines = drawn(masking_table(query.comm(con)))
+    lines = drawn(masking_table(query.comm(con), means.mean_comm(con)))
     assert " ".join(lines[0]) == (
         "Communication by kind: ms of a rank's step (mean of 2 ranks, 2 steps)"
     )
@@ -55,14 +55,15 @@ def test_means_are_of_steps_and_of_ranks_with_events(con: duckdb.DuckDBPyConnect
 
 
 def test_the_longest_few_keep_their_shares(con: duckdb.DuckDBPyConnection) -> None:
-    lines = drawn(masking_table(query.comm(con, by="op", rank=0, step=1), 1))
+    chosen = query.comm(con, by="op", rank=0, step=1)
+    lines = drawn(masking_table(chosen, means.mean_comm(con, by="op", rank=0, step=1), 1))
     assert [line for line in lines if line[:2] == ["0", "1"]] == [
         ["0", "1", "dp", "allReduce", "...567", "1", "20.000", "20.000", "50.0", "%", "10.000",
          "100.0", "%", "-", "-", "-"]
     ]  # fmt: skip
-    means = drawn(masking_table(query.comm(con, by="op"), 1))
-    assert sum(line[:1] == ["dp"] for line in means) == 1
-    assert any(line[:3] == ["and", "1", "more;"] for line in means)
+    of_step = drawn(masking_table(query.comm(con, by="op"), means.mean_comm(con, by="op"), 1))
+    assert sum(line[:1] == ["dp"] for line in of_step) == 1
+    assert any(line[:3] == ["and", "1", "more;"] for line in of_step)
 
 
 def test_the_report_leaves_out_ranks_without_operations(con: duckdb.DuckDBPyConnection) -> None:
@@ -73,7 +74,8 @@ def test_the_report_leaves_out_ranks_without_operations(con: duckdb.DuckDBPyConn
         ]
         for rank in (None, 2)
     }  # fmt: skip
+    title = "Communication by group and operation: of a rank's step"
     assert titles == {
-        None: ["Communication by group and operation (2 of 3 ranks, all steps)"],
-        2: ["Communication by group and operation (as HCCL measured it)"],
+        None: [f"{title} (mean of 2 ranks, 2 steps)"],
+        2: [f"{title} (mean of 1 rank, 1 step, as HCCL measured it)"],
     }

@@ -9,15 +9,17 @@ import pytest
 
 from npuscope.dashboard import theme
 from npuscope.dashboard.figures import overview, quality, trends
-from npuscope.dashboard.overview import masking_ratio
 
 START_NS = 1_764_246_877_000_000_000
 HUGE_NS = 600 * 7_800_000  # beyond 32 bits
 
 
-def steps(*rows: tuple[int, int, int, int, int]) -> pl.DataFrame:
-    names = ["rank", "step", "computing_ns", "exposed_communication_ns", "free_ns"]
-    return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row")
+def bars(key: str, *rows: tuple[int, float, float, float]) -> pl.DataFrame:
+    """Rows of `mean_step_bars`."""
+    parts = ["computing_ns", "exposed_communication_ns", "free_ns"]
+    schema = {key: pl.Int64, **dict.fromkeys(parts, pl.Float64)}
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    return frame.with_columns(length_ns=pl.sum_horizontal(parts))
 
 
 def test_a_gauge_shows_percent() -> None:
@@ -26,14 +28,8 @@ def test_a_gauge_shows_percent() -> None:
     assert tuple(figure.data[0].gauge.axis.range) == (0, 100)
 
 
-def test_masking_is_over_all_communication_and_unknown_without_any() -> None:
-    frame = pl.DataFrame({"communication_ns": [100, 300, None], "overlapped_ns": [100, 0, 5]})
-    assert masking_ratio(frame) == 0.25
-    assert masking_ratio(frame.with_columns(communication_ns=pl.lit(0))) is None
-
-
-def test_columns_are_means_over_steps_in_one_unit() -> None:
-    frame = steps((0, 1, HUGE_NS, 10**6, 0), (0, 2, HUGE_NS, 3 * 10**6, 0), (1, 1, 10**9, 0, 10**6))
+def test_columns_are_in_one_unit() -> None:
+    frame = bars("rank", (0, HUGE_NS, 2 * 10**6, 0), (1, 10**9, 0, 10**6))
     figure = overview.ranks_figure(frame, str)
     computing, exposed, free = figure.data
     assert list(computing.x) == [0, 1]
@@ -45,14 +41,14 @@ def test_columns_are_means_over_steps_in_one_unit() -> None:
 
 
 def test_thousands_of_ranks_leave_the_longest() -> None:
-    frame = steps(*((rank, 1, 1000 + rank, 0, 0) for rank in range(2000)))
+    frame = bars("rank", *((rank, 1000 + rank, 0, 0) for rank in range(2000)))
     figure = overview.ranks_figure(frame, str)
     assert sum(len(trace.x) for trace in figure.data) <= 2_000
     assert max(figure.data[0].x) == 1999
 
 
 def test_of_thousands_of_steps_of_one_rank_the_longest_are_told_as_steps() -> None:
-    frame = steps(*((0, step, 1000 + step, 0, 0) for step in range(2000)))
+    frame = bars("step", *((step, 1000 + step, 0, 0) for step in range(2000)))
     figure = overview.ranks_figure(frame, str)
     shown = len(figure.data[0].x)
     assert figure.layout.title.text == f"The {shown} longest of 2000 steps"

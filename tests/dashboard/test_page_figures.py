@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("plotly")
 
-from npuscope.dashboard.comm_means import counted, means
+from npuscope.analysis.flops import roofline
 from npuscope.dashboard.figures import communication, experts, memory, operators, ranks
 from npuscope.dashboard.figures.bars import told_apart
 from npuscope.dashboard.figures.layout import MOST_CELLS
@@ -22,31 +22,24 @@ MS = 1_000_000
 
 
 def comm_rows() -> pl.DataFrame:
-    """Two ranks, one step, two kinds; what is outside of all steps stands beside."""
+    """Rows of `mean_comm` of two kinds."""
     rows = [
-        (0, 12, "ep", 8, 40 * MS, 30 * MS, 10 * MS, 20 * MS, 20 * MS, 12.0 * MS, 28.0 * MS),
-        (1, 12, "ep", 8, 60 * MS, 50 * MS, 10 * MS, 40 * MS, 30 * MS, 20.0 * MS, 30.0 * MS),
-        (0, 12, "pp", 2, 10 * MS, 10 * MS, 0, 10 * MS, 10 * MS, 1.0 * MS, 9.0 * MS),
-        (0, None, "pp", 1, 90 * MS, 90 * MS, 0, 90 * MS, 90 * MS, 90.0 * MS, 0.0),
+        ("ep", 8.0, 50.0 * MS, 40.0 * MS, 10.0 * MS, 0.25, 30.0 * MS, 25.0 * MS),
+        ("pp", 1.0, 5.0 * MS, 5.0 * MS, 0.0, 0.0, 5.0 * MS, 5.0 * MS),
     ]
     return pl.DataFrame(
         rows,
-        schema=["rank", "step", "kind", "op_count", "total_ns", "union_ns", "masked_ns",
-                "exposed_ns", "exposed_attributed_ns", "transit_ns", "wait_ns"],
+        schema=["kind", "op_count", "total_ns", "union_ns", "masked_ns", "masking_ratio",
+                "exposed_ns", "exposed_attributed_ns"],
         orient="row",
-    ).with_columns(size_bytes=pl.lit(100))  # fmt: skip
+    )  # fmt: skip
 
 
 def trace(figure: Any, name: str) -> Any:
     return next(one for one in figure.data if one.name == name)
 
 
-def test_masking_is_of_a_mean_step_of_a_rank_and_inside_steps() -> None:
-    rows = means(counted(comm_rows()), ["kind"])
-    assert rows["kind"].to_list() == ["ep", "pp"]
-    assert rows["masked_ns"].to_list() == [10 * MS, 0]
-    assert rows["masking_ratio"].to_list() == [20 / 80, 0]
-    assert rows["share_ratio"].to_list() == [50 / 60, 10 / 60]
+def test_masking_is_of_a_mean_step_of_a_rank() -> None:
     figure = communication.masking_figure(comm_rows(), str)
     assert list(trace(figure, "exposed").x) == [30.0, 5.0]
     assert list(trace(figure, "hidden").x) == [10.0, 0.0]
@@ -86,45 +79,29 @@ def test_bars_of_names_that_look_alike_lie_apart() -> None:
 
 
 def test_waiting_by_both_estimates_and_hccl() -> None:
-    waits = pl.DataFrame(
-        {
-            "rank": [0, 1], "step": [12, 12], "kind": ["ep", "ep"],
-            "wait_min_duration_ns": [10 * MS, 20 * MS],
-            "transfer_min_duration_ns": [30 * MS, 40 * MS],
-            "wait_last_arrival_ns": [None, 18 * MS], "transfer_last_arrival_ns": [None, 42 * MS],
-            "hccl_wait_ns": [28.0 * MS, 30.0 * MS],
-        }
+    rows = pl.DataFrame(
+        [("ep", "shortest duration", 15.0 * MS, 35.0 * MS), ("ep", "HCCL's own", 29.0 * MS, 16.0)],
+        schema=["kind", "estimate", "wait_ns", "transfer_ns"], orient="row",
     )  # fmt: skip
-    rows = communication.waiting(waits, comm_rows())
-    assert rows.rows() == [
-        ("ep", "shortest duration", 15 * MS, 35 * MS),
-        ("ep", "last arrival", 9 * MS, 21 * MS),
-        ("ep", "HCCL's own", 29 * MS, 16 * MS),
-    ]
     figure = communication.waiting_figure(rows, str)
-    assert list(trace(figure, "wait").x) == [15.0, 9.0, 29.0]
-    unknown = waits.with_columns(pl.lit(None).alias("hccl_wait_ns"))
-    assert "HCCL's own" not in communication.waiting(unknown, comm_rows())["estimate"].to_list()
+    assert list(trace(figure, "wait").x) == [15.0, 29.0]
 
 
 def test_links_beside_their_peak_and_the_slowest_rank() -> None:
-    traffic = pl.DataFrame(
+    rates = pl.DataFrame(
         {
-            "rank": [0, 1, 0], "step": [12, 12, 12], "kind": "ep", "op_type": "allToAllV",
-            "link": ["HCCS", "HCCS", "RDMA"], "size_bytes": [20e9, 10e9, 5e9],
-            "time_ns": [1e9, 1e9, None], "bandwidth_bytes_per_s": [20e9, 10e9, None],
-            "peak_ratio": [20 / 28, 10 / 28, None],
+            "link": ["HCCS", "RDMA"], "kind": "ep", "op_type": "allToAllV",
+            "bandwidth_bytes_per_s": [15e9, None], "peak_bytes_per_s": [28e9, None],
+            "peak_ratio": [15 / 28, None], "slowest_rank": [1, None],
+            "slowest_bytes_per_s": [10e9, None],
         }
     )  # fmt: skip
-    rates = communication.link_rates(traffic)
-    assert rates.height == 1  # without a time there is no rate
-    row = rates.to_dicts()[0]
-    assert row["bandwidth_bytes_per_s"] == 15e9
-    assert row["peak_bytes_per_s"] == pytest.approx(28e9)
-    assert (row["slowest_rank"], row["slowest_bytes_per_s"]) == (1, 10e9)
     figure = communication.links_figure(rates, str)
-    assert list(trace(figure, "all ranks").x) == [pytest.approx(15.0)]
-    assert list(trace(figure, "peak of the link").x) == [pytest.approx(28.0)]
+    assert list(trace(figure, "all ranks").x) == [
+        pytest.approx(15.0)
+    ]  # without a time there is no rate
+    assert list(trace(figure, "slowest rank").x) == [10.0]
+    assert list(trace(figure, "peak of the link").x) == [28.0]
     bare = rates.with_columns(pl.lit(None, pl.Float64).alias("peak_bytes_per_s"))
     assert "peak of the link" not in [
         one.name for one in communication.links_figure(bare, str).data
@@ -210,20 +187,17 @@ def test_cost_is_the_mean_over_steps_in_ms() -> None:
 
 
 def test_kernels_of_a_mean_step_and_their_share() -> None:
-    frame = pl.DataFrame(
+    rows = pl.DataFrame(
         {
-            "rank": [0, 1, 1], "step": [12, 12, 12], "type": ["MatMul", "MatMul", None],
-            "core": ["AI_CORE", "AI_CORE", "AI_CPU"], "count": [2, 2, 1],
-            "total_ns": [6 * MS, 4 * MS, 1 * MS], "max_ns": [3 * MS, 2 * MS, MS],
+            "type": ["MatMul", None], "core": ["AI_CORE", "AI_CPU"], "count": [2.0, 0.5],
+            "total_ns": [5.0 * MS, MS / 2], "mean_ns": [2.5 * MS, 1.0 * MS],
+            "share_ratio": [0.5, None],
         }
     )  # fmt: skip
-    rows = operators.together(frame, 20 * MS)
-    assert rows["step_ns"].to_list() == [5 * MS, MS / 2]
-    assert rows["share_ratio"].to_list() == [pytest.approx(0.5), pytest.approx(0.05)]
     figure = operators.top_figure(rows, str)
     assert list(figure.data[0].x) == [5.0, 0.5]
+    assert list(figure.data[0].text) == ["50.0 %", ""]
     assert list(figure.layout.yaxis.ticktext) == ["MatMul ", "- "]
-    assert operators.together(frame, None)["share_ratio"].null_count() == 2
 
 
 def test_roofline_points_lie_under_both_limits() -> None:
@@ -237,7 +211,7 @@ def test_roofline_points_lie_under_both_limits() -> None:
         },
         schema_overrides={"flops": pl.Int64},
     )  # fmt: skip
-    points = operators.roofline_points(table)
+    points = roofline.points(table)
     assert points.height == 1 and points["intensity"][0] == 100
     assert points["achieved_flops_per_s"][0] == pytest.approx(16_000e9 / 40)
     peaks = pl.DataFrame(
@@ -271,7 +245,8 @@ def test_ranks_by_step_beside_the_median_and_by_host() -> None:
     assert len(figure.layout.shapes) == 1  # where the second host begins
     whole = ranks.steps_figure(step_rows(), str, is_deviation=False)
     assert np.asarray(whole.data[0].z).tolist() == [[10.0, 10.0], [11.0, 11.0], [12.0, 12.0]]
-    means_of = ranks.by_host(step_rows(), hosts)
+    of_rank = step_rows().filter(pl.col("step") == 12)
+    means_of = ranks.by_host(of_rank, hosts)
     assert means_of["stage_ns"].to_list() == [10 * MS, 12 * MS, 11 * MS]
 
 

@@ -2,11 +2,10 @@
 
 import streamlit as st
 
-from npuscope.analysis import query, volume
-from npuscope.analysis.across.answers import comm_waits
+from npuscope.analysis import means, query, volume
+from npuscope.analysis.across.answers import mean_waits
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import open_page
-from npuscope.dashboard.comm_means import counted, means
 from npuscope.dashboard.figures import communication as figures
 from npuscope.errors import UsageError
 
@@ -24,25 +23,22 @@ by = st.segmented_control(
     say("by"), list(BY), default="kind", required=True, format_func=lambda key: say(BY[key]),
     key="masking_by",
 )  # fmt: skip
-frame = page.frame(query.comm, by=by)
-keys = [name for name in ("kind", "op_type", "group_hash") if name in frame.columns]
-rows = means(counted(frame), keys)
+rows = page.frame(means.mean_comm, by="group" if by == "op" else by)
 if rows["masked_ns"].null_count() == rows.height:
     page.empty("Only HCCL's own measurements are here: what compute hides is not known.",
                how_to_collect(page, "masking"))  # fmt: skip
 else:
-    page.figure(figures.masking_figure(frame, say), key="masking")
+    page.figure(figures.masking_figure(rows, say), key="masking")
     page.text(
         "Mean of the ranks and steps chosen; % is what compute hides. Kinds may communicate at the"
         " same time: the bars overlap, in the table exposed_attributed_ns counts each instant once."
     )
 page.table(rows, name="communication_means", title="A mean step of a rank")
 with st.expander(say("Every rank and step")):
-    page.table(frame, name=f"communication_by_{by}")
+    page.table(page.frame(query.comm, by=by), name=f"communication_by_{by}")
 
 page.heading("Do ranks wait, or do they transfer?")
-waits = page.frame(comm_waits) if page.is_across else None
-told = None if waits is None else figures.waiting(waits, kinds)
+told = page.frame(mean_waits) if page.is_across else None
 if told is None or told.is_empty():
     page.empty("Waiting and transfer cannot be told apart here.", how_to_collect(page, "waiting"))
 else:
@@ -55,9 +51,8 @@ else:
     page.table(page.translated(told), name="communication_waits")
 
 page.heading("How fast are the links?")
-links = page.frame(volume.links)
-rates = figures.link_rates(links)
-if rates.is_empty():
+rates = page.frame(means.mean_links)
+if rates["bandwidth_bytes_per_s"].null_count() == rates.height:
     page.empty("No traffic of links is known here.", how_to_collect(page, "links"))
 else:
     page.figure(figures.links_figure(rates, say), key="links")
@@ -65,13 +60,11 @@ else:
         page.text("Of some links no peak is published for this chip.")
     page.table(rates, name="links")
     with st.expander(say("Every rank and step")):
-        page.table(links, name="link_traffic")
+        page.table(page.frame(volume.links), name="link_traffic")
     bandwidth = page.frame(volume.bandwidth)
     contention = page.frame(volume.contention)
     with st.expander(say("Bandwidth of operations, and beside compute")):
-        both = contention.drop_nulls(
-            ["beside_bandwidth_bytes_per_s", "alone_bandwidth_bytes_per_s"]
-        )
+        both = page.frame(volume.mean_contention)
         if not both.is_empty():
             page.figure(figures.contention_figure(both, say), key="contention")
             page.table(contention, name="contention")

@@ -5,8 +5,9 @@ from typing import get_args
 import polars as pl
 import streamlit as st
 
-from npuscope.analysis import query
+from npuscope.analysis import means, query
 from npuscope.analysis.core_use import core_use
+from npuscope.analysis.flops.roofline import points as points_of
 from npuscope.dashboard.app import operator_answers as answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import open_page
@@ -20,7 +21,7 @@ POINT = (
 page = open_page("operators")
 say = page.say
 page.title("Which kernels take the time, and could they be faster?")
-typed, _ = page.frame(answers.top_kernels, by="type")
+typed = page.frame(means.mean_kernels, by="type")
 if typed.is_empty():
     page.empty("No compute kernel was recorded here.", how_to_collect(page, "kernels"))
     st.stop()
@@ -29,10 +30,9 @@ by = st.segmented_control(
     say("by"), list(get_args(query.KernelKey)), default="type" if is_typed else "name",
     required=True, format_func=say, key="kernels_by",
 )  # fmt: skip
-frame, computing_ns = page.frame(answers.top_kernels, by=by)
+rows = page.frame(means.mean_kernels, by=by)
 if not is_typed:
     page.empty("Kernels have names, but no types and shapes.", how_to_collect(page, "kernels"))
-rows = figures.together(frame, computing_ns)
 page.figure(figures.top_figure(rows, say), key="kernels")
 page.text(
     "Mean of the ranks and steps chosen; % is of their computing time. Kernels that run at the same"
@@ -40,11 +40,11 @@ page.text(
 )
 page.table(rows, name=f"kernels_by_{by}")
 with st.expander(say("Every rank and step")):
-    page.table(frame, name="kernels")
+    page.table(page.frame(query.kernels, by=by), name="kernels")
 
 page.heading("How near do they come to the chip's limits?")
 roofline = page.frame(answers.under_roofline)
-points = figures.roofline_points(roofline.kernels)
+points = points_of(roofline.kernels)
 if points.is_empty():
     page.empty("FLOPs of kernels are not known here.", how_to_collect(page, "mfu"))
 else:

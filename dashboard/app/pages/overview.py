@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from npuscope.analysis import query
+from npuscope.analysis import means, query
 from npuscope.analysis.wording import FREE_MEANS
 from npuscope.dashboard import charts, overview
 from npuscope.dashboard.app.collecting import how_to_collect
@@ -14,12 +14,13 @@ page = open_page("overview")
 say = page.say
 page.title("Where does the step go, and what should change first?")
 steps = page.frame(query.steps)
+mean = page.frame(means.mean_steps)
 use = page.frame(overview.job_use)
 
 # Findings take longest: they come into their place when all figures stand.
 left, right = st.columns([3, 2], gap="large")
 with right:
-    masking = overview.masking_ratio(steps)
+    masking = mean["masking_ratio"][0] if mean.height else None
     mfu, masked = st.columns(2)
     with mfu:
         if use.kernel_mfu_ratio is None:
@@ -52,7 +53,7 @@ with right:
 if steps.is_empty():
     page.empty("No steps are known here.", how_to_collect(page, "steps"))
 else:
-    page.figure(figures.ranks_figure(steps, say), key="ranks")
+    page.figure(figures.ranks_figure(page.frame(means.mean_step_bars), say), key="ranks")
     page.text(FREE_MEANS)
 page.table(steps, name="steps", title="Where each step goes", columns=[
     "rank", "step", "computing_ns", "exposed_communication_ns", "free_ns", "communication_ns",

@@ -20,9 +20,9 @@ said = found.capabilities["support"]
 ranks, analyses, lost, overhead = st.columns(4)
 expected = f" / {found.expected_count}" if found.expected_count else ""
 ranks.metric(say("ranks"), f"{found.present_count}{expected}")
-analyses.metric(say("analyses possible"), f"{(said == 'yes').sum()} / {said.len()}")
+analyses.metric(say("analyses possible"), f"{said.to_list().count('yes')} / {said.len()}")
 rows_lost = found.ranks["rows_lost"].drop_nulls()
-lost.metric(say("rows lost when reading"), f"{rows_lost.sum():,}" if rows_lost.len() else "-")
+lost.metric(say("rows lost when reading"), f"{sum(rows_lost):,}" if rows_lost.len() else "-")
 overhead.metric(
     say("profiler's overhead"),
     f"{found.overhead_ratio:+.1%}" if found.overhead_ratio is not None else "-",

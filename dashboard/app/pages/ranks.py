@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from npuscope.analysis import query
+from npuscope.analysis import means, query
 from npuscope.analysis.across import blamed_ranks
 from npuscope.analysis.across.answers import slow_pairs
 from npuscope.dashboard.app import rank_answers as answers
@@ -55,7 +55,7 @@ if blame.is_empty():
                how_to_collect(page, "masking"))  # fmt: skip
 else:
     ranked = blamed_ranks.by_rank(blame)
-    if ranked["caused_wait_ns"].sum() > 0:
+    if (ranked["caused_wait_ns"] > 0).any():
         page.figure(figures.blame_figure(ranked, say), key="blame")
         page.text("Of all other ranks together, in all steps shown; score: -log10 p.")
     else:
@@ -76,10 +76,11 @@ else:
     if len(suspects) > LINKS and not told:
         page.text(f"{len(suspects) - LINKS} more suspects: choose a rank above for its evidence.")
 
-placed = figures.by_host(steps, hosts)
+mean_ranks = page.frame(means.mean_steps, by="rank", rank=None, step=None)
+placed = figures.by_host(mean_ranks, hosts)
 if placed["host_name"].n_unique() > 1:
     page.heading("Is it the host?")
-    page.figure(figures.hosts_figure(steps, hosts, say), key="hosts")
+    page.figure(figures.hosts_figure(mean_ranks, hosts, say), key="hosts")
     page.table(placed, name="ranks_by_host")
 
 pairs = page.frame(slow_pairs)

@@ -3,7 +3,7 @@
 import polars as pl
 import streamlit as st
 
-from npuscope.dashboard import trends
+from npuscope.analysis import trends
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures import trends as figures
 

@@ -1,0 +1,180 @@
+"""Means over ranks and steps, each computed here alone: what outlets show of a mean step.
+
+step_summary, kernel_summary, comm_summary, link_traffic
+    --> those chosen --> mean_steps, mean_kernels, mean_comm, mean_links
+job_steps --> warm-up, which these leave out
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import duckdb
+import polars as pl
+
+from .catalog import metric
+from .views import frame, open_views, where
+
+KernelKey = Literal["type", "name", "core", "shape"]
+StepKey = Literal["capture", "rank", "step", "rank_step", "stage", "stage_step"]
+CommMeanKey = Literal["kind", "type", "op", "group"]
+# What the choice of ranks and steps cuts, and the order of rows.
+_CHOSEN_FROM = {
+    "mean_steps": (("step_summary",), "run, capture, rank, step nulls last, stage"),
+    "mean_kernels": (
+        ("step_summary", "kernel_summary"), "run, capture, total_ns desc, key nulls last"
+    ),
+    "mean_comm": (
+        ("step_summary", "comm_summary"),
+        "run, capture, step nulls first, exposed_attributed_ns desc nulls last,"
+        " total_ns desc nulls last, kind nulls last, op_type nulls last, group_hash nulls last",
+    ),
+    "mean_links": (
+        ("step_summary", "link_traffic"),
+        "run, capture, sum(size_bytes) over (partition by run, capture, link) desc, link,"
+        " size_bytes desc, kind, op_type",
+    ),
+}  # fmt: skip
+_NEEDS = (
+    "steps", "kernels", "step_lengths", "job_steps", "comm", "links", "group_kinds", "link_traffic"
+)  # fmt: skip
+
+
+def mean_steps(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    by: StepKey = "capture",
+    run: str | None = None,
+    capture: str | None = None,
+    rank: int | None = None,
+    step: int | None = None,
+) -> pl.DataFrame:
+    """A mean step of the ranks and steps chosen, by `by`: columns of the metric `mean_steps`."""
+    chosen = {"run": run, "capture": capture, "rank": rank, "step": step}
+    return _means(con, "mean_steps", chosen).filter(pl.col("by_key") == by).drop("by_key")
+
+
+def mean_step_bars(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    run: str | None = None,
+    capture: str | None = None,
+    rank: int | None = None,
+    step: int | None = None,
+) -> pl.DataFrame:
+    """A mean step of each rank, or each step where there is one rank and several steps: rows of
+    `mean_steps` with a column `rank` or `step`, those with all parts of a step."""
+    ranks = mean_steps(con, by="rank", run=run, capture=capture, rank=rank, step=step)
+    found, other = ranks.drop_nulls("length_ns"), "step"
+    if found["rank"].n_unique() < 2:
+        steps = mean_steps(con, by="step", run=run, capture=capture, rank=rank, step=step)
+        steps = steps.drop_nulls("length_ns")
+        if steps.height > 1:
+            found, other = steps, "rank"
+    return found.drop(other, "stage")
+
+
+def deviations(
+    frame: pl.DataFrame, measure: str, stages: pl.DataFrame | None = None
+) -> pl.DataFrame:
+    """Rows of `steps` with a value: rank, step, the measure and deviation_ns from the median over
+    the step's ranks of the same pipeline stage (`stages`: rank, pp_rank), whose work is alike.
+
+    Where a rank's stage is not known, all are compared with each other.
+    """
+    known = frame.drop_nulls(measure)
+    if known.height and known["step"].null_count() < known.height:
+        known = known.drop_nulls("step")
+    middle = pl.col(measure).median().over("step")
+    if stages is not None and not stages["pp_rank"].null_count():
+        known = known.join(stages.unique("rank"), on="rank", how="left", maintain_order="left")
+        middle = pl.col(measure).median().over("step", "pp_rank")
+    return known.select("rank", "step", measure, (pl.col(measure) - middle).alias("deviation_ns"))
+
+
+def mean_kernels(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    by: KernelKey = "type",
+    run: str | None = None,
+    capture: str | None = None,
+    rank: int | None = None,
+    step: int | None = None,
+) -> pl.DataFrame:
+    """Kernels of such a step, longest total first: columns of the metric `mean_kernels`, the key
+    called `by`."""
+    chosen = {"run": run, "capture": capture, "rank": rank, "step": step}
+    found = _means(con, "mean_kernels", chosen).filter(pl.col("by_key") == by).drop("by_key")
+    return (found.drop("core") if by == "core" else found).rename({"key": by})
+
+
+def mean_comm(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    by: CommMeanKey = "kind",
+    is_by_step: bool = False,
+    run: str | None = None,
+    capture: str | None = None,
+    rank: int | None = None,
+    step: int | None = None,
+) -> pl.DataFrame:
+    """Communication of such a step, or of each step over its ranks, most exposed first: columns of
+    the metric `mean_comm`, of the keys those that are told apart."""
+    chosen = {"run": run, "capture": capture, "rank": rank, "step": step}
+    found = _means(con, "mean_comm", chosen).filter(
+        pl.col("by_key") == by, pl.col("by_step") == is_by_step
+    )
+    keys = {"kind": ("op_type", "group_hash"), "type": ("kind", "group_hash"),
+            "op": ("group_hash",), "group": ()}[by]  # fmt: skip
+    unused = [*(["group_count"] if by != "op" else []), *(["step"] if not is_by_step else [])]
+    return found.drop("by_key", "by_step", *keys, *unused)
+
+
+def mean_links(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    run: str | None = None,
+    capture: str | None = None,
+    rank: int | None = None,
+    step: int | None = None,
+) -> pl.DataFrame:
+    """Links of such a step, most bytes first: columns of the metric `mean_links`."""
+    return _means(con, "mean_links", {"run": run, "capture": capture, "rank": rank, "step": step})
+
+
+def job_steps(
+    con: duckdb.DuckDBPyConnection, *, run: str | None = None, capture: str | None = None
+) -> pl.DataFrame:
+    """Steps of the whole job: columns of the metric `job_steps`."""
+    open_views(con, _NEEDS)
+    clause, values = where({"run": run, "capture": capture})
+    return frame(con, f"select * from job_steps {clause} order by all nulls last", values)
+
+
+def without_warm_up(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows (run, capture, step) that means are over: without warm-up where other steps are
+    among them, and without what is outside of every step where there are steps."""
+    if rows["step"].null_count() < rows.height:
+        rows = rows.drop_nulls("step")
+    warm = job_steps(con).filter("is_warm_up").select("run", "capture", "step")
+    rest = rows.join(warm, on=["run", "capture", "step"], how="anti", nulls_equal=True)
+    return rest if rest.height else rows
+
+
+def _means(
+    con: duckdb.DuckDBPyConnection, name: str, chosen: dict[str, str | int | None]
+) -> pl.DataFrame:
+    """Rows of a metric of means over the ranks and steps chosen."""
+    open_views(con, (*_NEEDS, name))
+    views, order = _CHOSEN_FROM[name]
+    of_job = {key: chosen[key] for key in ("run", "capture")}
+    cut = [(view, chosen) for view in views] + [("job_steps", of_job), ("step_lengths", of_job)]
+    values: list[str | int] = []
+    selects: list[str] = []
+    for view, conditions in cut:
+        clause, given = where(conditions)
+        selects.append(f"{view} as (select * from {view} {clause})")
+        values += given
+    parts = ", ".join(selects)
+    query = f"with {parts} select * from (\n{metric(name).sql}\n) order by {order}"
+    return frame(con, query, values)

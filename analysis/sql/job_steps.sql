@@ -1,0 +1,74 @@
+-- How long did the whole job take for each step, and which of its steps are warm-up?
+--
+-- From the latest start of the step over its ranks to the latest start of the next; of the last one, and where the next
+-- was not recorded, to the latest end. Each rank's own clock tells: what clocks are apart by falls out. Of ranks
+-- without events, the longest that the producer's table tells. Warm-up steps are the first of a capture, at most a
+-- quarter of its steps, as long as each is above the median of the steps after that quarter by more than a fifth of it
+-- and by more than five times the median distance from it. Of fewer than four steps none is. Means leave them out
+-- and notes name them.
+--
+--   run         varchar  run of the training job
+--   capture     varchar  ranks profiled at the same time
+--   step        bigint   producer's step number; NULL: the capture has no steps
+--   rank_count  bigint   ranks with the step
+--   step_ns     bigint   time of the step
+--   median_ns   double   median of the steps that first ones are held against; NULL of fewer than four steps
+--   is_warm_up  boolean  set apart from means
+with
+_following as (
+    select run, capture, rank, step, start_ns, end_ns,
+        computing_ns + exposed_communication_ns + free_ns as parts_ns,
+        case when lead(step) over _in_order = step + 1 then lead(start_ns) over _in_order end as next_start_ns
+    from step_summary
+    window _in_order as (partition by run, capture, rank order by step nulls last)
+),
+_lengths as (
+    select run, capture, step,
+        count(*) as rank_count,
+        max(next_start_ns) - max(start_ns) filter (where next_start_ns is not null) as to_next_ns,
+        max(end_ns) - max(start_ns) as to_end_ns,
+        max(parts_ns) as parts_ns
+    from _following
+    group by run, capture, step
+),
+_known as (
+    select run, capture, step, rank_count,
+        case when to_next_ns > 0 then to_next_ns else coalesce(to_end_ns, parts_ns) end as step_ns
+    from _lengths
+),
+_placed as (
+    select *,
+        row_number() over (partition by run, capture order by step) as place,
+        count(*) over (partition by run, capture) as step_count
+    from _known
+    where step is not null and step_ns is not null
+),
+_medians as (
+    select run, capture, median(step_ns) as median_ns
+    from _placed
+    where step_count >= 4 and place > greatest(step_count // 4, 1)
+    group by run, capture
+),
+_limits as (
+    select run, capture, any_value(median_ns) as median_ns, median(abs(step_ns - median_ns)) as distance_ns
+    from _placed join _medians using (run, capture)
+    where place > greatest(step_count // 4, 1)
+    group by run, capture
+),
+_slow as (
+    select run, capture, step,
+        bool_and(step_ns > 1.2 * median_ns and step_ns > median_ns + 5 * distance_ns) over (
+            partition by run, capture order by step rows unbounded preceding
+        ) as is_warm_up
+    from _placed join _limits using (run, capture)
+    where place <= greatest(step_count // 4, 1)
+)
+select k.run, k.capture, k.step,
+    rank_count,
+    cast(step_ns as bigint) as step_ns,
+    median_ns,
+    coalesce(is_warm_up, false) as is_warm_up
+from _known as k
+left join _limits as l on l.run = k.run and l.capture = k.capture
+left join _slow as s on s.run = k.run and s.capture = k.capture and s.step = k.step
+order by k.run, k.capture, k.step nulls last

@@ -1,0 +1,131 @@
+-- Which communication does a mean step of a rank have, and what of it does compute not hide?
+--
+-- Sums over ranks and steps, divided by all pairs of rank and step that were counted, also those without such an
+-- operation: so exposed_attributed_ns adds up to the exposed communication of mean_steps. Counted are the pairs of
+-- which the exposed time is known from events; of a capture without any, those with operations as events; else those
+-- that HCCL measured. What lies outside of every step counts only where there are no steps. Warm-up steps (job_steps)
+-- are left out where others remain, so not of one step. Union, masked and exposed time of several groups is added up.
+--
+--   run                          varchar  run of the training job
+--   capture                      varchar  ranks profiled at the same time
+--   by_step                      boolean  whether the row is of one step over its ranks; else of all steps
+--   step                         bigint   producer's step number, by step
+--   by_key                       varchar  kind, type, op (kind and type) or group (kind, type and group)
+--   kind                         varchar  parallel kind, but by type
+--   op_type                      varchar  allReduce, allToAllV, send, ...; but by kind
+--   group_hash                   varchar  communication group, by group
+--   group_count                  bigint   different groups, by op
+--   rank_count                   bigint   ranks that the means are over
+--   step_count                   bigint   steps that the means are over
+--   rank_step_count              bigint   pairs of rank and step that the means are over
+--   op_count                     double   operations
+--   total_ns                     double   durations added up
+--   union_ns                     double   time in which at least one of them runs
+--   masked_ns                    double   time of that in which compute runs too
+--   masking_ratio                double   masked / union
+--   exposed_ns                   double   union - masked
+--   exposed_attributed_ns        double   its part of the exposed time, shared by those that are exposed at once
+--   share_ratio                  double   that part of all exposed time
+--   transit_ns                   double   time HCCL measured for moving data
+--   wait_ns                      double   time HCCL measured for waiting
+--   size_bytes                   double   bytes the operations were given
+--   worst_rank                   integer  rank whose mean step has the most exposed_attributed_ns, the lowest of equals
+--   worst_exposed_attributed_ns  double   of that rank
+with
+_pairs as (
+    select run, capture, rank, step,
+        case when basis = 'events' and exposed_communication_ns is not null then 2 when basis = 'events' then 1 else 0 end
+            as known
+    from step_summary
+    union all
+    from (
+        select distinct run, capture, rank, step, 0 as known
+        from comm_summary anti join (select distinct run, capture, rank from step_summary) using (run, capture, rank)
+        qualify step is not null or not bool_or(step is not null) over (partition by run, capture, rank)
+    )
+),
+_marked as (
+    select p.* rename (step as of_step), by_step, case when by_step then p.step end as step,
+        coalesce(is_warm_up, false) as is_warm_up
+    from (select *, unnest([false, true]) as by_step from _pairs) as p
+    left join job_steps as j on j.run = p.run and j.capture = p.capture and j.step is not distinct from p.step
+),
+_later as (
+    select * from _marked
+    qualify not is_warm_up or bool_and(is_warm_up) over (partition by run, capture, by_step, step)
+),
+_counted as (
+    select * from _later qualify known = max(known) over (partition by run, capture, by_step, step)
+),
+_over as (
+    select run, capture, by_step, step,
+        count(distinct rank) as rank_count, count(distinct of_step) as step_count, count(*) as rank_step_count
+    from _counted group by run, capture, by_step, step
+),
+_rows as (
+    select c.* exclude (step)
+            replace (unnest(case when by_key = 'op' then ['op', 'group'] else [by_key] end) as by_key),
+        by_step, p.step
+    from comm_summary as c
+    join _counted as p on p.run = c.run and p.capture = c.capture and p.rank = c.rank
+        and p.of_step is not distinct from c.step
+),
+_keyed as (
+    select * replace (case when by_key = 'group' then group_hash end as group_hash), group_hash as of_group from _rows
+),
+_of_rank as (
+    select k.run, k.capture, by_step, step, k.rank, by_key, kind, op_type, group_hash,
+        sum(exposed_attributed_ns) / case when by_step then 1 else any_value(steps) end as exposed_attributed_ns
+    from _keyed as k
+    join (select run, capture, rank, count(*) as steps from _counted where not by_step group by run, capture, rank) as n
+        on n.run = k.run and n.capture = k.capture and n.rank = k.rank
+    group by k.run, k.capture, by_step, step, k.rank, by_key, kind, op_type, group_hash
+),
+_worst as (
+    select run, capture, by_step, step, by_key, kind, op_type, group_hash,
+        max(exposed_attributed_ns) as worst_exposed_attributed_ns,
+        arg_max(rank, {'most': exposed_attributed_ns, 'lowest': -rank})
+            filter (where exposed_attributed_ns is not null) as worst_rank
+    from _of_rank
+    group by run, capture, by_step, step, by_key, kind, op_type, group_hash
+),
+_sums as (
+    select run, capture, by_step, step, by_key, kind, op_type, group_hash,
+        case when by_key = 'op' then count(distinct of_group) end as group_count,
+        sum(op_count) as op_count,
+        sum(total_ns) as total_ns,
+        sum(union_ns) as union_ns,
+        sum(masked_ns) as masked_ns,
+        sum(exposed_ns) as exposed_ns,
+        sum(exposed_attributed_ns) as exposed_attributed_ns,
+        sum(transit_ns) as transit_ns,
+        sum(wait_ns) as wait_ns,
+        sum(size_bytes) as size_bytes
+    from _keyed
+    group by run, capture, by_step, step, by_key, kind, op_type, group_hash
+)
+select s.run, s.capture, s.by_step, s.step, s.by_key, s.kind, s.op_type, s.group_hash, group_count,
+    rank_count, step_count, rank_step_count,
+    op_count / rank_step_count as op_count,
+    total_ns / rank_step_count as total_ns,
+    union_ns / rank_step_count as union_ns,
+    masked_ns / rank_step_count as masked_ns,
+    cast(masked_ns as double) / nullif(cast(union_ns as double), 0) as masking_ratio,
+    exposed_ns / rank_step_count as exposed_ns,
+    exposed_attributed_ns / rank_step_count as exposed_attributed_ns,
+    exposed_attributed_ns
+        / nullif(cast(sum(exposed_attributed_ns) over (partition by s.run, s.capture, s.by_step, s.step, s.by_key) as double), 0)
+        as share_ratio,
+    transit_ns / rank_step_count as transit_ns,
+    wait_ns / rank_step_count as wait_ns,
+    size_bytes / rank_step_count as size_bytes,
+    worst_rank, worst_exposed_attributed_ns
+from _sums as s
+join _over as o on o.run = s.run and o.capture = s.capture and o.by_step = s.by_step
+    and o.step is not distinct from s.step
+left join _worst as w on w.run = s.run and w.capture = s.capture and w.by_step = s.by_step
+    and w.step is not distinct from s.step and w.by_key = s.by_key
+    and w.kind is not distinct from s.kind and w.op_type is not distinct from s.op_type
+    and w.group_hash is not distinct from s.group_hash
+order by s.run, s.capture, s.by_step, s.step nulls first, s.by_key, exposed_attributed_ns desc nulls last, total_ns desc nulls last,
+    s.kind nulls last, s.op_type nulls last, s.group_hash nulls last

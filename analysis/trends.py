@@ -1,0 +1,81 @@
+"""A run over time: one row per capture, from summaries of all of its captures.
+
+steps  -> length, masking, computing of the slowest rank over the mean
+mfu    -> kernel MFU of the job
+comm   -> exposed time of each parallel kind
+experts' tokens -> fullest expert over the mean
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import duckdb
+import polars as pl
+
+from . import query
+from .experts.load import expert_rows
+from .experts.metrics import expert_loads, expert_metrics
+from .flops.gathered import gathered, mean_use
+from .flops.mfu import mfu
+from .means import mean_comm, mean_steps, without_warm_up
+
+_PARTS = ("computing_ns", "exposed_communication_ns", "free_ns")
+_AT = ("run", "capture")
+
+
+@dataclass(frozen=True, slots=True)
+class Trends:
+    """`captures`: run, capture, start_ns, rank_count, step_count, step_ns (the slowest
+    rank's, mean of steps), computing_ns, exposed_communication_ns, free_ns (means of ranks and
+    steps), masking_ratio, kernel_mfu_causal_ratio, rank_imbalance (computing of the slowest rank
+    over the mean, mean of steps), expert_imbalance (fullest expert over the mean, mean of layers
+    and steps); in order of time.
+    `exposed`: run, capture, start_ns, kind, exposed_attributed_ns (mean of ranks and steps).
+    """
+
+    captures: pl.DataFrame
+    exposed: pl.DataFrame
+
+
+def trends(con: duckdb.DuckDBPyConnection, *, run: str | None = None) -> Trends:
+    """All captures of a run side by side."""
+    facts = query.capture_facts(con, run=run).select(
+        *_AT, pl.col("window_start_ns").alias("start_ns"), "rank_count", "step_count"
+    )
+    means = mean_steps(con, run=run).select(
+        *_AT, pl.col("job_step_ns").alias("step_ns"), *_PARTS, "masking_ratio"
+    )
+    captures = facts
+    for more in (means, _rank_imbalance(con, run), _job_mfu(con, run), _experts(con, run)):
+        captures = captures.join(more, on=_AT, how="left")
+    captures = captures.sort("start_ns", "capture", nulls_last=True)
+    exposed = (
+        mean_comm(con, by="kind", run=run)
+        .drop_nulls("exposed_attributed_ns")
+        .join(facts.select(*_AT, "start_ns"), on=_AT)
+        .select(*_AT, "start_ns", "kind", "exposed_attributed_ns")
+        .sort("start_ns", "capture", "kind", nulls_last=True)
+    )
+    return Trends(captures, exposed)
+
+
+def _rank_imbalance(con: duckdb.DuckDBPyConnection, run: str | None) -> pl.DataFrame:
+    """Mean over steps; the only rank there is cannot be compared with others."""
+    ranks = without_warm_up(con, query.steps(con, run=run).drop_nulls("computing_ns"))
+    computing = pl.col("computing_ns")
+    of_step = ranks.group_by(*_AT, "step").agg(
+        (computing.max() / computing.mean()).alias("rank_imbalance"), pl.len().alias("ranks")
+    )
+    return of_step.filter(pl.col("ranks") > 1).group_by(_AT).agg(pl.col("rank_imbalance").mean())
+
+
+def _job_mfu(con: duckdb.DuckDBPyConnection, run: str | None) -> pl.DataFrame:
+    job = mean_use(con, gathered(con, mfu(con, run=run).rows, "job"), _AT)
+    name = "kernel_mfu_causal_ratio"
+    return job.filter(pl.col("figure") == name).select(*_AT, pl.col("value").alias(name))
+
+
+def _experts(con: duckdb.DuckDBPyConnection, run: str | None) -> pl.DataFrame:
+    figures = expert_metrics(expert_loads(expert_rows(con, run=run).load))
+    return figures.group_by(_AT).agg(pl.col("max_over_mean").mean().alias("expert_imbalance"))

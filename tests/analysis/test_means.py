@@ -1,0 +1,173 @@
+"""Means over ranks and steps: one denominator each, warm-up apart, the same in every outlet."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import duckdb
+import pytest
+
+from npuscope.analysis import means, query
+from npuscope.analysis.findings import findings
+from npuscope.analysis.volume import mean_pairs
+from npuscope.dashboard.exporting.steps import step_gauges
+from tests.analysis.tables import connect, fill, kernel, op
+
+MS = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def one_operation() -> duckdb.DuckDBPyConnection:
+    """Two ranks of two steps, and one operation of 6 ms in one step of one rank."""
+    con = connect()
+    fill(con, "ranks", [{"rank": 0}, {"rank": 1}])
+    fill(con, "kernels", [kernel(step * 20 * MS, 2 * MS, step, rank=rank, type="MatMul")
+                          for rank in (0, 1) for step in (1, 2)])  # fmt: skip
+    fill(con, "comm_ops", [op(25 * MS, 6 * MS, 1, rank=0, group_hash="1")])
+    return con
+
+
+def test_one_operation_is_the_same_wherever_it_is_told(
+    one_operation: duckdb.DuckDBPyConnection,
+) -> None:
+    con = one_operation
+    for by in get_args(means.CommMeanKey):
+        (row,) = means.mean_comm(con, by=by).to_dicts()
+        assert (row["rank_count"], row["step_count"], row["rank_step_count"]) == (2, 2, 4)
+        assert row["exposed_attributed_ns"] == row["total_ns"] == 1.5 * MS
+        assert (row["op_count"], row["share_ratio"]) == (0.25, 1.0)
+        assert (row["worst_rank"], row["worst_exposed_attributed_ns"]) == (0, 3.0 * MS)
+    (step,) = means.mean_steps(con).to_dicts()
+    assert step["exposed_communication_ns"] == 1.5 * MS
+    gauges = step_gauges(con, ["run", "capture"])
+    assert gauges["npuscope_exposed_seconds"]["value"].to_list() == [0.0015]
+    told = next(one for one in findings(con) if one.name == "exposed_communication")
+    assert told.at_stake_ns == 1.5 * MS
+    assert told.evidence["exposed_attributed_per_step_ns"].to_list() == [1.5 * MS]
+    assert "1.500 ms" in told.statement and "6.000" not in told.statement
+
+
+def test_what_is_chosen_is_what_means_are_over(one_operation: duckdb.DuckDBPyConnection) -> None:
+    con = one_operation
+    for chosen, expected in (({"rank": 0}, 3.0), ({"rank": 0, "step": 1}, 6.0), ({"step": 1}, 3.0)):
+        (row,) = means.mean_comm(con, **chosen).to_dicts()  # type: ignore[arg-type]
+        assert row["exposed_attributed_ns"] == expected * MS
+    assert means.mean_comm(con, rank=1).is_empty()
+    by_step = means.mean_comm(con, is_by_step=True)
+    assert by_step.select("step", "exposed_attributed_ns", "rank_step_count").rows() == [
+        (1, 3.0 * MS, 2)
+    ]
+    (kernels,) = means.mean_kernels(con, rank=1).to_dicts()
+    assert (kernels["type"], kernels["total_ns"], kernels["share_ratio"]) == ("MatMul", 2 * MS, 1)
+
+
+def test_kinds_add_up_to_the_exposed_part_of_the_step() -> None:
+    con = connect()
+    for rank in range(3):
+        for step in (1, 2, 3):
+            at = step * 100 * MS
+            fill(con, "kernels", [kernel(at, (10 + rank) * MS, step, rank=rank)])
+            if rank < 2:
+                fill(con, "comm_ops", [
+                    op(at + 5 * MS, 20 * MS, step, rank=rank, group_hash="1"),
+                    op(at + 15 * MS, 21 * MS + step, step, rank=rank, group_hash="2",
+                       op_type="send"),
+                ])  # fmt: skip
+    (mean,) = means.mean_steps(con).to_dicts()
+    for by in get_args(means.CommMeanKey):
+        rows = means.mean_comm(con, by=by)
+        assert rows["exposed_attributed_ns"].sum() == pytest.approx(
+            mean["exposed_communication_ns"], abs=1e-6
+        )
+    parts = [mean[name] for name in ("computing_ns", "exposed_communication_ns", "free_ns")]
+    assert sum(parts) == pytest.approx(mean["length_ns"])
+
+
+def test_ranks_of_the_producers_table_do_not_thin_out_what_events_tell() -> None:
+    con = connect()
+    fill(con, "kernels", [kernel(0, 10 * MS, 1)])
+    fill(con, "comm_ops", [op(10 * MS, 4 * MS, 1, group_hash="1")])
+    fill(con, "profiler_steps", [
+        {"rank": 1, "step": 1, "computing_ns": 10.0 * MS, "communication_ns": 4.0 * MS,
+         "overlapped_ns": 0.0, "communication_not_overlapped_ns": 4.0 * MS, "free_ns": 0.0}
+    ])  # fmt: skip
+    (row,) = means.mean_comm(con).to_dicts()
+    assert (row["rank_count"], row["exposed_attributed_ns"]) == (1, 4.0 * MS)
+
+
+def job(lengths_ms: list[int], ranks: int = 2) -> duckdb.DuckDBPyConnection:
+    """Steps that follow one another, of one kernel and one operation each."""
+    con = connect()
+    for rank in range(ranks):
+        at = rank * MS
+        for step, length in enumerate(lengths_ms, 1):
+            fill(con, "kernels", [kernel(at, (length - 2) * MS, step, rank=rank)])
+            fill(con, "comm_ops", [
+                op(at + (length - 2) * MS, 2 * MS, step, rank=rank, group_hash="1")
+            ])  # fmt: skip
+            at += length * MS
+    return con
+
+
+@pytest.mark.parametrize(
+    ("lengths_ms", "warm_up"),
+    [
+        ([100, 10, 10, 10], [1]),
+        ([100, 10, 10], []),  # too few to tell
+        ([100, 50, 10, 11, 10, 9, 10, 10], [1, 2]),
+        ([10, 100, 10, 10, 10, 10, 10, 10], []),  # not the first
+        ([11, 10, 10, 10, 10], []),  # a tenth more
+        ([30, 10, 20, 30, 10, 20, 30, 25], []),  # no more than steps differ anyway
+        ([10, 10, 10, 10, 90], []),
+    ],
+)
+def test_first_steps_that_stand_out_are_warm_up(lengths_ms: list[int], warm_up: list[int]) -> None:
+    con = job(lengths_ms)
+    steps = means.job_steps(con)
+    assert steps["step_ns"].to_list() == [length * MS for length in lengths_ms]
+    assert steps.filter("is_warm_up")["step"].to_list() == warm_up
+    kept = [length for step, length in enumerate(lengths_ms, 1) if step not in warm_up]
+    (mean,) = means.mean_steps(con).to_dicts()
+    assert mean["length_ns"] == pytest.approx(sum(kept) / len(kept) * MS)
+    assert mean["job_step_ns"] == pytest.approx(sum(kept) / len(kept) * MS)
+    assert (mean["step_count"], mean["warm_up_count"]) == (len(kept), len(warm_up))
+    assert query.steps(con, rank=0).filter("is_warm_up")["step"].to_list() == warm_up
+    assert query.steps(con).height == 2 * len(lengths_ms)
+    assert any("warm-up" in note for note in query.notes(con)) == bool(warm_up)
+
+
+def test_a_warm_up_step_that_is_asked_for_is_told() -> None:
+    con = job([100, 10, 10, 10])
+    assert means.mean_steps(con, step=1)["length_ns"].to_list() == [100.0 * MS]
+    assert means.mean_comm(con, step=1)["exposed_ns"].to_list() == [2.0 * MS]
+    by_step = means.mean_steps(con, by="step")
+    assert by_step["length_ns"].to_list() == [100.0 * MS, 10 * MS, 10 * MS, 10 * MS]
+    assert "step 1 is warm-up (100.0 ms, later steps 10.0 ms): no part of means." in query.notes(
+        con
+    )
+
+
+def test_links_are_named_once_with_their_slowest_rank() -> None:
+    con = job([10, 10])
+    fill(con, "comm_links", [
+        {"rank": rank, "step": step, "op_type": "allReduce", "name": "a", "group_hash": "1",
+         "link": "HCCS", "size_bytes": 8e6, "time_ns": time_ns}
+        for rank, step, time_ns in ((0, 1, 400_000.0), (0, 2, 100_000.0), (1, 1, 300_000.0))
+    ])  # fmt: skip
+    (row,) = means.mean_links(con).to_dicts()
+    # Rank 0 has the slowest single step, but is the faster over both: 16 MB in 0.5 ms.
+    assert (row["slowest_rank"], row["slowest_bytes_per_s"]) == (1, pytest.approx(8e15 / 3e5))
+    assert row["size_bytes"] == pytest.approx(24e6 / 4)
+    assert row["bandwidth_bytes_per_s"] == pytest.approx(24e6 / 0.8e-3)
+
+
+def test_pairs_of_ranks_are_of_a_mean_step() -> None:
+    con = job([100, 10, 10, 10])
+    fill(con, "comm_matrix", [
+        {"rank": 0, "step": step, "variant": "total", "op_type": "send", "link": "HCCS",
+         "src_rank": 0, "dst_rank": 1, "size_bytes": 6e6 * step, "time_ns": 1e6}
+        for step in (1, 2, 3, 4)
+    ])  # fmt: skip
+    (row,) = mean_pairs(con).to_dicts()
+    assert (row["size_bytes"], row["time_ns"]) == (18e6, 1e6)
+    assert row["bandwidth_bytes_per_s"] == pytest.approx(18e9)
