@@ -263,7 +263,7 @@ def test_a_manifest_names_files_of_its_own_generation(
     [
         "../../x",
         "..",
-        "/tmp/x",
+        "/etc/x",
         "a/b",
         "x\" as select 1; copy (select 42) to '{written}'; --",
         "Kernels",
@@ -292,7 +292,7 @@ def test_a_manifest_names_tables_as_ours_are_named(
     assert not written.exists()
 
 
-@pytest.mark.parametrize("generation", ["..", ".", "", "a/b", "/tmp", ".tmp-a-1-0123456789ab"])
+@pytest.mark.parametrize("generation", ["..", ".", "", "a/b", "/etc", ".tmp-a-1-0123456789ab"])
 def test_a_generation_is_one_name(target: Path, capture: Path, generation: str) -> None:
     def edit(told: dict[str, Any]) -> None:
         told.update(generation=generation, tables={}, summaries={})
