@@ -37,7 +37,11 @@ def aggregations(module: str) -> list[tuple[str, str]]:
         if isinstance(called, ast.Name) and called.id in FUNCTIONS:
             found.append((within, called.id))
         text = node.value if isinstance(node, ast.Constant) else None
-        if isinstance(text, str) and re.search(r"\bfrom\b", text) and IN_SQL.search(text):
+        if (
+            isinstance(text, str)
+            and re.search(r"\bselect\b.*\bfrom\b", text, re.I | re.S)
+            and IN_SQL.search(text)
+        ):
             found.append((within, "SQL"))
         for child in ast.iter_child_nodes(node):
             visit(child, within)
