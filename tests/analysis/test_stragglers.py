@@ -59,8 +59,14 @@ def test_the_slow_rank_causes_the_waiting_and_its_group_does_not() -> None:
     assert most["caused_wait_ns"][0] > 3 * most["caused_wait_ns"][1]
 
 
-@pytest.mark.parametrize("percent", [2, 3, 4, 6, 8, 10])
-@pytest.mark.parametrize("seed", [0, 1])
+_SLOWLY = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("percent", "seed"),
+    [(3, 0), (2, 1),
+     *(pytest.param(low, seed, marks=_SLOWLY) for low in (2, 3, 4, 6, 8, 10) for seed in (0, 1))],
+)  # fmt: skip
 def test_a_low_clock_is_told_as_a_clock(percent: int, seed: int) -> None:
     """From 2 % on, although noise hides what it costs its kernels."""
     factor = 1 / (1 - percent / 100)
