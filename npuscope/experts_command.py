@@ -219,7 +219,9 @@ def dump_of(
     counts = found.counts.select(*placed, pl.all())
     if step is not None:
         counts = counts.filter(pl.col("step") == step)
-    return replace(tables_of(chosen, placement), counts=counts), list(found.notes)
+    facts = found.facts
+    counted = (facts.ranks_count, facts.ranks_expected)
+    return replace(tables_of(chosen, placement), counts=counts, counted=counted), list(found.notes)
 
 
 def _check(data: Opened, path: Path, *, is_asked: bool, needs_experts: bool) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from npuscope.errors import UsageError
+from npuscope.errors import TraceNotFound, UsageError
 
 if TYPE_CHECKING:
     from npuscope.analysis.experts.dropped import RoutedBy
@@ -28,6 +28,10 @@ TokensPerStep = Annotated[
     typer.Option(
         "--tokens-per-step", metavar="N", min=1, help="Of the whole job: for dropped tokens."
     ),
+]
+Present = Annotated[
+    bool,
+    typer.Option("--from-ranks-present", help="Even where some ranks' counts are missing."),
 ]
 ModelName = Annotated[
     str | None,
@@ -71,15 +75,7 @@ def routed_of(
             counted = counted_kernels(data.con)
             for run, capture, _, seen, _ in tokens_of_steps(data.con, named, counted)[0].rows():
                 tokens.setdefault((run, capture), set()).add(seen)
-    held: dict[tuple[str, str], list[Manifest]] = {}
-    if data is not None:
-        from npuscope.collector.manifest import is_store, manifests
-
-        for one in manifests(data.target) if is_store(data.target) else ():
-            held.setdefault((one.run, one.capture), []).append(one)
-    worlds = dict.fromkeys(tables.load.select("run", "capture").unique().rows())
-    for run, capture, world in tables.ranks.select("run", "capture", "world_size").rows():
-        worlds[run, capture] = max(world or 0, worlds.get((run, capture)) or 0) or None
+    held, worlds = _held(data), _worlds(tables)
     return {
         place: Routed(
             tokens_per_step or _only(tokens.get(place, set())),
@@ -88,6 +84,40 @@ def routed_of(
         )
         for place, world in worlds.items()
     }
+
+
+def require_all_ranks(data: Opened | None, tables: ExpertTables) -> None:
+    """Raises TraceNotFound where some ranks' counts are missing: what is planned or forecast from
+    the others' is of another load."""
+    held = _held(data)
+    for place, world in _worlds(tables).items():
+        counted, expected = tables.counted if data is None else _ranks(held.get(place, []), world)
+        if counted is not None and expected is not None and counted < expected:
+            raise TraceNotFound(
+                f"{' '.join(place)}: tokens of {counted} of {expected} ranks are here, and what the"
+                " others counted may turn any plan or forecast round: put the files of all ranks"
+                " (rank*.jsonl, decode_*.csv, prefill_*.csv) into one folder, or accept these with"
+                " --from-ranks-present"
+            )
+
+
+def _held(data: Opened | None) -> dict[tuple[str, str], list[Manifest]]:
+    held: dict[tuple[str, str], list[Manifest]] = {}
+    if data is not None:
+        from npuscope.collector.manifest import is_store, manifests
+
+        for one in manifests(data.target) if is_store(data.target) else ():
+            held.setdefault((one.run, one.capture), []).append(one)
+    return held
+
+
+def _worlds(tables: ExpertTables) -> dict[tuple[str, str], int | None]:
+    """Ranks of each capture's job, as they tell; None where none does."""
+    worlds = dict.fromkeys(tables.load.select("run", "capture").unique().rows())
+    for run, capture, world in tables.ranks.select("run", "capture", "world_size").rows():
+        if (run, capture) in worlds:
+            worlds[run, capture] = max(world or 0, worlds[run, capture] or 0) or None
+    return worlds
 
 
 def _ranks(held: list[Manifest], world: int | None) -> tuple[int | None, int | None]:

@@ -11,6 +11,7 @@ import typer
 
 from npuscope.console import answer, leave, say
 from npuscope.errors import TraceNotFound, UsageError
+from npuscope.experts_options import Present, require_all_ranks
 from npuscope.inputs import source_of
 from npuscope.options import Capture, Folder, Jobs, Json, Memory, Out, Profile, Run, Store
 
@@ -72,6 +73,7 @@ def plan_command(
         int | None, typer.Option("--max-moved", min=0, help="Experts moved per layer at most.")
     ] = None,
     horizon: Horizon = 50,
+    present: Present = False,
     out: Out = None,
     permutation: Annotated[
         Path | None, typer.Option("--permutation", metavar="OUT", help="Slots and experts as JSON.")
@@ -108,7 +110,7 @@ def plan_command(
         horizon, max_replicas, max_moved,
     )  # fmt: skip
     source = source_of(path, folder, store, run, jobs, memory)
-    with _tables(source, run, capture, compared=True) as found:
+    with _tables(source, run, capture, present=present, compared=True) as found:
         tables, notes, con = found
         made = plan_frames.plans(tables, wish, *_costs(con, tables, run, capture))
         if (out or permutation) and len(made) != 1:
@@ -133,6 +135,7 @@ def backtest_command(
     path: Profile = None,
     folder: Folder = None,
     horizon: Horizon = 50,
+    present: Present = False,
     store: Store = None,
     run: Run = None,
     capture: Capture = None,
@@ -149,7 +152,8 @@ def backtest_command(
     from npuscope.analysis.experts.plan_frames import backtest_rows
     from npuscope.dashboard.expert_plan_tables import backtest_table
 
-    with _tables(source_of(path, folder, store, run, jobs, memory), run, capture) as found:
+    source = source_of(path, folder, store, run, jobs, memory)
+    with _tables(source, run, capture, present=present) as found:
         tables, notes, _ = found
         rows, more = backtest_rows(tables, horizon)
         answer("experts_backtest", rows, more + notes, json=json, table=backtest_table)
@@ -157,18 +161,20 @@ def backtest_command(
 
 @contextmanager
 def _tables(
-    source: Source, run: str | None, capture: str | None, *, compared: bool = False
+    source: Source, run: str | None, capture: str | None, *, present: bool, compared: bool = False
 ) -> Iterator[tuple[ExpertTables, list[str], duckdb.DuckDBPyConnection | None]]:
     """Expert load of a store, profile or dump, notes on it, and the connection of all but a dump.
-    compared: with what all ranks tell together.
+    present: even of some ranks; compared: with what all ranks tell together.
 
-    Raises TraceNotFound where no load is told.
+    Raises TraceNotFound where no load is told, or not that of all ranks.
     """
     from npuscope.analysis.experts.load import expert_rows
     from npuscope.dashboard.opening import compare_ranks, opened
     from npuscope.experts_command import dump_of
 
     if dump := dump_of(source.path, run, capture, None, None):
+        if not present:
+            require_all_ranks(None, dump[0])
         yield *dump, None
         return
     with opened(source) as data:
@@ -181,6 +187,8 @@ def _tables(
                 " server writes it (tokens_per_expert/rank*.jsonl, or decode_*.csv and"
                 " prefill_*.csv); the trace tells devices only: `npuscope experts --by device`"
             )
+        if not present:
+            require_all_ranks(data, tables)
         if compared:
             compare_ranks(data)
         yield tables, data.warnings, data.con
