@@ -27,8 +27,8 @@ LEVEL0 = LEVEL1 | {
 SUPPORT: dict[str, dict[str, str]] = {
     "alexnet_ddp_text_level1": LEVEL1,
     "alexnet_ddp_db_level1": LEVEL1,
-    # Without a CANN process in its timeline, and without the hash of a group.
-    "alexnet_ddp_text_level0": LEVEL0 | {"groups": "no", "host": "partly"},
+    # Without a CANN process in its timeline.
+    "alexnet_ddp_text_level0": LEVEL0 | {"host": "partly"},
     "alexnet_ddp_db_level0": LEVEL0,
     "qwen3_pp2_dp2_text_level2": LEVEL1 | {
         "steps": "partly", "groups": "yes", "matrix": "yes", "host": "no", "dispatch": "no",
