@@ -16,6 +16,7 @@ from npuscope.analysis.experts.load import ExpertTables, expert_rows, with_trace
 from npuscope.analysis.experts.load_notes import load_notes
 from npuscope.analysis.experts.placement import device_tokens
 from npuscope.analysis.experts.plan_cost import Wish
+from npuscope.analysis.views import frame, where
 from npuscope.errors import UsageError
 
 
@@ -90,6 +91,19 @@ def plans(
     tables = expert_rows(con, run=run, capture=capture)
     if tables.load.is_empty():
         raise UsageError("the load of single experts is not told: only that of devices, if any")
+    clause, values = where({"run": run, "capture": capture})
+    counted = frame(
+        con,
+        "select count(distinct counted_by) as counted, max(counted_by) + 1 as expected"
+        f" from expert_counts {clause} group by run, capture",
+        values,
+    )
+    for here, expected in counted.rows():
+        if here < expected:
+            raise UsageError(
+                f"tokens of {here} of {expected} ranks are here: no plan is made of them;"
+                " `npuscope experts plan --from-ranks-present` makes one"
+            )
     tokens, links = plan_costs(con, tables, run=run, capture=capture)
     made = plan_frames.plans(tables, Wish(devices, nodes, slots), tokens, links)
     frames = [_devices(one) for one in made]
