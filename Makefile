@@ -61,9 +61,9 @@ test: $(READY)  ## everything but the long proofs, in under 4 minutes on 2 cores
 test-slow: $(READY_SLOW)  ## the long proofs
 	@"$(BIN)/python" -m pytest -n $(WORKERS) --dist loadfile -m slow || test $$? -eq 5  # 5: no test is marked slow
 
-# Goes on where an interrupted run was. FUZZ="sqlite --count 500" takes less; see tests/fuzz/run.py.
+# Goes on where an interrupted run was. FUZZ="sqlite --count 500" takes less; see tests/prove/fuzz/run.py.
 fuzz: $(READY)  ## 10,000 damaged files for each reader; failures stay below build/fuzz
-	@"$(BIN)/python" -m tests.fuzz.run $(FUZZ)
+	@"$(BIN)/python" -m tests.prove.fuzz.run $(FUZZ)
 
 check: $(READY)  ## formatting, lint, types, import contracts
 	@"$(BIN)/ruff" format --check .
@@ -77,4 +77,4 @@ bench: $(READY)  ## benchmarks, each printed as a ratio to a named peer or limit
 		echo "== $$script"; "$(BIN)/python" "$$script" $(BENCH) || exit 1; done
 
 screenshots: $(READY)  ## the README's pictures of the dashboard, taken anew with Chromium
-	@"$(BIN)/python" -m tests.dashboard.screenshots
+	@"$(BIN)/python" -m tests.dashboard.app.screenshots

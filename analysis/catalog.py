@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .catalog_communication import COMMUNICATION
-from .catalog_flops import FLOPS
+from .communication.catalog_communication import COMMUNICATION
+from .flops.catalog_flops import FLOPS
 from .metric import Column, Metric, described, sql_text
 
 __all__ = ["METRICS", "Column", "Metric", "metric", "metrics_markdown", "sql_text", "write_docs"]

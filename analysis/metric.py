@@ -17,6 +17,10 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 _COLUMN = re.compile(r"--   (\w+) +(\w+(?:\[\])?) +(\S.*)")
 _UNITS = (
@@ -88,8 +92,14 @@ class Metric:
 
 @cache
 def sql_text(file: str) -> str:
-    """Text of a file in `sql/`."""
-    return resources.files(__package__).joinpath("sql", file).read_text(encoding="utf-8")
+    """Text of a file below `sql/`, whose names are unique."""
+    return _sql_files()[file].read_text(encoding="utf-8")
+
+
+@cache
+def _sql_files() -> dict[str, Traversable]:
+    topics = resources.files(__package__).joinpath("sql").iterdir()
+    return {file.name: file for topic in topics if topic.is_dir() for file in topic.iterdir()}
 
 
 def _unit(column: str) -> str:

@@ -6,10 +6,10 @@ The breakdown of steps says how much there is of each; this says when.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import resources
 
 import duckdb
 
+from .metric import sql_text
 from .views import open_views
 
 # One row per step of the rank; last what it did outside of all steps, where it has any.
@@ -77,7 +77,7 @@ def prepare_overlap(
     chosen = {**values, "from_ns": from_ns, "to_ns": to_ns, "knows_compute": knows_compute}
     for name, value in chosen.items():
         con.execute(f"set variable overlap_{name} = ?", [value])
-    return resources.files(__package__).joinpath("sql", "overlap.sql").read_text(encoding="utf-8")
+    return sql_text("overlap.sql")
 
 
 def _lanes(spans: Iterable[tuple[int, int]]) -> list[int]:

@@ -14,9 +14,9 @@ import polars as pl
 
 from npuscope.errors import UsageError
 
-from .communication import CommKey, comm, comm_key, compute_stretch
-from .limits import limits
-from .memory import (
+from .communication.communication import CommKey, comm, comm_key, compute_stretch
+from .doctor.limits import limits
+from .memory.memory import (
     MemoryFacts,
     MemoryKey,
     memory,
@@ -30,7 +30,7 @@ from .memory import (
     memory_spread,
     memory_steps,
 )
-from .memory_notes import memory_notes, no_such_rank
+from .memory.memory_notes import memory_notes, no_such_rank
 from .notes import no_kernels, notes
 from .views import first_of_each, frame, open_views
 from .views import where as _where

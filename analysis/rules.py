@@ -35,7 +35,7 @@ _WORD = re.compile(r"\w+")
 
 
 def version(*starts: str, root: Traversable | None = None) -> str:
-    """Short name of the rules that these modules (`npuscope.analysis.across.derive`) and queries
+    """Short name of the rules that these modules (`npuscope.analysis.ranks.derive`) and queries
     (`steps.sql`) follow.
 
     `root` is the package's folder: by default this one's.
@@ -89,9 +89,13 @@ def _module(root: Traversable, name: str) -> Traversable | None:
 def _data(root: Traversable, name: str) -> Traversable | None:
     """A query by its name, or a file beside a module."""
     package, _, beside = name.rpartition("/")
-    parts = package.split(".")[1:] if package else ["analysis", "sql"]
-    file = root.joinpath(*parts, beside)
-    return file if beside.endswith((".sql", ".json")) and file.is_file() else None
+    if not beside.endswith((".sql", ".json")):
+        return None
+    folders: Iterable[Traversable] = [root.joinpath(*package.split(".")[1:])]
+    if not package:
+        folders = root.joinpath("analysis", "sql").iterdir()
+    files = (folder.joinpath(beside) for folder in folders)
+    return next((file for file in files if file.is_file()), None)
 
 
 def _imported(code: str, name: str, *, is_package: bool) -> Iterator[str]:

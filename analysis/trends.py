@@ -14,9 +14,9 @@ import duckdb
 import polars as pl
 
 from . import query
-from .experts.load import expert_rows
-from .experts.metrics import expert_loads, expert_metrics
-from .flops.gathered import gathered, mean_use
+from .experts.load.imbalance import expert_loads, expert_metrics
+from .experts.load.load import expert_rows
+from .flops.job_mfu import gathered, mean_use
 from .flops.mfu import mfu
 from .means import mean_comm, mean_steps, without_warm_up
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import duckdb
 import polars as pl
 
-from npuscope.collector import store
+from npuscope.collector.store import store
 
 from .catalog import METRICS
 

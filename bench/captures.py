@@ -28,8 +28,8 @@ from tiled_text import growths, trace_tiles, write_scaled_text
 
 from npuscope import sample_traces
 from npuscope.sample_traces.capture import Capture, captures
+from npuscope.sample_traces.forms.metadata import folder_name, profiler_info, profiler_metadata
 from npuscope.sample_traces.job import Job
-from npuscope.sample_traces.metadata import folder_name, profiler_info, profiler_metadata
 from npuscope.sample_traces.truth import truth
 
 Kind = Literal["text", "db"]

@@ -20,7 +20,7 @@ from measure import BUILD, HERE, Command, arguments, failures, interleaved, repo
 from steps_bench import covered, disjoint, fill, intervals, length
 
 from npuscope.analysis.catalog import metric
-from npuscope.collector import store
+from npuscope.collector.store import store
 
 KINDS = ("tp", "pp", "dp", "ep", "cp", "dp_ep", "tp", "pp")
 LIMIT_S, LIMIT_MIB = 8, 2048

@@ -17,8 +17,8 @@ from pathlib import Path
 from measure import BUILD, arguments, report, table
 from stores import opened, published
 
-from npuscope.collector.compact import compact
-from npuscope.collector.sweeping import sweep
+from npuscope.collector.store.compact import compact
+from npuscope.collector.store.sweep import sweep
 
 KERNELS = 2_000
 QUERIES = {

@@ -29,8 +29,8 @@ import ranks_bench
 from measure import arguments, report, table, verdict
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from tests.dashboard.served_pages import CHROMIUM, PATIENCE_MS, Visit, chromium, visit
-from tests.dashboard.started_server import started
+from tests.dashboard.app.served_pages import CHROMIUM, PATIENCE_MS, Visit, chromium, visit
+from tests.dashboard.app.started_server import started
 
 FIRST_S, CHANGE_S = 5.0, 1.0
 FIRST = "first page, cold: figures"

@@ -27,12 +27,12 @@ from statistics import median
 from measure import BUILD, arguments, report, table, verdict
 
 import npuscope
-from npuscope.analysis.across.keeping import compare_capture
+from npuscope.analysis.ranks.compare_ahead import compare_capture
 from npuscope.analysis.summaries import summaries, summarise
-from npuscope.collector import schema, segments, staging, store
-from npuscope.collector.compact import compact
-from npuscope.collector.compacted import Place
-from npuscope.collector.manifest import (
+from npuscope.collector import schema, staging
+from npuscope.collector.store import segments, store
+from npuscope.collector.store.compact import compact
+from npuscope.collector.store.manifest import (
     Manifest,
     Segment,
     create_store,
@@ -40,7 +40,8 @@ from npuscope.collector.manifest import (
     staging_name,
     write_index,
 )
-from npuscope.dashboard.exporting.budget import MAX_SERIES
+from npuscope.collector.store.merged_files import Place
+from npuscope.dashboard.exporter.budget import MAX_SERIES
 
 LIMIT_S, LIMIT_BYTES = 0.5, 20e6
 LAYERS, EXPERTS, STEPS = 58, 256, 2

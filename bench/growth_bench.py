@@ -20,8 +20,8 @@ from plot import Curve, drawn
 from stores import STEPS, published, rank_manifest
 
 from npuscope.analysis.summaries import Summary, summaries
-from npuscope.collector import store
-from npuscope.collector.segments import rebuild_summaries
+from npuscope.collector.store import store
+from npuscope.collector.store.segments import rebuild_summaries
 
 _MEMORY_BYTES = 1 << 30
 _READS = 7

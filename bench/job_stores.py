@@ -21,17 +21,18 @@ import polars as pl
 from measure import BUILD
 
 import npuscope
-from npuscope.analysis.across.keeping import compare_capture
+from npuscope.analysis.ranks.compare_ahead import compare_capture
 from npuscope.analysis.summaries import summaries, summarise
-from npuscope.collector import schema, segments, staging, store
-from npuscope.collector.compacted import Place
-from npuscope.collector.manifest import (
+from npuscope.collector import schema, staging
+from npuscope.collector.store import segments, store
+from npuscope.collector.store.manifest import (
     Manifest,
     create_store,
     rank_folder,
     staging_name,
     write_index,
 )
+from npuscope.collector.store.merged_files import Place
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job
 

@@ -18,7 +18,7 @@ from tiled_text import growths
 from tiling import Rule, tile
 
 from npuscope.sample_traces.capture import Capture, Launch, captures
-from npuscope.sample_traces.kineto import (
+from npuscope.sample_traces.forms.kineto import (
     Event,
     event_text,
     events,

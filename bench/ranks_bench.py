@@ -22,10 +22,17 @@ from measure import BUILD, Command, arguments, failures, interleaved, report, ru
 
 import npuscope
 from npuscope.analysis.summaries import summaries, summarise
-from npuscope.collector import schema, segments, staging, store
-from npuscope.collector.compact import compact
-from npuscope.collector.compacted import Place
-from npuscope.collector.manifest import Manifest, Segment, create_store, rank_folder, staging_name
+from npuscope.collector import schema, staging
+from npuscope.collector.store import segments, store
+from npuscope.collector.store.compact import compact
+from npuscope.collector.store.manifest import (
+    Manifest,
+    Segment,
+    create_store,
+    rank_folder,
+    staging_name,
+)
+from npuscope.collector.store.merged_files import Place
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job
 

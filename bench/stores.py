@@ -17,8 +17,9 @@ import duckdb
 from measure import BUILD
 
 import npuscope
-from npuscope.collector import schema, segments, staging, store
-from npuscope.collector.manifest import (
+from npuscope.collector import schema, staging
+from npuscope.collector.store import segments, store
+from npuscope.collector.store.manifest import (
     Manifest,
     create_store,
     manifests,

@@ -13,7 +13,7 @@ from pathlib import Path
 from tiled_text import Growths
 
 from npuscope.sample_traces.capture import NONE_32, Capture
-from npuscope.sample_traces.db import write_db
+from npuscope.sample_traces.forms.db import write_db
 
 _REHEARSAL = 5  # repetitions of a trial whose size tells what one more costs
 _NAMES = re.compile(r"hcom_[A-Za-z]+__(\d{3})_(\d+)_1|ProfilerStep#(\d+)")

@@ -19,8 +19,8 @@ from tiling import Rule, Tile, joined, tile
 from trace_detail import Detail, detailed
 
 from npuscope.sample_traces.capture import Capture, CommOp, Copy, Kernel
-from npuscope.sample_traces.text import write_text
-from npuscope.sample_traces.trace import timeline
+from npuscope.sample_traces.forms.text import write_text
+from npuscope.sample_traces.forms.trace import timeline
 
 Event = dict[str, object]
 # Decimal microseconds since the epoch; nothing else has 16 digits before a point.

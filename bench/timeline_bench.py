@@ -20,9 +20,9 @@ from stores import published
 
 from npuscope.analysis.summaries import summaries
 from npuscope.analysis.timeline import Extent, extent, overview, step_borders, window_events
-from npuscope.collector import store
-from npuscope.collector.manifest import manifests
-from npuscope.collector.segments import rebuild_summaries
+from npuscope.collector.store import store
+from npuscope.collector.store.manifest import manifests
+from npuscope.collector.store.segments import rebuild_summaries
 
 RUNS = 5
 RANKS, KERNELS, OPS = 64, 200_000, 20_000

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from npuscope.sample_traces.capture import Capture, Launch
-from npuscope.sample_traces.trace import microseconds
+from npuscope.sample_traces.forms.trace import microseconds
 
 Event = dict[str, object]
 _NESTED = ("aten::empty", "aten::as_strided", "aten::view", "aten::contiguous")

@@ -24,7 +24,7 @@ from pathlib import Path
 import psutil
 from measure import BUILD, arguments, report, table, verdict
 
-from npuscope.collector.watch_state import WatchState, read_watch_state
+from npuscope.collector.watch.watch_state import WatchState, read_watch_state
 
 MORE_MIB, CPU_RATIO = 16.0, 1.5
 START_S = 1_764_246_877

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 # Modules beside the readers that decide what a rank's rows are.
-_READING_MODULES = frozenset({
-    "groups.py", "identity.py", "link.py", "read_rank.py", "schema.py", "selected_rows.py",
-    "selection.py",
-})  # fmt: skip
+# The rules by which files become rows, beside all of the readers.
+_READING_RULES = (
+    "schema.sql", "text.sql", "groups.py", "schema.py", "selection.py", "discover/identity.py",
+    "ingest/link.py", "ingest/link.sql", "ingest/read_rank.py", "ingest/representatives.sql",
+    "ingest/selected_rows.py",
+)  # fmt: skip
 
 # What tables and summaries may be called.
 OWN_NAME = "[a-z][a-z0-9_]{0,62}"
@@ -101,12 +108,19 @@ def reading_digest() -> str:
     """
     state = hashlib.sha256()
     room = resources.files(__package__)
-    for place in (room, room.joinpath("readers")):
-        for file in sorted(place.iterdir(), key=lambda file: file.name):
-            rule = file.name.endswith(".sql") or file.name in _READING_MODULES or place is not room
-            if rule and file.name.endswith((".sql", ".py")):
-                state.update(file.read_bytes())
+    for name in _READING_RULES:
+        state.update(room.joinpath(name).read_bytes())
+    for rule in _rules_below(room.joinpath("readers")):
+        state.update(rule)
     return state.hexdigest()[:12]
+
+
+def _rules_below(folder: Traversable) -> Iterator[bytes]:
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        if file.is_dir():
+            yield from _rules_below(file)
+        elif file.name.endswith((".sql", ".py")):
+            yield file.read_bytes()
 
 
 def create_sql(table: Table, *, keys: bool = False) -> str:

@@ -15,7 +15,7 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
-from .own_folders import handle
+from .store.own_folders import handle
 
 # No profiler's description and no manifest comes near; a list of all ranks' manifests may.
 SMALL_BYTES = 16 << 20

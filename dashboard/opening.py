@@ -16,17 +16,17 @@ import duckdb
 from npuscope.analysis.summaries import summaries
 from npuscope.analysis.views import open_views
 from npuscope.analysis.wording import ranks_named
-from npuscope.collector import store
-from npuscope.collector.derived import MEMORY_BYTES
-from npuscope.collector.manifest import is_store, manifests, passed_over
+from npuscope.collector.store import store
+from npuscope.collector.store.derived import MEMORY_BYTES
+from npuscope.collector.store.manifest import is_store, manifests, passed_over
 from npuscope.errors import StoreError, UsageError
 
-from .waiting import waiting
+from .terminal.waiting import waiting
 
 if TYPE_CHECKING:
-    from npuscope.collector.ingest import IngestResult
+    from npuscope.collector.ingest.ingest import IngestResult
+    from npuscope.collector.ingest.shards import Shard
     from npuscope.collector.selection import Selection
-    from npuscope.collector.shards import Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def compare_ranks(data: Opened, *, is_needed: bool = True) -> None:
 
     Where memory is short, what is not needed stays out, with a warning; else a StoreError.
     """
-    from npuscope.analysis.across.opening import open_across
+    from npuscope.analysis.ranks.rank_views import open_across
 
     try:
         with waiting("comparing the ranks with each other"):

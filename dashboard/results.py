@@ -18,12 +18,12 @@ from pyarrow import parquet as pq
 from rich import box
 from rich.table import Table
 
-from npuscope.collector.cache import CachedStore
-from npuscope.collector.csv_cells import quoted_cells
-from npuscope.collector.ingest import IngestResult
+from npuscope.collector.ingest.ingest import IngestResult
+from npuscope.collector.store.cache import CachedStore
+from npuscope.collector.store.csv_cells import quoted_cells
 
-from .printable import json_text, printable
-from .written import written
+from .terminal.printable import json_text, printable
+from .whole_files import written
 
 TABLE_ROWS = 200
 

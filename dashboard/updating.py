@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from npuscope.analysis.summaries import summarise
-from npuscope.collector import cache
-from npuscope.collector.ingest import IngestResult, ingest
-from npuscope.collector.plan import Plan
-from npuscope.collector.shards import parse_shard
+from npuscope.collector.ingest.ingest import IngestResult, ingest
+from npuscope.collector.ingest.plan import Plan
+from npuscope.collector.ingest.shards import parse_shard
+from npuscope.collector.store import cache
 from npuscope.errors import UsageError
 
 from .opening import Source, is_ingested
-from .progress import shown
-from .waiting import waiting
+from .terminal.progress import shown
+from .terminal.waiting import waiting
 
 
 def bring_up_to_date(source: Source) -> tuple[Path, IngestResult, list[str]]:

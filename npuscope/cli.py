@@ -16,32 +16,12 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from npuscope import (
-    __version__,
-    clocks_command,
-    comm_command,
-    dashboard_command,
-    doctor_command,
-    experts_command,
-    experts_plan_command,
-    export_command,
-    exporter_command,
-    memory_command,
-    mfu_command,
-    model_command,
-    profile_config_command,
-    ranks_command,
-    report_commands,
-    store_commands,
-    watch_command,
-)
-from npuscope.console import answer, leave, reader_may_leave, say, show
-from npuscope.dashboard.waiting import waiting
-from npuscope.errors import NpuscopeError, UsageError
-from npuscope.help_groups import Grouped, name_pages
-from npuscope.import_path import current_folder_last
-from npuscope.inputs import chosen_rows, notes_of, source_of
-from npuscope.options import (
+from npuscope import __version__
+from npuscope.commands.explain import clocks, comm, mfu, model, ranks
+from npuscope.commands.explain import memory as memory_command
+from npuscope.commands.help_groups import Grouped, name_pages
+from npuscope.commands.inputs import chosen_rows, notes_of, source_of
+from npuscope.commands.options import (
     Capture,
     Folder,
     Jobs,
@@ -55,6 +35,14 @@ from npuscope.options import (
     Store,
     TopOrAll,
 )
+from npuscope.commands.plan import experts, experts_plan
+from npuscope.commands.serve import exporter, profile_config
+from npuscope.commands.start import dashboard, doctor, report
+from npuscope.commands.store import export, stores, watch
+from npuscope.console import answer, leave, reader_may_leave, say, show
+from npuscope.dashboard.terminal.waiting import waiting
+from npuscope.errors import NpuscopeError, UsageError
+from npuscope.import_path import current_folder_last
 
 _PLAIN: dict[str, Any] = {
     "no_args_is_help": True,
@@ -63,8 +51,8 @@ _PLAIN: dict[str, Any] = {
 }
 app = typer.Typer(name="npuscope", cls=Grouped, pretty_exceptions_enable=False, **_PLAIN)
 store_app = typer.Typer(help="Stores that profile folders got of their own.", **_PLAIN)
-store_app.command("list")(store_commands.store_list)
-store_app.command("rm")(store_commands.store_rm)
+store_app.command("list")(stores.store_list)
+store_app.command("rm")(stores.store_rm)
 app.add_typer(store_app, name="store")
 
 
@@ -128,8 +116,8 @@ def _root(
     """
 
 
-app.command()(report_commands.report)
-app.command()(report_commands.findings)
+app.command()(report.report)
+app.command()(report.findings)
 
 
 @app.command()
@@ -154,7 +142,7 @@ def steps(
     """
     from npuscope.analysis import query
     from npuscope.dashboard.opening import opened
-    from npuscope.dashboard.tables import steps_table
+    from npuscope.dashboard.terminal.tables import steps_table
 
     with opened(source_of(path, folder, store, run, jobs, memory)) as data:
         chosen = chosen_rows(data, run, capture, rank, step)
@@ -187,7 +175,7 @@ def kernels(
     """
     from npuscope.analysis import query
     from npuscope.dashboard.opening import opened
-    from npuscope.dashboard.tables import kernels_table
+    from npuscope.dashboard.terminal.tables import kernels_table
 
     key = query.kernel_key(by)
     with opened(source_of(path, folder, store, run, jobs, memory)) as data:
@@ -200,29 +188,29 @@ def kernels(
     leave(data)
 
 
-app.command()(comm_command.comm)
-app.command()(clocks_command.clocks)
-app.command()(ranks_command.ranks)
+app.command()(comm.comm)
+app.command()(clocks.clocks)
+app.command()(ranks.ranks)
 experts_app = typer.Typer(
-    cls=experts_command.ShownUnlessNamed,
+    cls=experts.ShownUnlessNamed,
     help="Which experts are hot, what that costs; `plan` and `backtest`: what moving them gains.",
     **_PLAIN,
 )
-experts_app.command("show")(experts_command.experts)
-experts_app.command("plan")(experts_plan_command.plan_command)
-experts_app.command("backtest")(experts_plan_command.backtest_command)
+experts_app.command("show")(experts.experts)
+experts_app.command("plan")(experts_plan.plan_command)
+experts_app.command("backtest")(experts_plan.backtest_command)
 app.add_typer(experts_app, name="experts")
 app.command()(memory_command.memory)
-app.command()(mfu_command.mfu)
-app.command()(model_command.model)
-app.command()(doctor_command.doctor)
-app.command()(dashboard_command.dashboard)
-app.command()(store_commands.ingest)
-app.command()(export_command.export)
-app.command()(exporter_command.exporter)
-app.command()(store_commands.compact)
-app.command()(watch_command.watch)
-app.command()(profile_config_command.profile_config)
+app.command()(mfu.mfu)
+app.command()(model.model)
+app.command()(doctor.doctor)
+app.command()(dashboard.dashboard)
+app.command()(stores.ingest)
+app.command()(export.export)
+app.command()(exporter.exporter)
+app.command()(stores.compact)
+app.command()(watch.watch)
+app.command()(profile_config.profile_config)
 
 
 @app.command()
@@ -245,7 +233,7 @@ def sql(
       npuscope sql ./profiles "show tables"
       npuscope sql ./profiles "select rank, sum(dur_ns) from kernels where is_compute group by rank"
     """
-    from npuscope.collector import locked
+    from npuscope.collector.store import locked
     from npuscope.dashboard import results
     from npuscope.dashboard.opening import opened
 

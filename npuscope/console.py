@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from npuscope.dashboard.printable import json_text, printable
-from npuscope.dashboard.waiting import quiet
+from npuscope.dashboard.terminal.printable import json_text, printable
+from npuscope.dashboard.terminal.waiting import quiet
 
 if TYPE_CHECKING:
     import polars as pl
     from rich.console import RenderableType
 
-    from npuscope.collector.ingest import IngestResult
+    from npuscope.collector.ingest.ingest import IngestResult
     from npuscope.dashboard.opening import Opened
 
 
@@ -86,7 +86,7 @@ def leave_with(result: IngestResult) -> None:
 
 def show(renderable: RenderableType, *, to_stderr: bool = False) -> None:
     """Draw a table or text."""
-    from npuscope.dashboard.screen import Screen
+    from npuscope.dashboard.terminal.screen import Screen
 
     console = Screen(stderr=to_stderr)
     if not console.is_terminal and "COLUMNS" not in os.environ:

@@ -9,10 +9,11 @@ import pyarrow as pa
 
 from npuscope.collector import schema
 
-from . import memory, metadata
+from . import memory
 from .capture import Capture, CommOp, Kernel, captures
+from .forms import metadata
+from .forms.pmu import cube_utilization, pmu
 from .job import Group, Job, group_hash, local_experts, routed_tokens, stage_layers
-from .pmu import cube_utilization, pmu
 
 _POLARS: dict[str, pl.DataType] = {
     "varchar": pl.String(),

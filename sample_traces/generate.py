@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Literal
 
 from .capture import Capture, captures
-from .db import write_db
+from .forms.db import write_db
+from .forms.kineto import write_kineto
+from .forms.metadata import folder_name, profiler_info, profiler_metadata
+from .forms.mindspore import write_mindspore
+from .forms.msprof import write_msprof
+from .forms.text import write_text
 from .frames import canonical_frames
 from .job import Job, described, small
-from .kineto import write_kineto
-from .metadata import folder_name, profiler_info, profiler_metadata
-from .mindspore import write_mindspore
-from .msprof import write_msprof
-from .text import write_text
 from .truth import truth
 
 __all__ = [

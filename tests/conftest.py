@@ -20,8 +20,8 @@ import typer.main
 from hypothesis import settings
 
 from npuscope.analysis.summaries import summarise
-from npuscope.collector.ingest import ingest
-from npuscope.dashboard import waiting
+from npuscope.collector.ingest.ingest import ingest
+from npuscope.dashboard.terminal import waiting
 
 # Some runners tell their terminal's width to whatever they start: commands would fold messages.
 os.environ.pop("COLUMNS", None)

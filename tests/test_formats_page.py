@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from npuscope.analysis.doctor import examine
+from npuscope.analysis.doctor.doctor import examine
 from npuscope.analysis.summaries import summarise
-from npuscope.collector import store
-from npuscope.collector.ingest import ingest
-from npuscope.collector.manifest import manifests
+from npuscope.collector.ingest.ingest import ingest
+from npuscope.collector.store import store
+from npuscope.collector.store.manifest import manifests
 from npuscope.sample_traces.capture import captures
-from npuscope.sample_traces.cluster import write_cluster_output
+from npuscope.sample_traces.forms.cluster import write_cluster_output
 from npuscope.sample_traces.generate import Form, Job, write_job
 
 PAGE = Path(__file__).parents[1] / "docs" / "formats.md"

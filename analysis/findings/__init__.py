@@ -8,6 +8,6 @@ finding   the record, and the order of a list
 from __future__ import annotations
 
 from .finding import CERTAINTIES, Finding
-from .listed import finding_rows, findings
+from .list_findings import finding_rows, findings
 
 __all__ = ["CERTAINTIES", "Finding", "finding_rows", "findings"]

@@ -19,7 +19,7 @@ from ..parts import COMMUNICATION
 from ..wording import ms, percent, ranks_named
 from .finding import Finding
 from .material import Material
-from .weighing import is_worth, mean, share, stated
+from .weigh import is_worth, mean, share, stated
 
 _UNEVEN_FROM_RATIO = 0.1  # of what the heaviest stage computes
 _PLACE = ("rank", "step")

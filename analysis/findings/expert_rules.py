@@ -9,7 +9,7 @@ import polars as pl
 from ..wording import ms, percent
 from .finding import Finding
 from .material import Material
-from .weighing import is_worth, share, stated
+from .weigh import is_worth, share, stated
 
 _PLAN = (
     "Place experts anew or give the hottest ones replicas: the plan says where and what it gains;"

@@ -10,7 +10,7 @@ import polars as pl
 from ..wording import ms, percent
 from .finding import Finding
 from .material import Material
-from .weighing import is_worth, share, stated
+from .weigh import is_worth, share, stated
 
 # Operator types without their version (V2, D) that do nothing but move data, or set it.
 MOVING_TYPES = frozenset({

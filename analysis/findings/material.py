@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import duckdb
 import polars as pl
 
-from ..experts.overview import Overview, overview
+from ..experts.load.load_overview import Overview, overview
 from ..means import mean_kernels, without_warm_up
-from ..memory import MemoryFacts, memory_facts
+from ..memory.memory import MemoryFacts, memory_facts
 from ..parts import is_told, step_parts
 from ..views import frame, open_views, where
 

@@ -9,7 +9,7 @@ import polars as pl
 from ..wording import mebibytes, percent, ranks_named
 from .finding import Finding
 from .material import Material
-from .weighing import stated
+from .weigh import stated
 
 _FRAGMENTED_RATIO = 0.1  # of what is reserved when most is allocated
 _FRAGMENTED_BYTES = 1 << 30

@@ -14,7 +14,7 @@ import polars as pl
 from ..wording import ms, percent, ranks_named
 from .finding import Certainty, Finding
 from .material import Material
-from .weighing import is_worth, mean, share, stated
+from .weigh import is_worth, mean, share, stated
 
 _UNEVEN_STEPS_AT_LEAST = 5
 _PLACE = ("rank", "step")

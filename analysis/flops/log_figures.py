@@ -14,8 +14,8 @@ from itertools import product
 
 import polars as pl
 
-from .architecture import Model
-from .model import Attention, count
+from .model.architecture import Model
+from .model.model import Attention, count
 
 TOLERANCE = 0.01
 _ATTENTION: tuple[Attention, ...] = ("causal", "full")

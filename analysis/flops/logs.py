@@ -10,9 +10,9 @@ import duckdb
 import polars as pl
 
 from npuscope.analysis.views import frame, where
-from npuscope.collector.logged import logged_facts
-from npuscope.collector.manifest import is_store, manifests
-from npuscope.collector.readers.train_log import LogFacts, TrainLog, read_log
+from npuscope.collector.discover.train_logs import logged_facts
+from npuscope.collector.readers.train_log.train_log import LogFacts, TrainLog, read_log
+from npuscope.collector.store.manifest import is_store, manifests
 
 from .log_figures import flops_by_convention, reconcile_log
 from .mfu import Figures, ModelUse

@@ -21,11 +21,11 @@ import polars as pl
 from npuscope.analysis.views import frame, open_views, where
 
 from .chips import Place, peaks
-from .counted import PLACE, counted_kernels
+from .kernels.count import PLACE, counted_kernels
 from .lengths import step_lengths
 from .mfu_notes import kernel_notes, model_notes
-from .model import Attention, Model, Recompute, count
-from .needed import refused_steps
+from .model.model import Attention, Model, Recompute, count
+from .needed_flops import refused_steps
 from .peaks import GIVEN, Peak
 from .tokens import STEP, sequence_length_of, tokens_of_steps
 

@@ -6,7 +6,7 @@ import polars as pl
 
 from npuscope.analysis.wording import ms
 
-from .counted import unresolved
+from .kernels.count import unresolved
 
 _SHOWN = 5
 _ONE_TYPE = 0.99  # of the FLOPs, and a step counts as one of one element type

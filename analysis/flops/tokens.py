@@ -23,7 +23,7 @@ import polars as pl
 
 from npuscope.analysis.views import frame
 
-from .architecture import Model, layer_counts
+from .model.architecture import Model, layer_counts
 
 STEP = ("run", "capture", "step")
 _FORWARD, _GRADIENT = "flashattentionscore", "flashattentionscoregrad"

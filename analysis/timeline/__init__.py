@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .bins import Overview, overview
 from .events import Events, event_bounds, window_events
-from .placing import Extent, extent, step_borders
+from .shared_axis import Extent, extent, step_borders
 
 __all__ = [
     "Events", "Extent", "Overview", "event_bounds", "extent", "overview", "step_borders",

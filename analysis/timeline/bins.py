@@ -15,7 +15,7 @@ import polars as pl
 from ..catalog import sql_text
 from ..views import frame, open_views
 from .events import chosen_events, event_bounds
-from .placing import Extent, ahead_table
+from .shared_axis import Extent, ahead_table
 
 MOST_CELLS = 200_000
 MOST_COLUMNS = 1_500

@@ -9,7 +9,7 @@ import duckdb
 import polars as pl
 
 from ..views import frame, open_views
-from .placing import Extent, ahead_table
+from .shared_axis import Extent, ahead_table
 
 MOST_EVENTS = 2_000
 _KINDS = ("compute", "communication", "overlap", "host")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ..discover import Discovery
-from ..read_rank import RankOutcome, RankTask
-from ..reader_table import Advance
+from ..discover.search import Discovery
+from ..ingest.read_rank import RankOutcome, RankTask
+from ..readers.trust import Advance
 
 Read = Callable[[RankTask, Advance], RankOutcome]
 GoOn = Callable[[], bool]

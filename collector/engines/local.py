@@ -9,12 +9,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from ..deadline import over_time
-from ..discover import Discovery, discover, job_name
-from ..processes import Lost, Processes
-from ..read_rank import RankOutcome, RankTask, limit_of
-from ..reader_table import Advance
+from ..discover.search import Discovery, discover, job_name
+from ..ingest.deadline import over_time
+from ..ingest.read_rank import RankOutcome, RankTask, limit_of
+from ..readers.trust import Advance
 from .engine import Engine, GoOn, Read, largest_first, lost
+from .processes import Lost, Processes
 
 # Below this, starting processes costs more than it saves.
 _SMALL_BYTES = 48 << 20

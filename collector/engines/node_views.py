@@ -16,8 +16,8 @@ import npuscope
 from npuscope.errors import TraceNotFound
 
 from .. import schema
-from ..discover import Discovery, Findings, Problem, Profile, numbered, search
-from ..space import file_system_of
+from ..discover.search import Discovery, Findings, Problem, Profile, numbered, search
+from ..store.space import file_system_of
 
 # File systems that several machines mount: one of them looks for all.
 _SHARED_KINDS = frozenset(

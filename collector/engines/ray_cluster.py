@@ -23,10 +23,10 @@ from typing import Any
 import npuscope
 from npuscope.errors import StoreError, UsageError
 
-from ..discover import Discovery, Problem, job_name
-from ..manifest import staging_name
-from ..read_rank import RankOutcome, RankTask
-from ..reader_table import Advance
+from ..discover.search import Discovery, Problem, job_name
+from ..ingest.read_rank import RankOutcome, RankTask
+from ..readers.trust import Advance
+from ..store.manifest import staging_name
 from . import node_views
 from .engine import Engine, GoOn, Read, largest_first, lost
 

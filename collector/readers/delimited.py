@@ -18,8 +18,8 @@ import duckdb
 from npuscope.errors import TraceFormatError
 
 from ..model import ReadLog
-from ..space import is_out_of_space
-from ..store import file_literal
+from ..store.space import is_out_of_space
+from ..store.store import file_literal
 from .engine_files import engine_file, has_zero_bytes
 from .staged_views import staging_place
 

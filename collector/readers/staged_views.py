@@ -9,7 +9,7 @@ from pathlib import Path
 import duckdb
 
 from ..staging import scalar
-from ..store import file_literal
+from ..store.store import file_literal
 
 
 def staging_place(con: duckdb.DuckDBPyConnection) -> Path:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import duckdb
 
+from ..discover.msprof_layout import APART, NEWER
 from ..model import Framework, RankSource, ReadLog
-from ..msprof_layout import APART, NEWER
-from .iterations import OF_TABLES
+from .text.iterations import OF_TABLES
 
 # What real profiles did confirm.
 _OPERATIONS = ("allReduce", "allGather", "reduceScatter", "batchSendRecv")

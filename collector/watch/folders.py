@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..discover import OUTPUT_FOLDER
-from .looking import Look, judge, look, profile_folders
-from .planning import Finished
+from ..discover.search import OUTPUT_FOLDER
+from .look import Look, judge, look, profile_folders
+from .plan_ranks import Finished
 
 # A profile that is settled is listed in full at every tenth poll only: a watched tree keeps them.
 _FULL_LOOKS = 10

@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..expert_choice import nearest_folders
-from ..expert_folders import folder_files, found_folder, kept_files, with_loads
-from ..manifest import SourceRecord, capture_manifests, rank_folder
+from ..discover.expert_choice import nearest_folders
+from ..discover.expert_folders import folder_files, found_folder, kept_files, with_loads
 from ..model import RankSource, ReadLog, SourceFile, spelled
-from ..reader_table import READERS
-from ..readers import expert_files
-from ..readers.expert_frames import RULE
-from .joining import exchange, staging
-from .known import Key
+from ..readers.expert_load import expert_files
+from ..readers.expert_load.load_frames import RULE
+from ..readers.trust import READERS
+from ..store.manifest import SourceRecord, capture_manifests, rank_folder
+from .capture_spans import Key
+from .join_tables import exchange, staging
 
 _FILLS = frozenset[str]().union(*(fills for _, read, fills in READERS if read is expert_files.read))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..segments import Summarise
+from ..store.segments import Summarise
 from .work import Compare
 
 QUIET_S = 60.0

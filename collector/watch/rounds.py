@@ -14,20 +14,20 @@ from pathlib import Path
 
 import msgspec
 
-from ..derived import derived_folder, read_derived
 from ..engines.engine import lost
-from ..manifest import create_store, is_store, rank_folder, write_index
-from ..processes import Lost, Processes
-from ..read_rank import RankOutcome, RankTask
-from ..readers.profiler_metadata import read_metadata
-from ..retention import StoredCapture, drop_capture
-from ..space import advice
-from ..sweeping import sweep
-from ..watch_state import Quarantined, Waiting, WatchState, write_watch_state
+from ..engines.processes import Lost, Processes
+from ..ingest.read_rank import RankOutcome, RankTask
+from ..readers.metadata.profiler_metadata import read_metadata
+from ..store.derived import derived_folder, read_derived
+from ..store.manifest import create_store, is_store, rank_folder, write_index
+from ..store.retention import StoredCapture, drop_capture
+from ..store.space import advice
+from ..store.sweep import sweep
+from .capture_spans import Key, Known
 from .folders import Folder, Folders, look_around
-from .known import Key, Known
 from .options import Handed, Options
-from .planning import Finished, make_plan
+from .plan_ranks import Finished, make_plan
+from .watch_state import Quarantined, Waiting, WatchState, write_watch_state
 from .work import CompareTask, Done, Looked, LookTask, ReadTask, Result, Task, why_lost
 
 # While many ranks are read, what is done so far is shown as often.

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from npuscope.errors import TraceNotFound
 
-from ..damage import told
-from ..deadline import over_time
-from ..discover import Findings, search
-from ..processes import Lost
-from ..read_rank import RankOutcome, RankTask, limit_of, read_rank
-from ..reader_table import Advance
-from ..segments import Summarise
-from ..space import is_out_of_space
+from ..discover.search import Findings, search
+from ..engines.processes import Lost
+from ..ingest.damage import told
+from ..ingest.deadline import over_time
+from ..ingest.read_rank import RankOutcome, RankTask, limit_of, read_rank
+from ..readers.trust import Advance
+from ..store.segments import Summarise
+from ..store.space import is_out_of_space
 from .loads import LoadTask, join_loads
 
 # Bring the results over all ranks of a capture up to date: (store, run, capture).

@@ -16,7 +16,7 @@ import duckdb
 import streamlit as st
 
 from npuscope.analysis.views import has_view
-from npuscope.dashboard.language import Say
+from npuscope.dashboard.locale.language import Say
 
 from . import sources
 from .plain_text import plain

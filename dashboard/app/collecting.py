@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import duckdb
 
-from npuscope.analysis.doctor import known_options
+from npuscope.analysis.doctor.doctor import known_options
+from npuscope.analysis.doctor.judge import Recorded, judge
 from npuscope.analysis.flops.chips import unknown_peaks
-from npuscope.analysis.judging import Recorded, judge
 from npuscope.analysis.views import frame, open_views, where
 
 from .page import Page

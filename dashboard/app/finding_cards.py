@@ -9,7 +9,7 @@ import streamlit as st
 
 from npuscope.analysis.findings import CERTAINTIES, Finding
 from npuscope.analysis.findings.finding import Certainty
-from npuscope.dashboard.overview import page_of, place_of
+from npuscope.dashboard.app.answers.overview_answers import page_of, place_of
 
 from .page import PAGES, Page
 from .plain_text import plain

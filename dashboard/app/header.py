@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import streamlit as st
 
-from npuscope.dashboard.language import Say
+from npuscope.dashboard.locale.language import Say
 
 from . import sources
 from .plain_text import plain

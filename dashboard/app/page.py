@@ -13,11 +13,11 @@ import polars as pl
 import streamlit as st
 
 from npuscope.dashboard.figures.layout import dressed
-from npuscope.dashboard.language import Say, language_of
+from npuscope.dashboard.locale.language import Say, language_of
 
 from . import aside, header, shown_tables, sources
 from .plain_text import plain
-from .served import Place
+from .served_stores import Place
 from .state import Known, KnownCapture, View, moved, params_of
 
 PAGES = {

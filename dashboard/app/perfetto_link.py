@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 import streamlit as st
 
 from npuscope.analysis.wording import ranks_named
-from npuscope.dashboard.timeline.window import write_window
-from npuscope.dashboard.trace_viewer import trace_viewer, viewer_folder
+from npuscope.dashboard.perfetto.trace_viewer import trace_viewer, viewer_folder
+from npuscope.dashboard.perfetto.window import write_window
 from npuscope.errors import NpuscopeError
 
 from . import sources

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from npuscope.collector.store import remove_spilled
-from npuscope.dashboard.trace_viewer import remove_traces
+from npuscope.collector.store.store import remove_spilled
+from npuscope.dashboard.perfetto.trace_viewer import remove_traces
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -83,7 +83,7 @@ def _serve() -> None:
     from streamlit.web import bootstrap, cli
     from streamlit.web.server.starlette import starlette_app
 
-    from .warming import begin
+    from .warm_up import begin
 
     # A page elsewhere that tries to connect would make the server ask a site on the internet for
     # its own address, to compare: it never serves by that one.

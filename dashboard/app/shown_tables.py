@@ -9,8 +9,8 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from npuscope.collector.csv_cells import quoted_cells
-from npuscope.dashboard.language import Say, labelled
+from npuscope.collector.store.csv_cells import quoted_cells
+from npuscope.dashboard.locale.language import Say, labelled
 from npuscope.dashboard.units import Readable, readable
 
 from .plain_text import plain

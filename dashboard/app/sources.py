@@ -21,12 +21,12 @@ import streamlit as st
 
 from npuscope.analysis import query
 from npuscope.analysis.views import has_view
-from npuscope.collector import store
-from npuscope.collector.manifest import DROPPED, INDEX, MANIFEST, is_store, manifests
+from npuscope.collector.store import store
+from npuscope.collector.store.manifest import DROPPED, INDEX, MANIFEST, is_store, manifests
 from npuscope.dashboard.opening import Opened, compare_ranks, reading_warnings, summary_versions
 from npuscope.errors import NpuscopeError
 
-from .served import ENVIRONMENT, Place, Served
+from .served_stores import ENVIRONMENT, Place, Served
 from .state import Known, KnownCapture
 
 _IDLE = 4  # connections kept ready, per store

@@ -8,7 +8,7 @@ from itertools import count
 import plotly.graph_objects as go
 import polars as pl
 
-from ..language import Say
+from ..locale.language import Say
 from ..theme import COMPUTING, EXPOSED, FREE, MASKED
 
 Part = tuple[str, str, str]

@@ -11,18 +11,10 @@ import polars as pl
 
 from npuscope.analysis.wording import percent
 
-from ..language import Say
+from ..locale.language import Say
 from ..theme import COMPUTING, EXPOSED, SEQUENTIAL, TRANSFER, WAIT, WARNING
 from .bars import HIDING_PARTS, add_parts, told_apart
-from .layout import (
-    MOST_CELLS,
-    byte_unit,
-    colour_bar,
-    laid_out,
-    rows_px,
-    shortened,
-    time_unit,
-)
+from .layout import MOST_CELLS, byte_unit, colour_bar, laid_out, rows_px, shortened, time_unit
 
 Measure = Literal["size", "time", "bandwidth"]
 MEASURES: tuple[Measure, ...] = ("size", "time", "bandwidth")

@@ -11,9 +11,9 @@ import plotly.graph_objects as go
 import polars as pl
 from plotly.subplots import make_subplots
 
-from npuscope.analysis.experts.mean_layers import mean_costs, mean_devices, over_mean
+from npuscope.analysis.experts.load.mean_layers import mean_costs, mean_devices, over_mean
 
-from ..language import Say
+from ..locale.language import Say
 from ..theme import BETTER, COMPUTING, DIVERGING, EXPOSED, FREE, SERIES, TRANSFER, WORSE
 from .layout import MOST_CELLS, colour_bar, laid_out, rows_px
 

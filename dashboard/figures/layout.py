@@ -7,7 +7,7 @@ from functools import cache
 
 import plotly.graph_objects as go
 
-from ..language import Say
+from ..locale.language import Say
 from ..theme import FONT, template
 
 MOST_CELLS = 200_000  # of a heat map, and

@@ -9,7 +9,7 @@ import polars as pl
 
 from npuscope.analysis.wording import percent
 
-from ..language import Say
+from ..locale.language import Say
 from ..theme import COMPUTING, EXPOSED, FREE, SERIES
 from .bars import told_apart
 from .layout import laid_out, memory_unit, rows_px, shortened

@@ -7,7 +7,7 @@ import polars as pl
 
 from npuscope.analysis.wording import percent
 
-from ..language import Say
+from ..locale.language import Say
 from ..theme import COMPUTING, FREE, SERIES
 from .bars import told_apart
 from .layout import laid_out, rows_px, shortened

@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 import polars as pl
 
-from ..language import Say
+from ..locale.language import Say
 from ..theme import COMPUTING, FONT, MASKED
 from .bars import STEP_PARTS
 from .layout import MOST_BARS, laid_out, time_unit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 import polars as pl
 
-from ..language import Say, labelled
+from ..locale.language import Say, labelled
 from ..theme import BETTER, WARNING, WORSE
 from .layout import laid_out, rows_px
 

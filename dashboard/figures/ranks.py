@@ -9,10 +9,10 @@ import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 
-from npuscope.analysis.across.blamed_ranks import VERDICT_WORDS
 from npuscope.analysis.means import deviations
+from npuscope.analysis.ranks.stragglers.blame import VERDICT_WORDS
 
-from ..language import Say
+from ..locale.language import Say
 from ..theme import COMPUTING, DIVERGING, FREE, SEQUENTIAL, SERIES
 from .layout import MOST_CELLS, colour_bar, laid_out, rows_px
 

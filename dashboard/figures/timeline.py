@@ -12,11 +12,11 @@ import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 
-from npuscope.analysis.lanes import flat_lanes
 from npuscope.analysis.timeline import Overview
+from npuscope.analysis.timeline.lanes import flat_lanes
 
 from .. import theme
-from ..language import Say
+from ..locale.language import Say
 from .layout import MOST_BARS, colour_bar, laid_out, shortened
 
 # What a cell's colour tells: the column, and the colour of the whole.

@@ -9,9 +9,9 @@ import plotly.graph_objects as go
 import polars as pl
 from plotly.subplots import make_subplots
 
-from npuscope.collector.captures import EPOCH_FROM_NS
+from npuscope.collector.discover.captures import EPOCH_FROM_NS
 
-from ..language import Say
+from ..locale.language import Say
 from ..theme import COMPUTING, MASKED, SERIES, kind_colour
 from .bars import STEP_PARTS
 from .layout import laid_out, time_unit

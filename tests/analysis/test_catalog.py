@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
-from importlib import resources
 from pathlib import Path
 
 import pytest
 
-from npuscope.analysis.across.derive import derive
-from npuscope.analysis.across.opening import open_across
 from npuscope.analysis.catalog import METRICS, Metric, metric, metrics_markdown, write_docs
+from npuscope.analysis.ranks.derive import derive
+from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.views import open_views
 from npuscope.collector import schema
 from tests.analysis.tables import answer, connect, fill
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-FILES = sorted(file.name for file in resources.files("npuscope.analysis").joinpath("sql").iterdir())
+FILES = {file.name: file for file in sorted((REPOSITORY / "analysis" / "sql").glob("*/*.sql"))}
 NAMES = [known.name for known in METRICS]
 every_metric = pytest.mark.parametrize("known", METRICS, ids=NAMES)
 
@@ -74,7 +73,7 @@ def test_names_are_given_once() -> None:
 
 @pytest.mark.parametrize("file", FILES)
 def test_sql_is_lower_case_and_one_query(file: str) -> None:
-    text = resources.files("npuscope.analysis").joinpath("sql", file).read_text(encoding="utf-8")
+    text = FILES[file].read_text(encoding="utf-8")
     assert text.startswith("-- ")
     code = re.sub(r"--[^\n]*|'[^']*'", "", text)
     assert code == code.lower()

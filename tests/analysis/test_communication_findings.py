@@ -10,14 +10,14 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from npuscope.analysis.across.blamed_ranks import by_rank, rank_blame
-from npuscope.analysis.across.opening import open_across
 from npuscope.analysis.findings import Finding, findings
 from npuscope.analysis.parts import exposed_parts, step_parts
-from npuscope.collector import store
-from npuscope.dashboard.language import chinese
-from npuscope.dashboard.straggler_tables import ranks_table
-from tests.analysis.test_step_parts import JOB, STAGE_0, captured
+from npuscope.analysis.ranks.rank_views import open_across
+from npuscope.analysis.ranks.stragglers.blame import by_rank, rank_blame
+from npuscope.collector.store import store
+from npuscope.dashboard.locale.language import chinese
+from npuscope.dashboard.terminal.straggler_tables import ranks_table
+from tests.analysis.steps.test_step_parts import JOB, STAGE_0, captured
 
 
 def found_in(con: duckdb.DuckDBPyConnection, path: Path | None = None) -> list[Finding]:

@@ -12,7 +12,6 @@ import polars as pl
 import pytest
 
 from npuscope.analysis import query
-from npuscope.analysis.across.opening import open_across
 from npuscope.analysis.findings import (
     CERTAINTIES,
     Finding,
@@ -21,8 +20,9 @@ from npuscope.analysis.findings import (
     findings,
 )
 from npuscope.analysis.findings.finding import EVIDENCE_ROWS, ranked
-from npuscope.analysis.findings.listed import RULES, findings_markdown
-from npuscope.collector import store
+from npuscope.analysis.findings.list_findings import RULES, findings_markdown
+from npuscope.analysis.ranks.rank_views import open_across
+from npuscope.collector.store import store
 from npuscope.dashboard.opening import Source
 from npuscope.dashboard.updating import bring_up_to_date
 from tests.analysis.tables import Row, connect, fill, kernel, op

@@ -8,9 +8,9 @@ import duckdb
 import pytest
 
 from npuscope.analysis import means, query
+from npuscope.analysis.communication.volume import mean_pairs
 from npuscope.analysis.findings import findings
-from npuscope.analysis.volume import mean_pairs
-from npuscope.dashboard.exporting.steps import step_gauges
+from npuscope.dashboard.exporter.step_gauges import step_gauges
 from tests.analysis.tables import connect, fill, kernel, op
 
 MS = 1_000_000

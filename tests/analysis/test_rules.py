@@ -12,14 +12,14 @@ import pytest
 
 import npuscope
 from npuscope.analysis import rules
-from npuscope.analysis.across import derive
+from npuscope.analysis.ranks import derive
 from npuscope.analysis.summaries import summarise
-from npuscope.collector.derived import DERIVED
-from npuscope.collector.ingest import ingest
-from npuscope.collector.manifest import MANIFEST
+from npuscope.collector.ingest.ingest import ingest
+from npuscope.collector.store.derived import DERIVED
+from npuscope.collector.store.manifest import MANIFEST
 from npuscope.sample_traces.generate import small, write_job
 
-ACROSS = "npuscope.analysis.across.derive"
+ACROSS = "npuscope.analysis.ranks.derive"
 ASKED = """
 import sys
 from pathlib import Path
@@ -48,19 +48,19 @@ def test_a_copy_has_the_same_version(copied: Path) -> None:
 @pytest.mark.parametrize(
     "file",
     [
-        "analysis/sql/steps.sql",
-        "analysis/sql/kernels.sql",
-        "analysis/sql/comm.sql",
-        "analysis/sql/kinds.sql",
-        "analysis/sql/lengths.sql",
-        "analysis/sql/kept_steps.sql",
-        "analysis/experts/from_trace.py",
-        "analysis/experts/devices.py",
-        "analysis/experts/metrics.py",
-        "analysis/across/fitting.py",
+        "analysis/sql/steps/steps.sql",
+        "analysis/sql/kernels/kernels.sql",
+        "analysis/sql/comm/comm.sql",
+        "analysis/sql/groups/kinds.sql",
+        "analysis/sql/steps/lengths.sql",
+        "analysis/sql/steps/kept_steps.sql",
+        "analysis/experts/load/from_trace.py",
+        "analysis/experts/load/device_load.py",
+        "analysis/experts/load/imbalance.py",
+        "analysis/ranks/clocks/fit.py",
         "analysis/metric.py",
         "collector/groups.py",
-        "collector/readers/expert_frames.py",
+        "collector/readers/expert_load/load_frames.py",
     ],
 )
 def test_results_over_all_ranks_follow_what_they_reach(copied: Path, file: str) -> None:
@@ -72,7 +72,7 @@ def test_results_over_all_ranks_follow_what_they_reach(copied: Path, file: str) 
     assert rules.version(ACROSS, root=copied) == before
 
 
-@pytest.mark.parametrize("file", ["analysis/sql/memory.sql", "analysis/flops/peaks.py"])
+@pytest.mark.parametrize("file", ["analysis/sql/memory/memory.sql", "analysis/flops/peaks.py"])
 def test_what_they_do_not_reach_leaves_them(copied: Path, file: str) -> None:
     before = rules.version(ACROSS, root=copied)
     text = (copied / file).read_text()
@@ -84,7 +84,7 @@ def test_what_they_do_not_reach_leaves_them(copied: Path, file: str) -> None:
 def test_every_module_is_found_that_computing_them_loads(tmp_path: Path) -> None:
     """What is imported while results are computed, against what is found in the files."""
     script = (
-        "import sys; from npuscope.analysis.across import derive, stragglers, clocks, groups;"
+        "import sys; from npuscope.analysis.ranks import derive, stragglers, clocks, groups;"
         "print(*sorted(name for name in sys.modules if name.startswith('npuscope.analysis.')))"
     )
     done = subprocess.run(

@@ -16,9 +16,9 @@ import pytest
 
 from npuscope.analysis import query
 from npuscope.analysis.summaries import summarise
-from npuscope.collector import store
-from npuscope.collector.ingest import ingest
-from npuscope.collector.manifest import manifests
+from npuscope.collector.ingest.ingest import ingest
+from npuscope.collector.store import store
+from npuscope.collector.store.manifest import manifests
 
 SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "captures.py"
 RANKS = 2

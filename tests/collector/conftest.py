@@ -12,7 +12,7 @@ import pytest
 from npuscope.collector import schema
 from npuscope.collector.model import RankSource, ReadLog, Role, SourceFile
 from npuscope.collector.staging import open_staging
-from tests.collector import written_traces
+from tests.collector.readers.trace_view import written_traces
 
 ROLES: dict[str, Role] = {
     "kernel_details.csv": "kernels",

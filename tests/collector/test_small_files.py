@@ -8,12 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from npuscope.collector import cluster_outputs, dropped, plan, session
-from npuscope.collector.cache import cached_stores
-from npuscope.collector.compacted import COMPACTED, Compacted, read_compacted
-from npuscope.collector.derived import read_derived
-from npuscope.collector.identity import identify
-from npuscope.collector.manifest import (
+from npuscope.collector.discover import cluster_outputs, session
+from npuscope.collector.discover.identity import identify
+from npuscope.collector.ingest import plan
+from npuscope.collector.model import RankSource, ReadLog, SourceFile
+from npuscope.collector.readers.cluster.cluster_parts import _read_groups
+from npuscope.collector.readers.cluster.cluster_rows import Told
+from npuscope.collector.readers.expert_load.deployment_json import read_deployment
+from npuscope.collector.readers.expert_load.mindie_dump import CONFIG, _config
+from npuscope.collector.readers.metadata.profiler_info import read_info
+from npuscope.collector.readers.metadata.profiler_metadata import read_metadata
+from npuscope.collector.small_files import SMALL_BYTES, read_own, read_small
+from npuscope.collector.store import drops
+from npuscope.collector.store.cache import cached_stores
+from npuscope.collector.store.derived import read_derived
+from npuscope.collector.store.manifest import (
     INDEX,
     MANIFEST,
     MARKER,
@@ -23,20 +32,13 @@ from npuscope.collector.manifest import (
     read_index,
     read_manifest,
 )
-from npuscope.collector.model import RankSource, ReadLog, SourceFile
-from npuscope.collector.readers.cluster_parts import _read_groups
-from npuscope.collector.readers.cluster_rows import Told
-from npuscope.collector.readers.expert_deployment import read_deployment
-from npuscope.collector.readers.expert_dump import CONFIG, _config
-from npuscope.collector.readers.profiler_info import read_info
-from npuscope.collector.readers.profiler_metadata import read_metadata
-from npuscope.collector.small_files import SMALL_BYTES, read_own, read_small
+from npuscope.collector.store.merged_files import COMPACTED, Compacted, read_compacted
 from npuscope.collector.watch.lock import LOCK, turn
-from npuscope.collector.watch.looking import READY, judge, look
-from npuscope.collector.watch.tailing import Tail, read_on
-from npuscope.collector.watch_state import WATCH_STATE, WatchState, read_watch_state
-from npuscope.dashboard.exporting.passwords import read_passwords
-from tests.collector.in_time import ended
+from npuscope.collector.watch.look import READY, judge, look
+from npuscope.collector.watch.tail_log import Tail, read_on
+from npuscope.collector.watch.watch_state import WATCH_STATE, WatchState, read_watch_state
+from npuscope.dashboard.exporter.passwords import read_passwords
+from tests.collector.ingest.in_time import ended
 
 
 def a_pipe(path: Path) -> None:
@@ -85,7 +87,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     MANIFEST: lambda path: [read_manifest(path.parent), read_derived(path.parent)],
     f"rank=0/{MANIFEST}": lambda path: capture_manifests(path.parents[1]),
     MARKER: lambda path: check_layout(path.parent),
-    dropped.DROPPED_CAPTURES: lambda path: dropped.read_dropped(path.parent),
+    drops.DROPPED_CAPTURES: lambda path: drops.read_dropped(path.parent),
     f"run=a/{plan._ASKED}": lambda path: plan._remembered(path.parents[1], "a", path),
     READY: judged,
     "profiler_info_3.json": identified,

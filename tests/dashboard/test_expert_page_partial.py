@@ -6,7 +6,7 @@ import duckdb
 import pytest
 
 from npuscope.collector import schema
-from npuscope.dashboard.app import expert_answers
+from npuscope.dashboard.app.answers import expert_answers
 from npuscope.errors import UsageError
 
 

@@ -8,7 +8,7 @@ import pytest
 from npuscope.analysis.catalog import METRICS
 from npuscope.analysis.wording import is_memory
 from npuscope.dashboard.figures.layout import byte_unit, memory_unit
-from npuscope.dashboard.tables import frame_table
+from npuscope.dashboard.terminal.tables import frame_table
 from npuscope.dashboard.units import readable
 
 SIZES = [

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.collector.test_watch_faults import wait_for, watching
-from tests.collector.watched_folders import published, write_capture
-from tests.dashboard.scraping import exporting
+from tests.collector.watch.test_watch_faults import wait_for, watching
+from tests.collector.watch.watched_folders import published, write_capture
+from tests.dashboard.exporter.scraping import exporting
 
 pytestmark = pytest.mark.slow
 log_of_tests = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from npuscope.sample_traces.capture import Capture, captures
+from npuscope.sample_traces.forms.msprof import write_msprof
 from npuscope.sample_traces.generate import small, write_job
-from npuscope.sample_traces.msprof import write_msprof
 
 PROF = re.compile(r"PROF_\d{6}_\d{17}_[A-Z]{16}")
 

@@ -2,8 +2,9 @@
 
 import streamlit as st
 
-from npuscope.analysis import means, query, volume
-from npuscope.analysis.across.answers import mean_waits
+from npuscope.analysis import means, query
+from npuscope.analysis.communication import volume
+from npuscope.analysis.ranks.answers import mean_waits
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures import communication as figures

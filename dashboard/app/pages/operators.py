@@ -7,8 +7,8 @@ import streamlit as st
 
 from npuscope.analysis import means, query
 from npuscope.analysis.core_use import core_use
-from npuscope.analysis.flops.roofline import points as points_of
-from npuscope.dashboard.app import operator_answers as answers
+from npuscope.analysis.flops.kernels.roofline import points as points_of
+from npuscope.dashboard.app.answers import operator_answers as answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures import operators as figures

@@ -4,10 +4,11 @@ import streamlit as st
 
 from npuscope.analysis import means, query
 from npuscope.analysis.wording import FREE_MEANS
-from npuscope.dashboard import charts, overview
+from npuscope.dashboard.app.answers import overview_answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.finding_cards import finding_cards
 from npuscope.dashboard.app.page import open_page
+from npuscope.dashboard.figures import charts
 from npuscope.dashboard.figures import overview as figures
 
 page = open_page("overview")
@@ -15,7 +16,7 @@ say = page.say
 page.title("Where does the step go, and what should change first?")
 steps = page.frame(query.steps)
 mean = page.frame(means.mean_steps)
-use = page.frame(overview.job_use)
+use = page.frame(overview_answers.job_use)
 
 # Findings take longest: they come into their place when all figures stand.
 left, right = st.columns([3, 2], gap="large")
@@ -64,7 +65,7 @@ if not use.waterfall.is_empty():
         page.table(use.waterfall, name="waterfall")
 with left:
     page.heading("What to look at first")
-    found = page.later(overview.found_here)
+    found = page.later(overview_answers.found_here)
     if found is not None:
         finding_cards(page, found)
 page.notes([

@@ -3,9 +3,9 @@
 import streamlit as st
 
 from npuscope.analysis import means, query
-from npuscope.analysis.across import blamed_ranks
-from npuscope.analysis.across.answers import slow_pairs
-from npuscope.dashboard.app import rank_answers as answers
+from npuscope.analysis.ranks.answers import slow_pairs
+from npuscope.analysis.ranks.stragglers import blame as blamed_ranks
+from npuscope.dashboard.app.answers import rank_answers as answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures import ranks as figures

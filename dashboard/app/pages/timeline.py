@@ -4,7 +4,7 @@ import streamlit as st
 
 from npuscope.analysis import query
 from npuscope.analysis.timeline import extent, overview, step_borders, window_events
-from npuscope.dashboard.app import timeline_answers as answers
+from npuscope.dashboard.app.answers import timeline_answers as answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.app.perfetto_link import perfetto_link

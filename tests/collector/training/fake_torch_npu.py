@@ -287,10 +287,10 @@ def analyse(profiler_path: Any, max_process_number: int = 1, export_type: Any = 
 
 def _write_tables(folder: Path, output: Path) -> None:
     from npuscope.sample_traces.capture import captures
-    from npuscope.sample_traces.db import write_db
+    from npuscope.sample_traces.forms.db import write_db
+    from npuscope.sample_traces.forms.metadata import profiler_info, profiler_metadata
+    from npuscope.sample_traces.forms.text import write_text
     from npuscope.sample_traces.job import small
-    from npuscope.sample_traces.metadata import profiler_info, profiler_metadata
-    from npuscope.sample_traces.text import write_text
 
     first = script.starts[script.folders.index(folder)]
     told = json.loads((folder / "profiler_metadata.json").read_text())

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from npuscope.collector.model import SourceFile
-from npuscope.collector.readers.expert_hook import read_hook
+from npuscope.collector.readers.expert_load.hook import read_hook
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 

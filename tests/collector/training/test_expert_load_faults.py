@@ -17,14 +17,7 @@ from typing import Any
 import pytest
 
 from npuscope.collector.training import expert_load, expert_load_recorder
-from tests.collector.training.moe_training import (
-    brute_force,
-    build,
-    child,
-    loss_of,
-    train,
-    written,
-)
+from tests.collector.training.moe_training import brute_force, build, child, loss_of, train, written
 
 pytestmark = pytest.mark.slow  # PyTorch is installed for these only
 

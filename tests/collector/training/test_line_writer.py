@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from npuscope.collector.model import SourceFile
-from npuscope.collector.readers.expert_hook import read_hook
+from npuscope.collector.readers.expert_load.hook import read_hook
 from npuscope.collector.training.line_writer import LineWriter
 
 FULL = Path("/dev/full")

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from npuscope.collector import store
-from npuscope.collector.ingest import ingest
+from npuscope.collector.ingest.ingest import ingest
+from npuscope.collector.store import store
 from npuscope.collector.training import profile_session, profiling
 from npuscope.collector.training.guard import is_chosen
 from npuscope.collector.training.windows import Windows

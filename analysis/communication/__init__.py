@@ -1,0 +1,1 @@
+"""Communication gathered by kind, type, operation, link and pair."""

@@ -1,0 +1,182 @@
+"""What communication moves: over which link, between whom, how fast, and what a hierarchy saves.
+
+link_summary, pair_summary, comm_summary (of each rank) --> links, matrix, bandwidth, hierarchy
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import comb
+from typing import Any
+
+import duckdb
+import polars as pl
+
+from npuscope.errors import UsageError
+
+from ..catalog import metric
+from ..means import without_warm_up
+from ..views import first_of_each, frame, open_views, where
+
+_PAIR = (
+    "kind", "src_rank", "dst_rank", "link", "is_between_hosts", "src_group_rank", "dst_group_rank",
+)  # fmt: skip
+_NEEDS = ("comm", "links", "pairs", "contention", "group_kinds", "rank_hosts")
+
+
+def links(con: duckdb.DuckDBPyConnection, top: int | None = None, **chosen: Any) -> pl.DataFrame:
+    """Traffic by parallel kind, operation type and link: rows of the metric `link_traffic`.
+
+    `chosen`: run, capture, rank, step. `top` keeps that many rows of each rank and step, most bytes
+    first.
+    """
+    return _rows(con, "link_traffic", "rank", "size_bytes", top, chosen)
+
+
+def bandwidth(
+    con: duckdb.DuckDBPyConnection, top: int | None = None, **chosen: Any
+) -> pl.DataFrame:
+    """How fast operations are while they transfer: rows of the metric `bandwidth`, as `links`."""
+    return _rows(con, "bandwidth", "rank", "transit_ns", top, chosen)
+
+
+def contention(
+    con: duckdb.DuckDBPyConnection, top: int | None = None, **chosen: Any
+) -> pl.DataFrame:
+    """Bandwidth of links beside compute and without it: rows of the metric `contention`, the
+    greatest slowdown first."""
+    return _rows(con, "contention", "rank", "slowdown_ratio", top, chosen)
+
+
+def matrix(con: duckdb.DuckDBPyConnection, top: int | None = None, **chosen: Any) -> pl.DataFrame:
+    """Bytes from rank to rank: rows of the metric `rank_matrix`, as `links`; `rank` keeps pairs
+    with it at either end."""
+    rank = chosen.pop("rank", None)
+    found = _rows(
+        con, "rank_matrix", "step", "size_bytes", None if rank is not None else top, chosen
+    )
+    if rank is None:
+        return found
+    found = found.filter((pl.col("src_rank") == rank) | (pl.col("dst_rank") == rank))
+    return (
+        found
+        if top is None
+        else found.group_by("run", "capture", "step", maintain_order=True).head(top)
+    )
+
+
+def mean_pairs(con: duckdb.DuckDBPyConnection, **chosen: Any) -> pl.DataFrame:
+    """Bytes and time from rank to rank of a mean step: rows of `matrix` over the steps recorded,
+    without warm-up, most bytes first.
+
+    Columns: kind, src_rank, dst_rank, link, is_between_hosts, src_group_rank, dst_group_rank,
+    size_bytes, time_ns, bandwidth_bytes_per_s (of what has both). Pairs that exchanged nothing in
+    a step count as nothing there.
+    """
+    found = without_warm_up(con, matrix(con, **chosen))
+    steps = max(found.select("run", "capture", "step").n_unique(), 1)
+    size, time = pl.col("size_bytes"), pl.col("time_ns")
+    timed_bytes = size.filter(time > 0).sum()
+    return (
+        found.group_by(_PAIR, maintain_order=True)
+        .agg(
+            size.sum() / steps,
+            pl.when(time.count() > 0).then(time.sum() / steps),
+            pl.when(time.sum() > 0).then(timed_bytes * 1e9 / time.sum())
+            .alias("bandwidth_bytes_per_s"),
+        )
+        .sort("size_bytes", descending=True, maintain_order=True)
+    )  # fmt: skip
+
+
+def mean_contention(con: duckdb.DuckDBPyConnection, **chosen: Any) -> pl.DataFrame:
+    """Rows of `contention` by link and type: link, op_type, and medians over the ranks, steps and
+    groups that have both bandwidths, without warm-up."""
+    both = ["beside_bandwidth_bytes_per_s", "alone_bandwidth_bytes_per_s"]
+    found = without_warm_up(con, contention(con, **chosen).drop_nulls(both))
+    return found.group_by("link", "op_type").agg(pl.col(both).median()).sort("link", "op_type")
+
+
+def _rows(
+    con: duckdb.DuckDBPyConnection,
+    name: str,
+    within: str,
+    most: str,
+    top: int | None,
+    chosen: dict[str, Any],
+) -> pl.DataFrame:
+    known = metric(name)
+    open_views(con, (*_NEEDS, name))
+    clause, values = where(chosen)
+    columns = [column.name for column in known.columns]
+    place = [column for column in ("run", "capture", "rank", "step") if column in columns]
+    order = ", ".join([f"{most} desc nulls last", *(c for c in columns if c not in (*place, most))])
+    best, kept = first_of_each(", ".join(place), order, top)
+    by = ", ".join(f"{column} nulls last" for column in place)
+    query = f"select {', '.join(columns)} from {known.view} {clause} {best} order by {by}, {order}"
+    return frame(con, query, [*values, *kept])
+
+
+def hierarchy(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    experts: int,
+    top_k: int,
+    run: str | None = None,
+    capture: str | None = None,
+) -> pl.DataFrame:
+    """What other schemes would move between hosts instead of the flat all-to-alls.
+
+    Rows of the metric `all_to_all` and three columns in bytes: all_gather_bytes (each token to
+    every host once, then all-to-all inside), and host_deduplicated_bytes and
+    rank_deduplicated_bytes (a token to a host, or to a rank, at most once). They are NULL for one
+    host, for groups of which not every rank and host is known, and for hosts of unequal numbers of
+    ranks. From what was measured and uniform routing of `top_k` of `experts`: for n hosts of g
+    ranks a flat exchange sends k (n-1)/n copies of a token to other hosts, the others n-1,
+    (n-1) (1 - C(E-E/n, k) / C(E, k)) and (n-1) g (1 - C(E-E/(n g), k) / C(E, k)).
+    Raises UsageError where the experts cannot be shared out so.
+    """
+    if not 0 < top_k <= experts:
+        raise UsageError(f"top-k {top_k} of {experts} experts: choose one from 1 to {experts}")
+    open_views(con, (*_NEEDS, "all_to_all"))
+    clause, values = where({"run": run, "capture": capture})
+    found = frame(con, f"select * from all_to_all {clause}", values)
+    factors = [
+        _factors(row["host_count"], row["group_size"], experts, top_k)
+        if is_whole(row)
+        else (None, None, None)
+        for row in found.iter_rows(named=True)
+    ]
+    names = ("all_gather_bytes", "host_deduplicated_bytes", "rank_deduplicated_bytes")
+    schemes = pl.DataFrame(factors, schema=dict.fromkeys(names, pl.Float64), orient="row")
+    return pl.concat([found, schemes], how="horizontal").with_columns(
+        pl.col(name) * pl.col("between_hosts_bytes") for name in names
+    )
+
+
+def is_whole(row: Mapping[str, Any]) -> bool:
+    """Whether every rank of a row of `all_to_all` was recorded, on as many of each known host."""
+    hosts = row["host_count"]
+    return row["rank_count"] == row["group_size"] and bool(hosts) and not row["group_size"] % hosts
+
+
+def _factors(
+    hosts: int, ranks: int, experts: int, top_k: int
+) -> tuple[float | None, float | None, float | None]:
+    """Bytes between hosts of an all-gather, of copies once per host, and once per rank, each as a
+    multiple of a flat exchange's."""
+    if experts % ranks:
+        raise UsageError(f"{experts} experts cannot be shared out evenly to {ranks} ranks")
+    if hosts < 2:
+        return None, None, None
+    flat = top_k * (hosts - 1) / hosts
+
+    def reached(places: int) -> float:
+        """Chance that a token goes to one of `places` equal parts of the experts."""
+        return 1 - comb(experts - experts // places, top_k) / comb(experts, top_k)
+
+    return (
+        (hosts - 1) / flat,
+        (hosts - 1) * reached(hosts) / flat,
+        (hosts - 1) * ranks // hosts * reached(ranks) / flat,
+    )

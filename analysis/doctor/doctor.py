@@ -1,0 +1,270 @@
+"""What a capture is: what was recorded, what is missing, what it can answer, what would help.
+
+Facts of ranks come from the tables, the story of their reading from manifests. Nothing scans
+events: what is counted of them was counted when they were read (metric `contents`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from npuscope.collector.readers.unverified import told as unverified_texts
+from npuscope.collector.store.manifest import Manifest
+
+from ..experts.load.dropped_tokens import doubts
+from ..flops.chips import unknown_peaks
+from ..views import open_views
+from . import coverage
+from .capability_verdicts import CaptureVerdict, across_ranks, whole_capture
+from .judge import Recorded, Verdict, judge
+from .overhead import Overhead, profiler_overhead
+from .profiler_options import Options
+from .reading_rules import reading_rules
+
+Key = tuple[str, str, int]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What was lost of a rank: rows and bytes, files that were not read in full and why. None:
+    unknown, as in an exported file."""
+
+    rows: int | None = None
+    bytes: int | None = None
+    files: Mapping[str, str] | None = None
+
+    @property
+    def is_any(self) -> bool:
+        return bool(self.rows or self.bytes or self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """One rank. `facts` is its row of the table `ranks`; `counts` the metric `contents`.
+
+    sources: table -> reader that filled it. rules: what was chosen when it was read. options,
+    unverified, warnings, origin, root, npuscope_version: None where its manifest does not tell.
+    """
+
+    rank: int
+    facts: Row
+    counts: Mapping[str, int]
+    steps: coverage.Steps
+    sources: Mapping[str, str]
+    rules: Mapping[str, str]
+    loss: Loss
+    verdicts: Sequence[Verdict]
+    options: Options | None = None
+    unverified: tuple[str, ...] | None = None
+    warnings: tuple[str, ...] | None = None
+    origin: str | None = None
+    root: str | None = None
+    npuscope_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureReport:
+    """One capture. missing_ranks: None where nothing tells how many the job has; then
+    `least_rank_count` are as many as its largest group has members. doubts: what does not fit in
+    what was counted."""
+
+    run: str
+    capture: str
+    ranks: tuple[RankReport, ...]
+    world_size: int | None
+    least_rank_count: int | None
+    missing_ranks: tuple[int, ...] | None
+    verdicts: tuple[CaptureVerdict, ...]
+    overhead: Overhead
+    doubts: tuple[str, ...] = ()
+
+
+def examine(
+    con: duckdb.DuckDBPyConnection,
+    read: Iterable[Manifest] = (),
+    *,
+    run: str | None = None,
+    capture: str | None = None,
+    rank: int | None = None,
+) -> list[CaptureReport]:
+    """A report on every capture of `con`, or on the one that is named, or on one rank of it.
+
+    `read` are the manifests of the store behind `con`; without them what only they know is unknown.
+    What is said of a capture as a whole takes all its ranks into account.
+    """
+    open_views(con)
+    manifests = {(m.run, m.capture, m.rank): m for m in read}
+    facts = _facts(con, run, capture)
+    counts = _counts(con)
+    steps = coverage.step_coverage(
+        con, {key: (row["window_start_ns"], row["window_end_ns"]) for key, row in facts.items()}
+    )
+    rules = reading_rules(con, facts, counts, manifests)
+    no_peaks = unknown_peaks(con)
+    reports: dict[tuple[str, str], list[RankReport]] = defaultdict(list)
+    for key in sorted(facts):
+        reports[key[:2]].append(
+            _rank_report(
+                facts[key],
+                counts.get(key, {}),
+                steps[key],
+                rules[key],
+                manifests.get(key),
+                no_peaks.get(key),
+            )
+        )
+    members = coverage.group_members(con)
+    logged = _logged_seconds(con)
+    found = []
+    for (its_run, its_capture), ranks in reports.items():
+        whole = _capture_report(
+            (its_run, its_capture), ranks, members.get((its_run, its_capture), frozenset()),
+            logged.get(its_run, {}),
+        )  # fmt: skip
+        if any(one.counts.get("expert_load") for one in ranks):
+            whole = replace(whole, doubts=tuple(doubts(con, run=its_run, capture=its_capture)))
+        found.append(_only(whole, rank))
+    return [report for report in found if report.ranks]
+
+
+def _only(report: CaptureReport, rank: int | None) -> CaptureReport:
+    if rank is None:
+        return report
+    chosen = tuple(one for one in report.ranks if one.rank == rank)
+    verdicts = whole_capture([(one.rank, one.verdicts) for one in chosen])
+    apart = tuple(one for one in report.verdicts if one.capability == "ranks")
+    return CaptureReport(
+        report.run, report.capture, chosen, report.world_size, report.least_rank_count,
+        report.missing_ranks, (*verdicts, *apart), report.overhead, report.doubts,
+    )  # fmt: skip
+
+
+def _facts(con: duckdb.DuckDBPyConnection, run: str | None, capture: str | None) -> dict[Key, Row]:
+    """Rows of `ranks` by run, capture and rank."""
+    found = con.execute(
+        "select * from ranks where coalesce(run = ?, true) and coalesce(capture = ?, true)",
+        [run, capture],
+    )
+    names = [column[0] for column in found.description or []]
+    rows = [dict(zip(names, values, strict=True)) for values in found.fetchall()]
+    return {(row["run"], row["capture"], row["rank"]): row for row in rows}
+
+
+def _counts(con: duckdb.DuckDBPyConnection) -> dict[Key, dict[str, int]]:
+    found: dict[Key, dict[str, int]] = defaultdict(dict)
+    query = "select run, capture, rank, content, count from rank_contents"
+    for run, capture, rank, content, count in con.execute(query).fetchall():
+        found[run, capture, rank][content] = count
+    return found
+
+
+def _logged_seconds(con: duckdb.DuckDBPyConnection) -> dict[str, dict[int, float]]:
+    """Seconds of each step that a run's trainer logged: the median over the ranks that log."""
+    query = """
+        select run, step, median(elapsed_s) from train_log
+        where step is not null and elapsed_s is not null group by run, step"""
+    found: dict[str, dict[int, float]] = defaultdict(dict)
+    for run, step, seconds in con.execute(query).fetchall():
+        found[run][step] = seconds
+    return found
+
+
+def _rank_report(
+    facts: Row,
+    counts: Mapping[str, int],
+    steps: coverage.Steps,
+    rules: Mapping[str, str],
+    manifest: Manifest | None,
+    no_peak: str | None,
+) -> RankReport:
+    verdicts = judge(replace(_recorded(facts, counts, manifest), no_peak=no_peak))
+    if manifest is None:
+        return RankReport(facts["rank"], facts, counts, steps, {}, rules, Loss(), verdicts)
+    sources = {
+        name.removeprefix("from."): reader
+        for name, reader in manifest.rules.items()
+        if name.startswith("from.")
+    }
+    if counts.get("comm_ops") and "comm_ops" in manifest.rules:
+        sources.setdefault("comm_ops", manifest.rules["comm_ops"])
+    keys = manifest.unverified
+    return RankReport(
+        rank=manifest.rank,
+        facts=facts,
+        counts=counts,
+        steps=steps,
+        sources=sources,
+        rules=rules,
+        loss=Loss(manifest.rows_lost, manifest.bytes_lost, dict(manifest.failed_files)),
+        verdicts=verdicts,
+        options=manifest.options,
+        unverified=None if keys is None else tuple(unverified_texts(keys)),
+        warnings=tuple(manifest.warnings),
+        origin=manifest.rank_origin,
+        root=manifest.source_root,
+        npuscope_version=manifest.npuscope_version,
+    )
+
+
+def _recorded(facts: Row, counts: Mapping[str, int], manifest: Manifest | None) -> Recorded:
+    left_out = frozenset(facts["left_out_tables"] or ())
+    options = known_options(facts, manifest.options if manifest else None)
+    is_gpu = facts["framework"] == "kineto"
+    if manifest is None:
+        return Recorded(
+            counts, options, left_out=left_out, world_size=facts["world_size"], is_gpu=is_gpu
+        )
+    return Recorded(
+        counts,
+        options,
+        files=frozenset(Path(source.path).name for source in manifest.sources),
+        unread=frozenset(Path(path).name for path in manifest.failed_files),
+        left_out=left_out,
+        stacks=manifest.selection.stacks,
+        world_size=facts["world_size"],
+        is_gpu=is_gpu,
+    )
+
+
+def known_options(facts: Row, options: Options | None) -> Options:
+    """What the profiler was told: by its own file, else what tables kept of it."""
+    if options is not None:
+        return options
+    kept = ("profiler_level", "aic_metrics")
+    return {name: facts[name] for name in kept if facts[name] is not None}
+
+
+def _capture_report(
+    key: tuple[str, str],
+    ranks: Sequence[RankReport],
+    members: frozenset[int],
+    logged_s: Mapping[int, float],
+) -> CaptureReport:
+    world_size = max((r.facts["world_size"] or 0 for r in ranks), default=0) or None
+    largest = max((r.counts.get("largest_group", 0) for r in ranks), default=0) or None
+    present = [r.rank for r in ranks]
+    missing = coverage.missing_ranks(present, world_size, members)
+    profiled = {step for r in ranks for step in r.steps.steps}
+    warmups = [r.options.get("schedule.warmup") for r in ranks if r.options]
+    known = [warmup for warmup in warmups if isinstance(warmup, int)]
+    overhead = profiler_overhead(logged_s, profiled, warmup=max(known, default=1))
+    verdicts = whole_capture([(r.rank, r.verdicts) for r in ranks])
+    apart = across_ranks(
+        present=present,
+        world_size=world_size,
+        least_rank_count=largest,
+        missing=missing,
+        lacking_steps={r.rank: r.steps.missing for r in ranks if r.steps.missing},
+        clocks={r.facts["clock"] for r in ranks},
+        levels={r.facts["profiler_level"] for r in ranks},
+    )
+    return CaptureReport(
+        *key, tuple(ranks), world_size, largest, missing, (*verdicts, apart), overhead
+    )

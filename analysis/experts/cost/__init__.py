@@ -1,0 +1,1 @@
+"""What uneven load costs a step."""

@@ -1,0 +1,1 @@
+"""How tokens fall on experts, devices and nodes."""

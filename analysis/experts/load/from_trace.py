@@ -1,0 +1,278 @@
+"""Tokens that each rank's experts computed, without any hook: from kernels and all-to-alls.
+
+    grouped matmuls   rows of their first tensor                  see `grouped_calls`
+    all-to-alls       bytes over bytes of a token: of each pair, one moves what the rank's own
+                      tokens are sent as (always the same), the other what its experts got
+
+Both count a rank (a device of the expert-parallel group), not its single experts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars as pl
+
+from npuscope.analysis.views import frame, open_views, where
+from npuscope.collector.readers.expert_load.load_frames import listed
+
+from ..cost.grouped_calls import Call, Numbers, StepLoad, call_of, repetition, step_load
+
+SCHEMA: dict[str, type[pl.DataType]] = {
+    "run": pl.String, "capture": pl.String, "rank": pl.Int32, "step": pl.Int64, "layer": pl.Int32,
+    "tokens": pl.Int64, "basis": pl.String,
+}  # fmt: skip
+Place = tuple[str, str, int]
+
+_MATMULS = """
+select run, capture, rank, step, input_shapes, output_shapes from kernels
+{where} {so} is_compute and lower(type) like '%groupedmatmul%'
+    and lower(type) not like '%alltoall%' -- its rows are those before the exchange
+order by run, capture, rank, step, start_ns"""
+_EXCHANGES = """
+select o.run, o.capture, o.rank, o.step, o.size_bytes
+from comm_ops o join groups g using (run, capture, rank, group_hash)
+{where} {so} o.op_type in ('allToAll', 'allToAllV') and g.parallel_kind in ('ep', 'tp_ep', 'mp_ep')
+order by o.run, o.capture, o.rank, o.step, o.start_ns"""
+_PLACES = "select run, capture, rank, pp_rank, pp_size from ranks"
+# So many sizes have no common divisor but a token's bytes.
+_SIZES_AT_LEAST = 8
+# More calls than this take seconds to be told apart into layers.
+_CALLS_AT_MOST = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLoad:
+    """`rows` as `device_load` gives them; `notes` on what was recognised or is not certain."""
+
+    rows: pl.DataFrame
+    notes: tuple[str, ...] = ()
+
+
+def device_load(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    run: str | None = None,
+    capture: str | None = None,
+    rank: int | None = None,
+    step: int | None = None,
+) -> pl.DataFrame:
+    """run, capture, rank, step, layer, tokens, basis, in this order: tokens that a rank's experts
+    computed in a step, each once, whatever was recomputed.
+
+    `layer` counts MoE layers from 0, through the pipeline's stages; NULL where it is not certain
+    which layer a kernel is of, and then `tokens` are those of all the rank's layers. `basis`:
+    grouped_matmul or all_to_all. Ranks and steps of which nothing is certain have no row.
+    """
+    return trace_load(con, run=run, capture=capture, rank=rank, step=step).rows
+
+
+def trace_load(con: duckdb.DuckDBPyConnection, **chosen: Any) -> DeviceLoad:
+    """`device_load` with its notes. chosen: run, capture, rank, step."""
+    notes: list[str] = []
+    calls = _calls(con, chosen)
+    loads: dict[Place, dict[int | None, StepLoad]] = {}
+    unsure: set[int] = set()
+    for (*place, step), part in calls.group_by(
+        ["run", "capture", "rank", "step"], maintain_order=True
+    ):
+        found = step_load(part["tokens"].to_list(), part.select("inner", "columns").rows())
+        if found is None:
+            unsure.add(place[2])
+        else:
+            loads.setdefault((place[0], place[1], place[2]), {})[step] = found
+    if unsure:
+        notes.append(
+            f"ranks {listed(sorted(unsure))}: grouped matmuls of forward and backward have the same"
+            " shapes: not counted"
+        )
+    notes += _recomputation(loads)
+    rows = _rows(loads, _layers(con, loads), notes)
+    rows += _exchanged(con, chosen, calls, {(*place, s) for place in loads for s in loads[place]},
+                       notes)  # fmt: skip
+    ordered = pl.DataFrame(rows, schema=SCHEMA, orient="row").sort(
+        "run", "capture", "rank", "step", "layer", nulls_last=True
+    )
+    return DeviceLoad(ordered, tuple(notes))
+
+
+def is_short_enough(
+    con: duckdb.DuckDBPyConnection, *, run: str, capture: str, step: int | None = None
+) -> bool:
+    """Whether there are grouped matmuls with shapes, and not so many that telling them apart into
+    layers takes seconds."""
+    open_views(con, ["shapes"])
+    clause, values = where({"run": run, "capture": capture, "step": step})
+    [(calls,)] = con.execute(
+        f"select sum(count) from shape_summary {clause} and type ilike '%groupedmatmul%'", values
+    ).fetchall()
+    return bool(calls) and int(calls) <= _CALLS_AT_MOST
+
+
+def _calls(con: duckdb.DuckDBPyConnection, chosen: dict[str, Any]) -> pl.DataFrame:
+    """Grouped matmuls in launch order with tokens, inner and columns; those of weights left out."""
+    clause, values = where(chosen)
+    query = _MATMULS.format(where=clause, so="and" if clause else "where")
+    rows = frame(con, query, values)
+    shapes = rows.select("input_shapes", "output_shapes").unique()
+    told = [call_of(given, made) or Call(-1, 0, 0) for given, made in shapes.rows()]
+    shapes = shapes.with_columns(
+        pl.Series("tokens", [one.tokens for one in told], pl.Int64),
+        pl.Series("inner", [one.inner for one in told], pl.Int64),
+        pl.Series("columns", [one.columns for one in told], pl.Int64),
+    )
+    joined = rows.join(
+        shapes, on=["input_shapes", "output_shapes"], how="left", nulls_equal=True,
+        maintain_order="left",
+    )  # fmt: skip
+    return joined.filter(pl.col("tokens") >= 0)
+
+
+def _recomputation(loads: dict[Place, dict[int | None, StepLoad]]) -> list[str]:
+    notes: list[str] = []
+    repeated: dict[int, set[int]] = {}
+    partly: set[int] = set()
+    for place, steps in loads.items():
+        for load in steps.values():
+            if load.passes is None:
+                partly.add(place[2])
+            elif load.passes > 1 and load.seen == "backward":
+                repeated.setdefault(load.passes, set()).add(place[2])
+    for passes, ranks in sorted(repeated.items()):
+        notes.append(
+            f"ranks {listed(sorted(ranks))}: forward grouped matmuls have {passes} times the tokens"
+            f" of the backward ones: recomputation, which is not counted (a count of all of them"
+            f" would be {passes} x tokens x top-k)"
+        )
+    if partly:
+        notes.append(
+            f"ranks {listed(sorted(partly))}: forward and backward grouped matmuls differ in their"
+            " tokens by no whole factor (recomputed in part, or a step that is cut): the backward"
+            " ones count"
+        )
+    return notes
+
+
+def _layers(
+    con: duckdb.DuckDBPyConnection, loads: dict[Place, dict[int | None, StepLoad]]
+) -> dict[Place, tuple[int, int]]:
+    """The number of a rank's first layer, and how many it has, where both are certain.
+
+    All steps of all ranks of a stage have as many layers: what is possible in every one of them.
+    The stages before must be known too; a rank whose stage is not known must be the only one.
+    """
+    stages: dict[Place, tuple[int | None, int | None]] = {
+        (run, capture, rank): (0 if size == 1 else at, size)
+        for run, capture, rank, at, size in frame(con, _PLACES).rows()
+    }
+    alone = Counter((run, capture) for run, capture, _ in stages)
+    counts: dict[tuple[str, str, int], set[int]] = {}
+    for place, steps in loads.items():
+        stage = stages.get(place, (None, None))[0]
+        if stage is None and alone[place[:2]] <= 1:
+            stage = 0
+            stages[place] = (0, None)
+        for load in steps.values() if stage is not None else ():
+            if load.layer_counts and stage is not None:
+                key = (place[0], place[1], stage)
+                counts[key] = counts.get(key, set(load.layer_counts)) & set(load.layer_counts)
+    found: dict[Place, tuple[int, int]] = {}
+    for place in loads:
+        stage = stages.get(place, (None, None))[0]
+        if stage is None:
+            continue
+        known = [counts.get((place[0], place[1], one), set()) for one in range(stage + 1)]
+        if all(len(one) == 1 for one in known):
+            *before, own = [next(iter(one)) for one in known]
+            found[place] = (sum(before), own)
+    return found
+
+
+def _rows(
+    loads: dict[Place, dict[int | None, StepLoad]],
+    layers: dict[Place, tuple[int, int]],
+    notes: list[str],
+) -> list[tuple[Any, ...]]:
+    rows: list[tuple[Any, ...]] = []
+    unnumbered: set[int] = set()
+    for place, steps in loads.items():
+        for step, load in steps.items():
+            first, count = layers.get(place, (0, 0))
+            by_layer = load.by_layer(count)
+            if by_layer is None:
+                unnumbered.add(place[2])
+                rows.append((*place, step, None, load.tokens, "grouped_matmul"))
+                continue
+            rows += [
+                (*place, step, first + number, tokens, "grouped_matmul")
+                for number, tokens in enumerate(by_layer)
+            ]
+    if unnumbered:
+        notes.append(
+            f"ranks {listed(sorted(unnumbered))}: which layer a grouped matmul is of is not"
+            " certain: tokens are those of all the rank's layers"
+        )
+    return rows
+
+
+def _exchanged(
+    con: duckdb.DuckDBPyConnection,
+    chosen: dict[str, Any],
+    calls: pl.DataFrame,
+    known: Iterable[tuple[Any, ...]],
+    notes: list[str],
+) -> list[tuple[Any, ...]]:
+    """Rows by all-to-alls of ranks and steps that no grouped matmul tells."""
+    clause, values = where({f"o.{name}": value for name, value in chosen.items()})
+    moved = frame(con, _EXCHANGES.format(where=clause, so="and" if clause else "where"), values)
+    seen = set(known)
+    parts = {
+        key: part["size_bytes"]
+        for key, part in moved.group_by(["run", "capture", "rank", "step"], maintain_order=True)
+        if key not in seen
+    }
+    rows: list[tuple[Any, ...]] = []
+    got = {key: _got(sizes) for key, sizes in parts.items()}
+    sizes_bytes = [np.asarray(found) for found in got.values() if found is not None]
+    token_bytes = _token_bytes(sizes_bytes)
+    for key, found in got.items():
+        passes = None if found is None else repetition(found)
+        if found is None or passes is None or token_bytes is None:
+            continue
+        rows.append((*key, None, int(found.sum()) // passes // token_bytes, "all_to_all"))
+    if rows:
+        ranks = sorted({row[2] for row in rows})
+        notes.append(
+            f"ranks {listed(ranks)}: tokens from bytes of all-to-alls, {token_bytes} bytes a token"
+            " (the greatest common divisor of what they moved), if they count what stays on a rank"
+        )
+    return rows
+
+
+def _got(sizes: pl.Series) -> Numbers | None:
+    """Of pairs of all-to-alls the sizes that differ, where the other one of each pair never does;
+    None where neither is so."""
+    if sizes.null_count() or len(sizes) % 2 or not len(sizes):
+        return None
+    pairs: Numbers = sizes.to_numpy().astype(np.int64).reshape(-1, 2)
+    distinct = [len(np.unique(pairs[:, at])) for at in (0, 1)]
+    if min(distinct) != 1 or max(distinct) == 1:
+        return None
+    which: Numbers = pairs[:, distinct.index(max(distinct))]
+    return which
+
+
+def _token_bytes(sizes_bytes: list[Numbers]) -> int | None:
+    if not sizes_bytes:
+        return None
+    distinct = np.unique(np.concatenate(sizes_bytes))
+    if len(distinct) < _SIZES_AT_LEAST:
+        return None
+    divisor = gcd(*(int(size) for size in distinct))
+    return divisor if divisor > 1 else None

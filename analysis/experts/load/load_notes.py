@@ -1,0 +1,122 @@
+"""What to know beside figures of expert load: padding, forced routing, parts not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+from npuscope.analysis.wording import numbers
+
+from .imbalance import PLACE, expert_loads
+
+# Expert 0 with more than this many times the tokens of any other, in most layers, is padding.
+PADDED_ABOVE = 2.0
+# Global counts of two ranks that are further apart are not counts of the same thing.
+_APART_RATIO = 1e-9
+
+
+def load_notes(rows: pl.DataFrame) -> list[str]:
+    """Sentences on the load as a whole, figures stay raw; `rows` are of `expert_load`.
+
+    Told: layers whose experts all have the same number of tokens; prefill whose expert 0 has most
+    of all in most layers; experts that never got a token; experts that the source does not show;
+    and ranks whose global counts differ.
+    """
+    found = {}
+    for (run, capture), mine in rows.group_by("run", "capture", maintain_order=True):
+        loads = expert_loads(mine)
+        if not loads.is_empty():
+            found[str(run), str(capture)] = [
+                *_even(loads), *_padded(loads), *_dead(loads), *_not_seen(loads), *_apart(mine)
+            ]  # fmt: skip
+    return told_by(found)
+
+
+def told_by(found: Mapping[tuple[str, str], Sequence[str]]) -> list[str]:
+    """Notes by run and capture, each once: with whom it concerns, where that is not all."""
+    places: dict[str, list[str]] = {}
+    has_runs = len({run for run, _ in found}) > 1
+    for (run, capture), notes in found.items():
+        for note in notes:
+            places.setdefault(note, []).append(f"{run} {capture}" if has_runs else capture)
+    return [
+        note if len(told) == len(found) else f"{', '.join(told)}: {note}"
+        for note, told in places.items()
+    ]
+
+
+def _even(loads: pl.DataFrame) -> list[str]:
+    tokens = pl.col("tokens")
+    flat = loads.group_by(PLACE).agg(
+        is_flat=(tokens.min() == tokens.max()) & (tokens.max() > 0) & (pl.len() > 1)
+    )
+    layers = flat.group_by("layer").agg(pl.col("is_flat").all()).filter("is_flat")["layer"]
+    if layers.is_empty():
+        return []
+    return [
+        f"layers {numbers(layers)}: every expert has the same number of tokens in every step, as"
+        " routing that is forced or replaced for a test gives"
+    ]
+
+
+def _padded(loads: pl.DataFrame) -> list[str]:
+    prefill = loads.filter(pl.col("phase") == "prefill")
+    first = pl.col("tokens").filter(pl.col("expert") == 0).sum()
+    other = pl.col("tokens").filter(pl.col("expert") != 0).max()
+    seen = prefill.group_by(PLACE).agg(
+        first=first, other=other, has_first=(pl.col("expert") == 0).any()
+    )
+    seen = seen.filter(pl.col("has_first") & pl.col("other").is_not_null())
+    inflated = seen.filter(pl.col("first") > PADDED_ABOVE * pl.col("other"))
+    if inflated.height * 2 <= seen.height:
+        return []
+    return [
+        f"prefill: expert 0 has more than {PADDED_ABOVE:g} times the tokens of any other in"
+        f" {inflated.height} of {seen.height} layers and steps: padding goes to it; figures are raw"
+    ]
+
+
+def _dead(loads: pl.DataFrame) -> list[str]:
+    never = (
+        loads.group_by("layer", "expert").agg(pl.col("tokens").max()).filter(pl.col("tokens") == 0)
+    )
+    if never.is_empty():
+        return []
+    return [
+        f"{never.height} experts of layers {numbers(never['layer'])} got no token in any step:"
+        " dead, or not routed to"
+    ]
+
+
+def _not_seen(loads: pl.DataFrame) -> list[str]:
+    experts = set(loads["expert"].unique().to_list())
+    missing = set(range(max(experts) + 1)) - experts
+    told = []
+    if missing:
+        told.append(f"experts {numbers(missing)} are not in the source: figures are of the others")
+    layers = set(loads["layer"].unique().to_list())
+    gaps = set(range(min(layers), max(layers) + 1)) - layers
+    if gaps:
+        told.append(
+            f"layers {numbers(gaps)} have no expert load: dense, or their ranks are missing"
+        )
+    counts = sorted(loads.group_by(PLACE).agg(pl.len())["len"].unique().to_list())
+    if counts[0] != counts[-1]:
+        told.append(f"layers show {counts[0]} to {counts[-1]} experts: some rows are missing")
+    return told
+
+
+def _apart(rows: pl.DataFrame) -> list[str]:
+    told = rows.filter(pl.col("ep_rank").is_null() & pl.col("tokens").is_not_null())
+    each = told.group_by(*PLACE, "expert", "rank").agg(pl.col("tokens").sum())
+    between = each.group_by(*PLACE, "expert").agg(
+        low=pl.col("tokens").min(), high=pl.col("tokens").max()
+    )
+    apart = between.filter(pl.col("high") - pl.col("low") > _APART_RATIO * pl.col("high"))
+    if apart.is_empty():
+        return []
+    return [
+        f"ranks differ in {apart.height} of {between.height} counts that should be global: the"
+        " largest are taken"
+    ]

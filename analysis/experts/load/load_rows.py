@@ -1,0 +1,281 @@
+"""Expert load by layer, expert, device, node or time: the rows of `npuscope experts`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import polars as pl
+
+from .device_load import device_loads, expert_places, node_loads, with_imbalance
+from .dropped_tokens import RoutedBy, with_dropped
+from .imbalance import PLACE, expert_loads, expert_metrics
+from .load import ExpertTables, even_nodes, nodes_of
+from .scopes import Scope, loads_at
+from .steadiness import steadiness
+
+By = Literal["layer", "expert", "device", "node", "time"]
+LAYER_COLUMNS = (
+    *PLACE, "experts_count", "tokens", "max_over_mean", "max_vio", "cv", "gini", "entropy_ratio",
+    "cold_count", "hottest_expert", "balance_loss", "dropped_tokens", "dropped_ratio", "scope",
+    "scope_index", "micro_batch", "dead_count", "device_max_over_mean", "node_max_over_mean",
+)  # fmt: skip
+_CAPTURE = ("run", "capture")
+_UNIT = ("run", "capture", "part")
+_STEP = ("run", "capture", "step", "phase")
+_PHASE = ("run", "capture", "phase")
+
+
+def by_layer(
+    tables: ExpertTables,
+    scope: Scope = "global",
+    routed: RoutedBy | None = None,
+    nodes: int | None = None,
+) -> pl.DataFrame:
+    """LAYER_COLUMNS, a row per step, phase and layer, and of a scope other than global per group or
+    per rank and micro-batch: see `metrics.expert_metrics`, `scopes` and `dropped`.
+
+    dropped_tokens are of scope global. device_max_over_mean, node_max_over_mean: of the part's
+    tokens by where experts are now, NULL where that is not known; `nodes` as in `by_node`.
+    """
+    found = _layers(tables, scope, nodes)
+    known = routed if routed is not None and scope == "global" else {}
+    return with_dropped(found, known).with_columns(scope=pl.lit(scope)).select(LAYER_COLUMNS)
+
+
+def _layers(tables: ExpertTables, scope: Scope, nodes: int | None) -> pl.DataFrame:
+    """Figures of `expert_metrics` and _spreads with scope_index and micro_batch, sorted."""
+    found: list[pl.DataFrame] = []
+    for loads, units in loads_at(tables, scope):
+        if scope == "global":
+            spreads = _spreads(tables, devices_of(tables, loads), nodes)
+            spreads = spreads.join(_apart(tables), on=PLACE, how="anti", nulls_equal=True)
+        else:
+            held = expert_places(loads, tables.placement, _sizes(tables))
+            spreads = _spreads(tables, held, nodes)
+        figures = expert_metrics(loads).join(spreads, on=PLACE, how="left", nulls_equal=True)
+        found.append(_of_step(figures, units))
+    if not found:
+        nothing = ExpertTables(tables.load.clear(), tables.placement, tables.ranks)
+        return _layers(nothing, "global", None)
+    return pl.concat(found).sort(*PLACE, "scope_index", "micro_batch", nulls_last=True)
+
+
+def _spreads(tables: ExpertTables, devices: pl.DataFrame, nodes: int | None) -> pl.DataFrame:
+    """PLACE, device_max_over_mean, node_max_over_mean of loads of devices."""
+    held = node_loads(devices, _nodes(tables, devices, nodes))
+    each, together = (
+        with_imbalance(loads, item).select(*PLACE, f"{item}_max_over_mean").unique()
+        for loads, item in ((devices, "device"), (held, "node"))
+    )
+    return each.join(together, on=PLACE, how="left", nulls_equal=True)
+
+
+def _of_step(rows: pl.DataFrame, units: pl.DataFrame) -> pl.DataFrame:
+    """Rows by part with their own step, scope_index and micro_batch."""
+    told = rows.rename({"step": "part"}).join(units, on=_UNIT, nulls_equal=True).drop("part")
+    return told.select(*(name for name in rows.columns), "scope_index", "micro_batch")
+
+
+def by_expert(tables: ExpertTables) -> pl.DataFrame:
+    """PLACE, expert, tokens, share_ratio (of the layer's), over_mean; NULL without any tokens."""
+    tokens = pl.col("tokens")
+    some = tokens.sum().over(PLACE) > 0
+    return expert_loads(tables.load).with_columns(
+        share_ratio=pl.when(some).then(tokens / tokens.sum().over(PLACE)),
+        over_mean=pl.when(some).then(tokens / tokens.mean().over(PLACE)),
+    )
+
+
+def by_device(tables: ExpertTables) -> pl.DataFrame:
+    """PLACE, device, tokens, device_max_over_mean of its layer, basis: see `devices`.
+
+    NULL where the ranks of several expert-parallel groups tell different devices.
+    """
+    return _compared(tables, devices_of(tables), "device").select(
+        *PLACE, "device", "tokens", "device_max_over_mean", "basis"
+    )
+
+
+def by_node(tables: ExpertTables, nodes: int | None = None) -> pl.DataFrame:
+    """PLACE, node, devices_count, tokens, node_max_over_mean of its layer, basis.
+
+    Nodes are the hosts that ranks tell, or `nodes` equal blocks of devices. Nodes of fewer devices
+    have fewer tokens for that alone. NULL as in `by_device`.
+    """
+    loads = devices_of(tables)
+    return _compared(tables, node_loads(loads, _nodes(tables, loads, nodes)), "node").select(
+        *PLACE, "node", "devices_count", "tokens", "node_max_over_mean", "basis"
+    )
+
+
+def _nodes(tables: ExpertTables, devices: pl.DataFrame, nodes: int | None) -> pl.DataFrame:
+    return nodes_of(tables.ranks) if nodes is None else even_nodes(devices, nodes)
+
+
+def _compared(tables: ExpertTables, loads: pl.DataFrame, item: str) -> pl.DataFrame:
+    """Loads of devices or nodes with their imbalance where their sums can be compared."""
+    compared, apart = with_imbalance(loads, item), _apart(tables)
+    if apart.is_empty():
+        return compared
+    told = compared.join(
+        apart.with_columns(is_apart=True), on=PLACE, how="left", nulls_equal=True,
+        maintain_order="left",
+    )  # fmt: skip
+    return told.with_columns(pl.when(pl.col("is_apart").is_null()).then(f"{item}_max_over_mean"))
+
+
+def _apart(tables: ExpertTables) -> pl.DataFrame:
+    """PLACE where sums over groups are not of the same groups for all devices: ranks are missing,
+    or did not count."""
+    told = tables.load.filter(pl.col("ep_rank").is_not_null(), pl.col("tokens").is_not_null())
+    groups = told.join(
+        tables.ranks.select(*_CAPTURE, "rank", "ep_group"), on=[*_CAPTURE, "rank"], how="left"
+    ).group_by(PLACE)
+    counts = groups.agg(
+        pairs=pl.struct("ep_group", "ep_rank").n_unique(),
+        groups=pl.col("ep_group").n_unique(), devices=pl.col("ep_rank").n_unique(),
+    )  # fmt: skip
+    return counts.filter(pl.col("pairs") < pl.col("groups") * pl.col("devices")).select(PLACE)
+
+
+def by_time(
+    tables: ExpertTables, scope: Scope = "global", nodes: int | None = None
+) -> pl.DataFrame:
+    """One row per step and phase, over its layers and, of a scope other than global, its parts.
+
+    run, capture, step, phase, layers_count, tokens (of all layers), mean_max_over_mean,
+    worst_max_over_mean and worst_layer (the first with it), device_max_over_mean (mean; NULL where
+    devices are not known), balance_loss (mean), previous_step, the means of rank_correlation and
+    hot_overlap_ratio to the step before (see `steadiness`; of the whole step at every scope),
+    scope, parts_count, node_max_over_mean (mean; `nodes` as in `by_node`).
+    """
+    worst = pl.col("max_over_mean").max()
+    parts = pl.struct("scope_index", "micro_batch").n_unique().cast(pl.Int64)
+    layers = (
+        _layers(tables, scope, nodes)
+        .group_by(_STEP)
+        .agg(
+            pl.col("layer").n_unique().cast(pl.Int64).alias("layers_count"),
+            pl.col("tokens").sum(),
+            pl.col("max_over_mean").mean().alias("mean_max_over_mean"),
+            worst.alias("worst_max_over_mean"),
+            pl.col("layer").filter(pl.col("max_over_mean") == worst).min().alias("worst_layer"),
+            pl.col("balance_loss", "device_max_over_mean", "node_max_over_mean").mean(),
+            parts_count=parts,
+        )
+    )
+    before = steadiness(expert_loads(tables.load)).group_by(_STEP)
+    return (
+        layers.join(
+            before.agg(
+                pl.col("previous_step").min(),
+                pl.col("rank_correlation", "hot_overlap_ratio").mean(),
+            ),
+            on=_STEP, how="left", nulls_equal=True,
+        )
+        .select(
+            *_STEP, "layers_count", "tokens", "mean_max_over_mean", "worst_max_over_mean",
+            "worst_layer", "device_max_over_mean", "balance_loss", "previous_step",
+            "rank_correlation", "hot_overlap_ratio", pl.lit(scope).alias("scope"), "parts_count",
+            "node_max_over_mean",
+        )
+        .sort(_STEP, nulls_last=True)
+    )  # fmt: skip
+
+
+def devices_of(tables: ExpertTables, loads: pl.DataFrame | None = None) -> pl.DataFrame:
+    """`device_loads` of the tables: global counts by the placement, else by the ranks' ep_size."""
+    return device_loads(tables.load, tables.placement, devices=_sizes(tables), loads=loads)
+
+
+def _sizes(tables: ExpertTables) -> pl.DataFrame:
+    """run, capture, devices: how many share the experts, where ranks tell the same number."""
+    size = pl.col("ep_size").drop_nulls()
+    sizes = tables.ranks.group_by(_CAPTURE).agg(devices=size.max(), count=size.n_unique())
+    return sizes.filter(pl.col("count") == 1).drop("count")
+
+
+_MEASURES: dict[By, str] = {
+    "layer": "max_over_mean", "expert": "over_mean", "device": "tokens", "node": "tokens",
+    "time": "worst_max_over_mean",
+}  # fmt: skip
+
+
+def view(
+    tables: ExpertTables,
+    by: By,
+    *,
+    top: int | None = None,
+    nodes: int | None = None,
+    scope: Scope = "global",
+    routed: RoutedBy | None = None,
+) -> pl.DataFrame:
+    """Rows by one key; `top` keeps that many of each step (by time: of each phase). `scope` is for
+    layers and time, `nodes` for these and nodes, `routed` for layers."""
+    rows_of: dict[By, Callable[[], pl.DataFrame]] = {
+        "layer": lambda: by_layer(tables, scope, routed, nodes),
+        "expert": lambda: by_expert(tables),
+        "device": lambda: by_device(tables),
+        "node": lambda: by_node(tables, nodes),
+        "time": lambda: by_time(tables, scope, nodes),
+    }
+    return fullest(rows_of[by](), by, top)
+
+
+def fullest(rows: pl.DataFrame, by: By, top: int | None) -> pl.DataFrame:
+    """The `top` rows of `view` of each step (by time: of each phase) with most load."""
+    return largest(rows, _MEASURES[by], top, of=_PHASE if by == "time" else _STEP)
+
+
+def largest(
+    rows: pl.DataFrame, measure: str, top: int | None, of: Sequence[str] = _STEP
+) -> pl.DataFrame:
+    """The `top` rows of each of `of` with the largest measure, these first; None keeps all."""
+    if top is None:
+        return rows
+    order = rows.sort(measure, descending=True, nulls_last=True, maintain_order=True)
+    kept = order.filter(pl.int_range(pl.len()).over(of) < top)
+    return kept.sort(of, nulls_last=True, maintain_order=True)
+
+
+def view_notes(tables: ExpertTables, by: By, rows: pl.DataFrame) -> list[str]:
+    """What rows by device and node rest on, or why there are none."""
+    if by not in ("device", "node"):
+        return []
+    if rows.is_empty() and by == "node" and not devices_of(tables).is_empty():
+        return ["on which node a device is, is not known or differs: give --nodes N"]
+    if rows.is_empty():
+        return ["who holds which expert is not told: no load of devices"]
+    told = {
+        "placement": "devices by the recorded placement: replicas share an expert's tokens evenly",
+        "contiguous": "devices hold equal blocks of experts in their order: no placement is told",
+    }
+    seen = set(rows["basis"])
+    notes = [sentence for basis, sentence in told.items() if basis in seen]
+    return notes + unseen_notes(tables)
+
+
+def unseen_notes(tables: ExpertTables) -> list[str]:
+    """Which devices are not told, where ranks tell what their own experts got."""
+    told = tables.load.filter(pl.col("ep_rank").is_not_null(), pl.col("tokens").is_not_null())
+    seen = (
+        told.join(tables.ranks, on=[*_CAPTURE, "rank"])
+        .filter(pl.col("ep_group").is_not_null())
+        .group_by(*_CAPTURE, "ep_group")
+        .agg(pl.col("ep_rank").n_unique().alias("count"), pl.col("ep_size").max())
+    )
+    short = seen.filter(pl.col("count") < pl.col("ep_size"))
+    notes = []
+    if short.height:
+        least, size = short.sort("count").select("count", "ep_size").row(0)
+        notes.append(
+            f"{short.height} of {seen.height} expert-parallel groups are not told as a whole"
+            f" ({least} of {size} devices): figures are of the devices that are"
+        )
+    if apart := _apart(tables).height:
+        notes.append(
+            f"{apart} layers and steps: different groups tell of different devices, whose sums are"
+            " not compared"
+        )
+    return notes

@@ -1,0 +1,1 @@
+"""Where experts should be, and what moving them gains."""

@@ -1,0 +1,80 @@
+"""What a plan is asked for, and what its tokens cost: as told, else as the capture tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from ..cost.step_time import Cost
+from .plan_moves import HORIZON
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a plan is asked for; see `planning.plan`. Bytes per s of a device's link; token_bytes:
+    of one token and expert in a step, there and back; None for both: as the capture tells."""
+
+    devices: int
+    nodes: int = 1
+    slots: int | None = None
+    groups: int = 1
+    expert_bytes: int | None = None
+    memory_bytes: int | None = None
+    token_bytes: int | None = None
+    link_bytes_per_s: float | None = None
+    horizon: int = HORIZON
+    max_replicas: int | None = None
+    max_moved: int | None = None
+
+
+def priced(
+    costs: pl.DataFrame | None,
+    links: pl.DataFrame | None,
+    run: str,
+    capture: str,
+    wish: Wish,
+) -> tuple[Cost | None, list[str]]:
+    """The cost of tokens in one capture and notes on where it comes from; None: not known.
+
+    costs are of `cost.token_cost`, links of `exchanges.links`; None for a dump.
+    """
+    mine = pl.col("run") == run, pl.col("capture") == capture
+    rows = [] if costs is None else costs.filter(*mine).to_dicts()
+    row = rows[0] if rows else {}
+    if row.get("ns_per_token") is None:
+        return None, []
+    link, notes = wish.link_bytes_per_s, []
+    seen = [] if links is None else links.filter(*mine).to_dicts()
+    if link is None and seen:
+        across = wish.nodes > 1
+        rate, told = seen[0]["bytes_per_s"], f"{seen[0]['bytes_per_s'] / 1e9:,.1f} GB/s"
+        origin = f"{seen[0]['operations_count']} expert-parallel all-to-alls of {capture}"
+        if across == seen[0]["is_far"]:
+            link = float(rate)
+            notes.append(f"link of a device: {told}, measured in {origin}; --link sets another")
+        else:
+            where, wanted = ("inside hosts", "between them") if across else (
+                "between hosts", "inside one"
+            )  # fmt: skip
+            notes.append(
+                f"{told} were measured {where}, in {origin}, the plan's link is {wanted}: --link"
+                " sets it"
+            )
+    size = wish.token_bytes
+    if size is None:
+        measured = row.get("token_bytes")
+        size = 0 if measured is None else measured
+        if measured is not None and link is not None:
+            notes.append(
+                f"bytes of a token in all its all-to-alls of a step: {measured:,.0f}, measured;"
+                " --token-bytes sets another"
+            )
+    return Cost(
+        float(row["ns_per_token"]),
+        fixed_ns=max(0.0, row.get("fixed_ns") or 0.0),
+        token_bytes=float(size),
+        near_bytes_per_s=link if wish.nodes == 1 else None,
+        far_bytes_per_s=link if wish.nodes > 1 else None,
+        device_floor_ns=row.get("floor_ns") or 0.0,
+    ), notes

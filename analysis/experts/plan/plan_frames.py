@@ -1,0 +1,272 @@
+"""Plans and back-tests for what a store tells: one for each run, capture and phase."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from npuscope.errors import UsageError
+
+from ..load.imbalance import expert_loads
+from ..load.load import ExpertTables, load_matrix
+from .forecast import BackTest, backtest
+from .placement import EMPTY, Floats, Placement
+from .plan_cost import Wish as Wish
+from .plan_cost import priced
+from .plan_inputs import known_loads
+from .plan_moves import Plan, plan
+
+_KEY = ("run", "capture", "phase")
+_PLANNED: dict[str, type[pl.DataType]] = {
+    "run": pl.String, "capture": pl.String, "phase": pl.String, "layer": pl.Int64,
+    "max_over_mean_before": pl.Float64, "max_over_mean_after": pl.Float64,
+    "predicted_gain_ns": pl.Float64, "moved_experts_count": pl.Int64, "migration_bytes": pl.Int64,
+    "before_ns": pl.Float64, "after_ns": pl.Float64, "gain_low_ns": pl.Float64,
+    "gain_high_ns": pl.Float64, "migration_ns": pl.Float64, "break_even_steps": pl.Float64,
+    "trigger": pl.Boolean,
+}  # fmt: skip
+_TESTED: dict[str, type[pl.DataType]] = {
+    "run": pl.String, "capture": pl.String, "phase": pl.String, "method": pl.String,
+    "is_best": pl.Boolean, "error_ratio": pl.Float64, "low_ratio": pl.Float64,
+    "median_ratio": pl.Float64, "high_ratio": pl.Float64, "tested_steps": pl.Int64,
+    "origins_count": pl.Int64,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan and what it is for; experts: the logical expert of each of the plan's numbers."""
+
+    run: str
+    capture: str
+    phase: str | None
+    experts: tuple[int, ...]
+    plan: Plan
+    notes: tuple[str, ...]
+
+    def named(self) -> Placement:
+        """The placement by logical experts."""
+        named: Placement = np.append(np.array(self.experts, dtype=np.int64), EMPTY)[
+            self.plan.placement
+        ]
+        return named
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Loads of one run, capture and phase, without gaps."""
+
+    key: tuple[str, str, str | None]
+    loads: Floats
+    layers: tuple[int, ...]
+    experts: tuple[int, ...]
+    notes: tuple[str, ...]
+
+
+def plans(
+    tables: ExpertTables,
+    wish: Wish,
+    costs: pl.DataFrame | None = None,
+    links: pl.DataFrame | None = None,
+) -> list[Planned]:
+    """A plan for each run, capture and phase; costs are of `cost.token_cost`, links of
+    `exchanges.links`.
+
+    Tokens are those of one expert-parallel group of `wish.devices`: the job's, by the groups that
+    hold a layer. Raises UsageError for what cannot be planned.
+    """
+    found = []
+    for one in _known(tables):
+        run, capture, phase = one.key
+        notes = list(one.notes)
+        groups = _groups_count(tables.ranks, run, capture, wish.devices)
+        if groups > 1:
+            notes.append(
+                f"{groups:g} expert-parallel groups of {wish.devices} hold each layer: the plan is"
+                " for the mean one, and all are placed alike"
+            )
+        cost, told = priced(costs, links, run, capture, wish)
+        notes += told
+        made = plan(
+            one.loads / groups,
+            devices=wish.devices, nodes=wish.nodes, slots=wish.slots, groups=wish.groups,
+            layers=one.layers,
+            stages=_stages(tables, run, capture, one.layers),
+            expert_bytes=wish.expert_bytes, memory_bytes=wish.memory_bytes,
+            cost=cost,
+            current=_current(tables.placement, one, wish),
+            horizon=wish.horizon, max_replicas=wish.max_replicas, max_moved=wish.max_moved,
+        )  # fmt: skip
+        found.append(Planned(run, capture, phase, one.experts, made, (*notes, *made.notes)))
+    return found
+
+
+def plan_rows(found: list[Planned]) -> pl.DataFrame:
+    """Rows of each plan, then its total, whose layer is null.
+
+    The total's max/mean are means over layers, its gain that of a step: of the slowest pipeline
+    stage. before_ns to trigger are the total's only (`planning.Total`).
+    """
+    rows: list[dict[str, Any]] = []
+    for one in found:
+        place = dict(zip(_KEY, (one.run, one.capture, one.phase), strict=True))
+        total, layers = one.plan.total, one.plan.rows
+        rows += [place | row for row in layers.iter_rows(named=True)]
+        rows.append(
+            place
+            | {
+                name: layers[name].mean()
+                for name in ("max_over_mean_before", "max_over_mean_after")
+            }
+            | asdict(total)
+            | {"predicted_gain_ns": total.gain_ns}
+        )
+    for row in rows:
+        row.pop("gain_ns", None)
+    return pl.DataFrame(rows, schema=_PLANNED)
+
+
+def plan_notes(found: list[Planned]) -> list[str]:
+    """Each plan's forecast and its error, what is gained and when it is paid, and its notes."""
+    told = []
+    for one in found:
+        where = f"{one.capture} {one.phase or ''}".strip() + ": " if len(found) > 1 else ""
+        made, total = one.plan, one.plan.total
+        if made.error_ratio is not None and made.tested is not None:
+            told.append(
+                f"{where}forecast by {made.method}: missed an expert's share by"
+                f" {made.error_ratio * 100:.1f} % of the mean share, up to"
+                f" {made.tested.leads[-1]} steps ahead"
+            )
+        if total.trigger is not None:
+            paid = total.break_even_steps
+            says = "move now" if total.trigger else "do not move now"
+            after = "nothing to gain" if paid is None else f"paid after {paid:,.1f} steps"
+            told.append(f"{where}{says}: {after}, horizon {made.horizon}")
+        told += [f"{where}{note}" for note in one.notes]
+    return told
+
+
+def backtest_rows(tables: ExpertTables, horizon: int) -> tuple[pl.DataFrame, list[str]]:
+    """A row per run, capture, phase and method, least error first, and notes.
+
+    error_ratio: see `forecast`; low_ratio, median_ratio, high_ratio: 5 %, 50 % and 95 % of what
+    was missed, in mean proportions. tested_steps: the farthest steps ahead. Raises UsageError where
+    none can be tested.
+    """
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    known = list(_known(tables))
+    refused: UsageError | None = None
+    for one in known:
+        place = " ".join(filter(None, one.key)) + ": " if len(known) > 1 else ""
+        told = list(one.notes)
+        try:
+            tested = backtest(one.loads, horizon)
+        except UsageError as error:  # of too few steps: the others have their own
+            refused = error
+            notes.append(f"{place}{error}")
+            continue
+        if tested.leads[-1] < horizon:
+            told.append(f"tested up to {tested.leads[-1]} steps ahead: steps reach no farther")
+        notes += [place + note for note in told]
+        by_error = sorted(tested.errors, key=lambda name: tested.errors[name])
+        rows += [_tested_row(one, tested, method) for method in by_error]
+    if refused is not None and not rows:
+        raise refused
+    return pl.DataFrame(rows, schema=_TESTED), notes
+
+
+def _tested_row(one: _Known, tested: BackTest, method: str) -> dict[str, Any]:
+    low, median, high = tested.quantiles(method)
+    return dict(zip(_KEY, one.key, strict=True)) | {
+        "method": method, "is_best": method == tested.best, "error_ratio": tested.errors[method],
+        "low_ratio": low, "median_ratio": median, "high_ratio": high,
+        "tested_steps": tested.leads[-1], "origins_count": tested.origins_count,
+    }  # fmt: skip
+
+
+def _known(tables: ExpertTables) -> Iterator[_Known]:
+    loads = expert_loads(tables.load)
+    if loads.is_empty():
+        raise UsageError("the load of single experts is not told: only that of devices, if any")
+    for key, some in loads.group_by(_KEY, maintain_order=True):
+        matrix = load_matrix(some)
+        tokens, rows, notes = known_loads(matrix.tokens)
+        shown, last = len(matrix.experts), matrix.experts[-1]
+        if last + 1 > shown:
+            notes.append(
+                f"{shown} experts are shown, numbered up to {last}: the others are unknown"
+            )
+        told = [step for step in matrix.steps if step is not None]
+        every = float(np.median(np.diff(told))) if len(told) > 1 else 1.0
+        if every > 1:
+            notes.append(
+                f"only every {every:g}th step is told: what is said of steps ahead counts these"
+            )
+        run, capture, phase = (str(key[0]), str(key[1]), None if key[2] is None else str(key[2]))
+        layers = tuple(matrix.layers[row] for row in rows)
+        yield _Known((run, capture, phase), tokens, layers, tuple(matrix.experts), tuple(notes))
+
+
+def _groups_count(ranks: pl.DataFrame, run: str, capture: str, devices: int) -> float:
+    """How many groups of so many devices hold a layer: ranks by pipeline stages and devices."""
+    mine = ranks.filter(pl.col("run") == run, pl.col("capture") == capture)
+    if mine.is_empty() or mine["world_size"].max() is None:
+        return 1.0
+    world, stages = mine.select(pl.col("world_size").max(), pl.col("pp_size").max()).row(0)
+    return max(1.0, float(world) / (stages or 1) / devices)
+
+
+def _stages(
+    tables: ExpertTables, run: str, capture: str, layers: tuple[int, ...]
+) -> list[int] | None:
+    """Pipeline stage of each layer; None unless each is told by ranks of one stage."""
+    mine = pl.col("run") == run, pl.col("capture") == capture
+    told = (
+        tables.load.filter(*mine, pl.col("ep_rank").is_not_null())
+        .select("run", "capture", "rank", "layer")
+        .unique()
+        .join(tables.ranks.filter(*mine), on=["run", "capture", "rank"])
+        .group_by("layer")
+        .agg(pl.col("pp_rank").unique())
+    )
+    stage_of = dict(zip(told["layer"].to_list(), told["pp_rank"].to_list(), strict=True))
+    found = [stage_of.get(layer, []) for layer in layers]
+    if all(len(stages) == 1 and stages[0] is not None for stages in found):
+        return [stages[0] for stages in found]
+    return None
+
+
+def _current(placement: pl.DataFrame, one: _Known, wish: Wish) -> Placement | None:
+    """Where experts are now; None unless told for all layers, on devices and slots as wished: on
+    others a plan starts afresh."""
+    if placement.is_empty():
+        return None
+    mine = placement.filter(
+        pl.col("run") == one.key[0],
+        pl.col("capture") == one.key[1],
+        pl.col("layer").is_in(one.layers),
+        pl.col("expert").is_in(one.experts),
+    ).unique(["layer", "device", "slot"])
+    if mine["layer"].n_unique() < len(one.layers):
+        return None
+    used, slots = mine.select(pl.col("device").max() + 1, pl.col("slot").max() + 1).row(0)
+    wished = wish.slots or -(-len(one.experts) // wish.devices)
+    if used > wish.devices or (used < wish.devices and slots > wished):
+        return None
+    found = np.full((len(one.layers), wish.devices, slots), EMPTY, dtype=np.int64)
+    layer_at = {layer: at for at, layer in enumerate(one.layers)}
+    expert_at = {expert: at for at, expert in enumerate(one.experts)}
+    at = mine.select(
+        pl.col("layer").replace_strict(layer_at, return_dtype=pl.Int64),
+        pl.col("device").cast(pl.Int64),
+        pl.col("slot").cast(pl.Int64),
+        pl.col("expert").replace_strict(expert_at, return_dtype=pl.Int64),
+    ).to_numpy()
+    found[at[:, 0], at[:, 1], at[:, 2]] = at[:, 3]
+    return found

@@ -1,0 +1,1 @@
+"""FLOPs of kernels from the shapes of their tensors."""

@@ -1,0 +1,95 @@
+"""What each kernel achieves beside what its chip allows: cube peak, or memory's bandwidth.
+
+A kernel with F FLOPs that moves B bytes takes at least max(F / peak, B / bandwidth): its roofline
+is F over that. B counts every input and output once, as printed; kernels may move more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from ..chips import Place
+from ..peaks import Peak
+from .count import PLACE
+
+ROWS = (
+    *PLACE, "type", "input_shapes", "output_shapes", "dtype", "count", "total_ns", "flops",
+    "achieved_flops_per_s", "peak_flops_per_s", "peak_share_ratio", "moved_bytes",
+    "roofline_flops_per_s", "roofline_share_ratio", "bound", "reason",
+)  # fmt: skip
+
+
+def kernel_table(
+    counted: pl.DataFrame,
+    peaks: Mapping[Place, Peak],
+    *,
+    attention: str = "causal",
+    top: int | None = None,
+) -> pl.DataFrame:
+    """Kernels that multiply, by type and shape, longest total first; `top` of each rank and step.
+
+    `counted` is from `counted_kernels`, `peaks` from `chips.peaks`. Columns ROWS: flops and
+    moved_bytes of one kernel, roofline_flops_per_s NULL where bytes or bandwidth are unknown, bound
+    (compute or memory), reason where FLOPs are unknown. `attention`: causal or full.
+    """
+    mine = counted.filter(pl.col("family").is_not_null()).with_columns(
+        flops=pl.col(f"{attention}_flops")
+    )
+    limits = [
+        (peak.of(row[3]), peak.hbm_bytes_per_s) if (peak := peaks.get(row[:3])) else (None, None)
+        for row in mine.select("run", "capture", "rank", "dtype").iter_rows()
+    ]
+    schema = {"peak_flops_per_s": pl.Float64, "hbm_bytes_per_s": pl.Float64}
+    mine = mine.hstack(pl.DataFrame(limits, schema=schema, orient="row"))
+    by_memory = pl.col("flops") * pl.col("hbm_bytes_per_s") / pl.col("moved_bytes")
+    is_known = by_memory.is_not_null() & pl.col("peak_flops_per_s").is_not_null()
+    found = mine.with_columns(
+        achieved_flops_per_s=pl.when(pl.col("total_ns") > 0).then(
+            pl.col("flops") * pl.col("count") * 1e9 / pl.col("total_ns")
+        ),
+        roofline_flops_per_s=pl.when(is_known).then(
+            pl.min_horizontal("peak_flops_per_s", by_memory)
+        ),
+        bound=pl.when(is_known).then(
+            pl.when(by_memory < pl.col("peak_flops_per_s"))
+            .then(pl.lit("memory"))
+            .otherwise(pl.lit("compute"))
+        ),
+    ).with_columns(
+        peak_share_ratio=pl.col("achieved_flops_per_s") / pl.col("peak_flops_per_s"),
+        roofline_share_ratio=pl.col("achieved_flops_per_s") / pl.col("roofline_flops_per_s"),
+    )
+    order = pl.struct(-pl.col("total_ns"), "type", "input_shapes", "output_shapes")
+    found = found.sort(*PLACE, order, nulls_last=True).select(ROWS)
+    if top is None:
+        return found
+    return found.group_by(PLACE, maintain_order=True).head(top).select(ROWS)
+
+
+def points(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows of `kernel_table` by type, shapes and dtype, over ranks and steps.
+
+    Columns: type, input_shapes, output_shapes, dtype, count, total_ns, flops and moved_bytes of
+    one, intensity (FLOP per byte), achieved_flops_per_s, peak_share_ratio, bound; the longest
+    first. Kernels without FLOPs or bytes are left out.
+    """
+    known = rows.filter(
+        pl.col("flops") > 0, pl.col("moved_bytes") > 0, pl.col("achieved_flops_per_s") > 0
+    )
+    keys = ["type", "input_shapes", "output_shapes", "dtype", "flops", "moved_bytes"]
+    achieved = pl.col("flops") * pl.col("count") * 1e9 / pl.col("total_ns")
+    return (
+        known.group_by(keys)
+        .agg(
+            pl.col("count", "total_ns").sum(),
+            pl.col("bound").first(),
+            pl.col("peak_flops_per_s").max(),
+        )
+        .with_columns(
+            intensity=pl.col("flops") / pl.col("moved_bytes"), achieved_flops_per_s=achieved
+        )
+        .with_columns(peak_share_ratio=pl.col("achieved_flops_per_s") / pl.col("peak_flops_per_s"))
+        .sort("total_ns", *keys, descending=[True, *(False for _ in keys)], nulls_last=True)
+    )

@@ -1,0 +1,1 @@
+"""A model's sizes and FLOPs, from descriptions of many kinds."""

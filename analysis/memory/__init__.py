@@ -1,0 +1,1 @@
+"""Device memory: peaks, holders, growth and curves."""

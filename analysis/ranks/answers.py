@@ -1,0 +1,117 @@
+"""Answers over all ranks as frames, on a connection that `open_across` prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import duckdb
+import polars as pl
+
+from npuscope.analysis.communication.communication import comm
+from npuscope.analysis.means import without_warm_up
+from npuscope.analysis.views import frame, where
+from npuscope.analysis.wording import ranks_named
+
+_ESTIMATES = (
+    ("shortest duration", "wait_min_duration_ns", "transfer_min_duration_ns"),
+    ("last arrival", "wait_last_arrival_ns", "transfer_last_arrival_ns"),
+    ("HCCL's own", "hccl_wait_ns", "transit_ns"),
+)
+
+
+def clocks(
+    con: duckdb.DuckDBPyConnection, *, run: str | None = None, capture: str | None = None
+) -> pl.DataFrame:
+    """Offset and drift of each clock, in order of its ranks: columns of the metric `clocks`."""
+    clause, values = where({"run": run, "capture": capture})
+    return frame(con, f"select * from clocks {clause} order by run, capture, ranks", values)
+
+
+def clock_notes(found: pl.DataFrame) -> list[str]:
+    """What to know beside the figures of `clocks`, a sentence per remark with whom it concerns."""
+    concerned: dict[tuple[str, str], tuple[list[str], list[int]]] = {}
+    several = found.select("run", "capture").n_unique() > 1
+    for row in found.to_dicts():
+        place = f"{row['run']}, {row['capture']}: " if several else ""
+        for remark in (row["note"] or "").split("; "):
+            if remark:
+                hosts, ranks = concerned.setdefault((place, remark), ([], []))
+                hosts += [row["host"]] if row["host"] else []
+                ranks += [] if row["host"] else row["ranks"]
+    return [
+        f"{place}{_named(hosts, ranks)}: {remark}"
+        for (place, remark), (hosts, ranks) in concerned.items()
+    ]
+
+
+def comm_waits(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    run: str | None = None,
+    capture: str | None = None,
+    rank: int | None = None,
+    step: int | None = None,
+) -> pl.DataFrame:
+    """Waiting and transfer by rank, step and parallel kind: columns of the metric `comm_waits`."""
+    chosen = {"run": run, "capture": capture, "rank": rank, "step": step}
+    return rows_of(con, "comm_waits", chosen, "kind")
+
+
+def mean_waits(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    run: str | None = None,
+    capture: str | None = None,
+    rank: int | None = None,
+    step: int | None = None,
+) -> pl.DataFrame:
+    """Waiting and transfer of a mean step of a rank by parallel kind and way of telling them.
+
+    Columns: kind, estimate, wait_ns, transfer_ns; the two estimates are of operations that all
+    members recorded, HCCL's of all. Sums over ranks and steps by all pairs of them that matched
+    an operation, without warm-up. What a way does not tell is left out.
+    """
+    waits = comm_waits(con, run=run, capture=capture, rank=rank, step=step)
+    waits = without_warm_up(con, waits)
+    over = max(waits.select("rank", "step").n_unique(), 1)
+    place = ["run", "capture", "rank", "step", "kind"]
+    moved = comm(con, by="kind", run=run, capture=capture, rank=rank, step=step)
+    both = waits.join(moved.select(*place, "transit_ns"), on=place, how="left", nulls_equal=True)
+    found = [
+        both.group_by("kind")
+        .agg(
+            (pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()) / over).alias(told)
+            for name, told in ((wait, "wait_ns"), (transfer, "transfer_ns"))
+        )
+        .with_columns(estimate=pl.lit(estimate))
+        for estimate, wait, transfer in _ESTIMATES
+    ]
+    rows = pl.concat(found).drop_nulls(["wait_ns", "transfer_ns"])
+    total = (pl.col("wait_ns") + pl.col("transfer_ns")).max().over("kind")
+    order = pl.col("estimate").replace_strict({one[0]: at for at, one in enumerate(_ESTIMATES)})
+    return rows.sort(-total, "kind", order).select("kind", "estimate", "wait_ns", "transfer_ns")
+
+
+def rows_of(
+    con: duckdb.DuckDBPyConnection, view: str, chosen: Mapping[str, str | int | None], *more: str
+) -> pl.DataFrame:
+    """Rows of a view by rank and step where its columns have the values chosen (None: any), in
+    order of these, then of `more` columns."""
+    clause, values = where(chosen)
+    order = ", ".join(("run", "capture", "rank", "step nulls last", *more))
+    return frame(con, f"select * from {view} {clause} order by {order}", values)
+
+
+def slow_pairs(
+    con: duckdb.DuckDBPyConnection, *, run: str | None = None, capture: str | None = None
+) -> pl.DataFrame:
+    """Rates between each two ranks, the slowest first: columns of the metric `slow_pairs`."""
+    clause, values = where({"run": run, "capture": capture})
+    order = "order by run, capture, slow_ratio desc nulls last, link, low_rank, high_rank"
+    return frame(con, f"select * from slow_pairs {clause} {order}", values)
+
+
+def _named(hosts: list[str], ranks: list[int]) -> str:
+    listed = list(dict.fromkeys(hosts))
+    more = [f"{len(listed) - 4} more hosts"] if len(listed) > 4 else []
+    return ", ".join([*listed[:4], *more, *([ranks_named(ranks)] if ranks else [])])

@@ -1,0 +1,1 @@
+"""One clock per host, fitted over what ranks do together."""

@@ -1,0 +1,88 @@
+"""From the canonical tables of one capture to what only all its ranks together tell.
+
+groups ──▶ matched operations ──▶ clocks ──▶ arrivals on one clock ──▶ waits
+   └─────▶ communication of ranks whose own metadata says another kind, computed again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import duckdb
+
+from npuscope.analysis import rules
+from npuscope.analysis.catalog import METRICS, metric, sql_text
+
+# Rows of `comm_summary` of the ranks that need other kinds than they know themselves.
+RESOLVED_COMM = "resolved_comm"
+# A rank whose own metadata says of one of its groups what the capture's does not.
+_OTHERWISE = """
+    select distinct _members.rank from _members
+    semi join comm_ops using (rank, group_hash)
+    left join (
+        select rank, group_hash, min(parallel_kind) filter (where parallel_kind <> 'unknown') as own
+        from groups group by rank, group_hash
+    ) using (rank, group_hash)
+    where coalesce(own, 'unknown') <> kind
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A result: `query` holds on the connection that it was derived on."""
+
+    name: str
+    query: str
+
+
+def derived_tables() -> dict[str, list[tuple[str, str]]]:
+    """Columns (name, type) of each table that `derive` makes."""
+    tables = {
+        known.view: [(column.name, column.type) for column in known.columns]
+        for known in METRICS
+        if known.derived
+    }
+    comm = metric("comm").columns
+    return {**tables, RESOLVED_COMM: [(column.name, column.type) for column in comm]}
+
+
+@cache
+def version() -> str:
+    """Short name of the rules: results of another version are stale."""
+    return rules.version(__name__)
+
+
+def derive(con: duckdb.DuckDBPyConnection) -> Iterator[Table]:
+    """The results for one capture, whose canonical tables `con` has; each is to be used before the
+    next is asked for. Makes temporary tables whose names begin with an underscore."""
+    # Only here: a store that is up to date is read without loading what fits and tests.
+    from .clocks.clocks import fit_clocks
+    from .groups.groups import resolve_groups
+    from .stragglers import stragglers
+
+    resolve_groups(con)
+    con.execute(f"create or replace temp table _matched as {sql_text('matched.sql')}")
+    fit_clocks(con)
+    yield Table("capture_groups", sql_text("capture_groups.sql"))
+    yield Table("clocks", sql_text("clocks.sql"))
+    con.execute(f"create or replace temp table _arrivals as {sql_text('arrivals.sql')}")
+    con.execute("drop table _matched")
+    yield Table("arrivals", "from _arrivals order by instance, rank")
+    yield Table("comm_waits", sql_text("comm_waits.sql"))
+    for result in stragglers.derived(con, arrivals="_arrivals"):
+        yield Table(result.name, result.query)
+    yield Table("step_parts", sql_text("step_parts.sql"))
+    con.execute("drop table _arrivals")
+    ranks = sorted(rank for (rank,) in con.execute(_OTHERWISE).fetchall())
+    con.execute(
+        "create or replace temp view capture_groups as select run, capture, group_hash, kind"
+        " from _groups, (select any_value(run) as run, any_value(capture) as capture from ranks)"
+    )
+    chosen = f"rank in ({', '.join(map(str, ranks))})" if ranks else "false"
+    yield Table(RESOLVED_COMM, f"select * from ({_resolved_comm_sql()}) where {chosen}")
+
+
+def _resolved_comm_sql() -> str:
+    return metric("comm").sql_with(kinds="resolved_kinds.sql")

@@ -1,0 +1,1 @@
+"""Who belongs to a communication group, and what it is for."""

@@ -1,0 +1,141 @@
+"""Which ranks a communication group has and what it is for, by all ranks of a capture together.
+
+Kind: the framework's label in any member's metadata, else the communicator's own name, which an
+operation's hash tells apart, else what its members do. Members: any member's metadata, else the
+link matrix. What is guessed says so (`basis`), and nothing is guessed where it is unclear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import duckdb
+import polars as pl
+
+from npuscope.analysis.catalog import sql_text
+from npuscope.analysis.wording import numbers, ranks_named
+from npuscope.collector.groups import group_hash, parallel_kind
+from npuscope.collector.store import store
+
+from .kinds import inferred_kind
+
+# Names that frameworks give to communicators in every job.
+_KNOWN_NAMES = ("hccl_world_group",)
+_SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
+    "group_key": pl.Int32, "group_hash": pl.String, "group_name": pl.String,
+    "group_label": pl.String, "kind": pl.String, "basis": pl.String,
+    "global_ranks": pl.List(pl.Int32), "group_size": pl.Int32, "seen_ranks": pl.List(pl.Int32),
+    "evidence": pl.String,
+}  # fmt: skip
+
+
+def resolve_groups(con: duckdb.DuckDBPyConnection) -> None:
+    """Make the temporary tables `_groups` (a row per group) and `_members` (group_hash, rank,
+    group_key, kind, group_size) from the canonical tables of one capture."""
+    _name_hashes(con)
+    con.execute(f"create or replace temp table _group_rows as {sql_text('group_members.sql')}")
+    _by_name(con)
+    mixes = _rows_of(con, "group_mix.sql")
+    evidence = _rows_of(con, "group_evidence.sql")
+    listed = store.frame(con.sql("from _group_rows order by group_key")).to_dicts()
+    resolved = [
+        _resolved(row, mixes.get(row["group_hash"]), evidence.get(row["group_hash"]))
+        for row in listed
+    ]
+    con.register("_resolved_groups", pl.DataFrame(resolved, schema=_SCHEMA).to_arrow())
+    con.execute("create or replace temp table _groups as from _resolved_groups")
+    con.unregister("_resolved_groups")
+    con.execute(
+        "create or replace temp table _members as select group_key, group_hash, kind, group_size,"
+        " unnest(seen_ranks) as rank from _groups"
+    )
+
+
+def _name_hashes(con: duckdb.DuckDBPyConnection) -> None:
+    """`_named`: names of communicators with HCCL's hash of them and the kind they say."""
+    told = con.execute("select distinct group_name from groups where group_name is not null")
+    names = sorted({name for (name,) in told.fetchall()} | set(_KNOWN_NAMES))
+    kinds = [parallel_kind(name) for name in names]
+    named = pl.DataFrame(
+        {
+            "group_name": names,
+            "group_hash": [group_hash(name) for name in names],
+            "kind": [None if kind == "unknown" else kind for kind in kinds],
+        },
+        schema={"group_name": pl.String, "group_hash": pl.String, "kind": pl.String},
+    )
+    con.register("_named_frame", named.to_arrow())
+    con.execute("create or replace temp table _named as from _named_frame")
+    con.unregister("_named_frame")
+
+
+def _by_name(con: duckdb.DuckDBPyConnection) -> None:
+    """Groups that are known by their hash only get the name that has it."""
+    con.execute(
+        "update _group_rows set group_name = n.group_name, named_kind = n.kind from _named n"
+        " where n.group_hash = _group_rows.group_hash and _group_rows.group_name is null"
+    )
+
+
+def _rows_of(con: duckdb.DuckDBPyConnection, file: str) -> dict[str, dict[str, Any]]:
+    found = store.frame(con.sql(sql_text(file))).to_dicts()
+    return {row["group_hash"]: row for row in found}
+
+
+def _resolved(
+    row: dict[str, Any], mix: dict[str, Any] | None, evidence: dict[str, Any] | None
+) -> dict[str, Any]:
+    """A row of `_groups`."""
+    seen: Sequence[int] = row["seen_ranks"]
+    members, size, by_members, told_members = _members(row, evidence)
+    if row["told_kind"] is not None:
+        kind, basis = row["told_kind"], "metadata"
+        told_kind = f"label {row['group_label']}" if row["group_label"] else "label"
+        if row["kind_count"] > 1:
+            told_kind = f"most of {row['kind_count']} labels that disagree"
+    elif row["named_kind"] is not None:
+        kind, basis = row["named_kind"], "hash"
+        told_kind = f"its hash is that of the name {row['group_name']}"
+    elif mix is not None:
+        kind, told_kind = inferred_kind(mix)
+        basis = by_members if by_members == "matrix" else "inferred"
+    else:
+        kind, basis = "unknown", by_members
+        told_kind = "no label, and no operation to judge by"
+    return {
+        "group_key": row["group_key"],
+        "group_hash": row["group_hash"],
+        "group_name": row["group_name"],
+        "group_label": row["group_label"],
+        "kind": kind,
+        "basis": basis,
+        "global_ranks": members,
+        "group_size": size,
+        "seen_ranks": seen,
+        "evidence": f"kind: {told_kind}; members: {told_members}",
+    }
+
+
+def _members(
+    row: dict[str, Any], evidence: dict[str, Any] | None
+) -> tuple[list[int] | None, int | None, str, str]:
+    """Members in group order and their count (None: not known to be all), the basis, in words."""
+    seen = row["seen_ranks"]
+    if row["global_ranks"] is not None:
+        count = row["told_count"]
+        told = f"listed by {count} rank" + ("s" if count > 1 else "")
+        return row["global_ranks"], len(set(row["global_ranks"])), "metadata", told
+    met = sorted({*seen, *((evidence or {}).get("matrix_ranks") or ())})
+    basis = "matrix" if evidence and evidence["matrix_ranks"] else "inferred"
+    told = f"{ranks_named(seen)} use it"
+    if basis == "matrix":
+        told += f", links of the matrix join {numbers(met)}"
+    size = evidence["told_size"] if evidence else None
+    if size is not None:
+        told += f", its operations say {size} ranks"
+    elif evidence and evidence["position_count"] == evidence["rank_count"] == len(seen) > 1:
+        # Seen members talk to nobody but each other.
+        size = len(seen)
+        told += f", whose tasks name {size} positions"
+    return (met if size == len(met) else None), size, basis, told

@@ -1,0 +1,1 @@
+"""Who is slow, what that costs the others, and why."""

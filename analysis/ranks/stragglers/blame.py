@@ -1,0 +1,84 @@
+"""Answers about slow ranks as frames and rows, on a connection that `open_across` prepared."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import duckdb
+import polars as pl
+
+from npuscope.analysis.views import where
+
+from ..answers import rows_of
+
+VERDICT_WORDS = {
+    "host": "its host launches late",
+    "compute": "same kernels take longer",
+    "frequency": "chip runs at a lower clock",
+    "alltoall_bytes": "more tokens in its all-to-all",
+    "link": "slow link",
+    "unknown": "slower than its peers, cause not seen",
+}
+_COMPLETE = "select count(*) filter (where is_complete), count(*) from arrivals {where}"
+
+
+def rank_blame(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    run: str | None = None,
+    capture: str | None = None,
+    rank: int | None = None,
+    step: int | None = None,
+) -> pl.DataFrame:
+    """A row per rank and step: columns of the metric `rank_blame`, evidence as JSON text."""
+    chosen = {"run": run, "capture": capture, "rank": rank, "step": step}
+    return rows_of(con, "rank_blame", chosen)
+
+
+def blame_rows(found: pl.DataFrame) -> list[dict[str, Any]]:
+    """The rows as JSON can hold them; `evidence` is a list of {what, value, peers, unit}."""
+    return [{**row, "evidence": json.loads(row["evidence"])} for row in found.to_dicts()]
+
+
+def by_rank(found: pl.DataFrame) -> pl.DataFrame:
+    """The rows of `rank_blame` added up over steps, suspects first, then the most caused wait.
+
+    Columns: run, capture, rank, step_count, last_arrivals_count, caused_wait_ns, share_ratio (of
+    what all ranks of the capture cause; NULL where that is nothing), score, verdict, evidence.
+    """
+    place = ["run", "capture", "rank"]
+    summed = found.group_by(place, maintain_order=True).agg(
+        pl.len().cast(pl.Int64).alias("step_count"),
+        *(
+            pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()).alias(name)
+            for name in ("last_arrivals_count", "caused_wait_ns")
+        ),
+        pl.col("score", "verdict", "evidence").first(),
+    )
+    total = pl.col("caused_wait_ns").sum().over("run", "capture")
+    return summed.with_columns(
+        pl.when(total > 0).then(pl.col("caused_wait_ns") / total).alias("share_ratio")
+    ).sort(
+        pl.col("verdict").is_null(), "caused_wait_ns", "rank",
+        descending=[False, True, False], nulls_last=True,
+    )  # fmt: skip
+
+
+def blame_notes(
+    con: duckdb.DuckDBPyConnection, *, run: str | None = None, capture: str | None = None
+) -> list[str]:
+    """What to know beside the figures: whether arrivals could be compared at all."""
+    clause, values = where({"run": run, "capture": capture})
+    complete, every = con.execute(_COMPLETE.format(where=clause), values).fetchall()[0]
+    if not complete:
+        return [
+            "no operation here was recorded by all its members on comparable clocks: which rank"
+            " came last is unknown; verdicts use each rank's own work only"
+        ]
+    if complete < every:
+        return [
+            f"{every - complete:,} of {every:,} recorded operations lack members or a sure match:"
+            " their waiting is attributed to no rank"
+        ]
+    return []

@@ -1,0 +1,260 @@
+"""Who is slow in a capture, what it costs the others, and why.
+
+arrivals + comm_progress -> waits, followed back to their cause    caused_waits
+comm_progress            -> own work against peers, sign test      own_work, straggler_tests
+summaries                -> what is peculiar to each rank          traits
+link_transfers           -> slow links                             slow_links
+expert load, kernels     -> experts of a rank with more tokens     hot_experts
+all of them              -> verdicts with evidence                 verdicts
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import duckdb
+import polars as pl
+
+from ...catalog import metric
+from ...views import frame, open_views, where
+from . import caused_waits, hot_experts, own_work, slow_links, suspects, traits
+from .straggler_tests import corrected_min, holm, slowest_more_often
+
+SUMMARIES = (
+    "steps", "kernels", "comm", "comm_progress", "rank_work", "link_transfers", "rank_hosts",
+)  # fmt: skip
+RANK_BLAME = {
+    "run": pl.String, "capture": pl.String, "rank": pl.Int32, "step": pl.Int64,
+    "last_arrivals_count": pl.Int64, "caused_wait_ns": pl.Int64, "score": pl.Float64,
+    "verdict": pl.String, "evidence": pl.String,
+}  # fmt: skip
+LAST_ARRIVALS = {
+    "run": pl.String, "capture": pl.String, "instance": pl.Int64, "rank": pl.Int32,
+    "step": pl.Int64, "margin_ns": pl.Int64, "clock_error_ns": pl.Int64, "is_evidence": pl.Boolean,
+    "wait_ns": pl.Int64, "caused_ns": pl.Int64,
+}  # fmt: skip
+SLOW_PAIRS = {
+    "run": pl.String, "capture": pl.String, "link": pl.String, "low_rank": pl.Int32,
+    "high_rank": pl.Int32, "bandwidth_bytes_per_s": pl.Float64, "usual_bytes_per_s": pl.Float64,
+    "slow_ratio": pl.Float64, "is_slow": pl.Boolean, "excess_ns": pl.Float64,
+    "size_bytes": pl.Int64, "transfer_count": pl.Int64,
+}  # fmt: skip
+_OPS = """
+select a.instance, a.group_hash, a.kind, a.op_type, a.name, coalesce(a.step, -1) as step, a.rank,
+    a.start_ns, a.end_ns, a.size_bytes, a.aligned_start_ns, a.aligned_end_ns, a.clock_error_ns,
+    coalesce(a.is_complete, false) and a.aligned_start_ns is not null
+        and a.clock_error_ns is not null as is_complete,
+    p.own_ns, p.exposed_ns
+from (select * from {arrivals} {where}) as a
+left join (
+    select rank, group_hash, name, start_ns, any_value(own_ns) as own_ns,
+        any_value(exposed_ns) as exposed_ns
+    from comm_progress {where} group by all
+) as p using (rank, group_hash, name, start_ns)"""
+_RANKS = """
+select rank, any_value(pp_rank) as stage, any_value(shown) as host
+from (select * from ranks {where}) as r
+left join (
+    select run, capture, rank,
+        case when min(host) over same_name <> max(host) over same_name
+            then concat(host_name, ' (', host, ')') else host_name end as shown
+    from rank_hosts
+    window same_name as (partition by run, capture, host_name)
+) as h using (run, capture, rank)
+group by rank order by rank"""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A table to keep: `query` holds on the connection that it was computed on."""
+
+    name: str
+    query: str
+
+
+@dataclass(frozen=True, slots=True)
+class StragglerTables:
+    """rank_blame: a row per rank and step, its verdict over all steps; columns RANK_BLAME.
+    last_arrivals: a row per matched operation, who was last; columns LAST_ARRIVALS.
+    slow_pairs: a row per link type and two ranks; columns SLOW_PAIRS."""
+
+    rank_blame: pl.DataFrame
+    last_arrivals: pl.DataFrame
+    slow_pairs: pl.DataFrame
+
+
+def derived(con: duckdb.DuckDBPyConnection, *, arrivals: str) -> Iterator[Result]:
+    """The tables of `stragglers` as results to keep, held by temporary tables `_<table>`."""
+    found = stragglers(con, arrivals=arrivals)
+    for name in ("rank_blame", "last_arrivals", "slow_pairs"):
+        con.register("_straggler_rows", getattr(found, name).to_arrow())
+        con.execute(f"create or replace temp table _{name} as from _straggler_rows")
+        con.unregister("_straggler_rows")
+        yield Result(name, metric(name).sql)
+
+
+def stragglers(con: duckdb.DuckDBPyConnection, *, arrivals: str = "arrivals") -> StragglerTables:
+    """Stragglers of every capture on a connection that has the canonical tables and `arrivals`,
+    under that name or another one.
+
+    Summaries that are not there are computed from the events.
+    """
+    open_views(con, SUMMARIES)
+    captures = con.execute("select distinct run, capture from ranks order by all").fetchall()
+    found = [_of_capture(con, arrivals, run, capture) for run, capture in captures]
+    return StragglerTables(
+        pl.concat([pl.DataFrame(schema=RANK_BLAME), *(one.rank_blame for one in found)]),
+        pl.concat([pl.DataFrame(schema=LAST_ARRIVALS), *(one.last_arrivals for one in found)]),
+        pl.concat([pl.DataFrame(schema=SLOW_PAIRS), *(one.slow_pairs for one in found)]),
+    )
+
+
+def _of_capture(
+    con: duckdb.DuckDBPyConnection, arrivals: str, run: str, capture: str
+) -> StragglerTables:
+    clause, values = where({"run": run, "capture": capture})
+    ops = frame(con, _OPS.format(where=clause, arrivals=arrivals), [*values, *values])
+    ranks = frame(con, _RANKS.format(where=clause), values)
+    stages = _stages(ranks, ops)
+    placed = own_work.placed(ops.drop_nulls("own_ns"), stages)
+    excess = placed.select(
+        "instance", "rank", pl.when("is_common").then("excess_ns").alias("excess_ns")
+    )
+    waits = caused_waits.waits_of(ops.join(excess, on=["instance", "rank"], how="left"))
+    transfers = frame(con, f"select * from link_transfers {clause}", values)
+    pairs = slow_links.pair_rates(transfers)
+    steps = max(ops["step"].n_unique(), 1)
+    features = _features(con, ops, placed, stages, ranks, run=run, capture=capture)
+    found = suspects.judged(features, slow_links.blamed(pairs), step_count=steps)
+    full = [row for row in found if row["verdict"] == "alltoall_bytes"]
+    if full:
+        ranks_full = [row["rank"] for row in full]
+        lines = hot_experts.hot_lines(con, ranks_full, run=run, capture=capture)
+        for row in full:
+            row["evidence"] += lines[row["rank"]]
+    judged = pl.DataFrame(
+        [{**row, "evidence": json.dumps(row["evidence"])} for row in found],
+        schema={name: RANK_BLAME[name] for name in ("rank", "score", "verdict", "evidence")},
+    )
+    last = waits.last
+    keys = (pl.lit(run).alias("run"), pl.lit(capture).alias("capture"))
+    counted = last.group_by("rank", "step").agg(
+        pl.col("is_evidence").sum().cast(pl.Int64).alias("last_arrivals_count"),
+        pl.col("caused_ns").sum().alias("caused_wait_ns"),
+    )
+    # Where no operation met all its members nobody knows who came last, and where what a rank took
+    # itself has no peers to be compared with, what it caused: that is not 0.
+    met = ops.join(excess, on=["instance", "rank"], how="left").filter(
+        pl.col("is_complete") & (pl.len().over("instance") > 1)
+    )
+    told = met.group_by("rank", "step").agg(
+        pl.lit(True).alias("is_met"), pl.col("excess_ns").is_not_null().any().alias("is_compared")
+    )
+    everywhere = ops.select("rank", "step").unique().sort("rank", "step")
+    blame = (
+        everywhere.join(told, on=["rank", "step"], how="left")
+        .join(counted, on=["rank", "step"], how="left")
+        .join(judged, on="rank", how="left")
+        .with_columns(
+            *keys,
+            pl.when("is_met").then(pl.col("last_arrivals_count").fill_null(0)),
+            pl.when("is_compared").then(pl.col("caused_wait_ns").fill_null(0)),
+        )
+        .sort("rank", "step")
+        .with_columns(_unknown_step())
+    )
+    return StragglerTables(
+        _columns(blame, RANK_BLAME),
+        _columns(last.with_columns(*keys, _unknown_step()), LAST_ARRIVALS),
+        _columns(pairs.with_columns(*keys), SLOW_PAIRS),
+    )
+
+
+def _columns(rows: pl.DataFrame, schema: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
+    return rows.select(pl.col(name).cast(kind) for name, kind in schema.items())
+
+
+def _unknown_step() -> pl.Expr:
+    return pl.when(pl.col("step") >= 0).then("step").alias("step")
+
+
+def _stages(ranks: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """rank, stage: the pipeline stage; where it is not known, ranks that do the same operations
+    (and begin the pipeline the same way) count as one."""
+    if ranks["stage"].null_count() == 0:
+        return ranks.select("rank", pl.col("stage").cast(pl.Int64))
+    transfers = pl.col("op_type").is_in(["send", "receive"])
+    alike = (
+        ops.sort("rank", "end_ns")  # what waits may start early
+        .group_by("rank", maintain_order=True)
+        .agg(
+            pl.concat_str("kind", "op_type", ignore_nulls=True).value_counts(sort=False)
+            .struct.field("count").sort().alias("counts"),
+            pl.col("op_type").filter(transfers).first().fill_null("").alias("first"),
+        )
+        .with_columns(pl.col("counts").cast(pl.List(pl.String)).list.join(","))
+    )  # fmt: skip
+    known = ranks.select("rank").join(alike, on="rank", how="left")
+    return known.select(
+        "rank", pl.struct("counts", "first").rank("dense").cast(pl.Int64).alias("stage")
+    )
+
+
+def _features(
+    con: duckdb.DuckDBPyConnection,
+    ops: pl.DataFrame,
+    placed: pl.DataFrame,
+    stages: pl.DataFrame,
+    ranks: pl.DataFrame,
+    *,
+    run: str,
+    capture: str,
+) -> pl.DataFrame:
+    """Traits of every rank with the results of the tests, as `verdicts.judged` wants them."""
+    pieces = own_work.pieces(placed)
+    hosts = ranks.select("rank", "host")
+    found, trials = traits.traits(con, stages, hosts, run=run, capture=capture)
+    own = slowest_more_often(pieces.select("trial", "rank", "value")).rename({"p_value": "own_p"})
+    cube, other = (
+        slowest_more_often(trials.filter(pl.col("part") == part).drop("part")).select(
+            "rank", (pl.col("p_value") * 2).clip(upper_bound=1.0).alias(f"{part}_p")
+        )
+        for part in ("cube", "other")
+    )
+    loads = corrected_min(*(slowest_more_often(kind) for kind in own_work.load_trials(ops)))
+    return (
+        found.join(own, on="rank", how="left")
+        .join(cube, on="rank", how="left")
+        .join(other, on="rank", how="left")
+        .join(loads.rename({"p_value": "load_p"}), on="rank", how="left")
+        .join(own_work.excess_by_rank(pieces), on="rank", how="left")
+        .join(_host_tests(found), on="host", how="left")
+        .sort("rank")
+    )
+
+
+def _host_tests(ranks: pl.DataFrame) -> pl.DataFrame:
+    """host, host_p: the chance that just its m ranks of n launch slower than all others (one in n
+    over m permutations, where nothing tells ranks apart), or all of them slower than the median, as
+    where other hosts are slow too; times two, corrected for the number of hosts."""
+    pace = pl.coalesce("launch_interval_ns", "kernel_gap_ns").alias("pace")
+    known = ranks.select("rank", "host", pace).drop_nulls()
+    middle = statistics.median(known["pace"].to_list()) if known.height else 0.0
+    rows: list[tuple[str, float]] = []
+    for host in known["host"].unique().sort():
+        mine = known.filter(pl.col("host") == host)["pace"].to_list()
+        others = known.filter(pl.col("host") != host)["pace"].to_list()
+        every = math.comb(known.height, len(mine))
+        p_value = 1 / every if others and min(mine) > max(others) else 1.0
+        if others and min(mine) > middle:
+            p_value = min(p_value, math.comb(known.height // 2, len(mine)) / every)
+        rows.append((host, min(1.0, 2 * p_value)))
+    corrected = holm([p for _, p in rows])
+    return pl.DataFrame(
+        {"host": [host for host, _ in rows], "host_p": corrected},
+        schema={"host": pl.String, "host_p": pl.Float64},
+    )

@@ -1,0 +1,260 @@
+"""A folder with expert loads among a rank's files: it tells of the whole job, like a trainer's log.
+
+    profiles/                              capture A   rank 0 ─ its files + the folder's
+        host0_123_ascend_pt/ ...                       rank 1 ─ its files
+        tokens_per_expert/rank0.jsonl      found by its name, or given by --expert-load
+        saved/counts/rank0.jsonl           found by what is in it
+
+Where several are found, each capture gets the one nearest to its ranks, or several that hold parts
+of one job, see `expert_choice`. They are kept with one rank of each capture, published and dropped
+with it. Whoever brings a store up to date without naming the folder keeps it as it was read, see
+`logged`.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from npuscope.errors import TraceNotFound
+
+from ..model import RankSource, SourceFile, spelled
+from ..readers.expert_load.expert_files import counts_tokens, is_load_file, read_files
+from ..readers.expert_load.hook import FILE, part_of
+from ..readers.expert_load.load_frames import RULE, ExpertFacts, ExpertLoad
+from ..readers.expert_load.mindie_dump import CONFIG, MAP
+from ..store.manifest import Manifest
+from .lone_files import counted_by
+from .train_logs import holders
+
+FOLDER = "tokens_per_expert"
+OPTION = "--expert-load"
+# Between the folders in a rank's rules, where several are merged: no path has it.
+JOINT = "\0"
+Folders = Path | Sequence[Path]
+# Every line of a hook has it, the first within so many bytes.
+_COUNTS_KEY, _HEAD_BYTES = b'"tpe"', 4096
+
+
+def expert_source(path: Path) -> ExpertLoad | None:
+    """The expert loads of a folder that holds them, or of the one found in it, without a store.
+
+    None where there are none. Raises TraceNotFound for a path that is not there, TraceFormatError
+    for loads that cannot be read.
+    """
+    if not path.exists():
+        raise TraceNotFound(f"{path}: no such file or folder")
+    if not path.is_dir():
+        return _of_file(path)
+    folder = path if folder_files(path) else found_folder(path)
+    return read_files(folder_files(folder)) if folder else None
+
+
+def _of_file(path: Path) -> ExpertLoad | None:
+    """What one file counts, and nothing beside it. Raises TraceNotFound, TraceFormatError."""
+    if counted_by(path) is None:
+        return None
+    if not counts_tokens(path.name):
+        raise TraceNotFound(
+            f"{path}: counts tokens per expert, but whose is in the name alone: call it"
+            " rank<N>.jsonl, decode_<N>.csv or prefill_<N>.csv"
+        )
+    state = path.stat()
+    return read_files([SourceFile(str(path), state.st_size, state.st_mtime_ns)])
+
+
+def found_folder(path: Path) -> Path | None:
+    """The folder that lies where loads are expected at a path of profiles: it itself with dumps and
+    their configuration, or `tokens_per_expert` in it; None where there is no such."""
+    if (path / CONFIG).is_file() and folder_files(path):
+        return path
+    within = path / FOLDER
+    return within if within.is_dir() and folder_files(within) else None
+
+
+def holds_counts(folder: Path, names: Iterable[str]) -> bool:
+    """Whether a folder with these names in it has a training hook's counts. A file is opened only
+    where one is called as the hook's are, in a folder that is not."""
+    hooked = [name for name in names if name.endswith(".jsonl") and FILE.fullmatch(name)]
+    if not hooked or folder.name == FOLDER:
+        return bool(hooked)
+    for name in sorted(hooked):
+        try:
+            if not stat.S_ISREG((folder / name).stat().st_mode):
+                continue
+            with (folder / name).open("rb") as file:
+                head = file.read(_HEAD_BYTES)
+        except OSError:
+            continue
+        if head.strip():
+            return _COUNTS_KEY in head
+    return False
+
+
+def folder_files(folder: Path) -> tuple[SourceFile, ...]:
+    """Files with loads and placements in a folder, of dumps also one folder deeper (one for each
+    node); none where nothing there counts tokens."""
+    found = _listed(folder)
+    if _counting(found):
+        return tuple(found)
+    for inner in _folders(folder):
+        deeper = _listed(inner)
+        if any(Path(file.path).name == CONFIG for file in deeper):
+            found += deeper
+    return tuple(found) if _counting(found) else ()
+
+
+def merged_files(folders: Sequence[Path]) -> tuple[SourceFile, ...] | None:
+    """Files of several folders in each of which a hook counted a part of one job's ranks.
+
+    What lies in two of them alike counts once. None where the same rank's counts differ in two, or
+    where a folder has dumps of inference: then they are no parts. One folder is taken as it is.
+    """
+    if len(folders) == 1:
+        return folder_files(folders[0])
+    found: dict[object, SourceFile] = {}
+    for file in (file for folder in folders for file in folder_files(folder)):
+        name = Path(file.path).name
+        if not (is_hooked := FILE.fullmatch(name)) and not MAP.fullmatch(name):
+            return None
+        # Of deployments there is one for all ranks, called as it may be.
+        first = found.setdefault(part_of(name) if is_hooked else "map", file)
+        if first is not file and not _is_alike(first, file):
+            return None
+    return tuple(found.values())
+
+
+def require_loads(folder: Path) -> None:
+    """See that a folder counts tokens, without reading it. Raises TraceNotFound."""
+    if not folder_files(folder):
+        raise TraceNotFound(
+            f"{folder}: no rank*.jsonl, decode_N.csv or prefill_N.csv in it: give the folder that"
+            " the hook or the server dumped into"
+        )
+
+
+def expert_holders(
+    found: Sequence[tuple[str, RankSource]],
+    chosen: Sequence[tuple[str, RankSource]],
+    published: Sequence[Manifest],
+    loads: Mapping[str, Sequence[Path]],
+    *,
+    is_given: bool,
+) -> Mapping[str, int]:
+    """By capture, the rank to read its `loads` with: as `logged.holders` where the user gave them.
+
+    Else the lowest chosen of captures that have none yet, and the one that has them where there are
+    more parts of them by now.
+    """
+    if is_given:
+        return holders(found, chosen, published, rule=RULE, option=OPTION)
+    lowest = dict(sorted(((capture, s.rank) for capture, s in chosen), reverse=True))
+    for one in published:
+        if RULE not in one.rules or one.capture not in lowest:
+            continue
+        now = {spelled(str(folder)) for folder in loads.get(one.capture, ())}
+        if set(one.rules[RULE].split(JOINT)) < now:
+            lowest[one.capture] = one.rank
+        else:
+            del lowest[one.capture]
+    return lowest
+
+
+def kept_files(
+    current: Manifest | None, given: Folders | None
+) -> tuple[str, tuple[SourceFile, ...]] | None:
+    """A rank's folder, or several joined by `JOINT`, and their files: those that are given, else
+    those it was read with, as they were then."""
+    if given is not None:
+        folders = (given,) if isinstance(given, Path) else given
+        return JOINT.join(spelled(str(one)) for one in folders), merged_files(folders) or ()
+    folder = current.rules.get(RULE) if current else None
+    if current is None or folder is None:
+        return None
+    read = {Path(one) for one in folder.split(JOINT)}
+    files = tuple(
+        SourceFile(record.path, record.size_bytes, record.mtime_ns)
+        for record in current.sources
+        if is_load_file(Path(record.path).name)
+        and not read.isdisjoint((Path(record.path).parent, Path(record.path).parent.parent))
+    )
+    return (folder, files) if files else None
+
+
+def with_loads(source: RankSource, kept: tuple[str, tuple[SourceFile, ...]] | None) -> RankSource:
+    """The rank with a folder's files among its own."""
+    if kept is None:
+        return source
+    folder, files = kept
+    rules = (*source.rules, (RULE, folder))
+    return replace(source, files={**source.files, "expert_load": files}, rules=rules)
+
+
+def loads_as_now(source: RankSource, *, force: bool) -> RankSource:
+    """The rank with its folder as it is now. One that is gone stays missing, so that what was read
+    of it stays; where `force` is set, the rank goes on without."""
+    if "expert_load" not in source.files:
+        return source
+    now = merged_files([Path(one) for one in dict(source.rules)[RULE].split(JOINT)])
+    files = dict(source.files)
+    if now:
+        return replace(source, files={**files, "expert_load": now})
+    if not force:
+        return source
+    del files["expert_load"]
+    return replace(source, files=files, rules=tuple(r for r in source.rules if r[0] != RULE))
+
+
+def expert_facts(manifest: Manifest) -> ExpertFacts | None:
+    """How the loads that a rank holds were counted; None where it holds none."""
+    told = {
+        name: manifest.rules[f"{RULE}.{name}"]
+        for name in ExpertFacts.__dataclass_fields__
+        if f"{RULE}.{name}" in manifest.rules
+    }
+    source = told.pop("source", None)
+    if source not in ("hook", "dump"):
+        return None
+    counts = {name: int(text) for name, text in told.items()}
+    return ExpertFacts("hook" if source == "hook" else "dump", **counts)
+
+
+def _counting(files: Sequence[SourceFile]) -> bool:
+    return any(counts_tokens(Path(file.path).name) for file in files)
+
+
+def _listed(folder: Path) -> list[SourceFile]:
+    try:
+        names = sorted(name for name in os.listdir(folder) if is_load_file(name))
+    except OSError:
+        return []
+    found: list[SourceFile] = []
+    for name in names:
+        try:
+            state = (folder / name).stat()
+        except OSError:  # gone since, or a link to nowhere: as if it were not there
+            continue
+        if stat.S_ISREG(state.st_mode):  # opening a pipe could wait for ever
+            found.append(SourceFile(str(folder / name), state.st_size, state.st_mtime_ns))
+    return found
+
+
+def _is_alike(one: SourceFile, other: SourceFile) -> bool:
+    if one.size_bytes != other.size_bytes:
+        return False
+    try:
+        return filecmp.cmp(one.path, other.path, shallow=False)
+    except OSError:
+        return False
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(Path(entry.path) for entry in entries if entry.is_dir())
+    except OSError:
+        return []

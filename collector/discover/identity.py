@@ -1,0 +1,260 @@
+"""Which rank a profile folder belongs to and when it was recorded.
+
+Rank, first answer wins: number in `profiler_info_<rank>.json`; `rank_id` inside it; the DB's
+RANK_DEVICE_MAP; number in the DB's file name; `rank_id` of msprof's info.json. Never the folder's
+name (users rename folders) and never the device (rank 2 may run on device 4).
+
+Window: the profiler's own clock readings; the DB's session; msprof's start_info and end_info; else
+first and last times found in the kernel table or at both ends of the timeline.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..model import Framework, Role, SourceFile
+from ..small_files import open_regular, read_small
+from .database_facts import Row, ask
+from .session import session_ns
+
+_PROBE_BYTES = 1 << 16
+_US = re.compile(rb'"ts"\s*:\s*"?(\d{6,17})(?:\.(\d{1,3}))?')
+_CELL_US = re.compile(r"\s*(\d{6,17})(?:\.(\d{1,3})\d*)?\s*")
+# Where a rank came from that some collectors write for every device.
+OF_INFO = "rank_id in info.json"
+_CSV_START = re.compile(r"(task )?start time\(us\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Rank (None: nobody tells), how it was found, host and device for ordering, and the window."""
+
+    rank: int | None
+    origin: str
+    host: str = ""
+    device: int = -1
+    window_start_ns: int | None = None
+    window_end_ns: int | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def identify(
+    folder: Path,
+    framework: Framework,
+    files: Mapping[Role, tuple[SourceFile, ...]],
+    device_id: int | None = None,
+) -> Identity:
+    """Resolve rank and window of one profile; unreadable hints become warnings, not errors.
+
+    device_id: of a profile of several devices, the one that is meant.
+    """
+    warnings: list[str] = []
+    infos = [(file.path, _load(file.path, warnings)) for file in files.get("profiler_info", ())]
+    database = files.get("main_db", ())
+    facts = _database_facts(database[0].path, device_id) if database else {}
+    machines = {file.path: _load(file.path, warnings) for file in files.get("info", ())}
+
+    answers: list[tuple[int, str]] = []
+    for path, _ in infos:
+        answers += _from_name(path, r"profiler_info_(\d+)\.json", "number in profiler_info's name")
+    for _, info in infos:
+        answers += _valid(info.get("rank_id"), "rank_id in profiler_info")
+    answers += _valid(facts.get("rank"), "RANK_DEVICE_MAP of the DB")
+    if database:
+        answers += _from_name(
+            database[0].path, r"ascend_\w+_profiler_(\d+)\.db", "number in the DB's name"
+        )
+    for path, info in machines.items() if not answers or framework == "msprof" else ():
+        # Beside what torch_npu and MindSpore say of the rank, this is what the process was told.
+        if device_id is None or path.endswith(f".{device_id}"):  # else it speaks of all devices
+            answers += _valid(info.get("rank_id"), OF_INFO)
+    if len({rank for rank, _ in answers}) > 1:
+        told = ", ".join(f"{rank} by {origin}" for rank, origin in answers)
+        warnings.append(f"sources disagree on the rank ({told}): the first is taken")
+    rank, origin = answers[0] if answers else (None, "")
+
+    start, end = _window(infos, facts, files)
+    keys = ("hostUid", "hostname")
+    told_hosts = [one[key] for key in keys for one in machines.values() if one.get(key)]
+    host = str(facts.get("host") or next(iter(told_hosts), ""))
+    if device_id is None:
+        device_id = _integer(facts.get("device"))
+    numbers = [Path(file.path).suffix[1:] for file in files.get("info", ())]
+    numbered = [int(number) for number in numbers if number.isdecimal()]  # info.json.<device>
+    if device_id is None and len(numbered) == 1:
+        device_id = numbered[0]
+    return Identity(
+        rank=rank,
+        origin=origin,
+        host=host,
+        device=-1 if device_id is None else device_id,
+        window_start_ns=start,
+        window_end_ns=end,
+        warnings=tuple(warnings),
+    )
+
+
+def _from_name(path: str, pattern: str, origin: str) -> list[tuple[int, str]]:
+    found = re.fullmatch(pattern, Path(path).name)
+    return _valid(found[1], origin) if found else []
+
+
+def _valid(value: object, origin: str) -> list[tuple[int, str]]:
+    rank = _integer(value)
+    return [(rank, origin)] if rank is not None and 0 <= rank < 1 << 31 else []
+
+
+def _integer(value: object) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        return int(str(value).strip())
+    except ValueError:
+        return None
+
+
+def _load(path: str, warnings: list[str]) -> dict[str, Any]:
+    """A small JSON object; {} with a warning where the file is not one."""
+    try:
+        loaded = json.loads(read_small(path).decode("utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        warnings.append(f"{path}: not read: {type(error).__name__}: {error}")
+        return {}
+    if not isinstance(loaded, dict):
+        warnings.append(f"{path}: not read: a JSON object was expected")
+        return {}
+    return loaded
+
+
+def _database_facts(path: str, device_id: int | None) -> dict[str, object]:
+    """Rank, device, host and session of a profiler DB; {} where its reader will say why not."""
+    of_device = "" if device_id is None else f"where deviceId = {device_id}"
+    # msprof names no rank (-1) but a device
+    rank = f"select rankId, deviceId from RANK_DEVICE_MAP {of_device} order by rankId < 0, 1, 2"
+    session = "SESSION_TIME_INFO"
+    questions = {
+        ("rank", "device"): ("RANK_DEVICE_MAP", f"{rank} limit 1"),
+        ("host",): ("HOST_INFO", "select hostUid from HOST_INFO limit 1"),
+        ("start",): (session, f"select startTimeNs from {session} where startTimeNs > 0 limit 1"),
+        ("end",): (session, f"select endTimeNs from {session} where endTimeNs > 0 limit 1"),
+    }
+    facts = _named(questions, ask(path, [*questions.values()]))
+    if not (facts.get("start") and facts.get("end")):
+        # Without an index this reads the whole table: only where no session is recorded.
+        tasks = {
+            ("first_task", "last_task"): ("TASK", "select min(startNs), max(startNs) from TASK")
+        }
+        facts |= _named(tasks, ask(path, [*tasks.values()]))
+    return facts
+
+
+def _named(questions: Iterable[tuple[str, ...]], answers: list[list[Row]]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for names, rows in zip(questions, answers, strict=True):
+        for row in rows[:1]:
+            found.update(zip(names, row, strict=True))
+    return found
+
+
+def _window(
+    infos: Iterable[tuple[str, dict[str, Any]]],
+    facts: Mapping[str, object],
+    files: Mapping[Role, tuple[SourceFile, ...]],
+) -> tuple[int | None, int | None]:
+    """The first window told that can be one: clocks jump, and files are damaged."""
+    for start, end in _windows(infos, facts, files):
+        if 0 <= start <= end < 1 << 63:
+            return start, end
+    return None, None
+
+
+def _windows(
+    infos: Iterable[tuple[str, dict[str, Any]]],
+    facts: Mapping[str, object],
+    files: Mapping[Role, tuple[SourceFile, ...]],
+) -> Iterator[tuple[int, int]]:
+    for _, info in infos:
+        end = _integer(_inner(info, "end_info", "collectionTimeEnd"))
+        last = _integer(_inner(info, "end_info", "MonotonicTimeEnd"))
+        first = _integer(_inner(info, "start_info", "start_monotonic"))
+        if end and last and first and first <= last:
+            yield end - (last - first), end
+    start, end = _integer(facts.get("start")), _integer(facts.get("end"))
+    first, last = _integer(facts.get("first_task")), _integer(facts.get("last_task"))
+    if (told_start := start or first) and (told_end := end or last):
+        yield told_start, told_end
+    stamps = _stamps(files)
+    session = session_ns([file.path for file in files.get("session", ())], min(stamps, default=0))
+    if session is not None:
+        yield session
+    if stamps:
+        yield min(stamps), max(stamps)
+
+
+def _stamps(files: Mapping[Role, tuple[SourceFile, ...]]) -> list[int]:
+    """Some times in ns that events of the profile have."""
+    probes: tuple[tuple[Role, Callable[[bytes, bytes], list[int]]], ...] = (
+        ("kernels", _csv_stamps),
+        ("trace", _trace_stamps),
+    )
+    for role, stamps_of in probes:
+        head, tail = _ends([file.path for file in files.get(role, ())])
+        if stamps := stamps_of(head, tail):
+            return stamps
+    return []
+
+
+def _inner(info: Mapping[str, Any], section: str, key: str) -> object:
+    inner = info.get(section)
+    return inner.get(key) if isinstance(inner, dict) else None
+
+
+def _ends(paths: list[str]) -> tuple[bytes, bytes]:
+    """The head of the first file and the tail of the last."""
+    if not paths:
+        return b"", b""
+    try:
+        with open_regular(paths[0]) as file:
+            head = file.read(_PROBE_BYTES)
+        with open_regular(paths[-1]) as file:
+            file.seek(max(0, file.seek(0, 2) - _PROBE_BYTES))
+            return head, file.read(_PROBE_BYTES)
+    except OSError:
+        return b"", b""
+
+
+def _trace_stamps(head: bytes, tail: bytes) -> list[int]:
+    """Times in ns."""
+    found = _US.findall(head + b"\n" + tail)
+    return [int(us) * 1000 + int((ns or b"0").ljust(3, b"0")) for us, ns in found]
+
+
+def _csv_stamps(head: bytes, tail: bytes) -> list[int]:
+    """Starts in ns, of their own column only: a long duration looks like an early instant."""
+    titles, *rows = _cells(head) or [[]]
+    names = [title.strip('\ufeff \t"').lower() for title in titles]
+    place = next((i for i, name in enumerate(names) if _CSV_START.fullmatch(name)), None)
+    if place is None:
+        return []
+    # The last line of the head and the first of the tail may be cut.
+    cells = [row[place] for row in rows[:-1] + _cells(tail)[1:] if len(row) == len(titles)]
+    cells = cells or [row[place] for row in rows if len(row) == len(titles)]
+    told = (_CELL_US.fullmatch(cell) for cell in cells)
+    return [int(m[1]) * 1000 + int((m[2] or "0").ljust(3, "0")) for m in told if m]
+
+
+def _cells(text: bytes) -> list[list[str]]:
+    lines = text.decode("utf-8", "replace").replace("\0", "").splitlines()
+    found = []
+    for line in lines:
+        try:
+            found += list(csv.reader([line]))
+        except csv.Error:
+            continue
+    return found

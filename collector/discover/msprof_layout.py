@@ -1,0 +1,149 @@
+"""Where msprof puts what it exports, in its two layouts.
+
+    PROF_…/msprof_20250102030405.db                              the database
+    PROF_…/mindstudio_profiler_output/msprof_20250102030405.json, op_summary_20250102030405.csv, …
+    PROF_…/analyze/communication.json                            after `msprof --analyze=on`
+    PROF_…/host/info.json, PROF_…/device_3/info.json.3           what ran it, and where
+
+    PROF_…/device_3/timeline/msprof_3_2_10.json, summary/…   until 2023: device, model, iteration
+
+Names decide. The older layout counts where the newer one has nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from ..model import Framework, Role, SourceFile
+
+OUTPUT = "mindstudio_profiler_output"
+# Values of the rules `layout` and `devices`.
+NEWER, OLDER = "one export for all devices", "device_N/timeline, one file per iteration"
+APART = "several in the same files, each a rank of its own"
+
+_DEVICE_FOLDER = re.compile(r"device_(\d{1,4})")
+_OLDER_FOLDERS = ("timeline", "summary")
+# Names that say themselves who wrote them, and names that no msprof gives.
+_OF_MSPROF = re.compile(r"msprof_.*\.(db|json(\.gz)?)|op_summary.*\.csv")
+_OF_OTHERS = re.compile(r"trace_view\.json(\.gz)?|kernel_details.*\.csv|ascend_.*\.db|analysis\.db")
+# The kind of a timeline's file, whatever numbers it has, and its time stamp.
+_TIMELINE = re.compile(r"(msprof|hccl|task_time)((?:_slice_\d{1,6})?(?:_\d{1,20}){0,4})\.json")
+_STAMP = re.compile(r"_(\d{14,20})(?=\.)")
+
+
+def is_msprof(names: Iterable[str]) -> bool:
+    """Whether files of these names are msprof's own exports."""
+    known = list(names)
+    ours = any(_OF_MSPROF.fullmatch(name) for name in known)
+    return ours and not any(_OF_OTHERS.fullmatch(name) for name in known)
+
+
+def is_prof(folder: Path, names: Iterable[str]) -> bool:
+    """Whether a folder of another name is laid out as msprof's are."""
+    return any(
+        name == OUTPUT or (_DEVICE_FOLDER.fullmatch(name) and (folder / name / "timeline").is_dir())
+        for name in names
+    )
+
+
+def places(folder: Path) -> list[Path]:
+    """Folders of a profile in which exports lie, and what tells of its devices."""
+    return [folder / OUTPUT, folder / "analyze", *info_places(folder)]
+
+
+def info_places(folder: Path) -> list[Path]:
+    """Folders that tell who ran a profile; those beside `folder`, if it is a part of one."""
+    if folder.name in (OUTPUT, "analyze"):
+        folder = folder.parent
+    elif folder.name in _OLDER_FOLDERS:
+        return [folder.parent, folder.parent.parent / "host"]
+    return [folder / n for n in _names(folder) if n == "host" or _DEVICE_FOLDER.fullmatch(n)]
+
+
+def older_places(folder: Path) -> list[Path]:
+    """Folders of the older layout: of every device, timeline and summary."""
+    if folder.name in _OLDER_FOLDERS:
+        return [folder.parent / name for name in _OLDER_FOLDERS]
+    devices = sorted(n for n in _names(folder) if _DEVICE_FOLDER.fullmatch(n))
+    return [folder / device / name for device in devices for name in _OLDER_FOLDERS]
+
+
+def device_of(path: str) -> int | None:
+    """The device whose folder a file lies in, or None."""
+    folder = Path(path).parent
+    if folder.name in _OLDER_FOLDERS:
+        folder = folder.parent
+    found = _DEVICE_FOLDER.fullmatch(folder.name)
+    return int(found[1]) if found else None
+
+
+def timeline_roles(names: Iterable[str]) -> dict[str, Role]:
+    """Files of an older timeline that are read as a trace.
+
+    `hccl_*` and `task_time_*` hold the same slices as `msprof_*` of their numbers: they count where
+    it is missing.
+    """
+    by_numbers: dict[str, dict[str, list[str]]] = {}
+    for name in names:
+        if found := _TIMELINE.fullmatch(name):
+            numbers = re.sub(r"_slice_\d+", "", _STAMP.sub("", f"{found[2]}."))
+            by_numbers.setdefault(numbers, {}).setdefault(found[1], []).append(name)
+    return {
+        name: "trace"
+        for kinds in by_numbers.values()
+        for kind, found_names in kinds.items()
+        if kind == "msprof" or "msprof" not in kinds
+        for name in found_names
+    }
+
+
+def newest_of_each(files: Iterable[SourceFile]) -> tuple[SourceFile, ...]:
+    """Of files that differ in their time stamps only the newest ones, in order of their numbers.
+
+    Every iteration was exported by itself: those of one folder may have different time stamps.
+    """
+    newest: dict[tuple[str, str], list[tuple[str, SourceFile]]] = {}
+    for file in files:
+        folder, _, name = file.path.rpartition("/")
+        stamp = _STAMP.search(name)
+        bare = re.sub(r"_slice_\d+", "", _STAMP.sub("", name))
+        newest.setdefault((folder, bare), []).append((stamp[1] if stamp else "", file))
+    kept = [
+        file
+        for stamped in newest.values()
+        for stamp, file in stamped
+        if stamp == max(stamp for stamp, _ in stamped)
+    ]
+    return tuple(sorted(kept, key=lambda file: _natural(file.path)))
+
+
+def rules(
+    framework: Framework,
+    files: Mapping[Role, tuple[SourceFile, ...]],
+    other_devices: tuple[int, ...],
+) -> tuple[tuple[str, str], ...]:
+    """Variants that the places and names of a rank's files show, as in ReadLog.rules."""
+    found: list[tuple[str, str]] = []
+    paths = [Path(file.path) for group in files.values() for file in group]
+    if any(path.parent.name in _OLDER_FOLDERS for path in paths):
+        found.append(("layout", OLDER))
+    elif framework == "msprof":
+        found.append(("layout", NEWER))
+    if other_devices:
+        found.append(("devices", APART))
+    return tuple(found)
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    parts = re.split(r"(\d+)", text)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []

@@ -1,0 +1,163 @@
+"""What else lies below a path of profiles: files that no rank was read from, and why not.
+
+    ranks read from    rank 0's kernel_details.csv, trace_view.json, ...
+    not read           op_statistic.csv     computed from the kernels instead
+                       FRAMEWORK/           raw data: the input of analyse()
+                       decode_0.csv         expert loads: read where their folder is given
+                       notes.txt            no profile
+
+Names decide; nothing is opened, links are not followed, and raw data is not entered.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..store.manifest import MARKER
+from .roles import role_of
+
+_ENTRIES_AT_MOST = 500_000
+_RAW = "raw data, the input of analyse()"
+_NO_RANK = "no rank was read from it: not selected, or not whole"
+_OTHERS = "no file of a profiler that this version knows"
+_COMPUTED = "not needed: the same figures are computed from single events"
+_NOT_YET = "known, but not read by this version"
+_GIVEN = "read where their folder is given: ingest with --expert-load DIR"
+
+# What a folder's name says, with its parent's: then nothing inside it is looked at.
+_FOLDERS: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
+    (re.compile(pattern), label, why)
+    for pattern, label, why in (
+        (r".*/(FRAMEWORK|PROF_.+)|PROF_.*/(host|device_\d+|sqlite)|(host|device_\d+)/.*", "", _RAW),
+        (r".*_ascend_(pt|ms)/logs?|PROF_.*/mindstudio_profiler_log", "", "logs"),
+        (r".*/cluster_analysis_output", "", "results of msprof-analyze, made from these profiles"),
+        (r".*_op_arg", "*_op_arg", "dumped arguments of operators"),
+        (r".*/\..*", "hidden folders", "hidden"),
+    )
+)
+_FILES: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
+    (re.compile(pattern), label, why)
+    for pattern, label, why in (
+        (r"(op|api|communication)_statistic.*\.csv", "*_statistic*.csv", _COMPUTED),
+        (r"(step_trace|task_time).*\.csv", "", _COMPUTED),
+        (r"operator_details.*\.csv", "", "not needed: the timeline has its operators with times"),
+        (r"(l2_cache|soc_pmu|data_preprocess|aicpu|fusion_op|static_op_mem).*\.csv", "", _NOT_YET),
+        (r"(nic|roce|hccs|pcie|llc|ddr|hbm|sys_mem|host|npu_mem).*\.csv", "", _NOT_YET),
+        (r"(prefill|decode)_.*\.csv", "decode_*.csv, prefill_*.csv",
+         f"expert loads: {_GIVEN}"),
+        (r"rank_?\d+(\.\d+)?\.jsonl", "rank*.jsonl", f"expert loads: {_GIVEN}"),
+        (r".*_global_deployment\.json|model_gen_config\.json|expert_map.*\.json",
+         "expert placement", f"expert placement: {_GIVEN}"),
+        (r"(hccl|task_time)_.*\.json", "", "not needed: msprof_*.json has the same slices"),
+        (r"(step_trace|msprof_tx|thread_group)_.*\.json", "", _NOT_YET),
+        (r"msmonitor_.*\.db", "msmonitor_*.db", f"a database of msMonitor: {_NOT_YET}"),
+        (r"(memscope|leaks)_dump_.*", "", _NOT_YET),
+        (r"mindstudio_data\.db|cluster_analysis\.db", "", "made by another tool"),
+        (r".*\.db-(wal|shm|journal)", "*.db-wal, *.db-shm", "belong to a database beside them"),
+        (r"dataset\.csv|minddata_.*", "", f"MindData's pipeline: {_NOT_YET}"),
+        (r"(start|end)_info.*|.*\.done|info\.json.*|.*\.log", "markers and logs",
+         "they tell how analysis went"),
+        (r"truth\.json", "", "what is true of a generated sample"),
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Files or folders of one kind that nothing was read from; `example` is one of them."""
+
+    what: str
+    why: str
+    count: int
+    size_bytes: int | None
+    example: str
+
+
+def unread(path: Path, sources: Iterable[str], problems: Iterable[str] = ()) -> list[Unread]:
+    """What lies below `path` beside the files in `sources` that ranks were read from, by kind.
+
+    Places in `problems` are told elsewhere and left out. Sizes are those of files; of folders that
+    were not entered they are unknown.
+    """
+    root = (path if path.is_dir() else path.parent).resolve()
+    known = {os.path.realpath(source) for source in sources}
+    places = {str(parent) for source in known for parent in Path(source).parents}
+    told = {os.path.realpath(place) for place in problems}
+    kinds: dict[tuple[str, str], list[tuple[str, int | None]]] = {}
+    for entry, what, why, size_bytes in _walk(root, known, places, told):
+        kinds.setdefault((what, why), []).append((entry, size_bytes))
+    found = []
+    for (what, why), entries in kinds.items():
+        sizes = [size for _, size in entries]
+        total = None if None in sizes else sum(size for size in sizes if size is not None)
+        found.append(Unread(what, why, len(entries), total, min(entry for entry, _ in entries)))
+    return sorted(found, key=lambda one: (one.why, one.what))
+
+
+def _walk(
+    root: Path, known: set[str], places: set[str], told: set[str]
+) -> Iterator[tuple[str, str, str, int | None]]:
+    """(path, what, why, bytes) of every file and closed folder that is not `known`."""
+    pending, seen = [str(root)], 0
+    while pending:
+        folder = pending.pop()
+        try:
+            with os.scandir(folder) as scanned:
+                entries = sorted(scanned, key=lambda entry: entry.name)
+        except OSError:
+            continue  # discovery told of it
+        if any(entry.name == MARKER for entry in entries):
+            continue  # a store of ours
+        for entry in entries:
+            seen += 1
+            if seen > _ENTRIES_AT_MOST:
+                yield folder, "more entries", "too many to list", None
+                return
+            if entry.path in known or entry.path in told:
+                continue
+            if entry.is_symlink():
+                if os.path.realpath(entry.path) not in known | places:
+                    yield entry.path, "links", "links are followed for profiles only", None
+            elif not entry.is_dir(follow_symlinks=False):
+                what, why = _of_file(entry.name, folder in places)
+                try:
+                    size_bytes = entry.stat(follow_symlinks=False).st_size
+                except OSError:
+                    size_bytes = None
+                yield entry.path, what, why, size_bytes
+            elif entry.path not in places and (kind := _named(_FOLDERS, _with_parent(entry.path))):
+                yield entry.path, kind[0] + "/", kind[1], None
+            else:
+                pending.append(entry.path)
+
+
+def _named(
+    table: tuple[tuple[re.Pattern[str], str, str], ...], name: str
+) -> tuple[str, str] | None:
+    for pattern, label, why in table:
+        if pattern.fullmatch(name):
+            return label or _shape(name.rpartition("/")[2]), why
+    return None
+
+
+def _shape(name: str) -> str:
+    """A name without what tells one of a kind from the others."""
+    return re.sub(r"(?<=_)\d+(?=[_.]|$)", "*", re.sub(r"^PROF_.+", "PROF_*", name))
+
+
+def _with_parent(path: str) -> str:
+    return "/".join(path.rsplit("/", 2)[1:])
+
+
+def _of_file(name: str, is_beside_read_ones: bool) -> tuple[str, str]:
+    if found := _named(_FILES, name):
+        return found
+    if role_of(name) is not None:
+        why = "an older export beside a newer one" if is_beside_read_ones else _NO_RANK
+        return _shape(name), why
+    suffix = Path(name).suffix.lower()
+    return (f"*{suffix}" if suffix else "files without a suffix"), _OTHERS

@@ -1,0 +1,1 @@
+"""Plan, read, check and publish ranks."""

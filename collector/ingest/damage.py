@@ -1,0 +1,91 @@
+"""What is wrong with a rank's files, in words for a person; and when a reading is worse than the
+one before it."""
+
+from __future__ import annotations
+
+import errno
+import traceback
+from pathlib import Path
+
+import duckdb
+
+from npuscope.errors import NpuscopeError
+
+from ..model import RankSource
+from ..store.manifest import Manifest
+from ..store.space import is_out_of_space
+
+_SHOWN = 3
+_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+def told(error: Exception, store: str = "") -> str:
+    """One line: what an exception says, without a traceback. `store`: what was written to."""
+    if is_out_of_space(error):
+        return "no space left on the disk of the store"
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return "needs more memory than it may take: give --memory more, or fewer --jobs"
+    if isinstance(error, OSError) and error.errno in _FORBIDDEN:
+        path = str(error.filename)
+        if store and path.startswith(store):
+            return f"{path}: {error.strerror}: give --store DIR where you may write"
+        return f"{path}: {error.strerror}: check its permissions"
+    if isinstance(error, RecursionError):
+        return "nested more deeply than can be read"
+    if isinstance(error, MemoryError):
+        return "needs more memory than there is"
+    text = str(error).strip() or type(error).__name__
+    if isinstance(error, NpuscopeError):
+        return text
+    if isinstance(error, (OSError, duckdb.Error)):
+        return f"{type(error).__name__}: {text}"
+    place = traceback.extract_tb(error.__traceback__)[-1:]
+    where = f" in {Path(place[0].filename).name}, line {place[0].lineno}" if place else ""
+    return f"an error of npuscope itself, please report it: {type(error).__name__}{where}: {text}"
+
+
+def changed_files(source: RankSource) -> dict[str, str]:
+    """Files that are not as large any more as when they were found: somebody writes them."""
+    found: dict[str, str] = {}
+    for role, file in ((role, file) for role, group in source.files.items() for file in group):
+        try:
+            size_bytes = Path(file.path).stat().st_size
+        except OSError as error:
+            found[file.path] = f"gone while it was read ({error.strerror}): ingest again"
+            continue
+        if role in ("train_log", "expert_load") and size_bytes > file.size_bytes:
+            continue  # a job that goes on logs on
+        if size_bytes != file.size_bytes:
+            found[file.path] = (
+                f"changed while it was read ({file.size_bytes} bytes, then {size_bytes}): ingest"
+                " again when its writer is done"
+            )
+    return found
+
+
+def worse_than(before: Manifest | None, now: Manifest) -> str | None:
+    """Why a reading must not replace the published one: it holds less, or no more, through damage
+    that its files took since. None where it may."""
+    if before is None:
+        return None
+    read = {record.path: record.digest for record in before.sources}
+    same = {record.path for record in now.sources if read.get(record.path) == record.digest}
+    damaged = {
+        path: why for path, why in now.failed_files.items() if path in read and path not in same
+    }
+    counts = {
+        name: (now.tables[name].row_count if name in now.tables else 0, old.row_count)
+        for name, old in before.tables.items()
+    }
+    fewer = [f"{name} ({new} of {old})" for name, (new, old) in counts.items() if new < old]
+    grew = any(new > old for new, old in counts.values()) or now.tables.keys() - counts.keys()
+    if not fewer and (grew or damaged.keys() <= before.failed_files.keys()):
+        return None
+    if not damaged:
+        return None
+    files = "; ".join(f"{Path(path).name}: {why}" for path, why in list(damaged.items())[:_SHOWN])
+    lost = f", as rows would be missing from {', '.join(fewer[:_SHOWN])}" if fewer else ""
+    return (
+        f"{files}. What was read before stays{lost}: mend the files, or take what they hold with"
+        " --force"
+    )

@@ -1,0 +1,225 @@
+"""What an ingest has to do: which ranks are new, changed or lack what is asked for, or are gone.
+
+What an ingest was asked for is remembered with the run: whoever only wants up-to-date tables
+(`report PATH`) reads ranks that are new the same way, and completes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from .. import schema
+from ..discover.captures import KnownCapture, assign
+from ..discover.expert_choice import chosen_folders
+from ..discover.expert_folders import expert_holders, kept_files, loads_as_now, with_loads
+from ..discover.kineto_files import is_ruled_alike, ruled
+from ..discover.roles import role_of
+from ..discover.search import Discovery, Problem
+from ..discover.train_logs import as_now, holders, logged_file, with_log
+from ..model import RankSource, spelled
+from ..selection import Selection
+from ..small_files import read_own
+from ..store.manifest import (
+    Manifest,
+    SourceRecord,
+    folder_name,
+    manifests,
+    rank_folder,
+    read_manifest,
+    write_atomically,
+)
+from ..store.own_folders import handle
+from ..store.store import replace_manifest
+from .read_rank import RankTask, digest_now
+from .shards import Shard, share_of
+
+_ASKED = "asked.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`tasks` to read, ranks `unchanged` or `vanished` from the source, `problems` to tell.
+
+    `captures`: of each, the ranks that were asked for, all shards' together.
+    """
+
+    run: str
+    tasks: tuple[RankTask, ...]
+    unchanged: tuple[Manifest, ...]
+    vanished: tuple[Manifest, ...]
+    problems: tuple[Problem, ...]
+    captures: Mapping[str, frozenset[int]]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(task.source.size_bytes for task in self.tasks)
+
+
+def make_plan(
+    discovery: Discovery,
+    store: Path,
+    *,
+    path: Path,
+    run: str,
+    memory_bytes: int | None = None,
+    force: bool = False,
+    selection: Selection | None = None,
+    shard: Shard | None = None,
+    train_log: Path | None = None,
+    expert_load: Path | None = None,
+) -> Plan:
+    """Compare what was discovered below `path` with what `store` holds of `run`.
+
+    `selection` is what a rank must have: one that has less is read again, with what it has and
+    what is asked for (only the latter where `force` is set). Ranks it does not name are neither
+    read nor gone. None: whatever the ranks that are there have, and the others as it was asked for
+    last. Of the ranks that are there `shard` takes its share, and problems are told by the first.
+    `train_log` and the folder `expert_load` (None: one that is found below `path`) are read with
+    one rank of each capture, see `logged` and `expert_folders`. Raises UsageError.
+    """
+    published = manifests(store, run=run)
+    assignment = assign(discovery.ranks, _known_captures(published))
+    remembered = selection or _remembered(store, run, path)
+    tasks: list[RankTask] = []
+    unchanged: list[Manifest] = []
+    told = [
+        (spelled(problem.path), problem.message)
+        for problem in discovery.problems
+        if role_of(Path(problem.path).name)
+    ]
+    chosen = [
+        (capture, source)
+        for capture, source in assignment.chosen
+        if selection is None or selection.has_rank(source.rank)
+    ]
+    holding = holders(assignment.chosen, chosen, published) if train_log else {}
+    roots: dict[str, list[str]] = {}
+    for capture, source in assignment.chosen:
+        roots.setdefault(capture, []).append(source.root)
+    loads, unclear = chosen_folders(path, discovery.load_folders, roots)
+    if expert_load is not None:
+        loads, unclear = dict.fromkeys(roots, (expert_load,)), {}
+    counting = expert_holders(
+        assignment.chosen, chosen, published, loads, is_given=expert_load is not None
+    )
+    for capture, source in share_of(shard, chosen) if shard else chosen:
+        source = ruled(source)
+        current = read_manifest(rank_folder(store, run, capture, source.rank))
+        given = train_log if holding.get(capture) == source.rank else None
+        source = with_log(source, logged_file(current, given))
+        if counting.get(capture) == source.rank:
+            source = with_loads(source, kept_files(current, loads.get(capture)))
+            if capture in unclear:
+                source = replace(source, warnings=(*source.warnings, unclear[capture]))
+        else:
+            source = with_loads(source, kept_files(current, None))
+        asked = _asked_of(source.rank, current, selection, remembered)
+        if asked is None:
+            continue
+        if current and not force and current.selection.covers(asked):
+            if is_unchanged(store, current, source):
+                unchanged.append(current)
+                continue
+        if current and not force:
+            asked = current.selection.joined(asked)
+        source = replace(loads_as_now(as_now(source, force=force), force=force), selection=asked)
+        own = spelled(source.root)
+        unreadable = tuple((p, why) for p, why in told if Path(p).is_relative_to(own))
+        tasks.append(RankTask(str(store), run, capture, source, memory_bytes, force, unreadable))
+    wanted = {(capture, source.rank) for capture, source in assignment.chosen}
+    root = spelled(str(path.resolve()))
+    vanished = [
+        m
+        for m in published
+        if (m.capture, m.rank) not in wanted
+        and Path(m.source_root).is_relative_to(root)
+        and (selection is None or selection.has_rank(m.rank))
+    ]
+    problems = list(discovery.problems)
+    problems += [
+        Problem(
+            dropped.root,
+            f"rank {dropped.rank} was also profiled at the same time in {kept.root}, "
+            "which ended last and is taken",
+        )
+        for dropped, kept in assignment.passed_over
+    ]
+    if shard and shard.index:
+        problems = []
+    captures: dict[str, frozenset[int]] = {}
+    for capture, source in chosen:
+        captures[capture] = captures.get(capture, frozenset()) | {source.rank}
+    return Plan(run, tuple(tasks), tuple(unchanged), tuple(vanished), tuple(problems), captures)
+
+
+def remember(store: Path, run: str, path: Path, selection: Selection) -> None:
+    """Note what was asked for of the profiles below `path`."""
+    file = store / folder_name("run", run) / _ASKED
+    with handle(file.parent, make=True):
+        pass
+    root = spelled(str(path.resolve()))
+    asked = _all_remembered(file)
+    if asked.get(root, Selection()) != selection:
+        write_atomically(file, msgspec.json.encode({**asked, root: selection}))
+
+
+def _remembered(store: Path, run: str, path: Path) -> Selection:
+    asked = _all_remembered(store / folder_name("run", run) / _ASKED)
+    return asked.get(spelled(str(path.resolve())), Selection())
+
+
+def _all_remembered(file: Path) -> dict[str, Selection]:
+    try:
+        return read_own(file, dict[str, Selection])
+    except (OSError, msgspec.MsgspecError):
+        return {}
+
+
+def _asked_of(
+    rank: int, current: Manifest | None, selection: Selection | None, remembered: Selection
+) -> Selection | None:
+    """What of a rank is wanted; None where nothing is."""
+    if selection is None and current is not None:
+        return current.selection
+    if not remembered.has_rank(rank):
+        return None
+    return remembered.lightly() if remembered.light else remembered.in_full()
+
+
+def _known_captures(published: Sequence[Manifest]) -> list[KnownCapture]:
+    spans: dict[str, tuple[int | None, int | None]] = {}
+    for m in published:
+        start, end = spans.get(m.capture, (None, None))
+        starts = [t for t in (start, m.window_start_ns) if t is not None]
+        ends = [t for t in (end, m.window_end_ns) if t is not None]
+        spans[m.capture] = (min(starts, default=None), max(ends, default=None))
+    return [KnownCapture(name, start, end) for name, (start, end) in spans.items()]
+
+
+def is_unchanged(store: Path, manifest: Manifest, source: RankSource) -> bool:
+    """Same files, sizes and times; where only times differ, the same content."""
+    if manifest.reading_digest != schema.reading_digest():
+        return False
+    if manifest.source_root != spelled(source.root) or not is_ruled_alike(source, manifest.rules):
+        return False
+    now = {spelled(file.path): file for group in source.files.values() for file in group}
+    then = {record.path: record for record in manifest.sources}
+    if now.keys() != then.keys():
+        return False
+    if any(now[path].size_bytes != then[path].size_bytes for path in now):
+        return False
+    touched = [path for path in now if now[path].mtime_ns != then[path].mtime_ns]
+    if any(not then[p].digest or digest_now(source, now[p]) != then[p].digest for p in touched):
+        return False
+    if touched:
+        # Remember the new times, so that the content need not be compared again.
+        records = [
+            SourceRecord(r.path, r.size_bytes, now[r.path].mtime_ns, r.digest)
+            for r in manifest.sources
+        ]
+        replace_manifest(store, msgspec.structs.replace(manifest, sources=records))
+    return True

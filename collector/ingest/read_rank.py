@@ -1,0 +1,385 @@
+"""One rank from its files to a published generation: read, link, write, summarise, publish.
+
+Runs in a worker process of its own. Readers speak in the order of trust: the profiler's DB first,
+then text, which fills only what is still empty.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import lru_cache
+from pathlib import Path
+
+import duckdb
+
+import npuscope
+from npuscope.errors import TraceFormatError
+
+from .. import schema
+from ..model import RankSource, ReadLog, SourceFile, spelled
+from ..readers import unverified
+from ..readers.ascend_db import ascend_db
+from ..readers.kineto import kineto
+from ..readers.text.device_rows import undivided
+from ..readers.trace_view import trace_view
+from ..readers.trust import FILE_BY_FILE, READERS, SHARED, TIMELINE, Advance, Reader
+from ..selection import Selection
+from ..staging import (
+    DATABASE_PROCESS_BYTES,
+    PROCESS_BYTES,
+    SPILL,
+    allow_more,
+    database_bytes,
+    filled,
+    is_empty,
+    open_staging,
+    scalar,
+)
+from ..store import store
+from ..store.manifest import Manifest, SourceRecord, make_staging, rank_folder, read_manifest
+from ..store.merged_files import Place
+from ..store.segments import Summarise, placed, write_summaries, write_tables
+from ..store.space import is_out_of_space
+from .cross_check import cross_check
+from .damage import changed_files, told, worse_than
+from .deadline import Deadline, OverTime, over_time, time_limit_s
+from .link import link
+from .selected_rows import keep_steps
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RankTask:
+    """What a worker needs to read one rank.
+
+    `memory_bytes` is for its whole process; None: as little as does. `force`: even a reading that
+    is worse than the one before, because files were damaged since, replaces it. `unreadable`: files
+    of the rank that cannot be opened, and why.
+    """
+
+    store: str
+    run: str
+    capture: str
+    source: RankSource
+    memory_bytes: int | None = None
+    force: bool = False
+    unreadable: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RankOutcome:
+    """What became of one rank.
+
+    `error` says why nothing was published, `out_of_space` that the store's disk was full,
+    `out_of_memory` that it needs more than it may take; `failed_files` what was not read of a rank
+    that was.
+    """
+
+    run: str
+    capture: str
+    rank: int
+    root: str
+    error: str | None = None
+    failed_files: tuple[tuple[str, str], ...] = ()
+    warnings: tuple[str, ...] = ()
+    row_count: int = 0
+    seconds: float = 0.0
+    out_of_space: bool = False
+    out_of_memory: bool = False
+
+
+def read_rank(task: RankTask, summarise: Summarise | None, advance: Advance) -> RankOutcome:
+    """Read one rank and publish it. Bad input becomes the outcome's `error`, never an exception.
+
+    Where nobody limits the memory a rank that does not fit is read again with twice as much.
+    """
+    least_bytes = DATABASE_PROCESS_BYTES if "main_db" in task.source.files else PROCESS_BYTES
+    process_bytes = task.memory_bytes or least_bytes
+    deadline = Deadline(limit_of(task))
+
+    def advance_in_time(n_bytes: int) -> None:
+        deadline.check()
+        advance(n_bytes)
+
+    while True:
+        done = _Counted(advance_in_time)
+        outcome = _read_within(process_bytes, task, summarise, done, deadline)
+        process_bytes *= 2
+        is_limited = task.memory_bytes is not None or process_bytes > _machine_bytes() // 2
+        if is_limited or not outcome.out_of_memory:
+            return outcome
+        advance(-done.total)
+
+
+def limit_of(task: RankTask) -> float | None:
+    """How long reading a rank may take, in seconds."""
+    return time_limit_s(task.source.size_bytes)
+
+
+def _machine_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _read_within(
+    process_bytes: int,
+    task: RankTask,
+    summarise: Summarise | None,
+    advance: Advance,
+    deadline: Deadline,
+) -> RankOutcome:
+    began = time.monotonic()
+    source = task.source
+    folder = rank_folder(Path(task.store), task.run, task.capture, source.rank)
+    staged: Path | None = None
+    reading = ReadLog(warnings=list(source.warnings), rules=dict(source.rules))
+    try:
+        staged = make_staging(folder)
+        with ThreadPoolExecutor(1) as beside:
+            digests = beside.submit(_source_records, source, deadline)
+            memory_bytes = database_bytes(process_bytes)
+            with closing(open_staging(staged, memory_bytes=memory_bytes)) as con:
+                with deadline.interrupts(con):
+                    failed = _run_readers(con, source, reading, advance, deadline)
+                    failed |= changed_files(source) | dict(task.unreadable)
+                    _require_content(con, source, failed)
+                    link(con, source, reading)
+                    cross_check(con, source, reading)
+                    unconfirmed = unverified.met(con, source, reading)
+                    allow_more(con, process_bytes)
+                    left_out = _leave_out(con, source, reading)
+                    tables = write_tables(
+                        con, (task.run, task.capture, source.rank), staged,
+                        leave_out=left_out, stacks=source.selection.stacks,
+                    )  # fmt: skip
+            sources = digests.result()
+        shutil.rmtree(staged / SPILL, ignore_errors=True)
+        located = {name: [Place(str(staged / one.file))] for name, one in tables.items()}
+        summaries = write_summaries(staged, located, summarise, memory_bytes)
+        generation = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{staged.name[-12:]}"
+        manifest = Manifest(
+            run=task.run,
+            capture=task.capture,
+            rank=source.rank,
+            generation=generation,
+            npuscope_version=npuscope.__version__,
+            schema_digest=schema.digest(),
+            reading_digest=schema.reading_digest(),
+            published_at=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            rank_origin=source.rank_origin,
+            source_root=spelled(source.root),
+            sources=sources,
+            window_start_ns=source.window_start_ns,
+            window_end_ns=source.window_end_ns,
+            tables=placed(tables, generation),
+            summaries=placed(summaries, generation),
+            rules=reading.rules,
+            warnings=[spelled(warning) for warning in reading.warnings],
+            failed_files={spelled(path): spelled(why) for path, why in failed.items()},
+            rows_lost=reading.rows_lost,
+            bytes_lost=reading.bytes_lost,
+            read_seconds=round(time.monotonic() - began, 3),
+            selection=source.selection,
+            options=reading.options,
+            unverified=unconfirmed,
+        )
+        reason = None if task.force else worse_than(read_manifest(folder), manifest)
+        if reason:
+            raise TraceFormatError(source.root, "damaged since it was read", reason)
+        deadline.check()
+        store.publish(Path(task.store), staged, manifest)
+    except Exception as error:  # one that nobody foresaw must not cost the other ranks
+        if staged:
+            shutil.rmtree(staged, ignore_errors=True)
+        log.debug("rank %s of %s failed", source.rank, source.root, exc_info=True)
+        if isinstance(error, duckdb.InterruptException) and deadline.limit_s is not None:
+            error = OverTime(over_time(deadline.limit_s))
+        return RankOutcome(
+            task.run, task.capture, source.rank, source.root, error=told(error, task.store),
+            warnings=tuple(reading.warnings), seconds=time.monotonic() - began,
+            out_of_space=is_out_of_space(error),
+            out_of_memory=isinstance(error, duckdb.OutOfMemoryException),
+        )  # fmt: skip
+    return RankOutcome(
+        task.run,
+        task.capture,
+        source.rank,
+        source.root,
+        failed_files=tuple(sorted(failed.items())),
+        warnings=tuple(reading.warnings),
+        row_count=sum(segment.row_count for segment in tables.values()),
+        seconds=time.monotonic() - began,
+    )
+
+
+def _run_readers(
+    con: duckdb.DuckDBPyConnection,
+    source: RankSource,
+    reading: ReadLog,
+    advance: Advance,
+    deadline: Deadline,
+) -> dict[str, str]:
+    """Let each reader fill what is still empty; returns files that could not be read, and why."""
+    failed: dict[str, str] = {}
+    tables = source.selection.read - undivided(source, reading)
+    for roles, read, fillable in READERS:
+        present = [role for role in roles if role in source.files]
+        sizes = (file.size_bytes for role in present for file in source.files[role])
+        size = sum(sizes) // source.shared_by
+        asked = fillable & tables
+        wanted = asked - (filled(con, asked) - SHARED)
+        if not present or not wanted or _is_spared(con, source, read, wanted):
+            advance(size)
+            continue
+        began = time.monotonic()
+        done = _Counted(advance)
+        try:
+            read(con, source, reading, wanted, done)
+        except (TraceFormatError, OSError, duckdb.Error) as error:
+            deadline.check()
+            if is_out_of_space(error) or isinstance(error, duckdb.OutOfMemoryException):
+                raise  # no fault of the file
+            path = error.path if isinstance(error, TraceFormatError) else source.path(present[0])
+            failed[str(path)] = told(error)
+            if read not in FILE_BY_FILE:
+                # Half a table would give figures that look whole.
+                for table in wanted - SHARED:
+                    con.execute(f'delete from "{table}"')
+            reading.warn(f"not read: {told(error)}")
+        trace = source.path("trace")
+        if read is trace_view.read and trace in reading.damaged and "kernels" in reading.rules:
+            reading.lose(trace, "figures of this rank cover only the part that could be read")
+        for table in sorted(filled(con, wanted)):
+            reading.rules.setdefault(f"from.{table}", read.__module__.rpartition(".")[2])
+        done(max(0, size - done.total))
+        log.info("%s: %s, %.2f s", source.root, present, time.monotonic() - began)
+    return {**reading.damaged, **failed}
+
+
+class _Counted:
+    """Passes progress on and remembers the sum, so that every file counts once in the end."""
+
+    def __init__(self, advance: Advance) -> None:
+        self.total = 0
+        self._advance = advance
+
+    def __call__(self, n_bytes: int) -> None:
+        self.total += n_bytes
+        self._advance(n_bytes)
+
+
+def _is_spared(
+    con: duckdb.DuckDBPyConnection, source: RankSource, read: Reader, wanted: frozenset[str]
+) -> bool:
+    """Whether a file need not be opened for the tables it would be opened for."""
+    if read is not trace_view.read:
+        return False
+    selection = source.selection
+    if {"kernels", "host_ops"} <= selection.read:
+        # Where the DB told what the timeline would, gigabytes of JSON need no reading.
+        return not is_empty(con, "kernels") and not is_empty(con, "host_ops")
+    if "main_db" in source.files and any(not is_empty(con, t) for t in TIMELINE & selection.read):
+        return True
+    return wanted == {"steps"} and not _needs_steps(con, selection)
+
+
+def _needs_steps(con: duckdb.DuckDBPyConnection, selection: Selection) -> bool:
+    """Whether a trace must be opened for the steps alone: not where kernels know theirs."""
+    if selection.light:
+        return False
+    if "steps" in selection.kept or selection.steps is not None:
+        return True
+    return not scalar(con, "select count(step) from kernels")
+
+
+def _require_content(
+    con: duckdb.DuckDBPyConnection, source: RankSource, failed: dict[str, str]
+) -> None:
+    telling = ("kernels", "comm_ops", "profiler_steps", "comm_times", "host_ops", "memory")
+    if not source.selection.is_whole and not failed:
+        return  # what was left out may be all there is
+    if all(is_empty(con, table) for table in telling):
+        reasons = "; ".join(
+            f"{Path(path).name}: {why.removeprefix(f'{path}: ')}" for path, why in failed.items()
+        )
+        whose = "" if source.device_id is None else f" of device {source.device_id}"
+        reasons = reasons or f"its files hold no rows{whose}"
+        raise TraceFormatError(source.root, "nothing readable", reasons)
+
+
+def _leave_out(
+    con: duckdb.DuckDBPyConnection, source: RankSource, reading: ReadLog
+) -> frozenset[str]:
+    """Keep the selected steps; returns tables that were not selected, as `ranks` tells them."""
+    selection = source.selection
+    if selection.steps is not None:
+        keep_steps(con, selection.steps, reading)
+    left_out = set(schema.tables()) - selection.kept
+    told_elsewhere = "main_db" in source.files or not is_empty(con, "steps")
+    if told_elsewhere and "steps" in selection.read:
+        left_out.discard("steps")
+    elif {"trace", "kineto"} & source.files.keys() and not _needs_steps(con, selection):
+        left_out.add("steps")
+    if left_out:
+        con.execute("update ranks set left_out_tables = ?", [sorted(left_out)])
+    return frozenset(left_out)
+
+
+def _source_records(source: RankSource, deadline: Deadline) -> list[SourceRecord]:
+    """The rank's files; a digest only of those that are read."""
+    selection = source.selection
+    read = {
+        role
+        for roles, reader, fillable in READERS
+        if fillable & selection.read
+        and not (selection.light and reader in (ascend_db.read, trace_view.read, kineto.read))
+        for role in roles
+    }
+    whole = selection.is_whole
+    return [
+        SourceRecord(
+            spelled(file.path),
+            file.size_bytes,
+            file.mtime_ns,
+            digest_now(source, file, deadline.check) if whole or role in read else "",
+        )
+        for role in sorted(source.files)
+        for file in source.files[role]
+    ]
+
+
+def digest_now(
+    source: RankSource, file: SourceFile, check: Callable[[], None] = lambda: None
+) -> str:
+    """`file_digest` of one of a rank's files, of one that many ranks share once for all of them."""
+    if source.shared_by > 1:
+        return _shared_digest(file.path, file.size_bytes, file.mtime_ns)
+    return file_digest(file.path, check)
+
+
+@lru_cache(maxsize=64)
+def _shared_digest(path: str, size_bytes: int, mtime_ns: int) -> str:
+    return file_digest(path)
+
+
+def file_digest(path: str, check: Callable[[], None] = lambda: None) -> str:
+    """SHA-256 of a file's content, its first half; '' where it cannot be read. `check` is called
+    now and then, and may raise."""
+    state = hashlib.sha256(usedforsecurity=False)  # many CPUs have instructions for it
+    try:
+        with Path(path).open("rb") as file:
+            while chunk := file.read(1 << 20):
+                check()
+                state.update(chunk)
+    except OSError:
+        return ""
+    return state.hexdigest()[:32]

@@ -1,0 +1,234 @@
+"""The profiler's main database, a SQLite file of one rank.
+
+ascend_pytorch_profiler_*.db, ascend_mindspore_profiler_*.db and msprof_*.db hold the same tables,
+each only if it has rows. Every canonical table has one file of SQL, `ascend_db_<table>.sql`, over
+temp copies of the database's tables (see `ascend_db_tables`): loaded when first needed and dropped
+after their last use, so that only a few are held at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+
+from npuscope.errors import TraceFormatError
+
+from ...model import RankSource, ReadLog
+from ..sqlite import SqliteFile, open_sqlite, tell_views
+from ..text.device_rows import own_database
+from .counters import COUNTERS, fill_counters
+from .large_tables import (
+    fill_comm_tasks,
+    fill_host_ops,
+    fill_kernels,
+    fill_launches,
+    sql,
+    words_for_text,
+)
+from .lookups import build_group_hashes
+from .meta_data import fill_metadata
+from .small_tables import fill_lightly
+from .source_tables import TABLES, load_enums, load_table, spelling, temp_name
+
+# Canonical table -> tables its SQL reads, in the order of reading. `_string` and `_enum` are
+# always there.
+_NEEDS: dict[str, tuple[str, ...]] = {
+    "ranks": (
+        "TASK", "SESSION_TIME_INFO", "NPU_INFO", "HOST_INFO", "RANK_DEVICE_MAP", "AICORE_FREQ",
+    ),
+    "steps": ("TASK", "CANN_API", "STEP_TIME"),
+    "kernels": (
+        "TASK", "COMPUTE_TASK_INFO", "COMMUNICATION_SCHEDULE_TASK_INFO", "TASK_PMU_INFO",
+    ),
+    "comm_tasks": ("TASK", "COMMUNICATION_TASK_INFO", "COMMUNICATION_OP"),
+    "comm_ops": ("TASK", "COMMUNICATION_TASK_INFO", "COMMUNICATION_OP"),
+    "launches": (
+        "TASK", "CANN_API", "COMMUNICATION_OP", "COMPUTE_TASK_INFO", "PYTORCH_API",
+        "CONNECTION_IDS",
+    ),
+    "marks": ("TASK", "MSTX_EVENTS", "PYTORCH_API", "CONNECTION_IDS"),
+    "host_ops": (
+        "CANN_API", "PYTORCH_API", "CONNECTION_IDS", "PYTORCH_CALLCHAINS", "GC_RECORD",
+    ),
+    "memory": ("MEMORY_RECORD", "NPU_OP_MEM", "NPU_MEM", "NPU_MODULE_MEM"),
+    "operator_memory": ("OP_MEMORY",),
+}  # fmt: skip
+_DERIVED = (
+    "_enum", "_group", "_operator_call", "_ordered", "_part", "_queue_call", "_stack", "_stack_of",
+    "_step_segments", "_target", "_word",
+)  # fmt: skip
+
+
+def read(
+    con: duckdb.DuckDBPyConnection,
+    source: RankSource,
+    log: ReadLog,
+    wanted: frozenset[str],
+    advance: Callable[[int], None],
+) -> None:
+    """Fill the canonical tables from the rank's main database; nothing to do where it has none.
+
+    `step` stays NULL in kernels and comm_ops, as do global ranks in comm_tasks: linking knows them.
+    Raises TraceFormatError for a file that is no database, is damaged, or has none of the known
+    tables.
+    """
+    path = source.path("main_db")
+    if path is None:
+        return
+    for other in source.paths("main_db")[1:]:
+        log.warn(f"{Path(other).name}: not read, {Path(path).name} is the rank's database")
+    left_bytes = source.files["main_db"][0].size_bytes
+
+    def spend(arrow_bytes: int) -> None:
+        # Counting rows beforehand would read the file twice; Arrow takes about a third more than
+        # the tables do in SQLite.
+        nonlocal left_bytes
+        part = min(arrow_bytes * 3 // 4, left_bytes)
+        left_bytes -= part
+        advance(part)
+
+    with open_sqlite(path) as file:
+        _check_known(file)
+        tell_views(file, TABLES, log)
+        if not source.selection.light:
+            own_database(file, source)
+        _note_variants(file, log)
+        try:
+            fill = fill_lightly if source.selection.light else _fill
+            with words_for_text(con):
+                fill(con, file, source, log, wanted, spend)
+        finally:
+            _drop(con, [*map(temp_name, TABLES), *_DERIVED])
+        for what in file.damage:
+            log.lose(path, what)
+    advance(left_bytes)
+
+
+def _check_known(file: SqliteFile) -> None:
+    if not file.tables.keys() & (TABLES.keys() | COUNTERS.keys()):
+        found = ", ".join(sorted(file.tables)[:8]) or "no table at all"
+        raise TraceFormatError(
+            file.path, "tables", f"none of a profiler's, but {found}: was analyse() run to its end?"
+        )
+
+
+def _note_variants(file: SqliteFile, log: ReadLog) -> None:
+    """Record which of the documented variants this database is."""
+    if "COMPUTE_TASK_INFO" in file.tables:
+        block = next(column for column in TABLES["COMPUTE_TASK_INFO"] if column.name == "blockNum")
+        used = spelling(file, "COMPUTE_TASK_INFO", block)
+        log.rules["ascend_db.block_count_column"] = used or "none"
+    if "COMMUNICATION_OP" in file.tables:
+        own = any(name.lower() == "deviceid" for name in file.tables["COMMUNICATION_OP"])
+        log.rules["ascend_db.comm_op_device"] = "deviceId" if own else "TASK by connectionId"
+    if "COMMUNICATION_TASK_INFO" in file.tables:
+        names = {name.lower() for name in file.tables["COMMUNICATION_TASK_INFO"]}
+        log.rules["ascend_db.master_plane"] = "isMaster" if "ismaster" in names else "none"
+    if "MEMORY_RECORD" not in file.tables and "NPU_OP_MEM" in file.tables:
+        log.rules["ascend_db.memory_curve"] = "NPU_OP_MEM"
+
+
+def _fill(
+    con: duckdb.DuckDBPyConnection,
+    file: SqliteFile,
+    source: RankSource,
+    log: ReadLog,
+    wanted: frozenset[str],
+    spend: Callable[[int], None],
+) -> None:
+    load_table(con, file, "STRING_IDS", spend)
+    _check_strings(con, file, log)
+    load_enums(con, file, log)
+    plan = [table for table in _NEEDS if table in wanted]
+    loaded: set[str] = set()
+    for position, table in enumerate(plan):
+        for needed in _NEEDS[table]:
+            if needed not in loaded:
+                load_table(con, file, needed, spend)
+                _check_starts(con, needed, log)
+                _check_names(con, needed, log)
+                loaded.add(needed)
+        _fill_table(con, table, source, log)
+        later = {needed for name in plan[position + 1 :] for needed in _NEEDS[name]}
+        _drop(con, [temp_name(name) for name in loaded - later])
+        loaded &= later
+    if "counters" in wanted:
+        fill_counters(con, file, spend)
+    fill_metadata(con, file, source, log, wanted, spend)
+
+
+def _fill_table(
+    con: duckdb.DuckDBPyConnection, table: str, source: RankSource, log: ReadLog
+) -> None:
+    match table:
+        case "ranks":
+            con.execute(sql(table), {"rank": source.rank, "framework": source.framework})
+        case "kernels":
+            _warn_devices(con, log)
+            fill_kernels(con, log)
+        case "comm_tasks":
+            fill_comm_tasks(con, log)
+        case "comm_ops":
+            build_group_hashes(con)
+            con.execute(sql(table))
+        case "launches":
+            fill_launches(con)
+        case "host_ops":
+            fill_host_ops(con, log)
+        case _:
+            con.execute(sql(table))
+
+
+def _drop(con: duckdb.DuckDBPyConnection, names: list[str]) -> None:
+    for name in names:
+        con.execute(f"drop table if exists {name}")
+
+
+def _check_starts(con: duckdb.DuckDBPyConnection, table: str, log: ReadLog) -> None:
+    """Leave out intervals without a start: nothing can be said about them."""
+    if "startNs" not in {column.name for column in TABLES[table]}:
+        return
+    name = temp_name(table)
+    counts = "count(*) filter (startNs is null), count(*) filter (startNs > endNs)"
+    [(lost, backwards)] = con.execute(f"select {counts} from {name}").fetchall()
+    if lost:
+        con.execute(f"delete from {name} where startNs is null")
+        log.rows_lost += lost
+        log.warn(f"{table}: {lost} rows without a start time are left out")
+    if backwards:
+        log.warn(f"{table}: {backwards} rows end before they start: their length is unknown")
+
+
+def _check_strings(con: duckdb.DuckDBPyConnection, file: SqliteFile, log: ReadLog) -> None:
+    """Tell where the strings that all names refer to say nothing."""
+    if not {"COMPUTE_TASK_INFO", "COMMUNICATION_OP"} & file.tables.keys():
+        return
+    counts = f"select count(*), count(distinct value) from {temp_name('STRING_IDS')}"
+    [(rows, words)] = con.execute(counts).fetchall()
+    if rows == 0 or words < min(rows, 2):
+        what = "no rows" if rows == 0 else "no value" if words == 0 else "one value in all its rows"
+        log.warn(f"STRING_IDS has {what}: names of kernels, operations and groups are unknown")
+
+
+def _check_names(con: duckdb.DuckDBPyConnection, table: str, log: ReadLog) -> None:
+    """Tell where kernels have no names: these say which of them communicate."""
+    if table != "COMPUTE_TASK_INFO":
+        return
+    counts = f"select count(*), count(name) from {temp_name(table)}"
+    [(rows, names)] = con.execute(counts).fetchall()
+    if rows and not names:
+        log.warn(
+            f"{table} has no name in any of its {rows} rows: what communicates or waits among"
+            " kernels may count as computing"
+        )
+
+
+def _warn_devices(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
+    found = con.execute(
+        "select distinct deviceId from _task where deviceId is not null order by 1"
+    ).fetchall()
+    if len(found) > 1:
+        devices = ", ".join(str(device) for (device,) in found)
+        log.warn(f"tasks of several devices ({devices}) in one database: see device_id")

@@ -1,0 +1,1 @@
+"""What every Chrome trace is, whoever wrote it: one JSON array of events of any size."""

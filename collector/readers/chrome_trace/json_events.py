@@ -1,0 +1,306 @@
+"""Chrome-trace JSON of any size as decoded pieces, in bounded memory.
+
+    [ {...}, {...}, {...}, {...}, {...}  ]        a bare array, or {"traceEvents": [...], ...}
+      `------piece------' `---piece---' `tail
+
+The file is read in chunks and cut where one event ends and the next begins: `}` `,` `{"`. Such a
+cut may lie inside a string or a nested array; then the piece before it is no whole JSON, and is
+joined with what follows. A piece that stays broken is taken apart event by event: what decodes is
+kept, the rest is counted.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from io import BufferedReader
+from itertools import islice
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from npuscope.errors import TraceFormatError
+
+from ...model import ReadLog
+
+Event = TypeVar("Event")
+# `[...]` -> its events; ValueError unless the text is one whole JSON array.
+Decode = Callable[[bytes], list[Event]]
+
+CHUNK_BYTES = 256 << 10
+JOIN_BYTES = 16 << 20
+_TRIES = 8  # spans tried together, and places tried inside one, before it is given up
+_TOGETHER = 1024
+_END_TRIES = 64
+_PATIENCE = 64
+
+BLANK = b" \t\r\n\0"
+BOUNDARY = re.compile(rb'\}[ \t\r\n]*,[ \t\r\n]*(?=\{[ \t\r\n]*(?:"|\Z))')
+_EVENT_START = re.compile(rb'\{[ \t\r\n]*"(?:ph|name|pid|tid|ts|dur|cat|id|bp|args)"[ \t\r\n]*:')
+_CLOSE = re.compile(rb"\}")
+_ANOTHER = re.compile(rb"[ \t\r\n\0,]*\[")
+_ARRAY_END = re.compile(rb"\}[ \t\r\n]*(?=\])")
+TRACE_EVENTS = re.compile(rb'"traceEvents"[ \t\r\n]*:[ \t\r\n]*\[')
+
+
+def read_events(
+    path: str,
+    decode: Decode[Event],
+    log: ReadLog,
+    advance: Callable[[int], None],
+    *,
+    chunk_bytes: int = CHUNK_BYTES,
+    join_bytes: int = JOIN_BYTES,
+) -> Iterator[list[Event]]:
+    """Lists of events of the file, in file order.
+
+    Memory stays within a few times `join_bytes`, which bounds the size of one event. What is cut
+    off or broken is counted in `log`; an empty file has no events. Raises TraceFormatError for a
+    file that is no trace at all.
+    """
+    chunks = _chunks(path, log, advance, chunk_bytes)
+    data, is_object = _opened(path, chunks, log, join_bytes)
+    if data is None:
+        return
+    reading = _Reading(decode, is_object)
+    waiting, size, try_at = [data], len(data), 0
+    for chunk in chunks:
+        if reading.is_over:
+            continue
+        cut = last_boundary(chunk)
+        if cut is not None and size + len(chunk) >= try_at:
+            events = _whole(reading, *waiting, memoryview(chunk)[: cut[0]])
+            if events is not None:
+                yield events
+                waiting, try_at = [chunk[cut[1] :]], 0
+                size = len(waiting[0])
+                continue
+            # An event goes on, or is torn: trying every chunk would copy what waits every time.
+            try_at = 2 * (size + len(chunk))
+        waiting.append(chunk)
+        size += len(chunk)
+        if size > join_bytes:
+            events, data = _salvaged(reading, b"".join(waiting), keep_bytes=join_bytes // 2)
+            yield events
+            waiting, size, try_at = [data], len(data), 0
+    yield _last(reading, b"".join(waiting))
+    _tell_losses(reading, path, log)
+
+
+@dataclass(slots=True)
+class _Reading(Generic[Event]):
+    """What is known of a file while it is read."""
+
+    decode: Decode[Event]
+    is_object: bool  # {"traceEvents": [...], ...}: what follows the array is no event
+    has_ended: bool = False  # the array's ] was met
+    lost_bytes: int = 0
+    lost_places: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.has_ended and self.is_object
+
+
+def _whole(
+    reading: _Reading[Event], *parts: bytes | memoryview, end: bytes = b"]"
+) -> list[Event] | None:
+    """Events of a text in parts that lacks but its brackets to be an array; None if it is none."""
+    try:
+        return reading.decode(b"".join((b"[", *parts, end)))
+    except ValueError:
+        return None
+
+
+def _last(reading: _Reading[Event], data: bytes) -> list[Event]:
+    """Events of the file's end, which is `{...}]`, or should be."""
+    if reading.is_over:
+        return []
+    body = data.rstrip(BLANK)
+    events = _whole(reading, body, end=b"")
+    if events is not None:
+        reading.has_ended = True
+        return events
+    events = _whole(reading, body.rstrip(b","))
+    return events if events is not None else _salvaged(reading, body, keep_bytes=0)[0]
+
+
+def _salvaged(
+    reading: _Reading[Event], data: bytes, *, keep_bytes: int
+) -> tuple[list[Event], bytes]:
+    """Events of broken text, and its end where that may go on in the text to come.
+
+    A span between two boundaries is an event or, where a boundary was false, a part of one: so up
+    to `_TRIES` neighbours are tried together. The end is handed back only while it is no longer
+    than `keep_bytes`: so every call makes progress.
+    """
+    found: list[Event] = []
+    spans = _spans(data, 0)
+    ahead: deque[tuple[int, int]] = deque()
+    failures = 0  # in a row: garbage that looks like many events must not cost many tries each
+    together = 1  # spans decoded at once, ever more as long as they are whole events
+    while not reading.is_over:
+        ahead.extend(islice(spans, max(0, max(_TRIES, together) - len(ahead))))
+        if not ahead:
+            break
+        start, end = ahead[0]
+        if together > 1:
+            events = _whole(reading, data[start : ahead[-1][1]])
+            if events is not None:
+                found += events
+                ahead.clear()
+            together = min(2 * together, _TOGETHER) if events is not None else 1
+            continue
+        patient = failures < _PATIENCE
+        for count in range(1, 1 + (min(len(ahead), _TRIES) if patient else 1)):
+            events = _whole(reading, data[start : ahead[count - 1][1]])
+            if events is not None:
+                found += events
+                failures, together = 0, 2
+                for _ in range(count):
+                    ahead.popleft()
+                break
+        else:
+            tried = data[start : ahead[min(len(ahead), _TRIES) - 1][1]]
+            array_end = _array_end(reading, tried, found) if patient else None
+            if array_end is not None:
+                ahead.clear()
+                spans = _spans(data, start + array_end)
+            elif len(ahead) < _TRIES and len(data) - start <= keep_bytes:
+                return found, data[start:]
+            else:
+                failures += 1
+                ahead.popleft()
+                _drop(reading, data[start:end], found)
+    return found, b""
+
+
+def _spans(data: bytes, start: int) -> Iterator[tuple[int, int]]:
+    """Start and end of what stands between boundaries."""
+    for match in BOUNDARY.finditer(data, start):
+        yield start, match.start() + 1
+        start = match.end()
+    yield start, len(data)
+
+
+def _array_end(reading: _Reading[Event], text: bytes, found: list[Event]) -> int | None:
+    """Where to go on behind the array's closing bracket, if whole events lead to it."""
+    ends = (match.start() + 1 for match in islice(_ARRAY_END.finditer(text), _END_TRIES))
+    for end in (0, *ends):
+        bracket = end + len(text[end:]) - len(text[end:].lstrip(BLANK))
+        if text[bracket : bracket + 1] == b"]":
+            events = _whole(reading, text[:end])
+            if events is not None:
+                found += events
+                reading.has_ended = True
+                another = _ANOTHER.match(text, bracket + 1)
+                return another.end() if another else bracket + 1
+    return None
+
+
+def _drop(reading: _Reading[Event], text: bytes, found: list[Event]) -> None:
+    """Count a broken span as lost, but for events that stand before, between or behind garbage."""
+    done = 0
+    for match in islice(_EVENT_START.finditer(text), _TRIES):
+        start = match.start()
+        if start < done:
+            continue
+        for close in islice(_CLOSE.finditer(text, start), _TRIES):
+            candidate = text[start : close.end()]
+            events = _whole(reading, candidate) if b'"ph"' in candidate else None
+            if events is not None:
+                found += events
+                _lose(reading, text[done:start])
+                done = close.end()
+                break
+    _lose(reading, text[done:])
+
+
+def _lose(reading: _Reading[Event], text: bytes) -> None:
+    lost = text.lstrip(BLANK + b",").rstrip(BLANK)
+    if lost:
+        reading.lost_bytes += len(lost)
+        reading.lost_places += 1
+
+
+def _tell_losses(reading: _Reading[Event], path: str, log: ReadLog) -> None:
+    log.bytes_lost += reading.lost_bytes
+    if not reading.has_ended:
+        log.lose(
+            path,
+            "the closing ] is missing (the analysis was interrupted): read to the last"
+            f" whole event, {reading.lost_bytes} bytes lost",
+        )
+    elif reading.lost_bytes:
+        log.lose(
+            path,
+            f"{reading.lost_bytes} bytes in {reading.lost_places} place(s) are no whole"
+            " events and were left out",
+        )
+
+
+def last_boundary(data: bytes) -> tuple[int, int] | None:
+    """End of the event before the last boundary, and start of the one behind it."""
+    window = 1 << 12
+    while True:
+        found = deque(BOUNDARY.finditer(data, max(0, len(data) - window)), maxlen=1)
+        if found:
+            return found[0].start() + 1, found[0].end()
+        if window >= len(data):
+            return None
+        window *= 8
+
+
+def _opened(
+    path: str, chunks: Iterator[bytes], log: ReadLog, limit_bytes: int
+) -> tuple[bytes | None, bool]:
+    """What follows the array's opening bracket, and whether an object holds the array."""
+    head = b""
+    for chunk in chunks:
+        head = (head + chunk).removeprefix(b"\xef\xbb\xbf").lstrip(BLANK)
+        if head.startswith(b"["):
+            return head[1:], False
+        if head.startswith(b"{") and (match := TRACE_EVENTS.search(head)):
+            return head[match.end() :], True
+        if len(head) > limit_bytes:
+            break
+    if not head:
+        log.lose(path, "empty file")
+        return None, False
+    match = _EVENT_START.search(head)
+    if match is None:
+        raise TraceFormatError(path, "start", f"no array of trace events, but {head[:40]!r}")
+    log.bytes_lost += match.start()
+    log.lose(path, f"the opening [ is missing; {match.start()} bytes before the first event lost")
+    return head[match.start() :], False
+
+
+def _chunks(
+    path: str, log: ReadLog, advance: Callable[[int], None], chunk_bytes: int
+) -> Iterator[bytes]:
+    """The file's bytes, unpacked if its name ends in .gz; `advance` gets bytes of the file."""
+    with Path(path).open("rb") as raw:
+        packed = path.endswith(".gz")
+        stream: BufferedReader | gzip.GzipFile = gzip.GzipFile(fileobj=raw) if packed else raw
+        told, ends = 0, False
+        while not ends:
+            pieces: list[bytes] = []
+            missing = chunk_bytes
+            try:
+                # One piece after the other, as what comes before damage must not go with it.
+                while missing and (piece := stream.read1(missing)):
+                    pieces.append(piece)
+                    missing -= len(piece)
+            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                log.lose(path, f"packed data ends early: {error}")
+                ends = True
+            position = raw.tell()
+            advance(position - told)
+            told = position
+            if pieces:
+                yield b"".join(pieces)
+            else:
+                ends = True

@@ -1,0 +1,1 @@
+"""What msprof-analyze computed over all ranks."""

@@ -1,0 +1,102 @@
+"""One rank's rows of msprof-analyze's results over all ranks.
+
+The files were taken apart once for all their ranks (see `taken_apart`), or are now for this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import duckdb
+import msgspec
+import pyarrow as pa
+
+from ...groups import group_hash, parallel_kind
+from ...model import RankSource, ReadLog
+from ...store.store import file_literal
+from ..metadata.profiler_metadata import GROUPS, parse_metadata, rank_columns
+from ..staged_views import staging_place
+from .cluster_parts import take_apart
+from .cluster_rows import Group, Told
+
+_MEMORY_BYTES = 128 << 20
+
+
+def read(
+    con: duckdb.DuckDBPyConnection,
+    source: RankSource,
+    log: ReadLog,
+    wanted: frozenset[str],
+    advance: Callable[[int], None],
+) -> None:
+    """Fill `ranks`, `groups`, `profiler_steps`, `comm_times`, `comm_links` and `comm_matrix`."""
+    files = source.files.get("cluster_output", ())
+    place = Path(source.parts) if source.parts else staging_place(con)
+    if not source.parts:
+        take_apart(files, None, place, _MEMORY_BYTES)
+    told = msgspec.json.decode((place / "told.json").read_bytes(), type=Told)
+    for warning in told.log.warnings:
+        log.warn(warning)
+    log.rules |= told.log.rules
+    log.damaged |= told.log.damaged
+
+    def rows(table: str) -> str:
+        # The store's own folder names would make columns.
+        file = f"{file_literal(str(place / f'{table}.parquet'))}, hive_partitioning = false"
+        return f"select * exclude (rank) from read_parquet({file}) where rank = {source.rank}"
+
+    groups = list(_groups(told, source.rank))
+    if "ranks" in wanted:
+        _fill_rank(con, source.rank, told, rows("places"))
+    if "groups" in wanted and groups:
+        con.register("_incoming", pa.Table.from_pylist(groups, schema=GROUPS))
+        con.execute("insert into groups by name from _incoming")
+        con.unregister("_incoming")
+    for table in ("profiler_steps", "comm_times", "comm_links", "comm_matrix"):
+        if table in wanted:
+            con.execute(f"insert into {table} by name {rows(table)}")
+    advance(sum(file.size_bytes for file in files) // source.shared_by)
+
+
+def _groups(told: Told, rank: int) -> Iterator[dict[str, object]]:
+    """Rows of `groups`. Where no framework told the members, they are the ranks that have
+    operations of the group: ranks that were not profiled may lack, and nobody's place is known."""
+    told_hashes: set[str] = set()
+    for group in told.groups:
+        if group.group_hash or group.name:
+            told_hashes.add(group.group_hash or group_hash(group.name or ""))
+            if rank in group.ranks:
+                yield _group_row(group, rank)
+    for seen, ranks in told.seen.items():
+        if rank in ranks and seen not in told_hashes:
+            yield _group_row(Group(seen, None, None, ranks), rank)
+
+
+def _group_row(group: Group, rank: int) -> dict[str, object]:
+    return {
+        "group_hash": group.group_hash or group_hash(group.name or ""),
+        "group_name": group.name,
+        "group_label": group.label,
+        "parallel_kind": parallel_kind(group.label),
+        "group_rank": group.ranks.index(rank) if group.name else None,
+        "global_ranks": group.ranks,
+    }
+
+
+def _fill_rank(con: duckdb.DuckDBPyConnection, rank: int, told: Told, places: str) -> None:
+    """The producer's own row first, then what the job's sizes and groups tell."""
+    con.execute(f"insert into ranks by name {places}")
+    metadata = parse_metadata({
+        "distributed_args": told.args,
+        "parallel_group_info": {
+            group.name: {"group_name": group.label, "global_ranks": group.ranks}
+            for group in told.groups
+            if group.name
+        },
+    })  # fmt: skip
+    columns = rank_columns(metadata, rank)
+    con.execute(
+        f"insert into ranks ({', '.join(columns)}) values ({', '.join('?' * len(columns))})",
+        list(columns.values()),
+    )

@@ -1,0 +1,285 @@
+"""Results of msprof-analyze, taken apart by rank: read once, however many ranks they are about.
+
+    cluster_communication.json  ─┐            comm_times.parquet  ┐
+    cluster_step_trace_time.csv ─┼─▶  parts/  comm_links.parquet  ├─▶ each rank's reading takes
+    cluster_analysis.db         ─┘            ...                 ┘   the rows of its rank
+
+Rows are sorted by rank, so that a reading opens the pieces of a file that hold its rank only. The
+database speaks first; text fills what it does not tell. What is small, or concerns all files,
+stands in `told.json`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import msgspec
+import pyarrow as pa
+
+from npuscope.errors import TraceFormatError
+
+from ... import schema
+from ...discover import cluster_outputs as outputs
+from ...model import ReadLog, SourceFile
+from ...small_files import decode, read_small
+from ...staging import connect, is_empty, scalar
+from ...store.store import quoted
+from ..delimited import Rows, fill, lose, open_rows
+from ..hccl.communication import Operation, as_table, packet_rows
+from ..hccl.communication_matrix import Link
+from ..hccl.communication_rows import (
+    MATRIX,
+    PACKETS,
+    TIMES,
+    insert_matrix,
+    insert_packets,
+    insert_times,
+)
+from ..text import step_trace
+from . import cluster_db
+from .cluster_json import operations
+from .cluster_rows import TABLES, Group, Told
+
+_OPERATIONS_AT_ONCE = 200
+# Small enough that a rank's rows are in few pieces with little else, large enough for many ranks.
+_PIECE_ROWS = 8192
+_STEPS_MEMORY_BYTES = 256 << 20
+_BY_RANK = msgspec.json.Decoder(dict[int, Operation], strict=False)
+_BY_LINK = msgspec.json.Decoder(dict[str, Link], strict=False)
+
+
+def take_apart(
+    files: Iterable[SourceFile], ranks: frozenset[int] | None, folder: Path, memory_bytes: int
+) -> None:
+    """Write the parts into `folder`, which is made; `ranks` are those that will be read.
+
+    Files that cannot be read are told in the parts; OSError where the folder cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = outputs.named(files)
+    told = Told()
+    log = told.log
+    log.rules["cluster_output.form"] = _form(paths.keys())
+    con = connect(folder, memory_bytes=memory_bytes)
+    try:
+        con.execute(schema.sql("text.sql"))
+        for table, columns in TABLES.items():
+            con.execute(f"create table {table} ({columns})")
+        readers: tuple[tuple[str, Callable[[str], None]], ...] = (
+            (outputs.DATABASE, lambda path: cluster_db.read(con, path, told)),
+            (outputs.STEPS, lambda path: _read_steps(con, path, log)),
+            (outputs.TIMES, lambda path: _read_times(con, path, told, log)),
+            (outputs.MATRIX, lambda path: _read_matrix(con, path, log)),
+            (outputs.GROUPS, lambda path: _read_groups(path, told)),
+        )
+        for name, read in readers:
+            if name in paths:
+                try:
+                    read(paths[name])
+                except TraceFormatError as error:
+                    log.lose(paths[name], f"not read: {error.where}: {error.got}")
+        _tell_strangers(con, ranks, log)
+        _number_globally(con, told)
+        for table in TABLES:
+            target = quoted(str(folder / f"{table}.parquet"))
+            con.execute(
+                f"copy (from {table} order by rank) to {target}"
+                f" (format parquet, row_group_size {_PIECE_ROWS})"
+            )
+    finally:
+        con.close()
+    (folder / "told.json").write_bytes(msgspec.json.encode(told))
+
+
+def _form(names: Iterable[str]) -> str:
+    """`db`, `text` or `db+text`."""
+    return "+".join(sorted({"db" if name == outputs.DATABASE else "text" for name in names}))
+
+
+def steps_in(files: Iterable[SourceFile], folder: Path) -> list[dict[str, Any]]:
+    """Rows of the table of steps alone (`rank`, then the columns of `profiler_steps`); none where
+    it cannot be read. `folder` is for scratch."""
+    paths = outputs.named(files)
+    con = connect(folder, memory_bytes=_STEPS_MEMORY_BYTES)
+    try:
+        con.execute(schema.sql("text.sql"))
+        for table in ("profiler_steps", "places"):
+            con.execute(f"create table {table} ({TABLES[table]})")
+        with contextlib.suppress(TraceFormatError):
+            if outputs.DATABASE in paths:
+                cluster_db.read_steps(con, paths[outputs.DATABASE])
+        with contextlib.suppress(TraceFormatError):
+            if outputs.STEPS in paths:
+                _read_steps(con, paths[outputs.STEPS], ReadLog())
+        found = con.execute("from profiler_steps order by rank, step")
+        names = [column[0] for column in found.description or []]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    finally:
+        con.close()
+
+
+def _tell_strangers(
+    con: duckdb.DuckDBPyConnection, ranks: frozenset[int] | None, log: ReadLog
+) -> None:
+    """Figures of ranks that nobody will ask for are not lost silently."""
+    every = " union all ".join(f"select rank from {table}" for table in TABLES if table != "places")
+    found = scalar(con, f"select list(distinct rank order by rank) from ({every})") or []
+    strangers = [rank for rank in found if ranks is not None and rank not in ranks]
+    if strangers:
+        listed = ", ".join(map(str, strangers[:8])) + (", ..." if strangers[8:] else "")
+        log.warn(f"figures of ranks without a row in the table of steps are left out: {listed}")
+
+
+def _number_globally(con: duckdb.DuckDBPyConnection, told: Told) -> None:
+    """Ranks of the matrix are global ones here; places follow where a group's order is known."""
+    con.execute("create temp table _group (group_hash varchar, ranks integer[])")
+    rows = [[group.group_hash, group.ranks] for group in told.groups if group.name]
+    if rows:
+        con.executemany("insert into _group values (?, ?)", rows)
+    con.execute("""
+        create or replace table comm_matrix as
+        select m.* replace (
+            src_group_rank as src_rank, dst_group_rank as dst_rank,
+            list_position(g.ranks, src_group_rank) - 1 as src_group_rank,
+            list_position(g.ranks, dst_group_rank) - 1 as dst_group_rank)
+        from comm_matrix m left join _group g using (group_hash)""")
+
+
+def _read_steps(con: duckdb.DuckDBPyConnection, path: str, log: ReadLog) -> None:
+    rows = open_rows(path, log, [("Type",), ("Index",), ("Computing",)])
+    if rows is None:
+        return
+    told = [name for name in ("Preparing", "DP Index") if rows.has(name)]
+    log.rules["profiler_steps.late_columns"] = ", ".join(told) or "none"
+    rank = f"try_cast(cell({rows.cell('Index')}) as integer)"
+    if is_empty(con, "profiler_steps"):
+        times = ", ".join(
+            f"scaled({rows.cell(header)}, 1000) as {name}"
+            for name, header in step_trace.COLUMNS.items()
+        )
+        _insert(
+            con,
+            rows,
+            log,
+            "profiler_steps",
+            f"{rank} as rank, step_number({rows.cell('Step')}) as step, {times}",
+        )
+        lost = con.execute("delete from profiler_steps where rank is null").fetchone() or (0,)
+        lose(log, path, lost[0], "no rank")
+    if is_empty(con, "places"):
+        axes = ", ".join(
+            f"try_cast(cell({rows.cell(f'{kind.upper()} Index')}) as integer) as {kind}_rank"
+            for kind in ("tp", "pp", "dp")
+        )
+        _insert(con, rows, log, "places", f"{rank} as rank, {axes}")
+
+
+def _insert(
+    con: duckdb.DuckDBPyConnection, rows: Rows, log: ReadLog, table: str, columns: str
+) -> None:
+    is_rank = f"lower(cell({rows.cell('Type')})) = 'rank'"
+
+    def statement(source: str) -> str:
+        return (
+            f"insert into {table} by name select distinct {columns} from {source} where {is_rank}"
+        )
+
+    fill(con, rows, log, statement)
+
+
+def _read_times(con: duckdb.DuckDBPyConnection, path: str, told: Told, log: ReadLog) -> None:
+    wanted = {table for table in ("comm_times", "comm_links") if is_empty(con, table)}
+    bad = 0
+    members: dict[str, set[int]] = {}
+    found = operations(path, log)
+    while chunk := list(islice(found, _OPERATIONS_AT_ONCE)):
+        times: list[tuple[Any, ...]] = []
+        packets: list[tuple[Any, ...]] = []
+        for one in chunk:
+            category = "p2p" if one.members == "p2p" else ""
+            measured, lost = _measured(one.json)
+            bad += lost
+            together = members.setdefault(one.group_hash, set())
+            together.update(measured, () if category else outputs.ranks_in(one.members))
+            for rank, operation in measured.items():
+                head = (one.step, category, one.name, one.group_hash)
+                if operation.time is not None:
+                    times.append((rank, *head, *msgspec.structs.astuple(operation.time)))
+                packets += packet_rows((rank, *head), operation.links)
+        if "comm_times" in wanted:
+            insert_times(con, _table(times, TIMES), of_ranks=True)
+        if "comm_links" in wanted:
+            insert_packets(con, _table(packets, PACKETS), of_ranks=True)
+    lose(log, path, bad, "operations whose figures are not numbers")
+    told.seen = {name: sorted(ranks) for name, ranks in members.items() if name}
+
+
+def _measured(data: bytes) -> tuple[dict[int, Operation], int]:
+    """Figures by rank, and how many ranks' figures are no figures."""
+    try:
+        return _BY_RANK.decode(data), 0
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    found: dict[int, Operation] = {}
+    try:
+        parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}, 1
+    for rank, part in parts.items():
+        try:
+            found[int(rank)] = msgspec.json.decode(part, type=Operation, strict=False)
+        except (ValueError, UnicodeDecodeError):
+            continue
+    return found, len(parts) - len(found)
+
+
+def _read_matrix(con: duckdb.DuckDBPyConnection, path: str, log: ReadLog) -> None:
+    if not is_empty(con, "comm_matrix"):
+        return
+    bad = 0
+    found = operations(path, log)
+    while chunk := list(islice(found, 10 * _OPERATIONS_AT_ONCE)):
+        rows: list[tuple[Any, ...]] = []
+        for one in chunk:
+            category = "p2p" if one.members == "p2p" else ""
+            try:
+                links = _BY_LINK.decode(one.json)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                bad += 1
+                continue
+            for pair, link in links.items():
+                src, _, dst = pair.partition("-")
+                rows.append((
+                    int(src) if src.isdecimal() else None, one.step, category, one.name,
+                    one.group_hash, src, dst, *msgspec.structs.astuple(link),
+                ))  # fmt: skip
+        insert_matrix(con, _table(rows, MATRIX), of_ranks=True)
+    lose(log, path, bad, "matrix entries whose figures are not numbers")
+
+
+def _table(rows: list[tuple[Any, ...]], schema_of_one: pa.Schema) -> pa.Table:
+    return as_table(rows, pa.schema([("rank", pa.int32()), *schema_of_one]))
+
+
+def _read_groups(path: str, told: Told) -> None:
+    try:
+        content = decode(read_small(path).removeprefix(b"\xef\xbb\xbf"), object)
+    except (OSError, msgspec.DecodeError) as error:
+        raise TraceFormatError(path, "the whole file", str(error)) from None
+    named = content.get("comm_group_parallel_info") if isinstance(content, dict) else None
+    if not told.groups:
+        told.groups = list(_named_groups(named if isinstance(named, list) else []))
+
+
+def _named_groups(entries: Iterable[object]) -> Iterator[Group]:
+    for entry in entries:
+        if isinstance(entry, dict):
+            ranks = outputs.ranks_in(str(entry.get("rank_set")))
+            texts = (entry.get("group_name"), entry.get("group_id"), entry.get("pg_name"))
+            told = [str(text) if text else None for text in texts]
+            yield Group(told[0], told[1], told[2], list(ranks))

@@ -1,0 +1,1 @@
+"""Tokens per expert, whoever counted them, and where experts are placed."""

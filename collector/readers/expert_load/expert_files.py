@@ -1,0 +1,93 @@
+"""Files with expert loads, whoever wrote them, as rows of `expert_load` and `expert_placement`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import duckdb
+
+from npuscope.errors import TraceFormatError, TraceNotFound
+
+from ...model import RankSource, ReadLog, SourceFile
+from . import hook, mindie_dump
+from .deployment_json import read_deployment
+from .load_frames import RULE, ExpertFacts, ExpertLoad
+
+# Rows that go to the engine at once.
+_ROWS_AT_ONCE = 1 << 20
+_LISTS_AT_ONCE = 1 << 12
+
+
+def is_load_file(name: str) -> bool:
+    """Whether a file of this name counts tokens, or says where experts are."""
+    patterns = (hook.FILE, mindie_dump.FILE, mindie_dump.MAP)
+    return name == mindie_dump.CONFIG or any(pattern.fullmatch(name) for pattern in patterns)
+
+
+def counts_tokens(name: str) -> bool:
+    """Whether a file of this name counts tokens."""
+    return any(pattern.fullmatch(name) for pattern in (hook.FILE, mindie_dump.FILE))
+
+
+def read_files(
+    files: Sequence[SourceFile],
+    *,
+    advance: Callable[[int], None] = lambda n_bytes: None,
+) -> ExpertLoad:
+    """Read a folder's files: those of a training hook, else dumps of inference.
+
+    A deployment beside the hook's files tells where experts were. Raises TraceNotFound where there
+    are no counts, TraceFormatError where they cannot be read.
+    """
+    hooked = [file for file in files if hook.FILE.fullmatch(Path(file.path).name)]
+    if not hooked:
+        return mindie_dump.read_dump(files, advance=advance)
+    found = hook.read_hook(hooked, advance=advance)
+    rest = [file for file in files if file not in hooked]
+    maps = [f.path for f in rest if mindie_dump.MAP.fullmatch(Path(f.path).name)]
+    notes = list(found.notes)
+    if any(mindie_dump.FILE.fullmatch(Path(file.path).name) for file in rest):
+        notes.append("dumps of inference beside the hook's files: not read, give their own folder")
+    placement = found.placement
+    if len(maps) == 1:
+        told = read_deployment(maps[0])
+        placement = told.placement
+        notes += told.notes
+    elif maps:
+        notes.append(f"{len(maps)} deployments beside the hook's files: none of them is used")
+    return ExpertLoad(found.load, placement, found.facts, tuple(notes), found.counts)
+
+
+def read(
+    con: duckdb.DuckDBPyConnection,
+    source: RankSource,
+    log: ReadLog,
+    wanted: frozenset[str],
+    advance: Callable[[int], None],
+) -> None:
+    """Fill `expert_load`, `expert_counts` and `expert_placement`."""
+    files = source.files.get("expert_load", ())
+    if not files:
+        return
+    try:
+        found = read_files(files, advance=advance)
+    except (TraceNotFound, FileNotFoundError) as error:  # the rank is read without it
+        raise TraceFormatError(files[0].path, "expert loads", str(error)) from error
+    for table, rows, at_once in (
+        ("expert_load", found.load, _ROWS_AT_ONCE),
+        ("expert_counts", found.counts, _LISTS_AT_ONCE),
+        ("expert_placement", found.placement, _ROWS_AT_ONCE),
+    ):
+        for part in rows.iter_slices(at_once) if table in wanted else ():
+            con.register("_incoming", part.to_arrow())
+            try:
+                con.execute(f'insert into "{table}" by name select * from _incoming')
+            finally:
+                con.unregister("_incoming")
+    for note in found.notes:
+        log.warn(f"expert loads: {note}")
+    for name in ExpertFacts.__dataclass_fields__:
+        value = getattr(found.facts, name)
+        if value is not None:
+            log.rules[f"{RULE}.{name}"] = str(value)

@@ -1,0 +1,76 @@
+"""What every source of expert loads is read into: two frames, facts, and notes on what is missing.
+
+hook files, dumps, ... ─ read ─ load       step, phase, layer, expert, ep_rank, tokens
+                                counts     step, phase, layer, counted_by, micro_batch, tokens[]
+                                placement  layer, device, slot, expert
+                                facts      how it was counted
+                                notes      what is not there, what was decided
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import polars as pl
+
+from .routed_detail import no_counts
+
+LOAD_SCHEMA: dict[str, type[pl.DataType]] = {
+    "step": pl.Int64, "phase": pl.String, "layer": pl.Int32, "expert": pl.Int32,
+    "ep_rank": pl.Int32, "tokens": pl.Int64,
+}  # fmt: skip
+PLACEMENT_SCHEMA: dict[str, type[pl.DataType]] = {
+    "layer": pl.Int32, "device": pl.Int32, "slot": pl.Int32, "expert": pl.Int32,
+}  # fmt: skip
+# In a rank's rules: the folder, and before each of its facts.
+RULE = "expert_load"
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertFacts:
+    """How loads were counted; None where the source does not say.
+
+    `source`: `hook` (training, every rank counts what it routes to all experts) or `dump`
+    (inference, every rank counts what its slots got). `ranks_count` that were read, of
+    `ranks_expected`. `experts_count`: logical experts of a layer in the whole model; `slots_count`
+    of each rank. `is_physical`: 1 where `expert` is a slot's number, not a logical expert's.
+    `steps_per_dump`: decoding steps between two dumps. `micro_batches` of a step.
+    """
+
+    source: Literal["hook", "dump"]
+    ranks_count: int
+    ranks_expected: int | None = None
+    experts_count: int | None = None
+    slots_count: int | None = None
+    top_k: int | None = None
+    is_physical: int = 0
+    steps_per_dump: int | None = None
+    micro_batches: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertLoad:
+    """Rows of `expert_load`, `expert_placement` and `expert_counts` (see schema.sql), in order."""
+
+    load: pl.DataFrame
+    placement: pl.DataFrame
+    facts: ExpertFacts
+    notes: tuple[str, ...] = field(default=())
+    counts: pl.DataFrame = field(default_factory=no_counts)
+
+
+def as_load(rows: pl.DataFrame) -> pl.DataFrame:
+    """The columns of `expert_load` in their types, others left out."""
+    return rows.select(pl.col(name).cast(kind) for name, kind in LOAD_SCHEMA.items())
+
+
+def no_placement() -> pl.DataFrame:
+    """Nobody says where experts are."""
+    return pl.DataFrame(schema=PLACEMENT_SCHEMA)
+
+
+def listed(numbers: list[int]) -> str:
+    """`3, 4, 5, ... (17 in all)`: a few numbers for a note."""
+    shown = ", ".join(map(str, numbers[:5]))
+    return shown if len(numbers) <= 5 else f"{shown}, ... ({len(numbers)} in all)"

@@ -1,0 +1,320 @@
+"""Loads that MindIE dumped while it served: one CSV for each rank, its expert slots as columns.
+
+    model_gen_config.json   num_moe_layers, collection_Interval, num_of_experts, ...
+    decode_0.csv            59637,33430   layer 0   ┐
+                            54567,69637   layer 1   ┘ first dump
+                            80211,40007   layer 0   ┐ second: counts go on from the first,
+                            ...                     ┘ so that a dump's own load is the difference
+    decode_global_deployment.json          which logical expert a slot holds, where it is there
+
+A rank is a position in the expert-parallel group. Without the deployment an expert stands for its
+slot: rank x slots + column.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from npuscope.errors import TraceFormatError, TraceNotFound
+
+from ...model import SourceFile
+from ...small_files import decode, read_small
+from .deployment_json import Deployment, read_deployment
+from .dump_rows import Counts, layers_in, own_loads, read_counts
+from .load_frames import (
+    LOAD_SCHEMA,
+    PLACEMENT_SCHEMA,
+    ExpertFacts,
+    ExpertLoad,
+    as_load,
+    listed,
+    no_placement,
+)
+
+FILE = re.compile(r"(prefill|decode)_(\d{1,4})\.csv")
+CONFIG = "model_gen_config.json"
+MAP = re.compile(r"(?:(prefill|decode)_global_deployment|expert_map.*)\.json")
+
+
+class _Config(msgspec.Struct):
+    num_moe_layers: int | None = None
+    collection_Interval: int | None = None  # as MindIE spells it
+    num_of_experts: int | None = None
+    num_of_selected_experts: int | list[int] | None = None
+    num_of_selected_expert: int | list[int] | None = None
+    num_dangling_shared_experts: int | None = None
+    eplb_expert_map_file: str | None = None
+
+    @property
+    def top_k(self) -> int | None:
+        for told in (self.num_of_selected_experts, self.num_of_selected_expert):
+            first = told[0] if isinstance(told, list) and told else told
+            if isinstance(first, int):
+                return first
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """The dumps of one phase: `loads` by rank, each [dumps, layers, slots], every dump's own."""
+
+    name: str
+    loads: Mapping[int, npt.NDArray[np.int64]]
+    deployment: Deployment | None
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        dumps, layers, _ = next(iter(self.loads.values())).shape
+        return dumps, layers
+
+
+def read_dump(
+    files: Sequence[SourceFile],
+    *,
+    deployment: Path | None = None,
+    advance: Callable[[int], None] = lambda n_bytes: None,
+) -> ExpertLoad:
+    """Read a folder's dumps; `files` are its CSVs, configuration and deployments, others ignored.
+
+    Layers count from 0 (as the deployment numbers them, where it has them all): the n-th MoE layer,
+    not the n-th of the model. `step` is the number of a dump, NULL where there is only one; the
+    sum over steps is what the last dump says. Ranks of externally deployed shared experts (the
+    first `num_dangling_shared_experts`) are left out, and the others numbered from 0.
+
+    Raises TraceNotFound where there is no dump, TraceFormatError where a file's rows have different
+    numbers of columns, hold no counts, or do not fit those of the other ranks.
+    """
+    notes: list[str] = []
+    config = _config(files, notes)
+    shared = max(0, config.num_dangling_shared_experts or 0)
+    by_phase: dict[str, dict[int, SourceFile]] = {}
+    for file in files:
+        named = FILE.fullmatch(Path(file.path).name)
+        if named and int(named[2]) >= shared:
+            ranks = by_phase.setdefault(named[1], {})
+            rank = int(named[2]) - shared
+            if rank in ranks:
+                raise TraceFormatError(
+                    file.path, "expert dump", f"rank {named[2]} is also in {ranks[rank].path}"
+                )
+            ranks[rank] = file
+        advance(file.size_bytes)
+    if not by_phase:
+        raise TraceNotFound("no prefill_N.csv or decode_N.csv of a rank with routed experts")
+    if shared:
+        notes.append(f"ranks below {shared} hold shared experts only: left out, {shared} is rank 0")
+    phases = [
+        _phase(name, by_phase[name], config, _deployment_file(name, files, config, deployment),
+               notes)
+        for name in sorted(by_phase)
+    ]  # fmt: skip
+    load = pl.concat([_load(phase) for phase in phases]).sort(
+        "step", "phase", "layer", "ep_rank", "expert", nulls_last=True
+    )
+    placement = _placement(phases, notes)
+    facts = _facts(phases, config)
+    for phase in phases:
+        expected = _expected(phase, config)
+        if expected is not None and len(phase.loads) < expected:
+            notes.append(
+                f"{phase.name}: {len(phase.loads)} of {expected} ranks are here:"
+                " what the others' experts got is unknown"
+            )
+    if facts.is_physical:
+        notes.append(
+            "no deployment tells which expert a slot holds: an expert's number is its slot's, rank"
+            " x slots + column"
+        )
+    return ExpertLoad(load, placement, facts, tuple(dict.fromkeys(notes)))
+
+
+def _config(files: Sequence[SourceFile], notes: list[str]) -> _Config:
+    found = [file.path for file in files if Path(file.path).name == CONFIG]
+    if not found:
+        notes.append(f"no {CONFIG}: all rows of a file are taken for the layers of one dump")
+        return _Config()
+    try:
+        return decode(read_small(found[0]), _Config, strict=False)
+    except msgspec.DecodeError as error:
+        raise TraceFormatError(found[0], "configuration of the dump", str(error)) from error
+
+
+def _deployment_file(
+    phase: str, files: Sequence[SourceFile], config: _Config, given: Path | None
+) -> Path | None:
+    if given is not None:
+        return given
+    by_name = {Path(file.path).name: Path(file.path) for file in files}
+    told = Path(config.eplb_expert_map_file or "").name
+    general = [name for name in sorted(by_name) if name.startswith("expert_map")]
+    for name in (f"{phase}_global_deployment.json", told, *general):
+        if name in by_name:
+            return by_name[name]
+    return None
+
+
+def _phase(
+    name: str,
+    files: Mapping[int, SourceFile],
+    config: _Config,
+    deployment: Path | None,
+    notes: list[str],
+) -> _Phase:
+    rows: dict[int, Counts] = {
+        rank: read_counts(file, notes) for rank, file in sorted(files.items())
+    }
+    widths = {values.shape[1] for values in rows.values()}
+    if len(widths) > 1:
+        narrow = min(rows, key=lambda rank: rows[rank].shape[1])
+        raise TraceFormatError(
+            files[narrow].path,
+            "expert dump",
+            f"{rows[narrow].shape[1]} slots, where another rank of this phase has {max(widths)}",
+        )
+    fits = {
+        rank: layers_in(values, config.num_moe_layers, Path(files[rank].path), notes)
+        for rank, values in rows.items()
+    }
+    if len(set(fits.values())) > 1:
+        few = min(fits, key=lambda rank: fits[rank])
+        raise TraceFormatError(
+            files[few].path,
+            "expert dump",
+            f"{fits[few]} layers, where another rank of this phase has {max(fits.values())}",
+        )
+    layers = next(iter(fits.values()))
+    counts = {rank: len(values) // layers for rank, values in rows.items()}
+    dumps = min(counts.values())
+    if dumps < max(counts.values()):
+        late = sorted(rank for rank, count in counts.items() if count == dumps)
+        notes.append(
+            f"{name}: ranks {listed(late)} have {dumps} dump(s), others up to"
+            f" {max(counts.values())}: only the first {dumps} are used"
+        )
+    loads = {
+        rank: own_loads(
+            values[: dumps * layers].reshape(dumps, layers, -1), Path(files[rank].path), notes
+        )
+        for rank, values in rows.items()
+    }
+    found = None if deployment is None else read_deployment(deployment)
+    if found is not None:
+        notes += found.notes
+        found = _fitting(found, layers, loads, str(deployment), notes)
+    return _Phase(name, loads, found)
+
+
+def _fitting(
+    told: Deployment,
+    layers: int,
+    loads: Mapping[int, npt.NDArray[np.int64]],
+    name: str,
+    notes: list[str],
+) -> Deployment | None:
+    """The deployment of the dumped layers; None where it is of other layers, ranks or slots."""
+    numbers = told.placement["layer"].unique().sort()
+    slots = next(iter(loads.values())).shape[2]
+    used = told.placement.filter(pl.col("layer").is_in(numbers.head(layers).to_list()))
+    per_device = used.group_by("device").agg(pl.col("slot").max() + 1)
+    why = None
+    if len(numbers) < layers:
+        why = f"{len(numbers)} layers, the dump has {layers}"
+    elif missing := sorted(set(loads) - set(per_device["device"].to_list())):
+        why = f"no devices {listed(missing)}"
+    elif (most := per_device.select(pl.col("slot").max()).item()) != slots:
+        why = f"{most} slots of a device, the dump has {slots}"
+    if why is None:
+        return Deployment(used, told.experts_count, told.slots_count)
+    notes.append(f"{Path(name).name} is not of this dump ({why}): it is not used")
+    return None
+
+
+def _load(phase: _Phase) -> pl.DataFrame:
+    dumps, layers = phase.sizes
+    parts: list[pl.DataFrame] = []
+    for rank, values in phase.loads.items():
+        slots = values.shape[2]
+        columns = {
+            "step": np.repeat(np.arange(dumps), layers * slots),
+            "position": np.tile(np.repeat(np.arange(layers), slots), dumps),
+            "slot": np.tile(np.arange(slots, dtype=np.int32), dumps * layers),
+            "tokens": values.reshape(-1),
+        }
+        parts.append(pl.DataFrame(columns).with_columns(pl.lit(rank, pl.Int32).alias("ep_rank")))
+    rows = pl.concat(parts).with_columns(pl.lit(phase.name).alias("phase"))
+    if dumps == 1:
+        rows = rows.with_columns(pl.lit(None, pl.Int64).alias("step"))
+    if phase.deployment is None:
+        rows = rows.with_columns(
+            pl.col("position").alias("layer"),
+            (pl.col("ep_rank") * slots + pl.col("slot")).alias("expert"),
+        )
+        return as_load(rows)
+    numbers = phase.deployment.placement.select(pl.col("layer").unique().sort())
+    mapped = (
+        rows.with_columns(pl.col("position").cast(pl.UInt32))
+        .join(numbers.with_row_index("position"), on="position")
+        .join(phase.deployment.placement.rename({"device": "ep_rank"}),
+              on=["layer", "ep_rank", "slot"], how="left")
+    )  # fmt: skip
+    # Replicas on one rank are one row; a slot that holds no expert has no row, unless it got some.
+    mapped = mapped.filter(pl.col("expert").is_not_null() | (pl.col("tokens") > 0))
+    key = [name for name in LOAD_SCHEMA if name != "tokens"]
+    summed = mapped.group_by(key).agg(pl.col("tokens").sum())
+    return as_load(summed)
+
+
+def _placement(phases: Sequence[_Phase], notes: list[str]) -> pl.DataFrame:
+    """Where experts are: of the decoding phase where the phases differ."""
+    found = [_own_placement(phase) for phase in phases]
+    if any(not found[0].equals(other) for other in found[1:]):
+        notes.append(f"the placement kept is that of {phases[0].name}: the phases differ in it")
+    return found[0] if found else no_placement()
+
+
+def _own_placement(phase: _Phase) -> pl.DataFrame:
+    if phase.deployment is not None:
+        return phase.deployment.placement
+    _, layers = phase.sizes
+    return pl.DataFrame(
+        [
+            (layer, rank, slot, rank * values.shape[2] + slot)
+            for layer in range(layers)
+            for rank, values in phase.loads.items()
+            for slot in range(values.shape[2])
+        ],
+        schema=PLACEMENT_SCHEMA,
+        orient="row",
+    )
+
+
+def _expected(phase: _Phase, config: _Config) -> int | None:
+    """Ranks of the whole group, as the deployment or the number of experts tells."""
+    if phase.deployment is not None:
+        return int(phase.deployment.placement["device"].n_unique())
+    slots = next(iter(phase.loads.values())).shape[2]
+    experts = config.num_of_experts or 0
+    return experts // slots if experts and experts % slots == 0 else None
+
+
+def _facts(phases: Sequence[_Phase], config: _Config) -> ExpertFacts:
+    first = phases[0]
+    told = first.deployment.experts_count if first.deployment else None
+    return ExpertFacts(
+        "dump",
+        ranks_count=len(first.loads),
+        ranks_expected=_expected(first, config),
+        experts_count=config.num_of_experts or told,
+        slots_count=next(iter(first.loads.values())).shape[2],
+        top_k=config.top_k,
+        is_physical=int(any(phase.deployment is None for phase in phases)),
+        steps_per_dump=config.collection_Interval,
+    )

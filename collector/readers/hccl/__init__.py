@@ -1,0 +1,1 @@
+"""What HCCL measured of its operations: communication.json and communication_matrix.json."""

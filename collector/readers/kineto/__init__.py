@@ -1,0 +1,1 @@
+"""What PyTorch's profiler writes of a GPU: *.pt.trace.json."""

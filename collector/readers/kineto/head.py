@@ -1,0 +1,224 @@
+"""What a Kineto trace says before its events: rank, groups, devices, the zero of its clock.
+
+    {"schemaVersion": 1, "deviceProperties": [...], "distributedInfo": {...}, "host_name": "...",
+     "baseTimeNanoseconds": 1790857026000000000, "traceEvents": [ ...gigabytes... ], ...}
+
+Each key is looked for by itself, because jobs add metadata of their own there that need not be
+whole JSON. Where and when a trace was recorded must be known before it is read: from both ends of
+the file, but of a packed one only its beginning can be had.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import struct
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ...model import Option, ReadLog
+from ..chrome_trace.json_events import BLANK, BOUNDARY
+from ..metadata.profiler_metadata import ProfilerMetadata, natural, parse_metadata, text
+from ..trace_view.trace_events import durations_ns
+from .kineto_columns import KINDS
+from .kineto_events import KinetoEvent, decode_events, instants_ns
+
+_EDGE_BYTES = 1 << 16
+_MOST_BYTES = 16 << 20  # groups of ten thousand ranks are listed there
+_EVENTS = re.compile(rb'"traceEvents"[ \t\r\n]*:')
+_MARKS = (b'"deviceProperties"', b'"distributedInfo"', b'"traceEvents"')
+_OPTIONS = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
+_WRITTEN_AT = re.compile(r"\.(\d{19})\.pt\.trace\.json(?:\.gz)?$", re.A)
+_LONGEST_NS = 24 * 3600 * 10**9  # a profile of a day: what looks longer was written later
+# How a packed file is damaged: what was unpacked before counts.
+_BROKEN = (EOFError, zlib.error, gzip.BadGzipFile)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU of the host: its number, name and count of multiprocessors."""
+
+    id: int
+    name: str | None
+    multiprocessor_count: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class KinetoHead:
+    """What the head tells; None or empty where it does not.
+
+    `is_kineto`: it has the keys that only Kineto writes. `metadata`: rank, world size and groups by
+    name. `options`: those the profiler ran with.
+    """
+
+    is_kineto: bool = False
+    base_ns: int = 0
+    host_name: str | None = None
+    metadata: ProfilerMetadata = field(default_factory=ProfilerMetadata)
+    devices: tuple[Device, ...] = ()
+    options: Mapping[str, Option] = field(default_factory=dict)
+
+
+def parse_head(beginning: bytes) -> KinetoHead:
+    """The head of a trace's beginning."""
+    found = _EVENTS.search(beginning)
+    head = beginning[: found.end() if found else len(beginning)]
+    told = head.decode("utf-8", "replace")
+    info = _value(told, "distributedInfo")
+    if isinstance(info, str):
+        info = _decoded(info, 0)
+    info = info if isinstance(info, dict) else {}
+    base = _value(told, "baseTimeNanoseconds")
+    devices = _value(told, "deviceProperties")
+    return KinetoHead(
+        is_kineto=b'"schemaVersion"' in head and any(mark in head for mark in _MARKS),
+        base_ns=int(base) if isinstance(base, (int, str)) and _is_base(base) else 0,
+        host_name=text(_value(told, "host_name")),
+        metadata=_metadata(info),
+        devices=tuple(_devices(devices if isinstance(devices, list) else [])),
+        options={
+            name: bool(value) for name in _OPTIONS if (value := _value(told, name)) is not None
+        },
+    )
+
+
+def _is_base(value: int | str) -> bool:
+    return re.fullmatch(r"\d{1,19}", str(value), re.A) is not None and int(value) < 1 << 63
+
+
+def _value(head: str, key: str) -> Any:
+    """The value of a key, wherever it stands in the head; None where it is not whole."""
+    found = re.search(rf'"{key}"\s*:\s*', head)
+    return _decoded(head, found.end()) if found else None
+
+
+def _decoded(head: str, place: int) -> Any:
+    try:
+        return json.JSONDecoder().raw_decode(head, place)[0]
+    except (ValueError, RecursionError):
+        return None
+
+
+def described(
+    world_size: int | None, groups: Iterable[tuple[str, str | None, Sequence[int]]]
+) -> ProfilerMetadata:
+    """A job of groups (name, label, members), as Ascend's metadata would say it."""
+    args = {"world_size": world_size}
+    told = {name: {"group_name": label, "global_ranks": list(m)} for name, label, m in groups}
+    return parse_metadata({"distributed_args": args, "parallel_group_info": told})
+
+
+def _metadata(info: Mapping[str, Any]) -> ProfilerMetadata:
+    """distributedInfo: rank, world size and groups."""
+    world_size = natural(info.get("world_size"))
+    groups: list[tuple[str, str | None, Sequence[int]]] = []
+    told = info.get("pg_config")
+    for group in told if isinstance(told, list) else []:
+        if not isinstance(group, dict) or not isinstance(group.get("pg_name"), (str, int)):
+            continue
+        members = group.get("ranks")
+        if not members and world_size and natural(group.get("pg_size")) == world_size:
+            members = list(range(world_size))  # of the whole job early versions list none
+        listed = members if isinstance(members, list) else []
+        groups.append((str(group["pg_name"]), text(group.get("pg_desc")), listed))
+    return replace(described(world_size, groups), rank=natural(info.get("rank")))
+
+
+def _devices(properties: Sequence[Any]) -> list[Device]:
+    found = [one for one in properties if isinstance(one, dict)]
+    return [
+        Device(number, text(one.get("name")), natural(one.get("numSms")) or None)
+        for one in found
+        if (number := natural(one.get("id"))) is not None
+    ]
+
+
+def window_ns(path: str, beginning: bytes, head: KinetoHead) -> tuple[int | None, int | None]:
+    """From when to when a trace was recorded, as both ends of its file tell. Raises OSError.
+
+    The profiler writes its own span last. Of a packed file the end is not read: it is when the
+    file was written, which its name or its packing tells, or the last instant near its beginning.
+    """
+    found = _EVENTS.search(beginning)
+    spans = _spans(_whole_events(beginning[found.end() if found else 0 :][:_EDGE_BYTES]), head)
+    if not path.endswith(".gz"):
+        spans += _spans(_whole_events(_ending(path)), head)
+        own = [(start, end) for is_own, start, end in spans if is_own]
+        if own:
+            return min(start for start, _ in own), max(end for _, end in own)
+    if not spans:
+        return None, None
+    start_ns, end_ns = min(start for _, start, _ in spans), max(end for _, _, end in spans)
+    written = [at for at in _written_ns(path) if end_ns <= at <= start_ns + _LONGEST_NS]
+    return start_ns, min(written, default=end_ns) if path.endswith(".gz") else end_ns
+
+
+def _spans(events: Sequence[KinetoEvent], head: KinetoHead) -> list[tuple[bool, int, int]]:
+    """Of slices: whether it is the profiler's own span, start and end."""
+    slices = [e for e in events if e.ph == "X" and (e.cat in KINDS or e.cat == "Trace")]
+    starts = instants_ns([e.ts for e in slices], head.base_ns).to_pylist() if slices else []
+    lengths = durations_ns([e.dur for e in slices]).to_pylist()
+    return [
+        (event.cat == "Trace", start, start + length)
+        for event, start, length in zip(slices, starts, lengths, strict=True)
+        if start is not None and length is not None
+    ]
+
+
+def _whole_events(piece: bytes) -> list[KinetoEvent]:
+    """Events of a piece of a file that is cut anywhere."""
+    found: list[KinetoEvent] = []
+    body = piece.strip(BLANK).removeprefix(b"[").lstrip(BLANK)
+    array_end = re.search(rb"\}[ \t\r\n]*\][ \t\r\n]*[,}]", body)
+    if array_end:
+        body = body[: array_end.start() + 1]
+    for one in BOUNDARY.split(body):
+        start = one.find(b"{")
+        one = one[start:] if start >= 0 else one
+        for event in (one, one + b"}"):
+            try:
+                found += decode_events(b"[" + event + b"]", ReadLog())
+                break
+            except ValueError:
+                continue
+    return found
+
+
+def _written_ns(path: str) -> list[int]:
+    """Instants at which a packed file may have been written: by its name, by its packing."""
+    found = _WRITTEN_AT.search(Path(path).name)
+    told = [int(found[1])] if found else []
+    with Path(path).open("rb") as file:
+        start = file.read(8)
+    if len(start) == 8 and start.startswith(b"\x1f\x8b"):
+        (seconds,) = struct.unpack("<I", start[4:])
+        told.append(seconds * 10**9)
+    return told
+
+
+def read_beginning(path: str) -> bytes:
+    """The file's bytes, unpacked, until its events begin, and some of these. Raises OSError."""
+    data, begun = b"", None
+    with Path(path).open("rb") as raw:
+        stream = gzip.GzipFile(fileobj=raw) if path.endswith(".gz") else raw
+        try:
+            while len(data) < _MOST_BYTES:
+                chunk = stream.read(_EDGE_BYTES)
+                data += chunk
+                begun = begun or _EVENTS.search(data, max(0, len(data) - len(chunk) - 64))
+                if not chunk or (begun and len(data) - begun.end() >= _EDGE_BYTES):
+                    break
+        except _BROKEN:
+            pass
+    return data
+
+
+def _ending(path: str) -> bytes:
+    with Path(path).open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _EDGE_BYTES))
+        return file.read()

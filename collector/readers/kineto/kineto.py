@@ -1,0 +1,233 @@
+"""Kineto's traces, *.pt.trace.json: what PyTorch's profiler saw of a GPU and of its host.
+
+    JSON pieces -> typed events  -> Arrow          -> Parquet, one file per kind -> canonical tables
+    json_events    kineto_events    kineto_columns    trace_staging                 kineto.sql
+
+The head of the file (kineto_head) tells rank, groups and devices.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from ...groups import group_hash
+from ...model import RankSource, ReadLog
+from ...staging import scalar
+from ..metadata.profiler_metadata import GROUPS, SIZE_KINDS, ProcessGroup, group_rows, rank_columns
+from ..staged_views import hide, show, staging_place
+from ..trace_view.trace_staging import stage
+from .gpu_comm import RULE, collective_rows, data_type_rows, kernel_rows, parse_comm_kernels
+from .head import KinetoHead, described, parse_head, read_beginning
+from .kineto_columns import SCHEMAS, KinetoForm
+
+_TABLES = ("kernels", "comm_ops", "launches", "steps", "marks", "host_ops", "memory", "counters")
+_HEAD = frozenset({"ranks", "groups"})
+# Nothing of a light reading but what the head tells.
+FILLS = frozenset({*_TABLES, *_HEAD})
+
+
+def read(
+    con: duckdb.DuckDBPyConnection,
+    source: RankSource,
+    log: ReadLog,
+    wanted: frozenset[str],
+    advance: Callable[[int], None],
+) -> None:
+    """Fill those of `_TABLES`, and of ranks and groups, that are `wanted`.
+
+    Where only the latter are, or the rank is read lightly, no more than the file's head is read.
+    Raises TraceFormatError if the trace cannot be read.
+    """
+    path = source.paths("kineto")[0]
+    head = parse_head(read_beginning(path))
+    log.options = dict(head.options) or None
+    log.rules["kineto.clock"] = "baseTimeNanoseconds" if head.base_ns else "as the events have it"
+    if source.selection.light or wanted <= _HEAD:
+        _fill_head(con, source, head, head.metadata.groups, wanted)
+        return
+    place = staging_place(con)
+    form = KinetoForm(head.base_ns, "counters" in wanted, source.selection.stacks)
+    try:
+        folders = stage([path], place, form, log, advance, processes=source.processes)
+        show(con, "_kineto_", folders, list(SCHEMAS))
+        groups = list(_all_groups(con, head))
+        _name(con, source, groups)
+        _derive(con, log, wanted)
+        if path in log.damaged:
+            log.lose(path, "figures of this rank cover only the part that could be read")
+        # Of a packed file discovery saw the beginning only.
+        [window_ns] = con.execute(_WINDOW).fetchall() if path.endswith(".gz") else [(None, None)]
+        _fill_head(con, source, head, tuple(groups), wanted, window_ns)
+    finally:
+        with suppress(duckdb.Error):  # it must not hide what went wrong before
+            _drop_staged(con)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+@cache
+def _parts() -> dict[str, str]:
+    text = resources.files(__package__).joinpath("kineto.sql").read_text(encoding="utf-8")
+    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def _derive(con: duckdb.DuckDBPyConnection, log: ReadLog, wanted: frozenset[str]) -> None:
+    """Canonical tables from staged events."""
+    sql = _parts()
+    con.execute(sql["places"])
+    for table in _TABLES:
+        if table in wanted:
+            con.execute(sql[table])
+    if "comm_ops" in wanted and scalar(con, "select count(*) from comm_ops"):
+        log.rules["comm_ops"] = "kernels of communication libraries"
+    unbound = scalar(con, sql["unbound"])
+    if unbound and "launches" in wanted:
+        log.warn(f"trace: {unbound} device tasks whose launching call was not recorded")
+
+
+def _name(con: duckdb.DuckDBPyConnection, source: RankSource, groups: list[ProcessGroup]) -> None:
+    """What the names of kernels, collectives, types and groups stand for, as tables."""
+    own = parse_comm_kernels(dict(source.rules).get(RULE, ""))
+    kernels = _texts(con, "select distinct name from _kineto_device where category = 'kernel'")
+    _keep(con, "comm_kernel", kernel_rows(kernels, own))
+    _keep(con, "collective", collective_rows(_distinct(con, "collective")))
+    _keep(con, "data_type", data_type_rows(_distinct(con, "data_type")))
+    hashes = {
+        "group_name": pa.array([group.name for group in groups], pa.string()),
+        "group_hash": pa.array([_hash(group) for group in groups], pa.string()),
+    }
+    _keep(con, "group", pa.table(hashes))
+
+
+def _keep(con: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:
+    con.register("_kineto_chunk", rows)
+    con.execute(f"create or replace temp table _kineto_{name} as from _kineto_chunk")
+    con.unregister("_kineto_chunk")
+
+
+def _distinct(con: duckdb.DuckDBPyConnection, column: str) -> list[str]:
+    return _texts(con, f"select distinct {column} from _kineto_device where {column} is not null")
+
+
+def _texts(con: duckdb.DuckDBPyConnection, query: str) -> list[str]:
+    return [text for (text,) in con.execute(query).fetchall()]
+
+
+def _all_groups(con: duckdb.DuckDBPyConnection, head: KinetoHead) -> Iterator[ProcessGroup]:
+    """The head's groups, with what operations tell of them, and those that only operations tell."""
+    query = """
+        select group_name, any_value(group_label), any_value(group_ranks) from _kineto_device
+        where group_name is not null group by group_name order by group_name"""
+    told = {name: rest for name, *rest in con.execute(query).fetchall()}
+    for group in head.metadata.groups:
+        label, members = told.pop(group.name, (None, None))
+        yield ProcessGroup(
+            group.name, group.label or label, group.group_rank,
+            group.global_ranks or _members(members),
+        )  # fmt: skip
+    for name, (label, members) in told.items():
+        yield ProcessGroup(name, label, None, _members(members))
+
+
+def _members(text: str | None) -> tuple[int, ...]:
+    """`"[0, 1, 2]"` as ranks; none where the profiler left some out: `[0, 1, ...]`."""
+    inner = (text or "").strip(' "')
+    if not re.fullmatch(r"\[\s*\d+(\s*,\s*\d+)*\s*\]", inner, re.A):
+        return ()
+    found = tuple(int(number) for number in re.findall(r"\d+", inner, re.A))
+    return found if len(set(found)) == len(found) and max(found) < 1 << 31 else ()
+
+
+def _hash(group: ProcessGroup) -> str:
+    """Of the group's name and members: processes that make groups by themselves count them from 0,
+    so that one name may stand for other members elsewhere."""
+    members = ",".join(map(str, group.global_ranks))
+    return group_hash(f"{group.name}[{members}]" if members else group.name)
+
+
+def _fill_head(
+    con: duckdb.DuckDBPyConnection,
+    source: RankSource,
+    head: KinetoHead,
+    groups: tuple[ProcessGroup, ...],
+    wanted: frozenset[str],
+    window_ns: tuple[int | None, int | None] = (None, None),
+) -> None:
+    """The rows of ranks and groups; `window_ns`: start and end, where they are known better."""
+    metadata = described(
+        head.metadata.world_size, ((g.name, g.label, g.global_ranks) for g in groups)
+    )
+    if "groups" in wanted and groups:
+        rows = group_rows(metadata, source.rank)
+        hashes = pa.array([_hash(group) for group in groups], pa.string())
+        place = GROUPS.get_field_index("group_hash")
+        con.register("_incoming", rows.set_column(place, "group_hash", hashes))
+        con.execute("insert into groups by name select * from _incoming")
+        con.unregister("_incoming")
+    if "ranks" in wanted:
+        device_id = scalar(con, _DEVICE)
+        device = next((one for one in head.devices if one.id == device_id), None)
+        if device is None and len({(d.name, d.multiprocessor_count) for d in head.devices}) == 1:
+            device = head.devices[0]
+        columns = {
+            "device_id": device_id,
+            "host_name": head.host_name or _host_of(source),
+            "chip_name": device and device.name,
+            "ai_core_count": device and device.multiprocessor_count,
+            "window_start_ns": window_ns[0],
+            "window_end_ns": window_ns[1],
+            **rank_columns(metadata, source.rank),
+            **dict.fromkeys(_ambiguous(groups)),
+        }
+        # Typed by the table: a column of None alone would be no integer.
+        con.execute(
+            f"insert into ranks ({', '.join(columns)}) values ({', '.join('?' * len(columns))})",
+            list(columns.values()),
+        )
+
+
+def _ambiguous(groups: tuple[ProcessGroup, ...]) -> Iterator[str]:
+    """Columns of kinds of which the rank is in several groups: data parallelism of two levels."""
+    for kind in SIZE_KINDS:
+        if len({group.global_ranks for group in groups if group.kind == kind}) > 1:
+            yield from (f"{kind}_size", f"{kind}_rank")
+
+
+# Whose most tasks are; kernels and operations are filled before ranks.
+_DEVICE = """
+    select device_id from (select device_id from kernels union all select device_id from comm_ops)
+    where device_id is not null group by device_id order by count(*) desc, device_id limit 1"""
+
+
+_WINDOW = """
+    select min(start_ns), max(end_ns) from (
+        select min(start_ns) as start_ns, max(start_ns + dur_ns) as end_ns from _kineto_host
+        union all select min(start_ns), max(start_ns + dur_ns) from _kineto_step
+        union all select min(start_ns), max(start_ns + dur_ns) from _kineto_device)"""
+
+
+def _host_of(source: RankSource) -> str | None:
+    """The host that tensorboard_trace_handler put into the file's name."""
+    name = Path(source.paths("kineto")[0]).name
+    found = re.fullmatch(r"(.+)_\d+\.\d{10,20}\.pt\.trace\.json(\.gz)?", name)
+    return found[1] if found else None
+
+
+def _drop_staged(con: duckdb.DuckDBPyConnection) -> None:
+    con.unregister("_kineto_chunk")
+    con.execute("drop view if exists _kineto_task")
+    hide(con, "_kineto_", list(SCHEMAS))
+    rows = con.execute(
+        "select table_name from duckdb_tables() where table_name like '\\_kineto\\_%' escape '\\'"
+    )
+    for (name,) in rows.fetchall():
+        con.execute(f'drop table "{name}"')

@@ -1,0 +1,1 @@
+"""Tables of the text export: kernels, tasks, memory, the producer's steps."""

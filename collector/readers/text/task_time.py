@@ -1,0 +1,54 @@
+"""task_time.csv and task_time_*.csv: every task of the device. Where no kernel table and no
+timeline tell, its tasks with a kernel's name are the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import duckdb
+
+from ...model import RankSource, ReadLog
+from ..damaged_files import read_each
+from ..delimited import Rows, fill, lose, open_rows
+from .device_rows import names_device, own_rows
+
+_START, _DURATION = ("task_start(us)",), ("task_time(us)",)
+
+
+def read(
+    con: duckdb.DuckDBPyConnection,
+    source: RankSource,
+    log: ReadLog,
+    wanted: frozenset[str],
+    advance: Callable[[int], None],
+) -> None:
+    """Fill `kernels`."""
+
+    def read_one(path: str) -> None:
+        rows = open_rows(path, log, (_START, _DURATION, ("kernel_name",)))
+        if rows is None or not names_device(rows, source, log):
+            return
+        own = own_rows(source, "device_id")
+        fill(con, rows, log, lambda text: f"insert into kernels by name {_sql(rows, text, own)}")
+        bad = con.execute("delete from kernels where start_ns is null").fetchone() or (0,)
+        lose(log, path, bad[0], "no valid start or duration")
+        log.rules["kernels"] = "task_time"
+
+    if "kernels" in wanted:
+        read_each(source.files.get("task_time", ()), read_one, log, advance)
+
+
+def _sql(rows: Rows, text: str, own: str) -> str:
+    return f"""
+        select * exclude (start, dur),
+            case when us_ns(dur) >= 0 then us_ns(start) end as start_ns, us_ns(dur) as dur_ns
+        from (
+            select try_cast(whole({rows.cell("Device_id")}) as integer) as device_id,
+                nullif(whole({rows.cell("stream_id")}), 4294967295) as stream_id,
+                nullif(whole({rows.cell("task_id")}), 4294967295) as task_id,
+                cell({rows.cell("kernel_name")}) as name,
+                task_core(cell({rows.cell("kernel_type")})) as core,
+                cell({rows.cell(*_START)}) as start, cell({rows.cell(*_DURATION)}) as dur,
+                is_compute_row(core, name) as is_compute
+            from {text})
+        where name is not null and not (is_compute and is_comm_row(null, name)) and {own}"""

@@ -1,0 +1,1 @@
+"""A trainer's log, line by line."""

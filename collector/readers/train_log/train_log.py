@@ -1,0 +1,282 @@
+"""A trainer's log as rows of `train_log`: one per logged step, whatever else stands in the file.
+
+    file ─ blocks of whole lines ─ lines with a mark ─ parse ─ columns ─ the last of each step
+
+Memory is bounded by a block and by what is logged: lines without a mark cost a search and no more.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import polars as pl
+
+from npuscope.errors import TraceFormatError, TraceNotFound
+
+from ...model import RankSource, ReadLog
+from ...small_files import open_regular
+from .log_lines import COLUMNS, MARKS, Logged, Scope, arguments, parse
+
+SCHEMA: dict[str, type[pl.DataType]] = {"step": pl.Int64, **dict.fromkeys(COLUMNS, pl.Float64)}
+# In a rank's rules: the log's path, and before each of its facts.
+RULE = "train_log"
+_BLOCK_BYTES = 4 << 20
+# Whatever is longer is no line of a trainer.
+_LINE_BYTES = 1 << 16
+_CHUNK_ROWS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """What the log says of the whole run; None where it does not, or where it changes.
+
+    `sequence_length` in tokens, `global_batch_size` in sequences, `tokens_per_step` of the whole
+    job: their product, or as far as `consumed tokens` grow in a step. `tokens_per_s_of`: whether
+    `tokens_per_s` is the whole job's or one device's, where the format tells.
+    """
+
+    global_batch_size: int | None = None
+    sequence_length: int | None = None
+    world_size: int | None = None
+    tokens_per_step: int | None = None
+    tokens_per_s_of: Scope | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainLog:
+    """`rows` in the columns of `train_log`, in order of steps; `notes` on what was decided."""
+
+    rows: pl.DataFrame
+    facts: LogFacts
+    notes: tuple[str, ...] = ()
+
+
+def read_train_log(path: str | Path) -> pl.DataFrame:
+    """Rows of `train_log` (see schema.sql): step, then what was logged of it, NULL where it was
+    not. Raises as `read_log`."""
+    return read_log(path).rows
+
+
+def read_log(
+    path: str | Path,
+    *,
+    size_bytes: int | None = None,
+    advance: Callable[[int], None] = lambda n_bytes: None,
+) -> TrainLog:
+    """Read a log, or its first `size_bytes`: others may be writing it.
+
+    Raises TraceNotFound where there is no such file, TraceFormatError where it logs no step.
+    """
+    gathered = Gathered()
+    for line, is_ended in _telling_lines(Path(path), size_bytes, advance):
+        _gather(gathered, line, is_ended)
+    found = told_by(gathered, path)
+    if found.rows.is_empty():
+        raise _nothing_logged(path)
+    return found
+
+
+def gather(path: Path, gathered: Gathered, begin_bytes: int, end_bytes: int) -> None:
+    """Read a part of a log that begins and ends between lines, after what was gathered before.
+
+    Raises TraceNotFound where there is no such file.
+    """
+    size_bytes = end_bytes - begin_bytes
+    for line, is_ended in _telling_lines(path, size_bytes, begin_bytes=begin_bytes):
+        _gather(gathered, line, is_ended)
+
+
+def told_by(gathered: Gathered, path: str | Path, former: pl.DataFrame | None = None) -> TrainLog:
+    """What was gathered of a log so far, after `former` rows of `train_log` where there are any."""
+    rows = gathered.rows()
+    rows = rows if former is None else pl.concat([former.select(rows.columns), rows])
+    rows, notes = _last_of_each(rows, Path(path).name)
+    return TrainLog(rows, gathered.facts(), notes)
+
+
+def _gather(gathered: Gathered, line: bytes, is_ended: bool) -> None:
+    for logged in parse(line, is_ended=is_ended):
+        gathered.add(logged)
+    for name, value in arguments(line) if is_ended else ():
+        gathered.say(name, value)
+
+
+def require_logged(path: Path) -> None:
+    """See that a file logs a step, no further than to its first. Raises as `read_log`."""
+    for line, is_ended in _telling_lines(path):
+        if any(parse(line, is_ended=is_ended)):
+            return
+    raise _nothing_logged(path)
+
+
+def read(
+    con: duckdb.DuckDBPyConnection,
+    source: RankSource,
+    log: ReadLog,
+    wanted: frozenset[str],
+    advance: Callable[[int], None],
+) -> None:
+    """Fill `train_log`."""
+    for file in source.files.get("train_log", ()):
+        try:
+            found = read_log(file.path, size_bytes=file.size_bytes, advance=advance)
+        except TraceNotFound as error:  # the rank is read without it
+            raise TraceFormatError(file.path, "trainer log", "it is not there any more") from error
+        con.register("_incoming", found.rows.to_arrow())
+        try:
+            con.execute("insert into train_log by name select * from _incoming")
+        finally:
+            con.unregister("_incoming")
+        for note in found.notes:
+            log.warn(note)
+        for name in LogFacts.__dataclass_fields__:
+            value = getattr(found.facts, name)
+            if value is not None:
+                log.rules[f"{RULE}.{name}"] = str(value)
+
+
+class Gathered:
+    """Figures by column, as the lines come."""
+
+    def __init__(self) -> None:
+        self._chunks: list[pl.DataFrame] = []
+        self._lines: list[tuple[float | None, ...]] = []
+        # Two different values are as good as many: then there is no one value.
+        self._said: dict[str, set[int]] = {}
+        self._scopes: set[Scope | None] = set()
+        self._before: Logged | None = None
+
+    def add(self, logged: Logged) -> None:
+        self._lines.append((logged.step, *(logged.values.get(name) for name in COLUMNS)))
+        if len(self._lines) >= _CHUNK_ROWS:
+            self._flush()
+        if "tokens_per_s" in logged.values:
+            self._scopes.add(logged.tokens_of)
+        if "global batch size" in logged.counts:
+            self.say("global batch size", logged.counts["global batch size"])
+        before, self._before = self._before, logged
+        if before is None or before.step is None or logged.step is None:
+            return
+        steps = logged.step - before.step
+        for name in ("consumed samples", "consumed tokens"):
+            if steps > 0 and name in logged.counts and name in before.counts:
+                each, rest = divmod(logged.counts[name] - before.counts[name], steps)
+                self.say(name, 0 if rest else max(0, each))
+
+    def say(self, name: str, value: int) -> None:
+        said = self._said.setdefault(name, set())
+        if len(said) < 2:
+            said.add(value)
+
+    def rows(self) -> pl.DataFrame:
+        """Every logged line so far."""
+        self._flush()
+        return pl.concat(self._chunks) if self._chunks else pl.DataFrame(schema=SCHEMA)
+
+    def facts(self) -> LogFacts:
+        """What was said of the whole run."""
+        batch = self._one("global batch size", "consumed samples", "global_batch_size")
+        length = self._one("seq_length")
+        product = batch * length if batch and length else None
+        scope = next(iter(self._scopes)) if len(self._scopes) == 1 else None
+        return LogFacts(
+            batch, length, self._one("world_size"), self._one("consumed tokens") or product, scope
+        )
+
+    def _one(self, *names: str) -> int | None:
+        """What the first that is said at all always says."""
+        for name in names:
+            if said := self._said.get(name):
+                return (next(iter(said)) or None) if len(said) == 1 else None
+        return None
+
+    def _flush(self) -> None:
+        if self._lines:
+            self._chunks.append(pl.DataFrame(self._lines, schema=SCHEMA, orient="row"))
+            self._lines = []
+
+
+def _last_of_each(rows: pl.DataFrame, name: str) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """Every step once: a run that starts again logs some twice, and goes on from the latter."""
+    stepped = rows.filter(pl.col("step").is_not_null())
+    once = stepped.unique("step", keep="last", maintain_order=True).sort("step")
+    unnumbered = rows.filter(pl.col("step").is_null())
+    notes: list[str] = []
+    changed = stepped.unique().height - once.height
+    if changed:
+        notes.append(
+            f"{name}: {changed} line(s) tell otherwise of a step that is logged again below (a"
+            " restart, or several ranks that log): the last one counts"
+        )
+    if unnumbered.height:
+        notes.append(f"{name}: {unnumbered.height} line(s) name no step: their step is unknown")
+    return pl.concat([once, unnumbered]), tuple(notes)
+
+
+def _telling_lines(
+    path: Path,
+    size_bytes: int | None = None,
+    advance: Callable[[int], None] = lambda n_bytes: None,
+    *,
+    begin_bytes: int = 0,
+) -> Iterator[tuple[bytes, bool]]:
+    """Lines with one of the marks in them, and whether they have ended."""
+    for block, is_ended in _blocks(path, size_bytes, advance, begin_bytes):
+        found: dict[int, int] = {}
+        for mark in MARKS:
+            at = block.find(mark)
+            while at >= 0:
+                end = block.find(b"\n", at)
+                end = len(block) if end < 0 else end
+                found[block.rfind(b"\n", 0, at) + 1] = end
+                at = block.find(mark, end)
+        for start, end in sorted(found.items()):
+            if end - start <= _LINE_BYTES:
+                yield block[start:end], is_ended
+
+
+def _blocks(
+    path: Path, size_bytes: int | None, advance: Callable[[int], None], begin_bytes: int
+) -> Iterator[tuple[bytes, bool]]:
+    """The file in blocks of whole lines; what is left when it does not end with one comes last.
+
+    A carriage return ends a line too: progress bars write over themselves that way.
+    """
+    try:
+        file = open_regular(path)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise TraceNotFound(
+            f"{path}: no trainer log here: give the file your training job's output went to"
+        ) from error
+    rest, is_inside = b"", False
+    with file:
+        file.seek(begin_bytes)
+        left = os.fstat(file.fileno()).st_size if size_bytes is None else size_bytes
+        while left > 0 and (block := file.read(min(_BLOCK_BYTES, left))):
+            left -= len(block)
+            advance(len(block))
+            block = rest + block.replace(b"\r", b"\n")
+            cut = block.rfind(b"\n") + 1
+            begin = block.find(b"\n") + 1 if is_inside else 0
+            is_inside = is_inside and not cut
+            if cut:
+                yield block[begin:cut], True
+            rest = b"" if is_inside else block[cut:]
+            if len(rest) > _LINE_BYTES:
+                rest, is_inside = b"", True
+    if rest:
+        yield rest, False
+
+
+def _nothing_logged(path: str | Path) -> TraceFormatError:
+    return TraceFormatError(
+        path,
+        "no logged step",
+        "no line such as ` iteration 10/ 500 | elapsed time per iteration (ms): ... |`, `step: 10"
+        " loss: ... tps: ...` or `{'loss': ..., 'learning_rate': ...}`: give the output of the rank"
+        " that prints them (Megatron: the last one)",
+    )

@@ -1,0 +1,1 @@
+"""Immutable segments and their manifests: publish, open, sweep, keep, export."""

@@ -1,0 +1,141 @@
+"""A store's content as one portable DuckDB database, or as Parquet or CSV files.
+
+Written under a temporary name and renamed when whole, so that a name never holds half an export.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+import duckdb
+
+from npuscope.errors import StoreError, UsageError
+
+from .. import schema
+from ..staging import scalar
+from .csv_cells import quoted_cell
+from .manifest import staging_name, sync_folder
+from .store import SUMMARY_VERSIONS, attach_export, quoted
+
+FORMATS = ("duckdb", "parquet", "csv")
+# The oldest DuckDB that npuscope supports (1.4) opens files of this version.
+STORAGE_VERSION = "v1.0.0"
+
+
+def export(
+    con: duckdb.DuckDBPyConnection, form: str, out: Path, *, summaries: Mapping[str, str]
+) -> dict[str, int]:
+    """Write the canonical tables and the given summaries (name -> version); returns rows by table.
+
+    `con` comes from `store.open`, where it may write into the folder of `out`. `duckdb` writes one
+    file with every table, `parquet` and `csv` a folder with a file per table that has rows. Raises
+    UsageError where `out` holds something else than an earlier export.
+    """
+    writers: dict[str, Callable[[duckdb.DuckDBPyConnection, list[str], Path], dict[str, int]]] = {
+        "duckdb": _write_duckdb,
+        "parquet": _write_parquet,
+        "csv": _write_csv,
+    }
+    if form not in writers:
+        raise UsageError(f"unknown export format {form}: one of {', '.join(FORMATS)}")
+    names = [*schema.tables(), *summaries]
+    _refuse_foreign(out, form, names)
+    temporary = out.with_name(f"{staging_name()}.{out.name}")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        rows = writers[form](con, names, temporary)
+        if form == "duckdb":
+            _write_versions(temporary, summaries)
+        if out.is_dir():
+            shutil.rmtree(out)
+        temporary.replace(out)
+        sync_folder(out.parent)
+    except OSError as error:
+        raise StoreError(f"{out}: cannot be written ({error.strerror})") from error
+    finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        else:
+            temporary.unlink(missing_ok=True)
+    return rows
+
+
+def _refuse_foreign(out: Path, form: str, names: Collection[str]) -> None:
+    """Only an earlier export may be replaced: a database with our tables, or a folder with nothing
+    but their files."""
+    if not out.exists():
+        return
+    if form == "duckdb":
+        try:
+            with duckdb.connect() as con:
+                if "ranks" in attach_export(con, out):
+                    return
+        except duckdb.Error:
+            pass
+    elif out.is_dir() and not out.is_symlink():
+        own = {f"{name}.{form}" for name in names}
+        with os.scandir(out) as entries:
+            if all(e.name in own and e.is_file(follow_symlinks=False) for e in entries):
+                return
+    raise UsageError(f"{out}: exists and is no earlier {form} export: give another -o")
+
+
+def _write_duckdb(con: duckdb.DuckDBPyConnection, names: list[str], out: Path) -> dict[str, int]:
+    con.execute(f"attach {quoted(str(out))} as written (storage_version '{STORAGE_VERSION}')")
+    try:
+        rows: dict[str, int] = {}
+        for name in names:
+            con.execute(f'create table written."{name}" as select * from "{name}"')
+            rows[name] = _count(con, f'written."{name}"')
+    finally:
+        con.execute("detach written")
+    return rows
+
+
+def _write_versions(out: Path, summaries: Mapping[str, str]) -> None:
+    """Readers trust a summary only if they would compute the same."""
+    with duckdb.connect(str(out)) as written:
+        written.execute(f"create table {SUMMARY_VERSIONS} (name varchar, version varchar)")
+        for name, version in summaries.items():
+            written.execute(f"insert into {SUMMARY_VERSIONS} values (?, ?)", [name, version])
+
+
+def _write_parquet(con: duckdb.DuckDBPyConnection, names: list[str], out: Path) -> dict[str, int]:
+    options = "format parquet, compression zstd"
+    return _write_files(con, names, out, "parquet", options, lambda column, kind: column)
+
+
+def _write_csv(con: duckdb.DuckDBPyConnection, names: list[str], out: Path) -> dict[str, int]:
+    def cell(column: str, kind: str) -> str:
+        return quoted_cell(column) if kind == "VARCHAR" else column
+
+    return _write_files(con, names, out, "csv", "format csv, header", cell)
+
+
+def _write_files(
+    con: duckdb.DuckDBPyConnection,
+    names: list[str],
+    out: Path,
+    suffix: str,
+    options: str,
+    cell: Callable[[str, str], str],
+) -> dict[str, int]:
+    """One file per table that has rows; `cell` turns a column and its type into what is written."""
+    out.mkdir()
+    rows: dict[str, int] = {}
+    for name in names:
+        if _count(con, f'"{name}"'):
+            path = quoted(str(out / f"{name}.{suffix}"))
+            described = con.execute(f'describe "{name}"').fetchall()
+            columns = [(f'"{column}"', kind) for column, kind, *_ in described]
+            cells = ", ".join(f"{cell(column, kind)} as {column}" for column, kind in columns)
+            query = f'select {cells} from "{name}"'
+            rows[name] = int(scalar(con, f"copy ({query}) to {path} ({options})"))
+    return rows
+
+
+def _count(con: duckdb.DuckDBPyConnection, relation: str) -> int:
+    return int(scalar(con, f"select count(*) from {relation}"))

@@ -1,0 +1,381 @@
+"""What a store knows of one rank: the files of its current generation and where they came from.
+
+A manifest is one small JSON file, replaced atomically: readers see a rank's tables all at once or
+not at all, and find them through manifests only, never by listing folders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import socket
+import stat
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from npuscope.errors import StoreError
+
+from .. import schema
+from ..model import Option, spelled
+from ..selection import Selection
+from ..small_files import LIST_BYTES, read_own
+from .own_folders import below, children, handle
+
+MANIFEST = "manifest.json"
+INDEX = "index.json"
+MARKER = "npuscope-store.json"
+DROPPED = "dropped"
+# 2: a rank's rows may stand in files that it shares with others, or be a selection only.
+LAYOUT = 2
+_READABLE = (1, 2)
+_GENERATION = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_NAME = re.compile(schema.OWN_NAME)
+_VERSION = re.compile("[A-Za-z0-9_-]{1,64}")
+# Linux gives the process numbers of a host outside of containers this name.
+_HOST_NUMBERS = "4026531836"
+# What file systems answer that cannot sync a folder: then they need not, or nobody can.
+_NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES})
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """One Parquet file, relative to the rank's folder; `version` names a summary's rule."""
+
+    file: str
+    row_count: int
+    size_bytes: int
+    version: str = ""
+
+
+class SourceRecord(msgspec.Struct, frozen=True):
+    """A file that was read, as it was then."""
+
+    path: str
+    size_bytes: int
+    mtime_ns: int
+    digest: str
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """One rank's current generation and the story of its reading.
+
+    `options`: what its profiler was told; `unverified`: keys of what was read in ways that no real
+    profile confirmed (`readers.unverified`). Both are None where nothing tells.
+    """
+
+    run: str
+    capture: str
+    rank: int
+    generation: str
+    npuscope_version: str
+    schema_digest: str
+    reading_digest: str
+    published_at: str
+    rank_origin: str
+    source_root: str
+    sources: list[SourceRecord]
+    window_start_ns: int | None
+    window_end_ns: int | None
+    tables: dict[str, Segment]
+    summaries: dict[str, Segment]
+    rules: dict[str, str] = {}
+    warnings: list[str] = []
+    failed_files: dict[str, str] = {}
+    rows_lost: int = 0
+    bytes_lost: int = 0
+    read_seconds: float = 0.0
+    selection: Selection = Selection()
+    options: dict[str, Option] | None = None
+    unverified: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        if not _GENERATION.fullmatch(self.generation):
+            raise ValueError(f"no name of a generation: {self.generation!r}")
+        require_own_files(self.generation, {**self.tables, **self.summaries})
+
+
+def require_own_files(folder: str, segments: Mapping[str, Segment]) -> None:
+    """Raises ValueError where a table's name or its file is none that a store has: files are
+    `<folder>/<name>.parquet`, or with a version before the dot."""
+    for name, segment in segments.items():
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"no name of a table: {name!r}")
+        if segment.file not in ("", f"{folder}/{name}.parquet"):
+            before, after = f"{folder}/{name}.", ".parquet"
+            version = segment.file.removeprefix(before).removesuffix(after)
+            if f"{before}{version}{after}" != segment.file or not _VERSION.fullmatch(version):
+                raise ValueError(f"no file of the table {name}: {segment.file!r}")
+
+
+class IndexEntry(msgspec.Struct, frozen=True):
+    """A manifest beside the state its file had: used only while the file is still in that state."""
+
+    inode: int
+    size_bytes: int
+    mtime_ns: int
+    manifest: Manifest
+
+
+class Index(msgspec.Struct, frozen=True):
+    """Cache of a capture's manifests; `version` counts its rewrites."""
+
+    version: int
+    ranks: dict[str, IndexEntry]
+
+
+def folder_name(key: str, value: str | int) -> str:
+    """`run=<percent-encoded>`: any name becomes one harmless folder name."""
+    return f"{key}={quote(str(value), safe='')}"
+
+
+def folder_value(name: str) -> str:
+    """The name that `folder_name` encoded."""
+    return unquote(name.partition("=")[2])
+
+
+def rank_folder(store: Path, run: str, capture: str, rank: int) -> Path:
+    """Where a rank's manifest and generations lie."""
+    return store / folder_name("run", run) / folder_name("capture", capture) / f"rank={rank}"
+
+
+def is_store(path: Path) -> bool:
+    """Whether the marker is there."""
+    return (path / MARKER).is_file()
+
+
+def create_store(path: Path) -> None:
+    """Make `path` a store of this layout unless it is one. Raises StoreError where it holds other
+    things."""
+    if is_store(path):
+        if check_layout(path) != LAYOUT:
+            write_atomically(path / MARKER, msgspec.json.encode({"layout": LAYOUT}))
+        return
+    if spelled(str(path)) != str(path):
+        raise StoreError(
+            f"{spelled(str(path))}: this name is not UTF-8, which a store's must be: give another"
+            " folder to --store"
+        )
+    if path.exists() and (not path.is_dir() or _is_foreign(path)):
+        raise StoreError(f"{path}: not a store and not empty: give a new folder to --store")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        write_atomically(path / MARKER, msgspec.json.encode({"layout": LAYOUT}))
+    except OSError as error:
+        raise StoreError(
+            f"{path}: cannot make a store here ({error.strerror}): give --store DIR where you may"
+            " write"
+        ) from error
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether a folder holds what is not ours; another process may be making it a store now."""
+    foreign = [name for name in os.listdir(path) if not name.startswith(".tmp-")]
+    return bool(foreign) and not is_store(path)
+
+
+def check_layout(path: Path) -> int:
+    """A store's layout. Raises StoreError where the marker is unreadable or of a newer one."""
+    try:
+        layout = read_own(path / MARKER, dict[str, object])["layout"]
+    except (OSError, msgspec.MsgspecError, KeyError) as error:
+        raise StoreError(f"{path}: its {MARKER} cannot be read: {error}") from error
+    if not isinstance(layout, int) or layout not in _READABLE:
+        raise StoreError(
+            f"{path}: store layout {layout}, this npuscope reads {LAYOUT}: ingest again or upgrade"
+        )
+    return layout
+
+
+def manifests(store: Path, *, run: str | None = None, capture: str | None = None) -> list[Manifest]:
+    """Every published rank's manifest, in order of run, capture and rank.
+
+    Unreadable manifests are passed over, and whatever is reached through a link: a manifest is
+    written whole or not at all, so such a file is foreign damage; the rank is then missing until it
+    is ingested again.
+    """
+    found: list[Manifest] = []
+    for run_folder in children(store, "run="):
+        if run is not None and folder_value(run_folder.name) != run:
+            continue
+        for capture_folder in children(run_folder, "capture="):
+            if capture is None or folder_value(capture_folder.name) == capture:
+                found += capture_manifests(capture_folder)
+    return sorted(found, key=lambda m: (m.run, m.capture, m.rank))
+
+
+def capture_manifests(folder: Path) -> list[Manifest]:
+    """Manifests of one capture: from its index where that is still true, else from the files.
+
+    None of a capture that is being dropped.
+    """
+    if (folder / DROPPED).exists():
+        return []
+    index = read_index(folder)
+    found: list[Manifest] = []
+    for rank in children(folder, "rank="):
+        path = rank / MANIFEST
+        try:
+            state = path.stat(follow_symlinks=False)
+            entry = index.ranks.get(rank.name)
+            current = (state.st_ino, state.st_size, state.st_mtime_ns)
+            if entry and (entry.inode, entry.size_bytes, entry.mtime_ns) == current:
+                manifest = entry.manifest
+            else:
+                manifest = read_own(path, Manifest)
+        except (OSError, msgspec.MsgspecError):
+            continue
+        if _is_of(manifest, rank):
+            found.append(manifest)
+    return found
+
+
+def passed_over(store: Path, found: Sequence[Manifest]) -> list[str]:
+    """Where a run, a capture or a rank should stand in a store and is none of the `found` ones: a
+    link, or a damaged manifest."""
+    read = {rank_folder(store, one.run, one.capture, one.rank) for one in found}
+    odd = _links(store, "run=")
+    for run in children(store, "run="):
+        odd += _links(run, "capture=")
+        for capture in children(run, "capture="):
+            odd += _links(capture, "rank=")
+            if not (capture / DROPPED).exists():
+                ranks = [rank for rank in children(capture, "rank=") if rank not in read]
+                odd += [rank for rank in ranks if os.path.lexists(rank / MANIFEST)]
+    return [str(path.relative_to(store)) for path in odd]
+
+
+def _links(folder: Path, prefix: str) -> list[Path]:
+    """What is named as a folder of a store and is none."""
+    with contextlib.suppress(OSError):
+        named = {folder / name for name in os.listdir(folder) if name.startswith(prefix)}
+        return sorted(named.difference(children(folder, prefix)))
+    return []
+
+
+def _is_of(manifest: Manifest, folder: Path) -> bool:
+    """Whether a manifest is of the rank in whose folder it stands."""
+    capture, rank = folder.parent, f"rank={manifest.rank}"
+    run = capture.parent.name
+    return (rank, manifest.capture, manifest.run) == (
+        folder.name,
+        folder_value(capture.name),
+        folder_value(run),
+    )
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest of one rank's folder, or None where nothing is published there."""
+    try:
+        manifest = read_own(folder / MANIFEST, Manifest)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return manifest if _is_of(manifest, folder) else None
+
+
+def read_index(folder: Path) -> Index:
+    """A capture's index; an empty one where there is none that can be read."""
+    try:
+        return read_own(folder / INDEX, Index, most_bytes=LIST_BYTES)
+    except (OSError, msgspec.MsgspecError):
+        return Index(0, {})
+
+
+def write_index(folder: Path) -> None:
+    """Rewrite a capture's index from its manifests."""
+    entries: dict[str, IndexEntry] = {}
+    for rank in children(folder, "rank="):
+        path = rank / MANIFEST
+        try:
+            state = path.stat(follow_symlinks=False)
+            manifest = read_own(path, Manifest)
+        except (OSError, msgspec.MsgspecError):
+            continue
+        entries[rank.name] = IndexEntry(state.st_ino, state.st_size, state.st_mtime_ns, manifest)
+    write_atomically(
+        folder / INDEX, msgspec.json.encode(Index(read_index(folder).version + 1, entries))
+    )
+
+
+def staging_name() -> str:
+    """A folder name that tells whose it is, so that only the dead's are swept."""
+    return f".tmp-{process_space()}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+
+
+def process_space() -> str:
+    """Where this process's number means something: its host, and its container if it is in one.
+
+    Containers may share their host's name, but not its process numbers.
+    """
+    host = re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())
+    try:
+        numbers = re.sub(r"\D", "", str(Path("/proc/self/ns/pid").readlink()))
+    except OSError:
+        return host
+    return host if numbers in ("", _HOST_NUMBERS) else f"{host}_{numbers}"
+
+
+def make_staging(folder: Path) -> Path:
+    """A folder for what is being written, in a store's folder, which is made where it is missing.
+
+    Nobody else may look into it, but for who may change it.
+    """
+    name = staging_name()
+    with handle(folder, make=True) as at:
+        os.mkdir(name, 0o700, dir_fd=at)
+    return folder / name
+
+
+def publish_folder(staged: Path, name: str) -> None:
+    """Give a written staging folder its lasting name; from there on it is as open to others as the
+    folder that it lies in. What is in it survives a power cut."""
+    with handle(staged.parent) as at, below(at, staged.name) as inner:
+        for file in os.listdir(inner):
+            descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=inner)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        os.fchmod(inner, stat.S_IMODE(os.fstat(at).st_mode))
+        _sync(inner)
+        os.rename(staged.name, name, src_dir_fd=at, dst_dir_fd=at)
+        _sync(at)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that it appears whole or not at all, and survives a power cut."""
+    temporary = f"{staging_name()}.{path.name}"
+    with handle(path.parent) as at:
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with os.fdopen(os.open(temporary, flags, 0o666, dir_fd=at), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path.name, src_dir_fd=at, dst_dir_fd=at)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=at)
+            raise
+        _sync(at)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names in a folder survive a power cut, where its file system can."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        _sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync(folder: int) -> None:
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise

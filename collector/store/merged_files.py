@@ -1,0 +1,167 @@
+"""Where a rank's rows lie: in its own segments, or in files that `compact` made of many ranks'.
+
+    <capture>/rank=12/manifest.json          the truth: generation G of rank 12, and its segments
+    <capture>/compacted.json                 generation G of ranks 0-63 also stands in ...
+    <capture>/compact-<id>/kernels-0.parquet ... this file, in order of ranks
+
+The second is only a shortcut: it counts for a rank as long as the rank's manifest still names the
+generation that was copied. So nobody who publishes, replaces or drops a rank needs to know of
+compaction, and a copy of what was replaced since is passed over, row by row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from .. import schema
+from ..small_files import LIST_BYTES, read_own
+from .manifest import Manifest, Segment, rank_folder, write_atomically
+from .own_folders import require_regular
+
+COMPACTED = "compacted.json"
+COMPACT_FOLDER = "compact-"
+_NAME = re.compile(schema.OWN_NAME)
+_FILE = re.compile(rf"{COMPACT_FOLDER}[A-Za-z0-9-]{{1,99}}/{schema.OWN_NAME}-\d+\.parquet")
+
+
+class CompactFile(msgspec.Struct, frozen=True):
+    """A Parquet file, relative to the capture's folder, with a table's rows of `ranks`.
+
+    `version` is that of a summary's rule.
+    """
+
+    file: str
+    table: str
+    version: str
+    row_count: int
+    size_bytes: int
+    ranks: list[int]
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Files that were made together, and the generations of ranks that were copied into them."""
+
+    generations: dict[int, str]
+    files: list[CompactFile]
+
+
+class Compacted(msgspec.Struct, frozen=True):
+    """Every compact file of a capture that is in use; `id` changes with each rewrite."""
+
+    id: str = ""
+    batches: list[Batch] = []
+
+    def __post_init__(self) -> None:
+        for file in (file for batch in self.batches for file in batch.files):
+            if not _FILE.fullmatch(file.file) or not _NAME.fullmatch(file.table):
+                raise ValueError(f"no compact file: {file.file!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A Parquet file, and the condition for its rows to count; '' where all do."""
+
+    path: str
+    condition: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A compact file with the ranks that are read from it."""
+
+    batch: Batch
+    file: CompactFile
+    ranks: tuple[int, ...]
+
+
+def read_compacted(capture_folder: Path) -> Compacted:
+    """A capture's compact files; none where nothing was compacted."""
+    try:
+        return read_own(capture_folder / COMPACTED, Compacted, most_bytes=LIST_BYTES)
+    except (OSError, msgspec.MsgspecError):
+        return Compacted()
+
+
+def write_compacted(capture_folder: Path, compacted: Compacted) -> None:
+    """Replace a capture's list of compact files at once."""
+    write_atomically(capture_folder / COMPACTED, msgspec.json.encode(compacted))
+
+
+def segment(manifest: Manifest, table: str, version: str) -> Segment | None:
+    """A rank's segment of a table, or of a summary in that version, where it has rows."""
+    found = manifest.tables.get(table) if not version else manifest.summaries.get(table)
+    return found if found and found.file and found.version == version else None
+
+
+def in_use(compacted: Compacted, found: Iterable[Manifest]) -> list[Use]:
+    """Compact files that count for ranks of one capture; each table of a rank in one at most."""
+    manifests = {manifest.rank: manifest for manifest in found}
+    taken: set[tuple[str, str, int]] = set()
+    uses: list[Use] = []
+    for batch in compacted.batches:
+        current = {
+            rank
+            for rank, generation in batch.generations.items()
+            if rank in manifests and manifests[rank].generation == generation
+        }
+        for file in batch.files:
+            ranks = tuple(
+                rank
+                for rank in file.ranks
+                if rank in current
+                and (file.table, file.version, rank) not in taken
+                and segment(manifests[rank], file.table, file.version)
+            )
+            taken.update((file.table, file.version, rank) for rank in ranks)
+            if ranks:
+                uses.append(Use(batch, file, ranks))
+    return uses
+
+
+def places(store: Path, found: Sequence[Manifest]) -> dict[str, list[Place]]:
+    """Where the rows of every table and summary of the given ranks lie.
+
+    Raises StoreError where a file is reached through a link or is none.
+    """
+    located: dict[str, list[Place]] = defaultdict(list)
+    for folder, members in _by_capture(store, found):
+        copied: set[tuple[str, int]] = set()
+        files: list[str] = []
+        for use in in_use(read_compacted(folder), members):
+            path = str(folder / use.file.file)
+            located[use.file.table].append(Place(path, _condition(use)))
+            files.append(use.file.file)
+            copied.update((use.file.table, rank) for rank in use.ranks)
+        for manifest in members:
+            own = f"{folder}/rank={manifest.rank}"
+            for segments in (manifest.tables, manifest.summaries):
+                for table, one in segments.items():
+                    if one.file and (table, manifest.rank) not in copied:
+                        located[table].append(Place(f"{own}/{one.file}"))
+                        files.append(f"rank={manifest.rank}/{one.file}")
+        require_regular(folder, files)
+    return located
+
+
+def _by_capture(store: Path, found: Sequence[Manifest]) -> Iterator[tuple[Path, list[Manifest]]]:
+    members: dict[tuple[str, str], list[Manifest]] = defaultdict(list)
+    for manifest in found:
+        members[manifest.run, manifest.capture].append(manifest)
+    for (run, capture), ranks in members.items():
+        yield rank_folder(store, run, capture, 0).parent, ranks
+
+
+def _condition(use: Use) -> str:
+    """SQL that holds for the rows of the ranks in use, by the shorter of two lists."""
+    others = set(use.file.ranks) - set(use.ranks)
+    if not others:
+        return ""
+    if len(others) < len(use.ranks):
+        return f"rank not in ({', '.join(map(str, sorted(others)))})"
+    return f"rank in ({', '.join(map(str, use.ranks))})"

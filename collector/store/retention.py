@@ -1,0 +1,90 @@
+"""Old captures go, by age or by size: the oldest first, never the newest.
+
+A capture is as old as the end of its profiling, or as its publishing where it has no wall clock.
+It vanishes for readers at once; its files go when nobody can be reading them any more.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from ..discover.captures import EPOCH_FROM_NS
+from .manifest import DROPPED, Manifest, capture_manifests, folder_value, write_atomically
+from .own_folders import captures
+from .sweep import finish_drop, size_bytes
+
+_DAY_NS = 86_400 * 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCapture:
+    """A capture of a store: its folder, when it was recorded, its ranks and bytes on disk."""
+
+    run: str
+    capture: str
+    folder: str
+    recorded_ns: int
+    rank_count: int
+    size_bytes: int
+
+
+def stored_captures(store: Path) -> list[StoredCapture]:
+    """Every capture with published ranks, the oldest first."""
+    found: list[StoredCapture] = []
+    for folder in captures(store):
+        ranks = capture_manifests(folder)
+        if ranks:
+            found.append(
+                StoredCapture(
+                    folder_value(folder.parent.name),
+                    folder_value(folder.name),
+                    str(folder),
+                    max(map(recorded_ns, ranks)),
+                    len(ranks),
+                    size_bytes(folder),
+                )
+            )
+    return sorted(found, key=lambda one: (one.recorded_ns, one.run, one.capture))
+
+
+def recorded_ns(manifest: Manifest) -> int:
+    """When a rank was recorded: the end of its profiling, else its publishing, in ns since 1970."""
+    ended_ns = manifest.window_end_ns
+    if ended_ns is not None and ended_ns >= EPOCH_FROM_NS:
+        return ended_ns
+    try:
+        return int(datetime.fromisoformat(manifest.published_at).timestamp() * 10**9)
+    except (ValueError, OverflowError):  # nobody can tell: not old
+        return time.time_ns()
+
+
+def superfluous(
+    captures: list[StoredCapture],
+    *,
+    now_ns: int,
+    keep_days: float | None = None,
+    keep_bytes: int | None = None,
+) -> list[StoredCapture]:
+    """Of captures in order of age those to drop: too old, or too many bytes with all younger ones.
+
+    Never the newest, whatever its age and size.
+    """
+    dropped: list[StoredCapture] = []
+    total_bytes = sum(one.size_bytes for one in captures)
+    for one in captures[:-1]:
+        is_old = keep_days is not None and now_ns - one.recorded_ns > keep_days * _DAY_NS
+        is_much = keep_bytes is not None and total_bytes > keep_bytes
+        if is_old or is_much:
+            dropped.append(one)
+            total_bytes -= one.size_bytes
+    return dropped
+
+
+def drop_capture(one: StoredCapture) -> None:
+    """Take a capture out of the store: for readers all its ranks go at once."""
+    folder = Path(one.folder)
+    write_atomically(folder / DROPPED, b"")
+    finish_drop(folder)

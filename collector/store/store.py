@@ -1,0 +1,365 @@
+"""The store: immutable Parquet segments per rank, published by replacing one manifest.
+
+    <store>/npuscope-store.json                        marker and layout version
+    <store>/run=R/capture=C/index.json                 cache of the capture's manifests
+                           /compacted.json             what stands in merged files: see `compacted`
+    <store>/run=R/capture=C/rank=12/manifest.json      the current generation and its files
+                                    <generation>/<table>.parquet
+                                    .tmp-<host>-<pid>-<id>/   being written; invisible
+
+Readers go through `open` (or `query`, which also survives a generation swept under its feet).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import duckdb
+import msgspec
+import polars as pl
+
+from npuscope.errors import StoreError
+
+from .. import schema
+from ..small_files import open_regular
+from .manifest import (
+    MANIFEST,
+    Manifest,
+    check_layout,
+    is_store,
+    manifests,
+    publish_folder,
+    rank_folder,
+    read_manifest,
+    write_atomically,
+    write_index,
+)
+from .merged_files import Place, places, read_compacted
+from .own_folders import captures, discard, make_private, touch, unlink
+
+# In an exported file: which summaries it holds, in which version.
+SUMMARY_VERSIONS = "summary_versions"
+# Processes of containers that share the temporary folder may have the same number.
+_PROCESS = secrets.token_hex(4)
+_PATTERN = re.compile(r"[*?\[]")
+_OFFLINE = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
+
+
+def open(
+    path: str | Path,
+    *,
+    summaries: Mapping[str, str] | None = None,
+    writable: Path | None = None,
+    spill: Path | None = None,
+) -> duckdb.DuckDBPyConnection:
+    """An in-memory DuckDB with one view per canonical table over everything published.
+
+    `path` is a store or a `.duckdb` file that `export` wrote. Views of tables that no rank has are
+    empty but typed. A summary is a view where every rank has it in the version that `summaries`
+    (name -> version) asks for; by default in any, as long as it is one. The views pin the
+    generations that were current at the call. What memory does not hold goes to the folder `spill`.
+
+    An exported file may be anybody's: the engine then reaches no other file, but for those that
+    statements write below the folder `writable`. Raises StoreError.
+    """
+    path = Path(path)
+    con = _connection(spill)
+    if path.is_file():
+        _attach_export(con, path, summaries, writable)
+        return con
+    if not is_store(path):
+        raise StoreError(f"{path}: not a store (no npuscope-store.json): ingest a profile into it")
+    check_layout(path)
+    create_views(con, path, manifests(path), summaries)
+    return con
+
+
+def is_export(path: Path) -> bool:
+    """Whether it is a DuckDB file, whatever its name."""
+    try:
+        with open_regular(path) as file:
+            return file.read(12)[8:] == b"DUCK"
+    except OSError:
+        return False
+
+
+def _connection(spill: Path | None = None) -> duckdb.DuckDBPyConnection:
+    # What memory does not hold goes there, not into the working folder; made when it is needed.
+    spill = spill or _spill_folder() / f"{_spilled()}{secrets.token_hex(4)}"
+    con = duckdb.connect(":memory:", config={**_OFFLINE, "temp_directory": str(spill)})
+    con.execute("load parquet")  # built in; its setting waits for it
+    con.execute("set parquet_metadata_cache = true")  # a published segment never changes
+    return con
+
+
+def _spill_folder() -> Path:
+    """Where the queries of this user spill, unseen by others."""
+    folder = Path(tempfile.gettempdir(), f"npuscope-{os.geteuid()}")
+    try:
+        make_private(folder)
+    except OSError:  # somebody else took the name
+        return _other_spill_folder()
+    return folder
+
+
+@cache
+def _other_spill_folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="npuscope-"))
+
+
+def _spilled() -> str:
+    """How the folders begin to which queries of this process spill."""
+    return f"{os.getpid()}-{_PROCESS}-"
+
+
+def remove_spilled() -> None:
+    """Remove what queries spilled that are under way in this process, which is about to end."""
+    for folder in _spill_folder().glob(f"{_spilled()}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def frame(relation: duckdb.DuckDBPyRelation) -> pl.DataFrame:
+    """All rows of a relation, handed over as an Arrow stream: neither pyarrow nor numpy is loaded.
+
+    polars keeps the types it has met until the process ends, which the engine's own must not be.
+    Raises duckdb.Error, also for what fails while rows are handed over.
+    """
+    stream = SimpleNamespace(__arrow_c_stream__=relation.__arrow_c_stream__)
+    try:
+        return pl.DataFrame(stream)
+    except pl.exceptions.ComputeError as error:
+        told = str(error).removeprefix("got external error: ")
+        is_memory = "Out of Memory" in told
+        raise (duckdb.OutOfMemoryException if is_memory else duckdb.Error)(told) from error
+
+
+def query(path: str | Path, sql: str, parameters: Sequence[object] = ()) -> pl.DataFrame:
+    """Run one query over the store; when a listed file is gone, look again once.
+
+    Files go only when a superseded generation outlived its grace period between our reading of
+    the manifests and the query.
+    """
+    for attempt in (1, 2):
+        con = open(path)
+        try:
+            return frame(con.sql(sql, params=list(parameters)))
+        except duckdb.IOException:
+            if attempt == 2:
+                raise
+        finally:
+            con.close()
+    raise AssertionError("unreachable")
+
+
+def version(path: str | Path) -> str:
+    """Changes whenever anything is published, dropped or compacted: a key for caches."""
+    state = hashlib.sha256()
+    for m in manifests(Path(path)):
+        exchanged = "".join(one.version for one in m.tables.values())  # see `watch.joining`
+        state.update(f"{m.run}\0{m.capture}\0{m.rank}\0{m.generation}\0{exchanged}\0".encode())
+    for folder in captures(Path(path)):
+        state.update(f"{read_compacted(folder).id}\0".encode())
+    return state.hexdigest()[:16]
+
+
+def summary_versions(found: Sequence[Manifest]) -> dict[str, str]:
+    """Summaries that all the ranks have in one version."""
+    shared: dict[str, str] = {}
+    for name in sorted({name for m in found for name in m.summaries}):
+        versions = {m.summaries[name].version if name in m.summaries else "" for m in found}
+        if len(versions) == 1:
+            shared[name] = versions.pop()
+    return shared
+
+
+def over(
+    path: Path,
+    found: Sequence[Manifest],
+    *,
+    summaries: Mapping[str, str] | None = None,
+    spill: Path | None = None,
+) -> duckdb.DuckDBPyConnection:
+    """As `open`, but over the given ranks of a store only."""
+    con = _connection(spill)
+    create_views(con, path, found, summaries)
+    return con
+
+
+def create_views(
+    con: duckdb.DuckDBPyConnection,
+    store: Path,
+    found: Sequence[Manifest],
+    summaries: Mapping[str, str] | None,
+) -> None:
+    """A view for every canonical table over the given ranks, and for summaries that all have."""
+    located = places(store, found)
+    digests = {manifest.schema_digest for manifest in found}
+    for name in schema.tables():
+        create_view(con, name, located.get(name, ()), is_current=digests <= {schema.digest()})
+    for name, version in summary_versions(found).items():
+        if located.get(name) and (summaries is None or summaries.get(name) == version):
+            create_view(con, name, located[name])
+
+
+def create_view(
+    con: duckdb.DuckDBPyConnection,
+    name: str,
+    located: Sequence[Place],
+    *,
+    is_current: bool = True,
+) -> None:
+    """A view over Parquet files; over none, the canonical table's columns without rows.
+
+    Files that are not all of the current schema are joined by column name, and columns that none
+    of them has are NULL.
+    """
+    join = "union all" if is_current else "union all by name"
+    union_by_name = str(not is_current).lower()
+    parts = [] if located and is_current else [_typed_nothing(name)]
+    whole = ", ".join(file_literal(place.path) for place in located if not place.condition)
+    if whole:
+        parts.append(_parquet(f"[{whole}]", union_by_name))
+    parts += [
+        f"{_parquet(file_literal(place.path), union_by_name)} where {place.condition}"
+        for place in located
+        if place.condition
+    ]
+    con.execute(f'create view "{name}" as {f" {join} ".join(parts)}')
+
+
+def _parquet(files: str, union_by_name: str) -> str:
+    options = f"hive_partitioning = false, union_by_name = {union_by_name}"
+    return f"select * from read_parquet({files}, {options})"
+
+
+def _typed_nothing(name: str) -> str:
+    typed = _columns(schema.tables()[name])
+    body = ", ".join(f'cast(null as {kind}) as "{column}"' for column, kind in typed)
+    return f"select {body} where false"
+
+
+def _columns(table: schema.Table) -> list[tuple[str, str]]:
+    return [*schema.KEY_COLUMNS, *((column.name, column.type) for column in table.columns)]
+
+
+def _attach_export(
+    con: duckdb.DuckDBPyConnection,
+    path: Path,
+    summaries: Mapping[str, str] | None,
+    writable: Path | None,
+) -> None:
+    try:
+        found = attach_export(con, path, writable)
+        versions = {}
+        if found.get(SUMMARY_VERSIONS) == {"name", "version"}:
+            asked = (
+                f"select name, version from exported.main.{SUMMARY_VERSIONS} where version <> ''"
+            )
+            versions = dict(con.execute(asked).fetchall())
+    except duckdb.Error as error:
+        raise StoreError(f"{path}: not a DuckDB file of npuscope: {error}") from error
+    keys = {name for name, _ in schema.KEY_COLUMNS}
+    if not keys <= found.get("ranks", set()):
+        raise StoreError(f"{path}: a DuckDB file, but not one that npuscope exported")
+    for name, table in schema.tables().items():
+        body = _typed_nothing(name)
+        if keys <= found.get(name, set()):
+            columns = ", ".join(  # an older export may lack some
+                f'"{column}"' if column in found[name] else f'cast(null as {kind}) as "{column}"'
+                for column, kind in _columns(table)
+            )
+            body = f'select {columns} from exported.main."{name}"'
+        con.execute(f'create view "{name}" as {body}')
+    for name in found.keys() - schema.tables().keys():
+        version = versions.get(name)
+        if version and (summaries is None or summaries.get(name) == version):
+            con.execute(f'create view "{name}" as select * from exported.main."{name}"')
+
+
+def attach_export(
+    con: duckdb.DuckDBPyConnection, path: Path, writable: Path | None = None
+) -> dict[str, set[str]]:
+    """Attach a DuckDB file as `exported`; returns the columns of its tables.
+
+    The file may be anybody's. From here on the engine opens no other one, and may write only below
+    `writable`. Views are passed over, tables whose columns are computed, and names that no table of
+    ours has. Raises duckdb.Error.
+    """
+    whole = str(path.absolute())  # a bare name might begin as a URL does
+    before, mark, after = whole.partition("?")  # as the engine names its log
+    con.execute(f"set allowed_paths = [{quoted(whole)}, {quoted(f'{before}.wal{mark}{after}')}]")
+    if writable is not None:
+        con.execute(f"set allowed_directories = [{quoted(str(writable.absolute()))}]")
+    con.execute("set enable_external_access = false")
+    con.execute(f"attach {quoted(whole)} as exported (read_only, type duckdb)")
+    rows = con.execute(
+        "select table_name, list(column_name) from duckdb_columns()"
+        " semi join duckdb_tables() using (database_name, schema_name, table_name)"
+        " where database_name = 'exported' and schema_name = 'main'"
+        f" and regexp_full_match(table_name, {quoted(schema.OWN_NAME)})"
+        " group by table_name having count(column_default) = 0"
+    ).fetchall()
+    return {name: set(columns) for name, columns in rows}
+
+
+def quoted(text: str) -> str:
+    """A SQL string literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def file_literal(path: str) -> str:
+    """A SQL string literal that means this one file, where the engine takes patterns too."""
+    # Beside a backslash the engine knows no escape; a name that is there counts before a pattern.
+    return quoted(path if "\\" in path else _PATTERN.sub(r"[\g<0>]", path))
+
+
+def publish(store: Path, staged: Path, manifest: Manifest) -> None:
+    """Make a written generation the rank's current one: all its tables at once.
+
+    `staged` is the staging folder beside the rank's generations; its files are synced, it is
+    renamed to the generation's name, then the manifest is replaced. Dying between any two of
+    these leaves what was published before. Of processes that publish one rank at the same time
+    the last wins; generations of the others are swept like any superseded one.
+    """
+    folder = rank_folder(store, manifest.run, manifest.capture, manifest.rank)
+    superseded = read_manifest(folder)
+    publish_folder(staged, manifest.generation)
+    try:
+        write_atomically(folder / MANIFEST, msgspec.json.encode(manifest))
+    except OSError:  # a full disk needs the room
+        current = read_manifest(folder)
+        if current is None or current.generation != manifest.generation:
+            discard(folder / manifest.generation)
+        raise
+    if superseded:
+        touch(folder / superseded.generation)
+
+
+def replace_manifest(store: Path, manifest: Manifest) -> bool:
+    """Atomically replace the manifest of a published generation by a better one of it.
+
+    Returns whether it did: a generation that another process published meanwhile stays.
+    """
+    folder = rank_folder(store, manifest.run, manifest.capture, manifest.rank)
+    current = read_manifest(folder)
+    if current is None or current.generation != manifest.generation:
+        return False
+    write_atomically(folder / MANIFEST, msgspec.json.encode(manifest))
+    return True
+
+
+def drop(store: Path, manifest: Manifest) -> None:
+    """Unpublish a rank; its files stay for readers of the moment until `sweep`."""
+    folder = rank_folder(store, manifest.run, manifest.capture, manifest.rank)
+    unlink(folder / MANIFEST)
+    touch(folder / manifest.generation)
+    write_index(folder.parent)

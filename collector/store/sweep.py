@@ -1,0 +1,204 @@
+"""What nobody needs any more is deleted: after a grace period, so that no reader misses it.
+
+A reader finds its files once and then works with them for as long as it likes, up to a day. What
+is superseded is therefore touched when that happens, and goes when it was not touched for a day.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from .derived import DERIVED, generations, read_derived
+from .derived import GENERATION as RESULTS
+from .manifest import DROPPED, INDEX, MANIFEST, capture_manifests, process_space, read_manifest
+from .merged_files import COMPACT_FOLDER, COMPACTED, Compacted, in_use, read_compacted, segment
+from .own_folders import below, captures, children, delete, handle, touch, touched, unlink
+
+GRACE_S = 86_400
+_STAGING = re.compile(r"\.tmp-(?P<host>.+)-(?P<pid>\d+)-[0-9a-f]{12}(\..*)?")
+_GENERATION = re.compile(r"\d{8}T\d{6}-[0-9a-f]{12}")
+_MERGED = re.compile(rf"{COMPACT_FOLDER}{_GENERATION.pattern}")
+_SEGMENT = re.compile(r"[a-z][a-z0-9_]*([.-][A-Za-z0-9_-]+)?\.parquet")
+
+
+def sweep(store: Path, *, grace_s: float = GRACE_S) -> int:
+    """Delete dead staging folders, and what was superseded for longer than the grace period.
+
+    Returns bytes freed. A staging folder is dead if its host is this one and its process is gone,
+    or if nothing touched it for a day. Superseded are generations that no manifest names, segments
+    that were merged with others', merged files that are replaced, and results over ranks that were
+    replaced since. Only what is named as ours is deleted, and nothing through a link.
+    """
+    freed = 0
+    now = time.time()
+    for capture in captures(store):
+        finish_drop(capture)
+        compacted = read_compacted(capture)
+        merged = {file.file for batch in compacted.batches for file in batch.files}
+        copied = _copied_files(capture, compacted)
+        freed += _sweep(capture, _MERGED, now, grace_s, needed=merged)
+        for rank in children(capture, "rank="):
+            own = copied.get(rank.name, set())
+            # A rank's generation may be published between our look and our deleting.
+            still = partial(_is_needed, rank, own)
+            needed = _current_files(rank) - own
+            freed += _sweep(rank, _GENERATION, now, grace_s, needed=needed, still=still)
+        if not capture_manifests(capture):
+            _drop_derived(capture / DERIVED)
+        derived = capture / DERIVED
+        needed = _derived_files(derived)
+        still = partial(_is_derived, derived)
+        freed += _sweep(derived, RESULTS, now, grace_s, needed=needed, still=still)
+        _remove_empty(capture, now)
+    return freed
+
+
+def finish_drop(capture: Path) -> None:
+    """Unpublish every rank of a capture that carries the mark of being dropped."""
+    if not (capture / DROPPED).exists():
+        return
+    for folder in children(capture, "rank="):
+        manifest = read_manifest(folder)
+        if manifest:
+            touch(folder / manifest.generation)
+        unlink(folder / MANIFEST)
+    _drop_derived(capture / DERIVED)
+    for name in (INDEX, COMPACTED, DROPPED):
+        unlink(capture / name)
+
+
+def _drop_derived(folder: Path) -> None:
+    """Unpublish results over ranks; their readers of the moment keep them for the grace period."""
+    derived = read_derived(folder)
+    if derived is None:
+        return
+    for generation in generations(derived):
+        touch(folder / generation)
+    unlink(folder / MANIFEST)
+
+
+def _sweep(
+    folder: Path,
+    ours: re.Pattern[str],
+    now: float,
+    grace_s: float,
+    *,
+    needed: set[str],
+    still: Callable[[str], bool] = lambda generation: False,
+) -> int:
+    """Delete from a folder dead staging folders, and of the folders that are named as `ours` the
+    files that are not `needed` and were not touched for `grace_s`; returns bytes freed."""
+    freed = 0
+    with contextlib.suppress(OSError), handle(folder) as at:
+        for name in sorted(os.listdir(at)):
+            staging = _STAGING.fullmatch(name)
+            with contextlib.suppress(OSError):  # another process sweeps, too
+                if staging and _is_dead(staging, at, name, now):
+                    freed += delete(at, name)
+                elif ours.fullmatch(name):
+                    freed += _sweep_generation(at, name, needed, now - grace_s, still)
+    return freed
+
+
+def _sweep_generation(
+    at: int, name: str, needed: set[str], before: float, still: Callable[[str], bool]
+) -> int:
+    """Delete a folder of which nothing is needed, or the files in it that are not, if untouched
+    since `before`; returns bytes freed."""
+    is_needed = _is_in(needed, name)
+    if not is_needed and (touched(at, name) >= before or still(name)):
+        return 0
+    freed = 0
+    with below(at, name) as inner:
+        for file in filter(_SEGMENT.fullmatch, os.listdir(inner)):
+            if f"{name}/{file}" not in needed and touched(inner, file) < before:
+                freed += delete(inner, file)
+    if not is_needed:
+        with contextlib.suppress(OSError):  # something else lies in it
+            os.rmdir(name, dir_fd=at)
+    return freed
+
+
+def _is_derived(folder: Path, name: str) -> bool:
+    return _is_in(_derived_files(folder), name)
+
+
+def _derived_files(folder: Path) -> set[str]:
+    derived = read_derived(folder)
+    return {one.file for one in derived.tables.values()} if derived else set()
+
+
+def _is_needed(rank: Path, copied: set[str], generation: str) -> bool:
+    return _is_in(_current_files(rank) - copied, generation)
+
+
+def _copied_files(capture: Path, compacted: Compacted) -> dict[str, set[str]]:
+    """By rank folder, segments that readers take from merged files instead."""
+    found = {manifest.rank: manifest for manifest in capture_manifests(capture)}
+    copied: dict[str, set[str]] = defaultdict(set)
+    for use in in_use(compacted, found.values()):
+        for rank in use.ranks:
+            own = segment(found[rank], use.file.table, use.file.version)
+            copied[f"rank={rank}"].add(own.file if own else "")
+    return copied
+
+
+def _current_files(folder: Path) -> set[str]:
+    manifest = read_manifest(folder)
+    segments = [*manifest.tables.values(), *manifest.summaries.values()] if manifest else []
+    return {segment.file for segment in segments}
+
+
+def _is_in(files: set[str], generation: str) -> bool:
+    return any(file.startswith(f"{generation}/") for file in files)
+
+
+def _remove_empty(capture: Path, now: float) -> None:
+    """Remove folders of ranks, and then of the capture, that were left empty for a day."""
+    for folder in [*children(capture, "rank="), capture / DERIVED, capture]:
+        with contextlib.suppress(OSError), handle(folder.parent) as at:
+            state = os.stat(folder.name, dir_fd=at, follow_symlinks=False)
+            if now - state.st_mtime > GRACE_S:
+                os.rmdir(folder.name, dir_fd=at)
+
+
+def _is_dead(staging: re.Match[str], at: int, name: str, now: float) -> bool:
+    if staging["host"] == process_space() and not _is_running(int(staging["pid"])):
+        return True
+    return now - touched(at, name) > GRACE_S
+
+
+def _is_running(pid: int) -> bool:
+    """Whether a process of this machine still works; unknown counts as yes."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    try:
+        told = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return True
+    # Ended, but nobody took note of it: in containers the first process often does not.
+    return told.rpartition(b")")[2].split()[:1] not in ([b"Z"], [b"X"])
+
+
+def size_bytes(path: Path) -> int:
+    """Bytes below a folder; what vanishes meanwhile counts nothing."""
+    total = 0
+    for file in path.rglob("*"):
+        try:
+            state = file.lstat()
+        except OSError:
+            continue
+        total += state.st_size if stat.S_ISREG(state.st_mode) else 0
+    return total

@@ -1,0 +1,292 @@
+"""What finished profiles become: ranks of a capture of the store, new or there already.
+
+Ranks that belong together need not arrive together: whoever comes later joins the capture whose
+window it shares. What the store has of the same files is not read again, so that a watcher needs
+no memory of its own: after a restart it finds everything done as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..discover.captures import KnownCapture, assign, recency
+from ..discover.expert_folders import kept_files, loads_as_now, with_loads
+from ..discover.numbering import ORIGIN
+from ..discover.roles import role_of
+from ..discover.search import Findings, Profile, job_name, numbered
+from ..discover.train_logs import as_now, logged_file, with_log
+from ..ingest.plan import is_unchanged
+from ..ingest.read_rank import RankTask
+from ..model import RankSource, spelled
+from ..selection import Selection
+from ..store.drops import read_dropped
+from ..store.manifest import Manifest, capture_manifests, rank_folder, read_manifest
+from .capture_spans import Key, Known
+from .look import READY, Look, Verdict
+from .work import Looked
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A finished profile: what was seen of it, below which watched folder, what READY.json told."""
+
+    seen: Look
+    verdict: Verdict
+    root: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`tasks` to read; by profile folder `refused` with the reason, `passed_over` with the reason
+    (there is nothing wrong with those), and `unchanged`."""
+
+    tasks: tuple[RankTask, ...]
+    refused: dict[str, str]
+    passed_over: dict[str, str]
+    unchanged: frozenset[str]
+
+
+@dataclass(slots=True)
+class _Sorted:
+    tasks: list[RankTask]
+    refused: dict[str, str]
+    passed_over: dict[str, str]
+    unchanged: set[str]
+
+
+def make_plan(
+    finished: Sequence[Finished],
+    looked: Mapping[str, Looked],
+    known: Known,
+    *,
+    reading: Sequence[RankTask] = (),
+    run: str | None = None,
+    memory_bytes: int | None = None,
+    keep_captures: int | None = None,
+) -> Plan:
+    """What to do with finished profiles, which were `looked` into.
+
+    `run` names the run; else READY.json, the job's metadata or the watched folder does. Profiles
+    older than the `keep_captures` newest captures, which would be dropped at once, and those that
+    `compact` dropped are passed over. Of a rank that somebody is `reading` another profile waits.
+    """
+    plan = _Sorted([], {}, {}, set())
+    told: dict[str, str] = {}
+    of_run: dict[str, list[RankSource]] = {}
+    under_way = {(one.run, one.capture, one.source.rank) for one in reading}
+    for source, one in _sources(finished, looked, known, plan, told):
+        name = run or one.verdict.run or job_name(source) or one.root.resolve().name or "root"
+        of_run.setdefault(spelled(name), []).append(source)
+    for name, sources in sorted(of_run.items()):
+        there = known.of_run(name) + _captures_of(name, reading)
+        for capture, source in _assigned(known, there, name, sources, plan):
+            if (name, capture, source.rank) in under_way:
+                continue
+            task = _task(known, name, capture, source, plan)
+            if task is not None:
+                own = tuple(
+                    (p, why) for p, why in told.items() if Path(p).is_relative_to(source.root)
+                )
+                plan.tasks.append(replace(task, memory_bytes=memory_bytes, unreadable=own))
+    plan.tasks[:] = _not_dropped(plan, known)
+    if keep_captures is not None:
+        plan.tasks[:] = _young_enough(plan, known, keep_captures)
+    return Plan(tuple(plan.tasks), plan.refused, plan.passed_over, frozenset(plan.unchanged))
+
+
+def _captures_of(run: str, reading: Sequence[RankTask]) -> list[KnownCapture]:
+    """Captures that ranks are being read into."""
+    return [
+        KnownCapture(one.capture, one.source.window_start_ns, one.source.window_end_ns)
+        for one in reading
+        if one.run == run
+    ]
+
+
+def _sources(
+    finished: Sequence[Finished],
+    looked: Mapping[str, Looked],
+    known: Known,
+    plan: _Sorted,
+    told: dict[str, str],
+) -> list[tuple[RankSource, Finished]]:
+    """The ranks of the profiles; `told` gets files that cannot be opened."""
+    profiles: list[Profile] = []
+    by_folder: dict[str, Finished] = {}
+    for one in finished:
+        if one.seen.path not in looked:
+            continue
+        found = looked[one.seen.path].found
+        if found is None:
+            plan.refused[one.seen.path] = looked[one.seen.path].error
+            continue
+        told.update({p.path: p.message for p in found.problems if role_of(Path(p.path).name)})
+        if not found.profiles:
+            reasons = "; ".join(problem.message for problem in found.problems)
+            plan.refused[one.seen.path] = reasons or "holds no profile"
+        for profile in found.profiles:
+            by_folder[profile.folder] = one
+            profile = _with_told_rank(profile, one.verdict, len(found.profiles))
+            profiles.append(_with_former_rank(profile, known))
+    ranks = numbered(Findings(tuple(profiles), ())).ranks
+    return [(source, by_folder[source.root]) for source in ranks]
+
+
+def _with_told_rank(profile: Profile, verdict: Verdict, n_profiles: int) -> Profile:
+    """The profile with the rank that READY.json tells, where no other file does."""
+    if profile.identity.rank is not None or verdict.rank is None or n_profiles > 1:
+        return profile
+    identity = replace(profile.identity, rank=verdict.rank, origin=f"rank in {READY}")
+    return replace(profile, identity=identity)
+
+
+def _with_former_rank(profile: Profile, known: Known) -> Profile:
+    """The profile with the rank it was numbered with before, where no file tells one."""
+    if profile.identity.rank is not None:
+        return profile
+    root, identity = spelled(profile.folder), profile.identity
+    for key, held in known.captures().items():
+        starts, ends = held.start_ns, held.end_ns
+        if starts is not None and ends is not None and identity.window_start_ns is not None:
+            if identity.window_start_ns > ends or (identity.window_end_ns or ends) < starts:
+                continue
+        for one in capture_manifests(rank_folder(known.store, *key, 0).parent):
+            if one.source_root == root:
+                identity = replace(identity, rank=one.rank, origin=ORIGIN)
+                return replace(profile, identity=identity)
+    return profile
+
+
+def _assigned(
+    known: Known,
+    there: Sequence[KnownCapture],
+    run: str,
+    sources: Sequence[RankSource],
+    plan: _Sorted,
+) -> Iterable[tuple[str, RankSource]]:
+    """Sources with their captures; those of a rank that a capture has of another time apart."""
+    found = assign(sources, there)
+    _pass_over(found.passed_over, plan)
+    strangers: list[RankSource] = []
+    for capture, source in found.chosen:
+        current = read_manifest(rank_folder(known.store, run, capture, source.rank))
+        if current and _is_of_another_time(current, source):
+            strangers.append(source)
+        else:
+            yield capture, source
+    taken = {one.name for one in there}
+    for source in strangers:
+        others = [one for one in there if not _shares_rank(known, run, one, source)]
+        for capture, stranger in assign([source], others).chosen:
+            name, number = capture, 2
+            while name in taken and name not in {one.name for one in others}:
+                name, number = f"{capture}-{number}", number + 1
+            yield name, stranger
+
+
+def _pass_over(pairs: Iterable[tuple[RankSource, RankSource]], plan: _Sorted) -> None:
+    for dropped, kept in pairs:
+        plan.passed_over[dropped.root] = _ended_later(dropped, kept.root)
+
+
+def _ended_later(source: RankSource, other: str) -> str:
+    return (
+        f"rank {source.rank} was also profiled at the same time in {other}, which ended last and"
+        " is taken"
+    )
+
+
+def _shares_rank(known: Known, run: str, one: KnownCapture, source: RankSource) -> bool:
+    current = read_manifest(rank_folder(known.store, run, one.name, source.rank))
+    return current is not None and _is_of_another_time(current, source)
+
+
+def _is_of_another_time(current: Manifest, source: RankSource) -> bool:
+    """Whether two profiles of a rank were surely recorded one after the other."""
+    if current.source_root == spelled(source.root):
+        return False
+    if current.window_start_ns is None or current.window_end_ns is None:
+        return False
+    if source.window_start_ns is None or source.window_end_ns is None:
+        return False
+    return (
+        source.window_start_ns > current.window_end_ns
+        or source.window_end_ns < current.window_start_ns
+    )
+
+
+def _task(
+    known: Known, run: str, capture: str, source: RankSource, plan: _Sorted
+) -> RankTask | None:
+    """What is to be read of a rank; None where nothing is."""
+    current = read_manifest(rank_folder(known.store, run, capture, source.rank))
+    asked = Selection().in_full()
+    if current is not None:
+        if current.source_root != spelled(source.root):
+            reason = _keeps(current, source)
+            if reason:
+                kind = plan.refused if ORIGIN in reason else plan.passed_over
+                kind[source.root] = reason
+                return None
+        else:
+            source = with_log(source, logged_file(current, None))
+            source = with_loads(source, kept_files(current, None))
+            asked = current.selection
+            if is_unchanged(known.store, current, source):
+                plan.unchanged.add(source.root)
+                return None
+            source = loads_as_now(as_now(source, force=False), force=False)
+    return RankTask(str(known.store), run, capture, replace(source, selection=asked))
+
+
+def _keeps(current: Manifest, source: RankSource) -> str | None:
+    """Why a published rank stays although another profile of it was found; None: it does not."""
+    if ORIGIN in (current.rank_origin, source.rank_origin):
+        return (
+            f"{current.source_root} is rank {source.rank} of that time already, and of one of the"
+            f" two no file tells the rank ({ORIGIN}): `npuscope ingest` numbers all together"
+        )
+    below = f"{current.source_root}/"
+    newest_ns = max((r.mtime_ns for r in current.sources if r.path.startswith(below)), default=0)
+    former = (current.window_end_ns or 0, newest_ns, current.source_root)
+    if Path(current.source_root).exists() and former >= recency(source):
+        return _ended_later(source, current.source_root)
+    return None
+
+
+def _not_dropped(plan: _Sorted, known: Known) -> list[RankTask]:
+    """Tasks of captures that are in the store, or were not taken out of it by age or size."""
+    dropped, there = read_dropped(known.store), known.captures()
+    kept: list[RankTask] = []
+    for task in plan.tasks:
+        key, ended_ns = (task.run, task.capture), task.source.window_end_ns
+        if key in there or not dropped.has(*key, ended_ns):
+            kept.append(task)
+        else:
+            plan.passed_over[task.source.root] = (
+                "older than what was dropped by `npuscope compact`; `npuscope ingest` reads it"
+                " nevertheless"
+            )
+    return kept
+
+
+def _young_enough(plan: _Sorted, known: Known, keep_captures: int) -> list[RankTask]:
+    """Tasks of captures that will be among the newest; the others are passed over."""
+    recorded: dict[Key, int] = {key: one.recorded_ns for key, one in known.captures().items()}
+    newest_ns = max(recorded.values(), default=0)
+    for task in plan.tasks:
+        key = (task.run, task.capture)
+        # Of what has no window nobody knows how old it is: it counts as new.
+        ended_ns = task.source.window_end_ns or newest_ns
+        recorded[key] = max(recorded.get(key, 0), ended_ns)
+    ordered = sorted(recorded, key=lambda key: (recorded[key], key))
+    kept = set(ordered[-keep_captures:])
+    young: list[RankTask] = []
+    for task in plan.tasks:
+        if (task.run, task.capture) in kept:
+            young.append(task)
+        else:
+            plan.passed_over[task.source.root] = f"older than the {keep_captures} captures kept"
+    return young

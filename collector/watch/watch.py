@@ -1,0 +1,144 @@
+"""Watch folders and ingest profiles as they land, until told to stop.
+
+    rounds:  look ─▶ read finished ranks ─▶ publish ─▶ compare ranks ─▶ logs, loads ─▶ drop old ones
+                     (processes that stay)             (when a capture is complete)
+
+Killed at any moment, a watcher loses nothing that is published, and the next one finds the rest
+where it lies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from npuscope.errors import StoreError, TraceNotFound
+
+from ..engines.local import cpu_count
+from ..engines.processes import Processes
+from ..ingest.damage import told
+from ..store.manifest import create_store
+from ..store.space import is_out_of_space
+from .capture_spans import Known
+from .follow_logs import Followed, follow
+from .lock import turn
+from .options import Handed, Options
+from .rounds import (
+    Watch,
+    begin,
+    collect,
+    compare_round,
+    disk_is_full,
+    ingest_round,
+    rest,
+    show,
+    went_well,
+)
+from .watch_state import WatchState, begun, read_watch_state
+from .work import Result, Task, limit_s, work
+
+
+def watch(
+    options: Options, handed: Handed | None = None, stop: threading.Event | None = None
+) -> WatchState:
+    """Watch until `stop` is set, or look once; returns the last state.
+
+    Ranks that are being read when `stop` is set have some seconds; the next watcher reads what they
+    were not enough for.
+
+    Raises StoreError for a store that cannot be made, TraceNotFound where `once` finds none of the
+    folders. `once` also raises StoreError where another watcher works on the store.
+    """
+    handed, stop = handed or Handed(), stop or threading.Event()
+    options = replace(
+        options,
+        store=options.store.absolute(),
+        roots=tuple(root.absolute() for root in options.roots),
+        train_log=options.train_log.absolute() if options.train_log else None,
+        expert_load=options.expert_load.absolute() if options.expert_load else None,
+    )
+    if options.once and not any(root.is_dir() for root in options.roots):
+        raise TraceNotFound(f"{options.roots[0]}: no such folder")
+    is_told = False
+    while True:
+        create_store(options.store)  # which may be deleted while we stand by
+        with turn(options.store) as is_ours:
+            if is_ours:
+                return _watch(options, handed, stop)
+        if options.once:
+            raise StoreError(f"{options.store}: {_other(options.store)} watches it already")
+        if not is_told:
+            handed.tell(f"standing by: {_other(options.store)} watches {options.store} already")
+            is_told = True
+        if stop.wait(options.poll_s):
+            return read_watch_state(options.store) or WatchState()
+
+
+def _other(store: Path) -> str:
+    state = read_watch_state(store)
+    return f"process {state.pid} on {state.host}" if state and state.pid else "another watcher"
+
+
+def _watch(options: Options, handed: Handed, stop: threading.Event) -> WatchState:
+    state = begun(options.store, now_ns=time.time_ns(), poll_s=options.poll_s)
+    function = partial(work, summarise=handed.summarise, compare=handed.compare)
+    processes: Processes[Task, Result] = Processes(
+        function, options.jobs or cpu_count(), limit_s=limit_s
+    )
+    known = Known(options.store, {}, {})
+    watch = Watch(options, handed, lambda: not stop.is_set(), state, known, processes)
+    followed = Followed.of(options)
+    with contextlib.closing(processes):
+        begin(watch)
+        names = ", ".join(map(str, options.roots))
+        handed.tell(
+            f"watching {names} for {options.store}, {len(known.captures())} capture(s) in it"
+        )
+        show(watch)
+        while not stop.is_set():
+            is_retried = watch.is_full and time.monotonic() >= watch.try_again_s
+            retried_s = watch.try_again_s if is_retried else None
+            with _survived(watch):
+                ingest_round(watch)
+                with _survived(watch):  # a log's trouble keeps no capture from being compared
+                    follow(watch, followed)
+                compare_round(watch)
+                went_well(watch, retried_s)
+            watch.say(polls_total=watch.state.polls_total + 1)
+            show(watch)
+            rest(watch)
+            if options.once:
+                break
+            stop.wait(options.poll_s)
+        collect(watch, None)
+        watch.say(is_running=False)
+        show(watch)
+        handed.tell("stopped" if not options.once else _summary(watch))
+    return watch.state
+
+
+@contextlib.contextmanager
+def _survived(watch: Watch) -> Iterator[None]:
+    """What goes wrong in one round is told and counted, and the next one tries again."""
+    try:
+        yield
+    except Exception as error:  # one that nobody foresaw must not end the watching
+        if is_out_of_space(error):
+            disk_is_full(watch)
+        else:
+            watch.say(errors_total=watch.state.errors_total + 1)
+            why = told(error, str(watch.options.store))
+            watch.handed.tell(f"this round failed: {why}; trying again in the next one")
+
+
+def _summary(watch: Watch) -> str:
+    state = watch.state
+    return (
+        f"{state.ranks_ingested_total} rank(s) ingested so far, {len(state.waiting)} profile(s)"
+        f" waiting, {len(state.quarantined)} that cannot be used"
+    )

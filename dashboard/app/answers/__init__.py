@@ -1,0 +1,1 @@
+"""What pages ask the analyses, each once."""

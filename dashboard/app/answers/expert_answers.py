@@ -1,0 +1,136 @@
+"""Expert load for the page: what is told of experts, else of devices by the trace, and plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars as pl
+
+from npuscope.analysis.experts.cost.cost_answer import cost_rows, plan_costs
+from npuscope.analysis.experts.load import load_rows
+from npuscope.analysis.experts.load.from_trace import trace_load
+from npuscope.analysis.experts.load.load import ExpertTables, expert_rows, with_trace
+from npuscope.analysis.experts.load.load_notes import load_notes
+from npuscope.analysis.experts.plan import plan_frames
+from npuscope.analysis.experts.plan.placement import device_tokens
+from npuscope.analysis.experts.plan.plan_cost import Wish
+from npuscope.analysis.views import frame, where
+from npuscope.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """tables: rows of the load; is_of_experts: single experts are told, not devices only; rows by
+    expert, device and time as `npuscope experts --by` gives them; notes."""
+
+    tables: ExpertTables
+    is_of_experts: bool
+    experts: pl.DataFrame
+    devices: pl.DataFrame
+    layers: pl.DataFrame
+    times: pl.DataFrame
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """rows of `plan_rows`; devices: phase, layer, device, before_tokens, after_tokens of the
+    forecast load, by the places that the plan leaves and makes; notes."""
+
+    rows: pl.DataFrame
+    devices: pl.DataFrame
+    notes: tuple[str, ...]
+
+
+def loads(
+    con: duckdb.DuckDBPyConnection, *, run: str | None, capture: str | None, step: int | None
+) -> Load:
+    """What the store tells of expert load; where it holds none, what the trace tells of devices."""
+    tables = expert_rows(con, run=run, capture=capture, step=step)
+    told: list[str] = []
+    if tables.load.is_empty():
+        found = trace_load(con, run=run, capture=capture, step=step)
+        tables = with_trace(tables, found.rows)
+        told = [*found.notes]
+        if not tables.load.is_empty():
+            told.insert(0, "no expert load here: tokens of devices by the trace's kernels")
+    experts = load_rows.by_expert(tables)
+    devices = load_rows.by_device(tables)
+    notes = [
+        *load_notes(tables.load),
+        *(load_rows.view_notes(tables, "device", devices) if tables.load.height else []),
+        *told,
+    ]
+    return Load(
+        tables, bool(experts.height), experts, devices, load_rows.by_layer(tables),
+        load_rows.by_time(tables), tuple(notes),
+    )  # fmt: skip
+
+
+def costs(
+    con: duckdb.DuckDBPyConnection, *, run: str | None, capture: str | None, step: int | None
+) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """Rows and notes of `npuscope experts --by cost`, on a connection compared across ranks."""
+    tables = loads(con, run=run, capture=capture, step=step).tables
+    rows, notes = cost_rows(con, tables, run=run, capture=capture, step=step)
+    return rows, tuple(notes)
+
+
+def plans(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    run: str | None,
+    capture: str | None,
+    devices: int,
+    nodes: int,
+    slots: int | None,
+) -> Plans:
+    """Plans for the capture's load, as `npuscope experts plan` makes them. Raises UsageError."""
+    tables = expert_rows(con, run=run, capture=capture)
+    if tables.load.is_empty():
+        raise UsageError("the load of single experts is not told: only that of devices, if any")
+    clause, values = where({"run": run, "capture": capture})
+    counted = frame(
+        con,
+        "select count(distinct counted_by) as counted, max(counted_by) + 1 as expected"
+        f" from expert_counts {clause} group by run, capture",
+        values,
+    )
+    for here, expected in counted.rows():
+        if here < expected:
+            raise UsageError(
+                f"tokens of {here} of {expected} ranks are here: no plan is made of them;"
+                " `npuscope experts plan --from-ranks-present` makes one"
+            )
+    tokens, links = plan_costs(con, tables, run=run, capture=capture)
+    made = plan_frames.plans(tables, Wish(devices, nodes, slots), tokens, links)
+    frames = [_devices(one) for one in made]
+    return Plans(
+        plan_frames.plan_rows(made), pl.concat(frames), tuple(plan_frames.plan_notes(made))
+    )
+
+
+def _devices(one: plan_frames.Planned) -> pl.DataFrame:
+    """Tokens of each layer and device by the places before and after."""
+    made = one.plan
+    each: dict[str, Any] = {}
+    for name, placement in (("before_tokens", made.before), ("after_tokens", made.placement)):
+        each[name] = device_tokens(placement, made.load).ravel()
+    layers, devices = made.placement.shape[:2]
+    return pl.DataFrame(
+        {
+            "phase": pl.Series([one.phase] * layers * devices, dtype=pl.String),
+            "layer": np.repeat(np.asarray(made.layers, dtype=np.int64), devices),
+            "device": np.tile(np.arange(devices), layers),
+            **each,
+        }
+    )
+
+
+def told_devices(tables: ExpertTables) -> int:
+    """Devices of an expert-parallel group, as the ranks tell them; 1 where they do not."""
+    sizes = tables.ranks["ep_size"].drop_nulls().unique()
+    return int(sizes[0]) if len(sizes) == 1 else 1

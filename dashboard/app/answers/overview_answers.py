@@ -1,0 +1,95 @@
+"""What the overview shows of the chosen steps, as frames: computed once, then drawn.
+
+mfu of each rank and step --> of the whole job, and the loss waterfall
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import duckdb
+import polars as pl
+
+from npuscope.analysis.findings import Finding, findings
+from npuscope.analysis.flops.job_mfu import gathered, mean_use
+from npuscope.analysis.flops.kernels.count import kernel_work
+from npuscope.analysis.flops.losses import losses, together
+from npuscope.analysis.flops.mfu import mfu
+
+# Where a finding is looked into; the rest is seen best in the timeline.
+_PAGES = {
+    "exposed_communication": "communication",
+    "stragglers": "ranks",
+    "uneven_steps": "ranks",
+    "data_movement": "operators",
+    "data_setting": "operators",
+    "expert_imbalance": "experts",
+    "ai_cpu_kernels": "operators",
+    "memory_fragmentation": "memory",
+    "memory_growth": "memory",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class JobUse:
+    """How much of the peak the chosen steps use.
+
+    `kernel_mfu_ratio`: of the kernels, attention counted as causal (`mean_use`). `waterfall`: rows
+    of `losses.together`. `conventions`, `peaks`: how it is counted and where the peak is from, each
+    once. `notes`: what is unknown and why.
+    """
+
+    kernel_mfu_ratio: float | None
+    waterfall: pl.DataFrame
+    conventions: tuple[str, ...]
+    peaks: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def job_use(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    run: str | None = None,
+    capture: str | None = None,
+    rank: int | None = None,
+    step: int | None = None,
+) -> JobUse:
+    """MFU and losses of the chosen steps."""
+    found = mfu(con, run=run, capture=capture, rank=rank, step=step)
+    lost = losses(
+        con, found.rows, kernel_work(found.counted), run=run, capture=capture, rank=rank, step=step
+    )
+    counted = found.rows.filter(pl.col("kernel_mfu_causal_ratio").is_not_null())
+    used = mean_use(con, gathered(con, found.rows, "job"), ["run", "capture"])
+    kernel = used.filter(pl.col("figure") == "kernel_mfu_causal_ratio")["value"]
+    return JobUse(
+        kernel[0] if len(kernel) else None,
+        together(con, lost),
+        tuple(counted["conventions"].drop_nulls().unique(maintain_order=True)),
+        tuple(counted["peak_source"].drop_nulls().unique(maintain_order=True)),
+        tuple(found.notes),
+    )
+
+
+def found_here(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    run: str | None = None,
+    capture: str | None = None,
+    rank: int | None = None,
+    step: int | None = None,
+) -> list[Finding]:
+    """Findings, the most time at stake first."""
+    return findings(con, run=run, capture=capture, rank=rank, step=step)
+
+
+def page_of(finding: Finding) -> str:
+    """The page that shows most of a finding."""
+    return _PAGES.get(finding.name, "timeline")
+
+
+def place_of(finding: Finding) -> dict[str, int]:
+    """Rank and step of a finding's first evidence, as far as it names them."""
+    first = finding.evidence.row(0, named=True)
+    named = {name: first.get(name) for name in ("rank", "step")}
+    return {name: int(value) for name, value in named.items() if value is not None}

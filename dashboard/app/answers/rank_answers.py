@@ -1,0 +1,75 @@
+"""Ranks for the page: hosts, verdicts with their evidence."""
+
+from __future__ import annotations
+
+import json
+
+import duckdb
+import polars as pl
+
+from npuscope.analysis.ranks.stragglers.blame import VERDICT_WORDS
+from npuscope.analysis.views import frame, open_views, where
+from npuscope.analysis.wording import UNKNOWN
+from npuscope.dashboard.locale.language import Say
+from npuscope.dashboard.terminal.straggler_tables import figure_text
+
+_EVIDENCE = {"what": pl.String, "rank": pl.String, "peers": pl.String}
+
+
+def hosts(con: duckdb.DuckDBPyConnection, *, run: str | None, capture: str | None) -> pl.DataFrame:
+    """On which host each rank runs: columns of the metric `rank_hosts`."""
+    open_views(con, ["rank_hosts"])
+    clause, values = where({"run": run, "capture": capture})
+    return frame(con, f"select * from rank_hosts {clause} order by run, capture, rank", values)
+
+
+def stages(con: duckdb.DuckDBPyConnection, *, run: str | None, capture: str | None) -> pl.DataFrame:
+    """On which pipeline stage each rank is: rank, pp_rank (NULL: unknown)."""
+    clause, values = where({"run": run, "capture": capture})
+    return frame(con, f"select rank, pp_rank from ranks {clause} order by all", values)
+
+
+def with_hosts(rows: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
+    """Rows of `by_rank` with the host's name and the verdict in words, without the evidence.
+
+    Where nobody came last in anything, no operation could be compared: who waits is not known.
+    """
+    is_told = pl.lit(bool((rows["last_arrivals_count"] > 0).any()))
+    waits = [pl.when(is_told).then(name).alias(name)
+             for name in ("caused_wait_ns", "share_ratio", "last_arrivals_count")]  # fmt: skip
+    words = pl.col("verdict").replace_strict(VERDICT_WORDS, default=pl.col("verdict"))
+    named = found.select("rank", pl.coalesce("host_name", "host").alias("host"))
+    return rows.join(named, on="rank", how="left").select(
+        "rank", "host", words.alias("verdict"), "score", *waits, "step_count"
+    )  # fmt: skip
+
+
+def evidence(row: dict[str, object]) -> pl.DataFrame:
+    """What a verdict rests on: what, the rank's figure and that of its peers, as people read them.
+
+    `row` is one of `by_rank`.
+    """
+    told = json.loads(str(row["evidence"]))
+    lines = [
+        {
+            "what": line["what"],
+            "rank": figure_text(line["value"], line["unit"]),
+            "peers": figure_text(line["peers"], line["unit"]),
+        }
+        for line in told
+    ]
+    return pl.DataFrame(lines, schema=_EVIDENCE)
+
+
+def in_sentences(lines: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    """Rows of `evidence` that have a figure, and what the others say."""
+    is_bare = (pl.col("rank") == UNKNOWN) & (pl.col("peers") == UNKNOWN)
+    return lines.filter(~is_bare), lines.filter(is_bare)["what"].to_list()
+
+
+def in_words(lines: pl.DataFrame, say: Say) -> pl.DataFrame:
+    """Rows of `evidence` with what they say and their columns in the reader's language."""
+    what = [say(text) for text in lines["what"]]
+    return pl.DataFrame(
+        {say("what"): what, say("rank"): lines["rank"], say("its peers"): lines["peers"]}
+    )

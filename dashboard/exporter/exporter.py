@@ -1,0 +1,366 @@
+"""The Prometheus exporter: samples of a store over HTTP, or once into a file.
+
+    scrape --> basic auth --> Exporter.collect --> results of the store's version, gathered once
+                                               --> what the platform says of itself
+
+Samples have no timestamps: a series that is gone goes stale at the next scrape, and how old the
+data are is told by npuscope_last_ingest_timestamp_seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gzip
+import ipaddress
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from urllib.parse import urlsplit
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+from prometheus_client import CollectorRegistry, write_to_textfile
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import ThreadingWSGIServer, choose_encoder, gzip_accepted
+from prometheus_client.registry import Collector
+
+from npuscope.analysis.flops.mfu import ModelUse
+from npuscope.errors import StoreError, UsageError
+
+from ..app.launch import allowed_hosts
+from .budget import MAX_SERIES, Kept, within
+from .gauges import BY_NAME
+from .newest_results import PATIENCE_S, CachedResults
+from .own_gauges import Own, exporter_metrics, watch_metrics
+from .passwords import Application, protected
+from .protection import Protection
+from .shown_captures import version_key
+from .snapshot import Sample, Snapshot, take_snapshot
+
+# A client that says nothing for so long is left.
+_TIMEOUT_S = 30.0
+# Clients served at once; beyond them one is turned away without an answer.
+_MOST_CLIENTS = 64
+_SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_SHORT_PAUSE_S = 0.2
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is exported. `expire_s`: runs into which nothing was ingested for so long are left out
+    (None: never). `run`: this one alone; `use` and `given_peaks` are those of all runs shown, as
+    `analysis.flops.mfu` takes them."""
+
+    store: Path
+    expire_s: float | None = None
+    max_series: int = MAX_SERIES
+    with_experts: bool = False
+    run: str | None = None
+    use: ModelUse | None = None
+    given_peaks: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What is shown of runs: metrics, ready to be written."""
+
+    runs: frozenset[str]
+    kept: Kept
+    families: tuple[Metric, ...]
+
+
+class Exporter(Collector):
+    """Collector of prometheus_client over a store; to be closed. Asking for it costs no query
+    where the store is as it was."""
+
+    def __init__(
+        self, options: Options, say: Say, *, patience_s: float | None = PATIENCE_S
+    ) -> None:
+        self._options, self._say = options, say
+        self._results = CachedResults(
+            lambda: version_key(options.store), self._gathered, told=say, patience_s=patience_s
+        )
+        self._told_dropped: dict[str, int] = {}
+        self._said_once: set[str] = set()
+        self._shown: tuple[Snapshot, Shown] | None = None
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: being registered must not query the store."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric as it is now."""
+        shown, own = self.now()
+        yield from shown.families
+        yield from own
+
+    def now(self) -> tuple[Shown, list[Metric]]:
+        """What is shown of runs, the same object for as long as it is the same; and what the
+        platform says of itself."""
+        standing = self._results.latest()
+        shown = self._shown_of(standing.snapshot)
+        own = [*exporter_metrics(standing, shown.kept), *watch_metrics(self._options.store)]
+        return shown, [_own_family(one) for one in own]
+
+    def require_results(self) -> None:
+        """Raises StoreError where the store cannot be read now."""
+        standing = self._results.latest()
+        if not standing.is_good:
+            raise StoreError(standing.problem)
+
+    def close(self) -> None:
+        """Gather nothing more."""
+        self._results.close()
+
+    def _gathered(self) -> Snapshot:
+        options = self._options
+        return take_snapshot(
+            options.store,
+            now_s=time.time(),
+            expire_s=options.expire_s,
+            with_experts=options.with_experts,
+            run=options.run,
+            use=options.use,
+            given_peaks=options.given_peaks,
+            tell=self._say_once,
+        )
+
+    def _say_once(self, message: str) -> None:
+        if message not in self._said_once:
+            self._said_once.add(message)
+            self._say(message)
+
+    def _shown_of(self, snapshot: Snapshot) -> Shown:
+        """Without what expired since it was gathered, and within the budget."""
+        expire_s = self._options.expire_s
+        oldest_s = None if expire_s is None else time.time() - expire_s
+        alive = {
+            run for run, at in snapshot.ingested_s.items() if oldest_s is None or at >= oldest_s
+        }
+        before = self._shown
+        if before is not None and before[0] is snapshot and before[1].runs == alive:
+            return before[1]
+        kept = within(snapshot.of_runs(alive).samples, self._options.max_series)
+        families = tuple(_family(name, rows) for name, rows in kept.samples.items() if rows)
+        shown = Shown(frozenset(alive), kept, families)
+        self._shown = snapshot, shown
+        if kept.dropped.keys() != self._told_dropped.keys():
+            self._told_dropped = dict(kept.dropped)
+            listed = ", ".join(f"{name} ({count:,})" for name, count in kept.dropped.items())
+            limit = f"more than --max-series {self._options.max_series:,}"
+            self._say(f"{limit}: not shown: {listed}" if listed else "all series are shown again")
+        return shown
+
+
+def _family(name: str, samples: Iterable[Sample]) -> Metric:
+    gauge = BY_NAME[name]
+    family = GaugeMetricFamily(name, gauge.meaning, labels=["run", *gauge.labels])
+    for one in samples:
+        family.add_metric([one.run, *one.labels], one.value)
+    return family
+
+
+def _own_family(own: Own) -> Metric:
+    if own.kind == "counter":
+        counter = CounterMetricFamily(own.name, own.meaning, labels=own.labels)
+        for labels, value in own.rows:
+            counter.add_metric(labels, value)
+        return counter
+    gauge = GaugeMetricFamily(own.name, own.meaning, labels=own.labels)
+    for labels, value in own.rows:
+        gauge.add_metric(labels, value)
+    return gauge
+
+
+def _registry(exporter: Exporter) -> CollectorRegistry:
+    """A registry with the exporter and nothing else: the process's own metrics are not ours."""
+    found = CollectorRegistry(auto_describe=False)
+    found.register(exporter)
+    return found
+
+
+def scraped(exporter: Exporter) -> Application:
+    """The application that answers scrapes.
+
+    Text of runs is written, and compressed, once: that is what costs time in a scrape, and between
+    two captures it stays the same. What the platform says of itself comes after it.
+    """
+    written: dict[tuple[str, bool], tuple[Shown, bytes]] = {}
+    one_at_a_time = threading.Lock()
+
+    def answered(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] != "GET":
+            start_response("405 Method Not Allowed", [("Allow", "GET"), ("Content-Length", "0")])
+            return [b""]
+        encoder, content_type = choose_encoder(environ.get("HTTP_ACCEPT", ""))
+        is_compressed = gzip_accepted(environ.get("HTTP_ACCEPT_ENCODING", ""))
+        key = (content_type, is_compressed)
+
+        def text(families: Iterable[Metric]) -> bytes:
+            return encoder(cast(CollectorRegistry, SimpleNamespace(collect=lambda: families)))
+
+        def packed(content: bytes) -> bytes:
+            # What is compressed apart may be joined: RFC 1952, section 2.2.
+            return gzip.compress(content, 5) if is_compressed else content
+
+        shown, own = exporter.now()
+        with one_at_a_time:
+            known = written.get(key)
+            if known is None or known[0] is not shown:
+                known = shown, packed(text(shown.families).removesuffix(b"# EOF\n"))
+                written[key] = known
+        content = [known[1], packed(text(own))]
+        headers = [("Content-Type", content_type), ("Vary", "Accept, Accept-Encoding")]
+        headers.append(("Content-Length", str(sum(map(len, content)))))
+        if is_compressed:
+            headers.append(("Content-Encoding", "gzip"))
+        start_response("200 OK", headers)
+        return content
+
+    return answered
+
+
+def for_hosts(application: Application, names: Collection[str]) -> Application:
+    """The application for those who ask for it by one of these names, or by an address.
+
+    A page from elsewhere can make a browser ask for it by a name of its own, which then points here
+    (DNS rebinding), and read what comes: but it cannot choose an address that is not its own.
+    """
+    known = {name.lower() for name in names}
+
+    def answered(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        name = _host_name(environ.get("HTTP_HOST"))
+        if name is None or name in known or _is_address(name):
+            return application(environ, start_response)
+        content = b"not known by this name: see npuscope exporter --allowed-host\n"
+        headers = [("Content-Type", "text/plain"), ("Content-Length", str(len(content)))]
+        start_response("421 Misdirected Request", headers)
+        return [content]
+
+    return answered
+
+
+def _host_name(host: str | None) -> str | None:
+    """The name in a Host header; None without one, which no browser leaves out."""
+    if not host:
+        return None
+    try:
+        return (urlsplit(f"//{host}").hostname or "?").rstrip(".")
+    except ValueError:
+        return "?"
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def write_textfile(options: Options, path: Path, say: Say) -> None:
+    """Samples of now, for node_exporter's textfile collector: the file appears whole or not.
+
+    Raises StoreError where the store cannot be read; an older file stays then.
+    """
+    with contextlib.closing(Exporter(options, say, patience_s=None)) as exporter:
+        exporter.require_results()
+        write_to_textfile(str(path), _registry(exporter))
+
+
+@contextlib.contextmanager
+def server(
+    options: Options,
+    protection: Protection,
+    *,
+    host: str,
+    port: int,
+    say: Say,
+    names: Iterable[str] = (),
+) -> Iterator[ThreadingWSGIServer]:
+    """A server that listens; `serve_forever` answers, `server_port` is its port (for port 0).
+
+    It may be asked by `names` beside the machine's own.
+    Raises UsageError where it cannot listen, or certificates cannot be read.
+    """
+    with contextlib.closing(Exporter(options, say)) as exporter:
+        application = for_hosts(scraped(exporter), {*allowed_hosts(host), *names})
+        if protection.users is not None:
+            application = protected(application, protection.users)
+        context = protection.tls()
+        listening = _listening(application, host, port)
+        try:
+            if context is not None:
+                # The handshake is left to the thread of the client: a client that does not shake
+                # hands must not keep the others out.
+                listening.socket = context.wrap_socket(
+                    listening.socket, server_side=True, do_handshake_on_connect=False
+                )
+            yield listening
+        finally:
+            listening.server_close()
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _TIMEOUT_S
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Nothing: scrapes come every few seconds."""
+
+
+class _Server(ThreadingWSGIServer):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._room = threading.BoundedSemaphore(_MOST_CLIENTS)
+        super().__init__(*arguments, **options)
+
+    def get_request(self) -> Any:
+        """The next client. Without a descriptor for it we would be asked again and again."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in _SHORT:
+                time.sleep(_SHORT_PAUSE_S)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread for it
+            self._room.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing: a client that leaves or shows no certificate is no fault of ours."""
+
+    def server_bind(self) -> None:
+        """Without asking DNS for the machine's name, which may take long."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        self.setup_environ()
+
+
+def _listening(application: Application, host: str, port: int) -> ThreadingWSGIServer:
+    try:
+        ((family, *_), *_) = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        kind = type("_Server", (_Server,), {"address_family": family})
+        return make_server(host, port, application, kind, handler_class=_Handler)
+    except OSError as error:
+        raise UsageError(
+            f"--host {host} --port {port}: cannot listen there: {error.strerror or error}"
+        ) from error

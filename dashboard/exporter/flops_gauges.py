@@ -1,0 +1,67 @@
+"""Gauges of FLOPs: MFU of the job and of ranks by convention, and the terms of its losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import duckdb
+import polars as pl
+
+from npuscope.analysis.flops.job_mfu import gathered, mean_use
+from npuscope.analysis.flops.kernels.count import kernel_work
+from npuscope.analysis.flops.losses import by_term, losses, together
+from npuscope.analysis.flops.mfu import ModelUse, mfu
+
+from .step_gauges import Frames
+
+_CONVENTIONS = {
+    "kernel_mfu_causal_ratio": "kernel_causal",
+    "kernel_mfu_full_ratio": "kernel_full",
+    "matmul_mfu_ratio": "matmul",
+    "model_mfu_ratio": "model",
+    "hfu_ratio": "hfu",
+}
+# How notes begin that say why figures of the model are not known.
+_OF_MODEL = ("model FLOPs", "model MFU", "tokens per step", "HFU")
+_PLACE = ("run", "capture", "rank", "step")
+_OF_RANK = ("kernel_mfu_causal_ratio", "kernel_mfu_full_ratio")
+
+
+def flops_gauges(
+    con: duckdb.DuckDBPyConnection,
+    keys: Sequence[str],
+    *,
+    use: ModelUse | None = None,
+    given_peaks: Mapping[str, float] | None = None,
+    tell: Callable[[str], None] = lambda message: None,
+) -> Frames:
+    """Values of each of `keys` by metric, as `npuscope mfu` tells them.
+
+    MFU of the model and HFU with the model that is in `use`; `tell` gets why they are not known.
+    The waterfall tells waiting apart where `con` has what all ranks tell (`open_across`).
+    """
+    keys = list(keys)
+    found = mfu(con, use=use, given_peaks=given_peaks)
+    job = gathered(con, found.rows, "job")
+    for note in found.notes if use is not None else ():
+        if note.startswith(_OF_MODEL):
+            tell(note)
+    frames = {
+        "npuscope_mfu_ratio": _by_convention(mean_use(con, job, keys)),
+        "npuscope_rank_mfu_ratio": _by_convention(
+            mean_use(con, found.rows.select(*_PLACE, "step_ns", *_OF_RANK), [*keys, "rank"])
+        ),
+    }
+    if "step" not in keys:
+        rows = losses(con, found.rows, kernel_work(found.counted))
+        terms = by_term(together(con, rows))
+        frames["npuscope_loss_ratio"] = terms.select(
+            *keys, "term", pl.col("mfu_points").alias("value")
+        )
+    return frames
+
+
+def _by_convention(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.with_columns(
+        pl.col("figure").replace_strict(_CONVENTIONS).alias("convention")
+    ).drop("figure")

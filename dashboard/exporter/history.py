@@ -1,0 +1,124 @@
+"""The history of a store as OpenMetrics text with timestamps, for back-filling Prometheus.
+
+    promtool tsdb create-blocks-from openmetrics FILE DATA
+
+Every step of every capture is a sample of its metric, at the time the last rank ended the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import polars as pl
+
+from npuscope.analysis.flops.mfu import ModelUse
+from npuscope.analysis.views import frame, open_views, where
+from npuscope.collector.discover.captures import EPOCH_FROM_NS
+from npuscope.dashboard.whole_files import written
+from npuscope.errors import TraceNotFound
+
+from .expert_gauges import expert_gauges
+from .flops_gauges import flops_gauges
+from .gauges import GAUGES, Gauge
+from .rank_gauges import LOGGED
+from .step_gauges import Frames, step_gauges
+
+_KEYS = ("run", "capture", "step")
+_TIMES = f"""
+select run, capture, step, max(coalesce(end_ns, window_end_ns)) // 1000000 as at_ms
+from step_summary {{where}} group by all having at_ms >= {EPOCH_FROM_NS // 10**6}
+"""
+_LOG = "select run, capture, rank, step, {columns} from train_log where step is not null"
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What was written; `steps_left_out`: steps whose time is not known."""
+
+    sample_count: int
+    steps_count: int
+    steps_left_out: int
+
+
+def write_history(
+    con: duckdb.DuckDBPyConnection,
+    out: Path,
+    *,
+    run: str | None = None,
+    capture: str | None = None,
+    use: ModelUse | None = None,
+    given_peaks: Mapping[str, float] | None = None,
+    tell: Callable[[str], None] = lambda message: None,
+) -> History:
+    """Write every step's samples to `out`, which appears whole or not at all.
+
+    `use`, `given_peaks` and `tell` are those of `flops_gauges`. Raises TraceNotFound where no step
+    has a time since the epoch.
+    """
+    open_views(con)
+    clause, values = where({"run": run, "capture": capture})
+    times = frame(con, _TIMES.format(where=clause), values)
+    if times.is_empty():
+        raise TraceNotFound("no step here has a time of day: nothing can be back-filled")
+    gathered: Frames = {
+        **step_gauges(con, _KEYS),
+        **flops_gauges(con, _KEYS, use=use, given_peaks=given_peaks, tell=tell),
+        **expert_gauges(con, _KEYS),
+        **_logged(con),
+    }
+    told = [gathered[gauge.name].select(_KEYS) for gauge in GAUGES if gauge.name in gathered]
+    chosen = (
+        pl.concat(told)
+        .unique()
+        .join(
+            frame(con, f"select distinct run, capture from ranks {clause}", values),
+            on=["run", "capture"],
+            how="semi",
+        )
+    )
+    timeless = chosen.join(times, on=_KEYS, how="anti", nulls_equal=True)
+    count = 0
+    with written(out) as file:
+        for gauge in GAUGES:
+            if gauge.name in gathered:
+                for line in _lines(gauge, gathered[gauge.name], times):
+                    count += not line.startswith("#")
+                    file.write(line.encode())
+        file.write(b"# EOF\n")
+    return History(count, times.height, timeless.height)
+
+
+def _lines(gauge: Gauge, rows: pl.DataFrame, times: pl.DataFrame) -> Iterator[str]:
+    series = ["run", *gauge.labels]
+    labels = [pl.col(name).cast(pl.String).fill_null("") for name in gauge.labels]
+    dated = (
+        rows.join(times, on=_KEYS, nulls_equal=True)
+        .select("run", *labels, "at_ms", pl.col("value").cast(pl.Float64))
+        .filter(pl.col("value").is_finite())
+        .unique([*series, "at_ms"], keep="last", maintain_order=True)
+        .sort(*series, "at_ms")
+    )
+    if dated.is_empty():
+        return
+    yield f"# HELP {gauge.name} {gauge.meaning}\n"
+    yield f"# TYPE {gauge.name} gauge\n"
+    for *values, at_ms, value in dated.iter_rows():
+        pairs = zip(series, values, strict=True)
+        named = ",".join(f'{name}="{text.translate(_ESCAPES)}"' for name, text in pairs)
+        yield f"{gauge.name}{{{named}}} {value!r} {at_ms // 1000}.{at_ms % 1000:03}\n"
+
+
+def _logged(con: duckdb.DuckDBPyConnection) -> Frames:
+    """What the trainer logged of steps that were profiled: only their time is known."""
+    columns = ", ".join(column for column in LOGGED.values() if column != "step")
+    rows = frame(con, f"{_LOG.format(columns=columns)} order by run, capture, rank, step")
+    return {
+        name: rows.select(*_KEYS, pl.col(column).cast(pl.Float64).alias("value"))
+        .drop_nulls("value")
+        .unique(_KEYS, keep="first", maintain_order=True)
+        for name, column in LOGGED.items()
+    }  # fmt: skip

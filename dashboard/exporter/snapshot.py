@@ -1,0 +1,160 @@
+"""Samples of a store as it is now: every gauge of the newest capture of every run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import duckdb
+import polars as pl
+
+from npuscope.analysis.flops.mfu import ModelUse
+from npuscope.analysis.ranks.rank_views import open_across
+from npuscope.analysis.views import open_views
+from npuscope.collector.store import store as stores
+from npuscope.dashboard.opening import summary_versions
+
+from .expert_gauges import expert_gauges
+from .flops_gauges import flops_gauges
+from .gauges import GAUGES, Gauge
+from .rank_gauges import blame_gauges, log_gauges, place_gauges
+from .shown_captures import Run, newest_runs
+from .step_gauges import Frames, step_gauges
+
+# Of the engine, for as long as samples are gathered.
+MEMORY_BYTES = 2 << 30
+_KEYS = ("run", "capture")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Values of the labels after `run`, in the gauge's order."""
+
+    run: str
+    labels: tuple[str, ...]
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Samples by gauge, in the order of GAUGES; when each run was last ingested (Unix time);
+    what it took to gather them."""
+
+    samples: Mapping[str, tuple[Sample, ...]] = field(default_factory=dict)
+    ingested_s: Mapping[str, float] = field(default_factory=dict)
+    took_s: float = 0.0
+
+    def of_runs(self, runs: Collection[str]) -> Snapshot:
+        """Only these runs."""
+        kept = set(runs)
+        if kept >= self.ingested_s.keys():
+            return self
+        return Snapshot(
+            {
+                name: tuple(one for one in samples if one.run in kept)
+                for name, samples in self.samples.items()
+            },
+            {run: at for run, at in self.ingested_s.items() if run in kept},
+            self.took_s,
+        )
+
+
+def take_snapshot(
+    store: Path,
+    *,
+    now_s: float,
+    expire_s: float | None = None,
+    with_experts: bool = False,
+    memory_bytes: int = MEMORY_BYTES,
+    run: str | None = None,
+    use: ModelUse | None = None,
+    given_peaks: Mapping[str, float] | None = None,
+    tell: Callable[[str], None] = lambda message: None,
+) -> Snapshot:
+    """Gather everything; runs of which nothing was ingested for `expire_s` are not looked at.
+
+    Only `run`, where it is given. `use` is the model that runs train, `given_peaks` the peaks of
+    their chips, as `mfu` takes them; `tell` gets why figures of the model are not known. Unknown is
+    no sample. Raises StoreError, OSError or duckdb.Error where the store cannot be read.
+    """
+    began = time.monotonic()
+    runs = [
+        one
+        for one in newest_runs(store)
+        if run in (None, one.name) and (expire_s is None or now_s - one.ingested_s <= expire_s)
+    ]
+    frames = _fresh(runs)
+    if runs:
+        flops = partial(flops_gauges, use=use, given_peaks=given_peaks, tell=tell)
+        frames |= _gathered(store, runs, flops, with_experts, memory_bytes)
+    samples = {
+        gauge.name: samples_of(gauge, frames[gauge.name])
+        for gauge in GAUGES
+        if gauge.name in frames
+    }
+    ingested = {one.name: one.ingested_s for one in runs}
+    return Snapshot(samples, ingested, time.monotonic() - began)
+
+
+def samples_of(gauge: Gauge, rows: pl.DataFrame) -> tuple[Sample, ...]:
+    """Rows of run, the gauge's labels and value as samples; a label that is NULL is empty, a value
+    that is unknown or no finite number is no sample."""
+    labels = [pl.col(name).cast(pl.String).fill_null("") for name in gauge.labels]
+    plain = rows.select("run", *labels, pl.col("value").cast(pl.Float64)).filter(
+        pl.col("value").is_finite()
+    )
+    return tuple(Sample(run, tuple(rest), value) for run, *rest, value in plain.iter_rows())
+
+
+def _fresh(runs: Sequence[Run]) -> Frames:
+    columns = {"run": [run.name for run in runs]}
+    times: dict[str, list[float | None]] = {
+        "npuscope_last_ingest_timestamp_seconds": [run.ingested_s for run in runs],
+        "npuscope_profile_end_timestamp_seconds": [run.profile_end_s for run in runs],
+    }
+    return {
+        name: pl.DataFrame(columns, schema={"run": pl.String})
+        .with_columns(value=pl.Series(values, dtype=pl.Float64))
+        .drop_nulls("value")
+        for name, values in times.items()
+    }
+
+
+def _gathered(
+    store: Path,
+    runs: Sequence[Run],
+    flops: Callable[[duckdb.DuckDBPyConnection, Sequence[str]], Frames],
+    with_experts: bool,
+    memory_bytes: int,
+) -> Frames:
+    newest = [one for run in runs for one in run.captures[0]]
+    every = [one for run in runs for ranks in run.captures for one in ranks]
+    frames: Frames = {}
+    con = stores.over(store, every, summaries=summary_versions())
+    try:
+        _limit(con, memory_bytes)
+        open_across(store, con, memory_bytes=memory_bytes)
+        frames |= blame_gauges(con, {run.name: run.names for run in runs})
+    finally:
+        con.close()
+    con = stores.over(store, newest, summaries=summary_versions())
+    try:
+        _limit(con, memory_bytes)
+        open_views(con)
+        open_across(store, con, memory_bytes=memory_bytes)
+        frames |= step_gauges(con, _KEYS)
+        frames |= flops(con, _KEYS)
+        frames |= expert_gauges(con, _KEYS, with_experts=with_experts)
+        frames |= place_gauges(con)
+        frames |= log_gauges(con)
+    finally:
+        con.close()
+    return frames
+
+
+def _limit(con: duckdb.DuckDBPyConnection, memory_bytes: int) -> None:
+    con.execute(f"set memory_limit = '{memory_bytes >> 20}MiB'")
+    con.execute("set threads = 2")

@@ -1,0 +1,1 @@
+"""One report: in the terminal, on a page, as Markdown."""

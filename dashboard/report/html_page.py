@@ -1,0 +1,105 @@
+"""A report as one HTML file: figures and all, without the network.
+
+blocks -> parts of the template -> report.html.jinja
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+from plotly.offline import get_plotlyjs
+
+from npuscope import __version__
+from npuscope.analysis.findings import Finding
+from npuscope.analysis.wording import ms, percent
+
+from ..figures.charts import FIGURES
+from ..locale.language import Say, language_of
+from ..terminal.tables import Column, FittedTable, frame_table
+from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
+
+_CONFIG = {"displaylogo": False, "displayModeBar": False, "responsive": True}
+_CODE = re.compile(r"`([^`]+)`")
+
+
+def page(blocks: Iterable[Block], *, language: str = "en") -> str:
+    """The page; `language` is en or zh."""
+    say = language_of(language)
+    parts = [_part(block, say) for block in blocks]
+    environment = Environment(
+        loader=PackageLoader(__package__),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["code"] = _with_code
+    return environment.get_template("report.html.jinja").render(
+        parts=parts,
+        say=say,
+        language=language,
+        version=__version__,
+        made=f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC",
+        plotly=get_plotlyjs() if any(part["kind"] == "figure" for part in parts) else "",
+    )
+
+
+def _with_code(text: str) -> Markup:
+    """A sentence in which commands stand between backquotes."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))
+
+
+def _part(block: Block, say: Say) -> dict[str, Any]:
+    if isinstance(block, Heading):
+        return {"kind": "heading", "text": block.text}
+    if isinstance(block, Facts):
+        return {"kind": "facts", "lines": [(say(name), say(value)) for name, value in block.lines]}
+    if isinstance(block, Findings):
+        return {"kind": "findings", "found": [_finding(one, say) for one in block.found]}
+    if isinstance(block, Sentence):
+        text = say(block.text + block.emphasis)
+        return {"kind": "sentence", "text": text}
+    if isinstance(block, Bullets):
+        return {"kind": "bullets", "title": say(block.title), "lines": list(map(say, block.lines))}
+    if isinstance(block, Chart):
+        figure = FIGURES[block.name](block.frame, say)
+        html = figure.to_html(full_html=False, include_plotlyjs=False, config=_CONFIG)
+        return {"kind": "figure", "html": html}
+    return {"kind": "table", **table(block, say)}
+
+
+def table(fitted: FittedTable, say: Say) -> dict[str, Any]:
+    """Cells as text; `numbers` tells which columns stand on the right."""
+    columns = [column for column in fitted.columns if not column.is_drawing]
+    return {
+        "title": say(fitted.title) if fitted.title else None,
+        "caption": say(fitted.caption) if fitted.caption else None,
+        "headings": [say(column.heading) for column in columns],
+        "numbers": [column.form is not None for column in columns],
+        "rows": [[cell(column, row, say) for column in columns] for row in fitted.rows],
+    }
+
+
+def cell(column: Column, row: Mapping[str, Any], say: Say) -> str:
+    """A cell's text; words in the reader's language, names as they are."""
+    text = column.shown(row).plain
+    return say(text) if column.is_word else text
+
+
+def _finding(one: Finding, say: Say) -> dict[str, Any]:
+    return {
+        "stake": ms(one.at_stake_ns) if one.at_stake_ns is not None else None,
+        "share": percent(one.step_share_ratio) if one.step_share_ratio is not None else None,
+        "width": round(100 * min(one.step_share_ratio or 0, 1), 1),
+        "certainty": say(one.certainty),
+        "statement": say(one.statement),
+        "reason": say(one.reason),
+        "advice": say(one.advice),
+        "command": one.command,
+        "evidence": table(frame_table(one.evidence), say),
+    }

@@ -1,0 +1,351 @@
+"""The report: facts of each capture, what to change first, where its steps go, what runs longest.
+
+Frames in, blocks out: `report_terminal`, `report_page` and `report_markdown` draw them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from itertools import chain
+from typing import Any
+
+import duckdb
+import polars as pl
+
+from npuscope.analysis import means, query
+from npuscope.analysis.experts.load.load_overview import Overview, overview
+from npuscope.analysis.findings import finding_rows, findings
+from npuscope.analysis.flops.kernels.count import kernel_work
+from npuscope.analysis.flops.losses import losses, together
+from npuscope.analysis.flops.mfu import ROWS, mfu
+from npuscope.analysis.ranks.stragglers.blame import blame_rows, by_rank, rank_blame
+from npuscope.analysis.views import has_view
+from npuscope.analysis.wording import UNKNOWN, megabytes, ms, percent, plain, ranks_named, us
+from npuscope.collector.discover.captures import EPOCH_FROM_NS
+
+from ..terminal.comm_tables import counted
+from ..terminal.straggler_tables import ranks_table
+from ..terminal.tables import Column, FittedTable, steps_table
+from ..terminal.waterfall_table import waterfall_table
+from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
+from .report_experts import experts_blocks, experts_rows
+
+_MAX_STEP_ROWS = 48
+
+
+def report(
+    con: duckdb.DuckDBPyConnection,
+    chosen: Mapping[str, Any],
+    *,
+    top: int,
+    path: str = "PATH",
+    warnings: Sequence[str] = (),
+    charts: bool = False,
+) -> Iterator[Block]:
+    """Everything the report says about the chosen captures, in order.
+
+    `chosen` has run, capture, rank and step (None: all); `top` is the length of rankings; `path`
+    stands in commands that show more;
+    `warnings` are what readers warned of; `charts` are for what can show them.
+    """
+    place = {name: chosen.get(name) for name in ("run", "capture")}
+    for facts in query.capture_facts(con, **place).to_dicts():
+        here = {**chosen, "run": facts["run"], "capture": facts["capture"]}
+        frame = query.steps(con, **here)
+        if frame.is_empty():
+            continue
+        seen = _experts(con, here)
+        sections = (
+            _steps(con, here, frame),
+            _spread(con, here),
+            _mfu(con, here),
+            _kernels(con, here, top),
+            _communication(con, here, top),
+            _waits(con, here, top),
+            experts_blocks(seen, top=top, path=path),
+            _memory(con, here) if charts else (),
+            _limits(con, facts),
+        )
+        yield Heading(f"{facts['run']}  {facts['capture']}")
+        yield _facts(facts)
+        if found := findings(con, path=path, experts=seen, **here):
+            yield Findings(tuple(found))
+        for block in chain.from_iterable(sections):
+            if charts or not isinstance(block, Chart):
+                yield block
+    if warnings:
+        yield Bullets("What was lost or guessed when reading", tuple(warnings))
+
+
+def report_rows(
+    con: duckdb.DuckDBPyConnection, chosen: Mapping[str, Any], *, top: int, path: str = "PATH"
+) -> list[dict[str, Any]]:
+    """The report for programs: facts of each capture, with the rows of every section."""
+    found: list[dict[str, Any]] = []
+    place = {name: chosen.get(name) for name in ("run", "capture")}
+    for facts in query.rows(query.capture_facts(con, **place)):
+        here = {**chosen, "run": facts["run"], "capture": facts["capture"]}
+        step = {"run": here["run"], "capture": here["capture"], "step": chosen.get("step")}
+        told = {"run": here["run"], "capture": here["capture"]}
+        seen = _experts(con, here)
+        sections = {
+            "findings": finding_rows(findings(con, path=path, experts=seen, **here)),
+            "mean_step": query.rows(means.mean_steps(con, **here)),
+            "mean_kernels": query.rows(means.mean_kernels(con, **here).head(top)),
+            "mean_communication": query.rows(means.mean_comm(con, by="op", **here)),
+            "step_rows": query.rows(query.steps(con, **here)),
+            "spread": query.rows(query.spread(con, **step)),
+            **_mfu_rows(con, here),
+            "kernels": query.rows(query.kernels(con, by="type", top=top, **here)),
+            "communication": query.rows(query.comm(con, **here)),
+            "rank_blame": blame_rows(rank_blame(con, **here)) if _is_across(con) else [],
+            "experts": experts_rows(seen),
+            "limits": query.limits(con, **told),
+        }
+        if sections["step_rows"]:
+            found.append({**facts, **sections})
+    return found
+
+
+def _experts(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> Overview | None:
+    """Expert load, over all ranks only."""
+    if here.get("rank") is not None:
+        return None
+    return overview(con, run=here["run"], capture=here["capture"], step=here.get("step"))
+
+
+def _facts(facts: Mapping[str, Any]) -> Facts:
+    """What was recorded, in a few lines."""
+    lines = (
+        ("ranks", _ranks(facts)),
+        ("not captured", _missing(facts)),
+        ("parallel", _parallel(facts)),
+        ("steps", ", ".join(str(step) for step in facts["steps"] or []) or "not marked"),
+        ("recorded", _recorded(facts)),
+        ("wall time", _wall_time(facts)),
+    )
+    return Facts(tuple((name, value) for name, value in lines if value))
+
+
+def _ranks(facts: Mapping[str, Any]) -> str:
+    listed = query.numbers(facts["ranks"])
+    size = facts["world_size"]
+    told = f"{facts['rank_count']}" + (f" of {size}" if size else "")
+    return f"{told} ({listed})" + (" on " + ", ".join(facts["chips"]) if facts["chips"] else "")
+
+
+def _missing(facts: Mapping[str, Any]) -> str:
+    """Waiting for them is a part of its own, and what they did is unknown."""
+    missing = facts["missing_ranks"]
+    return f"{ranks_named(missing)}; waiting for them stands apart" if missing else ""
+
+
+def _parallel(facts: Mapping[str, Any]) -> str:
+    sizes = [(kind, facts[f"{kind}_size"]) for kind in ("tp", "pp", "dp", "cp", "ep")]
+    return " ".join(f"{kind.upper()}{size}" for kind, size in sizes if size)
+
+
+def _recorded(facts: Mapping[str, Any]) -> str:
+    parts = [
+        *(facts["frameworks"] or []),
+        *(facts["framework_versions"] or []),
+        *(f"CANN {version}" for version in facts["cann_versions"] or []),
+        *(facts["profiler_levels"] or []),
+        *(f"{form} export" for form in facts["source_formats"] or []),
+    ]
+    return ", ".join(parts)
+
+
+def _wall_time(facts: Mapping[str, Any]) -> str:
+    """From the first start to the last end of the ranks' profiling sessions."""
+    start, end = facts["window_start_ns"], facts["window_end_ns"]
+    if start is None or end is None:
+        return ""
+    if start < EPOCH_FROM_NS:
+        return f"{(end - start) / 1e9:.3f} s on a device clock"
+    moment = datetime.fromtimestamp(start // 10**9, tz=timezone.utc)
+    return f"{(end - start) / 1e9:.3f} s from {moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _steps(
+    con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], frame: pl.DataFrame
+) -> Iterator[Block]:
+    shown, caption = frame, None
+    if frame.height > _MAX_STEP_ROWS:
+        # The slowest say most; every rank is in the spread below.
+        longest = frame.sort("stage_ns", descending=True, nulls_last=True).head(_MAX_STEP_ROWS)
+        shown = longest.sort("rank", "step")
+        caption = f"the {_MAX_STEP_ROWS} longest of {frame.height}: `npuscope steps` gives all"
+    yield _verdict(means.mean_steps(con, **here).row(0, named=True))
+    yield Chart("steps", means.mean_step_bars(con, **here))
+    yield steps_table(shown, caption=caption)
+
+
+def _verdict(mean: Mapping[str, Any]) -> Sentence:
+    """A mean step in one sentence: shares of its length, and how much communication is hidden."""
+    if not mean["length_ns"]:
+        return Sentence("no step has computing, communication and free time all known")
+    parts = {
+        "computing": "computing_ns",
+        "exposed": "exposed_communication_ns",
+        "free": "free_ns",
+    }
+    shares = [f"{name} {percent(mean[of] / mean['length_ns'])}" for name, of in parts.items()]
+    masked = "no communication"
+    if mean["masking_ratio"] is not None:
+        masked = f"communication masked {percent(mean['masking_ratio'])}"
+    return Sentence(f"all steps: {', '.join(shares)}; ", masked)
+
+
+def _spread(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> Iterator[Block]:
+    if here.get("rank") is not None:
+        return
+    frame = query.spread(con, run=here["run"], capture=here["capture"], step=here.get("step"))
+    frame = frame.filter(pl.col("rank_count") > 1)
+    if frame.is_empty():
+        return
+    columns = [
+        Column("step", "step", plain),
+        Column("measure", "measure", is_word=True),
+        Column("ranks", "rank_count", plain, 1),
+        Column("min", "min_ns", ms),
+        Column("median", "median_ns", ms, 2),
+        Column("max", "max_ns", ms),
+        Column("at rank", "max_rank", plain),
+        Column("(max-min)/mean", "spread_ratio", percent),
+    ]
+    rows = frame.with_columns(pl.col("measure").str.replace_all("_", " ")).to_dicts()
+    yield FittedTable(columns, rows, "Spread across ranks (ms)")
+
+
+def _kernels(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], top: int) -> Iterator[Block]:
+    key: means.KernelKey = "type"
+    frame = means.mean_kernels(con, by=key, **here)
+    if frame.is_empty():
+        return
+    if frame[key].null_count() == frame.height:  # the profiler level records no types
+        key = "name"
+        frame = means.mean_kernels(con, by=key, **here)
+    columns = [
+        Column(key, key),
+        Column("core", "core", None, 1),
+        Column("count", "count", _count),
+        Column("ms", "total_ns", ms),
+        Column("of computing", "share_ratio", percent),
+        Column("mean us", "mean_ns", us),
+        Column("max us", "max_ns", us, 2),
+    ]
+    more = frame.height - top
+    yield Chart("kernels", frame.head(top))
+    yield FittedTable(
+        columns,
+        frame.head(top).to_dicts(),
+        f"Top kernels by {key}: of a rank's step ({_over(frame)})",
+        f"and {more} more: `npuscope kernels --by {key}`" if more > 0 else None,
+    )
+
+
+def _over(frame: pl.DataFrame) -> str:
+    """What rows of a mean are over: ranks of which single events are known, steps but warm-up."""
+    first = frame.row(0, named=True)
+    return f"mean of {counted(first['rank_count'], 'rank')}, {counted(first['step_count'], 'step')}"
+
+
+def _count(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:,.1f}"
+
+
+def _communication(
+    con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], top: int
+) -> Iterator[Block]:
+    frame = means.mean_comm(con, by="op", **here)
+    if frame.is_empty():
+        return
+    columns = [
+        Column("group", "kind"),
+        Column("operation", "op_type"),
+        Column("groups", "group_count", plain, 1),
+        Column("count", "op_count", _count),
+        Column("ms", "total_ns", ms),
+        Column("exposed ms", "exposed_attributed_ns", ms),
+        Column("masked", "masking_ratio", percent),
+        Column("MB", "size_bytes", megabytes),
+    ]
+    more = frame.height - top
+    measured = "" if frame["union_ns"].null_count() < frame.height else ", as HCCL measured it"
+    yield Chart("communication", frame)
+    yield FittedTable(
+        columns,
+        frame.head(top).to_dicts(),
+        f"Communication by group and operation: of a rank's step ({_over(frame)}{measured})",
+        f"and {more} more: `npuscope comm --by op`" if more > 0 else None,
+    )
+
+
+def _is_across(con: duckdb.DuckDBPyConnection) -> bool:
+    """Whether what needs all ranks was opened too."""
+    return has_view(con, "rank_blame")
+
+
+def _waits(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], top: int) -> Iterator[Block]:
+    """Who makes the others wait, suspects first."""
+    if here.get("rank") is not None or not _is_across(con):
+        return
+    blame = rank_blame(con, **here)
+    ranks = by_rank(blame)
+    caused = ranks.filter((pl.col("caused_wait_ns") > 0) | pl.col("verdict").is_not_null())
+    if ranks.height < 2 or caused.is_empty():
+        return
+    yield ranks_table(blame.join(caused, on=["run", "capture", "rank"], how="semi"), top=top)
+
+
+def _mfu(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> Iterator[Block]:
+    """From the peak of the chip to what its kernels achieve, loss by loss."""
+    figures, rows = _losses(con, here)
+    if rows.filter(pl.col("term") == "achieved").is_empty():
+        return
+    counted = figures.filter(pl.col("kernel_mfu_causal_ratio").is_not_null())
+    for peak in counted["peak_source"].unique(maintain_order=True):
+        yield Sentence(f"peak: {peak}; attention counted as causal")
+    job = together(con, rows)
+    yield Chart("waterfall", job)
+    yield waterfall_table(job, together(con, rows, by="stage"), top=2)
+
+
+def _losses(
+    con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Rows of `mfu` and of its waterfall."""
+    found = mfu(con, **here)
+    return found.rows, losses(con, found.rows, kernel_work(found.counted), **here)
+
+
+def _mfu_rows(
+    con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]
+) -> dict[str, list[dict[str, Any]]]:
+    """The same for programs: `mfu` per rank and step, `waterfall` of all of them together."""
+    figures, rows = _losses(con, here)
+    return {
+        "mfu": query.rows(figures.select(ROWS)),
+        "waterfall": query.rows(together(con, rows)),
+    }
+
+
+def _memory(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> Iterator[Block]:
+    """Memory of the rank that takes most, where curves were recorded."""
+    place = {name: here.get(name) for name in ("run", "capture", "rank")}
+    fullest = query.memory_facts(con, **place).fullest
+    if fullest is None:
+        return
+    run, capture, rank = fullest
+    curve = query.memory_curve(con, run=run, capture=capture, rank=rank, source="record")
+    yield Chart("memory", curve)
+
+
+def _limits(con: duckdb.DuckDBPyConnection, facts: Mapping[str, Any]) -> Iterator[Block]:
+    """What this capture cannot tell, and what would make it."""
+    told = query.notes(con, run=facts["run"], capture=facts["capture"])
+    told += query.limits(con, run=facts["run"], capture=facts["capture"])
+    if told:
+        yield Bullets("What to know about these figures", tuple(told))

@@ -1,0 +1,1 @@
+"""What the doctor says, as terminal tables."""

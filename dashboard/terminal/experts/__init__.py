@@ -1,0 +1,1 @@
+"""Expert load, as terminal tables and a heat map."""

@@ -1,0 +1,1 @@
+"""Memory, as terminal tables and a curve."""

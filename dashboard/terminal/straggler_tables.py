@@ -1,0 +1,111 @@
+"""Slow ranks as terminal tables: who makes others wait, and the evidence of a verdict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import polars as pl
+
+from npuscope.analysis.ranks.stragglers.blame import VERDICT_WORDS, by_rank
+from npuscope.analysis.ranks.stragglers.hot_experts import hottest
+from npuscope.analysis.wording import UNKNOWN, ms, number, percent, plain
+
+from .tables import Column, FittedTable
+
+_FORMS: dict[str, Callable[[float], str]] = {
+    "ns": lambda value: f"{ms(value)} ms",
+    "bytes": lambda value: f"{value / 1e6:,.3f} MB",
+    "bytes/s": lambda value: f"{value / 1e9:,.2f} GB/s",
+    "MHz": lambda value: f"{value:,.0f} MHz",
+    "ratio": lambda value: f"{value:.3f}",
+}
+
+
+def ranks_table(
+    frame: pl.DataFrame, *, top: int | None = None, waits: pl.DataFrame | None = None
+) -> FittedTable:
+    """Ranks by the waiting they cause, suspects first; `frame` as `rank_blame` gives it.
+
+    `waits` has each rank's own waiting (`parts.exposed_parts` by rank).
+    """
+    together = by_rank(frame)
+    shown = together if top is None else together.head(top)
+    several = [Column(key, key) for key in ("run", "capture") if together[key].n_unique() > 1]
+    columns = [
+        *several,
+        Column("rank", "rank", plain),
+        Column("caused wait ms", "caused_wait_ns", ms),
+        Column("share", "share_ratio", percent, 4),
+        *(
+            []
+            if waits is None
+            else [
+                Column("waits ms", "peer_wait_ns", ms),
+                Column("in the pipeline ms", "pipeline_wait_ns", ms, 2),
+                Column("for ranks not captured ms", "absent_wait_ns", ms, 2),
+                Column("unknown ms", "unknown_communication_ns", ms, 2),
+            ]
+        ),
+        Column("last to arrive", "last_arrivals_count", number, 1),
+        Column("score", "score", _score, 3),
+        Column("verdict", "words", is_word=True),
+    ]
+    rows = [
+        {
+            **row,
+            "words": VERDICT_WORDS.get(row["verdict"], row["verdict"]) or UNKNOWN,
+            "hottest": hottest(row["evidence"]) if row["evidence"] else None,
+        }
+        for row in (
+            shown if waits is None else shown.join(waits, on=["run", "capture", "rank"], how="left")
+        ).to_dicts()
+    ]
+    if any(row["hottest"] for row in rows):
+        columns.append(Column("most tokens", "hottest", left_out=2))
+    caption = "caused wait: of all other ranks together, in all steps shown; score: -log10 p"
+    if waits is not None:
+        caption += "; waits: its own, exposed"
+    if shown.height < together.height:
+        caption += f"; {together.height - shown.height} more ranks"
+    return FittedTable(columns, rows, "Who makes the others wait", caption)
+
+
+def explained_table(frame: pl.DataFrame) -> FittedTable:
+    """The evidence of one rank's verdict, a line per figure; `frame` holds that rank's rows."""
+    row = by_rank(frame).row(0, named=True)
+    words = VERDICT_WORDS.get(row["verdict"], "no suspect")
+    lines: list[Mapping[str, Any]] = [
+        {
+            "what": "waiting that it caused, in all steps shown",
+            "value": row["caused_wait_ns"], "peers": None, "unit": "ns",
+        },
+        {
+            "what": "operations at which it was the last",
+            "value": row["last_arrivals_count"], "peers": None, "unit": "operations",
+        },
+        *json.loads(row["evidence"]),
+    ]  # fmt: skip
+    rows = [
+        {
+            "what": line["what"],
+            "value": figure_text(line["value"], line["unit"]),
+            "peers": figure_text(line["peers"], line["unit"]),
+        }
+        for line in lines
+    ]
+    columns = [Column("what", "what"), Column("rank", "value", str), Column("peers", "peers", str)]
+    return FittedTable(columns, rows, f"Rank {row['rank']}: {words} (score {_score(row['score'])})")
+
+
+def figure_text(value: float | None, unit: str) -> str:
+    """A figure of the evidence in its unit, as people read it."""
+    if value is None:
+        return UNKNOWN
+    form = _FORMS.get(unit)
+    return form(value) if form else number(round(value))
+
+
+def _score(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.1f}"

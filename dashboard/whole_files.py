@@ -1,0 +1,31 @@
+"""Files for the user: whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from npuscope.collector.store.manifest import staging_name
+from npuscope.errors import StoreError
+
+
+@contextlib.contextmanager
+def written(out: Path) -> Iterator[IO[bytes]]:
+    """A file to write, which takes its name when all is in it. Raises StoreError."""
+    temporary = out.with_name(f"{staging_name()}.{out.name}")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+        temporary.replace(out)
+    except OSError as error:
+        raise StoreError(f"{out}: cannot be written ({error.strerror})") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(text: str, out: Path) -> None:
+    """Write text as UTF-8. Raises StoreError."""
+    with written(out) as file:
+        file.write(text.encode("utf-8", "surrogateescape"))

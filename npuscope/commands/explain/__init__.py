@@ -1,0 +1,1 @@
+"""Explain: steps, kernels, communication, ranks, clocks, MFU, models, memory."""

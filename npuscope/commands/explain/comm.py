@@ -1,0 +1,206 @@
+"""`npuscope comm`: communication by kind, type or operation, and what of it compute hides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from npuscope.commands.inputs import chosen_rows, notes_of, source_of
+from npuscope.commands.options import (
+    Capture,
+    Folder,
+    Jobs,
+    Json,
+    Memory,
+    Profile,
+    Rank,
+    Run,
+    Step,
+    Store,
+    TopOrAll,
+)
+from npuscope.console import answer, leave
+from npuscope.errors import UsageError
+
+if TYPE_CHECKING:
+    import duckdb
+    import polars as pl
+    from rich.console import RenderableType
+
+    from npuscope.analysis.query import CommKey
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One way to look at communication: its metric, its rows, and its table for people.
+
+    `rows(con, chosen, top)` takes the chosen run, capture, rank and step (None: all) and how many
+    rows to keep of each rank and step (None: all). `table(rows, means, top)` gets all rows and what
+    `means(con, chosen)` tells of a mean step, and shows `top` of each. `notes(rows)` are sentences
+    beside them.
+    """
+
+    metric: str
+    rows: Callable[[duckdb.DuckDBPyConnection, Mapping[str, Any], int | None], pl.DataFrame]
+    table: Callable[[pl.DataFrame, pl.DataFrame, int | None], RenderableType]
+    notes: Callable[[pl.DataFrame], list[str]] = lambda rows: []
+    means: Callable[[duckdb.DuckDBPyConnection, Mapping[str, Any]], pl.DataFrame] | None = None
+
+
+def _masking(by: CommKey) -> View:
+    from npuscope.analysis import means, query
+    from npuscope.dashboard.terminal.comm_tables import masking_table
+
+    return View(
+        "comm",
+        lambda con, chosen, top: query.comm(con, by=by, top=top, **chosen),
+        masking_table,
+        means=lambda con, chosen: means.mean_comm(con, by=by, **chosen),
+    )
+
+
+def _parts() -> View:
+    from npuscope.analysis.parts import step_parts
+    from npuscope.dashboard.terminal.parts_table import parts_table
+
+    return View(
+        "step_parts",
+        lambda con, chosen, _: step_parts(con, **chosen),
+        lambda frame, _, __: parts_table(frame),
+    )
+
+
+def _stretch() -> View:
+    from npuscope.analysis import query
+    from npuscope.dashboard.terminal.comm_tables import stretch_table
+
+    return View(
+        "compute_stretch",
+        lambda con, chosen, _: query.compute_stretch(con, **chosen),
+        lambda frame, _, __: stretch_table(frame),
+    )
+
+
+def _volume(by: Literal["link_traffic", "rank_matrix", "bandwidth", "contention"]) -> View:
+    from npuscope.analysis import means
+    from npuscope.analysis.communication import volume
+    from npuscope.dashboard.terminal import volume_tables as tables
+
+    if by == "link_traffic":
+        return View(
+            by,
+            lambda con, chosen, top: volume.links(con, top, **chosen),
+            tables.links_table,
+            means=lambda con, chosen: means.mean_links(con, **chosen),
+        )
+    if by == "rank_matrix":
+        return View(
+            by,
+            lambda con, chosen, top: volume.matrix(con, top, **chosen),
+            lambda frame, pairs, top: tables.matrix_table(pairs, top),
+            means=lambda con, chosen: volume.mean_pairs(con, **chosen),
+        )
+    rows, table = {
+        "bandwidth": (volume.bandwidth, tables.bandwidth_table),
+        "contention": (volume.contention, tables.contention_table),
+    }[by]
+    return View(
+        by,
+        lambda con, chosen, top: rows(con, top, **chosen),
+        lambda frame, _, top: table(frame, top),
+    )
+
+
+def _hierarchy(experts: int | None, top_k: int | None) -> View:
+    from npuscope.analysis.communication import volume
+    from npuscope.dashboard.terminal.volume_tables import hierarchy_table
+
+    if experts is None or top_k is None:
+        raise UsageError("--by hierarchy: say how tokens are routed, as in --experts 256 --top-k 8")
+    return View(
+        "all_to_all",
+        lambda con, chosen, _: volume.hierarchy(
+            con, experts=experts, top_k=top_k, run=chosen["run"], capture=chosen["capture"]
+        ),
+        lambda frame, _, top: hierarchy_table(frame, top),
+        lambda rows: [
+            f"group {row['group_hash']}: {row['rank_count']} of {row['group_size']} ranks were"
+            " recorded, on as many of each host known to be one's: other schemes are left open"
+            for row in rows.iter_rows(named=True)
+            if not volume.is_whole(row)
+        ],
+    )
+
+
+# What `--by` takes, each made only when it is asked for: imports cost start-up time.
+_VIEWS: dict[str, Callable[[], View]] = {
+    "kind": partial(_masking, "kind"),
+    "type": partial(_masking, "type"),
+    "op": partial(_masking, "op"),
+    "part": _parts,
+    "stretch": _stretch,
+    "link": partial(_volume, "link_traffic"),
+    "matrix": partial(_volume, "rank_matrix"),
+    "bandwidth": partial(_volume, "bandwidth"),
+    "contention": partial(_volume, "contention"),
+}
+
+By = Annotated[str, typer.Option("--by", metavar="KEY", help="|".join([*_VIEWS, "hierarchy"]))]
+Experts = Annotated[
+    int | None, typer.Option("--experts", min=1, help="By hierarchy: routed experts.")
+]
+TopK = Annotated[
+    int | None, typer.Option("--top-k", min=1, help="By hierarchy: experts per token.")
+]
+
+
+def comm(
+    path: Profile = None,
+    folder: Folder = None,
+    by: By = "kind",
+    store: Store = None,
+    run: Run = None,
+    capture: Capture = None,
+    rank: Rank = None,
+    step: Step = None,
+    top: TopOrAll = None,
+    experts: Experts = None,
+    top_k: TopK = None,
+    json: Json = False,
+    jobs: Jobs = None,
+    memory: Memory = None,
+) -> None:
+    """Communication by kind, type or operation: how long, how much masked; links; who to whom.
+
+    \b
+    Examples:
+      npuscope comm ./profiles                            which group is exposed?
+      npuscope comm ./profiles --by type --rank 0
+      npuscope comm ./profiles --by op --top 10 --json
+      npuscope comm ./profiles --by part                  moving bytes, or waiting for whom?
+      npuscope comm ./profiles --by stretch               does overlap slow the kernels down?
+      npuscope comm ./profiles --by link                  how fast is which kind of link?
+      npuscope comm ./profiles --by matrix --step 12      who sends how much to whom?
+      npuscope comm ./profiles --by hierarchy --experts 256 --top-k 8
+    """
+    from npuscope.dashboard.opening import compare_ranks, opened
+
+    if by not in (*_VIEWS, "hierarchy"):
+        raise UsageError(f"comm by {by!r}: choose one of {', '.join([*_VIEWS, 'hierarchy'])}")
+    view = _hierarchy(experts, top_k) if by == "hierarchy" else _VIEWS[by]()
+    with opened(source_of(path, folder, store, run, jobs, memory)) as data:
+        chosen = chosen_rows(data, run, capture, rank, step)
+        compare_ranks(data, is_needed=False)  # all ranks together know what groups are for
+        frame = view.rows(data.con, chosen, top if json else None)
+        notes = [*notes_of(data, chosen), *view.notes(frame)]
+        if frame.is_empty():
+            notes.append("no communication was recorded here: see `npuscope doctor`")
+        means = frame if json or view.means is None else view.means(data.con, chosen)
+        answer(
+            view.metric, frame, notes, json=json, table=lambda rows: view.table(rows, means, top)
+        )
+    leave(data)

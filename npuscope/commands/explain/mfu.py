@@ -1,0 +1,160 @@
+"""`npuscope mfu`: how much of the peak the kernels and the model use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
+
+import typer
+
+from npuscope.commands.explain.model_options import (
+    Again,
+    Counting,
+    Length,
+    ModelName,
+    PeakText,
+    Tokens,
+    use_of,
+)
+from npuscope.commands.inputs import chosen_rows, notes_of, source_of
+from npuscope.commands.options import (
+    Capture,
+    Folder,
+    Jobs,
+    Json,
+    Memory,
+    Profile,
+    Rank,
+    Run,
+    Step,
+    Store,
+    TopOrAll,
+)
+from npuscope.console import answer, leave
+from npuscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from npuscope.analysis.flops.mfu import Figures
+    from npuscope.dashboard.opening import Opened
+
+By = Literal["step", "stage", "job", "kernel", "log"]
+Key = Annotated[str, typer.Option("--by", metavar="KEY", help="step|stage|job|kernel|log")]
+Fall = Annotated[
+    bool, typer.Option("--waterfall", help="From the peak to what is achieved, loss by loss.")
+]
+LogFile = Annotated[
+    Path | None,
+    typer.Option("--log", metavar="FILE", help="What the trainer printed, to be reconciled."),
+]
+
+
+def mfu(
+    path: Profile = None,
+    folder: Folder = None,
+    model: ModelName = None,
+    sequence_length: Length = None,
+    tokens_per_step: Tokens = None,
+    attention: Counting = "causal",
+    recompute: Again = None,
+    peak: PeakText = None,
+    by: Key = "step",
+    waterfall: Fall = False,
+    log: LogFile = None,
+    store: Store = None,
+    run: Run = None,
+    capture: Capture = None,
+    rank: Rank = None,
+    step: Step = None,
+    top: TopOrAll = None,
+    json: Json = False,
+    jobs: Jobs = None,
+    memory: Memory = None,
+) -> None:
+    """How much of the chip's peak kernels and model use, from shapes; each kernel's roofline.
+
+    \b
+    Examples:
+      npuscope mfu ./profiles
+      npuscope mfu ./profiles --model deepseek-v3 --tokens-per-step 15728640 --peak 353.9T
+      npuscope mfu ./profiles --by kernel --rank 0 --step 13 --top 20
+      npuscope mfu ./profiles --waterfall
+      npuscope mfu ./profiles --model qwen3-8b --log train.log --by log
+    """
+    from npuscope.analysis.flops import chips, job_mfu
+    from npuscope.analysis.flops.kernels import roofline
+    from npuscope.analysis.flops.log_figures import verdict_notes, verdicts
+    from npuscope.analysis.flops.logs import reconciled, trainer_log
+    from npuscope.analysis.flops.mfu import ROWS
+    from npuscope.analysis.flops.mfu import mfu as figures_of
+    from npuscope.analysis.flops.peaks import parse_peaks
+    from npuscope.dashboard.opening import opened
+    from npuscope.dashboard.terminal import mfu_tables as tables
+
+    if by not in get_args(By):
+        raise UsageError(f"mfu by {by!r}: choose one of {', '.join(get_args(By))}")
+    if waterfall and by != "step":
+        raise UsageError("--waterfall has rows of its own: leave --by out")
+    given = parse_peaks(peak) if peak is not None else None
+    use = use_of(model, sequence_length, tokens_per_step, attention, recompute)
+    if use is None and (by == "log" or log is not None):
+        raise UsageError("a log is reconciled with a model's count: give --model too")
+    with opened(source_of(path, folder, store, run, jobs, memory)) as data:
+        chosen = chosen_rows(data, run, capture, rank, step)
+        logged = trainer_log(data.con, data.target, log, chosen) if use is not None else None
+        if use is not None and use.tokens_per_step is None and logged is not None:
+            use = replace(
+                use, tokens_per_step=logged.facts.tokens_per_step, tokens_from="as the trainer logs"
+            )
+        found = figures_of(data.con, given_peaks=given, use=use, **chosen)
+        notes = found.notes + notes_of(data, chosen)
+        beside = None
+        if use is not None and logged is not None:
+            beside = reconciled(logged, found, use)
+            notes += [*logged.notes, *verdict_notes(beside)]
+        if waterfall:
+            _show_waterfall(data, found, notes, chosen, attention, json=json)
+        elif by == "log":
+            if beside is None:
+                raise UsageError("no trainer's log is stored: give --log FILE")
+            rows = verdicts(beside) if not json else beside
+            answer("mfu_log", rows, notes, json=json, table=tables.log_table)
+        elif by == "kernel":
+            kernels = roofline.kernel_table(
+                found.counted, chips.peaks(data.con, given), attention=attention, top=top
+            )
+            answer("mfu_kernels", kernels, notes, json=json, table=tables.roofline_table)
+        elif by == "step":
+            rows = found.rows.select(ROWS)
+            rows = rows if top is None else rows.head(top)
+            answer("mfu", rows, notes, json=json, table=tables.mfu_table)
+        else:
+            together = job_mfu.gathered(data.con, found.rows, cast("job_mfu.Group", by))
+            answer(f"mfu_{by}", together, notes, json=json, table=tables.gathered_table)
+    leave(data)
+
+
+def _show_waterfall(
+    data: Opened,
+    found: Figures,
+    notes: list[str],
+    chosen: dict[str, Any],
+    attention: str,
+    *,
+    json: bool,
+) -> None:
+    """The losses of each rank and step, or of the job and its stages as a table."""
+    from npuscope.analysis.flops.kernels.count import kernel_work
+    from npuscope.analysis.flops.losses import loss_notes, losses, together
+    from npuscope.dashboard.opening import compare_ranks
+    from npuscope.dashboard.terminal.waterfall_table import waterfall_table
+
+    compare_ranks(data, is_needed=False)
+    work = kernel_work(found.counted, attention=attention)
+    rows = losses(data.con, found.rows, work, **chosen)
+    told = [*notes, *loss_notes(found.rows, rows)]
+    stages = together(data.con, rows, by="stage")
+    answer(
+        "mfu_waterfall", rows, told, json=json,
+        table=lambda each: waterfall_table(together(data.con, each), stages),
+    )  # fmt: skip

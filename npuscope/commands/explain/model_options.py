@@ -1,0 +1,101 @@
+"""Options that say which model a job trains and how, for commands that tell its MFU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
+
+import typer
+
+from npuscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from npuscope.analysis.flops.mfu import ModelUse
+
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="FILE|PRESET", help="The model trained, as `npuscope model` takes it."
+    ),
+]
+Length = Annotated[
+    int | None,
+    typer.Option(
+        "--sequence-length", metavar="N", min=1, help="Tokens.  [default: as shapes tell]"
+    ),
+]
+Tokens = Annotated[
+    str | None,
+    typer.Option(
+        "--tokens-per-step", metavar="N|auto", help="Of the whole job; auto: as shapes tell."
+    ),
+]
+AutoTokens = Annotated[
+    str | None,
+    typer.Option(
+        "--tokens-per-step",
+        metavar="N|auto",
+        help="Of the whole job.  [default: auto, as shapes tell]",
+    ),
+]
+Counting = Annotated[
+    str, typer.Option("--attention", metavar="KIND", help="causal|full: how attention is counted.")
+]
+Again = Annotated[
+    str | None,
+    typer.Option("--recompute", metavar="KIND", help="none|selective|full: for HFU."),
+]
+PeakText = Annotated[
+    str | None,
+    typer.Option(
+        "--peak", metavar="FLOP/S", help="294.9T, or by type: bf16=294.9T,fp32=83T,hbm=1.6T."
+    ),
+]
+
+
+def use_of(
+    model: str | None,
+    sequence_length: int | None,
+    tokens_per_step: str | None,
+    attention: str,
+    recompute: str | None,
+    *,
+    is_auto: bool = False,
+) -> ModelUse | None:
+    """What the options say of the model; None: nothing. Raises UsageError.
+
+    `is_auto`: tokens per step are as shapes tell unless they are given.
+    """
+    from npuscope.analysis.flops.mfu import ModelUse
+    from npuscope.analysis.flops.model.describe import model_of
+    from npuscope.analysis.flops.model.model import Attention, Recompute
+
+    if attention not in get_args(Attention):
+        raise UsageError(f"--attention {attention}: choose one of {', '.join(get_args(Attention))}")
+    if recompute is not None and recompute not in get_args(Recompute):
+        raise UsageError(f"--recompute {recompute}: choose one of {', '.join(get_args(Recompute))}")
+    if model is None:
+        for option, value in (
+            ("--sequence-length", sequence_length),
+            ("--tokens-per-step", tokens_per_step),
+            ("--recompute", recompute),
+        ):
+            if value is not None:
+                raise UsageError(f"{option} is of a model: give --model too")
+        return None
+    return ModelUse(
+        model_of(model),
+        sequence_length,
+        _tokens("auto" if is_auto and tokens_per_step is None else tokens_per_step),
+        cast(Attention, attention),
+        cast("Recompute | None", recompute),
+    )
+
+
+def _tokens(text: str | None) -> int | Literal["auto"] | None:
+    if text is None:
+        return None
+    if text == "auto":
+        return "auto"
+    if not text.isdecimal() or int(text) == 0:
+        raise UsageError(f"--tokens-per-step {text}: give the tokens of the whole job, or auto")
+    return int(text)

@@ -1,0 +1,1 @@
+"""Plan: experts and where they should be."""

@@ -1,0 +1,344 @@
+"""`npuscope experts`: how tokens fall on experts, devices and nodes, and what imbalance costs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
+
+import typer
+from typer.core import TyperGroup
+
+from npuscope.commands.inputs import source_of
+from npuscope.commands.options import (
+    Capture,
+    Folder,
+    Jobs,
+    Json,
+    Memory,
+    Profile,
+    Rank,
+    Run,
+    Step,
+    Store,
+    TopOrAll,
+)
+from npuscope.commands.plan.experts_options import (
+    ModelName,
+    ScopeName,
+    TokensPerStep,
+    TopK,
+    routed_of,
+    scope_of,
+)
+from npuscope.console import answer, leave, say, show
+from npuscope.errors import TraceNotFound, UsageError
+
+if TYPE_CHECKING:
+    import polars as pl
+    from rich.console import RenderableType
+
+    from npuscope.analysis.experts.load.dropped_tokens import RoutedBy
+    from npuscope.analysis.experts.load.load import ExpertTables
+    from npuscope.analysis.experts.load.scopes import Scope
+    from npuscope.dashboard.opening import Opened
+
+Key = Literal["layer", "expert", "device", "node", "time", "cost"]
+By = Annotated[str, typer.Option("--by", metavar="KEY", help="|".join(get_args(Key)))]
+Heat = Annotated[
+    bool, typer.Option("--heatmap", help="Draw layers by experts, or by devices (--by device).")
+]
+Nodes = Annotated[
+    int | None,
+    typer.Option(
+        "--nodes", metavar="N", min=1, help="Equal blocks of devices: by node, layer or time."
+    ),
+]
+_SHOWN = 20  # rows of each step for people, where there is one for each expert or device
+_NONE = (
+    "no expert load here: profiles have none of their own, a hook or the server writes it"
+    " (tokens_per_expert/rank*.jsonl, or decode_*.csv and prefill_*.csv); the trace tells tokens of"
+    " devices: --by device"
+)
+
+
+class ShownUnlessNamed(TyperGroup):
+    """`experts PATH` is `experts show PATH`; only a subcommand's name in front means another."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        named = args[:1] and args[0] in self.commands
+        return super().parse_args(ctx, args if named else ["show", *args])
+
+
+def experts(
+    path: Profile = None,
+    folder: Folder = None,
+    by: By = "layer",
+    scope: ScopeName = "global",
+    heatmap: Heat = False,
+    nodes: Nodes = None,
+    top_k: TopK = None,
+    tokens_per_step: TokensPerStep = None,
+    model: ModelName = None,
+    store: Store = None,
+    run: Run = None,
+    capture: Capture = None,
+    rank: Rank = None,
+    step: Step = None,
+    top: TopOrAll = None,
+    json: Json = False,
+    jobs: Jobs = None,
+    memory: Memory = None,
+) -> None:
+    """Which experts are hot, how uneven layers and devices are, and what that costs.
+
+    \b
+    Examples:
+      npuscope experts ./profiles
+      npuscope experts ./profiles --by device --step 13 --json
+      npuscope experts ./profiles --by cost
+      npuscope experts ./profiles --by time --scope micro_batch
+      npuscope experts ./profiles --tokens-per-step 65536 --top-k 8    dropped tokens
+      npuscope experts ./dumps --heatmap
+      npuscope experts plan ./dumps --devices 64 --slots 5     where to put them: plan --help
+      npuscope experts backtest ./profiles                     which forecast is best
+    """
+    key = _key(by, heatmap=heatmap, json=json, nodes=nodes)
+    part = scope_of(scope, key, heatmap=heatmap, rank=rank)
+    if rank is not None and key not in ("layer", "expert"):
+        raise UsageError(f"by {key}, all ranks are compared with each other: leave --rank out")
+    source = source_of(path, folder, store, run, jobs, memory)
+    dump = dump_of(source.path, run, capture, rank, step)
+    if dump is not None:
+        if key == "cost":
+            raise UsageError("--by cost: a dump has no kernels whose times could be told")
+        tables, notes = dump
+        _answer(
+            tables, key, notes, heatmap=heatmap, nodes=nodes, top=top, json=json, scope=part,
+            routed=routed_of(None, tables, model, top_k, tokens_per_step),
+        )  # fmt: skip
+        return
+    from npuscope.analysis.experts.load.load import expert_rows
+    from npuscope.dashboard.opening import opened
+
+    with opened(source) as data:
+        for message in data.messages:
+            say(message)
+        named = data.result.run if data.result else run
+        tables = expert_rows(data.con, run=named, capture=capture, rank=rank, step=step)
+        notes = list(data.warnings)
+        if tables.load.is_empty():
+            is_asked = any(one is not None for one in (run, capture, rank, step))
+            needs_experts = key not in ("device", "node", "cost")
+            _check(data, source.path, is_asked=is_asked, needs_experts=needs_experts)
+            tables, told = _from_trace(data, tables, named, capture, step)
+            notes += told
+        if key == "cost":
+            _cost(data, tables, notes, named, capture, step, top=top, json=json)
+        else:
+            from npuscope.analysis.experts.load.dropped_tokens import kernel_notes
+            from npuscope.analysis.experts.load.scopes import with_counts
+
+            if part != "global":
+                tables = with_counts(tables, data.con, run=named, capture=capture, step=step)
+            routed = None
+            if key == "layer" and rank is None:
+                routed = routed_of(data, tables, model, top_k, tokens_per_step)
+                notes += kernel_notes(data.con, tables)
+            _answer(
+                tables, key, notes, heatmap=heatmap, nodes=nodes, top=top, json=json, scope=part,
+                routed=routed,
+            )  # fmt: skip
+    leave(data)
+
+
+def _key(by: str, *, heatmap: bool, json: bool, nodes: int | None) -> Key:
+    """What `--by` says. Raises UsageError."""
+    if by not in get_args(Key):
+        raise UsageError(f"experts by {by!r}: choose one of {', '.join(get_args(Key))}")
+    if heatmap and json:
+        raise UsageError("--heatmap is a drawing: for figures give --by expert --json")
+    if heatmap and by not in ("layer", "expert", "device"):
+        raise UsageError(f"--heatmap is of experts or of devices, not by {by}")
+    if nodes is not None and by not in ("node", "layer", "time"):
+        raise UsageError("--nodes is for --by node, layer and time")
+    return cast(Key, by)
+
+
+def dump_of(
+    path: Path, run: str | None, capture: str | None, rank: int | None, step: int | None
+) -> tuple[ExpertTables, list[str]] | None:
+    """Rows of a dump without a profile, a folder or one file, and notes on them; None for anything
+    else."""
+    from npuscope.dashboard.opening import is_ingested
+
+    if not path.exists() or is_ingested(path):
+        return None
+    from npuscope.collector.discover.expert_folders import expert_source, folder_files, found_folder
+    from npuscope.collector.discover.search import discover, lone_loads
+
+    folder = path
+    # Looking for profiles may take long: not before there is something else to take.
+    if not path.is_dir():
+        pass
+    elif folder_files(path) or found_folder(path) is not None:
+        with contextlib.suppress(TraceNotFound):
+            discover(path)
+            return None
+    elif below := lone_loads(path):
+        if len(below) > 1:
+            raise UsageError(
+                f"{path}: {len(below)} folders below it count tokens per expert: give one of them,"
+                f" such as {below[0]}"
+            )
+        folder = below[0]
+    found = expert_source(folder)
+    if found is None:
+        return None
+    import polars as pl
+
+    from npuscope.analysis.experts.load.load import tables_of
+
+    keys = {"run": path.resolve().name, "capture": path.resolve().name}
+    for name, value in (("run", run), ("capture", capture)):
+        if value is not None and value != keys[name]:
+            raise UsageError(f"no {name} {value} here: there is {keys[name]}")
+    placed = [pl.lit(value).alias(name) for name, value in keys.items()]
+    load = found.load.select(
+        *placed, pl.coalesce("ep_rank", pl.lit(0)).cast(pl.Int32).alias("rank"), pl.all()
+    )
+    chosen = load
+    for name, number in (("rank", rank), ("step", step)):
+        if number is not None:
+            chosen = chosen.filter(pl.col(name) == number)
+    if chosen.is_empty():
+        raise UsageError(f"{path}: nothing here is of that rank and step")
+    placement = found.placement.select(*placed, pl.lit(0, pl.Int32).alias("rank"), pl.all())
+    counts = found.counts.select(*placed, pl.all())
+    if step is not None:
+        counts = counts.filter(pl.col("step") == step)
+    facts = found.facts
+    counted = (facts.ranks_count, facts.ranks_expected)
+    return replace(tables_of(chosen, placement), counts=counts, counted=counted), list(found.notes)
+
+
+def _check(data: Opened, path: Path, *, is_asked: bool, needs_experts: bool) -> None:
+    """Whether no rows may be: the trace tells devices, no experts.
+
+    Raises UsageError where a choice leaves none, TraceNotFound where experts are asked for.
+    """
+    from npuscope.analysis.experts.load.load import expert_rows
+
+    if is_asked and not expert_rows(data.con).load.is_empty():
+        raise UsageError("no expert load of that run, capture, rank and step is here")
+    if needs_experts:
+        raise TraceNotFound(f"{path}: {_NONE}")
+
+
+def _from_trace(
+    data: Opened, tables: ExpertTables, run: str | None, capture: str | None, step: int | None
+) -> tuple[ExpertTables, list[str]]:
+    """Tokens of devices by kernels and all-to-alls, and notes. Raises TraceNotFound."""
+    from npuscope.analysis.experts.load.from_trace import trace_load
+    from npuscope.analysis.experts.load.load import with_trace
+
+    found = trace_load(data.con, run=run, capture=capture, step=step)
+    held = with_trace(tables, found.rows)
+    if held.load.is_empty():
+        raise TraceNotFound(
+            "; ".join(["neither is expert load here, nor do kernels tell tokens", *found.notes])
+        )
+    return held, ["no expert load here: tokens of devices by the trace's kernels", *found.notes]
+
+
+def _answer(
+    tables: ExpertTables,
+    by: Key,
+    warnings: list[str],
+    *,
+    heatmap: bool,
+    nodes: int | None,
+    top: int | None,
+    json: bool,
+    scope: Scope,
+    routed: RoutedBy | None,
+) -> None:
+    """Rows by a key, or the heat map, with their notes."""
+    from npuscope.analysis.experts.load import load_rows
+    from npuscope.analysis.experts.load.dropped_tokens import sum_notes
+    from npuscope.analysis.experts.load.imbalance import expert_loads
+    from npuscope.analysis.experts.load.load_notes import load_notes
+    from npuscope.analysis.experts.load.scopes import scope_notes
+
+    notes = [*load_notes(tables.load), *scope_notes(tables, scope)]
+    if routed is not None:
+        notes += sum_notes(expert_loads(tables.load), routed)
+    notes += warnings
+    if heatmap:
+        _draw(tables, "device" if by == "device" else "expert")
+        for note in notes:
+            say(f"note: {note}")
+        return
+    key = cast("load_rows.By", by)
+    rows = load_rows.view(tables, key, top=top, nodes=nodes, scope=scope, routed=routed)
+    notes = load_rows.view_notes(tables, key, rows) + notes
+    is_many = by in ("expert", "device") or (by == "layer" and scope != "global")
+    if is_many and not json and top is None:
+        shown = load_rows.fullest(rows, key, _SHOWN)
+        if shown.height < rows.height:
+            notes.append(f"{rows.height - shown.height} more rows: see all with --json, or --top N")
+            rows = shown
+    answer(f"experts_{by}", rows.drop("basis", strict=False), notes, json=json, table=_table(by))
+
+
+def _table(by: Key) -> Callable[[pl.DataFrame], RenderableType]:
+    from npuscope.dashboard.terminal.experts import expert_tables as tables
+
+    return {
+        "layer": tables.layer_table,
+        "expert": tables.expert_table,
+        "device": tables.device_table,
+        "node": tables.node_table,
+        "time": tables.time_table,
+        "cost": tables.cost_table,
+    }[by]
+
+
+def _draw(tables: ExpertTables, item: Literal["expert", "device"]) -> None:
+    """A heat map for each run, capture and phase."""
+    from npuscope.analysis.experts.load.imbalance import expert_loads
+    from npuscope.analysis.experts.load.load_rows import devices_of
+    from npuscope.dashboard.terminal.experts.expert_heatmap import Heatmap
+
+    loads = expert_loads(tables.load) if item == "expert" else devices_of(tables)
+    if loads.is_empty():
+        raise UsageError(f"--heatmap: the load of single {item}s is not told")
+    for (_, _, phase), one in loads.group_by("run", "capture", "phase", maintain_order=True):
+        show(Heatmap(one, item, f"Tokens on {item}s, {phase or 'all steps'}"))
+
+
+def _cost(
+    data: Opened,
+    tables: ExpertTables,
+    told: list[str],
+    run: str | None,
+    capture: str | None,
+    step: int | None,
+    *,
+    top: int | None,
+    json: bool,
+) -> None:
+    """What imbalance costs in each layer; `top`: the costliest of each step."""
+    from npuscope.analysis import query
+    from npuscope.analysis.experts.cost.cost_answer import cost_rows
+    from npuscope.analysis.experts.load.load_rows import largest
+    from npuscope.dashboard.opening import compare_ranks
+
+    compare_ranks(data)
+    rows, notes = cost_rows(data.con, tables, run=run, capture=capture, step=step)
+    notes += query.notes(data.con, run=run, capture=capture)
+    notes += told
+    rows = largest(rows, "excess_ns", top)
+    answer("experts_cost", rows, notes, json=json, table=_table("cost"))

@@ -1,0 +1,207 @@
+"""`npuscope experts plan` and `npuscope experts backtest`: what moving experts would gain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from npuscope.commands.inputs import source_of
+from npuscope.commands.options import Capture, Folder, Jobs, Json, Memory, Out, Profile, Run, Store
+from npuscope.commands.plan.experts_options import Present, require_all_ranks
+from npuscope.console import answer, leave, say
+from npuscope.errors import TraceNotFound, UsageError
+
+if TYPE_CHECKING:
+    import duckdb
+    import polars as pl
+
+    from npuscope.analysis.experts.load.load import ExpertTables
+    from npuscope.dashboard.opening import Source
+
+Horizon = Annotated[
+    int, typer.Option("--horizon", min=1, metavar="STEPS", help="Steps until the next plan.")
+]
+
+
+def plan_command(
+    path: Profile = None,
+    folder: Folder = None,
+    devices: Annotated[
+        int | None,
+        typer.Option("--devices", min=1, metavar="N", help="Of one expert-parallel group."),
+    ] = None,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Hosts they are on.")] = 1,
+    slots: Annotated[
+        int | None,
+        typer.Option("--slots", min=1, help="Experts a device holds.  [default: no replicas]"),
+    ] = None,
+    groups: Annotated[
+        int, typer.Option("--groups", min=1, help="Expert groups that routing keeps together.")
+    ] = 1,
+    expert_bytes: Annotated[
+        str | None,
+        typer.Option("--expert-bytes", metavar="SIZE", help="Weights and optimizer of an expert."),
+    ] = None,
+    device_memory: Annotated[
+        str | None,
+        typer.Option("--device-memory", metavar="SIZE", help="What a device has for experts."),
+    ] = None,
+    link: Annotated[
+        str | None,
+        typer.Option(
+            "--link",
+            metavar="SIZE",
+            help="Bytes/s of a device's link: 20GB.  [default: as measured]",
+        ),
+    ] = None,
+    token_bytes: Annotated[
+        int | None,
+        typer.Option(
+            "--token-bytes",
+            min=0,
+            help="Sent per token and expert in a step.  [default: as measured]",
+        ),
+    ] = None,
+    max_replicas: Annotated[
+        int | None, typer.Option("--max-replicas", min=1, help="Slots of one expert at most.")
+    ] = None,
+    max_moved: Annotated[
+        int | None, typer.Option("--max-moved", min=0, help="Experts moved per layer at most.")
+    ] = None,
+    horizon: Horizon = 50,
+    present: Present = False,
+    out: Out = None,
+    permutation: Annotated[
+        Path | None, typer.Option("--permutation", metavar="OUT", help="Slots and experts as JSON.")
+    ] = None,
+    store: Store = None,
+    run: Run = None,
+    capture: Capture = None,
+    json: Json = False,
+    jobs: Jobs = None,
+    memory: Memory = None,
+) -> None:
+    """Where to put experts, what that gains, and whether to move now.
+
+    -o writes the plan as deployment JSON, which MindIE and vllm-ascend read.
+
+    \b
+    Examples:
+      npuscope experts plan ./profiles --devices 64 --nodes 8 --slots 5
+      npuscope experts plan ./dumps --devices 64 --slots 5 -o deployment.json
+    """
+    from npuscope.analysis.experts.plan import plan_frames
+    from npuscope.analysis.experts.plan.deployment import deployment_json, permutation_json
+    from npuscope.dashboard.opening import parse_size
+    from npuscope.dashboard.terminal.experts.expert_plan_tables import plan_table
+    from npuscope.dashboard.whole_files import write_text
+
+    if devices is None:
+        raise UsageError("experts plan needs --devices N: how many hold the experts of a layer")
+    wish = plan_frames.Wish(
+        devices, nodes, slots, groups,
+        None if expert_bytes is None else parse_size(expert_bytes, "--expert-bytes"),
+        None if device_memory is None else parse_size(device_memory, "--device-memory"),
+        token_bytes, None if link is None else parse_size(link, "--link"),
+        horizon, max_replicas, max_moved,
+    )  # fmt: skip
+    source = source_of(path, folder, store, run, jobs, memory)
+    with _tables(source, run, capture, present=present, compared=True) as found:
+        tables, notes, con = found
+        made = plan_frames.plans(tables, wish, *_costs(con, tables, run, capture))
+        if (out or permutation) and len(made) != 1:
+            raise UsageError(
+                f"{len(made)} plans, one for each capture and phase, do not go into one file:"
+                " choose with --run and --capture"
+            )
+        if out is not None:
+            write_text(deployment_json(made[0].named(), made[0].plan.layers), out)
+            say(f"wrote {out}")
+        if permutation is not None:
+            experts = max(made[0].experts) + 1
+            text = permutation_json(made[0].named(), made[0].plan.layers, experts)
+            write_text(text, permutation)
+            say(f"wrote {permutation}")
+        rows = plan_frames.plan_rows(made)
+        said = plan_frames.plan_notes(made) + notes
+        answer("experts_plan", rows, said, json=json, table=plan_table)
+
+
+def backtest_command(
+    path: Profile = None,
+    folder: Folder = None,
+    horizon: Horizon = 50,
+    present: Present = False,
+    store: Store = None,
+    run: Run = None,
+    capture: Capture = None,
+    json: Json = False,
+    jobs: Jobs = None,
+    memory: Memory = None,
+) -> None:
+    """How well each forecast of expert load would have done on these steps.
+
+    \b
+    Examples:
+      npuscope experts backtest ./profiles --horizon 100
+    """
+    from npuscope.analysis.experts.plan.plan_frames import backtest_rows
+    from npuscope.dashboard.terminal.experts.expert_plan_tables import backtest_table
+
+    source = source_of(path, folder, store, run, jobs, memory)
+    with _tables(source, run, capture, present=present) as found:
+        tables, notes, _ = found
+        rows, more = backtest_rows(tables, horizon)
+        answer("experts_backtest", rows, more + notes, json=json, table=backtest_table)
+
+
+@contextmanager
+def _tables(
+    source: Source, run: str | None, capture: str | None, *, present: bool, compared: bool = False
+) -> Iterator[tuple[ExpertTables, list[str], duckdb.DuckDBPyConnection | None]]:
+    """Expert load of a store, profile or dump, notes on it, and the connection of all but a dump.
+    present: even of some ranks; compared: with what all ranks tell together.
+
+    Raises TraceNotFound where no load is told, or not that of all ranks.
+    """
+    from npuscope.analysis.experts.load.load import expert_rows
+    from npuscope.commands.plan.experts import dump_of
+    from npuscope.dashboard.opening import compare_ranks, opened
+
+    if dump := dump_of(source.path, run, capture, None, None):
+        if not present:
+            require_all_ranks(None, dump[0])
+        yield *dump, None
+        return
+    with opened(source) as data:
+        for message in data.messages:
+            say(message)
+        tables = expert_rows(data.con, run=data.result.run if data.result else run, capture=capture)
+        if tables.load.is_empty():
+            raise TraceNotFound(
+                f"{source.path}: no load of single experts to plan with: a training hook or the"
+                " server writes it (tokens_per_expert/rank*.jsonl, or decode_*.csv and"
+                " prefill_*.csv); the trace tells devices only: `npuscope experts --by device`"
+            )
+        if not present:
+            require_all_ranks(data, tables)
+        if compared:
+            compare_ranks(data)
+        yield tables, data.warnings, data.con
+    leave(data)
+
+
+def _costs(
+    con: duckdb.DuckDBPyConnection | None,
+    tables: ExpertTables,
+    run: str | None,
+    capture: str | None,
+) -> tuple[pl.DataFrame | None, pl.DataFrame | None]:
+    """What a token takes, and a device's link, from the capture's own events; None for a dump."""
+    from npuscope.analysis.experts.cost.cost_answer import plan_costs
+
+    return (None, None) if con is None else plan_costs(con, tables, run=run, capture=capture)

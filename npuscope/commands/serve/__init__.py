@@ -1,0 +1,1 @@
+"""Serve: the exporter, and what a training job's profiler is told."""

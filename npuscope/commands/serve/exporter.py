@@ -1,0 +1,260 @@
+"""`npuscope exporter`: samples of a store for Prometheus."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from npuscope.commands.explain.model_options import (
+    Again,
+    AutoTokens,
+    Counting,
+    Length,
+    ModelName,
+    PeakText,
+    use_of,
+)
+from npuscope.commands.options import OnlyRun
+from npuscope.console import print_text, say
+from npuscope.dashboard.terminal.printable import one_line
+from npuscope.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from npuscope.dashboard.exporter.exporter import Options
+    from npuscope.dashboard.exporter.protection import Protection
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_File = Path | None
+
+
+def exporter(
+    store: Annotated[
+        Path | None, typer.Argument(metavar="STORE", help="A store, also one still to be made.")
+    ] = None,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="0: a free one, which is said.")
+    ] = 9868,
+    host: Annotated[
+        str, typer.Option("--host", metavar="ADDR", help="0.0.0.0 or :: for other machines.")
+    ] = "127.0.0.1",
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allowed-host",
+            metavar="NAME",
+            help="A name others ask for it by, beside this machine's own; may be given again.",
+        ),
+    ] = None,
+    expire: Annotated[
+        str,
+        typer.Option(
+            "--expire", metavar="T", help="Leave out runs without a new capture for so long."
+        ),
+    ] = "24h",
+    max_series: Annotated[
+        int | None,
+        typer.Option(
+            "--max-series",
+            metavar="N",
+            min=1,
+            help="Leave out detail beyond so many series.  [default: 30000]",
+        ),
+    ] = None,
+    expert_detail: Annotated[
+        bool, typer.Option("--expert-detail", help="Tokens of every expert of every layer.")
+    ] = False,
+    run: OnlyRun = None,
+    model: ModelName = None,
+    sequence_length: Length = None,
+    tokens_per_step: AutoTokens = None,
+    attention: Counting = "causal",
+    recompute: Again = None,
+    peak: PeakText = None,
+    tls_cert: Annotated[_File, typer.Option("--tls-cert", metavar="FILE", help="PEM.")] = None,
+    tls_key: Annotated[_File, typer.Option("--tls-key", metavar="FILE", help="PEM.")] = None,
+    client_ca: Annotated[
+        _File,
+        typer.Option("--client-ca", metavar="FILE", help="Clients show a certificate of this CA."),
+    ] = None,
+    basic_auth_file: Annotated[
+        _File,
+        typer.Option("--basic-auth-file", metavar="FILE", help="Users, as --hash-password writes."),
+    ] = None,
+    hash_password: Annotated[
+        str | None,
+        typer.Option("--hash-password", metavar="USER", help="Ask for a password, print its line."),
+    ] = None,
+    textfile: Annotated[
+        _File,
+        typer.Option("--textfile", metavar="FILE.prom", help="Write once, for node_exporter."),
+    ] = None,
+) -> None:
+    """Serve the newest capture of every run to Prometheus: MFU, masking, experts, slow ranks.
+
+    \b
+    Examples:
+      npuscope exporter ./store
+      npuscope exporter ./store --run pretrain --model qwen3-8b --tokens-per-step 4194304
+      npuscope exporter ./store --host 0.0.0.0 --tls-cert c.pem --tls-key k.pem --client-ca ca.pem
+      npuscope exporter ./store --textfile /var/lib/node_exporter/npuscope.prom
+      npuscope exporter --hash-password prometheus >> users
+    """  # fmt: skip
+    if hash_password is not None:
+        from npuscope.dashboard.exporter.passwords import hashed_line
+
+        print_text(hashed_line(hash_password, _password()) + "\n")
+        return
+    from npuscope.analysis.flops.peaks import parse_peaks
+
+    if store is None:
+        raise UsageError("which store? give STORE, the folder `npuscope watch --store` fills")
+    expire_s = seconds(expire, "--expire")
+    protection = _protection(tls_cert, tls_key, client_ca, basic_auth_file)
+    options = replace(
+        _options(store, expire_s, max_series, expert_detail),
+        run=run,
+        use=use_of(model, sequence_length, tokens_per_step, attention, recompute, is_auto=True),
+        given_peaks=parse_peaks(peak) if peak is not None else None,
+    )
+    if textfile is not None:
+        _require_store(store)
+        from npuscope.dashboard.exporter.exporter import write_textfile
+
+        write_textfile(options, textfile, _log)
+        say(f"written: {textfile}")
+        return
+    _serve(options, protection, host, port, allowed_host or [])
+
+
+def _serve(
+    options: Options, protection: Protection, host: str, port: int, names: list[str]
+) -> None:
+    from npuscope.dashboard.exporter.exporter import server
+
+    is_closed = protection.client_ca is not None or protection.users is not None
+    if not is_loopback(host) and not is_closed:
+        _log(f"WARNING: whoever reaches {host} reads this: see --client-ca and --basic-auth-file")
+    if protection.users is not None and protection.certificate is None and not is_loopback(host):
+        _log("WARNING: without --tls-cert passwords cross the network in clear")
+    if not options.store.exists():
+        _log(f"{options.store}: no store yet: waiting for `npuscope watch` or `ingest` to make it")
+    with (
+        server(options, protection, host=host, port=port, say=_log, names=names) as listening,
+        _terminable(),
+    ):
+        scheme = "http" if protection.certificate is None else "https"
+        name = f"[{host}]" if ":" in host else host
+        _log(f"listening on {scheme}://{name}:{listening.server_port}/metrics")
+        with suppress(KeyboardInterrupt):
+            listening.serve_forever()
+    _end()
+
+
+def _end() -> NoReturn:
+    """End now: Python would wait for a gathering that is under way, which only reads and may take
+    longer than a service manager waits."""
+    from npuscope.collector.store.store import remove_spilled
+
+    remove_spilled()
+    with suppress(OSError, ValueError):  # who read our stderr may have left
+        _log("stopped")
+        sys.stderr.flush()
+    os._exit(0)
+
+
+def _options(
+    store: Path, expire_s: float | None, max_series: int | None, with_experts: bool
+) -> Options:
+    try:
+        from npuscope.dashboard.exporter.exporter import Options
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "prometheus_client":
+            raise
+        raise UsageError(
+            "the exporter needs prometheus_client: pip install 'npuscope[exporter]'"
+        ) from None
+    from npuscope.dashboard.exporter.budget import MAX_SERIES
+
+    return Options(store, expire_s, max_series or MAX_SERIES, with_experts)
+
+
+def _protection(
+    certificate: _File, key: _File, client_ca: _File, auth: _File
+) -> Protection:  # fmt: skip
+    if (certificate is None) != (key is None):
+        raise UsageError("--tls-cert and --tls-key belong together")
+    if client_ca is not None and certificate is None:
+        raise UsageError("--client-ca needs --tls-cert and --tls-key")
+    from npuscope.dashboard.exporter.passwords import is_readable_by_others, read_passwords
+    from npuscope.dashboard.exporter.protection import Protection
+
+    users = None
+    if auth is not None:
+        users = read_passwords(auth)
+        if is_readable_by_others(auth):
+            _log(f"WARNING: {auth}: anybody here may read it: chmod 600")
+    return Protection(certificate, key, client_ca, users)
+
+
+def _require_store(store: Path) -> None:
+    from npuscope.collector.store.manifest import is_store
+
+    if not is_store(store):
+        raise StoreError(f"{store}: not a store: `npuscope ingest PATH --store {store}` makes one")
+
+
+def seconds(text: str, option: str) -> float | None:
+    """Seconds of `30s`, `15m`, `24h`, `7d`; None of `never`. Raises UsageError."""
+    if text == "never":
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
+    if found is None or float(found[1]) == 0:
+        raise UsageError(f"{option} {text}: give a time such as 30m, 24h, 7d, or never")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address or name."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _password() -> str:
+    import getpass
+
+    if not sys.stdin.isatty():
+        return sys.stdin.readline().rstrip("\n")
+    first = getpass.getpass("password: ")
+    if getpass.getpass("again: ") != first:
+        raise UsageError("the two passwords differ")
+    return first
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """A service manager's SIGTERM ends serving as Ctrl-C does."""
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _log(message: str) -> None:
+    say(f"npuscope exporter: {one_line(message)}")

@@ -1,0 +1,1 @@
+"""Start here: the report, findings, the doctor, the dashboard."""

@@ -1,0 +1,99 @@
+"""`npuscope dashboard`: pages to look at, served to this machine's browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from npuscope.commands.options import Folder, Jobs, Memory, Store
+from npuscope.console import say
+from npuscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from npuscope.dashboard.opening import Source
+
+_LANGUAGES = ("en", "zh")
+Places = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="PATH...", help="Profile folders, stores, or .duckdb exports."),
+]
+Port = Annotated[
+    int | None,
+    typer.Option("--port", min=1, max=65535, help="Listen here.  [default: first free from 8501]"),
+]
+Host = Annotated[
+    str,
+    typer.Option("--host", metavar="ADDR", help="Listen on this address: others can look too."),
+]
+Public = Annotated[
+    str | None,
+    typer.Option("--public-url", metavar="URL", help="Where a reverse proxy shows it."),
+]
+First = Annotated[
+    str | None, typer.Option("--run", help="Show this run first; names it when ingesting.")
+]
+Language = Annotated[str, typer.Option("--lang", metavar="LANG", help="To start with: en|zh")]
+
+
+def dashboard(
+    paths: Places = None,
+    folder: Folder = None,
+    port: Port = None,
+    host: Host = "127.0.0.1",
+    public_url: Public = None,
+    store: Store = None,
+    run: First = None,
+    lang: Language = "en",
+    jobs: Jobs = None,
+    memory: Memory = None,
+) -> None:
+    """Look at profiles in a browser: findings, timeline, communication, experts, and more.
+
+    \b
+    Examples:
+      npuscope dashboard ./profiles
+      npuscope dashboard ./yesterday ./today --port 8600
+      npuscope dashboard ./store --lang zh
+    """
+    from npuscope.dashboard.app import launch
+    from npuscope.dashboard.app.served_stores import ready, told
+
+    if lang not in _LANGUAGES:
+        raise UsageError(f"--lang {lang}: choose one of {', '.join(_LANGUAGES)}")
+    sources = _sources([*(paths or []), *([folder] if folder else [])], store, run, jobs, memory)
+    launch.check_installed()
+    options = launch.options(host, launch.chosen_port(host, port), public_url)
+    served = ready(sources, say=say, lang=lang)
+    # Reading took its time: somebody else may listen there by now.
+    free = launch.chosen_port(host, port)
+    options["server.port"] = str(free)
+    if not launch.is_loopback(host):
+        say(
+            f"warning: whoever reaches {host}, port {free}, sees these profiles: there is no login;"
+            " see docs/dashboard.md for a reverse proxy with one"
+        )
+    say(f"dashboard: {public_url or launch.url_of(host, free)}  (Ctrl-C ends it)")
+    launch.serve(options, told(served))
+
+
+def _sources(
+    paths: list[Path],
+    store: Path | None,
+    run: str | None,
+    jobs: int | None,
+    memory: str | None,
+) -> list[Source]:
+    from npuscope.dashboard.opening import Source, is_ingested, parse_size
+
+    if not paths:
+        raise UsageError("which profiles? give PATH, the folder the profiler wrote to, or a store")
+    folders = [path for path in paths if not is_ingested(path)]
+    if store is not None and len(folders) > 1:
+        raise UsageError(
+            f"--store {store} takes one profile folder, not {len(folders)}: `npuscope ingest` puts"
+            " several runs into one store"
+        )
+    memory_bytes = parse_size(memory) if memory else None
+    return [Source(path, store, run, jobs, memory_bytes) for path in dict.fromkeys(paths)]

@@ -1,0 +1,101 @@
+"""`doctor`: what a capture is, what it lacks, and how to record it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+
+from npuscope.commands.inputs import source_of
+from npuscope.commands.options import Capture, Folder, Jobs, Json, Memory, Profile, Rank, Run, Store
+from npuscope.console import print_json, say, show
+from npuscope.errors import TraceNotFound, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from npuscope.analysis.doctor.compared_steps import Compared
+    from npuscope.analysis.doctor.doctor import CaptureReport
+    from npuscope.collector.store.manifest import Manifest
+    from npuscope.dashboard.opening import Opened
+
+
+def doctor(
+    path: Profile = None,
+    folder: Folder = None,
+    store: Store = None,
+    run: Run = None,
+    capture: Capture = None,
+    rank: Rank = None,
+    json: Json = False,
+    jobs: Jobs = None,
+    memory: Memory = None,
+) -> None:
+    """What was recorded, what is missing, which analyses that allows, what to record next time.
+
+    \b
+    Examples:
+      npuscope doctor ./profiles
+      npuscope doctor ./profiles --rank 3 --json
+    """
+    from npuscope.analysis.doctor.doctor import examine
+    from npuscope.collector.store.manifest import is_store, manifests
+    from npuscope.dashboard.opening import opened
+    from npuscope.dashboard.terminal.doctor.doctor_rows import Disk, doctor_notes, doctor_rows
+    from npuscope.dashboard.terminal.doctor.doctor_tables import doctor as parts
+
+    source = source_of(path, folder, store, run, jobs, memory)
+    with opened(source) as data:
+        for message in data.messages:
+            say(message)
+        read = manifests(data.target) if is_store(data.target) else []
+        its_run = data.result.run if data.result else run
+        reports = examine(data.con, read, run=its_run, capture=capture, rank=rank)
+        if not reports:
+            _refuse(examine(data.con, read), run=its_run, capture=capture, rank=rank)
+        disk = Disk()
+        if data.result is not None:
+            from npuscope.collector.discover.unread_files import unread
+
+            problems = data.result.problems
+            files = [file.path for one in read for file in one.sources]
+            beside = unread(
+                source.path,
+                files,
+                [*(one.path for one in problems), *(one.root for one in data.result.failed)],
+            )
+            disk = Disk(data.result.failed, problems, beside, _compared(source.path, data, read))
+        if json:
+            print_json("doctor", doctor_rows(reports, disk), doctor_notes(reports, disk))
+        else:
+            for part in parts(reports, disk):
+                show(part)
+    is_whole = data.result is None or data.result.is_complete
+    if not is_whole or any(one.loss.is_any for report in reports for one in report.ranks):
+        raise typer.Exit(4)
+
+
+def _compared(path: Path, data: Opened, read: list[Manifest]) -> list[Compared]:
+    """Our steps beside those of msprof-analyze, where its results lie beside the profiles."""
+    from npuscope.analysis.doctor.compared_steps import compared_steps
+    from npuscope.collector.readers.cluster.cluster_steps import steps_beside
+
+    run = data.result.run if data.result else None
+    results = steps_beside(path, {one.source_root for one in read if one.run == run})
+    return compared_steps(data.con, read, results, run=run)
+
+
+def _refuse(
+    everything: list[CaptureReport], *, run: str | None, capture: str | None, rank: int | None
+) -> NoReturn:
+    """Say why nothing was chosen: by what there is instead."""
+    from npuscope.analysis.wording import ranks_named
+
+    asked = {"run": run, "capture": capture, "rank": rank}
+    if not everything:
+        raise TraceNotFound("nothing is ingested here: give the folder the profiler wrote to")
+    there = "; ".join(
+        f"{one.run}, {one.capture}: {ranks_named(r.rank for r in one.ranks)}" for one in everything
+    )
+    named = ", ".join(f"{name} {value}" for name, value in asked.items() if value is not None)
+    raise UsageError(f"nothing here is {named}: there is {there}")

@@ -1,0 +1,1 @@
+"""Stores: fill, watch, tidy and export them."""

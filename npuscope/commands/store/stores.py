@@ -1,0 +1,188 @@
+"""Commands that fill and tidy stores: `ingest`, `compact`, `store list|rm`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from npuscope.commands.inputs import source_of
+from npuscope.commands.options import (
+    Address,
+    Engine,
+    ExpertLoad,
+    Folder,
+    Jobs,
+    Json,
+    Light,
+    Memory,
+    Out,
+    Profile,
+    Ranks,
+    Run,
+    Shard,
+    Stacks,
+    Steps,
+    Store,
+    Tables,
+    TrainLog,
+)
+from npuscope.console import leave_with, print_json, say, show
+from npuscope.errors import UsageError
+
+
+def ingest(
+    path: Profile = None,
+    folder: Folder = None,
+    store: Store = None,
+    out: Out = None,
+    run: Run = None,
+    jobs: Jobs = None,
+    memory: Memory = None,
+    force: Annotated[bool, typer.Option("--force", help="Read again what did not change.")] = False,
+    shard: Shard = None,
+    engine: Engine = "local",
+    address: Address = None,
+    ranks: Ranks = None,
+    steps: Steps = None,
+    tables: Tables = None,
+    light: Light = False,
+    stacks: Stacks = False,
+    train_log: TrainLog = None,
+    expert_load: ExpertLoad = None,
+) -> None:
+    """Read profiles into a store: parallel, resumable; unchanged ranks are not read again.
+
+    What a rank lacks of what is asked for is added to it; nothing is taken away.
+    A trainer's log stands in the table train_log, once for each capture; tokens per expert stand
+    in expert_load (a folder tokens_per_expert in PATH is found by itself).
+
+    \b
+    Examples:
+      npuscope ingest ./profiles --store /data/npuscope
+      npuscope ingest ./profiles -o monday.duckdb
+      npuscope ingest ./10000_ranks --store /data/npuscope --light
+      npuscope ingest ./profiles --ranks 0,7 --steps 12-14 --tables kernels,comm_ops
+      srun -n 16 sh -c 'npuscope ingest /share/p --store /share/s --shard $SLURM_PROCID/16'
+      npuscope ingest /data/profiles --store /share/s --engine ray
+      npuscope ingest ./profiles --train-log ./train_rank7.log
+      npuscope ingest ./profiles --expert-load ./dumps
+    """
+    from npuscope.collector.selection import parse_selection
+    from npuscope.collector.store.compact import compact as merge
+    from npuscope.collector.store.export import export as write
+    from npuscope.dashboard.opening import Source, opened, reading_warnings, summary_versions
+    from npuscope.dashboard.updating import bring_up_to_date, spread
+
+    source = spread(
+        source_of(path, folder, store, run, jobs, memory, force=force), shard, engine, address
+    )
+    chosen = parse_selection(ranks=ranks, steps=steps, tables=tables, light=light, stacks=stacks)
+    source = replace(source, selection=chosen, train_log=train_log, expert_load=expert_load)
+    if source.shard and out:
+        raise UsageError("-o with --shard: export when the last shard is done (`npuscope export`)")
+    target, result, messages = bring_up_to_date(source)
+    for message in messages:
+        say(message)
+    read, same = len(result.published), len(result.unchanged)
+    for warning in reading_warnings(target):
+        say(f"warning: {warning}")
+    share = f"shard {source.shard}: " if source.shard else ""
+    say(f"{share}{target}: run {result.run}, {read} rank(s) read, {same} unchanged")
+    for one in result.representatives:
+        say(f"read in full: rank {one.rank} ({one.reason})")
+    if result.representatives:
+        merge(target)  # so many ranks are so many small files
+    if out:
+        with opened(Source(target)) as data:
+            write(data.con, "duckdb", out, summaries=summary_versions())
+        say(f"written: {out}")
+    leave_with(result)
+
+
+def compact(
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="A store that ingest made.")],
+    keep_days: Annotated[
+        float | None, typer.Option("--keep-days", min=0, help="Drop captures older than this.")
+    ] = None,
+    keep_size: Annotated[
+        str | None,
+        typer.Option("--keep-size", metavar="SIZE", help="Drop the oldest captures beyond this."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    memory: Memory = None,
+) -> None:
+    """Merge the small files of many ranks into large ones; drop old captures where asked to.
+
+    Safe at any time: beside readers, beside an ingest, and killed. Files that were replaced stay
+    for a day, for who still reads them. The newest capture always stays.
+
+    \b
+    Examples:
+      npuscope compact /data/npuscope
+      npuscope compact /data/npuscope --keep-days 30 --keep-size 200GB --dry-run
+    """
+    import time
+
+    from npuscope.collector.store.compact import MEMORY_BYTES
+    from npuscope.collector.store.compact import compact as merge
+    from npuscope.collector.store.drops import remember_dropped
+    from npuscope.collector.store.manifest import is_store
+    from npuscope.collector.store.retention import drop_capture, stored_captures, superfluous
+    from npuscope.collector.store.sweep import sweep
+    from npuscope.dashboard.opening import parse_size
+
+    if not is_store(store):
+        raise UsageError(f"{store}: not a store: give the folder that `ingest --store` filled")
+    keep_bytes = parse_size(keep_size, "--keep-size") if keep_size is not None else None
+    captures = stored_captures(store)
+    going = superfluous(captures, now_ns=time.time_ns(), keep_days=keep_days, keep_bytes=keep_bytes)
+    if not dry_run:
+        remember_dropped(store, going)
+    for one in going:
+        told = f"{one.run}, {one.capture}: {one.rank_count} rank(s), {one.size_bytes / 1e6:.1f} MB"
+        if not dry_run:
+            drop_capture(one)
+        say(f"{'would drop' if dry_run else 'dropped'} {told}")
+    if dry_run:
+        return
+    merged = merge(
+        store,
+        memory_bytes=parse_size(memory) if memory else MEMORY_BYTES,
+        done=lambda one: say(
+            f"{one.run}, {one.capture}: {one.files_before} files of {one.rank_count} rank(s)"
+            f" merged into {one.files_after} ({one.size_bytes / 1e6:.1f} MB)"
+        ),
+    )
+    if not merged and not going:
+        say(f"{store}: nothing to merge")
+    freed_bytes = sweep(store)
+    if freed_bytes:
+        say(f"{store}: {freed_bytes / 1e6:.1f} MB freed that nobody needs any more")
+
+
+def store_list(json: Json = False) -> None:
+    """Stores of the user cache: what they were made from, their size, when they were used."""
+    from npuscope.collector.store import cache
+    from npuscope.dashboard import results
+
+    found = cache.cached_stores()
+    if json:
+        print_json("stores", results.records(found), [])
+    elif found:
+        show(results.stores_table(found))
+    else:
+        say(f"no stores in {cache.cache_folder()}")
+
+
+def store_rm(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Store or profile path.")],
+) -> None:
+    """Delete stores of the user cache (never profiles)."""
+    from npuscope.collector.store import cache
+
+    for name in names:
+        removed = cache.remove(name)
+        say(f"removed {removed.name} ({removed.source}, {removed.size_bytes / 1e6:.1f} MB)")

@@ -1,0 +1,1 @@
+"""The forms in which profilers write what they saw."""

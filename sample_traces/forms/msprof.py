@@ -1,0 +1,219 @@
+"""The form of the msprof command: one PROF folder for the devices of one host.
+
+It carries no framework: no operators, no steps, no names or members of groups, no Step Id. Of
+graphs it tells iterations (`step_trace_*`), which here are the steps.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..capture import Capture, CommOp, Copy, Kernel, Launch
+from . import db, reports
+from .msprof_info import write_info
+from .text import (
+    KERNEL_HEADER,
+    kernel_rows,
+    link_block,
+    measured,
+    summed,
+    write_json,
+    write_lines,
+    write_memory,
+)
+from .trace import device_events, device_metadata, microseconds
+
+_RENAMED = {
+    "Name": "Op Name", "Type": "OP Type", "Accelerator Core": "Task Type",
+    "Start Time(us)": "Task Start Time(us)", "Duration(us)": "Task Duration(us)",
+    "Wait Time(us)": "Task Wait Time(us)",
+}  # fmt: skip
+# Ids of one process's devices never meet.
+_APART = 1_000_000
+Launched = TypeVar("Launched", Kernel, CommOp, Copy)
+
+
+def write_msprof(
+    seen: Sequence[Capture],
+    out: Path,
+    *,
+    text: bool = True,
+    database: bool = False,
+    slices: int = 1,
+    iterations: bool = True,
+    ranks: bool = True,
+) -> Path:
+    """Writes a PROF folder of captures of one host, a device each, into `out`; returns it.
+
+    slices: files that the timeline and the kernel table are cut into. iterations: whether it ran
+    whole graphs. ranks: whether info.json tells the rank of a device.
+    """
+    first = seen[0]
+    seen = [_apart(c, number) for number, c in enumerate(seen)]
+    ended = _moment(max(c.session_end_ns for c in seen) + 20_000_000_000)
+    chance = random.Random(f"{first.job.seed}/msprof/{first.rank}")
+    letters = "".join(chance.choice("ABCDEFGHIJKLMNOPQRSTUVWXYZ") for _ in range(16))
+    root = out / f"PROF_{first.rank + 1:06d}_{_moment(first.session_start_ns)}_{letters}"
+    stamp = f"_{ended[:14]}"
+    write_info(seen, root, ranks=ranks)
+    folder = root / "mindstudio_profiler_output"
+    folder.mkdir()
+    if text:
+        _write_timeline(seen, folder, stamp, slices)
+        _write_table(seen, folder, "op_summary", stamp, slices)
+        header = "Device_id,kernel_name,kernel_type,stream_id,task_id,task_time(us),task_start(us)"
+        rows = [row for c in seen for row in _task_rows(c)]
+        write_lines(folder / f"task_time{stamp}.csv", f"{header},task_stop(us)", rows)
+        if first.job.memory:
+            write_memory(seen, folder, stamp=stamp, unit="KB")
+        if first.comm_ops and first.job.comm_tasks and len(seen) == 1:
+            _write_analysis(first, root / "analyze")
+    if iterations:
+        _write_iterations(seen, folder, stamp)
+    if database:
+        _write_database(seen, root / f"msprof{stamp}.db")
+    return root
+
+
+def _moment(ns: int) -> str:
+    at = datetime.fromtimestamp(ns // 10**9, tz=timezone.utc)
+    return f"{at:%Y%m%d%H%M%S}{ns // 10**6 % 1000:03d}"
+
+
+def _apart(c: Capture, number: int) -> Capture:
+    if not number:
+        return c
+
+    def moved(launch: Launch) -> Launch:
+        return replace(
+            launch,
+            connection_id=launch.connection_id + number * _APART,
+            api_connection_id=launch.api_connection_id + number * _APART,
+        )
+
+    def all_moved(items: list[Launched]) -> list[Launched]:
+        return [replace(item, launch=moved(item.launch)) for item in items]
+
+    return replace(
+        c,
+        kernels=all_moved(c.kernels),
+        comm_ops=[replace(op, op_id=op.op_id + number * _APART) for op in all_moved(c.comm_ops)],
+        copies=all_moved(c.copies),
+        waits=[(start, end, connection + number * _APART) for start, end, connection in c.waits],
+    )
+
+
+def _write_timeline(seen: Sequence[Capture], folder: Path, stamp: str, slices: int) -> None:
+    """Only the first slice has the names of processes and threads."""
+    events: list[Any] = [event for c in seen for event in device_metadata(c)]
+    events += [event for c in seen for event in device_events(c)]
+    for name, part in _parts("msprof", stamp, events, slices):
+        with (folder / f"{name}.json").open("w", encoding="utf-8") as file:
+            json.dump(part, file)
+
+
+def _write_table(seen: Sequence[Capture], folder: Path, name: str, stamp: str, slices: int) -> None:
+    titles = KERNEL_HEADER.split(",")[1:]  # no Step Id
+    header = ",".join(_RENAMED.get(title, title) for title in titles)
+    rows = [row.partition(",")[2] for c in seen for row in kernel_rows(c)]
+    for file, part in _parts(name, stamp, rows, slices):
+        write_lines(folder / f"{file}.csv", header, part)
+
+
+def _parts(name: str, stamp: str, rows: list[Any], slices: int) -> list[tuple[str, list[Any]]]:
+    if slices == 1:
+        return [(f"{name}{stamp}", rows)]
+    each = -(-len(rows) // slices)
+    return [(f"{name}_slice_{n}{stamp}", rows[n * each : (n + 1) * each]) for n in range(slices)]
+
+
+def _task_rows(c: Capture) -> list[str]:
+    """Every task of the device; only kernels have names."""
+    tasks = [
+        (x.start_ns, x.dur_ns, x.work.name, x.work.core, x.stream_id, x.task_id) for x in c.kernels
+    ]
+    tasks += [
+        (x.start_ns, x.dur_ns, "N/A", "MEMCPY_ASYNC", x.stream_id, x.task_id) for x in c.copies
+    ]
+    tasks += [
+        (task.start_ns, task.dur_ns, "N/A", "SDMA", op.stream_id, op.task_id)
+        for op in c.comm_ops
+        for task in op.tasks
+    ]
+    return [
+        f"{c.device_id},{name},{kind},{stream},{task},{microseconds(dur_ns)}\t,"
+        f"{microseconds(start_ns)}\t,{microseconds(start_ns + dur_ns)}\t"
+        for start_ns, dur_ns, name, kind, stream, task in sorted(tasks)
+    ]
+
+
+def _write_iterations(seen: Sequence[Capture], folder: Path, stamp: str) -> None:
+    rows: list[str] = []
+    events: list[Any] = []
+    for c in seen:
+        for name, args in (
+            ("process_name", {"name": "Step Trace"}),
+            ("thread_name", {"name": "Step Trace(Model ID:1)"}),
+        ):
+            place = {"pid": c.process_id, "tid": c.device_id}
+            events.append({"name": name, "ph": "M", **place, "args": args})
+        for step in c.steps:
+            start, end = microseconds(step.device_start_ns), microseconds(step.device_end_ns)
+            length = microseconds(step.device_end_ns - step.device_start_ns)
+            rows.append(
+                f"{c.device_id},{step.step},{start}\t,{end}\t,{end}\t,{length},{length},0,0,1,,"
+            )
+            events.append({
+                "name": f"Iteration {step.step}", "cat": "Iteration Time", "ph": "X", "ts": start,
+                "pid": c.process_id, "tid": c.device_id,
+                "dur": (step.device_end_ns - step.device_start_ns) / 1000,
+                "args": {"Iteration ID": step.step},
+            })  # fmt: skip
+    header = (
+        "Device_id,Iteration ID,FP Start(us),BP End(us),Iteration End(us),Iteration Time(us),"
+        "FP to BP Time(us),Iteration Refresh(us),Data Aug Bound(us),Model ID,Reduce Start(us),"
+        "Reduce Duration(us)"
+    )
+    write_lines(folder / f"step_trace{stamp}.csv", header, rows)
+    write_json(folder / f"step_trace{stamp}.json", events)
+
+
+def _write_analysis(c: Capture, folder: Path) -> None:
+    """What `msprof --analyze=on` makes: flat, and of every operation by itself."""
+    folder.mkdir()
+    found = reports.op_reports(c)
+    measures = {report.key: measured(report) for report in found}
+    write_json(folder / "communication.json", {**measures, "total": summed(found)})
+    matrix = {
+        report.key: {
+            f"{row.source}-{row.target}": link_block(row) for row in reports.op_links(report.op)
+        }
+        for report in found
+    }
+    write_json(folder / "communication_matrix.json", matrix)
+
+
+def _write_database(seen: Sequence[Capture], path: Path) -> None:
+    """CANN's tables only; no rank is named."""
+    rows: db.Rows = {table: [] for table in db.TABLES}
+    pool = db.Pool()
+    for c in seen:
+        db.add_tasks(c, rows, pool)
+        db.add_calls(c, rows, pool)
+        rows["AICORE_FREQ"] += db.frequency_rows(c)
+        rows["RANK_DEVICE_MAP"].append((-1, c.device_id))
+        if c.job.memory:
+            rows["NPU_MODULE_MEM"] += db.module_rows(c)
+    first = seen[0]
+    rows["HOST_INFO"] = [(first.host_uid, first.host_name)]
+    rows["NPU_INFO"] = [(device, "Ascend910B") for device in range(first.job.ranks_per_host)]
+    ends = min(c.session_start_ns for c in seen), max(c.session_end_ns for c in seen)
+    rows["SESSION_TIME_INFO"] = [ends]
+    rows["META_DATA"] = [("SCHEMA_VERSION", "1.0.0")]
+    db.save_main(path, rows, [pool])

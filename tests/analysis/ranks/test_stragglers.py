@@ -1,0 +1,160 @@
+"""Who is slow in planted jobs, and why; nobody in healthy ones, however noisy."""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from npuscope.analysis.ranks.stragglers.stragglers import stragglers
+from npuscope.sample_traces.job import Job
+from tests.analysis.ranks.across_tables import across
+from tests.analysis.ranks.planted_arrivals import connection, planted_tables
+from tests.analysis.ranks.straggler_jobs import FAULTS, Case, Fault, case
+
+CLOCK_ERROR_NS = 3_000
+JOBS_EACH = 50
+
+
+def named(tables: pl.DataFrame) -> set[tuple[int, str]]:
+    """Suspects with their verdicts."""
+    return set(tables.drop_nulls("verdict").select("rank", "verdict").unique().iter_rows())
+
+
+def blame(planted: Case) -> pl.DataFrame:
+    """Rows of rank_blame of a job whose clocks are aligned as planted, drift left in."""
+    with connection(planted.job, clock_error_ns=CLOCK_ERROR_NS) as con:
+        return stragglers(con).rank_blame
+
+
+def expected(planted: Case) -> set[tuple[int, str]]:
+    return {(rank, planted.verdict) for rank in planted.ranks}
+
+
+@pytest.mark.parametrize("fault", ["healthy", *FAULTS])
+def test_one_of_each(fault: Fault) -> None:
+    planted = case(fault, 3)
+    found = blame(planted)
+    assert named(found) == expected(planted)
+    assert found.height == planted.job.world_size * planted.job.steps
+    evidence = found.drop_nulls("verdict")["evidence"].to_list()
+    for lines in map(json.loads, evidence):
+        assert lines and all(line.keys() == {"what", "value", "peers", "unit"} for line in lines)
+    assert set(found.filter(pl.col("verdict").is_null())["evidence"]) <= {"[]"}
+
+
+def test_the_slow_rank_causes_the_waiting_and_its_group_does_not() -> None:
+    planted = case("frequency", 3)
+    (culprit,) = planted.ranks
+    # The median step: a hiccup makes any rank cause much waiting in one of them.
+    by_rank = blame(planted).group_by("rank").agg(pl.col("caused_wait_ns").median())
+    most = by_rank.sort("caused_wait_ns", descending=True)
+    assert most["rank"][0] == culprit
+    assert most["caused_wait_ns"][0] > 3 * most["caused_wait_ns"][1]
+
+
+_SLOWLY = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("percent", "seed"),
+    [(3, 0), (2, 1),
+     *(pytest.param(low, seed, marks=_SLOWLY) for low in (2, 3, 4, 6, 8, 10) for seed in (0, 1))],
+)  # fmt: skip
+def test_a_low_clock_is_told_as_a_clock(percent: int, seed: int) -> None:
+    """From 2 % on, although noise hides what it costs its kernels."""
+    factor = 1 / (1 - percent / 100)
+    planted = case("frequency", seed)
+    planted = replace(planted, job=replace(planted.job, slow_clock_factor=factor))
+    assert named(blame(planted)) == expected(planted)
+
+
+def test_slow_kernels_at_a_clock_that_scatters_are_no_low_clock() -> None:
+    """As clocks by cycles do: 1.5 % here, of every rank."""
+    planted = case("compute", 3, slow_factor=1.1)
+    (culprit,) = planted.ranks
+    dice = random.Random(5)
+    with connection(planted.job, clock_error_ns=CLOCK_ERROR_NS) as con:
+        for rank in range(planted.job.world_size):
+            factor = 0.98 if rank == culprit else dice.gauss(1.0, 0.015)
+            con.execute(
+                "update counters set value = value * ? where rank = ? and name = 'AI Core Freq'",
+                [factor, rank],
+            )
+        assert named(stragglers(con).rank_blame) == expected(planted)
+
+
+def test_stages_are_told_apart_without_coordinates() -> None:
+    planted = case("compute", 3)
+    with connection(planted.job, clock_error_ns=CLOCK_ERROR_NS) as con:
+        con.execute("update ranks set pp_rank = null")
+        assert named(stragglers(con).rank_blame) == expected(planted)
+
+
+def test_host_is_told_from_gaps_where_launches_are_unknown() -> None:
+    planted = case("host", 3)
+    with connection(planted.job, clock_error_ns=CLOCK_ERROR_NS, without=("launches",)) as con:
+        assert named(stragglers(con).rank_blame) == expected(planted)
+
+
+def test_ranks_without_communication_are_no_error() -> None:
+    job = Job(name="alone", layers=1, pp=1, dp=1, ep=1, experts=0, memory=False)
+    with connection(job) as con:
+        found = stragglers(con)
+    assert found.rank_blame.is_empty() and found.last_arrivals.is_empty()
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Without the garbage collector, which takes a third of the time of a generated job."""
+    gc.disable()
+    yield
+    gc.enable()
+    gc.collect()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_named(
+    fault: Fault, uncollected: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fifty random jobs of 16 ranks; offsets of up to 50 ms are aligned as planted."""
+    right = wrong = missed = 0
+    for seed in range(JOBS_EACH):
+        planted = case(fault, seed)
+        found, true = named(blame(planted)), expected(planted)
+        right, wrong, missed = (
+            right + len(found & true), wrong + len(found - true), missed + len(true - found)
+        )  # fmt: skip
+    precision, recall = right / (right + wrong), right / (right + missed)
+    with capsys.disabled():
+        sys.stdout.write(
+            f"\n{fault}: {JOBS_EACH} jobs, precision {precision:.3f}, recall {recall:.3f}\n"
+        )
+    assert precision == 1.0 and recall >= 0.95
+
+
+@pytest.mark.slow
+def test_nobody_is_named_in_healthy_jobs(uncollected: None) -> None:
+    suspects = [named(blame(case("healthy", seed))) for seed in range(JOBS_EACH)]
+    assert suspects == [set()] * JOBS_EACH
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["healthy", "compute", "link", "host"])
+def test_sixty_four_ranks_on_fitted_clocks(fault: Fault, uncollected: None) -> None:
+    """Ten steps of PP x TP x EP x DP; clocks as the capture's own fit aligns them."""
+    shape = {"tp": 2, "pp": 2, "dp": 16, "ep": 4, "layers": 2, "ranks_per_host": 8}
+    planted = case(fault, 1, **shape, steps=10)
+    con = planted_tables(planted.job)
+    rows = across(con, "rank_blame")
+    con.close()
+    found = {(row["rank"], row["verdict"]) for row in rows if row["verdict"] is not None}
+    assert len(rows) == 640
+    assert found == expected(planted)

@@ -1,0 +1,42 @@
+"""The commands' help: in groups, each with a page that tells more."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from npuscope.cli import app
+from npuscope.commands.help_groups import GROUPS
+from tests.conftest import REPOSITORY
+
+COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
+
+
+def help_of(*command: str) -> str:
+    return CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "100"}).stdout
+
+
+def test_commands_are_grouped() -> None:
+    told = help_of()
+    sections = re.findall(r"^(\w[\w ]*):\n((?:  .*\n?)+)", told, re.M)
+    listed = {name: re.findall(r"^  ([a-z-]+)  ", body, re.M) for name, body in sections}
+    del listed["Options"]
+    assert list(listed) == ["Start here", "Explain", "Plan", "Store", "Serve"]
+    assert listed["Start here"][:4] == ["report", "findings", "doctor", "dashboard"]
+    assert sorted(name for names in listed.values() for name in names) == COMMANDS
+    assert "..." not in told.partition("Start here:")[2].replace("...]", "")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_names_its_page(command: str) -> None:
+    (page,) = re.findall(r"^ *More: (docs/[a-z-]+\.md)$", help_of(command), re.M)
+    assert (REPOSITORY / page).is_file()
+
+
+def test_pages_of_commands_to_come_exist() -> None:
+    pages = {page for group in GROUPS.values() for page in group.values()}
+    assert [page for page in pages if not Path(REPOSITORY, "docs", f"{page}.md").is_file()] == []

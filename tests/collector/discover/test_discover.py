@@ -1,0 +1,231 @@
+"""Finding ranks at any depth, under any folder name."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from npuscope.collector.discover.search import discover
+from npuscope.errors import TraceNotFound
+
+KERNELS = "Step Id,Name,Type,Accelerator Core,Start Time(us),Duration(us)\n"
+
+
+def write_rank(folder: Path, rank: int | None, *, output: str = "ASCEND_PROFILER_OUTPUT") -> Path:
+    """A minimal text profile of one rank."""
+    place = folder / output if output else folder
+    place.mkdir(parents=True)
+    (place / "kernel_details.csv").write_text(KERNELS)
+    suffix = "" if rank is None else f"_{rank}"
+    info = {"rank_id": -1 if rank is None else rank}
+    (folder / f"profiler_info{suffix}.json").write_text(json.dumps(info))
+    return folder
+
+
+def ranks(path: Path) -> dict[str, int]:
+    return {Path(source.root).name: source.rank for source in discover(path).ranks}
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["h_1_2025_ascend_pt", "deep/er/h_2_2025_ascend_pt", "12/actor/h_3_ascend_pt", "renamed"],
+)
+def test_a_profile_is_found_at_any_depth(tmp_path: Path, place: str) -> None:
+    folder = write_rank(tmp_path / place, 5)
+
+    assert ranks(tmp_path) == {folder.name: 5}
+    assert ranks(folder) == {folder.name: 5}
+
+
+def test_many_ranks_under_one_parent(tmp_path: Path) -> None:
+    for rank in range(6):
+        write_rank(tmp_path / f"host_{rank}_2025_ascend_pt", rank)
+
+    assert sorted(ranks(tmp_path).values()) == list(range(6))
+
+
+def test_a_bare_output_folder_takes_its_rank_from_the_folder_above(tmp_path: Path) -> None:
+    write_rank(tmp_path / "x_ascend_pt", 4)
+
+    (source,) = discover(tmp_path / "x_ascend_pt" / "ASCEND_PROFILER_OUTPUT").ranks
+
+    assert source.rank == 4
+    assert "kernels" in source.files
+
+
+def test_files_without_any_sub_folder(tmp_path: Path) -> None:
+    write_rank(tmp_path / "flat", 2, output="")
+
+    assert ranks(tmp_path) == {"flat": 2}
+
+
+def test_the_light_set_is_a_profile(tmp_path: Path) -> None:
+    folder = tmp_path / "light"
+    folder.mkdir()
+    (folder / "profiler_info_9.json").write_text("{}")
+    with closing(sqlite3.connect(folder / "analysis.db")) as database:
+        database.execute("create table StepTraceTime (step text)")
+
+    (source,) = discover(tmp_path).ranks
+
+    assert (source.rank, set(source.files)) == (9, {"analysis_db", "profiler_info"})
+
+
+def test_the_folder_name_never_tells_the_rank(tmp_path: Path) -> None:
+    write_rank(tmp_path / "rank_7_ascend_pt", 0)
+
+    assert ranks(tmp_path) == {"rank_7_ascend_pt": 0}
+
+
+def test_rank_comes_from_the_database_where_no_info_tells(tmp_path: Path) -> None:
+    output = tmp_path / "a_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
+    output.mkdir(parents=True)
+    with closing(sqlite3.connect(output / "ascend_pytorch_profiler_3.db")) as database:
+        database.execute("create table RANK_DEVICE_MAP (rankId integer, deviceId integer)")
+        database.execute("insert into RANK_DEVICE_MAP values (2, 4)")
+        database.commit()
+
+    (source,) = discover(tmp_path).ranks
+
+    assert (source.rank, source.rank_origin) == (2, "RANK_DEVICE_MAP of the DB")
+    assert any("disagree" in warning for warning in source.warnings)
+
+
+def test_the_file_name_tells_the_rank_where_the_map_says_unknown(tmp_path: Path) -> None:
+    output = tmp_path / "a_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
+    output.mkdir(parents=True)
+    with closing(sqlite3.connect(output / "ascend_pytorch_profiler_3.db")) as database:
+        database.execute("create table RANK_DEVICE_MAP (rankId integer, deviceId integer)")
+        database.execute("insert into RANK_DEVICE_MAP values (-1, 4)")
+        database.commit()
+
+    assert ranks(tmp_path) == {"a_ascend_pt": 3}
+
+
+def test_untold_ranks_are_numbered_past_the_known(tmp_path: Path) -> None:
+    write_rank(tmp_path / "a_ascend_pt", None)
+    write_rank(tmp_path / "b_ascend_pt", 0)
+    write_rank(tmp_path / "c_ascend_pt", None)
+
+    assert ranks(tmp_path) == {"a_ascend_pt": 1, "b_ascend_pt": 0, "c_ascend_pt": 2}
+
+
+def test_window_from_the_profilers_clocks(tmp_path: Path) -> None:
+    folder = write_rank(tmp_path / "a_ascend_pt", None)
+    (folder / "profiler_info.json").unlink()
+    info = {
+        "rank_id": "1",
+        "start_info": {"start_monotonic": 1_000},
+        "end_info": {"collectionTimeEnd": 1_736_412_473_886_000_500, "MonotonicTimeEnd": 1_500},
+    }
+    (folder / "profiler_info_1.json").write_text(json.dumps(info))
+
+    (source,) = discover(tmp_path).ranks
+
+    assert source.window_start_ns == 1_736_412_473_886_000_000
+    assert source.window_end_ns == 1_736_412_473_886_000_500
+
+
+def test_window_from_the_kernel_table_where_the_job_died(tmp_path: Path) -> None:
+    folder = write_rank(tmp_path / "a_ascend_pt", 0)
+    rows = "".join(f"1,k,t,AI_CORE,17364124740000{n}.500\t,1.5\n" for n in (10, 20, 90))
+    (folder / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv").write_text(KERNELS + rows)
+
+    (source,) = discover(tmp_path).ranks
+
+    assert source.window_start_ns == 1_736_412_474_000_010_500
+    assert source.window_end_ns == 1_736_412_474_000_090_500
+
+
+def test_raw_data_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "a_ascend_pt" / "PROF_000001_20250101000000000_ABC" / "host").mkdir(parents=True)
+
+    found = discover(tmp_path)
+
+    assert not found.ranks
+    assert "analyse" in found.problems[0].message
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(TraceNotFound, match="analyse"):
+        discover(tmp_path)
+    with pytest.raises(TraceNotFound, match="no such"):
+        discover(tmp_path / "absent")
+
+
+def test_links_in_a_circle_end(tmp_path: Path) -> None:
+    write_rank(tmp_path / "a_ascend_pt", 0)
+    (tmp_path / "loop").symlink_to(tmp_path)
+
+    assert ranks(tmp_path) == {"a_ascend_pt": 0}
+
+
+def test_only_the_newest_export_of_several_counts(tmp_path: Path) -> None:
+    output = tmp_path / "PROF_1" / "mindstudio_profiler_output"
+    output.mkdir(parents=True)
+    for name in ("20250101000000", "20250102000000"):
+        for piece in (0, 1):
+            (output / f"op_summary_slice_{piece}_{name}.csv").write_text(KERNELS)
+
+    (source,) = discover(tmp_path).ranks
+
+    names = [Path(file.path).name for file in source.files["kernels"]]
+    assert names == [
+        "op_summary_slice_0_20250102000000.csv",
+        "op_summary_slice_1_20250102000000.csv",
+    ]
+
+
+def test_an_unreadable_folder_is_reported() -> None:
+    # Not below tmp_path, which only its owner may enter: root must step down to be refused.
+    with tempfile.TemporaryDirectory() as name:
+        parent = Path(name)
+        parent.chmod(0o755)
+        write_rank(parent / "a_ascend_pt", 0)
+        locked = parent / "locked"
+        locked.mkdir(mode=0)
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(65534)
+        try:
+            found = discover(parent)
+        finally:
+            os.seteuid(user)
+
+    assert [source.rank for source in found.ranks] == [0]
+    assert [problem.path for problem in found.problems] == [str(locked)]
+    assert "Permission denied" in found.problems[0].message
+
+
+def test_real_profiles(real_data: Path) -> None:
+    found = [s for s in discover(real_data).ranks if s.framework in ("pytorch", "msprof")]
+
+    sets = {(Path(s.root).parent.name, s.rank): set(s.files) for s in found}
+    assert len(sets) == 11
+    assert {"trace", "iterations", "info", "session"} <= sets["msprof_timeline_2023", 0]
+    assert "main_db" in sets["alexnet_ddp_db_level1", 1]
+    assert {"trace", "kernels"} <= sets["alexnet_ddp_text_level0", 0]
+    assert "kernels" not in sets["qwen3_pp2_dp2_text_level2", 1]
+    assert all(s.window_start_ns and s.window_end_ns for s in found)
+
+
+def test_databases_of_several_ranks_in_one_folder(tmp_path: Path) -> None:
+    for rank in (3, 5):
+        with closing(sqlite3.connect(tmp_path / f"ascend_pytorch_profiler_{rank}.db")) as database:
+            database.execute("create table TASK (startNs integer)")
+        (tmp_path / f"profiler_info_{rank}.json").write_text("{}")
+    (tmp_path / "profiler_info_35.json").write_text("{}")
+
+    found = discover(tmp_path).ranks
+
+    assert [source.rank for source in found] == [3, 5]
+    for source in found:
+        names = sorted(Path(f.path).name for group in source.files.values() for f in group)
+        wanted = ["ascend_pytorch_profiler_{}.db", "profiler_info_{}.json"]
+        assert names == [name.format(source.rank) for name in wanted]

@@ -1,0 +1,210 @@
+"""MindSpore's forms of the sample job give the rows that torch_npu's give, but for a closed list.
+
+No real export of MindSpore could be had: the generator follows the format's description.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from npuscope.analysis import query
+from npuscope.analysis.summaries import summarise
+from npuscope.collector import schema
+from npuscope.collector.discover.search import discover
+from npuscope.collector.discover.unread_files import unread
+from npuscope.collector.ingest.ingest import ingest
+from npuscope.collector.store import store
+from npuscope.collector.store.manifest import manifests
+from npuscope.sample_traces.capture import captures
+from npuscope.sample_traces.forms.mindspore import COMPONENTS, FRAMEWORK_VERSION, write_mindspore
+from npuscope.sample_traces.forms.reports import merged
+from npuscope.sample_traces.generate import Form, Job, write_job
+
+pytestmark = pytest.mark.slow
+
+JOB = Job(name="agree", layers=2, dp=2, pp=2, ep=2, seed=21)
+TWINS: tuple[tuple[Form, Form], ...] = (("ms_text", "text"), ("ms_db", "db"))
+
+# Columns that a form of MindSpore does not carry: metadata of the job, the autograd sequence, and
+# in databases steps and the framework's operators.
+NOT_CARRIED: dict[Form, dict[str, set[str]]] = {
+    "ms_text": {
+        "ranks": {"framework", "framework_version"},
+        "host_ops": {"sequence_number", "forward_thread_id"},
+        "memory": {"component"},
+    },
+    "ms_db": {
+        "ranks": {"framework", "framework_version", "source_format"},
+        "kernels": {"step"},
+        "comm_ops": {"step"},
+        "comm_times": {"step"},
+        "comm_links": {"step"},
+        "launches": {"operator_name", "operator_thread_id", "operator_start_ns"},
+    },
+}
+# Rows that a form has none of.
+WITHOUT: dict[Form, dict[str, str]] = {
+    "ms_text": {"host_ops": "kind not in ('enqueue', 'dequeue')"},
+    "ms_db": {
+        "host_ops": "kind = 'api'",
+        "memory": "source = 'module'",
+        "operator_memory": "false",
+        "steps": "false",
+        "marks": "false",
+        "profiler_steps": "false",
+        # Of single operations here; torch_npu keeps the best, the worst and the sum.
+        "comm_matrix": "false",
+    },
+}
+SIZES = {f"{kind}_size" for kind in ("tp", "pp", "dp", "cp", "ep")}
+PLACES = {f"{kind}_rank" for kind in ("cp",)}
+
+
+@pytest.fixture(scope="module")
+def opened(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[dict[Form, duckdb.DuckDBPyConnection]]:
+    folder = tmp_path_factory.mktemp("forms")
+    cons: dict[Form, duckdb.DuckDBPyConnection] = {}
+    for twins in TWINS:
+        for form in twins:
+            write_job(JOB, folder / form, forms=(form,))
+            result = ingest(
+                folder / form, folder / f"{form}-store", run="agree", summarise=summarise
+            )
+            assert result.is_complete and len(result.published) == JOB.world_size
+            assert not any(outcome.warnings for outcome in result.published)
+            cons[form] = store.open(folder / f"{form}-store")
+    yield cons
+    for con in cons.values():
+        con.close()
+
+
+def rows(
+    con: duckdb.DuckDBPyConnection, table: str, form: Form, *, of_torch: bool
+) -> list[tuple[Any, ...]]:
+    left_out = NOT_CARRIED[form].get(table, set())
+    if table == "ranks":
+        left_out = left_out | SIZES | PLACES
+    columns = ", ".join(
+        f'"{column.name}"'
+        for column in schema.tables()[table].columns
+        if column.name not in left_out
+    )
+    where = WITHOUT[form].get(table, "true") if of_torch else "true"
+    return con.execute(f"select rank, {columns} from {table} where {where} order by all").fetchall()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("table", sorted(schema.tables()))
+@pytest.mark.parametrize("twins", TWINS, ids=lambda pair: pair[0])
+def test_same_rows(
+    opened: dict[Form, duckdb.DuckDBPyConnection], twins: tuple[Form, Form], table: str
+) -> None:
+    form, torch = twins
+    ours = rows(opened[form], table, form, of_torch=False)
+    if form == "ms_db" and table == "comm_matrix":
+        assert {row[4] for row in ours} == {"op"}
+        return
+
+    theirs = rows(opened[torch], table, form, of_torch=True)
+
+    differing = [(one, other) for one, other in zip(ours, theirs, strict=True) if one != other]
+    assert not differing[:3]
+
+
+@pytest.mark.slow
+def test_what_is_known_of_ranks(opened: dict[Form, duckdb.DuckDBPyConnection]) -> None:
+    for form, _ in TWINS:
+        found = opened[form].execute(
+            "select distinct framework, framework_version, cann_version, profiler_level, clock,"
+            " world_size, tp_size, ep_size from ranks"
+        )
+        assert found.fetchall() == [
+            ("mindspore", FRAMEWORK_VERSION, "8.3.RC1", "Level1", "epoch", 4, 1, 2)
+        ]
+
+
+def test_figures_of_steps(opened: dict[Form, duckdb.DuckDBPyConnection]) -> None:
+    """The same from text; from a database all steps together, as nothing tells them apart."""
+    assert query.steps(opened["ms_text"]).equals(query.steps(opened["text"]))
+    found = query.steps(opened["ms_db"])
+    assert found["step"].to_list() == [None] * JOB.world_size
+    for table, figure in (("comm_ops", "communication_ns"), ("kernels", "computing_ns")):
+        where = "" if table == "comm_ops" else "where is_compute"
+        spans = (
+            opened["db"].execute(f"select rank, start_ns, dur_ns from {table} {where}").fetchall()
+        )
+        for row in found.to_dicts():
+            mine = [(start, start + dur) for rank, start, dur in spans if rank == row["rank"]]
+            assert row[figure] == sum(end - start for start, end in merged(mine))
+
+
+def test_matrix_of_single_operations_adds_up(
+    opened: dict[Form, duckdb.DuckDBPyConnection],
+) -> None:
+    asked = """
+        select rank, group_hash, src_rank, dst_rank, link, sum(size_bytes)::bigint
+        from comm_matrix where variant = ? group by all order by all"""
+    ours = opened["ms_db"].execute(asked, ["op"]).fetchall()
+    assert ours and ours == opened["db"].execute(asked, ["total"]).fetchall()
+
+
+def test_memory_has_other_names_and_the_same_bytes(
+    opened: dict[Form, duckdb.DuckDBPyConnection],
+) -> None:
+    asked = "select component, count(*), sum(reserved_bytes) from memory group by 1"
+    ours = {name: told for name, *told in opened["ms_text"].execute(asked).fetchall()}
+    theirs = {name: told for name, *told in opened["text"].execute(asked).fetchall()}
+    assert ours == {COMPONENTS.get(name, name): told for name, told in theirs.items()}
+    assert "MindSpore+GE" in ours
+
+
+def test_scopes_are_neither_kernels_nor_host_calls(
+    opened: dict[Form, duckdb.DuckDBPyConnection],
+) -> None:
+    for table in ("kernels", "host_ops", "marks"):
+        found = opened["ms_text"].execute(f"select count(*) from {table} where name = 'Default'")
+        assert found.fetchall() == [(0,)]
+
+
+def test_a_stack_is_no_part_of_a_kernels_name(tmp_path: Path) -> None:
+    seen = captures(JOB)[0]
+    write_mindspore(seen, tmp_path / "plain", "text")
+    write_mindspore(seen, tmp_path / "stacked", "text", stacks=True)
+    told = []
+    for name in ("plain", "stacked"):
+        assert ingest(tmp_path / name, tmp_path / f"{name}-store", run="one").is_complete
+        with closing(store.open(tmp_path / f"{name}-store")) as con:
+            tables = ("kernels", "comm_ops", "launches")
+            told.append([con.execute(f"from {t} order by all").fetchall() for t in tables])
+    assert "in construct" in next((tmp_path / "stacked").rglob("kernel_details.csv")).read_text()
+    assert told[0] == told[1]
+
+
+def test_folders_of_ranks_and_what_lies_beside(tmp_path: Path) -> None:
+    write_job(JOB, tmp_path / "job", forms=("ms_text",))
+
+    found = discover(tmp_path / "job")
+
+    assert [(s.rank, s.framework, Path(s.root).parent.name) for s in found.ranks] == [
+        (rank, "mindspore", f"rank_{rank}") for rank in range(4)
+    ]
+    read = [file.path for s in found.ranks for group in s.files.values() for file in group]
+    beside = {one.what: one.why for one in unread(tmp_path / "job", read)}
+    assert beside["dataset.csv"].startswith("MindData's pipeline")
+
+
+def test_whoever_relies_on_it_is_told(opened: dict[Form, Any], tmp_path: Path) -> None:
+    write_mindspore(captures(JOB)[0], tmp_path / "job", "text")
+    ingest(tmp_path / "job", tmp_path / "store")
+
+    (manifest,) = manifests(tmp_path / "store")
+
+    assert {"mindspore", "memory_components"} <= set(manifest.unverified or ())

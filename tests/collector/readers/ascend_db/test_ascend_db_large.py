@@ -1,0 +1,132 @@
+"""Large tables of a profiler database: filled in parts, in the order of their segments."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from npuscope.collector import schema
+from npuscope.collector.readers.ascend_db import ascend_db, large_tables, words
+from npuscope.collector.readers.text import kernel_details
+from npuscope.errors import TraceFormatError
+from tests.collector.readers.ascend_db.profiler_databases import (
+    STRINGS,
+    T0,
+    TASK,
+    Read,
+    Tables,
+    rows,
+    task,
+    write,
+)
+
+HIGH_TID = 5 << 32 | 9
+N = 400
+
+
+def job() -> Tables:
+    """Kernels on three streams, out of order, each launched by a call below an operator."""
+    pick = random.Random(7)
+    starts = [pick.randrange(100_000) for _ in range(N)]
+    tasks = []
+    for n, start in enumerate(starts):
+        row = list(task(n, start, 50, 1000 + n))
+        row[7] = n % 3
+        tasks.append(tuple(row))
+    pick.shuffle(tasks)
+    names = [(1, 15, 0.5 * n, n) for n in range(N)]
+    return {
+        "STRING_IDS": STRINGS,
+        "TASK": (TASK, tasks),
+        "COMPUTE_TASK_INFO": (
+            "name, globalTaskId, taskType, opType, inputShapes",
+            [(2, n, 3, 1, 13) for n in range(0, N, 2)],
+        ),
+        "COMMUNICATION_OP": (
+            "opName, startNs, endNs, connectionId, groupName, opId, opType",
+            [(6, T0 + 9 * n, T0 + 9 * n + 5, 1000 + n, 8, n, 7) for n in range(0, N, 5)],
+        ),
+        "TASK_PMU_INFO": (
+            "globalTaskId, name, value",
+            [(n, metric, value) for _, _, value, n in names for metric in (15, 16)],
+        ),
+        "CANN_API": (
+            "startNs, endNs, type, globalTid, connectionId, name",
+            [(T0 + s - 9, T0 + s - 3, 10000, HIGH_TID, 1000 + n, 11) for n, s in enumerate(starts)],
+        ),
+        "PYTORCH_API": (
+            "startNs, endNs, globalTid, connectionId, name, type",
+            [(str(T0 + s - 20), str(T0 + s), HIGH_TID, n, 12, 50001)
+             for n, s in enumerate(starts)],
+        ),
+        "CONNECTION_IDS": ("id, connectionId", [(n, 1000 + n) for n in range(N)]),
+        "STEP_TIME": ("id, startNs, endNs", [(7, T0, T0 + 60_000), (8, T0 + 60_000, T0 + 200_000)]),
+    }  # fmt: skip
+
+
+def order(table: str) -> str:
+    return ", ".join(schema.tables()[table].sort_columns)
+
+
+def content(con: duckdb.DuckDBPyConnection, table: str) -> list[Any]:
+    columns = ", ".join(
+        f'cast("{c.name}" as {c.type})' if c.type.startswith("map") else f'cast("{c.name}" as text)'
+        for c in schema.tables()[table].columns
+    )
+    return rows(con, f"select {columns} from {table} order by all")
+
+
+def test_parts_add_up_and_stand_in_order(
+    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "a.db", job())
+    read(ascend_db, {"main_db": path})
+    whole = {table: content(staging, table) for table in large_tables.LARGE}
+    assert [len(whole[table]) for table in ("kernels", "launches", "host_ops")] == [
+        N // 2, N + N // 5, 2 * N
+    ]  # fmt: skip
+    assert {step for (step,) in rows(staging, "select distinct step from kernels")} == {7, 8}
+    for table in large_tables.LARGE:
+        staging.execute(f"delete from {table}")
+        words.spell_out(staging, table)
+    monkeypatch.setattr(large_tables, "_KERNELS_AT_ONCE", 13)
+    monkeypatch.setattr(large_tables, "_ROWS_AT_ONCE", 17)
+    monkeypatch.setattr(words, "_WORDS_AT_MOST", 0)
+    read(ascend_db, {"main_db": path})
+    for table in large_tables.LARGE:
+        assert content(staging, table) == whole[table]
+        keys = f"select {order(table)} from {table}"
+        assert rows(staging, keys) == rows(staging, f"{keys} order by {order(table)}")
+
+
+def test_words_are_text_again_for_other_readers(
+    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    tables = {**job(), "COMPUTE_TASK_INFO": ("name, globalTaskId", [(2, N + 1)])}
+    read(ascend_db, {"main_db": write(tmp_path / "a.db", tables)})
+    csv = tmp_path / "kernel_details.csv"
+    csv.write_text(
+        "Name,Type,Accelerator Core,Start Time(us),Duration(us),aic_new_ratio\n"
+        "unheard of,New,AI_CORE,1700000000000000.001\t,5.5,0.25\n"
+    )
+    read(kernel_details, {"kernels": csv}, wanted=frozenset({"kernels"}))
+    assert rows(staging, "select name, pmu['aic_new_ratio'] from kernels") == [("unheard of", 0.25)]
+
+
+def test_a_reading_that_fails_leaves_nothing_behind(
+    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    many = [(n, n + 1, 1, n) for n in range(20_000)]
+    tables = {**job(), "MEMORY_RECORD": ("component, timestamp, totalAllocated, streamPtr", many)}
+    path = write(tmp_path / "a.db", tables)
+    path.write_bytes(path.read_bytes()[:-200_000])
+    with pytest.raises(TraceFormatError, match="damaged"):
+        read(ascend_db, {"main_db": path})
+    for table in large_tables.LARGE:
+        assert rows(staging, f"select count(*) from {table}") == [(0,)]
+        found = rows(staging, f"select column_name, lower(column_type) from (describe {table})")
+        assert found == [(c.name, c.type.lower()) for c in schema.tables()[table].columns]

@@ -1,0 +1,133 @@
+"""The same timeline otherwise: shuffled, sliced, of an older producer, among damaged events."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from npuscope.errors import TraceFormatError
+from tests.collector.readers.trace_view.written_traces import (
+    FLOWS,
+    NPU,
+    OS_PID,
+    TRACE,
+    everything,
+    read_paths,
+    rows,
+    write,
+    x,
+)
+
+
+def test_arrows_that_are_written_twice_launch_once(
+    written: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    """As of slices that both have what crosses their border."""
+    path = write(tmp_path / "twice.json", [*TRACE, *FLOWS, *FLOWS])
+    con, log = read_paths([path], tmp_path)
+    assert everything(con) == everything(written)
+    assert rows(con, "select count(*) from launches") == [(3,)]
+    ends = [event for event in FLOWS if event["ph"] == "f" and event["cat"] == "HostToDevice"]
+    path = write(tmp_path / "ends.json", [*(e for e in TRACE if e not in FLOWS), *ends, *ends])
+    con, log = read_paths([path], tmp_path)
+    assert [text for text in log.warnings if "3" in text and "launch" in text], log.warnings
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_order_and_slices_of_the_file_do_not_matter(
+    written: duckdb.DuckDBPyConnection, tmp_path: Path, seed: int
+) -> None:
+    events = TRACE.copy()
+    random.Random(seed).shuffle(events)
+    paths = [
+        write(tmp_path / f"msprof_slice_{i}_20250101000000.json", events[i::3]) for i in range(3)
+    ]
+    con, _ = read_paths(paths, tmp_path)
+    assert everything(con) == everything(written)
+
+
+def test_numbers_as_time_stamps(written: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+    text = json.dumps(TRACE)
+    for event in TRACE:
+        if "ts" in event:
+            text = text.replace(f'"ts": "{event["ts"]}"', f'"ts": {event["ts"]}')
+    assert '"ts": "' not in text
+    path = tmp_path / "numbers.json"
+    path.write_text(text)
+    con, _ = read_paths([path], tmp_path)
+    assert everything(con) == everything(written)
+
+
+def test_older_names_of_processes(written: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+    text = json.dumps(TRACE).replace('"Communication"', '"HCCL"').replace('"NPU 3"', '"NPU"')
+    path = tmp_path / "older.json"
+    path.write_text(text)
+    con, _ = read_paths([path], tmp_path)
+    for table in ("comm_ops", "launches", "kernels"):
+        plain = f"select * replace (null as device_id) from {table} order by all"
+        assert rows(con, plain) == rows(written, plain)
+
+
+HOSTILE: list[Any] = [
+    None, 7, "text", [], {}, {"ph": 1}, {"ph": "X"}, {"ph": "X", "name": "no place"},
+    x(NPU, 2, "no time", "soon"), x(NPU, 2, "negative", "1000.000", -1),
+    {**x(NPU, 2, "far", "1000.000"), "pid": 2**70}, {**x(NPU, 2, "far", "9" * 40)},
+    {**x(NPU, 2, "listed", "1000.000"), "tid": [1]},
+    {"ph": "s", "cat": "HostToDevice", "id": None, "pid": 1, "tid": 1, "ts": "1.000"},
+    {"ph": "f", "cat": "HostToDevice", "id": "1", "pid": 1, "tid": 1},
+    {"ph": "C", "name": "c", "pid": 1, "ts": "1.000", "args": {"value": "many"}},
+    {"ph": "C", "name": "c", "pid": 1, "args": {"value": 1}},
+]  # fmt: skip
+
+
+def test_hostile_events_are_counted_and_left_out(
+    written: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "hostile.json", [*HOSTILE, *TRACE])
+    con, log = read_paths([path], tmp_path)
+    assert everything(con) == everything(written)
+    assert log.rows_lost == len(HOSTILE)
+    assert log.warnings
+
+
+def test_args_of_wrong_types_cost_only_themselves(tmp_path: Path) -> None:
+    events = [
+        x(OS_PID, 7, "aten::a", "1000.000", cat="cpu_op", args={"Sequence number": "x"}),
+        x(OS_PID, 7, "aten::b", "1001.000", cat="cpu_op", args=["no", "map"]),
+        x(OS_PID, 7, "aten::c", "1002.000", cat="cpu_op", args={"Sequence number": "12"}),
+        {"ph": "I", "name": "unknown phase"},
+        {"ph": "new", "name": "unknown phase", "args": 3},
+    ]
+    con, log = read_paths([write(tmp_path / "trace_view.json", events)], tmp_path)
+    assert rows(con, "select name, sequence_number from host_ops order by name") == [
+        ("aten::a", None), ("aten::b", None), ("aten::c", 12),
+    ]  # fmt: skip
+    assert log.rows_lost == 0
+    assert log.warnings
+
+
+def test_bytes_that_are_no_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "trace_view.json"
+    text = json.dumps([x(1, 1, "op-NAME", "1000.000", cat="cpu_op"), *TRACE]).encode()
+    path.write_bytes(text.replace(b"op-NAME", b"op-\xff\xfe"))
+    con, log = read_paths([path], tmp_path)
+    assert rows(con, "select name from host_ops where process_id = 1") == [("op-\ufffd\ufffd",)]
+    assert any("UTF-8" in warning for warning in log.warnings)
+
+
+def test_one_bad_slice_spoils_nothing_else(
+    written: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    bad = tmp_path / "msprof_slice_1_1.json"
+    bad.write_text("<html>")
+    good = write(tmp_path / "msprof_slice_0_1.json", TRACE)
+    con, log = read_paths([good, bad], tmp_path)
+    assert everything(con) == everything(written)
+    assert any("msprof_slice_1_1.json" in warning for warning in log.warnings)
+    with pytest.raises(TraceFormatError):
+        read_paths([bad], tmp_path)

@@ -1,0 +1,186 @@
+"""Every page's script, run as Streamlit runs it, without a browser."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+pytest.importorskip("streamlit")
+
+from streamlit.testing.v1 import AppTest
+
+from npuscope.analysis.summaries import summarise
+from npuscope.collector.ingest.ingest import ingest
+from npuscope.collector.store.manifest import create_store
+from npuscope.dashboard.app import sources
+from npuscope.dashboard.app.answers.overview_answers import found_here
+from npuscope.dashboard.app.page import PAGES
+from npuscope.dashboard.app.served_stores import ENVIRONMENT, Place, Served, told
+from npuscope.dashboard.opening import Source, compare_ranks, opened
+from npuscope.sample_traces.frames import canonical_frames
+from npuscope.sample_traces.job import Job
+from tests.conftest import WriteProfile
+from tests.dashboard.app.published_jobs import publish_rank
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+MAIN = REPOSITORY / "dashboard" / "app" / "main.py"
+TIMEOUT_S = 120
+
+pytestmark = pytest.mark.slow
+
+
+def visit(
+    monkeypatch: pytest.MonkeyPatch, *stores: Path, starts_in: str = "en", **params: str
+) -> AppTest:
+    """A first visit of the overview with these URL parameters."""
+    places = [Place(str(store), f"store{n}") for n, store in enumerate(stores)]
+    for name, value in told(Served(places, starts_in)).items():
+        monkeypatch.setenv(name, value)
+    visited = AppTest.from_file(MAIN, default_timeout=TIMEOUT_S)
+    for name, value in params.items():
+        visited.query_params[name] = value
+    return visited.run()
+
+
+def picked(visited: AppTest, label: str) -> object:
+    return next(one.value for one in visited.selectbox if one.label == label)
+
+
+def is_clean(visited: AppTest) -> bool:
+    return not visited.exception and not visited.error
+
+
+def test_every_page_shows_the_sample_in_both_languages(
+    monkeypatch: pytest.MonkeyPatch, sample_store: Path
+) -> None:
+    for lang in ("en", "zh"):
+        visited = visit(monkeypatch, sample_store, starts_in=lang)
+        assert is_clean(visited)
+        for name in PAGES:
+            visited.switch_page(f"pages/{name}.py").run()
+            assert is_clean(visited), (name, visited.exception, visited.error)
+            assert len(visited.subheader) >= 1, name
+            question = visited.subheader[0].value
+            assert question.isascii() == (lang == "en"), (name, question)
+
+
+def test_every_page_says_that_an_empty_store_is_empty(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    create_store(tmp_path / "empty")
+    visited = visit(monkeypatch, tmp_path / "empty")
+    for name in PAGES:
+        visited.switch_page(f"pages/{name}.py").run()
+        assert is_clean(visited), (name, visited.exception)
+        assert "Nothing is ingested here yet" in visited.info[0].value
+
+
+def test_the_overview_opens_with_the_findings_of_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, sample_store: Path
+) -> None:
+    visited = visit(monkeypatch, sample_store)
+    with opened(Source(sample_store)) as data:
+        compare_ranks(data)
+        found = found_here(data.con, run="moe_8_ranks")
+    shown = [one.value.replace("\\", "") for one in visited.markdown]
+    places = [next(n for n, text in enumerate(shown) if one.statement in text) for one in found]
+    assert len(found) >= 3
+    assert places == sorted(places)
+
+
+def test_a_hostile_url_shows_the_default(
+    monkeypatch: pytest.MonkeyPatch, sample_store: Path
+) -> None:
+    visited = visit(
+        monkeypatch, sample_store, run="../../x", rank="<script>alert(1)</script>",
+        step="9" * 400, capture="'; drop view ranks; --", start_ns="1e30", end_ns="-5",
+        lang="xx", store="/etc",
+    )  # fmt: skip
+    assert is_clean(visited)
+    assert visited.query_params == {
+        "run": "moe_8_ranks", "capture": "20251127T123437.000Z", "lang": "en",
+    }  # fmt: skip
+
+
+def test_choices_go_into_the_url_and_survive_a_change_of_page(
+    monkeypatch: pytest.MonkeyPatch, sample_store: Path
+) -> None:
+    visited = visit(monkeypatch, sample_store, rank="3")
+    assert picked(visited, "rank") == 3
+    next(one for one in visited.selectbox if one.label == "step").select(13).run()
+    assert is_clean(visited)
+    assert (visited.query_params["rank"], visited.query_params["step"]) == ("3", "13")
+    visited.query_params.clear()  # as the menu does
+    visited.switch_page("pages/quality.py").run()
+    assert (picked(visited, "rank"), picked(visited, "step")) == (3, 13)
+
+
+def test_a_new_capture_appears_without_a_restart(
+    monkeypatch: pytest.MonkeyPatch, write_profile: WriteProfile, tmp_path: Path
+) -> None:
+    store = tmp_path / "growing"
+    create_store(store)
+    visited = visit(monkeypatch, store)
+    assert "Nothing is ingested" in visited.info[0].value
+    profile = write_profile(tmp_path / "profiles" / "one_ascend_pt", 0)
+    assert ingest(profile, store, run="later", summarise=summarise, jobs=1).is_complete
+    sources.version_of.clear()  # its two seconds are over
+    visited.run()
+    assert is_clean(visited)
+    assert picked(visited, "run") == ("store0", "later")
+
+
+def test_kernels_without_types_are_told_by_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    job = Job(name="bare", layers=1, pp=1, dp=1, ep=1, experts=2, micro_batches=1, steps=1)
+    frames = canonical_frames(job, tables=("ranks", "steps", "kernels"), capture="c")
+    bare = [pl.lit(None, pl.String).alias(name) for name in ("type", "input_shapes")]
+    tables = {name: rows.drop("run", "capture", "rank") for name, rows in frames.items()}
+    tables["kernels"] = tables["kernels"].with_columns(bare)
+    tables["ranks"] = tables["ranks"].with_columns(profiler_level=pl.lit("Level0"))
+    create_store(tmp_path / "bare")
+    publish_rank(tmp_path / "bare", ("bare", "c", 0), tables, 1.0)
+    visited = visit(monkeypatch, tmp_path / "bare")
+    visited.switch_page("pages/operators.py").run()
+    assert is_clean(visited)
+    assert visited.segmented_control[0].value == "name"
+    drawn = json.loads(visited.get("plotly_chart")[0].proto.spec)
+    assert len(drawn["layout"]["yaxis"]["ticktext"]) > 1
+    told = next(one.value for one in visited.info if "no types and shapes" in one.value)
+    assert "Level1" in told.replace("\\", "")
+
+
+def test_runs_of_one_name_in_two_stores_are_both_there(
+    monkeypatch: pytest.MonkeyPatch, sample_store: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.symlink_to(sample_store)
+    visited = visit(monkeypatch, sample_store, other, store="store1")
+    runs = next(one for one in visited.selectbox if one.label == "run")
+    assert runs.options == ["moe_8_ranks (store0)", "moe_8_ranks (store1)"]
+    assert runs.value == ("store1", "moe_8_ranks")
+
+
+def test_an_error_is_told_without_the_place_of_the_store(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = tmp_path / "secret-place"
+    create_store(broken)
+    (broken / "npuscope-store.json").write_text(json.dumps({"layout": 99}))
+    visited = visit(monkeypatch, broken)
+    assert not visited.exception
+    assert "store0" in visited.error[0].value
+    assert "secret-place" not in visited.error[0].value
+    assert ENVIRONMENT not in visited.error[0].value
+
+
+def test_tables_can_be_taken_away(monkeypatch: pytest.MonkeyPatch, sample_store: Path) -> None:
+    from npuscope.dashboard.app import shown_tables
+
+    frame = pl.DataFrame({"rank": [0], "groups": [["a", "b"]], "total_ns": [2**60]})
+    assert shown_tables._csv(frame).decode() == "rank,groups,total_ns\n0,a b,1152921504606846976\n"
+    assert pl.read_parquet(shown_tables._parquet(frame)).equals(frame)

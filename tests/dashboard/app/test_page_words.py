@@ -1,0 +1,104 @@
+"""Words of the pages: what is said where nothing is, and Chinese that means the same."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+pytest.importorskip("streamlit")
+
+from npuscope.analysis.doctor.capabilities import CAPABILITIES
+from npuscope.analysis.doctor.judge import Recorded, judge
+from npuscope.dashboard.app import state
+from npuscope.dashboard.app.answers.rank_answers import evidence, in_sentences, with_hosts
+from npuscope.dashboard.app.collecting import lacking
+from npuscope.dashboard.app.shown_tables import _text_px
+from npuscope.dashboard.figures import timeline
+from npuscope.dashboard.figures.quality import capability_named
+from npuscope.dashboard.locale.language import chinese, labelled
+from npuscope.dashboard.units import readable
+from tests.analysis.tables import connect, fill, kernel
+
+MS = 1_000_000
+PLACE = {"run": None, "capture": None, "rank": None}
+
+
+def test_what_to_collect_is_said_of_this_capture() -> None:
+    con = connect()
+    fill(con, "ranks", [{"world_size": 2}])
+    fill(con, "kernels", [kernel(0, MS, 1)])
+    told = lacking(con, **PLACE)
+    assert told["waiting"] == (
+        "waiting and transfer cannot be separated", "profiler_level=ProfilerLevel.Level1"
+    )  # fmt: skip
+    assert told["steps"][0] != "no compute kernel was recorded"
+
+
+def test_nobody_is_told_to_set_options_that_a_gpu_has_not() -> None:
+    con = connect()
+    fill(con, "ranks", [{"world_size": 2, "framework": "kineto"}])
+    fill(con, "kernels", [kernel(0, MS, 1)])
+    remedies = [remedy for _, remedy in lacking(con, **PLACE).values() if remedy]
+    assert remedies
+    assert not [one for one in remedies if "NPU" in one or "Level1" in one or "AiC" in one]
+
+
+def test_whatever_a_capture_lacks_is_said_in_chinese() -> None:
+    told = [verdict for is_gpu in (False, True) for verdict in judge(Recorded({}, is_gpu=is_gpu))]
+    sentences = {text for one in told for text in (one.reason, one.remedy) if text}
+    sentences |= {need.missing for known in CAPABILITIES for need in known.needs}
+    sentences |= {need.only for known in CAPABILITIES for need in known.needs if need.only}
+    sentences = {one for one in sentences if "=" not in one}  # options of programs
+    assert len(sentences) > 30
+    assert [one for one in sentences if chinese(one).isascii()] == []
+
+
+def test_joined_sentences_are_translated_each() -> None:
+    assert chinese("no PMU counters; no link matrix") == "没有 PMU 计数；没有通信矩阵"
+    assert chinese("a name; another") == "a name; another"
+
+
+def test_a_word_means_in_a_column_what_the_column_holds() -> None:
+    times, ratio = readable(pl.DataFrame({"masked_ns": [MS], "masking_ratio": [0.5]}))
+    assert labelled("masked_ns", times.words, chinese) == "已掩盖"
+    assert labelled("masking_ratio", ratio.words, chinese) == "掩盖率"
+    assert labelled("masked_ns", times.words, str) == "masked"
+    assert capability_named("groups", chinese) == "通信域"
+    assert capability_named("groups", str) == "groups"
+
+
+def test_a_link_can_name_whatever_the_timeline_draws() -> None:
+    assert tuple(timeline.SHARES) == state.SHARES
+
+
+def test_who_came_last_is_unknown_where_nobody_did() -> None:
+    rows = pl.DataFrame(
+        {
+            "rank": [0, 1], "verdict": [None, None], "score": [0.0, 0.0], "caused_wait_ns": [0, 0],
+            "share_ratio": [None, None], "last_arrivals_count": [0, 0], "step_count": [1, 1],
+        },
+        schema_overrides={"verdict": pl.String, "share_ratio": pl.Float64},
+    )  # fmt: skip
+    hosts = pl.DataFrame({"rank": [0, 1], "host": ["a", "a"], "host_name": [None, "n0"]})
+    told = with_hosts(rows, hosts)
+    assert told["host"].to_list() == ["a", "n0"]
+    assert told["caused_wait_ns"].null_count() == told["last_arrivals_count"].null_count() == 2
+    seen = with_hosts(rows.with_columns(last_arrivals_count=pl.Series([3, 0])), hosts)
+    assert seen["caused_wait_ns"].to_list() == [0, 0]
+
+
+def test_a_long_text_among_short_ones_has_room() -> None:
+    short = pl.Series(["stream 2", None])
+    assert _text_px(short) is None and _text_px(pl.Series([1, 2])) is None
+    long = _text_px(pl.Series(["-", "chip runs at a lower clock"]))
+    assert long is not None and long > 26 * 6
+    assert _text_px(pl.Series(["芯片频率较低，低于标称值"])) == _text_px(pl.Series(["ab" * 12]))
+    assert _text_px(pl.Series(["n" * 5000])) == 420
+
+
+def test_evidence_without_a_figure_is_a_sentence() -> None:
+    line = '{"what": "WHAT", "value": VALUE, "peers": null, "unit": "count"}'
+    lines = [line.replace("WHAT", "a").replace("VALUE", "3")]
+    lines.append(line.replace("WHAT", "which experts: not told").replace("VALUE", "null"))
+    figures, sentences = in_sentences(evidence({"evidence": f"[{', '.join(lines)}]"}))
+    assert (figures["what"].to_list(), sentences) == (["a"], ["which experts: not told"])

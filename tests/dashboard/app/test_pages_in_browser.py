@@ -1,0 +1,393 @@
+"""Every page in a real browser: drawn without a complaint, with the figures the commands print."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+pytest.importorskip("streamlit")
+pytest.importorskip("playwright")
+
+from playwright.sync_api import Browser
+from typer.testing import CliRunner
+
+from npuscope.cli import app
+from npuscope.dashboard.app.page import PAGES
+from npuscope.sample_traces.job import Job
+from tests.conftest import REAL_DATA
+from tests.dashboard.app.published_jobs import publish_job
+from tests.dashboard.app.served_pages import Visit, chromium, visit
+from tests.dashboard.app.started_server import served
+from tests.dashboard.report.printed_figures import (
+    chosen_store,
+    mean_by,
+    of_run,
+    printed,
+    ranks_of,
+    scaled,
+    steps_of,
+)  # fmt: skip
+
+pytestmark = pytest.mark.slow
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+SHOTS = REPOSITORY / "build" / "screenshots"
+REAL = "alexnet_ddp_db_level1"
+MANY = Job(
+    name="many", layers=4, pp=2, dp=32, ep=8, experts=16, micro_batches=2, ranks_per_host=8,
+    steps=3, slow_rank=11,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def stores(
+    tmp_path_factory: pytest.TempPathFactory, sample_store: Path, request: pytest.FixtureRequest
+) -> dict[str, Path]:
+    """The committed sample, a job of 64 ranks, and a real profile where there is one."""
+    folder = tmp_path_factory.mktemp("stores")
+    now_s = datetime.now(timezone.utc).timestamp()
+    publish_job(folder / "many", MANY, "20251127T123437.000Z", published_s=now_s)
+    made = {"sample": sample_store, "many": folder / "many"}
+    if REAL_DATA.is_dir():
+        made["real"] = request.getfixturevalue("real_stores")(REAL)
+    return made
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def address(stores: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One dashboard over all stores."""
+    with served(list(stores.values()), tmp_path_factory.mktemp("served")) as started:
+        yield started
+
+
+@pytest.mark.parametrize("name", ["sample", "real", "many"])
+@pytest.mark.parametrize(("width", "lang", "is_dark"), [(1280, "en", False), (1920, "zh", True)])
+def test_pages_are_drawn_without_complaint(
+    stores: dict[str, Path],
+    address: str,
+    browser: Browser,
+    name: str,
+    width: int,
+    lang: str,
+    is_dark: bool,
+) -> None:
+    """No exception, nothing on the console, labels apart, no word of where stores lie, and no
+    English on a Chinese page; pictures are left in build/."""
+    chosen = chosen_store(stores, name)
+    with visit(browser, address, width=width, dark=is_dark) as seen:
+        for page in PAGES:
+            seen.open(page, **chosen, lang=lang)
+            seen.shot(SHOTS / name / f"{page}-{width}-{lang}.png")
+            assert seen.complaints == [], page
+            assert seen.overlaps() == [], page
+            assert seen.tab.evaluate("document.body.scrollWidth") <= width, page
+            assert str(stores[name].parent) not in seen.tab.content(), page
+            assert os.environ.get("HOME", "/root") + "/" not in seen.text(), page
+            if lang == "zh":
+                assert re.search(r"[\u4e00-\u9fff]", seen.tab.locator("h3").first.inner_text())
+                assert english_left(seen) == [], page
+
+
+# English on a Chinese page: names that profiles bring, options of programs, figures, commands.
+_PHRASE = re.compile(r"[A-Za-z][a-z]{2,} [a-z]{2,} [a-z]{2,}")
+_RECORDED = "<built-in method"  # names of host calls
+
+
+def english_left(seen: Visit) -> list[str]:
+    """Lines of a page and of its figures, closed parts opened, that are English sentences."""
+    closed = seen.tab.locator("details:not([open]) > summary")
+    while closed.count():
+        closed.first.click()
+    seen.settle()
+    code = "\n".join(seen.tab.locator('[data-testid="stCode"]').all_inner_texts())
+    lines = [line for line in seen.text().splitlines() if line not in code]
+    for figure in seen.figures():
+        lines += [figure["title"], *figure["units"], *(one["name"] for one in figure["traces"])]
+    return [line for line in lines if _PHRASE.search(line) and _RECORDED not in line]
+
+
+@pytest.fixture(params=["sample", "real", "many"])
+def shown(
+    request: pytest.FixtureRequest,
+    stores: dict[str, Path],
+    address: str,
+    browser: Browser,
+) -> Iterator[tuple[Visit, Path, dict[str, str]]]:
+    name = str(request.param)
+    chosen = chosen_store(stores, name)
+    with visit(browser, address) as seen:
+        yield seen, stores[name], chosen
+
+
+Shown = tuple[Visit, Path, dict[str, str]]
+
+
+def test_the_overview_shows_the_steps_command(shown: Shown) -> None:
+    seen, store, chosen = shown
+    seen.open("overview", **chosen)
+    rows = printed(store, "steps")
+    overlapped = sum(row["overlapped_ns"] for row in rows)
+    gauges = seen.gauges()
+    assert gauges[-1] == pytest.approx(100 * overlapped / sum(r["communication_ns"] for r in rows))
+    is_one = len({row["rank"] for row in rows}) < 2 < len({row["step"] for row in rows})
+    figure = seen.figure("Each step" if is_one else "A mean step of each rank")
+    for trace, column in zip(
+        figure["traces"], ("computing_ns", "exposed_communication_ns", "free_ns"), strict=True
+    ):
+        means = mean_by(rows, "step" if is_one else "rank", column)
+        assert [int(value) for value in trace["x"]] == sorted(means)
+        assert scaled(trace["y"], figure["units"][1]) == pytest.approx(
+            [means[key] for key in sorted(means)]
+        )
+
+
+def test_the_gauge_and_the_waterfall_show_the_mfu_command(shown: Shown) -> None:
+    seen, store, chosen = shown
+    job = printed(store, "mfu", "--by", "job")
+    known = [row for row in job if row["kernel_mfu_causal_ratio"] is not None]
+    seen.open("overview", **chosen)
+    figures = {one["title"]: one for one in seen.figures()}
+    if not known:
+        assert "From the peak to what is achieved" not in figures
+        return
+    mfu = sum(r["kernel_mfu_causal_ratio"] * r["step_ns"] for r in known)
+    mfu /= sum(row["step_ns"] for row in known)
+    gauges = seen.gauges()
+    assert gauges[0] == pytest.approx(100 * mfu)
+    lost = figures["From the peak to what is achieved"]["traces"][0]["x"]
+    # From 100 down by each loss to what is achieved.
+    assert lost[0] == 100 and sum(lost[:-1]) == pytest.approx(lost[-1], abs=0.06)
+
+
+def test_communication_shows_the_comm_command(shown: Shown) -> None:
+    seen, store, chosen = shown
+    seen.open("communication", **chosen)
+    rows = steps_of(
+        [r for r in printed(store, "comm", "--by", "kind") if r["union_ns"] is not None]
+    )
+    over = len({(row["rank"], row["step"]) for row in rows})
+    exposed, masked, _ = seen.figure("Communication of a mean step")["traces"]
+    for trace, column in ((exposed, "exposed_ns"), (masked, "masked_ns")):
+        sums: dict[str, int] = defaultdict(int)
+        for row in rows:
+            sums[row["kind"]] += row[column]
+        drawn = dict(zip(trace["y"], scaled(trace["x"], "ms"), strict=True))
+        assert drawn == pytest.approx({kind: value / over for kind, value in sums.items()})
+
+
+def test_operators_show_the_kernels_command(shown: Shown) -> None:
+    seen, store, chosen = shown
+    seen.open("operators", **chosen)
+    rows = steps_of(printed(store, "kernels", "--by", "type"))
+    over = len({(row["rank"], row["step"]) for row in rows})
+    sums: dict[str, int] = defaultdict(int)
+    for row in rows:
+        sums[row["type"]] += row["total_ns"]
+    (bars,) = seen.figure("Longest kernels")["traces"]
+    expected = sorted((value / over for value in sums.values()), reverse=True)
+    assert scaled(bars["x"], "ms") == pytest.approx(expected[: len(bars["x"])])
+    assert len(bars["x"]) == min(len(sums), 30)
+
+
+def test_ranks_show_the_steps_command(shown: Shown) -> None:
+    seen, store, chosen = shown
+    seen.open("ranks", **chosen)
+    rows = [row for row in steps_of(printed(store, "steps")) if row["stage_ns"] is not None]
+    grid = seen.figure("step length")["traces"][0]
+    ranks = [int(rank) for rank in grid["y"]]
+    by_step: dict[int | None, dict[int, int]] = defaultdict(dict)
+    for row in rows:
+        by_step[row["step"]][row["rank"]] = row["stage_ns"]
+    assert sorted(ranks) == sorted({row["rank"] for row in rows})
+    stages = {row["rank"]: row["pp_rank"] for row in ranks_of(store)}
+    if None in stages.values():
+        stages = dict.fromkeys(stages, 0)
+    for at, step in enumerate(sorted(by_step, key=lambda one: (one is None, one))):
+        of_step = by_step[step]
+        middles = {
+            stage: median(ns for rank, ns in of_step.items() if stages[rank] == stage)
+            for stage in set(stages.values())
+        }
+        assert scaled([line[at] for line in grid["z"]], "ms") == pytest.approx(
+            [of_step[rank] - middles[stages[rank]] for rank in ranks], abs=1e-3
+        )
+
+
+def test_experts_show_the_experts_command(shown: Shown) -> None:
+    seen, store, chosen = shown
+    seen.open("experts", **chosen)
+    done = CliRunner().invoke(app, ["experts", str(store), "--by", "device", "--json"])
+    rows = json.loads(done.stdout)["rows"] if done.exit_code == 0 and done.stdout else []
+    grids = [f for f in seen.figures() if f["title"].startswith("Load of each device")]
+    if not rows:
+        assert not grids and "No expert load here" in seen.text()
+        return
+    tokens: dict[tuple[str, str], float] = defaultdict(float)
+    for row in rows:
+        tokens[str(row["layer"]), str(row["device"])] += row["tokens"]
+    grid = grids[0]["traces"][0]
+    for layer, line in zip(grid["y"], grid["z"], strict=True):
+        of_layer = [tokens[layer, device] for device in grid["x"]]
+        mean = sum(of_layer) / len(of_layer)
+        assert line == pytest.approx([value / mean for value in of_layer])
+
+
+def test_memory_shows_the_memory_command(shown: Shown) -> None:
+    seen, store, chosen = shown
+    seen.open("memory", **chosen)
+    drawn = [figure for figure in seen.figures() if figure["title"] == "Peak of each rank"]
+    done = CliRunner().invoke(app, ["memory", str(store), "--json"])
+    rows = json.loads(done.stdout)["rows"] if done.exit_code == 0 else []
+    if not drawn:  # a rank alone has its curve only
+        assert len({row["rank"] for row in rows}) < 2
+        assert rows or "No memory was recorded here" in seen.text()
+        return
+    reserved = drawn[0]["traces"][0]
+    unit = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}[drawn[0]["units"][0]]
+    peaks = {row["peak_bytes"] for row in rows if row["peak_bytes"]}
+    for value in reserved["x"]:
+        assert any(value * unit == pytest.approx(peak) for peak in peaks)
+
+
+def test_the_timeline_adds_up_to_the_steps_command(shown: Shown) -> None:
+    """Cells are exact shares of their bins: a row's sum is the computing time of its rank."""
+    seen, store, chosen = shown
+    seen.open("timeline", **chosen)
+    heat = next(f for f in seen.figures() if f["traces"][0]["type"] == "heatmap")
+    grid = heat["traces"][0]
+    (width_ns,) = scaled([grid["dx"]], heat["units"][0])
+    totals: dict[int, int] = defaultdict(int)
+    for row in printed(store, "steps"):
+        totals[row["rank"]] += row["computing_ns"]
+    for at, rank in enumerate(sorted(totals)):
+        line = [value or 0.0 for value in grid["z"][at]]
+        # What lies outside of steps is in the cells too; a rank's first and last bin are shares of
+        # the recorded part, which is shorter.
+        assert sum(line) * width_ns >= totals[rank] * 0.999
+        assert max(line) <= 1.0 and min(line) >= 0.0
+
+
+def test_a_link_shows_the_same(stores: dict[str, Path], address: str, browser: Browser) -> None:
+    with visit(browser, address) as seen, visit(browser, address) as other:
+        seen.open("communication", **of_run(stores, "sample"))
+        seen.tab.get_by_role("combobox").nth(2).click()
+        seen.tab.get_by_role("option", name="3", exact=False).first.click()
+        seen.tab.wait_for_url(re.compile(r"[?&]rank=3"))
+        seen.settle()
+        other.tab.goto(seen.tab.url)
+        other.settle()
+        assert other.parameters() == seen.parameters()
+        assert other.figures() == seen.figures()
+        rows = printed(stores["sample"], "comm", "--by", "kind", "--rank", "3")
+        exposed = seen.figure("Communication of a mean step")["traces"][0]
+        assert set(exposed["y"]) == {row["kind"] for row in rows}
+
+
+def test_a_box_in_the_timeline_zooms_and_back_goes_back(
+    stores: dict[str, Path], address: str, browser: Browser
+) -> None:
+    with visit(browser, address) as seen:
+        seen.open("timeline", **of_run(stores, "sample"))
+        box = seen.tab.locator(".js-plotly-plot .nsewdrag").first.bounding_box()
+        assert box is not None
+        middle = box["y"] + box["height"] / 2
+        seen.tab.mouse.move(box["x"] + box["width"] * 0.25, middle - 20)
+        seen.tab.mouse.down()
+        seen.tab.mouse.move(box["x"] + box["width"] * 0.5, middle + 20, steps=8)
+        seen.tab.mouse.up()
+        seen.tab.wait_for_url(re.compile(r"start_ns=\d+"))
+        seen.settle()
+        asked = seen.parameters()
+        length_ns = int(asked["end_ns"]) - int(asked["start_ns"])
+        rows = printed(stores["sample"], "steps")
+        whole_ns = max(r["end_ns"] for r in rows) - min(r["start_ns"] for r in rows)
+        assert length_ns == pytest.approx(whole_ns / 4, rel=0.1)
+        heat = next(f for f in seen.figures() if f["traces"][0]["type"] == "heatmap")
+        assert scaled([heat["range"][1]], heat["units"][0])[0] == pytest.approx(length_ns, rel=1e-6)
+        seen.tab.get_by_role("button", name=re.compile("Back")).click()
+        seen.tab.wait_for_url(lambda url: "start_ns" not in url)
+        seen.settle()
+        assert seen.complaints == []
+
+
+def test_the_language_is_switched_and_kept(
+    stores: dict[str, Path], address: str, browser: Browser
+) -> None:
+    with visit(browser, address) as seen:
+        seen.open("overview", **of_run(stores, "sample"))
+        before = seen.figures()
+        seen.tab.get_by_role("combobox").last.click()
+        seen.tab.get_by_role("option", name="中文").click()
+        seen.tab.wait_for_url(re.compile("lang=zh"))
+        seen.settle()
+        assert "首先关注" in seen.text()
+        numbers = [[t.get("y") for t in f["traces"]] for f in before if f["units"][1]]
+        now = [[t.get("y") for t in f["traces"]] for f in seen.figures() if f["units"][1]]
+        assert now == numbers
+        seen.tab.get_by_role("link", name="时间线").first.click()
+        seen.tab.wait_for_url(re.compile("/timeline"))
+        seen.settle()
+        assert seen.parameters()["lang"] == "zh"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "rank=../../x&step=%00&run=..%2f..%2fetc%2fpasswd&store=/etc",
+        "rank=99999999999999999999999999&start_ns=-1&end_ns=" + "9" * 400,
+        "run=<script>document.title='owned'</script>&lang=<img src=x onerror=alert(1)>",
+        "capture=' or 1=1 --&rank=1;drop table kernels&step=1e309",
+        "start_ns=5&end_ns=5&rank=-7&rank=2&lang=fr",
+    ],
+)
+def test_a_hostile_link_shows_what_there_is(
+    stores: dict[str, Path], address: str, browser: Browser, query: str
+) -> None:
+    with visit(browser, address) as seen:
+        seen.tab.on("dialog", lambda dialog: seen.complaints.append(dialog.message))
+        for page in ("overview", "timeline", "ranks"):
+            name = "" if page == "overview" else page
+            seen.tab.goto(f"{seen.address}/{name}?{query}")
+            seen.settle()
+            assert seen.figures()
+            assert "owned" not in seen.tab.title()
+            assert seen.complaints == []
+            assert not seen.tab.locator('[data-testid="stAlertContentError"]').count()
+
+
+def test_a_new_capture_appears_by_itself_and_a_click_opens_it(
+    tmp_path_factory: pytest.TempPathFactory, browser: Browser
+) -> None:
+    folder = tmp_path_factory.mktemp("live")
+    job = Job(name="live", layers=2, pp=1, dp=2, ep=2, experts=4, micro_batches=1, steps=2)
+    now_s = datetime.now(timezone.utc).timestamp()
+    publish_job(folder / "store", job, "20251127T123437.000Z", published_s=now_s)
+    with served([folder / "store"], folder) as address, visit(browser, address) as seen:
+        seen.open("trends")
+        publish_job(folder / "store", job, "20251127T133437.000Z", published_s=now_s + 3600)
+        seen.tab.get_by_text("20251127T133437.000Z").first.wait_for(
+            state="attached", timeout=60_000
+        )
+        seen.settle()
+        points = seen.tab.locator(".js-plotly-plot .scatterlayer .points path")
+        points.last.hover(force=True)
+        points.last.click(force=True)
+        seen.tab.wait_for_url(lambda url: "/trends" not in url)
+        seen.settle()
+        assert seen.parameters()["capture"] in ("20251127T123437.000Z", "20251127T133437.000Z")
+        assert seen.gauges()  # the overview
+        assert seen.complaints == []

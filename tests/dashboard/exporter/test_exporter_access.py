@@ -1,0 +1,197 @@
+"""Who may scrape: TLS, client certificates and passwords, tried with real clients."""
+
+from __future__ import annotations
+
+import base64
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from npuscope.sample_traces.generate import small
+from tests.dashboard.app.published_jobs import publish_job
+from tests.dashboard.exporter.scraping import exporting, prometheus, require_prometheus, waited
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("access") / "store"
+    publish_job(path, small(), "c", published_s=time.time(), tables=("ranks", "steps"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """ca, server and client, and a client of a stranger's CA; by openssl."""
+    folder = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    for ca in ("ca", "stranger"):
+        openssl("req", "-x509", *key, "-keyout", f"{ca}.key", "-out", f"{ca}.pem", "-days", "2",
+                "-subj", f"/CN={ca}")  # fmt: skip
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1")
+    for name, ca in (("server", "ca"), ("client", "ca"), ("other", "stranger")):
+        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj",
+                f"/CN={name}")  # fmt: skip
+        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", f"{ca}.pem", "-CAkey", f"{ca}.key",
+                "-CAcreateserial", "-out", f"{name}.pem", "-days", "2", "-extfile",
+                "names")  # fmt: skip
+    return folder
+
+
+def fetched(url: str, context: ssl.SSLContext | None = None, password: str | None = None) -> str:
+    """A page, when samples were gathered: until then it does not say whether that went well."""
+
+    def page() -> str | None:
+        text = _fetched(url, context, password)
+        return text if "\nnpuscope_up " in text else None
+
+    return waited(page, "samples are gathered")
+
+
+def _fetched(url: str, context: ssl.SSLContext | None, password: str | None) -> str:
+    headers = {}
+    if password is not None:
+        headers["Authorization"] = "Basic " + base64.b64encode(password.encode()).decode()
+    asked = urllib.request.Request(url, headers=headers)
+    try:
+        with urllib.request.urlopen(asked, timeout=60, context=context) as answer:
+            text: str = answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        refused.close()  # an answer with an open socket, as it is
+        raise
+    return text
+
+
+def test_client_certificates(store: Path, certificates: Path) -> None:
+    def client(name: str | None) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
+        if name:
+            context.load_cert_chain(certificates / f"{name}.pem", certificates / f"{name}.key")
+        return context
+
+    files = {name: str(certificates / f"{name}") for name in ("server.pem", "server.key", "ca.pem")}
+    words = ["--tls-cert", files["server.pem"], "--tls-key", files["server.key"]]
+    words += ["--client-ca", files["ca.pem"]]
+    with exporting(store, *words) as one:
+        url = f"https://127.0.0.1:{one.port}/metrics"
+        # A client that connects and says nothing keeps nobody out.
+        with socket.create_connection(("127.0.0.1", one.port)):
+            assert "npuscope_up 1.0" in fetched(url, client("client"))
+            for stranger in (None, "other"):
+                with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
+                    fetched(url, client(stranger))
+            with pytest.raises((urllib.error.URLError, ConnectionError)):
+                fetched(url.replace("https", "http"))
+            assert "npuscope_up 1.0" in fetched(url, client("client"))
+        require_prometheus()
+        tls = (
+            f"scheme: https\n    tls_config: {{ca_file: {files['ca.pem']},"
+            f" cert_file: {certificates / 'client.pem'}, key_file: {certificates / 'client.key'}}}"
+        )
+        with prometheus(store.parent, {"tls": one.port}, more=tls) as server:
+            waited(lambda: server.query("npuscope_up == 1"), "scraped over mTLS")
+
+
+def hashed(password: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "npuscope", "exporter", "--hash-password", "prometheus"],
+        input=password + "\n", capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout
+
+
+def test_passwords_over_http(store: Path) -> None:
+    users = store.parent / "users"
+    users.write_text(hashed("s3cret"))
+    users.chmod(0o600)
+    assert "s3cret" not in users.read_text()
+    with exporting(store, "--basic-auth-file", str(users)) as one:
+        url = f"http://127.0.0.1:{one.port}/metrics"
+        assert "npuscope_up 1.0" in fetched(url, password="prometheus:s3cret")
+        wrong = (None, "prometheus:S3cret", "prometheus:", "nobody:s3cret", ":", "prometheus")
+        for password in wrong:
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                fetched(url, password=password)
+            assert refused.value.code == 401
+            assert refused.value.headers["WWW-Authenticate"].startswith("Basic realm=")
+        began = time.monotonic()
+        for _ in range(10):
+            fetched(url, password="prometheus:s3cret")
+        assert time.monotonic() - began < 5  # the hash is computed once
+        assert not any("WARNING" in line for line in one.said)
+        require_prometheus()
+        auth = "basic_auth: {username: prometheus, password: s3cret}"
+        with prometheus(store.parent, {"auth": one.port}, more=auth) as server:
+            waited(lambda: server.query("npuscope_up == 1"), "scraped with a password")
+
+
+def test_other_machines_are_warned_of(store: Path) -> None:
+    with exporting(store, "--host", "0.0.0.0") as one:
+        assert any("WARNING: whoever reaches 0.0.0.0" in line for line in one.said)
+    with exporting(store) as one:
+        assert not any("WARNING" in line for line in one.said)
+        with pytest.raises(OSError):  # only on this machine's own address
+            socket.create_connection((_outer_address(), one.port), timeout=5).close()
+
+
+def _outer_address() -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError:
+            pytest.skip("this machine has no address but its own")
+        address: str = probe.getsockname()[0]
+    return address
+
+
+def test_eight_scrapers_at_once(store: Path) -> None:
+    with exporting(store) as one:
+        url = f"http://127.0.0.1:{one.port}/metrics"
+        until = time.monotonic() + 60
+        while "npuscope_up 1.0" not in fetched(url):  # the first results take a moment
+            assert time.monotonic() < until
+        found: list[str] = []
+        scrapers = [threading.Thread(target=_often(url, found)) for _ in range(8)]
+        for scraper in scrapers:
+            scraper.start()
+        for scraper in scrapers:
+            scraper.join(120)
+        assert len(found) == 40 and all("npuscope_up 1.0" in text for text in found)
+        assert all("npuscope_exporter_refreshes_total 1.0" in text for text in found)
+
+
+def _often(url: str, found: list[str]) -> Callable[[], None]:
+    return lambda: found.extend(fetched(url) for _ in range(5))
+
+
+def test_written_once_for_node_exporter(store: Path) -> None:
+    out = store.parent / "npuscope.prom"
+    command = [sys.executable, "-m", "npuscope", "exporter", str(store), "--textfile", str(out)]
+    subprocess.run(command, check=True, capture_output=True)
+    assert "npuscope_up 1.0" in out.read_text() and out.stat().st_mode & 0o044
+    assert [path.name for path in out.parent.iterdir() if "prom." in path.name] == []
+    absent = subprocess.run([*command[:4], str(store.parent / "no"), *command[5:]],
+                            capture_output=True, text=True)  # fmt: skip
+    assert absent.returncode == 3 and "not a store" in absent.stderr
+    assert "npuscope_up 1.0" in out.read_text()
+    refused = subprocess.run([*command[:5], "--expire", "soon"], capture_output=True, text=True)
+    assert refused.returncode == 2 and "--expire soon" in refused.stderr
+    env = {**os.environ, "PYTHONPATH": str(store.parent)}
+    (store.parent / "prometheus_client.py").write_text("raise ModuleNotFoundError(name=__name__)")
+    bare = subprocess.run(command, capture_output=True, text=True, env=env)
+    assert bare.returncode == 2 and "npuscope[exporter]" in bare.stderr

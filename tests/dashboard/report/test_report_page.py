@@ -1,0 +1,219 @@
+"""The report as a page and as Markdown: whole, harmless, in both languages, shown by a browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from npuscope.analysis import query
+from npuscope.collector.store import store
+from npuscope.dashboard.locale.chinese import TEMPLATES
+from npuscope.dashboard.locale.language import chinese
+from npuscope.dashboard.opening import Source, reading_warnings
+from npuscope.dashboard.report.blocks import Block, Chart, Findings
+from npuscope.dashboard.report.html_page import page
+from npuscope.dashboard.report.markdown import markdown
+from npuscope.dashboard.report.report import report
+from npuscope.dashboard.updating import bring_up_to_date
+from tests.analysis.tables import connect, fill, kernel, op
+from tests.conftest import REPOSITORY
+
+MS = 1_000_000
+HOSTILE = '</script><script>alert("pwned")</script>|`*'
+EVERYTHING = {"run": None, "capture": None, "rank": None, "step": None}
+
+
+class Seen(HTMLParser):
+    """Tags, what they name, and the words a reader sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.named: list[str] = []
+        self.words: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+        self.named += [value or "" for name, value in attrs if name in ("src", "href", "srcset")]
+
+    def handle_endtag(self, tag: str) -> None:
+        while self.open and self.open.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if not {"script", "style", "code"} & set(self.open) and data.strip():
+            self.words.append(" ".join(data.split()))
+
+
+def seen(html: str) -> Seen:
+    parser = Seen()
+    parser.feed(html)
+    parser.close()
+    return parser
+
+
+def blocks_of(folder: Path, target: Path) -> list[Block]:
+    bring_up_to_date(Source(folder, store=target, jobs=1))
+    con = store.open(target)
+    warnings = reading_warnings(target)
+    return list(report(con, EVERYTHING, top=10, warnings=warnings, charts=True))
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> list[Block]:
+    target = tmp_path_factory.mktemp("store")
+    return blocks_of(REPOSITORY / "sample_traces" / "moe_8_ranks", target)
+
+
+@pytest.fixture
+def hostile() -> Iterator[list[Block]]:
+    con: duckdb.DuckDBPyConnection = connect()
+    fill(con, "ranks", [{}])
+    fill(con, "kernels", [kernel(0, 9 * MS, 1, type=HOSTILE, name=HOSTILE)])
+    fill(con, "comm_ops", [op(12 * MS, 9 * MS, 1, op_type=HOSTILE)])
+    yield list(report(con, EVERYTHING, top=10, warnings=[HOSTILE], charts=True))
+    con.close()
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_page_names_nothing_outside_of_itself(sample: list[Block], language: str) -> None:
+    html = page(sample, language=language)
+    assert seen(html).named == []
+    styles = "".join(re.findall(r"<style>(.*?)</style>", html, re.DOTALL))
+    assert styles
+    assert "url(" not in styles
+    assert "@import" not in styles
+
+
+def test_a_page_has_every_part(sample: list[Block]) -> None:
+    words = seen(page(sample)).words
+    for part in (
+        "moe_8_ranks 20251127T123437.000Z", "What to look at first", "Evidence",
+        "Where each step goes (ms)",
+        "Top kernels by type: of a rank's step (mean of 8 ranks, 2 steps)",
+        "Communication by group and operation: of a rank's step (mean of 8 ranks, 2 steps)",
+        "Expert load by layer (mean of steps)",
+    ):  # fmt: skip
+        assert part in words
+    [found] = [block.found for block in sample if isinstance(block, Findings)]
+    assert all(one.statement in words for one in found)
+    assert {block.name for block in sample if isinstance(block, Chart)} == {
+        "steps", "kernels", "communication", "memory", "waterfall", "experts"
+    }  # fmt: skip
+
+
+def test_names_from_a_profile_are_text_on_the_page(hostile: list[Block]) -> None:
+    html = page(hostile)
+    assert "<script>alert" not in html
+    assert HOSTILE in " ".join(seen(html).words)
+
+
+def untranslated(words: list[str]) -> list[str]:
+    """Words in a row that only English has."""
+    return [text for text in words if re.search(r"\b[a-z]+(?: [a-z]+){2,}", text)]
+
+
+def test_a_chinese_page_is_chinese(sample: list[Block]) -> None:
+    words = seen(page(sample, language="zh")).words
+    assert "首先关注" in words
+    assert untranslated(words) == []
+    assert untranslated(seen(page(sample)).words)  # what the test looks for is there in English
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    ["alexnet_ddp_db_level0", "alexnet_ddp_text_level1", "qwen3_pp2_dp2_text_level2"],
+)
+def test_chinese_pages_of_real_profiles(name: str, real_data: Path, tmp_path: Path) -> None:
+    blocks = blocks_of(real_data / name, tmp_path / "store")
+    assert untranslated(seen(page(blocks, language="zh")).words) == []
+
+
+def test_sentences_keep_their_figures_and_names() -> None:
+    missing = "of 64 missing: figures across ranks cover the others only."
+    told = chinese(f"ranks 0-3, 7 and 5 more {missing}")
+    assert told == "64 个 rank 中缺少 rank 0-3, 7 等另外 5 个：跨 rank 的数字只覆盖其余 rank。"
+    assert chinese("a sentence nobody wrote") == "a sentence nobody wrote"
+    assert (
+        chinese(f"rank 2: {HOSTILE}. To know it: do this")
+        == f"rank 2：{HOSTILE}。若要获知：do this"
+    )
+
+
+def test_templates_hold_the_same_names_in_both_languages() -> None:
+    for english, told in TEMPLATES.items():
+        assert sorted(re.findall(r"{\w+}", english)) == sorted(re.findall(r"{\w+}", told)), english
+
+
+def test_findings_and_notes_of_the_code_have_a_template(sample: list[Block]) -> None:
+    con = connect()
+    fill(con, "ranks", [{"world_size": 4}])
+    fill(con, "kernels", [kernel(0, MS, 1), kernel(5 * MS, MS, 1), kernel(9 * MS, MS)])
+    fill(con, "steps", [{"step": 1}, {"step": 2}])
+    told = query.notes(con) + query.limits(con)
+    assert len(told) > 4
+    assert [text for text in told if chinese(text) == text] == []
+
+
+def rows_of(text: str) -> list[list[str]]:
+    cells = re.compile(r"(?<!\\)\|")
+    return [cells.split(line)[1:-1] for line in text.splitlines() if line.startswith("|")]
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_markdown_tables_have_as_many_cells_everywhere(
+    sample: list[Block], hostile: list[Block], language: str
+) -> None:
+    for blocks in (sample, hostile):
+        text = markdown(blocks, language=language)
+        tables = re.split(r"\n\n+", text)
+        widths = [{len(row) for row in rows_of(table)} for table in tables]
+        assert sum(map(bool, widths)) >= 3
+        assert all(len(width) <= 1 for width in widths)
+
+
+def test_markdown_says_what_the_page_says(sample: list[Block]) -> None:
+    text = markdown(sample)
+    assert "## What to look at first" in text
+    first = next(line for line in text.splitlines() if line.startswith("1. "))
+    assert " ms per step, " in first and "(measured): " in first and " ms of communication" in first
+    assert "| MatMulV3 | AI_CORE | 46.0 |" in text
+    assert "`npuscope kernels --by type`" in text
+
+
+def test_names_from_a_profile_are_text_in_markdown(hostile: list[Block]) -> None:
+    assert "<script>" not in re.sub(r"\\<", "", markdown(hostile))
+
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.mark.slow
+def test_a_browser_without_network_shows_the_figures(sample: list[Block], tmp_path: Path) -> None:
+    assert BROWSER, "Chromium is not installed: .ci/run does that"
+    html = tmp_path / "report 报告.html"
+    html.write_text(page(sample, language="zh"))
+    command = [
+        BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=8000",
+        "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={tmp_path / 'browser'}",
+    ]  # fmt: skip
+    shown = subprocess.run(
+        [*command, "--dump-dom", html.as_uri()], capture_output=True, text=True, timeout=120
+    ).stdout
+    assert shown.count('class="js-plotly-plot"') + shown.count(" js-plotly-plot") >= 4
+    # 8 ranks in three parts, 10 kernels, 7 kinds of communication in two parts.
+    assert len(re.findall(r'<g class="point">', shown)) >= 8 * 3 + 10 + 7 * 2
+    assert "首先关注" in shown
+    pdf = tmp_path / "report.pdf"
+    printing = [*command, f"--print-to-pdf={pdf}", html.as_uri()]
+    subprocess.run(printing, capture_output=True, timeout=120, check=True)
+    assert pdf.read_bytes().startswith(b"%PDF")

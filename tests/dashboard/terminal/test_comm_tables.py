@@ -1,0 +1,81 @@
+"""Tables of communication: means, shares, ranks without events."""
+
+from __future__ import annotations
+
+import duckdb
+import pytest
+from rich.console import Console, RenderableType
+
+from npuscope.analysis import means, query
+from npuscope.dashboard.report.report import report
+from npuscope.dashboard.terminal.comm_tables import masking_table
+from npuscope.dashboard.terminal.tables import FittedTable
+from tests.analysis.tables import connect, fill, kernel, op
+
+MS = 1_000_000
+
+
+def drawn(part: RenderableType, width: int = 140) -> list[list[str]]:
+    console = Console(width=width, highlight=False)
+    with console.capture() as text:
+        console.print(part)
+    return [line.split() for line in text.get().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def con() -> duckdb.DuckDBPyConnection:
+    """Two ranks of two steps, rank 1 with more exposed; of rank 2, HCCL's times alone."""
+    made = connect()
+    for rank in (0, 1):
+        for step in (1, 2):
+            at = step * 100 * MS
+            fill(made, "kernels", [kernel(at, 10 * MS, step, rank=rank)])
+            fill(made, "comm_ops", [
+                op(at, (20 + rank) * MS, step, rank=rank, group_hash="1234567"),
+                op(at, 5 * MS, step, rank=rank, group_hash="9", op_type="send"),
+            ])  # fmt: skip
+        fill(made, "comm_ops", [op(900 * MS, 50 * MS, rank=rank, group_hash="9")])
+        fill(made, "groups", [{"rank": rank, "group_hash": "1234567", "parallel_kind": "dp"}])
+    fill(made, "comm_times", [{"rank": 2, "step": 1, "op_type": "send", "elapse_ns": 77.0 * MS,
+                               "wait_ns": 3.0 * MS}])  # fmt: skip
+    fill(made, "profiler_steps", [{"rank": 2, "step": 1, "computing_ns": 5.0 * MS}])
+    return made
+
+
+def test_means_are_of_steps_and_of_ranks_with_events(con: duckdb.DuckDBPyConnection) -> None:
+    lines = drawn(masking_table(query.comm(con), means.mean_comm(con)))
+    assert " ".join(lines[0]) == (
+        "Communication by kind: ms of a rank's step (mean of 2 ranks, 2 steps)"
+    )
+    assert lines[3] == ["dp", "1.0", "20.500", "20.500", "48.8", "%", "10.500", "100.0", "%",
+                        "-", "-", "1", "11.000", "-"]  # fmt: skip
+    assert lines[4][:3] == ["unknown", "1.0", "5.000"]
+    light = [line for line in lines if line[:3] == ["2", "1", "unknown"]]
+    assert light == [["2", "1", "unknown", "1", "77.000", "-", "-", "-", "-", "-", "3.000", "-"]]
+
+
+def test_the_longest_few_keep_their_shares(con: duckdb.DuckDBPyConnection) -> None:
+    chosen = query.comm(con, by="op", rank=0, step=1)
+    lines = drawn(masking_table(chosen, means.mean_comm(con, by="op", rank=0, step=1), 1))
+    assert [line for line in lines if line[:2] == ["0", "1"]] == [
+        ["0", "1", "dp", "allReduce", "...567", "1", "20.000", "20.000", "50.0", "%", "10.000",
+         "100.0", "%", "-", "-", "-"]
+    ]  # fmt: skip
+    of_step = drawn(masking_table(query.comm(con, by="op"), means.mean_comm(con, by="op"), 1))
+    assert sum(line[:1] == ["dp"] for line in of_step) == 1
+    assert any(line[:3] == ["and", "1", "more;"] for line in of_step)
+
+
+def test_the_report_leaves_out_ranks_without_operations(con: duckdb.DuckDBPyConnection) -> None:
+    titles = {
+        rank: [
+            block.title for block in report(con, {"rank": rank}, top=5)
+            if isinstance(block, FittedTable) and "Communication" in (block.title or "")
+        ]
+        for rank in (None, 2)
+    }  # fmt: skip
+    title = "Communication by group and operation: of a rank's step"
+    assert titles == {
+        None: [f"{title} (mean of 2 ranks, 2 steps)"],
+        2: [f"{title} (mean of 1 rank, 1 step, as HCCL measured it)"],
+    }

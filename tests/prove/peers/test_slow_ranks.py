@@ -1,0 +1,86 @@
+"""Who is slow, by msprof-analyze's recipe and by ours, on the same planted jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from npuscope.sample_traces.generate import Job, write_job
+from tests.prove.peers.msprof_analyze import Peer, installed, rows, run_recipe
+
+pytestmark = pytest.mark.slow
+
+SLOW: dict[str, Any] = {"slow_factor": 1.3, "slow_rank_lowers_clock": False}
+EIGHT: dict[str, Any] = {"layers": 2, "pp": 1, "dp": 8}
+# What is planted; the ranks that the recipe names (None: it says there is none); our verdicts.
+CASES: dict[str, tuple[dict[str, Any], set[int] | None, set[tuple[int, str]]]] = {
+    "one group of eight": (
+        {**EIGHT, "ep": 1, "experts": 0, "slow_rank": 3, **SLOW}, {3}, {(3, "compute")},
+    ),
+    "all-to-all of eight": (
+        {**EIGHT, "ep": 8, "overloaded": 3}, {3}, {(3, "alltoall_bytes")},
+    ),
+    "groups of two": (
+        {"layers": 2, "pp": 1, "dp": 2, "ep": 2, "slow_rank": 1, **SLOW}, None, {(1, "compute")},
+    ),
+    "groups of three": (
+        {"layers": 2, "pp": 1, "dp": 3, "ep": 3, "experts": 6, "slow_rank": 1, **SLOW},
+        None, {(1, "compute")},
+    ),
+    "all-to-all of two": (
+        {**EIGHT, "dp": 4, "ep": 2, "overloaded": 3}, None, {(3, "alltoall_bytes")},
+    ),
+    "groups of two among four": (
+        {**EIGHT, "ep": 2, "slow_rank": 3, **SLOW}, {2, 3}, {(3, "compute")},
+    ),
+    "transfers between stages": (
+        {"layers": 4, "pp": 4, "dp": 2, "ep": 1, "experts": 0, "slow_rank": 3, **SLOW},
+        None, {(3, "compute")},
+    ),
+    "a slow link": (
+        {**EIGHT, "ep": 8, "slow_link": (3, 5)}, None, {(3, "link"), (5, "link")},
+    ),
+    "nothing": ({**EIGHT, "ep": 2, "noise": 0.03}, None, set()),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def peer() -> Peer:
+    found = installed()
+    if found.why_not:
+        reason = f"msprof-analyze could not be installed: {found.why_not}"
+        assert os.environ.get("CI") != "true", reason
+        pytest.skip(reason)
+    return found
+
+
+def _theirs(peer: Peer, job: Path, out: Path) -> set[int] | None:
+    try:
+        database = run_recipe(peer, "slow_rank", job, out)
+    except AssertionError as error:
+        assert "No slow rank found" in str(error)
+        return None
+    return {rank for (rank,) in rows(database, "select rankId from SlowRank")}
+
+
+def _ours(job: Path, target: Path) -> set[tuple[int, str]]:
+    line = [sys.executable, "-m", "npuscope", "ranks", str(job), "--store", str(target), "--json"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)["rows"]
+    return {(row["rank"], row["verdict"]) for row in told if row["verdict"]}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_both_on_a_planted_job(case: str, peer: Peer, tmp_path: Path) -> None:
+    planted, theirs, ours = CASES[case]
+    job = Job(name="slow", steps=4, expert_skew=0.0, memory=False, seed=3, **planted)
+    write_job(job, tmp_path / "job", forms=("db",))
+    assert _ours(tmp_path / "job", tmp_path / "store") == ours
+    assert _theirs(peer, tmp_path / "job", tmp_path / "out") == theirs
