@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .communication.catalog_communication import COMMUNICATION
 from .flops.catalog_flops import FLOPS
-from .metric import Column, Metric, described, sql_text
+from .metric import Column, Metric, described, sql_place, sql_text
 
 __all__ = ["METRICS", "Column", "Metric", "metric", "metrics_markdown", "sql_text", "write_docs"]
 
@@ -206,8 +206,8 @@ def metrics_markdown() -> str:
     lines = [
         "# Metrics",
         "",
-        "Written from the heads of `analysis/sql/*.sql` by `npuscope.analysis.catalog.write_docs`:"
-        " change those.",
+        "Written from the heads of `analysis/sql/*/*.sql` by"
+        " `npuscope.analysis.catalog.write_docs`: change those.",
         "",
         "Times are integer nanoseconds, intervals half open, and what is unknown is NULL. Where our"
         " figures of a step differ from the profiler's own table,"
@@ -223,7 +223,7 @@ def metrics_markdown() -> str:
             known.rules,
             "",
             f"In SQL: `{known.view}`, from {', '.join(f'`{name}`' for name in known.inputs)}"
-            f" ([{known.sql_file}](../analysis/sql/{known.sql_file}))"
+            f" ([{known.sql_file}](../analysis/{sql_place(known.sql_file)}))"
             + _KEPT[known.summary, known.derived],
             "",
             "| column | type | unit | meaning |",

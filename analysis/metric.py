@@ -17,10 +17,6 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
 
 _COLUMN = re.compile(r"--   (\w+) +(\w+(?:\[\])?) +(\S.*)")
 _UNITS = (
@@ -93,13 +89,23 @@ class Metric:
 @cache
 def sql_text(file: str) -> str:
     """Text of a file below `sql/`, whose names are unique."""
-    return _sql_files()[file].read_text(encoding="utf-8")
+    return resources.files(__package__).joinpath(sql_place(file)).read_text(encoding="utf-8")
+
+
+def sql_place(file: str) -> str:
+    """Where a file of that name lies in this room: `sql/steps/steps.sql`."""
+    return _sql_places()[file]
 
 
 @cache
-def _sql_files() -> dict[str, Traversable]:
+def _sql_places() -> dict[str, str]:
     topics = resources.files(__package__).joinpath("sql").iterdir()
-    return {file.name: file for topic in topics if topic.is_dir() for file in topic.iterdir()}
+    return {
+        file.name: f"sql/{topic.name}/{file.name}"
+        for topic in topics
+        if topic.is_dir()
+        for file in topic.iterdir()
+    }
 
 
 def _unit(column: str) -> str:

@@ -21,10 +21,10 @@ STAGE = """
 import sys, tempfile
 from pathlib import Path
 from npuscope.collector.model import ReadLog
-from npuscope.collector.readers.kineto_columns import KinetoForm
-from npuscope.collector.readers.kineto_head import parse_head, read_beginning
-from npuscope.collector.readers.trace_staging import Wanted, stage
-from npuscope.collector.worker import begin_worker
+from npuscope.collector.readers.kineto.kineto_columns import KinetoForm
+from npuscope.collector.readers.kineto.head import parse_head, read_beginning
+from npuscope.collector.readers.trace_view.trace_staging import Wanted, stage
+from npuscope.collector.engines.worker import begin_worker
 
 begin_worker()
 path, processes, stacks = sys.argv[1:]

@@ -35,7 +35,7 @@ def place(con: duckdb.DuckDBPyConnection, source: str, *, nested: bool) -> None:
     start_ns, end_ns, lane): slices that do not stand on lane 0. Slices that are equal in all of it
     share a lane.
     """
-    sql = statements("placing.sql")
+    sql = statements("slice_rows.sql")
     for name in ("keys", "spans", "moved"):
         con.execute(sql[name].replace("_source", source))
     if not nested:

@@ -23,8 +23,8 @@ ACROSS = "npuscope.analysis.ranks.derive"
 ASKED = """
 import sys
 from pathlib import Path
-from npuscope.analysis.across.opening import open_across
-from npuscope.collector import store
+from npuscope.analysis.ranks.rank_views import open_across
+from npuscope.collector.store import store
 
 with store.open(Path(sys.argv[1])) as con:
     open_across(Path(sys.argv[1]), con)
@@ -84,7 +84,8 @@ def test_what_they_do_not_reach_leaves_them(copied: Path, file: str) -> None:
 def test_every_module_is_found_that_computing_them_loads(tmp_path: Path) -> None:
     """What is imported while results are computed, against what is found in the files."""
     script = (
-        "import sys; from npuscope.analysis.ranks import derive, stragglers, clocks, groups;"
+        "import sys; from npuscope.analysis.ranks import derive;"
+        "from npuscope.analysis.ranks.stragglers import stragglers;"
         "print(*sorted(name for name in sys.modules if name.startswith('npuscope.analysis.')))"
     )
     done = subprocess.run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -33,7 +34,11 @@ INSTANTS = ("start_ns", "end_ns", "window_start_ns", "window_end_ns")
 def build(form: str, out: Path) -> dict[str, Any]:
     """Runs the generator; what it recorded of the capture."""
     command = [sys.executable, str(SCRIPT), *FORMS[form], "--ranks", str(RANKS), "--jobs", "1"]
-    done = subprocess.run([*command[:3], str(out), *command[3:]], capture_output=True, text=True)
+    # Commands that ran in this process keep their children out of their own folders.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    done = subprocess.run(
+        [*command[:3], str(out), *command[3:]], capture_output=True, text=True, env=environment
+    )
     assert done.returncode == 0, done.stderr
     recorded: dict[str, Any] = json.loads((out / "capture.json").read_text())
     return recorded

@@ -19,8 +19,11 @@ IN_SQL = re.compile(r"\b(sum|avg|mean|median|quantile\w*|stddev\w*)\s*\(", re.IG
 # file: (function, why it may).
 MAY = {
     "figures/communication.py": ("cells", "a cell of the heat map stands for a block of ranks"),
-    "memory_tables.py": ("holders_table", "a last line stands for the rows that are not shown"),
-    "timeline/placing.sql": ("", "a running count places slices that overlap into tracks"),
+    "terminal/memory/memory_tables.py": (
+        "holders_table",
+        "a line for the rows that are not shown",
+    ),
+    "perfetto/slice_rows.sql": ("", "a running count places slices that overlap into tracks"),
 }
 
 

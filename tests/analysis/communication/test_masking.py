@@ -165,7 +165,7 @@ def test_answers_by_key() -> None:
     con = job()
     figures = (
         "op_count total_ns union_ns masked_ns masking_ratio exposed_ns exposed_attributed_ns"
-        " transit_ns wait_ns size_bytes"
+        " transit_ns wait_ns size_bytes share_ratio"
     ).split()
     place = ["run", "capture", "rank", "step"]
     assert query.comm(con).columns == [*place, "kind", *figures]

@@ -151,7 +151,7 @@ def test_nothing_to_fit() -> None:
     assert costs.is_empty()
     layers = cost.imbalance_cost(tables, costs, steps)
     assert layers.is_empty()
-    assert "not known" in cost_notes(costs, layers)[0]
+    assert "is unknown" in cost_notes(costs, layers)[0]
     even = timed.with_columns(tokens=pl.lit(1000, pl.Int64))
     assert token_times.fitted(even)["ns_per_token"].null_count() == 4
     assert cost.token_cost(tables, even).is_empty()

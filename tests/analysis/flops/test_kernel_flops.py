@@ -170,7 +170,7 @@ def test_attention_of_the_record() -> None:
 
 def test_as_many_heads_as_positions_can_be_either() -> None:
     found = attention("1,4,4,64", "1,2,4,64", "1,2,4,64", "1,4,4,8")
-    assert found.full is None and "which dimension" in str(found.reason)
+    assert found.full is None and "sequence dimension" in str(found.reason)
 
 
 def test_attention_over_more_keys_than_queries_has_no_causal_count() -> None:

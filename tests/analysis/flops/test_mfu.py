@@ -257,7 +257,7 @@ def test_model_figures() -> None:
         (ModelUse(TINY, sequence_length=32), "--tokens-per-step"),
         (ModelUse(TINY, sequence_length=32, tokens_per_step="auto"), "--tokens-per-step"),
         (ModelUse(TINY, sequence_length=32, tokens_per_step=10), "--recompute"),
-        (ModelUse(TINY, sequence_length=32, tokens_per_step=10**9), "above 1"),
+        (ModelUse(TINY, sequence_length=32, tokens_per_step=10**9), "would exceed 1"),
     ],
 )
 def test_what_is_missing_is_said(use: ModelUse, remedy: str) -> None:

@@ -25,9 +25,9 @@ INGEST_TWICE = """
 import json, os, subprocess, sys
 from pathlib import Path
 from npuscope.analysis.summaries import summarise
-from npuscope.collector import store
-from npuscope.collector.ingest import ingest
-from npuscope.collector.manifest import manifests
+from npuscope.collector.store import store
+from npuscope.collector.ingest.ingest import ingest
+from npuscope.collector.store.manifest import manifests
 
 def main():
     source, target, jobs = Path(sys.argv[1]), Path(sys.argv[2]) / "store", int(sys.argv[3])

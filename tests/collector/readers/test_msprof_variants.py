@@ -129,7 +129,7 @@ def test_a_database_beside_text_is_believed_and_text_fills_the_rest(
     assert result.is_complete
     rules = only_manifest(place).rules
     assert rules["from.kernels"] == "ascend_db"
-    assert rules["from.operator_memory"] == "memory"
+    assert rules["from.operator_memory"] == "memory_record"
     assert rules["from.comm_times"] == "communication"
     for name in ("comm_ops", "comm_times", "comm_links", "steps", "operator_memory", "host_ops"):
         assert table(place, name) == plain[name], name

@@ -180,9 +180,9 @@ def test_compaction_and_readers_pass_it_by(target: Path) -> None:
 _DIES = """
 import os, signal, sys
 from pathlib import Path
-from npuscope.analysis.across.derive import Table
-from npuscope.collector import derived, store
-from npuscope.collector.manifest import manifests
+from npuscope.analysis.ranks.derive import Table
+from npuscope.collector.store import derived, store
+from npuscope.collector.store.manifest import manifests
 
 def some(con):
     yield Table("counts", "select rank from kernels")

@@ -20,8 +20,8 @@ from npuscope.analysis.summaries import summarise
 from npuscope.collector.engines.processes import STOPS_WITHIN_S
 from npuscope.collector.ingest.deadline import ENVIRONMENT, Deadline, time_limit_s
 from npuscope.collector.ingest.ingest import ingest
-from npuscope.collector.store import store
 from npuscope.collector.store.segments import Summary
+from npuscope.collector.store.store import store
 from npuscope.collector.store.sweep import sweep
 from npuscope.collector.watch.options import Handed, Options
 from npuscope.collector.watch.watch import watch
@@ -273,7 +273,7 @@ def test_a_reader_that_dies_while_all_is_stopped_sets_nothing_aside(tmp_path: Pa
 HELD = """
 from npuscope.analysis import summaries
 from npuscope.cli import main
-from tests.collector import test_watch_faults
+from tests.collector.watch import test_watch_faults
 summaries.summarise = test_watch_faults.holds
 main()
 """
@@ -330,7 +330,7 @@ def test_it_leaves_within_seconds_and_told_twice_at_once(
 # A watcher that waits in its file system for what never comes.
 HANGS = """
 import os, sys
-from npuscope import watch_command
+from npuscope.commands.store import watch as watch_command
 from npuscope.cli import main
 from npuscope.collector.watch import folders
 watch_command._ENDS_WITHIN_S = 1.0

@@ -171,7 +171,7 @@ GATHERS_LONG = """
 import sys
 import duckdb
 from npuscope.cli import main
-from npuscope.dashboard import exporter
+from npuscope.dashboard.exporter import exporter
 
 def take_snapshot(*given, **options):
     print("gathering", file=sys.stderr)

@@ -23,7 +23,7 @@ import resource
 import sys
 from pathlib import Path
 
-from tests.dashboard.traces import export
+from tests.dashboard.perfetto.traces import export
 
 path = Path(sys.argv[1])
 written = export(path, path.with_suffix(".json"))

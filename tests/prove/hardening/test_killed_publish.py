@@ -32,8 +32,8 @@ KILLED = """
 import json, os, shutil, signal, sys
 from pathlib import Path
 import msgspec
-from npuscope.collector import store
-from npuscope.collector.manifest import make_staging, read_manifest
+from npuscope.collector.store import store
+from npuscope.collector.store.manifest import make_staging, read_manifest
 
 target, rank = Path(sys.argv[1]), Path(sys.argv[2])
 former = read_manifest(rank)
@@ -80,7 +80,8 @@ KILLED_AFTER = """
 import os, signal, sys
 from pathlib import Path
 from npuscope.analysis.summaries import summarise
-from npuscope.collector import ingest, read_rank, store
+from npuscope.collector.ingest import ingest, read_rank
+from npuscope.collector.store import store
 
 published = 0
 publish = store.publish
@@ -101,9 +102,9 @@ FILLED = """
 import json, os, shutil, sys
 from pathlib import Path
 from npuscope.analysis.summaries import summarise
-from npuscope.collector import store
-from npuscope.collector.ingest import ingest
-from npuscope.collector.manifest import manifests
+from npuscope.collector.store import store
+from npuscope.collector.ingest.ingest import ingest
+from npuscope.collector.store.manifest import manifests
 
 source, small, nth = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 target = small / "store"
