@@ -20,8 +20,8 @@ from npuscope.analysis.summaries import summarise
 from npuscope.collector.engines.processes import STOPS_WITHIN_S
 from npuscope.collector.ingest.deadline import ENVIRONMENT, Deadline, time_limit_s
 from npuscope.collector.ingest.ingest import ingest
-from npuscope.collector.store.segments import Summary
 from npuscope.collector.store import store
+from npuscope.collector.store.segments import Summary
 from npuscope.collector.store.sweep import sweep
 from npuscope.collector.watch.options import Handed, Options
 from npuscope.collector.watch.watch import watch
