@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from npuscope.analysis.catalog import METRICS, Metric, metric, metrics_markdown, write_docs
@@ -20,12 +21,29 @@ NAMES = [known.name for known in METRICS]
 every_metric = pytest.mark.parametrize("known", METRICS, ids=NAMES)
 
 
-@every_metric
-def test_columns_are_as_documented(known: Metric) -> None:
+@pytest.fixture(scope="module")
+def empty() -> duckdb.DuckDBPyConnection:
+    """Every table, empty, and the metrics as views; only to be read."""
     con = connect()
     open_views(con)
-    asked = f'from "{known.view}"'
+    return con
+
+
+@pytest.fixture(scope="module")
+def empty_across() -> duckdb.DuckDBPyConnection:
+    """The same, with what all ranks tell together."""
+    con = connect()
+    open_views(con)
+    open_across(None, con)
+    return con
+
+
+@every_metric
+def test_columns_are_as_documented(known: Metric, empty: duckdb.DuckDBPyConnection) -> None:
+    con, asked = empty, f'from "{known.view}"'
     if known.derived:
+        con = connect()
+        open_views(con)
         asked = next(table.query for table in derive(con) if table.name == known.view)
     described = con.execute(f"describe {asked}").fetchall()
     found = [(name, kind.lower()) for name, kind, *_ in described]
@@ -33,11 +51,10 @@ def test_columns_are_as_documented(known: Metric) -> None:
 
 
 @every_metric
-def test_an_empty_capture_has_no_rows(known: Metric) -> None:
-    con = connect()
-    open_views(con)
-    open_across(None, con)
-    assert con.execute(f'from "{known.view}"').fetchall() == []
+def test_an_empty_capture_has_no_rows(
+    known: Metric, empty_across: duckdb.DuckDBPyConnection
+) -> None:
+    assert empty_across.execute(f'from "{known.view}"').fetchall() == []
 
 
 @every_metric

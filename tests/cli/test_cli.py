@@ -366,6 +366,7 @@ def test_cached_stores_are_listed_and_removed(
     assert run_apart("store", "rm", "nothing").code == 2
 
 
+@pytest.mark.slow
 def test_the_cache_forgets_the_least_recently_used(
     run_apart: Run, own_profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

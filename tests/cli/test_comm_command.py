@@ -91,6 +91,7 @@ def test_tables(run: Any, job: Path) -> None:
     assert "net gain" in stretch
 
 
+@pytest.mark.slow
 def test_a_job_without_communication_says_so(run: Any, job: Path, tmp_path: Path) -> None:
     alone = tmp_path / "alone"
     write_job(small(dp=1, ep=1, crossing=False), alone, forms=("text",))

@@ -98,6 +98,7 @@ def test_as_json(run: Run, job: Path) -> None:
     assert any("truth.json" in note for note in answer["notes"])
 
 
+@pytest.mark.slow
 def test_one_rank(run: Run, job: Path, tmp_path: Path) -> None:
     answer = run("doctor", job, "--rank", 1, "--json").json()
     assert [row["rank"] for row in answer["rows"]] == [1]
@@ -108,6 +109,7 @@ def test_one_rank(run: Run, job: Path, tmp_path: Path) -> None:
     assert run("doctor", tmp_path / "nowhere").code == 3
 
 
+@pytest.mark.slow
 def test_a_store_and_an_exported_file(run: Run, job: Path, tmp_path: Path) -> None:
     assert run("ingest", job, "--store", tmp_path / "s", "-o", tmp_path / "x.duckdb").code == 0
     for path in (tmp_path / "s", tmp_path / "x.duckdb"):

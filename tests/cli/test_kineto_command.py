@@ -67,6 +67,7 @@ def test_every_answer_is_without_words_of_npus(run: Run, gpus: Path, tmp_path: P
     assert [word for word in ONLY_ON_NPUS if word in page.read_text()] == []
 
 
+@pytest.mark.slow
 def test_the_report_says_what_a_gpus_profiler_can_be_told(run: Run, gpus: Path) -> None:
     [capture] = rows(run("report", gpus, "--json"))
 

@@ -139,7 +139,9 @@ def test_what_a_formula_is(cell: str | None, told: str | None) -> None:
     assert quoted_cells(category).rows() == [(told, -1)]
 
 
-@pytest.mark.parametrize("columns", [40, 60, 80])
+@pytest.mark.parametrize(
+    "columns", [40, *(pytest.param(n, marks=pytest.mark.slow) for n in (60, 80))]
+)
 @pytest.mark.parametrize(
     ("command", "whole"),
     [

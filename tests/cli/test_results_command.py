@@ -49,6 +49,7 @@ def test_results_alone_are_a_light_input(run: Any, tmp_path: Path, form: Any) ->
     assert {one["capability"]: one["support"] for one in row["capabilities"]}["waiting"] == "yes"
 
 
+@pytest.mark.slow
 def test_the_doctor_compares_steps(run: Any, tmp_path: Path) -> None:
     write_job(small(), tmp_path / "job", forms=("text",))
     write_cluster_output(captures(small()), tmp_path / "job", "text")

@@ -32,6 +32,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return command
 
 
+@pytest.mark.slow
 def test_the_log_is_stored_and_used(run: Any, tmp_path: Path) -> None:
     job, log = tmp_path / "job", tmp_path / "rank7.log"
     write_job(small(), job, forms=("text",))

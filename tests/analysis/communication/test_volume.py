@@ -221,6 +221,7 @@ def test_schemes_of_a_group_in_part(job: dict[str, duckdb.DuckDBPyConnection]) -
         assert row["size_bytes"] > 0
 
 
+@pytest.mark.slow
 def test_places_in_groups_without_a_hash_are_each_ranks_own(
     job: dict[str, duckdb.DuckDBPyConnection],
 ) -> None:

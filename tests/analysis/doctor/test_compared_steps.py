@@ -51,6 +51,7 @@ def test_all_measures_agree_but_for_the_rules(tmp_path: Path, form: ClusterForm)
     assert found["bubble"].theirs_ns > 0
 
 
+@pytest.mark.slow
 def test_the_farthest_step_is_named(tmp_path: Path) -> None:
     write_job(small(), tmp_path / "job", forms=("text",))
     folder = write_cluster_output(captures(small()), tmp_path / "job", "text")
@@ -71,6 +72,7 @@ def test_the_farthest_step_is_named(tmp_path: Path) -> None:
     assert told.theirs_ns - told.ours_ns == pytest.approx(250_000, abs=1)
 
 
+@pytest.mark.slow
 def test_results_of_other_profiles_are_not_compared(tmp_path: Path) -> None:
     write_job(small(), tmp_path / "all" / "job", forms=("text",))
     write_cluster_output(captures(small()), tmp_path / "all" / "other", "text")

@@ -219,6 +219,7 @@ def test_level0_is_told_to_become_level1(jobs: Path, tmp_path: Path) -> None:
     assert "pmu" in [setting.name for setting in verdict(rank, "pmu").settings]
 
 
+@pytest.mark.slow
 def test_a_missing_rank_and_a_missing_step_are_named(jobs: Path, tmp_path: Path) -> None:
     write_job(small(layers=2, pp=2), tmp_path / "job", forms=("text",))
     (gone,) = (path.parent for path in (tmp_path / "job").glob("*/profiler_info_3.json"))

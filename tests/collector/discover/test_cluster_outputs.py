@@ -248,6 +248,7 @@ def test_figures_of_one_rank_that_are_no_numbers_cost_that_rank(
     assert not result.is_complete
 
 
+@pytest.mark.slow
 def test_an_unchanged_folder_is_not_read_again(outputs: Path, tmp_path: Path) -> None:
     shutil.copytree(outputs / "text" / FOLDER, tmp_path / FOLDER)
     ingest(tmp_path, tmp_path / "store")

@@ -254,6 +254,7 @@ def test_devices_of_a_database(
     assert [part.device_id for part in parts] == expected
 
 
+@pytest.mark.slow
 def test_rows_of_a_device_that_nobody_told_of_are_told(tmp_path: Path, seen: list[Capture]) -> None:
     root = write_msprof(seen[:2], tmp_path / "job")
     (kernels,) = (root / "mindstudio_profiler_output").glob("op_summary_*.csv")

@@ -63,6 +63,7 @@ def rows(tmp_path: Path) -> list[tuple[Any, ...]]:
     return store.query(tmp_path / "store", ROWS).rows()
 
 
+@pytest.mark.slow
 def test_the_lowest_rank_of_the_capture_holds_it(read: Any, log: Path, tmp_path: Path) -> None:
     result = read(log)
     assert result.is_complete and len(result.published) == 2

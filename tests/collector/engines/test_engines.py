@@ -80,6 +80,7 @@ def test_shards_one_after_the_other_in_any_order_name_captures_alike(
     assert_equal_stores(shared / "store", tmp_path / "s")
 
 
+@pytest.mark.slow
 def test_a_shard_that_starts_again_reads_nothing_twice(shared: Path, tmp_path: Path) -> None:
     first = ingest(shared / "source", tmp_path / "s", run="job", shard=Shard(1, 3))
     again = ingest(shared / "source", tmp_path / "s", run="job", shard=Shard(1, 3))

@@ -103,6 +103,7 @@ def test_a_disk_that_fills_midway_leaves_a_valid_store(
     assert not repeated["failed"] and not repeated["problems"]
 
 
+@pytest.mark.slow
 def test_a_store_that_cannot_hold_one_rank_says_so(source: Path, tmp_path: Path) -> None:
     (tmp_path / "small").mkdir()
     small = str(tmp_path / "small")

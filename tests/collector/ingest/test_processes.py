@@ -49,6 +49,7 @@ def test_what_takes_long_is_left_behind_and_nothing_waits_for_it() -> None:
         assert processes.pending == [3, 9]
 
 
+@pytest.mark.slow
 def test_it_stops_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STOPS_WITHIN_S", 1.0)
     with opened(2) as (processes, _):

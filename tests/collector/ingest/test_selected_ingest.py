@@ -202,6 +202,7 @@ def test_ranks_are_read_one_after_the_other(source: Path, target: Path) -> None:
     assert [o.rank for o in rest.published] == [2]
 
 
+@pytest.mark.slow
 def test_ranks_outside_the_choice_are_not_gone(source: Path, target: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(source, copy)

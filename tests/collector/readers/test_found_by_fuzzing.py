@@ -102,6 +102,7 @@ def test_tables_that_are_views_are_told(staging: Staging, read: Read, tmp_path: 
     assert log.damaged == {str(analysis): "CommAnalyzerTime is a view and no table: not read"}
 
 
+@pytest.mark.slow
 def test_what_a_database_wants_computed_is_not_computed(
     staging: Staging, read: Read, tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ def same(place: Path, plain: dict[str, Rows]) -> bool:
     return {name: table(place, name) for name in COMPARED} == plain
 
 
+@pytest.mark.slow
 def test_slices_whose_metadata_stands_in_one(
     job: Path, seen: Capture, plain: dict[str, Rows]
 ) -> None:

@@ -84,6 +84,7 @@ def target(tmp_path: Path, write_profile: WriteProfile) -> Path:
     return tmp_path / "store"
 
 
+@pytest.mark.slow
 def test_a_dropped_capture_is_gone_for_readers_and_its_files_later(target: Path) -> None:
     every = stored_captures(target)
     assert [one.rank_count for one in every] == [2, 2, 2]
@@ -114,6 +115,7 @@ def test_a_drop_that_was_killed_is_finished(target: Path) -> None:
     assert len(manifests(target)) == 4
 
 
+@pytest.mark.slow
 def test_a_capture_may_come_again(target: Path, tmp_path: Path) -> None:
     drop_capture(stored_captures(target)[0])
     time.sleep(0.01)

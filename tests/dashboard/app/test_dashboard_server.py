@@ -100,6 +100,7 @@ server.main()
 """
 
 
+@pytest.mark.slow
 def test_pyarrow_is_there_before_any_thread() -> None:
     asked_for = [sys.executable, "-c", _STARTED]
     done = subprocess.run(asked_for, capture_output=True, text=True, check=False)
@@ -120,6 +121,7 @@ runpy.run_path(sys.argv[1])
 """
 
 
+@pytest.mark.slow
 def test_pandas_is_there_before_anything_is_drawn() -> None:
     main = Path(launch.__file__).with_name("main.py")
     asked_for = [sys.executable, "-c", _VISITED, str(main)]

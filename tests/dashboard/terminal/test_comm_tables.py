@@ -66,6 +66,7 @@ def test_the_longest_few_keep_their_shares(con: duckdb.DuckDBPyConnection) -> No
     assert any(line[:3] == ["and", "1", "more;"] for line in of_step)
 
 
+@pytest.mark.slow
 def test_the_report_leaves_out_ranks_without_operations(con: duckdb.DuckDBPyConnection) -> None:
     titles = {
         rank: [

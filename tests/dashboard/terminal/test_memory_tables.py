@@ -138,6 +138,7 @@ def test_the_overview_of_several_ranks() -> None:
     assert "rank 1, PTA: grows steadily, +3.0 MiB per step over steps 0-5, 125.0 MiB" in text
 
 
+@pytest.mark.slow
 def test_growth_in_words() -> None:
     few = tables([Record(5 * MS, 9)], steps=3)
     assert list(growth_lines(query.memory_facts(few))) == [

@@ -141,6 +141,7 @@ def test_a_rank_that_was_damaged_from_the_start_may_get_better_or_worse(
     assert counts[0] < counts[1] == counts[2]
 
 
+@pytest.mark.slow
 def test_a_file_that_grows_while_it_is_read_is_told(
     folders: dict[int, Path], tmp_path: Path
 ) -> None:

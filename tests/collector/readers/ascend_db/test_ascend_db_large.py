@@ -80,6 +80,7 @@ def content(con: duckdb.DuckDBPyConnection, table: str) -> list[Any]:
     return rows(con, f"select {columns} from {table} order by all")
 
 
+@pytest.mark.slow
 def test_parts_add_up_and_stand_in_order(
     read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
