@@ -62,8 +62,7 @@ def write(trace: Trace, out: Path, expected: Expected) -> Written:
     counts = {"names": len(processes)}
     first_thread = first_thread_id(rank.rank for rank in places)
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        workshop.mkdir(0o700)
+        workshop.mkdir(0o700, parents=True)  # only the last one is private
         whole = workshop / "trace"
         with _text_file(whole, compressed=out.suffix == ".gz") as file:
             file.write((_head(trace, expected) + ",\n".join(processes) + "\n").encode())
