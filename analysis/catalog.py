@@ -25,6 +25,7 @@ METRICS: tuple[Metric, ...] = (
             "comm_tasks",
             "comm_times",
             "steps",
+            "launches",
             "groups",
             "profiler_steps",
             "ranks",

@@ -2,6 +2,7 @@
 
 step_summary, kernel_summary, comm_summary, link_traffic
     --> those chosen --> mean_steps, mean_kernels, mean_comm, mean_links
+step_parts --> mean_parts
 job_steps --> warm-up, which these leave out
 """
 
@@ -13,10 +14,12 @@ import duckdb
 import polars as pl
 
 from .catalog import metric
+from .parts import mean_of, step_parts
 from .views import frame, open_views, where
 
 KernelKey = Literal["type", "name", "core", "shape"]
 StepKey = Literal["capture", "rank", "step", "rank_step", "stage", "stage_step"]
+PartKey = Literal["capture", "rank", "step"]
 CommMeanKey = Literal["kind", "type", "op", "group"]
 # What the choice of ranks and steps cuts, and the order of rows.
 _CHOSEN_FROM = {
@@ -52,6 +55,22 @@ def mean_steps(
     """A mean step of the ranks and steps chosen, by `by`: columns of the metric `mean_steps`."""
     chosen = {"run": run, "capture": capture, "rank": rank, "step": step}
     return _means(con, "mean_steps", chosen).filter(pl.col("by_key") == by).drop("by_key")
+
+
+def mean_parts(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    by: PartKey = "capture",
+    run: str | None = None,
+    capture: str | None = None,
+    rank: int | None = None,
+    step: int | None = None,
+) -> pl.DataFrame:
+    """Parts of such a step: run, capture (rank or step), part, ns, share_ratio (of the step)."""
+    parts = step_parts(con, run=run, capture=capture, rank=rank, step=step)
+    if by != "step":
+        parts = without_warm_up(con, parts)
+    return mean_of(parts, ["run", "capture", *([by] if by != "capture" else [])])
 
 
 def mean_step_bars(

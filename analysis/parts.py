@@ -12,9 +12,11 @@ from .views import frame, has_view, open_views, where
 PLACE = ("run", "capture", "rank", "step")
 PARTS = (
     "computing", "transfer", "peer_wait", "absent_wait", "pipeline_wait", "unknown_communication",
-    "free",
+    "host", "idle", "free",
 )  # fmt: skip
-COMMUNICATION = PARTS[1:-1]
+COMMUNICATION = PARTS[1:-3]
+# Free time: what came next was not yet launched, was launched, or nothing tells.
+FREE = PARTS[-3:]
 WAITS = ("peer_wait", "absent_wait", "pipeline_wait")
 # Without what all ranks tell together, only who receives from another stage (as steps have
 # it) is known to wait.
@@ -44,7 +46,14 @@ _rows as (
         union all select run, capture, rank, step, -ns from _communication
     )
     group by run, capture, rank, step
-    union all select run, capture, rank, step, 'free', null, null, free_ns from _steps
+    union all
+    select run, capture, rank, step, 'host', null, null, host_ns from _steps where host_ns > 0
+    union all
+    select run, capture, rank, step, 'idle', null, null, idle_ns from _steps where idle_ns > 0
+    union all
+    select run, capture, rank, step, 'free', null, null,
+        free_ns - coalesce(host_ns, 0) - coalesce(idle_ns, 0)
+    from _steps
 )
 select run, capture, rank, step, part, kind, op_type, cast(ns as bigint) as ns
 from _rows where ns is null or ns <> 0 or part = 'computing'
@@ -106,15 +115,20 @@ def exposed_parts(parts: pl.DataFrame, by: Sequence[str] = PLACE) -> pl.DataFram
     )
 
 
-def mean_exposed(parts: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """keys, part, ns: exposed communication of a mean rank and step by part, over the steps where
-    all of it is known."""
+def mean_of(parts: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """keys, part, ns, share_ratio: parts of a mean rank and step in the order of `PARTS`, over the
+    steps where all of them are known."""
+    keys = list(keys)
     known = parts.filter(pl.col("ns").null_count().over(PLACE) == 0)
-    over = known.select(*dict.fromkeys([*keys, *PLACE])).unique().group_by(list(keys)).len()
+    over = known.select(*dict.fromkeys([*keys, *PLACE])).unique().group_by(keys).len()
+    order = pl.col("part").replace_strict({part: n for n, part in enumerate(PARTS)})
     return (
-        known.filter(pl.col("part").is_in(COMMUNICATION))
-        .group_by(*keys, "part", maintain_order=True)
+        known.group_by(*keys, "part")
         .agg(pl.col("ns").sum())
-        .join(over, on=list(keys), nulls_equal=True)
-        .select(*keys, "part", pl.col("ns") / pl.col("len"))
+        .join(over, on=keys, nulls_equal=True)
+        .with_columns((pl.col("ns") / pl.col("len")).alias("ns"))
+        .sort(*keys, order, nulls_last=True)
+        .select(
+            *keys, "part", "ns", (pl.col("ns") / pl.col("ns").sum().over(keys)).alias("share_ratio")
+        )
     )

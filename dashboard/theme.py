@@ -11,6 +11,12 @@ from typing import Any
 COMPUTING, EXPOSED, MASKED, FREE = "#2a7f9e", "#e4572e", "#9fd0e0", "#b9bec6"
 # Communication as HCCL measures it: waiting for others, and moving bytes.
 WAIT, TRANSFER = "#d9a441", "#4c9f70"
+# Parts of a step (metric `step_parts`): what waits in the colours of waiting, free time in greys.
+STEP_PART_COLOURS = {
+    "computing": COMPUTING, "transfer": TRANSFER, "peer_wait": WAIT, "absent_wait": "#f0d9a8",
+    "pipeline_wait": "#a8702a", "unknown_communication": EXPOSED, "host": "#66727f",
+    "idle": "#8f98a3", "free": FREE,
+}  # fmt: skip
 # What was better or worse than before, and what deserves a look.
 BETTER, WORSE, WARNING = "#2a7f9e", "#e4572e", "#d9a441"
 

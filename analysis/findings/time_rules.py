@@ -27,11 +27,18 @@ def device_idle(seen: Material) -> Iterator[Finding]:
     if not is_worth(stake_ns, seen):
         return
     worst = rows.sort("free_ns", descending=True)
+    told = rows.drop_nulls("host_ns")
+    host = (
+        f" In {ms(mean(told, 'host_ns'))} ms of it the host had not launched what came next."
+        if told.height == rows.height
+        else ""
+    )
     yield stated(
         seen,
         "device_idle",
         f"{ms(stake_ns)} ms per step ({percent(share(stake_ns, seen))}) pass with neither a"
-        f" kernel nor an operation of the step, most on {ranks_named(worst['rank'].head(1))}.",
+        f" kernel nor an operation of the step, most on"
+        f" {ranks_named(worst['rank'].head(1))}.{host}",
         stake_ns,
         "measured",
         "Time from a step's first to its last kernel or operation that none of them covers;"
@@ -40,7 +47,7 @@ def device_idle(seen: Material) -> Iterator[Finding]:
         "Usually the host is late: bind processes to cores, fuse small operators, avoid"
         " synchronisation (.item(), print of tensors)"
         + (", capture CUDA graphs." if seen.is_gpu else ", set TASK_QUEUE_ENABLE=2."),
-        worst.select(*_PLACE, "free_ns", "length_ns"),
+        worst.select(*_PLACE, "free_ns", "host_ns", "idle_ns", "length_ns"),
         "npuscope steps PATH",
     )
 

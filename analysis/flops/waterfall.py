@@ -8,8 +8,9 @@ every other ns is lost to one of the terms:
     transfer    exposed communication that moves bytes, each kind its share
     waits       exposed communication that waits: for captured ranks (peer), for ranks that were not
                 captured (absent), for another stage (pipeline); and what is unknown of it
-    free        neither kernel nor operation of the step between its first and last work;
-                another step's may run
+    free        neither kernel nor operation of the step between its first and last work (another
+                step's may run): the host had not launched what came next, idle though it had,
+                or nothing tells which
     tail        the rest of the step: before the first and after the last of that work
 
 Where kernels of several types overlap, their union is shared out by their durations.
@@ -19,12 +20,12 @@ from __future__ import annotations
 
 import polars as pl
 
-from ..parts import COMMUNICATION
+from ..parts import COMMUNICATION, FREE
 
 PLACE = ("run", "capture", "rank", "step")
 TERMS = (
     "achieved", "recompute", "frequency", "cube_inefficiency", "unresolved_kernels",
-    "other_compute", *COMMUNICATION, "free", "tail",
+    "other_compute", *COMMUNICATION, *FREE, "tail",
 )  # fmt: skip
 _ROWS = {
     "run": pl.String, "capture": pl.String, "rank": pl.Int32, "step": pl.Int64, "term": pl.String,
@@ -51,7 +52,7 @@ def waterfall(
         pl.col("computing_ns").is_not_null(), pl.col("exposed_communication_ns").is_not_null(),
     )  # fmt: skip
     others = (
-        parts.filter(pl.col("part").is_in([*COMMUNICATION, "free"]))
+        parts.filter(pl.col("part").is_in([*COMMUNICATION, *FREE]))
         .join(known.select(PLACE), on=PLACE, how="semi", nulls_equal=True)
         .group_by(*PLACE, pl.col("part").alias("term"), pl.col("kind").alias("part"))
         .agg(pl.col("ns").sum())

@@ -90,6 +90,12 @@ GAUGES: tuple[Gauge, ...] = (
         ("part",),
     ),
     Gauge(
+        "npuscope_free_part_seconds",
+        "Free time, mean of ranks and steps: host (it had not launched what came next), idle (it"
+        " had), or free (launches do not tell which); parts add up.",
+        ("part",),
+    ),
+    Gauge(
         "npuscope_free_ratio",
         "Time in which neither kernels nor communication run, over first start to last end.",
     ),

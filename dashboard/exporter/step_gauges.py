@@ -8,7 +8,7 @@ import duckdb
 import polars as pl
 
 from npuscope.analysis import means
-from npuscope.analysis.parts import mean_exposed, step_parts
+from npuscope.analysis.parts import COMMUNICATION, FREE
 
 Frames = dict[str, pl.DataFrame]
 _PARTS = {
@@ -30,9 +30,7 @@ def step_gauges(con: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> Frames:
     ranks = means.mean_steps(con, by="rank_step" if is_by_step else "rank")
     stages = means.mean_steps(con, by="stage_step" if is_by_step else "stage")
     kinds = means.mean_comm(con, is_by_step=is_by_step)
-    parts_told = step_parts(con)
-    if not is_by_step:
-        parts_told = means.without_warm_up(con, parts_told)
+    told = means.mean_parts(con, by="step" if is_by_step else "capture")
     of_rank = [*keys, "rank"]
     parts = [
         _seconds(job, keys, column).with_columns(part=pl.lit(part))
@@ -44,8 +42,11 @@ def step_gauges(con: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> Frames:
         "npuscope_job_masking_ratio": _value(job, keys, "masking_ratio"),
         "npuscope_masking_ratio": _value(kinds, [*keys, "kind"], "masking_ratio"),
         "npuscope_exposed_seconds": _seconds(kinds, [*keys, "kind"], "exposed_attributed_ns"),
-        "npuscope_exposed_part_seconds": mean_exposed(parts_told, keys).select(
-            *keys, "part", (pl.col("ns") / 1e9).alias("value")
+        "npuscope_exposed_part_seconds": _seconds(
+            told.filter(pl.col("part").is_in(COMMUNICATION)), [*keys, "part"], "ns"
+        ),
+        "npuscope_free_part_seconds": _seconds(
+            told.filter(pl.col("part").is_in(FREE)), [*keys, "part"], "ns"
         ),
         "npuscope_free_ratio": _value(job, keys, "free_ratio"),
         "npuscope_pipeline_wait_ratio": _value(stages, [*keys, "stage"], "bubble_ratio"),

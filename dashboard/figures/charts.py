@@ -14,8 +14,9 @@ import polars as pl
 from npuscope.analysis.flops.losses import by_term
 
 from ..locale.language import Say
+from ..terminal.parts_table import PART_WORDS
 from ..terminal.waterfall_table import SHOWN_FROM, WORDS
-from ..theme import COMPUTING, EXPOSED, FONT, FREE, MASKED, SERIES
+from ..theme import COMPUTING, EXPOSED, FONT, FREE, MASKED, SERIES, STEP_PART_COLOURS
 from .bars import HIDING_PARTS, STEP_PARTS, add_parts
 from .experts import load_figure
 
@@ -31,6 +32,31 @@ def steps_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
     figure = add_parts(go.Figure(), bars, names, STEP_PARTS, say)
     title = "Where a mean step goes on each rank" if key == "rank" else "Where each step goes"
     return _laid_out(figure, say, title, bars.height, "ms per step")
+
+
+def parts_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
+    """Rows of `means.mean_parts`: parts of a mean step, one behind the other, of all or of each
+    rank."""
+    is_by_rank = "rank" in frame.columns
+    ranks = frame["rank"].unique().sort().to_list()[:_MOST_BARS] if is_by_rank else [None]
+    names = [f"{say('rank')} {rank}" if is_by_rank else say("a mean step") for rank in ranks]
+    figure = go.Figure()
+    for part, colour in STEP_PART_COLOURS.items():
+        rows = frame.filter(pl.col("part") == part)
+        if rows.is_empty():
+            continue
+        by_rank = (
+            dict(rows.select("rank", "ns").iter_rows()) if is_by_rank else {None: rows["ns"][0]}
+        )
+        figure.add_bar(
+            y=names,
+            x=[by_rank.get(rank, 0) / 1e6 for rank in ranks],
+            name=say(PART_WORDS[part]),
+            orientation="h",
+            marker_color=colour,
+            hovertemplate="%{y}: %{x:,.3f} ms",
+        )
+    return _laid_out(figure, say, "Where a step's time goes", len(names), "ms per step")
 
 
 def kernels_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
@@ -152,6 +178,7 @@ def _laid_out(figure: go.Figure, say: Say, title: str, bars: int, unit: str) -> 
 
 FIGURES: dict[str, Callable[[pl.DataFrame, Say], go.Figure]] = {
     "steps": steps_figure,
+    "parts": parts_figure,
     "kernels": kernels_figure,
     "communication": communication_figure,
     "memory": memory_figure,

@@ -48,6 +48,9 @@ _WORDS = {
     "waiting for ranks not captured": "等待未采集的 rank",
     "communication, bytes or waiting unknown": "传输还是等待未知的通信",
     "free: nothing of the step": "空闲：没有本 step 的任务",
+    "free: the host launches late": "空闲：host 下发晚",
+    "free: idle, though launched": "空闲：已下发但未运行", "a mean step": "平均 step",
+    "Where a step's time goes": "一个 step 的时间去向", "part": "部分",
     "free: neither a kernel nor an operation of the step; another step's may run":
         "空闲：既没有本 step 的计算算子也没有其通信算子；其他 step 的可能在运行",
     "before the first and after the last work": "首个任务之前与末个任务之后",
@@ -219,6 +222,10 @@ _FINDINGS = {
         "找出谁迟到及其原因：芯片、host 或链路慢，或 token 更多。重叠和带宽不能缩短这种等待。",
     "{stake} ms per step ({share}) pass with neither a kernel nor an operation of the step, most on"
     " {rank}.": "每个 step 有 {stake} ms（{share}）既没有本 step 的计算也没有其通信，{rank} 最多。",
+    "{stake} ms per step ({share}) pass with neither a kernel nor an operation of the step, most on"
+    " {rank}. In {host} ms of it the host had not launched what came next.":
+        "每个 step 有 {stake} ms（{share}）既没有本 step 的计算也没有其通信，{rank} 最多。"
+        "其中 {host} ms 里 host 尚未下发下一个任务。",
     "Time from a step's first to its last kernel or operation that none of them covers; another"
     " step's may run then. With the profiler on, the host is slower than without, so the job itself"
     " may idle less.":

@@ -11,7 +11,7 @@ from npuscope.analysis.findings import Finding
 
 from ..terminal.tables import FittedTable
 
-ChartName = Literal["steps", "kernels", "communication", "memory", "waterfall", "experts"]
+ChartName = Literal["steps", "parts", "kernels", "communication", "memory", "waterfall", "experts"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from npuscope.analysis.wording import UNKNOWN, megabytes, ms, percent, plain, ra
 from npuscope.collector.discover.captures import EPOCH_FROM_NS
 
 from ..terminal.comm_tables import counted
+from ..terminal.parts_table import mean_parts_table
 from ..terminal.straggler_tables import ranks_table
 from ..terminal.tables import Column, FittedTable, steps_table
 from ..terminal.waterfall_table import waterfall_table
@@ -92,6 +93,7 @@ def report_rows(
         sections = {
             "findings": finding_rows(findings(con, path=path, experts=seen, **here)),
             "mean_step": query.rows(means.mean_steps(con, **here)),
+            "mean_parts": query.rows(means.mean_parts(con, **here)),
             "mean_kernels": query.rows(means.mean_kernels(con, **here).head(top)),
             "mean_communication": query.rows(means.mean_comm(con, by="op", **here)),
             "step_rows": query.rows(query.steps(con, **here)),
@@ -180,6 +182,10 @@ def _steps(
     yield _verdict(means.mean_steps(con, **here).row(0, named=True))
     yield Chart("steps", means.mean_step_bars(con, **here))
     yield steps_table(shown, caption=caption)
+    parts = means.mean_parts(con, **here)
+    if not parts.is_empty():
+        yield Chart("parts", parts)
+        yield mean_parts_table(parts)
 
 
 def _verdict(mean: Mapping[str, Any]) -> Sentence:

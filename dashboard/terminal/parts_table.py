@@ -1,4 +1,4 @@
-"""Parts of exposed communication as a terminal table: moving bytes, or waiting for whom."""
+"""Parts of a step as terminal tables: of a mean step, and of exposed communication."""
 
 from __future__ import annotations
 
@@ -9,6 +9,17 @@ from npuscope.analysis.wording import ms, percent, plain
 
 from .tables import Column, FittedTable
 
+PART_WORDS = {
+    "computing": "computing",
+    "transfer": "communication that moves bytes",
+    "peer_wait": "waiting for slower ranks",
+    "absent_wait": "waiting for ranks not captured",
+    "pipeline_wait": "waiting in the pipeline",
+    "unknown_communication": "communication, bytes or waiting unknown",
+    "host": "free: the host launches late",
+    "idle": "free: idle, though launched",
+    "free": "free: nothing of the step",
+}
 _HEADERS = {
     "transfer": "moves bytes", "peer_wait": "waits for ranks", "absent_wait": "ranks not captured",
     "pipeline_wait": "another stage", "unknown_communication": "unknown",
@@ -30,3 +41,14 @@ def parts_table(frame: pl.DataFrame) -> FittedTable:
     return FittedTable(
         columns, exposed_parts(frame).to_dicts(), "What exposed communication is (ms)", caption
     )
+
+
+def mean_parts_table(frame: pl.DataFrame) -> FittedTable:
+    """Parts of a mean step: rows of `means.mean_parts` by capture."""
+    columns = [
+        Column("part", "words", is_word=True),
+        Column("ms per step", "ns", ms),
+        Column("of the step", "share_ratio", percent),
+    ]
+    words = pl.col("part").replace_strict(PART_WORDS).alias("words")
+    return FittedTable(columns, frame.with_columns(words).to_dicts(), "Where a step's time goes")

@@ -10,6 +10,7 @@ from rich.text import Text
 from npuscope.analysis.flops.losses import by_term
 from npuscope.analysis.wording import ms
 
+from .parts_table import PART_WORDS
 from .tables import Column, FittedTable
 
 WORDS = {
@@ -19,12 +20,7 @@ WORDS = {
     "cube_inefficiency": "cube kernels below the peak",
     "unresolved_kernels": "kernels of unknown FLOPs",
     "other_compute": "vector and other compute",
-    "transfer": "communication that moves bytes",
-    "peer_wait": "waiting for slower ranks",
-    "absent_wait": "waiting for ranks not captured",
-    "pipeline_wait": "waiting in the pipeline",
-    "unknown_communication": "communication, bytes or waiting unknown",
-    "free": "free: nothing of the step",
+    **{part: words for part, words in PART_WORDS.items() if part != "computing"},
     "tail": "before the first and after the last work",
 }
 _WIDTH = 24

@@ -22,8 +22,8 @@ from npuscope.sample_traces.generate import small, write_job
 
 STEP_COLUMNS = (
     "run capture rank step basis start_ns end_ns window_start_ns window_end_ns computing_ns "
-    "communication_ns overlapped_ns exposed_communication_ns free_ns stage_ns bubble_ns "
-    "profiler_bubble_ns preparing_ns preparing_basis masking_ratio is_warm_up"
+    "communication_ns overlapped_ns exposed_communication_ns free_ns host_ns idle_ns stage_ns "
+    "bubble_ns profiler_bubble_ns preparing_ns preparing_basis masking_ratio is_warm_up"
 ).split()
 
 

@@ -1,20 +1,21 @@
--- Where does each ns of a step go on each rank: computing, moving bytes, waiting for whom, idle?
+-- Where does each ns of a step go on each rank: computing, moving bytes, waiting for whom, host, idle?
 --
 -- One decomposition: the parts of a step add up to its computing, exposed communication and free time, to the ns.
+-- Free time is the host's or idle, as steps tell it by launches, or just free where nothing tells.
 -- Exposed communication is taken apart by group and operation type (their attributed exposure, see comm), in proportion
 -- to what is known of their operations. Of one that all members recorded, the time beyond the shortest member's is
 -- waiting, the rest moves bytes. Of one that lacks members, the time beyond the shortest recorded one's is waiting for
 -- these; beyond that it waits for as long as HCCL saw no transit at first, or as it takes longer than the shortest of
 -- its kind on this rank (same members, type and size; sends and receives are of one kind, also where sizes are unknown:
--- stages pass on tensors of one size). It waits for a member that was not captured where the group has one, moves bytes as far as HCCL
--- saw transit, and the rest is unknown. Where nothing is hidden and nothing overlaps, proportions are exact; ranks
+-- stages pass on tensors of one size). It waits for a member that was not captured where the group has one, moves bytes
+-- as far as HCCL saw transit, and the rest is unknown. Where nothing is hidden and nothing overlaps, proportions are exact; ranks
 -- without kernels of their own share out the producer's figure by the durations HCCL measured.
 --
 --   run      varchar  run of the training job
 --   capture  varchar  ranks profiled at the same time
 --   rank     integer  global rank
 --   step     bigint   producer's step number; NULL: the capture has none
---   part     varchar  computing, transfer (moving bytes), peer_wait (for captured ranks), absent_wait (for ranks that were not captured), pipeline_wait (for captured stages), unknown_communication, free
+--   part     varchar  computing, transfer (moving bytes), peer_wait (for captured ranks), absent_wait (for ranks that were not captured), pipeline_wait (for captured stages), unknown_communication, host (free until a late launch), idle (free, though launched), free (neither is known)
 --   kind     varchar  parallel kind of the communication: tp, pp, dp, ep, ...; NULL: no communication, or not told
 --   op_type  varchar  allReduce, allToAllV, send, ...; NULL likewise
 --   ns       bigint   its length; NULL: unknown
@@ -126,7 +127,7 @@ _exposed as (
     where dur_ns > 0 and part_ns > 0
     group by all
 ),
-_steps as (select rank, step, computing_ns, exposed_communication_ns, free_ns from step_summary),
+_steps as (select rank, step, computing_ns, exposed_communication_ns, free_ns, host_ns, idle_ns from step_summary),
 _kind_of as (select rank, group_hash, min(kind) as kind from _members group by rank, group_hash),
 _of_ops as (
     select c.rank, c.step, coalesce(_kind_of.kind, 'unknown') as kind, c.group_hash, c.op_type,
@@ -182,7 +183,10 @@ _all as (
     )
     group by rank, step
     union all select rank, step, 'computing', null, null, computing_ns from _steps
-    union all select rank, step, 'free', null, null, free_ns from _steps
+    union all select rank, step, 'host', null, null, host_ns from _steps where host_ns > 0
+    union all select rank, step, 'idle', null, null, idle_ns from _steps where idle_ns > 0
+    union all
+    select rank, step, 'free', null, null, free_ns - coalesce(host_ns, 0) - coalesce(idle_ns, 0) from _steps
 ),
 _here as (select any_value(run) as run, any_value(capture) as capture from ranks)
 select run, capture, rank, step, part, kind, op_type, cast(ns as bigint) as ns

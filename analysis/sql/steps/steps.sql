@@ -14,6 +14,12 @@
 -- before what it receives is there: all of it counts, unless its rank's groups name its group as one inside a stage
 -- (tp, dp, ep, cp and their like), as of attention over a ring.
 --
+-- A free gap ends where the step's next kernel or operation starts. Had the host launched that when the device fell
+-- free, the gap is idle time. Had it not, the gap is host time until the launch plus what a launch takes to reach a free
+-- device (the rank's median from such launches to what they started), and idle from then on; all of it where clocks
+-- that differ a little show the launch after the start. Neither is known of a gap where no launch of what ends it was
+-- recorded (none at all, or of a whole graph), and of a rank where most launches seem to come after what they started.
+--
 --   run                        varchar  run of the training job
 --   capture                    varchar  ranks profiled at the same time
 --   rank                       integer  global rank
@@ -28,6 +34,8 @@
 --   overlapped_ns              bigint   length of C_s inside K: communication hidden behind compute
 --   exposed_communication_ns   bigint   length of C_s outside K
 --   free_ns                    bigint   from start to end, neither in K_s nor in C_s; another step's may run
+--   host_ns                    bigint   part of free: the host had not launched what came next; NULL: no gap's launch is known
+--   idle_ns                    bigint   part of free: what came next was launched already; NULL likewise
 --   stage_ns                   bigint   end - start - profiler_bubble, the profiler's rule
 --   bubble_ns                  bigint   length of the union of receives and batchSendRecv outside K, those inside a stage left out
 --   profiler_bubble_ns         bigint   durations of receive operations added up, the profiler's rule
@@ -85,6 +93,9 @@ _reached as (
 _added as materialized (
     select rank_key, label, is_compute, start_ns, end_ns,
         cast(greatest(zero + end_ns - greatest(zero + start_ns, lag(reach) over ()), 0) as bigint) as busy_ns,
+        case when start_ns > lag(reach) over () - zero and lag(reach) over () > zero then
+            cast(lag(reach) over () - zero as bigint)
+        end as free_from_ns,
         case when is_compute then
             cast(greatest(zero + end_ns - greatest(zero + start_ns, lag(compute_reach) over ()), 0) as bigint)
         end as computing_ns
@@ -98,6 +109,33 @@ _busy as (
         sum(busy_ns) as busy_ns,
         sum(coalesce(computing_ns, 0)) as computing_ns
     from _added
+    group by label
+),
+
+-- Gaps between them, and when what ended each was launched (of several that started there, the first).
+_gaps as (
+    select rank_key, label, free_from_ns, start_ns from _added where free_from_ns is not null
+),
+_launched as (
+    select rank_key, label, start_ns - free_from_ns as gap_ns, min(api_start_ns) - free_from_ns as launch_ns
+    from _gaps join _keys using (rank_key)
+    join launches as l on l.run = _keys.run and l.capture = _keys.capture and l.rank = _keys.rank
+        and l.device_start_ns = start_ns
+    where api_start_ns is not null
+    group by rank_key, label, free_from_ns, start_ns
+),
+_reached_after as (
+    select rank_key,
+        quantile_disc(greatest(gap_ns - launch_ns, 0), 0.5) filter (where launch_ns > 0) as reach_ns
+    from _launched group by rank_key
+    having quantile_disc(gap_ns - launch_ns, 0.5) >= 0
+),
+_free as (
+    select label, sum(host_ns) as host_ns, sum(gap_ns - host_ns) as idle_ns
+    from (
+        select label, gap_ns, case when launch_ns > 0 then least(launch_ns + reach_ns, gap_ns) else 0 end as host_ns
+        from _launched join _reached_after using (rank_key)
+    )
     group by label
 ),
 
@@ -165,6 +203,8 @@ _from_events as (
         case when has_compute and knows_communication then coalesce(communication_ns - overlapped_ns, 0) end
             as exposed_communication_ns,
         case when has_compute and knows_communication then last_ns - first_ns - busy_ns end as free_ns,
+        case when has_compute and knows_communication then host_ns end as host_ns,
+        case when has_compute and knows_communication then idle_ns end as idle_ns,
         case when knows_communication then last_ns - first_ns - coalesce(profiler_bubble_ns, 0) end as stage_ns,
         case when has_compute and knows_communication then coalesce(receive_ns - covered_receive_ns, 0) end
             as bubble_ns,
@@ -173,6 +213,7 @@ _from_events as (
     from (select * exclude (has_compute) from _busy)
     join (select rank_key, step, label from _labels) using (label)
     join _known using (rank_key)
+    left join _free using (label)
     left join _communication using (label)
     left join _receiving using (label)
     left join _receives using (label)
@@ -203,6 +244,8 @@ _from_table as (
         round_even(overlapped_ns, 0) as overlapped_ns,
         round_even(communication_not_overlapped_ns, 0) as exposed_communication_ns,
         round_even(free_ns, 0) as free_ns,
+        null as host_ns,
+        null as idle_ns,
         round_even(stage_ns, 0) as stage_ns,
         null as bubble_ns,
         round_even(bubble_ns, 0) as profiler_bubble_ns,
@@ -220,6 +263,8 @@ select run, capture, rank, f.step, basis,
     cast(overlapped_ns as bigint) as overlapped_ns,
     cast(exposed_communication_ns as bigint) as exposed_communication_ns,
     cast(free_ns as bigint) as free_ns,
+    cast(host_ns as bigint) as host_ns,
+    cast(idle_ns as bigint) as idle_ns,
     cast(stage_ns as bigint) as stage_ns,
     cast(bubble_ns as bigint) as bubble_ns,
     cast(profiler_bubble_ns as bigint) as profiler_bubble_ns,

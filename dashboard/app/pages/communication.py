@@ -7,6 +7,7 @@ from npuscope.analysis.communication import volume
 from npuscope.analysis.ranks.answers import mean_waits
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import open_page
+from npuscope.dashboard.figures import charts
 from npuscope.dashboard.figures import communication as figures
 from npuscope.errors import UsageError
 
@@ -37,6 +38,12 @@ else:
 page.table(rows, name="communication_means", title="A mean step of a rank")
 with st.expander(say("Every rank and step")):
     page.table(page.frame(query.comm, by=by), name=f"communication_by_{by}")
+
+parts = page.frame(means.mean_parts)
+if not parts.is_empty():
+    page.heading("Where a step's time goes")
+    page.figure(charts.parts_figure(parts, say), key="parts")
+    page.table(parts, name="mean_parts")
 
 page.heading("Do ranks wait, or do they transfer?")
 told = page.frame(mean_waits) if page.is_across else None

@@ -8,6 +8,7 @@ from npuscope.analysis.ranks.stragglers import blame as blamed_ranks
 from npuscope.dashboard.app.answers import rank_answers as answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import open_page
+from npuscope.dashboard.figures import charts
 from npuscope.dashboard.figures import ranks as figures
 
 LINKS = 3
@@ -43,6 +44,12 @@ else:
     page.figure(drawn, key="rank_steps")
     page.text("All ranks and steps, whatever is chosen above; ranks stand by host.")
     page.table(steps, name="steps")
+
+parts = page.frame(means.mean_parts, by="rank", rank=None)
+if not parts.is_empty():
+    page.heading("Where a step's time goes")
+    page.figure(charts.parts_figure(parts, say), key="parts")
+    page.table(parts, name="mean_parts_by_rank")
 
 page.heading("Who makes the others wait?")
 if not page.is_across:

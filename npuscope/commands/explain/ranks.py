@@ -50,7 +50,7 @@ def ranks(
       npuscope ranks ./profiles --explain 5
       npuscope ranks ./store --step 13 --json
     """
-    from npuscope.analysis.parts import exposed_parts, step_parts
+    from npuscope.analysis.parts import PLACE, exposed_parts, step_parts
     from npuscope.analysis.ranks.stragglers import blame
     from npuscope.dashboard.opening import compare_ranks, opened
     from npuscope.dashboard.terminal.straggler_tables import explained_table, ranks_table
@@ -69,6 +69,8 @@ def ranks(
             if top is not None:
                 best = blame.by_rank(found).head(top)
                 kept = found.join(best, on=["run", "capture", "rank"], how="semi")
+            waits = exposed_parts(step_parts(data.con, **chosen)).drop("exposed_ns", "share_ratio")
+            kept = kept.join(waits, on=PLACE, how="left", nulls_equal=True, maintain_order="left")
             print_json("ranks", blame.blame_rows(kept), notes)
         else:
             if found.is_empty():

@@ -41,6 +41,8 @@ def test_a_step_is_split_into_its_parts() -> None:
             "overlapped_ns": 10,
             "exposed_communication_ns": 10,
             "free_ns": 10,
+            "host_ns": None,
+            "idle_ns": None,
             "stage_ns": 45,
             "bubble_ns": 0,
             "profiler_bubble_ns": 0,
@@ -211,7 +213,7 @@ def test_a_light_rank_answers_from_the_producers_table() -> None:
     (row,) = answer(con, "steps")
     assert list(row.values()) == [
         "job", "c", 0, 13, "profiler_table", None, None, None, None,
-        230903720, 441708380, 0, 441708380, 136819560, 809431750, None, 0, 205000,
+        230903720, 441708380, 0, 441708380, 136819560, None, None, 809431750, None, 0, 205000,
         "profiler_table", 0.0,
     ]  # fmt: skip
 
@@ -293,8 +295,8 @@ def test_nothing_recorded_gives_nothing() -> None:
 def test_columns_are_those_others_rely_on() -> None:
     assert [column.name for column in metric("steps").columns] == (
         "run capture rank step basis start_ns end_ns window_start_ns window_end_ns computing_ns"
-        " communication_ns overlapped_ns exposed_communication_ns free_ns stage_ns bubble_ns"
-        " profiler_bubble_ns preparing_ns preparing_basis masking_ratio"
+        " communication_ns overlapped_ns exposed_communication_ns free_ns host_ns idle_ns stage_ns"
+        " bubble_ns profiler_bubble_ns preparing_ns preparing_basis masking_ratio"
     ).split()
 
 

@@ -72,7 +72,7 @@ def measured(found: list[Event], *, shift_ns: int = 0) -> dict[tuple[int, int | 
         figures = {
             name: value
             for name, value in row.items()
-            if name.endswith("_ns") and not name.startswith(("window", "preparing"))
+            if name.endswith("_ns") and not name.startswith(("window", "preparing", "host", "idle"))
         }
         assert place not in answers
         answers[place] = {
