@@ -14,7 +14,8 @@ from npuscope.sample_traces.generate import small, write_job
 
 COLUMNS = [
     "run", "capture", "rank", "step", "last_arrivals_count", "caused_wait_ns", "score", "verdict",
-    "evidence",
+    "evidence", "transfer_ns", "peer_wait_ns", "absent_wait_ns", "pipeline_wait_ns",
+    "unknown_communication_ns",
 ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import duckdb
 import pytest
 
 from npuscope.analysis import query
+from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.collector.store import store
 from npuscope.dashboard.locale.chinese import TEMPLATES
 from npuscope.dashboard.locale.language import chinese
@@ -63,6 +64,7 @@ def seen(html: str) -> Seen:
 def blocks_of(folder: Path, target: Path) -> list[Block]:
     bring_up_to_date(Source(folder, store=target, jobs=1))
     con = store.open(target)
+    open_across(target, con)
     warnings = reading_warnings(target)
     return list(report(con, EVERYTHING, top=10, warnings=warnings, charts=True))
 
@@ -106,7 +108,7 @@ def test_a_page_has_every_part(sample: list[Block]) -> None:
     [found] = [block.found for block in sample if isinstance(block, Findings)]
     assert all(one.statement in words for one in found)
     assert {block.name for block in sample if isinstance(block, Chart)} == {
-        "steps", "kernels", "communication", "memory", "waterfall", "experts"
+        "steps", "parts", "kernels", "communication", "memory", "waterfall", "experts"
     }  # fmt: skip
 
 
@@ -184,8 +186,12 @@ def test_markdown_tables_have_as_many_cells_everywhere(
 def test_markdown_says_what_the_page_says(sample: list[Block]) -> None:
     text = markdown(sample)
     assert "## What to look at first" in text
-    first = next(line for line in text.splitlines() if line.startswith("1. "))
-    assert " ms per step, " in first and "(measured): " in first and " ms of communication" in first
+    assert "1. **3.986 ms per step, 22.4 %** (measured): 3.986 ms of communication" in text
+    assert "2. **3.463 ms per step, 19.5 %** (measured): 3.463 ms per step" in text
+    assert "3. **2.019 ms per step, 11.4 %** (measured): 2.019 ms of communication" in text
+    assert "| communication that moves bytes | 3.986 | 22.4 % |" in text
+    assert "| waiting in the pipeline | 3.463 | 19.5 % |" in text
+    assert "| free: the host launches late | 0.025 | 0.1 % |" in text
     assert "| MatMulV3 | AI_CORE | 46.0 |" in text
     assert "`npuscope kernels --by type`" in text
 
