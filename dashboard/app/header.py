@@ -9,6 +9,7 @@ from typing import TypeVar
 import streamlit as st
 
 from npuscope.dashboard.locale.language import Say
+from npuscope.dashboard.terminal.printable import visible
 
 from . import sources
 from .plain_text import plain
@@ -21,8 +22,6 @@ _LANGUAGE_NAMES = {"en": "English", "zh": "中文"}
 _NARROW = """<style>
 [data-testid="stMainBlockContainer"] {padding: 3.6rem 2rem 3rem;}
 [data-testid="stMetricValue"] {font-size: 1.9rem;}
-/* The grid's own button writes cells that a spreadsheet would run: ours, above it, does not. */
-button[aria-label^="Download as CSV"] {display: none;}
 </style>"""
 Option = TypeVar("Option")
 
@@ -124,7 +123,9 @@ def _pick(
         if value is not None:
             picked(value)
 
-    st.selectbox(label, options, key=key, on_change=changed, format_func=named)
+    st.selectbox(
+        label, options, key=key, on_change=changed, format_func=lambda one: visible(named(one))
+    )
 
 
 def nothing_yet(say: Say) -> None:

@@ -106,6 +106,8 @@ def options(host: str, port: int, public_url: str | None = None) -> dict[str, st
         "client.showErrorDetails": "none",
         "client.showErrorLinks": "false",
         "client.toolbarMode": "minimal",
+        # A table's own button writes cells that a spreadsheet would run: ours, above it, does not.
+        "client.disableDataExport": "true",
         # Pages that frame ours could steer it: by default some of Streamlit's maker.
         "client.allowedOrigins": [url_of(host, port)],
         "runner.magicEnabled": "false",

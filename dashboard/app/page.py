@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 import polars as pl
 import streamlit as st
 
-from npuscope.dashboard.figures.layout import dressed
+from npuscope.dashboard.figures.layout import dressed, visible_names
 from npuscope.dashboard.locale.language import Say, language_of
 
 from . import aside, header, shown_tables, sources
@@ -119,7 +119,7 @@ class Page:
     ) -> None:
         """Draw a figure in the page's colours. `boxed` is called with the ranges of a box that the
         visitor drew, {"x": (least, most), "y": (least, most)}, after which the page starts anew."""
-        dressed(figure, is_dark=self.is_dark)
+        dressed(visible_names(figure), is_dark=self.is_dark)
         if boxed is None:
             st.plotly_chart(figure, key=key, theme=None, config=_PLOTLY)
             return
@@ -137,7 +137,7 @@ class Page:
     def clicked(self, figure: go.Figure, *, key: str) -> Any:
         """Draw a figure in the page's colours; the `customdata` of the point that the visitor
         clicked, or None."""
-        dressed(figure, is_dark=self.is_dark)
+        dressed(visible_names(figure), is_dark=self.is_dark)
         event: Any = st.plotly_chart(
             figure, key=key, theme=None, config=_PLOTLY, on_select="rerun", selection_mode="points"
         )

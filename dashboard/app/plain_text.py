@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from npuscope.dashboard.terminal.printable import visible
+
 _MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_{}[]<>$#|~:!&"})
 
 
 def plain(text: str) -> str:
     """The text with every mark that would mean something to Markdown taken back."""
-    return text.translate(_MARKS)
+    return visible(text).translate(_MARKS)

@@ -11,6 +11,7 @@ import streamlit as st
 
 from npuscope.collector.store.csv_cells import quoted_cells
 from npuscope.dashboard.locale.language import Say, labelled
+from npuscope.dashboard.terminal.printable import visible
 from npuscope.dashboard.units import Readable, readable
 
 from .plain_text import plain
@@ -55,7 +56,7 @@ def table(
     config: dict[str, Any] = {}
     columns_shown = readable(chosen, of_memory=name.startswith("memory"))
     for column, one in zip(chosen.columns, columns_shown, strict=True):
-        shown[column] = one.values
+        shown[column] = _visible(one.values)
         label = labelled(column, one.words, say)
         config[column] = (
             st.column_config.LinkColumn(label, display_text=f"{say('open')} →")
@@ -74,6 +75,13 @@ def table(
     if chosen.height < frame.height:
         told = f"The first {chosen.height:,} of {frame.height:,} rows: the files have all."
         st.caption(plain(say(told)))
+
+
+def _visible(values: pl.Series) -> pl.Series:
+    if values.dtype != pl.String:
+        return values
+    texts = [None if one is None else visible(one) for one in values]
+    return pl.Series(values.name, texts, pl.String)
 
 
 def _configured(one: Readable, label: str) -> Any:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import plotly.graph_objects as go
 
 from ..locale.language import Say
+from ..terminal.printable import visible
 from ..theme import FONT, template
 
 MOST_CELLS = 200_000  # of a heat map, and
@@ -64,6 +66,32 @@ def dressed(figure: go.Figure, *, is_dark: bool) -> go.Figure:
     """The figure in the colours of a page."""
     figure.layout.template = _template(is_dark=is_dark)
     return figure
+
+
+def visible_names(figure: go.Figure) -> go.Figure:
+    """The figure with its texts spelled out where characters of them would steer or reorder."""
+    for part in (*figure.data, figure.layout):
+        before = part.to_plotly_json()
+        after = _visible(before)
+        if after is not before:
+            part.update(after, overwrite=True)
+    return figure
+
+
+def _visible(value: Any) -> Any:
+    """A value of a figure's JSON with its texts spelled out; itself where they are harmless."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, dict):
+        spelled = dict(zip(value, map(_visible, value.values()), strict=True))
+        return spelled if any(spelled[key] is not value[key] for key in value) else value
+    if isinstance(value, (list, tuple)):
+        listed = list(map(_visible, value))
+        return listed if any(a is not b for a, b in zip(listed, value, strict=True)) else value
+    if getattr(value, "dtype", None) == object:
+        texts = value.tolist()
+        return value if (listed := _visible(texts)) is texts else listed
+    return value
 
 
 @cache

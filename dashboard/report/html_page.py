@@ -19,7 +19,9 @@ from npuscope.analysis.findings import Finding
 from npuscope.analysis.wording import ms, percent
 
 from ..figures.charts import FIGURES
+from ..figures.layout import visible_names
 from ..locale.language import Say, language_of
+from ..terminal.printable import visible
 from ..terminal.tables import Column, FittedTable, frame_table
 from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
 
@@ -37,6 +39,7 @@ def page(blocks: Iterable[Block], *, language: str = "en") -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_finalized,
     )
     environment.filters["code"] = _with_code
     return environment.get_template("report.html.jinja").render(
@@ -49,9 +52,14 @@ def page(blocks: Iterable[Block], *, language: str = "en") -> str:
     )
 
 
+def _finalized(value: Any) -> Any:
+    """What a reader sees of a value; our own markup has been through here already."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
 def _with_code(text: str) -> Markup:
     """A sentence in which commands stand between backquotes."""
-    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(visible(text)))))
 
 
 def _part(block: Block, say: Say) -> dict[str, Any]:
@@ -67,7 +75,7 @@ def _part(block: Block, say: Say) -> dict[str, Any]:
     if isinstance(block, Bullets):
         return {"kind": "bullets", "title": say(block.title), "lines": list(map(say, block.lines))}
     if isinstance(block, Chart):
-        figure = FIGURES[block.name](block.frame, say)
+        figure = visible_names(FIGURES[block.name](block.frame, say))
         html = figure.to_html(full_html=False, include_plotlyjs=False, config=_CONFIG)
         return {"kind": "figure", "html": html}
     return {"kind": "table", **table(block, say)}

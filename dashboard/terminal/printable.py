@@ -21,6 +21,11 @@ def printable(text: str) -> str:
     return _CONTROL.sub("\ufffd", text)
 
 
+def visible(text: str) -> str:
+    r"""The text with each such character spelled out as `\uXXXX`: for pages and reports."""
+    return _CONTROL.sub(_escaped, text)
+
+
 def one_line(text: str) -> str:
     """The text as one line of a log: names can neither begin a line of their own nor steer."""
     return _NEITHER.sub(" ", text)
@@ -30,7 +35,7 @@ def json_text(value: Any, encoding: str = "utf-8") -> str:
     r"""A value as JSON: whatever is obeyed, or lacking in the encoding, as `\uXXXX`."""
     import msgspec
 
-    text = _CONTROL.sub(_escaped, msgspec.json.encode(value).decode())
+    text = visible(msgspec.json.encode(value).decode())
     try:
         text.encode(encoding)
     except UnicodeEncodeError:

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import numpy as np
+import plotly.graph_objects as go
 import polars as pl
 import pytest
 
@@ -15,7 +16,7 @@ pytest.importorskip("plotly")
 from npuscope.analysis.flops.kernels import roofline
 from npuscope.dashboard.figures import communication, experts, memory, operators, ranks
 from npuscope.dashboard.figures.bars import told_apart
-from npuscope.dashboard.figures.layout import MOST_CELLS
+from npuscope.dashboard.figures.layout import MOST_CELLS, visible_names
 from npuscope.dashboard.locale.language import chinese
 
 MS = 1_000_000
@@ -307,3 +308,16 @@ def test_titles_are_told_in_chinese() -> None:
 
 def test_a_number_that_tells_names_apart_is_no_other_name() -> None:
     assert told_apart(["a", "a (2)", "a", "a"]) == ["a", "a (2)", "a (3)", "a (4)"]
+
+
+def test_names_do_not_steer_a_figure() -> None:
+    """Texts of traces, arrays and titles; numbers and harmless texts stay what they are."""
+    numbers = np.arange(6.0).reshape(2, 3)
+    figure = go.Figure(go.Heatmap(z=numbers, y=np.array(["a\u202eb", None], dtype=object)))
+    figure.add_bar(x=[1, 2], y=["c\x1b", "矩阵"], name="d\u2066", hovertemplate="%{y}\x07")
+    figure.update_layout(title={"text": "e\u200f"})
+    heat, bars = visible_names(figure).data
+    assert list(heat.y) == ["a\\u202eb", None] and (heat.z == numbers).all()
+    assert list(bars.y) == ["c\\u001b", "矩阵"] and list(bars.x) == [1, 2]
+    assert (bars.name, bars.hovertemplate) == ("d\\u2066", "%{y}\\u0007")
+    assert figure.layout.title.text == "e\\u200f"

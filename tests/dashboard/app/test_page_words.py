@@ -12,6 +12,7 @@ from npuscope.analysis.doctor.judge import Recorded, judge
 from npuscope.dashboard.app import state
 from npuscope.dashboard.app.answers.rank_answers import evidence, in_sentences, with_hosts
 from npuscope.dashboard.app.collecting import lacking
+from npuscope.dashboard.app.plain_text import plain
 from npuscope.dashboard.app.shown_tables import _text_px
 from npuscope.dashboard.figures import timeline
 from npuscope.dashboard.figures.quality import capability_named
@@ -102,3 +103,7 @@ def test_evidence_without_a_figure_is_a_sentence() -> None:
     lines.append(line.replace("WHAT", "which experts: not told").replace("VALUE", "null"))
     figures, sentences = in_sentences(evidence({"evidence": f"[{', '.join(lines)}]"}))
     assert (figures["what"].to_list(), sentences) == (["a"], ["which experts: not told"])
+
+
+def test_names_do_not_steer_a_sentence_of_a_page() -> None:
+    assert plain("mat\x1bmul\u202e*") == r"mat\\u001bmul\\u202e\*"

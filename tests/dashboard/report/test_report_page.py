@@ -118,6 +118,32 @@ def test_names_from_a_profile_are_text_on_the_page(hostile: list[Block]) -> None
     assert HOSTILE in " ".join(seen(html).words)
 
 
+STEERING = "mat\x1b[31mmul\u202etxt\u2066\x9b"
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_names_do_not_steer_a_page(language: str) -> None:
+    """Marks that reorder text, and control characters, are spelled out: in sentences, cells and
+    figures."""
+    con = connect()
+    fill(con, "ranks", [{}])
+    fill(con, "kernels", [kernel(0, 9 * MS, 1, type=STEERING, name=STEERING)])
+    fill(con, "comm_ops", [op(12 * MS, 9 * MS, 1, op_type=STEERING)])
+    html = page(
+        report(con, EVERYTHING, top=10, warnings=[STEERING], charts=True), language=language
+    )
+    con.close()
+    whole, (_, *scripts) = (
+        seen(html).words,
+        re.findall("<script[^>]*>(.*?)</script>", html, re.DOTALL),
+    )
+    assert "mat\\u001b[31mmul\\u202etxt" in " ".join(whole)
+    drawn = "".join(scripts)
+    assert "31mmul" in drawn and "mat\\\\u001b[31mmul\\\\u202etxt" in drawn
+    assert not OBEYED.search(" ".join(whole) + drawn)
+
+
 def untranslated(words: list[str]) -> list[str]:
     """Words in a row that only English has."""
     return [text for text in words if re.search(r"\b[a-z]+(?: [a-z]+){2,}", text)]
