@@ -106,16 +106,16 @@ def _selected(chosen: pl.DataFrame, rank_count: int) -> Iterable[str]:
             full_count = rank_count - len(ranks)
             what = f"read lightly, from small files ({full_count} of {rank_count} ranks in full)"
         yield (
-            f"{ranks_named(ranks)}: {what}. Figures that need more are unknown, or the"
-            f" profiler's own; to read it: `npuscope ingest PATH --ranks {ranks[0]}`, or without"
-            " --ranks all of them."
+            f"{ranks_named(ranks)}: {what}. Figures that need more are unknown, or the profiler's"
+            f" own; to read it: `npuscope ingest PATH --ranks {ranks[0]}`, or without --ranks for"
+            " all ranks."
         )
     kept = chosen.drop_nulls("kept_steps")
     if not kept.is_empty():
         steps = kept.explode("kept_steps").drop_nulls("kept_steps")["kept_steps"]
         yield (
             f"{ranks_named(kept['rank'])}: only steps {numbers(steps) or '(none)'} were selected;"
-            " what lies outside of them is unknown. To read it: `npuscope ingest PATH`."
+            " everything outside them is unknown. To read it: `npuscope ingest PATH`."
         )
 
 
@@ -123,8 +123,8 @@ def _without_figures(ranks: list[int], steps: pl.DataFrame, partly: set[int]) ->
     silent = sorted(set(ranks) - set(steps["rank"]))
     if silent:
         yield (
-            f"{ranks_named(silent)}: no step has events or a row in the producer's table:"
-            " no figures."
+            f"{ranks_named(silent)}: no step has events or a row in the profiler's table: no"
+            " figures."
         )
     blind = steps.filter((pl.col("basis") == "events") & pl.col("computing_ns").is_null())
     blind = blind.filter(~pl.col("rank").is_in(sorted(partly)))
@@ -143,8 +143,8 @@ def _light(steps: pl.DataFrame, partly: set[int]) -> Iterable[str]:
     ):
         if ranks:
             yield (
-                f"{ranks_named(ranks)}: {reason}figures are those of the producer's"
-                " own table (basis profiler_table)."
+                f"{ranks_named(ranks)}: {reason}figures come from the profiler's own table (basis"
+                " profiler_table)."
             )
 
 
@@ -155,7 +155,7 @@ def _warm_up(steps: pl.DataFrame) -> Iterable[str]:
         verb = "is" if steps.height == 1 else "are"
         yield (
             f"{name} {numbers(steps['step'])} {verb} warm-up ({told} ms, later steps"
-            f" {steps['median_ns'][0] / 1e6:,.1f} ms): no part of means."
+            f" {steps['median_ns'][0] / 1e6:,.1f} ms): excluded from means."
         )
 
 
@@ -164,7 +164,7 @@ def _devices(devices: pl.DataFrame) -> Iterable[str]:
         lowest = f"device {min(one['devices'])}, as the rank's own is unknown"
         shown = "the rank's own" if one["known"] else lowest
         yield (
-            f"rank {one['rank']}: the producer's table has devices {numbers(one['devices'])};"
+            f"rank {one['rank']}: the profiler's table has devices {numbers(one['devices'])};"
             f" shown is {shown}."
         )
 
@@ -172,8 +172,8 @@ def _devices(devices: pl.DataFrame) -> Iterable[str]:
 def _unseen(unseen: pl.DataFrame) -> Iterable[str]:
     for one in unseen.group_by("step").agg("rank").sort("step").to_dicts():
         yield (
-            f"step {one['step']}, {ranks_named(one['rank'])}: recorded, but no kernel or operation"
-            " belongs to it."
+            f"step {one['step']}, {ranks_named(one['rank'])}: recorded, but without any kernel or"
+            " operation."
         )
 
 
@@ -189,6 +189,6 @@ def _outside(outside: pl.DataFrame) -> Iterable[str]:
             if outside[count].null_count() < outside.height
         ]
         yield (
-            f"{ranks_named(outside['rank'])}: outside every step are {' and '.join(parts)}; no step"
-            " counts them."
+            f"{ranks_named(outside['rank'])}: outside all steps are {' and '.join(parts)}; they"
+            " count in no step."
         )

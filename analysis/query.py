@@ -83,7 +83,7 @@ def nothing_matches(
             there = numbers(present) if name in ("rank", "step") else ", ".join(present)
             return f"no {name} {value} here: there is {there or 'none'}"
     named = ", ".join(f"{name} {value}" for name, value in asked.items() if value is not None)
-    return f"nothing here is {named} at once: {facts.height} captures, see `npuscope steps`"
+    return f"no data matches {named}: {facts.height} captures, see `npuscope steps`"
 
 
 def steps(

@@ -79,5 +79,5 @@ def _require_regular(state: os.stat_result, path: str | Path) -> None:
     if stat.S_ISDIR(state.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(state.st_mode):
-        kind = "a link" if stat.S_ISLNK(state.st_mode) else "no regular file"
+        kind = "a link" if stat.S_ISLNK(state.st_mode) else "not a regular file"
         raise OSError(errno.EINVAL, f"it is {kind}", str(path))

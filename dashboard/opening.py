@@ -101,7 +101,7 @@ def compare_ranks(data: Opened, *, is_needed: bool = True) -> None:
         told = f"comparing the ranks takes more than {given} MiB: give more with --memory"
         if is_needed:
             raise StoreError(f"{data.target}: {told}") from error
-        data.warnings.append(f"{told}; who waits for whom is left out")
+        data.warnings.append(f"{told}; waiting between ranks is left out")
 
 
 def reading_warnings(target: Path) -> list[str]:

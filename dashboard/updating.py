@@ -49,7 +49,7 @@ def bring_up_to_date(source: Source) -> tuple[Path, IngestResult, list[str]]:
             expert_load=source.expert_load,
         )
     messages = [
-        f"rank {m.rank} of {m.capture} is gone from the source: dropped" for m in result.dropped
+        f"rank {m.rank} of {m.capture} was removed from the source: dropped" for m in result.dropped
     ]
     if source.store is None:
         messages += [
@@ -65,8 +65,8 @@ def spread(source: Source, shard: str | None, engine: str, address: str | None) 
         return replace(source, address=address)
     how = f"--shard {shard}" if shard else f"--engine {engine}"
     if shard and engine != "local":
-        raise UsageError("--shard and --engine divide the ranks each its own way: give one")
+        raise UsageError("--shard and --engine both divide the ranks: give only one")
     if source.store is None:
-        raise UsageError(f"{how}: give --store DIR on storage that all of them see")
+        raise UsageError(f"{how}: give --store DIR on storage that all of them share")
     parsed = parse_shard(shard) if shard else None
     return replace(source, shard=parsed, engine=engine, address=address)

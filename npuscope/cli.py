@@ -50,7 +50,7 @@ _PLAIN: dict[str, Any] = {
     "context_settings": {"help_option_names": ["-h", "--help"], "max_content_width": 100},
 }
 app = typer.Typer(name="npuscope", cls=Grouped, pretty_exceptions_enable=False, **_PLAIN)
-store_app = typer.Typer(help="Stores that profile folders got of their own.", **_PLAIN)
+store_app = typer.Typer(help="Stores in the user cache.", **_PLAIN)
 store_app.command("list")(stores.store_list)
 store_app.command("rm")(stores.store_rm)
 app.add_typer(store_app, name="store")
@@ -86,11 +86,11 @@ def main() -> NoReturn:
         if not type(error).__module__.startswith(("duckdb", "_duckdb")):
             say(format_exc().rstrip())  # a bug: its traceback is what we need
             sys.exit(1)
-        say(f"npuscope: the query engine gave up: {error}")
+        say(f"npuscope: the query engine failed: {error}")
         if ".parquet" in str(error):
             say(
-                "a file of the store is damaged or gone: repeat the command; if that does not help,"
-                " `npuscope ingest PATH --store STORE --force` writes the store's files anew"
+                "a file of the store is damaged or missing: repeat the command; if that does not"
+                " help, rebuild the store with `npuscope ingest PATH --store STORE --force`"
             )
         sys.exit(3)
     sys.exit(code)
@@ -193,7 +193,7 @@ app.command()(clocks.clocks)
 app.command()(ranks.ranks)
 experts_app = typer.Typer(
     cls=experts.ShownUnlessNamed,
-    help="Which experts are hot, what that costs; `plan` and `backtest`: what moving them gains.",
+    help="Expert load and its cost; `plan` and `backtest`: the gain of moving experts.",
     **_PLAIN,
 )
 experts_app.command("show")(experts.experts)
@@ -241,7 +241,7 @@ def sql(
         raise UsageError("one of --json, --csv, --parquet")
     form = "json" if json else "parquet" if parquet else "csv" if csv or out else "table"
     if form == "parquet" and out is None and sys.stdout.isatty():
-        raise UsageError("Parquet is no text: give -o FILE or redirect")
+        raise UsageError("Parquet is binary: give -o FILE or redirect stdout")
     with opened(source_of(path, None, store, run, jobs, memory)) as data:
         locked.lock(data.con, data.target)
         reader = locked.run(data.con, query)
@@ -258,9 +258,7 @@ def sql(
 @app.command()
 def sample(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="New or empty folder.")],
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Another job of the same kind.")
-    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of a different job.")] = None,
 ) -> None:
     """Write a small sample MoE training job with known truths, to try things on.
 
@@ -273,7 +271,7 @@ def sample(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out}: exists and is not empty")
     write_sample(out, seed=seed)
-    say(f"written: {out} (what is true in it: {out / 'truth.json'})")
+    say(f"written: {out} (ground truth: {out / 'truth.json'})")
 
 
 name_pages(app)

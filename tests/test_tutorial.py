@@ -16,10 +16,12 @@ from tests.cli.test_cli import runner
 from tests.conftest import REPOSITORY
 from tests.test_readme import COLUMNS, arguments_of, matches, normalised, shown_in
 
-TUTORIAL = REPOSITORY / "docs" / "tutorial.md"
+TUTORIALS = [REPOSITORY / "docs" / name for name in ("tutorial.md", "tutorial.zh-CN.md")]
 
 
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.name)
 def test_shown_output_is_what_the_commands_print(
+    tutorial: Path,
     tmp_path: Path,
     sample_store: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -30,8 +32,8 @@ def test_shown_output_is_what_the_commands_print(
     monkeypatch.chdir(REPOSITORY)
     # As if the sample had been asked about before.
     shutil.copytree(sample_store, store_of(REPOSITORY / "sample_traces" / "moe_8_ranks"))
-    wrong, text = [], TUTORIAL.read_text()
-    for shown in shown_in(TUTORIAL):
+    wrong, text = [], tutorial.read_text(encoding="utf-8")
+    for shown in shown_in(tutorial):
         arguments = arguments_of(shown.command)
         assert arguments is not None, shown.command
         outcome = run(*arguments)
@@ -42,12 +44,13 @@ def test_shown_output_is_what_the_commands_print(
             told = "\n".join(actual)
             text = text.replace(shown.text, f"$ {shown.command}\n{told}\n")
     if os.environ.get("UPDATE_README"):
-        TUTORIAL.write_text(text)
+        tutorial.write_text(text, encoding="utf-8")
     else:
         assert not wrong, "UPDATE_README=1 rewrites these:\n" + "\n".join(wrong)
 
 
 def test_it_is_found_from_the_readmes() -> None:
-    for name in ("README.md", "README.zh-CN.md"):
-        assert "(docs/tutorial.md)" in (REPOSITORY / name).read_text()
-    assert len(shown_in(TUTORIAL)) >= 6
+    for readme, tutorial in zip(("README.md", "README.zh-CN.md"), TUTORIALS, strict=True):
+        assert f"(docs/{tutorial.name})" in (REPOSITORY / readme).read_text(encoding="utf-8")
+    english, chinese = ([one.command for one in shown_in(path)] for path in TUTORIALS)
+    assert english == chinese and len(english) >= 6

@@ -166,7 +166,7 @@ def _factors(
     """Bytes between hosts of an all-gather, of copies once per host, and once per rank, each as a
     multiple of a flat exchange's."""
     if experts % ranks:
-        raise UsageError(f"{experts} experts cannot be shared out evenly to {ranks} ranks")
+        raise UsageError(f"{experts} experts cannot be split evenly over {ranks} ranks")
     if hosts < 2:
         return None, None, None
     flat = top_k * (hosts - 1) / hosts

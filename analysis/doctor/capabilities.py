@@ -220,7 +220,10 @@ CAPABILITIES: tuple[Capability, ...] = (
         "experts", "load of each expert",
         (
             Need(("expert_load",), "a profile does not count tokens per expert",
-                 advice="have a hook or the server count them, and `ingest --expert-load DIR`"),
+                 advice=(
+                     "record it with the training hook or the inference server, then `ingest"
+                     " --expert-load DIR`"
+                 )),
         ),
     ),
     Capability(
@@ -228,7 +231,7 @@ CAPABILITIES: tuple[Capability, ...] = (
         (
             Need(("counters.frequency",), "no frequency of the cores", (NPU,), TIMELINE),
             Need(("counters.power",), "no power", essential=False,
-                 advice="torch_npu has no option for power: watch it beside the job (npu-smi)"),
+                 advice="torch_npu has no option for power: monitor it during the job (npu-smi)"),
         ),
     ),
     Capability(

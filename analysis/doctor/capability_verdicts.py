@@ -95,7 +95,7 @@ def across_ranks(
         steps = numbers({step for lost in lacking_steps.values() for step in lost})
         told.append(f"{who} lack{'s' if count == 1 else ''} step {steps}")
     if "device" in clocks:
-        told.append("times of some ranks are device-local, not wall-clock times")
+        told.append("timestamps of some ranks are device-local, not wall-clock times")
     known = Counter(level for level in levels if level)
     if len(known) > 1:
         told.append(f"ranks were profiled at different levels ({', '.join(sorted(known))})")

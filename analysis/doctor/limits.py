@@ -53,7 +53,7 @@ _LIMITS = (
     Limit(
         "host_ops",
         "select distinct run, capture, rank from host_ops",
-        "no host side: what the host did while the device was free is unknown",
+        "no host activity recorded: what the host did while the device was idle is unknown",
         "activities=[ProfilerActivity.CPU, ProfilerActivity.NPU]; keep trace_view.json or the DB",
         _GPU_ACTIVITIES,
     ),

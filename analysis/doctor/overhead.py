@@ -17,7 +17,7 @@ from statistics import median
 # Neighbours on each side: near enough to be the same work, enough for a median.
 NEIGHBOURS = 10
 _WRITING_STEPS = 1
-_NO_LOG = "no step times of the training log are here: `npuscope ingest PATH --train-log FILE`"
+_NO_LOG = "no step times from the training log: `npuscope ingest PATH --train-log FILE`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def profiler_overhead(
     known = {step: seconds for step, seconds in logged_s.items() if seconds > 0}
     watched = [known[step] for step in sorted(profiled) if step in known]
     if not watched:
-        return Overhead(reason="the training log has no time of a profiled step")
+        return Overhead(reason="the training log has no times for the profiled steps")
     touched = {step + near for step in profiled for near in range(-warmup, _WRITING_STEPS + 1)}
     free = sorted(step for step in known if step not in touched)
     before = [step for step in free if step < min(profiled)][-NEIGHBOURS:]
@@ -55,7 +55,7 @@ def profiler_overhead(
     between = [step for step in free if min(profiled) < step < max(profiled)]
     beside = [known[step] for step in (*before, *between, *after)]
     if not beside:
-        return Overhead(reason="the training log has no step beside the profiled ones")
+        return Overhead(reason="the training log has only the profiled steps")
     profiled_s, unprofiled_s = median(watched), median(beside)
     return Overhead(
         profiled_s / unprofiled_s - 1, profiled_s, unprofiled_s, len(watched), len(beside)

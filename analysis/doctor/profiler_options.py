@@ -102,11 +102,11 @@ MEMORY = Setting(
 )  # fmt: skip
 STACKS = Setting(
     "stacks", "with_stack=True",
-    "stacks of all operators: the costliest option; few steps and ranks",
+    "stacks of all operators: the costliest option; use it for few steps and ranks",
     _flag("with_stack"),
 )  # fmt: skip
 STEPS = Setting(
-    "steps", "a schedule, and prof.step() once per training step", "none to speak of", _scheduled
+    "steps", "a schedule, and prof.step() once per training step", "negligible", _scheduled
 )
 INTERCONNECT = Setting(
     "interconnect", "sys_interconnection=True", "HCCS and PCIe are sampled: larger files",
@@ -230,7 +230,7 @@ def _arguments(arguments: Iterable[_Argument], known: Options) -> Iterable[str]:
             continue
         name = code.partition("=")[0]
         late = known and name.startswith("sys_") and name not in known
-        needs = "; needs a newer torch_npu than recorded this" if late else ""
+        needs = "; needs a newer torch_npu than the one that recorded this" if late else ""
         comment = f"new: {new.cost}{needs}"
         yield textwrap.indent(textwrap.fill(comment, _WIDTH - 6), "    # ") + "\n"
         yield f"    {code}\n"

@@ -114,5 +114,5 @@ def _master_plane(counts: Mapping[str, int]) -> str | None:
     if counts.get("comm_tasks.master"):
         return "isMaster of the tasks"
     if counts.get("comm_times"):
-        return "as HCCL measured it; tasks do not tell"
+        return "as measured by HCCL; task records do not contain it"
     return "not told" if counts.get("comm_tasks.typed") else None

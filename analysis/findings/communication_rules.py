@@ -42,9 +42,9 @@ def uneven_stages(seen: Material) -> Iterator[Finding]:
         f" {worst}.",
         stake_ns,
         "estimated",
-        "Waiting of all stages, as a mean of ranks and steps. A part of it belongs to the schedule:"
-        " about (stages - 1) / (micro-batches + stages - 1) of the step passes so in even stages,"
-        " too.",
+        "Waiting of all stages, as a mean of ranks and steps. Part of it is inherent to the"
+        " schedule: about (stages - 1) / (micro-batches + stages - 1) of the step even with"
+        " balanced stages.",
         "Move layers from the heaviest stage to lighter ones (embedding, loss and MTP heads count"
         " as layers); then more micro-batches or interleaved (virtual) stages. Faster links or more"
         " overlap do not shorten this waiting.",
@@ -67,8 +67,8 @@ def pipeline_bubble(seen: Material) -> Iterator[Finding]:
         f" {ranks_named(worst['rank'].head(1))}.",
         stake_ns,
         "measured",
-        "Transfers between stages outside of every compute kernel. A schedule has an unavoidable"
-        " part of it: about (stages - 1) / (micro-batches + stages - 1) of the step.",
+        "Transfers between stages that no compute kernel overlaps. Part of it is inherent to the"
+        " schedule: about (stages - 1) / (micro-batches + stages - 1) of the step.",
         "More micro-batches per step, interleaved (virtual) stages, or layers moved from the"
         " slowest stage.",
         worst,
@@ -99,9 +99,9 @@ def uncaptured_ranks(seen: Material) -> Iterator[Finding]:
         f" ({percent(shown_ns / exposed_ns if exposed_ns else None)}) are waiting for {whom}.",
         stake_ns,
         "estimated",
-        "Operations whose group has members that were not captured wait for as long as HCCL saw"
-        " nothing moved at first, or as they take longer than the shortest of their kind."
-        " What those ranks did meanwhile is unknown.",
+        "For groups with members that were not captured, waiting is the initial wait measured by"
+        " HCCL, or the duration above the shortest operation of the kind. What those ranks did"
+        " meanwhile is unknown.",
         "Profile a rank of every stage, or all ranks, for the same steps: `npuscope doctor` names"
         " the missing ones. If another stage computes longer, move layers away from it. Overlap and"
         " bandwidth do not shorten this waiting.",
@@ -120,12 +120,12 @@ def late_ranks(seen: Material) -> Iterator[Finding]:
         seen,
         "late_ranks",
         f"{ms(stake_ns)} ms of communication per step ({percent(share(stake_ns, seen))}) wait for"
-        f" ranks that come later, most on {ranks_named(worst['rank'].head(1))}.",
+        f" ranks that arrive later, most on {ranks_named(worst['rank'].head(1))}.",
         stake_ns,
         "measured",
-        "Communication time outside of compute kernels by which an operation exceeds the group"
-        " member that waits least.",
-        "Find out who is late and why: a slow chip, host or link, or more tokens. Overlap and"
+        "Exposed communication by which an operation is longer than on the group member that"
+        " waits least.",
+        "Find the straggler and its cause: a slow chip, host or link, or more tokens. Overlap and"
         " bandwidth do not shorten this waiting.",
         _by_kind(seen, "peer_wait"),
         "npuscope ranks PATH",
@@ -159,13 +159,12 @@ def exposed_communication(seen: Material) -> Iterator[Finding]:
     if unknown_ns > stake_ns / 100:
         statement += f" Whether {ms(unknown_ns)} ms of it move bytes or wait is unknown."
     overlap = (
-        "Overlap it: bucketed gradient reduction and parameter gathering, all-to-all split in"
-        " chunks beside expert computation."
+        "Overlap it: bucketed gradient reduction and parameter gathering, all-to-all split into"
+        " chunks that overlap expert computation."
     )
     if moving_ns < max(unknown_ns, waiting_ns):
         overlap = (
-            "First find out which rank is late: more overlap or bandwidth shortens transfers,"
-            " not waiting."
+            "First find the straggler: more overlap or bandwidth shortens transfers, not waiting."
         )
     yield stated(
         seen,
@@ -173,8 +172,8 @@ def exposed_communication(seen: Material) -> Iterator[Finding]:
         statement,
         stake_ns,
         "measured",
-        "Communication time in which the rank runs no compute kernel, less what is known to be"
-        " waiting. Where several operations run at once, each counts an equal part.",
+        "Communication time without a compute kernel on the rank, minus known waiting. Operations"
+        " that run at the same time share it equally.",
         overlap,
         evidence,
         "npuscope comm PATH --by part",

@@ -12,11 +12,10 @@ from .material import Material
 from .weigh import is_worth, share, stated
 
 _PLAN = (
-    "Place experts anew or give the hottest ones replicas: the plan says where and what it gains;"
+    "Rebalance experts or replicate the hottest ones: the plan gives the placement and its gain;"
 )
 _COLLECT = (
-    "Record the tokens of single experts with the training hook: then a plan says which to move and"
-    " what that gains;"
+    "Record tokens per expert with the training hook: a plan then gives the moves and their gain;"
 )
 _BALANCE = " in training, see whether the balance loss or bias is strong enough."
 
@@ -51,12 +50,12 @@ def expert_imbalance(seen: Material) -> Iterator[Finding]:
     yield stated(
         seen,
         "expert_imbalance",
-        f"Experts get uneven numbers of tokens, which costs {ms(stake_ns)} ms per step"
-        f" ({percent(share(stake_ns, seen))} of it); most in {where}, whose fullest device has"
+        f"Expert load is imbalanced, which costs {ms(stake_ns)} ms per step"
+        f" ({percent(share(stake_ns, seen))} of it); most in {where}, whose most loaded device has"
         f" {worst['device_max_over_mean']:.2f} times the mean.",
         stake_ns,
         "estimated",
-        f"Time of the fullest devices above the mean ({', '.join(parts)}), from kernel times"
+        f"Time of the most loaded devices above the mean ({', '.join(parts)}), from kernel times"
         " fitted to tokens; for the pipeline stage with the largest cost.",
         (_PLAN if is_planned else _COLLECT) + _BALANCE,
         layers.select(evidence),

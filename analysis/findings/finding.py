@@ -12,8 +12,8 @@ import polars as pl
 Certainty = Literal["measured", "estimated", "hint"]
 CERTAINTIES: dict[Certainty, str] = {
     "measured": "the profile shows this time",
-    "estimated": "an upper bound, or it holds if an assumption does: the reason says which",
-    "hint": "worth a look; the profile does not say what it costs",
+    "estimated": "an upper bound, or valid under an assumption: the reason states which",
+    "hint": "worth a look; its cost is not in the profile",
 }
 EVIDENCE_ROWS = 5
 

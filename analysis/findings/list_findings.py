@@ -87,8 +87,8 @@ def findings_markdown() -> str:
         "",
         "Written from `analysis/findings`: change that.",
         "",
-        "`npuscope findings PATH`, the report and its page open with what is worth changing first,"
-        " by the time per step at stake: a mean over steps and ranks. What costs less than"
+        "`npuscope findings PATH`, the report and its page open with what to change first, by the"
+        " time per step at stake: a mean over steps and ranks. What costs less than"
         f" {WORTH_RATIO:.0%} of a step is left out, and so is a rule whose input is unknown.",
         "",
         "A step's length is computing + exposed communication + free time. The first six rules"

@@ -33,9 +33,9 @@ def memory_fragmentation(seen: Material) -> Iterator[Finding]:
         " allocated when most memory was in use.",
         None,
         "hint",
-        "Memory that the allocator had reserved but not allocated at the peak. It costs no time"
-        " until memory runs out; then the allocator empties its cache, which takes milliseconds"
-        " each time.",
+        "Memory reserved but not allocated by the allocator at the peak. It costs no time until"
+        " memory runs out; then the allocator empties its cache, which takes milliseconds each"
+        " time.",
         f'PYTORCH_{"CUDA" if seen.is_gpu else "NPU"}_ALLOC_CONF="expandable_segments:True",'
         " fewer different tensor sizes.",
         rows.select(

@@ -36,16 +36,21 @@ def device_idle(seen: Material) -> Iterator[Finding]:
     yield stated(
         seen,
         "device_idle",
+<<<<<<< HEAD
         f"{ms(stake_ns)} ms per step ({percent(share(stake_ns, seen))}) pass with neither a"
         f" kernel nor an operation of the step, most on"
         f" {ranks_named(worst['rank'].head(1))}.{host}",
+=======
+        f"{ms(stake_ns)} ms per step ({percent(share(stake_ns, seen))}) have neither a kernel nor"
+        f" an operation of the step, most on {ranks_named(worst['rank'].head(1))}.",
+>>>>>>> c83f31c (Messages, notes, pages and docs in plain English of performance engineers, Chinese in step; the tutorial in Chinese; notes on models and partial plans are translated)
         stake_ns,
         "measured",
         "Time from a step's first to its last kernel or operation that none of them covers;"
         " another step's may run then. With the profiler on, the host is slower than without, so"
         " the job itself may idle less.",
-        "Usually the host is late: bind processes to cores, fuse small operators, avoid"
-        " synchronisation (.item(), print of tensors)"
+        "Usually the host launches too slowly: bind processes to cores, fuse small operators,"
+        " avoid synchronisation (.item(), print of tensors)"
         + (", capture CUDA graphs." if seen.is_gpu else ", set TASK_QUEUE_ENABLE=2."),
         worst.select(*_PLACE, "free_ns", "host_ns", "idle_ns", "length_ns"),
         "npuscope steps PATH",
@@ -155,8 +160,8 @@ def uneven_steps(seen: Material) -> Iterator[Finding]:
     yield stated(
         seen,
         "uneven_steps",
-        f"Steps are uneven: the longest, step {slow['step'][0]}, takes"
-        f" {ms(slow['length_ns'][0])} ms where half of them take {ms(middle_ns)} ms or less.",
+        f"Step times vary: the longest, step {slow['step'][0]}, takes {ms(slow['length_ns'][0])}"
+        f" ms; half of the steps take {ms(middle_ns)} ms or less.",
         stake_ns,
         "measured",
         "Step time of the longest rank, as a mean over steps, minus the median step.",

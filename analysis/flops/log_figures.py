@@ -160,8 +160,8 @@ def verdict_notes(figures: pl.DataFrame) -> list[str]:
             near = known.row(0, named=True)
             peak = f" at {near['peak']}" if near["peak"] else ""
             told = (
-                f"does not reconcile: nearest is {near['convention']}{peak}, of which the trainer"
-                f" printed {near['ratio_median']:.3f} times as much"
+                f"does not reconcile: nearest is {near['convention']}{peak}, of which the log"
+                f" shows {near['ratio_median']:.3f} times as much"
             )
         notes.append(f"logged {figure}: {told}")
     return notes

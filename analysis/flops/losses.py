@@ -58,18 +58,18 @@ def loss_notes(figures: pl.DataFrame, rows: pl.DataFrame) -> list[str]:
         )
     if (rows.filter(pl.col("term") == "tail")["ns"] < 0).any():
         told.append(
-            "waterfall: what a step's device does reaches into the next step in places, so the time"
-            " before and after it is negative there"
+            "waterfall: device work of some steps extends into the next step, so the time before"
+            " and after it is negative there"
         )
     if (rows.filter(pl.col("term") == "recompute")["ns"] < 0).any():
         told.append(
-            "waterfall: kernels with known FLOPs do less than the model needs: does the description"
-            " fit, and are all its tokens of this step?"
+            "waterfall: kernels with known FLOPs execute less than the model needs: check the"
+            " model description and the tokens per step"
         )
     if rows.filter(pl.col("term") == "unknown_communication").height:
         told.append(
-            "waterfall: of some communication nothing tells whether it moved bytes or waited: its"
-            " groups, or the times of all their ranks, are not known"
+            "waterfall: for some communication, transfer and waiting cannot be separated: its"
+            " groups or the times of all their ranks are unknown"
         )
     return told
 

@@ -217,7 +217,7 @@ def _with_model(
         return nothing, [], None
     sequence = use.sequence_length or sequence_length_of(counted)
     if sequence is None:
-        told = "model FLOPs: the length of sequences is not told by shapes; give --sequence-length"
+        told = "model FLOPs: kernel shapes do not show the sequence length; give --sequence-length"
         return nothing, [told], None
     model = count(
         use.model, sequence_length=sequence, attention=use.attention,
@@ -226,7 +226,7 @@ def _with_model(
     words = "; ".join([use.model.name, *model.conventions])
     notes: list[str] = []
     if use.tokens_per_step is None:
-        told = "model MFU: tokens per step are not known; give --tokens-per-step N or auto"
+        told = "model MFU: tokens per step are unknown; give --tokens-per-step N or auto"
         return nothing, [told], words
     if use.tokens_per_step == "auto":
         tokens, notes = tokens_of_steps(con, use.model, counted)
@@ -240,7 +240,7 @@ def _with_model(
     if found["world_size"].is_null().any():
         notes.append("model MFU: the job's number of ranks was not recorded")
     if use.recompute is None:
-        notes.append("HFU: what is recomputed is not known; give --recompute none|selective|full")
+        notes.append("HFU: recomputation is unknown; give --recompute none|selective|full")
     hardware = None if use.recompute is None else float(model.hardware_flops)
     found = found.with_columns(
         model_flops=pl.col("tokens_per_step") * float(model.train_flops),

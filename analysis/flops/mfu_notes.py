@@ -30,7 +30,8 @@ def kernel_notes(found: pl.DataFrame, counted: pl.DataFrame) -> list[str]:
         notes.append("collect with profiler level Level1 to have types and shapes")
     if found["causal_unknown"].any():
         notes.append(
-            "causal attention: keys are not as many as queries, and shapes do not tell the mask"
+            "causal attention: the numbers of keys and queries differ, and shapes do not show the"
+            " mask"
         )
     rounded = counted.filter(pl.col("is_rounded"))
     if not rounded.is_empty():

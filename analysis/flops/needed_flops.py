@@ -102,8 +102,8 @@ def _sentence(
     if refused_above is None:
         return f"{what}: {sentence} and kernels of unknown FLOPs"
     return (
-        f"{what} refused: {sentence} (at most {refused_above:g} x that is taken): are model, tokens"
-        " per step and --recompute this job's?"
+        f"{what} refused: {sentence} (at most {refused_above:g} x that is taken): check that"
+        " model, tokens per step and --recompute match this job"
     )
 
 

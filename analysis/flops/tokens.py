@@ -155,7 +155,7 @@ def _sizes(told: dict[str, Any]) -> tuple[int, int]:
     sizes, world = _told_sizes(told), told["world"]
     pp, dp, cp = sizes["pp"], sizes["dp"], sizes["cp"]
     if cp is not None and cp > 1:
-        raise _Unknown(f"context is parallel over {cp} ranks, which share a sequence")
+        raise _Unknown(f"context parallelism over {cp} ranks splits a sequence")
     if pp is None or dp is None or cp is None:
         raise _Unknown("parallel sizes are unknown")
     if world is not None and sizes["tp"] is not None and sizes["tp"] * pp * dp != world:
@@ -169,11 +169,11 @@ def _tokens(model: Model, sizes: tuple[int, int], ranks: Sequence[_Counts]) -> t
     stages, replicas = sizes
     sequences = frozenset[int | None]().union(*(rank.tokens for rank in ranks))
     if None in sequences:
-        raise _Unknown("the queries of attention are not known of all kernels")
+        raise _Unknown("query shapes are unknown for some attention kernels")
     if len(sequences) > 1:
         raise _Unknown("attention works on micro-batches of several sizes")
     if any(0 < rank.forwards < rank.gradients for rank in ranks):
-        raise _Unknown("attention ran backward more often than forward: the step is not whole")
+        raise _Unknown("attention has more backward than forward kernels: the step is incomplete")
     of_stage: dict[int | None, set[int]] = {}
     for rank in ranks:
         of_stage.setdefault(rank.stage if stages > 1 else 0, set()).add(rank.gradients)
@@ -212,9 +212,9 @@ def _micro_batches(model: Model, stages: int, gradients: dict[int | None, int]) 
         return total // of_all, f"{total} gradients of attention {where} in {layers} layers{mtp}"
     if layers % stages or model.noop_layers:
         raise _Unknown(f"only {len(gradients)} of {stages} pipeline stages were recorded, and"
-                       f" {model.layers} layers are not shared out evenly")  # fmt: skip
+            f" {model.layers} layers are not split evenly")  # fmt: skip
     if blocks and not set(gradients) <= set(range(stages)):
-        raise _Unknown("which pipeline stage has the MTP blocks is not told")
+        raise _Unknown("the pipeline stage of the MTP blocks is unknown")
     found: dict[int, str] = {}
     for stage, count in gradients.items():
         own = layers // stages + (blocks if stage == stages - 1 else 0)
@@ -224,7 +224,7 @@ def _micro_batches(model: Model, stages: int, gradients: dict[int | None, int]) 
         found[count // own] = f"{words} (the model's {layers}{mtp} in {stages} equal stages)"
     if len(found) > 1:
         told = " and ".join(map(str, sorted(found)))
-        raise _Unknown(f"pipeline stages ran {told} micro-batches, if layers are shared out evenly")
+        raise _Unknown(f"pipeline stages ran {told} micro-batches, if layers are split evenly")
     return next(iter(found.items()))
 
 

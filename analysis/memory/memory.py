@@ -215,7 +215,7 @@ def memory_curve(
     positive.
     """
     if bins < 1:
-        raise UsageError(f"a curve in {bins} points: give at least one")
+        raise UsageError(f"a curve of {bins} points: give at least one")
     clause, values = where(
         {"run": run, "capture": capture, "rank": rank, "source": source, "component": component}
     )

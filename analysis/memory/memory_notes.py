@@ -58,7 +58,7 @@ def no_such_rank(
         return None
     asked = (("run", run), ("capture", capture), ("rank", rank))
     named = ", ".join(f"{name} {value}" for name, value in asked if value is not None)
-    return f"nothing here is {named} at once" if named else "no rank here"
+    return f"no data matches {named}" if named else "no rank here"
 
 
 def _without_curve(ranks: pl.DataFrame) -> Iterable[str]:
@@ -81,6 +81,6 @@ def _without_blocks(ranks: pl.DataFrame) -> Iterable[str]:
         left_out = without["blocks_left_out"].fill_null(False).all()
         why = "not selected" if left_out else "not recorded"
         yield (
-            f"{ranks_named(without['rank'])}: single blocks of memory were {why}, so who holds it"
-            " is unknown."
+            f"{ranks_named(without['rank'])}: memory blocks were {why}, so the holders of memory"
+            " are unknown."
         )

@@ -113,9 +113,8 @@ def _recorded(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> tuple[s
         "select distinct clock from ranks where run = ? and capture = ?", [run, capture]
     ).fetchall()
     if {clock for (clock,) in rows} <= {"epoch"}:
-        return ("Clocks are shown as recorded: ranks of different hosts may be apart.",)
-    return ("Not all ranks tell the time since the epoch: where they stand to each other means"
-            " nothing.",)  # fmt: skip
+        return ("Clocks are shown as recorded: timestamps of different hosts may be offset.",)
+    return ("Not all ranks record wall-clock timestamps: their relative position has no meaning.",)
 
 
 def _aligned(joined: pl.DataFrame) -> tuple[str, ...]:
@@ -128,7 +127,8 @@ def _aligned(joined: pl.DataFrame) -> tuple[str, ...]:
         notes.append(f"Clocks are aligned to the reference host's{bound}.")
     if lost:
         notes.append(
-            f"Nothing joins the clock of {ranks_named(lost)} with the others: as recorded."
+            f"The clock of {ranks_named(lost)} cannot be aligned with the others: shown as"
+            " recorded."
         )
     return tuple(notes)
 

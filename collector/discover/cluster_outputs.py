@@ -93,7 +93,7 @@ def look_at(folder: Path) -> ClusterOutput:
         if stat.S_ISREG(state.st_mode):
             files.append(SourceFile(str(folder / name), state.st_size, state.st_mtime_ns))
         else:
-            odd.append(f"{name} cannot be read: it is no regular file")
+            odd.append(f"{name} cannot be read: it is not a regular file")
     return about(folder, files, odd)
 
 
@@ -160,7 +160,7 @@ def _in_time(pieces: Iterable[Piece], path: str) -> Iterator[Piece]:
     end_s = time.monotonic() + _WITHIN_S
     for piece in pieces:
         if time.monotonic() > end_s:
-            raise TraceFormatError(path, "looking through it", f"not done in {_WITHIN_S:.0f} s")
+            raise TraceFormatError(path, "searching it", f"not done in {_WITHIN_S:.0f} s")
         yield piece
 
 

@@ -45,8 +45,9 @@ def chosen_folders(
             chosen[capture] = tuple(mine)
             if len(mine) > 1:
                 notes[capture] = (
-                    f"{len(mine)} folders count tokens per expert, each of other ranks"
-                    f" ({_named(mine)}): they are read as one; else name one with {OPTION} DIR"
+                    f"{len(mine)} folders count tokens per expert, each for different ranks"
+                    f" ({_named(mine)}): they are read as one; to use one, name it with {OPTION}"
+                    " DIR"
                 )
             continue
         notes[capture] = (

@@ -60,7 +60,7 @@ def _of_file(path: Path) -> ExpertLoad | None:
         return None
     if not counts_tokens(path.name):
         raise TraceNotFound(
-            f"{path}: counts tokens per expert, but whose is in the name alone: call it"
+            f"{path}: counts tokens per expert, but its rank is only in the file name: name it"
             " rank<N>.jsonl, decode_<N>.csv or prefill_<N>.csv"
         )
     state = path.stat()

@@ -76,7 +76,7 @@ def identify(
             answers += _valid(info.get("rank_id"), OF_INFO)
     if len({rank for rank, _ in answers}) > 1:
         told = ", ".join(f"{rank} by {origin}" for rank, origin in answers)
-        warnings.append(f"sources disagree on the rank ({told}): the first is taken")
+        warnings.append(f"sources disagree on the rank ({told}): the first is used")
     rank, origin = answers[0] if answers else (None, "")
 
     start, end = _window(infos, facts, files)

@@ -59,7 +59,7 @@ def look_into(path: Path) -> list[tuple[SourceFile, Identity]] | str:
         state = path.stat()
         if not stat.S_ISREG(state.st_mode):
             is_wanted = is_named and not stat.S_ISDIR(state.st_mode)
-            return "cannot be read: it is no regular file" if is_wanted else []
+            return "cannot be read: it is not a regular file" if is_wanted else []
         if not is_named and not _says_kineto(path):
             return []
         file = SourceFile(str(path), state.st_size, state.st_mtime_ns)
@@ -88,7 +88,7 @@ def identify(path: str) -> Identity:
     warnings: tuple[str, ...] = ()
     if rank is None and (found := _RANK.search(name) or _NUMBER.search(name)):
         rank, origin = int(found[1]), "number in the trace's name"
-        warnings = (f"the trace does not tell its rank: called rank {rank} by its name",)
+        warnings = (f"the trace does not record its rank: rank {rank} is taken from its name",)
     return Identity(
         rank=rank,
         origin=origin if rank is not None else "",

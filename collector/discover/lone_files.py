@@ -48,7 +48,7 @@ _BETWEEN_RANKS = re.compile(rb'"\d{1,9}-\d{1,9}"\s*:\s*\{')
 _BESIDE: tuple[tuple[re.Pattern[bytes], str], ...] = (
     (
         re.compile(rb'"(moe_layer_count|layer_list|device_list)"\s*:'),
-        "says where experts are and counts no tokens: give the folder of the counts beside it to"
+        "holds an expert placement and no token counts: give the folder with the counts to"
         " `npuscope experts`",
     ),
     (
@@ -58,7 +58,7 @@ _BESIDE: tuple[tuple[re.Pattern[bytes], str], ...] = (
     (
         re.compile(rb'"(rank_id|common_config|ENV_VARIABLES|torch_npu_version|start_info|parallel_group_info|platform_version'
                    rb'|DeviceInfo|collectionTimeBegin)"\s*:'),
-        "describes a profile and holds no figures: give the profile's folder",
+        "holds metadata of a profile and no events: give the profile's folder",
     ),
 )  # fmt: skip
 _KNOWN = (
@@ -97,15 +97,14 @@ def look_at(path: Path) -> LoneFile:
         return LoneFile(file, *kind)
     if counted_by(path):
         raise TraceNotFound(
-            f"{path}: counts tokens per expert and is no profile: see it with `npuscope experts`,"
-            " or give its folder as --expert-load beside a profile"
+            f"{path}: holds tokens per expert and is not a profile: show it with `npuscope"
+            " experts`, or ingest its folder with --expert-load together with a profile"
         )
     for mark, told in _BESIDE if head.lstrip().startswith(b"{") else ():
         if mark.search(head):
             raise TraceNotFound(f"{path}: {told}")
     raise TraceNotFound(
-        f"{path}: not a profile by its content: give {_KNOWN}; what a trainer logged goes with"
-        " --train-log"
+        f"{path}: not a profile by its content: give {_KNOWN}; training logs go with --train-log"
     )
 
 

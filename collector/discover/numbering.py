@@ -35,7 +35,7 @@ def with_ranks(found: Sequence[tuple[str, Identity]]) -> list[Identity]:
             number = next(free)
             numbers.append((number, []))
         next(held for n, held in numbers if n == number).append(one)
-        warning = f"no file tells the rank: called rank {number}"
+        warning = f"no file records the rank: numbered {number}"
         told[place] = replace(one, rank=number, origin=ORIGIN, warnings=(*one.warnings, warning))
     return told
 
@@ -58,7 +58,10 @@ def _without_false_ranks(found: Sequence[Identity]) -> list[Identity]:
             one,
             rank=None,
             origin="",
-            warnings=(*one.warnings, f"info.json of several devices says rank {one.rank}: ignored"),
+            warnings=(
+                *one.warnings,
+                (f"info.json of several devices records rank {one.rank}: ignored"),
+            ),
         )
         if one.origin == OF_INFO and one.rank in false
         else one

@@ -200,7 +200,7 @@ def _guarded(look: Callable[[Place], Seen]) -> Callable[[Place], Seen]:
             return look(place)
         except Exception as error:
             folder = place if isinstance(place, Path) else place[0]
-            return [], [Problem(str(folder), f"cannot be looked at: {told(error)}")]
+            return [], [Problem(str(folder), f"cannot be read: {told(error)}")]
 
     return guarded
 
@@ -385,7 +385,7 @@ def _collect(
                 continue
             if not stat.S_ISREG(state.st_mode):
                 # Opening a pipe could wait for ever.
-                kind = "a folder" if stat.S_ISDIR(state.st_mode) else "no regular file"
+                kind = "a folder" if stat.S_ISDIR(state.st_mode) else "not a regular file"
                 problems.append(Problem(str(path), f"cannot be read: it is {kind}"))
                 continue
             by_role.setdefault(role, []).append(

@@ -22,8 +22,8 @@ from .roles import role_of
 
 _ENTRIES_AT_MOST = 500_000
 _RAW = "raw data, the input of analyse()"
-_NO_RANK = "no rank was read from it: not selected, or not whole"
-_OTHERS = "no file of a profiler that this version knows"
+_NO_RANK = "no rank was read from it: not selected, or incomplete"
+_OTHERS = "not a profiler file known to this version"
 _COMPUTED = "not needed: the same figures are computed from single events"
 _NOT_YET = "known, but not read by this version"
 _GIVEN = "read where their folder is given: ingest with --expert-load DIR"
@@ -34,7 +34,7 @@ _FOLDERS: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
     for pattern, label, why in (
         (r".*/(FRAMEWORK|PROF_.+)|PROF_.*/(host|device_\d+|sqlite)|(host|device_\d+)/.*", "", _RAW),
         (r".*_ascend_(pt|ms)/logs?|PROF_.*/mindstudio_profiler_log", "", "logs"),
-        (r".*/cluster_analysis_output", "", "results of msprof-analyze, made from these profiles"),
+        (r".*/cluster_analysis_output", "", "results of msprof-analyze from these profiles"),
         (r".*_op_arg", "*_op_arg", "dumped arguments of operators"),
         (r".*/\..*", "hidden folders", "hidden"),
     )
@@ -57,11 +57,13 @@ _FILES: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
         (r"msmonitor_.*\.db", "msmonitor_*.db", f"a database of msMonitor: {_NOT_YET}"),
         (r"(memscope|leaks)_dump_.*", "", _NOT_YET),
         (r"mindstudio_data\.db|cluster_analysis\.db", "", "made by another tool"),
-        (r".*\.db-(wal|shm|journal)", "*.db-wal, *.db-shm", "belong to a database beside them"),
+        (r".*\.db-(wal|shm|journal)", "*.db-wal, *.db-shm", (
+            "belong to a database in the same folder"
+        )),
         (r"dataset\.csv|minddata_.*", "", f"MindData's pipeline: {_NOT_YET}"),
         (r"(start|end)_info.*|.*\.done|info\.json.*|.*\.log", "markers and logs",
-         "they tell how analysis went"),
-        (r"truth\.json", "", "what is true of a generated sample"),
+         "logs of the analysis"),
+        (r"truth\.json", "", "ground truth of a generated sample"),
     )
 )  # fmt: skip
 
@@ -157,7 +159,7 @@ def _of_file(name: str, is_beside_read_ones: bool) -> tuple[str, str]:
     if found := _named(_FILES, name):
         return found
     if role_of(name) is not None:
-        why = "an older export beside a newer one" if is_beside_read_ones else _NO_RANK
+        why = "an older export next to a newer one" if is_beside_read_ones else _NO_RANK
         return _shape(name), why
     suffix = Path(name).suffix.lower()
     return (f"*{suffix}" if suffix else "files without a suffix"), _OTHERS

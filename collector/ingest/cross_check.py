@@ -61,9 +61,10 @@ def cross_check(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog
     if apart:
         step, apart_ns = apart[0]
         log.warn(
-            f"clocks: kernels of {len(apart)} step(s) lie far from the step on the host, in step"
-            f" {step} by {apart_ns / 1e9:.0f} s: a clock was set while profiling, or files of"
-            " several sessions were mixed; times between host and device are not to be trusted"
+            f"clocks: kernels of {len(apart)} step(s) are far from the step on the host, in step"
+            f" {step} by {apart_ns / 1e9:.0f} s: a clock was adjusted during profiling, or files"
+            " of several profiling runs were mixed; intervals between host and device are"
+            " unreliable"
         )
 
 
@@ -85,7 +86,8 @@ def _compare_sums(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadL
         log.warn(
             f"the kernel table does not fit the profiler's table of steps in {len(differing)}"
             f" step(s): in step {step} kernels run for {kernels_ns / 1e6:.3f} ms, which the"
-            f" profiler counted as {told_ns / 1e6:.3f} ms: rows are missing, or of another rank"
+            f" profiler counted as {told_ns / 1e6:.3f} ms: rows are missing, or belong to another"
+            " rank"
         )
 
 

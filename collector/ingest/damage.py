@@ -24,7 +24,7 @@ def told(error: Exception, store: str = "") -> str:
     if is_out_of_space(error):
         return "no space left on the disk of the store"
     if isinstance(error, duckdb.OutOfMemoryException):
-        return "needs more memory than it may take: give --memory more, or fewer --jobs"
+        return "exceeds its memory limit: raise --memory or lower --jobs"
     if isinstance(error, OSError) and error.errno in _FORBIDDEN:
         path = str(error.filename)
         if store and path.startswith(store):
@@ -33,7 +33,7 @@ def told(error: Exception, store: str = "") -> str:
     if isinstance(error, RecursionError):
         return "nested more deeply than can be read"
     if isinstance(error, MemoryError):
-        return "needs more memory than there is"
+        return "exceeds the available memory"
     text = str(error).strip() or type(error).__name__
     if isinstance(error, NpuscopeError):
         return text
@@ -51,14 +51,14 @@ def changed_files(source: RankSource) -> dict[str, str]:
         try:
             size_bytes = Path(file.path).stat().st_size
         except OSError as error:
-            found[file.path] = f"gone while it was read ({error.strerror}): ingest again"
+            found[file.path] = f"removed while being read ({error.strerror}): ingest again"
             continue
         if role in ("train_log", "expert_load") and size_bytes > file.size_bytes:
             continue  # a job that goes on logs on
         if size_bytes != file.size_bytes:
             found[file.path] = (
-                f"changed while it was read ({file.size_bytes} bytes, then {size_bytes}): ingest"
-                " again when its writer is done"
+                f"changed while being read ({file.size_bytes} bytes, then {size_bytes}): ingest"
+                " again when it is complete"
             )
     return found
 
@@ -86,6 +86,6 @@ def worse_than(before: Manifest | None, now: Manifest) -> str | None:
     files = "; ".join(f"{Path(path).name}: {why}" for path, why in list(damaged.items())[:_SHOWN])
     lost = f", as rows would be missing from {', '.join(fewer[:_SHOWN])}" if fewer else ""
     return (
-        f"{files}. What was read before stays{lost}: mend the files, or take what they hold with"
-        " --force"
+        f"{files}. The previous data is kept{lost}: repair the files, or read them as they are"
+        " with --force"
     )

@@ -41,10 +41,10 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
     if is_empty(con, "comm_ops") and not is_empty(con, "comm_tasks"):
         con.execute(statements["task_hulls"])
         if not is_empty(con, "comm_ops"):
-            log.rules["comm_ops"] = "hulls of their tasks"
+            log.rules["comm_ops"] = "spans of their tasks"
             log.warn(
-                "communication was recorded as tasks only: an operation lasts from the start of"
-                " its first task to the end of its last"
+                "communication was recorded as tasks only: an operation spans its first to its"
+                " last task"
             )
     numbered = ("comm_groups", "comm_ops", "comm_tasks")
     there = () if is_empty(con, "comm_ops") and is_empty(con, "comm_tasks") else numbered
@@ -66,8 +66,8 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
     is_silent = "comm_ops" in source.selection.read and is_empty(con, "comm_ops")
     if traces and is_silent and not is_empty(con, "kernels"):
         log.warn(
-            "traces of communication, but no operation with its time: communication of the steps"
-            " is not 0 but unknown"
+            "communication tasks, but no operations with times: communication of the steps is"
+            " unknown"
         )
 
 
@@ -169,8 +169,8 @@ def _notice_devices(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
     devices = scalar(con, found) or []
     if len(devices) > 1:
         log.warn(
-            f"kernels of {len(devices)} devices {devices} under one rank: "
-            "its figures are unions over all of them"
+            f"kernels of {len(devices)} devices {devices} under one rank: its figures are unions"
+            " over all devices"
         )
 
 

@@ -143,8 +143,8 @@ def make_plan(
     problems += [
         Problem(
             dropped.root,
-            f"rank {dropped.rank} was also profiled at the same time in {kept.root}, "
-            "which ended last and is taken",
+            f"rank {dropped.rank} was also profiled at the same time in {kept.root}, which ended"
+            " last and is used",
         )
         for dropped, kept in assignment.passed_over
     ]

@@ -194,7 +194,7 @@ def _read_within(
         )
         reason = None if task.force else worse_than(read_manifest(folder), manifest)
         if reason:
-            raise TraceFormatError(source.root, "damaged since it was read", reason)
+            raise TraceFormatError(source.root, "damaged after it was read", reason)
         deadline.check()
         store.publish(Path(task.store), staged, manifest)
     except Exception as error:  # one that nobody foresaw must not cost the other ranks
@@ -257,7 +257,7 @@ def _run_readers(
             reading.warn(f"not read: {told(error)}")
         trace = source.path("trace")
         if read is trace_view.read and trace in reading.damaged and "kernels" in reading.rules:
-            reading.lose(trace, "figures of this rank cover only the part that could be read")
+            reading.lose(trace, "figures of this rank cover only the part that was read")
         for table in sorted(filled(con, wanted)):
             reading.rules.setdefault(f"from.{table}", read.__module__.rpartition(".")[2])
         done(max(0, size - done.total))

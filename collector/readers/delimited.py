@@ -127,12 +127,12 @@ def fill(
         with engine_file(rows.path, staging_place(con)) as file:
             _execute(con, replace(rows, path=file.path), rows, log, statement, numbers)
         if has_zero_bytes(rows.path):
-            log.lose(rows.path, "damaged: zero bytes stand where text was")
+            log.lose(rows.path, "damaged: zero bytes in place of text")
         if file.is_torn:
             log.lose(
                 rows.path,
-                "cut short in mid-line: what may be cut of the last row is left out, and rows"
-                " behind it are missing",
+                "truncated in the middle of a line: the incomplete row is left out, and later"
+                " rows are missing",
             )
     except OSError as error:
         if is_out_of_space(error):

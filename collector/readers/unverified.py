@@ -103,7 +103,7 @@ UNVERIFIED: tuple[Unverified, ...] = (
     ),
     Unverified(
         "task_hulls", "communication recorded as tasks only",
-        rule=("comm_ops", ("hulls of their tasks",)),
+        rule=("comm_ops", ("spans of their tasks",)),
     ),
     Unverified(
         "hccl_kernels", "HCCL's own kernels on AI CPU or vector cores",

@@ -100,8 +100,8 @@ def compact(
         except (OSError, duckdb.Error) as error:
             if is_out_of_space(error):
                 raise StoreError(
-                    f"{store}: no space left to merge {folder.name}: merged files stand beside the"
-                    " small ones for a day; nothing was lost, free some space and try again"
+                    f"{store}: no space left to merge {folder.name}: merged and small files are"
+                    " both kept for a day; nothing was lost, free some space and try again"
                 ) from error
             raise StoreError(f"{folder}: cannot be compacted: {error}") from error
         if compaction:
@@ -202,7 +202,7 @@ def _merge(
                 yield CompactFile(path.name, table, version, row_count, path.stat().st_size, ranks)
             if written != expected:
                 raise StoreError(
-                    f"{table}: {expected} rows were to be merged, {written} were found:"
+                    f"{table}: {expected} rows expected in the merged file, {written} found:"
                     " nothing is changed; read the profiles again with --force"
                 )
     shutil.rmtree(staged / SPILL, ignore_errors=True)

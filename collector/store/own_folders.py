@@ -125,8 +125,8 @@ def require_regular(folder: Path, files: Iterable[str]) -> None:
                 odd.add("")
             for name in odd:
                 raise StoreError(
-                    f"{folder / parent / name}: no file or folder of its own, maybe a link: nothing"
-                    " in a store is read through links; remove it and ingest the profile again"
+                    f"{folder / parent / name}: not a regular file or folder, maybe a link: links"
+                    " in a store are not followed; remove it and ingest the profile again"
                 )
 
 

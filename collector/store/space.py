@@ -83,11 +83,11 @@ def advice(store: Path, left: Sequence[RankSource] = (), published: Sequence[Man
             needed += f", which take about {_size(profiles * written / read)}, more while read"
     room = f"{_size(free)} of {_size(total)} free{inodes}"
     return (
-        f"no space left: {mount} ({kind}) has {room}{needed}. "
-        "Make room there or in your quota (`npuscope store list` names stores of the cache, "
-        "`npuscope store rm` deletes them; `npuscope compact STORE --keep-days N` drops old "
-        "captures, whose space is free a day later) or give --store on another file system, then "
-        "repeat the command: what is published stays and is not read again"
+        f"no space left: {mount} ({kind}) has {room}{needed}. Make room there or in your quota"
+        " (`npuscope store list` names stores of the cache, `npuscope store rm` deletes them;"
+        " `npuscope compact STORE --keep-days N` drops old captures, whose space is free a day"
+        " later) or give --store on another file system, then repeat the command: published data"
+        " is kept and not read again"
     )
 
 

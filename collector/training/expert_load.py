@@ -228,7 +228,7 @@ class ExpertLoadRecorder:
 
     def disable(self, error: BaseException) -> None:
         """Warn, and count nothing any more."""
-        warn(f"expert loads are off from now on: {str(error) or type(error).__name__}")
+        warn(f"recording of expert loads is switched off: {str(error) or type(error).__name__}")
         self._retire(is_told=True)
 
     def _retire(self, *, is_told: bool = False) -> None:
@@ -249,8 +249,8 @@ class ExpertLoadRecorder:
             if not is_told and writer.failure is None and (self.dropped or not is_whole):
                 left = "" if is_whole else "; the rest is still being written"
                 warn(
-                    f"expert loads: {writer.written} steps written, {self.dropped} dropped as the"
-                    f" disk was too slow{left}"
+                    f"expert loads: {writer.written} steps written, {self.dropped} dropped because"
+                    f" the disk was too slow{left}"
                 )
         except Exception as error:
             if not is_told:

@@ -183,7 +183,7 @@ class LineWriter:
     def _fail(self, error: BaseException) -> None:
         if self.failure is None:
             self.failure = str(error) or type(error).__name__
-            warn(f"expert loads are not written from now on: {self.failure}")
+            warn(f"expert loads are no longer written: {self.failure}")
 
     def _refuse(self) -> None:
         """Give back what is still waiting."""

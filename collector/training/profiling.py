@@ -216,7 +216,7 @@ class ProfileSession:
         """Warn, and do nothing any more; a window that is open is stopped."""
         self.is_active = False
         self._forget_exit()
-        warn(f"profiling is off from now on: {str(error) or type(error).__name__}")
+        warn(f"profiling is switched off: {str(error) or type(error).__name__}")
         window, self._window = self._window, None
         if window is not None:
             try:
@@ -273,12 +273,12 @@ class ProfileSession:
         free = self._free
         assert free is not None
         if not free.has_told(_DISK_SECONDS):
-            return f"{self._root} does not answer: no profile while it does not"
+            return f"{self._root} does not respond: no profiles until it does"
         if free.error is not None:
             raise free.error
         self._free = None
         if free.n_bytes < self._free_bytes:
-            return f"{self._root} is nearly full: no profile while it is (free_bytes=N)"
+            return f"{self._root} is nearly full: no profiles until there is space (free_bytes=N)"
         return ""
 
     def _describe(self, window: Window, last_step: int) -> None:

@@ -148,9 +148,9 @@ def _age_s(seen: Look) -> float:
 def _tell_unlisted(folders: Folders, unlisted: dict[str, str], tell: Callable[[str], None]) -> None:
     for place, why in unlisted.items():
         if folders.unlisted.get(place) != why:
-            tell(f"cannot look into {place}: {why}; looking again at every poll")
+            tell(f"cannot read folder {place}: {why}; retrying at every poll")
     for place in folders.unlisted.keys() - unlisted.keys():
-        tell(f"{place} can be looked into again")
+        tell(f"{place} can be read again")
     folders.unlisted = unlisted
 
 

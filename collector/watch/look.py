@@ -154,7 +154,7 @@ def judge(seen: Look, *, is_quiet: bool, has_changed: bool = False) -> Verdict:
     is_done = f"{OUTPUT_FOLDER}/{DONE}" in seen.sizes
     if not seen.output:
         if is_done:
-            why = "analysis ended without any result: see its log, then run analyse() again"
+            why = "analysis ended without results: see its log, then run analyse() again"
             return Verdict("broken", f"{OUTPUT_FOLDER} holds nothing but {DONE}: {why}")
         if told.rank is not None or is_quiet:
             analyse = f'torch_npu.profiler.profiler.analyse("{folder}")'
@@ -168,8 +168,8 @@ def judge(seen: Look, *, is_quiet: bool, has_changed: bool = False) -> Verdict:
         return told
     return Verdict(
         "waiting",
-        f"nothing tells that it is whole: no {READY}, {DONE} or profiler_info_*.json;"
-        " `npuscope ingest` reads it nevertheless",
+        f"no end mark ({READY}, {DONE} or profiler_info_*.json), so it may be incomplete;"
+        " `npuscope ingest` reads it anyway",
     )
 
 

@@ -194,7 +194,7 @@ def _pass_over(pairs: Iterable[tuple[RankSource, RankSource]], plan: _Sorted) ->
 def _ended_later(source: RankSource, other: str) -> str:
     return (
         f"rank {source.rank} was also profiled at the same time in {other}, which ended last and"
-        " is taken"
+        " is used"
     )
 
 
@@ -245,8 +245,8 @@ def _keeps(current: Manifest, source: RankSource) -> str | None:
     """Why a published rank stays although another profile of it was found; None: it does not."""
     if ORIGIN in (current.rank_origin, source.rank_origin):
         return (
-            f"{current.source_root} is rank {source.rank} of that time already, and of one of the"
-            f" two no file tells the rank ({ORIGIN}): `npuscope ingest` numbers all together"
+            f"{current.source_root} is already rank {source.rank} at that time, and for one of the"
+            f" two no file records the rank ({ORIGIN}): `npuscope ingest` numbers them together"
         )
     below = f"{current.source_root}/"
     newest_ns = max((r.mtime_ns for r in current.sources if r.path.startswith(below)), default=0)
@@ -267,7 +267,7 @@ def _not_dropped(plan: _Sorted, known: Known) -> list[RankTask]:
         else:
             plan.passed_over[task.source.root] = (
                 "older than what was dropped by `npuscope compact`; `npuscope ingest` reads it"
-                " nevertheless"
+                " anyway"
             )
     return kept
 

@@ -101,7 +101,7 @@ def ingest_round(watch: Watch) -> None:
     options = watch.options
     if not is_store(options.store):
         create_store(options.store)
-        watch.handed.tell(f"{options.store} was deleted: filling it again")
+        watch.handed.tell(f"{options.store} was deleted: rebuilding it")
         watch.folders = Folders()
     sweep_now_and_then(watch)
     watch.known.refresh()
@@ -140,7 +140,7 @@ def _read(watch: Watch, finished: list[Finished]) -> None:
         refuse(watch, place, reason, fingerprints.get(place, ""))
     for place, reason in plan.passed_over.items():
         watch.folders.settle(place, fingerprints.get(place, ""))
-        watch.handed.tell(f"passed over {place}: {reason}")
+        watch.handed.tell(f"skipped {place}: {reason}")
     for place in plan.unchanged:
         watch.folders.settle(place, fingerprints.get(place, ""))
     # Ranks of one capture come one after the other, so that its readers see it whole soon.
@@ -155,7 +155,7 @@ def _look_into(watch: Watch, finished: list[Finished]) -> dict[str, Looked]:
     for task, found in watch.processes.map(tasks, watch.go_on, watch.ends):
         assert isinstance(task, LookTask)
         if isinstance(found, Lost):
-            found = Looked(None, f"cannot be looked at: {why_lost(found)}")
+            found = Looked(None, f"cannot be read: {why_lost(found)}")
         if isinstance(found, Looked):
             looked[task.path] = found
     return looked
@@ -192,7 +192,7 @@ def _take(watch: Watch, task: RankTask, outcome: RankOutcome, fingerprint: str) 
         return
     if outcome.error is not None:
         if not Path(place).is_dir():
-            watch.handed.tell(f"{place} is gone while it was read")
+            watch.handed.tell(f"{place} was removed while being read")
             return
         watch.say(errors_total=state.errors_total + 1)
         refuse(watch, place, outcome.error, fingerprint)
@@ -267,7 +267,7 @@ def refuse(watch: Watch, place: str, reason: str, fingerprint: str) -> None:
         (one.since_ns for one in watch.state.quarantined if one.path == place), time.time_ns()
     )
     watch.say(quarantined=(*others, Quarantined(place, reason, fingerprint, since_ns)))
-    watch.handed.tell(f"cannot use {place}: {reason}; trying again when its files change")
+    watch.handed.tell(f"cannot use {place}: {reason}; retrying when its files change")
 
 
 def _release(watch: Watch, places: set[str]) -> None:
@@ -312,7 +312,7 @@ def sweep_now_and_then(watch: Watch) -> None:
         watch.swept_s = now_s
         freed_bytes = sweep(watch.options.store)
         if freed_bytes:
-            watch.handed.tell(f"freed {freed_bytes / 1e6:.1f} MB that nobody needs any more")
+            watch.handed.tell(f"freed {freed_bytes / 1e6:.1f} MB of unused files")
 
 
 def show(watch: Watch) -> None:
@@ -339,7 +339,7 @@ def disk_is_full(watch: Watch) -> None:
     watch.tries = min(watch.tries + 1, 30)
     if not watch.is_full:
         watch.say(is_disk_full=True)
-        watch.handed.tell(f"{advice(watch.options.store)}; until then trying again now and then")
+        watch.handed.tell(f"{advice(watch.options.store)}; retrying until then")
 
 
 def went_well(watch: Watch, retried_s: float | None) -> None:
@@ -354,7 +354,7 @@ def disk_has_room(watch: Watch) -> None:
     watch.tries, watch.try_again_s = 0, 0.0
     if watch.is_full:
         watch.say(is_disk_full=False)
-        watch.handed.tell(f"{watch.options.store}: there is room again, going on")
+        watch.handed.tell(f"{watch.options.store}: space is available again, resuming")
 
 
 def rest(watch: Watch) -> None:

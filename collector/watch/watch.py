@@ -73,7 +73,7 @@ def watch(
         if options.once:
             raise StoreError(f"{options.store}: {_other(options.store)} watches it already")
         if not is_told:
-            handed.tell(f"standing by: {_other(options.store)} watches {options.store} already")
+            handed.tell(f"standby: {_other(options.store)} watches {options.store} already")
             is_told = True
         if stop.wait(options.poll_s):
             return read_watch_state(options.store) or WatchState()
@@ -133,12 +133,12 @@ def _survived(watch: Watch) -> Iterator[None]:
         else:
             watch.say(errors_total=watch.state.errors_total + 1)
             why = told(error, str(watch.options.store))
-            watch.handed.tell(f"this round failed: {why}; trying again in the next one")
+            watch.handed.tell(f"this poll failed: {why}; retrying at the next one")
 
 
 def _summary(watch: Watch) -> str:
     state = watch.state
     return (
         f"{state.ranks_ingested_total} rank(s) ingested so far, {len(state.waiting)} profile(s)"
-        f" waiting, {len(state.quarantined)} that cannot be used"
+        f" waiting, {len(state.quarantined)} unusable"
     )

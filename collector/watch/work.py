@@ -114,4 +114,4 @@ def _look(task: LookTask) -> Looked:
     except (TraceNotFound, OSError) as error:
         return Looked(None, str(error))
     except Exception as error:  # one that nobody foresaw must not end the watching
-        return Looked(None, f"cannot be looked at: {told(error)}")
+        return Looked(None, f"cannot be read: {told(error)}")

@@ -74,6 +74,6 @@ def wait(say: Say, is_ready: Callable[[], bool]) -> None:
     def looking() -> None:
         if is_ready():
             st.rerun()
-        st.info(plain(say("Being computed: it will stand here in a moment.")))
+        st.info(plain(say("Being computed: it will appear here in a moment.")))
 
     looking()

@@ -26,8 +26,8 @@ def finding_cards(page: Page, findings: Sequence[Finding]) -> None:
     """The first findings in full, the others folded."""
     if not findings:
         page.empty(
-            "Nothing that costs 1 % of a step was found.",
-            "The page Data quality says what this profile cannot tell.",
+            "No finding costs 1 % of a step or more.",
+            "The page Data quality lists what this profile cannot show.",
         )
     for number, one in enumerate(findings[:_OPENED]):
         _card(page, one, number)

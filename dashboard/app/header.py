@@ -131,7 +131,7 @@ def _pick(
 def nothing_yet(say: Say) -> None:
     """Of an empty store."""
     st.info(
-        f"**{say('Nothing is ingested here yet.')}**  \n"
+        f"**{say('No data is ingested yet.')}**  \n"
         + plain(say("Read a profile into this store: npuscope ingest PATH --store STORE"))
     )
 

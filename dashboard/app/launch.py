@@ -34,7 +34,8 @@ def check_installed() -> None:
     """Raises UsageError where Streamlit, which is an extra, is missing."""
     if find_spec("streamlit") is None:
         raise UsageError(
-            "the dashboard needs Streamlit, which is not here: pip install 'npuscope[dashboard]'"
+            "the dashboard needs Streamlit, which is not installed: pip install"
+            " 'npuscope[dashboard]'"
         )
 
 
@@ -134,7 +135,7 @@ def allowed_hosts(host: str, public_url: str | None = None) -> list[str]:
     if public_url is not None:
         parts = urlsplit(public_url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"--public-url {public_url}: give it whole, as https://host/path")
+            raise UsageError(f"--public-url {public_url}: give the full URL, as https://host/path")
         names.append(parts.hostname)
     return list(dict.fromkeys(names))
 

@@ -29,8 +29,4 @@ except NpuscopeError as error:
     st.error(plain(say(sources.without_paths(str(error)))))
 except duckdb.Error:
     sys.stderr.write(printable(traceback.format_exc()))
-    st.error(
-        plain(
-            say("The query engine gave up: the server's own messages say why. Load the page again.")
-        )
-    )
+    st.error(plain(say("The query failed: see the server's log. Reload the page.")))

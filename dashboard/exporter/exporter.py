@@ -155,7 +155,9 @@ class Exporter(Collector):
             self._told_dropped = dict(kept.dropped)
             listed = ", ".join(f"{name} ({count:,})" for name, count in kept.dropped.items())
             limit = f"more than --max-series {self._options.max_series:,}"
-            self._say(f"{limit}: not shown: {listed}" if listed else "all series are shown again")
+            self._say(
+                f"{limit}: not shown: {listed}" if listed else ("all series are exported again")
+            )
         return shown
 
 

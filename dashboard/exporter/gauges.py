@@ -36,16 +36,18 @@ GAUGES: tuple[Gauge, ...] = (
         "npuscope_profile_end_timestamp_seconds",
         "When the newest profile of the run ended, as Unix time.",
     ),
-    Gauge("npuscope_capture_info", "Which capture the samples of a run are of.", ("capture",)),
-    Gauge("npuscope_capture_ranks", "Ranks of the capture that are in the store."),
-    Gauge("npuscope_capture_steps", "Different steps of the capture."),
+    Gauge(
+        "npuscope_capture_info", ("The capture that the samples of a run come from."), ("capture",)
+    ),
+    Gauge("npuscope_capture_ranks", "Ranks of the capture in the store."),
+    Gauge("npuscope_capture_steps", "Number of steps of the capture."),
     Gauge(
         "npuscope_capture_warm_up_steps",
-        "First steps of the capture that stand out and are no part of means.",
+        "Warm-up steps of the capture, excluded from means.",
     ),
     Gauge(
         "npuscope_step_seconds",
-        "Length of a step on the rank where it is longest, mean of the capture's steps.",
+        "Step time of the slowest rank, mean over the capture's steps.",
     ),
     Gauge(
         "npuscope_step_part_seconds",
@@ -69,24 +71,25 @@ GAUGES: tuple[Gauge, ...] = (
     ),
     Gauge(
         "npuscope_job_masking_ratio",
-        "Communication hidden behind compute over communication, all kinds together.",
+        "Masking ratio: communication overlapped by computing over communication, all kinds.",
     ),
     Gauge(
         "npuscope_masking_ratio",
-        "Communication of a parallel kind hidden behind compute over all of that kind.",
+        "Masking ratio of a parallel kind: its communication overlapped by computing over all of"
+        " it.",
         ("kind",),
     ),
     Gauge(
         "npuscope_exposed_seconds",
-        "Communication of a parallel kind that no compute hides, mean of ranks and steps; where"
-        " several are exposed at once each has its part, so kinds add up.",
+        "Exposed communication of a parallel kind, mean over ranks and steps; kinds exposed at"
+        " the same time share that time, so kinds add up.",
         ("kind",),
     ),
     Gauge(
         "npuscope_exposed_part_seconds",
-        "Communication that no compute hides, mean of ranks and steps: transfer (moves bytes),"
-        " peer_wait, absent_wait (for ranks that were not captured), pipeline_wait, or"
-        " unknown_communication (moves bytes or waits); parts add up.",
+        "Exposed communication, mean over ranks and steps: transfer (moves bytes), peer_wait,"
+        " absent_wait (for ranks that were not captured), pipeline_wait, or unknown_communication"
+        " (moves bytes or waits); parts add up.",
         ("part",),
     ),
     Gauge(
@@ -97,22 +100,23 @@ GAUGES: tuple[Gauge, ...] = (
     ),
     Gauge(
         "npuscope_free_ratio",
-        "Time in which neither kernels nor communication run, over first start to last end.",
+        "Idle time share: neither kernels nor communication run, over first start to last end.",
     ),
     Gauge(
         "npuscope_pipeline_wait_ratio",
-        "Time ranks of a pipeline stage wait to receive, over first start to last end.",
+        "Pipeline bubble share: time ranks of a stage wait to receive, over first start to last"
+        " end.",
         ("stage",),
     ),
-    Gauge("npuscope_train_step", "Last step in the trainer's log."),
-    Gauge("npuscope_train_loss", "Loss of that step, by the trainer's log."),
-    Gauge("npuscope_train_grad_norm", "Gradient norm of that step, by the trainer's log."),
-    Gauge("npuscope_train_step_seconds", "Time of that step, by the trainer's log."),
+    Gauge("npuscope_train_step", "Last step in the training log."),
+    Gauge("npuscope_train_loss", "Loss of that step, from the training log."),
+    Gauge("npuscope_train_grad_norm", "Gradient norm of that step, from the training log."),
+    Gauge("npuscope_train_step_seconds", "Time of that step, from the training log."),
     Gauge(
         "npuscope_train_tokens_per_second",
-        "Tokens per second, by the trainer's log: of what it says, job or device.",
+        "Tokens per second, from the training log, of the job or the device as logged.",
     ),
-    Gauge("npuscope_train_mfu_ratio", "MFU that the trainer's log claims."),
+    Gauge("npuscope_train_mfu_ratio", "MFU reported in the training log."),
     Gauge(
         "npuscope_expert_load_max_over_mean",
         "Tokens of a layer's most loaded expert over the mean of its experts, mean of steps.",
@@ -146,16 +150,21 @@ GAUGES: tuple[Gauge, ...] = (
         _TOP,
         LAYERS + 1,
     ),
-    Gauge("npuscope_rank_info", "Where a rank runs and what it does.", (*_RANK, *_PLACE), RANKS),
+    Gauge(
+        "npuscope_rank_info",
+        ("Host, device and parallel coordinates of a rank."),
+        (*_RANK, *_PLACE),
+        RANKS,
+    ),
     Gauge(
         "npuscope_rank_slow_score",
-        "How sure it is that the rank is slow: -log10 of its smallest corrected p-value, to 99.",
+        "Straggler score of the rank: -log10 of its smallest corrected p-value, to 99.",
         _RANK,
         RANKS,
     ),
     Gauge(
         "npuscope_rank_caused_wait_seconds",
-        "Waiting of all other ranks that goes back to this one, per step.",
+        "Waiting of all other ranks caused by this rank, per step.",
         _RANK,
         RANKS,
     ),
@@ -167,7 +176,7 @@ GAUGES: tuple[Gauge, ...] = (
     ),
     Gauge(
         "npuscope_rank_suspect_captures",
-        "Newest captures of the run, one after the other, in which the rank is suspected.",
+        "Consecutive newest captures of the run in which the rank is suspected.",
         _RANK,
         RANKS,
     ),
@@ -175,7 +184,7 @@ GAUGES: tuple[Gauge, ...] = (
     Gauge("npuscope_rank_computing_seconds", "Computing in a step, mean of steps.", _RANK, RANKS),
     Gauge(
         "npuscope_rank_exposed_seconds",
-        "Communication in a step that no compute hides, mean of steps.",
+        "Exposed communication per step, mean over steps.",
         _RANK,
         RANKS,
     ),
@@ -188,7 +197,7 @@ GAUGES: tuple[Gauge, ...] = (
     ),
     Gauge(
         "npuscope_rank_masking_ratio",
-        "Communication hidden behind compute over communication.",
+        "Masking ratio: communication overlapped by computing over communication.",
         _RANK,
         RANKS,
     ),

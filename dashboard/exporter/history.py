@@ -63,7 +63,7 @@ def write_history(
     clause, values = where({"run": run, "capture": capture})
     times = frame(con, _TIMES.format(where=clause), values)
     if times.is_empty():
-        raise TraceNotFound("no step here has a time of day: nothing can be back-filled")
+        raise TraceNotFound("no step here has a wall-clock time: nothing can be back-filled")
     gathered: Frames = {
         **step_gauges(con, _KEYS),
         **flops_gauges(con, _KEYS, use=use, given_peaks=given_peaks, tell=tell),

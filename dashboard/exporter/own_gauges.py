@@ -29,7 +29,7 @@ class Own:
 def exporter_metrics(standing: Standing, kept: Kept) -> Iterator[Own]:
     """How the exporter does."""
     if standing.is_good is not None:
-        meaning = "Whether the store could be read at the last attempt."
+        meaning = "Whether the last read of the store succeeded."
         yield _one("npuscope_up", meaning, standing.is_good)
     yield Own(
         "npuscope_exporter_info", "Version of the exporter.", "gauge",
@@ -37,27 +37,27 @@ def exporter_metrics(standing: Standing, kept: Kept) -> Iterator[Own]:
     )  # fmt: skip
     yield _one(
         "npuscope_exporter_series",
-        "Series of runs that are shown.",
+        "Exported series of runs.",
         sum(map(len, kept.samples.values())),
     )
     yield _one(
         "npuscope_exporter_dropped_series",
-        "Series that are not shown because there are more than --max-series.",
+        "Series dropped because of --max-series.",
         sum(kept.dropped.values()),
     )
     yield _one(
         "npuscope_exporter_refresh_seconds",
-        "What the last gathering of samples took.",
+        "Duration of the last collection of samples.",
         standing.snapshot.took_s,
     )
     yield _counter(
         "npuscope_exporter_refreshes_total",
-        "Times that samples were gathered.",
+        "Collections of samples.",
         standing.refreshes_total,
     )
     yield _counter(
         "npuscope_exporter_errors_total",
-        "Times that samples could not be gathered.",
+        "Failed collections of samples.",
         standing.errors_total,
     )
 
@@ -68,22 +68,22 @@ def watch_metrics(store: Path) -> Iterator[Own]:
     if state is None:
         return
     yield from _counters(state)
-    yield _one("npuscope_watch_running", "Whether the watcher is at work.", state.is_running)
+    yield _one("npuscope_watch_running", "Whether the watcher is running.", state.is_running)
     yield _one(
         "npuscope_watch_quarantined_captures",
-        "Profiles that are left aside because they cannot be read.",
+        "Profiles in quarantine because they cannot be read.",
         len(state.quarantined),
     )
     yield _one(
         "npuscope_watch_waiting_captures",
-        "Profiles that were found and are not ingested yet.",
+        "Profiles found and not ingested yet.",
         len(state.waiting),
     )
     yield _one("npuscope_watch_disk_full", "Whether the store's disk is full.", state.is_disk_full)
     if state.last_poll_ns is not None:
         yield _one(
             "npuscope_watch_last_poll_timestamp_seconds",
-            "When the watcher last looked for profiles, as Unix time.",
+            "Unix time of the watcher's last poll.",
             state.last_poll_ns / 1e9,
         )
 
@@ -94,10 +94,10 @@ def _counters(state: WatchState) -> Iterator[Own]:
             state.captures_ingested_total),
         ("ranks_ingested", "Ranks that the watcher ingested.", state.ranks_ingested_total),
         ("read_bytes", "Bytes of the files that the watcher read.", state.read_bytes_total),
-        ("captures_dropped", "Captures dropped because only so many are kept.",
+        ("captures_dropped", "Captures dropped by the retention limit.",
             state.captures_dropped_total),
         ("errors", "Ranks that could not be read, and polls that failed.", state.errors_total),
-        ("polls", "Times that the watcher looked for profiles.", state.polls_total),
+        ("polls", "Polls of the watcher.", state.polls_total),
     ):  # fmt: skip
         yield _counter(f"npuscope_watch_{name}_total", meaning, value)
 

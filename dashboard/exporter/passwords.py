@@ -48,7 +48,9 @@ class Hashed:
 def hashed_line(user: str, password: str) -> str:
     """A line for the file. Raises UsageError for a name that no header can carry."""
     if not user or ":" in user or not user.isprintable() or user[0] in "# " or user[-1] == " ":
-        raise UsageError(f"user {user!r}: a name without colon, not like a comment, please")
+        raise UsageError(
+            f"user {user!r}: a user name must not contain a colon or look like a comment"
+        )
     if not password:
         raise UsageError("an empty password protects nothing")
     salt = secrets.token_bytes(16)
@@ -70,7 +72,7 @@ def read_passwords(path: Path) -> dict[str, Hashed]:
             found[user] = _parsed(rest, f"--basic-auth-file {path}, line {number}")
     if not found:
         raise UsageError(
-            f"--basic-auth-file {path}: names nobody: add lines of `npuscope exporter"
+            f"--basic-auth-file {path}: contains no user: add lines of `npuscope exporter"
             " --hash-password USER`"
         )
     return found

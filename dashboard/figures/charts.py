@@ -105,7 +105,7 @@ def memory_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
                 line={"shape": "hv", "width": 1.5, "dash": dash, "color": colour},
                 hovertemplate="%{x:,.1f} ms: %{y:,.1f} MiB",
             )
-    title = f"{say('Memory of the rank that takes most')}: {say('rank')} {frame['rank'][0]}"
+    title = f"{say('Memory of the rank with the highest peak')}: {say('rank')} {frame['rank'][0]}"
     figure = _laid_out(figure, say, title, 8, "ms since the first record")
     figure.update_yaxes(title="MiB", autorange=True, rangemode="tozero")
     return figure

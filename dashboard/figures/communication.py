@@ -39,7 +39,7 @@ def masking_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
         textposition="middle right",
         cliponaxis=False,
         showlegend=False,
-        hovertemplate=f"{say('exposed, each instant once')}: %{{customdata:,.3f}} ms"
+        hovertemplate=f"{say('exposed, no time counted twice')}: %{{customdata:,.3f}} ms"
         "<extra></extra>",
     )
     title = say("Communication of a mean step, hidden behind compute or exposed")
@@ -67,7 +67,7 @@ def waiting_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     names = [rows["kind"].to_list(), [say(name) for name in rows["estimate"]]]
     figure = add_parts(go.Figure(), rows, names, _WAITING_PARTS, say)
     figure = laid_out(
-        figure, say, "Waiting for others, or transferring?", height_px=rows_px(rows.height, 20),
+        figure, say, "Waiting or transferring?", height_px=rows_px(rows.height, 20),
         x=say("ms per step and rank"), is_listed=True,
     )  # fmt: skip
     return figure.update_yaxes(dividerwidth=0)
@@ -188,9 +188,9 @@ def matrix_figure(
         )
     )
     title = {
-        "size": "Who sends how much to whom",
-        "time": "Who sends how long to whom",
-        "bandwidth": "Who sends how fast to whom",
+        "size": "Bytes between ranks",
+        "time": "Transfer time between ranks",
+        "bandwidth": "Bandwidth between ranks",
     }[measure]
     if block > 1:
         title = say(f"{say(title)}: a cell is {block} by {block} ranks")

@@ -33,7 +33,7 @@ def load_figure(loads: pl.DataFrame, say: Say, item: Item = "expert") -> go.Figu
         else "Load of each device, times the mean of its layer"
     )
     if block > 1:
-        title = say(f"{title}: a cell is the fullest of {block}")
+        title = say(f"{title}: a cell is the maximum of {block}")
     figure = laid_out(
         figure, say, title, height_px=_heat_px(len(layers)), x=say(item), y=say("layer")
     )
@@ -146,7 +146,7 @@ def plan_gain_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
             hovertemplate=f"{say('layer')} %{{x}}: %{{y:.3f}}",
         )
     figure = laid_out(
-        figure, say, "Fullest device of each layer, times the mean", height_px=300,
+        figure, say, "Most loaded device of each layer, times the mean", height_px=300,
         x=say("layer"), y=say("max / mean"),
     )  # fmt: skip
     figure.update_xaxes(dtick=1 if layers.height <= 32 else None)
@@ -212,7 +212,7 @@ def cost_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
         )
     figure.update_layout(barmode="stack", showlegend=True)
     figure = laid_out(
-        figure, say, "What imbalance costs in each layer", height_px=320, x=say("layer"),
+        figure, say, "Cost of the imbalance by layer", height_px=320, x=say("layer"),
         y=say("ms per step"),
     )  # fmt: skip
     return figure.update_xaxes(type="category")

@@ -88,7 +88,7 @@ def _visible(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         listed = list(map(_visible, value))
         return listed if any(a is not b for a, b in zip(listed, value, strict=True)) else value
-    if getattr(value, "dtype", None) == object:
+    if getattr(value, "dtype", None) is not None and value.dtype.hasobject:
         texts = value.tolist()
         return value if (listed := _visible(texts)) is texts else listed
     return value

@@ -144,7 +144,7 @@ def blame_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     figure.update_layout(barmode="stack", showlegend=True)
     figure = laid_out(
         figure, say, title, height_px=rows_px(shown.height, 20),
-        x=say("ms, of all others, in all steps shown"), is_listed=True,
+        x=say("ms, sum over all other ranks and steps shown"), is_listed=True,
     )  # fmt: skip
     return figure.update_yaxes(categoryorder="array", categoryarray=names, dtick=1)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from .chinese_columns import COLUMNS
 from .chinese_experts import EXPERTS
 from .chinese_frame import FRAME
+from .chinese_models import MODELS
 from .chinese_notes import NOTES
 from .chinese_pages import PAGES, TIMELINE
 
@@ -44,10 +45,10 @@ _WORDS = {
     "kernels of unknown FLOPs": "FLOPs 未知的算子", "vector and other compute": "Vector 及其他计算",
     "waiting for slower ranks": "等待较慢的 rank", "waiting in the pipeline": "流水线等待",
     "communication that moves bytes": "传输数据的通信", "not captured": "未采集",
-    "{ranks}; waiting for them stands apart": "{ranks}；对它们的等待单独列出",
+    "{ranks}; waiting for them is shown separately": "{ranks}；对它们的等待单独列出",
     "waiting for ranks not captured": "等待未采集的 rank",
     "communication, bytes or waiting unknown": "传输还是等待未知的通信",
-    "free: nothing of the step": "空闲：没有本 step 的任务",
+    "free: no work of the step": "空闲：没有本 step 的任务",
     "free: the host launches late": "空闲：host 下发晚",
     "free: idle, though launched": "空闲：已下发但未运行", "a mean step": "平均 step",
     "Where a step's time goes": "一个 step 的时间去向", "part": "部分",
@@ -63,13 +64,13 @@ _WORDS = {
         "第 {layer} 层：每 step 的 token 数，占该 rank 的 {share} %",
     "all layers: tokens per step, {share} % of the rank's":
         "所有层：每 step 的 token 数，占该 rank 的 {share} %",
-    "which experts: not told; collect tokens_per_expert with the training hook, and give it with"
-    " --expert-load DIR":
+    "which experts: not recorded; collect tokens_per_expert with the training hook and ingest it"
+    " with --expert-load DIR":
         "具体专家未知：请用训练钩子采集 tokens_per_expert，并以 --expert-load DIR 给出",
-    "which experts: counts are of all ranks, and which of their layers this rank's pipeline stage"
-    " has is not told":
+    "which experts: counts cover all ranks, and the layers of this rank's pipeline stage are not"
+    " recorded":
         "具体专家未知：计数为所有 rank 合计，且不知该 rank 的流水线 stage 含哪些层",
-    "slower than its peers, cause not seen": "比同类 rank 慢，原因未见",
+    "slower than its peers, cause unknown": "比同类 rank 慢，原因未见",
 }  # fmt: skip
 
 _TITLES = {
@@ -78,7 +79,7 @@ _TITLES = {
     "Where each step goes (ms)": "各 step 的时间去向（ms）",
     "Where a mean step goes on each rank": "各 rank 平均一个 step 的时间去向",
     "Spread across ranks (ms)": "rank 间差异（ms）",
-    "Who makes the others wait": "谁让别人等",
+    "Ranks that make others wait": "慢卡：让其他 rank 等待的 rank",
     "From the peak to what is achieved": "从峰值到实际达到",
     "% of the peak": "占峰值 %",
     "of a mean rank and step; points add up to 100": "平均一个 rank 的一个 step；百分点合计 100",
@@ -88,9 +89,9 @@ _TITLES = {
     "inferred from block counts": "由 block 数推断", "metadata": "元数据",
     "table, {chip}": "芯片表，{chip}", "cycles / core time": "周期数 / 核时间",
     "cycles / core time, above the configured clock": "周期数 / 核时间，高于配置频率",
-    "caused wait: of all other ranks together, in all steps shown; score: -log10 p":
+    "caused wait: sum over all other ranks and the steps shown; score: -log10 p":
         "造成等待：其他所有 rank 在所示全部 step 中的等待之和；得分：-log10 p",
-    "caused wait: of all other ranks together, in all steps shown; score: -log10 p; {number} more"
+    "caused wait: sum over all other ranks and the steps shown; score: -log10 p; {number} more"
     " ranks":
         "造成等待：其他所有 rank 在所示全部 step 中的等待之和；得分：-log10 p；"
         "另有 {number} 个 rank",
@@ -105,14 +106,14 @@ _TITLES = {
     "mean of 1 rank, 1 step": "1 个 rank、1 个 step",
     "{scope}, as HCCL measured it": "{scope}，HCCL 实测",
     "Communication, hidden behind compute or exposed": "通信：被计算掩盖与未掩盖",
-    "Memory of the rank that takes most: rank {rank}": "显存占用最高的 rank：rank {rank}",
+    "Memory of the rank with the highest peak: rank {rank}": "显存占用最高的 rank：rank {rank}",
     "ms since the first record": "自首条记录起的 ms",
     "and {number} more: {command}": "另有 {number} 项：{command}",
     "and {number} more": "另有 {number} 项",
     "the {shown} longest of {all}: {command} gives all":
         "{all} 行中最长的 {shown} 行；{command} 给出全部",
     "What to know about these figures": "解读这些数字须知",
-    "What was lost or guessed when reading": "读取时丢失或推断的内容",
+    "Data lost or inferred when reading": "读取时丢失或推断的内容",
     "Times are means or sums as each table says; unknown is a dash. Definitions: docs/metrics.md.":
         "时间为均值或总和，以各表标题为准；未知以“-”表示。定义见 docs/metrics.md。",
     "exposed communication {percent}": "未掩盖通信 {percent}",
@@ -156,22 +157,21 @@ _FINDINGS = {
     " Most of it: {op}, {most} ms. Whether {unknown} ms of it move bytes or wait is unknown.":
         "每个 step 有 {stake} ms 通信未被计算掩盖（掩盖率 {masked}）。"
         "其中最多的是 {op}，{most} ms。其中 {unknown} ms 是传输还是等待未知。",
-    "Communication time in which the rank runs no compute kernel, less what is known to be"
-    " waiting. Where several operations run at once, each counts an equal part.":
+    "Communication time without a compute kernel on the rank, minus known waiting. Operations"
+    " that run at the same time share it equally.":
         "通信算子落在本 rank 所有计算算子之外的时间，不含已知的等待；"
         "多个算子同时通信的时刻由它们均分。",
-    "Overlap it: bucketed gradient reduction and parameter gathering, all-to-all split in chunks"
-    " beside expert computation.":
+    "Overlap it: bucketed gradient reduction and parameter gathering, all-to-all split into"
+    " chunks that overlap expert computation.":
         "让通信与计算重叠：梯度归约与参数聚合分桶进行，all-to-all 切块与专家计算并行。",
-    "First find out which rank is late: more overlap or bandwidth shortens transfers, not"
-    " waiting.":
-        "先弄清在等谁：重叠和带宽只能缩短数据传输，不能缩短等待。",
+    "First find the straggler: more overlap or bandwidth shortens transfers, not waiting.":
+        "先找出慢卡：重叠和带宽只能缩短数据传输，不能缩短等待。",
     "Pipeline stages compute unequally: stage {heavy} {most} ms per step, stage {light} {least} ms."
     " {stake} ms per step ({share}) pass waiting for another stage, most on stage {worst}.":
         "流水级计算不均：stage {heavy} 每个 step 计算 {most} ms，stage {light} 为 {least} ms。"
         "每个 step 有 {stake} ms（{share}）在等待其他流水级，stage {worst} 最多。",
-    "Waiting of all stages, as a mean of ranks and steps. A part of it belongs to the schedule:"
-    " about (stages - 1) / (micro-batches + stages - 1) of the step passes so in even stages, too.":
+    "Waiting of all stages, as a mean of ranks and steps. Part of it is inherent to the schedule:"
+    " about (stages - 1) / (micro-batches + stages - 1) of the step even with balanced stages.":
         "所有流水级的等待，按 rank 和 step 平均。其中一部分属于调度本身："
         "即使各级均匀，约 step 的 (级数 - 1) / (微批数 + 级数 - 1) 也会如此。",
     "Move layers from the heaviest stage to lighter ones (embedding, loss and MTP heads count as"
@@ -183,8 +183,8 @@ _FINDINGS = {
     " pipeline bubbles, most on {rank}.":
         "每个 step 有 {stake} ms（{share}）无计算可做，在等待其他流水级，即流水线气泡，"
         "{rank} 最多。",
-    "Transfers between stages outside of every compute kernel. A schedule has an unavoidable part"
-    " of it: about (stages - 1) / (micro-batches + stages - 1) of the step.":
+    "Transfers between stages that no compute kernel overlaps. Part of it is inherent to the"
+    " schedule: about (stages - 1) / (micro-batches + stages - 1) of the step.":
         "落在所有计算算子之外的流水级间传输。调度本身有不可避免的一部分："
         "约为 step 的 (级数 - 1) / (微批数 + 级数 - 1)。",
     "More micro-batches per step, interleaved (virtual) stages, or layers moved from the slowest"
@@ -202,8 +202,8 @@ _FINDINGS = {
     "{shown} of {exposed} ms of exposed communication per step ({share}) are waiting for ranks that"
     " were not captured.":
         "每个 step 的 {exposed} ms 未掩盖通信中有 {shown} ms（{share}）在等待未采集的 rank。",
-    "Operations whose group has members that were not captured wait for as long as HCCL saw nothing"
-    " moved at first, or as they take longer than the shortest of their kind. What those ranks did"
+    "For groups with members that were not captured, waiting is the initial wait measured by"
+    " HCCL, or the duration above the shortest operation of the kind. What those ranks did"
     " meanwhile is unknown.":
         "通信域含未采集成员的算子：等待时间取 HCCL 测得的首次传输前的时间，"
         "或超出同类最短算子的时间。那些 rank 当时在做什么未知。",
@@ -212,17 +212,17 @@ _FINDINGS = {
     " bandwidth do not shorten this waiting.":
         "对同样的 step 采集每个流水级的一个 rank 或全部 rank：`npuscope doctor` 列出缺少的 rank。"
         "若另一流水级计算更久，把层从它移走。重叠和带宽不能缩短这种等待。",
-    "{stake} ms of communication per step ({share}) wait for ranks that come later, most on"
+    "{stake} ms of communication per step ({share}) wait for ranks that arrive later, most on"
     " {rank}.": "每个 step 有 {stake} ms（{share}）的通信在等待到得更晚的 rank，{rank} 最多。",
-    "Communication time outside of compute kernels by which an operation exceeds the group"
-    " member that waits least.":
+    "Exposed communication by which an operation is longer than on the group member that waits"
+    " least.":
         "落在所有计算算子之外的通信算子，取其比等待最少的成员多出的时间。",
-    "Find out who is late and why: a slow chip, host or link, or more tokens. Overlap and bandwidth"
-    " do not shorten this waiting.":
-        "找出谁迟到及其原因：芯片、host 或链路慢，或 token 更多。重叠和带宽不能缩短这种等待。",
-    "{stake} ms per step ({share}) pass with neither a kernel nor an operation of the step, most on"
+    "Find the straggler and its cause: a slow chip, host or link, or more tokens. Overlap and"
+    " bandwidth do not shorten this waiting.":
+        "找出慢卡及其原因：芯片、host 或链路慢，或 token 更多。重叠和带宽不能缩短这种等待。",
+    "{stake} ms per step ({share}) have neither a kernel nor an operation of the step, most on"
     " {rank}.": "每个 step 有 {stake} ms（{share}）既没有本 step 的计算也没有其通信，{rank} 最多。",
-    "{stake} ms per step ({share}) pass with neither a kernel nor an operation of the step, most on"
+    "{stake} ms per step ({share}) have neither a kernel nor an operation of the step, most on"
     " {rank}. In {host} ms of it the host had not launched what came next.":
         "每个 step 有 {stake} ms（{share}）既没有本 step 的计算也没有其通信，{rank} 最多。"
         "其中 {host} ms 里 host 尚未下发下一个任务。",
@@ -232,12 +232,12 @@ _FINDINGS = {
         "一个 step 从首个到最后一个算子之间没有它自己的算子覆盖的时间；"
         "此时可能有其他 step 的算子在运行。"
         "采集会拖慢 host，因此不采集时的空闲可能更少。",
-    "Usually the host is late: bind processes to cores, fuse small operators, avoid synchronisation"
-    " (.item(), print of tensors), set TASK_QUEUE_ENABLE=2.":
+    "Usually the host launches too slowly: bind processes to cores, fuse small operators, avoid"
+    " synchronisation (.item(), print of tensors), set TASK_QUEUE_ENABLE=2.":
         "通常是 host 下发不及时：绑核，融合小算子，避免同步（.item()、打印张量），"
         "设置 TASK_QUEUE_ENABLE=2。",
-    "Usually the host is late: bind processes to cores, fuse small operators, avoid synchronisation"
-    " (.item(), print of tensors), capture CUDA graphs.":
+    "Usually the host launches too slowly: bind processes to cores, fuse small operators, avoid"
+    " synchronisation (.item(), print of tensors), capture CUDA graphs.":
         "通常是 host 下发不及时：绑核，融合小算子，避免同步（.item()、打印张量），"
         "使用 CUDA graph。",
     "{stake} ms pass between one step and the next on the device.":
@@ -264,15 +264,15 @@ _FINDINGS = {
     " chip or its clock, more of them to uneven work, such as overloaded experts.":
         "把最慢 rank 的算子与其他 rank 对比：同样的算子更慢，指向芯片或其频率；"
         "算子更多，指向负载不均，例如专家过载。",
-    "Steps are uneven: the longest, step {step}, takes {longest} ms where half of them take {half}"
+    "Step times vary: the longest, step {step}, takes {longest} ms; half of the steps take {half}"
     " ms or less.":
         "step 长短不一：最长的 step {step} 为 {longest} ms，而一半的 step 不超过 {half} ms。",
     "Step time of the longest rank, as a mean over steps, minus the median step.":
         "各 step 最长 rank 的均值减去其中位数。",
     "See which part grows in the long steps: free time points to the host (garbage collection,"
     " data), communication to the network or a late rank, computing to longer sequences.":
-        "看长 step 中哪一部分变长：空闲指向 host（垃圾回收、数据），"
-        "通信指向网络或迟到的 rank，计算指向更长的序列。",
+        "看长 step 中哪一部分变长：空闲指向 host（垃圾回收、"
+        "数据），通信指向网络或慢卡，计算指向更长的序列。",
     "{stake} ms per step ({share} of it) go to kernels that only move or convert data, most to"
     " {type}.": "每个 step 有 {stake} ms（{share}）用于只搬运或转换数据的算子，{type} 最多。",
     "Sum of the kernels' durations. Some conversions and copies cannot be avoided.":
@@ -301,9 +301,8 @@ _FINDINGS = {
     "{rank}: {size} MiB ({share} of what {component} reserved) were not allocated when most memory"
     " was in use.":
         "{rank}：占用最高时 {component} 有 {size} MiB（占其预留的 {share}）未分配出去。",
-    "Memory that the allocator had reserved but not allocated at the peak. It costs no time"
-    " until memory runs out; then the allocator empties its cache, which takes milliseconds"
-    " each time.":
+    "Memory reserved but not allocated by the allocator at the peak. It costs no time until"
+    " memory runs out; then the allocator empties its cache, which takes milliseconds each time.":
         "峰值时分配器持有却未能分配出去的部分。显存耗尽之前不花时间；"
         "耗尽时分配器清空缓存，每次耗费若干毫秒。",
     'PYTORCH_NPU_ALLOC_CONF="expandable_segments:True", fewer different tensor sizes.':
@@ -328,7 +327,7 @@ _NOTES = {
     "no operator types, shapes or cores: no FLOPs, no grouping by type":
         "没有算子类型、shape 和核信息，无法计算 FLOPs，也无法按类型统计",
     "transfer and waiting inside communication cannot be separated": "通信内部的传输与等待未区分",
-    "no host side: what the host did while the device was free is unknown":
+    "no host activity recorded: what the host did while the device was idle is unknown":
         "没有 host 侧数据，设备空闲时 host 在做什么未知",
     "activities=[ProfilerActivity.CPU, ProfilerActivity.NPU]; keep trace_view.json or the DB":
         "activities=[ProfilerActivity.CPU, ProfilerActivity.NPU]，并保留 trace_view.json 或 DB",
@@ -345,74 +344,84 @@ _NOTES = {
     "no memory curve": "没有显存曲线",
     "{ranks} of {all} missing: figures across ranks cover the others only.":
         "{all} 个 rank 中缺少 {ranks}：跨 rank 的数字只覆盖其余 rank。",
-    "{ranks}: no step has events or a row in the producer's table: no figures.":
+    "{ranks}: no step has events or a row in the profiler's table: no figures.":
         "{ranks}：没有任何 step 有事件或在采集工具的表中有记录，因此没有数字。",
     "{ranks}: operations but no compute kernel was recorded, so computing, overlap and free time"
     " are unknown.": "{ranks}：只记录了通信算子而没有计算算子，计算、重叠和空闲时间未知。",
-    "{ranks}: no compute kernels; figures are those of the producer's own table (basis"
+    "{ranks}: no compute kernels; figures come from the profiler's own table (basis"
     " profiler_table).": "{ranks}：没有计算算子，数字取自采集工具自己的表（依据 profiler_table）。",
-    "{ranks}: figures are those of the producer's own table (basis profiler_table).":
+    "{ranks}: figures come from the profiler's own table (basis profiler_table).":
         "{ranks}：数字取自采集工具自己的表（依据 profiler_table）。",
-    "step {step}, {ranks}: recorded, but no kernel or operation belongs to it.":
+    "step {step}, {ranks}: recorded, but without any kernel or operation.":
         "step {step}，{ranks}：有记录，但没有任何算子属于它。",
-    "step {step} is warm-up ({told} ms, later steps {usual} ms): no part of means.":
+    "step {step} is warm-up ({told} ms, later steps {usual} ms): excluded from means.":
         "step {step} 是预热（{told} ms，之后的 step 为 {usual} ms）：不计入均值。",
-    "steps {steps} are warm-up ({told} ms, later steps {usual} ms): no part of means.":
+    "steps {steps} are warm-up ({told} ms, later steps {usual} ms): excluded from means.":
         "step {steps} 是预热（{told} ms，之后的 step 为 {usual} ms）：不计入均值。",
     "warm-up": "预热",
-    "{ranks}: outside every step are {what}; no step counts them.":
+    "{ranks}: outside all steps are {what}; they count in no step.":
         "{ranks}：所有 step 之外还有{what}，不计入任何 step。",
     "{kernels} compute kernels ({length} ns) and {operations} communication operations ({span} ns)":
         " {kernels} 个计算算子（{length} ns）和 {operations} 个通信算子（{span} ns）",
     "{count} compute kernels ({length} ns)": " {count} 个计算算子（{length} ns）",
     "{count} communication operations ({length} ns)": " {count} 个通信算子（{length} ns）",
-    "{ranks}: only steps {steps} were selected; what lies outside of them is unknown. To read it:"
+    "{ranks}: only steps {steps} were selected; everything outside them is unknown. To read it:"
     " {command}.": "{ranks}：只选取了 step {steps}，之外的内容未知。读取方法：{command}。",
     "{ranks}: {what}. Figures that need more are unknown, or the profiler's own; to read it:"
-    " {command}, or without --ranks all of them.":
+    " {command}, or without --ranks for all ranks.":
         "{ranks}：{what}。需要更多数据的数字未知，或取自采集工具；读取方法：{command}，"
         "去掉 --ranks 则读取全部。",
     "read lightly, from small files ({full} of {all} ranks in full)":
         "只轻量读取了小文件（{all} 个 rank 中 {full} 个完整读取）",
     "{tables} were not selected": "未选取 {tables}",
-    "rank {rank}: the producer's table has devices {devices}; shown is {shown}.":
+    "rank {rank}: the profiler's table has devices {devices}; shown is {shown}.":
         "rank {rank}：采集工具的表中有设备 {devices}；显示的是{shown}。",
     "the rank's own": "该 rank 自己的设备",
     "device {device}, as the rank's own is unknown": "设备 {device}，因为该 rank 自己的设备未知",
-    "{ranks}: communication was recorded as tasks only: an operation lasts from the start of its"
-    " first task to the end of its last":
+    "{ranks}: communication was recorded as tasks only: an operation spans its first to its last"
+    " task":
         "{ranks}：通信只记录了任务：一个算子从其首个任务开始到最后一个任务结束",
-    "{ranks}: traces of communication, but no operation with its time: communication of the steps"
-    " is not 0 but unknown": "{ranks}：有通信痕迹但没有带时间的算子：step 的通信不是 0，而是未知",
-    "{ranks}: the trace does not tell its rank: called rank {rank} by its name":
+    "{ranks}: communication tasks, but no operations with times: communication of the steps is"
+    " unknown": "{ranks}：有通信任务，但没有带时间的通信算子：step 的通信时间未知",
+    "{ranks}: the trace does not record its rank: rank {rank} is taken from its name":
         "{ranks}：trace 未说明自己的 rank：按文件名记为 rank {rank}",
     "{ranks}: trace: slices without name, time or duration left out":
         "{ranks}：时间线中缺少名称、时间或时长的事件未计入",
     "{ranks}: trace: {count} device tasks whose launching call was not recorded":
         "{ranks}：时间线中有 {count} 个设备任务没有记录其下发调用",
-    "{ranks}: what HCCL measured of operations is left out: its files do not say which of several"
-    " devices it is of":
+    "{ranks}: HCCL's measurements of operations are left out: its files do not record the device,"
+    " and there are several":
         "{ranks}：未采用 HCCL 对通信算子的测量：其文件不区分同一目录中的多个设备",
-    "{ranks}: {file}: left out: it does not say which of several devices its rows are of":
+    "{ranks}: {file}: left out: its rows do not record their device, and there are several":
         "{ranks}：未采用 {file}：其数据行未注明属于多个设备中的哪一个",
     "{ranks}: figures of ranks without a row in the table of steps are left out: {others}":
         "{ranks}：未采用 step 表中没有记录的 rank 的数据：{others}",
-    "{ranks}: rows of device {devices} left out: nothing else in the profile tells of such a"
-    " device": "{ranks}：舍弃了设备 {devices} 的数据行：采集数据中别处没有该设备",
-    "{ranks}: trace: its processes do not say which of several devices they are: what only the"
-    " timeline tells of them is left out":
+    "{ranks}: rows of device {devices} left out: no other file of the profile has this device":
+        "{ranks}：舍弃了设备 {devices} 的数据行：采集数据中别处没有该设备",
+    "{ranks}: trace: its processes do not record their device, and there are several: data found"
+    " only in the timeline is left out":
         "{ranks}：时间线的进程未注明属于哪个设备，只有时间线才有的信息未采用",
-    "{ranks}: iterations of {count} models: those of model {model}, which ran longest, are the"
-    " steps; not those of {others}":
+    "{ranks}: iterations of {count} models: those of model {model}, which ran longest, are used"
+    " as steps; not those of {others}":
         "{ranks}：有 {count} 个模型的迭代：以运行最久的模型 {model} 的迭代作为 step，"
         "模型 {others} 的迭代不计",
-    "{ranks}: info.json of several devices says rank {rank}: ignored":
+    "{ranks}: info.json of several devices records rank {rank}: ignored":
         "{ranks}：多个设备的 info.json 都写着 rank {rank}，不予采用",
-    "{ranks}: no file tells the rank: called rank {rank}":
+    "{ranks}: no file records the rank: numbered {rank}":
         "{ranks}：没有文件说明 rank 编号，编为 rank {rank}",
     "{run}, {capture}: {note}": "{run}，{capture}：{note}",
 }  # fmt: skip
 
 TEMPLATES: dict[str, str] = (
-    COLUMNS | NOTES | FRAME | TIMELINE | PAGES | EXPERTS | _WORDS | _TITLES | _FINDINGS | _NOTES
+    COLUMNS
+    | NOTES
+    | MODELS
+    | FRAME
+    | TIMELINE
+    | PAGES
+    | EXPERTS
+    | _WORDS
+    | _TITLES
+    | _FINDINGS
+    | _NOTES
 )

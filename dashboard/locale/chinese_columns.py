@@ -50,7 +50,7 @@ COLUMNS: dict[str, str] = {
     "exchange excess share": "all-to-all 超出占比", "excess share": "超出占比",
     "grouped share": "分组矩阵乘占比", "exchange share": "all-to-all 占比",
     "ep wait min duration": "EP 等待（最短时长）", "ep wait last arrival": "EP 等待（最后到达）",
-    "No rank is seen to make others wait.": "没有看到让别人等待的 rank。",
+    "No straggler found: no rank makes others wait.": "未发现慢卡：没有 rank 让其他 rank 等待。",
     "The first {count} of {every} rows: the files have all.":
         "{every} 行中的前 {count} 行：下载文件含全部。",
     # Parts of a step.

@@ -11,23 +11,23 @@ FRAME: dict[str, str] = {
     "last published {moment} UTC, {age} ago": "最近发布于 {moment} UTC，{age}前",
     "{count} min": "{count} 分钟", "{count} h": "{count} 小时", "{count} d": "{count} 天",
     "less than a minute": "不到一分钟",
-    "Nothing is ingested here yet.": "这里还没有导入任何数据。",
+    "No data is ingested yet.": "这里还没有导入任何数据。",
     "Read a profile into this store: npuscope ingest PATH --store STORE":
         "把采集数据读入此存储：npuscope ingest PATH --store STORE",
-    "The query engine gave up: the server's own messages say why. Load the page again.":
+    "The query failed: see the server's log. Reload the page.":
         "查询引擎出错，原因见服务端输出。请重新加载页面。",
     "open": "打开",
     # Overview.
     "Where does the step go, and what should change first?": "step 的时间去了哪里，首先该改什么？",
-    "Being computed: it will stand here in a moment.": "正在计算：稍后显示在此处。",
-    "Nothing that costs 1 % of a step was found.": "未发现占 step 1 % 以上的问题。",
-    "The page Data quality says what this profile cannot tell.":
-        "“数据质量”页说明这份采集数据不能回答什么。",
+    "Being computed: it will appear here in a moment.": "正在计算：稍后显示在此处。",
+    "No finding costs 1 % of a step or more.": "未发现占 step 1 % 以上的问题。",
+    "The page Data quality lists what this profile cannot show.":
+        "“数据质量”页列出这份采集数据无法给出的内容。",
     "why, and what to try": "原因与建议",
     "the profile shows this time": "采集数据直接给出的时间",
-    "an upper bound, or it holds if an assumption does: the reason says which":
+    "an upper bound, or valid under an assumption: the reason states which":
         "上限，或在某个假设成立时成立：见原因",
-    "worth a look; the profile does not say what it costs": "值得一看；采集数据没有说明其代价",
+    "worth a look; its cost is not in the profile": "值得一看；采集数据没有说明其代价",
     "Kernel MFU": "Kernel MFU", "Communication masked": "通信掩盖率",
     "Kernel MFU: FLOPs of executed kernels by their shapes / (step x ranks x peak)":
         "Kernel MFU：按 shape 统计的已执行算子 FLOPs /（step 时长 × rank 数 × 峰值）",
@@ -41,10 +41,10 @@ FRAME: dict[str, str] = {
     "kernel FLOPs without unresolved kernels": "算子 FLOPs 不含未能解析的算子",
     "sizes as layouts round them up": "大小按数据排布向上取整",
     "step of unknown length": "step 时长未知",
-    "MFU is not known here.": "此处无法得知 MFU。",
+    "MFU is unknown here.": "此处无法得知 MFU。",
     "No communication was recorded here.": "此处没有采集到通信。",
-    "The losses from the peak are not known here.": "此处无法得知峰值的损失去向。",
-    "No steps are known here.": "此处没有 step 信息。",
+    "The losses from the peak are unknown here.": "此处无法得知峰值的损失去向。",
+    "No steps were recorded here.": "此处没有 step 信息。",
     "Record them with ProfilerStep marks.": "请在训练循环中调用 prof.step() 以记录 step。",
     "A mean step of each rank": "各 rank 的平均 step",
     "A mean step of the {count} slowest ranks": "最慢的 {count} 个 rank 的平均 step",
@@ -54,14 +54,14 @@ FRAME: dict[str, str] = {
     # Trends.
     "Is the run getting better or worse?": "任务在变好还是变差？",
     "This run has one capture: a trend needs two.": "该任务只有一次采集：看趋势至少需要两次。",
-    "Collect again later in the same run: every new capture appears here by itself.":
+    "Collect again later in the same run: new captures appear here automatically.":
         "稍后在同一任务中再次采集，新的采集会自动出现在这里。",
     "slowest rank": "最慢的 rank", "computing of ranks": "各 rank 的计算时间",
     "tokens of experts": "各专家的 token 数", "A mean step of a rank": "一个 rank 的平均 step",
     "MFU and masking": "MFU 与掩盖率", "Exposed communication by kind": "各并行类型的未掩盖通信",
     "Imbalance: most over mean": "不均衡度：最大 / 平均", "start, UTC": "开始时间（UTC）",
-    "All captures of the run, all ranks and steps of each; exposed time of a kind is its share,"
-    " counted once where several communicate at once.":
+    "All captures of the run, all ranks and steps of each; exposed time of a kind is its"
+    " attributed share, so that no time counts twice.":
         "该任务的全部采集，各含全部 rank 与 step；某类型的未掩盖时间为其分摊值，"
         "多个类型同时通信时只计一次。",
     "A click on a point opens its capture.": "点击数据点可打开对应的采集批次。",
@@ -70,9 +70,9 @@ FRAME: dict[str, str] = {
     "kernel mfu causal": "Kernel MFU（causal）", "look": "查看",
     "exposed attributed": "分摊的未掩盖", "masking": "掩盖率", "profiler bubble": "采集工具的气泡",
     # Data quality.
-    "What can this profile tell, and what should be collected next time?":
+    "What can this profile show, and what should be collected next time?":
         "这份采集数据能回答什么，下次该采集什么？",
-    "Nothing is known of how this capture was read.": "这次采集是如何读取的，没有任何记录。",
+    "How this capture was read is not recorded.": "这次采集是如何读取的，没有任何记录。",
     "analyses possible": "可做的分析", "rows lost when reading": "读取时丢失的行",
     "profiler's overhead": "采集开销", "yes": "可以", "partly": "部分", "no": "不可以",
     "What each rank can answer": "各 rank 能回答什么", "What it can answer": "能回答什么",
@@ -113,11 +113,11 @@ FRAME: dict[str, str] = {
     "no call stacks": "没有调用栈",
     "a profile does not count tokens per expert": "采集数据不统计各专家的 token 数",
     "no power": "没有功耗", "no counters of memory or links": "没有内存或链路的计数",
-    "have a hook or the server count them, and `ingest --expert-load DIR`":
+    "record it with the training hook or the inference server, then `ingest --expert-load DIR`":
         "由钩子或服务统计，再用 `ingest --expert-load DIR` 导入",
-    "torch_npu has no option for power: watch it beside the job (npu-smi)":
+    "torch_npu has no option for power: monitor it during the job (npu-smi)":
         "torch_npu 没有采集功耗的选项：在任务旁用 npu-smi 观察",
     "the profiler's overhead is unknown: {reason}": "采集开销未知：{reason}",
-    "no step times of the training log are here: `npuscope ingest PATH --train-log FILE`":
+    "no step times from the training log: `npuscope ingest PATH --train-log FILE`":
         "这里没有训练日志的 step 时间：`npuscope ingest PATH --train-log FILE`",
 }  # fmt: skip

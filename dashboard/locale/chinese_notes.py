@@ -67,12 +67,12 @@ _CAPABILITIES = {
         "任务有多少个 rank 未知，至少 {count} 个",
     "{ranks} lack step {steps}": "{ranks} 缺少 step {steps}",
     "{ranks} lacks step {steps}": "{ranks} 缺少 step {steps}",
-    "times of some ranks are device-local, not wall-clock times":
-        "部分 rank 的时间从其设备自己的零点算起",
+    "timestamps of some ranks are device-local, not wall-clock times":
+        "部分 rank 的时间戳来自设备本地时钟，不是墙上时间",
     "ranks were profiled at different levels ({levels})": "各 rank 的采集级别不同（{levels}）",
     "no profiled step has a number": "采集的 step 没有编号",
-    "the training log has no time of a profiled step": "训练日志没有所采集 step 的时间",
-    "the training log has no step beside the profiled ones": "训练日志没有采集之外的 step",
+    "the training log has no times for the profiled steps": "训练日志没有所采集 step 的时间",
+    "the training log has only the profiled steps": "训练日志没有采集之外的 step",
     "an exported file does not record how its ranks were read":
         "导出文件没有说明各 rank 是如何读取的",
     "remedies are given as torch_npu options; options of {frameworks} differ":
@@ -95,7 +95,8 @@ _FLOPS = {
     "the shapes are not those of attention": "shape 与 attention 不符",
     "the sequence dimension is not recorded": "没有说明哪一维是序列",
     "lengths of the sequences are not recorded": "没有采集序列长度",
-    "whether these are heads or all of them is not told": "没有说明这是单个头还是全部头",
+    "whether the shape is of one head or of all heads is not recorded":
+        "没有记录这是单个头还是全部头",
     "the filter's layout is not known": "卷积核的排布未知",
     "the shapes are not those of a convolution": "shape 与卷积不符",
     "the shapes are not those of a convolution in one group": "shape 与单组卷积不符",
@@ -108,7 +109,7 @@ _FLOPS = {
     "a dimension is unknown: {part}": "有一维未知：{part}",
     "collect with profiler level Level1 to have types and shapes":
         "以 Level1 采集可获得类型和 shape",
-    "causal attention: keys are not as many as queries, and shapes do not tell the mask":
+    "causal attention: the numbers of keys and queries differ, and shapes do not show the mask":
         "causal attention：key 与 query 数量不同，shape 无法说明掩码",
     "sizes as the layout rounds them up, so FLOPs are upper bounds: {kinds}":
         "大小按数据排布向上取整，因此 FLOPs 为上限：{kinds}",
@@ -129,24 +130,38 @@ _FLOPS = {
     "step from first to last device activity": "step 从首个到最后一个设备活动",
     "waterfall: left out {count} of {every} steps, whose length, peak or device time is unknown":
         "损失瀑布：{every} 个 step 中未计 {count} 个，其时长、峰值或设备时间未知",
-    "waterfall: what a step's device does reaches into the next step in places, so the time before"
-    " and after it is negative there":
+    "waterfall: device work of some steps extends into the next step, so the time before and"
+    " after it is negative there":
         "损失瀑布：有的 step 的设备任务延伸到下一个 step，其前后时间在该处为负",
-    "waterfall: of some communication nothing tells whether it moved bytes or waited: its groups,"
-    " or the times of all their ranks, are not known":
+    "waterfall: for some communication, transfer and waiting cannot be separated: its groups or"
+    " the times of all their ranks are unknown":
         "损失瀑布：部分通信无法区分是在传输数据还是在等待：其通信域或全部 rank 的时间未知",
 }  # fmt: skip
 
 _RANKS = {
+    "{host}: drift cannot be determined: fewer than {count} common operations":
+        "{host}：漂移无法确定：共同的通信算子少于 {count} 个",
+    "{host}: drift cannot be determined: {seconds} s allow an error of {error} ppm only":
+        "{host}：漂移无法确定：{seconds} s 的数据只能达到 {error} ppm 的误差",
+    "{host}: clocks of its ranks differ by up to {apart} us":
+        "{host}：其各 rank 的时钟最多相差 {apart} us",
+    "{host}: operations give contradicting orders of events":
+        "{host}：各通信算子给出的先后次序互相矛盾",
+    "{host}: no operation shared with the reference clock": "{host}：与参考时钟没有共同的通信算子",
+    "{host}: shares no operation with another clock": "{host}：与其他时钟没有共同的通信算子",
+    "{host}: no other clock to compare it with": "{host}：没有可比较的其他时钟",
+    "{host}: its device clock has its own zero": "{host}：其设备时钟有自己的零点",
+    "other files are listed only where PATH is a profile folder":
+        "只有 PATH 为采集目录时才列出其他文件",
     "no memory was recorded": "没有采集显存", "memory was not selected": "未选取显存",
-    "{ranks}: single blocks of memory were not recorded, so who holds it is unknown.":
+    "{ranks}: memory blocks were not recorded, so the holders of memory are unknown.":
         "{ranks}：没有采集单个内存块，无法得知谁占用显存。",
-    "{ranks}: single blocks of memory were not selected, so who holds it is unknown.":
+    "{ranks}: memory blocks were not selected, so the holders of memory are unknown.":
         "{ranks}：未选取单个内存块，无法得知谁占用显存。",
-    "no operation here was recorded by all its members on comparable clocks: which rank came"
-    " last is unknown; verdicts use each rank's own work only":
-        "没有任何通信算子被其全部成员以可比的时钟采集：无法得知谁最后到达；"
-        "判断只依据各 rank 自己的工作",
+    "no operation was recorded by all of its members on comparable clocks: the last-arriving rank"
+    " is unknown; verdicts use each rank's own work only":
+        "没有一个通信算子在全部成员上以可比的时钟采集到："
+        "无法得知哪个 rank 最后到达；判断只依据各 rank 自己的工作",
     "{count} of {every} recorded operations lack members or a sure match: their waiting is"
     " attributed to no rank":
         "采集到的 {every} 个通信算子中有 {count} 个缺少成员或无法确定对应关系："

@@ -67,7 +67,7 @@ def parse_choice(
 ) -> Choice:
     """A choice from options as they are typed. Raises UsageError that names the option."""
     if steps is not None and window is not None:
-        raise UsageError("--steps and --window both say from when to when: give one")
+        raise UsageError("--steps and --window both select a time range: give only one")
     return Choice(
         run,
         capture,
@@ -81,7 +81,7 @@ def parse_choice(
 def _parse_steps(text: str) -> tuple[int, int]:
     spans = parse_numbers("--steps", text)
     if len(spans) > 1:
-        raise UsageError(f"--steps {text}: one stretch of time at once, such as 12-14")
+        raise UsageError(f"--steps {text}: one contiguous range, such as 12-14")
     return spans[0]
 
 

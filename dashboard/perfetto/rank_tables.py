@@ -69,8 +69,8 @@ def expected_of(trace: Trace) -> Expected:
     first = ms_after_start(always.zero_ns, trace.chosen.start_ns)
     last = ms_after_start(always.last_ns, trace.chosen.start_ns)
     raise UsageError(
-        f"nothing to show at that time: what there is of {named} lies from {first} to {last} ms"
-        " after the capture's start"
+        f"no events in that range: those of {named} are from {first} to {last} ms after the"
+        " capture's start"
     )
 
 

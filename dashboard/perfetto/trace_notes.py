@@ -25,8 +25,8 @@ def before(trace: Trace, expected: Expected) -> Iterator[str]:
     yield from chosen.messages
     if chosen.clock != "epoch" and len(chosen.places) > 1:
         yield (
-            "note: not all ranks tell the time since the epoch: where they stand to each other"
-            " means nothing"
+            "note: not all ranks record wall-clock timestamps: their relative position has no"
+            " meaning"
         )
     if expected.size_bytes < _LARGE_BYTES:
         return

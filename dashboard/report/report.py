@@ -76,7 +76,7 @@ def report(
             if charts or not isinstance(block, Chart):
                 yield block
     if warnings:
-        yield Bullets("What was lost or guessed when reading", tuple(warnings))
+        yield Bullets("Data lost or inferred when reading", tuple(warnings))
 
 
 def report_rows(
@@ -140,7 +140,7 @@ def _ranks(facts: Mapping[str, Any]) -> str:
 def _missing(facts: Mapping[str, Any]) -> str:
     """Waiting for them is a part of its own, and what they did is unknown."""
     missing = facts["missing_ranks"]
-    return f"{ranks_named(missing)}; waiting for them stands apart" if missing else ""
+    return f"{ranks_named(missing)}; waiting for them is shown separately" if missing else ""
 
 
 def _parallel(facts: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from .blocks import Block, Chart, Sentence
 
 _HOTTEST = 3
 COLLECT = (
-    "the trace tells devices only: a plan needs the tokens of single experts, from the training"
+    "the trace gives tokens per device only: a plan needs tokens per expert, from the training"
     " hook (tokens_per_expert) or the server's dumps"
 )
 
@@ -49,7 +49,7 @@ def experts_blocks(seen: Overview | None, *, top: int, path: str) -> Iterator[Bl
         yield Sentence(COLLECT)
     elif seen.devices_count and seen.devices_count > 1:
         command = f"npuscope experts plan {shlex.quote(path)} --devices {seen.devices_count}"
-        yield Sentence(f"where experts should sit and what that gains: `{command}`")
+        yield Sentence(f"a better placement and its gain: `{command}`")
 
 
 def experts_rows(seen: Overview | None) -> dict[str, Any] | None:
@@ -72,14 +72,16 @@ def _verdict(seen: Overview) -> tuple[str, str] | None:
         return None
     told = "experts: "
     if seen.item == "expert":
-        told += f"the fullest expert of a layer has {_mean(seen, 'max_over_mean')} times the mean"
+        told += (
+            f"the most loaded expert of a layer has {_mean(seen, 'max_over_mean')} times the mean"
+        )
         told += ", " if len(devices) else ""
     if len(devices):
         mean = _mean(seen, "device_max_over_mean")
-        told += f"the fullest device has {mean} times the mean of its group"
+        told += f"the most loaded device has {mean} times the mean of its group"
     if seen.cost is None or seen.cost["excess_ns"] is None:
         return told, ""
-    return f"{told}; ", f"that costs {ms(seen.cost['excess_ns'])} ms per step"
+    return f"{told}; ", f"the imbalance costs {ms(seen.cost['excess_ns'])} ms per step"
 
 
 def _mean(seen: Overview, column: str) -> str:

@@ -29,7 +29,7 @@ def clocks_table(frame: pl.DataFrame) -> FittedTable:
         Column("common operations", "instance_count", number, 3),
         Column("by", "basis", None, 2),
     ]
-    caption = "offset: ahead of the reference; +-: 95 %; least, most: what causality allows"
+    caption = "offset: ahead of the reference; +-: 95 %; least, most: bounds by causality"
     return FittedTable(columns, rows, "Clocks", caption)
 
 

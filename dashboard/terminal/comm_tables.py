@@ -94,8 +94,8 @@ def stretch_table(frame: pl.DataFrame) -> FittedTable:
         Column("masked", "masked_ns", ms),
         Column("net gain", "net_gain_ns", ms),
     ]
-    caption = "alone: what the compared kernels take without communication; net: masked - extra"
-    title = "Kernels beside communication, and what overlap gains (ms)"
+    caption = "alone: duration of the compared kernels without communication; net: masked - extra"
+    title = "Kernels during communication, and what overlap gains (ms)"
     return FittedTable(columns, frame.to_dicts(), title, caption)
 
 

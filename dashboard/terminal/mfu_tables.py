@@ -86,7 +86,7 @@ def log_table(frame: pl.DataFrame) -> FittedTable:
         Column("most", "ratio_max", _ratio, 3),
         Column("reconciles", "reconciles", _whether),
     ]
-    return FittedTable(columns, frame.to_dicts(), "What the trainer printed, by way of counting")
+    return FittedTable(columns, frame.to_dicts(), "MFU of the training log by counting convention")
 
 
 def _ratio(value: float | None) -> str:

@@ -44,7 +44,7 @@ def shown(began: Callable[[Plan], None]) -> Iterator[ingest.Progress]:
     def planned(plan: Plan) -> None:
         began(plan)
         if not plan.tasks:
-            now("looking whether what was read is up to date")
+            now("checking whether the stored data is up to date")
             return
         ranks = f"{len(plan.tasks)} rank{'s' * (len(plan.tasks) > 1)}"
         now(f"reading {ranks}, {plan.size_bytes / 1e6:,.1f} MB")

@@ -64,12 +64,12 @@ def ranks_table(
     ]
     if any(row["hottest"] for row in rows):
         columns.append(Column("most tokens", "hottest", left_out=2))
-    caption = "caused wait: of all other ranks together, in all steps shown; score: -log10 p"
+    caption = "caused wait: sum over all other ranks and the steps shown; score: -log10 p"
     if waits is not None:
         caption += "; waits: its own, exposed"
     if shown.height < together.height:
         caption += f"; {together.height - shown.height} more ranks"
-    return FittedTable(columns, rows, "Who makes the others wait", caption)
+    return FittedTable(columns, rows, "Ranks that make others wait", caption)
 
 
 def explained_table(frame: pl.DataFrame) -> FittedTable:
@@ -78,11 +78,11 @@ def explained_table(frame: pl.DataFrame) -> FittedTable:
     words = VERDICT_WORDS.get(row["verdict"], "no suspect")
     lines: list[Mapping[str, Any]] = [
         {
-            "what": "waiting that it caused, in all steps shown",
+            "what": "waiting it caused, sum over the steps shown",
             "value": row["caused_wait_ns"], "peers": None, "unit": "ns",
         },
         {
-            "what": "operations at which it was the last",
+            "what": "operations at which it arrived last",
             "value": row["last_arrivals_count"], "peers": None, "unit": "operations",
         },
         *json.loads(row["evidence"]),

@@ -171,8 +171,8 @@ def contention_table(frame: pl.DataFrame, top: int | None = None) -> FittedTable
     rows = frame.drop_nulls("slowdown_ratio").sort("slowdown_ratio", descending=True)
     shown = rows.head(top or _MOST_ROWS)
     left = f"and {rows.height - shown.height} more; " if rows.height > shown.height else ""
-    caption = f"{left}beside: compute covers half of it or more; alone: less than a tenth"
-    title = "Bandwidth of links beside compute and without it"
+    caption = f"{left}overlapped: computing covers half or more; alone: less than a tenth"
+    title = "Bandwidth of links with and without overlapping computation"
     return FittedTable(columns, shown.to_dicts(), title, caption)
 
 
@@ -190,6 +190,6 @@ def hierarchy_table(frame: pl.DataFrame, top: int | None = None) -> FittedTable:
         Column("once per host", "host_deduplicated_bytes", megabytes),
         Column("once per rank", "rank_deduplicated_bytes", megabytes),
     ]
-    caption = "the last three: MB between hosts of other schemes, for uniform routing"
+    caption = "last three columns: MB between hosts with other schemes, for uniform routing"
     rows = frame.head(top or frame.height)
     return FittedTable(columns, rows.to_dicts(), "All-to-all of a step (MB)", caption)

@@ -26,10 +26,10 @@ def source_of(
     from npuscope.dashboard.opening import Source, parse_size
 
     if path is not None and folder is not None and path != folder:
-        raise UsageError("PATH and -d name two places: give one")
+        raise UsageError("PATH and -d are two different inputs: give only one")
     place = path or folder
     if place is None:
-        raise UsageError("which profile? give PATH, the folder the profiler wrote to")
+        raise UsageError("no profile given: give PATH, the folder the profiler wrote to")
     return Source(place, store, run, jobs, parse_size(memory) if memory else None, force)
 
 

@@ -251,9 +251,9 @@ def test_the_sample_job(opened_sample: Callable[[Path], Path]) -> None:
     straggler = next(one for one in found if one.name == "stragglers")
     assert "rank 5" in straggler.statement
     experts = next(one for one in found if one.name == "expert_imbalance")
-    assert "most in layer 1, whose fullest device has 1.32 times the mean" in experts.statement
+    assert "most in layer 1, whose most loaded device has 1.32 times the mean" in experts.statement
     # Single experts are not told in the sample: a plan would be refused.
-    assert experts.command.endswith("--by cost") and "Record the tokens" in experts.advice
+    assert experts.command.endswith("--by cost") and "Record tokens" in experts.advice
     assert experts.evidence["layer"].to_list() == [1, 0, 3, 2]
     worst_ns = experts.evidence["excess_ns"].to_list()
     # Layers 0 and 1 are of one stage, the other stage's layers cost less.

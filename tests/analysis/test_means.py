@@ -141,7 +141,7 @@ def test_a_warm_up_step_that_is_asked_for_is_told() -> None:
     assert means.mean_comm(con, step=1)["exposed_ns"].to_list() == [2.0 * MS]
     by_step = means.mean_steps(con, by="step")
     assert by_step["length_ns"].to_list() == [100.0 * MS, 10 * MS, 10 * MS, 10 * MS]
-    assert "step 1 is warm-up (100.0 ms, later steps 10.0 ms): no part of means." in query.notes(
+    assert "step 1 is warm-up (100.0 ms, later steps 10.0 ms): excluded from means." in query.notes(
         con
     )
 

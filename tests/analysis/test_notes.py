@@ -25,16 +25,16 @@ def test_every_gap_is_told() -> None:
     fill(con, "profiler_steps", [{"rank": 2, "step": 1, "device_id": d} for d in (4, 5, 6)])
     assert query.notes(con) == [
         "ranks 4, 6-15 of 16 missing: figures across ranks cover the others only.",
-        "rank 5: no step has events or a row in the producer's table: no figures.",
+        "rank 5: no step has events or a row in the profiler's table: no figures.",
         "rank 3: operations but no compute kernel was recorded, so computing, overlap and free"
         " time are unknown.",
-        "rank 2: no compute kernels; figures are those of the producer's own table"
-        " (basis profiler_table).",
-        "rank 2: the producer's table has devices 4-6; shown is device 4, as the rank's own is"
+        "rank 2: no compute kernels; figures come from the profiler's own table (basis"
+        " profiler_table).",
+        "rank 2: the profiler's table has devices 4-6; shown is device 4, as the rank's own is"
         " unknown.",
-        "step 2, ranks 0-1: recorded, but no kernel or operation belongs to it.",
-        "rank 0: outside every step are 1 compute kernels (10 ns) and 1 communication operations"
-        " (5 ns); no step counts them.",
+        "step 2, ranks 0-1: recorded, but without any kernel or operation.",
+        "rank 0: outside all steps are 1 compute kernels (10 ns) and 1 communication operations"
+        " (5 ns); they count in no step.",
     ]
 
 
@@ -43,7 +43,7 @@ def test_the_ranks_own_device_is_named() -> None:
     fill(con, "ranks", [{"device_id": 5}])
     fill(con, "profiler_steps", [{"step": 1, "device_id": device} for device in (4, 5)])
     assert query.notes(con)[-1] == (
-        "rank 0: the producer's table has devices 4-5; shown is the rank's own."
+        "rank 0: the profiler's table has devices 4-5; shown is the rank's own."
     )
 
 

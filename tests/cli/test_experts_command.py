@@ -139,7 +139,7 @@ def test_cost(run: Any, export: Path) -> None:
         # No all-to-alls here.
         assert row["excess_ns"] == pytest.approx(grouped_ns + row["activation_excess_ns"])
         assert row["excess_share_ratio"] == pytest.approx(row["excess_ns"] / row["step_ns"])
-    assert any("uneven devices cost" in note for note in told["notes"])
+    assert any("load imbalance between devices costs" in note for note in told["notes"])
 
 
 def test_heatmap(run: Any, export: Path) -> None:
@@ -283,7 +283,7 @@ def test_hook_files_beside_a_profile(run: Any, tmp_path: Path) -> None:
     _, out, _ = run(tmp_path / "job", *sent, job.top_k + 1, "--json")
     told = json.loads(out)
     assert {r["dropped_tokens"] for r in told["rows"]} == {None}
-    assert any(f"as if top-k were {job.top_k}" in note for note in told["notes"])
+    assert any(f"as if top-k was {job.top_k}" in note for note in told["notes"])
     code, out, _ = run(tmp_path / "job" / "saved" / "tokens_per_expert", "--json")
     assert code == 0 and len(rows_of(out)) == 2 * job.layers
     moved = (tmp_path / "job" / "saved").rename(tmp_path / "alone")
@@ -323,7 +323,7 @@ def test_devices_and_cost_of_a_plain_profile(run: Any) -> None:
     planted = json.loads((sample / "truth.json").read_text())["expert_load"]
     code, out, _ = run(sample, "--by", "device", "--json")
     told = json.loads(out)
-    assert code == 0 and any("by the trace's kernels" in note for note in told["notes"])
+    assert code == 0 and any("from kernel shapes in the trace" in note for note in told["notes"])
     expected: dict[tuple[int, int, int], int] = {}
     half = max(expert for _, _, expert, _ in planted) // 2 + 1
     for step, layer, expert, tokens in planted:

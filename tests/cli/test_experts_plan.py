@@ -75,7 +75,7 @@ def test_backtest_of_hook_files(hook: Path) -> None:
     assert errors == sorted(errors) and rows[0]["is_best"]
     assert all(row["low_ratio"] < row["median_ratio"] < row["high_ratio"] for row in rows)
     assert {row["tested_steps"] for row in rows} == {3}
-    assert not any("step is told" in note for note in answer["notes"])
+    assert not any("step is recorded" in note for note in answer["notes"])
 
 
 def test_steps_that_are_told_now_and_then(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_steps_that_are_told_now_and_then(tmp_path: Path) -> None:
     lines = [line(10 * step, 0, [step, 5, 9 - step, 4]) for step in range(8)]
     (tmp_path / "tokens_per_expert" / "rank0.jsonl").write_text("".join(lines))
     answer = asked("backtest", tmp_path, "--horizon", 3)
-    assert any("only every 10th step is told" in note for note in answer["notes"])
+    assert any("only every 10th step is recorded" in note for note in answer["notes"])
 
 
 def test_what_cannot_be_planned_is_refused(hook: Path, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_dump_is_one_step(tmp_path: Path) -> None:
     for devices in (2, 8):  # fewer and more than there are now: begun afresh, and said
         answer = asked("plan", folder, "--devices", devices)
         assert answer["rows"][-1]["max_over_mean_after"] >= 1
-        assert any("no placement on such devices" in note for note in answer["notes"])
+        assert any("no placement for this number of devices" in note for note in answer["notes"])
     with pytest.raises(UsageError, match="three steps"):
         asked("backtest", folder)
 
@@ -141,12 +141,12 @@ def test_a_profile_prices_its_plan(tmp_path: Path) -> None:
             expected = excess_ns[row["layer"]] * (now - then) / now
             assert row["predicted_gain_ns"] == pytest.approx(expected, rel=0.03)
     # Four devices of one host: three links of 20 GB/s each.
-    assert any(note.startswith("link of a device: 5") for note in measured["notes"])
+    assert any(note.startswith("link bandwidth of a device: 5") for note in measured["notes"])
     assert not any(note.startswith("link of a device") for note in answer["notes"])
     assert measured["rows"][-1]["migration_ns"] < total["migration_ns"]
     assert total["gain_low_ns"] < total["predicted_gain_ns"] < total["gain_high_ns"]
     assert total["trigger"] is (total["break_even_steps"] < 100)
-    assert any("move now: paid after" in note for note in answer["notes"])
+    assert any("move now: pays off after" in note for note in answer["notes"])
 
 
 def test_tables_for_people(hook: Path) -> None:

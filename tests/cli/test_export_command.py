@@ -68,10 +68,10 @@ def test_it_says_where_zero_is(run: Run, sample: Path, tmp_path: Path) -> None:
         (("--ranks", "8-9"), "no such rank in 20251127T123437.000Z: there is 0-7"),
         (("--ranks", "x"), "--ranks x: give numbers and ranges such as 0,7,8-15"),
         (("--steps", "20-30"), "no step 20-30 with a time in 20251127T123437.000Z: there is 12-13"),
-        (("--steps", "12,14"), "--steps 12,14: one stretch of time at once, such as 12-14"),
+        (("--steps", "12,14"), "--steps 12,14: one contiguous range, such as 12-14"),
         (("--window", "9-4"), "--window 9-4: it ends before it begins"),
         (("--window", "-"), "--window -: give milliseconds such as 120-180.5, 120- or -180.5"),
-        (("--steps", "12", "--window", "4-9"), "--steps and --window both say from when"),
+        (("--steps", "12", "--window", "4-9"), "--steps and --window both select"),
         (("--tracks", "steps,cpu"), "no 'cpu'; there are steps, overlap, kernels,"),
         (
             ("--capture", "x"),
@@ -79,7 +79,7 @@ def test_it_says_where_zero_is(run: Run, sample: Path, tmp_path: Path) -> None:
         ),
         (
             ("--window", "500-600"),
-            "nothing to show at that time: what there is of ranks 0-7 lies from 0.000000 to",
+            "no events in that range: those of ranks 0-7 are from 0.000000 to",
         ),
     ],
 )
@@ -95,7 +95,7 @@ def test_what_cannot_be_shown(
 def test_tables_are_not_chosen_from(run: Run, sample: Path, tmp_path: Path) -> None:
     outcome = run("export", "csv", sample, "--ranks", "0", "-o", tmp_path / "x")
     assert outcome.code == 2
-    assert "--ranks is for traces (perfetto, chrome): csv has all there is" in outcome.err
+    assert "--ranks is for traces (perfetto, chrome): csv exports everything" in outcome.err
 
 
 def test_one_of_several_captures(
@@ -127,8 +127,7 @@ def test_a_rank_without_the_step_is_left_out(
 def test_times_that_do_not_compare_are_said(sample: Path) -> None:
     told = list(before(trace_for(sample, clock=None), Expected(10, 1000, 0, 10)))
     assert told == [
-        "note: not all ranks tell the time since the epoch: where they stand to each other"
-        " means nothing"
+        "note: not all ranks record wall-clock timestamps: their relative position has no meaning"
     ]
     assert list(before(trace_for(sample, clock="epoch"), Expected(10, 1000, 0, 10))) == []
 

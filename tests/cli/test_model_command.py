@@ -127,7 +127,7 @@ def test_reconcile(run: Any) -> None:
         (["deepseek-v3", "--recompute", "half"], "choose one of none, selective, full"),
         (["deepseek-v3", "--reconcile", "--mtp", 1], "all conventions"),
         (["qwen3-8b", "--reconcile"], "no MFU is published"),
-        (["--router"], "of which model?"),
+        (["--router"], "no model given"),
         (["deepseek"], "did you mean deepseek-v3?"),
     ],
 )

@@ -64,7 +64,7 @@ def test_markdown_goes_to_stdout_or_a_file(target: Path, tmp_path: Path) -> None
     [
         (("--lang", "fr"), "--lang fr: choose one of en, zh"),
         (("--markdown", "--json"), "one of --html, --markdown, --json"),
-        (("-o", "x.html"), "-o is for --markdown"),
+        (("-o", "x.html"), "-o goes with --markdown"),
     ],
 )
 def test_what_does_not_fit_together(target: Path, arguments: tuple[str, ...], says: str) -> None:

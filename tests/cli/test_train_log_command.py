@@ -40,7 +40,7 @@ def test_the_log_is_stored_and_used(run: Any, tmp_path: Path) -> None:
     code, _, err = run("ingest", job, "--train-log", log)
     assert code == 3 and "no logged step" in err and "give the output of the rank" in err
     code, _, err = run("ingest", job, "--train-log", tmp_path / "absent.log")
-    assert code == 3 and "no trainer log here" in err
+    assert code == 3 and "no training log here" in err
 
     slow = (12, 13)
     log.write_text(
@@ -49,7 +49,7 @@ def test_the_log_is_stored_and_used(run: Any, tmp_path: Path) -> None:
     )
     code, _, err = run("ingest", job, "--train-log", log)
     assert code == 0 and "2 rank(s) read, 0 unchanged" in err
-    assert "a restart, or several ranks that log" in err
+    assert "a restart, or several logging ranks" in err
     query = "select count(*) n, max(tflops_per_s) most, count(distinct rank) ranks from train_log"
     code, out, _ = run("sql", job, query, "--json")
     assert code == 0 and json.loads(out)["rows"] == [{"n": 39, "most": 101.5, "ranks": 1}]

@@ -118,7 +118,7 @@ def test_a_log_that_is_a_pipe_is_not_followed(
 ) -> None:
     spoil(tmp_path / "log")
     told = ended(lambda: read_on(Tail(tmp_path / "log")))
-    assert isinstance(told, OSError) and told.strerror == "it is no regular file"
+    assert isinstance(told, OSError) and told.strerror == "it is not a regular file"
 
 
 def test_a_cache_with_a_pipe_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,4 +170,4 @@ def test_a_rank_with_a_pipe_for_its_description_is_read(tmp_path: Path) -> None:
     log = ReadLog()
     info = ended(lambda: read_info(source.paths("profiler_info")[0], log))
     assert info.rank_id is None
-    assert log.warnings == ["profiler_info_0.json: opening: it is no regular file"]
+    assert log.warnings == ["profiler_info_0.json: opening: it is not a regular file"]

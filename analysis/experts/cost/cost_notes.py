@@ -24,8 +24,8 @@ def cost_notes(costs: pl.DataFrame, layers: pl.DataFrame) -> list[str]:
     """Sentences on `cost.token_cost` and `cost.imbalance_cost`."""
     if costs.is_empty() or costs["ns_per_token"].null_count() == costs.height:
         unknown = (
-            "time per token is unknown: no grouped matmul with shapes in the steps of the"
-            " load, or their tokens hardly differ beside the noise"
+            "time per token is unknown: no grouped matmul with shapes in the steps of the load,"
+            " or the token counts differ too little compared with the noise"
         )
         if costs.is_empty():
             return [unknown]
@@ -48,8 +48,8 @@ def cost_notes(costs: pl.DataFrame, layers: pl.DataFrame) -> list[str]:
     told += told_by(found)
     if layers["stage"].is_null().any():
         told.append(
-            "the pipeline stage of each layer is unknown: layers are taken as running"
-            " one after the other"
+            "the pipeline stage of each layer is unknown: layers are assumed to run one after"
+            " another"
         )
     return told
 
@@ -71,25 +71,27 @@ def _summed(steps: pl.DataFrame) -> list[str]:
     ]
     of_step = "" if share is None else f", {share * 100:.1f} % of it"
     told = [
-        f"uneven devices cost {excess / 1e6:,.3f} ms of a step{of_step} ({', '.join(parts)}; of the"
-        f" costliest stage, mean over steps; standard error {error / 1e6:,.3f} ms)"
+        f"load imbalance between devices costs {excess / 1e6:,.3f} ms of a step{of_step}"
+        f" ({', '.join(parts)}; costliest pipeline stage, mean over steps; standard error"
+        f" {error / 1e6:,.3f} ms)"
     ]
     if exchanged is None:
         told.append(
-            "the all-to-alls' part of the cost is not known: too few are recorded by all members of"
-            " a group, or their bytes hardly differ beside the noise"
+            "the cost of the all-to-alls is unknown: too few are recorded by all members of a"
+            " group, or the byte counts differ too little compared with the noise"
         )
     elif whole - exchanged > _LEAST_HIDDEN_RATIO * whole:
         told.append(
-            f"compute beside the all-to-alls hides {(whole - exchanged) / 1e6:,.3f} ms of the"
-            f" {whole / 1e6:,.3f} ms by which uneven devices make them longer; the step then loses"
-            " at most that cost, less where other devices are fullest in other layers"
+            f"computation overlaps {(whole - exchanged) / 1e6:,.3f} ms of the {whole / 1e6:,.3f}"
+            " ms by which the imbalance lengthens all-to-alls; the step loses at most that cost,"
+            " less if the most loaded device changes from layer to layer"
         )
     if excess > 0 and _NINETY_FIVE * error > _SURE_RATIO * excess:
         low, high = (max(0.0, excess + sign * _NINETY_FIVE * error) / 1e6 for sign in (-1, 1))
         told.append(
-            f"the capture tells that cost no better than {low:,.3f} to {high:,.3f} ms (95 %):"
-            " kernels vary as much as tokens make them differ; more steps would tell"
+            f"this capture bounds that cost only to {low:,.3f} to {high:,.3f} ms (95 %): kernel"
+            " durations vary as much by themselves as with their token counts; capture more steps"
+            " to narrow it"
         )
     return told
 
@@ -108,26 +110,27 @@ def _reconciled(steps: pl.DataFrame) -> list[str]:
         pl.col("ep_wait_min_duration_ns").mean(),
         pl.col("ep_wait_last_arrival_ns").mean(),
     ).row(0)
-    by_last = "" if last is None else f", {last / 1e6:,.3f} ms by last arrival"
+    by_last = "" if last is None else f", {last / 1e6:,.3f} ms by the last-arrival estimate"
     ratio = grouped / least if least else None
     told = (
         f"ranks of that stage waited {least / 1e6:,.3f} ms of a step for others in their"
-        f" expert-parallel all-to-alls, by shortest duration{by_last}, mean over ranks; uneven"
-        f" grouped matmuls{' and activations' if is_with else ''} explain {grouped / 1e6:,.3f} ms"
+        f" expert-parallel all-to-alls, by the shortest-duration estimate{by_last}, mean over"
+        f" ranks; imbalanced grouped matmuls{' and activations' if is_with else ''} explain"
+        f" {grouped / 1e6:,.3f} ms"
     )
     if ratio is None:
         return [told]
     told += f", {ratio:.2f} of it"
     if ratio < _ALIKE[0]:
         told += (
-            ": the rest is permutations of those tokens, devices that are fullest"
-            " in turns from micro-batch to micro-batch, and ranks that are late for another reason"
-            " (`npuscope ranks`)"
+            ": the rest comes from token permutation, from a most loaded device that changes"
+            " between micro-batches, and from ranks that are late for other reasons (`npuscope"
+            " ranks`)"
         )
     elif ratio > _ALIKE[1]:
         told += (
-            ": less is waited where the fullest device is one that comes early, or work beside the"
-            " all-to-all hides it"
+            ": the wait is shorter if the most loaded device starts early or if other work"
+            " overlaps the all-to-all"
         )
     return [told]
 
@@ -136,17 +139,17 @@ def _of_capture(row: dict[str, Any]) -> list[str]:
     told = []
     if row["basis"] == WHOLE:
         told.append(
-            "the bytes of the all-to-alls hardly differ, or noise hides what they take: their part"
-            " of the cost is by their whole time over their bytes, less 5 %, and that sure"
+            "the byte counts of the all-to-alls differ too little to fit a cost per byte: their"
+            " cost is estimated from total time over total bytes, minus 5 %, and is a lower bound"
         )
     if row["timed_ratio"] is not None and row["timed_ratio"] < _LEAST_TIMED_RATIO:
         told.append(
-            f"products without a slope have {(1 - row['timed_ratio']) * 100:.0f} % of the grouped"
-            " matmuls' tokens: the cost is larger"
+            "grouped matmuls without a fitted time per token have"
+            f" {(1 - row['timed_ratio']) * 100:.0f} % of the tokens: the true cost is higher"
         )
     if row["off_ratio"] is not None and row["off_ratio"] > _PASSES_NEAR:
         told.append(
-            f"a routed token passes {row['passes']:.2f} grouped matmuls, not each a whole number of"
-            " times: layers or ranks are missing, or tokens count twice"
+            f"a routed token passes {row['passes']:.2f} grouped matmuls, which is not a whole"
+            " number: layers or ranks are missing, or tokens were counted twice"
         )
     return told

@@ -82,8 +82,8 @@ def against_kernels(counted: pl.DataFrame, computed: pl.DataFrame) -> list[str]:
     matched = matched_layers(ours["layer"].to_list(), theirs["layer"].to_list())
     if matched is None:
         return [
-            f"{ours['layer'].n_unique()} layers are counted, and kernels of"
-            f" {theirs['layer'].n_unique()} are seen: not compared"
+            f"{ours['layer'].n_unique()} layers have token counts, but kernels show"
+            f" {theirs['layer'].n_unique()} layers: not compared"
         ]
     named = pl.DataFrame({"layer": list(matched), "other": list(matched.values())}).cast(pl.Int32)
     layers = (
@@ -104,8 +104,8 @@ def against_kernels(counted: pl.DataFrame, computed: pl.DataFrame) -> list[str]:
     if others.height:
         ratio = float(others.select(pl.col("ratio").median()).item())
         notes.append(
-            f"layers {listed(others['layer'].sort().to_list())} count {ratio:.3g} x the tokens that"
-            " their grouped matmuls computed"
+            f"layers {listed(others['layer'].sort().to_list())} count {ratio:.3g} x the tokens"
+            " computed by their grouped matmuls"
         )
     return notes
 
@@ -134,7 +134,7 @@ def _among_layers(totals: pl.DataFrame) -> SumCheck:
 def _twice(layers: pl.DataFrame, what: str) -> str:
     return (
         f"layers {listed(layers['layer'].sort().to_list())} count twice as many tokens as {what}:"
-        " recomputation counted them a second time (or two ranks did that see the same tokens)"
+        " recomputation counted them again, or two ranks counted the same tokens"
     )
 
 
@@ -143,9 +143,9 @@ def _misfit(layers: pl.DataFrame, tokens_per_step: int, top_k: int) -> str:
     numbers = listed(layers["layer"].sort().to_list())
     seen = ratio * top_k
     if round(seen) >= 1 and abs(seen / round(seen) - 1) <= WITHIN_RATIO:
-        why = f"as if top-k were {round(seen)}, not {top_k}"
+        why = f"as if top-k was {round(seen)}, not {top_k}"
     elif ratio < 1:
-        why = f"{1 - ratio:.1%} are missing: dropped, or from ranks that are not here"
+        why = f"{1 - ratio:.1%} are missing: dropped, or from ranks without data here"
     else:
         why = "more than were routed"
     return (

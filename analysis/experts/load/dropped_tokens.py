@@ -129,9 +129,9 @@ def _unknown(sent: Routed) -> list[str]:
         if not value
     ]
     if missing:
-        return [f"dropped tokens are not known: not told: {', '.join(missing)}"]
+        return [f"dropped tokens are unknown: missing {', '.join(missing)}"]
     if sent.is_short:
-        return [f"dropped tokens are not known: {sent.counting} of {sent.expected} ranks counted"]
+        return [f"dropped tokens are unknown: {sent.counting} of {sent.expected} ranks counted"]
     return []
 
 

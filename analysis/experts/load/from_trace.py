@@ -89,8 +89,8 @@ def trace_load(con: duckdb.DuckDBPyConnection, **chosen: Any) -> DeviceLoad:
             loads.setdefault((place[0], place[1], place[2]), {})[step] = found
     if unsure:
         notes.append(
-            f"ranks {listed(sorted(unsure))}: grouped matmuls of forward and backward have the same"
-            " shapes: not counted"
+            f"ranks {listed(sorted(unsure))}: grouped matmuls of forward and backward have the"
+            " same shapes and cannot be separated: not counted"
         )
     notes += _recomputation(loads)
     rows = _rows(loads, _layers(con, loads), notes)
@@ -152,9 +152,9 @@ def _recomputation(loads: dict[Place, dict[int | None, StepLoad]]) -> list[str]:
         )
     if partly:
         notes.append(
-            f"ranks {listed(sorted(partly))}: forward and backward grouped matmuls differ in their"
-            " tokens by no whole factor (recomputed in part, or a step that is cut): the backward"
-            " ones count"
+            f"ranks {listed(sorted(partly))}: the token ratio of forward to backward grouped"
+            " matmuls is not a whole number (partial recomputation, or an incomplete step): the"
+            " backward ones are counted"
         )
     return notes
 
@@ -215,8 +215,8 @@ def _rows(
             ]
     if unnumbered:
         notes.append(
-            f"ranks {listed(sorted(unnumbered))}: which layer a grouped matmul is of is not"
-            " certain: tokens are those of all the rank's layers"
+            f"ranks {listed(sorted(unnumbered))}: the layer of each grouped matmul is uncertain:"
+            " tokens are summed over all layers of the rank"
         )
     return rows
 
@@ -250,7 +250,8 @@ def _exchanged(
         ranks = sorted({row[2] for row in rows})
         notes.append(
             f"ranks {listed(ranks)}: tokens from bytes of all-to-alls, {token_bytes} bytes a token"
-            " (the greatest common divisor of what they moved), if they count what stays on a rank"
+            " (the greatest common divisor of their sizes), assuming that the sizes include"
+            " tokens that stay on the rank"
         )
     return rows
 

@@ -56,7 +56,7 @@ def _even(loads: pl.DataFrame) -> list[str]:
         return []
     return [
         f"layers {numbers(layers)}: every expert has the same number of tokens in every step, as"
-        " routing that is forced or replaced for a test gives"
+        " with forced or mocked routing"
     ]
 
 
@@ -73,7 +73,8 @@ def _padded(loads: pl.DataFrame) -> list[str]:
         return []
     return [
         f"prefill: expert 0 has more than {PADDED_ABOVE:g} times the tokens of any other in"
-        f" {inflated.height} of {seen.height} layers and steps: padding goes to it; figures are raw"
+        f" {inflated.height} of {seen.height} layers and steps: padding is routed to it; figures"
+        " are not corrected"
     ]
 
 
@@ -84,8 +85,8 @@ def _dead(loads: pl.DataFrame) -> list[str]:
     if never.is_empty():
         return []
     return [
-        f"{never.height} experts of layers {numbers(never['layer'])} got no token in any step:"
-        " dead, or not routed to"
+        f"{never.height} experts of layers {numbers(never['layer'])} received no tokens in any"
+        " step: dead experts"
     ]
 
 
@@ -94,7 +95,7 @@ def _not_seen(loads: pl.DataFrame) -> list[str]:
     missing = set(range(max(experts) + 1)) - experts
     told = []
     if missing:
-        told.append(f"experts {numbers(missing)} are not in the source: figures are of the others")
+        told.append(f"experts {numbers(missing)} are not in the source: figures cover the others")
     layers = set(loads["layer"].unique().to_list())
     gaps = set(range(min(layers), max(layers) + 1)) - layers
     if gaps:
@@ -117,6 +118,6 @@ def _apart(rows: pl.DataFrame) -> list[str]:
     if apart.is_empty():
         return []
     return [
-        f"ranks differ in {apart.height} of {between.height} counts that should be global: the"
-        " largest are taken"
+        f"ranks differ in {apart.height} of {between.height} counts that should be equal on all"
+        " ranks: the largest is used"
     ]

@@ -244,12 +244,12 @@ def view_notes(tables: ExpertTables, by: By, rows: pl.DataFrame) -> list[str]:
     if by not in ("device", "node"):
         return []
     if rows.is_empty() and by == "node" and not devices_of(tables).is_empty():
-        return ["on which node a device is, is not known or differs: give --nodes N"]
+        return ["the node of each device is unknown or inconsistent: give --nodes N"]
     if rows.is_empty():
-        return ["who holds which expert is not told: no load of devices"]
+        return ["the expert placement is not recorded: no load by device"]
     told = {
         "placement": "devices by the recorded placement: replicas share an expert's tokens evenly",
-        "contiguous": "devices hold equal blocks of experts in their order: no placement is told",
+        "contiguous": "devices hold equal blocks of experts in order: no placement is recorded",
     }
     seen = set(rows["basis"])
     notes = [sentence for basis, sentence in told.items() if basis in seen]
@@ -270,12 +270,12 @@ def unseen_notes(tables: ExpertTables) -> list[str]:
     if short.height:
         least, size = short.sort("count").select("count", "ep_size").row(0)
         notes.append(
-            f"{short.height} of {seen.height} expert-parallel groups are not told as a whole"
-            f" ({least} of {size} devices): figures are of the devices that are"
+            f"{short.height} of {seen.height} expert-parallel groups are incomplete ({least} of"
+            f" {size} devices): figures cover the recorded devices"
         )
     if apart := _apart(tables).height:
         notes.append(
-            f"{apart} layers and steps: different groups tell of different devices, whose sums are"
-            " not compared"
+            f"{apart} layers and steps: different groups recorded different devices, so their sums"
+            " are not compared"
         )
     return notes

@@ -98,17 +98,17 @@ def scope_notes(tables: ExpertTables, scope: Scope) -> list[str]:
         alone = tables.counts["micro_batch"].null_count() if tables.counts.height else 0
         if tables.counts.is_empty() or alone == tables.counts.height:
             return [
-                "single micro-batches are not told: a training hook's files with a list for each"
-                " of them do"
+                "counts by micro-batch are not recorded: the training hook records them when"
+                " given a list for each micro-batch"
             ]
-        return [f"{alone} counts are of several micro-batches together: left out"] if alone else []
+        return [f"{alone} counts sum several micro-batches: left out"] if alone else []
     if tables.counts.is_empty():
         if scope == "ep_group" and not _of_holders(tables).is_empty():
             return []
-        return ["what single ranks routed is not told: a training hook's files do"]
+        return ["counts by rank are not recorded: files of the training hook have them"]
     told = _of_groups(tables, scope, only_whole=False)
     if told.is_empty():
-        return [f"which ranks form an {_NAMES[scope]} is not told".replace("an data", "a data")]
+        return [f"the ranks of each {_NAMES[scope]} are not recorded"]
     groups = told.group_by(*_CAPTURE, "scope_index").agg(pl.col("is_whole").all())
     short = groups.filter(~pl.col("is_whole")).height
     notes = [
@@ -117,7 +117,7 @@ def scope_notes(tables: ExpertTables, scope: Scope) -> list[str]:
     missing = tables.counts.select(*_CAPTURE, "counted_by").unique().height
     missing -= told.select(*_CAPTURE, "counted_by").unique().height
     if missing:
-        notes.append(f"the {_NAMES[scope]} of {missing} ranks that counted is not told: left out")
+        notes.append(f"the {_NAMES[scope]} of {missing} ranks that counted is unknown: left out")
     return notes
 
 

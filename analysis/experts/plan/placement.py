@@ -169,8 +169,8 @@ def with_slots(placement: Placement, slots: int) -> Placement:
     missing = slots - placement.shape[2]
     if missing < 0:
         raise UsageError(
-            f"the current placement has {placement.shape[2]} slots a device, the plan {slots}: give"
-            f" {placement.shape[2]} or more"
+            f"the current placement has {placement.shape[2]}slots per device, the plan {slots}:"
+            f" give {placement.shape[2]} or more"
         )
     return np.pad(placement, ((0, 0), (0, 0), (0, missing)), constant_values=EMPTY)
 

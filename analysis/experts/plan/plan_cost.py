@@ -52,14 +52,16 @@ def priced(
         origin = f"{seen[0]['operations_count']} expert-parallel all-to-alls of {capture}"
         if across == seen[0]["is_far"]:
             link = float(rate)
-            notes.append(f"link of a device: {told}, measured in {origin}; --link sets another")
+            notes.append(
+                f"link bandwidth of a device: {told}, measured in {origin}; override with --link"
+            )
         else:
             where, wanted = ("inside hosts", "between them") if across else (
                 "between hosts", "inside one"
             )  # fmt: skip
             notes.append(
-                f"{told} were measured {where}, in {origin}, the plan's link is {wanted}: --link"
-                " sets it"
+                f"{told} were measured {where}, in {origin}, the plan's link is {wanted}: override"
+                " with --link"
             )
     size = wish.token_bytes
     if size is None:
@@ -67,8 +69,8 @@ def priced(
         size = 0 if measured is None else measured
         if measured is not None and link is not None:
             notes.append(
-                f"bytes of a token in all its all-to-alls of a step: {measured:,.0f}, measured;"
-                " --token-bytes sets another"
+                f"bytes per token over all all-to-alls of a step: {measured:,.0f}, measured;"
+                " override with --token-bytes"
             )
     return Cost(
         float(row["ns_per_token"]),

@@ -87,7 +87,7 @@ def plans(
         if groups > 1:
             notes.append(
                 f"{groups:g} expert-parallel groups of {wish.devices} hold each layer: the plan is"
-                " for the mean one, and all are placed alike"
+                " made for their mean load and applies to all of them"
             )
         cost, told = priced(costs, links, run, capture, wish)
         notes += told
@@ -138,14 +138,14 @@ def plan_notes(found: list[Planned]) -> list[str]:
         made, total = one.plan, one.plan.total
         if made.error_ratio is not None and made.tested is not None:
             told.append(
-                f"{where}forecast by {made.method}: missed an expert's share by"
-                f" {made.error_ratio * 100:.1f} % of the mean share, up to"
+                f"{where}forecast by {made.method}: mean error of an expert's share"
+                f" {made.error_ratio * 100:.1f} % of the mean share, for up to"
                 f" {made.tested.leads[-1]} steps ahead"
             )
         if total.trigger is not None:
             paid = total.break_even_steps
-            says = "move now" if total.trigger else "do not move now"
-            after = "nothing to gain" if paid is None else f"paid after {paid:,.1f} steps"
+            says = "move now" if total.trigger else "keep the current placement"
+            after = "nothing to gain" if paid is None else f"pays off after {paid:,.1f} steps"
             told.append(f"{where}{says}: {after}, horizon {made.horizon}")
         told += [f"{where}{note}" for note in one.notes]
     return told
@@ -172,7 +172,7 @@ def backtest_rows(tables: ExpertTables, horizon: int) -> tuple[pl.DataFrame, lis
             notes.append(f"{place}{error}")
             continue
         if tested.leads[-1] < horizon:
-            told.append(f"tested up to {tested.leads[-1]} steps ahead: steps reach no farther")
+            told.append(f"tested up to {tested.leads[-1]} steps ahead: steps allow no more")
         notes += [place + note for note in told]
         by_error = sorted(tested.errors, key=lambda name: tested.errors[name])
         rows += [_tested_row(one, tested, method) for method in by_error]
@@ -193,20 +193,21 @@ def _tested_row(one: _Known, tested: BackTest, method: str) -> dict[str, Any]:
 def _known(tables: ExpertTables) -> Iterator[_Known]:
     loads = expert_loads(tables.load)
     if loads.is_empty():
-        raise UsageError("the load of single experts is not told: only that of devices, if any")
+        raise UsageError("the load of single experts is not recorded: only that of devices, if any")
     for key, some in loads.group_by(_KEY, maintain_order=True):
         matrix = load_matrix(some)
         tokens, rows, notes = known_loads(matrix.tokens)
         shown, last = len(matrix.experts), matrix.experts[-1]
         if last + 1 > shown:
             notes.append(
-                f"{shown} experts are shown, numbered up to {last}: the others are unknown"
+                f"{shown} experts have counts, numbered up to {last}: counts of the others are"
+                " unknown"
             )
         told = [step for step in matrix.steps if step is not None]
         every = float(np.median(np.diff(told))) if len(told) > 1 else 1.0
         if every > 1:
             notes.append(
-                f"only every {every:g}th step is told: what is said of steps ahead counts these"
+                f"only every {every:g}th step is recorded: horizons are counted in recorded steps"
             )
         run, capture, phase = (str(key[0]), str(key[1]), None if key[2] is None else str(key[2]))
         layers = tuple(matrix.layers[row] for row in rows)

@@ -22,16 +22,16 @@ def known_loads(loads: Floats) -> tuple[Floats, list[int], list[str]]:
     whole = np.asarray(np.isfinite(loads).all(axis=2))
     kept = np.flatnonzero(whole.any(axis=0))
     if not kept.size:
-        raise UsageError("there is no layer whose experts are all known in one step")
+        raise UsageError("no layer has counts for all of its experts in any step")
     steps = whole[:, kept].all(axis=1)
     if not steps.any():
-        raise UsageError("there is no step in which all layers are known: choose some of the ranks")
+        raise UsageError("no step has counts for all layers: select fewer ranks")
     notes = []
     if gone := loads.shape[1] - kept.size:
-        notes.append(f"{gone} layers are left out: in no step are all their experts known")
+        notes.append(f"{gone} layers are left out: no step has counts for all of their experts")
     if gone := int((~steps).sum()):
         notes.append(
-            f"{gone} of {len(loads)} steps are left out: layers or experts are missing there"
+            f"{gone} of {len(loads)} steps are left out: layers or experts are missing in them"
         )
     return loads[steps][:, kept], kept.tolist(), notes
 
@@ -42,12 +42,12 @@ def checked_memory(
 ) -> None:  # fmt: skip
     """Raises UsageError, with the numbers, where experts do not fit a device's memory."""
     if expert_bytes is not None and expert_bytes < 1:
-        raise UsageError(f"an expert must have bytes: got {expert_bytes}")
+        raise UsageError(f"the bytes of an expert must be positive: got {expert_bytes}")
     if memory_bytes is None:
         return
     if expert_bytes is None:
         raise UsageError(
-            "a limit of memory needs the bytes of an expert, weights and optimizer: --expert-bytes"
+            "a memory limit needs the bytes of an expert (weights and optimizer): --expert-bytes"
         )
     needed = layers * slots * expert_bytes
     if needed > memory_bytes:
@@ -73,8 +73,8 @@ def placed_now(
     """The current placement with empty slots to `slots`, or experts in their order, with a note."""
     if current is None:
         notes.append(
-            "no placement on such devices is known: experts are taken to sit in their order, one"
-            " slot each"
+            "no placement for this number of devices is recorded: experts are assumed to be"
+            " placed in order, one slot each"
         )
         return contiguous(layers, experts, devices, slots)
     now = checked_placement(current, layers, experts)
@@ -90,15 +90,15 @@ def expected(
 ) -> tuple[str, BackTest | None, Floats, Floats]:
     """Method, its test, the load in the middle of the horizon, and loads that may come."""
     if len(loads) < 3:
-        notes.append(f"{len(loads)} steps are too few for a back-test: their mean is the forecast")
+        notes.append(f"{len(loads)} steps are too few for a back-test: the forecast is their mean")
         load = forecast(loads, "mean")
         return "mean", None, load, load[None]
     tested = backtest(loads, horizon)
     farthest = tested.leads[-1]
     if farthest < horizon:
         notes.append(
-            f"forecasts were tested up to {farthest} steps ahead, not {horizon}: {len(loads)} steps"
-            " reach no farther"
+            f"forecasts were back-tested up to {farthest} steps ahead, not {horizon}: {len(loads)}"
+            " steps allow no more"
         )
     method = tested.best
     middle = (farthest + 1) // 2

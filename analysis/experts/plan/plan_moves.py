@@ -119,11 +119,17 @@ def plan(
     method, tested, load, may_come = expected(known, horizon, notes)
     priced = TOKENS_ONLY if cost is None else cost
     if cost is None:
-        notes.append("no cost of tokens is known: the plan evens tokens, and gains have no time")
+        notes.append(
+            "the cost per token is unknown: the plan balances tokens, and its gains are not"
+            " converted to time"
+        )
     link = (priced.far_bytes_per_s if nodes > 1 else None) or priced.near_bytes_per_s
     can_pay = cost is not None and expert_bytes is not None and link is not None
     if not can_pay:
-        notes.append("what moving costs is unknown: bytes of an expert, cost or link are missing")
+        notes.append(
+            "the cost of moving experts is unknown: expert bytes, token cost or link bandwidth"
+            " are missing"
+        )
 
     stays = is_hierarchical(experts, groups, nodes)
     found = []
@@ -164,10 +170,13 @@ def plan(
     ).with_columns(pl.col("max_over_mean_before", "max_over_mean_after").fill_nan(None))
     empty = rows["max_over_mean_before"].null_count()
     if empty:
-        notes.append(f"{empty} layers have no tokens at all and stay as they are")
+        notes.append(f"{empty} layers have no tokens and keep their placement")
     twice = int(twins(placement).any(axis=(1, 2)).sum())
     if twice:
-        notes.append(f"in {twice} layers a device holds an expert twice: no engine may use that")
+        notes.append(
+            f"in {twice} layers a device holds two copies of one expert, which serving and"
+            " training engines may not support"
+        )
     paid = (
         migration_ns(before, placement, experts, expert_bytes, link)
         if can_pay and expert_bytes is not None and link is not None

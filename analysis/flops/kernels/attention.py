@@ -170,7 +170,7 @@ def _widths(
     if sizes.heads is not None:
         return sizes
     if statistic is None and q[2] <= _WIDEST_HEAD:
-        raise Unresolved("whether these are heads or all of them is not told")
+        raise Unresolved("whether the shape is of one head or of all heads is not recorded")
     heads = statistic[1] if statistic is not None else 1
     if 0 in (heads, k[2], q[2]) or q[2] % heads or k[2] % (q[2] // heads) or q[2] % k[2]:
         return None

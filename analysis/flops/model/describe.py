@@ -114,14 +114,14 @@ def _model_in(content: str, path: Path) -> Model:
         try:
             values = msgspec.json.decode(content.encode(), type=dict[str, Any])
         except msgspec.DecodeError as error:
-            raise UsageError(f"{where}: no JSON that can be read: {error}") from None
+            raise UsageError(f"{where}: not valid JSON:  {error}") from None
         if "model_type" not in values and isinstance(values.get("attention"), Mapping):
             return model_of_fields(values, where, name)
         return model_of_config(values, where, name)
     arguments = arguments_in(content)
     if arguments is None:
         raise UsageError(
-            f"{where}: describes no model: give a config.json, a launch script or log of"
+            f"{where}: not a model description: give a config.json, a launch script or log of"
             " Megatron or MindSpeed-LLM, a .toml with a model's fields, or a preset"
         )
     return model_of_arguments(arguments, where, name)
@@ -135,7 +135,7 @@ def _toml(content: str, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{where}: no TOML that can be read: {error}") from None
+        raise UsageError(f"{where}: not valid TOML:  {error}") from None
 
 
 def _given(

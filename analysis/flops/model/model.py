@@ -272,8 +272,8 @@ def _conventions(counted: ModelFlops) -> tuple[str, ...]:
         "backward = 2 forward",
         {
             "none": "nothing recomputed",
-            "selective": "hardware FLOPs: the core of attention once more",
-            "full": "hardware FLOPs: the whole forward pass once more, LM head included",
+            "selective": "hardware FLOPs: the attention recomputed once",
+            "full": "hardware FLOPs: the whole forward pass recomputed, LM head included",
         }[counted.recompute],
     ]
     if model.experts is not None:

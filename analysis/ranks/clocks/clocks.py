@@ -135,7 +135,9 @@ def _tell_drifts(clocks: Sequence[Clock], moving: Fit, told: Errors, free: Flags
         clock = clocks[number]
         drift, error = moving.drift_ns[number] / per_ppm, told.drift_ns[number] / per_ppm
         if not np.isfinite(error):
-            clock.remarks.append(f"drift not determinable: fewer than {HEAPS} common operations")
+            clock.remarks.append(
+                f"drift cannot be determined: fewer than {HEAPS} common operations"
+            )
             continue
         clock.drift_error_ppm, clock.fitted_ppm = float(error), float(drift)
         is_clear = error <= _USEFUL_PPM and abs(drift) >= _TIMES * error
@@ -144,7 +146,7 @@ def _tell_drifts(clocks: Sequence[Clock], moving: Fit, told: Errors, free: Flags
             clock.drift_ppm = float(drift)
         else:
             clock.remarks.append(
-                f"drift not determinable: {2 * moving.half_ns / 1e9:.3g} s tell it to"
+                f"drift cannot be determined: {2 * moving.half_ns / 1e9:.3g} s allow an error of"
                 f" {error:.3g} ppm only"
             )
     return known
@@ -175,7 +177,7 @@ def _tell_apart(clocks: Sequence[Clock], ranks: pl.Series, readings: Readings, s
     far_ns = max(APART_NS, 6 * still.spread_ns)
     for number, range_ns in ranges.filter(pl.col("range_ns") > far_ns).sort("clock").iter_rows():
         one = clocks[number]
-        one.remarks.append(f"its ranks read up to {range_ns / 1e3:.0f} us apart")
+        one.remarks.append(f"clocks of its ranks differ by up to {range_ns / 1e3:.0f} us")
         if one.error_ns is not None:
             one.error_ns += int(np.ceil(range_ns / 2))
 
@@ -200,7 +202,7 @@ def _bound(
     least, largest = bounds(spans, reference)
     contradictory = least > largest + 1
     for number in np.flatnonzero(contradictory).tolist():
-        clocks[number].remarks.append("operations contradict each other on what came first")
+        clocks[number].remarks.append("operations give contradicting orders of events")
     for number, one in enumerate(clocks):
         if number != reference and not contradictory[number]:
             lower, upper = float(least[number]), float(largest[number])
@@ -220,7 +222,7 @@ def _bound(
             one.offset_ns = round(float(offset_ns[number]) + (low + high) / 2)
             one.error_ns = int(np.ceil((high - low) / 2))
             one.remarks.append(
-                "no collective joins it with the reference: the middle of its bounds"
+                "no collective shared with the reference clock: the midpoint of the bounds is used"
             )
 
 
@@ -230,7 +232,7 @@ def _hold(one: Clock, lower: float, upper: float) -> None:
     held = round(min(max(one.offset_ns, lower), upper))
     moved = abs(held - one.offset_ns)
     if moved > 1:
-        one.remarks.append(f"moved by {moved} ns: else an end were before its cause")
+        one.remarks.append(f"moved by {moved} ns so that no operation ends before its cause")
         one.error_ns = max(one.error_ns or 0, moved)
         one.offset_ns = held
     if one.error_ns is None and np.isfinite(lower) and np.isfinite(upper):
@@ -286,14 +288,16 @@ def _leave_alone(clocks: Sequence[Clock], reference: int) -> None:
     one = clocks[reference]
     one.offset_ns = one.error_ns = one.drift_ppm = None
     one.remarks.append(
-        "no other clock to compare it with" if not others else "joined with no other clock"
+        "no other clock to compare it with"
+        if not others
+        else ("shares no operation with another clock")
     )
 
 
 def _unjoined(clocks: Sequence[Clock]) -> None:
     for clock in clocks:
         if clock.offset_ns is None:
-            clock.remarks.append("no operation joins it with the reference")
+            clock.remarks.append("no operation shared with the reference clock")
 
 
 def _write(

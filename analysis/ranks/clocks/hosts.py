@@ -55,9 +55,7 @@ def clocks_of(con: duckdb.DuckDBPyConnection) -> list[Clock]:
         # Machines may share a name.
         shown = f"{host} ({key})" if len(names[host]) > 1 else host
         if one["is_device"]:
-            clock = Clock(
-                shown, [one["rank"]], remarks=["its device counts from a zero of its own"]
-            )
+            clock = Clock(shown, [one["rank"]], remarks=["its device clock has its own zero"])
             by_host[f"rank {one['rank']}"] = clock
             continue
         by_host.setdefault(f"host {key}", Clock(shown, [])).ranks.append(one["rank"])

@@ -93,16 +93,16 @@ def _resolved(
         kind, basis = row["told_kind"], "metadata"
         told_kind = f"label {row['group_label']}" if row["group_label"] else "label"
         if row["kind_count"] > 1:
-            told_kind = f"most of {row['kind_count']} labels that disagree"
+            told_kind = f"the most frequent of {row['kind_count']} contradicting labels"
     elif row["named_kind"] is not None:
         kind, basis = row["named_kind"], "hash"
-        told_kind = f"its hash is that of the name {row['group_name']}"
+        told_kind = f"its hash matches the name {row['group_name']}"
     elif mix is not None:
         kind, told_kind = inferred_kind(mix)
         basis = by_members if by_members == "matrix" else "inferred"
     else:
         kind, basis = "unknown", by_members
-        told_kind = "no label, and no operation to judge by"
+        told_kind = "no label, and no operation to infer it from"
     return {
         "group_key": row["group_key"],
         "group_hash": row["group_hash"],

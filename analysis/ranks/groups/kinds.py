@@ -28,7 +28,7 @@ def inferred_kind(mix: dict[str, Any]) -> tuple[str, str]:
     if reduces < total:
         return "unknown", "a mix of operations that fits no kind"
     if early is None:
-        return "unknown", f"{total} reductions, and no recorded step to place them in"
+        return "unknown", f"{total} reductions, and no recorded step to locate them in"
     size_bytes, per_step = mix["size_bytes"], mix["count_per_step"]
     where = f"{per_step:.0f} reductions per step, half of them at {early:.0%} to {late:.0%} of it"
     if size_bytes is not None:

@@ -18,7 +18,7 @@ VERDICT_WORDS = {
     "frequency": "chip runs at a lower clock",
     "alltoall_bytes": "more tokens in its all-to-all",
     "link": "slow link",
-    "unknown": "slower than its peers, cause not seen",
+    "unknown": "slower than its peers, cause unknown",
 }
 _COMPLETE = "select count(*) filter (where is_complete), count(*) from arrivals {where}"
 
@@ -73,8 +73,8 @@ def blame_notes(
     complete, every = con.execute(_COMPLETE.format(where=clause), values).fetchall()[0]
     if not complete:
         return [
-            "no operation here was recorded by all its members on comparable clocks: which rank"
-            " came last is unknown; verdicts use each rank's own work only"
+            "no operation was recorded by all of its members on comparable clocks: the"
+            " last-arriving rank is unknown; verdicts use each rank's own work only"
         ]
     if complete < every:
         return [

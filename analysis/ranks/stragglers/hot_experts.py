@@ -22,12 +22,12 @@ from ...experts.load.load import ExpertTables, expert_rows
 
 TOP = 3
 COLLECT = (
-    "which experts: not told; collect tokens_per_expert with the training hook, and give it with"
-    " --expert-load DIR"
+    "which experts: not recorded; collect tokens_per_expert with the training hook and ingest it"
+    " with --expert-load DIR"
 )
 STAGES = (
-    "which experts: counts are of all ranks, and which of their layers this rank's pipeline stage"
-    " has is not told"
+    "which experts: counts cover all ranks, and the layers of this rank's pipeline stage are not"
+    " recorded"
 )
 _MOST_RANKS = 64  # of a capture, to number layers by the trace of all of them
 # The start of a line that names a layer, and an expert.

@@ -98,7 +98,7 @@ def _judged(
     own_ns = _known(row["own_ns"], length_ns)
     own = [
         _line("own time per step", row["own_ns"], row["peers_ns"], "ns"),
-        _line("pieces of work in which it was the slowest", row["slowest_count"],
+        _line("work items in which it was the slowest", row["slowest_count"],
               row["trial_count"], "pieces"),
     ] if row["own_ns"] is not None else []  # fmt: skip
     kernels = [

@@ -7,7 +7,7 @@
 --   capture             varchar    ranks profiled at the same time
 --   rank_count          bigint     ranks that are here
 --   ranks               integer[]  their numbers
---   world_size          integer    ranks of the whole job; NULL where no rank says it
+--   world_size          integer    ranks of the whole job; NULL where not recorded
 --   missing_rank_count  bigint     ranks of the job that are not here; NULL where the world size is unknown
 --   missing_ranks       integer[]  their numbers
 --   step_count          bigint     steps with figures
@@ -19,7 +19,7 @@
 --   source_formats      varchar[]  db, text, db+text, light, cluster
 --   framework_versions  varchar[]  torch_npu's or MindSpore's
 --   cann_versions       varchar[]  versions of CANN
---   clocks              varchar[]  epoch, device: what instants count from
+--   clocks              varchar[]  epoch, device: origin of timestamps
 --   host_count          bigint     hosts the ranks ran on; NULL where unknown
 --   tp_size             integer    tensor-parallel size
 --   pp_size             integer    pipeline-parallel size

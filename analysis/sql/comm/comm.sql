@@ -2,7 +2,7 @@
 --
 -- Operations of one step of one rank, gathered three times: by parallel kind, by operation type, and by operation type
 -- and group (op). Lengths are those of unions; communication is masked where any compute kernel of the rank runs.
--- Kinds can communicate at the same time, so their unions do not add up. The attributed exposure does: at an instant
+-- Kinds can communicate at the same time, so their unions do not add up. The attributed exposure does: at a moment
 -- that no compute covers, each of the n kinds that communicate gets 1/n of it, so that over all kinds (or types, or
 -- ops) of a step it adds up to the step's exposed communication, to the ns: shares are rounded down, and what is left
 -- goes to the largest remainders. Operations outside every step stand under step NULL. HCCL's own times are those of
@@ -14,16 +14,16 @@
 --   rank                   integer  global rank
 --   step                   bigint   producer's step number; NULL: outside every step, or the capture has none
 --   by_key                 varchar  what is gathered: kind, type or op
---   kind                   varchar  parallel kind: tp, pp, dp, ep, ...; unknown where nothing tells; NULL by type
+--   kind                   varchar  parallel kind: tp, pp, dp, ep, ...; unknown where not recorded; NULL by type
 --   op_type                varchar  allReduce, allToAllV, send, ...; NULL by kind
 --   group_hash             varchar  communication group; by op only
 --   op_count               bigint   operations
---   total_ns               bigint   their durations added up
+--   total_ns               bigint   sum of their durations
 --   union_ns               bigint   length of their union
 --   masked_ns              bigint   length of the union inside compute; NULL for a rank without a compute kernel
 --   masking_ratio          double   masked / union
 --   exposed_ns             bigint   length of the union outside compute
---   exposed_attributed_ns  bigint   this one's share of the exposed instants
+--   exposed_attributed_ns  bigint   its share of the exposed time
 --   measured_count         bigint   operations that HCCL measured
 --   transit_ns             double   moving data, as HCCL measured it; NULL where it measured none of them
 --   wait_ns                double   waiting for other ranks, likewise
@@ -108,7 +108,7 @@ _silent as (
 ),
 
 -- One row per row of the answer. Operations of a row are a series of intervals; rows that share a label (one key of one
--- step) also share its exposed instants.
+-- step) also share its exposed time.
 _told as materialized (
     select rank_key, step, op_type, group_hash, coalesce(kind, 'unknown') as kind,
         op_key, op_count, total_ns, size_bytes, measured_count, transit_ns, wait_ns, synchronization_ns, idle_ns

@@ -1,7 +1,7 @@
 -- How much work of its own had a rank done when it came to each communication operation?
 --
 -- A row per operation. A rank's own time runs while a compute kernel runs, and while nothing does: it stands
--- still while the rank communicates with no kernel beside, which is when others can make it wait. So the own
+-- still while the rank communicates with no kernel running, which is when others can make it wait. So the own
 -- time between two operations tells what the rank itself took, whoever it waited for, and needs no clock but
 -- its own. What an idle device waits for (its host, as a rule) counts as the rank's own.
 --
@@ -15,7 +15,7 @@
 --   start_ns      bigint   start on the rank's clock
 --   dur_ns        bigint   duration
 --   own_ns        bigint   own time from the rank's first event to the start of the operation
---   exposed_ns    bigint   part of the operation with no compute kernel beside it
+--   exposed_ns    bigint   part of the operation not overlapped by a compute kernel
 with
 _keys as materialized (
     select *, cast(row_number() over (order by run, capture, rank) as integer) as rank_key

@@ -8,17 +8,17 @@
 --   capture                   varchar  ranks profiled at the same time
 --   rank                      integer  global rank
 --   step                      bigint   producer's step number; NULL: outside every step, or there is none
---   kind                      varchar  what the groups are for: tp, pp, dp, ep, ...; unknown where nothing tells
+--   kind                      varchar  what the groups are for: tp, pp, dp, ep, ...; unknown where not recorded
 --   op_count                  bigint   operations of the rank
 --   complete_count            bigint   those that all members recorded: the ones measured
 --   aligned_count             bigint   of these, those whose members' clocks are joined: the ones with a last arrival
 --   coverage_ratio            double   complete / all
---   total_ns                  bigint   durations of the complete ones added up; NULL: none is complete
+--   total_ns                  bigint   sum of durations of the complete ones; NULL: none is complete
 --   wait_min_duration_ns      bigint   waiting by the shortest duration; NULL: none is complete
 --   transfer_min_duration_ns  bigint   the rest of total_ns
 --   wait_last_arrival_ns      bigint   waiting by the last arrival; NULL: none is aligned
 --   transfer_last_arrival_ns  bigint   the rest of the durations of the aligned ones
---   disagreement_ns           bigint   differences of the two, operation by operation, added up without their sign
+--   disagreement_ns           bigint   sum over operations of the absolute difference of the two
 --   hccl_wait_ns              double   waiting as HCCL measured it, of all operations; NULL: not recorded
 --   clock_error_ns            bigint   how far last arrivals may be off, for the worst operation; NULL: none is aligned
 with

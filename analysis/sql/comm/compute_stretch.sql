@@ -1,18 +1,18 @@
--- What does overlapping gain, when kernels beside communication take longer?
+-- What does overlap gain, given that kernels slow down during communication?
 --
 -- Stretch is the time of overlapped kernels over that of the same kernels alone, of those that can be compared (see
 -- stretched_kernels), so that longer kernels weigh more. The net gain is the communication that compute hides, less
 -- what hiding it costs the kernels. It is unknown where less than half of the overlapped time can be compared. Kernels
--- that take longer beside communication can have other reasons too: their place in the step, the clock of the chip.
+-- that take longer during communication can have other reasons too: their place in the step, the clock of the chip.
 --
 --   run                      varchar  run of the training job
 --   capture                  varchar  ranks profiled at the same time
 --   rank                     integer  global rank
 --   step                     bigint   producer's step number; NULL: outside every step, or the capture has none
---   overlapped_kernel_count  bigint   compute kernels with communication beside them
---   overlapped_ns            bigint   durations of these added up
+--   overlapped_kernel_count  bigint   compute kernels that overlap communication
+--   overlapped_ns            bigint   sum of their durations
 --   compared_kernel_count    bigint   of them those with the same kernel alone
---   compared_ns              bigint   durations of these added up
+--   compared_ns              bigint   sum of their durations
 --   expected_ns              bigint   what they would take alone
 --   stretch_ratio            double   compared / expected; NULL where nothing can be compared
 --   extra_ns                 bigint   compared - expected; less than 0 where they are faster; NULL likewise

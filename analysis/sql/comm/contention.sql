@@ -2,7 +2,7 @@
 --
 -- Operations of one type and group whose traffic HCCL measured: those that compute kernels of the rank cover for at
 -- least half of their time, and those they cover for less than a tenth. Both share the chip's memory, so a link can be
--- slower beside compute; 1 is none. Operations in between tell nothing and count nowhere.
+-- slower while they overlap computing; 1 is none. Operations overlapped in part are not counted.
 --
 --   run                            varchar  run of the training job
 --   capture                        varchar  ranks profiled at the same time
@@ -11,11 +11,11 @@
 --   op_type                        varchar  allReduce, allToAllV, send, ...
 --   group_hash                     varchar  communication group
 --   link                           varchar  HCCS, RDMA, PCIE, SIO
---   beside_count                   bigint   operations beside compute
+--   beside_count                   bigint   operations that overlap computing
 --   beside_bandwidth_bytes_per_s   double   bytes / time of these
 --   alone_count                    bigint   operations without compute
 --   alone_bandwidth_bytes_per_s    double   bytes / time of these
---   slowdown_ratio                 double   alone / beside; NULL where one of them is missing
+--   slowdown_ratio                 double   bandwidth alone / bandwidth while overlapping; NULL where one of them is missing
 with
 _keys as materialized (
     select *, cast(row_number() over (order by run, capture, rank) as integer) as rank_key

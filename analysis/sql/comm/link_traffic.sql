@@ -9,7 +9,7 @@
 --   step                   bigint   producer's step number; NULL: outside every step, or the capture has none
 --   kind                   varchar  parallel kind: tp, pp, dp, ep, ...
 --   op_type                varchar  allReduce, allToAllV, send, ...
---   link                   varchar  HCCS, RDMA, PCIE, SIO; SDMA where nothing tells which of them
+--   link                   varchar  HCCS, RDMA, PCIE, SIO; SDMA where the kind is not recorded
 --   size_bytes             double   bytes moved
 --   time_ns                double   time of moving them, over all planes; NULL where unknown
 --   bandwidth_bytes_per_s  double   size / time of what has both

@@ -15,7 +15,7 @@
 --   size_class   integer  floor(log2(bytes of one transfer))
 --   count        bigint   transfers
 --   size_bytes   bigint   their bytes
---   total_ns     bigint   their durations added up
+--   total_ns     bigint   sum of their durations
 --   p50_bandwidth_bytes_per_s double median of bytes over time
 with
 _steps as (

@@ -13,7 +13,7 @@
 --   step                   bigint   producer's step number; NULL: outside every step, or the capture has none
 --   op_type                varchar  allReduce, allToAllV, send, ...
 --   group_hash             varchar  communication group
---   link                   varchar  HCCS, RDMA, PCIE, SIO; SDMA where nothing tells which of them
+--   link                   varchar  HCCS, RDMA, PCIE, SIO; SDMA where the kind is not recorded
 --   basis                  varchar  hccl or tasks
 --   op_count               bigint   operations that moved something over it
 --   size_bytes             double   bytes moved

@@ -19,7 +19,7 @@
 --   step_count                   bigint   steps that the means are over
 --   rank_step_count              bigint   pairs of rank and step that the means are over
 --   op_count                     double   operations
---   total_ns                     double   durations added up
+--   total_ns                     double   sum of durations
 --   union_ns                     double   time in which at least one of them runs
 --   masked_ns                    double   time of that in which compute runs too
 --   masking_ratio                double   masked / union

@@ -7,7 +7,7 @@
 --
 --   run                      varchar  run of the training job
 --   capture                  varchar  ranks profiled at the same time
---   link                     varchar  HCCS, RDMA, PCIE, SIO; SDMA where nothing tells which of them
+--   link                     varchar  HCCS, RDMA, PCIE, SIO; SDMA where the kind is not recorded
 --   kind                     varchar  parallel kind: tp, pp, dp, ep, ...
 --   op_type                  varchar  allReduce, allToAllV, send, ...
 --   rank_count               bigint   ranks that the means are over

@@ -12,7 +12,7 @@
 --   step                   bigint   producer's step number; NULL: outside every step, or the capture has none
 --   op_type                varchar  allReduce, allToAllV, send, ...
 --   group_hash             varchar  communication group
---   src_rank               integer  global rank the bytes come from
+--   src_rank               integer  global rank that sends
 --   dst_rank               integer  global rank they go to
 --   src_group_rank         integer  its place in the group
 --   dst_group_rank         integer  its place in the group

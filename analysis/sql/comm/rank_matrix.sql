@@ -7,7 +7,7 @@
 --   capture                varchar  ranks profiled at the same time
 --   step                   bigint   producer's step number; NULL: outside every step, or the capture has none
 --   kind                   varchar  parallel kind: tp, pp, dp, ep, ...
---   src_rank               integer  global rank the bytes come from
+--   src_rank               integer  global rank that sends
 --   dst_rank               integer  global rank they go to
 --   is_between_hosts       boolean  from one host to another; NULL where one of them is unknown
 --   link                   varchar  HCCS, RDMA, PCIE, SIO, ...
@@ -16,7 +16,7 @@
 --   bandwidth_bytes_per_s  double   size / time of what has both
 --   basis                  varchar  matrix or tasks
 --   group_hash             varchar  communication group, where a global rank is unknown
---   src_group_rank         integer  place in it the bytes come from
+--   src_group_rank         integer  position in it of the sender
 --   dst_group_rank         integer  place in it they go to
 with
 _once as (

@@ -12,9 +12,9 @@
 --   step                     bigint   producer's step number; NULL: outside every step, or the capture has none
 --   kernel_count             bigint   compute kernels
 --   overlapped_kernel_count  bigint   of them overlapped
---   overlapped_ns            bigint   durations of these added up
+--   overlapped_ns            bigint   sum of their durations
 --   compared_kernel_count    bigint   of the overlapped ones those with the same kernel alone
---   compared_ns              bigint   durations of these added up
+--   compared_ns              bigint   sum of their durations
 --   expected_ns              bigint   what they would take alone
 with
 _keys as materialized (

@@ -1,4 +1,4 @@
--- What do the operations of a group look like whose purpose no metadata tells?
+-- What do the operations of a group look like when no metadata records its purpose?
 --
 -- Per group_hash: operations of each sort, how many a rank has in a step, their bytes, and where in the step's device
 -- range they start (0: at its begin, 1: at its end; NULL where no step range is recorded).

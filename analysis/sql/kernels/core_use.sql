@@ -8,7 +8,7 @@
 --   type              varchar  operator type; NULL where the profiler level has none
 --   core              varchar  core the kernels ran on; NULL where several
 --   count             bigint   kernels
---   total_ns          bigint   their durations added up
+--   total_ns          bigint   sum of their durations
 --   timed_ns          bigint   those of kernels with core times; NULL: none has
 --   cube_busy_ratio   double   cube cores busy
 --   vector_busy_ratio double   vector cores busy

@@ -13,7 +13,7 @@
 --   key                   varchar  the type, name, core or input shapes; NULL where the profiler level has none
 --   core                  varchar  core the kernels ran on; NULL where mixed or unknown
 --   count                 bigint   kernels
---   total_ns              bigint   their durations added up
+--   total_ns              bigint   sum of their durations
 --   mean_ns               double   total / count
 --   p50_ns                bigint   median duration
 --   p99_ns                bigint   99th percentile of the durations

@@ -13,7 +13,7 @@
 --   step_count       bigint   steps that the means are over
 --   rank_step_count  bigint   pairs of rank and step that the means are over
 --   count            double   kernels of a mean step
---   total_ns         double   their durations added up
+--   total_ns         double   sum of their durations
 --   mean_ns          double   duration of one kernel
 --   max_ns           bigint   longest of all
 --   share_ratio      double   total / computing time of the same pairs; NULL where that is unknown

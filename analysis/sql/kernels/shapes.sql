@@ -17,7 +17,7 @@
 --   output_dtypes      varchar  types of their elements by ';'
 --   output_formats     varchar  their layouts by ';'
 --   count              bigint   kernels
---   total_ns           bigint   their durations added up
+--   total_ns           bigint   sum of their durations
 --   most_blocks_count  integer  most cores one of them was given
 --   cube_cycles_count  double   cycles of the cube cores, all cores
 --   cube_core_time_ns  double   time the cube cores were busy, times cores

@@ -1,9 +1,9 @@
 -- How much device memory does each component take, when most, and how much of that lies unused?
 --
 -- One row per rank and component. Reserved is what the component took from the device, allocated what of it is in use,
--- active what no stream is done with. A peak is given with its first instant. Fragmentation is what was reserved and
--- not allocated at the instant when most was allocated: memory the job held and could not use when it needed it most.
--- Of several records of that instant with the same allocation the one with most reserved counts. Components overlap
+-- active what no stream is done with. A peak has its first timestamp. Fragmentation is what was reserved and
+-- not allocated at the allocation peak: memory the job held and could not use when it needed it most.
+-- Of several records with that timestamp and allocation, the one with most reserved counts. Components overlap
 -- and must not be added up: PTA+GE is the profiler's sum of PTA and GE, APP and DEVICE hold everything. CANN's own
 -- modules (source module) have no allocation; those that never held anything stand here with 0.
 --
@@ -17,7 +17,7 @@
 --   peak_allocated_ns     bigint   when that was first so
 --   peak_active_bytes     bigint   most that was active; NULL where unknown
 --   fragmentation_bytes   bigint   reserved - allocated at peak_allocated_ns
---   fragmentation_ratio   double   fragmentation / reserved, at that instant
+--   fragmentation_ratio   double   fragmentation / reserved, at the same timestamp
 --   source                varchar  record (curves of framework, process and device) or module (CANN's modules)
 --   device_id             integer  device the curve belongs to; NULL where unknown
 --   sample_count          bigint   records of the curve

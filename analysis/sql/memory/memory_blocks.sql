@@ -12,7 +12,7 @@
 --   allocated_at_ns  bigint   when it was allocated; NULL: before the capture
 --   released_at_ns   bigint   when it is freed; NULL: never inside the capture
 --   stream_ptr       varchar  stream it was allocated on; NULL where unknown
---   peak_ns          bigint   the moment
+--   peak_ns          bigint   timestamp of the peak
 --   device_id        integer  device; NULL where unknown
 with
 _peak as (

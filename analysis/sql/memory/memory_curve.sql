@@ -4,7 +4,7 @@
 -- have. The time from a rank's first record to its last is cut into bins of one width, the same for all its curves. A
 -- bin has the least and the most of its records and of the level it begins with, so no peak is lost and none is made
 -- up; where nothing is recorded in a bin, the level before it stays. Before its first record a curve has no bins. Of
--- several records of one instant the highest is taken for the last.
+-- several records with one timestamp the highest is taken.
 --
 --   run                  varchar  run of the training job
 --   capture              varchar  ranks profiled at the same time

@@ -1,8 +1,8 @@
 -- Which operators hold the memory when most of it is in use?
 --
--- The moment is the first instant of the highest allocated total of a rank's device, of whichever of the framework's
+-- The peak is the first timestamp of the highest allocated total of a rank's device, of whichever of the framework's
 -- curves rose highest (PTA+GE before PTA where they are equal). A block is held then if it was allocated at that
--- instant or before and freed later or not at all while the profiler ran. The blocks are gathered by the operator that
+-- timestamp or before and freed later or not at all while the profiler ran. The blocks are gathered by the operator that
 -- allocated them (holder operator). Blocks that were allocated before the profiler ran are known only where they are
 -- freed while it runs (holder earlier). The rest of the total, which no recorded block explains, has a row of its own
 -- (holder unexplained): parameters, optimizer states and whatever else is older than the capture. It is negative
@@ -22,8 +22,8 @@
 --   released_ns           bigint   when the last of them is freed; NULL: one is never freed inside the capture
 --   unreleased_count      bigint   blocks never freed inside the capture
 --   component             varchar  curve that rose highest
---   peak_allocated_bytes  bigint   allocated total at that moment
---   peak_ns               bigint   that moment
+--   peak_allocated_bytes  bigint   allocated total at the peak
+--   peak_ns               bigint   timestamp of the peak
 --   device_id             integer  device; NULL where unknown
 with
 _tops as (

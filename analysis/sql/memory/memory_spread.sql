@@ -1,4 +1,4 @@
--- How far do the ranks of a capture lie apart in memory?
+-- How much do the ranks of a capture differ in memory?
 --
 -- Pipeline stages differ by design: earlier ones keep the activations of more micro-batches. A rank that differs from
 -- others of its stage is overloaded or leaks. Of a rank with several devices the fullest counts. Components that hold

@@ -4,7 +4,7 @@
 -- two records it stays what it was, and before the first it is unknown. A step is its range on the host, because
 -- memory is allocated there; where no range was recorded, from the first start to the last end of its kernels and
 -- operations. What happens at the very end of a step belongs to the next. Of several records of one instant the
--- highest is taken for the last. Curves that never held anything are left out.
+-- highest is taken. Curves that never held anything are left out.
 --
 --   run           varchar  run of the training job
 --   capture       varchar  ranks profiled at the same time

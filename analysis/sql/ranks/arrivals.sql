@@ -9,7 +9,7 @@
 --   capture           varchar  ranks profiled at the same time
 --   instance          bigint   number of the operation within the capture, from 1 in order of start
 --   group_hash        varchar  communication group
---   kind              varchar  what the group is for: tp, pp, dp, ep, ...; unknown where nothing tells
+--   kind              varchar  what the group is for: tp, pp, dp, ep, ...; unknown where not recorded
 --   op_type           varchar  allReduce, allToAllV, send, ...
 --   name              varchar  as recorded on this rank
 --   step              bigint   producer's step number on this rank; NULL: outside every step, or there is none

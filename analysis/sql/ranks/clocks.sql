@@ -15,10 +15,10 @@
 --   ranks            integer[]  ranks that read it
 --   rank_count       bigint     how many
 --   reference_rank   integer    first rank of the reference clock
---   reference_ns     bigint     instant on the reference clock for which offset_ns holds: the middle of the capture
+--   reference_ns     bigint     timestamp on the reference clock for which offset_ns holds: the middle of the capture
 --   offset_ns        bigint     how far it is ahead of the reference; NULL: nothing joins the two, or there is no other
---   drift_ppm        double     growth of the offset, us per second; NULL: cannot be told from jitter (see note)
---   drift_error_ppm  double     95 % bound on the error of the drift, told or not; NULL: unknown
+--   drift_ppm        double     growth of the offset, us per second; NULL: cannot be separated from jitter (see note)
+--   drift_error_ppm  double     95 % bound on the error of the drift, known or not; NULL: unknown
 --   residual_ns      double     how far single ends lie off (robust standard deviation)
 --   error_ns         bigint     95 % bound on the error of the offset anywhere in the capture; NULL: unknown
 --   lower_ns         bigint     least offset that causality allows; NULL: none

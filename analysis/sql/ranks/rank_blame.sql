@@ -1,9 +1,9 @@
--- Who makes the others wait, and why?
+-- Ranks that make others wait, and why?
 --
 -- Last arrivals: complete operations at which the rank came last by more than the clock error. Each wait of the others
--- that no kernel of theirs fills is followed back: to the last one there, as far as that took longer than its peers
+-- not filled by their own kernels is traced back: to the last one there, as far as that took longer than its peers
 -- since the operation before, else to whom it waited for there itself, and so on; what nobody's excess explains is
--- caused by nobody. Instants of a waiting rank count once. Peers are ranks of one pipeline stage. Score and
+-- attributed to no rank. Waiting time of a rank counts once. Peers are ranks of one pipeline stage. Score and
 -- verdict are about all steps of the capture. A verdict needs a test (being the slowest of n peers is 1/n
 -- by chance; exact binomial tails, corrected by Holm for the number of ranks, at most 0.1 %, of a host 1 %) and an amount that matters.
 --
@@ -11,7 +11,7 @@
 --   capture              varchar  ranks profiled at the same time
 --   rank                 integer  global rank
 --   step                 bigint   producer's step number; NULL: outside every step, or the capture has none
---   last_arrivals_count  bigint   operations at which it was the last, by more than the clock error; NULL: no operation met all its members
+--   last_arrivals_count  bigint   operations at which it arrived last, by more than the clock error; NULL: no operation met all its members
 --   caused_wait_ns       bigint   waiting of all other ranks that goes back to this rank; NULL: unknown, nothing to compare its own work with
 --   score                double   -log10 of the smallest corrected p-value of its tests, at most 99
 --   verdict              varchar  host, compute, frequency, alltoall_bytes, link or unknown; NULL: no suspect

@@ -2,7 +2,7 @@
 --
 -- What can be compared between ranks whatever they wait for: the frequency of the cube cores, the pace at which
 -- the host launches, the gaps that kernels of one stream leave between them. The frequency is what the counter
--- showed over the capture and, beside it, cycles over (core time x cores) of the step's kernels on cube cores.
+-- showed over the capture and, separately, cycles over (core time x cores) of the step's kernels on cube cores.
 -- Launches belong to the step in whose window the host call starts. Medians, so that a stop of the host or a
 -- wait inside a gap does not count.
 --

@@ -1,8 +1,8 @@
--- How long did the whole job take for each step, and which of its steps are warm-up?
+-- How long was each step of the whole job, and which steps are warm-up?
 --
 -- From the latest start of the step over its ranks to the latest start of the next; of the last one, and where the next
--- was not recorded, to the latest end. Each rank's own clock tells: what clocks are apart by falls out. Of ranks
--- without events, the longest that the producer's table tells. Warm-up steps are the first of a capture, at most a
+-- was not recorded, to the latest end. Differences are taken on each rank's own clock, so clock offsets cancel. Of ranks
+-- without events, the longest in the producer's table. Warm-up steps are the first of a capture, at most a
 -- quarter of its steps, as long as each is above the median of the steps after that quarter by more than a fifth of it
 -- and by more than five times the median distance from it. Of fewer than four steps none is. Means leave them out
 -- and notes name them.
@@ -13,7 +13,7 @@
 --   rank_count  bigint   ranks with the step
 --   step_ns     bigint   time of the step
 --   median_ns   double   median of the steps that first ones are held against; NULL of fewer than four steps
---   is_warm_up  boolean  set apart from means
+--   is_warm_up  boolean  excluded from means
 with
 _following as (
     select run, capture, rank, step, start_ns, end_ns,

@@ -1,9 +1,9 @@
--- What does a rank do at each instant of each step?
+-- What does a rank do at each moment of each step?
 --
 -- Pieces of one rank's time, for a picture of what the breakdown of steps counts. Of a step, pieces named computing,
 -- exposed communication, masked communication and free add up to computing_ns, exposed_communication_ns, overlapped_ns
--- and free_ns of steps. A masked piece lies beside the others, not between them: what hides it is computing. Where
--- nothing tells what covers communication, its pieces are named communication. Steps that overlap lie on lanes of
+-- and free_ns of steps. A masked piece overlaps a computing one. Where
+-- overlap is unknown, pieces are named communication. Steps that overlap lie on lanes of
 -- their own; so does what the rank did outside of all steps, which has no free pieces. No two masked pieces of a lane
 -- overlap, and no two others.
 --

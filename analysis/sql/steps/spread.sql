@@ -1,4 +1,4 @@
--- How far do the ranks of a capture lie apart in each step?
+-- How much do the ranks of a capture differ in each step?
 --
 -- A rank that computes longer than the others is slow or overloaded; one with more exposed communication waits.
 -- Ranks where the measure is unknown are left out.

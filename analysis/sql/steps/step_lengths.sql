@@ -7,8 +7,8 @@
 --   capture       varchar  ranks profiled at the same time
 --   rank          integer  global rank
 --   step          bigint   producer's step number; NULL: the capture has no steps
---   step_ns       bigint   length of the step; NULL where nothing tells
---   length_basis  varchar  to_next, window or activity; NULL where nothing tells
+--   step_ns       bigint   length of the step; NULL where not recorded
+--   length_basis  varchar  to_next, window or activity; NULL where not recorded
 with
 _following as (
     select run, capture, rank, step, window_start_ns, window_end_ns, start_ns, end_ns,

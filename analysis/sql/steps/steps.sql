@@ -38,7 +38,7 @@
 --   idle_ns                    bigint   part of free: what came next was launched already; NULL likewise
 --   stage_ns                   bigint   end - start - profiler_bubble, the profiler's rule
 --   bubble_ns                  bigint   length of the union of receives and batchSendRecv outside K, those inside a stage left out
---   profiler_bubble_ns         bigint   durations of receive operations added up, the profiler's rule
+--   profiler_bubble_ns         bigint   sum of durations of receive operations, the profiler's rule
 --   preparing_ns               bigint   start - window start; where either is unknown, as the producer's table has it
 --   preparing_basis            varchar  events, or profiler_table; NULL where preparing is unknown
 --   masking_ratio              double   overlapped / communication; NULL without communication

@@ -3,7 +3,7 @@
 -- Part of the queries that ask: it stands where they say `_covered_bins`. From `_events` (rank_key, is_compute, start_ns,
 -- end_ns; intervals have a length) and `_bins` (rank_key, width_ns) it makes `_covered_bins` (rank_key, bin_ns,
 -- computing_ns, communication_ns, busy_ns, event_count): unions cut at multiples of width_ns, bin_ns being the first
--- instant of the bin. event_count: events that end in the bin.
+-- moment of the bin. event_count: events that end in the bin.
 --
 -- In order of start, an event adds to a union what reaches beyond the furthest end before it, which is always its own
 -- last part. As the union of both lacks what the two share, what overlaps follows: computing + communication - busy.

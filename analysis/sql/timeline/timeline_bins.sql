@@ -6,13 +6,13 @@
 -- outside of steps, cut at the borders of bins to the ns: sums over the bins of any level are the whole, so ratios of
 -- sums are exact. A rank's time goes from the first start to the last end in K and C. Bins in which nothing runs make
 -- no row: between a rank's first bin and its last they are free in whole. What is unknown by the rules of steps is NULL
--- here; of a rank that was read with --steps, bins beside those steps count only what was kept.
+-- here; of a rank that was read with --steps, bins outside those steps count only what was kept.
 --
 --   run                        varchar  run of the training job
 --   capture                    varchar  ranks profiled at the same time
 --   rank                       integer  global rank
 --   level                      integer  0: bins of 1 ms; each level up 4 times as long
---   bin_start_ns               bigint   first instant of the bin
+--   bin_start_ns               bigint   start of the bin
 --   bin_width_ns               bigint   length of the bin
 --   start_ns                   bigint   where the rank's time begins in the bin: the bin's start, but for the first
 --   end_ns                     bigint   where it ends in it: the bin's end, but for the last

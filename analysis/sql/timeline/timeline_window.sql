@@ -5,7 +5,7 @@
 -- bins of what it gives reach beyond the window and are not whole.
 --
 --   rank              integer  global rank
---   bin_ns            bigint   first instant of the bin, a multiple of its length
+--   bin_ns            bigint   start of the bin, a multiple of its length
 --   computing_ns      hugeint  as in timeline_bins; NULL: none
 --   communication_ns  hugeint  NULL: none
 --   busy_ns           hugeint  in either

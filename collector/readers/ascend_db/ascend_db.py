@@ -110,7 +110,9 @@ def _check_known(file: SqliteFile) -> None:
     if not file.tables.keys() & (TABLES.keys() | COUNTERS.keys()):
         found = ", ".join(sorted(file.tables)[:8]) or "no table at all"
         raise TraceFormatError(
-            file.path, "tables", f"none of a profiler's, but {found}: was analyse() run to its end?"
+            file.path,
+            "tables",
+            (f"none of the profiler's tables, but {found}: was analyse() run to its end?"),
         )
 
 
@@ -198,7 +200,7 @@ def _check_starts(con: duckdb.DuckDBPyConnection, table: str, log: ReadLog) -> N
         log.rows_lost += lost
         log.warn(f"{table}: {lost} rows without a start time are left out")
     if backwards:
-        log.warn(f"{table}: {backwards} rows end before they start: their length is unknown")
+        log.warn(f"{table}: {backwards} rows end before they start: their duration is unknown")
 
 
 def _check_strings(con: duckdb.DuckDBPyConnection, file: SqliteFile, log: ReadLog) -> None:
@@ -220,8 +222,8 @@ def _check_names(con: duckdb.DuckDBPyConnection, table: str, log: ReadLog) -> No
     [(rows, names)] = con.execute(counts).fetchall()
     if rows and not names:
         log.warn(
-            f"{table} has no name in any of its {rows} rows: what communicates or waits among"
-            " kernels may count as computing"
+            f"{table} has no name in any of its {rows} rows: communication and wait tasks among"
+            " its kernels may count as computing"
         )
 
 

@@ -231,14 +231,14 @@ def _tell_losses(reading: _Reading[Event], path: str, log: ReadLog) -> None:
     if not reading.has_ended:
         log.lose(
             path,
-            "the closing ] is missing (the analysis was interrupted): read to the last"
-            f" whole event, {reading.lost_bytes} bytes lost",
+            "the closing ] is missing (the analysis was interrupted): read up to the last"
+            f" complete event, {reading.lost_bytes} bytes lost",
         )
     elif reading.lost_bytes:
         log.lose(
             path,
-            f"{reading.lost_bytes} bytes in {reading.lost_places} place(s) are no whole"
-            " events and were left out",
+            f"{reading.lost_bytes} bytes in {reading.lost_places} place(s) are not complete events"
+            " and were left out",
         )
 
 
@@ -272,7 +272,7 @@ def _opened(
         return None, False
     match = _EVENT_START.search(head)
     if match is None:
-        raise TraceFormatError(path, "start", f"no array of trace events, but {head[:40]!r}")
+        raise TraceFormatError(path, "start", f"not an array of trace events, but {head[:40]!r}")
     log.bytes_lost += match.start()
     log.lose(path, f"the opening [ is missing; {match.start()} bytes before the first event lost")
     return head[match.start() :], False

@@ -89,7 +89,11 @@ def _operations(file: BinaryIO, path: str, log: ReadLog, chunk_bytes: int) -> It
         raise TraceFormatError(path, "the whole file", what)
     if depth or rest.strip(_BLANK):
         log.lose(
-            path, f"cut short or damaged: only what stands before it is read ({count} entries)"
+            path,
+            (
+                f"truncated or damaged: only the entries before the damage are read ({count}"
+                " entries)"
+            ),
         )
 
 

@@ -215,7 +215,7 @@ def _read_times(con: duckdb.DuckDBPyConnection, path: str, told: Told, log: Read
             insert_times(con, _table(times, TIMES), of_ranks=True)
         if "comm_links" in wanted:
             insert_packets(con, _table(packets, PACKETS), of_ranks=True)
-    lose(log, path, bad, "operations whose figures are not numbers")
+    lose(log, path, bad, "operations with non-numeric values")
     told.seen = {name: sorted(ranks) for name, ranks in members.items() if name}
 
 
@@ -259,7 +259,7 @@ def _read_matrix(con: duckdb.DuckDBPyConnection, path: str, log: ReadLog) -> Non
                     one.group_hash, src, dst, *msgspec.structs.astuple(link),
                 ))  # fmt: skip
         insert_matrix(con, _table(rows, MATRIX), of_ranks=True)
-    lose(log, path, bad, "matrix entries whose figures are not numbers")
+    lose(log, path, bad, "matrix entries with non-numeric values")
 
 
 def _table(rows: list[tuple[Any, ...]], schema_of_one: pa.Schema) -> pa.Table:

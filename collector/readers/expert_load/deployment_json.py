@@ -92,7 +92,7 @@ def _require_once(path: Path, where: str, numbers: Sequence[int]) -> None:
     twice = {number for number in numbers if numbers.count(number) > 1}
     if twice:
         what = "layers" if where == "layer_list" else "devices"
-        raise TraceFormatError(path, where, f"{what} told twice: {listed(sorted(twice))}")
+        raise TraceFormatError(path, where, f"{what} given twice: {listed(sorted(twice))}")
     if any(number < 0 for number in numbers):
         raise TraceFormatError(path, where, "a number below 0")
 
@@ -100,7 +100,7 @@ def _require_once(path: Path, where: str, numbers: Sequence[int]) -> None:
 def _misfits(told: _Map, placement: pl.DataFrame) -> list[str]:
     notes: list[str] = []
     if told.moe_layer_count not in (None, len(told.layer_list)):
-        notes.append(f"{len(told.layer_list)} layers, though it says {told.moe_layer_count}")
+        notes.append(f"{len(told.layer_list)} layers, but the header says {told.moe_layer_count}")
     short = [
         layer.layer_id
         for layer in told.layer_list

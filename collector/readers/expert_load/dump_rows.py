@@ -44,14 +44,14 @@ def read_counts(file: SourceFile, notes: list[str]) -> Counts:
     wrong = lines.filter(~pl.col("is_count") | (pl.col("columns") != width))
     is_cut = not text.endswith(("\n", "\r"))
     if wrong.height == 1 and is_cut and wrong["number"][0] == lines["number"][-1] > 1:
-        notes.append(f"{path.name}: its last line is cut off, and left out")
+        notes.append(f"{path.name}: the last line is incomplete and left out")
         lines, wrong = lines.head(-1), wrong.clear()
     if wrong.height:
         number, shown, is_count, columns = wrong.select(
             "number", "text", "is_count", "columns"
         ).row(0)
         got = (
-            f"{columns} columns, where the first row has {width}"
+            f"{columns} columns, but the first row has {width}"
             if is_count
             else f"no counts: {shown[:60]!r}"
         )
@@ -71,21 +71,26 @@ def layers_in(counts: Counts, told: int | None, path: Path, notes: list[str]) ->
     if told is None or told < 1 or rows == told:
         return rows
     if rows < told:
-        notes.append(f"{path.name}: {rows} rows, though there are {told} MoE layers: rows count")
+        notes.append(
+            f"{path.name}: {rows} rows, but there are {told} MoE layers: the rows are used"
+        )
         return rows
     if rows % told == 0:
         # A counter that starts again falls in whole dumps; nothing else would fit better.
         return told
     if told > 1 and rows % (told - 1) == 0 and _only_grows(counts, told - 1):
         notes.append(
-            f"{path.name}: its rows repeat after {told - 1} layers, not after {told}: rows count"
+            f"{path.name}: its rows repeat after {told - 1} layers, not after {told}: the rows are"
+            " used"
         )
         return told - 1
     if _only_grows(counts, told):
         notes.append(f"{path.name}: its last dump has {rows % told} of {told} layers: left out")
         return told
     raise TraceFormatError(
-        path, "expert dump", f"{rows} rows are no dumps of {told} layers: counts would fall"
+        path,
+        "expert dump",
+        (f"{rows} rows do not match dumps of {told} layers: counts would decrease"),
     )
 
 
@@ -98,7 +103,7 @@ def own_loads(dumps: Counts, path: Path, notes: list[str]) -> Counts:
     fell = np.flatnonzero((grown < 0).any(axis=(1, 2)))
     if len(fell):
         grown[fell] = dumps[fell]
-        notes.append(f"{path.name}: counting began anew at dump {fell[0]} ({len(fell)} time(s))")
+        notes.append(f"{path.name}: counters were reset at dump {fell[0]} ({len(fell)} time(s))")
     return grown
 
 

@@ -48,14 +48,19 @@ def read_files(
     maps = [f.path for f in rest if mindie_dump.MAP.fullmatch(Path(f.path).name)]
     notes = list(found.notes)
     if any(mindie_dump.FILE.fullmatch(Path(file.path).name) for file in rest):
-        notes.append("dumps of inference beside the hook's files: not read, give their own folder")
+        notes.append(
+            "inference dumps in the same folder as the hook's files: not read; ingest them from a"
+            " folder of their own"
+        )
     placement = found.placement
     if len(maps) == 1:
         told = read_deployment(maps[0])
         placement = told.placement
         notes += told.notes
     elif maps:
-        notes.append(f"{len(maps)} deployments beside the hook's files: none of them is used")
+        notes.append(
+            f"{len(maps)} deployment files in the same folder as the hook's files: none is used"
+        )
     return ExpertLoad(found.load, placement, found.facts, tuple(notes), found.counts)
 
 

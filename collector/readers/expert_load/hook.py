@@ -83,7 +83,7 @@ def read_hook(
     tell of different numbers of experts.
     """
     if not files:
-        raise TraceNotFound("no rank*.jsonl: give the folder that the hook wrote")
+        raise TraceNotFound("no rank*.jsonl: give the folder written by the hook")
     counted = Counter(part_of(file.path) for file in files)
     if twice := sorted({rank for (rank, _), count in counted.items() if count > 1}):
         raise TraceFormatError(
@@ -110,7 +110,9 @@ def read_hook(
     load = _frame(gathered, layers, whole)
     if load.is_empty():
         raise TraceFormatError(
-            Path(files[0].path).parent, "tokens per expert", "no step was told by all its ranks"
+            Path(files[0].path).parent,
+            "tokens per expert",
+            ("no step was recorded by all of its ranks"),
         )
     facts = ExpertFacts(
         "hook",
@@ -161,7 +163,7 @@ def _one_file(file: SourceFile, gathered: _Gathered, found: dict[Key, dict[int, 
             raise TraceFormatError(
                 file.path,
                 f"line {number}",
-                f"{width} experts, where {gathered.experts_count} were told before",
+                f"{width} experts, but earlier lines have {gathered.experts_count}",
             )
         gathered.experts_count = width
         is_mtp = told.mtp_idx is not None or told.block == "mtp"
@@ -177,7 +179,7 @@ def _one_file(file: SourceFile, gathered: _Gathered, found: dict[Key, dict[int, 
         )
     if again:
         gathered.notes.append(
-            f"{name}: {again} line(s) tell of a layer and step again (a restart): the last counts"
+            f"{name}: {again} line(s) repeat a layer and step (a restart): the last one is used"
         )
     if strangers:
         gathered.notes.append(f"{name}: not read: block(s) {', '.join(sorted(strangers))}")
@@ -204,15 +206,15 @@ def _counts(told: _Line, gathered: _Gathered) -> tuple[Counts, bool]:
     values = np.asarray(lists)
     if values.dtype.kind == "f":
         if not np.all(np.isfinite(values)) or np.any(values != np.rint(values)):
-            raise ValueError("a count in tpe that is no whole number")
+            raise ValueError("a count in tpe is not a whole number")
     elif values.dtype.kind != "i":
         raise ValueError("a count in tpe beyond 63 bits")
     if values.min() < 0 or values.max() > _MOST_TOKENS:
-        raise ValueError("a count below 0, or beyond belief")
+        raise ValueError("a count is negative or implausibly large")
     if not (0 <= told.iter <= _LAST_STEP and all(
         0 <= number <= _LAST_LAYER for number in (told.layer, told.mtp_idx or 0)
     )):  # fmt: skip
-        raise ValueError("a step or layer below 0, or beyond belief")
+        raise ValueError("a step or layer is negative or implausibly large")
     micro = told.n_micro if told.n_micro is not None else len(lists) if is_nested else None
     if micro is not None and len(gathered.micro_batches) < 2:
         gathered.micro_batches.add(micro)
@@ -287,8 +289,8 @@ def _frame(
     if incomplete:
         short = sorted({layer for found in incomplete.values() for layer in found})
         gathered.notes.append(
-            f"step(s) {listed(sorted(incomplete))}: layer(s) {listed(short)} were not told by all"
-            " of their ranks, and are left out there"
+            f"step(s) {listed(sorted(incomplete))}: layer(s) {listed(short)} were not recorded by"
+            " all of their ranks and are left out"
         )
     return as_load(pl.concat(parts)).sort("step", "layer", "expert")
 
@@ -301,6 +303,8 @@ def _lines(file: SourceFile) -> Iterator[tuple[int, bytes, bool]]:
             left -= len(line)
             number += 1
             if len(line) == _LINE_BYTES and not line.endswith(b"\n"):
-                raise TraceFormatError(file.path, f"line {number}", "no line of counts is so long")
+                raise TraceFormatError(
+                    file.path, f"line {number}", ("the line is too long for a line of counts")
+                )
             if line.strip():
                 yield number, line, line.endswith(b"\n")

@@ -125,13 +125,13 @@ def read_dump(
         expected = _expected(phase, config)
         if expected is not None and len(phase.loads) < expected:
             notes.append(
-                f"{phase.name}: {len(phase.loads)} of {expected} ranks are here:"
-                " what the others' experts got is unknown"
+                f"{phase.name}: {len(phase.loads)} of {expected} ranks are here: the load of the"
+                " other ranks' experts is unknown"
             )
     if facts.is_physical:
         notes.append(
-            "no deployment tells which expert a slot holds: an expert's number is its slot's, rank"
-            " x slots + column"
+            "no deployment file maps slots to experts: experts are numbered by slot, rank x slots"
+            " + column"
         )
     return ExpertLoad(load, placement, facts, tuple(dict.fromkeys(notes)))
 
@@ -139,7 +139,7 @@ def read_dump(
 def _config(files: Sequence[SourceFile], notes: list[str]) -> _Config:
     found = [file.path for file in files if Path(file.path).name == CONFIG]
     if not found:
-        notes.append(f"no {CONFIG}: all rows of a file are taken for the layers of one dump")
+        notes.append(f"no {CONFIG}: all rows of a file are read as layers of one dump")
         return _Config()
     try:
         return decode(read_small(found[0]), _Config, strict=False)
@@ -177,7 +177,7 @@ def _phase(
         raise TraceFormatError(
             files[narrow].path,
             "expert dump",
-            f"{rows[narrow].shape[1]} slots, where another rank of this phase has {max(widths)}",
+            f"{rows[narrow].shape[1]} slots, but another rank of this phase has {max(widths)}",
         )
     fits = {
         rank: layers_in(values, config.num_moe_layers, Path(files[rank].path), notes)
@@ -188,7 +188,7 @@ def _phase(
         raise TraceFormatError(
             files[few].path,
             "expert dump",
-            f"{fits[few]} layers, where another rank of this phase has {max(fits.values())}",
+            f"{fits[few]} layers, but another rank of this phase has {max(fits.values())}",
         )
     layers = next(iter(fits.values()))
     counts = {rank: len(values) // layers for rank, values in rows.items()}
@@ -233,7 +233,7 @@ def _fitting(
         why = f"{most} slots of a device, the dump has {slots}"
     if why is None:
         return Deployment(used, told.experts_count, told.slots_count)
-    notes.append(f"{Path(name).name} is not of this dump ({why}): it is not used")
+    notes.append(f"{Path(name).name} does not match this dump ({why}): not used")
     return None
 
 
@@ -276,7 +276,7 @@ def _placement(phases: Sequence[_Phase], notes: list[str]) -> pl.DataFrame:
     """Where experts are: of the decoding phase where the phases differ."""
     found = [_own_placement(phase) for phase in phases]
     if any(not found[0].equals(other) for other in found[1:]):
-        notes.append(f"the placement kept is that of {phases[0].name}: the phases differ in it")
+        notes.append(f"the phases have different placements: that of {phases[0].name} is kept")
     return found[0] if found else no_placement()
 
 

@@ -68,13 +68,13 @@ class Detail:
         """What was given up."""
         if not self.is_kept:
             yield (
-                f"more than {COUNTS_AT_MOST} counts of single ranks: only their sums are kept, so"
-                " there are no figures by micro-batch or group"
+                f"more than {COUNTS_AT_MOST} counts by rank: only their sums are kept, so figures"
+                " by micro-batch and group are unavailable"
             )
         elif not self.is_by_micro_batch:
             yield (
-                f"more than {COUNTS_AT_MOST} counts of single micro-batches: kept by rank, so there"
-                " are no figures by micro-batch"
+                f"more than {COUNTS_AT_MOST} counts by micro-batch: only counts by rank are kept,"
+                " so figures by micro-batch are unavailable"
             )
 
 

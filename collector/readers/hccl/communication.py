@@ -106,7 +106,7 @@ def _read_file(
         if "comm_links" in wanted:
             insert_packets(con, as_table(packets, PACKETS))
     log.rules["communication.step_key"] = _spelling(steps)
-    lose(log, path, bad, "operations whose figures are not numbers")
+    lose(log, path, bad, "operations with non-numeric values")
 
 
 def _spelling(steps: set[str]) -> str:

@@ -55,4 +55,4 @@ def read_matrix(con: duckdb.DuckDBPyConnection, path: str, log: ReadLog) -> None
             [dict(zip(MATRIX.names, row, strict=True)) for row in rows], schema=MATRIX
         ))  # fmt: skip
     log.rules["communication.matrix"] = "kinds of operations" if is_by_kind else "single operations"
-    lose(log, path, bad, "matrix entries whose figures are not numbers")
+    lose(log, path, bad, "matrix entries with non-numeric values")

@@ -63,7 +63,7 @@ def read(
         _name(con, source, groups)
         _derive(con, log, wanted)
         if path in log.damaged:
-            log.lose(path, "figures of this rank cover only the part that could be read")
+            log.lose(path, "figures of this rank cover only the part that was read")
         # Of a packed file discovery saw the beginning only.
         [window_ns] = con.execute(_WINDOW).fetchall() if path.endswith(".gz") else [(None, None)]
         _fill_head(con, source, head, tuple(groups), wanted, window_ns)

@@ -133,7 +133,7 @@ def decode_events(text: bytes, log: ReadLog) -> list[KinetoEvent]:
         raise ValueError("no trace event")
     if len(events) < len(raws):
         log.rows_lost += len(raws) - len(events)
-        log.warn("trace: elements that are no trace events (missing or foreign fields) left out")
+        log.warn("trace: elements that are not trace events (missing or unknown fields) left out")
     return events
 
 

@@ -32,7 +32,7 @@ def names_device(rows: Rows, source: RankSource, log: ReadLog) -> bool:
     if device_of(rows.path) == source.device_id:
         return True
     name = Path(rows.path).name
-    log.warn(f"{name}: left out: it does not say which of several devices its rows are of")
+    log.warn(f"{name}: left out: its rows do not record their device, and there are several")
     return False
 
 
@@ -66,8 +66,8 @@ def undivided(source: RankSource, log: ReadLog) -> frozenset[str]:
         return frozenset()
     if source.files.keys() & {"communication", "communication_matrix", "analysis_db"}:
         log.warn(
-            "what HCCL measured of operations is left out: its files do not say which of several"
-            " devices it is of"
+            "HCCL's measurements of operations are left out: its files do not record the device,"
+            " and there are several"
         )
     return frozenset({"comm_times", "comm_links", "comm_matrix"})
 
@@ -92,8 +92,8 @@ def drop_strange_rows(con: duckdb.DuckDBPyConnection, source: RankSource, log: R
             con.execute(f'delete from "{table}" {elsewhere}')
     if strange:
         log.warn(
-            f"rows of device {', '.join(map(str, sorted(strange)))} left out: nothing else in the"
-            " profile tells of such a device"
+            f"rows of device {', '.join(map(str, sorted(strange)))} left out: no other file of the"
+            " profile has this device"
         )
 
 

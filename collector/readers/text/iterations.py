@@ -88,8 +88,8 @@ def put_steps(con: duckdb.DuckDBPyConnection, log: ReadLog) -> bool:
         if len(told) > 1:
             others = ", ".join(str(other) for other, _ in told[1:])
             log.warn(
-                f"iterations of {len(told)} models: those of model {model}, which ran longest,"
-                f" are the steps; not those of {others}"
+                f"iterations of {len(told)} models: those of model {model}, which ran longest, are"
+                f" used as steps; not those of {others}"
             )
     con.execute("drop table _iterations")
     return bool(told)

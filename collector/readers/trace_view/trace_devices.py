@@ -72,8 +72,8 @@ def _tell_devices(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadL
     else:
         log.rules["trace.device"] = "none"
         log.warn(
-            "trace: its processes do not say which of several devices they are: what only the"
-            " timeline tells of them is left out"
+            "trace: its processes do not record their device, and there are several: data found"
+            " only in the timeline is left out"
         )
 
 

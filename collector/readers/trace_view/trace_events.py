@@ -154,7 +154,7 @@ def decode_events(text: bytes, log: ReadLog) -> list[Event]:
         raise ValueError("no trace event")
     if len(events) < len(raws):
         log.rows_lost += len(raws) - len(events)
-        log.warn("trace: elements that are no trace events (missing or foreign fields) left out")
+        log.warn("trace: elements that are not trace events (missing or unknown fields) left out")
     return events
 
 
@@ -219,7 +219,7 @@ def _args(text: bytes, decoder: msgspec.json.Decoder[Args], kind: type[Args], lo
 def mended(text: bytes, log: ReadLog | None) -> bytes:
     """The text with bytes that are no UTF-8 replaced."""
     if log is not None:
-        log.warn("trace: bytes that are no UTF-8 replaced")
+        log.warn("trace: bytes that are not UTF-8 replaced")
     return text.decode("utf-8", "replace").encode()
 
 
@@ -236,7 +236,7 @@ def decode_series(events: Sequence[HasArgs], log: ReadLog) -> list[dict[str, flo
             found.append(one.decode(mended(bytes(event.args), None)))
         except (msgspec.DecodeError, RecursionError):
             log.rows_lost += 1
-            log.warn("trace: counters whose values are no numbers left out")
+            log.warn("trace: counters with non-numeric values left out")
             found.append({})
     return found
 

@@ -125,7 +125,7 @@ def read(
         try:
             found = read_log(file.path, size_bytes=file.size_bytes, advance=advance)
         except TraceNotFound as error:  # the rank is read without it
-            raise TraceFormatError(file.path, "trainer log", "it is not there any more") from error
+            raise TraceFormatError(file.path, "trainer log", "it no longer exists") from error
         con.register("_incoming", found.rows.to_arrow())
         try:
             con.execute("insert into train_log by name select * from _incoming")
@@ -209,11 +209,13 @@ def _last_of_each(rows: pl.DataFrame, name: str) -> tuple[pl.DataFrame, tuple[st
     changed = stepped.unique().height - once.height
     if changed:
         notes.append(
-            f"{name}: {changed} line(s) tell otherwise of a step that is logged again below (a"
-            " restart, or several ranks that log): the last one counts"
+            f"{name}: {changed} line(s) differ from a later line of the same step (a restart, or"
+            " several logging ranks): the last one is used"
         )
     if unnumbered.height:
-        notes.append(f"{name}: {unnumbered.height} line(s) name no step: their step is unknown")
+        notes.append(
+            f"{name}: {unnumbered.height} line(s) have no step number: their step is unknown"
+        )
     return pl.concat([once, unnumbered]), tuple(notes)
 
 
@@ -250,7 +252,7 @@ def _blocks(
         file = open_regular(path)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise TraceNotFound(
-            f"{path}: no trainer log here: give the file your training job's output went to"
+            f"{path}: no training log here: give the file with your job's output"
         ) from error
     rest, is_inside = b"", False
     with file:

@@ -56,7 +56,13 @@ def loads(
         tables = with_trace(tables, found.rows)
         told = [*found.notes]
         if not tables.load.is_empty():
-            told.insert(0, "no expert load here: tokens of devices by the trace's kernels")
+            told.insert(
+                0,
+                (
+                    "no expert load here: tokens per device are taken from kernel shapes in"
+                    " the trace"
+                ),
+            )
     experts = load_rows.by_expert(tables)
     devices = load_rows.by_device(tables)
     notes = [
@@ -91,7 +97,7 @@ def plans(
     """Plans for the capture's load, as `npuscope experts plan` makes them. Raises UsageError."""
     tables = expert_rows(con, run=run, capture=capture)
     if tables.load.is_empty():
-        raise UsageError("the load of single experts is not told: only that of devices, if any")
+        raise UsageError("the load of single experts is not recorded: only that of devices, if any")
     clause, values = where({"run": run, "capture": capture})
     counted = frame(
         con,

@@ -27,13 +27,14 @@ by = st.segmented_control(
 )  # fmt: skip
 rows = page.frame(means.mean_comm, by="group" if by == "op" else by)
 if rows["masked_ns"].null_count() == rows.height:
-    page.empty("Only HCCL's own measurements are here: what compute hides is not known.",
+    page.empty("Only HCCL's own measurements are here: the overlap with computing is unknown.",
                how_to_collect(page, "masking"))  # fmt: skip
 else:
     page.figure(figures.masking_figure(rows, say), key="masking")
     page.text(
-        "Mean of the ranks and steps chosen; % is what compute hides. Kinds may communicate at the"
-        " same time: the bars overlap, in the table exposed_attributed_ns counts each instant once."
+        "Mean of the selected ranks and steps; % is the masking ratio. Kinds may communicate at"
+        " the same time, so the bars overlap; exposed_attributed_ns in the table counts no time"
+        " twice."
     )
 page.table(rows, name="communication_means", title="A mean step of a rank")
 with st.expander(say("Every rank and step")):
@@ -48,41 +49,42 @@ if not parts.is_empty():
 page.heading("Do ranks wait, or do they transfer?")
 told = page.frame(mean_waits) if page.is_across else None
 if told is None or told.is_empty():
-    page.empty("Waiting and transfer cannot be told apart here.", how_to_collect(page, "waiting"))
+    page.empty("Waiting and transfer cannot be separated here.", how_to_collect(page, "waiting"))
 else:
     page.figure(figures.waiting_figure(told, say), key="waiting")
     page.text(
-        "Shortest duration: the member of an operation that waits for nobody needs the time of the"
-        " transfer. Last arrival: nobody transfers before the last has come, by aligned clocks."
-        " Both are of operations that all members recorded; HCCL's own times of all it measured."
+        "Shortest duration: the member of an operation with the shortest duration does not wait,"
+        " so its duration is the transfer time. Last arrival: no transfer starts before the last"
+        " member arrives, on aligned clocks. Both cover operations recorded by all members;"
+        " HCCL's own times cover all that it measured."
     )
     page.table(page.translated(told), name="communication_waits")
 
 page.heading("How fast are the links?")
 rates = page.frame(means.mean_links)
 if rates["bandwidth_bytes_per_s"].null_count() == rates.height:
-    page.empty("No traffic of links is known here.", how_to_collect(page, "links"))
+    page.empty("No link traffic was recorded here.", how_to_collect(page, "links"))
 else:
     page.figure(figures.links_figure(rates, say), key="links")
     if rates["peak_bytes_per_s"].null_count():
-        page.text("Of some links no peak is published for this chip.")
+        page.text("For some links of this chip no peak bandwidth is published.")
     page.table(rates, name="links")
     with st.expander(say("Every rank and step")):
         page.table(page.frame(volume.links), name="link_traffic")
     bandwidth = page.frame(volume.bandwidth)
     contention = page.frame(volume.contention)
-    with st.expander(say("Bandwidth of operations, and beside compute")):
+    with st.expander(say("Bandwidth of operations, and while overlapping computing")):
         both = page.frame(volume.mean_contention)
         if not both.is_empty():
             page.figure(figures.contention_figure(both, say), key="contention")
             page.table(contention, name="contention")
         page.table(bandwidth, name="bandwidth", title="Bandwidth while operations transfer")
 
-page.heading("Who sends how much to whom?")
+page.heading("How much does each rank send to each other?")
 matrix = page.frame(volume.matrix)
 known = matrix.drop_nulls(["src_rank", "dst_rank"])
 if known.is_empty():
-    page.empty("Who sends to whom is not known here.", how_to_collect(page, "matrix"))
+    page.empty("Traffic between ranks was not recorded here.", how_to_collect(page, "matrix"))
 else:
     left, right = st.columns(2)
     with left:
@@ -100,11 +102,11 @@ else:
     if known.height < matrix.height:
         page.text(
             f"{matrix.height - known.height} of {matrix.height} pairs are left out: their global"
-            " ranks are not known."
+            " ranks are unknown."
         )
     page.table(matrix, name="rank_matrix")
 
-with st.expander(say("What would other schemes of all-to-all move between hosts?")):
+with st.expander(say("How many bytes would other all-to-all schemes move between hosts?")):
     left, right = st.columns(2)
     with left:
         experts = st.number_input(
@@ -113,7 +115,7 @@ with st.expander(say("What would other schemes of all-to-all move between hosts?
     with right:
         top_k = st.number_input(say("experts per token"), min_value=1, max_value=1024, value=None)
     if experts is None or top_k is None:
-        page.text("Say how tokens are routed.")
+        page.text("Enter how tokens are routed.")
     elif top_k > experts:
         page.text("More experts per token than experts.")
     else:

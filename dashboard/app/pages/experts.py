@@ -11,11 +11,11 @@ from npuscope.errors import UsageError
 
 page = open_page("experts")
 say = page.say
-page.title("Which experts are hot, and would moving them pay?")
+page.title("Which experts are hot, and would moving them pay off?")
 load = page.frame(answers.loads)
 if load.tables.load.is_empty():
     page.empty(
-        "No expert load here, and the kernels do not tell tokens of devices.",
+        "No expert load here, and kernel shapes do not show tokens per device.",
         how_to_collect(page, "experts"),
     )
     page.notes(load.notes)
@@ -39,13 +39,16 @@ def of_phase(frame: pl.DataFrame) -> pl.DataFrame:
 
 if load.is_of_experts:
     page.figure(figures.load_figure(of_phase(load.experts), say), key="load")
-    page.text("Steps chosen added up; 1 is an even share. More than twice the mean is drawn as 2.")
+    page.text(
+        "Sum over the selected steps; 1 is an even share. Values above twice the mean are drawn"
+        " as 2."
+    )
     page.table(of_phase(load.layers), name="experts_layer", title="Imbalance of each layer")
     with st.expander(say("Every expert")):
         page.table(of_phase(load.experts), name="experts_expert")
 else:
     page.empty(
-        "Tokens of single experts are not told, only of devices, by the trace.",
+        "Tokens per expert were not recorded; the trace shows tokens per device.",
         how_to_collect(page, "experts"),
     )
 
@@ -58,7 +61,7 @@ if not devices.is_empty():
     page.table(devices, name="experts_device")
 
 if load.is_of_experts:
-    page.heading("Would moving experts pay?")
+    page.heading("Would moving experts pay off?")
     with st.form("plan_form", border=False):
         columns = st.columns([2, 2, 2, 1], vertical_alignment="bottom")
         with columns[0]:
@@ -68,7 +71,7 @@ if load.is_of_experts:
             )  # fmt: skip
         with columns[1]:
             slots = st.number_input(
-                say("experts a device holds"), min_value=1, max_value=4096, value=None, step=1,
+                say("experts per device"), min_value=1, max_value=4096, value=None, step=1,
                 key="plan_slots", placeholder=say("no replicas"),
             )  # fmt: skip
         with columns[2]:
@@ -87,7 +90,7 @@ if load.is_of_experts:
         )
     kept = st.session_state.get("plan_asked")
     if kept is None or kept[0] != place:
-        page.text("Say over how many devices experts are spread, and press Plan.")
+        page.text("Enter the number of devices that hold the experts, and press Plan.")
     else:
         try:
             with st.spinner(say("Planning")):
@@ -103,18 +106,18 @@ if load.is_of_experts:
             page.notes(made.notes)
 
 if load.is_of_experts:
-    page.heading("Does imbalance stay?")
+    page.heading("Does the imbalance persist?")
     times = of_phase(load.times)
     page.figure(figures.time_figure(times, say), key="times")
     page.table(times, name="experts_time")
 
-page.heading("What does imbalance cost?")
+page.heading("What does the imbalance cost?")
 known = page.later(answers.costs)
 told: tuple[str, ...] = ()
 if known is not None:
     costs, told = of_phase(known[0]), known[1]
     if costs.is_empty():
-        page.empty("What imbalance costs is not known here.", *told[:1])
+        page.empty("The cost of the imbalance is unknown here.", *told[:1])
     else:
         page.figure(figures.cost_figure(costs, say), key="cost")
         page.table(costs, name="experts_cost")

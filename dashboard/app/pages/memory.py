@@ -30,7 +30,9 @@ if main.is_empty():
 present = main["rank"].unique().sort().to_list()
 rank = page.view.rank if page.view.rank in present else int(main["rank"][0])
 if page.view.rank is not None and page.view.rank != rank:
-    page.text(f"No memory of rank {page.view.rank} was recorded: this is the fullest rank.")
+    page.text(
+        f"No memory of rank {page.view.rank} was recorded: this is the rank with the highest peak."
+    )
 page.heading(f"{say('rank')} {rank}" if page.view.rank == rank else f"Rank {rank}, the fullest")
 components = facts.components.filter(pl.col("rank") == rank)
 own = main.filter(pl.col("rank") == rank)
@@ -47,7 +49,7 @@ if curve.is_empty():
     page.empty("No memory curve of this rank.", how_to_collect(page, "memory"))
 else:
     page.figure(figures.curve_figure(curve, steps, say), key="memory_curve")
-    page.text("The most in each stretch of time, so that no peak is lost; lines: steps begin.")
+    page.text("Maximum of each interval, so that no peak is lost; lines: starts of steps.")
 page.table(components, name="memory", title="Peaks by component", columns=COMPONENT)
 with st.expander(say("The curve")):
     page.table(curve, name="memory_curve")
@@ -55,11 +57,11 @@ with st.expander(say("The curve")):
 page.heading("Who holds it?")
 holders = facts.holders.filter(pl.col("rank") == rank)
 if holders.is_empty():
-    page.empty("Which operator holds what is not known here.",
+    page.empty("Memory by operator was not recorded here.",
                how_to_collect(page, "operator_memory"))  # fmt: skip
 else:
     page.figure(figures.holders_figure(holders, say), key="holders")
-    page.text("Unexplained: in use, but allocated before recording began, or not by operators.")
+    page.text("Unexplained: in use, but allocated before the capture started, or not by operators.")
     page.table(holders, name="memory_holders", columns=HOLDER)
     with st.expander(say("Single blocks")):
         page.table(page.frame(query.memory_blocks, rank=rank, top=1000), name="memory_blocks")
@@ -83,7 +85,7 @@ else:
     most = int(growth["step_count"].max() or 0)
     growing = facts.growing
     if most < 5:
-        page.text(f"Five steps are needed to tell a trend, recorded: {most}.")
+        page.text(f"A trend needs five steps, recorded: {most}.")
     elif growing.is_empty():
         page.text("Nothing grows steadily.")
     else:

@@ -42,18 +42,21 @@ page.table(rows, name=f"kernels_by_{by}")
 with st.expander(say("Every rank and step")):
     page.table(page.frame(query.kernels, by=by), name="kernels")
 
-page.heading("How near do they come to the chip's limits?")
+page.heading("How close are they to the chip's limits?")
 roofline = page.frame(answers.under_roofline)
 points = points_of(roofline.kernels)
 if points.is_empty():
-    page.empty("FLOPs of kernels are not known here.", how_to_collect(page, "mfu"))
+    page.empty("FLOPs of kernels are unknown here.", how_to_collect(page, "mfu"))
 else:
     page.figure(figures.roofline_figure(points, roofline.peaks, say), key="roofline")
     if roofline.peaks["hbm_bytes_per_s"].null_count() == roofline.peaks.height:
-        page.text("The memory bandwidth of this chip is not known: only the cube's peak is drawn.")
+        page.text(
+            "The memory bandwidth of this chip is unknown: only the peak of the cube cores is"
+            " drawn."
+        )
     page.text(
-        "Kernels that multiply matrices; attention counted as causal; bytes: every input and output"
-        " once; the area of a point is its time."
+        "Matrix kernels; attention counted as causal; bytes: every input and output once; the"
+        " area of a point is its duration."
     )
     drawn = roofline.peaks.filter(pl.col("dtype").is_in(points["dtype"].unique().implode()))
     for source in drawn["source"].unique(maintain_order=True):
@@ -62,7 +65,7 @@ else:
     with st.expander(say("Every rank and step")):
         page.table(roofline.kernels, name="mfu_kernels")
 
-page.heading("What do the cores do meanwhile?")
+page.heading("How busy are the cores?")
 rank = page.view.rank if page.view.rank is not None else page.capture.ranks[0]
 cores = page.frame(core_use, rank=rank)
 if cores.is_empty() or cores["timed_ns"].null_count() == cores.height:

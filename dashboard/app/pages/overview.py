@@ -25,7 +25,7 @@ with right:
     mfu, masked = st.columns(2)
     with mfu:
         if use.kernel_mfu_ratio is None:
-            page.empty("MFU is not known here.", how_to_collect(page, "mfu"))
+            page.empty("MFU is unknown here.", how_to_collect(page, "mfu"))
         else:
             page.figure(figures.mfu_gauge(use.kernel_mfu_ratio, say), key="mfu")
     with masked:
@@ -46,13 +46,13 @@ with right:
         )
     page.text(*conventions)
     if use.waterfall.filter(use.waterfall["term"] == "achieved").is_empty():
-        page.empty("The losses from the peak are not known here.")
+        page.empty("The losses from the peak are unknown here.")
     else:
         page.figure(charts.waterfall_figure(use.waterfall, say), key="waterfall")
         page.text("of a mean rank and step; points add up to 100")
 
 if steps.is_empty():
-    page.empty("No steps are known here.", how_to_collect(page, "steps"))
+    page.empty("No steps were recorded here.", how_to_collect(page, "steps"))
 else:
     page.figure(figures.ranks_figure(page.frame(means.mean_step_bars), say), key="ranks")
     page.text(FREE_MEANS)

@@ -19,7 +19,7 @@ page.title("Which rank is slow, and why?")
 steps = page.frame(query.steps, rank=None, step=None)
 hosts = page.frame(answers.hosts)
 if steps.is_empty():
-    page.empty("No step with figures is here.", how_to_collect(page, "steps"))
+    page.empty("No step with figures here.", how_to_collect(page, "steps"))
     st.stop()
 
 left, right = st.columns([3, 1.5], vertical_alignment="bottom")
@@ -35,14 +35,14 @@ with right:
         key="deviation",
     )
 if steps[measure].null_count() == steps.height:
-    page.empty("This measure is not known here.", how_to_collect(page, "steps"))
+    page.empty("This measure is unknown here.", how_to_collect(page, "steps"))
 else:
     drawn = figures.steps_figure(
         steps, say, measure, is_deviation=is_deviation, hosts=hosts,
         stages=page.frame(answers.stages),
     )  # fmt: skip
     page.figure(drawn, key="rank_steps")
-    page.text("All ranks and steps, whatever is chosen above; ranks stand by host.")
+    page.text("All ranks and steps, whatever is selected above; ranks are ordered by host.")
     page.table(steps, name="steps")
 
 parts = page.frame(means.mean_parts, by="rank", rank=None)
@@ -51,22 +51,22 @@ if not parts.is_empty():
     page.figure(charts.parts_figure(parts, say), key="parts")
     page.table(parts, name="mean_parts_by_rank")
 
-page.heading("Who makes the others wait?")
+page.heading("Which rank makes the others wait?")
 if not page.is_across:
-    page.empty("Ranks could not be compared with each other.")
+    page.empty("The ranks could not be compared.")
     st.stop()
 blame = page.frame(blamed_ranks.rank_blame, rank=None)
 notes = page.frame(blamed_ranks.blame_notes)
 if blame.is_empty():
-    page.empty("No communication was recorded: nobody waits for anybody.",
+    page.empty("No communication was recorded: no rank waits for another.",
                how_to_collect(page, "masking"))  # fmt: skip
 else:
     ranked = blamed_ranks.by_rank(blame)
     if (ranked["caused_wait_ns"] > 0).any():
         page.figure(figures.blame_figure(ranked, say), key="blame")
-        page.text("Of all other ranks together, in all steps shown; score: -log10 p.")
+        page.text("Sum over all other ranks and the steps shown; score: -log10 p.")
     else:
-        page.empty("No rank is seen to make others wait.", *notes[:1])
+        page.empty("No straggler found: no rank makes others wait.", *notes[:1])
     page.table(page.translated(answers.with_hosts(ranked, hosts)), name="ranks")
     suspects = [row for row in ranked.to_dicts() if row["verdict"] is not None]
     told = [row for row in ranked.to_dicts() if row["rank"] == page.view.rank]
@@ -77,7 +77,7 @@ else:
         if not lines.is_empty():
             st.dataframe(answers.in_words(lines, say), hide_index=True)
         elif not sentences:
-            page.text("Nothing sets this rank apart from its peers.")
+            page.text("This rank does not differ from its peers.")
         page.text(*sentences)
         page.link(f"Rank {row['rank']} in the timeline", "timeline", rank=row["rank"])
     if len(suspects) > LINKS and not told:

@@ -17,7 +17,10 @@ page.title("What does each rank do, and when?")
 at = page.frame(extent)
 whole_ns = at.window_ns
 if whole_ns is None:
-    page.empty("No kernel and no communication operation is here.", how_to_collect(page, "steps"))
+    page.empty(
+        ("No kernel and no communication operation was recorded here."),
+        how_to_collect(page, "steps"),
+    )
     st.stop()
 borders = page.frame(step_borders, at=at)
 window_ns = answers.window_of(at, borders, view.step, (view.start_ns, view.end_ns))
@@ -100,11 +103,11 @@ if chosen:
         lanes = figures.lanes_figure(events.rows, window_ns, say)
         page.figure(lanes, key=f"lanes_{key}_{chosen}", boxed=zoom_to)
         if not events.has_all_host:
-            page.text("Of host calls the longest are shown.")
+            page.text("Only the longest host calls are shown.")
         page.table(answers.longest(events), name="longest_events", title="Longest events")
     perfetto_link(page, answers.recorded_windows(at, chosen, window_ns))
 moved = () if found.is_from_events else (
-    "Ranks of other clocks are moved by whole bins here, and exactly where single events are"
+    "Ranks with other clocks are shifted by whole bins here, and exactly where single events are"
     " shown.",
 )  # fmt: skip
 is_moved = bool((at.ranks["ahead_ns"] != 0).any())

@@ -15,12 +15,12 @@ say = page.say
 page.title("Is the run getting better or worse?")
 found = page.frame(trends.trends)
 if found.captures["step_ns"].null_count() == found.captures.height:
-    page.empty("No steps are known here.", "Record them with ProfilerStep marks.")
+    page.empty("No steps were recorded here.", "Record them with ProfilerStep marks.")
     st.stop()
 if found.captures.height < 2:
     page.empty(
         "This run has one capture: a trend needs two.",
-        "Collect again later in the same run: every new capture appears here by itself.",
+        "Collect again later in the same run: new captures appear here automatically.",
     )
 else:
     drawn = figures.trends_figure(found.captures, found.exposed, say)
@@ -28,8 +28,8 @@ else:
         page.visit("overview", capture=clicked, **ALL_OF_IT)
     page.text("A click on a point opens its capture.")
     page.text(
-        "All captures of the run, all ranks and steps of each; exposed time of a kind is its share,"
-        " counted once where several communicate at once."
+        "All captures of the run, all ranks and steps of each; exposed time of a kind is its"
+        " attributed share, so that no time counts twice."
     )
 links = [page.go("overview", capture=one, **ALL_OF_IT) for one in found.captures["capture"]]
 page.table(

@@ -171,7 +171,7 @@ def _rules(ranks: Sequence[RankReport]) -> Iterator[RenderableType]:
                 rules[name, value].append(rank.rank)
     if not rules:
         return
-    table = plain_table("Rules that were chosen")
+    table = plain_table("Rules used")
     table.add_column("rule", overflow="fold")
     table.add_column("choice", overflow="fold")
     table.add_column("ranks", overflow="fold")
@@ -183,7 +183,7 @@ def _rules(ranks: Sequence[RankReport]) -> Iterator[RenderableType]:
 
 def _rule_name(name: str) -> str:
     place, dot, rest = name.rpartition(".")
-    words = {"producers_communication": "producer's communication", "rank": "rank told by"}
+    words = {"producers_communication": "producer's communication", "rank": "rank from"}
     told = words.get(rest, rest.replace("_", " "))
     places = {"ascend_db": "DB", "kernels": "kernel table", "trace": "timeline"}
     return f"{places.get(place, place.replace('_', ' '))}: {told}" if dot else told

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from npuscope.collector.discover.unread_files import Unread
     from npuscope.collector.ingest.read_rank import RankOutcome
 
-NOT_LOOKED = "what lies beside the profiles is told where PATH is a profile folder"
+NOT_LOOKED = "other files are listed only where PATH is a profile folder"
 _FACTS = (
     "framework", "source_format", "profiler_level", "aic_metrics", "framework_version",
     "cann_version", "chip_name", "host_name", "device_id", "clock", "window_start_ns",

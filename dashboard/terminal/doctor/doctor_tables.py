@@ -63,7 +63,7 @@ def _summary(report: CaptureReport, disk: Disk) -> Text:
     if failed:
         text.append(f"; {ranks_named(failed)} could not be read", style="red")
     if damaged:
-        text.append(f"; something of {ranks_named(damaged)} was lost", style="red")
+        text.append(f"; data of {ranks_named(damaged)} was lost", style="red")
     elif not failed and all(rank.loss.files is not None for rank in report.ranks):
         text.append("; nothing was lost")
     said = Counter(verdict.support for verdict in report.verdicts)
@@ -115,7 +115,7 @@ def _configuration(report: CaptureReport) -> Iterator[RenderableType]:
     if code is None:
         return
     yield Text("To record what is missing, in your training script", style="bold")
-    yield Text("Leave out what you do not need: each new line costs time and bytes.", style=DIM)
+    yield Text("Leave out what you do not need: each new option costs time and bytes.", style=DIM)
     lines = Text(overflow="fold")
     is_new = False
     for line in code.splitlines():
@@ -143,7 +143,7 @@ def _not_read(disk: Disk) -> Iterator[RenderableType]:
 
 def _compared(disk: Disk) -> Iterator[RenderableType]:
     if disk.compared:
-        table = plain_table("Our steps beside msprof-analyze's (cluster_analysis_output)")
+        table = plain_table("Our steps compared with msprof-analyze's (cluster_analysis_output)")
         for heading in ("measure", "steps", "agree", "farthest apart"):
             justify: JustifyMethod = "right" if heading in ("steps", "agree") else "left"
             table.add_column(heading, justify=justify, overflow="fold")
@@ -158,7 +158,7 @@ def _compared(disk: Disk) -> Iterator[RenderableType]:
 
 def _beside(disk: Disk) -> Iterator[RenderableType]:
     if disk.beside:
-        table = plain_table("Beside the profiles, not read")
+        table = plain_table("Other files in these folders, not read")
         table.add_column("what", overflow="fold")
         table.add_column("count", justify="right")
         table.add_column("size", justify="right")

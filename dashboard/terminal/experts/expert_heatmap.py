@@ -71,7 +71,7 @@ class Heatmap:
             text.append(f" {least:g}+" if least else " less")
         if each > 1 or lines_each > 1:
             lines = f" x {lines_each} layers" if lines_each > 1 else ""
-            text.append(f"; a block is the fullest of {each} {self.item}s{lines}")
+            text.append(f"; a block is the maximum of {each} {self.item}s{lines}")
         return text
 
 

@@ -27,7 +27,7 @@ def plan_table(frame: pl.DataFrame) -> FittedTable:
         Column("now ms", "before_ns", ms, 4),
         Column("move ms", "migration_ns", ms, 3),
     ]
-    caption = "tokens of the fullest device by the mean; gain expected over what forecasts missed"
+    caption = "tokens of the most loaded device over the mean; gain: expected, with forecast errors"
     return FittedTable(columns, frame.to_dicts(), "Plan for experts", caption)
 
 
@@ -43,7 +43,7 @@ def backtest_table(frame: pl.DataFrame) -> FittedTable:
         Column("steps ahead", "tested_steps", number, 2),
         Column("tests", "origins_count", number, 3),
     ]
-    caption = "error: mean miss of an expert's share of its layer, by the mean share"
+    caption = "error: mean error of an expert's share of its layer, over the mean share"
     return FittedTable(columns, frame.to_dicts(), "Forecasts of expert load", caption)
 
 

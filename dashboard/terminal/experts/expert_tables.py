@@ -57,7 +57,7 @@ def device_table(frame: pl.DataFrame) -> FittedTable:
         Column("tokens", "tokens", _tokens),
         Column("layer's max/mean", "device_max_over_mean", ratio),
     ]
-    caption = "device: position in the expert-parallel group; such groups are added up"
+    caption = "device: position in the expert-parallel group; such groups are summed"
     return FittedTable(columns, frame.to_dicts(), "Tokens on devices", caption)
 
 
@@ -90,7 +90,7 @@ def time_table(frame: pl.DataFrame) -> FittedTable:
         Column("order kept", "rank_correlation", ratio, 2),
         Column("hot stay hot", "hot_overlap_ratio", percent),
     ]
-    caption = "order kept: rank correlation with the step before; balance loss: 1 is even"
+    caption = "order kept: rank correlation with the previous step; balance loss: 1 is even"
     return FittedTable(columns, frame.to_dicts(), "Expert load over time", caption)
 
 
@@ -101,7 +101,7 @@ def cost_table(frame: pl.DataFrame) -> FittedTable:
         Column("stage", "stage", plain, 2),
         Column("layer", "layer", plain),
         Column("max/mean", "device_max_over_mean", ratio),
-        Column("tokens too many", "excess_tokens", _tokens, 3),
+        Column("excess tokens", "excess_tokens", _tokens, 3),
         Column("ns per token", "ns_per_token", _tenths, 5),
         Column("matmuls ms", "grouped_excess_ns", ms),
         Column("activations ms", "activation_excess_ns", ms, 2),
@@ -111,10 +111,10 @@ def cost_table(frame: pl.DataFrame) -> FittedTable:
         Column("of the step", "excess_share_ratio", percent),
     ]
     caption = (
-        "tokens too many: on the fullest device of a group, beside the mean; all-to-alls: what"
-        " compute does not hide; ±: standard error"
+        "excess tokens: on the most loaded device of a group, above the mean; all-to-alls: their"
+        " exposed part; ±: standard error"
     )
-    return FittedTable(columns, frame.to_dicts(), "What imbalance costs", caption)
+    return FittedTable(columns, frame.to_dicts(), "Cost of the imbalance", caption)
 
 
 def ratio(value: float | None) -> str:

@@ -103,7 +103,7 @@ def growth_lines(facts: MemoryFacts) -> Iterator[str]:
         yield "Growth: no steps were recorded with memory"
     elif facts.growth["is_steady"].null_count() == facts.growth.height:
         most = facts.growth.select(pl.col("step_count").max()).item()
-        yield f"Growth: five steps are needed to tell a trend, recorded: {most}"
+        yield f"Growth: a trend needs five steps, recorded: {most}"
     elif facts.growing.is_empty():
         yield "Growth: none that is steady"
 

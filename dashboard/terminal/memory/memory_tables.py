@@ -145,7 +145,7 @@ def holders_table(frame: pl.DataFrame, *, top: int = TOP) -> FittedTable:
         Column("freed, ms after", "freed", str, 3),
     ]
     title = "Who holds the memory at the peak"
-    return FittedTable(columns, rows, title, "before, after: the moment of the peak")
+    return FittedTable(columns, rows, title, "before, after: relative to the peak")
 
 
 def blocks_table(frame: pl.DataFrame, *, top: int = TOP) -> FittedTable:

@@ -120,7 +120,7 @@ def _hierarchy(experts: int | None, top_k: int | None) -> View:
     from npuscope.dashboard.terminal.volume_tables import hierarchy_table
 
     if experts is None or top_k is None:
-        raise UsageError("--by hierarchy: say how tokens are routed, as in --experts 256 --top-k 8")
+        raise UsageError("--by hierarchy: give the routing, as in --experts 256 --top-k 8")
     return View(
         "all_to_all",
         lambda con, chosen, _: volume.hierarchy(

@@ -37,7 +37,7 @@ By = Annotated[
     typer.Option(
         "--by",
         metavar="KEY",
-        help="component|holder|block|step|growth|curve|spread  [default: all that is worth a look]",
+        help="component|holder|block|step|growth|curve|spread  [default: the summary]",
     ),
 ]
 Bins = Annotated[

@@ -40,12 +40,10 @@ if TYPE_CHECKING:
 
 By = Literal["step", "stage", "job", "kernel", "log"]
 Key = Annotated[str, typer.Option("--by", metavar="KEY", help="step|stage|job|kernel|log")]
-Fall = Annotated[
-    bool, typer.Option("--waterfall", help="From the peak to what is achieved, loss by loss.")
-]
+Fall = Annotated[bool, typer.Option("--waterfall", help="Losses from peak to achieved FLOP/s.")]
 LogFile = Annotated[
     Path | None,
-    typer.Option("--log", metavar="FILE", help="What the trainer printed, to be reconciled."),
+    typer.Option("--log", metavar="FILE", help="Training log, to compare its MFU."),
 ]
 
 
@@ -98,13 +96,15 @@ def mfu(
     given = parse_peaks(peak) if peak is not None else None
     use = use_of(model, sequence_length, tokens_per_step, attention, recompute)
     if use is None and (by == "log" or log is not None):
-        raise UsageError("a log is reconciled with a model's count: give --model too")
+        raise UsageError("--log compares the log with a model's FLOPs: give --model too")
     with opened(source_of(path, folder, store, run, jobs, memory)) as data:
         chosen = chosen_rows(data, run, capture, rank, step)
         logged = trainer_log(data.con, data.target, log, chosen) if use is not None else None
         if use is not None and use.tokens_per_step is None and logged is not None:
             use = replace(
-                use, tokens_per_step=logged.facts.tokens_per_step, tokens_from="as the trainer logs"
+                use,
+                tokens_per_step=logged.facts.tokens_per_step,
+                tokens_from=("as in the training log"),
             )
         found = figures_of(data.con, given_peaks=given, use=use, **chosen)
         notes = found.notes + notes_of(data, chosen)
@@ -116,7 +116,7 @@ def mfu(
             _show_waterfall(data, found, notes, chosen, attention, json=json)
         elif by == "log":
             if beside is None:
-                raise UsageError("no trainer's log is stored: give --log FILE")
+                raise UsageError("no training log is stored: give --log FILE")
             rows = verdicts(beside) if not json else beside
             answer("mfu_log", rows, notes, json=json, table=tables.log_table)
         elif by == "kernel":

@@ -43,7 +43,7 @@ Again = Annotated[
     typer.Option("--recompute", metavar="KIND", help="none|selective|full  [default: none]"),
 ]
 Reconcile = Annotated[
-    bool, typer.Option("--reconcile", help="Which conventions give the published MFU?")
+    bool, typer.Option("--reconcile", help="Find the conventions that give a published MFU.")
 ]
 
 
@@ -75,12 +75,14 @@ def model(
     has_conventions = router or any(value is not None for value in chosen)
     if what is None:
         if reconcile or has_conventions:
-            raise UsageError("of which model? Give a file or a preset; `npuscope model` lists them")
+            raise UsageError(
+                "no model given: give a file or a preset; `npuscope model` lists the presets"
+            )
         rows = model_tables.preset_rows(presets())
         _answer("models", rows, [], json, lambda: model_tables.presets_table(rows))
     elif reconcile:
         if has_conventions:
-            raise UsageError("--reconcile puts all conventions through: give it without others")
+            raise UsageError("--reconcile tries all conventions: do not combine it with them")
         _reconcile(what, json)
     else:
         counted = flops.count(
@@ -111,7 +113,7 @@ def _reconcile(what: str, json: bool) -> None:
         as_mfu = [row for row in found if row.reading != "hfu"]
         notes.append(
             f"{sum(row.reconciles for row in as_mfu)} of {len(as_mfu)} conventions give the"
-            f" published MFU within {reconcile.TOLERANCE * 100:g} %; none is proven by that"
+            f" published MFU within {reconcile.TOLERANCE * 100:g} %; a match is no proof"
         )
     rows = model_tables.reconciled_rows(found) or model_tables.bubble_rows(known.pipelines)
     metric = "model_reconcile" if found else "model_bubbles"

@@ -20,13 +20,13 @@ ModelName = Annotated[
 Length = Annotated[
     int | None,
     typer.Option(
-        "--sequence-length", metavar="N", min=1, help="Tokens.  [default: as shapes tell]"
+        "--sequence-length", metavar="N", min=1, help="Tokens.  [default: from kernel shapes]"
     ),
 ]
 Tokens = Annotated[
     str | None,
     typer.Option(
-        "--tokens-per-step", metavar="N|auto", help="Of the whole job; auto: as shapes tell."
+        "--tokens-per-step", metavar="N|auto", help="Of the whole job; auto: from kernel shapes."
     ),
 ]
 AutoTokens = Annotated[
@@ -34,7 +34,7 @@ AutoTokens = Annotated[
     typer.Option(
         "--tokens-per-step",
         metavar="N|auto",
-        help="Of the whole job.  [default: auto, as shapes tell]",
+        help="Of the whole job.  [default: auto, from kernel shapes]",
     ),
 ]
 Counting = Annotated[
@@ -80,7 +80,7 @@ def use_of(
             ("--recompute", recompute),
         ):
             if value is not None:
-                raise UsageError(f"{option} is of a model: give --model too")
+                raise UsageError(f"{option} applies to a model: give --model too")
         return None
     return ModelUse(
         model_of(model),

@@ -74,7 +74,7 @@ def ranks(
             print_json("ranks", blame.blame_rows(kept), notes)
         else:
             if found.is_empty():
-                say("no communication was recorded: nobody waits for anybody")
+                say("no communication was recorded: no rank waits for another")
             elif explain is not None:
                 for _, one in found.group_by("run", "capture", maintain_order=True):
                     show(explained_table(one))

@@ -58,9 +58,9 @@ Nodes = Annotated[
 ]
 _SHOWN = 20  # rows of each step for people, where there is one for each expert or device
 _NONE = (
-    "no expert load here: profiles have none of their own, a hook or the server writes it"
-    " (tokens_per_expert/rank*.jsonl, or decode_*.csv and prefill_*.csv); the trace tells tokens of"
-    " devices: --by device"
+    "no expert load here: the profiler does not record it; the training hook"
+    " (tokens_per_expert/rank*.jsonl) or the inference server (decode_*.csv, prefill_*.csv) does."
+    " The trace gives tokens per device: --by device"
 )
 
 
@@ -113,7 +113,9 @@ def experts(
     dump = dump_of(source.path, run, capture, rank, step)
     if dump is not None:
         if key == "cost":
-            raise UsageError("--by cost: a dump has no kernels whose times could be told")
+            raise UsageError(
+                "--by cost needs kernel durations, which a dump of token counts does not have"
+            )
         tables, notes = dump
         _answer(
             tables, key, notes, heatmap=heatmap, nodes=nodes, top=top, json=json, scope=part,
@@ -248,9 +250,17 @@ def _from_trace(
     held = with_trace(tables, found.rows)
     if held.load.is_empty():
         raise TraceNotFound(
-            "; ".join(["neither is expert load here, nor do kernels tell tokens", *found.notes])
+            "; ".join(
+                [
+                    ("there is no expert load here, and kernels do not show token counts"),
+                    *found.notes,
+                ]
+            )
         )
-    return held, ["no expert load here: tokens of devices by the trace's kernels", *found.notes]
+    return held, [
+        ("no expert load here: tokens per device are taken from kernel shapes in the trace"),
+        *found.notes,
+    ]
 
 
 def _answer(
@@ -288,7 +298,7 @@ def _answer(
     if is_many and not json and top is None:
         shown = load_rows.fullest(rows, key, _SHOWN)
         if shown.height < rows.height:
-            notes.append(f"{rows.height - shown.height} more rows: see all with --json, or --top N")
+            notes.append(f"{rows.height - shown.height} more rows: --json shows all, --top N more")
             rows = shown
     answer(f"experts_{by}", rows.drop("basis", strict=False), notes, json=json, table=_table(by))
 
@@ -314,7 +324,7 @@ def _draw(tables: ExpertTables, item: Literal["expert", "device"]) -> None:
 
     loads = expert_loads(tables.load) if item == "expert" else devices_of(tables)
     if loads.is_empty():
-        raise UsageError(f"--heatmap: the load of single {item}s is not told")
+        raise UsageError(f"--heatmap: the load of single {item}s is not recorded")
     for (_, _, phase), one in loads.group_by("run", "capture", "phase", maintain_order=True):
         show(Heatmap(one, item, f"Tokens on {item}s, {phase or 'all steps'}"))
 

@@ -21,22 +21,25 @@ ScopeName = Annotated[
     typer.Option("--scope", metavar="SCOPE", help=f"{'|'.join(SCOPES)}: by layer or time."),
 ]
 TopK = Annotated[
-    int | None, typer.Option("--top-k", metavar="K", min=1, help="Experts of a token: for drops.")
+    int | None,
+    typer.Option(
+        "--top-k", metavar="K", min=1, help=("Experts per token, to find dropped tokens.")
+    ),
 ]
 TokensPerStep = Annotated[
     int | None,
     typer.Option(
-        "--tokens-per-step", metavar="N", min=1, help="Of the whole job: for dropped tokens."
+        "--tokens-per-step", metavar="N", min=1, help="Of the whole job, to find dropped tokens."
     ),
 ]
 Present = Annotated[
     bool,
-    typer.Option("--from-ranks-present", help="Even where some ranks' counts are missing."),
+    typer.Option("--from-ranks-present", help="Accept missing ranks."),
 ]
 ModelName = Annotated[
     str | None,
     typer.Option(
-        "--model", metavar="FILE|PRESET", help="Tells top-k, and tokens of a step by shapes."
+        "--model", metavar="FILE|PRESET", help="Model config: gives top-k and tokens per step."
     ),
 ]
 
@@ -94,10 +97,10 @@ def require_all_ranks(data: Opened | None, tables: ExpertTables) -> None:
         counted, expected = tables.counted if data is None else _ranks(held.get(place, []), world)
         if counted is not None and expected is not None and counted < expected:
             raise TraceNotFound(
-                f"{' '.join(place)}: tokens of {counted} of {expected} ranks are here, and what the"
-                " others counted may turn any plan or forecast round: put the files of all ranks"
-                " (rank*.jsonl, decode_*.csv, prefill_*.csv) into one folder, or accept these with"
-                " --from-ranks-present"
+                f"{' '.join(place)}: tokens of {counted} of {expected} ranks are here, and the"
+                " missing counts may change any plan or forecast: put the files of all ranks"
+                " (rank*.jsonl, decode_*.csv, prefill_*.csv) into one folder, or accept a partial"
+                " result with --from-ranks-present"
             )
 
 

@@ -34,21 +34,23 @@ def plan_command(
         int | None,
         typer.Option("--devices", min=1, metavar="N", help="Of one expert-parallel group."),
     ] = None,
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Hosts they are on.")] = 1,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Number of hosts.")] = 1,
     slots: Annotated[
         int | None,
         typer.Option("--slots", min=1, help="Experts a device holds.  [default: no replicas]"),
     ] = None,
     groups: Annotated[
-        int, typer.Option("--groups", min=1, help="Expert groups that routing keeps together.")
+        int, typer.Option("--groups", min=1, help="Expert groups used by group-limited routing.")
     ] = 1,
     expert_bytes: Annotated[
         str | None,
-        typer.Option("--expert-bytes", metavar="SIZE", help="Weights and optimizer of an expert."),
+        typer.Option(
+            "--expert-bytes", metavar="SIZE", help=("Weights and optimizer states of an expert.")
+        ),
     ] = None,
     device_memory: Annotated[
         str | None,
-        typer.Option("--device-memory", metavar="SIZE", help="What a device has for experts."),
+        typer.Option("--device-memory", metavar="SIZE", help="Memory of a device for experts."),
     ] = None,
     link: Annotated[
         str | None,
@@ -63,11 +65,11 @@ def plan_command(
         typer.Option(
             "--token-bytes",
             min=0,
-            help="Sent per token and expert in a step.  [default: as measured]",
+            help="Bytes sent per token and expert in a step.  [default: as measured]",
         ),
     ] = None,
     max_replicas: Annotated[
-        int | None, typer.Option("--max-replicas", min=1, help="Slots of one expert at most.")
+        int | None, typer.Option("--max-replicas", min=1, help="Most slots of one expert.")
     ] = None,
     max_moved: Annotated[
         int | None, typer.Option("--max-moved", min=0, help="Experts moved per layer at most.")
@@ -76,7 +78,8 @@ def plan_command(
     present: Present = False,
     out: Out = None,
     permutation: Annotated[
-        Path | None, typer.Option("--permutation", metavar="OUT", help="Slots and experts as JSON.")
+        Path | None,
+        typer.Option("--permutation", metavar="OUT", help=("Write slots and experts as JSON.")),
     ] = None,
     store: Store = None,
     run: Run = None,
@@ -183,9 +186,10 @@ def _tables(
         tables = expert_rows(data.con, run=data.result.run if data.result else run, capture=capture)
         if tables.load.is_empty():
             raise TraceNotFound(
-                f"{source.path}: no load of single experts to plan with: a training hook or the"
-                " server writes it (tokens_per_expert/rank*.jsonl, or decode_*.csv and"
-                " prefill_*.csv); the trace tells devices only: `npuscope experts --by device`"
+                f"{source.path}: no load of single experts to plan with: the training hook"
+                " (tokens_per_expert/rank*.jsonl) or the inference server (decode_*.csv,"
+                " prefill_*.csv) records it. The trace gives tokens per device only: `npuscope"
+                " experts --by device`"
             )
         if not present:
             require_all_ranks(data, tables)

@@ -39,10 +39,10 @@ _File = Path | None
 
 def exporter(
     store: Annotated[
-        Path | None, typer.Argument(metavar="STORE", help="A store, also one still to be made.")
+        Path | None, typer.Argument(metavar="STORE", help="A store; it may not exist yet.")
     ] = None,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="0: a free one, which is said.")
+        int, typer.Option("--port", min=0, max=65535, help="0: a free port, printed at start.")
     ] = 9868,
     host: Annotated[
         str, typer.Option("--host", metavar="ADDR", help="0.0.0.0 or :: for other machines.")
@@ -52,13 +52,13 @@ def exporter(
         typer.Option(
             "--allowed-host",
             metavar="NAME",
-            help="A name others ask for it by, beside this machine's own; may be given again.",
+            help="Also accept this Host name; repeatable.",
         ),
     ] = None,
     expire: Annotated[
         str,
         typer.Option(
-            "--expire", metavar="T", help="Leave out runs without a new capture for so long."
+            "--expire", metavar="T", help="Hide runs without a new capture for this long."
         ),
     ] = "24h",
     max_series: Annotated[
@@ -67,7 +67,7 @@ def exporter(
             "--max-series",
             metavar="N",
             min=1,
-            help="Leave out detail beyond so many series.  [default: 30000]",
+            help="Drop detail above this many series.  [default: 30000]",
         ),
     ] = None,
     expert_detail: Annotated[
@@ -84,11 +84,13 @@ def exporter(
     tls_key: Annotated[_File, typer.Option("--tls-key", metavar="FILE", help="PEM.")] = None,
     client_ca: Annotated[
         _File,
-        typer.Option("--client-ca", metavar="FILE", help="Clients show a certificate of this CA."),
+        typer.Option("--client-ca", metavar="FILE", help="Require client certificates of this CA."),
     ] = None,
     basic_auth_file: Annotated[
         _File,
-        typer.Option("--basic-auth-file", metavar="FILE", help="Users, as --hash-password writes."),
+        typer.Option(
+            "--basic-auth-file", metavar="FILE", help=("Users, as written by --hash-password.")
+        ),
     ] = None,
     hash_password: Annotated[
         str | None,
@@ -117,7 +119,9 @@ def exporter(
     from npuscope.analysis.flops.peaks import parse_peaks
 
     if store is None:
-        raise UsageError("which store? give STORE, the folder `npuscope watch --store` fills")
+        raise UsageError(
+            "no store given: give STORE, the folder that `npuscope watch --store` fills"
+        )
     expire_s = seconds(expire, "--expire")
     protection = _protection(tls_cert, tls_key, client_ca, basic_auth_file)
     options = replace(
@@ -143,9 +147,12 @@ def _serve(
 
     is_closed = protection.client_ca is not None or protection.users is not None
     if not is_loopback(host) and not is_closed:
-        _log(f"WARNING: whoever reaches {host} reads this: see --client-ca and --basic-auth-file")
+        _log(
+            f"WARNING: anyone who can reach {host} can read the metrics: see --client-ca and"
+            " --basic-auth-file"
+        )
     if protection.users is not None and protection.certificate is None and not is_loopback(host):
-        _log("WARNING: without --tls-cert passwords cross the network in clear")
+        _log("WARNING: without --tls-cert passwords are sent unencrypted")
     if not options.store.exists():
         _log(f"{options.store}: no store yet: waiting for `npuscope watch` or `ingest` to make it")
     with (
@@ -192,7 +199,7 @@ def _protection(
     certificate: _File, key: _File, client_ca: _File, auth: _File
 ) -> Protection:  # fmt: skip
     if (certificate is None) != (key is None):
-        raise UsageError("--tls-cert and --tls-key belong together")
+        raise UsageError("--tls-cert and --tls-key must be given together")
     if client_ca is not None and certificate is None:
         raise UsageError("--client-ca needs --tls-cert and --tls-key")
     from npuscope.dashboard.exporter.passwords import is_readable_by_others, read_passwords
@@ -202,7 +209,7 @@ def _protection(
     if auth is not None:
         users = read_passwords(auth)
         if is_readable_by_others(auth):
-            _log(f"WARNING: {auth}: anybody here may read it: chmod 600")
+            _log(f"WARNING: {auth}: readable by every user of this machine: chmod 600")
     return Protection(certificate, key, client_ca, users)
 
 

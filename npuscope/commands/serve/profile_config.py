@@ -38,13 +38,15 @@ Metrics = Annotated[
     typer.Option("--aic-metrics", metavar="NAME", help="[default: PipeUtilization from level 1]"),
 ]
 Export = Annotated[str, typer.Option("--export", metavar="KIND", help="db|text|both")]
-Analyse = Annotated[bool, typer.Option("--analyse", help="Analyse within the job, beside it.")]
+Analyse = Annotated[
+    bool, typer.Option("--analyse", help=("Run analyse() in the job, asynchronously."))
+]
 Shapes = Annotated[bool, typer.Option("--record-shapes", help="Shapes of host operations.")]
 MemoryToo = Annotated[bool, typer.Option("--profile-memory", help="Memory of operators.")]
 Stack = Annotated[bool, typer.Option("--with-stack", help="Host call stacks.")]
 Marks = Annotated[bool, typer.Option("--mstx", help="Marks of mstx.")]
 Certificates = Annotated[
-    str | None, typer.Option("--certs-dir", metavar="DIR", help="ms Monitor's certificates.")
+    str | None, typer.Option("--certs-dir", metavar="DIR", help="Certificates of msMonitor.")
 ]
 
 
@@ -116,12 +118,12 @@ def profile_config(
     text = json_text.dumps(content, indent=4) + "\n"
     if out is None:
         print_text(text)
-        say(f"the same by ms Monitor: {command}")
+        say(f"the same with msMonitor: {command}")
         return
     target = out / dynamic.FILE if out.is_dir() else out
     _write(target, text)
     say(f"written: {target}; the job is started with PROF_CONFIG_PATH={target.parent}")
-    print_text(f"the same by ms Monitor: {command}\n")
+    print_text(f"the same with msMonitor: {command}\n")
 
 
 def _check(path: Path, json: bool) -> None:
@@ -143,7 +145,7 @@ def _check(path: Path, json: bool) -> None:
     if not wrong:
         if not json:
             command = dynamic.dyno_command(content)
-            print_text(f"{target}: right\nthe same by ms Monitor: {command}\n")
+            print_text(f"{target}: valid\nthe same with msMonitor: {command}\n")
         return
     listed = "".join(f"\n  {one.field}: {one.got}; allowed: {one.allowed}" for one in wrong)
     raise NpuscopeError(f"{target}: {len(wrong)} field(s) that torch_npu would not use:{listed}")

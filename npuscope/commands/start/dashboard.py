@@ -25,16 +25,18 @@ Port = Annotated[
 ]
 Host = Annotated[
     str,
-    typer.Option("--host", metavar="ADDR", help="Listen on this address: others can look too."),
+    typer.Option(
+        "--host", metavar="ADDR", help=("Address to listen on; other machines may connect.")
+    ),
 ]
 Public = Annotated[
     str | None,
-    typer.Option("--public-url", metavar="URL", help="Where a reverse proxy shows it."),
+    typer.Option("--public-url", metavar="URL", help="Public URL behind a reverse proxy."),
 ]
 First = Annotated[
-    str | None, typer.Option("--run", help="Show this run first; names it when ingesting.")
+    str | None, typer.Option("--run", help="Run to show first; its name when ingesting.")
 ]
-Language = Annotated[str, typer.Option("--lang", metavar="LANG", help="To start with: en|zh")]
+Language = Annotated[str, typer.Option("--lang", metavar="LANG", help="Initial language: en|zh")]
 
 
 def dashboard(
@@ -71,8 +73,8 @@ def dashboard(
     options["server.port"] = str(free)
     if not launch.is_loopback(host):
         say(
-            f"warning: whoever reaches {host}, port {free}, sees these profiles: there is no login;"
-            " see docs/dashboard.md for a reverse proxy with one"
+            f"warning: anyone who can reach {host}, port {free}, can see these profiles: there is"
+            " no login; docs/dashboard.md shows a reverse proxy with one"
         )
     say(f"dashboard: {public_url or launch.url_of(host, free)}  (Ctrl-C ends it)")
     launch.serve(options, told(served))
@@ -88,7 +90,9 @@ def _sources(
     from npuscope.dashboard.opening import Source, is_ingested, parse_size
 
     if not paths:
-        raise UsageError("which profiles? give PATH, the folder the profiler wrote to, or a store")
+        raise UsageError(
+            "no profile given: give PATH, the folder the profiler wrote to, or a store"
+        )
     folders = [path for path in paths if not is_ingested(path)]
     if store is not None and len(folders) > 1:
         raise UsageError(

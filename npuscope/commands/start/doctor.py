@@ -93,7 +93,7 @@ def _refuse(
 
     asked = {"run": run, "capture": capture, "rank": rank}
     if not everything:
-        raise TraceNotFound("nothing is ingested here: give the folder the profiler wrote to")
+        raise TraceNotFound("no data is ingested here: give the folder the profiler wrote to")
     there = "; ".join(
         f"{one.run}, {one.capture}: {ranks_named(r.rank for r in one.ranks)}" for one in everything
     )

@@ -39,14 +39,14 @@ def report(
     top: Top = 10,
     html: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="A page that needs no network, with figures."),
+        typer.Option("--html", metavar="FILE", help="Self-contained HTML page with figures."),
     ] = None,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Markdown, on stdout or to -o.")
     ] = False,
     out: Out = None,
     lang: Annotated[
-        str, typer.Option("--lang", metavar="LANG", help="Of --html and --markdown: en|zh")
+        str, typer.Option("--lang", metavar="LANG", help="For --html and --markdown: en|zh")
     ] = "en",
     json: Json = False,
     jobs: Jobs = None,
@@ -70,7 +70,7 @@ def report(
     if (html is not None) + markdown + json > 1:
         raise UsageError("one of --html, --markdown, --json")
     if out is not None and not markdown:
-        raise UsageError("-o is for --markdown: --html names its file itself")
+        raise UsageError("-o goes with --markdown: --html takes the file name itself")
     source = source_of(path, folder, store, run, jobs, memory)
     place = str(source.path)
     with opened(source) as data:
@@ -145,7 +145,7 @@ def findings(
             for part in findings_in_full(found):
                 show(part)
             if not found:
-                say("nothing found that costs 1 % of a step: `npuscope doctor` says what this"
+                say("no finding costs 1 % of a step or more: `npuscope doctor` lists what this"
                     " profile cannot show")  # fmt: skip
             for note in notes_of(data, chosen):
                 say(f"note: {note}")

@@ -101,7 +101,7 @@ def export(
     from npuscope.dashboard.perfetto.choice import parse_choice
 
     if out is None:
-        raise UsageError("where to? give -o OUT")
+        raise UsageError("no output given: give -o OUT")
     asked = {
         "--capture": capture,
         "--ranks": ranks,
@@ -113,7 +113,7 @@ def export(
     if form == "openmetrics" and given == ["--capture"]:
         given = []
     if form not in TRACES and given:
-        raise UsageError(f"{given[0]} is for traces (perfetto, chrome): {form} has all there is")
+        raise UsageError(f"{given[0]} is for traces (perfetto, chrome): {form} exports everything")
     of_model = {
         "--model": model,
         "--sequence-length": sequence_length,
@@ -183,4 +183,4 @@ def _write_history(
     )
     say(f"{out}: {found.sample_count} samples of {found.steps_count} steps")
     if found.steps_left_out:
-        say(f"note: left out {found.steps_left_out} steps, of which no rank tells the time of day")
+        say(f"note: left out {found.steps_left_out} steps without a wall-clock time on any rank")

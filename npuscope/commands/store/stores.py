@@ -41,7 +41,7 @@ def ingest(
     run: Run = None,
     jobs: Jobs = None,
     memory: Memory = None,
-    force: Annotated[bool, typer.Option("--force", help="Read again what did not change.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Re-read unchanged files too.")] = False,
     shard: Shard = None,
     engine: Engine = "local",
     address: Address = None,
@@ -111,7 +111,9 @@ def compact(
         str | None,
         typer.Option("--keep-size", metavar="SIZE", help="Drop the oldest captures beyond this."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help=("List what would be removed, change nothing."))
+    ] = False,
     memory: Memory = None,
 ) -> None:
     """Merge the small files of many ranks into large ones; drop old captures where asked to.
@@ -160,7 +162,7 @@ def compact(
         say(f"{store}: nothing to merge")
     freed_bytes = sweep(store)
     if freed_bytes:
-        say(f"{store}: {freed_bytes / 1e6:.1f} MB freed that nobody needs any more")
+        say(f"{store}: {freed_bytes / 1e6:.1f} MB of unused files removed")
 
 
 def store_list(json: Json = False) -> None:

@@ -25,7 +25,7 @@ _ENDS_WITHIN_S = 15.0
 
 def watch(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Folders that profilers write into.")
+        list[Path], typer.Argument(metavar="DIR...", help="Folders that the profiler writes to.")
     ],
     store: Annotated[
         Path, typer.Option("--store", metavar="DIR", help="The store to fill; made if needed.")
@@ -36,28 +36,28 @@ def watch(
             "--quiet-after",
             metavar="SECONDS",
             min=0,
-            help="A profile without an end mark is finished when nothing changed for so long.",
+            help="A profile without an end mark is complete after this long without changes.",
         ),
     ] = 60,
     poll: Annotated[
-        float, typer.Option("--poll", metavar="SECONDS", min=0.05, help="Between two looks.")
+        float, typer.Option("--poll", metavar="SECONDS", min=0.05, help="Polling interval.")
     ] = 10,
     keep_captures: Annotated[
         int | None,
-        typer.Option("--keep-captures", metavar="N", min=1, help="Drop the oldest beyond these."),
+        typer.Option(
+            "--keep-captures", metavar="N", min=1, help=("Drop the oldest captures above this.")
+        ),
     ] = None,
     run: Annotated[
         str | None,
-        typer.Option("--run", help="The run's name.  [default: as the job or the folder tells]"),
+        typer.Option("--run", help="The run's name.  [default: job name, or folder name]"),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Look once, then leave.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Poll once, then exit.")] = False,
     jobs: Jobs = None,
     memory: Memory = None,
     train_log: Annotated[
         Path | None,
-        typer.Option(
-            "--train-log", metavar="FILE", help="What the trainer prints: followed as it grows."
-        ),
+        typer.Option("--train-log", metavar="FILE", help="Training log, followed as it grows."),
     ] = None,
     expert_load: ExpertLoad = None,
 ) -> None:
@@ -115,7 +115,7 @@ def _stopped_by_signals() -> Iterator[threading.Event]:
         for one in former:
             signal.signal(one, _leave)
         stop.set()
-        _tell("stopping: what is being read has some seconds; once more to leave at once")
+        _tell("stopping: current reads get a few seconds; press Ctrl-C again to exit now")
 
     for number in former:
         signal.signal(number, end)

@@ -91,7 +91,7 @@ def test_ranks_can_be_compared() -> None:
         ({"lacking_steps": {1: (5, 6)}}, "partly", "rank 1 lacks step 5-6"),
         (
             {"clocks": {"epoch", "device"}}, "partly",
-            "times of some ranks are device-local, not wall-clock times",
+            "timestamps of some ranks are device-local, not wall-clock times",
         ),
         (
             {"levels": {"Level1", "Level0"}}, "partly",

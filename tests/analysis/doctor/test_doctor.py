@@ -83,7 +83,7 @@ def test_a_whole_capture(whole: dict[str, Path], form: str) -> None:
     (capture,) = reports(whole[form])
     assert (capture.run, capture.world_size, capture.missing_ranks) == (form, 2, ())
     assert capture.overhead == Overhead(
-        reason="no step times of the training log are here: `npuscope ingest PATH --train-log FILE`"
+        reason="no step times from the training log: `npuscope ingest PATH --train-log FILE`"
     )
     assert [one.rank for one in capture.ranks] == [0, 1]
     assert {v.capability: v.support for v in capture.verdicts} == {**WHOLE, "ranks": "yes"}

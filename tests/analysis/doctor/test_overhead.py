@@ -34,13 +34,13 @@ def test_steps_between_two_windows_count() -> None:
         (
             {},
             [5],
-            "no step times of the training log are here: `npuscope ingest PATH --train-log FILE`",
+            "no step times from the training log: `npuscope ingest PATH --train-log FILE`",
         ),
         ({1: 1.0}, [], "no profiled step has a number"),
-        ({1: 1.0, 9: 1.0}, [5], "the training log has no time of a profiled step"),
-        ({5: 1.0}, [5], "the training log has no step beside the profiled ones"),
-        ({4: 1.0, 5: 1.0, 6: 1.0}, [5], "the training log has no step beside the profiled ones"),
-        ({5: 0.0, 9: 1.0}, [5], "the training log has no time of a profiled step"),
+        ({1: 1.0, 9: 1.0}, [5], "the training log has no times for the profiled steps"),
+        ({5: 1.0}, [5], "the training log has only the profiled steps"),
+        ({4: 1.0, 5: 1.0, 6: 1.0}, [5], "the training log has only the profiled steps"),
+        ({5: 0.0, 9: 1.0}, [5], "the training log has no times for the profiled steps"),
     ],
 )
 def test_what_cannot_be_estimated_is_unknown(

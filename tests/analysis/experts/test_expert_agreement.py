@@ -43,7 +43,7 @@ def test_layers_that_count_twice_are_recognised(known: bool) -> None:
 
 def test_a_wrong_top_k_is_told() -> None:
     found = checked_sums(planted(), tokens_per_step=TOKENS, top_k=6)
-    assert "as if top-k were 2, not 6" in found.notes[0] and not found.is_twice
+    assert "as if top-k was 2, not 6" in found.notes[0] and not found.is_twice
     dropped = checked_sums(planted(l2=0.9), tokens_per_step=TOKENS, top_k=2)
     assert dropped.notes[0].startswith("layers 2 count 0.") and "are missing" in dropped.notes[0]
     more = checked_sums(planted(l2=1.2), tokens_per_step=TOKENS, top_k=2)

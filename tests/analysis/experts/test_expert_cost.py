@@ -108,7 +108,7 @@ def test_planted_cost(job: Job) -> None:
     assert (found["excess_share_ratio"] * found["step_ns"]).to_list() == pytest.approx(
         found["excess_ns"].to_list()
     )
-    assert "uneven devices cost" in cost_notes(costs, layers)[0]
+    assert "load imbalance between devices costs" in cost_notes(costs, layers)[0]
     # Counted globally, the stages are not told: all layers are added up.
     other = globally(tables)
     together = cost.step_cost(cost.imbalance_cost(other, cost.token_cost(other, timed), steps))
@@ -124,7 +124,7 @@ def test_a_layer_is_not_told() -> None:
     costs = cost.token_cost(part, timed)
     assert costs["off_ratio"][0] > 0.1
     told = cost_notes(costs, cost.imbalance_cost(part, costs))
-    assert any("not each a whole number of times" in note for note in told)
+    assert any("which is not a whole number" in note for note in told)
 
 
 def test_one_device_of_a_group_has_no_cost() -> None:
@@ -138,7 +138,9 @@ def test_one_device_of_a_group_has_no_cost() -> None:
                  "excess_error_ns", "excess_share_ratio"):  # fmt: skip
         assert layers[name].null_count() == layers.height, name
     assert cost.step_cost(layers)["excess_ns"].null_count() == len(set(layers["step"]))
-    assert not any("uneven devices cost" in note for note in cost_notes(costs, layers))
+    assert not any(
+        ("load imbalance between devices costs") in note for note in cost_notes(costs, layers)
+    )
     # The only one of its group holds all there is: then nothing can be uneven.
     only = replace(alone, ranks=alone.ranks.with_columns(ep_size=pl.lit(1, pl.Int32)))
     told = cost.imbalance_cost(only, costs, steps)
@@ -250,8 +252,8 @@ def test_a_cost_that_noise_hides_is_told_as_an_interval() -> None:
     costs = cost.token_cost(tables, timed)
     unsure = costs.with_columns(error_ns_per_token=pl.col("ns_per_token") * 0.2)
     notes = cost_notes(unsure, cost.imbalance_cost(tables, unsure, steps))
-    assert any("no better than" in note and "(95 %)" in note for note in notes)
-    assert not any("no better than" in note for note in cost_notes(
+    assert any("bounds that cost only to" in note and "(95 %)" in note for note in notes)
+    assert not any("bounds that cost only to" in note for note in cost_notes(
         costs, cost.imbalance_cost(tables, costs, steps)
     ))  # fmt: skip
 

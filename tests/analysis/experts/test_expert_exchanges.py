@@ -129,6 +129,6 @@ def test_others_wait_for_what_is_predicted(job: duckdb.DuckDBPyConnection) -> No
     assert ((ratio > 0.7) & (ratio < 1.05)).all()
     assert stages["ep_wait_last_arrival_ns"].to_numpy() == pytest.approx(least, rel=0.02)
     assert any(
-        "waited" in note and "uneven grouped matmuls and activations explain" in note
+        "waited" in note and "imbalanced grouped matmuls and activations explain" in note
         for note in notes
     )

@@ -194,7 +194,7 @@ def test_devices_of_different_groups_are_not_compared() -> None:
         assert load_rows.by_device(part)["device_max_over_mean"].to_list() == [None, None]
         assert load_rows.by_node(part)["node_max_over_mean"].to_list() == [None, None]
         short, apart = load_rows.unseen_notes(part)
-        assert "not told as a whole (1 of 2 devices)" in short and "not compared" in apart
+        assert "incomplete (1 of 2 devices)" in short and "not compared" in apart
     (short,) = load_rows.unseen_notes(of(2))
     assert short.startswith("1 of 1 expert-parallel groups")
 
@@ -262,7 +262,7 @@ def test_notes() -> None:
     assert "same number of tokens" in told(row_of([5, 5, 5]))
     assert "padding" in told(row_of([500, 5, 6], phase="prefill"))
     assert "padding" not in told(row_of([500, 5, 6], phase="decode"))
-    assert "1 experts of layers 0 got no token" in told(row_of([0, 5, 6]))
+    assert "1 experts of layers 0 received no tokens" in told(row_of([0, 5, 6]))
     assert "experts 0 are not in the source" in told(rows({"expert": 1, "tokens": 4}))
     both = pl.concat([row_of([5, 6]), row_of([5, 8], layer=2)])
     assert "layers 1 have no expert load" in told(both)
@@ -271,6 +271,4 @@ def test_notes() -> None:
     assert "1 of 2 counts" in told(pl.concat([row_of([5, 6]), row_of([5, 8], rank=1)]))
     assert told(rows()) == ""
     apart = pl.concat([row_of([5, 6, 7]), row_of([5, 0], layer=9, capture="d", rank=1)])
-    assert (
-        told(apart) == "d: 1 experts of layers 9 got no token in any step: dead, or not routed to"
-    )
+    assert told(apart) == "d: 1 experts of layers 9 received no tokens in any step: dead experts"

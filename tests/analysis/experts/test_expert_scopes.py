@@ -151,19 +151,19 @@ def test_what_is_missing_is_left_out_and_told() -> None:
     untold = at(planted(told=False))
     assert load_rows.by_layer(untold, "dp_group").is_empty()
     assert scopes.scope_notes(untold, "dp_group") == [
-        "which ranks form a data-parallel group is not told"
+        "the ranks of each data-parallel group are not recorded"
     ]
     con = planted()
     con.execute("update expert_counts set micro_batch = null where counted_by = 0")
     tables = at(con)
     assert set(load_rows.by_layer(tables, "micro_batch")["scope_index"]) == {1, 2, 3}
-    assert "12 counts are of several micro-batches" in scopes.scope_notes(tables, "micro_batch")[0]
+    assert "12 counts sum several micro-batches" in scopes.scope_notes(tables, "micro_batch")[0]
     con.execute("delete from expert_counts")
     for scope in ("micro_batch", "ep_group", "dp_group"):
         bare = at(con)
         assert load_rows.by_layer(bare, scope).is_empty()
         assert load_rows.by_time(bare, scope).is_empty()
-        assert "is not told" in scopes.scope_notes(bare, scope)[0].replace("are not", "is not")
+        assert "are not recorded" in scopes.scope_notes(bare, scope)[0]
 
 
 def test_each_rank_is_its_own_group_where_the_size_is_1() -> None:
@@ -191,13 +191,13 @@ def test_captures_do_not_mix() -> None:
         assert rows.filter(~mine)["device_max_over_mean"][0] == pytest.approx(21 / 12)
     # Nothing is missing of either; what one alone has is told with its name.
     (note,) = load_notes.load_notes(both.load)
-    assert note.startswith("other d: 1 experts of layers 7 got no token")
+    assert note.startswith("other d: 1 experts of layers 7 received no tokens")
     sent = JOB.sequence * JOB.micro_batches * 4
     routed = {KEY: Routed(sent, JOB.top_k, 4, 4), ("other", "d"): Routed(None, 2, 3, 3)}
     lost = load_rows.by_layer(both, routed=routed)["dropped_tokens"].to_list()
     assert lost == [0, 0, 0, 0, None]
     (unknown,) = dropped_tokens.sum_notes(imbalance.expert_loads(both.load), routed)
-    assert unknown.startswith("other d: dropped tokens are not known: not told: tokens of a step")
+    assert unknown.startswith("other d: dropped tokens are unknown: missing tokens of a step")
 
 
 def test_holders_of_one_capture_beside_counts_of_another() -> None:
@@ -236,11 +236,11 @@ def test_dropped_tokens() -> None:
     assert "are missing: dropped" in notes(Routed(sent + 100, k))
     # Another reason is likelier, or nothing can be said.
     for routed, said in (
-        (Routed(sent, k + 1), f"as if top-k were {k}, not {k + 1}"),
+        (Routed(sent, k + 1), f"as if top-k was {k}, not {k + 1}"),
         (Routed(sent // 2, k), "twice as many tokens"),
         (Routed(sent, k, 3, 4), "3 of 4 ranks counted"),
-        (Routed(sent, None), "not told: top-k"),
-        (Routed(None, k), "not told: tokens of a step"),
+        (Routed(sent, None), "missing top-k"),
+        (Routed(None, k), "missing tokens of a step"),
     ):
         found = layers(routed)
         assert found["dropped_tokens"].null_count() == found["dropped_ratio"].null_count() == 4

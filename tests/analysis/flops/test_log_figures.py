@@ -62,8 +62,8 @@ def test_one_step_that_is_off_decides() -> None:
     assert (near["convention"], near["steps"], near["reconciles"]) == ("causal", 6, False)
     assert (near["ratio_min"], near["ratio_max"]) == pytest.approx((1.009, 1.012))
     assert verdict_notes(told) == [
-        "logged tflops_per_s: does not reconcile: nearest is causal, of which the trainer printed"
-        " 1.009 times as much"
+        "logged tflops_per_s: does not reconcile: nearest is causal, of which the log shows 1.009"
+        " times as much"
     ]
     # Each step has its own time.
     rows[-1]["elapsed_s"] = 20.0

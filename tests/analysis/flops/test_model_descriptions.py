@@ -247,7 +247,7 @@ def test_toml(tmp_path: Path) -> None:
         return
     assert model_of(path) == OWN_MODEL
     path.write_text("layers = ")
-    with pytest.raises(UsageError, match="no TOML that can be read"):
+    with pytest.raises(UsageError, match="not valid TOML"):
         model_of(path)
 
 
@@ -306,10 +306,10 @@ def test_presets_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "describes no model"),
-        (b"hello\n", "describes no model"),
-        (b"ls --all 3\n", "describes no model"),
-        (b"\xff\xfe\x00", "describes no model"),
+        (b"", "not a model description"),
+        (b"hello\n", "not a model description"),
+        (b"ls --all 3\n", "not a model description"),
+        (b"\xff\xfe\x00", "not a model description"),
         (b"{", "no JSON"),
         (b'{"a": 1}', "model_type None"),
     ],

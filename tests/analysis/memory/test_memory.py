@@ -259,7 +259,7 @@ def test_notes_say_what_is_missing_and_how_to_get_it() -> None:
     assert query.memory_notes(con) == [
         "rank 4: memory was not selected. To know it: `npuscope ingest PATH --ranks 4`",
         "ranks 2-3: no memory was recorded. To know it: profile_memory=True",
-        "rank 1: single blocks of memory were not recorded, so who holds it is unknown.",
+        "rank 1: memory blocks were not recorded, so the holders of memory are unknown.",
     ]
     assert query.memory_notes(con, rank=0) == []
 

@@ -45,7 +45,7 @@ def test_two_ranks_of_four(real_data: Path, tmp_path: Path) -> None:
     (_, other) = told["clocks"]
     assert abs(other["offset_ns"]) < 10_000, "both ranks ran in one machine"
     assert other["lower_ns"] <= other["offset_ns"] <= other["upper_ns"]
-    assert other["drift_ppm"] is None and "drift not determinable" in other["note"]
+    assert other["drift_ppm"] is None and "drift cannot be determined" in other["note"]
 
 
 @pytest.mark.parametrize("export", ["text", "db"])

@@ -153,7 +153,7 @@ def test_labels_that_disagree_are_told() -> None:
     ])  # fmt: skip
     (row,) = across(con, "capture_groups")
     assert row["kind"] == "dp"
-    assert "2 labels that disagree" in row["evidence"]
+    assert "2 contradicting labels" in row["evidence"]
 
 
 def mix(**more: object) -> dict[str, object]:

@@ -54,7 +54,9 @@ def totals(found: timeline.Overview) -> dict[int, tuple[int, ...]]:
 
 def test_all_of_the_time_is_shown_whatever_the_width(con: duckdb.DuckDBPyConnection) -> None:
     at = timeline.extent(con, **PLACE)
-    assert at.notes == ("Clocks are shown as recorded: ranks of different hosts may be apart.",)
+    assert at.notes == (
+        ("Clocks are shown as recorded: timestamps of different hosts may be offset."),
+    )
     starts = [event.start_ns for event in planted()]
     ends = [event.start_ns + event.dur_ns for event in planted()]
     assert at.window_ns == (min(starts), max(ends))

@@ -105,7 +105,7 @@ def test_what_nobody_foresaw_is_a_problem_of_its_place(
     assert [source.rank for source in found.ranks] == [3]
     [problem] = found.problems
     assert problem.path.endswith("bad_ascend_pt")
-    assert problem.message == "cannot be looked at: needs more memory than there is"
+    assert problem.message == "cannot be read: exceeds the available memory"
 
 
 def test_a_line_of_gigabytes_in_a_cluster_table_is_refused(tmp_path: Path) -> None:

@@ -125,7 +125,9 @@ def test_a_rank_by_the_files_name(tmp_path: Path, name: str, rank: int) -> None:
     source = only(tmp_path)
 
     assert (source.rank, source.rank_origin) == (rank, "number in the trace's name")
-    assert source.warnings == (f"the trace does not tell its rank: called rank {rank} by its name",)
+    assert source.warnings == (
+        (f"the trace does not record its rank: rank {rank} is taken from its name"),
+    )
 
 
 def shifted(by_us: float) -> list[dict[str, object]]:
@@ -227,7 +229,7 @@ def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     assert [Path(source.root).name for source in seen.ranks] == ["good.pt.trace.json"]
     assert sorted((Path(p.path).name, p.message) for p in seen.problems) == [
         ("gone.pt.trace.json", "cannot be read (No such file or directory)"),
-        ("pipe.pt.trace.json", "cannot be read: it is no regular file"),
+        ("pipe.pt.trace.json", "cannot be read: it is not a regular file"),
     ]
 
 

@@ -131,7 +131,7 @@ def test_a_log_that_cannot_be_read_spoils_nothing(read: Any, log: Path, tmp_path
     wrong.write_text("nothing of use\n")
     with pytest.raises(TraceFormatError, match="no logged step"):
         read(wrong)
-    with pytest.raises(TraceNotFound, match="no trainer log here"):
+    with pytest.raises(TraceNotFound, match="no training log here"):
         read(tmp_path / "missing.log")
     assert len(rows(tmp_path)) == 30
 

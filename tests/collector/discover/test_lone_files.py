@@ -96,10 +96,10 @@ def test_results_of_all_ranks_are_known_under_any_name(tmp_path: Path) -> None:
         ("", "it is empty"),
         ("just words", "not a profile by its content"),
         ('{"loss": [1, 2]}', "not a profile by its content"),
-        (line(1, 0, [5, 3]), "counts tokens per expert"),
-        ("5,3\n4,4\n", "counts tokens per expert"),
-        ('{"moe_layer_count": 1, "layer_list": []}', "says where experts are"),
-        ('{"config": {"common_config": {}}, "rank_id": 0}', "describes a profile"),
+        (line(1, 0, [5, 3]), "holds tokens per expert"),
+        ("5,3\n4,4\n", "holds tokens per expert"),
+        ('{"moe_layer_count": 1, "layer_list": []}', "holds an expert placement"),
+        ('{"config": {"common_config": {}}, "rank_id": 0}', "holds metadata of a profile"),
     ],
 )
 def test_any_other_file_is_an_error_and_nothing_beside_it_is_read(
@@ -117,7 +117,7 @@ def test_any_other_file_is_an_error_and_nothing_beside_it_is_read(
 
 def test_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "trace_view.json")
-    with pytest.raises(TraceNotFound, match="no regular file"):
+    with pytest.raises(TraceNotFound, match="not a regular file"):
         discover(tmp_path / "trace_view.json")
 
 

@@ -206,7 +206,8 @@ def test_only_one_models_iterations_are_steps(
 
     assert [row[:2] for row in staging.execute(STEPS).fetchall()] == [(1, 1_000_000)]
     assert log.warnings == [
-        "iterations of 2 models: those of model 2, which ran longest, are the steps; not those of 1"
+        "iterations of 2 models: those of model 2, which ran longest, are used as steps; not"
+        " those of 1"
     ]
 
 

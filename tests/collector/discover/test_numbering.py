@@ -42,7 +42,7 @@ def test_without_a_host_nobody_is_the_same() -> None:
 def test_one_rank_for_several_devices_at_one_time_is_none() -> None:
     found = with_ranks([("x", one("a", 0, rank=0)), ("y", one("a", 1, rank=0))])
     assert [(i.rank, i.origin) for i in found] == [(0, ORIGIN), (1, ORIGIN)]
-    assert "says rank 0: ignored" in found[0].warnings[0]
+    assert "records rank 0: ignored" in found[0].warnings[0]
 
 
 def test_a_rank_that_moved_to_another_device_stays() -> None:

@@ -78,7 +78,7 @@ def test_an_older_export_beside_a_newer_one_is_told(tmp_path: Path) -> None:
     for stamp in ("20250101010101", "20250202020202"):
         (output / f"op_summary_{stamp}.csv").write_text("Op Name,Task Start Time(us)\n")
     (one,) = looked(tmp_path)
-    assert (one.what, one.why) == ("op_summary_*.csv", "an older export beside a newer one")
+    assert (one.what, one.why) == ("op_summary_*.csv", "an older export next to a newer one")
     assert one.example.endswith("op_summary_20250101010101.csv")
 
 
@@ -111,4 +111,4 @@ def test_stores_are_not_walked_and_ranks_that_were_not_selected_are_told(profile
     files = [file.path for one in manifests(profile / "store") for file in one.sources]
     found = unread(profile, files)
     assert kinds(found) == {"kernel_details.csv": 1, "profiler_info_*.json": 1}
-    assert {one.why for one in found} == {"no rank was read from it: not selected, or not whole"}
+    assert {one.why for one in found} == {"no rank was read from it: not selected, or incomplete"}

@@ -74,7 +74,7 @@ def test_zero_bytes_are_told(staging: duckdb.DuckDBPyConnection, tmp_path: Path)
     path.write_bytes(b"a,b,c\n1,2,3\n4,\0\0\0,6\n")
     log = ReadLog()
     assert len(read(staging, path, log)) == 2
-    assert log.damaged == {str(path): "damaged: zero bytes stand where text was"}
+    assert log.damaged == {str(path): "damaged: zero bytes in place of text"}
     assert has_zero_bytes(str(path))
     path.write_bytes(b"a,b,c\n")
     assert not has_zero_bytes(str(path))

@@ -80,7 +80,7 @@ def test_intervals_that_end_before_they_start_are_told(
               "COMPUTE_TASK_INFO": (COMPUTE[0], COMPUTE[1][:1])}  # fmt: skip
     log = read(ascend_db, {"main_db": write(tmp_path / "a.db", tables)})
     assert rows(staging, "select start_ns, dur_ns from kernels") == [(T0 + 100, None)]
-    assert log.warnings == ["TASK: 1 rows end before they start: their length is unknown"]
+    assert log.warnings == ["TASK: 1 rows end before they start: their duration is unknown"]
 
 
 def test_tables_that_are_views_are_told(staging: Staging, read: Read, tmp_path: Path) -> None:

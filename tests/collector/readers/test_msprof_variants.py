@@ -114,7 +114,7 @@ def test_without_info_json(job: Path, seen: Capture, plain: dict[str, Rows], mis
     (manifest,) = [only_manifest(place)]
     assert result.is_complete and manifest.rank == 0
     untold = missing != "host"
-    assert ("called rank 0" in " ".join(manifest.warnings)) == untold
+    assert ("numbered 0" in " ".join(manifest.warnings)) == untold
     assert table(place, "kernels") == plain["kernels"]
     (pid,) = rows(place, "select distinct process_id from host_ops")
     assert (pid[0] == seen.process_id) == (missing != "both")

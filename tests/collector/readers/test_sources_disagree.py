@@ -169,7 +169,7 @@ def test_tasks_of_operations_without_operations_are_told(tmp_path: Path) -> None
             insert into COMMUNICATION_TASK_INFO values (2, 1);
         """)
     [rank] = ingest(tmp_path / "source", tmp_path / "store", summarise=summarise).published
-    assert any("not 0 but unknown" in warning for warning in rank.warnings)
+    assert any("communication of the steps is unknown" in warning for warning in rank.warnings)
     question = "select computing_ns, communication_ns, free_ns from step_summary"
     assert store.query(tmp_path / "store", question).rows() == [(1000, None, None)]
 

@@ -116,7 +116,7 @@ def test_hugging_face(read: Any) -> None:
     assert log.rows.select("step", "loss", "grad_norm", "learning_rate").rows() == [
         (40, 1.0, None, None), (None, 1.25, 0.5, 1e-5), (None, 1.125, None, 9e-6),
     ]  # fmt: skip
-    assert log.notes == ("train.log: 2 line(s) name no step: their step is unknown",)
+    assert log.notes == ("train.log: 2 line(s) have no step number: their step is unknown",)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_broken_bytes_and_endless_lines(read: Any) -> None:
 
 def test_errors_say_what_to_do(tmp_path: Path, read: Any) -> None:
     for missing in (tmp_path / "no.log", tmp_path):
-        with pytest.raises(TraceNotFound, match=r"no trainer log here: give the file"):
+        with pytest.raises(TraceNotFound, match=r"no training log here: give the file"):
             read_log(missing)
     for text in ("", "hello\n", "iteration"):
         with pytest.raises(

@@ -43,7 +43,7 @@ def test_a_rule_that_raises(
         beside = train(torch, model, 6, after=recorder.step)[1]
     assert beside == without and len(calls) == 5
     (warned,) = warnings_of(caplog)
-    assert "off from now on: no such thing" in warned
+    assert "switched off: no such thing" in warned
     assert not any(module._forward_hooks for module in model.modules())
 
 

@@ -218,7 +218,7 @@ def test_what_fails_disables_it_with_one_warning(
         # torch_npu prints it and goes on; the capture is there.
         assert (len(warned), len(markers(tmp_path))) == (0, 4)
         return
-    assert len(warned) == 1 and "profiling is off from now on" in warned[0]
+    assert len(warned) == 1 and "profiling is switched off" in warned[0]
     assert markers(tmp_path) == [], "a capture that did not come to its end must not be read"
     assert npu.calls.count("profile") <= 1
 
@@ -301,7 +301,7 @@ def test_a_disk_that_hangs_holds_no_step_up(
     assert time.monotonic() - began_s < 10
     assert spans(tmp_path) == [(60, 61)]
     (warned,) = warnings_of(caplog)
-    assert "does not answer" in warned
+    assert "does not respond" in warned
 
 
 def test_a_marker_that_cannot_be_written(

@@ -162,7 +162,7 @@ def watched_on_a_full_disk(tmp_path: Path, script: str) -> tuple[str, WatchState
 def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
     told, state = watched_on_a_full_disk(tmp_path, FULL_THEN_ROOM)
     assert told.count("no space left") == 1 and "Traceback" not in told
-    assert told.index("no space left") < told.index("there is room again")
+    assert told.index("no space left") < told.index("space is available again")
     ranks = sorted(line.split("read rank ")[1][0] for line in told.splitlines() if "read r" in line)
     assert ranks == list("012345")
     assert not state.is_disk_full and state.ranks_ingested_total == 6
@@ -186,7 +186,7 @@ kill -TERM $watcher; wait $watcher
 @pytest.mark.slow
 def test_a_disk_is_full_only_until_there_is_room(tmp_path: Path) -> None:
     told, state = watched_on_a_full_disk(tmp_path, FULL_THEN_NOTHING)
-    assert told.count("no space left") == 1 and told.count("there is room again") == 1
+    assert told.count("no space left") == 1 and told.count("space is available again") == 1
     assert not state.is_disk_full and state.errors_total == 0
 
 
@@ -310,7 +310,7 @@ def test_it_leaves_within_seconds_and_told_twice_at_once(
         try:
             wait_for(lambda: len(list(held.iterdir())) == 2, log)
             one.send_signal(first)
-            wait_for(lambda: "once more to leave at once" in log.read_text(), log)
+            wait_for(lambda: "press Ctrl-C again to exit now" in log.read_text(), log)
             with pytest.raises(subprocess.TimeoutExpired):
                 one.wait(1)
             if second is not None:

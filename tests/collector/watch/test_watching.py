@@ -128,7 +128,7 @@ def test_ranks_join_their_capture_whenever_they_come(
         one.wait_for(lambda: len(published(asked.store)) == 1)
         write_capture(root / "h_0_ascend_pt", 0)
         one.wait_for(lambda: one.has_told("compared"))
-        assert one.has_told("this round failed: an error of npuscope itself")
+        assert one.has_told("this poll failed: an error of npuscope itself")
         [capture] = {capture for capture, _ in published(asked.store)}
         tier = derived_folder(asked.store, "job", capture)
         first = read_derived(tier)
@@ -210,7 +210,7 @@ def test_of_two_profiles_of_one_rank_and_time_one_is_taken(root: Path, asked: Op
     [passed] = [message for message in told if "passed over" in message]
     assert f"passed over {root / 'h_0_ascend_pt'}" in passed and "ended last" in passed
     [refused] = state.quarantined
-    assert refused.path == str(nobody) and "no file tells the rank" in refused.reason
+    assert refused.path == str(nobody) and "no file records the rank" in refused.reason
     shutil.rmtree(nobody)
     shutil.rmtree(root / "copied_ascend_pt")
     state = watch(once)

@@ -164,7 +164,7 @@ def test_experts_of_devices_by_the_trace_alone(
     monkeypatch: pytest.MonkeyPatch, sample: Path
 ) -> None:
     visited = page(monkeypatch, sample, "experts")
-    assert "only of devices" in visited.info[0].value
+    assert "only that of devices" in visited.info[0].value
     assert "expert-load" in visited.info[0].value
     devices = next(one for one in drawn(visited) if "Tokens" in one["layout"]["title"]["text"])
     told = rows_of("experts", sample, "--by", "device")

@@ -75,7 +75,7 @@ def test_every_page_says_that_an_empty_store_is_empty(
     for name in PAGES:
         visited.switch_page(f"pages/{name}.py").run()
         assert is_clean(visited), (name, visited.exception)
-        assert "Nothing is ingested here yet" in visited.info[0].value
+        assert "No data is ingested yet" in visited.info[0].value
 
 
 def test_the_overview_opens_with_the_findings_of_the_command_line(
@@ -124,7 +124,7 @@ def test_a_new_capture_appears_without_a_restart(
     store = tmp_path / "growing"
     create_store(store)
     visited = visit(monkeypatch, store)
-    assert "Nothing is ingested" in visited.info[0].value
+    assert "No data is ingested" in visited.info[0].value
     profile = write_profile(tmp_path / "profiles" / "one_ascend_pt", 0)
     assert ingest(profile, store, run="later", summarise=summarise, jobs=1).is_complete
     sources.version_of.clear()  # its two seconds are over

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from pathlib import Path
+
 import polars as pl
 import pytest
 
@@ -19,6 +23,7 @@ from npuscope.dashboard.figures.quality import capability_named
 from npuscope.dashboard.locale.language import chinese, labelled
 from npuscope.dashboard.units import readable
 from tests.analysis.tables import connect, fill, kernel
+from tests.cli.test_cli import Run, runner
 
 MS = 1_000_000
 PLACE = {"run": None, "capture": None, "rank": None}
@@ -100,10 +105,73 @@ def test_a_long_text_among_short_ones_has_room() -> None:
 def test_evidence_without_a_figure_is_a_sentence() -> None:
     line = '{"what": "WHAT", "value": VALUE, "peers": null, "unit": "count"}'
     lines = [line.replace("WHAT", "a").replace("VALUE", "3")]
-    lines.append(line.replace("WHAT", "which experts: not told").replace("VALUE", "null"))
+    lines.append(line.replace("WHAT", "which experts: not recorded").replace("VALUE", "null"))
     figures, sentences = in_sentences(evidence({"evidence": f"[{', '.join(lines)}]"}))
-    assert (figures["what"].to_list(), sentences) == (["a"], ["which experts: not told"])
+    assert (figures["what"].to_list(), sentences) == (["a"], ["which experts: not recorded"])
 
 
 def test_names_do_not_steer_a_sentence_of_a_page() -> None:
     assert plain("mat\x1bmul\u202e*") == r"mat\\u001bmul\\u202e\*"
+
+
+# Commands whose notes pages and reports show, too.
+NOTED = (
+    ("steps",), ("kernels",), ("comm",), ("comm", "--by", "link"), ("comm", "--by", "stretch"),
+    ("comm", "--by", "hierarchy", "--experts", "16", "--top-k", "2"), ("ranks",), ("clocks",),
+    ("memory",), ("mfu",), ("mfu", "--waterfall"), ("mfu", "--model", "qwen3-0.6b"),
+    ("mfu", "--model", "qwen3-0.6b", "--tokens-per-step", "auto"),
+    ("mfu", "--model", "qwen3-0.6b", "--tokens-per-step", "999999", "--recompute", "full",
+     "--sequence-length", "4096"),
+    ("experts", "--by", "device"), ("experts", "--by", "cost"), ("doctor",),
+)  # fmt: skip
+PHRASE = re.compile(r"\b[a-z]+(?: [a-z]+){2,}")
+
+
+def notes_in_english(run: Run, store: Path) -> set[str]:
+    """Notes of the commands that have no Chinese; names of commands and options stay."""
+    told = {
+        note
+        for command in NOTED
+        if (found := run(command[0], store, *command[1:], "--json")).code == 0
+        for note in found.json().get("notes", [])
+    }
+    assert told
+    return {note for note in told if PHRASE.search(re.sub("`[^`]*`", "", chinese(note)))}
+
+
+def test_notes_of_the_sample_are_said_in_chinese(
+    sample_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert notes_in_english(runner(tmp_path, monkeypatch, capsys), sample_store) == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["alexnet_ddp_db_level0", "alexnet_ddp_text_level1", "qwen3_pp2_dp2_text_level2"]
+)
+def test_notes_of_real_profiles_are_said_in_chinese(
+    name: str, real_stores: Callable[[str], Path], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert notes_in_english(runner(tmp_path, monkeypatch, capsys), real_stores(name)) == set()
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        "tokens per step: 384, 3 micro-batches x 64 tokens x 2 data-parallel ranks: 12 gradients of"
+        " attention of all pipeline stages in 4 layers and 1 MTP block, run forward 2 x as often",
+        "tokens per step: 5 gradients of attention on a rank of a stage of 2 layers are not those"
+        " of equal micro-batches; give --tokens-per-step N",
+        "tokens per step: ranks of pipeline stage 0 ran 6 and 8 gradients of attention; give"
+        " --tokens-per-step N",
+        "model FLOPs refused: m needs 2 TFLOP for 64 tokens on the 2 ranks with kernels in step 7,"
+        " which executed 1 TFLOP (at most 1.05 x that is taken): check that model, tokens per step"
+        " and --recompute match this job",
+        "tokens of 1 of 64 ranks are here: no plan is made of them; `npuscope experts plan"
+        " --from-ranks-present` makes one",
+    ],
+)
+def test_what_models_and_plans_lack_is_said_in_chinese(note: str) -> None:
+    assert not PHRASE.search(re.sub("`[^`]*`", "", chinese(note))), chinese(note)

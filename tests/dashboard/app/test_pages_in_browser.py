@@ -102,6 +102,19 @@ def test_pages_are_drawn_without_complaint(
                 assert english_left(seen) == [], page
 
 
+def test_tables_have_no_csv_button_but_ours(address: str, browser: Browser) -> None:
+    """The grid's own writes names as they are, which spreadsheets would run as formulas."""
+    with visit(browser, address) as seen:
+        seen.open("operators")
+        grid = seen.tab.locator('[data-testid="stDataFrame"]').first
+        grid.hover()
+        buttons = grid.locator("xpath=..").locator("button")
+        buttons.first.wait_for(state="attached")
+        labels = [one.get_attribute("aria-label") or "" for one in buttons.all()]
+        assert labels and not [one for one in labels if "ownload" in one]
+        assert seen.tab.get_by_role("button", name="CSV").count()
+
+
 # English on a Chinese page: names that profiles bring, options of programs, figures, commands.
 _PHRASE = re.compile(r"[A-Za-z][a-z]{2,} [a-z]{2,} [a-z]{2,}")
 _RECORDED = "<built-in method"  # names of host calls

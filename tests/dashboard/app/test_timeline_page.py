@@ -158,4 +158,4 @@ def test_a_store_without_events_says_what_to_collect(
 ) -> None:
     create_store(tmp_path / "empty")
     visited = visit(monkeypatch, tmp_path / "empty")
-    assert "Nothing is ingested here yet" in visited.info[0].value
+    assert "No data is ingested yet" in visited.info[0].value

@@ -142,7 +142,7 @@ def test_passwords_over_http(store: Path) -> None:
 
 def test_other_machines_are_warned_of(store: Path) -> None:
     with exporting(store, "--host", "0.0.0.0") as one:
-        assert any("WARNING: whoever reaches 0.0.0.0" in line for line in one.said)
+        assert any("WARNING: anyone who can reach 0.0.0.0" in line for line in one.said)
     with exporting(store) as one:
         assert not any("WARNING" in line for line in one.said)
         with pytest.raises(OSError):  # only on this machine's own address

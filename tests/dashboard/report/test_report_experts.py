@@ -47,11 +47,11 @@ def test_counts_of_experts() -> None:
     )
     found = blocks(rows, top=1)
     assert said(found) == [
-        "experts: the fullest expert of a layer has 2.50 times the mean, the fullest device has"
-        " 1.55 times the mean of its group",
+        "experts: the most loaded expert of a layer has 2.50 times the mean, the most loaded"
+        " device has 1.55 times the mean of its group",
         "hottest, times the mean of the layer: expert 1 of layer 1 (3.40)",
-        "1 experts of layers 1 got no token in any step: dead, or not routed to",
-        "where experts should sit and what that gains: `npuscope experts plan 'a b' --devices 2`",
+        "1 experts of layers 1 received no tokens in any step: dead experts",
+        "a better placement and its gain: `npuscope experts plan 'a b' --devices 2`",
     ]
     [table] = [one for one in found if isinstance(one, FittedTable)]
     [worst] = table.rows
@@ -75,7 +75,7 @@ def test_devices_alone() -> None:
     ])  # fmt: skip
     # No plan is offered: it would need single experts.
     assert said(found) == [
-        "experts: the fullest device has 1.50 times the mean of its group", COLLECT
+        "experts: the most loaded device has 1.50 times the mean of its group", COLLECT
     ]  # fmt: skip
     assert chinese(COLLECT) != COLLECT
     alone = blocks([{"step": 1, "phase": "train", "layer": 0, "ep_rank": 0, "tokens": 30}])

@@ -102,8 +102,8 @@ def test_troubles_come_first_and_what_is_beside_last(reports: list[CaptureReport
 
 
 def test_a_store_tells_that_nobody_looked_beside_it(reports: list[CaptureReport]) -> None:
-    assert "what lies beside the profiles" in drawn(reports, Disk())
-    assert "what lies beside the profiles" not in drawn(reports, Disk(beside=()))
+    assert "other files are listed only where" in drawn(reports, Disk())
+    assert "other files are listed only where" not in drawn(reports, Disk(beside=()))
 
 
 def test_other_frameworks_get_no_call_of_torch_npu() -> None:

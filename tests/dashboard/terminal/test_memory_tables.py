@@ -142,7 +142,7 @@ def test_the_overview_of_several_ranks() -> None:
 def test_growth_in_words() -> None:
     few = tables([Record(5 * MS, 9)], steps=3)
     assert list(growth_lines(query.memory_facts(few))) == [
-        "Growth: five steps are needed to tell a trend, recorded: 3"
+        "Growth: a trend needs five steps, recorded: 3"
     ]
     flat = tables([Record(5 * MS, 9)], steps=7)
     assert list(growth_lines(query.memory_facts(flat))) == ["Growth: none that is steady"]

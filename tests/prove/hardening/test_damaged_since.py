@@ -51,7 +51,7 @@ def test_what_was_whole_stays_until_force(
     for _ in range(2):  # it is no settled matter
         told = again(tmp_path)
         assert (told.code, told.ranks) == (4, whole)
-        assert "damaged since it was read" in told.errors
+        assert "damaged after it was read" in told.errors
         assert name in told.errors
         assert "--force" in told.errors
 
@@ -158,7 +158,7 @@ def test_a_file_that_grows_while_it_is_read_is_told(
 
     [(rank, file, reason)] = result.unread_files
     assert (rank, file) == (1, str(path))
-    assert "changed while it was read" in reason
+    assert "changed while being read" in reason
     after = again(tmp_path)
     assert after.code == 0
     assert [m.failed_files for m in manifests(tmp_path / "store")] == [{}, {}]
@@ -178,4 +178,4 @@ def test_a_file_that_goes_while_it_is_read_is_told(
     )
     [(rank, file, reason)] = result.unread_files
     assert (rank, file) == (1, str(path))
-    assert "gone while it was read" in reason or "No such file" in reason
+    assert "removed while being read" in reason or "No such file" in reason

@@ -144,7 +144,7 @@ def test_values_of_another_kind_are_unknown(
     ]  # fmt: skip
     assert (log.rows_lost, log.warnings) == (2, [
         "TASK: 1 rows without a start time are left out",
-        "TASK: 1 rows end before they start: their length is unknown",
+        "TASK: 1 rows end before they start: their duration is unknown",
         "kernels: 1 rows without a task in TASK are left out",
     ])  # fmt: skip
 

@@ -69,7 +69,7 @@ def test_rotated_files_follow_each_other(tmp_path: Path) -> None:
         (1, 0, [1, 0]), (1, 1, [4, 4]), (2, 0, [9, 1]), (2, 1, [5, 5]),
     ]  # fmt: skip
     assert found.notes == (
-        "rank0.10.jsonl: 1 line(s) tell of a layer and step again (a restart): the last counts",
+        "rank0.10.jsonl: 1 line(s) repeat a layer and step (a restart): the last one is used",
     )
 
 
@@ -104,7 +104,7 @@ def test_what_there_is_no_room_for_is_added_up(
     if by_micro_batch:
         assert found.counts.equals(whole.counts)
         return
-    assert f"more than {room} counts of single" in found.notes[0]
+    assert f"more than {room} counts by " in found.notes[0]
     if rows:
         assert found.counts["micro_batch"].null_count() == rows
         total = [sum(row) for row in zip(*found.counts["tokens"].to_list(), strict=True)]

@@ -49,7 +49,7 @@ def test_the_real_dump_has_its_golden_figures(real_data: Path, goldens: dict[str
     assert (facts.ranks_count, facts.ranks_expected, facts.slots_count) == (1, 64, 4)
     assert (facts.experts_count, facts.top_k, facts.steps_per_dump) == (256, 8, 8)
     assert facts.is_physical and len(found.notes) == 3
-    assert "58 rows, though there are 59 MoE layers" in found.notes[0]
+    assert "58 rows, but there are 59 MoE layers" in found.notes[0]
 
 
 def test_a_dump_has_what_came_since_the_one_before(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_map_that_the_configuration_names_is_used_where_it_fits(tmp_path: Path
     write_deployment(tmp_path / "expert_map.json", [[[1, 0, 2]]])
     found = read(tmp_path)
     assert found.facts.is_physical
-    assert any("is not of this dump (3 slots of a device" in note for note in found.notes)
+    assert any("does not match this dump (3 slots of a device" in note for note in found.notes)
 
 
 def test_phases_stand_side_by_side_and_variants_are_passed_over(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_phases_stand_side_by_side_and_variants_are_passed_over(tmp_path: Path) 
         ("decode", 0, 1), ("decode", 0, 2), ("decode", 1, 3), ("decode", 1, 4),
         ("prefill", 0, 1), ("prefill", 0, 2),
     ]  # fmt: skip
-    assert "the placement kept is that of decode: the phases differ in it" in found.notes
+    assert "the phases have different placements: that of decode is kept" in found.notes
 
 
 def test_shared_experts_outside_are_left_out(tmp_path: Path) -> None:
@@ -125,12 +125,12 @@ def test_ranks_and_dumps_that_are_missing_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("1,2\n3\n4,5\n", "line 2: 1 columns, where the first row has 2"),
+        ("1,2\n3\n4,5\n", "line 2: 1 columns, but the first row has 2"),
         ("1,2\n3,x\n4,5\n", "line 2: no counts: '3,x'"),
         ("1,2\n3,-4\n", "line 2: no counts"),
         ("\n \n", "no rows"),
         ("1,2\n3,1" + "0" * 20 + "\n", "no counts"),
-        ("5,5\n5,5\n4,4\n5,5\n1,1\n", "5 rows are no dumps of 2 layers"),
+        ("5,5\n5,5\n4,4\n5,5\n1,1\n", "5 rows do not match dumps of 2 layers"),
     ],
 )
 def test_rows_that_are_wrong_are_refused(tmp_path: Path, text: str, what: str) -> None:
@@ -145,15 +145,15 @@ def test_rows_as_others_write_them(tmp_path: Path) -> None:
     (tmp_path / "decode_0.csv").write_bytes(b"\xef\xbb\xbf1, 2,\r\n\r\n3 ,4\r\n5")
     found = read(tmp_path)
     assert found.load["tokens"].to_list() == [1, 2, 3, 4]
-    assert "its last line is cut off" in found.notes[0]
+    assert "the last line is incomplete" in found.notes[0]
 
 
 def test_ranks_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:
     write_dump(tmp_path, {"decode_0": [[1, 2]] * 2, "decode_1": [[1]] * 2}, **TWO)
-    with pytest.raises(TraceFormatError, match=r"decode_1.*1 slots, where another rank .* 2"):
+    with pytest.raises(TraceFormatError, match=r"decode_1.*1 slots, but another rank .* 2"):
         read(tmp_path)
     write_dump(tmp_path, {"decode_1": [[1, 2]]}, **TWO)
-    with pytest.raises(TraceFormatError, match=r"decode_1.*1 layers, where another rank .* 2"):
+    with pytest.raises(TraceFormatError, match=r"decode_1.*1 layers, but another rank .* 2"):
         read(tmp_path)
 
 
@@ -161,7 +161,7 @@ def test_a_counter_that_began_anew_is_told(tmp_path: Path) -> None:
     write_dump(tmp_path, {"decode_0": [[9], [9], [2], [10], [3], [12]]}, **TWO)
     found = read(tmp_path)
     assert rows(found, "step", "tokens") == [(0, 9), (0, 9), (1, 2), (1, 10), (2, 1), (2, 2)]
-    assert any("counting began anew at dump 1 (1 time(s))" in note for note in found.notes)
+    assert any("counters were reset at dump 1 (1 time(s))" in note for note in found.notes)
 
 
 @settings(max_examples=60)
@@ -195,9 +195,9 @@ Change = Callable[[dict[str, Any]], object]
     ("change", "what"),
     [
         (lambda told: told.pop("layer_list"), "layer_list"),
-        (lambda told: told["layer_list"].append(told["layer_list"][0]), "layers told twice: 0"),
+        (lambda told: told["layer_list"].append(told["layer_list"][0]), "layers given twice: 0"),
         (lambda told: told["layer_list"][0]["device_list"].append(
-            {"device_id": 0, "device_expert": [1]}), "devices told twice: 0"),
+            {"device_id": 0, "device_expert": [1]}), "devices given twice: 0"),
         (lambda told: told["layer_list"].clear(), "no device has an expert"),
         (lambda told: told["layer_list"][0]["device_list"][0].update(device_expert=["a"]),
          "Expected"),
@@ -222,7 +222,7 @@ def test_what_does_not_fit_in_a_deployment_is_told(tmp_path: Path) -> None:
     found = read_deployment(path)
     assert (found.experts_count, found.slots_count) == (3, 4)
     assert found.notes == (
-        "d.json: 2 layers, though it says 3",
+        "d.json: 2 layers, but the header says 3",
         "d.json: other devices than it counts in layers 1",
         "d.json: not all of 3 experts have a slot in layers 1",
     )

@@ -21,8 +21,10 @@ from tests.collector.readers.kineto.written_kineto import (
     write,
 )
 
-MISSING = "the closing ] is missing (the analysis was interrupted): read to the last whole event"
-PARTLY = "figures of this rank cover only the part that could be read"
+MISSING = (
+    "the closing ] is missing (the analysis was interrupted): read up to the last complete event"
+)
+PARTLY = "figures of this rank cover only the part that was read"
 
 
 def names(path: Path) -> tuple[list[str], dict[str, str], int]:
@@ -65,7 +67,7 @@ def test_torn_events_in_the_middle_cost_only_themselves(tmp_path: Path) -> None:
 
     assert found == sorted(f"k{n}" for n in range(40) if n not in (7, 20))
     assert 0 < lost < 200
-    assert "no whole events and were left out" in damaged[str(tmp_path / "t.json")]
+    assert "not complete events and were left out" in damaged[str(tmp_path / "t.json")]
 
 
 def test_odd_events_cost_only_themselves(tmp_path: Path) -> None:

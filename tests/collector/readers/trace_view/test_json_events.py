@@ -146,7 +146,7 @@ def test_damaged_events_are_left_out_and_counted() -> None:
     assert {event["name"] for event in good} - names >= broken
     assert len(names) >= 194  # a string without end swallows its neighbour
     assert log.bytes_lost > 0
-    assert any("no whole events" in warning for warning in log.warnings)
+    assert any("not complete events" in warning for warning in log.warnings)
 
 
 def test_closing_bracket_missing_loses_nothing() -> None:
@@ -185,7 +185,7 @@ def test_nothing_in_it(text: bytes) -> None:
 
 @pytest.mark.parametrize("text", [b"Step,Computing\n1,2\n", b'{"config": {"a": 1}}', b"\x89PNG"])
 def test_no_trace_at_all(text: bytes) -> None:
-    with pytest.raises(TraceFormatError, match="no array of trace events"):
+    with pytest.raises(TraceFormatError, match="not an array of trace events"):
         read(text)
 
 
