@@ -19,7 +19,10 @@ from tests.test_readme import COLUMNS, arguments_of, matches, normalised, shown_
 TUTORIALS = [REPOSITORY / "docs" / name for name in ("tutorial.md", "tutorial.zh-CN.md")]
 
 
-@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "tutorial", [TUTORIALS[0], pytest.param(TUTORIALS[1], marks=pytest.mark.slow)],
+    ids=lambda path: path.name,
+)  # fmt: skip
 def test_shown_output_is_what_the_commands_print(
     tutorial: Path,
     tmp_path: Path,

@@ -17,8 +17,10 @@ _WHY = {
     "ranks ran {counts} gradients of attention": "各 rank 的 attention 反向次数不同：{counts}",
     "ranks of pipeline stage {stage} ran {counts} gradients of attention":
         "流水级 {stage} 的各 rank 的 attention 反向次数不同：{counts}",
-    "{total} gradients of attention {where} are not those of equal micro-batches in {layers}":
-        "{total} 次 attention 反向不能由相同的微批在 {layers}中产生",
+    "{total} gradients of attention of a rank are not those of equal micro-batches in {layers}":
+        "一个 rank 的 {total} 次 attention 反向不能由相同的微批在 {layers}中产生",
+    "{total} gradients of attention of all pipeline stages are not those of equal micro-batches in"
+    " {layers}": "所有流水级的 {total} 次 attention 反向不能由相同的微批在 {layers}中产生",
     "only {count} of {stages} pipeline stages were recorded, and {layers} layers are not split"
     " evenly": "{stages} 个流水级中只采集了 {count} 个，且 {layers} 层不能平均切分",
     "the pipeline stage of the MTP blocks is unknown": "MTP 块所在的流水级未知",

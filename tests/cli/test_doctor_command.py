@@ -115,7 +115,7 @@ def test_a_store_and_an_exported_file(run: Run, job: Path, tmp_path: Path) -> No
     for path in (tmp_path / "s", tmp_path / "x.duckdb"):
         answer = run("doctor", path, "--json").json()
         assert [row["rank"] for row in answer["rows"]] == [0, 1]
-        assert any("beside the profiles" in note for note in answer["notes"])
+        assert any("other files are listed" in note for note in answer["notes"])
     assert answer["rows"][0]["options"] is None
     assert answer["rows"][0]["rows_lost"] is None
 
@@ -139,7 +139,7 @@ def test_what_was_lost_or_never_analysed_is_told_with_4(run: Run, own_job: Path)
                for note in answer["notes"])  # fmt: skip
     shown = run("doctor", own_job)
     assert shown.code == 4
-    assert "something of rank 1 was lost" in shown.out
+    assert "data of rank 1 was lost" in shown.out
     assert "analyse(" in shown.out
 
 

@@ -139,6 +139,7 @@ def notes_in_english(run: Run, store: Path) -> set[str]:
     return {note for note in told if PHRASE.search(re.sub("`[^`]*`", "", chinese(note)))}
 
 
+@pytest.mark.slow
 def test_notes_of_the_sample_are_said_in_chinese(
     sample_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
