@@ -36,14 +36,8 @@ def device_idle(seen: Material) -> Iterator[Finding]:
     yield stated(
         seen,
         "device_idle",
-<<<<<<< HEAD
-        f"{ms(stake_ns)} ms per step ({percent(share(stake_ns, seen))}) pass with neither a"
-        f" kernel nor an operation of the step, most on"
-        f" {ranks_named(worst['rank'].head(1))}.{host}",
-=======
         f"{ms(stake_ns)} ms per step ({percent(share(stake_ns, seen))}) have neither a kernel nor"
-        f" an operation of the step, most on {ranks_named(worst['rank'].head(1))}.",
->>>>>>> c83f31c (Messages, notes, pages and docs in plain English of performance engineers, Chinese in step; the tutorial in Chinese; notes on models and partial plans are translated)
+        f" an operation of the step, most on {ranks_named(worst['rank'].head(1))}.{host}",
         stake_ns,
         "measured",
         "Time from a step's first to its last kernel or operation that none of them covers;"

@@ -15,13 +15,8 @@
 --   capture  varchar  ranks profiled at the same time
 --   rank     integer  global rank
 --   step     bigint   producer's step number; NULL: the capture has none
-<<<<<<< HEAD
 --   part     varchar  computing, transfer (moving bytes), peer_wait (for captured ranks), absent_wait (for ranks that were not captured), pipeline_wait (for captured stages), unknown_communication, host (free until a late launch), idle (free, though launched), free (neither is known)
---   kind     varchar  parallel kind of the communication: tp, pp, dp, ep, ...; NULL: no communication, or not told
-=======
---   part     varchar  computing, transfer (moving bytes), peer_wait (for captured ranks), absent_wait (for ranks that were not captured), pipeline_wait (for captured stages), unknown_communication, free
 --   kind     varchar  parallel kind of the communication: tp, pp, dp, ep, ...; NULL: no communication, or not recorded
->>>>>>> c83f31c (Messages, notes, pages and docs in plain English of performance engineers, Chinese in step; the tutorial in Chinese; notes on models and partial plans are translated)
 --   op_type  varchar  allReduce, allToAllV, send, ...; NULL likewise
 --   ns       bigint   its length; NULL: unknown
 with
