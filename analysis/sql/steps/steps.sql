@@ -116,13 +116,16 @@ _busy as (
 _gaps as (
     select rank_key, label, free_from_ns, start_ns from _added where free_from_ns is not null
 ),
-_launched as (
-    select rank_key, label, start_ns - free_from_ns as gap_ns, min(api_start_ns) - free_from_ns as launch_ns
-    from _gaps join _keys using (rank_key)
-    join launches as l on l.run = _keys.run and l.capture = _keys.capture and l.rank = _keys.rank
-        and l.device_start_ns = start_ns
-    where api_start_ns is not null
-    group by rank_key, label, free_from_ns, start_ns
+_launches as (
+    select rank_key, device_start_ns, api_start_ns
+    from launches join _keys using (run, capture, rank)
+    where api_start_ns is not null and device_start_ns is not null
+),
+_launched as materialized (
+    select any_value(g.rank_key) as rank_key, label, any_value(start_ns - free_from_ns) as gap_ns,
+        min(api_start_ns - free_from_ns) as launch_ns
+    from _gaps as g join _launches as l on l.rank_key = g.rank_key and l.device_start_ns = g.start_ns
+    group by label, start_ns
 ),
 _reached_after as (
     select rank_key,
