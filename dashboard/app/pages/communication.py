@@ -44,7 +44,7 @@ parts = page.frame(means.mean_parts)
 if not parts.is_empty():
     page.heading("Where a step's time goes")
     page.figure(charts.parts_figure(parts, say), key="parts")
-    page.table(parts, name="mean_parts")
+    page.table(parts.rename({"ns": "total_ns"}), name="mean_parts")
 
 page.heading("Do ranks wait, or do they transfer?")
 told = page.frame(mean_waits) if page.is_across else None

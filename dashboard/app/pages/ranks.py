@@ -49,7 +49,7 @@ parts = page.frame(means.mean_parts, by="rank", rank=None)
 if not parts.is_empty():
     page.heading("Where a step's time goes")
     page.figure(charts.parts_figure(parts, say), key="parts")
-    page.table(parts, name="mean_parts_by_rank")
+    page.table(parts.rename({"ns": "total_ns"}), name="mean_parts_by_rank")
 
 page.heading("Which rank makes the others wait?")
 if not page.is_across:
