@@ -8,10 +8,12 @@ somebody else, no link is followed either.
 from __future__ import annotations
 
 import errno
+import gzip
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -24,7 +26,9 @@ LIST_BYTES = 256 << 20
 Content = TypeVar("Content")
 
 
-def open_regular(path: str | Path, *, follow_links: bool = True, at: int | None = None) -> BinaryIO:
+def open_regular(
+    path: str | Path, *, follow_links: bool = True, at: int | None = None
+) -> BufferedReader:
     """A regular file, open for reading; of a folder by its handle `at`. Raises OSError for anything
     else."""
     # Before it is opened, too: opening a device may have effects.
@@ -37,6 +41,14 @@ def open_regular(path: str | Path, *, follow_links: bool = True, at: int | None 
     except OSError:
         os.close(descriptor)
         raise
+
+
+def unpacked(raw: BufferedReader) -> BufferedReader | gzip.GzipFile:
+    """A file from its beginning, unpacked where its first bytes say that it is packed: a name may
+    lie."""
+    begins = raw.read(2)
+    raw.seek(0)
+    return gzip.GzipFile(fileobj=raw) if begins == b"\x1f\x8b" else raw
 
 
 def read_small(

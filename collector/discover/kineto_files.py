@@ -20,7 +20,7 @@ from pathlib import Path
 from ..model import RankSource, SourceFile
 from ..readers.kineto import gpu_comm
 from ..readers.kineto.head import parse_head, read_beginning, window_ns
-from ..small_files import open_regular
+from ..small_files import open_regular, unpacked
 from .identity import Identity
 
 _NAMED = re.compile(r".+\.pt\.trace\.json(\.gz)?")
@@ -70,7 +70,7 @@ def look_into(path: Path) -> list[tuple[SourceFile, Identity]] | str:
 
 def _says_kineto(path: Path) -> bool:
     with open_regular(path) as raw:
-        stream = gzip.GzipFile(fileobj=raw) if path.name.endswith(".gz") else raw
+        stream = unpacked(raw)
         try:
             return parse_head(stream.read(_HEAD_BYTES)).is_kineto
         except (EOFError, zlib.error, gzip.BadGzipFile):

@@ -18,11 +18,11 @@ from npuscope.errors import TraceNotFound
 from ..model import Framework, Role, SourceFile
 from ..readers.delimited import normal
 from ..readers.kineto.head import parse_head
-from ..small_files import open_regular
+from ..small_files import open_regular, unpacked
 from .database_facts import ask
 
 _HEAD_BYTES = 1 << 16
-_SQLITE, _GZIP = b"SQLite format 3\0", b"\x1f\x8b"
+_SQLITE = b"SQLite format 3\0"
 _NAMES_OF_TABLES = "select name from sqlite_master where type = 'table' limit 4096"
 _OF_MAIN = {"TASK", "COMPUTE_TASK_INFO", "COMMUNICATION_OP", "PYTORCH_API", "CANN_API"}
 _OF_ANALYSIS = {"CommAnalyzerTime", "CommAnalyzerBandwidth", "CommAnalyzerMatrix", "StepTraceTime"}
@@ -160,13 +160,7 @@ def _head(path: Path) -> bytes:
     """The beginning of a file, unpacked where it is packed."""
     try:
         with open_regular(path) as raw:
-            if raw.read(2) != _GZIP:
-                raw.seek(0)
-                return raw.read(_HEAD_BYTES)
-            if not path.name.endswith(".gz"):
-                raise TraceNotFound(f"{path}: packed with gzip: give it a name that ends in .gz")
-            raw.seek(0)
-            return gzip.GzipFile(fileobj=raw).read(_HEAD_BYTES)
+            return unpacked(raw).read(_HEAD_BYTES)
     except FileNotFoundError:
         raise TraceNotFound(f"{path}: no such file or folder") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

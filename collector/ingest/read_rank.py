@@ -304,7 +304,10 @@ def _needs_steps(con: duckdb.DuckDBPyConnection, selection: Selection) -> bool:
 def _require_content(
     con: duckdb.DuckDBPyConnection, source: RankSource, failed: dict[str, str]
 ) -> None:
-    telling = ("kernels", "comm_ops", "profiler_steps", "comm_times", "host_ops", "memory")
+    telling = (
+        *("kernels", "comm_ops", "profiler_steps", "comm_times", "comm_matrix", "host_ops"),
+        *("memory", "operator_memory"),
+    )
     if not source.selection.is_whole and not failed:
         return  # what was left out may be all there is
     if all(is_empty(con, table) for table in telling):

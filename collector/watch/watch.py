@@ -62,6 +62,11 @@ def watch(
         train_log=options.train_log.absolute() if options.train_log else None,
         expert_load=options.expert_load.absolute() if options.expert_load else None,
     )
+    for root in options.roots:
+        if root.is_file():
+            raise TraceNotFound(
+                f"{root}: is a file, and folders are watched: read it with `npuscope ingest`"
+            )
     if options.once and not any(root.is_dir() for root in options.roots):
         raise TraceNotFound(f"{options.roots[0]}: no such folder")
     is_told = False

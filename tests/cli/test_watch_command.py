@@ -32,6 +32,8 @@ def test_what_is_asked_wrongly_is_told(run: Any, tmp_path: Path) -> None:
     code, _, err = run("watch", tmp_path / "absent", "--store", tmp_path / "store", "--once")
     assert code == 3 and "no such folder" in err
     (tmp_path / "mine.txt").write_text("not a store")
+    code, _, err = run("watch", tmp_path / "mine.txt", "--store", tmp_path / "store", "--once")
+    assert code == 3 and "is a file" in err and "npuscope ingest" in err
     code, _, err = run("watch", tmp_path, "--store", tmp_path, "--once")
     assert code == 3 and "give a new folder to --store" in err
 

@@ -17,7 +17,6 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from io import BufferedReader
 from itertools import islice
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -25,6 +24,7 @@ from typing import Generic, TypeVar
 from npuscope.errors import TraceFormatError
 
 from ...model import ReadLog
+from ...small_files import unpacked
 
 Event = TypeVar("Event")
 # `[...]` -> its events; ValueError unless the text is one whole JSON array.
@@ -281,10 +281,9 @@ def _opened(
 def _chunks(
     path: str, log: ReadLog, advance: Callable[[int], None], chunk_bytes: int
 ) -> Iterator[bytes]:
-    """The file's bytes, unpacked if its name ends in .gz; `advance` gets bytes of the file."""
+    """The file's bytes, unpacked where it is packed; `advance` gets bytes of the file."""
     with Path(path).open("rb") as raw:
-        packed = path.endswith(".gz")
-        stream: BufferedReader | gzip.GzipFile = gzip.GzipFile(fileobj=raw) if packed else raw
+        stream = unpacked(raw)
         told, ends = 0, False
         while not ends:
             pieces: list[bytes] = []

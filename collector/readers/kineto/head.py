@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ...model import Option, ReadLog
+from ...small_files import unpacked
 from ..chrome_trace.json_events import BLANK, BOUNDARY
 from ..metadata.profiler_metadata import ProfilerMetadata, natural, parse_metadata, text
 from ..trace_view.trace_events import durations_ns
@@ -204,7 +205,7 @@ def read_beginning(path: str) -> bytes:
     """The file's bytes, unpacked, until its events begin, and some of these. Raises OSError."""
     data, begun = b"", None
     with Path(path).open("rb") as raw:
-        stream = gzip.GzipFile(fileobj=raw) if path.endswith(".gz") else raw
+        stream = unpacked(raw)
         try:
             while len(data) < _MOST_BYTES:
                 chunk = stream.read(_EDGE_BYTES)

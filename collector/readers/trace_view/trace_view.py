@@ -9,7 +9,6 @@ trace: everything is staged first, and told apart afterwards.
 
 from __future__ import annotations
 
-import gzip
 import re
 import shutil
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ import pyarrow as pa
 
 from ...groups import group_hash
 from ...model import RankSource, ReadLog
+from ...small_files import unpacked
 from ...staging import is_empty
 from ..metadata.msprof_info import process_id
 from ..staged_views import hide, show, staging_place
@@ -133,9 +133,9 @@ def _note_variants(con: duckdb.DuckDBPyConnection, source: RankSource, log: Read
 
 def _head(source: RankSource) -> bytes:
     path = source.paths("trace")[0]
-    with gzip.open(path) if path.endswith(".gz") else Path(path).open("rb") as file:
+    with Path(path).open("rb") as raw:
         try:
-            return file.read(_HEAD_BYTES)
+            return unpacked(raw).read(_HEAD_BYTES)
         except (OSError, EOFError):  # packed, and damaged: its reader has told
             return b""
 

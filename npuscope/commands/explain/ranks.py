@@ -63,7 +63,9 @@ def ranks(
         compare_ranks(data)
         found = blame.rank_blame(data.con, **chosen)
         place = {"run": chosen["run"], "capture": capture}
-        notes = blame.blame_notes(data.con, **place) + notes_of(data, chosen)
+        notes = notes_of(data, chosen)
+        if not found.is_empty():
+            notes = blame.blame_notes(data.con, **place) + notes
         if json:
             kept = found
             if top is not None:

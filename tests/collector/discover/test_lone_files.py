@@ -70,14 +70,14 @@ def test_what_msprof_exports_is_known_under_any_name(
     assert {(rank.framework, *rank.files) for rank in ranks} == {("msprof", role)}
 
 
-@pytest.mark.parametrize("name", ["train.json", "train.json.gz", "epoch"])
+@pytest.mark.parametrize("name", ["train.json", "train.json.gz", "epoch", "packed"])
 def test_a_gpus_trace_is_known_by_its_beginning(tmp_path: Path, name: str) -> None:
     content = json.dumps(HEAD | {"traceEvents": []}).encode()
-    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    (tmp_path / name).write_bytes(gzip.compress(content) if name[-2:] in ("gz", "ed") else content)
     (tmp_path / "other.json").write_text('{"loss": 1}')
     os.mkfifo(tmp_path / "pipe.json")
     for path in (tmp_path, tmp_path / name):
-        if path == tmp_path and name == "epoch":
+        if path == tmp_path and "." not in name:
             continue  # in a folder only JSON is looked into
         [rank] = discover(path).ranks
         assert (rank.rank, rank.root, rank.framework) == (5, str(tmp_path / name), "kineto")
