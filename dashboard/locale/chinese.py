@@ -95,6 +95,16 @@ _TITLES = {
     " ranks":
         "造成等待：其他所有 rank 在所示全部 step 中的等待之和；得分：-log10 p；"
         "另有 {number} 个 rank",
+    "Top kernels: no single kernel was recorded, only the producer's own steps":
+        "算子耗时排名：未采集单个算子，只有采集工具自己的 step 统计",
+    "Communication: no communication operation was recorded": "通信：未采集到通信算子",
+    "Who makes the others wait: no operation was recorded by two ranks or more":
+        "谁让别人等：没有两个或以上 rank 共同记录的通信算子",
+    "Expert load: no tokens per expert were recorded, and no kernel shows them":
+        "专家负载：未采集各专家的 token 数，算子也未体现",
+    "Memory: no memory curve was recorded": "内存：未采集内存曲线",
+    "From the peak to what is achieved: not known: {why}": "从峰值到实际达到：未知：{why}",
+    "no kernel has shapes that FLOPs follow from": "没有可推算 FLOPs 的算子 shape",
     "Longest kernels": "耗时最长的算子",
     "Top kernels by {key}: of a rank's step ({scope})":
         "算子耗时排名，按{key}：每个 rank 的一个 step（{scope}）",

@@ -30,9 +30,17 @@ from ..terminal.straggler_tables import ranks_table
 from ..terminal.tables import Column, FittedTable, steps_table
 from ..terminal.waterfall_table import waterfall_table
 from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
-from .report_experts import experts_blocks, experts_rows
+from .report_experts import NO_LOAD, experts_blocks, experts_rows
 
 _MAX_STEP_ROWS = 48
+# Where a section would stand that this capture cannot fill.
+_ABSENT = {
+    "kernels": "Top kernels: no single kernel was recorded, only the producer's own steps",
+    "communication": "Communication: no communication operation was recorded",
+    "rank_blame": "Who makes the others wait: no operation was recorded by two ranks or more",
+    "experts": NO_LOAD,
+    "memory": "Memory: no memory curve was recorded",
+}
 
 
 def report(
@@ -64,7 +72,7 @@ def report(
             _kernels(con, here, top),
             _communication(con, here, top),
             _waits(con, here, top),
-            experts_blocks(seen, top=top, path=path),
+            experts_blocks(seen, top=top, path=path) if here.get("rank") is None else (),
             _memory(con, here) if charts else (),
             _limits(con, facts),
         )
@@ -105,6 +113,11 @@ def report_rows(
             "experts": experts_rows(seen),
             "limits": query.limits(con, **told),
         }
+        no_waterfall = sections.pop("no_waterfall")
+        sections["not_shown"] = [
+            *([no_waterfall] if no_waterfall else []),
+            *(why for name, why in _ABSENT.items() if name in sections and not sections[name]),
+        ]
         if sections["step_rows"]:
             found.append({**facts, **sections})
     return found
@@ -229,6 +242,7 @@ def _kernels(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], top: int) 
     key: means.KernelKey = "type"
     frame = means.mean_kernels(con, by=key, **here)
     if frame.is_empty():
+        yield Sentence(_ABSENT["kernels"])
         return
     if frame[key].null_count() == frame.height:  # the profiler level records no types
         key = "name"
@@ -267,6 +281,7 @@ def _communication(
 ) -> Iterator[Block]:
     frame = means.mean_comm(con, by="op", **here)
     if frame.is_empty():
+        yield Sentence(_ABSENT["communication"])
         return
     columns = [
         Column("group", "kind"),
@@ -296,20 +311,24 @@ def _is_across(con: duckdb.DuckDBPyConnection) -> bool:
 
 def _waits(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], top: int) -> Iterator[Block]:
     """Who makes the others wait, suspects first."""
-    if here.get("rank") is not None or not _is_across(con):
+    if here.get("rank") is not None:
         return
-    blame = rank_blame(con, **here)
-    ranks = by_rank(blame)
+    blame = rank_blame(con, **here) if _is_across(con) else None
+    ranks = None if blame is None else by_rank(blame)
+    if blame is None or ranks is None or ranks.height < 2:
+        yield Sentence(_ABSENT["rank_blame"])
+        return
     caused = ranks.filter((pl.col("caused_wait_ns") > 0) | pl.col("verdict").is_not_null())
-    if ranks.height < 2 or caused.is_empty():
+    if caused.is_empty():
         return
     yield ranks_table(blame.join(caused, on=["run", "capture", "rank"], how="semi"), top=top)
 
 
 def _mfu(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> Iterator[Block]:
     """From the peak of the chip to what its kernels achieve, loss by loss."""
-    figures, rows = _losses(con, here)
-    if rows.filter(pl.col("term") == "achieved").is_empty():
+    figures, rows, notes = _losses(con, here)
+    if why := _no_waterfall(rows, notes):
+        yield Sentence(why)
         return
     counted = figures.filter(pl.col("kernel_mfu_causal_ratio").is_not_null())
     for peak in counted["peak_source"].unique(maintain_order=True):
@@ -321,18 +340,25 @@ def _mfu(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> Iterator[Bl
 
 def _losses(
     con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Rows of `mfu` and of its waterfall."""
+) -> tuple[pl.DataFrame, pl.DataFrame, Sequence[str]]:
+    """Rows of `mfu` and of its waterfall, and what is unknown of them."""
     found = mfu(con, **here)
-    return found.rows, losses(con, found.rows, kernel_work(found.counted), **here)
+    return found.rows, losses(con, found.rows, kernel_work(found.counted), **here), found.notes
 
 
-def _mfu_rows(
-    con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]
-) -> dict[str, list[dict[str, Any]]]:
+def _no_waterfall(rows: pl.DataFrame, notes: Sequence[str]) -> str:
+    """Why there is no waterfall; empty where there is one."""
+    if not rows.filter(pl.col("term") == "achieved").is_empty():
+        return ""
+    why = notes[0] if notes else "no kernel has shapes that FLOPs follow from"
+    return f"From the peak to what is achieved: not known: {why}"
+
+
+def _mfu_rows(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> dict[str, Any]:
     """The same for programs: `mfu` per rank and step, `waterfall` of all of them together."""
-    figures, rows = _losses(con, here)
+    figures, rows, notes = _losses(con, here)
     return {
+        "no_waterfall": _no_waterfall(rows, notes) or None,
         "mfu": query.rows(figures.select(ROWS)),
         "waterfall": query.rows(together(con, rows)),
     }
@@ -343,6 +369,7 @@ def _memory(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> Iterator
     place = {name: here.get(name) for name in ("run", "capture", "rank")}
     fullest = query.memory_facts(con, **place).fullest
     if fullest is None:
+        yield Sentence(_ABSENT["memory"])
         return
     run, capture, rank = fullest
     curve = query.memory_curve(con, run=run, capture=capture, rank=rank, source="record")

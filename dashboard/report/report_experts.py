@@ -17,6 +17,7 @@ from ..terminal.tables import Column, FittedTable
 from .blocks import Block, Chart, Sentence
 
 _HOTTEST = 3
+NO_LOAD = "Expert load: no tokens per expert were recorded, and no kernel shows them"
 COLLECT = (
     "the trace gives tokens per device only: a plan needs tokens per expert, from the training"
     " hook (tokens_per_expert) or the server's dumps"
@@ -24,8 +25,9 @@ COLLECT = (
 
 
 def experts_blocks(seen: Overview | None, *, top: int, path: str) -> Iterator[Block]:
-    """What a report says of expert load; nothing where it is not known."""
+    """What a report says of expert load."""
     if seen is None:
+        yield Sentence(NO_LOAD)
         return
     if verdict := _verdict(seen):
         yield Sentence(*verdict)

@@ -75,6 +75,10 @@ class FittedTable:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
+        if not self.rows:
+            # Neither headings over nothing, nor a caption on rows that are not there.
+            yield Text(f"{self.title}: no rows" if self.title else "no rows")
+            return
         cells = {column: [column.shown(row) for row in self.rows] for column in self.columns}
         widths = {
             column: max([len(column.heading), *(cell.cell_len for cell in cells[column])])

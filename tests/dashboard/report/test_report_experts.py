@@ -13,7 +13,7 @@ from npuscope.dashboard.locale.language import chinese
 from npuscope.dashboard.report.blocks import Block, Chart, Sentence
 from npuscope.dashboard.report.html_page import page
 from npuscope.dashboard.report.markdown import markdown
-from npuscope.dashboard.report.report_experts import COLLECT, experts_blocks, experts_rows
+from npuscope.dashboard.report.report_experts import COLLECT, NO_LOAD, experts_blocks, experts_rows
 from npuscope.dashboard.terminal.tables import FittedTable
 from tests.analysis.tables import Row, connect, fill
 
@@ -86,7 +86,10 @@ def test_devices_alone() -> None:
 def test_nothing_is_said_where_nothing_is_known() -> None:
     con = connect()
     assert seen(con) is None
-    assert list(experts_blocks(None, top=3, path="x")) == [] and experts_rows(None) is None
+    assert (
+        list(experts_blocks(None, top=3, path="x")) == [Sentence(NO_LOAD)]
+        and experts_rows(None) is None
+    )
     fill(con, "kernels", [{"type": "MatMulV2", "is_compute": True, "start_ns": 0, "dur_ns": 5}])
     assert seen(con) is None
 
