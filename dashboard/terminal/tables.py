@@ -89,12 +89,11 @@ class FittedTable:
             if not any(column.left_out for column in kept):
                 break
             kept.remove(max(kept, key=lambda column: column.left_out))
-        told = (self.legend, self.caption) if self.rows else ()
         table = Table(
             title=self.title,
             title_justify="left",
             title_style="bold",
-            caption="; ".join(text for text in told if text) or None,
+            caption="; ".join(text for text in (self.legend, self.caption) if text) or None,
             caption_justify="left",
             box=box.SIMPLE_HEAD,
             padding=(0, _GAP - 1, 0, 0),  # the box adds one
