@@ -99,7 +99,7 @@ def test_names_that_are_no_utf8_are_kept_as_far_as_they_are(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("content", "where"),
-    [(b"hello", "start"), (b'{"schemaVersion": 1}', "start"), (b"\x1f\x8b\x08\x00", "start")],
+    [(b"hello", "start"), (b'{"schemaVersion": 1}', "start"), (b"\x1f\x00\x08\x00", "start")],
 )
 def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, content: bytes, where: str) -> None:
     path = tmp_path / "x.pt.trace.json"
@@ -107,6 +107,14 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path, content: bytes, wher
     with pytest.raises(TraceFormatError) as caught:
         read_path(path)
     assert (caught.value.path, caught.value.where) == (str(path), where)
+
+
+def test_a_packed_file_without_its_suffix_that_is_cut_fails_and_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "x.pt.trace.json").write_bytes(b"\x1f\x8b\x08\x00")
+    with pytest.raises(TraceNotFound, match="packed data ends early"):
+        ingest(folder, tmp_path / "store", run="r")
 
 
 def test_one_bad_rank_spoils_no_other(tmp_path: Path) -> None:
