@@ -102,7 +102,7 @@ MEMORY = Setting(
 )  # fmt: skip
 STACKS = Setting(
     "stacks", "with_stack=True",
-    "stacks of all operators: the costliest option; use it for few steps and ranks",
+    "stacks of all operators: the costliest option; few steps and ranks",
     _flag("with_stack"),
 )  # fmt: skip
 STEPS = Setting(

@@ -18,7 +18,7 @@ PART_WORDS = {
     "unknown_communication": "communication, bytes or waiting unknown",
     "host": "free: the host launches late",
     "idle": "free: idle, though launched",
-    "free": "free: nothing of the step",
+    "free": "free: no work of the step",
 }
 _HEADERS = {
     "transfer": "moves bytes", "peer_wait": "waits for ranks", "absent_wait": "ranks not captured",

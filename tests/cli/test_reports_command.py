@@ -36,7 +36,10 @@ def test_a_page_is_written_whole_and_nothing_beside_it(target: Path, tmp_path: P
     out = tmp_path / "report.html"
     told = npuscope("report", target, "--html", out, "--lang", "zh")
     assert told.stdout == ""
-    assert told.stderr.strip() == f"written: {out}"
+    # What takes long on a busy machine is named meanwhile.
+    assert [line for line in told.stderr.splitlines() if not line.endswith("...")] == [
+        f"written: {out}"
+    ]
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
     text = out.read_text(encoding="utf-8")
     assert text.startswith("<!doctype html>")

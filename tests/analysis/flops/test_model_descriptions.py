@@ -310,7 +310,7 @@ def test_presets_by_name(tmp_path: Path) -> None:
         (b"hello\n", "not a model description"),
         (b"ls --all 3\n", "not a model description"),
         (b"\xff\xfe\x00", "not a model description"),
-        (b"{", "no JSON"),
+        (b"{", "not valid JSON"),
         (b'{"a": 1}', "model_type None"),
     ],
 )

@@ -273,4 +273,4 @@ def test_ranks_that_are_not_there() -> None:
     assert query.no_such_rank(con, rank=3) == "no rank 3 here: there is 0-1"
     assert query.no_such_rank(con, capture="x") == "no capture x here: there is c, d"
     told = query.no_such_rank(con, capture="c", rank=1)
-    assert told == "nothing here is capture c, rank 1 at once"
+    assert told == "no data matches capture c, rank 1"

@@ -273,7 +273,7 @@ def test_ray_that_is_not_installed_is_asked_for(
     [
         (False, "0/2", "local", "--store"),
         (False, None, "ray", "--store"),
-        (True, "0/2", "ray", "give one"),
+        (True, "0/2", "ray", "give only one"),
         (True, "2/2", "local", "0/2 to 1/2"),
     ],
 )

@@ -111,7 +111,7 @@ def test_of_two_watchers_one_works_and_the_other_takes_over(tmp_path: Path) -> N
             write_capture(root / f"h_{number}_ascend_pt", 0, number)
             time.sleep(0.2)
         wait_for(lambda: len(published(target)) == 4, log)
-        wait_for(lambda: "standing by" in log.read_text(), log)
+        wait_for(lambda: "standby" in log.read_text(), log)
         assert generations(target) == 4
         wait_for(lambda: _ranks_told(target) == 4, log)
         state = read_watch_state(target)

@@ -106,7 +106,7 @@ def test_an_analysis_that_failed_is_broken(tmp_path: Path) -> None:
     (folder / OUTPUT).mkdir(parents=True)
     (folder / OUTPUT / "analyse.done").touch()
     told = verdict(folder)
-    assert told.kind == "broken" and "without any result" in told.reason
+    assert told.kind == "broken" and "ended without results" in told.reason
 
 
 def test_folders_are_found_at_any_depth_and_once(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_one_watcher_at_a_time(root: Path, asked: Options) -> None:
     with turn(asked.store) as is_ours:
         assert is_ours
         with running(asked) as second:
-            second.wait_for(lambda: second.has_told("standing by"))
+            second.wait_for(lambda: second.has_told("standby"))
         with pytest.raises(StoreError, match="watches it already"):
             watch(replace(asked, once=True))
     with pytest.raises(TraceNotFound, match="no such folder"):

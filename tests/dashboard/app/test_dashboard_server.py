@@ -70,7 +70,7 @@ def test_stores_of_one_name_get_titles_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "which profiles"),
+        ([], "no profile given"),
         (["x", "--lang", "fr"], "--lang fr"),
         (["x", "--port", "0"], "--port"),
         (["x", "y", "--store", "z"], "takes one profile folder, not 2"),

@@ -93,7 +93,7 @@ def test_passwords(tmp_path: Path) -> None:
         ("alice:plain", "line 1: no line of"),
         ("alice:scrypt$1$8$1$QUFB$QUFB", "line 1: no line of"),
         ("alice:scrypt$1099511627776$8$1$QUFB$" + "QUFB" * 10 + "QUE=", "line 1: no line of"),
-        ("# nobody", "names nobody"),
+        ("# nobody", "contains no user"),
     ):
         path.write_text(line)
         with pytest.raises(UsageError, match=problem) as told:

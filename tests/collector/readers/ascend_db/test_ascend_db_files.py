@@ -65,7 +65,7 @@ def test_a_database_of_something_else(
         db.execute("create table t (id integer primary key autoincrement)")
         db.execute("drop table t")
     db.close()
-    with pytest.raises(TraceFormatError, match="none of a profiler's"):
+    with pytest.raises(TraceFormatError, match="none of the profiler's"):
         read(ascend_db, {"main_db": write(path, tables)})
 
 
