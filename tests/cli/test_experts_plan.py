@@ -142,7 +142,7 @@ def test_a_profile_prices_its_plan(tmp_path: Path) -> None:
             assert row["predicted_gain_ns"] == pytest.approx(expected, rel=0.03)
     # Four devices of one host: three links of 20 GB/s each.
     assert any(note.startswith("link bandwidth of a device: 5") for note in measured["notes"])
-    assert not any(note.startswith("link of a device") for note in answer["notes"])
+    assert not any(note.startswith("link bandwidth of a device") for note in answer["notes"])
     assert measured["rows"][-1]["migration_ns"] < total["migration_ns"]
     assert total["gain_low_ns"] < total["predicted_gain_ns"] < total["gain_high_ns"]
     assert total["trigger"] is (total["break_even_steps"] < 100)

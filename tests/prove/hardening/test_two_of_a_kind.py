@@ -117,7 +117,7 @@ def test_a_clock_that_jumps_back(tmp_path: Path) -> None:
     assert told.seconds < 30
     assert "Traceback" not in told.errors
     [warning] = told.ranks[1].warnings
-    assert "in step 13 by -3600 s: a clock was set" in warning
+    assert "in step 13 by -3600 s: a clock was adjusted" in warning
 
 
 def test_a_session_that_ends_before_it_began(tmp_path: Path, write_profile: WriteProfile) -> None:
