@@ -56,8 +56,8 @@ def test_the_doctor_compares_steps(run: Any, tmp_path: Path) -> None:
 
     code, told = run("doctor", tmp_path / "job")
     assert code == 0
-    assert "Our steps beside msprof-analyze's" in told
-    table = told.partition("Our steps beside msprof-analyze's")[2].splitlines()
+    assert "Our steps compared with msprof-analyze's" in told
+    table = told.partition("Our steps compared with msprof-analyze's")[2].splitlines()
     assert ["communication", "4", "4", "-"] in [line.split() for line in table]
 
     _, told = run("doctor", tmp_path / "job", "--json")

@@ -82,7 +82,7 @@ def test_what_compute_hides_of_the_exchange_costs_nothing(overlap: float) -> Non
     assert 0 < lost_ns(job) < 1.03 * told["excess_ns"]
     whole_ns = told["grouped_excess_ns"] + told["exchange_excess_ns"]
     assert abs(told["excess_ns"] - lost_ns(job)) < 0.5 * abs(whole_ns - lost_ns(job))
-    assert any("hides" in note and "at most" in note for note in notes)
+    assert any("computation overlaps" in note and "at most" in note for note in notes)
     assert [note for note in notes if chinese(note) == note] == []
 
 

@@ -63,7 +63,7 @@ def test_one_program_has_one_kind(
         kinds = {row["kind"] for row in select(con, "from comm_summary where kind is not null")}
         assert kinds == {"dp"}
         (told,) = [one for one in limits(con) if "communication groups" in one]
-        assert "unknown" not in told and "guess" in told
+        assert "unknown" not in told and "inferred" in told
 
 
 @pytest.mark.parametrize("name", ["alexnet_ddp_text_level1", "alexnet_ddp_db_level1"])

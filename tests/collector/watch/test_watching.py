@@ -207,8 +207,8 @@ def test_of_two_profiles_of_one_rank_and_time_one_is_taken(root: Path, asked: Op
         time.sleep(1)
     state = state_of(asked)
     assert len(published(asked.store)) == 2 and generations(asked.store) == 3
-    [passed] = [message for message in told if "passed over" in message]
-    assert f"passed over {root / 'h_0_ascend_pt'}" in passed and "ended last" in passed
+    [passed] = [message for message in told if "skipped" in message]
+    assert f"skipped {root / 'h_0_ascend_pt'}" in passed and "ended last" in passed
     [refused] = state.quarantined
     assert refused.path == str(nobody) and "no file records the rank" in refused.reason
     shutil.rmtree(nobody)
