@@ -116,6 +116,6 @@ def test_results_are_computed_again_where_a_rule_has_changed(copied: Path, tmp_p
     before = computed()
     assert before
     assert computed() == before
-    rule = copied / "analysis" / "experts" / "from_trace.py"
+    rule = copied / "analysis" / "experts" / "load" / "from_trace.py"
     rule.write_text(f"{rule.read_text()}\nCHANGED = True\n")
     assert not set(computed()) & set(before)
