@@ -173,4 +173,4 @@ def test_no_table_cuts_a_figure(key: MemoryKey, width: int) -> None:
     assert wanted.get(key, "1,234.0") in text
     assert "…" not in text
     empty = table_of(key, query.memory_by(connect(), key)[1], top=5)
-    assert len(drawn(empty, width)) >= 2
+    assert drawn(empty, width)[0].endswith(": no rows")
