@@ -90,7 +90,7 @@ def rows_of(*words: str | Path) -> pl.DataFrame:
 
 def test_communication(monkeypatch: pytest.MonkeyPatch, sample: Path) -> None:
     visited = page(monkeypatch, sample, "communication", rank="5", step="12")
-    masking, waiting, links, *_, matrix = drawn(visited)
+    masking, _, waiting, links, *_, matrix = drawn(visited)
     rows = rows_of("comm", sample, "--rank", "5", "--step", "12")
     by_kind = {row["kind"]: row for row in rows.to_dicts()}
     for name, column in (("exposed", "exposed_ns"), ("hidden", "masked_ns")):
@@ -127,7 +127,7 @@ def test_operators(monkeypatch: pytest.MonkeyPatch, sample: Path) -> None:
 
 def test_ranks(monkeypatch: pytest.MonkeyPatch, sample: Path) -> None:
     visited = page(monkeypatch, sample, "ranks")
-    by_step, blame, *_ = drawn(visited)
+    by_step, _, blame, *_ = drawn(visited)
     steps = rows_of("steps", sample)
     heat = by_step["data"][0]
     stage = pl.col("rank") // 4  # two pipeline stages of four ranks
@@ -152,9 +152,9 @@ def test_memory(monkeypatch: pytest.MonkeyPatch, sample: Path) -> None:
     rows = rows_of("memory", sample, "--by", "curve", "--rank", "3")
     mine = rows.filter(pl.col("component") == "PTA+GE").sort("start_ns")
     allocated = values(trace(curve, "PTA+GE allocated")["y"])
-    assert allocated * 1e9 == pytest.approx(mine["allocated_max_bytes"].to_list())
+    assert allocated * 2**30 == pytest.approx(mine["allocated_max_bytes"].to_list())
     held = rows_of("memory", sample, "--by", "holder", "--rank", "3")
-    assert values(holders["data"][0]["x"]) * 1e9 == pytest.approx(
+    assert values(holders["data"][0]["x"]) * 2**30 == pytest.approx(
         held.filter(pl.col("held_bytes") > 0)["held_bytes"].to_list()
     )
     assert len(peaks["data"][0]["y"]) == 8 and growth["data"]
@@ -164,7 +164,7 @@ def test_experts_of_devices_by_the_trace_alone(
     monkeypatch: pytest.MonkeyPatch, sample: Path
 ) -> None:
     visited = page(monkeypatch, sample, "experts")
-    assert "only that of devices" in visited.info[0].value
+    assert "tokens per device" in visited.info[0].value
     assert "expert-load" in visited.info[0].value
     devices = next(one for one in drawn(visited) if "Tokens" in one["layout"]["title"]["text"])
     told = rows_of("experts", sample, "--by", "device")
@@ -182,7 +182,7 @@ def test_experts_and_a_plan(monkeypatch: pytest.MonkeyPatch, hot: Path) -> None:
     visited.number_input(key="plan_slots").set_value(5)
     visited.button[0].click().run()
     assert not visited.exception and not visited.error
-    gain = next(one for one in drawn(visited) if "Fullest" in one["layout"]["title"]["text"])
+    gain = next(one for one in drawn(visited) if "ost loaded" in one["layout"]["title"]["text"])
     layers = rows_of("experts", "plan", hot, "--devices", "2", "--slots", "5").drop_nulls("layer")
     for name, column in (
         ("as it is", "max_over_mean_before"), ("as planned", "max_over_mean_after")

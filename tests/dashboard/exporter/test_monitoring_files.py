@@ -37,7 +37,7 @@ def parsed(path: Path) -> Any:
 
 def own_names() -> set[str]:
     own = {one.name for one in exporter_metrics(Standing(is_good=True), Kept({}, {}))}
-    watch = (DASHBOARD / "exporting" / "own_gauges.py").read_text()
+    watch = (DASHBOARD / "exporter" / "own_gauges.py").read_text()
     own |= set(re.findall(r'"(npuscope_watch_[a-z_]+)"', watch))
     counters = re.findall(r'\(\s*"([a-z_]+)",\s*"[^"]+",\s*state\.\w+_total', watch)
     assert len(counters) == 6
