@@ -49,7 +49,7 @@ class Metric:
     `sql/`; `inputs` are canonical tables or views of other metrics. `summary` tells that the answer
     is kept beside each rank in the store, because it needs no other rank; where all of `rows_from`
     are empty, so is the answer. `derived` tells that it is computed over all ranks of a capture and
-    kept beside them (see `across.opening`); its file is then the last of several steps.
+    kept beside them (see `ranks.rank_views`); its file is then the last of several steps.
     """
 
     name: str

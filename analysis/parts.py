@@ -70,7 +70,7 @@ def step_parts(
 ) -> pl.DataFrame:
     """Parts of each step: columns of the metric `step_parts`.
 
-    Who waits for whom only all ranks together tell (`across.opening`); without them, exposed
+    Who waits for whom only all ranks together tell (`ranks.rank_views`); without them, exposed
     communication is unknown but for what receives from another stage.
     """
     open_views(con)

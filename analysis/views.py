@@ -15,7 +15,7 @@ from .catalog import METRICS
 def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = None) -> None:
     """Create the view of every metric, or of those named, that `con` does not have yet.
 
-    But for what is computed over all ranks of a capture: see `across.opening`.
+    But for what is computed over all ranks of a capture: see `ranks.rank_views`.
 
     They are temporary: a database opened for reading can have them, and connections that share a
     database do not disturb each other.

@@ -21,8 +21,8 @@ from rich.table import Table
 from npuscope.collector.ingest.ingest import IngestResult
 from npuscope.collector.store.cache import CachedStore
 from npuscope.collector.store.csv_cells import quoted_cells
+from npuscope.console.printable import json_text, printable
 
-from .terminal.printable import json_text, printable
 from .whole_files import written
 
 TABLE_ROWS = 200

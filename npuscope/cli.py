@@ -20,7 +20,7 @@ from npuscope import __version__
 from npuscope.commands.explain import clocks, comm, mfu, model, ranks
 from npuscope.commands.explain import memory as memory_command
 from npuscope.commands.help_groups import Grouped, name_pages
-from npuscope.commands.inputs import chosen_rows, notes_of, source_of
+from npuscope.commands.inputs import answer, chosen_rows, leave, notes_of, source_of
 from npuscope.commands.options import (
     Capture,
     Folder,
@@ -39,8 +39,8 @@ from npuscope.commands.plan import experts, experts_plan
 from npuscope.commands.serve import exporter, profile_config
 from npuscope.commands.start import dashboard, doctor, report
 from npuscope.commands.store import export, stores, watch
-from npuscope.console import answer, leave, reader_may_leave, say, show
-from npuscope.dashboard.terminal.waiting import waiting
+from npuscope.console import reader_may_leave, say, show
+from npuscope.console.waiting import waiting
 from npuscope.errors import NpuscopeError, UsageError
 from npuscope.import_path import current_folder_last
 
@@ -141,8 +141,8 @@ def steps(
       npuscope steps ./profiles --rank 0 --json
     """
     from npuscope.analysis import query
-    from npuscope.dashboard.opening import opened
     from npuscope.dashboard.terminal.tables import steps_table
+    from npuscope.profile import opened
 
     with opened(source_of(path, folder, store, run, jobs, memory)) as data:
         chosen = chosen_rows(data, run, capture, rank, step)
@@ -174,8 +174,8 @@ def kernels(
       npuscope kernels ./profiles --by shape --top 20 --json
     """
     from npuscope.analysis import query
-    from npuscope.dashboard.opening import opened
     from npuscope.dashboard.terminal.tables import kernels_table
+    from npuscope.profile import opened
 
     key = query.kernel_key(by)
     with opened(source_of(path, folder, store, run, jobs, memory)) as data:
@@ -235,7 +235,7 @@ def sql(
     """
     from npuscope.collector.store import locked
     from npuscope.dashboard import results
-    from npuscope.dashboard.opening import opened
+    from npuscope.profile import opened
 
     if json + csv + parquet > 1:
         raise UsageError("one of --json, --csv, --parquet")

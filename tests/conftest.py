@@ -21,7 +21,7 @@ from hypothesis import settings
 
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest.ingest import ingest
-from npuscope.dashboard.terminal import waiting
+from npuscope.console import waiting
 
 # Some runners tell their terminal's width to whatever they start: commands would fold messages.
 os.environ.pop("COLUMNS", None)

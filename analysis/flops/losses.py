@@ -35,7 +35,7 @@ def losses(
     """Rows of `waterfall` for the steps of `figures`; `kernels` as it takes them.
 
     What exposed communication is made of is told where `con` has what all ranks together tell
-    (`across.opening.open_across`).
+    (`ranks.rank_views.open_across`).
     """
     open_views(con)
     clause, values = where({"run": run, "capture": capture, "rank": rank, "step": step})

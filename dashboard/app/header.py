@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import streamlit as st
 
+from npuscope.console.printable import visible
 from npuscope.dashboard.locale.language import Say
-from npuscope.dashboard.terminal.printable import visible
 
 from . import sources
 from .plain_text import plain

@@ -7,11 +7,11 @@ from importlib import import_module
 import duckdb
 import streamlit as st
 
+from npuscope.console.printable import printable
 from npuscope.dashboard.app import header, sources
 from npuscope.dashboard.app.page import PAGES
 from npuscope.dashboard.app.plain_text import plain
 from npuscope.dashboard.locale.language import language_of
-from npuscope.dashboard.terminal.printable import printable
 from npuscope.errors import NpuscopeError
 
 # Tables need it, and Plotly takes it as soon as another visit's script has begun to import it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from npuscope.dashboard.terminal.printable import visible
+from npuscope.console.printable import visible
 
 _MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_{}[]<>$#|~:!&"})
 

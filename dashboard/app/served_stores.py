@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from npuscope.dashboard.opening import Source, compare_ranks, opened
+from npuscope.profile import Source, compare_ranks, opened
 
 # Where the server is told what it serves: a JSON object of `Served`.
 ENVIRONMENT = "NPUSCOPE_DASHBOARD"

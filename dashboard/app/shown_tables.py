@@ -10,8 +10,8 @@ import polars as pl
 import streamlit as st
 
 from npuscope.collector.store.csv_cells import quoted_cells
+from npuscope.console.printable import visible
 from npuscope.dashboard.locale.language import Say, labelled
-from npuscope.dashboard.terminal.printable import visible
 from npuscope.dashboard.units import Readable, readable
 
 from .plain_text import plain

@@ -23,8 +23,8 @@ from npuscope.analysis import query
 from npuscope.analysis.views import has_view
 from npuscope.collector.store import store
 from npuscope.collector.store.manifest import DROPPED, INDEX, MANIFEST, is_store, manifests
-from npuscope.dashboard.opening import Opened, compare_ranks, reading_warnings, summary_versions
 from npuscope.errors import NpuscopeError
+from npuscope.profile import Opened, compare_ranks, reading_warnings, summary_versions
 
 from .served_stores import ENVIRONMENT, Place, Served
 from .state import Known, KnownCapture

@@ -15,7 +15,7 @@ from npuscope.analysis.flops.mfu import ModelUse
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.views import open_views
 from npuscope.collector.store import store as stores
-from npuscope.dashboard.opening import summary_versions
+from npuscope.profile import summary_versions
 
 from .expert_gauges import expert_gauges
 from .flops_gauges import flops_gauges

@@ -8,8 +8,9 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from npuscope.console.printable import visible
+
 from ..locale.language import Say
-from ..terminal.printable import visible
 from ..theme import FONT, template
 
 MOST_CELLS = 200_000  # of a heat map, and

@@ -15,8 +15,8 @@ from npuscope.collector.staging import scalar
 from npuscope.collector.store import store
 from npuscope.collector.store.manifest import Manifest, is_store, manifests
 from npuscope.errors import UsageError
+from npuscope.profile import Opened, summary_versions
 
-from ..opening import Opened, summary_versions
 from .choice import AFTER_NS, ALL_STEPS, BEFORE_NS, Choice, Chosen, Place, choose
 from .instants import ms_after_start
 from .slice_rows import statements

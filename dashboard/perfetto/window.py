@@ -9,8 +9,8 @@ from pathlib import Path
 import duckdb
 
 from npuscope.errors import UsageError
+from npuscope.profile import Opened
 
-from ..opening import Opened
 from .choice import Choice
 from .rank_tables import expected_of, trace_of
 from .trace_file import Written, write

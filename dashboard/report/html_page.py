@@ -17,11 +17,11 @@ from plotly.offline import get_plotlyjs
 from npuscope import __version__
 from npuscope.analysis.findings import Finding
 from npuscope.analysis.wording import ms, percent
+from npuscope.console.printable import visible
 
 from ..figures.charts import FIGURES
 from ..figures.layout import visible_names
 from ..locale.language import Say, language_of
-from ..terminal.printable import visible
 from ..terminal.tables import Column, FittedTable, frame_table
 from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from itertools import cycle
 
 from npuscope.analysis.wording import ms, percent
+from npuscope.console.printable import printable
 
 from ..locale.language import Say, language_of
-from ..terminal.printable import printable
 from ..terminal.tables import FittedTable
 from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
 from .html_page import cell

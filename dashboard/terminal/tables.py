@@ -28,8 +28,7 @@ from npuscope.analysis.wording import (
     plain,
     us,
 )
-
-from .printable import printable
+from npuscope.console.printable import printable
 
 # One colour and one texture per part of a step, everywhere.
 PARTS = (

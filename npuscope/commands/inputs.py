@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npuscope.console import say
+import typer
+
+from npuscope.console import print_json, say, show
 from npuscope.errors import TraceNotFound, UsageError
 
 if TYPE_CHECKING:
-    from npuscope.dashboard.opening import Opened, Source
+    import polars as pl
+    from rich.console import RenderableType
+
+    from npuscope.collector.ingest.ingest import IngestResult
+    from npuscope.profile import Opened, Source
 
 
 def source_of(
@@ -23,7 +30,7 @@ def source_of(
     force: bool = False,
 ) -> Source:
     """What the user points at."""
-    from npuscope.dashboard.opening import Source, parse_size
+    from npuscope.profile import Source, parse_size
 
     if path is not None and folder is not None and path != folder:
         raise UsageError("PATH and -d are two different inputs: give only one")
@@ -62,3 +69,37 @@ def chosen_rows(
             raise TraceNotFound(reason)
         raise UsageError(reason)
     return chosen
+
+
+def answer(
+    metric: str,
+    frame: pl.DataFrame,
+    notes: list[str],
+    *,
+    json: bool,
+    table: Callable[[pl.DataFrame], RenderableType],
+) -> None:
+    """An analysis's answer: JSON, or a table with its notes."""
+    from npuscope.analysis import query
+
+    if json:
+        print_json(metric, query.rows(frame), notes)
+        return
+    show(table(frame))
+    for note in notes:
+        say(f"note: {note}")
+
+
+def leave(data: Opened) -> None:
+    """End a command that read tables: with 4 where some of the profile was not read."""
+    if data.result is not None:
+        leave_with(data.result)
+
+
+def leave_with(result: IngestResult) -> None:
+    """List what was not read and leave with 4, where the ingest was partial."""
+    if not result.is_complete:
+        from npuscope.dashboard.results import failures_table
+
+        show(failures_table(result), to_stderr=True)
+        raise typer.Exit(4)

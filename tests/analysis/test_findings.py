@@ -23,8 +23,7 @@ from npuscope.analysis.findings.finding import EVIDENCE_ROWS, ranked
 from npuscope.analysis.findings.list_findings import RULES, findings_markdown
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.collector.store import store
-from npuscope.dashboard.opening import Source
-from npuscope.dashboard.updating import bring_up_to_date
+from npuscope.profile import Source, bring_up_to_date
 from tests.analysis.tables import Row, connect, fill, kernel, op
 from tests.conftest import REPOSITORY
 

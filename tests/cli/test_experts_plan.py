@@ -15,8 +15,8 @@ from npuscope.analysis.experts.cost.cost_answer import cost_rows
 from npuscope.analysis.experts.load.load import expert_rows
 from npuscope.analysis.experts.plan.placement import replicas
 from npuscope.commands.plan.experts_plan import backtest_command, plan_command
-from npuscope.dashboard.opening import Source, compare_ranks, opened
 from npuscope.errors import TraceNotFound, UsageError
+from npuscope.profile import Source, compare_ranks, opened
 from npuscope.sample_traces.generate import write_job
 from npuscope.sample_traces.job import Job
 from tests.analysis.experts.expert_matrices import read_back

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from npuscope.collector.store import store
-from npuscope.dashboard.opening import Opened
 from npuscope.dashboard.perfetto.choice import Choice, parse_choice
 from npuscope.dashboard.perfetto.rank_tables import Trace, trace_of
 from npuscope.dashboard.perfetto.trace_notes import before
 from npuscope.dashboard.perfetto.trace_size import Expected
+from npuscope.profile import Opened
 from tests.cli.test_cli import Run, runner
 from tests.dashboard.perfetto.traces import file_events
 

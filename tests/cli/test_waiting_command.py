@@ -15,7 +15,7 @@ import pytest
 
 from npuscope.collector.discover.search import discover
 from npuscope.collector.ingest import ingest as ingesting
-from npuscope.dashboard.terminal import waiting
+from npuscope.console import waiting
 from tests.cli.test_cli import Run, runner
 
 

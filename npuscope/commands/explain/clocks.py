@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from npuscope.commands.inputs import chosen_rows, notes_of, source_of
+from npuscope.commands.inputs import answer, chosen_rows, leave, notes_of, source_of
 from npuscope.commands.options import Capture, Folder, Jobs, Json, Memory, Profile, Run, Store
-from npuscope.console import answer, leave
 
 
 def clocks(
@@ -25,8 +24,8 @@ def clocks(
       npuscope clocks ./store --json
     """
     from npuscope.analysis.ranks import answers
-    from npuscope.dashboard.opening import compare_ranks, opened
     from npuscope.dashboard.terminal.clock_tables import clocks_table
+    from npuscope.profile import compare_ranks, opened
 
     with opened(source_of(path, folder, store, run, jobs, memory)) as data:
         chosen = chosen_rows(data, run, capture, None, None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from npuscope.commands.inputs import chosen_rows, notes_of, source_of
+from npuscope.commands.inputs import answer, chosen_rows, leave, notes_of, source_of
 from npuscope.commands.options import (
     Capture,
     Folder,
@@ -23,7 +23,6 @@ from npuscope.commands.options import (
     Store,
     TopOrAll,
 )
-from npuscope.console import answer, leave
 from npuscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -187,7 +186,7 @@ def comm(
       npuscope comm ./profiles --by matrix --step 12      who sends how much to whom?
       npuscope comm ./profiles --by hierarchy --experts 256 --top-k 8
     """
-    from npuscope.dashboard.opening import compare_ranks, opened
+    from npuscope.profile import compare_ranks, opened
 
     if by not in (*_VIEWS, "hierarchy"):
         raise UsageError(f"comm by {by!r}: choose one of {', '.join([*_VIEWS, 'hierarchy'])}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from npuscope.commands.inputs import notes_of, source_of
+from npuscope.commands.inputs import answer, leave, notes_of, source_of
 from npuscope.commands.options import (
     Capture,
     Folder,
@@ -20,7 +20,7 @@ from npuscope.commands.options import (
     Store,
     TopOrAll,
 )
-from npuscope.console import answer, leave, say, show
+from npuscope.console import say, show
 from npuscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def memory(
       npuscope memory ./profiles --by curve --bins 100 --json
     """
     from npuscope.analysis import query
-    from npuscope.dashboard.opening import opened
+    from npuscope.profile import opened
 
     key = query.memory_key(by) if by is not None else None
     with opened(source_of(path, folder, store, run, jobs, memory)) as data:

@@ -17,7 +17,7 @@ from npuscope.commands.explain.model_options import (
     Tokens,
     use_of,
 )
-from npuscope.commands.inputs import chosen_rows, notes_of, source_of
+from npuscope.commands.inputs import answer, chosen_rows, leave, notes_of, source_of
 from npuscope.commands.options import (
     Capture,
     Folder,
@@ -31,12 +31,11 @@ from npuscope.commands.options import (
     Store,
     TopOrAll,
 )
-from npuscope.console import answer, leave
 from npuscope.errors import UsageError
 
 if TYPE_CHECKING:
     from npuscope.analysis.flops.mfu import Figures
-    from npuscope.dashboard.opening import Opened
+    from npuscope.profile import Opened
 
 By = Literal["step", "stage", "job", "kernel", "log"]
 Key = Annotated[str, typer.Option("--by", metavar="KEY", help="step|stage|job|kernel|log")]
@@ -86,8 +85,8 @@ def mfu(
     from npuscope.analysis.flops.mfu import ROWS
     from npuscope.analysis.flops.mfu import mfu as figures_of
     from npuscope.analysis.flops.peaks import parse_peaks
-    from npuscope.dashboard.opening import opened
     from npuscope.dashboard.terminal import mfu_tables as tables
+    from npuscope.profile import opened
 
     if by not in get_args(By):
         raise UsageError(f"mfu by {by!r}: choose one of {', '.join(get_args(By))}")
@@ -146,8 +145,8 @@ def _show_waterfall(
     """The losses of each rank and step, or of the job and its stages as a table."""
     from npuscope.analysis.flops.kernels.count import kernel_work
     from npuscope.analysis.flops.losses import loss_notes, losses, together
-    from npuscope.dashboard.opening import compare_ranks
     from npuscope.dashboard.terminal.waterfall_table import waterfall_table
+    from npuscope.profile import compare_ranks
 
     compare_ranks(data, is_needed=False)
     work = kernel_work(found.counted, attention=attention)

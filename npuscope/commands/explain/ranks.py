@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from npuscope.commands.inputs import chosen_rows, notes_of, source_of
+from npuscope.commands.inputs import chosen_rows, leave, notes_of, source_of
 from npuscope.commands.options import (
     Capture,
     Folder,
@@ -20,7 +20,7 @@ from npuscope.commands.options import (
     Store,
     TopOrAll,
 )
-from npuscope.console import leave, print_json, say, show
+from npuscope.console import print_json, say, show
 from npuscope.errors import UsageError
 
 _SHOWN = 16
@@ -52,8 +52,8 @@ def ranks(
     """
     from npuscope.analysis.parts import PLACE, exposed_parts, step_parts
     from npuscope.analysis.ranks.stragglers import blame
-    from npuscope.dashboard.opening import compare_ranks, opened
     from npuscope.dashboard.terminal.straggler_tables import explained_table, ranks_table
+    from npuscope.profile import compare_ranks, opened
 
     if explain is not None and rank is not None and explain != rank:
         raise UsageError("--explain and --rank name two ranks: give one")

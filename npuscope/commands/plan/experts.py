@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 import typer
 from typer.core import TyperGroup
 
-from npuscope.commands.inputs import source_of
+from npuscope.commands.inputs import answer, leave, source_of
 from npuscope.commands.options import (
     Capture,
     Folder,
@@ -33,7 +33,7 @@ from npuscope.commands.plan.experts_options import (
     routed_of,
     scope_of,
 )
-from npuscope.console import answer, leave, say, show
+from npuscope.console import say, show
 from npuscope.errors import TraceNotFound, UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from npuscope.analysis.experts.load.dropped_tokens import RoutedBy
     from npuscope.analysis.experts.load.load import ExpertTables
     from npuscope.analysis.experts.load.scopes import Scope
-    from npuscope.dashboard.opening import Opened
+    from npuscope.profile import Opened
 
 Key = Literal["layer", "expert", "device", "node", "time", "cost"]
 By = Annotated[str, typer.Option("--by", metavar="KEY", help="|".join(get_args(Key)))]
@@ -123,7 +123,7 @@ def experts(
         )  # fmt: skip
         return
     from npuscope.analysis.experts.load.load import expert_rows
-    from npuscope.dashboard.opening import opened
+    from npuscope.profile import opened
 
     with opened(source) as data:
         for message in data.messages:
@@ -174,7 +174,7 @@ def dump_of(
 ) -> tuple[ExpertTables, list[str]] | None:
     """Rows of a dump without a profile, a folder or one file, and notes on them; None for anything
     else."""
-    from npuscope.dashboard.opening import is_ingested
+    from npuscope.profile import is_ingested
 
     if not path.exists() or is_ingested(path):
         return None
@@ -344,7 +344,7 @@ def _cost(
     from npuscope.analysis import query
     from npuscope.analysis.experts.cost.cost_answer import cost_rows
     from npuscope.analysis.experts.load.load_rows import largest
-    from npuscope.dashboard.opening import compare_ranks
+    from npuscope.profile import compare_ranks
 
     compare_ranks(data)
     rows, notes = cost_rows(data.con, tables, run=run, capture=capture, step=step)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from npuscope.analysis.experts.load.load import ExpertTables
     from npuscope.analysis.experts.load.scopes import Scope
     from npuscope.collector.store.manifest import Manifest
-    from npuscope.dashboard.opening import Opened
+    from npuscope.profile import Opened
 
 SCOPES = ("micro_batch", "ep_group", "dp_group", "global")
 ScopeName = Annotated[

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from npuscope.commands.inputs import source_of
+from npuscope.commands.inputs import answer, leave, source_of
 from npuscope.commands.options import Capture, Folder, Jobs, Json, Memory, Out, Profile, Run, Store
 from npuscope.commands.plan.experts_options import Present, require_all_ranks
-from npuscope.console import answer, leave, say
+from npuscope.console import say
 from npuscope.errors import TraceNotFound, UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from npuscope.analysis.experts.load.load import ExpertTables
-    from npuscope.dashboard.opening import Source
+    from npuscope.profile import Source
 
 Horizon = Annotated[
     int, typer.Option("--horizon", min=1, metavar="STEPS", help="Steps until the next plan.")
@@ -99,9 +99,9 @@ def plan_command(
     """
     from npuscope.analysis.experts.plan import plan_frames
     from npuscope.analysis.experts.plan.deployment import deployment_json, permutation_json
-    from npuscope.dashboard.opening import parse_size
     from npuscope.dashboard.terminal.experts.expert_plan_tables import plan_table
     from npuscope.dashboard.whole_files import write_text
+    from npuscope.profile import parse_size
 
     if devices is None:
         raise UsageError("experts plan needs --devices N: how many hold the experts of a layer")
@@ -173,7 +173,7 @@ def _tables(
     """
     from npuscope.analysis.experts.load.load import expert_rows
     from npuscope.commands.plan.experts import dump_of
-    from npuscope.dashboard.opening import compare_ranks, opened
+    from npuscope.profile import compare_ranks, opened
 
     if dump := dump_of(source.path, run, capture, None, None):
         if not present:

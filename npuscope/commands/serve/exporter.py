@@ -26,7 +26,7 @@ from npuscope.commands.explain.model_options import (
 )
 from npuscope.commands.options import OnlyRun
 from npuscope.console import print_text, say
-from npuscope.dashboard.terminal.printable import one_line
+from npuscope.console.printable import one_line
 from npuscope.errors import StoreError, UsageError
 
 if TYPE_CHECKING:

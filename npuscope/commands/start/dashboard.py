@@ -12,7 +12,7 @@ from npuscope.console import say
 from npuscope.errors import UsageError
 
 if TYPE_CHECKING:
-    from npuscope.dashboard.opening import Source
+    from npuscope.profile import Source
 
 _LANGUAGES = ("en", "zh")
 Places = Annotated[
@@ -87,7 +87,7 @@ def _sources(
     jobs: int | None,
     memory: str | None,
 ) -> list[Source]:
-    from npuscope.dashboard.opening import Source, is_ingested, parse_size
+    from npuscope.profile import Source, is_ingested, parse_size
 
     if not paths:
         raise UsageError(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from npuscope.analysis.doctor.compared_steps import Compared
     from npuscope.analysis.doctor.doctor import CaptureReport
     from npuscope.collector.store.manifest import Manifest
-    from npuscope.dashboard.opening import Opened
+    from npuscope.profile import Opened
 
 
 def doctor(
@@ -40,9 +40,9 @@ def doctor(
     """
     from npuscope.analysis.doctor.doctor import examine
     from npuscope.collector.store.manifest import is_store, manifests
-    from npuscope.dashboard.opening import opened
     from npuscope.dashboard.terminal.doctor.doctor_rows import Disk, doctor_notes, doctor_rows
     from npuscope.dashboard.terminal.doctor.doctor_tables import doctor as parts
+    from npuscope.profile import opened
 
     source = source_of(path, folder, store, run, jobs, memory)
     with opened(source) as data:

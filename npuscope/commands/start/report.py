@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from npuscope.commands.inputs import chosen_rows, notes_of, source_of
+from npuscope.commands.inputs import chosen_rows, leave, notes_of, source_of
 from npuscope.commands.options import (
     Capture,
     Folder,
@@ -22,7 +22,7 @@ from npuscope.commands.options import (
     Store,
     Top,
 )
-from npuscope.console import leave, print_json, print_text, say, show
+from npuscope.console import print_json, print_text, say, show
 from npuscope.errors import UsageError
 
 LANGUAGES = ("en", "zh")
@@ -61,9 +61,9 @@ def report(
       npuscope report ./profiles --html report.html --lang zh
       npuscope report ./profiles --markdown -o report.md
     """
-    from npuscope.dashboard.opening import compare_ranks, opened
     from npuscope.dashboard.report.report import report as blocks_of
     from npuscope.dashboard.report.report import report_rows
+    from npuscope.profile import compare_ranks, opened
 
     if lang not in LANGUAGES:
         raise UsageError(f"--lang {lang}: choose one of {', '.join(LANGUAGES)}")
@@ -131,8 +131,8 @@ def findings(
     """
     from npuscope.analysis.findings import finding_rows
     from npuscope.analysis.findings import findings as found_in
-    from npuscope.dashboard.opening import compare_ranks, opened
     from npuscope.dashboard.report.report_terminal import findings_in_full
+    from npuscope.profile import compare_ranks, opened
 
     source = source_of(path, folder, store, run, jobs, memory)
     with opened(source) as data:

@@ -18,15 +18,15 @@ from npuscope.commands.explain.model_options import (
     PeakText,
     use_of,
 )
-from npuscope.commands.inputs import source_of
+from npuscope.commands.inputs import leave, source_of
 from npuscope.commands.options import Capture, Folder, Jobs, Memory, Out, Profile, Run, Store
-from npuscope.console import leave, say
+from npuscope.console import say
 from npuscope.errors import UsageError
 
 if TYPE_CHECKING:
     from npuscope.analysis.flops.mfu import ModelUse
-    from npuscope.dashboard.opening import Opened
     from npuscope.dashboard.perfetto.choice import Choice
+    from npuscope.profile import Opened
 
 TRACES = ("perfetto", "chrome")
 
@@ -97,8 +97,8 @@ def export(
     """
     from npuscope.analysis.flops.peaks import parse_peaks
     from npuscope.collector.store.export import export as write
-    from npuscope.dashboard.opening import opened, summary_versions
     from npuscope.dashboard.perfetto.choice import parse_choice
+    from npuscope.profile import opened, summary_versions
 
     if out is None:
         raise UsageError("no output given: give -o OUT")

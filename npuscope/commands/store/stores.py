@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from npuscope.commands.inputs import source_of
+from npuscope.commands.inputs import leave_with, source_of
 from npuscope.commands.options import (
     Address,
     Engine,
@@ -29,7 +29,7 @@ from npuscope.commands.options import (
     Tables,
     TrainLog,
 )
-from npuscope.console import leave_with, print_json, say, show
+from npuscope.console import print_json, say, show
 from npuscope.errors import UsageError
 
 
@@ -73,8 +73,14 @@ def ingest(
     from npuscope.collector.selection import parse_selection
     from npuscope.collector.store.compact import compact as merge
     from npuscope.collector.store.export import export as write
-    from npuscope.dashboard.opening import Source, opened, reading_warnings, summary_versions
-    from npuscope.dashboard.updating import bring_up_to_date, spread
+    from npuscope.profile import (
+        Source,
+        bring_up_to_date,
+        opened,
+        reading_warnings,
+        spread,
+        summary_versions,
+    )
 
     source = spread(
         source_of(path, folder, store, run, jobs, memory, force=force), shard, engine, address
@@ -134,7 +140,7 @@ def compact(
     from npuscope.collector.store.manifest import is_store
     from npuscope.collector.store.retention import drop_capture, stored_captures, superfluous
     from npuscope.collector.store.sweep import sweep
-    from npuscope.dashboard.opening import parse_size
+    from npuscope.profile import parse_size
 
     if not is_store(store):
         raise UsageError(f"{store}: not a store: give the folder that `ingest --store` filled")

@@ -17,7 +17,7 @@ import typer
 
 from npuscope.commands.options import ExpertLoad, Jobs, Memory
 from npuscope.console import say
-from npuscope.dashboard.terminal.printable import one_line
+from npuscope.console.printable import one_line
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 _ENDS_WITHIN_S = 15.0
@@ -79,7 +79,7 @@ def watch(
     from npuscope.analysis.summaries import summarise
     from npuscope.collector.watch.options import Handed, Options
     from npuscope.collector.watch.watch import watch as watch_folders
-    from npuscope.dashboard.opening import parse_size
+    from npuscope.profile import parse_size
 
     options = Options(
         roots=tuple(folders),

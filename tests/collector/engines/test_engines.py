@@ -20,9 +20,8 @@ from npuscope.collector.ingest.shards import Shard, parse_shard, share_of
 from npuscope.collector.store import store
 from npuscope.collector.store.manifest import manifests
 from npuscope.collector.store.sweep import sweep
-from npuscope.dashboard.opening import Source
-from npuscope.dashboard.updating import spread
 from npuscope.errors import UsageError
+from npuscope.profile import Source, spread
 from tests.collector.engines.engine_tasks import dies_on_two, reads, task
 from tests.collector.store.stores_compared import assert_equal_stores
 from tests.conftest import WriteProfile
@@ -128,7 +127,7 @@ RACE = """
 import sys
 from pathlib import Path
 from npuscope.analysis.summaries import summarise
-from npuscope.collector.ingest import ingest
+from npuscope.collector.ingest.ingest import ingest
 
 print("ready", flush=True)
 sys.stdin.readline()

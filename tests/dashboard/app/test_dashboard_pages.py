@@ -19,7 +19,7 @@ from npuscope.dashboard.app import sources
 from npuscope.dashboard.app.answers.overview_answers import found_here
 from npuscope.dashboard.app.page import PAGES
 from npuscope.dashboard.app.served_stores import ENVIRONMENT, Place, Served, told
-from npuscope.dashboard.opening import Source, compare_ranks, opened
+from npuscope.profile import Source, compare_ranks, opened
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job
 from tests.conftest import WriteProfile

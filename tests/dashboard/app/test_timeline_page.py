@@ -18,8 +18,8 @@ from streamlit.testing.v1 import AppTest
 from npuscope.analysis.timeline import Extent, extent, step_borders
 from npuscope.collector.store.manifest import create_store
 from npuscope.dashboard.app.served_stores import Place, Served, told
-from npuscope.dashboard.opening import Source, compare_ranks, opened
 from npuscope.dashboard.perfetto.trace_viewer import viewer_folder
+from npuscope.profile import Source, compare_ranks, opened
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 MAIN = REPOSITORY / "dashboard" / "app" / "main.py"

@@ -15,9 +15,9 @@ from npuscope.analysis.query import steps
 from npuscope.analysis.views import open_views
 from npuscope.collector.store import store
 from npuscope.collector.store.export import export as export_tables_of
-from npuscope.dashboard.opening import summary_versions
 from npuscope.dashboard.perfetto.choice import TRACKS
 from npuscope.errors import StoreError, UsageError
+from npuscope.profile import summary_versions
 from tests.dashboard.perfetto.traces import (
     OVERLAP,
     Event,

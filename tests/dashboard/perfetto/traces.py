@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from npuscope.collector.store import store
-from npuscope.dashboard.opening import Opened, summary_versions
 from npuscope.dashboard.perfetto.choice import parse_choice
 from npuscope.dashboard.perfetto.rank_tables import expected_of, trace_of
 from npuscope.dashboard.perfetto.trace_file import Written, write
+from npuscope.profile import Opened, summary_versions
 
 SAMPLE = Path(__file__).resolve().parents[3] / "sample_traces" / "moe_8_ranks"
 Event = dict[str, Any]

@@ -17,12 +17,11 @@ from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.collector.store import store
 from npuscope.dashboard.locale.chinese import TEMPLATES
 from npuscope.dashboard.locale.language import chinese
-from npuscope.dashboard.opening import Source, reading_warnings
 from npuscope.dashboard.report.blocks import Block, Chart, Findings
 from npuscope.dashboard.report.html_page import page
 from npuscope.dashboard.report.markdown import markdown
 from npuscope.dashboard.report.report import report
-from npuscope.dashboard.updating import bring_up_to_date
+from npuscope.profile import Source, bring_up_to_date, reading_warnings
 from tests.analysis.tables import connect, fill, kernel, op
 from tests.conftest import REPOSITORY
 

@@ -30,8 +30,8 @@ from npuscope.collector.store.manifest import (
 from npuscope.collector.store.merged_files import COMPACTED, read_compacted
 from npuscope.collector.store.retention import drop_capture, stored_captures
 from npuscope.collector.store.sweep import sweep
-from npuscope.dashboard.opening import reading_warnings
 from npuscope.errors import StoreError
+from npuscope.profile import reading_warnings
 from tests.prove.hardening.captures import write_light
 from tests.prove.hardening.cases import Done, run_here
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,12 +19,12 @@ from npuscope.analysis.wording import ranks_named
 from npuscope.collector.store import store
 from npuscope.collector.store.derived import MEMORY_BYTES
 from npuscope.collector.store.manifest import is_store, manifests, passed_over
+from npuscope.console.waiting import waiting
 from npuscope.errors import StoreError, UsageError
-
-from .terminal.waiting import waiting
 
 if TYPE_CHECKING:
     from npuscope.collector.ingest.ingest import IngestResult
+    from npuscope.collector.ingest.plan import Plan
     from npuscope.collector.ingest.shards import Shard
     from npuscope.collector.selection import Selection
 
@@ -73,8 +73,6 @@ def opened(source: Source) -> Iterator[Opened]:
     result: IngestResult | None = None
     messages: list[str] = []
     if not is_ingested(source.path):
-        from .updating import bring_up_to_date
-
         target, result, messages = bring_up_to_date(source)
     with waiting("computing"):
         con = store.open(target, summaries=summary_versions(), writable=source.writable)
@@ -84,6 +82,66 @@ def opened(source: Source) -> Iterator[Opened]:
             yield Opened(con, target, result, messages, told, source.memory_bytes)
         finally:
             con.close()
+
+
+def bring_up_to_date(source: Source) -> tuple[Path, IngestResult, list[str]]:
+    """Ingest a profile folder into its store; returns the store, what was done, what to tell."""
+    # Here, because an answer from a store needs none of what reads profiles.
+    from npuscope.analysis.summaries import summarise
+    from npuscope.collector.ingest.ingest import ingest
+    from npuscope.collector.store import cache
+    from npuscope.console.progress import shown
+
+    if is_ingested(source.path):
+        raise UsageError(f"{source.path}: already ingested: give a profile folder")
+    target = source.store or cache.own_store(source.path)
+
+    def began(plan: Plan) -> None:
+        # Before anything is read: a reading that is killed leaves no store of unknown origin.
+        if source.store is None:
+            cache.remember_use(target, source.path)
+
+    with waiting(f"looking for profiles in {source.path}"), shown(began) as progress:
+        result = ingest(
+            source.path,
+            target,
+            run=source.run,
+            summarise=summarise,
+            jobs=source.jobs,
+            memory_bytes=source.memory_bytes,
+            progress=progress,
+            force=source.force,
+            shard=source.shard,
+            engine=source.engine,
+            address=source.address,
+            selection=source.selection,
+            train_log=source.train_log,
+            expert_load=source.expert_load,
+        )
+    messages = [
+        f"rank {m.rank} of {m.capture} was removed from the source: dropped" for m in result.dropped
+    ]
+    if source.store is None:
+        messages += [
+            f"cache over its limit: dropped the store of {gone.source}"
+            for gone in cache.keep_within_limit(target)
+        ]
+    return target, result, messages
+
+
+def spread(source: Source, shard: str | None, engine: str, address: str | None) -> Source:
+    """The source, read by one of several processes or on a cluster. Raises UsageError."""
+    if engine == "local" and shard is None:
+        return replace(source, address=address)
+    how = f"--shard {shard}" if shard else f"--engine {engine}"
+    if shard and engine != "local":
+        raise UsageError("--shard and --engine both divide the ranks: give only one")
+    if source.store is None:
+        raise UsageError(f"{how}: give --store DIR on storage that all of them share")
+    from npuscope.collector.ingest.shards import parse_shard
+
+    parsed = parse_shard(shard) if shard else None
+    return replace(source, shard=parsed, engine=engine, address=address)
 
 
 def compare_ranks(data: Opened, *, is_needed: bool = True) -> None:

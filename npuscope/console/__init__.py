@@ -6,42 +6,19 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from npuscope.dashboard.terminal.printable import json_text, printable
-from npuscope.dashboard.terminal.waiting import quiet
+from npuscope.console.printable import json_text, printable
+from npuscope.console.waiting import quiet
 
 if TYPE_CHECKING:
-    import polars as pl
     from rich.console import RenderableType
-
-    from npuscope.collector.ingest.ingest import IngestResult
-    from npuscope.dashboard.opening import Opened
 
 
 _FILLED = re.compile(r" +$", re.MULTILINE)  # tables fill their lines with blanks
-
-
-def answer(
-    metric: str,
-    frame: pl.DataFrame,
-    notes: list[str],
-    *,
-    json: bool,
-    table: Callable[[pl.DataFrame], RenderableType],
-) -> None:
-    """An analysis's answer: JSON, or a table with its notes."""
-    from npuscope.analysis import query
-
-    if json:
-        print_json(metric, query.rows(frame), notes)
-        return
-    show(table(frame))
-    for note in notes:
-        say(f"note: {note}")
 
 
 def print_json(metric: str, rows: list[dict[str, Any]], notes: list[str]) -> None:
@@ -69,24 +46,9 @@ def reader_may_leave() -> Iterator[None]:
         raise typer.Exit(0) from None
 
 
-def leave(data: Opened) -> None:
-    """End a command that read tables: with 4 where some of the profile was not read."""
-    if data.result is not None:
-        leave_with(data.result)
-
-
-def leave_with(result: IngestResult) -> None:
-    """List what was not read and leave with 4, where the ingest was partial."""
-    if not result.is_complete:
-        from npuscope.dashboard.results import failures_table
-
-        show(failures_table(result), to_stderr=True)
-        raise typer.Exit(4)
-
-
 def show(renderable: RenderableType, *, to_stderr: bool = False) -> None:
     """Draw a table or text."""
-    from npuscope.dashboard.terminal.screen import Screen
+    from npuscope.console.screen import Screen
 
     console = Screen(stderr=to_stderr)
     if not console.is_terminal and "COLUMNS" not in os.environ:
