@@ -9,16 +9,15 @@ from typing import TypeVar
 import streamlit as st
 
 from npuscope.console.printable import visible
-from npuscope.dashboard.locale.language import Say
+from npuscope.dashboard.locale.language import Say, languages
 
 from . import sources
 from .plain_text import plain
-from .state import LANGUAGES, Known, View, moved, params_of, view_of
+from .state import Known, View, moved, params_of, view_of
 
 _POLL_S = 5
 _REMEMBERED = "view"
 _ALL = -1  # of a picker: nothing chosen, since None would read as a question
-_LANGUAGE_NAMES = {"en": "English", "zh": "中文"}
 _NARROW = """<style>
 [data-testid="stMainBlockContainer"] {padding: 3.6rem 2rem 3rem;}
 [data-testid="stMetricValue"] {font-size: 1.9rem;}
@@ -51,7 +50,7 @@ def _asked() -> dict[str, str]:
 def language_of_visit() -> str:
     """Before any store is looked at: for the menu and for errors."""
     told = _asked().get("lang") or st.session_state.get(_REMEMBERED, {}).get("lang")
-    return told if told in LANGUAGES else sources.served().lang
+    return told if told in languages() else sources.served().lang
 
 
 def pickers(view: View, known: Known, say: Say) -> None:
@@ -102,8 +101,8 @@ def pickers(view: View, known: Known, say: Say) -> None:
         _pick(say("step"), steps, step, step_picked, step_named)
     with columns[4]:
         _pick(
-            say("language"), LANGUAGES, view.lang, lambda one: move(lang=one),
-            lambda one: _LANGUAGE_NAMES[one],
+            say("language"), tuple(languages()), view.lang, lambda one: move(lang=one),
+            lambda one: languages()[one],
         )  # fmt: skip
 
 

@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-LANGUAGES = ("en", "zh")
+from ..locale.language import languages
+
 DEFAULT_LANGUAGE = "en"
 _LAST_NS = 2**63 - 1
 _NUMBER = re.compile(r"[+-]?[0-9]{1,30}")
@@ -97,7 +98,7 @@ def view_of(params: Mapping[str, str], known: Known) -> View:
     cut to the capture's surroundings, and left out where nothing of it remains.
     """
     lang = params.get("lang", "")
-    lang = lang if lang in LANGUAGES else known.lang
+    lang = lang if lang in languages() else known.lang
     capture = _capture_of(params, known)
     if capture is None:
         return View(lang=lang)

@@ -15,9 +15,11 @@ from npuscope.analysis.parts import exposed_parts, step_parts
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.ranks.stragglers.blame import by_rank, rank_blame
 from npuscope.collector.store import store
-from npuscope.dashboard.locale.language import chinese
+from npuscope.dashboard.locale.language import language_of
 from npuscope.dashboard.terminal.straggler_tables import ranks_table
 from tests.analysis.steps.test_step_parts import JOB, STAGE_0, captured
+
+chinese = language_of("zh")
 
 
 def found_in(con: duckdb.DuckDBPyConnection, path: Path | None = None) -> list[Finding]:

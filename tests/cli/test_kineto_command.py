@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from npuscope.cli import main
-from npuscope.dashboard.locale.language import chinese
+from npuscope.dashboard.locale.language import language_of
 from npuscope.sample_traces.generate import Job, write_job
+
+chinese = language_of("zh")
 
 ONLY_ON_NPUS = (
     "Level1", "analyse()", "torch_npu", "TASK_QUEUE_ENABLE", "PYTORCH_NPU", "ProfilerActivity.NPU",

@@ -14,7 +14,6 @@ from npuscope.errors import UsageError
 if TYPE_CHECKING:
     from npuscope.profile import Source
 
-_LANGUAGES = ("en", "zh")
 Places = Annotated[
     list[Path] | None,
     typer.Argument(metavar="PATH...", help="Profile folders, stores, or .duckdb exports."),
@@ -61,9 +60,9 @@ def dashboard(
     """
     from npuscope.dashboard.app import launch
     from npuscope.dashboard.app.served_stores import ready, told
+    from npuscope.dashboard.locale.language import language_of
 
-    if lang not in _LANGUAGES:
-        raise UsageError(f"--lang {lang}: choose one of {', '.join(_LANGUAGES)}")
+    language_of(lang)  # refuses what it does not know
     sources = _sources([*(paths or []), *([folder] if folder else [])], store, run, jobs, memory)
     launch.check_installed()
     options = launch.options(host, launch.chosen_port(host, port), public_url)

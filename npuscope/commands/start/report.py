@@ -25,8 +25,6 @@ from npuscope.commands.options import (
 from npuscope.console import print_json, print_text, say, show
 from npuscope.errors import UsageError
 
-LANGUAGES = ("en", "zh")
-
 
 def report(
     path: Profile = None,
@@ -61,12 +59,12 @@ def report(
       npuscope report ./profiles --html report.html --lang zh
       npuscope report ./profiles --markdown -o report.md
     """
+    from npuscope.dashboard.locale.language import language_of
     from npuscope.dashboard.report.report import report as blocks_of
     from npuscope.dashboard.report.report import report_rows
     from npuscope.profile import compare_ranks, opened
 
-    if lang not in LANGUAGES:
-        raise UsageError(f"--lang {lang}: choose one of {', '.join(LANGUAGES)}")
+    language_of(lang)  # refuses what it does not know, before anything is read
     if (html is not None) + markdown + json > 1:
         raise UsageError("one of --html, --markdown, --json")
     if out is not None and not markdown:

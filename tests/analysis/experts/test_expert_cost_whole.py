@@ -11,10 +11,12 @@ import pytest
 from npuscope.analysis.experts.cost import cost, cost_answer
 from npuscope.analysis.experts.load.load import expert_rows
 from npuscope.analysis.flops.lengths import step_lengths
-from npuscope.dashboard.locale.language import chinese
+from npuscope.dashboard.locale.language import language_of
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job
 from tests.analysis.ranks.planted_arrivals import connection
+
+chinese = language_of("zh")
 
 pytestmark = pytest.mark.slow
 

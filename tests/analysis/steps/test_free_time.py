@@ -11,9 +11,11 @@ from npuscope.analysis.catalog import metric
 from npuscope.analysis.findings import list_findings
 from npuscope.analysis.wording import FREE_MEANS
 from npuscope.dashboard.exporter.gauges import GAUGES
-from npuscope.dashboard.locale.language import chinese
+from npuscope.dashboard.locale.language import language_of
 from npuscope.dashboard.terminal.tables import steps_table
 from npuscope.dashboard.terminal.waterfall_table import WORDS
+
+chinese = language_of("zh")
 
 REPOSITORY = Path(__file__).parents[3]
 STEP = {

@@ -17,7 +17,9 @@ from npuscope.analysis.flops.kernels import roofline
 from npuscope.dashboard.figures import communication, experts, memory, operators, ranks
 from npuscope.dashboard.figures.bars import told_apart
 from npuscope.dashboard.figures.layout import MOST_CELLS, visible_names
-from npuscope.dashboard.locale.language import chinese
+from npuscope.dashboard.locale.language import language_of
+
+chinese = language_of("zh")
 
 MS = 1_000_000
 

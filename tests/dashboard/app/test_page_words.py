@@ -20,10 +20,12 @@ from npuscope.dashboard.app.plain_text import plain
 from npuscope.dashboard.app.shown_tables import _text_px
 from npuscope.dashboard.figures import timeline
 from npuscope.dashboard.figures.quality import capability_named
-from npuscope.dashboard.locale.language import chinese, labelled
+from npuscope.dashboard.locale.language import labelled, language_of
 from npuscope.dashboard.units import readable
 from tests.analysis.tables import connect, fill, kernel
 from tests.cli.test_cli import Run, runner
+
+chinese = language_of("zh")
 
 MS = 1_000_000
 PLACE = {"run": None, "capture": None, "rank": None}

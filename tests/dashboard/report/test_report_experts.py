@@ -9,13 +9,15 @@ import polars as pl
 import pytest
 
 from npuscope.analysis.experts.load.load_overview import Overview, overview
-from npuscope.dashboard.locale.language import chinese
+from npuscope.dashboard.locale.language import language_of
 from npuscope.dashboard.report.blocks import Block, Chart, Sentence
 from npuscope.dashboard.report.html_page import page
 from npuscope.dashboard.report.markdown import markdown
 from npuscope.dashboard.report.report_experts import COLLECT, NO_LOAD, experts_blocks, experts_rows
 from npuscope.dashboard.terminal.tables import FittedTable
 from tests.analysis.tables import Row, connect, fill
+
+chinese = language_of("zh")
 
 
 def seen(con: duckdb.DuckDBPyConnection) -> Overview | None:

@@ -15,8 +15,8 @@ import pytest
 from npuscope.analysis import query
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.collector.store import store
-from npuscope.dashboard.locale.chinese import TEMPLATES
-from npuscope.dashboard.locale.language import chinese
+from npuscope.dashboard.locale import language
+from npuscope.dashboard.locale.language import language_of
 from npuscope.dashboard.report.blocks import Block, Chart, Findings
 from npuscope.dashboard.report.html_page import page
 from npuscope.dashboard.report.markdown import markdown
@@ -24,6 +24,9 @@ from npuscope.dashboard.report.report import report
 from npuscope.profile import Source, bring_up_to_date, reading_warnings
 from tests.analysis.tables import connect, fill, kernel, op
 from tests.conftest import REPOSITORY
+
+chinese = language_of("zh")
+CHINESE = Path(language.__file__).parent / "zh_CN/LC_MESSAGES/npuscope.po"
 
 MS = 1_000_000
 HOSTILE = '</script><script>alert("pwned")</script>|`*'
@@ -177,7 +180,7 @@ def test_sentences_keep_their_figures_and_names() -> None:
 
 
 def test_templates_hold_the_same_names_in_both_languages() -> None:
-    for english, told in TEMPLATES.items():
+    for english, told in language.catalog(CHINESE).items():
         assert sorted(re.findall(r"{\w+}", english)) == sorted(re.findall(r"{\w+}", told)), english
 
 

@@ -1,0 +1,107 @@
+"""Sentences as a template and its values, so that each outlet says them in the reader's language.
+
+    Message("{ranks}: no kernels were recorded", ranks=ranks_named([0, 3]))
+
+A message is the English sentence itself, as any other text, and remembers what it was made of. The
+template is what catalogs translate. Parts of a sentence that are words are messages, too; what
+comes from a profile (names of kernels, groups, files) is a plain text and is not translated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+
+import msgspec
+
+Value = str | int | float  # a Message is a str
+
+_NAME = re.compile(r"\{(\w+)\}")
+_MOST_DEEP = 8  # messages inside of messages, in files of others
+
+
+class Message(str):
+    """An English sentence, its `template` and its `values`."""
+
+    __slots__ = ("template", "values")
+    template: str
+    values: Mapping[str, Value]
+
+    def __new__(cls, template: str, /, **values: Value) -> Message:
+        made = super().__new__(cls, filled(template, values))
+        object.__setattr__(made, "template", template)
+        object.__setattr__(made, "values", MappingProxyType(values))
+        return made
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a message is not changed: {name}")
+
+    def __reduce__(self) -> tuple[Callable[..., Message], tuple[str, dict[str, Value]]]:
+        return _made, (self.template, dict(self.values))
+
+
+class StoredMessage(msgspec.Struct, frozen=True):
+    """A message in a file: only texts, numbers and messages."""
+
+    template: str
+    values: dict[str, str | int | float | StoredMessage] = {}
+
+
+Stored = str | StoredMessage
+
+
+def filled(
+    template: str, values: Mapping[str, Value], say: Callable[[str], str] | None = None
+) -> str:
+    """The template with its values put in place of their names, each said by `say` where it is a
+    message. Names only: nothing of a value can be reached from a template."""
+
+    def put(name: re.Match[str]) -> str:
+        value = values.get(name[1], name[0])
+        return say(value) if say and isinstance(value, Message) else str(value)
+
+    return _NAME.sub(put, template)
+
+
+def joined(parts: Iterable[str], between: str = ", ") -> str:
+    """Parts of a list as one message: "{one}, {other}". Empty parts are left out."""
+    listed = [part for part in parts if part]
+    if not listed:
+        return ""
+    told = listed[0]
+    for part in listed[1:]:
+        told = Message("{one}" + between + "{other}", one=told, other=part)
+    return told
+
+
+def stored(text: str) -> Stored:
+    """How a text is kept in a file."""
+    if not isinstance(text, Message):
+        return text
+    values = {
+        name: stored(value) if isinstance(value, str) else value
+        for name, value in text.values.items()
+    }
+    return StoredMessage(text.template, values)
+
+
+def restored(kept: Stored) -> str:
+    """The message that a file holds. Raises ValueError where messages lie too deep in another."""
+    return _restored(kept, _MOST_DEEP)
+
+
+def _restored(kept: Stored, deep: int) -> str:
+    if isinstance(kept, str):
+        return kept
+    if not deep:
+        raise ValueError("messages lie too deep in each other")
+    values = {
+        name: _restored(value, deep - 1) if isinstance(value, (str, StoredMessage)) else value
+        for name, value in kept.values.items()
+    }
+    return _made(kept.template, values)
+
+
+def _made(template: str, values: Mapping[str, Value]) -> Message:
+    return Message(template, **values)
