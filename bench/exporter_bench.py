@@ -41,7 +41,7 @@ from npuscope.collector.store.manifest import (
     write_index,
 )
 from npuscope.collector.store.merged_files import Place
-from npuscope.dashboard.exporter.budget import MAX_SERIES
+from npuscope.dashboard.exporter.snapshot import MAX_SERIES
 
 LIMIT_S, LIMIT_BYTES = 0.5, 20e6
 LAYERS, EXPERTS, STEPS = 58, 256, 2

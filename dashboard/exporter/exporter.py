@@ -1,7 +1,7 @@
 """The Prometheus exporter: samples of a store over HTTP, or once into a file.
 
-    scrape --> basic auth --> Exporter.collect --> results of the store's version, gathered once
-                                               --> what the platform says of itself
+    scrape --> Exporter.collect --> results of the store's version, gathered once
+                              --> what the platform says of itself
 
 Samples have no timestamps: a series that is gone goes stale at the next scrape, and how old the
 data are is told by npuscope_last_ingest_timestamp_seconds.
@@ -15,6 +15,7 @@ import gzip
 import ipaddress
 import socket
 import socketserver
+import ssl
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -30,18 +31,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import ThreadingWSGIServer, choose_encoder, gzip_accepted
 from prometheus_client.registry import Collector
 
+import npuscope
 from npuscope.analysis.flops.mfu import ModelUse
+from npuscope.collector.watch.watch_state import read_watch_state
 from npuscope.errors import StoreError, UsageError
 
 from ..app.launch import allowed_hosts
-from .budget import MAX_SERIES, Kept, within
 from .gauges import BY_NAME
-from .newest_results import PATIENCE_S, CachedResults
-from .own_gauges import Own, exporter_metrics, watch_metrics
-from .passwords import Application, protected
-from .protection import Protection
+from .newest_results import PATIENCE_S, CachedResults, Standing
 from .shown_captures import version_key
-from .snapshot import Sample, Snapshot, take_snapshot
+from .snapshot import MAX_SERIES, Kept, Sample, Snapshot, take_snapshot, within
 
 # A client that says nothing for so long is left.
 _TIMEOUT_S = 30.0
@@ -50,6 +49,7 @@ _MOST_CLIENTS = 64
 _SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _SHORT_PAUSE_S = 0.2
 Say = Callable[[str], None]
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]  # of WSGI
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,9 @@ class Exporter(Collector):
     ) -> None:
         self._options, self._say = options, say
         self._results = CachedResults(
-            lambda: version_key(options.store), self._gathered, told=say, patience_s=patience_s
+            lambda: version_key(options.store), self._gathered, say=say, patience_s=patience_s
         )
-        self._told_dropped: dict[str, int] = {}
+        self._dropped_said: dict[str, int] = {}
         self._said_once: set[str] = set()
         self._shown: tuple[Snapshot, Shown] | None = None
 
@@ -106,8 +106,9 @@ class Exporter(Collector):
         platform says of itself."""
         standing = self._results.latest()
         shown = self._shown_of(standing.snapshot)
-        own = [*exporter_metrics(standing, shown.kept), *watch_metrics(self._options.store)]
-        return shown, [_own_family(one) for one in own]
+        return shown, [
+            *exporter_metrics(standing, shown.kept), *watch_metrics(self._options.store)
+        ]  # fmt: skip
 
     def require_results(self) -> None:
         """Raises StoreError where the store cannot be read now."""
@@ -151,8 +152,8 @@ class Exporter(Collector):
         families = tuple(_family(name, rows) for name, rows in kept.samples.items() if rows)
         shown = Shown(frozenset(alive), kept, families)
         self._shown = snapshot, shown
-        if kept.dropped.keys() != self._told_dropped.keys():
-            self._told_dropped = dict(kept.dropped)
+        if kept.dropped.keys() != self._dropped_said.keys():
+            self._dropped_said = dict(kept.dropped)
             listed = ", ".join(f"{name} ({count:,})" for name, count in kept.dropped.items())
             limit = f"more than --max-series {self._options.max_series:,}"
             self._say(
@@ -169,16 +170,93 @@ def _family(name: str, samples: Iterable[Sample]) -> Metric:
     return family
 
 
-def _own_family(own: Own) -> Metric:
-    if own.kind == "counter":
-        counter = CounterMetricFamily(own.name, own.meaning, labels=own.labels)
-        for labels, value in own.rows:
-            counter.add_metric(labels, value)
-        return counter
-    gauge = GaugeMetricFamily(own.name, own.meaning, labels=own.labels)
-    for labels, value in own.rows:
-        gauge.add_metric(labels, value)
-    return gauge
+def exporter_metrics(standing: Standing, kept: Kept) -> Iterator[Metric]:
+    """How the exporter does; `npuscope_up` is absent until the first attempt has ended."""
+    if standing.is_good is not None:
+        yield _gauge(
+            "npuscope_up", "Whether the last read of the store succeeded.", standing.is_good
+        )
+    version = GaugeMetricFamily(
+        "npuscope_exporter_info", "Version of the exporter.", labels=["version"]
+    )
+    version.add_metric([npuscope.__version__], 1.0)
+    yield version
+    yield _gauge(
+        "npuscope_exporter_series", "Exported series of runs.", sum(map(len, kept.samples.values()))
+    )
+    yield _gauge(
+        "npuscope_exporter_dropped_series",
+        "Series dropped because of --max-series.",
+        sum(kept.dropped.values()),
+    )
+    yield _gauge(
+        "npuscope_exporter_refresh_seconds",
+        "Duration of the last collection of samples.",
+        standing.snapshot.took_s,
+    )
+    yield _counter(
+        "npuscope_exporter_refreshes_total", "Collections of samples.", standing.refreshes_total
+    )
+    yield _counter("npuscope_exporter_errors_total", "Failed collections of samples.",
+        standing.errors_total)  # fmt: skip
+
+
+def watch_metrics(store: Path) -> Iterator[Metric]:
+    """How `npuscope watch` does, by what it left in the store; nothing where nobody watched it."""
+    state = read_watch_state(store)
+    if state is None:
+        return
+    yield _counter(
+        "npuscope_watch_captures_ingested_total",
+        "Captures that the watcher began to ingest.",
+        state.captures_ingested_total,
+    )
+    yield _counter(
+        "npuscope_watch_ranks_ingested_total",
+        "Ranks that the watcher ingested.",
+        state.ranks_ingested_total,
+    )
+    yield _counter(
+        "npuscope_watch_read_bytes_total",
+        "Bytes of the files that the watcher read.",
+        state.read_bytes_total,
+    )
+    yield _counter(
+        "npuscope_watch_captures_dropped_total",
+        "Captures dropped by the retention limit.",
+        state.captures_dropped_total,
+    )
+    yield _counter(
+        "npuscope_watch_errors_total",
+        "Ranks that could not be read, and polls that failed.",
+        state.errors_total,
+    )
+    yield _counter("npuscope_watch_polls_total", "Polls of the watcher.", state.polls_total)
+    yield _gauge("npuscope_watch_running", "Whether the watcher is running.", state.is_running)
+    yield _gauge(
+        "npuscope_watch_quarantined_captures",
+        "Profiles in quarantine because they cannot be read.",
+        len(state.quarantined),
+    )
+    yield _gauge(
+        "npuscope_watch_waiting_captures",
+        "Profiles found and not ingested yet.",
+        len(state.waiting),
+    )
+    yield _gauge(
+        "npuscope_watch_disk_full", "Whether the store's disk is full.", state.is_disk_full
+    )
+    if state.last_poll_ns is not None:
+        yield _gauge("npuscope_watch_last_poll_timestamp_seconds",
+            "Unix time of the watcher's last poll.", state.last_poll_ns / 1e9)  # fmt: skip
+
+
+def _gauge(name: str, meaning: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, meaning, value=float(value))
+
+
+def _counter(name: str, meaning: str, value: float) -> Metric:
+    return CounterMetricFamily(name, meaning, value=float(value))
 
 
 def _registry(exporter: Exporter) -> CollectorRegistry:
@@ -277,6 +355,34 @@ def write_textfile(options: Options, path: Path, say: Say) -> None:
         write_to_textfile(str(path), _registry(exporter))
 
 
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """Who may scrape: `certificate` and `key` for TLS, `client_ca` where clients must show a
+    certificate of theirs."""
+
+    certificate: Path | None = None
+    key: Path | None = None
+    client_ca: Path | None = None
+
+    def tls(self) -> ssl.SSLContext | None:
+        """TLS of a server; None without a certificate. Raises UsageError where files cannot be
+        used."""
+        if self.certificate is None or self.key is None:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(self.certificate, self.key)
+            if self.client_ca is not None:
+                context.load_verify_locations(self.client_ca)
+                context.verify_mode = ssl.CERT_REQUIRED
+        except OSError as error:  # as errors of ssl are
+            raise UsageError(
+                f"--tls-cert, --tls-key or --client-ca cannot be used: {error}"
+            ) from error
+        return context
+
+
 @contextlib.contextmanager
 def server(
     options: Options,
@@ -294,8 +400,6 @@ def server(
     """
     with contextlib.closing(Exporter(options, say)) as exporter:
         application = for_hosts(scraped(exporter), {*allowed_hosts(host), *names})
-        if protection.users is not None:
-            application = protected(application, protection.users)
         context = protection.tls()
         listening = _listening(application, host, port)
         try:

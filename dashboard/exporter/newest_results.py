@@ -43,7 +43,7 @@ class Standing:
 class CachedResults:
     """`version` tells when there is something new, `gather` gathers it: one at a time.
 
-    `told` gets a line when gathering fails, or succeeds again. `patience_s` None: who asks waits
+    `say` gets a line when gathering fails, or succeeds again. `patience_s` None: who asks waits
     until it is done. To be closed.
     """
 
@@ -52,11 +52,11 @@ class CachedResults:
         version: Callable[[], Key],
         gather: Callable[[], Snapshot],
         *,
-        told: Callable[[str], None],
+        say: Callable[[str], None],
         patience_s: float | None = PATIENCE_S,
         retry_s: float = RETRY_S,
     ) -> None:
-        self._version, self._gather, self._told = version, gather, told
+        self._version, self._gather, self._say = version, gather, say
         self._patience_s, self._retry_s = patience_s, retry_s
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="gathering")
@@ -121,7 +121,7 @@ class CachedResults:
             problem="",
         )
         if before.problem:
-            self._told("the store can be read again")
+            self._say("the store can be read again")
 
     def _failed(self, error: BaseException) -> None:
         before, problem = self._standing, str(error) or type(error).__name__
@@ -131,4 +131,4 @@ class CachedResults:
         )
         if problem != before.problem:
             kept = "the last results are kept" if before.has_results else "there are no results"
-            self._told(f"{problem} ({kept})")
+            self._say(f"{problem} ({kept})")

@@ -19,11 +19,13 @@ from npuscope.profile import summary_versions
 
 from .expert_gauges import expert_gauges
 from .flops_gauges import flops_gauges
-from .gauges import GAUGES, Gauge
+from .gauges import BY_NAME, GAUGES, Gauge
 from .rank_gauges import blame_gauges, log_gauges, place_gauges
 from .shown_captures import Run, newest_runs
 from .step_gauges import Frames, step_gauges
 
+# Measured: rendering takes 6 us a series, and a scrape should take less than half a second.
+MAX_SERIES = 30_000
 # Of the engine, for as long as samples are gathered.
 MEMORY_BYTES = 2 << 30
 _KEYS = ("run", "capture")
@@ -60,6 +62,32 @@ class Snapshot:
             {run: at for run, at in self.ingested_s.items() if run in kept},
             self.took_s,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is shown, and how many series of which metrics are not."""
+
+    samples: Mapping[str, tuple[Sample, ...]]
+    dropped: Mapping[str, int]
+
+
+def within(samples: Mapping[str, tuple[Sample, ...]], max_series: int) -> Kept:
+    """At most `max_series` series: whole metrics go, of least important detail first, of equal
+    detail the largest. A metric is there whole or not at all: a sum over half of its series would
+    be a wrong number."""
+    left = sum(map(len, samples.values()))
+    dropped: dict[str, int] = {}
+    order = sorted(
+        (name for name in samples if samples[name]),
+        key=lambda name: (-BY_NAME[name].detail, -len(samples[name]), name),
+    )
+    for name in order:
+        if left <= max_series:
+            break
+        dropped[name] = len(samples[name])
+        left -= dropped[name]
+    return Kept({name: rows for name, rows in samples.items() if name not in dropped}, dropped)
 
 
 def take_snapshot(

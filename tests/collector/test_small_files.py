@@ -37,7 +37,6 @@ from npuscope.collector.watch.lock import LOCK, turn
 from npuscope.collector.watch.look import READY, judge, look
 from npuscope.collector.watch.tail_log import Tail, read_on
 from npuscope.collector.watch.watch_state import WATCH_STATE, WatchState, read_watch_state
-from npuscope.dashboard.exporter.passwords import read_passwords
 from tests.collector.ingest.in_time import ended
 
 
@@ -97,7 +96,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     cluster_outputs.GROUPS: lambda path: _read_groups(str(path), Told()),
     "deployment.json": read_deployment,
     CONFIG: lambda path: _config([as_source(path)], []),
-    "users": read_passwords,
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import signal
@@ -25,13 +24,12 @@ from npuscope.commands.explain.model_options import (
     use_of,
 )
 from npuscope.commands.options import OnlyRun
-from npuscope.console import print_text, say
+from npuscope.console import say
 from npuscope.console.printable import one_line
 from npuscope.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from npuscope.dashboard.exporter.exporter import Options
-    from npuscope.dashboard.exporter.protection import Protection
+    from npuscope.dashboard.exporter.exporter import Options, Protection
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _File = Path | None
@@ -86,16 +84,6 @@ def exporter(
         _File,
         typer.Option("--client-ca", metavar="FILE", help="Require client certificates of this CA."),
     ] = None,
-    basic_auth_file: Annotated[
-        _File,
-        typer.Option(
-            "--basic-auth-file", metavar="FILE", help=("Users, as written by --hash-password.")
-        ),
-    ] = None,
-    hash_password: Annotated[
-        str | None,
-        typer.Option("--hash-password", metavar="USER", help="Ask for a password, print its line."),
-    ] = None,
     textfile: Annotated[
         _File,
         typer.Option("--textfile", metavar="FILE.prom", help="Write once, for node_exporter."),
@@ -109,13 +97,7 @@ def exporter(
       npuscope exporter ./store --run pretrain --model qwen3-8b --tokens-per-step 4194304
       npuscope exporter ./store --host 0.0.0.0 --tls-cert c.pem --tls-key k.pem --client-ca ca.pem
       npuscope exporter ./store --textfile /var/lib/node_exporter/npuscope.prom
-      npuscope exporter --hash-password prometheus >> users
     """  # fmt: skip
-    if hash_password is not None:
-        from npuscope.dashboard.exporter.passwords import hashed_line
-
-        print_text(hashed_line(hash_password, _password()) + "\n")
-        return
     from npuscope.analysis.flops.peaks import parse_peaks
 
     if store is None:
@@ -123,13 +105,13 @@ def exporter(
             "no store given: give STORE, the folder that `npuscope watch --store` fills"
         )
     expire_s = seconds(expire, "--expire")
-    protection = _protection(tls_cert, tls_key, client_ca, basic_auth_file)
     options = replace(
         _options(store, expire_s, max_series, expert_detail),
         run=run,
         use=use_of(model, sequence_length, tokens_per_step, attention, recompute, is_auto=True),
         given_peaks=parse_peaks(peak) if peak is not None else None,
     )
+    protection = _protection(tls_cert, tls_key, client_ca)
     if textfile is not None:
         _require_store(store)
         from npuscope.dashboard.exporter.exporter import write_textfile
@@ -143,16 +125,14 @@ def exporter(
 def _serve(
     options: Options, protection: Protection, host: str, port: int, names: list[str]
 ) -> None:
+    from npuscope.dashboard.app.launch import is_loopback
     from npuscope.dashboard.exporter.exporter import server
 
-    is_closed = protection.client_ca is not None or protection.users is not None
-    if not is_loopback(host) and not is_closed:
+    if not is_loopback(host) and protection.client_ca is None:
         _log(
-            f"WARNING: anyone who can reach {host} can read the metrics: see --client-ca and"
-            " --basic-auth-file"
+            f"WARNING: anyone who can reach {host} can read the metrics: see --client-ca, or leave"
+            " it on 127.0.0.1 behind a reverse proxy (docs/monitoring.md)"
         )
-    if protection.users is not None and protection.certificate is None and not is_loopback(host):
-        _log("WARNING: without --tls-cert passwords are sent unencrypted")
     if not options.store.exists():
         _log(f"{options.store}: no store yet: waiting for `npuscope watch` or `ingest` to make it")
     with (
@@ -190,27 +170,19 @@ def _options(
         raise UsageError(
             "the exporter needs prometheus_client: pip install 'npuscope[exporter]'"
         ) from None
-    from npuscope.dashboard.exporter.budget import MAX_SERIES
+    from npuscope.dashboard.exporter.snapshot import MAX_SERIES
 
     return Options(store, expire_s, max_series or MAX_SERIES, with_experts)
 
 
-def _protection(
-    certificate: _File, key: _File, client_ca: _File, auth: _File
-) -> Protection:  # fmt: skip
+def _protection(certificate: _File, key: _File, client_ca: _File) -> Protection:
     if (certificate is None) != (key is None):
         raise UsageError("--tls-cert and --tls-key must be given together")
     if client_ca is not None and certificate is None:
         raise UsageError("--client-ca needs --tls-cert and --tls-key")
-    from npuscope.dashboard.exporter.passwords import is_readable_by_others, read_passwords
-    from npuscope.dashboard.exporter.protection import Protection
+    from npuscope.dashboard.exporter.exporter import Protection
 
-    users = None
-    if auth is not None:
-        users = read_passwords(auth)
-        if is_readable_by_others(auth):
-            _log(f"WARNING: {auth}: readable by every user of this machine: chmod 600")
-    return Protection(certificate, key, client_ca, users)
+    return Protection(certificate, key, client_ca)
 
 
 def _require_store(store: Path) -> None:
@@ -228,25 +200,6 @@ def seconds(text: str, option: str) -> float | None:
     if found is None or float(found[1]) == 0:
         raise UsageError(f"{option} {text}: give a time such as 30m, 24h, 7d, or never")
     return float(found[1]) * _UNITS[found[2]]
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address or name."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _password() -> str:
-    import getpass
-
-    if not sys.stdin.isatty():
-        return sys.stdin.readline().rstrip("\n")
-    first = getpass.getpass("password: ")
-    if getpass.getpass("again: ") != first:
-        raise UsageError("the two passwords differ")
-    return first
 
 
 @contextmanager

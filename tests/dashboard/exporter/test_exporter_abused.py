@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from npuscope.dashboard.exporter import exporter
-from npuscope.dashboard.exporter.exporter import Options, server
-from npuscope.dashboard.exporter.protection import Protection
+from npuscope.dashboard.exporter.exporter import Options, Protection, server
 
 
 @contextmanager

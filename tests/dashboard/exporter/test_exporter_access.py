@@ -1,8 +1,7 @@
-"""Who may scrape: TLS, client certificates and passwords, tried with real clients."""
+"""Who may scrape: TLS and client certificates, tried with real clients."""
 
 from __future__ import annotations
 
-import base64
 import os
 import socket
 import ssl
@@ -53,28 +52,15 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def fetched(url: str, context: ssl.SSLContext | None = None, password: str | None = None) -> str:
+def fetched(url: str, context: ssl.SSLContext | None = None) -> str:
     """A page, when samples were gathered: until then it does not say whether that went well."""
 
     def page() -> str | None:
-        text = _fetched(url, context, password)
+        with urllib.request.urlopen(url, timeout=60, context=context) as answer:
+            text: str = answer.read().decode()
         return text if "\nnpuscope_up " in text else None
 
     return waited(page, "samples are gathered")
-
-
-def _fetched(url: str, context: ssl.SSLContext | None, password: str | None) -> str:
-    headers = {}
-    if password is not None:
-        headers["Authorization"] = "Basic " + base64.b64encode(password.encode()).decode()
-    asked = urllib.request.Request(url, headers=headers)
-    try:
-        with urllib.request.urlopen(asked, timeout=60, context=context) as answer:
-            text: str = answer.read().decode()
-    except urllib.error.HTTPError as refused:
-        refused.close()  # an answer with an open socket, as it is
-        raise
-    return text
 
 
 def test_client_certificates(store: Path, certificates: Path) -> None:
@@ -105,39 +91,6 @@ def test_client_certificates(store: Path, certificates: Path) -> None:
         )
         with prometheus(store.parent, {"tls": one.port}, more=tls) as server:
             waited(lambda: server.query("npuscope_up == 1"), "scraped over mTLS")
-
-
-def hashed(password: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "npuscope", "exporter", "--hash-password", "prometheus"],
-        input=password + "\n", capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return done.stdout
-
-
-def test_passwords_over_http(store: Path) -> None:
-    users = store.parent / "users"
-    users.write_text(hashed("s3cret"))
-    users.chmod(0o600)
-    assert "s3cret" not in users.read_text()
-    with exporting(store, "--basic-auth-file", str(users)) as one:
-        url = f"http://127.0.0.1:{one.port}/metrics"
-        assert "npuscope_up 1.0" in fetched(url, password="prometheus:s3cret")
-        wrong = (None, "prometheus:S3cret", "prometheus:", "nobody:s3cret", ":", "prometheus")
-        for password in wrong:
-            with pytest.raises(urllib.error.HTTPError) as refused:
-                fetched(url, password=password)
-            assert refused.value.code == 401
-            assert refused.value.headers["WWW-Authenticate"].startswith("Basic realm=")
-        began = time.monotonic()
-        for _ in range(10):
-            fetched(url, password="prometheus:s3cret")
-        assert time.monotonic() - began < 5  # the hash is computed once
-        assert not any("WARNING" in line for line in one.said)
-        require_prometheus()
-        auth = "basic_auth: {username: prometheus, password: s3cret}"
-        with prometheus(store.parent, {"auth": one.port}, more=auth) as server:
-            waited(lambda: server.query("npuscope_up == 1"), "scraped with a password")
 
 
 def test_other_machines_are_warned_of(store: Path) -> None:

@@ -17,9 +17,8 @@ import pytest
 
 from npuscope.collector.store.manifest import create_store
 from npuscope.dashboard.exporter.newest_results import CachedResults
-from npuscope.dashboard.exporter.passwords import hashed_line, read_passwords
 from npuscope.dashboard.exporter.snapshot import Snapshot
-from npuscope.errors import StoreError, UsageError
+from npuscope.errors import StoreError
 from npuscope.sample_traces.generate import small
 from tests.dashboard.app.published_jobs import publish_job
 from tests.dashboard.exporter.scraping import started, waited
@@ -40,7 +39,7 @@ def test_one_gathers_for_all_and_the_last_good_results_stay() -> None:
         return Snapshot(ingested_s={str(len(gathered)): 1.0})
 
     with CachedResults(
-        lambda: versions[0], gather, told=said.append, patience_s=None, retry_s=0.05
+        lambda: versions[0], gather, say=said.append, patience_s=None, retry_s=0.05
     ) as results:
         found: list[list[str]] = []
         askers = [
@@ -75,35 +74,13 @@ def test_who_is_impatient_gets_the_results_before() -> None:
             assert go_on.wait(30)
         return Snapshot(ingested_s={str(versions[0][0]): 1.0})
 
-    with CachedResults(lambda: versions[0], gather, told=print, patience_s=0.05) as results:
+    with CachedResults(lambda: versions[0], gather, say=print, patience_s=0.05) as results:
         assert [*results.latest().snapshot.ingested_s] == ["a"]
         versions[0] = ("b",)
         assert [*results.latest().snapshot.ingested_s] == ["a"]
         go_on.set()
         time.sleep(0.2)
         assert [*results.latest().snapshot.ingested_s] == ["b"]
-
-
-def test_passwords(tmp_path: Path) -> None:
-    path = tmp_path / "users"
-    path.write_text(f"# people\n\n{hashed_line('alice', 'p:w ü')}\n")
-    users = read_passwords(path)
-    assert users["alice"].is_of("p:w ü") and not users["alice"].is_of("p:w u")
-    for line, problem in (
-        ("alice:plain", "line 1: no line of"),
-        ("alice:scrypt$1$8$1$QUFB$QUFB", "line 1: no line of"),
-        ("alice:scrypt$1099511627776$8$1$QUFB$" + "QUFB" * 10 + "QUE=", "line 1: no line of"),
-        ("# nobody", "contains no user"),
-    ):
-        path.write_text(line)
-        with pytest.raises(UsageError, match=problem) as told:
-            read_passwords(path)
-        assert "plain" not in str(told.value)
-    with pytest.raises(UsageError, match="cannot be read"):
-        read_passwords(tmp_path / "absent")
-    for user, password in (("a:b", "x"), ("", "x"), ("a", ""), ("#a", "x"), (" a", "x")):
-        with pytest.raises(UsageError):
-            hashed_line(user, password)
 
 
 @pytest.mark.slow

@@ -23,11 +23,16 @@ from npuscope.cli import main
 from npuscope.collector.store import store as stores
 from npuscope.collector.store.manifest import create_store, rank_folder, write_index
 from npuscope.commands.explain.model_options import use_of
-from npuscope.dashboard.exporter.budget import within
 from npuscope.dashboard.exporter.flops_gauges import flops_gauges
 from npuscope.dashboard.exporter.gauges import BY_NAME, GAUGES
 from npuscope.dashboard.exporter.shown_captures import newest_runs, version_key
-from npuscope.dashboard.exporter.snapshot import Sample, Snapshot, samples_of, take_snapshot
+from npuscope.dashboard.exporter.snapshot import (
+    Sample,
+    Snapshot,
+    samples_of,
+    take_snapshot,
+    within,
+)
 from npuscope.sample_traces.generate import small
 from tests.dashboard.app.published_jobs import publish_job, publish_rank
 

@@ -16,11 +16,11 @@ import typer
 import yaml
 
 from npuscope.cli import app
-from npuscope.dashboard.exporter.budget import Kept
+from npuscope.dashboard.app.launch import DEFAULT_PORT
+from npuscope.dashboard.exporter.exporter import exporter_metrics
 from npuscope.dashboard.exporter.gauges import GAUGES
 from npuscope.dashboard.exporter.newest_results import Standing
-from npuscope.dashboard.exporter.own_gauges import exporter_metrics
-from npuscope.dashboard.exporter.snapshot import Snapshot, take_snapshot
+from npuscope.dashboard.exporter.snapshot import Kept, Snapshot, take_snapshot
 from tests.dashboard.exporter.scraping import promtool, require_prometheus
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -36,12 +36,12 @@ def parsed(path: Path) -> Any:
 
 
 def own_names() -> set[str]:
-    own = {one.name for one in exporter_metrics(Standing(is_good=True), Kept({}, {}))}
-    watch = (DASHBOARD / "exporter" / "own_gauges.py").read_text()
-    own |= set(re.findall(r'"(npuscope_watch_[a-z_]+)"', watch))
-    counters = re.findall(r'\(\s*"([a-z_]+)",\s*"[^"]+",\s*state\.\w+_total', watch)
-    assert len(counters) == 6
-    return own | {f"npuscope_watch_{name}_total" for name in counters}
+    named = [*exporter_metrics(Standing(is_good=True), Kept({}, {}))]
+    own = {f"{one.name}_total" if one.type == "counter" else one.name for one in named}
+    exporter = (DASHBOARD / "exporter" / "exporter.py").read_text()
+    watch = set(re.findall(r'"(npuscope_watch_[a-z_]+)"', exporter))
+    assert sum(name.endswith("_total") for name in watch) == 6
+    return own | watch
 
 
 def expressions() -> Iterator[tuple[str, str]]:
@@ -186,6 +186,48 @@ def test_services() -> None:
         assert told["User"] == "npuscope" and told["Restart"] == "always"
     # The processes that read are not to be ended beside the watcher, which waits for them.
     assert "KillMode=mixed" in (DEPLOY / "systemd" / "npuscope-watch.service").read_text()
+
+
+def directives(text: str) -> Iterator[tuple[str, ...]]:
+    """Of an nginx configuration: each with what stands around it. Raises ValueError."""
+    words, around = list[str](), list[str]()
+    for token in re.findall(r'"[^"]*"|[{};]|[^\s{};]+', re.sub(r"#.*", "", text)):
+        if token not in ("{", "}", ";"):
+            words.append(token)
+        elif token == "}" and around and not words:
+            around.pop()
+        elif token != "}" and words:
+            yield (*around, *words)
+            around += [" ".join(words)] * (token == "{")
+            words = []
+        else:
+            raise ValueError(f"{token} after {words}")
+    if words or around:
+        raise ValueError(f"the end within {around} {words}")
+
+
+@pytest.mark.parametrize(("page", "command"), [("monitoring", "exporter"), ("dashboard", None)])
+def test_the_proxy_in_front_asks_for_passwords_and_reaches_only_us(
+    page: str, command: str | None
+) -> None:
+    (text,) = re.findall(
+        r"```nginx\n(.*?)```", (REPOSITORY / "docs" / f"{page}.md").read_text(), re.DOTALL
+    )
+    found = list(directives(text))
+    assert {"listen", "ssl_certificate", "ssl_certificate_key"} <= {
+        one[1] for one in found if len(one) > 1
+    }
+    (proxied,) = [one for one in found if "proxy_pass" in one]
+    place = proxied[:-2]
+    assert {one[-2] for one in found if one[:-2] == place and "auth_basic" in one[-2]} == {
+        "auth_basic", "auth_basic_user_file",
+    }  # fmt: skip
+    port = DEFAULT_PORT
+    if command is not None:
+        (port,) = [one.default for one in _commands()[command].params if one.name == "port"]
+    assert proxied[-1] == f"http://127.0.0.1:{port}"
+    with pytest.raises(ValueError):
+        list(directives(text.replace("}", "", 1)))
 
 
 def test_nothing_without_a_store(tmp_path: Path) -> None:
