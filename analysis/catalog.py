@@ -1,205 +1,47 @@
-"""Every metric npuscope computes.
+"""Every metric npuscope computes: one list, from the heads of the files below `sql/`.
 
-Whatever a metric reads of another stands after it.
+What all outlets loop over: tables, pages, exporter, documentation and `npuscope.metrics()`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
-from .communication.catalog_communication import COMMUNICATION
-from .flops.catalog_flops import FLOPS
-from .metric import Column, Metric, described, sql_place, sql_text
+from .metric import Column, Metric, head_of, sql_files, sql_text
 
-__all__ = ["METRICS", "Column", "Metric", "metric", "metrics_markdown", "sql_text", "write_docs"]
+__all__ = ["Column", "Metric", "in_order", "metric", "metrics", "metrics_markdown", "write_docs"]
 
-METRICS: tuple[Metric, ...] = (
-    described(
-        "steps",
-        "step_summary",
-        "Steps",
-        "Computing, communication, overlap and free time of each step on each rank.",
-        inputs=(
-            "kernels",
-            "comm_ops",
-            "comm_tasks",
-            "comm_times",
-            "steps",
-            "launches",
-            "groups",
-            "profiler_steps",
-            "ranks",
-        ),
-        summary=True,
-        rows_from=("kernels", "comm_ops", "profiler_steps"),
-    ),
-    described(
-        "step_lengths",
-        "step_lengths",
-        "Step length",
-        "Length of each step on its rank: the denominator of MFU.",
-        inputs=("step_summary",),
-    ),
-    described(
-        "job_steps",
-        "job_steps",
-        "Steps of the job",
-        "Time of each step of the whole job, and which steps are warm-up.",
-        inputs=("step_summary",),
-    ),
-    described(
-        "mean_steps",
-        "mean_steps",
-        "Mean steps",
-        "A mean step of the capture, of each rank and stage, and of each step over its ranks.",
-        inputs=("step_summary", "job_steps", "step_lengths", "ranks"),
-    ),
-    described(
-        "kernels",
-        "kernel_summary",
-        "Kernels",
-        "Compute kernels by type, name, core or shape, with their share of computing.",
-        inputs=("kernels", "ranks"),
-        summary=True,
-        rows_from=("kernels",),
-    ),
-    described(
-        "mean_kernels",
-        "mean_kernels",
-        "Kernels of a mean step",
-        "Compute kernels of a rank's mean step by type, name, core or shape.",
-        inputs=("kernel_summary", "step_summary", "job_steps"),
-    ),
-    described(
-        "timeline_bins",
-        "timeline_bins",
-        "Timeline",
-        "Computing, communication, overlap and idle time of each rank in bins, fine to coarse.",
-        inputs=("kernels", "comm_ops", "comm_tasks", "comm_times", "ranks"),
-        summary=True,
-        rows_from=("kernels", "comm_ops"),
-    ),
-    *FLOPS,
-    *COMMUNICATION,
-    described(
-        "capture_facts",
-        "capture_facts",
-        "Captures",
-        "What was recorded: ranks, steps, software, chip, profiler level.",
-        inputs=("ranks", "rank_hosts", "step_summary"),
-        summary=False,
-    ),
-    described(
-        "outside_steps",
-        "outside_steps",
-        "Outside steps",
-        "Kernels and operations that belong to no step of a rank that has steps.",
-        inputs=("kernels", "comm_ops", "steps", "ranks"),
-        summary=True,
-        rows_from=("kernels", "comm_ops"),
-    ),
-    described(
-        "contents",
-        "rank_contents",
-        "Contents",
-        "How much was recorded of what, on each rank.",
-        inputs=(
-            "ranks",
-            "kernels",
-            "comm_ops",
-            "comm_tasks",
-            "comm_times",
-            "comm_links",
-            "comm_matrix",
-            "groups",
-            "steps",
-            "profiler_steps",
-            "host_ops",
-            "launches",
-            "memory",
-            "operator_memory",
-            "counters",
-            "marks",
-            "expert_load",
-            "expert_counts",
-            "expert_placement",
-            "train_log",
-        ),
-        summary=True,
-        rows_from=("ranks",),
-    ),
-    described(
-        "spread",
-        "step_spread",
-        "Spread across ranks",
-        "Each part of a step over the ranks: least, median, most, and which rank has the most.",
-        inputs=("step_summary",),
-        summary=False,
-    ),
-    described(
-        "memory",
-        "memory_summary",
-        "Memory",
-        "Peaks of device memory by component, and its fragmentation.",
-        inputs=("memory",),
-        summary=True,
-        rows_from=("memory",),
-    ),
-    described(
-        "memory_holders",
-        "memory_holders",
-        "Who holds the memory",
-        "Operators that hold memory at the allocation peak, and the part no operator explains.",
-        inputs=("memory", "operator_memory"),
-        summary=True,
-        rows_from=("operator_memory",),
-    ),
-    described(
-        "memory_blocks",
-        "memory_blocks",
-        "Blocks at the peak",
-        "Single blocks held at the allocation peak, with their lifetimes.",
-        inputs=("memory_holders", "operator_memory"),
-        summary=False,
-    ),
-    described(
-        "memory_steps",
-        "memory_steps",
-        "Memory by step",
-        "Memory at the end of each step, and the most inside it, by component.",
-        inputs=("memory", "steps", "kernels", "comm_ops", "ranks"),
-        summary=True,
-        rows_from=("memory",),
-    ),
-    described(
-        "memory_growth",
-        "memory_growth",
-        "Growth of memory",
-        "How much memory grows per step, and whether steadily.",
-        inputs=("memory_steps",),
-        summary=False,
-    ),
-    described(
-        "memory_spread",
-        "memory_spread",
-        "Memory across ranks",
-        "Peaks and fragmentation over the ranks: least, median, most, and which rank has the most.",
-        inputs=("memory_summary",),
-        summary=False,
-    ),
-)
+
+@cache
+def metrics() -> tuple[Metric, ...]:
+    """All of them, by topic and name."""
+    heads = (head_of(sql_text(name), name.removesuffix(".sql"), place)
+             for name, place in sql_files().items())  # fmt: skip
+    return tuple(head for head in heads if head is not None)
 
 
 def metric(name: str) -> Metric:
     """The metric of that name; KeyError where there is none."""
-    return {known.name: known for known in METRICS}[name]
+    return {known.name: known for known in metrics()}[name]
 
 
-_KEPT = {
-    (True, False): "; kept with each rank in the store.",
-    (False, True): "; kept with each capture in the store.",
-    (False, False): ".",
-}
+def in_order(chosen: Iterable[Metric] | None = None) -> list[Metric]:
+    """Those chosen (None: all), each after those of them that it reads of."""
+    by_view = {known.view or known.name: known for known in chosen or metrics()}
+    done: dict[str, Metric] = {}
+
+    def put(name: str) -> None:
+        known = by_view.pop(name, None)
+        if known is not None:
+            for read in known.inputs:
+                put(read)
+            done[name] = known
+
+    for name in [*by_view]:
+        put(name)
+    return [*done.values()]
 
 
 def metrics_markdown() -> str:
@@ -214,7 +56,8 @@ def metrics_markdown() -> str:
         " figures of a step differ from the profiler's own table,"
         " [steps-and-the-profiler.md](steps-and-the-profiler.md) says why.",
     ]
-    for known in METRICS:
+    for known in in_order():
+        kept = "rank" if known.rows_from else "capture" if known.over else ""
         lines += [
             "",
             f"## {known.name}",
@@ -224,8 +67,9 @@ def metrics_markdown() -> str:
             known.rules,
             "",
             f"In SQL: `{known.view}`, from {', '.join(f'`{name}`' for name in known.inputs)}"
-            f" ([{known.sql_file}](../analysis/{sql_place(known.sql_file)}))"
-            + _KEPT[known.summary, known.derived],
+            f" ([{known.file.rpartition('/')[2]}](../analysis/{known.file}))"
+            + (f"; kept with each {kept} in the store." if kept else "."),
+            *_shown(known),
             "",
             "| column | type | unit | meaning |",
             "| --- | --- | --- | --- |",
@@ -235,6 +79,12 @@ def metrics_markdown() -> str:
             for column in known.columns
         ]
     return "\n".join(lines) + "\n"
+
+
+def _shown(known: Metric) -> list[str]:
+    outlets = [f"`npuscope {one}`" for one in known.commands]
+    outlets += [f"table `{one}` of pages" for one in known.tables]
+    return ["", f"Shown by {', '.join(outlets)}."] if outlets else []
 
 
 def write_docs(path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import duckdb
 import polars as pl
 
-from .catalog import sql_text
+from .metric import sql_text
 from .views import frame, where
 
 

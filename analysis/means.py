@@ -38,9 +38,6 @@ _CHOSEN_FROM = {
         " size_bytes desc, kind, op_type",
     ),
 }  # fmt: skip
-_NEEDS = (
-    "steps", "kernels", "step_lengths", "job_steps", "comm", "links", "group_kinds", "link_traffic"
-)  # fmt: skip
 
 
 def mean_steps(
@@ -165,7 +162,7 @@ def job_steps(
     con: duckdb.DuckDBPyConnection, *, run: str | None = None, capture: str | None = None
 ) -> pl.DataFrame:
     """Steps of the whole job: columns of the metric `job_steps`."""
-    open_views(con, _NEEDS)
+    open_views(con, ("job_steps",))
     clause, values = where({"run": run, "capture": capture})
     return frame(con, f"select * from job_steps {clause} order by all nulls last", values)
 
@@ -184,7 +181,7 @@ def _means(
     con: duckdb.DuckDBPyConnection, name: str, chosen: dict[str, str | int | None]
 ) -> pl.DataFrame:
     """Rows of a metric of means over the ranks and steps chosen."""
-    open_views(con, (*_NEEDS, name))
+    open_views(con, (name, "step_lengths"))
     views, order = _CHOSEN_FROM[name]
     of_job = {key: chosen[key] for key in ("run", "capture")}
     cut = [(view, chosen) for view in views] + [("job_steps", of_job), ("step_lengths", of_job)]

@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from .catalog import sql_text
+from .metric import sql_text
 from .views import frame, open_views
 from .wording import numbers, ranks_named
 

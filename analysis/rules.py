@@ -15,20 +15,21 @@ from typing import TYPE_CHECKING
 
 from npuscope.collector import schema
 
-from .catalog import METRICS
+from .catalog import metrics
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 PACKAGE = "npuscope"
 # What lists every metric, or only opens files, has no rules.
-_LISTS = re.compile(r"npuscope\.analysis\.catalog\w*")
+_LISTS = re.compile(r"npuscope\.analysis\.catalog")
 _NO_RULES = re.compile(r"npuscope\.(analysis\.(rules|summaries)|collector\.store|errors)(\..*)?")
 _ROOMS = ("analysis", "collector")
 _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)|import[ \t]+([^\n]+))", re.M
 )
-_COMMENT = re.compile(r"^[ \t]*--.*$|(?<=[ \t])#[^\n]*$", re.M)
+_COMMENT = re.compile(r"(?<=[ \t])#[^\n]*$", re.M)
+_REMARK = re.compile(r"^[ \t]*--.*\n?", re.M)
 _FILE = re.compile(r"""["'](\w+\.(?:sql|json))["']""")
 _ASKED = re.compile(r"""\bmetric\(["'](\w+)["']\)""")
 _WORD = re.compile(r"\w+")
@@ -50,8 +51,9 @@ def sources(starts: Iterable[str], root: Traversable) -> dict[str, str]:
     """Text of modules and queries, and of all files that they reach, by name."""
     waiting = [*starts]
     texts: dict[str, str] = {}
-    views = {known.view: known.sql_file for known in METRICS}
-    names = {known.name: known.sql_file for known in METRICS}
+    files = {known: known.file.rpartition("/")[2] for known in metrics()}
+    views = {known.view: file for known, file in files.items()}
+    names = {known.name: file for known, file in files.items()}
     while waiting:
         name = waiting.pop()
         if name in texts or _NO_RULES.fullmatch(name):
@@ -61,6 +63,8 @@ def sources(starts: Iterable[str], root: Traversable) -> dict[str, str]:
             continue
         texts[name] = found.read_text(encoding="utf-8")
         code = _COMMENT.sub("", texts[name])
+        if found.name.endswith(".sql"):
+            texts[name] = without_remarks(texts[name])
         if found.name.endswith(".py"):
             is_package = found.name == "__init__.py"
             waiting += _imported(code, name, is_package=is_package)
@@ -74,6 +78,11 @@ def sources(starts: Iterable[str], root: Traversable) -> dict[str, str]:
             waiting += [one for one in _FILE.findall(code) if one.endswith(".sql")]
             waiting += [views[word] for word in {*_WORD.findall(code)} & views.keys()]
     return texts
+
+
+def without_remarks(sql: str) -> str:
+    """SQL without its lines of comment, which change no answer."""
+    return _REMARK.sub("", sql)
 
 
 def _module(root: Traversable, name: str) -> Traversable | None:

@@ -15,7 +15,7 @@ import duckdb
 from npuscope.collector import schema
 
 from . import rules
-from .catalog import METRICS, Metric
+from .catalog import Metric, metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +33,23 @@ class Summary:
 
 
 def _summary(known: Metric) -> Summary:
-    reached = rules.sources([known.sql_file], resources.files(rules.PACKAGE))
-    del reached[known.sql_file]  # `sql` is that file with what is put into it
-    text = "\n".join([known.sql, *(reached[file] for file in sorted(reached)), schema.digest()])
+    file = known.file.rpartition("/")[2]
+    reached = rules.sources([file], resources.files(rules.PACKAGE))
+    del reached[file]  # `sql` is that file with what is put into it
+    text = "\n".join(
+        [
+            rules.without_remarks(known.sql),
+            *(reached[file] for file in sorted(reached)),
+            schema.digest(),
+        ]
+    )
     version = hashlib.sha256(text.encode()).hexdigest()[:12]
     return Summary(known.view, version, known.sql, known.rows_from)
 
 
 def summaries() -> tuple[Summary, ...]:
     """Every summary in its current version."""
-    return tuple(_summary(known) for known in METRICS if known.summary)
+    return tuple(_summary(known) for known in metrics() if known.rows_from)
 
 
 def summarise(con: duckdb.DuckDBPyConnection) -> Iterable[Summary]:

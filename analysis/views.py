@@ -9,11 +9,12 @@ import polars as pl
 
 from npuscope.collector.store import store
 
-from .catalog import METRICS
+from .catalog import metrics
 
 
 def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = None) -> None:
-    """Create the view of every metric, or of those named, that `con` does not have yet.
+    """Create the view of every metric, or of those named, and what they read, that `con` does not
+    have yet.
 
     But for what is computed over all ranks of a capture: see `ranks.rank_views`.
 
@@ -25,11 +26,20 @@ def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = N
         " where table_catalog in (current_database(), 'temp')"
     )
     present = {name for (name,) in con.execute(known_names).fetchall()}
-    for known in METRICS:
-        if known.derived or known.view in present:
-            continue
+    missing = {known.view: known for known in metrics() if known.view and not known.over}
+    for view in missing.keys() & present:
+        del missing[view]
+
+    def create(view: str) -> None:
+        known = missing.pop(view, None)
+        if known is not None:
+            for read in known.inputs:
+                create(read)
+            con.execute(f'create temp view "{view}" as {known.sql}')
+
+    for known in [*missing.values()]:
         if names is None or known.name in names:
-            con.execute(f'create temp view "{known.view}" as {known.sql}')
+            create(known.view)
 
 
 def has_view(con: duckdb.DuckDBPyConnection, name: str) -> bool:

@@ -21,7 +21,6 @@ from ..views import first_of_each, frame, open_views, where
 _PAIR = (
     "kind", "src_rank", "dst_rank", "link", "is_between_hosts", "src_group_rank", "dst_group_rank",
 )  # fmt: skip
-_NEEDS = ("comm", "links", "pairs", "contention", "group_kinds", "rank_hosts")
 
 
 def links(con: duckdb.DuckDBPyConnection, top: int | None = None, **chosen: Any) -> pl.DataFrame:
@@ -106,7 +105,7 @@ def _rows(
     chosen: dict[str, Any],
 ) -> pl.DataFrame:
     known = metric(name)
-    open_views(con, (*_NEEDS, name))
+    open_views(con, (name,))
     clause, values = where(chosen)
     columns = [column.name for column in known.columns]
     place = [column for column in ("run", "capture", "rank", "step") if column in columns]
@@ -138,7 +137,7 @@ def hierarchy(
     """
     if not 0 < top_k <= experts:
         raise UsageError(f"top-k {top_k} of {experts} experts: choose one from 1 to {experts}")
-    open_views(con, (*_NEEDS, "all_to_all"))
+    open_views(con, ("all_to_all",))
     clause, values = where({"run": run, "capture": capture})
     found = frame(con, f"select * from all_to_all {clause}", values)
     factors = [

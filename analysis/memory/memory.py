@@ -14,7 +14,7 @@ import polars as pl
 
 from npuscope.errors import UsageError
 
-from ..catalog import sql_text
+from ..metric import sql_text
 from ..views import frame, open_views, where
 
 MemoryKey = Literal["component", "holder", "block", "step", "growth", "curve", "spread"]

@@ -13,7 +13,8 @@ from functools import cache
 import duckdb
 
 from npuscope.analysis import rules
-from npuscope.analysis.catalog import METRICS, metric, sql_text
+from npuscope.analysis.catalog import metric, metrics
+from npuscope.analysis.metric import sql_text
 
 # Rows of `comm_summary` of the ranks that need other kinds than they know themselves.
 RESOLVED_COMM = "resolved_comm"
@@ -41,8 +42,8 @@ def derived_tables() -> dict[str, list[tuple[str, str]]]:
     """Columns (name, type) of each table that `derive` makes."""
     tables = {
         known.view: [(column.name, column.type) for column in known.columns]
-        for known in METRICS
-        if known.derived
+        for known in metrics()
+        if known.over
     }
     comm = metric("comm").columns
     return {**tables, RESOLVED_COMM: [(column.name, column.type) for column in comm]}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import duckdb
 import polars as pl
 
-from ..catalog import sql_text
+from ..metric import sql_text
 from ..views import frame, open_views
 from .events import chosen_events, event_bounds
 from .shared_axis import Extent, ahead_table

@@ -8,7 +8,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from npuscope.analysis.catalog import METRICS, Metric, metric, metrics_markdown, write_docs
+from npuscope.analysis.catalog import Metric, metric, metrics, metrics_markdown, write_docs
 from npuscope.analysis.ranks.derive import derive
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.views import open_views
@@ -17,8 +17,8 @@ from tests.analysis.tables import answer, connect, fill
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FILES = {file.name: file for file in sorted((REPOSITORY / "analysis" / "sql").glob("*/*.sql"))}
-NAMES = [known.name for known in METRICS]
-every_metric = pytest.mark.parametrize("known", METRICS, ids=NAMES)
+NAMES = [known.name for known in metrics()]
+every_metric = pytest.mark.parametrize("known", metrics(), ids=NAMES)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def empty_across() -> duckdb.DuckDBPyConnection:
 @every_metric
 def test_columns_are_as_documented(known: Metric, empty: duckdb.DuckDBPyConnection) -> None:
     con, asked = empty, f'from "{known.view}"'
-    if known.derived:
+    if known.over:
         con = connect()
         open_views(con)
         asked = next(table.query for table in derive(con) if table.name == known.view)
@@ -62,9 +62,9 @@ def test_everything_is_said(known: Metric) -> None:
     assert known.question.endswith("?")
     assert known.rules and known.meaning and known.title
     assert all(column.meaning for column in known.columns)
-    views = {other.view for other in METRICS}
+    views = {other.view for other in metrics()}
     assert set(known.inputs) <= views | schema.tables().keys()
-    if known.derived:
+    if known.over:
         return  # its file is the last of several steps
     body = known.sql.partition("\nwith\n")[2]
     read = {name for name in views | schema.tables().keys() if _reads(body, name)}
@@ -83,9 +83,9 @@ def test_measured_columns_end_in_their_unit(known: Metric) -> None:
 
 
 def test_names_are_given_once() -> None:
-    assert len(set(NAMES)) == len({known.view for known in METRICS}) == len(METRICS)
+    assert len(set(NAMES)) == len({known.view for known in metrics()}) == len(NAMES)
     assert metric("steps").view == "step_summary"
-    assert not {known.view for known in METRICS} & schema.tables().keys()
+    assert not {known.view for known in metrics()} & schema.tables().keys()
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -105,12 +105,12 @@ def test_the_page_is_current() -> None:
 def test_the_page_names_every_column(tmp_path: Path) -> None:
     write_docs(tmp_path / "metrics.md")
     page = (tmp_path / "metrics.md").read_text(encoding="utf-8")
-    for known in METRICS:
+    for known in metrics():
         assert f"## {known.name}\n" in page
         assert all(f"| `{column.name}` |" in page for column in known.columns)
 
 
-@pytest.mark.parametrize("known", [m for m in METRICS if m.summary], ids=lambda m: m.name)
+@pytest.mark.parametrize("known", [m for m in metrics() if m.rows_from], ids=lambda m: m.name)
 def test_a_summary_has_rows_only_from_the_tables_it_names(known: Metric) -> None:
     con = connect()
     for table in schema.tables().keys() - set(known.rows_from):

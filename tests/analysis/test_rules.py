@@ -72,6 +72,16 @@ def test_results_over_all_ranks_follow_what_they_reach(copied: Path, file: str) 
     assert rules.version(ACROSS, root=copied) == before
 
 
+def test_what_sql_says_in_comments_leaves_them(copied: Path) -> None:
+    before = rules.version(ACROSS, root=copied)
+    file = copied / "analysis" / "sql" / "steps" / "steps.sql"
+    text = file.read_text()
+    assert text.count("-- title: ") == 1
+    file.write_text(text.replace("-- title: ", "-- title: Other "))
+    assert rules.version(ACROSS, root=copied) == before
+    file.write_text(text)
+
+
 @pytest.mark.parametrize("file", ["analysis/sql/memory/memory.sql", "analysis/flops/peaks.py"])
 def test_what_they_do_not_reach_leaves_them(copied: Path, file: str) -> None:
     before = rules.version(ACROSS, root=copied)

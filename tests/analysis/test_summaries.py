@@ -10,8 +10,10 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from npuscope.analysis import metric as metric_room
 from npuscope.analysis import summaries
-from npuscope.analysis.catalog import METRICS, metric
+from npuscope.analysis.catalog import metric, metrics
+from npuscope.analysis.metric import sql_text
 from npuscope.collector import schema
 from tests.analysis.tables import Event, Row, answer, connect, fill, insert, kernel, select
 
@@ -70,13 +72,13 @@ def measured(rank: int) -> list[Row]:
 
 def test_names() -> None:
     found = list(summaries.summarise(connect()))
-    assert [one.name for one in found] == [
+    assert {one.name for one in found} == {
         "step_summary", "kernel_summary", "timeline_bins", "shape_summary", "comm_summary",
         "stretched_kernels", "link_summary", "pair_summary", "contention_summary",
         "comm_progress", "rank_work",
         "link_transfers", "outside_steps", "rank_contents", "memory_summary", "memory_holders",
         "memory_steps",
-    ]  # fmt: skip
+    }  # fmt: skip
     assert len({one.version for one in found}) == len(found)
 
 
@@ -97,8 +99,8 @@ def test_ranks_one_by_one_give_what_all_at_once_give(tmp_path: Path) -> None:
         for one in summaries.summarise(alone):
             path = tmp_path / f"{one.name}-{rank}.parquet"
             alone.execute(f"copy ({one.query}) to '{path}' (format parquet)")
-    for known in METRICS:
-        if known.summary:
+    for known in metrics():
+        if known.rows_from:
             files = [str(tmp_path / f"{known.view}-{rank}.parquet") for rank in range(3)]
             kept = select(together, f"from read_parquet({files})")
             live = answer(together, known.name)
@@ -112,7 +114,7 @@ def test_a_summary_keeps_its_types_without_rows(tmp_path: Path) -> None:
         path = tmp_path / f"{one.name}.parquet"
         con.execute(f"copy ({one.query}) to '{path}' (format parquet)")
         described = con.execute(f"describe from '{path}'").fetchall()
-        known = next(known for known in METRICS if known.view == one.name)
+        known = next(known for known in metrics() if known.view == one.name)
         assert [kind.lower() for _, kind, *_ in described] == [c.type for c in known.columns]
 
 
@@ -123,12 +125,14 @@ def test_workers_can_be_handed_the_function() -> None:
 def test_a_changed_rule_has_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
     before = {one.name: one.version for one in summaries.summaries()}
     changed = tuple(
-        dataclasses.replace(known, sql_file="comm.sql") if known.name == "steps" else known
-        for known in METRICS
+        dataclasses.replace(known, file="sql/comm/comm.sql") if known.name == "steps" else known
+        for known in metrics()
     )
-    monkeypatch.setattr(summaries, "METRICS", changed)
+    monkeypatch.setattr(summaries, "metrics", lambda: changed)
     after = {one.name: one.version for one in summaries.summaries()}
     assert {name for name in before if before[name] != after[name]} == {"step_summary"}
+    monkeypatch.setattr(metric_room, "sql_text", lambda file: f"-- a remark\n{sql_text(file)}")
+    assert {one.name: one.version for one in summaries.summaries()} == after
     monkeypatch.setattr(schema, "digest", lambda: "another")
     assert not set(after.values()) & {one.version for one in summaries.summaries()}
 

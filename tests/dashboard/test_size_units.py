@@ -5,14 +5,14 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from npuscope.analysis.catalog import METRICS
+from npuscope.analysis.catalog import metrics
 from npuscope.analysis.wording import is_memory
 from npuscope.dashboard.figures.layout import byte_unit, memory_unit
 from npuscope.dashboard.terminal.tables import frame_table
 from npuscope.dashboard.units import readable
 
 SIZES = [
-    (known.name, column.name) for known in METRICS for column in known.columns
+    (known.name, column.name) for known in metrics() for column in known.columns
     if column.name.endswith("_bytes")
 ]  # fmt: skip
 MOVED = ("size_bytes", "link_bytes", "between_hosts_bytes", "migration_bytes", "read_bytes")

@@ -13,7 +13,7 @@ import duckdb
 import numpy as np
 import polars as pl
 
-from npuscope.analysis.catalog import sql_text
+from npuscope.analysis.metric import sql_text
 from npuscope.collector.store import store
 
 from .causality import Spans, bounds

@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from npuscope.analysis.catalog import sql_text
+from npuscope.analysis.metric import sql_text
 from npuscope.analysis.wording import numbers, ranks_named
 from npuscope.collector.groups import group_hash, parallel_kind
 from npuscope.collector.store import store

@@ -3,6 +3,10 @@
 -- Lists are sorted and hold each value once. A rank is missing where its number is below the job's world size and
 -- it is not here.
 --
+-- title: Captures
+-- meaning: What was recorded: ranks, steps, software, chip, profiler level.
+-- command: report
+--
 --   run                 varchar    run of the training job
 --   capture             varchar    ranks profiled at the same time
 --   rank_count          bigint     ranks that are here

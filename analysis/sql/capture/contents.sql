@@ -13,6 +13,12 @@
 -- counters.frequency, .memory, .links, .power: of cores, HBM and caches, HCCS and network, power. marks.mstx:
 -- ranges of users.
 --
+-- title: Contents
+-- meaning: How much was recorded of what, on each rank.
+-- view: rank_contents
+-- rows from: ranks
+-- command: doctor
+--
 --   run      varchar  run of the training job
 --   capture  varchar  ranks profiled at the same time
 --   rank     integer  global rank

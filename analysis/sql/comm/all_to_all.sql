@@ -3,6 +3,11 @@
 -- Per step; a pair counts where its source recorded it. What was not recorded is missing from the bytes: they are the
 -- group's only where as many ranks sent something as it has members. Hosts are NULL where one of them is unknown.
 --
+-- title: All-to-all between hosts
+-- meaning: What all-to-alls move between hosts.
+-- command: comm --by hierarchy
+-- table: all_to_all
+--
 --   run                  varchar  run of the training job
 --   capture              varchar  ranks profiled at the same time
 --   kind                 varchar  parallel kind: ep, ...

@@ -5,6 +5,12 @@
 -- moved over it: what the usual factors by type (2 (n-1)/n of an allReduce of n ranks, ...) estimate from sizes is
 -- measured here. Of a type and group both count only what was measured whole: every operation of it.
 --
+-- title: Bandwidth of operations
+-- meaning: Algorithm and bus bandwidth of operations while they transfer.
+-- view: comm_bandwidth
+-- command: comm --by bandwidth
+-- table: bandwidth
+--
 --   run                              varchar  run of the training job
 --   capture                          varchar  ranks profiled at the same time
 --   rank                             integer  global rank

@@ -9,6 +9,13 @@
 -- the operations it measured, found by name and group (the n-th of a name that repeats), in the operation's step. A
 -- rank with HCCL's measurements but no operation has these, and their elapsed time as total; the rest is unknown.
 --
+-- title: Communication
+-- meaning: Communication by parallel kind, type and operation, and how much of it compute hides.
+-- view: comm_summary
+-- rows from: comm_ops, comm_times
+-- command: comm --by kind, comm --by type, comm --by op
+-- table: communication_by_kind, communication_by_type, communication_by_op
+--
 --   run                    varchar  run of the training job
 --   capture                varchar  ranks profiled at the same time
 --   rank                   integer  global rank

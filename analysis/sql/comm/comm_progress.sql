@@ -5,6 +5,10 @@
 -- time between two operations tells what the rank itself took, whoever it waited for, and needs no clock but
 -- its own. What an idle device waits for (its host, as a rule) counts as the rank's own.
 --
+-- title: Own work before communication
+-- meaning: Own work of a rank before each communication operation, without its waiting.
+-- rows from: comm_ops
+--
 --   run           varchar  run of the training job
 --   capture       varchar  ranks profiled at the same time
 --   rank          integer  global rank

@@ -4,6 +4,10 @@
 -- transfer, so does everyone; needs no clocks. Last arrival: nobody transfers before the last has arrived, by aligned
 -- starts; needs clocks that are joined. Both divide the same durations, and are never averaged.
 --
+-- title: Waiting or transferring
+-- meaning: Share of communication each rank spent waiting, by two estimates and by HCCL's figures.
+-- over all ranks of: comm_ops, comm_tasks, comm_times, groups, ranks
+--
 --   run                       varchar  run of the training job
 --   capture                   varchar  ranks profiled at the same time
 --   rank                      integer  global rank

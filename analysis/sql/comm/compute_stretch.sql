@@ -5,6 +5,10 @@
 -- what hiding it costs the kernels. It is unknown where less than half of the overlapped time can be compared. Kernels
 -- that take longer during communication can have other reasons too: their place in the step, the clock of the chip.
 --
+-- title: Net gain of overlap
+-- meaning: Slowdown of kernels during communication, and the net gain of overlap.
+-- command: comm --by stretch
+--
 --   run                      varchar  run of the training job
 --   capture                  varchar  ranks profiled at the same time
 --   rank                     integer  global rank

@@ -4,6 +4,13 @@
 -- least half of their time, and those they cover for less than a tenth. Both share the chip's memory, so a link can be
 -- slower while they overlap computing; 1 is none. Operations overlapped in part are not counted.
 --
+-- title: Contention
+-- meaning: Bandwidth of links with and without overlapping computation.
+-- view: contention_summary
+-- rows from: comm_links
+-- command: comm --by contention
+-- table: contention
+--
 --   run                            varchar  run of the training job
 --   capture                        varchar  ranks profiled at the same time
 --   rank                           integer  global rank

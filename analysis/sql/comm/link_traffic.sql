@@ -3,6 +3,11 @@
 -- The metric links, added up over groups of one kind. The peak is that of one link, one way, published for the chip;
 -- of chips nothing was published of, it is unknown.
 --
+-- title: Traffic by link
+-- meaning: Bytes and bandwidth of each parallel kind by link, against the link's peak.
+-- command: comm --by link
+-- table: link_traffic
+--
 --   run                    varchar  run of the training job
 --   capture                varchar  ranks profiled at the same time
 --   rank                   integer  global rank

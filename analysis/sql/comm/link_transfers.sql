@@ -4,6 +4,10 @@
 -- between 2^class and 2^(class + 1) bytes. Where a rank has no tasks, its link matrix stands in: a row of it
 -- counts as one transfer of all its bytes. The link is named as in the source (HCCS, ROCE, PCIE, SIO, RDMA, ...).
 --
+-- title: Transfers between ranks
+-- meaning: Rates between each two ranks, by link type and size of the message.
+-- rows from: comm_tasks, comm_matrix
+--
 --   run          varchar  run of the training job
 --   capture      varchar  ranks profiled at the same time
 --   rank         integer  global rank that recorded the transfers

@@ -7,6 +7,11 @@
 -- added up, so the bandwidth is that of a single link. Packets are large from 32 MB (RDMA: 0.5 MB), HCCL's own limits;
 -- an unaligned one is no multiple of 512 bytes, and known where tasks are.
 --
+-- title: Links
+-- meaning: Bytes, time and packets of communication by kind of link.
+-- view: link_summary
+-- rows from: comm_links, comm_tasks
+--
 --   run                    varchar  run of the training job
 --   capture                varchar  ranks profiled at the same time
 --   rank                   integer  global rank

@@ -6,6 +6,10 @@
 -- that HCCL measured. What lies outside of every step counts only where there are no steps. Warm-up steps (job_steps)
 -- are left out where others remain, so not of one step. Union, masked and exposed time of several groups is added up.
 --
+-- title: Communication of a mean step
+-- meaning: Communication of a rank's mean step by parallel kind, type and group.
+-- table: communication_means
+--
 --   run                          varchar  run of the training job
 --   capture                      varchar  ranks profiled at the same time
 --   by_step                      boolean  whether the row is of one step over its ranks; else of all steps

@@ -5,6 +5,10 @@
 -- over sums of times, of what has both: so is that of each rank, of which the slowest is named. Warm-up steps
 -- (job_steps) are left out where others remain, and what lies outside of every step where there are steps.
 --
+-- title: Links of a mean step
+-- meaning: Bytes and bandwidth of a rank's mean step by kind of link, and the slowest rank.
+-- table: links
+--
 --   run                      varchar  run of the training job
 --   capture                  varchar  ranks profiled at the same time
 --   link                     varchar  HCCS, RDMA, PCIE, SIO; SDMA where the kind is not recorded

@@ -6,6 +6,11 @@
 -- time. Copies inside a chip are left out. Ranks are global; NULL where the members of the group are unknown, then
 -- only places in the group are there.
 --
+-- title: Pairs of ranks
+-- meaning: Bytes and time from each rank to each other, by link.
+-- view: pair_summary
+-- rows from: comm_matrix, comm_tasks
+--
 --   run                    varchar  run of the training job
 --   capture                varchar  ranks profiled at the same time
 --   rank                   integer  global rank that recorded it

@@ -3,6 +3,11 @@
 -- The metric pairs, added up over operations and groups of one kind. What both ends recorded counts once, as the source
 -- recorded it. Where global ranks are unknown, a group and places in it stand in their stead.
 --
+-- title: Matrix of ranks
+-- meaning: Bytes from each rank to each other by parallel kind and link.
+-- command: comm --by matrix
+-- table: rank_matrix
+--
 --   run                    varchar  run of the training job
 --   capture                varchar  ranks profiled at the same time
 --   step                   bigint   producer's step number; NULL: outside every step, or the capture has none

@@ -6,6 +6,10 @@
 -- alone, in any step: it is expected to take what they take on average (the sum of each kind rounded to ns). Ranks
 -- without an operation have no row.
 --
+-- title: Kernels during communication
+-- meaning: Durations of compute kernels during communication, compared with the same kernels without it.
+-- rows from: comm_ops
+--
 --   run                      varchar  run of the training job
 --   capture                  varchar  ranks profiled at the same time
 --   rank                     integer  global rank

@@ -6,6 +6,10 @@
 -- the step dp, many spread over the step tp; unknown where it is unclear. Groups of one hash with different members are
 -- different groups.
 --
+-- title: Communication groups
+-- meaning: Every communication group of a capture: its members, its purpose, and how it was determined.
+-- over all ranks of: groups, comm_ops, comm_times, comm_tasks, comm_matrix, steps, ranks
+--
 --   run           varchar    run of the training job
 --   capture       varchar    ranks profiled at the same time
 --   group_hash    varchar    HCCL's hash of the communicator's name

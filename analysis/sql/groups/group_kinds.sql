@@ -2,6 +2,9 @@
 --
 -- As the metadata of its members says. A group that none of them names has no row.
 --
+-- title: Groups
+-- meaning: Purpose of each communication group.
+--
 --   run         varchar  run of the training job
 --   capture     varchar  ranks profiled at the same time
 --   group_hash  varchar  communication group

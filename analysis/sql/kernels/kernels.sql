@@ -5,6 +5,13 @@
 -- at the same time each count in full, so shares can add up to more than 1. Percentiles are nearest ranks: of n
 -- sorted durations the one at position ceil(p * n / 100).
 --
+-- title: Kernels
+-- meaning: Compute kernels by type, name, core or shape, with their share of computing.
+-- view: kernel_summary
+-- rows from: kernels
+-- command: kernels --by type, kernels --by name, kernels --by core, kernels --by shape
+-- table: kernels
+--
 --   run                   varchar  run of the training job
 --   capture               varchar  ranks profiled at the same time
 --   rank                  integer  global rank

@@ -4,6 +4,10 @@
 -- a kernel. What lies outside of every step counts only where there are no steps. Warm-up steps (job_steps) are left
 -- out where others remain. Durations of kernels that run at once are added up, so shares may exceed 1.
 --
+-- title: Kernels of a mean step
+-- meaning: Compute kernels of a rank's mean step by type, name, core or shape.
+-- table: kernels_by_type, kernels_by_name, kernels_by_core, kernels_by_shape
+--
 --   run              varchar  run of the training job
 --   capture          varchar  ranks profiled at the same time
 --   by_key           varchar  type, name, core or shape: what the rows are by

@@ -4,6 +4,11 @@
 -- vector cores, AI CPU and DSA, which multiply no matrices, are gathered by type alone. Cycles and core times are of
 -- kernels that have both, and say at what frequency the cube cores ran: 1000 * cycles / core time, in MHz.
 --
+-- title: Shapes
+-- meaning: Compute kernels by type and tensors, from which their FLOPs follow.
+-- view: shape_summary
+-- rows from: kernels
+--
 --   run                varchar  run of the training job
 --   capture            varchar  ranks profiled at the same time
 --   rank               integer  global rank

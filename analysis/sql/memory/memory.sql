@@ -7,6 +7,13 @@
 -- and must not be added up: PTA+GE is the profiler's sum of PTA and GE, APP and DEVICE hold everything. CANN's own
 -- modules (source module) have no allocation; those that never held anything stand here with 0.
 --
+-- title: Memory
+-- meaning: Peaks of device memory by component, and its fragmentation.
+-- view: memory_summary
+-- rows from: memory
+-- command: memory --by component
+-- table: memory, memory_ranks
+--
 --   run                   varchar  run of the training job
 --   capture               varchar  ranks profiled at the same time
 --   rank                  integer  global rank

@@ -3,6 +3,11 @@
 -- The blocks that memory_holders gathers, at the same moment, the largest first: blocks of operators, and blocks from
 -- before the capture where they are freed inside it.
 --
+-- title: Blocks at the peak
+-- meaning: Single blocks held at the allocation peak, with their lifetimes.
+-- command: memory --by block
+-- table: memory_blocks
+--
 --   run              varchar  run of the training job
 --   capture          varchar  ranks profiled at the same time
 --   rank             integer  global rank

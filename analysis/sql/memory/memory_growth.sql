@@ -6,6 +6,11 @@
 -- twice the median, and at this pace it doubles within 100,000 steps. With less than five steps nothing is said
 -- (NULL): two or three levels in a row rise by chance.
 --
+-- title: Growth of memory
+-- meaning: How much memory grows per step, and whether steadily.
+-- command: memory --by growth
+-- table: memory_growth
+--
 --   run                    varchar  run of the training job
 --   capture                varchar  ranks profiled at the same time
 --   rank                   integer  global rank

@@ -9,6 +9,12 @@
 -- where blocks add up to more than the curve says. So the rows of a device add up to the total. A rank without
 -- recorded blocks, or without a curve, has no rows.
 --
+-- title: Who holds the memory
+-- meaning: Operators that hold memory at the allocation peak, and the part no operator explains.
+-- rows from: operator_memory
+-- command: memory --by holder
+-- table: memory_holders
+--
 --   run                   varchar  run of the training job
 --   capture               varchar  ranks profiled at the same time
 --   rank                  integer  global rank

@@ -4,6 +4,11 @@
 -- others of its stage is overloaded or leaks. Of a rank with several devices the fullest counts. Components that hold
 -- nothing on any rank, and ranks where the measure is unknown, are left out.
 --
+-- title: Memory across ranks
+-- meaning: Peaks and fragmentation over the ranks: least, median, most, and which rank has the most.
+-- command: memory --by spread
+-- table: memory_spread
+--
 --   run           varchar  run of the training job
 --   capture       varchar  ranks profiled at the same time
 --   component     varchar  PTA (framework), GE (graph engine), PTA+GE, APP (process), DEVICE, HCCL, ...

@@ -6,6 +6,11 @@
 -- operations. What happens at the very end of a step belongs to the next. Of several records of one instant the
 -- highest is taken. Curves that never held anything are left out.
 --
+-- title: Memory by step
+-- meaning: Memory at the end of each step, and the most inside it, by component.
+-- rows from: memory
+-- command: memory --by step
+--
 --   run           varchar  run of the training job
 --   capture       varchar  ranks profiled at the same time
 --   rank          integer  global rank

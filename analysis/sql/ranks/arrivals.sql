@@ -5,6 +5,10 @@
 -- is which, is kept and is not complete. Aligned times are those that the clock of the capture's reference host
 -- would have read: see clocks. Between ranks of one host they can be compared as they are.
 --
+-- title: Arrivals
+-- meaning: Operations matched across ranks: arrival and end of each rank, on one clock.
+-- over all ranks of: comm_ops, comm_times, comm_tasks, groups, ranks
+--
 --   run               varchar  run of the training job
 --   capture           varchar  ranks profiled at the same time
 --   instance          bigint   number of the operation within the capture, from 1 in order of start

@@ -9,6 +9,11 @@
 -- told, by all of what it may be (what was fitted and its error; with fewer than eight common operations 100 ppm).
 -- A reference that no other clock is joined with has no offset. Recorded times stay as they are.
 --
+-- title: Clocks
+-- meaning: Offset and drift of each host's clock, with their basis.
+-- over all ranks of: comm_ops, comm_times, comm_tasks, groups, ranks
+-- command: clocks
+--
 --   run              varchar    run of the training job
 --   capture          varchar    ranks profiled at the same time
 --   host             varchar    whose clock; NULL: unknown

@@ -3,6 +3,10 @@
 -- A row per complete operation that was matched across ranks. Waits are those of the other members that no kernel of
 -- theirs fills; what of all waits goes back to this arrival is what the last one took longer than its peers.
 --
+-- title: Last arrivals
+-- meaning: Last rank to arrive at each operation, and the waiting that caused.
+-- over all ranks of: arrivals, comm_progress, ranks
+--
 --   run             varchar  run of the training job
 --   capture         varchar  ranks profiled at the same time
 --   instance        bigint   the operation, as in arrivals

@@ -7,6 +7,12 @@
 -- verdict are about all steps of the capture. A verdict needs a test (being the slowest of n peers is 1/n
 -- by chance; exact binomial tails, corrected by Holm for the number of ranks, at most 0.1 %, of a host 1 %) and an amount that matters.
 --
+-- title: Slow ranks
+-- meaning: Ranks by the waiting they cause, with a verdict for suspected stragglers.
+-- over all ranks of: arrivals, comm_progress, kernel_summary, rank_work, step_summary, comm_summary, link_transfers, ranks
+-- command: ranks
+-- table: ranks
+--
 --   run                  varchar  run of the training job
 --   capture              varchar  ranks profiled at the same time
 --   rank                 integer  global rank

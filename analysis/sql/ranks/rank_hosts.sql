@@ -3,6 +3,9 @@
 -- Databases record a host's id and its name, text exports at most its name: a name stands for the id that another rank
 -- of that name has. Ranks whose hosts are both known run on one host where these are equal.
 --
+-- title: Hosts
+-- meaning: On which host each rank runs.
+--
 --   run        varchar  run of the training job
 --   capture    varchar  ranks profiled at the same time
 --   rank       integer  global rank

@@ -6,6 +6,10 @@
 -- Launches belong to the step in whose window the host call starts. Medians, so that a stop of the host or a
 -- wait inside a gap does not count.
 --
+-- title: Chip clock and host pace
+-- meaning: Frequency, launches and gaps between kernels of each rank, for comparison.
+-- rows from: kernels
+--
 --   run                 varchar  run of the training job
 --   capture             varchar  ranks profiled at the same time
 --   rank                integer  global rank

@@ -4,6 +4,11 @@
 -- of message size (at least three pairs). A pair is slow where its transfers take a quarter longer than usual and
 -- lie five robust standard deviations (1.4826 times the median distance from the median, of logarithms) above.
 --
+-- title: Slow links
+-- meaning: Transfer rates between pairs of ranks, compared with the usual ones.
+-- over all ranks of: link_transfers, ranks
+-- table: slow_pairs
+--
 --   run                    varchar  run of the training job
 --   capture                varchar  ranks profiled at the same time
 --   link                   varchar  link type

@@ -7,6 +7,9 @@
 -- and by more than five times the median distance from it. Of fewer than four steps none is. Means leave them out
 -- and notes name them.
 --
+-- title: Steps of the job
+-- meaning: Time of each step of the whole job, and which steps are warm-up.
+--
 --   run         varchar  run of the training job
 --   capture     varchar  ranks profiled at the same time
 --   step        bigint   producer's step number; NULL: the capture has no steps

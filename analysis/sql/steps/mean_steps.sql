@@ -5,6 +5,9 @@
 -- (job_steps) are left out where several steps are added up and others remain. Ratios are quotients of sums over the
 -- same pairs.
 --
+-- title: Mean steps
+-- meaning: A mean step of the capture, of each rank and stage, and of each step over its ranks.
+--
 --   run                       varchar  run of the training job
 --   capture                   varchar  ranks profiled at the same time
 --   by_key                    varchar  capture, rank, step, rank_step, stage or stage_step: what the row is of

@@ -4,6 +4,10 @@
 -- recorded or a compute kernel or operation belongs to one. Of a rank that was read with some of its steps only
 -- nothing is known outside of them: no row.
 --
+-- title: Outside steps
+-- meaning: Kernels and operations that belong to no step of a rank that has steps.
+-- rows from: kernels, comm_ops
+--
 --   run               varchar  run of the training job
 --   capture           varchar  ranks profiled at the same time
 --   rank              integer  global rank

@@ -3,6 +3,10 @@
 -- A rank that computes longer than the others is slow or overloaded; one with more exposed communication waits.
 -- Ranks where the measure is unknown are left out.
 --
+-- title: Spread across ranks
+-- meaning: Each part of a step over the ranks: least, median, most, and which rank has the most.
+-- view: step_spread
+--
 --   run           varchar  run of the training job
 --   capture       varchar  ranks profiled at the same time
 --   step          bigint   producer's step number; NULL: the capture has no steps

@@ -3,6 +3,9 @@
 -- From its recorded start to the next one's where the next step is recorded too, else the recorded window, else from
 -- first to last kernel or operation. The time that MFU divides by.
 --
+-- title: Step length
+-- meaning: Length of each step on its rank: the denominator of MFU.
+--
 --   run           varchar  run of the training job
 --   capture       varchar  ranks profiled at the same time
 --   rank          integer  global rank

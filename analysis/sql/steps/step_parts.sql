@@ -11,6 +11,11 @@
 -- as far as HCCL saw transit, and the rest is unknown. Where nothing is hidden and nothing overlaps, proportions are exact; ranks
 -- without kernels of their own share out the producer's figure by the durations HCCL measured.
 --
+-- title: Parts of a step
+-- meaning: Decomposition of a step: computing, transfer, waiting and for whom, idle.
+-- over all ranks of: arrivals, step_summary, comm_summary, comm_progress, comm_times, ranks
+-- command: comm --by part
+--
 --   run      varchar  run of the training job
 --   capture  varchar  ranks profiled at the same time
 --   rank     integer  global rank

@@ -20,6 +20,13 @@
 -- that differ a little show the launch after the start. Neither is known of a gap where no launch of what ends it was
 -- recorded (none at all, or of a whole graph), and of a rank where most launches seem to come after what they started.
 --
+-- title: Steps
+-- meaning: Computing, communication, overlap and free time of each step on each rank.
+-- view: step_summary
+-- rows from: kernels, comm_ops, profiler_steps
+-- command: steps
+-- table: steps
+--
 --   run                        varchar  run of the training job
 --   capture                    varchar  ranks profiled at the same time
 --   rank                       integer  global rank

@@ -8,6 +8,10 @@
 -- no row: between a rank's first bin and its last they are free in whole. What is unknown by the rules of steps is NULL
 -- here; of a rank that was read with --steps, bins outside those steps count only what was kept.
 --
+-- title: Timeline
+-- meaning: Computing, communication, overlap and idle time of each rank in bins, fine to coarse.
+-- rows from: kernels, comm_ops
+--
 --   run                        varchar  run of the training job
 --   capture                    varchar  ranks profiled at the same time
 --   rank                       integer  global rank

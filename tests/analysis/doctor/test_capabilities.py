@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from npuscope.analysis.catalog import sql_text
 from npuscope.analysis.doctor.capabilities import CAPABILITIES, Need, capabilities_markdown
 from npuscope.analysis.doctor.judge import Recorded, Verdict, judge
 from npuscope.analysis.doctor.profiler_options import LEVEL1, Options
+from npuscope.analysis.metric import sql_text
 from npuscope.collector import schema
 
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npuscope.analysis.catalog import sql_text
+from npuscope.analysis.metric import sql_text
 from npuscope.analysis.ranks.groups.groups import resolve_groups
 from npuscope.sample_traces.generate import Job
 from tests.analysis.ranks.across_tables import across, job_tables
