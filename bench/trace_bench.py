@@ -23,12 +23,13 @@ from pathlib import Path
 from npuscope.collector.model import ReadLog
 from npuscope.collector.readers.kineto.kineto_columns import KinetoForm
 from npuscope.collector.readers.kineto.head import parse_head, read_beginning
-from npuscope.collector.readers.trace_view.trace_staging import Wanted, stage
+from npuscope.collector.readers.chrome_trace.staging import stage
+from npuscope.collector.readers.trace_view.trace_columns import TraceForm
 from npuscope.collector.engines.worker import begin_worker
 
 begin_worker()
 path, processes, stacks = sys.argv[1:]
-form = Wanted(stacks=stacks == "stacks")
+form = TraceForm(stacks=stacks == "stacks")
 if ".pt.trace." in path:
     form = KinetoForm(parse_head(read_beginning(path)).base_ns)
 with tempfile.TemporaryDirectory() as folder:

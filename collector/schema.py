@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-# Modules beside the readers that decide what a rank's rows are.
 # The rules by which files become rows, beside all of the readers.
 _READING_RULES = (
     "schema.sql", "text.sql", "groups.py", "schema.py", "selection.py", "discover/identity.py",
@@ -61,6 +60,13 @@ class Table:
 def sql(name: str) -> str:
     """Text of a SQL file of this room."""
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def statements(name: str) -> dict[str, str]:
+    """Statements of a SQL file of this room by name: each stands below `-- name: ...`."""
+    parts = re.split(r"^-- name: (\w+)\n", sql(name), flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 @cache

@@ -5,6 +5,7 @@ It spills to `folder` beyond `memory_bytes`, so what a rank needs does not depen
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -104,3 +105,9 @@ def scalar(
     """
     rows = con.execute(sql, parameters).fetchall()
     return rows[0][0] if rows else None
+
+
+def staging_place(con: duckdb.DuckDBPyConnection) -> Path:
+    """A folder of its own for files that wait for SQL, where `con` spills to; not made yet."""
+    spill = str(scalar(con, "select current_setting('temp_directory')"))
+    return Path(spill) / f"staged-{uuid.uuid4().hex[:12]}"

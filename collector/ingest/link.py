@@ -24,7 +24,7 @@ _UNNAMED = re.compile(r"(.+)_\d{1,10}_(?:\d{14}|\d{17})_ascend_(?:pt|ms)")
 def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> None:
     """Complete the staging tables of one rank in place."""
     drop_strange_rows(con, source, log)
-    statements = _statements()
+    statements = schema.statements("ingest/link.sql")
     columns = [column.name for column in schema.tables()["ranks"].columns]
     # any_value takes the first that is not NULL; rows stand in the order readers spoke.
     answers = ", ".join(f'any_value("{name}") as "{name}"' for name in columns)
@@ -73,12 +73,7 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
 
 def cut_steps(con: duckdb.DuckDBPyConnection) -> None:
     """Make `_step_segments` (start_ns, end_ns, step): to which step an instant belongs."""
-    con.execute(_statements()["step_segments"])
-
-
-def _statements() -> dict[str, str]:
-    parts = re.split(r"^-- name: (\w+)\n", schema.sql("ingest/link.sql"), flags=re.M)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
+    con.execute(schema.statements("ingest/link.sql")["step_segments"])
 
 
 def _replace(con: duckdb.DuckDBPyConnection, table: str, by: str, *, keep: bool = False) -> None:

@@ -18,10 +18,10 @@ import duckdb
 from npuscope.errors import TraceFormatError
 
 from ..model import ReadLog
+from ..staging import staging_place
 from ..store.space import is_out_of_space
 from ..store.store import file_literal
 from .engine_files import engine_file, has_zero_bytes
-from .staged_views import staging_place
 
 _HEADER_LIMIT_BYTES = 1 << 20
 

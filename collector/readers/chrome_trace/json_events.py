@@ -7,6 +7,16 @@ The file is read in chunks and cut where one event ends and the next begins: `}`
 cut may lie inside a string or a nested array; then the piece before it is no whole JSON, and is
 joined with what follows. A piece that stays broken is taken apart event by event: what decodes is
 kept, the rest is counted.
+
+A whole array can also be cut into ranges, so that several processes read one file:
+
+    [ {...}, {...}, | {...}, {...}, | {...}, {...} ]
+      `---range---'   `---range---'   `--range---'
+
+A cut is recognised by decoding what follows it. In a string every quote is escaped, so `}, {"` can
+only stand at a string's end there, and what follows is no event. Behind a cut within an event's
+nested array events may seem to follow; then the range before it does not end with a whole event.
+That, and any other damage, is `Torn`: such a file has to be read in one go.
 """
 
 from __future__ import annotations
@@ -36,6 +46,10 @@ _TRIES = 8  # spans tried together, and places tried inside one, before it is gi
 _TOGETHER = 1024
 _END_TRIES = 64
 _PATIENCE = 64
+# Of a file that is cut into ranges: what is looked at of its ends, and around each cut.
+_EDGE_BYTES = 1 << 16
+_WINDOW_BYTES = 1 << 20
+_CANDIDATES = 16
 
 BLANK = b" \t\r\n\0"
 BOUNDARY = re.compile(rb'\}[ \t\r\n]*,[ \t\r\n]*(?=\{[ \t\r\n]*(?:"|\Z))')
@@ -43,7 +57,7 @@ _EVENT_START = re.compile(rb'\{[ \t\r\n]*"(?:ph|name|pid|tid|ts|dur|cat|id|bp|ar
 _CLOSE = re.compile(rb"\}")
 _ANOTHER = re.compile(rb"[ \t\r\n\0,]*\[")
 _ARRAY_END = re.compile(rb"\}[ \t\r\n]*(?=\])")
-TRACE_EVENTS = re.compile(rb'"traceEvents"[ \t\r\n]*:[ \t\r\n]*\[')
+_TRACE_EVENTS = re.compile(rb'"traceEvents"[ \t\r\n]*:[ \t\r\n]*\[')
 
 
 def read_events(
@@ -70,9 +84,9 @@ def read_events(
     for chunk in chunks:
         if reading.is_over:
             continue
-        cut = last_boundary(chunk)
+        cut = _last_boundary(chunk)
         if cut is not None and size + len(chunk) >= try_at:
-            events = _whole(reading, *waiting, memoryview(chunk)[: cut[0]])
+            events = _whole(reading.decode, *waiting, memoryview(chunk)[: cut[0]])
             if events is not None:
                 yield events
                 waiting, try_at = [chunk[cut[1] :]], 0
@@ -106,11 +120,11 @@ class _Reading(Generic[Event]):
 
 
 def _whole(
-    reading: _Reading[Event], *parts: bytes | memoryview, end: bytes = b"]"
+    decode: Decode[Event], *parts: bytes | memoryview, end: bytes = b"]"
 ) -> list[Event] | None:
     """Events of a text in parts that lacks but its brackets to be an array; None if it is none."""
     try:
-        return reading.decode(b"".join((b"[", *parts, end)))
+        return decode(b"".join((b"[", *parts, end)))
     except ValueError:
         return None
 
@@ -120,11 +134,11 @@ def _last(reading: _Reading[Event], data: bytes) -> list[Event]:
     if reading.is_over:
         return []
     body = data.rstrip(BLANK)
-    events = _whole(reading, body, end=b"")
+    events = _whole(reading.decode, body, end=b"")
     if events is not None:
         reading.has_ended = True
         return events
-    events = _whole(reading, body.rstrip(b","))
+    events = _whole(reading.decode, body.rstrip(b","))
     return events if events is not None else _salvaged(reading, body, keep_bytes=0)[0]
 
 
@@ -148,7 +162,7 @@ def _salvaged(
             break
         start, end = ahead[0]
         if together > 1:
-            events = _whole(reading, data[start : ahead[-1][1]])
+            events = _whole(reading.decode, data[start : ahead[-1][1]])
             if events is not None:
                 found += events
                 ahead.clear()
@@ -156,7 +170,7 @@ def _salvaged(
             continue
         patient = failures < _PATIENCE
         for count in range(1, 1 + (min(len(ahead), _TRIES) if patient else 1)):
-            events = _whole(reading, data[start : ahead[count - 1][1]])
+            events = _whole(reading.decode, data[start : ahead[count - 1][1]])
             if events is not None:
                 found += events
                 failures, together = 0, 2
@@ -192,7 +206,7 @@ def _array_end(reading: _Reading[Event], text: bytes, found: list[Event]) -> int
     for end in (0, *ends):
         bracket = end + len(text[end:]) - len(text[end:].lstrip(BLANK))
         if text[bracket : bracket + 1] == b"]":
-            events = _whole(reading, text[:end])
+            events = _whole(reading.decode, text[:end])
             if events is not None:
                 found += events
                 reading.has_ended = True
@@ -210,7 +224,7 @@ def _drop(reading: _Reading[Event], text: bytes, found: list[Event]) -> None:
             continue
         for close in islice(_CLOSE.finditer(text, start), _TRIES):
             candidate = text[start : close.end()]
-            events = _whole(reading, candidate) if b'"ph"' in candidate else None
+            events = _whole(reading.decode, candidate) if b'"ph"' in candidate else None
             if events is not None:
                 found += events
                 _lose(reading, text[done:start])
@@ -242,7 +256,7 @@ def _tell_losses(reading: _Reading[Event], path: str, log: ReadLog) -> None:
         )
 
 
-def last_boundary(data: bytes) -> tuple[int, int] | None:
+def _last_boundary(data: bytes) -> tuple[int, int] | None:
     """End of the event before the last boundary, and start of the one behind it."""
     window = 1 << 12
     while True:
@@ -263,7 +277,7 @@ def _opened(
         head = (head + chunk).removeprefix(b"\xef\xbb\xbf").lstrip(BLANK)
         if head.startswith(b"["):
             return head[1:], False
-        if head.startswith(b"{") and (match := TRACE_EVENTS.search(head)):
+        if head.startswith(b"{") and (match := _TRACE_EVENTS.search(head)):
             return head[match.end() :], True
         if len(head) > limit_bytes:
             break
@@ -303,3 +317,92 @@ def _chunks(
                 yield b"".join(pieces)
             else:
                 ends = True
+
+
+class Torn(Exception):
+    """The range is no sequence of whole events."""
+
+
+def ranges(path: str, count: int, decode: Decode[Event]) -> list[tuple[int, int]]:
+    """Start and end of up to `count` parts of about the same size, or none.
+
+    None where the file is packed, does not begin and end as an array does, or an object that holds
+    one, or is too small.
+    """
+    size = Path(path).stat().st_size
+    if path.endswith(".gz") or size < 4 * count * _WINDOW_BYTES:
+        return []
+    with Path(path).open("rb") as file:
+        head = file.read(_EDGE_BYTES)
+        file.seek(size - _EDGE_BYTES)
+        tail = file.read(_EDGE_BYTES)
+        bounds = _bounds(head, tail)
+        if bounds is None:
+            return []
+        start, end = bounds[0], size - len(tail) + bounds[1]
+        cuts = [start]
+        for part in range(1, count):
+            near = start + (end - start) * part // count
+            file.seek(near)
+            place = _cut(file.read(_WINDOW_BYTES), decode)
+            if place is None:
+                return []
+            cuts.append(near + place)
+    return list(zip(cuts, [*cuts[1:], end], strict=True))
+
+
+def _bounds(head: bytes, tail: bytes) -> tuple[int, int] | None:
+    """Where the array's events begin in a file's head, and where they end in its tail."""
+    opened, closed = head.removeprefix(b"\xef\xbb\xbf").lstrip(BLANK), tail.rstrip(BLANK)
+    if opened[:1] == b"[" and closed[-1:] == b"]":
+        return len(head) - len(opened) + 1, len(closed) - 1
+    begins, ends = _TRACE_EVENTS.search(head), [*_ARRAY_END.finditer(closed)]
+    if opened[:1] == b"{" and closed[-1:] == b"}" and begins and ends:
+        end = ends[-1].end()
+        if b"{" not in closed[end:]:  # what stands behind the array is small and flat
+            return begins.end(), end
+    return None
+
+
+def _cut(window: bytes, decode: Decode[Event]) -> int | None:
+    """Where the first event begins that surely is one."""
+    boundaries = list(islice(BOUNDARY.finditer(window), _CANDIDATES))
+    for place, boundary in enumerate(boundaries):
+        for following in boundaries[place + 1 :]:
+            if _whole(decode, window[boundary.end() : following.start() + 1]) is not None:
+                return boundary.end()
+    return None
+
+
+def read_range(
+    path: str,
+    start: int,
+    end: int,
+    decode: Decode[Event],
+    advance: Callable[[int], None],
+    *,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> Iterator[list[Event]]:
+    """Lists of the events between two cuts, in file order; Torn where these are not whole."""
+    left, data = end - start, b""
+    with Path(path).open("rb") as file:
+        file.seek(start)
+        while left:
+            chunk = file.read(min(chunk_bytes, left))
+            left -= len(chunk)
+            advance(len(chunk))
+            if not chunk or len(data) > JOIN_BYTES:
+                raise Torn(path)
+            cut = _last_boundary(chunk)
+            events = None
+            if cut is not None and left:
+                events = _whole(decode, data, chunk[: cut[0]])
+            if events is None or cut is None:
+                data += chunk
+                continue
+            yield events
+            data = chunk[cut[1] :]
+    events = _whole(decode, data.rstrip(BLANK).removesuffix(b","))
+    if events is None:
+        raise Torn(path)
+    yield events

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from ...groups import group_hash, parallel_kind
 from ...model import RankSource, ReadLog
+from ...staging import staging_place
 from ...store.store import file_literal
 from ..metadata.profiler_metadata import GROUPS, parse_metadata, rank_columns
-from ..staged_views import staging_place
 from .cluster_parts import take_apart
 from .cluster_rows import Group, Told
 

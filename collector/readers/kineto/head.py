@@ -22,11 +22,10 @@ from typing import Any
 
 from ...model import Option, ReadLog
 from ...small_files import unpacked
+from ..chrome_trace.events import Event, decode_events, durations_ns, instants_ns
 from ..chrome_trace.json_events import BLANK, BOUNDARY
 from ..metadata.profiler_metadata import ProfilerMetadata, natural, parse_metadata, text
-from ..trace_view.trace_events import durations_ns
 from .kineto_columns import KINDS
-from .kineto_events import KinetoEvent, decode_events, instants_ns
 
 _EDGE_BYTES = 1 << 16
 _MOST_BYTES = 16 << 20  # groups of ten thousand ranks are listed there
@@ -158,7 +157,7 @@ def window_ns(path: str, beginning: bytes, head: KinetoHead) -> tuple[int | None
     return start_ns, min(written, default=end_ns) if path.endswith(".gz") else end_ns
 
 
-def _spans(events: Sequence[KinetoEvent], head: KinetoHead) -> list[tuple[bool, int, int]]:
+def _spans(events: Sequence[Event], head: KinetoHead) -> list[tuple[bool, int, int]]:
     """Of slices: whether it is the profiler's own span, start and end."""
     slices = [e for e in events if e.ph == "X" and (e.cat in KINDS or e.cat == "Trace")]
     starts = instants_ns([e.ts for e in slices], head.base_ns).to_pylist() if slices else []
@@ -170,9 +169,9 @@ def _spans(events: Sequence[KinetoEvent], head: KinetoHead) -> list[tuple[bool, 
     ]
 
 
-def _whole_events(piece: bytes) -> list[KinetoEvent]:
+def _whole_events(piece: bytes) -> list[Event]:
     """Events of a piece of a file that is cut anywhere."""
-    found: list[KinetoEvent] = []
+    found: list[Event] = []
     body = piece.strip(BLANK).removeprefix(b"[").lstrip(BLANK)
     array_end = re.search(rb"\}[ \t\r\n]*\][ \t\r\n]*[,}]", body)
     if array_end:

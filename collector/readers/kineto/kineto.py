@@ -1,33 +1,29 @@
 """Kineto's traces, *.pt.trace.json: what PyTorch's profiler saw of a GPU and of its host.
 
     JSON pieces -> typed events  -> Arrow          -> Parquet, one file per kind -> canonical tables
-    json_events    kineto_events    kineto_columns    trace_staging                 kineto.sql
+    json_events    events           kineto_columns    staging                       kineto.sql
 
-The head of the file (kineto_head) tells rank, groups and devices.
+The head of the file (head) tells rank, groups and devices.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from functools import cache
-from importlib import resources
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 
+from ... import schema
 from ...groups import group_hash
 from ...model import RankSource, ReadLog
 from ...staging import scalar
+from ..chrome_trace.staging import keep_rows, staged
 from ..metadata.profiler_metadata import GROUPS, SIZE_KINDS, ProcessGroup, group_rows, rank_columns
-from ..staged_views import hide, show, staging_place
-from ..trace_view.trace_staging import stage
 from .gpu_comm import RULE, collective_rows, data_type_rows, kernel_rows, parse_comm_kernels
 from .head import KinetoHead, described, parse_head, read_beginning
-from .kineto_columns import SCHEMAS, KinetoForm
+from .kineto_columns import KinetoForm
 
 _TABLES = ("kernels", "comm_ops", "launches", "steps", "marks", "host_ops", "memory", "counters")
 _HEAD = frozenset({"ranks", "groups"})
@@ -54,11 +50,8 @@ def read(
     if source.selection.light or wanted <= _HEAD:
         _fill_head(con, source, head, head.metadata.groups, wanted)
         return
-    place = staging_place(con)
     form = KinetoForm(head.base_ns, "counters" in wanted, source.selection.stacks)
-    try:
-        folders = stage([path], place, form, log, advance, processes=source.processes)
-        show(con, "_kineto_", folders, list(SCHEMAS))
+    with staged(con, "_kineto_", [path], form, log, advance, processes=source.processes):
         groups = list(_all_groups(con, head))
         _name(con, source, groups)
         _derive(con, log, wanted)
@@ -67,22 +60,11 @@ def read(
         # Of a packed file discovery saw the beginning only.
         [window_ns] = con.execute(_WINDOW).fetchall() if path.endswith(".gz") else [(None, None)]
         _fill_head(con, source, head, tuple(groups), wanted, window_ns)
-    finally:
-        with suppress(duckdb.Error):  # it must not hide what went wrong before
-            _drop_staged(con)
-        shutil.rmtree(place, ignore_errors=True)
-
-
-@cache
-def _parts() -> dict[str, str]:
-    text = resources.files(__package__).joinpath("kineto.sql").read_text(encoding="utf-8")
-    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.M)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 def _derive(con: duckdb.DuckDBPyConnection, log: ReadLog, wanted: frozenset[str]) -> None:
     """Canonical tables from staged events."""
-    sql = _parts()
+    sql = schema.statements("readers/kineto/kineto.sql")
     con.execute(sql["places"])
     for table in _TABLES:
         if table in wanted:
@@ -98,20 +80,14 @@ def _name(con: duckdb.DuckDBPyConnection, source: RankSource, groups: list[Proce
     """What the names of kernels, collectives, types and groups stand for, as tables."""
     own = parse_comm_kernels(dict(source.rules).get(RULE, ""))
     kernels = _texts(con, "select distinct name from _kineto_device where category = 'kernel'")
-    _keep(con, "comm_kernel", kernel_rows(kernels, own))
-    _keep(con, "collective", collective_rows(_distinct(con, "collective")))
-    _keep(con, "data_type", data_type_rows(_distinct(con, "data_type")))
+    keep_rows(con, "_kineto_comm_kernel", kernel_rows(kernels, own))
+    keep_rows(con, "_kineto_collective", collective_rows(_distinct(con, "collective")))
+    keep_rows(con, "_kineto_data_type", data_type_rows(_distinct(con, "data_type")))
     hashes = {
         "group_name": pa.array([group.name for group in groups], pa.string()),
         "group_hash": pa.array([_hash(group) for group in groups], pa.string()),
     }
-    _keep(con, "group", pa.table(hashes))
-
-
-def _keep(con: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:
-    con.register("_kineto_chunk", rows)
-    con.execute(f"create or replace temp table _kineto_{name} as from _kineto_chunk")
-    con.unregister("_kineto_chunk")
+    keep_rows(con, "_kineto_group", pa.table(hashes))
 
 
 def _distinct(con: duckdb.DuckDBPyConnection, column: str) -> list[str]:
@@ -220,14 +196,3 @@ def _host_of(source: RankSource) -> str | None:
     name = Path(source.paths("kineto")[0]).name
     found = re.fullmatch(r"(.+)_\d+\.\d{10,20}\.pt\.trace\.json(\.gz)?", name)
     return found[1] if found else None
-
-
-def _drop_staged(con: duckdb.DuckDBPyConnection) -> None:
-    con.unregister("_kineto_chunk")
-    con.execute("drop view if exists _kineto_task")
-    hide(con, "_kineto_", list(SCHEMAS))
-    rows = con.execute(
-        "select table_name from duckdb_tables() where table_name like '\\_kineto\\_%' escape '\\'"
-    )
-    for (name,) in rows.fetchall():
-        con.execute(f'drop table "{name}"')

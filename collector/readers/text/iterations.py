@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 
 from ...discover.msprof_layout import device_of
 from ...model import RankSource, ReadLog
+from ..chrome_trace.events import Event, decode_events, durations_ns, instants_ns
 from ..chrome_trace.json_events import read_events
 from ..damaged_files import read_each
 from ..delimited import Rows, fill, open_rows
-from ..trace_view.trace_events import Event, decode_events, durations_ns, instants_ns
 from .device_rows import names_device, own_rows
 
 OF_TABLES = "iterations of step_trace_*.csv"
@@ -126,7 +126,7 @@ def _rows_sql(rows: Rows, text: str, own: str) -> str:
 def _read_slices(con: duckdb.DuckDBPyConnection, path: str, log: ReadLog) -> None:
     """Slices named `Iteration 3`, on threads that name their model."""
     slices: list[Event] = []
-    models: dict[tuple[int | None, int | None], str] = {}
+    models: dict[tuple[int | str | None, int | str | None], str] = {}
 
     def decode(piece: bytes) -> list[Event]:
         return decode_events(piece, log)

@@ -1,39 +1,92 @@
-"""Decoded trace events as Arrow tables, one per kind of event: what the timeline reader stages.
-
-    events -> gather: lists of values per kind and column -> tables: Arrow
-
-Events are taken apart while they are still in the processor's cache, so a few hundred kilobytes of
-the file at a time; their values wait until there are enough of them to pay for Arrow's calls.
-"""
+"""Events of Ascend's timelines as columns: what the timeline reader stages."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
-from itertools import chain
-from operator import attrgetter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ...model import ReadLog
-from .trace_events import (
+from ..chrome_trace.columns import (
+    COUNTER,
+    PLACE,
+    Values,
+    count_lost,
+    gather_counters,
+    numbers,
+    placed,
+    put,
+    put_slices,
+    scalars,
+    shaped,
+)
+from ..chrome_trace.events import (
     NO_ARGS,
     Event,
-    HostArgs,
     Int64,
     LabelArgs,
     Scalar,
-    SliceArgs,
-    StackArgs,
     decode_args,
-    decode_series,
     durations_ns,
     instants_ns,
 )
+
+
+class HostArgs(Struct, gc=False):
+    """Of framework slices."""
+
+    sequence_number: Int64 | None = field(name="Sequence number", default=None)
+    forward_thread_id: Int64 | None = field(name="Fwd thread id", default=None)
+    input_shapes: str | None = field(name="Input Dims", default=None)
+    input_dtypes: str | None = field(name="Input type", default=None)
+    module: str | None = field(name="Module Hierarchy", default=None)
+    flops: float | None = None
+    connection_id: Scalar = field(name="correlation_id", default=None)
+
+
+class StackArgs(HostArgs, gc=False):
+    """Of framework slices, with their call stacks, which are most of some files."""
+
+    call_stack: str | None = field(name="Call stack", default=None)
+
+
+class SliceArgs(Struct, gc=False):
+    """Of CANN, device and communication slices, and of marks: their keys tell the kind."""
+
+    connection_id: Scalar = None
+    level: str | None = None
+    # a task on the device
+    task_type: str | None = field(name="Task Type", default=None)
+    task_id: Int64 | None = field(name="Task Id", default=None)
+    context_id: Int64 | None = field(name="Subtask Id", default=None)
+    model_id: Int64 | None = field(name="Model Id", default=None)
+    # a communication operation
+    data_type: str | None = None
+    algorithm: str | None = field(name="alg_type", default=None)
+    element_count: Int64 | None = field(name="count", default=None)
+    relay: Scalar = None
+    retry: Scalar = None
+    group_size: Int64 | None = field(name="rank_size", default=None)
+    # a task of one
+    plane_task_type: str | None = field(name="task type", default=None)
+    plane_stream_id: Int64 | None = field(name="stream id", default=None)
+    plane_task_id: Int64 | None = field(name="task id", default=None)
+    src_group_rank: Int64 | None = field(name="src rank", default=None)
+    dst_group_rank: Int64 | None = field(name="dst rank", default=None)
+    transport: str | None = field(name="transport type", default=None)
+    link: str | None = field(name="link type", default=None)
+    size_bytes: Int64 | None = field(name="size(Byte)", default=None)
+    plane_data_type: str | None = field(name="data type", default=None)
+    notify_id: Scalar = None
+    # a mark
+    domain: str | None = None
+    event_type: str | None = None
+
 
 # Categories that the framework gives its slices, and the kind of host row each is.
 HOST_KINDS = {
@@ -49,7 +102,6 @@ HOST_KINDS = {
 OVERLAP_NAMES = frozenset({"Computing", "Communication", "Communication(Not Overlapped)", "Free"})
 _LABELS = frozenset({"process_name", "process_labels", "thread_name"})
 _FLOWS = ("HostToDevice", "async_npu", "MsTx")
-_ACCELERATOR = "acc_id"  # an argument of counters that is a label, not a series
 _LAST_NS = (1 << 62) - 1
 _STEP = r"^ProfilerStep#\d+$"
 
@@ -71,16 +123,12 @@ _SLICES: dict[str, tuple[str, ...]] = {
         "connection_id", "domain", "event_type",
     ),
 }  # fmt: skip
-_PLACE = ("pid", "tid", "start_ns", "dur_ns", "name")
 _COLUMNS: dict[str, tuple[str, ...]] = {
-    **{kind: (*_PLACE, *attributes) for kind, attributes in _SLICES.items()},
+    **{kind: (*PLACE, *attributes) for kind, attributes in _SLICES.items()},
     "flow": ("category", "side", "id", "pid", "tid", "at_ns"),
     "label": ("label", "pid", "tid", "text"),
-    "counter": ("pid", "name", "timestamp_ns", "series", "value"),
+    "counter": COUNTER,
 }
-
-# Values of events that wait to become columns: kind -> one list per column of `_COLUMNS`.
-Values = dict[str, list[list[Any]]]
 
 
 def _arrow_types(kind: type[Struct]) -> dict[str, pa.DataType]:
@@ -101,68 +149,86 @@ _TYPES: dict[str, pa.DataType] = {
     **dict.fromkeys(("name", "category", "side", "id", "label", "series", "kind"), pa.string()),
     "value": pa.float64(),
 }  # fmt: skip
-_HOST = ("kind", *_PLACE, *_SLICES["operator"], "connection_id")
-# What `tables` makes.
-SCHEMAS: dict[str, pa.Schema] = {
+_HOST = ("kind", *PLACE, *_SLICES["operator"], "connection_id")
+_SCHEMAS: dict[str, pa.Schema] = {
     kind: pa.schema([(name, _TYPES.get(name, pa.string())) for name in columns])
     for kind, columns in (
-        ("host", _HOST), ("step", _PLACE),
-        *((kind, _COLUMNS[kind]) for kind in ("api", "device", "plane", "other", "flow", "label")),
-    )
-} | {
-    "counter": pa.schema(
-        [("pid", pa.int64()), ("name", pa.string()), ("series", pa.string()),
-         ("timestamp_ns", pa.int64()), ("value", pa.float64())]
+        ("host", _HOST), ("step", PLACE),
+        *((kind, _COLUMNS[kind])
+          for kind in ("api", "device", "plane", "other", "flow", "label", "counter")),
     )
 }  # fmt: skip
 
 
-def no_values() -> Values:
-    """Nothing gathered yet."""
-    return {kind: [[] for _ in columns] for kind, columns in _COLUMNS.items()}
+@dataclass(frozen=True, slots=True)
+class TraceForm:
+    """How events become rows, and which are staged besides those that all need."""
 
+    counters: bool = True
+    stacks: bool = False
 
-def waiting(values: Values) -> int:
-    """Events that wait."""
-    return sum(len(columns[0]) for columns in values.values())
+    @property
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        return _COLUMNS
 
+    @property
+    def schemas(self) -> Mapping[str, pa.Schema]:
+        return _SCHEMAS
 
-def gather(
-    events: Sequence[Event], values: Values, log: ReadLog, *, counters: bool, stacks: bool
-) -> None:
-    """Add the values of a piece's events to those that wait; the events may go afterwards.
+    def gather(self, events: Sequence[Event], values: Values, log: ReadLog) -> None:
+        """Events of the framework are told apart by their category, the device's by the keys of
+        their args."""
+        kinds: dict[str, list[Event]] = defaultdict(list)
+        puts: dict[str | None, Callable[[Event], None]]
+        puts = {category: kinds[kind].append for category, kind in HOST_KINDS.items()}
+        puts |= dict.fromkeys(_FLOWS, kinds["flow"].append)
+        take, others = puts.get, kinds["else"].append
+        for event in events:
+            take(event.cat, others)(event)
+        phases: dict[str, list[Event]] = {"X": [], "M": [], "C": []}
+        puts = {phase: found.append for phase, found in phases.items()}
+        take = puts.get
+        for event in kinds.pop("else"):
+            take(event.ph, _drop)(event)
+        for kind in dict.fromkeys(HOST_KINDS.values()):
+            rows = [event for event in kinds[kind] if event.ph == "X"]
+            attributes = _SLICES[kind]
+            if not self.stacks:
+                attributes = tuple(name for name in attributes if name != "call_stack")
+            form = StackArgs if self.stacks else HostArgs
+            args = decode_args(rows, form, log) if attributes else ()
+            put_slices(values[kind], rows, args, attributes)
+        _gather_others(phases["X"], values, log)
+        flows = [event for event in kinds["flow"] if event.ph in "sf"]
+        put(values["flow"], flows, ("cat", "ph", "id", "pid", "tid", "ts"))
+        labels = [event for event in phases["M"] if event.name in _LABELS]
+        put(values["label"], labels, ("name", "pid", "tid"))
+        for label in decode_args(labels, LabelArgs, log):
+            values["label"][3].append(label.name if label.name is not None else label.labels)
+        if self.counters and phases["C"]:
+            gather_counters(phases["C"], values["counter"], log)
 
-    Events of the framework are told apart by their category, the device's by the keys of their
-    args.
-    """
-    kinds: dict[str, list[Event]] = defaultdict(list)
-    puts: dict[str | None, Callable[[Event], None]]
-    puts = {category: kinds[kind].append for category, kind in HOST_KINDS.items()}
-    puts |= dict.fromkeys(_FLOWS, kinds["flow"].append)
-    put, others = puts.get, kinds["else"].append
-    for event in events:
-        put(event.cat, others)(event)
-    phases: dict[str, list[Event]] = {"X": [], "M": [], "C": []}
-    puts = {phase: found.append for phase, found in phases.items()}
-    put = puts.get
-    for event in kinds.pop("else"):
-        put(event.ph, _drop)(event)
-    for kind in dict.fromkeys(HOST_KINDS.values()):
-        rows = [event for event in kinds[kind] if event.ph == "X"]
-        attributes = _SLICES[kind]
-        if not stacks:
-            attributes = tuple(name for name in attributes if name != "call_stack")
-        told = decode_args(rows, StackArgs if stacks else HostArgs, log) if attributes else ()
-        _put_slices(values[kind], rows, told, attributes)
-    _gather_others(phases["X"], values, log)
-    flows = [event for event in kinds["flow"] if event.ph in "sf"]
-    _put(values["flow"], flows, ("cat", "ph", "id", "pid", "tid", "ts"))
-    labels = [event for event in phases["M"] if event.name in _LABELS]
-    _put(values["label"], labels, ("name", "pid", "tid"))
-    for args in decode_args(labels, LabelArgs, log):
-        values["label"][3].append(args.name if args.name is not None else args.labels)
-    if counters and phases["C"]:
-        _gather_counters(phases["C"], values["counter"], log)
+    def column(self, name: str, values: list[Any]) -> pa.Array:
+        if name in ("start_ns", "at_ns", "timestamp_ns"):
+            return _near(instants_ns(values))
+        if name == "dur_ns":
+            return _near(durations_ns(values))
+        if name in _SCALARS:
+            return scalars(values)
+        if name in ("pid", "tid"):
+            return numbers(values)
+        return pa.array(values, _TYPES.get(name, pa.string()))
+
+    def rows(self, kind: str, table: pa.Table, log: ReadLog) -> Iterator[tuple[str, pa.Table]]:
+        if kind in _SLICES:
+            what = "process, thread, name, time or duration"
+            yield from _slices(kind, placed(table, PLACE, what, log))
+        elif kind == "flow":
+            kept = table.drop_null()
+            count_lost(log, table.num_rows - kept.num_rows, "flows without id or place")
+            yield kind, kept
+        else:
+            yield kind, table
 
 
 def _drop(event: Event) -> None:
@@ -176,118 +242,28 @@ def _gather_others(events: Sequence[Event], values: Values, log: ReadLog) -> Non
     found = {kind: ([], []) for kind in ("device", "plane", "api", "other")}
     device, plane, api, other = found.values()
     for event, args in zip(events, decode_args(events, SliceArgs, log), strict=True):
-        rows, told = (
+        rows, known = (
             device if args.task_type is not None
             else plane if args.plane_task_type is not None
             else api if args.level is not None
             else other
         )  # fmt: skip
         rows.append(event)
-        told.append(args)
-    for kind, (rows, told) in found.items():
-        _put_slices(values[kind], rows, told, _SLICES[kind])
-
-
-def _put_slices(
-    columns: list[list[Any]],
-    events: Sequence[Event],
-    args: Sequence[Struct],
-    attributes: Sequence[str],
-) -> None:
-    pids, tids, starts, durations, names, *rest = columns
-    pids += [event.pid for event in events]
-    tids += [event.tid for event in events]
-    starts += [event.ts for event in events]
-    durations += [event.dur for event in events]
-    names += [event.name for event in events]
-    _put(rest, args, attributes)
-
-
-def _put(columns: list[list[Any]], rows: Sequence[Struct], attributes: Sequence[str]) -> None:
-    for column, attribute in zip(columns, attributes, strict=False):
-        column.extend(map(attrgetter(attribute), rows))
-
-
-def _gather_counters(events: Sequence[Event], columns: list[list[Any]], log: ReadLog) -> None:
-    """One row per counter, series and instant. Accelerators that share a counter are its series."""
-    told = decode_series(events, log)
-    accelerators = [series.pop(_ACCELERATOR, None) for series in told]
-    if not all(len(series) == 1 for series in told):
-        places = [place for place, series in enumerate(told) for _ in series]
-        events = [events[place] for place in places]
-        accelerators = [accelerators[place] for place in places]
-    pids, names, instants, series_names, values = columns
-    pids += [event.pid for event in events]
-    names += [event.name for event in events]
-    instants += [event.ts for event in events]
-    series_names += map(_series_name, chain.from_iterable(told), accelerators)
-    values += chain.from_iterable([series.values() for series in told])
-
-
-@lru_cache(maxsize=4096)
-def _series_name(name: str, accelerator: float | None) -> str:
-    if accelerator is None:
-        return name
-    label = f"acc {accelerator:.0f}"
-    return label if name == "value" else f"{name} {label}"
-
-
-def tables(values: Values, log: ReadLog) -> Iterator[tuple[str, pa.Table]]:
-    """What was gathered as tables of `SCHEMAS`, several of one kind; nothing waits afterwards.
-
-    Rows without a place or a duration are counted in `log` and left out.
-    """
-    for kind, lists in values.items():
-        if not lists[0]:
-            continue
-        columns = zip(_COLUMNS[kind], lists, strict=True)
-        table = pa.table({name: _column(name, column) for name, column in columns if column})
-        for column in lists:
-            column.clear()
-        if kind in _SLICES:
-            yield from _slices(kind, _placed(table, log))
-        elif kind == "flow":
-            kept = table.drop_null()
-            _count_lost(log, table.num_rows - kept.num_rows, "flows without id or place")
-            yield kind, kept
-        elif kind == "counter":
-            kept = table.filter(pc.and_(pc.is_valid(table[2]), pc.is_valid(table[4])))
-            _count_lost(log, table.num_rows - kept.num_rows, "counters without time or value")
-            yield kind, kept.select(SCHEMAS[kind].names)
-        else:
-            yield kind, table
+        known.append(args)
+    for kind, (rows, known) in found.items():
+        put_slices(values[kind], rows, known, _SLICES[kind])
 
 
 def _slices(kind: str, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     """Slices of a kind without the profiler's steps among them, and these."""
     if pc.any(pc.starts_with(table["name"], "ProfilerStep#")).as_py():
         is_step = pc.match_substring_regex(table["name"], _STEP)
-        yield "step", table.filter(is_step).select(_PLACE)
+        yield "step", table.filter(is_step).select(PLACE)
         table = table.filter(pc.invert(is_step))
-    if kind in SCHEMAS:
+    if kind in _SCHEMAS:
         yield kind, table
-        return
-    known = set(table.column_names)
-    rows = table.num_rows
-    yield "host", pa.table(
-        [
-            pa.repeat(kind, rows) if name == "kind"
-            else table[name] if name in known
-            else pa.nulls(rows, _TYPES.get(name, pa.string()))
-            for name in _HOST
-        ],
-        schema=SCHEMAS["host"],
-    )  # fmt: skip
-
-
-def _column(name: str, values: list[Any]) -> pa.Array:
-    if name in ("start_ns", "at_ns", "timestamp_ns"):
-        return _near(instants_ns(values))
-    if name == "dur_ns":
-        return _near(durations_ns(values))
-    if name in _SCALARS:
-        return _texts(values)
-    return pa.array(values, _TYPES.get(name, pa.string()))
+    else:
+        yield "host", shaped(table, _SCHEMAS["host"], "kind", kind)
 
 
 def _near(times: pa.Array) -> pa.Array:
@@ -298,38 +274,3 @@ def _near(times: pa.Array) -> pa.Array:
         return times
     near = pc.and_(pc.greater_equal(times, -_LAST_NS), pc.less_equal(times, _LAST_NS))
     return pc.if_else(near, times, None)
-
-
-def _texts(values: list[Any]) -> pa.Array:
-    """Scalars as text."""
-    try:
-        return pa.array(values, pa.string())
-    except (pa.ArrowTypeError, pa.ArrowInvalid):
-        pass
-    try:
-        return pa.array(values, pa.int64()).cast(pa.string())
-    except (pa.ArrowTypeError, pa.ArrowInvalid, OverflowError):
-        return pa.array([None if v is None else str(v) for v in values], pa.string())
-
-
-def _placed(table: pa.Table, log: ReadLog) -> pa.Table:
-    """Slices with their place, name and duration."""
-    placed = pc.greater_equal(table["dur_ns"], 0)
-    places = [table[name] for name in _PLACE]
-    if not any(column.null_count for column in places) and pc.all(placed).as_py():
-        return table
-    for column in places:
-        placed = pc.and_(pc.fill_null(placed, False), pc.is_valid(column))
-    kept = table.filter(placed)
-    _count_lost(
-        log,
-        table.num_rows - kept.num_rows,
-        "slices without process, thread, name, time or duration",
-    )
-    return kept
-
-
-def _count_lost(log: ReadLog, count: int, what: str) -> None:
-    if count:
-        log.rows_lost += count
-        log.warn(f"trace: {what} left out")

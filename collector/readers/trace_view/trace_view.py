@@ -1,35 +1,37 @@
 """trace_view.json and msprof_*.json: the timeline: steps, calls, launches, communication.
 
     JSON pieces -> typed events -> Arrow         -> Parquet, one file per kind -> canonical tables
-    json_events    trace_events    trace_columns    trace_staging                 trace_view.sql
+    json_events    events          trace_columns    staging                       trace_view.sql
 
 Metadata that names processes and threads may follow what it names, or stand in another slice of the
-trace: everything is staged first, and told apart afterwards.
+trace: everything is staged first, and told apart afterwards. A timeline of several devices is read
+as that of one. Of which device a process is:
+
+    label `NPU 3`     since 2025-06 the process says so
+    label `NPU`       before, only its made-up id: (pid << 10) | (place << 5) | device, host: 31
+
+An id is believed where every process of the timeline has one of that form.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
-from importlib import resources
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 
+from ... import schema
 from ...groups import group_hash
 from ...model import RankSource, ReadLog
 from ...small_files import unpacked
-from ...staging import is_empty
+from ...staging import is_empty, scalar
+from ..chrome_trace.staging import keep_rows, show, staged
 from ..metadata.msprof_info import process_id
-from ..staged_views import hide, show, staging_place
 from ..text.iterations import iteration_sql, make_iterations, put_steps
-from .trace_columns import SCHEMAS
-from .trace_devices import forget_devices, keep_device
-from .trace_staging import Wanted, stage
+from .trace_columns import TraceForm
 
 _TIME = re.compile(rb'"ts"\s*:\s*(")?')
 _HEAD_BYTES = 1 << 16
@@ -43,6 +45,9 @@ _TABLES = (
     "comm_tasks",
     "host_ops",
 )
+# Kinds of staged events that may be a device's.
+_DEVICE_KINDS = ("device", "plane", "other", "counter", "flow")
+_OF_DEVICE = "kind in ('hardware', 'communication', 'overlap') or label ilike 'NPU%'"
 
 
 def read(
@@ -58,25 +63,15 @@ def read(
     take their step from `_comm_rows` (see kernel_details) where it has them. Raises
     TraceFormatError if no slice of the trace can be read.
     """
-    place = staging_place(con)
-    staged = Wanted(counters="counters" in wanted, stacks=source.selection.stacks)
+    form = TraceForm(counters="counters" in wanted, stacks=source.selection.stacks)
     try:
-        folders = stage(
-            source.paths("trace"), place, staged, log, advance, processes=source.processes
-        )
-        show(con, "_trace_", folders, list(SCHEMAS))
-        _derive(con, source, log, wanted, folders)
+        with staged(
+            con, "_trace_", source.paths("trace"), form, log, advance, processes=source.processes
+        ) as folders:
+            _derive(con, source, log, wanted, folders)
     finally:
-        with suppress(duckdb.Error):  # it must not hide what went wrong before
-            _drop_staged(con)
-        shutil.rmtree(place, ignore_errors=True)
-
-
-@cache
-def _parts() -> dict[str, str]:
-    text = resources.files(__package__).joinpath("trace_view.sql").read_text(encoding="utf-8")
-    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.M)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
+        with suppress(duckdb.Error):
+            con.execute("drop macro if exists _is_computing")
 
 
 def _derive(
@@ -87,9 +82,9 @@ def _derive(
     folders: Sequence[Path],
 ) -> None:
     """Canonical tables from staged events."""
-    sql = _parts()
+    sql = schema.statements("readers/trace_view/trace_view.sql")
     con.execute(sql["places"])
-    keep_device(con, folders, source, log)
+    _keep_device(con, folders, source, log)
     if source.framework == "msprof":  # no slice of the framework tells the process
         con.execute("update _trace_os_process set process_id = ?", [process_id(source)])
     con.execute(sql["comm_places"])
@@ -107,16 +102,71 @@ def _derive(
             if table in wanted:
                 log.rules["kernels"] = "trace hardware tasks"
             con.execute(sql["kernel_places"])
-            if _one(con, "select count(*) > 0 and count(connection_id) = 0 from kernels"):
+            if scalar(con, "select count(*) > 0 and count(connection_id) = 0 from kernels"):
                 con.execute(sql["kernel_connections"])
         elif table == "steps" and table in wanted and is_empty(con, "steps"):
             make_iterations(con)
             con.execute(sql["iterations"].format(iteration=iteration_sql("o.name", "t.name")))
             if put_steps(con, log):
                 log.rules["steps"] = "iterations of the timeline"
-    unbound = _one(con, sql["unbound"])
+    unbound = scalar(con, sql["unbound"])
     if unbound and "launches" in wanted:
         log.warn(f"trace: {unbound} device tasks whose launching call was not recorded")
+
+
+def _keep_device(
+    con: duckdb.DuckDBPyConnection, folders: Sequence[Path], source: RankSource, log: ReadLog
+) -> None:
+    """Make the staged views show the rank's device, the host's events of processes that launched
+    something on it, and nothing of other devices. Needs `_trace_process`."""
+    if source.device_id is None:
+        return
+    _find_devices(con, source, log)
+    con.execute(f"""
+        create or replace temp table _trace_foreign as
+        select pid from _trace_process
+        where ({_OF_DEVICE}) and device_id is distinct from {source.device_id}""")
+    show(con, "_trace_all_", folders, (*_DEVICE_KINDS, "api"))
+    con.execute("""
+        insert into _trace_foreign
+        with arrow as (
+            select s.pid, bool_or(f.pid not in (select pid from _trace_foreign)) as is_ours
+            from _trace_all_flow s
+            join _trace_all_flow f on f.side = 'f' and f.category = s.category and f.id = s.id
+            where s.side = 's' and s.category = 'HostToDevice' group by s.pid
+        )
+        select pid from arrow where not is_ours and exists (from arrow where is_ours)""")
+    for kind in (*_DEVICE_KINDS, "api"):
+        con.execute(f"""
+            create or replace temp view _trace_{kind} as
+            select * from _trace_all_{kind}
+            where pid is null or pid not in (select pid from _trace_foreign)""")
+
+
+def _find_devices(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> None:
+    unlabelled = f"device_id is null and ({_OF_DEVICE})"
+    if not scalar(con, f"select count(*) from _trace_process where {unlabelled}"):
+        log.rules["trace.device"] = "label"
+        return
+    devices = ", ".join(map(str, (source.device_id, *source.other_devices)))
+    is_of_form = scalar(
+        con,
+        f"""
+        select coalesce(
+            bool_and(case when kind = 'cann' then pid & 31 = 31 else pid & 31 in ({devices}) end)
+                and count(distinct (kind, name, pid & 31)) = count(*)
+                and count(distinct pid >> 10) = 1, false)
+        from _trace_process where kind = 'cann' or {unlabelled}""",
+    )
+    if is_of_form:
+        con.execute(f"update _trace_process set device_id = pid & 31 where {unlabelled}")
+        log.rules["trace.device"] = "process id"
+    else:
+        log.rules["trace.device"] = "none"
+        log.warn(
+            "trace: its processes do not record their device, and there are several: data found"
+            " only in the timeline is left out"
+        )
 
 
 def _note_variants(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> None:
@@ -150,29 +200,9 @@ def _name_groups(con: duckdb.DuckDBPyConnection) -> None:
             "group_hash": pa.array([group_hash(name) for name in names], pa.string()),
         }
     )
-    con.register("_trace_chunk", table)
-    con.execute("create or replace temp table _trace_group as from _trace_chunk")
-    con.unregister("_trace_chunk")
+    keep_rows(con, "_trace_group", table)
 
 
 def _exists(con: duckdb.DuckDBPyConnection, table: str) -> bool:
     found = con.execute("select 1 from duckdb_tables() where table_name = ?", [table])
     return bool(found.fetchall())
-
-
-def _one(con: duckdb.DuckDBPyConnection, query: str) -> int:
-    ((count,),) = con.execute(query).fetchall()
-    return int(count)
-
-
-def _drop_staged(con: duckdb.DuckDBPyConnection) -> None:
-    con.unregister("_trace_chunk")
-    con.execute("drop view if exists _trace_host_op")
-    forget_devices(con)
-    hide(con, "_trace_", list(SCHEMAS))
-    rows = con.execute(
-        "select table_name from duckdb_tables() where table_name like '\\_trace\\_%' escape '\\'"
-    )
-    for (name,) in rows.fetchall():
-        con.execute(f'drop table "{name}"')
-    con.execute("drop macro if exists _is_computing")

@@ -53,11 +53,11 @@ DEFECTS: tuple[Defect, ...] = (
         _TEXT,
     ),
     _defect(
-        "timeline: instants as doubles", "collector/readers/trace_view/trace_events.py",
-        "    quick = _alike(texts)\n    if quick is not None:\n        return quick\n",
-        "    with_points = [float(text) * 1000 if text else None for text in texts]\n"
-        "    return pc.round(pa.array(with_points, pa.float64())).cast(pa.int64())\n",
-        _TEXT, "tests/collector/readers/trace_view/test_trace_times.py",
+        "timeline: instants as doubles", "collector/readers/chrome_trace/events.py",
+        "    whole = _alike(values)\n",
+        "    points = [float(bytes(one).strip(b'\"')) * 1000 if one else None for one in values]\n"
+        "    whole = pc.round(pa.array(points, pa.float64())).cast(pa.int64())\n",
+        _TEXT, "tests/collector/readers/chrome_trace/test_times.py",
     ),
     _defect(
         "database: integers as doubles", "collector/readers/ascend_db/source_tables.py",

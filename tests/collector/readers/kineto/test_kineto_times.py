@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from decimal import ROUND_HALF_EVEN, Decimal
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import Raw
 
-from npuscope.collector.readers.kineto.kineto_events import instants_ns
+from npuscope.collector.readers.chrome_trace.events import instants_ns
 from tests.collector.readers.kineto.written_kineto import BASE_NS, HEAD, read_path, rows, write
 
 # ts as it stands in the file, and the ns that it is.
@@ -101,19 +98,3 @@ def test_numbers_that_json_cannot_have_cost_nothing(tmp_path: Path) -> None:
 
     assert rows(con, "select stream_id from kernels order by 1") == [(n,) for n in range(len(odd))]
     assert (log.rows_lost, log.bytes_lost, log.warnings) == (0, 0, [])
-
-
-TEXTS = st.one_of(
-    st.tuples(st.integers(0, 10**15), st.integers(0, 999)).map(lambda p: f"{p[0]}.{p[1]:03d}"),
-    st.integers(-(10**15), 10**15).map(str),
-    st.decimals(-(10**15), 10**15, allow_nan=False, places=6).map(lambda d: f"{d:f}"),
-    st.floats(0, 1e15).map(repr),
-)
-
-
-@given(st.lists(TEXTS, min_size=1, max_size=30), st.sampled_from([0, 1, BASE_NS]))
-def test_any_mixture_of_forms_is_exact(texts: list[str], base_ns: int) -> None:
-    found = instants_ns([Raw(text.encode()) for text in texts], base_ns).to_pylist()
-    whole = [Decimal(t).scaleb(3).to_integral_value(ROUND_HALF_EVEN) + base_ns for t in texts]
-
-    assert found == whole

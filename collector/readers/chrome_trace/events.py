@@ -6,112 +6,56 @@ those of its kind. Digits of `ts` never pass through a double: at today's epoch 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation, localcontext
 from types import GenericAlias
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Meta, Raw, Struct, field
+from msgspec import Meta, Raw, Struct
 
 from ...model import ReadLog
 
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Scalar = str | int | float | bool | None
 Args = TypeVar("Args", bound=Struct)
-_NOTHING = Raw(b"")
+NOTHING = Raw(b"")
 NO_ARGS = Raw(b"{}")
 
 
-class HasArgs(Protocol):
-    """An event of any producer."""
-
-    @property
-    def args(self) -> Raw: ...
-
-
 class Event(Struct, gc=False):
-    """The frame of an event of any phase; `ts` and `dur` in microseconds.
+    """The frame of an event of any phase; `ts` and `dur` in microseconds, `ts` as it is written.
 
-    `args` is a view into the text that was decoded, which it keeps in memory.
+    `ts` and `args` are views into the text that was decoded, which they keep in memory.
     """
 
     ph: str
-    name: str | None = None
-    pid: Int64 | None = None
-    tid: Int64 | None = None
-    ts: str | None = None
-    dur: float | None = None
     cat: str | None = None
+    name: str | None = None
+    pid: Int64 | str | None = None
+    tid: Int64 | str | None = None
+    ts: Raw = NOTHING
+    dur: float | None = None
     id: Scalar = None
     args: Raw = NO_ARGS
 
 
 class _AnyEvent(Struct, gc=False):
-    """An event whose times and id may be of any type."""
+    """An event whose fields may be of any type."""
 
     ph: str
-    name: str | None = None
-    pid: Int64 | None = None
-    tid: Int64 | None = None
-    ts: Raw = _NOTHING
-    dur: Raw = _NOTHING
-    cat: str | None = None
-    id: Raw = _NOTHING
+    cat: Raw = NOTHING
+    name: Raw = NOTHING
+    pid: Raw = NOTHING
+    tid: Raw = NOTHING
+    ts: Raw = NOTHING
+    dur: Raw = NOTHING
+    id: Raw = NOTHING
     args: Raw = NO_ARGS
-
-
-class HostArgs(Struct, gc=False):
-    """Of framework slices."""
-
-    sequence_number: Int64 | None = field(name="Sequence number", default=None)
-    forward_thread_id: Int64 | None = field(name="Fwd thread id", default=None)
-    input_shapes: str | None = field(name="Input Dims", default=None)
-    input_dtypes: str | None = field(name="Input type", default=None)
-    module: str | None = field(name="Module Hierarchy", default=None)
-    flops: float | None = None
-    connection_id: Scalar = field(name="correlation_id", default=None)
-
-
-class StackArgs(HostArgs, gc=False):
-    """Of framework slices, with their call stacks, which are most of some files."""
-
-    call_stack: str | None = field(name="Call stack", default=None)
-
-
-class SliceArgs(Struct, gc=False):
-    """Of CANN, device and communication slices, and of marks: their keys tell the kind."""
-
-    connection_id: Scalar = None
-    level: str | None = None
-    # a task on the device
-    task_type: str | None = field(name="Task Type", default=None)
-    task_id: Int64 | None = field(name="Task Id", default=None)
-    context_id: Int64 | None = field(name="Subtask Id", default=None)
-    model_id: Int64 | None = field(name="Model Id", default=None)
-    # a communication operation
-    data_type: str | None = None
-    algorithm: str | None = field(name="alg_type", default=None)
-    element_count: Int64 | None = field(name="count", default=None)
-    relay: Scalar = None
-    retry: Scalar = None
-    group_size: Int64 | None = field(name="rank_size", default=None)
-    # a task of one
-    plane_task_type: str | None = field(name="task type", default=None)
-    plane_stream_id: Int64 | None = field(name="stream id", default=None)
-    plane_task_id: Int64 | None = field(name="task id", default=None)
-    src_group_rank: Int64 | None = field(name="src rank", default=None)
-    dst_group_rank: Int64 | None = field(name="dst rank", default=None)
-    transport: str | None = field(name="transport type", default=None)
-    link: str | None = field(name="link type", default=None)
-    size_bytes: Int64 | None = field(name="size(Byte)", default=None)
-    plane_data_type: str | None = field(name="data type", default=None)
-    notify_id: Scalar = None
-    # a mark
-    domain: str | None = None
-    event_type: str | None = None
 
 
 class LabelArgs(Struct, gc=False):
@@ -128,8 +72,11 @@ _ANY_EVENT = msgspec.json.Decoder(_AnyEvent)
 _RAWS = msgspec.json.Decoder(list[Raw])
 _SCALAR = msgspec.json.Decoder(Scalar)
 _SERIES = msgspec.json.Decoder(list[dict[str, float | None]])
-_WHOLE = msgspec.json.Decoder(list[int])
+_STRINGS = msgspec.json.Decoder(list[str])
+_INTS = msgspec.json.Decoder(list[int])
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+# A ratio by an unknown number of multiprocessors is written as no JSON can have it.
+_NO_NUMBER = re.compile(rb"(?<=[:,\[])\s*[-+]?(?:inf(?:inity)?|nan)\s*(?=[,}\]])", re.I)
 
 
 def decode_events(text: bytes, log: ReadLog) -> list[Event]:
@@ -141,14 +88,17 @@ def decode_events(text: bytes, log: ReadLog) -> list[Event]:
         return _EVENTS.decode(text)
     except _BROKEN:
         pass
-    try:  # times as numbers
+    try:  # durations as text
         return [_plain(event) for event in _ANY_EVENTS.decode(text)]
     except _BROKEN:
         pass
     try:
         raws = _RAWS.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError("no whole array") from error
+        numbers = _NO_NUMBER.sub(b"null", text)
+        if numbers == text:
+            raise ValueError("no whole array") from error
+        return decode_events(numbers, log)
     events = [event for raw in raws if (event := _event(bytes(raw), log)) is not None]
     if raws and not events:  # objects of a list within an event that was torn
         raise ValueError("no trace event")
@@ -171,29 +121,37 @@ def _event(text: bytes, log: ReadLog) -> Event | None:
 
 
 def _plain(event: _AnyEvent) -> Event:
-    """The event with its time as the text it is, unknown where it is none."""
-    duration = _text(event.dur)
+    """The event with what is of a foreign type unknown."""
+    cat, name, pid, tid, duration, id_ = (
+        _text(raw) for raw in (event.cat, event.name, event.pid, event.tid, event.dur, event.id)
+    )
     try:
         dur = None if duration is None else float(duration)
     except ValueError:
         dur = None
+    return Event(event.ph, cat, name, pid, tid, event.ts, dur, id_, event.args)
+
+
+def _text(raw: Raw | bytes) -> str | None:
+    """A JSON scalar as text; None for what is none. Raises UnicodeDecodeError."""
     try:
-        known = _SCALAR.decode(event.id) if event.id else None
-    except _BROKEN:
-        known = None
-    return Event(
-        event.ph, event.name, event.pid, event.tid, _text(event.ts), dur, event.cat, known,
-        event.args,
-    )  # fmt: skip
+        value = _SCALAR.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if isinstance(value, str):
+        return value or None
+    return None if value is None else bytes(raw).decode().strip()
 
 
-def _text(raw: Raw) -> str | None:
-    """A JSON scalar as text without quotes; None for a missing one."""
-    text = bytes(raw).decode("utf-8", "replace").strip('"')
-    return None if text in ("", "null") else text
+def number(value: int | str | None) -> int | None:
+    """A process, thread or stream; old files write `stream 7`."""
+    if isinstance(value, str):
+        found = re.fullmatch(r"(?:[A-Za-z]+ )?(\d{1,18})", value, re.A)
+        return int(found[1]) if found else None
+    return value
 
 
-def decode_args(events: Sequence[HasArgs], kind: type[Args], log: ReadLog) -> list[Args]:
+def decode_args(events: Sequence[Event], kind: type[Args], log: ReadLog) -> list[Args]:
     """`args` of each event. Numbers may be text; what does not fit its key leaves args empty."""
     decoder: msgspec.json.Decoder[list[Args]]
     decoder = msgspec.json.Decoder(GenericAlias(list, (kind,)), strict=False)
@@ -223,7 +181,7 @@ def mended(text: bytes, log: ReadLog | None) -> bytes:
     return text.decode("utf-8", "replace").encode()
 
 
-def decode_series(events: Sequence[HasArgs], log: ReadLog) -> list[dict[str, float | None]]:
+def decode_series(events: Sequence[Event], log: ReadLog) -> list[dict[str, float | None]]:
     """The `args` of counters: series -> value; empty where they are no numbers."""
     try:
         return _SERIES.decode(b"[" + b",".join([event.args for event in events]) + b"]")
@@ -247,38 +205,45 @@ _EXACT_NS = 1e11  # a double keeps 1e-5 ns up to here
 _NEAR_TIE_NS = 1e-3
 
 
-def instants_ns(texts: Sequence[str | None]) -> pa.Array:
-    """Decimal microseconds as integer ns; NULL where it is none.
+def instants_ns(values: Sequence[Raw], base_ns: int = 0) -> pa.Array:
+    """Numbers of microseconds, or such numbers as text, since `base_ns` as integer ns.
 
-    Digits below one ns are rounded half to even.
+    Digits below one ns are rounded half to even; NULL where there is no number.
     """
-    quick = _alike(texts)
-    if quick is not None:
-        return quick
-    column = pa.array(texts, pa.string())
+    whole = _alike(values)
+    if whole is None:
+        texts: Sequence[str | None]
+        try:
+            texts = _STRINGS.decode(b"[" + b",".join(values) + b"]")
+        except _BROKEN:
+            texts = [_text(mended(bytes(value), None)) for value in values]
+        try:
+            whole = _mixed(pa.array(texts, pa.string()))
+        except pa.ArrowInvalid:
+            whole = pa.array([_ns(text) for text in texts], pa.int64())
+    if not base_ns:
+        return whole
     try:
-        return _mixed(column)
-    except pa.ArrowInvalid:
-        return pa.array([_ns(text) for text in texts], pa.int64())
+        return pc.add_checked(whole, base_ns)
+    except pa.ArrowInvalid:  # nonsense: later than the year 2262
+        far = pc.greater(pc.abs(whole), 2**62)
+        return pc.add(pc.if_else(far, None, whole), base_ns)
 
 
-def _alike(texts: Sequence[Any]) -> pa.Array | None:
-    """Texts that all look like 1736412474730135.222: without the point they are ns."""
-    try:
-        lines = ",".join(texts)
-    except TypeError:  # one is missing
+def _alike(values: Sequence[Raw]) -> pa.Array | None:
+    """Times that all have three decimals, 1736412474730135.222: without the point they are ns."""
+    lines = b",".join(values)
+    if lines.translate(None, b'0123456789.,"'):
         return None
-    count, width = len(texts), lines.find(",") + 1
-    if width < 6 or len(lines) + 1 != width * count:
-        return None
-    points, commas = lines[width - 5 :: width], lines[width - 1 :: width]
-    if not (points.count(".") == lines.count(".") == count):
-        return None
-    if not (commas.count(",") == lines.count(",") == count - 1):
+    lines = lines.replace(b'"', b"")
+    places = np.frombuffer(lines, np.uint8)
+    points = np.flatnonzero(places == 46)
+    ends = np.append(np.flatnonzero(places == 44), len(places))
+    if len(points) != len(values) or len(ends) != len(values) or not (ends - points == 4).all():
         return None
     try:
-        return pa.array(_WHOLE.decode("[" + lines.replace(".", "") + "]"), pa.int64())
-    except (msgspec.DecodeError, OverflowError):
+        return pa.array(_INTS.decode(b"[" + lines.replace(b".", b"") + b"]"), pa.int64())
+    except (msgspec.DecodeError, OverflowError):  # 0.500, or too many digits
         return None
 
 

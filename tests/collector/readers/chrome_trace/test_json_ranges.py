@@ -11,11 +11,14 @@ import msgspec
 import pytest
 
 from npuscope.collector.model import ReadLog
-from npuscope.collector.readers.chrome_trace import json_ranges
-from npuscope.collector.readers.chrome_trace.json_events import read_events
-from npuscope.collector.readers.chrome_trace.json_ranges import Torn, ranges, read_range
-from npuscope.collector.readers.trace_view import trace_staging
-from npuscope.collector.readers.trace_view.trace_events import decode_events
+from npuscope.collector.readers.chrome_trace import json_events, staging
+from npuscope.collector.readers.chrome_trace.events import decode_events
+from npuscope.collector.readers.chrome_trace.json_events import (
+    Torn,
+    ranges,
+    read_events,
+    read_range,
+)
 from tests.collector.readers.trace_view.written_traces import (
     OS_PID,
     everything,
@@ -43,8 +46,8 @@ def decode(text: bytes) -> list[str | None]:
 
 @pytest.fixture
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_ranges, "_WINDOW_BYTES", 2048)
-    monkeypatch.setattr(json_ranges, "_EDGE_BYTES", 512)
+    monkeypatch.setattr(json_events, "_WINDOW_BYTES", 2048)
+    monkeypatch.setattr(json_events, "_EDGE_BYTES", 512)
 
 
 @pytest.mark.usefixtures("small_windows")
@@ -153,7 +156,7 @@ def test_several_processes_stage_what_one_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Real processes; the last file is whole as far as its ranges tell, but torn in the middle."""
-    monkeypatch.setattr(trace_staging, "_SPLIT_BYTES", 1 << 20)
+    monkeypatch.setattr(staging, "_SPLIT_BYTES", 1 << 20)
     events = [
         x(OS_PID, 7, f"aten::op{n % 50}", f"{1000 + n}.{n % 1000:03}", 0.5, cat="cpu_op",
           args={"Sequence number": n, "Input Dims": "4096,1024;" * (n % 9)})
@@ -162,7 +165,7 @@ def test_several_processes_stage_what_one_does(
     path = write(tmp_path / "trace_view.json", events)
     assert path.stat().st_size > 8 << 20
     one, _ = read_paths([path], tmp_path)
-    caplog.set_level("INFO", trace_staging.__name__)
+    caplog.set_level("INFO", staging.__name__)
     several, _ = read_paths([path], tmp_path / "several", processes=2)
     assert "read in 2 ranges" in caplog.text
     assert everything(several) == everything(one)

@@ -6,25 +6,35 @@ from fractions import Fraction
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from npuscope.collector.model import ReadLog
-from npuscope.collector.readers.trace_view.trace_events import (
+from npuscope.collector.readers.chrome_trace.events import (
     decode_events,
     durations_ns,
     instants_ns,
 )
 
+# What the times of a trace may count from.
+BASE_NS = 1790857026000000000
+
 DECIMALS = st.one_of(
     st.decimals(min_value=0, max_value=10**9, places=9).map("{:f}".format),
     st.integers(0, 10**6).map(lambda n: f"{n / 2000:.4f}"),
     st.decimals(min_value=10**15, max_value=9 * 10**15, places=3).map("{:f}".format),
+    st.tuples(st.integers(0, 10**15), st.integers(0, 999)).map(lambda p: f"{p[0]}.{p[1]:03d}"),
+    st.integers(-(10**15), 10**15).map(str),
     st.floats(0, 1e8, allow_subnormal=False).map(repr),
 )
 
 
-@given(st.lists(DECIMALS, min_size=1, max_size=30))
-def test_instants_are_exact_and_round_half_to_even(texts: list[str]) -> None:
-    assert instants_ns(texts).to_pylist() == [round(Fraction(text) * 1000) for text in texts]
+@given(st.lists(DECIMALS, min_size=1, max_size=30), st.booleans(), st.sampled_from([0, 1, BASE_NS]))
+def test_instants_are_exact_and_round_half_to_even(
+    texts: list[str], is_quoted: bool, base_ns: int
+) -> None:
+    exact = [round(Fraction(text) * 1000) + base_ns for text in texts]
+    written = [Raw((f'"{text}"' if is_quoted else text).encode()) for text in texts]
+    assert instants_ns(written, base_ns).to_pylist() == exact
 
 
 @given(st.lists(DECIMALS, min_size=1, max_size=30))
@@ -47,11 +57,12 @@ def test_durations_of_up_to_15_digits_are_exact(texts: list[str]) -> None:
 
 
 def test_instants_that_are_none() -> None:
-    texts = ["soon", None, "[1, 2]", "", "1e400", "1.2.345", "9" * 30, "1.5e1", "7", " 7.5 "]
-    values = [None] * 7 + [15_000, 7_000, 7_500]
-    assert instants_ns(texts).to_pylist() == values
+    texts = [b'"soon"', b"", b"[1, 2]", b'""', b"1e400", b'"1.2.345"', b"9" * 30, b'"\xff"']
+    texts += [b"1.5e1", b"7", b'" 7.5 "']
+    values = [None] * 8 + [15_000, 7_000, 7_500]
+    assert instants_ns([Raw(text) for text in texts]).to_pylist() == values
     for text, value in zip(texts, values, strict=True):
-        assert instants_ns([text]).to_pylist() == [value]
+        assert instants_ns([Raw(text)]).to_pylist() == [value]
     assert instants_ns([]).to_pylist() == []
 
 
@@ -76,4 +87,4 @@ def test_the_same_time_in_any_notation() -> None:
         instants = instants_ns([event.ts for event in events]).to_pylist()
         assert set(instants) == {1736412474730135222}
         assert set(durations_ns([event.dur for event in events]).to_pylist()) == {12_500}
-        assert {event.id for event in events} == {7}
+        assert {str(event.id) for event in events} == {"7"}

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npuscope.collector.model import ReadLog
+from npuscope.collector.readers.chrome_trace.events import decode_events
 from npuscope.collector.readers.chrome_trace.json_events import read_events
-from npuscope.collector.readers.trace_view.trace_events import decode_events
 from npuscope.errors import TraceFormatError
 
 Events = list[dict[str, Any]]

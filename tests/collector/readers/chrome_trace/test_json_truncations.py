@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from npuscope.collector.model import ReadLog
+from npuscope.collector.readers.chrome_trace.events import decode_events
 from npuscope.collector.readers.chrome_trace.json_events import read_events
-from npuscope.collector.readers.trace_view.trace_events import decode_events
 
 TEXTS = (
     'a}, {"b": 1}, {', "}, {", '"}, {"', '\\\\"}, {\\"', "]}, [{", "] , [", "é\u2028}", "\\u007d,{",

@@ -1,0 +1,175 @@
+"""Decoded events as Arrow tables, one per kind of event: what timelines of every producer share.
+
+    events -> gather: lists of values per kind and column -> tables: Arrow
+
+Events are taken apart while they are still in the processor's cache, so a few hundred kilobytes of
+the file at a time; their values wait until there are enough of them to pay for Arrow's calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
+from operator import attrgetter
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+
+from ...model import ReadLog
+from .events import Event, decode_series, number
+
+PLACE = ("pid", "tid", "start_ns", "dur_ns", "name")
+COUNTER = ("pid", "name", "timestamp_ns", "series", "value")
+_ACCELERATOR = "acc_id"  # an argument of counters that is a label, not a series
+
+# Values of events that wait to become columns: kind -> one list per column.
+Values = dict[str, list[list[Any]]]
+
+
+class Form(Protocol):
+    """A producer's timelines: how events become values, and these the tables of `schemas`.
+
+    `columns`: those of each kind of values; `schemas`: those of each kind of table.
+    """
+
+    @property
+    def columns(self) -> Mapping[str, tuple[str, ...]]: ...
+    @property
+    def schemas(self) -> Mapping[str, pa.Schema]: ...
+    def gather(self, events: Sequence[Event], values: Values, log: ReadLog) -> None:
+        """Add the values of a piece's events to those that wait; the events may go afterwards."""
+
+    def column(self, name: str, values: list[Any]) -> pa.Array: ...
+    def rows(self, kind: str, table: pa.Table, log: ReadLog) -> Iterator[tuple[str, pa.Table]]:
+        """Tables of `schemas` from one of a kind's values."""
+
+
+def no_values(form: Form) -> Values:
+    """Nothing gathered yet."""
+    return {kind: [[] for _ in names] for kind, names in form.columns.items()}
+
+
+def waiting(values: Values) -> int:
+    """Events that wait."""
+    return sum(len(columns[0]) for columns in values.values())
+
+
+def tables(form: Form, values: Values, log: ReadLog) -> Iterator[tuple[str, pa.Table]]:
+    """What was gathered as tables, several of one kind; nothing waits afterwards.
+
+    Rows without a place or a duration are counted in `log` and left out.
+    """
+    for kind, lists in values.items():
+        if not lists[0]:
+            continue
+        columns = zip(form.columns[kind], lists, strict=True)
+        table = pa.table({name: form.column(name, column) for name, column in columns if column})
+        for column in lists:
+            column.clear()
+        if kind == "counter":
+            kept = table.filter(pc.and_(pc.is_valid(table[2]), pc.is_valid(table[4])))
+            count_lost(log, table.num_rows - kept.num_rows, "counters without time or value")
+            yield kind, kept
+        else:
+            yield from form.rows(kind, table, log)
+
+
+def put_slices(
+    columns: list[list[Any]],
+    events: Sequence[Event],
+    args: Sequence[Struct] = (),
+    attributes: Sequence[str] = (),
+) -> None:
+    """Add slices: their place, and attributes of their args."""
+    pids, tids, starts, durations, names, *rest = columns
+    pids += [event.pid for event in events]
+    tids += [event.tid for event in events]
+    starts += [event.ts for event in events]
+    durations += [event.dur for event in events]
+    names += [event.name for event in events]
+    put(rest, args, attributes)
+
+
+def put(columns: list[list[Any]], rows: Sequence[Struct], attributes: Sequence[str]) -> None:
+    """Add attributes of rows to as many columns."""
+    for column, attribute in zip(columns, attributes, strict=False):
+        column.extend(map(attrgetter(attribute), rows))
+
+
+def gather_counters(events: Sequence[Event], columns: list[list[Any]], log: ReadLog) -> None:
+    """One row per counter, series and instant. Accelerators that share a counter are its series."""
+    decoded = decode_series(events, log)
+    accelerators = [series.pop(_ACCELERATOR, None) for series in decoded]
+    if not all(len(series) == 1 for series in decoded):
+        places = [place for place, series in enumerate(decoded) for _ in series]
+        events = [events[place] for place in places]
+        accelerators = [accelerators[place] for place in places]
+    pids, names, instants, series_names, values = columns
+    pids += [event.pid for event in events]
+    names += [event.name for event in events]
+    instants += [event.ts for event in events]
+    series_names += map(_series_name, chain.from_iterable(decoded), accelerators)
+    values += chain.from_iterable([series.values() for series in decoded])
+
+
+@lru_cache(maxsize=4096)
+def _series_name(name: str, accelerator: float | None) -> str:
+    if accelerator is None:
+        return name
+    label = f"acc {accelerator:.0f}"
+    return label if name == "value" else f"{name} {label}"
+
+
+def numbers(values: Sequence[int | str | None]) -> pa.Array:
+    """Processes and threads."""
+    try:
+        return pa.array(values, pa.int64())
+    except (pa.ArrowTypeError, pa.ArrowInvalid):
+        return pa.array([number(value) for value in values], pa.int64())
+
+
+def scalars(values: Sequence[Any]) -> pa.Array:
+    """Numbers or texts as text."""
+    for kind in (pa.string(), pa.int64()):
+        try:
+            return pa.array(values, kind).cast(pa.string())
+        except (pa.ArrowTypeError, pa.ArrowInvalid, OverflowError):
+            pass
+    return pa.array([None if v is None else str(v) for v in values], pa.string())
+
+
+def placed(table: pa.Table, needed: Iterable[str], what: str, log: ReadLog) -> pa.Table:
+    """Slices with a duration and what else they need; `what` says so of those that have not."""
+    is_placed = pc.fill_null(pc.greater_equal(table["dur_ns"], 0), False)
+    for name in needed:
+        if table[name].null_count:
+            is_placed = pc.and_(is_placed, pc.is_valid(table[name]))
+    if pc.all(is_placed).as_py():
+        return table
+    kept = table.filter(is_placed)
+    count_lost(log, table.num_rows - kept.num_rows, f"slices without {what}")
+    return kept
+
+
+def shaped(table: pa.Table, schema: pa.Schema, column: str, value: str) -> pa.Table:
+    """The table with every column of `schema`, and one that says what its rows are."""
+    known = set(table.column_names)
+    return pa.table(
+        [
+            pa.repeat(value, table.num_rows) if name == column
+            else table[name] if name in known
+            else pa.nulls(table.num_rows, schema.field(name).type)
+            for name in schema.names
+        ],
+        schema=schema,
+    )  # fmt: skip
+
+
+def count_lost(log: ReadLog, count: int, what: str) -> None:
+    """Count rows that were left out."""
+    if count:
+        log.rows_lost += count
+        log.warn(f"trace: {what} left out")
