@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation, localcontext
 from types import GenericAlias
 from typing import Annotated, TypeVar
@@ -212,10 +213,10 @@ def instants_ns(values: Sequence[Raw], base_ns: int = 0) -> pa.Array:
     """
     whole = _alike(values)
     if whole is None:
-        texts: Sequence[str | None]
-        try:
+        texts: Sequence[str | None] = ()
+        with suppress(*_BROKEN):
             texts = _STRINGS.decode(b"[" + b",".join(values) + b"]")
-        except _BROKEN:
+        if len(texts) != len(values):  # numbers, and times that are missing
             texts = [_text(mended(bytes(value), None)) for value in values]
         try:
             whole = _mixed(pa.array(texts, pa.string()))

@@ -32,7 +32,8 @@ DECIMALS = st.one_of(
 def test_instants_are_exact_and_round_half_to_even(
     texts: list[str], is_quoted: bool, base_ns: int
 ) -> None:
-    exact = [round(Fraction(text) * 1000) + base_ns for text in texts]
+    sums = [round(Fraction(text) * 1000) + base_ns for text in texts]
+    exact = [ns if ns < 2**63 else None for ns in sums]
     written = [Raw((f'"{text}"' if is_quoted else text).encode()) for text in texts]
     assert instants_ns(written, base_ns).to_pylist() == exact
 
