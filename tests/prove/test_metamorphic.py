@@ -27,7 +27,6 @@ from npuscope.analysis.summaries import summarise
 from npuscope.collector import schema
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
-from tests.conftest import REAL_DATA
 from tests.prove import rewritten_profiles as rewritten
 
 pytestmark = pytest.mark.slow
@@ -182,10 +181,3 @@ def test_everything_twice(plain: Any, changed: Any, name: str) -> None:
 
 def test_results_twice_are_the_same(plain: Any, changed: Any) -> None:
     assert_same(changed("cluster16_pp2", rewritten.twice), plain("cluster16_pp2"))
-
-
-def test_every_real_set_is_here() -> None:
-    if not REAL_DATA.is_dir():
-        pytest.skip("no real profiles beside the repository")
-    others = {"expert_hotspot", "straggler_whatif_ST"}  # of other issues
-    assert {p.name for p in REAL_DATA.iterdir() if p.is_dir()} - others == PLACES.keys()

@@ -16,9 +16,9 @@
 --
 -- A free gap ends where the step's next kernel or operation starts. Had the host launched that when the device fell
 -- free, the gap is idle time. Had it not, the gap is host time until the launch plus what a launch takes to reach a free
--- device (the rank's median from such launches to what they started), and idle from then on; all of it where clocks
+-- device (the step's median from such launches to what they started), and idle from then on; all of it where clocks
 -- that differ a little show the launch after the start. Neither is known of a gap where no launch of what ends it was
--- recorded (none at all, or of a whole graph), and of a rank where most launches seem to come after what they started.
+-- recorded (none at all, or of a whole graph), and of a step where most launches seem to come after what they started.
 --
 -- title: Steps
 -- meaning: Computing, communication, overlap and free time of each step on each rank.
@@ -129,22 +129,22 @@ _launches as (
     where api_start_ns is not null and device_start_ns is not null
 ),
 _launched as materialized (
-    select any_value(g.rank_key) as rank_key, label, any_value(start_ns - free_from_ns) as gap_ns,
+    select label, any_value(start_ns - free_from_ns) as gap_ns,
         min(api_start_ns - free_from_ns) as launch_ns
     from _gaps as g join _launches as l on l.rank_key = g.rank_key and l.device_start_ns = g.start_ns
     group by label, start_ns
 ),
 _reached_after as (
-    select rank_key,
+    select label,
         quantile_disc(greatest(gap_ns - launch_ns, 0), 0.5) filter (where launch_ns > 0) as reach_ns
-    from _launched group by rank_key
+    from _launched group by label
     having quantile_disc(gap_ns - launch_ns, 0.5) >= 0
 ),
 _free as (
     select label, sum(host_ns) as host_ns, sum(gap_ns - host_ns) as idle_ns
     from (
         select label, gap_ns, case when launch_ns > 0 then least(launch_ns + reach_ns, gap_ns) else 0 end as host_ns
-        from _launched join _reached_after using (rank_key)
+        from _launched join _reached_after using (label)
     )
     group by label
 ),

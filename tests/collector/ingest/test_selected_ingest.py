@@ -339,7 +339,7 @@ def test_a_selected_step_of_a_real_profile_is_exact(
         expected = answers(full, [step])
     for selection in (
         parse_selection(steps=f"{step}"),
-        parse_selection(steps=f"{step}", tables="kernels,comm_ops,steps,comm_times"),
+        parse_selection(steps=f"{step}", tables="kernels,comm_ops,steps,comm_times,launches"),
     ):
         read(real_data / name, tmp_path / "some", selection, force=True)
         with store.open(tmp_path / "some", summaries=VERSIONS) as some:
