@@ -8,6 +8,8 @@ from typing import Any
 import duckdb
 import polars as pl
 
+from npuscope.messages import Message, joined
+
 from .metric import sql_text
 from .views import frame, open_views
 from .wording import numbers, ranks_named
@@ -42,7 +44,7 @@ def notes(
         here = (one["run"], one["capture"])
         chosen = _of(selected, *here)
         partly = set(chosen.drop_nulls("left_out_tables")["rank"])
-        remarks = [
+        remarks: list[str] = [
             *_missing(one),
             *_selected(chosen, one["rank_count"]),
             *_without_figures(one["ranks"], _of(steps, *here), partly),
@@ -52,8 +54,10 @@ def notes(
             *_outside(_of(outside, *here)),
             *_warm_up(_of(warm, *here)),
         ]
-        place = f"{here[0]}, {here[1]}: " if facts.height > 1 else ""
-        found += [place + remark for remark in remarks]
+        if facts.height > 1:
+            of_one = "{run}, {capture}: {note}"
+            remarks = [Message(of_one, run=here[0], capture=here[1], note=one) for one in remarks]
+        found += remarks
     return found
 
 
@@ -72,9 +76,10 @@ def no_kernels(
         left_out = left_out.filter(pl.col("rank") == rank)
     if left_out.is_empty():
         return "no kernels were recorded here: see `npuscope steps`"
-    return (
-        f"kernels of {ranks_named(left_out['rank'])} were not selected: `npuscope ingest PATH"
-        f" --tables kernels --ranks {numbers(left_out['rank'].head(1))}` reads them"
+    return Message(
+        "kernels of {ranks} were not selected: {command} reads them",
+        ranks=ranks_named(left_out["rank"]),
+        command=f"`npuscope ingest PATH --tables kernels --ranks {left_out['rank'][0]}`",
     )
 
 
@@ -87,9 +92,10 @@ def _of(rows: pl.DataFrame, run: str | None, capture: str | None) -> pl.DataFram
 
 def _missing(facts: dict[str, Any]) -> Iterable[str]:
     if facts["missing_ranks"]:
-        yield (
-            f"{ranks_named(facts['missing_ranks'])} of {facts['world_size']} missing: figures"
-            " across ranks cover the others only."
+        yield Message(
+            "{ranks} of {all} missing: figures across ranks cover the others only.",
+            ranks=ranks_named(facts["missing_ranks"]),
+            all=facts["world_size"],
         )
 
 
@@ -101,79 +107,97 @@ def _selected(chosen: pl.DataFrame, rank_count: int) -> Iterable[str]:
         key = "" if LARGE_TABLES <= set(tables) else ", ".join(tables)
         by_tables.setdefault(key, []).append(one["rank"])
     for names, ranks in by_tables.items():
-        what = f"{names} were not selected"
+        what = Message("{tables} were not selected", tables=names)
         if not names:
             full_count = rank_count - len(ranks)
-            what = f"read lightly, from small files ({full_count} of {rank_count} ranks in full)"
-        yield (
-            f"{ranks_named(ranks)}: {what}. Figures that need more are unknown, or the profiler's"
-            f" own; to read it: `npuscope ingest PATH --ranks {ranks[0]}`, or without --ranks for"
-            " all ranks."
+            what = Message(
+                "read lightly, from small files ({full} of {all} ranks in full)",
+                full=full_count,
+                all=rank_count,
+            )
+        yield Message(
+            "{ranks}: {what}. Figures that need more are unknown, or the profiler's own; to read"
+            " it: {command}, or without --ranks for all ranks.",
+            ranks=ranks_named(ranks),
+            what=what,
+            command=f"`npuscope ingest PATH --ranks {ranks[0]}`",
         )
     kept = chosen.drop_nulls("kept_steps")
     if not kept.is_empty():
         steps = kept.explode("kept_steps").drop_nulls("kept_steps")["kept_steps"]
-        yield (
-            f"{ranks_named(kept['rank'])}: only steps {numbers(steps) or '(none)'} were selected;"
-            " everything outside them is unknown. To read it: `npuscope ingest PATH`."
+        yield Message(
+            "{ranks}: only steps {steps} were selected; everything outside them is unknown. To read"
+            " it: {command}.",
+            ranks=ranks_named(kept["rank"]),
+            steps=numbers(steps) or "(none)",
+            command="`npuscope ingest PATH`",
         )
 
 
 def _without_figures(ranks: list[int], steps: pl.DataFrame, partly: set[int]) -> Iterable[str]:
     silent = sorted(set(ranks) - set(steps["rank"]))
     if silent:
-        yield (
-            f"{ranks_named(silent)}: no step has events or a row in the profiler's table: no"
-            " figures."
+        yield Message(
+            "{ranks}: no step has events or a row in the profiler's table: no figures.",
+            ranks=ranks_named(silent),
         )
     blind = steps.filter((pl.col("basis") == "events") & pl.col("computing_ns").is_null())
     blind = blind.filter(~pl.col("rank").is_in(sorted(partly)))
     if not blind.is_empty():
-        yield (
-            f"{ranks_named(blind['rank'])}: operations but no compute kernel was recorded, so"
-            " computing, overlap and free time are unknown."
+        yield Message(
+            "{ranks}: operations but no compute kernel was recorded, so computing, overlap "
+            "and free time are unknown.",
+            ranks=ranks_named(blind["rank"]),
         )
 
 
 def _light(steps: pl.DataFrame, partly: set[int]) -> Iterable[str]:
     light = steps.filter(pl.col("basis") == "profiler_table")
+    told = Message("figures come from the profiler's own table (basis profiler_table).")
     for ranks, reason in (
-        (sorted(set(light["rank"]) - partly), "no compute kernels; "),
+        (sorted(set(light["rank"]) - partly), Message("no compute kernels")),
         (sorted(set(light["rank"]) & partly), ""),
     ):
         if ranks:
-            yield (
-                f"{ranks_named(ranks)}: {reason}figures come from the profiler's own table (basis"
-                " profiler_table)."
-            )
+            why = joined((reason, told), "; ")
+            yield Message("{ranks}: {why}", ranks=ranks_named(ranks), why=why)
 
 
 def _warm_up(steps: pl.DataFrame) -> Iterable[str]:
     if steps.height:
         told = ", ".join(f"{ns / 1e6:,.1f}" for ns in steps["step_ns"])
-        name = "step" if steps.height == 1 else "steps"
-        verb = "is" if steps.height == 1 else "are"
-        yield (
-            f"{name} {numbers(steps['step'])} {verb} warm-up ({told} ms, later steps"
-            f" {steps['median_ns'][0] / 1e6:,.1f} ms): excluded from means."
+        one = "step {steps} is warm-up ({told} ms, later steps {usual} ms): excluded from means."
+        several = (
+            "steps {steps} are warm-up ({told} ms, later steps {usual} ms): excluded from means."
+        )
+        yield Message(
+            one if steps.height == 1 else several,
+            steps=numbers(steps["step"]),
+            told=told,
+            usual=f"{steps['median_ns'][0] / 1e6:,.1f}",
         )
 
 
 def _devices(devices: pl.DataFrame) -> Iterable[str]:
     for one in devices.to_dicts():
-        lowest = f"device {min(one['devices'])}, as the rank's own is unknown"
-        shown = "the rank's own" if one["known"] else lowest
-        yield (
-            f"rank {one['rank']}: the profiler's table has devices {numbers(one['devices'])};"
-            f" shown is {shown}."
+        lowest = Message(
+            "device {device}, as the rank's own is unknown", device=min(one["devices"])
+        )
+        shown = Message("the rank's own") if one["known"] else lowest
+        yield Message(
+            "rank {rank}: the profiler's table has devices {devices}; shown is {shown}.",
+            rank=one["rank"],
+            devices=numbers(one["devices"]),
+            shown=shown,
         )
 
 
 def _unseen(unseen: pl.DataFrame) -> Iterable[str]:
     for one in unseen.group_by("step").agg("rank").sort("step").to_dicts():
-        yield (
-            f"step {one['step']}, {ranks_named(one['rank'])}: recorded, but without any kernel or"
-            " operation."
+        yield Message(
+            "step {step}, {ranks}: recorded, but without any kernel or operation.",
+            step=one["step"],
+            ranks=ranks_named(one["rank"]),
         )
 
 
@@ -181,14 +205,15 @@ def _outside(outside: pl.DataFrame) -> Iterable[str]:
     if not outside.is_empty():
         total = outside.sum().to_dicts()[0]
         parts = [
-            f"{total[count]} {what} ({total[length]} ns)"
+            Message(what, count=total[count], length=total[length])
             for count, length, what in (
-                ("kernel_count", "computing_ns", "compute kernels"),
-                ("op_count", "communication_ns", "communication operations"),
+                ("kernel_count", "computing_ns", "{count} compute kernels ({length} ns)"),
+                ("op_count", "communication_ns", "{count} communication operations ({length} ns)"),
             )
             if outside[count].null_count() < outside.height
         ]
-        yield (
-            f"{ranks_named(outside['rank'])}: outside all steps are {' and '.join(parts)}; they"
-            " count in no step."
+        yield Message(
+            "{ranks}: outside all steps are {what}; they count in no step.",
+            ranks=ranks_named(outside["rank"]),
+            what=joined(parts, " and "),
         )

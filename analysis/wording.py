@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from npuscope.messages import Message
+
 UNKNOWN = "-"
 FREE_MEANS = "free: neither a kernel nor an operation of the step; another step's may run"
 _SHOWN = 8
@@ -17,7 +19,8 @@ _MEMORY = frozenset({
 def ranks_named(ranks: Iterable[int]) -> str:
     """`rank 3` or `ranks 0-3, 7`."""
     listed = sorted(set(ranks))
-    return f"rank{'s' if len(listed) > 1 else ''} {numbers(listed)}"
+    told = numbers(listed)
+    return Message("ranks {numbers}" if len(listed) > 1 else "rank {numbers}", numbers=told)
 
 
 def numbers(values: Iterable[int]) -> str:
@@ -30,7 +33,8 @@ def numbers(values: Iterable[int]) -> str:
             spans.append([value, value])
     shown = [str(a) if a == b else f"{a}-{b}" for a, b in spans[:_SHOWN]]
     more = sum(b - a + 1 for a, b in spans[_SHOWN:])
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    told = ", ".join(shown)
+    return Message("{numbers} and {number} more", numbers=told, number=more) if more else told
 
 
 def ms(value: int | float | None) -> str:

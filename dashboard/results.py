@@ -30,8 +30,10 @@ TABLE_ROWS = 200
 
 def json_ready(value: Any) -> Any:
     """A value as JSON has it: exact integers, NULL for what is no number, text for the rest."""
-    if value is None or isinstance(value, (bool, int, str)):
+    if value is None or isinstance(value, (bool, int)):
         return value
+    if isinstance(value, str):
+        return str(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, decimal.Decimal):

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 import msgspec
 
-Value = str | int | float  # a Message is a str
+Value = str | int | float | None  # a Message is a str; None is unknown
 
 _NAME = re.compile(r"\{(\w+)\}")
 _MOST_DEEP = 8  # messages inside of messages, in files of others
@@ -45,7 +45,7 @@ class StoredMessage(msgspec.Struct, frozen=True):
     """A message in a file: only texts, numbers and messages."""
 
     template: str
-    values: dict[str, str | int | float | StoredMessage] = {}
+    values: dict[str, str | int | float | StoredMessage | None] = {}
 
 
 Stored = str | StoredMessage
@@ -59,6 +59,8 @@ def filled(
 
     def put(name: re.Match[str]) -> str:
         value = values.get(name[1], name[0])
+        if value is None:
+            return "-"
         return say(value) if say and isinstance(value, Message) else str(value)
 
     return _NAME.sub(put, template)

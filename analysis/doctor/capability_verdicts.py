@@ -6,6 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from npuscope.messages import Message, joined
+
 from ..wording import numbers, ranks_named
 from .capabilities import CAPABILITIES, RANKS
 from .judge import Support, Verdict
@@ -80,29 +82,45 @@ def across_ranks(
     """Whether the ranks of a capture can be compared with each other."""
     if len(present) < 2:
         alone = world_size == 1
-        reason = "the job has one rank" if alone else f"only {ranks_named(present)} is here"
+        reason = (
+            "the job has one rank"
+            if alone
+            else Message("only {ranks} is here", ranks=ranks_named(present))
+        )
         remedy = None if alone else "profile every rank, or one of each pipeline stage"
         return CaptureVerdict(RANKS.name, RANKS.question, "no", reason, remedy)
     told: list[str] = []
     if missing:
-        told.append(f"{ranks_named(missing)} missing")
+        told.append(Message("{ranks} missing", ranks=ranks_named(missing)))
     elif missing is None and least_rank_count and least_rank_count > len(present):
-        told.append(f"{len(present)} of at least {least_rank_count} ranks are here")
+        told.append(
+            Message(
+                "{count} of at least {least} ranks are here",
+                count=len(present),
+                least=least_rank_count,
+            )
+        )
     elif missing is None:
         told.append("how many ranks the job has is unknown")
     if lacking_steps:
         count, who = len(lacking_steps), ranks_named(lacking_steps)
         steps = numbers({step for lost in lacking_steps.values() for step in lost})
-        told.append(f"{who} lack{'s' if count == 1 else ''} step {steps}")
+        lack = "{ranks} lacks step {steps}" if count == 1 else "{ranks} lack step {steps}"
+        told.append(Message(lack, ranks=who, steps=steps))
     if "device" in clocks:
         told.append("timestamps of some ranks are device-local, not wall-clock times")
     known = Counter(level for level in levels if level)
     if len(known) > 1:
-        told.append(f"ranks were profiled at different levels ({', '.join(sorted(known))})")
+        told.append(
+            Message(
+                "ranks were profiled at different levels ({levels})",
+                levels=", ".join(sorted(known)),
+            )
+        )
     if not told:
         return CaptureVerdict(RANKS.name, RANKS.question, "yes")
     told_size = world_size is not None or missing is not None
     remedy = "profile every rank for the same steps at the same level"
     if not told_size:
-        remedy += f"; {METADATA.says}"
-    return CaptureVerdict(RANKS.name, RANKS.question, "partly", "; ".join(told), remedy)
+        remedy = joined((remedy, METADATA.says), "; ")
+    return CaptureVerdict(RANKS.name, RANKS.question, "partly", joined(told, "; "), remedy)

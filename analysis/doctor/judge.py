@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from npuscope.messages import Message, joined
+
 from .capabilities import CAPABILITIES, Capability, Need
 from .profiler_options import CPU, LEVEL1, MEMORY, NPU, PMU, STACKS, STEPS, Options, Setting
 
@@ -83,8 +85,8 @@ def _verdict(known: Capability, rank: Recorded) -> Verdict:
     return Verdict(
         known.name,
         "no" if fatal else "partly",
-        "; ".join(dict.fromkeys(lack.reason for lack in told)),
-        "; ".join(dict.fromkeys(text for lack in lacks for text in lack.remedies)) or None,
+        joined(dict.fromkeys(lack.reason for lack in told), "; "),
+        joined(dict.fromkeys(text for lack in lacks for text in lack.remedies), "; ") or None,
         tuple(dict.fromkeys(setting for lack in lacks for setting in lack.settings)),
     )
 
@@ -98,7 +100,7 @@ def _lack(need: Need, rank: Recorded) -> _Lack | None:
     count = max(rank.counts.get(content, 0) for content in need.contents)
     whole = rank.counts.get(need.of, 0) if need.of else 0
     if need.tells_peak and rank.no_peak is not None and (count or not rank.no_peak):
-        return _Lack(False, f"peak {rank.no_peak}") if rank.no_peak else None
+        return _Lack(False, Message("peak {why}", why=rank.no_peak)) if rank.no_peak else None
     if count and count >= need.least * whole:
         return None
     is_fatal = need.essential and not count
@@ -108,8 +110,18 @@ def _lack(need: Need, rank: Recorded) -> _Lack | None:
     reason = need.only if is_partly else need.missing
     why, remedies, settings = _explained(need, rank)
     if count:
-        reason = f"{count:,} of {whole:,} only: for the others, {reason}"
-    return _Lack(is_fatal, f"{reason} ({why})" if why else reason, remedies, settings)
+        reason = Message(
+            "{count} of {whole} only: for the others, {reason}",
+            count=f"{count:,}",
+            whole=f"{whole:,}",
+            reason=reason,
+        )
+    return _Lack(
+        is_fatal,
+        Message("{reason} ({why})", reason=reason, why=why) if why else reason,
+        remedies,
+        settings,
+    )
 
 
 def _explained(need: Need, rank: Recorded) -> tuple[str, tuple[str, ...], tuple[Setting, ...]]:
@@ -126,12 +138,12 @@ def _explained(need: Need, rank: Recorded) -> tuple[str, tuple[str, ...], tuple[
     if need.ingest and all_on and not rank.stacks:
         return "recorded, but not kept", (f"`npuscope ingest PATH {need.ingest}`",), ()
     if not is_off and (file := _damaged(need, rank)):
-        return f"{file} was not read in full", ("see what was lost",), ()
+        return Message("{file} was not read in full", file=file), ("see what was lost",), ()
     if rank.is_gpu:
         remedies = tuple(_GPU_SAYS[setting] for setting in settings)
         return "" if remedies else "not in a GPU's trace, or not read from it", remedies, ()
     if all_on and _is_elsewhere(need, rank):
-        return f"{need.file} is not here", (_ANALYSE,), ()
+        return Message("{file} is not here", file=need.file), (_ANALYSE,), ()
     advice = (need.advice,) if need.advice else ()
     if all_on:
         return "though it was asked for", advice, ()

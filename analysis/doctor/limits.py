@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import duckdb
 
+from npuscope.messages import Message
+
 from ..wording import ranks_named
 
 
@@ -108,7 +110,14 @@ def limits(
         for of_gpus, remedy in ((False, limit.remedy), (True, limit.gpu_remedy)):
             rows = sorted(key[2] for key in unable if ranks[key][0] is of_gpus)
             if rows and remedy:
-                found.append(f"{ranks_named(rows)}: {limit.missing}. To know it: {remedy}")
+                found.append(
+                    Message(
+                        "{ranks}: {missing}. To know it: {remedy}",
+                        ranks=ranks_named(rows),
+                        missing=limit.missing,
+                        remedy=remedy,
+                    )
+                )
     return found
 
 

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from npuscope.messages import Message, joined
+
 from ..parts import COMMUNICATION
 from ..wording import ms, percent, ranks_named
 from .finding import Finding
@@ -36,10 +38,18 @@ def uneven_stages(seen: Material) -> Iterator[Finding]:
     yield stated(
         seen,
         "uneven_stages",
-        f"Pipeline stages compute unequally: stage {heavy['stage']} {ms(heavy['computing_ns'])} ms"
-        f" per step, stage {light['stage']} {ms(light['computing_ns'])} ms. {ms(stake_ns)} ms per"
-        f" step ({percent(share(stake_ns, seen))}) pass waiting for another stage, most on stage"
-        f" {worst}.",
+        Message(
+            "Pipeline stages compute unequally: stage {heavy} {most} ms per step, stage {light} "
+            "{least} ms. {stake} ms per step ({share}) pass waiting for another stage, most on "
+            "stage {worst}.",
+            heavy=heavy["stage"],
+            most=ms(heavy["computing_ns"]),
+            light=light["stage"],
+            least=ms(light["computing_ns"]),
+            stake=ms(stake_ns),
+            share=percent(share(stake_ns, seen)),
+            worst=worst,
+        ),
         stake_ns,
         "estimated",
         "Waiting of all stages, as a mean of ranks and steps. Part of it is inherent to the"
@@ -62,9 +72,13 @@ def pipeline_bubble(seen: Material) -> Iterator[Finding]:
     yield stated(
         seen,
         "pipeline_bubble",
-        f"{ms(stake_ns)} ms per step ({percent(share(stake_ns, seen))}) pass waiting for another"
-        " pipeline stage with nothing to compute: pipeline bubbles, most on"
-        f" {ranks_named(worst['rank'].head(1))}.",
+        Message(
+            "{stake} ms per step ({share}) pass waiting for another pipeline stage with nothing "
+            "to compute: pipeline bubbles, most on {rank}.",
+            stake=ms(stake_ns),
+            share=percent(share(stake_ns, seen)),
+            rank=ranks_named(worst["rank"].head(1)),
+        ),
         stake_ns,
         "measured",
         "Transfers between stages that no compute kernel overlaps. Part of it is inherent to the"
@@ -87,16 +101,23 @@ def uncaptured_ranks(seen: Material) -> Iterator[Finding]:
     exposed_ns = mean(seen.steps, "exposed_communication_ns") or 0.0
     missing = seen.uncaptured.filter(pl.col("kind") == "pp") if is_stage else seen.uncaptured
     ranks = sorted(set(missing["ranks"].explode().drop_nulls()))
-    named = f" ({ranks_named(ranks)})" if ranks else ""
-    whom = f"a pipeline stage that was not captured{named}" if is_stage else (
-        f"ranks that were not captured{named}"
-    )  # fmt: skip
+    whom = Message("ranks that were not captured")
+    if is_stage:
+        whom = Message("a pipeline stage that was not captured")
+    if ranks:
+        whom = Message("{whom} ({ranks})", whom=whom, ranks=ranks_named(ranks))
     shown_ns = pipeline_ns if is_stage else stake_ns
     yield stated(
         seen,
         "uncaptured_ranks",
-        f"{ms(shown_ns)} of {ms(exposed_ns)} ms of exposed communication per step"
-        f" ({percent(shown_ns / exposed_ns if exposed_ns else None)}) are waiting for {whom}.",
+        Message(
+            "{shown} of {exposed} ms of exposed communication per step ({share}) are waiting for"
+            " {whom}.",
+            shown=ms(shown_ns),
+            exposed=ms(exposed_ns),
+            share=percent(shown_ns / exposed_ns if exposed_ns else None),
+            whom=whom,
+        ),
         stake_ns,
         "estimated",
         "For groups with members that were not captured, waiting is the initial wait measured by"
@@ -119,8 +140,13 @@ def late_ranks(seen: Material) -> Iterator[Finding]:
     yield stated(
         seen,
         "late_ranks",
-        f"{ms(stake_ns)} ms of communication per step ({percent(share(stake_ns, seen))}) wait for"
-        f" ranks that arrive later, most on {ranks_named(worst['rank'].head(1))}.",
+        Message(
+            "{stake} ms of communication per step ({share}) wait for ranks that arrive later, "
+            "most on {rank}.",
+            stake=ms(stake_ns),
+            share=percent(share(stake_ns, seen)),
+            rank=ranks_named(worst["rank"].head(1)),
+        ),
         stake_ns,
         "measured",
         "Exposed communication by which an operation is longer than on the group member that"
@@ -145,19 +171,25 @@ def exposed_communication(seen: Material) -> Iterator[Finding]:
     )  # fmt: skip
     masked = percent(hidden_ns / communication_ns if hidden_ns and communication_ns else hidden_ns)
     evidence = _by_kind(seen, "transfer", "unknown_communication")
-    statement = (
-        f"{ms(stake_ns)} ms of communication per step is not hidden behind compute"
-        f" (masked: {masked})."
-    )
+    statement = [
+        Message(
+            "{stake} ms of communication per step is not hidden behind compute (masked: {masked}).",
+            stake=ms(stake_ns),
+            masked=masked,
+        )
+    ]
     first = evidence.row(0, named=True)
     if first["op_type"] is not None:
-        groups = "" if first["kind"] in (None, "unknown") else f" of {first['kind']} groups"
         most_ns = (first["transfer_per_step_ns"] or 0.0) + (
             first["unknown_communication_per_step_ns"] or 0.0
         )
-        statement = f"{statement} Most of it: {first['op_type']}{groups}, {ms(most_ns)} ms."
+        what = first["op_type"]
+        if first["kind"] not in (None, "unknown"):
+            what = Message("{op} of {kind} groups", op=what, kind=first["kind"])
+        statement.append(Message("Most of it: {what}, {most} ms.", what=what, most=ms(most_ns)))
     if unknown_ns > stake_ns / 100:
-        statement += f" Whether {ms(unknown_ns)} ms of it move bytes or wait is unknown."
+        whether = "Whether {unknown} ms of it move bytes or wait is unknown."
+        statement.append(Message(whether, unknown=ms(unknown_ns)))
     overlap = (
         "Overlap it: bucketed gradient reduction and parameter gathering, all-to-all split into"
         " chunks that overlap expert computation."
@@ -169,7 +201,7 @@ def exposed_communication(seen: Material) -> Iterator[Finding]:
     yield stated(
         seen,
         "exposed_communication",
-        statement,
+        joined(statement, " "),
         stake_ns,
         "measured",
         "Communication time without a compute kernel on the rank, minus known waiting. Operations"

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from npuscope.messages import Message, joined
+
 from ..wording import ms, percent
 from .finding import Finding
 from .material import Material
@@ -31,11 +33,11 @@ def expert_imbalance(seen: Material) -> Iterator[Finding]:
     layers = experts.layers.filter(pl.col("excess_ns").is_not_null())
     worst = layers.row(0, named=True)
     parts = [
-        f"{name} {ms(value)} ms"
+        Message("{what} {ms} ms", what=name, ms=ms(value))
         for name, value in (
-            ("grouped matmuls", experts.cost["grouped_excess_ns"]),
-            ("activations", experts.cost["activation_excess_ns"]),
-            ("all-to-alls", experts.cost["exchange_exposed_ns"]),
+            (Message("grouped matmuls"), experts.cost["grouped_excess_ns"]),
+            (Message("activations"), experts.cost["activation_excess_ns"]),
+            (Message("all-to-alls"), experts.cost["exchange_exposed_ns"]),
         )
         if value is not None
     ]
@@ -45,18 +47,28 @@ def expert_imbalance(seen: Material) -> Iterator[Finding]:
                      "hottest_device", "excess_ns")
         if name in layers.columns
     ]  # fmt: skip
-    where = "all layers together" if worst["layer"] is None else f"layer {worst['layer']}"
+    where = Message("all layers together")
+    if worst["layer"] is not None:
+        where = Message("layer {layer}", layer=worst["layer"])
     is_planned = experts.item == "expert" and experts.devices_count is not None
     yield stated(
         seen,
         "expert_imbalance",
-        f"Expert load is imbalanced, which costs {ms(stake_ns)} ms per step"
-        f" ({percent(share(stake_ns, seen))} of it); most in {where}, whose most loaded device has"
-        f" {worst['device_max_over_mean']:.2f} times the mean.",
+        Message(
+            "Expert load is imbalanced, which costs {cost} ms per step ({share} of it); most in"
+            " {where}, whose most loaded device has {over} times the mean.",
+            cost=ms(stake_ns),
+            share=percent(share(stake_ns, seen)),
+            where=where,
+            over=f"{worst['device_max_over_mean']:.2f}",
+        ),
         stake_ns,
         "estimated",
-        f"Time of the most loaded devices above the mean ({', '.join(parts)}), from kernel times"
-        " fitted to tokens; for the pipeline stage with the largest cost.",
+        Message(
+            "Time of the most loaded devices above the mean ({parts}), from kernel times fitted "
+            "to tokens; for the pipeline stage with the largest cost.",
+            parts=joined(parts),
+        ),
         (_PLAN if is_planned else _COLLECT) + _BALANCE,
         layers.select(evidence),
         f"npuscope experts plan PATH --devices {experts.devices_count}"

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from npuscope.messages import Message
+
 from ..wording import ms, percent
 from .finding import Finding
 from .material import Material
@@ -62,8 +64,12 @@ def ai_cpu_kernels(seen: Material) -> Iterator[Finding]:
     yield stated(
         seen,
         "ai_cpu_kernels",
-        f"{ms(stake_ns)} ms per step ({percent(share(stake_ns, seen))} of it) go to kernels on the"
-        f" AI CPU, most to {evidence['type'][0]}.",
+        Message(
+            "{stake} ms per step ({share} of it) go to kernels on the AI CPU, most to {type}.",
+            stake=ms(stake_ns),
+            share=percent(share(stake_ns, seen)),
+            type=evidence["type"][0],
+        ),
         stake_ns,
         "estimated",
         "Sum of the kernels' durations: on the AI cores the same work would take a fraction of it.",

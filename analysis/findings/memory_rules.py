@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from npuscope.messages import Message
+
 from ..wording import mebibytes, percent, ranks_named
 from .finding import Finding
 from .material import Material
@@ -28,9 +30,14 @@ def memory_fragmentation(seen: Material) -> Iterator[Finding]:
     yield stated(
         seen,
         "memory_fragmentation",
-        f"{ranks_named([first['rank']])}: {mebibytes(first['fragmentation_bytes'])} MiB"
-        f" ({percent(first['fragmentation_ratio'])} of what {first['component']} reserved) were not"
-        " allocated when most memory was in use.",
+        Message(
+            "{rank}: {size} MiB ({share} of what {component} reserved) were not allocated when"
+            " most memory was in use.",
+            rank=ranks_named([first["rank"]]),
+            size=mebibytes(first["fragmentation_bytes"]),
+            share=percent(first["fragmentation_ratio"]),
+            component=first["component"],
+        ),
         None,
         "hint",
         "Memory reserved but not allocated by the allocator at the peak. It costs no time until"
@@ -55,9 +62,13 @@ def memory_growth(seen: Material) -> Iterator[Finding]:
     yield stated(
         seen,
         "memory_growth",
-        f"{ranks_named([first['rank']])}: {first['component']} grows by"
-        f" {mebibytes(first['growth_per_step_bytes'])} MiB in every step recorded"
-        f" ({first['step_count']} of them).",
+        Message(
+            "{rank}: {component} grows by {size} MiB in every step recorded ({count} of them).",
+            rank=ranks_named([first["rank"]]),
+            component=first["component"],
+            size=mebibytes(first["growth_per_step_bytes"]),
+            count=first["step_count"],
+        ),
         None,
         "hint",
         "Memory in use at the end of each step rose in every step, by about the same amount."

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from npuscope.messages import Message, joined
+
 from ..wording import ms, percent, ranks_named
 from .finding import Certainty, Finding
 from .material import Material
@@ -28,24 +30,38 @@ def device_idle(seen: Material) -> Iterator[Finding]:
         return
     worst = rows.sort("free_ns", descending=True)
     told = rows.drop_nulls("host_ns")
-    host = (
-        f" In {ms(mean(told, 'host_ns'))} ms of it the host had not launched what came next."
-        if told.height == rows.height
-        else ""
-    )
+    host = ""
+    if told.height == rows.height:
+        late = "In {host} ms of it the host had not launched what came next."
+        host = Message(late, host=ms(mean(told, "host_ns")))
     yield stated(
         seen,
         "device_idle",
-        f"{ms(stake_ns)} ms per step ({percent(share(stake_ns, seen))}) have neither a kernel nor"
-        f" an operation of the step, most on {ranks_named(worst['rank'].head(1))}.{host}",
+        joined(
+            (
+                Message(
+                    "{stake} ms per step ({share}) have neither a kernel nor an operation of the"
+                    " step, most on {rank}.",
+                    stake=ms(stake_ns),
+                    share=percent(share(stake_ns, seen)),
+                    rank=ranks_named(worst["rank"].head(1)),
+                ),
+                host,
+            ),
+            " ",
+        ),
         stake_ns,
         "measured",
         "Time from a step's first to its last kernel or operation that none of them covers;"
         " another step's may run then. With the profiler on, the host is slower than without, so"
         " the job itself may idle less.",
-        "Usually the host launches too slowly: bind processes to cores, fuse small operators,"
-        " avoid synchronisation (.item(), print of tensors)"
-        + (", capture CUDA graphs." if seen.is_gpu else ", set TASK_QUEUE_ENABLE=2."),
+        Message(
+            "Usually the host launches too slowly: bind processes to cores, fuse small operators,"
+            " avoid synchronisation (.item(), print of tensors), {setting}.",
+            setting=Message("capture CUDA graphs")
+            if seen.is_gpu
+            else Message("set TASK_QUEUE_ENABLE=2"),
+        ),
         worst.select(*_PLACE, "free_ns", "host_ns", "idle_ns", "length_ns"),
         "npuscope steps PATH",
     )
@@ -67,14 +83,17 @@ def between_steps(seen: Material) -> Iterator[Finding]:
     if not is_worth(stake_ns, seen):
         return
     certainty: Certainty = "measured"
-    reason = "From the last kernel or operation of a step to the first of the next one."
+    reason: str = Message(
+        "From the last kernel or operation of a step to the first of the next one."
+    )
     if seen.outside & set(gaps["rank"]):
         certainty = "estimated"
-        reason += " Kernels that belong to no step ran on these ranks and may fill a part of it."
+        also = "Kernels that belong to no step ran on these ranks and may fill a part of it."
+        reason = joined((reason, Message(also)), " ")
     yield stated(
         seen,
         "between_steps",
-        f"{ms(stake_ns)} ms pass between one step and the next on the device.",
+        Message("{stake} ms pass between one step and the next on the device.", stake=ms(stake_ns)),
         stake_ns,
         certainty,
         reason,
@@ -113,9 +132,14 @@ def stragglers(seen: Material) -> Iterator[Finding]:
     yield stated(
         seen,
         "stragglers",
-        f"The slowest rank computes {ms(stake_ns)} ms per step longer than the mean of its stage;"
-        f" most of it {ranks_named(slowest['rank'].head(1))}, slowest in {slowest['step'][0]} of"
-        f" {spread['step'].n_unique()} steps.",
+        Message(
+            "The slowest rank computes {stake} ms per step longer than the mean of its stage; "
+            "most of it {rank}, slowest in {some} of {all} steps.",
+            stake=ms(stake_ns),
+            rank=ranks_named(slowest["rank"].head(1)),
+            some=slowest["step"][0],
+            all=spread["step"].n_unique(),
+        ),
         stake_ns,
         "estimated",
         "If the work were spread evenly, every rank would take the mean time. Ranks of one"
@@ -154,8 +178,13 @@ def uneven_steps(seen: Material) -> Iterator[Finding]:
     yield stated(
         seen,
         "uneven_steps",
-        f"Step times vary: the longest, step {slow['step'][0]}, takes {ms(slow['length_ns'][0])}"
-        f" ms; half of the steps take {ms(middle_ns)} ms or less.",
+        Message(
+            "Step times vary: the longest, step {step}, takes {longest} ms; half of the steps "
+            "take {half} ms or less.",
+            step=slow["step"][0],
+            longest=ms(slow["length_ns"][0]),
+            half=ms(middle_ns),
+        ),
         stake_ns,
         "measured",
         "Step time of the longest rank, as a mean over steps, minus the median step.",

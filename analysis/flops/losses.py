@@ -13,6 +13,7 @@ import polars as pl
 from npuscope.analysis.means import without_warm_up
 from npuscope.analysis.parts import step_parts
 from npuscope.analysis.views import frame, open_views, where
+from npuscope.messages import Message
 
 from .waterfall import PLACE, TERMS, waterfall
 
@@ -53,8 +54,12 @@ def loss_notes(figures: pl.DataFrame, rows: pl.DataFrame) -> list[str]:
     missing = figures.join(rows.select(PLACE).unique(), on=PLACE, how="anti", nulls_equal=True)
     if missing.height:
         told.append(
-            f"waterfall: left out {missing.height} of {figures.height} steps, whose length, peak or"
-            " device time is unknown"
+            Message(
+                "waterfall: left out {count} of {every} steps, whose length, peak or device time "
+                "is unknown",
+                count=missing.height,
+                every=figures.height,
+            )
         )
     if (rows.filter(pl.col("term") == "tail")["ns"] < 0).any():
         told.append(

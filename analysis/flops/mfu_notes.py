@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from npuscope.analysis.wording import ms
+from npuscope.messages import Message
 
 from .kernels.count import unresolved
 
@@ -25,7 +26,13 @@ def kernel_notes(found: pl.DataFrame, counted: pl.DataFrame) -> list[str]:
         notes.append(f"FLOPs of {held} are unknown: {row['reason']}")
     if missing.height > _SHOWN:
         rest = ms(int(missing.slice(_SHOWN)["total_ns"].sum()))
-        notes.append(f"and of {missing.height - _SHOWN} more kinds of kernels ({rest} ms)")
+        notes.append(
+            Message(
+                "and of {count} more kinds of kernels ({ms} ms)",
+                count=missing.height - _SHOWN,
+                ms=rest,
+            )
+        )
     if not missing.is_empty() and missing["type"].is_null().any():
         notes.append("collect with profiler level Level1 to have types and shapes")
     if found["causal_unknown"].any():
@@ -36,9 +43,14 @@ def kernel_notes(found: pl.DataFrame, counted: pl.DataFrame) -> list[str]:
     rounded = counted.filter(pl.col("is_rounded"))
     if not rounded.is_empty():
         kinds = ", ".join(sorted(set(rounded["type"].drop_nulls()))[:_SHOWN])
-        notes.append(f"sizes as the layout rounds them up, so FLOPs are upper bounds: {kinds}")
+        notes.append(
+            Message(
+                "sizes as the layout rounds them up, so FLOPs are upper bounds: {kinds}",
+                kinds=kinds,
+            )
+        )
     without = found.filter(pl.col("peak_flops_per_s").is_null())["peak_source"]
-    notes += [f"peak: {source}" for source in without.unique().sort()]
+    notes += [Message("peak: {source}", source=source) for source in without.unique().sort()]
     if found["has_flops"].is_null().any():
         notes.append("steps without kernels of their own have no kernel FLOPs")
     mixed = found.filter(pl.col("dtype_share") < _ONE_TYPE)

@@ -15,6 +15,8 @@ from typing import Any
 import duckdb
 import polars as pl
 
+from npuscope.messages import Message
+
 from .model.model import ModelFlops
 from .tokens import pipeline_stages
 
@@ -85,7 +87,9 @@ def refused_steps(
             _sentence(what, model.model.name, row, flops, None if row["is_partial"] else factor)
         )
     notes = [
-        first if not more else f"{first} (the same in {len(more)} more steps)"
+        first
+        if not more
+        else Message("{note} (the same in {count} more steps)", note=first, count=len(more))
         for first, *more in told.values()
     ]
     return pl.DataFrame(rows, _REFUSED, orient="row"), notes

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from npuscope.errors import UsageError
+from npuscope.messages import Message
 
 PER_CYCLE = {"fp16": 8192, "bf16": 8192, "int8": 16384}
 DTYPES = ("bf16", "fp16", "fp32", "int8", "fp8")
@@ -91,7 +92,7 @@ class Peak:
         name = dtype or "bf16"
         if name in self.sources or not self.flops_per_s:
             return self.sources.get(name, self.source)
-        return f"unknown for {name}: give --peak {name}=..."
+        return Message("unknown for {dtype}: give --peak {dtypes}=...", dtype=name, dtypes=name)
 
 
 def peak_of(
@@ -108,11 +109,12 @@ def peak_of(
     overrides = dict(given or {})
     chip = named_chip(chip_name)
     cores, of_cores = _first(
-        (core_count, "metadata"), (chip.cores if chip else None, f"table, {chip_name}")
+        (core_count, "metadata"),
+        (chip.cores if chip else None, Message("table, {chip}", chip=chip_name)),
     )
     mhz, of_mhz = _first(
         (frequency_mhz, "metadata"),
-        (chip.mhz if chip else None, f"table, {chip_name}"),
+        (chip.mhz if chip else None, Message("table, {chip}", chip=chip_name)),
         (measured.mhz, "cycles / core time"),
     )
     highest = chip.mhz if chip else None
@@ -129,9 +131,19 @@ def peak_of(
     if cores is not None and mhz is not None:
         for dtype, per in PER_CYCLE.items():
             known[dtype] = cores * mhz * 1e6 * per
-            sources[dtype] = f"{cores:g} cores ({of_cores}) x {mhz:g} MHz ({of_mhz}) x {per}"
+            sources[dtype] = Message(
+                "{cores} cores ({of_cores}) x {mhz} MHz ({of_mhz}) x {per}",
+                cores=f"{cores:g}",
+                of_cores=of_cores,
+                mhz=f"{mhz:g}",
+                of_mhz=of_mhz,
+                per=per,
+            )
     if chip is not None and chip.fp32_flops_per_s is not None:
-        known["fp32"], sources["fp32"] = chip.fp32_flops_per_s, f"table, {chip_name}"
+        known["fp32"], sources["fp32"] = (
+            chip.fp32_flops_per_s,
+            Message("table, {chip}", chip=chip_name),
+        )
     hbm = overrides.pop("hbm", chip.hbm_bytes_per_s if chip else None)
     known |= overrides
     sources |= dict.fromkeys(overrides, GIVEN)
@@ -145,18 +157,28 @@ def _first(*candidates: tuple[float | None, str]) -> tuple[float | None, str]:
 
 def _unknown(cores: float | None, mhz: float | None) -> str:
     missing = [word for word, value in (("cores", cores), ("frequency", mhz)) if value is None]
-    return f"unknown: no {' and no '.join(missing)} of the chip; give --peak" if missing else ""
+    return (
+        Message("unknown: no {what} of the chip; give --peak", what=" and no ".join(missing))
+        if missing
+        else ""
+    )
 
 
 def _misfit(chip_name: str | None, blocks: int, mhz: float) -> str:
     """Why block counts and the clock tell no cores; empty where they do."""
     if chip_name and not plain_name(chip_name).startswith(_FAMILY):
-        return f"unknown: cores of {chip_name} are not known; give --peak"
+        return Message("unknown: cores of {chip} are not known; give --peak", chip=chip_name)
     highest = _HIGHEST_MHZ.get(blocks)
     if highest is None:
-        return f"unknown: {blocks} blocks are no known chip's cores; give --peak"
+        return Message(
+            "unknown: {count} blocks are no known chip's cores; give --peak", count=blocks
+        )
     if mhz > highest:
-        return f"unknown: no known chip has {blocks} cores at {mhz:g} MHz; give --peak"
+        return Message(
+            "unknown: no known chip has {count} cores at {mhz} MHz; give --peak",
+            count=blocks,
+            mhz=f"{mhz:g}",
+        )
     return ""
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import duckdb
 import polars as pl
 
+from npuscope.messages import Message
+
 from ..views import frame, open_views, where
 from ..wording import numbers, ranks_named
 
@@ -72,7 +74,12 @@ def _without_curve(ranks: pl.DataFrame) -> Iterable[str]:
             remedy = "profile_memory=True"
             if left_out:
                 remedy = f"`npuscope ingest PATH --ranks {numbers(without['rank'].head(1))}`"
-            yield f"{ranks_named(without['rank'])}: {reason}. To know it: {remedy}"
+            yield Message(
+                "{ranks}: {missing}. To know it: {remedy}",
+                ranks=ranks_named(without["rank"]),
+                missing=reason,
+                remedy=remedy,
+            )
 
 
 def _without_blocks(ranks: pl.DataFrame) -> Iterable[str]:

@@ -13,6 +13,7 @@ import duckdb
 import polars as pl
 
 from npuscope.collector.store import store
+from npuscope.messages import Message
 
 from ..views import frame, has_view, open_views
 from ..wording import ranks_named
@@ -127,8 +128,10 @@ def _aligned(joined: pl.DataFrame) -> tuple[str, ...]:
         notes.append(f"Clocks are aligned to the reference host's{bound}.")
     if lost:
         notes.append(
-            f"The clock of {ranks_named(lost)} cannot be aligned with the others: shown as"
-            " recorded."
+            Message(
+                "The clock of {ranks} cannot be aligned with the others: shown as recorded.",
+                ranks=ranks_named(lost),
+            )
         )
     return tuple(notes)
 

@@ -8,6 +8,7 @@ from npuscope.analysis.doctor.doctor import known_options
 from npuscope.analysis.doctor.judge import Recorded, judge
 from npuscope.analysis.flops.chips import unknown_peaks
 from npuscope.analysis.views import frame, open_views, where
+from npuscope.messages import Message
 
 from .page import Page
 
@@ -18,7 +19,7 @@ def how_to_collect(page: Page, name: str) -> str:
     Raises KeyError for a capability that is not listed.
     """
     reason, remedy = page.frame(lacking)[name]
-    return f"To know it: {remedy}" if remedy else reason or ""
+    return Message("To know it: {remedy}", remedy=remedy) if remedy else reason or ""
 
 
 def lacking(

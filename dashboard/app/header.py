@@ -10,6 +10,7 @@ import streamlit as st
 
 from npuscope.console.printable import visible
 from npuscope.dashboard.locale.language import Say, languages
+from npuscope.messages import Message
 
 from . import sources
 from .plain_text import plain
@@ -66,7 +67,7 @@ def pickers(view: View, known: Known, say: Say) -> None:
         return f"{one[1]} ({one[0]})" if is_several else one[1]
 
     def rank_named(one: int) -> str:
-        return say("all ranks") if one == _ALL else f"rank {one}"
+        return say("all ranks") if one == _ALL else Message("rank {number}", number=one)
 
     def step_named(one: int) -> str:
         return say("all steps") if one == _ALL else f"step {one}"
@@ -160,4 +161,6 @@ def freshness(published_at: str, now: datetime) -> str:
             break
     else:
         age = "less than a minute"
-    return f"last published {moment:%Y-%m-%d %H:%M:%S} UTC, {age} ago"
+    return Message(
+        "last published {moment} UTC, {age} ago", moment=f"{moment:%Y-%m-%d %H:%M:%S}", age=age
+    )

@@ -35,7 +35,7 @@ def json_text(value: Any, encoding: str = "utf-8") -> str:
     r"""A value as JSON: whatever is obeyed, or lacking in the encoding, as `\uXXXX`."""
     import msgspec
 
-    text = visible(msgspec.json.encode(value).decode())
+    text = visible(msgspec.json.encode(value, enc_hook=str).decode())
     try:
         text.encode(encoding)
     except UnicodeEncodeError:

@@ -6,6 +6,9 @@ from typing import Any
 
 import polars as pl
 
+from npuscope.messages import Message, joined
+
+from ...wording import ms
 from ..load.load_notes import told_by
 from .cost import step_cost
 from .exchanges import WHOLE
@@ -61,19 +64,25 @@ def _summed(steps: pl.DataFrame) -> list[str]:
     means = steps.select(pl.col(names).mean()).row(0)
     excess, error, share, grouped, between, exchanged, whole = means
     parts = [
-        f"{what} {one / 1e6:,.3f} ms"
+        Message("{what} {ms} ms", what=what, ms=ms(one))
         for what, one in (
-            ("grouped matmuls", grouped),
-            ("activations", between),
-            ("all-to-alls", exchanged),
+            (Message("grouped matmuls"), grouped),
+            (Message("activations"), between),
+            (Message("all-to-alls"), exchanged),
         )
         if one is not None
     ]
-    of_step = "" if share is None else f", {share * 100:.1f} % of it"
-    told = [
-        f"load imbalance between devices costs {excess / 1e6:,.3f} ms of a step{of_step}"
-        f" ({', '.join(parts)}; costliest pipeline stage, mean over steps; standard error"
-        f" {error / 1e6:,.3f} ms)"
+    cost = Message("{cost} ms of a step", cost=ms(excess))
+    if share is not None:
+        cost = Message("{cost}, {share} of it", cost=cost, share=f"{share * 100:.1f} %")
+    told: list[str] = [
+        Message(
+            "load imbalance between devices costs {cost} ({parts}; costliest pipeline stage, mean"
+            " over steps; standard error {error} ms)",
+            cost=cost,
+            parts=joined(parts),
+            error=ms(error),
+        )
     ]
     if exchanged is None:
         told.append(
@@ -82,16 +91,24 @@ def _summed(steps: pl.DataFrame) -> list[str]:
         )
     elif whole - exchanged > _LEAST_HIDDEN_RATIO * whole:
         told.append(
-            f"computation overlaps {(whole - exchanged) / 1e6:,.3f} ms of the {whole / 1e6:,.3f}"
-            " ms by which the imbalance lengthens all-to-alls; the step loses at most that cost,"
-            " less if the most loaded device changes from layer to layer"
+            Message(
+                "computation overlaps {hidden} ms of the {whole} ms by which the imbalance "
+                "lengthens all-to-alls; the step loses at most that cost, less if the most loaded"
+                " device changes from layer to layer",
+                hidden=ms(whole - exchanged),
+                whole=ms(whole),
+            )
         )
     if excess > 0 and _NINETY_FIVE * error > _SURE_RATIO * excess:
         low, high = (max(0.0, excess + sign * _NINETY_FIVE * error) / 1e6 for sign in (-1, 1))
         told.append(
-            f"this capture bounds that cost only to {low:,.3f} to {high:,.3f} ms (95 %): kernel"
-            " durations vary as much by themselves as with their token counts; capture more steps"
-            " to narrow it"
+            Message(
+                "this capture bounds that cost only to {low} to {high} ms (95 %): kernel "
+                "durations vary as much by themselves as with their token counts; capture more "
+                "steps to narrow it",
+                low=f"{low:,.3f}",
+                high=f"{high:,.3f}",
+            )
         )
     return told
 
@@ -110,33 +127,40 @@ def _reconciled(steps: pl.DataFrame) -> list[str]:
         pl.col("ep_wait_min_duration_ns").mean(),
         pl.col("ep_wait_last_arrival_ns").mean(),
     ).row(0)
-    by_last = "" if last is None else f", {last / 1e6:,.3f} ms by the last-arrival estimate"
+    estimate = Message("by the shortest-duration estimate")
+    if last is not None:
+        by_last = "{estimate}, {last} ms by the last-arrival estimate"
+        estimate = Message(by_last, estimate=estimate, last=ms(last))
+    kernels = "grouped matmuls and activations" if is_with else "grouped matmuls"
     ratio = grouped / least if least else None
-    told = (
-        f"ranks of that stage waited {least / 1e6:,.3f} ms of a step for others in their"
-        f" expert-parallel all-to-alls, by the shortest-duration estimate{by_last}, mean over"
-        f" ranks; imbalanced grouped matmuls{' and activations' if is_with else ''} explain"
-        f" {grouped / 1e6:,.3f} ms"
+    told = Message(
+        "ranks of that stage waited {least} ms of a step for others in their expert-parallel"
+        " all-to-alls, {estimate}, mean over ranks; imbalanced {kernels} explain {grouped} ms",
+        least=ms(least),
+        estimate=estimate,
+        kernels=Message(kernels),
+        grouped=ms(grouped),
     )
     if ratio is None:
         return [told]
-    told += f", {ratio:.2f} of it"
+    told = Message("{note}, {ratio} of it", note=told, ratio=f"{ratio:.2f}")
+    why = None
     if ratio < _ALIKE[0]:
-        told += (
-            ": the rest comes from token permutation, from a most loaded device that changes"
+        why = Message(
+            "the rest comes from token permutation, from a most loaded device that changes"
             " between micro-batches, and from ranks that are late for other reasons (`npuscope"
             " ranks`)"
         )
     elif ratio > _ALIKE[1]:
-        told += (
-            ": the wait is shorter if the most loaded device starts early or if other work"
+        why = Message(
+            "the wait is shorter if the most loaded device starts early or if other work"
             " overlaps the all-to-all"
         )
-    return [told]
+    return [told if why is None else Message("{note}: {why}", note=told, why=why)]
 
 
 def _of_capture(row: dict[str, Any]) -> list[str]:
-    told = []
+    told: list[str] = []
     if row["basis"] == WHOLE:
         told.append(
             "the byte counts of the all-to-alls differ too little to fit a cost per byte: their"
@@ -144,12 +168,18 @@ def _of_capture(row: dict[str, Any]) -> list[str]:
         )
     if row["timed_ratio"] is not None and row["timed_ratio"] < _LEAST_TIMED_RATIO:
         told.append(
-            "grouped matmuls without a fitted time per token have"
-            f" {(1 - row['timed_ratio']) * 100:.0f} % of the tokens: the true cost is higher"
+            Message(
+                "grouped matmuls without a fitted time per token have {share} of the tokens: the"
+                " true cost is higher",
+                share=f"{(1 - row['timed_ratio']) * 100:.0f} %",
+            )
         )
     if row["off_ratio"] is not None and row["off_ratio"] > _PASSES_NEAR:
         told.append(
-            f"a routed token passes {row['passes']:.2f} grouped matmuls, which is not a whole"
-            " number: layers or ranks are missing, or tokens were counted twice"
+            Message(
+                "a routed token passes {passes} grouped matmuls, which is not a whole number: "
+                "layers or ranks are missing, or tokens were counted twice",
+                passes=f"{row['passes']:.2f}",
+            )
         )
     return told

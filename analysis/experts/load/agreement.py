@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from npuscope.collector.readers.expert_load.load_frames import listed
+from npuscope.messages import Message
 
 # Counts that differ by less agree.
 WITHIN_RATIO = 0.005
@@ -55,7 +56,12 @@ def checked_sums(
     notes: list[str] = []
     twice = layers.filter((pl.col("ratio") / 2 - 1).abs() <= WITHIN_RATIO)
     if twice.height:
-        notes.append(_twice(twice, f"tokens x top-k ({tokens_per_step} x {top_k})"))
+        notes.append(
+            _twice(
+                twice,
+                Message("tokens x top-k ({tokens} x {top_k})", tokens=tokens_per_step, top_k=top_k),
+            )
+        )
     others = layers.filter(
         (pl.col("ratio") - 1).abs() > WITHIN_RATIO, (pl.col("ratio") / 2 - 1).abs() > WITHIN_RATIO
     )
@@ -82,8 +88,11 @@ def against_kernels(counted: pl.DataFrame, computed: pl.DataFrame) -> list[str]:
     matched = matched_layers(ours["layer"].to_list(), theirs["layer"].to_list())
     if matched is None:
         return [
-            f"{ours['layer'].n_unique()} layers have token counts, but kernels show"
-            f" {theirs['layer'].n_unique()} layers: not compared"
+            Message(
+                "{counted} layers have token counts, but kernels show {seen} layers: not compared",
+                counted=ours["layer"].n_unique(),
+                seen=theirs["layer"].n_unique(),
+            )
         ]
     named = pl.DataFrame({"layer": list(matched), "other": list(matched.values())}).cast(pl.Int32)
     layers = (
@@ -100,12 +109,15 @@ def against_kernels(counted: pl.DataFrame, computed: pl.DataFrame) -> list[str]:
     is_twice = (pl.col("ratio") / 2 - 1).abs() <= WITHIN_RATIO
     twice = layers.filter(is_twice)
     others = layers.filter(~is_twice, (pl.col("ratio") - 1).abs() > WITHIN_RATIO)
-    notes = [_twice(twice, "their kernels computed")] if twice.height else []
+    notes = [_twice(twice, Message("their kernels computed"))] if twice.height else []
     if others.height:
         ratio = float(others.select(pl.col("ratio").median()).item())
         notes.append(
-            f"layers {listed(others['layer'].sort().to_list())} count {ratio:.3g} x the tokens"
-            " computed by their grouped matmuls"
+            Message(
+                "layers {layers} count {ratio} x the tokens computed by their grouped matmuls",
+                layers=listed(others["layer"].sort().to_list()),
+                ratio=f"{ratio:.3g}",
+            )
         )
     return notes
 
@@ -128,13 +140,15 @@ def _among_layers(totals: pl.DataFrame) -> SumCheck:
     once = layers.filter((pl.col("ratio") - 1).abs() <= WITHIN_RATIO)
     if twice.is_empty() or twice.height + once.height < layers.height:
         return SumCheck(None, False)
-    return SumCheck(None, True, (_twice(twice, "the others"),))
+    return SumCheck(None, True, (_twice(twice, Message("the others")),))
 
 
 def _twice(layers: pl.DataFrame, what: str) -> str:
-    return (
-        f"layers {listed(layers['layer'].sort().to_list())} count twice as many tokens as {what}:"
-        " recomputation counted them again, or two ranks counted the same tokens"
+    return Message(
+        "layers {layers} count twice as many tokens as {what}: recomputation counted them "
+        "again, or two ranks counted the same tokens",
+        layers=listed(layers["layer"].sort().to_list()),
+        what=what,
     )
 
 
@@ -143,11 +157,19 @@ def _misfit(layers: pl.DataFrame, tokens_per_step: int, top_k: int) -> str:
     numbers = listed(layers["layer"].sort().to_list())
     seen = ratio * top_k
     if round(seen) >= 1 and abs(seen / round(seen) - 1) <= WITHIN_RATIO:
-        why = f"as if top-k was {round(seen)}, not {top_k}"
+        why = Message("as if top-k was {seen}, not {top_k}", seen=round(seen), top_k=top_k)
     elif ratio < 1:
-        why = f"{1 - ratio:.1%} are missing: dropped, or from ranks without data here"
+        why = Message(
+            "{share} are missing: dropped, or from ranks without data here",
+            share=f"{1 - ratio:.1%}",
+        )
     else:
-        why = "more than were routed"
-    return (
-        f"layers {numbers} count {ratio:.3g} x tokens x top-k ({tokens_per_step} x {top_k}): {why}"
+        why = Message("more than were routed")
+    return Message(
+        "layers {layers} count {ratio} x tokens x top-k ({tokens} x {top_k}): {why}",
+        layers=numbers,
+        ratio=f"{ratio:.3g}",
+        tokens=tokens_per_step,
+        top_k=top_k,
+        why=why,
     )

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import duckdb
 import polars as pl
 
+from npuscope.messages import Message, joined
+
 from .agreement import WITHIN_RATIO, against_kernels, checked_sums
 from .from_trace import is_short_enough, trace_load
 from .imbalance import PLACE, expert_loads
@@ -99,7 +101,7 @@ def doubts(con: duckdb.DuckDBPyConnection, *, run: str, capture: str) -> list[st
     if not told:
         trained = expert_loads(tables.load).filter(_TRAINING)
         told = list(checked_sums(trained.select(*PLACE, "expert", "tokens")).notes)
-    return [f"expert load: {note}" for note in told]
+    return [Message("expert load: {note}", note=note) for note in told]
 
 
 def sum_notes(loads: pl.DataFrame, routed: RoutedBy) -> list[str]:
@@ -123,15 +125,21 @@ def _unknown(sent: Routed) -> list[str]:
     missing = [
         name
         for name, value in (
-            ("tokens of a step (--tokens-per-step N)", sent.tokens_per_step),
-            ("top-k (--top-k K)", sent.top_k),
+            (Message("tokens of a step (--tokens-per-step N)"), sent.tokens_per_step),
+            (Message("top-k (--top-k K)"), sent.top_k),
         )
         if not value
     ]
     if missing:
-        return [f"dropped tokens are unknown: missing {', '.join(missing)}"]
+        return [Message("dropped tokens are unknown: missing {what}", what=joined(missing))]
     if sent.is_short:
-        return [f"dropped tokens are unknown: {sent.counting} of {sent.expected} ranks counted"]
+        return [
+            Message(
+                "dropped tokens are unknown: {counting} of {expected} ranks counted",
+                counting=sent.counting,
+                expected=sent.expected,
+            )
+        ]
     return []
 
 

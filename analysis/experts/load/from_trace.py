@@ -21,6 +21,7 @@ import polars as pl
 
 from npuscope.analysis.views import frame, open_views, where
 from npuscope.collector.readers.expert_load.load_frames import listed
+from npuscope.messages import Message
 
 from ..cost.grouped_calls import Call, Numbers, StepLoad, call_of, repetition, step_load
 
@@ -89,8 +90,11 @@ def trace_load(con: duckdb.DuckDBPyConnection, **chosen: Any) -> DeviceLoad:
             loads.setdefault((place[0], place[1], place[2]), {})[step] = found
     if unsure:
         notes.append(
-            f"ranks {listed(sorted(unsure))}: grouped matmuls of forward and backward have the"
-            " same shapes and cannot be separated: not counted"
+            Message(
+                "ranks {ranks}: grouped matmuls of forward and backward have the same shapes and"
+                " cannot be separated: not counted",
+                ranks=listed(sorted(unsure)),
+            )
         )
     notes += _recomputation(loads)
     rows = _rows(loads, _layers(con, loads), notes)
@@ -146,15 +150,22 @@ def _recomputation(loads: dict[Place, dict[int | None, StepLoad]]) -> list[str]:
                 repeated.setdefault(load.passes, set()).add(place[2])
     for passes, ranks in sorted(repeated.items()):
         notes.append(
-            f"ranks {listed(sorted(ranks))}: forward grouped matmuls have {passes} times the tokens"
-            f" of the backward ones: recomputation, which is not counted (a count of all of them"
-            f" would be {passes} x tokens x top-k)"
+            Message(
+                "ranks {ranks}: forward grouped matmuls have {passes} times the tokens of the"
+                " backward ones: recomputation, which is not counted (a count of all of them would"
+                " be {passes} x tokens x top-k)",
+                ranks=listed(sorted(ranks)),
+                passes=passes,
+            )
         )
     if partly:
         notes.append(
-            f"ranks {listed(sorted(partly))}: the token ratio of forward to backward grouped"
-            " matmuls is not a whole number (partial recomputation, or an incomplete step): the"
-            " backward ones are counted"
+            Message(
+                "ranks {ranks}: the token ratio of forward to backward grouped matmuls is not a"
+                " whole number (partial recomputation, or an incomplete step): the backward ones"
+                " are counted",
+                ranks=listed(sorted(partly)),
+            )
         )
     return notes
 
@@ -215,8 +226,11 @@ def _rows(
             ]
     if unnumbered:
         notes.append(
-            f"ranks {listed(sorted(unnumbered))}: the layer of each grouped matmul is uncertain:"
-            " tokens are summed over all layers of the rank"
+            Message(
+                "ranks {ranks}: the layer of each grouped matmul is uncertain: tokens are summed"
+                " over all layers of the rank",
+                ranks=listed(sorted(unnumbered)),
+            )
         )
     return rows
 
@@ -249,9 +263,13 @@ def _exchanged(
     if rows:
         ranks = sorted({row[2] for row in rows})
         notes.append(
-            f"ranks {listed(ranks)}: tokens from bytes of all-to-alls, {token_bytes} bytes a token"
-            " (the greatest common divisor of their sizes), assuming that the sizes include"
-            " tokens that stay on the rank"
+            Message(
+                "ranks {ranks}: tokens from bytes of all-to-alls, {bytes} bytes a token (the"
+                " greatest common divisor of their sizes), assuming that the sizes include tokens"
+                " that stay on the rank",
+                ranks=listed(ranks),
+                bytes=token_bytes,
+            )
         )
     return rows
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from npuscope.analysis.wording import numbers
+from npuscope.messages import Message
 
 from .imbalance import PLACE, expert_loads
 
@@ -41,7 +42,9 @@ def told_by(found: Mapping[tuple[str, str], Sequence[str]]) -> list[str]:
         for note in notes:
             places.setdefault(note, []).append(f"{run} {capture}" if has_runs else capture)
     return [
-        note if len(told) == len(found) else f"{', '.join(told)}: {note}"
+        note
+        if len(told) == len(found)
+        else Message("{place}: {note}", place=", ".join(told), note=note)
         for note, told in places.items()
     ]
 
@@ -55,8 +58,11 @@ def _even(loads: pl.DataFrame) -> list[str]:
     if layers.is_empty():
         return []
     return [
-        f"layers {numbers(layers)}: every expert has the same number of tokens in every step, as"
-        " with forced or mocked routing"
+        Message(
+            "layers {layers}: every expert has the same number of tokens in every step, as with "
+            "forced or mocked routing",
+            layers=numbers(layers),
+        )
     ]
 
 
@@ -72,9 +78,13 @@ def _padded(loads: pl.DataFrame) -> list[str]:
     if inflated.height * 2 <= seen.height:
         return []
     return [
-        f"prefill: expert 0 has more than {PADDED_ABOVE:g} times the tokens of any other in"
-        f" {inflated.height} of {seen.height} layers and steps: padding is routed to it; figures"
-        " are not corrected"
+        Message(
+            "prefill: expert 0 has more than {times} times the tokens of any other in {count} of "
+            "{all} layers and steps: padding is routed to it; figures are not corrected",
+            times=f"{PADDED_ABOVE:g}",
+            count=inflated.height,
+            all=seen.height,
+        )
     ]
 
 
@@ -85,26 +95,43 @@ def _dead(loads: pl.DataFrame) -> list[str]:
     if never.is_empty():
         return []
     return [
-        f"{never.height} experts of layers {numbers(never['layer'])} received no tokens in any"
-        " step: dead experts"
+        Message(
+            "{count} experts of layers {layers} received no tokens in any step: dead experts",
+            count=never.height,
+            layers=numbers(never["layer"]),
+        )
     ]
 
 
 def _not_seen(loads: pl.DataFrame) -> list[str]:
     experts = set(loads["expert"].unique().to_list())
     missing = set(range(max(experts) + 1)) - experts
-    told = []
+    told: list[str] = []
     if missing:
-        told.append(f"experts {numbers(missing)} are not in the source: figures cover the others")
+        told.append(
+            Message(
+                "experts {experts} are not in the source: figures cover the others",
+                experts=numbers(missing),
+            )
+        )
     layers = set(loads["layer"].unique().to_list())
     gaps = set(range(min(layers), max(layers) + 1)) - layers
     if gaps:
         told.append(
-            f"layers {numbers(gaps)} have no expert load: dense, or their ranks are missing"
+            Message(
+                "layers {layers} have no expert load: dense, or their ranks are missing",
+                layers=numbers(gaps),
+            )
         )
     counts = sorted(loads.group_by(PLACE).agg(pl.len())["len"].unique().to_list())
     if counts[0] != counts[-1]:
-        told.append(f"layers show {counts[0]} to {counts[-1]} experts: some rows are missing")
+        told.append(
+            Message(
+                "layers show {least} to {most} experts: some rows are missing",
+                least=counts[0],
+                most=counts[-1],
+            )
+        )
     return told
 
 
@@ -118,6 +145,10 @@ def _apart(rows: pl.DataFrame) -> list[str]:
     if apart.is_empty():
         return []
     return [
-        f"ranks differ in {apart.height} of {between.height} counts that should be equal on all"
-        " ranks: the largest is used"
+        Message(
+            "ranks differ in {count} of {all} counts that should be equal on all ranks: the "
+            "largest is used",
+            count=apart.height,
+            all=between.height,
+        )
     ]

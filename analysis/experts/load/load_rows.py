@@ -7,6 +7,8 @@ from typing import Literal
 
 import polars as pl
 
+from npuscope.messages import Message
+
 from .device_load import device_loads, expert_places, node_loads, with_imbalance
 from .dropped_tokens import RoutedBy, with_dropped
 from .imbalance import PLACE, expert_loads, expert_metrics
@@ -266,16 +268,25 @@ def unseen_notes(tables: ExpertTables) -> list[str]:
         .agg(pl.col("ep_rank").n_unique().alias("count"), pl.col("ep_size").max())
     )
     short = seen.filter(pl.col("count") < pl.col("ep_size"))
-    notes = []
+    notes: list[str] = []
     if short.height:
         least, size = short.sort("count").select("count", "ep_size").row(0)
         notes.append(
-            f"{short.height} of {seen.height} expert-parallel groups are incomplete ({least} of"
-            f" {size} devices): figures cover the recorded devices"
+            Message(
+                "{count} of {all} expert-parallel groups are incomplete ({least} of {size} "
+                "devices): figures cover the recorded devices",
+                count=short.height,
+                all=seen.height,
+                least=least,
+                size=size,
+            )
         )
     if apart := _apart(tables).height:
         notes.append(
-            f"{apart} layers and steps: different groups recorded different devices, so their sums"
-            " are not compared"
+            Message(
+                "{count} layers and steps: different groups recorded different devices, so their "
+                "sums are not compared",
+                count=apart,
+            )
         )
     return notes

@@ -19,6 +19,7 @@ import duckdb
 import polars as pl
 
 from npuscope.analysis.views import frame, where
+from npuscope.messages import Message
 
 from .imbalance import PLACE, expert_loads
 from .load import MEMBERS, ExpertTables
@@ -27,7 +28,10 @@ Scope = Literal["micro_batch", "ep_group", "dp_group", "global"]
 # Parallel kinds of each scope's groups, the likelier first.
 _KINDS = {"ep_group": ("ep", "tp_ep"), "dp_group": ("dp", "dp_cp", "tp_dp", "tp_dp_cp")}
 _SIZES = {"ep_group": "ep_size", "dp_group": "dp_size"}
-_NAMES = {"ep_group": "expert-parallel group", "dp_group": "data-parallel group"}
+_NAMES = {
+    "ep_group": Message("expert-parallel group"),
+    "dp_group": Message("data-parallel group"),
+}
 _CAPTURE = ("run", "capture")
 
 
@@ -101,23 +105,40 @@ def scope_notes(tables: ExpertTables, scope: Scope) -> list[str]:
                 "counts by micro-batch are not recorded: the training hook records them when"
                 " given a list for each micro-batch"
             ]
-        return [f"{alone} counts sum several micro-batches: left out"] if alone else []
+        return (
+            [Message("{count} counts sum several micro-batches: left out", count=alone)]
+            if alone
+            else []
+        )
     if tables.counts.is_empty():
         if scope == "ep_group" and not _of_holders(tables).is_empty():
             return []
         return ["counts by rank are not recorded: files of the training hook have them"]
     told = _of_groups(tables, scope, only_whole=False)
     if told.is_empty():
-        return [f"the ranks of each {_NAMES[scope]} are not recorded"]
+        return [Message("the ranks of each {group} are not recorded", group=_NAMES[scope])]
     groups = told.group_by(*_CAPTURE, "scope_index").agg(pl.col("is_whole").all())
     short = groups.filter(~pl.col("is_whole")).height
-    notes = [
-        f"{short} of {groups.height} {_NAMES[scope]}s are left out: not all of their ranks counted"
-    ] * bool(short)
+    notes: list[str] = []
+    if short:
+        notes.append(
+            Message(
+                "{count} of {all} {group}s are left out: not all of their ranks counted",
+                count=short,
+                all=groups.height,
+                group=_NAMES[scope],
+            )
+        )
     missing = tables.counts.select(*_CAPTURE, "counted_by").unique().height
     missing -= told.select(*_CAPTURE, "counted_by").unique().height
     if missing:
-        notes.append(f"the {_NAMES[scope]} of {missing} ranks that counted is unknown: left out")
+        notes.append(
+            Message(
+                "the {group} of {count} ranks that counted is unknown: left out",
+                group=_NAMES[scope],
+                count=missing,
+            )
+        )
     return notes
 
 

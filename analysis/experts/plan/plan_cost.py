@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from npuscope.messages import Message
+
 from ..cost.step_time import Cost
 from .plan_moves import HORIZON
 
@@ -44,24 +46,38 @@ def priced(
     row = rows[0] if rows else {}
     if row.get("ns_per_token") is None:
         return None, []
-    link, notes = wish.link_bytes_per_s, []
+    notes: list[str] = []
+    link = wish.link_bytes_per_s
     seen = [] if links is None else links.filter(*mine).to_dicts()
     if link is None and seen:
         across = wish.nodes > 1
-        rate, told = seen[0]["bytes_per_s"], f"{seen[0]['bytes_per_s'] / 1e9:,.1f} GB/s"
-        origin = f"{seen[0]['operations_count']} expert-parallel all-to-alls of {capture}"
+        rate, told = seen[0]["bytes_per_s"], f"{seen[0]['bytes_per_s'] / 1e9:,.1f}"
+        count = seen[0]["operations_count"]
         if across == seen[0]["is_far"]:
             link = float(rate)
             notes.append(
-                f"link bandwidth of a device: {told}, measured in {origin}; override with --link"
+                Message(
+                    "link bandwidth of a device: {rate} GB/s, measured in {count} expert-parallel"
+                    " all-to-alls of {capture}; override with --link",
+                    rate=told,
+                    count=count,
+                    capture=capture,
+                )
             )
         else:
-            where, wanted = ("inside hosts", "between them") if across else (
-                "between hosts", "inside one"
-            )  # fmt: skip
+            where, wanted = ("inside hosts", "between them")
+            if not across:
+                where, wanted = ("between hosts", "inside one")
             notes.append(
-                f"{told} were measured {where}, in {origin}, the plan's link is {wanted}: override"
-                " with --link"
+                Message(
+                    "{rate} GB/s were measured {where}, in {count} expert-parallel all-to-alls of"
+                    " {capture}, the plan's link is {wanted}: override with --link",
+                    rate=told,
+                    where=Message(where),
+                    count=count,
+                    capture=capture,
+                    wanted=Message(wanted),
+                )
             )
     size = wish.token_bytes
     if size is None:
@@ -69,8 +85,11 @@ def priced(
         size = 0 if measured is None else measured
         if measured is not None and link is not None:
             notes.append(
-                f"bytes per token over all all-to-alls of a step: {measured:,.0f}, measured;"
-                " override with --token-bytes"
+                Message(
+                    "bytes per token over all all-to-alls of a step: {count}, measured; override "
+                    "with --token-bytes",
+                    count=f"{measured:,.0f}",
+                )
             )
     return Cost(
         float(row["ns_per_token"]),

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from npuscope.errors import UsageError
+from npuscope.messages import Message
 
 from ..load.imbalance import expert_loads
 from ..load.load import ExpertTables, load_matrix
@@ -86,8 +87,12 @@ def plans(
         groups = _groups_count(tables.ranks, run, capture, wish.devices)
         if groups > 1:
             notes.append(
-                f"{groups:g} expert-parallel groups of {wish.devices} hold each layer: the plan is"
-                " made for their mean load and applies to all of them"
+                Message(
+                    "{groups} expert-parallel groups of {devices} hold each layer: the plan is made"
+                    " for their mean load and applies to all of them",
+                    groups=f"{groups:g}",
+                    devices=wish.devices,
+                )
             )
         cost, told = priced(costs, links, run, capture, wish)
         notes += told
@@ -132,23 +137,43 @@ def plan_rows(found: list[Planned]) -> pl.DataFrame:
 
 def plan_notes(found: list[Planned]) -> list[str]:
     """Each plan's forecast and its error, what is gained and when it is paid, and its notes."""
-    told = []
+    told: list[str] = []
     for one in found:
-        where = f"{one.capture} {one.phase or ''}".strip() + ": " if len(found) > 1 else ""
+        where = f"{one.capture} {one.phase or ''}".strip() if len(found) > 1 else ""
+        mine: list[str] = []
         made, total = one.plan, one.plan.total
         if made.error_ratio is not None and made.tested is not None:
-            told.append(
-                f"{where}forecast by {made.method}: mean error of an expert's share"
-                f" {made.error_ratio * 100:.1f} % of the mean share, for up to"
-                f" {made.tested.leads[-1]} steps ahead"
+            mine.append(
+                Message(
+                    "forecast by {method}: mean error of an expert's share {error} % of the mean"
+                    " share, for up to {steps} steps ahead",
+                    method=made.method,
+                    error=f"{made.error_ratio * 100:.1f}",
+                    steps=made.tested.leads[-1],
+                )
             )
         if total.trigger is not None:
             paid = total.break_even_steps
             says = "move now" if total.trigger else "keep the current placement"
-            after = "nothing to gain" if paid is None else f"pays off after {paid:,.1f} steps"
-            told.append(f"{where}{says}: {after}, horizon {made.horizon}")
-        told += [f"{where}{note}" for note in one.notes]
+            after = (
+                Message("nothing to gain")
+                if paid is None
+                else Message("pays off after {steps} steps", steps=f"{paid:,.1f}")
+            )
+            mine.append(
+                Message(
+                    "{says}: {after}, horizon {steps}",
+                    says=Message(says),
+                    after=after,
+                    steps=made.horizon,
+                )
+            )
+        told += [_placed(where, note) for note in (*mine, *one.notes)]
     return told
+
+
+def _placed(place: str, note: str) -> str:
+    return Message("{place}: {note}", place=place, note=note) if place else note
 
 
 def backtest_rows(tables: ExpertTables, horizon: int) -> tuple[pl.DataFrame, list[str]]:
@@ -163,17 +188,21 @@ def backtest_rows(tables: ExpertTables, horizon: int) -> tuple[pl.DataFrame, lis
     known = list(_known(tables))
     refused: UsageError | None = None
     for one in known:
-        place = " ".join(filter(None, one.key)) + ": " if len(known) > 1 else ""
+        place = " ".join(filter(None, one.key)) if len(known) > 1 else ""
         told = list(one.notes)
         try:
             tested = backtest(one.loads, horizon)
         except UsageError as error:  # of too few steps: the others have their own
             refused = error
-            notes.append(f"{place}{error}")
+            notes.append(_placed(place, str(error)))
             continue
         if tested.leads[-1] < horizon:
-            told.append(f"tested up to {tested.leads[-1]} steps ahead: steps allow no more")
-        notes += [place + note for note in told]
+            told.append(
+                Message(
+                    "tested up to {steps} steps ahead: steps allow no more", steps=tested.leads[-1]
+                )
+            )
+        notes += [_placed(place, note) for note in told]
         by_error = sorted(tested.errors, key=lambda name: tested.errors[name])
         rows += [_tested_row(one, tested, method) for method in by_error]
     if refused is not None and not rows:
@@ -200,14 +229,21 @@ def _known(tables: ExpertTables) -> Iterator[_Known]:
         shown, last = len(matrix.experts), matrix.experts[-1]
         if last + 1 > shown:
             notes.append(
-                f"{shown} experts have counts, numbered up to {last}: counts of the others are"
-                " unknown"
+                Message(
+                    "{count} experts have counts, numbered up to {last}: counts of the others are"
+                    " unknown",
+                    count=shown,
+                    last=last,
+                )
             )
         told = [step for step in matrix.steps if step is not None]
         every = float(np.median(np.diff(told))) if len(told) > 1 else 1.0
         if every > 1:
             notes.append(
-                f"only every {every:g}th step is recorded: horizons are counted in recorded steps"
+                Message(
+                    "only every {every}th step is recorded: horizons are counted in recorded steps",
+                    every=f"{every:g}",
+                )
             )
         run, capture, phase = (str(key[0]), str(key[1]), None if key[2] is None else str(key[2]))
         layers = tuple(matrix.layers[row] for row in rows)

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from npuscope.errors import UsageError
+from npuscope.messages import Message
 
 from .forecast import BackTest, backtest, forecast, scenarios
 from .placement import Floats, Placement, checked_placement, contiguous, with_slots
@@ -26,12 +27,21 @@ def known_loads(loads: Floats) -> tuple[Floats, list[int], list[str]]:
     steps = whole[:, kept].all(axis=1)
     if not steps.any():
         raise UsageError("no step has counts for all layers: select fewer ranks")
-    notes = []
+    notes: list[str] = []
     if gone := loads.shape[1] - kept.size:
-        notes.append(f"{gone} layers are left out: no step has counts for all of their experts")
+        notes.append(
+            Message(
+                "{count} layers are left out: no step has counts for all of their experts",
+                count=gone,
+            )
+        )
     if gone := int((~steps).sum()):
         notes.append(
-            f"{gone} of {len(loads)} steps are left out: layers or experts are missing in them"
+            Message(
+                "{count} of {all} steps are left out: layers or experts are missing in them",
+                count=gone,
+                all=len(loads),
+            )
         )
     return loads[steps][:, kept], kept.tolist(), notes
 
@@ -90,15 +100,25 @@ def expected(
 ) -> tuple[str, BackTest | None, Floats, Floats]:
     """Method, its test, the load in the middle of the horizon, and loads that may come."""
     if len(loads) < 3:
-        notes.append(f"{len(loads)} steps are too few for a back-test: the forecast is their mean")
+        notes.append(
+            Message(
+                "{count} steps are too few for a back-test: the forecast is their mean",
+                count=len(loads),
+            )
+        )
         load = forecast(loads, "mean")
         return "mean", None, load, load[None]
     tested = backtest(loads, horizon)
     farthest = tested.leads[-1]
     if farthest < horizon:
         notes.append(
-            f"forecasts were back-tested up to {farthest} steps ahead, not {horizon}: {len(loads)}"
-            " steps allow no more"
+            Message(
+                "forecasts were back-tested up to {steps} steps ahead, not {horizon}: {count} "
+                "steps allow no more",
+                steps=farthest,
+                horizon=horizon,
+                count=len(loads),
+            )
         )
     method = tested.best
     middle = (farthest + 1) // 2

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import polars as pl
 
 from npuscope.errors import UsageError
+from npuscope.messages import Message
 
 from ..cost.step_time import TOKENS_ONLY, Cost, break_even_steps, is_worth, migration_ns, predicted
 from .eplb import is_hierarchical
@@ -170,12 +171,15 @@ def plan(
     ).with_columns(pl.col("max_over_mean_before", "max_over_mean_after").fill_nan(None))
     empty = rows["max_over_mean_before"].null_count()
     if empty:
-        notes.append(f"{empty} layers have no tokens and keep their placement")
+        notes.append(Message("{count} layers have no tokens and keep their placement", count=empty))
     twice = int(twins(placement).any(axis=(1, 2)).sum())
     if twice:
         notes.append(
-            f"in {twice} layers a device holds two copies of one expert, which serving and"
-            " training engines may not support"
+            Message(
+                "in {count} layers a device holds two copies of one expert, which serving and "
+                "training engines may not support",
+                count=twice,
+            )
         )
     paid = (
         migration_ns(before, placement, experts, expert_bytes, link)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from npuscope.messages import Message
+
 # As CANN spells element types, to one name each and the bits of an element.
 _DTYPES = {
     "BF16": ("bf16", 16), "BFLOAT16": ("bf16", 16), "FLOAT16": ("fp16", 16), "HALF": ("fp16", 16),
@@ -69,7 +71,7 @@ def tensors(shapes: Cell, dtypes: Cell = None, layouts: Cell = None) -> tuple[Te
 def _shape(part: str) -> tuple[int, ...]:
     shape = tuple(int(size) for size in part.split(","))
     if min(shape) < 0:
-        raise ValueError(f"a dimension is unknown: {part}")
+        raise ValueError(Message("a dimension is unknown: {part}", part=part))
     return shape
 
 

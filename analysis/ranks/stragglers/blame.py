@@ -9,6 +9,7 @@ import duckdb
 import polars as pl
 
 from npuscope.analysis.views import where
+from npuscope.messages import Message
 
 from ..answers import rows_of
 
@@ -78,7 +79,11 @@ def blame_notes(
         ]
     if complete < every:
         return [
-            f"{every - complete:,} of {every:,} recorded operations lack members or a sure match:"
-            " their waiting is attributed to no rank"
+            Message(
+                "{count} of {every} recorded operations lack members or a sure match: their "
+                "waiting is attributed to no rank",
+                count=f"{every - complete:,}",
+                every=f"{every:,}",
+            )
         ]
     return []

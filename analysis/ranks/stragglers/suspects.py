@@ -19,6 +19,8 @@ from typing import Any, Literal
 
 import polars as pl
 
+from npuscope.messages import Message
+
 from .straggler_tests import SURE
 
 Verdict = Literal["host", "compute", "frequency", "alltoall_bytes", "link", "unknown"]
@@ -204,7 +206,12 @@ def _slow_hosts(rows: list[dict[str, Any]]) -> dict[str, Evidence]:
         is_idle = idle >= _HOST_MATTERS * len(bound)
         if bound and is_sure and is_idle and len(bound) >= _MOST_RANKS * len(mine):
             found[host] = [
-                _line(f"ranks of host {host} that launch late", len(bound), len(mine), "ranks")
+                _line(
+                    Message("ranks of host {host} that launch late", host=host),
+                    len(bound),
+                    len(mine),
+                    "ranks",
+                )
             ]
     return found
 

@@ -19,6 +19,7 @@ from npuscope.analysis.experts.plan.placement import device_tokens
 from npuscope.analysis.experts.plan.plan_cost import Wish
 from npuscope.analysis.views import frame, where
 from npuscope.errors import UsageError
+from npuscope.messages import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +109,12 @@ def plans(
     for here, expected in counted.rows():
         if here < expected:
             raise UsageError(
-                f"tokens of {here} of {expected} ranks are here: no plan is made of them;"
-                " `npuscope experts plan --from-ranks-present` makes one"
+                Message(
+                    "tokens of {count} of {expected} ranks are here: no plan is made of them; "
+                    "`npuscope experts plan --from-ranks-present` makes one",
+                    count=here,
+                    expected=expected,
+                )
             )
     tokens, links = plan_costs(con, tables, run=run, capture=capture)
     made = plan_frames.plans(tables, Wish(devices, nodes, slots), tokens, links)
