@@ -11,8 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import product
+from typing import Any
 
 import polars as pl
+
+from npuscope.messages import Message, joined
 
 from .model.architecture import Model
 from .model.model import Attention, count
@@ -146,22 +149,29 @@ def verdict_notes(figures: pl.DataFrame) -> list[str]:
     """One sentence per figure: what reconciles it, or by how much the nearest is off."""
     notes: list[str] = []
     for (figure,), rows in verdicts(figures).group_by("figure", maintain_order=True):
-        named = [
-            row["convention"] + (f" at {row['peak']}" if row["peak"] else "")
-            for row in rows.filter("reconciles").to_dicts()
-        ]
+        named = [_at_peak(row) for row in rows.filter("reconciles").to_dicts()]
         known = rows.drop_nulls("ratio_median")
         if named:
-            more = f"; and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
-            told = f"reconciles with {'; '.join(named[:_SHOWN])}{more}"
+            if len(named) > _SHOWN:
+                named[_SHOWN:] = [Message("and {number} more", number=len(named) - _SHOWN)]
+            told = Message("reconciles with {conventions}", conventions=joined(named, "; "))
         elif known.is_empty():
-            told = "cannot be reconciled: tokens per step, devices or the step's time are unknown"
+            told = Message(
+                "cannot be reconciled: tokens per step, devices or the step's time are unknown"
+            )
         else:
             near = known.row(0, named=True)
-            peak = f" at {near['peak']}" if near["peak"] else ""
-            told = (
-                f"does not reconcile: nearest is {near['convention']}{peak}, of which the log"
-                f" shows {near['ratio_median']:.3f} times as much"
+            told = Message(
+                "does not reconcile: nearest is {convention}, of which the log shows {ratio} times"
+                " as much",
+                convention=_at_peak(near),
+                ratio=f"{near['ratio_median']:.3f}",
             )
-        notes.append(f"logged {figure}: {told}")
+        notes.append(Message("logged {figure}: {verdict}", figure=str(figure), verdict=told))
     return notes
+
+
+def _at_peak(row: Mapping[str, Any]) -> str:
+    if not row["peak"]:
+        return str(row["convention"])
+    return Message("{convention} at {peak}", convention=row["convention"], peak=row["peak"])

@@ -21,9 +21,12 @@ def kernel_notes(found: pl.DataFrame, counted: pl.DataFrame) -> list[str]:
     notes: list[str] = []
     missing = unresolved(counted)
     for row in missing.head(_SHOWN).to_dicts():
-        name = row["type"] or "kernels without a type"
-        held = f"{row['count']} {name} ({ms(row['total_ns'])} ms)"
-        notes.append(f"FLOPs of {held} are unknown: {row['reason']}")
+        held = "FLOPs of {kernels} ({ms} ms) are unknown: {reason}"
+        kernels = f"{row['count']} {row['type']}"
+        if not row["type"]:
+            kernels = Message("{count} kernels without a type", count=row["count"])
+        took = ms(row["total_ns"])
+        notes.append(Message(held, kernels=kernels, ms=took, reason=Message(row["reason"])))
     if missing.height > _SHOWN:
         rest = ms(int(missing.slice(_SHOWN)["total_ns"].sum()))
         notes.append(

@@ -82,7 +82,7 @@ def refused_steps(
             continue
         if not row["is_partial"]:
             rows.append((row["run"], row["capture"], row["step"], is_refused, is_hardware_refused))
-        what, flops = ("model FLOPs", train) if is_refused else ("HFU", hardware)
+        what, flops = (Message("model FLOPs"), train) if is_refused else ("HFU", hardware)
         told.setdefault(what, []).append(
             _sentence(what, model.model.name, row, flops, None if row["is_partial"] else factor)
         )
@@ -98,16 +98,27 @@ def refused_steps(
 def _sentence(
     what: str, name: str, row: Mapping[str, Any], flops: float, refused_above: float | None
 ) -> str:
-    step = "" if row["step"] is None else f" in step {row['step']}"
-    sentence = (
-        f"{name} needs {_tera(flops)} for {row['tokens_per_step']} tokens on the {row['ranks']}"
-        f" ranks with kernels{step}, which executed {_tera(row['executed_flops'])}"
+    place = Message("on the {ranks} ranks with kernels", ranks=row["ranks"])
+    if row["step"] is not None:
+        place = Message("{place} in step {step}", place=place, step=row["step"])
+    sentence = Message(
+        "{name} needs {flops} for {tokens} tokens {place}, which executed {executed}",
+        name=name,
+        flops=_tera(flops),
+        tokens=row["tokens_per_step"],
+        place=place,
+        executed=_tera(row["executed_flops"]),
     )
     if refused_above is None:
-        return f"{what}: {sentence} and kernels of unknown FLOPs"
-    return (
-        f"{what} refused: {sentence} (at most {refused_above:g} x that is taken): check that"
-        " model, tokens per step and --recompute match this job"
+        return Message(
+            "{what}: {sentence} and kernels of unknown FLOPs", what=what, sentence=sentence
+        )
+    return Message(
+        "{what} refused: {sentence} (at most {most} x that is taken): check that model, tokens per"
+        " step and --recompute match this job",
+        what=what,
+        sentence=sentence,
+        most=f"{refused_above:g}",
     )
 
 

@@ -22,6 +22,7 @@ import duckdb
 import polars as pl
 
 from npuscope.analysis.views import frame
+from npuscope.messages import Message, joined
 
 from .model.architecture import Model, layer_counts
 
@@ -89,10 +90,14 @@ def tokens_of_steps(
         try:
             found = _tokens(model, _sizes(sizes[run, capture]), ranks)
         except _Unknown as why:
-            reasons.append(f"tokens per step: {why}; give --tokens-per-step N")
+            told = "tokens per step: {why}; give --tokens-per-step N"
+            reasons.append(Message(told, why=why.args[0]))
         else:
             rows.append((run, capture, step, *found))
-    notes = [f"tokens per step: {tokens}, {basis}" for *_, tokens, basis in rows]
+    notes: list[str] = [
+        Message("tokens per step: {tokens}, {basis}", tokens=tokens, basis=basis)
+        for *_, tokens, basis in rows
+    ]
     if not rows and not reasons:
         reasons = [
             "tokens per step: no backward of fused attention was recorded; give --tokens-per-step N"
@@ -155,12 +160,20 @@ def _sizes(told: dict[str, Any]) -> tuple[int, int]:
     sizes, world = _told_sizes(told), told["world"]
     pp, dp, cp = sizes["pp"], sizes["dp"], sizes["cp"]
     if cp is not None and cp > 1:
-        raise _Unknown(f"context parallelism over {cp} ranks splits a sequence")
+        raise _Unknown(
+            Message("context parallelism over {count} ranks splits a sequence", count=cp)
+        )
     if pp is None or dp is None or cp is None:
-        raise _Unknown("parallel sizes are unknown")
+        raise _Unknown(Message("parallel sizes are unknown"))
     if world is not None and sizes["tp"] is not None and sizes["tp"] * pp * dp != world:
         words = " x ".join(f"{kind} {size}" for kind, size in sizes.items())
-        raise _Unknown(f"parallel sizes contradict each other ({words} are not {world} ranks)")
+        raise _Unknown(
+            Message(
+                "parallel sizes contradict each other ({words} are not {world} ranks)",
+                words=words,
+                world=world,
+            )
+        )
     return pp, dp
 
 
@@ -169,19 +182,23 @@ def _tokens(model: Model, sizes: tuple[int, int], ranks: Sequence[_Counts]) -> t
     stages, replicas = sizes
     sequences = frozenset[int | None]().union(*(rank.tokens for rank in ranks))
     if None in sequences:
-        raise _Unknown("query shapes are unknown for some attention kernels")
+        raise _Unknown(Message("query shapes are unknown for some attention kernels"))
     if len(sequences) > 1:
-        raise _Unknown("attention works on micro-batches of several sizes")
+        raise _Unknown(Message("attention works on micro-batches of several sizes"))
     if any(0 < rank.forwards < rank.gradients for rank in ranks):
-        raise _Unknown("attention has more backward than forward kernels: the step is incomplete")
+        raise _Unknown(
+            Message("attention has more backward than forward kernels: the step is incomplete")
+        )
     of_stage: dict[int | None, set[int]] = {}
     for rank in ranks:
         of_stage.setdefault(rank.stage if stages > 1 else 0, set()).add(rank.gradients)
     for stage, counts in of_stage.items():
         if len(counts) > 1:
-            told = " and ".join(map(str, sorted(counts)))
-            where = "" if stage is None else f" of pipeline stage {stage}"
-            raise _Unknown(f"ranks{where} ran {told} gradients of attention")
+            told = "ranks ran {counts} gradients of attention"
+            if stage is not None:
+                told = "ranks of pipeline stage {stage} ran {counts} gradients of attention"
+            listed = joined(map(str, sorted(counts)), " and ")
+            raise _Unknown(Message(told, stage=stage, counts=listed))
     micro_batches, words = _micro_batches(
         model, stages, {stage: min(counts) for stage, counts in of_stage.items()}
     )
@@ -189,47 +206,75 @@ def _tokens(model: Model, sizes: tuple[int, int], ranks: Sequence[_Counts]) -> t
     assert size is not None
     tokens = micro_batches * size * replicas
     forwards = sum(rank.forwards for rank in ranks)
-    basis = (
-        f"{_counted(micro_batches, 'micro-batch', 'micro-batches')} x {size} tokens x"
-        f" {_counted(replicas, 'data-parallel rank')}: {words}"
+    batches = "{count} micro-batch" if micro_batches == 1 else "{count} micro-batches"
+    several = "{count} data-parallel rank" if replicas == 1 else "{count} data-parallel ranks"
+    basis = Message(
+        "{batches} x {size} tokens x {replicas}: {words}",
+        batches=Message(batches, count=micro_batches),
+        size=size,
+        replicas=Message(several, count=replicas),
+        words=words,
     )
     if forwards:
         often = forwards / sum(rank.gradients for rank in ranks)
-        basis += f", run forward {often:.3g} x as often"
+        repeated = "{basis}, run forward {often} x as often"
+        basis = Message(repeated, basis=basis, often=f"{often:.3g}")
     return tokens, basis
 
 
 def _micro_batches(model: Model, stages: int, gradients: dict[int | None, int]) -> tuple[int, str]:
     """Micro-batches of a step, and of what they are counted. Raises _Unknown."""
     layers, blocks = sum(layer_counts(model)), model.mtp_depth
-    mtp = f" and {_counted(blocks, 'MTP block')}" if blocks else ""
+    of_layers, mtp = Message("{count} layers", count=layers), ""
+    if blocks:
+        mtp = Message("{count} MTP block" if blocks == 1 else "{count} MTP blocks", count=blocks)
+        of_layers = Message("{one} and {other}", one=of_layers, other=mtp)
     if set(gradients) == set(range(stages)):
         total, of_all = sum(gradients.values()), layers + blocks
-        where = "of all pipeline stages" if stages > 1 else "of a rank"
+        where = Message("of all pipeline stages") if stages > 1 else Message("of a rank")
+        uneven = (
+            "{total} gradients of attention {where} are not those of equal micro-batches in"
+            " {layers}"
+        )
         if total % of_all:
-            raise _Unknown(f"{total} gradients of attention {where} are not those of equal"
-                           f" micro-batches in {layers} layers{mtp}")  # fmt: skip
-        return total // of_all, f"{total} gradients of attention {where} in {layers} layers{mtp}"
+            raise _Unknown(Message(uneven, total=total, where=where, layers=of_layers))
+        even = "{total} gradients of attention {where} in {layers}"
+        return total // of_all, Message(even, total=total, where=where, layers=of_layers)
     if layers % stages or model.noop_layers:
-        raise _Unknown(f"only {len(gradients)} of {stages} pipeline stages were recorded, and"
-            f" {model.layers} layers are not split evenly")  # fmt: skip
+        raise _Unknown(
+            Message(
+                "only {count} of {stages} pipeline stages were recorded, and {layers} layers are"
+                " not split evenly",
+                count=len(gradients),
+                stages=stages,
+                layers=model.layers,
+            )
+        )
     if blocks and not set(gradients) <= set(range(stages)):
-        raise _Unknown("the pipeline stage of the MTP blocks is unknown")
+        raise _Unknown(Message("the pipeline stage of the MTP blocks is unknown"))
+    of_model: str = str(layers)
+    if mtp:
+        of_model = Message("{one} and {other}", one=of_model, other=mtp)
     found: dict[int, str] = {}
     for stage, count in gradients.items():
         own = layers // stages + (blocks if stage == stages - 1 else 0)
-        words = f"{count} gradients of attention on a rank of a stage of {_counted(own, 'layer')}"
+        held = Message("{count} layer" if own == 1 else "{count} layers", count=own)
+        part = "{total} gradients of attention on a rank of a stage of {own}"
+        words = Message(part, total=count, own=held)
         if count % own:
-            raise _Unknown(f"{words} are not those of equal micro-batches")
-        found[count // own] = f"{words} (the model's {layers}{mtp} in {stages} equal stages)"
+            uneven = "{words} are not those of equal micro-batches"
+            raise _Unknown(Message(uneven, words=words))
+        found[count // own] = Message(
+            "{words} (the model's {layers} in {stages} equal stages)",
+            words=words,
+            layers=of_model,
+            stages=stages,
+        )
     if len(found) > 1:
-        told = " and ".join(map(str, sorted(found)))
-        raise _Unknown(f"pipeline stages ran {told} micro-batches, if layers are split evenly")
+        listed = joined(map(str, sorted(found)), " and ")
+        apart = "pipeline stages ran {counts} micro-batches, if layers are split evenly"
+        raise _Unknown(Message(apart, counts=listed))
     return next(iter(found.items()))
-
-
-def _counted(number: int, one: str, several: str | None = None) -> str:
-    return f"{number} {one if number == 1 else several or one + 's'}"
 
 
 def sequence_length_of(counted: pl.DataFrame) -> int | None:

@@ -55,19 +55,20 @@ def no_such_rank(
             if value in there:
                 break
             listed = numbers(there) if name == "rank" else ", ".join(there)
-            return f"no {name} {value} here: there is {listed or 'none'}"
+            there_is = "no {kind} {value} here: there is {listed}"
+            return Message(there_is, kind=Message(name), value=value, listed=listed or "none")
     if not chosen.is_empty():
         return None
     asked = (("run", run), ("capture", capture), ("rank", rank))
     named = ", ".join(f"{name} {value}" for name, value in asked if value is not None)
-    return f"no data matches {named}" if named else "no rank here"
+    return Message("no data matches {named}", named=named) if named else Message("no rank here")
 
 
 def _without_curve(ranks: pl.DataFrame) -> Iterable[str]:
     missing = ranks.filter(~pl.col("has_curve"))
     for left_out, reason in (
-        (True, "memory was not selected"),
-        (False, "no memory was recorded"),
+        (True, Message("memory was not selected")),
+        (False, Message("no memory was recorded")),
     ):
         without = missing.filter(pl.col("curve_left_out").fill_null(False) == left_out)
         if not without.is_empty():
@@ -86,8 +87,9 @@ def _without_blocks(ranks: pl.DataFrame) -> Iterable[str]:
     without = ranks.filter(pl.col("has_curve") & ~pl.col("has_blocks"))
     if not without.is_empty():
         left_out = without["blocks_left_out"].fill_null(False).all()
-        why = "not selected" if left_out else "not recorded"
-        yield (
-            f"{ranks_named(without['rank'])}: memory blocks were {why}, so the holders of memory"
-            " are unknown."
+        why = (
+            "{ranks}: memory blocks were not selected, so the holders of memory are unknown."
+            if left_out
+            else "{ranks}: memory blocks were not recorded, so the holders of memory are unknown."
         )
+        yield Message(why, ranks=ranks_named(without["rank"]))

@@ -11,6 +11,7 @@ from npuscope.analysis.communication.communication import comm
 from npuscope.analysis.means import without_warm_up
 from npuscope.analysis.views import frame, where
 from npuscope.analysis.wording import ranks_named
+from npuscope.messages import Message, joined
 
 _ESTIMATES = (
     ("shortest duration", "wait_min_duration_ns", "transfer_min_duration_ns"),
@@ -29,19 +30,23 @@ def clocks(
 
 def clock_notes(found: pl.DataFrame) -> list[str]:
     """What to know beside the figures of `clocks`, a sentence per remark with whom it concerns."""
-    concerned: dict[tuple[str, str], tuple[list[str], list[int]]] = {}
+    concerned: dict[tuple[tuple[str, str] | None, str], tuple[list[str], list[int]]] = {}
     several = found.select("run", "capture").n_unique() > 1
     for row in found.to_dicts():
-        place = f"{row['run']}, {row['capture']}: " if several else ""
+        place = (row["run"], row["capture"]) if several else None
         for remark in (row["note"] or "").split("; "):
             if remark:
                 hosts, ranks = concerned.setdefault((place, remark), ([], []))
                 hosts += [row["host"]] if row["host"] else []
                 ranks += [] if row["host"] else row["ranks"]
-    return [
-        f"{place}{_named(hosts, ranks)}: {remark}"
-        for (place, remark), (hosts, ranks) in concerned.items()
-    ]
+    told: list[str] = []
+    for (place, remark), (hosts, ranks) in concerned.items():
+        note = Message("{place}: {note}", place=_named(hosts, ranks), note=Message(remark))
+        if place:
+            run, capture = place
+            note = Message("{run}, {capture}: {note}", run=run, capture=capture, note=note)
+        told.append(note)
+    return told
 
 
 def comm_waits(
@@ -113,5 +118,5 @@ def slow_pairs(
 
 def _named(hosts: list[str], ranks: list[int]) -> str:
     listed = list(dict.fromkeys(hosts))
-    more = [f"{len(listed) - 4} more hosts"] if len(listed) > 4 else []
-    return ", ".join([*listed[:4], *more, *([ranks_named(ranks)] if ranks else [])])
+    more = [Message("{count} more hosts", count=len(listed) - 4)] if len(listed) > 4 else []
+    return joined([*listed[:4], *more, *([ranks_named(ranks)] if ranks else [])])

@@ -16,7 +16,7 @@ from npuscope.collector.store import store
 from npuscope.messages import Message
 
 from ..views import frame, has_view, open_views
-from ..wording import ranks_named
+from ..wording import ranks_named, us
 
 _CLOCKS = """
     select unnest(ranks) as rank, offset_ns, coalesce(drift_ppm, 0) / 1e6 as drift, reference_ns,
@@ -121,11 +121,13 @@ def _recorded(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> tuple[s
 def _aligned(joined: pl.DataFrame) -> tuple[str, ...]:
     lost = joined.filter(pl.col("offset_ns").is_null())["rank"].to_list()
     moved = joined.filter(pl.col("offset_ns").fill_null(0) != 0)
-    notes = []
+    notes: list[str] = []
     if moved.height:
         errors = moved["error_ns"].drop_nulls()
-        bound = f", to {errors.sort()[-1] / 1e3:,.1f} us" if len(errors) else ""
-        notes.append(f"Clocks are aligned to the reference host's{bound}.")
+        told = "Clocks are aligned to the reference host's."
+        if len(errors):
+            told = "Clocks are aligned to the reference host's, to {bound} us."
+        notes.append(Message(told, bound=us(errors.sort()[-1] if len(errors) else None)))
     if lost:
         notes.append(
             Message(

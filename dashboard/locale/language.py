@@ -93,9 +93,18 @@ def catalog(path: Path) -> dict[str, str]:
 
 def _patterns(told: dict[str, str]) -> tuple[tuple[re.Pattern[str], str], ...]:
     """Templates with names in them; those with most fixed words are tried first."""
-    listed = [(english, said) for english, said in told.items() if "{" in english]
+    listed = [(english, said) for english, said in told.items() if _is_plain(english)]
     listed.sort(key=lambda pair: -len(re.sub(r"\{\w+\}", "", pair[0])))
     return tuple(
         (re.compile(_NAME.sub(r"(?P<\1>.+?)", re.escape(english)), re.DOTALL), said)
         for english, said in listed
+    )
+
+
+def _is_plain(english: str) -> bool:
+    names = re.findall(r"{\w+}", english)
+    return (
+        bool(names)
+        and len(set(names)) == len(names)
+        and bool(re.search("[a-z]{3}", re.sub(r"{\w+}", "", english)))
     )
