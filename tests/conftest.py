@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import gc
+import hashlib
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ from hypothesis import settings
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.console import waiting
+from npuscope.sample_traces.generate import Form, Job, small, write_job
 
 # Some runners tell their terminal's width to whatever they start: commands would fold messages.
 os.environ.pop("COLUMNS", None)
@@ -75,26 +77,62 @@ def goldens(real_data: Path) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def sample_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The store of the committed sample, made once for all workers; only to be read."""
-    return _made_once(REPOSITORY / "sample_traces", "moe_8_ranks", tmp_path_factory)
+    return _stored(REPOSITORY / "sample_traces" / "moe_8_ranks", tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def real_stores(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The store of a real profile by name, made once for all workers; only to be read."""
-    return lambda name: _made_once(real_data, name, tmp_path_factory)
+    return lambda name: _stored(real_data / name, tmp_path_factory)
 
 
-def _made_once(profiles: Path, name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="session")
+def written_job(tmp_path_factory: pytest.TempPathFactory) -> WrittenJob:
+    """The folder of a job's profiles, written once for all workers; only to be read."""
+
+    def written(job: Job, *forms: Form) -> Path:
+        name = hashlib.sha256(repr((job, forms)).encode()).hexdigest()[:12]
+        return _made_once(
+            tmp_path_factory, f"{name}/job", lambda path: write_job(job, path, forms=forms)
+        )
+
+    return written
+
+
+@pytest.fixture(scope="session")
+def small_store(written_job: WrittenJob, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of a small job's text profiles, made once for all workers; only to be read."""
+    return _stored(written_job(small(), "text"), tmp_path_factory)
+
+
+class WrittenJob(Protocol):
+    """A job, and the forms of its profiles."""
+
+    def __call__(self, job: Job, *forms: Form) -> Path: ...
+
+
+def _stored(profiles: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def read(target: Path) -> None:
+        assert ingest(profiles, target, summarise=summarise, jobs=1).is_complete
+
+    return _made_once(tmp_path_factory, f"stores/{profiles.parent.name}/{profiles.name}", read)
+
+
+def _made_once(
+    tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]
+) -> Path:
+    """What `make` put below the folder of this run, whichever worker asks first."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
-    target = folder / "stores" / name
-    target.parent.mkdir(exist_ok=True)
-    with (target.parent / f"{name}.lock").open("w") as lock:
+    target = folder / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    done = target.with_name(f"{target.name}.done")
+    with done.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (target / "done").exists():
-            assert ingest(profiles / name, target, summarise=summarise, jobs=1).is_complete
-            (target / "done").touch()
+        if not done.exists():
+            make(target)
+            done.touch()
     return target
 
 
@@ -105,16 +143,13 @@ def distribution(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     Built once per test run, parallel or not, from a copy of what a build needs: leftovers of the
     working folder cannot slip in, and nothing is written into it.
     """
-    shared = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        shared = shared.parent
-    with (shared / "distribution.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        out = shared / "distribution"
-        if not out.exists():
-            with tempfile.TemporaryDirectory(dir=shared) as workshop:
-                _build_distribution(Path(workshop))
-                (Path(workshop) / "dist").rename(out)
+
+    def build(out: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=out.parent) as workshop:
+            _build_distribution(Path(workshop))
+            (Path(workshop) / "dist").rename(out)
+
+    out = _made_once(tmp_path_factory, "distribution", build)
     found = {"sdist": out.glob("*.tar.gz"), "wheel": out.glob("*.whl")}
     found["direct"] = (out / "direct").glob("*.whl")
     return {name: next(paths) for name, paths in found.items()}

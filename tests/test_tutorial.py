@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from npuscope.collector.store.cache import store_of
-from tests.cli.test_cli import runner
+from tests.cli.command import runner
 from tests.conftest import REPOSITORY
 from tests.test_readme import COLUMNS, arguments_of, matches, normalised, shown_in
 

@@ -4,40 +4,25 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import duckdb
 import polars as pl
 import pytest
 
-from npuscope.cli import main
 from npuscope.sample_traces.generate import small, write_job
+from tests.cli.command import Run
 
 STEP_COLUMNS = (
     "run capture rank step basis start_ns end_ns window_start_ns window_end_ns computing_ns "
     "communication_ns overlapped_ns exposed_communication_ns free_ns host_ns idle_ns stage_ns "
     "bubble_ns profiler_bubble_ns preparing_ns preparing_basis masking_ratio is_warm_up"
 ).split()
-
-
-class Outcome(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    def json(self) -> dict[str, Any]:
-        answer: dict[str, Any] = json.loads(self.out)
-        return answer
-
-
-Run = Callable[..., Outcome]
 
 
 @pytest.fixture(scope="module")
@@ -58,33 +43,6 @@ def profile(shared: Path) -> Path:
 def own_profile(profile: Path, tmp_path: Path) -> Path:
     """A copy that a test may change."""
     return Path(shutil.copytree(profile, tmp_path / "profile"))
-
-
-@pytest.fixture
-def run(shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The command in this process; a profile that other tests asked about is not read again."""
-    return runner(shared / "cache", monkeypatch, capsys)
-
-
-@pytest.fixture
-def run_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Run:
-    """The command in this process, with a cache of its own that is empty."""
-    return runner(tmp_path / "cache", monkeypatch, capsys)
-
-
-def runner(cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-
-    def run(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["npuscope", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        out, err = capsys.readouterr()
-        return Outcome(int(left.value.code or 0), out, err)
-
-    return run
 
 
 def test_steps_as_json(run_apart: Run, profile: Path) -> None:

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from npuscope.analysis.catalog import metric
-from npuscope.cli import main
 from npuscope.sample_traces.generate import small, write_job
-
-
-def called(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object
-) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["npuscope", "clocks", *map(str, arguments)])
-    with pytest.raises(SystemExit) as left:
-        main()
-    return int(left.value.code or 0), *capsys.readouterr()
+from tests.cli.command import Run
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +24,8 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_json_and_table(
-    profile: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(profile / "cache"))
-    code, out, _ = called(monkeypatch, capsys, profile / "profile", "--json")
+def test_json_and_table(run: Run, profile: Path) -> None:
+    code, out, _ = run("clocks", profile / "profile", "--json")
     answer = json.loads(out)
     assert (code, answer["metric"], answer["schema_version"]) == (0, "clocks", 1)
     rows = answer["rows"]
@@ -46,7 +33,7 @@ def test_json_and_table(
     assert [(row["offset_ns"], row["ranks"]) for row in rows] == [(0, [0]), (3_000_000, [1])]
     assert rows[1]["lower_ns"] <= 3_000_000 <= rows[1]["upper_ns"]
 
-    code, out, err = called(monkeypatch, capsys, profile / "profile")
+    code, out, err = run("clocks", profile / "profile")
     assert code == 0 and "node01" in out and "+3.000000" in out
     for row in rows:
         assert (row["note"] or "") in err

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from npuscope.cli import main
 from npuscope.sample_traces.generate import small, write_job
+from tests.cli.command import Run
 
 FIGURES = (
     "op_count total_ns union_ns masked_ns masking_ratio exposed_ns exposed_attributed_ns"
@@ -27,30 +25,12 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def run(
-    job: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Any:  # fmt: skip
-    monkeypatch.setenv("XDG_CACHE_HOME", str(job.parent / "cache"))
-    monkeypatch.setenv("COLUMNS", "100")
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["npuscope", "comm", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return command
-
-
 @pytest.mark.parametrize(
     ("by", "names"),
     [("kind", ["kind"]), ("type", ["op_type"]), ("op", ["kind", "op_type", "group_hash"])],
 )
-def test_rows(run: Any, job: Path, by: str, names: list[str]) -> None:
-    code, out, _ = run(job, "--by", by, "--json")
+def test_rows(run: Run, job: Path, by: str, names: list[str]) -> None:
+    code, out, _ = run("comm", job, "--by", by, "--json")
     told = json.loads(out)
     assert (code, told["metric"]) == (0, "comm")
     rows = told["rows"]
@@ -65,37 +45,37 @@ def test_rows(run: Any, job: Path, by: str, names: list[str]) -> None:
             assert totals == sorted(totals, reverse=True)
 
 
-def test_by_kind_is_the_default_and_choices_narrow_it(run: Any, job: Path) -> None:
-    assert run(job, "--json")[1] == run(job, "--by", "kind", "--json")[1]
-    _, out, _ = run(job, "--by", "op", "--rank", 1, "--step", 13, "--top", 2, "--json")
+def test_by_kind_is_the_default_and_choices_narrow_it(run: Run, job: Path) -> None:
+    assert run("comm", job, "--json")[1] == run("comm", job, "--by", "kind", "--json")[1]
+    _, out, _ = run("comm", job, "--by", "op", "--rank", 1, "--step", 13, "--top", 2, "--json")
     rows = json.loads(out)["rows"]
     assert [(row["rank"], row["step"]) for row in rows] == [(1, 13)] * 2
 
 
-def test_another_key_is_refused(run: Any, job: Path) -> None:
-    code, _, errors = run(job, "--by", "colour")
+def test_another_key_is_refused(run: Run, job: Path) -> None:
+    code, _, errors = run("comm", job, "--by", "colour")
     assert code == 2
     assert "choose one of kind, type, op" in errors
 
 
-def test_tables(run: Any, job: Path) -> None:
-    _, out, _ = run(job)
+def test_tables(run: Run, job: Path) -> None:
+    _, out, _ = run("comm", job)
     means, _, single = out.partition("Communication of each rank and step by kind (ms)")
     assert "mean of 2 ranks, 2 steps" in means
     assert "worst rank" in means
     assert "transfer, wait: HCCL's own" in " ".join(single.split())
-    _, alone, _ = run(job, "--rank", 0, "--step", 12)
+    _, alone, _ = run("comm", job, "--rank", 0, "--step", 12)
     assert "mean of" not in alone
     assert max(map(len, (out + alone).splitlines())) <= 100
-    _, stretch, _ = run(job, "--by", "stretch")
+    _, stretch, _ = run("comm", job, "--by", "stretch")
     assert "net gain" in stretch
 
 
 @pytest.mark.slow
-def test_a_job_without_communication_says_so(run: Any, job: Path, tmp_path: Path) -> None:
+def test_a_job_without_communication_says_so(run: Run, job: Path, tmp_path: Path) -> None:
     alone = tmp_path / "alone"
     write_job(small(dp=1, ep=1, crossing=False), alone, forms=("text",))
-    code, out, errors = run(alone)
+    code, out, errors = run("comm", alone)
     assert code == 0
     assert "no communication was recorded here" in errors
     assert "no rows" in out

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
-from npuscope.cli import main
 from npuscope.sample_traces.generate import small, write_job
+from tests.cli.command import Run
 
 FIELDS = {
     "run", "capture", "rank", "status", "framework", "source_format", "profiler_level",
@@ -24,33 +20,6 @@ FIELDS = {
     "not_verified_on_real_data", "capabilities", "profiler_config", "profiler_overhead_ratio",
     "profiler_overhead_reason",
 }  # fmt: skip
-
-
-class Outcome(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    def json(self) -> dict[str, Any]:
-        answer: dict[str, Any] = json.loads(self.out)
-        return answer
-
-
-Run = Callable[..., Outcome]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("COLUMNS", "100")
-
-    def command(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["npuscope", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        return Outcome(int(left.value.code or 0), *capsys.readouterr())
-
-    return command
 
 
 @pytest.fixture(scope="module")

@@ -16,18 +16,13 @@ from npuscope.dashboard.perfetto.rank_tables import Trace, trace_of
 from npuscope.dashboard.perfetto.trace_notes import before
 from npuscope.dashboard.perfetto.trace_size import Expected
 from npuscope.profile import Opened
-from tests.cli.test_cli import Run, runner
+from tests.cli.command import Run
 from tests.dashboard.perfetto.traces import file_events
 
 
 @pytest.fixture
 def sample(sample_store: Path) -> Path:
     return sample_store
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    return runner(tmp_path / "cache", monkeypatch, capsys)
 
 
 def test_a_trace_of_a_profile_folder(

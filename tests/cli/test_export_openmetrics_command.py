@@ -6,12 +6,10 @@ import contextlib
 import dataclasses
 import json
 import re
-import sys
 import time
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,10 +17,10 @@ from npuscope.analysis import query
 from npuscope.analysis.flops.job_mfu import gathered
 from npuscope.analysis.flops.mfu import mfu
 from npuscope.analysis.flops.peaks import parse_peaks
-from npuscope.cli import main
 from npuscope.collector.store import store as stores
 from npuscope.commands.explain.model_options import use_of
 from npuscope.sample_traces.generate import small
+from tests.cli.command import Run
 from tests.dashboard.app.published_jobs import publish_job
 from tests.dashboard.exporter.scraping import prometheus, promtool, require_prometheus
 
@@ -31,18 +29,7 @@ _LINE = re.compile(r'(\w+)\{((?:\w+="(?:[^"\\]|\\.)*",?)*)\} (\S+) (\d+\.\d{3})'
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    def command(*arguments: object) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["npuscope", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        return int(left.value.code or 0), capsys.readouterr().err
-
-    return command
-
-
-def test_history_fills_in_the_past(run: Any, tmp_path: Path) -> None:
+def test_history_fills_in_the_past(run: Run, tmp_path: Path) -> None:
     path, out = tmp_path / "store", tmp_path / "history.om"
     hour = 3600 * 10**9
     # Recent, or Prometheus would delete it as too old.
@@ -51,7 +38,7 @@ def test_history_fills_in_the_past(run: Any, tmp_path: Path) -> None:
     for number in range(2):
         later = dataclasses.replace(job, start_ns=begins + number * hour)
         publish_job(path, later, f"c{number}", published_s=time.time())
-    code, err = run("export", "openmetrics", path, "-o", out)
+    code, _, err = run("export", "openmetrics", path, "-o", out)
     assert code == 0 and "of 4 steps" in err
     text = out.read_text()
     assert text.endswith("# EOF\n")
@@ -94,10 +81,10 @@ def test_history_fills_in_the_past(run: Any, tmp_path: Path) -> None:
         past = [value for moment, value in rank if moment <= at + 1]
         assert float(found_at["value"][1]) == past[-1]
 
-    code, err = run("export", "openmetrics", path, "--capture", "c1", "-o", out)
+    code, _, err = run("export", "openmetrics", path, "--capture", "c1", "-o", out)
     assert code == 0 and "of 2 steps" in err and len(out.read_text()) < len(text)
     model = ["--model", "qwen3-0.6b", "--tokens-per-step", "100", "--recompute", "full"]
-    code, err = run("export", "openmetrics", path, *model, "--peak", "300T", "-o", out)
+    code, _, err = run("export", "openmetrics", path, *model, "--peak", "300T", "-o", out)
     assert code == 0
     use = use_of("qwen3-0.6b", None, "100", "causal", "full")
     with contextlib.closing(stores.open(path)) as con:
@@ -108,9 +95,9 @@ def test_history_fills_in_the_past(run: Any, tmp_path: Path) -> None:
         told_each = [float(line.split()[-2]) for line in lines if line.startswith("npuscope_mfu_")]
         assert told_each == pytest.approx([one[column] for one in jobs], rel=1e-12)
         assert len(told_each) == 4 and min(told_each) > 0
-    code, err = run("export", "csv", path, "--recompute", "full", "-o", out)
+    code, _, err = run("export", "csv", path, "--recompute", "full", "-o", out)
     assert code == 2 and "--recompute is for openmetrics" in err
-    code, err = run("export", "openmetrics", path, "--ranks", "0", "-o", out)
+    code, _, err = run("export", "openmetrics", path, "--ranks", "0", "-o", out)
     assert code == 2 and "--ranks is for traces" in err
-    code, err = run("export", "openmetrics", path, "--run", "absent", "-o", out)
+    code, _, err = run("export", "openmetrics", path, "--run", "absent", "-o", out)
     assert code == 3 and "nothing can be back-filled" in err

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from npuscope.cli import main
 from npuscope.dashboard.locale.language import language_of
 from npuscope.sample_traces.generate import Job, write_job
+from tests.cli.command import Run
 
 chinese = language_of("zh")
 
@@ -20,22 +17,17 @@ ONLY_ON_NPUS = (
     "Level1", "analyse()", "torch_npu", "TASK_QUEUE_ENABLE", "PYTORCH_NPU", "ProfilerActivity.NPU",
     "kernel_details", "trace_view", "aic_metrics", "HCCL",
 )  # fmt: skip
-Run = Callable[..., str]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def told(run: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """What a command that succeeds says; both of its outputs."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "160")
 
     def command(*arguments: object) -> str:
-        monkeypatch.setattr(sys, "argv", ["npuscope", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        captured = capsys.readouterr()
-        assert not left.value.code, captured.err
-        return captured.out + captured.err if "--json" not in arguments else captured.out
+        outcome = run(*arguments)
+        assert outcome.code == 0, outcome.err
+        return outcome.out + outcome.err
 
     return command
 
@@ -49,21 +41,18 @@ def gpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def rows(answer: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(answer)["rows"]
-    return found
-
-
 @pytest.mark.slow
-def test_every_answer_is_without_words_of_npus(run: Run, gpus: Path, tmp_path: Path) -> None:
-    run("ingest", gpus, "--store", tmp_path / "store")
+def test_every_answer_is_without_words_of_npus(
+    told: Callable[..., str], gpus: Path, tmp_path: Path
+) -> None:
+    told("ingest", gpus, "--store", tmp_path / "store")
     page = tmp_path / "page.html"
     for command in (
         "report", "findings", "steps", "kernels --by name", "kernels --by type",
         f"report --html {page} --lang zh", "doctor",
     ):  # fmt: skip
         verb, *options = command.split()
-        text = run(verb, tmp_path / "store", *options)
+        text = told(verb, tmp_path / "store", *options)
         assert [word for word in ONLY_ON_NPUS if word in text] == [], command
         assert "nccl" not in text or verb != "kernels", command
     assert [word for word in ONLY_ON_NPUS if word in page.read_text()] == []
@@ -71,7 +60,7 @@ def test_every_answer_is_without_words_of_npus(run: Run, gpus: Path, tmp_path: P
 
 @pytest.mark.slow
 def test_the_report_says_what_a_gpus_profiler_can_be_told(run: Run, gpus: Path) -> None:
-    [capture] = rows(run("report", gpus, "--json"))
+    [capture] = run("report", gpus, "--json").rows
 
     assert capture["limits"] == ["ranks 0-1: no memory curve. To know it: profile_memory=True"]
     assert (capture["frameworks"], capture["ranks"]) == (["kineto"], [0, 1])
@@ -81,7 +70,7 @@ def test_the_report_says_what_a_gpus_profiler_can_be_told(run: Run, gpus: Path) 
 
 
 def test_doctor_asks_for_what_a_gpus_profiler_has(run: Run, gpus: Path) -> None:
-    ranks = rows(run("doctor", gpus, "--json"))
+    ranks = run("doctor", gpus, "--json").rows
 
     assert [one["rank"] for one in ranks] == [0, 1]
     verdicts = {one["capability"]: one for one in ranks[0]["capabilities"]}
@@ -104,15 +93,13 @@ def test_gpus_and_npus_in_one_store_each_hear_their_own(
     write_job(job, tmp_path / "npus", forms=("text",))
     for path in (tmp_path / "npus", gpus):
         run("ingest", path, "--store", tmp_path / "store", "--run", path.name)
-    limits = {
-        one["run"]: one["limits"] for one in rows(run("report", tmp_path / "store", "--json"))
-    }
+    limits = {one["run"]: one["limits"] for one in run("report", tmp_path / "store", "--json").rows}
 
     assert any("Level1" in limit for limit in limits["npus"])
     assert not any("Level1" in limit for limit in limits["traces"])
     figures = {
         (one["run"], one["rank"], one["step"]): (one["computing_ns"], one["communication_ns"])
-        for one in rows(run("steps", tmp_path / "store", "--json"))
+        for one in run("steps", tmp_path / "store", "--json").rows
     }
     for (name, rank, step), told in figures.items():
         if name == "npus":

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from npuscope.analysis.flops.model.describe import model_of
 from npuscope.analysis.flops.model.model import count
-from npuscope.cli import main
 from npuscope.sample_traces.generate import small, write_job
+from tests.cli.command import Run
 
 COLUMNS = [
     "run", "capture", "rank", "step", "step_ns", "matmul_flops", "attention_flops_causal",
@@ -23,6 +21,11 @@ COLUMNS = [
 ]  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+
+
 @pytest.fixture(scope="module")
 def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mfu") / "job"
@@ -30,23 +33,8 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def run(profile: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(profile.parent / "cache"))
-    monkeypatch.setenv("COLUMNS", "160")
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["npuscope", "mfu", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return command
-
-
-def test_rows(run: Any, profile: Path) -> None:
-    code, out, _ = run(profile, "--json")
+def test_rows(run: Run, profile: Path) -> None:
+    code, out, _ = run("mfu", profile, "--json")
     told = json.loads(out)
     assert (code, told["metric"]) == (0, "mfu")
     assert [list(row) for row in told["rows"]] == [COLUMNS] * 4
@@ -61,9 +49,9 @@ def test_rows(run: Any, profile: Path) -> None:
         assert row["model_mfu_ratio"] is None
 
 
-def test_a_model_and_a_peak(run: Any, profile: Path) -> None:
+def test_a_model_and_a_peak(run: Run, profile: Path) -> None:
     options = ("--model", "qwen3-0.6b", "--tokens-per-step", 100, "--recompute", "full")
-    _, out, _ = run(profile, *options, "--peak", "300T", "--rank", 1, "--step", 13, "--json")
+    _, out, _ = run("mfu", profile, *options, "--peak", "300T", "--rank", 1, "--step", 13, "--json")
     (row,) = json.loads(out)["rows"]
     assert (row["rank"], row["step"], row["peak_source"]) == (1, 13, "--peak")
     ratio = row["model_flops"] / (row["step_ns"] * 1e-9 * 2 * 300e12)
@@ -72,24 +60,26 @@ def test_a_model_and_a_peak(run: Any, profile: Path) -> None:
     assert "100 tokens per step" in row["conventions"]
 
 
-def test_tables(run: Any, profile: Path) -> None:
-    code, out, _ = run(profile)
+def test_tables(run: Run, profile: Path) -> None:
+    code, out, _ = run("mfu", profile)
     assert code == 0 and "kernel MFU causal" in out and "294.912" in out and "model MFU" not in out
     assert "cycles / core time" in " ".join(out.split())
-    code, out, err = run(profile, "--model", "qwen3-0.6b")
+    code, out, err = run("mfu", profile, "--model", "qwen3-0.6b")
     assert code == 0 and "--tokens-per-step N" in err
-    code, out, _ = run(profile, "--by", "kernel", "--rank", 0, "--step", 12, "--top", 3)
+    code, out, _ = run("mfu", profile, "--by", "kernel", "--rank", 0, "--step", 12, "--top", 3)
     assert code == 0 and "MatMulV3" in out and out.count("bf16") == 3
-    _, out, _ = run(profile, "--by", "kernel", "--peak", "hbm=1.6T", "--json")
+    _, out, _ = run("mfu", profile, "--by", "kernel", "--peak", "hbm=1.6T", "--json")
     told = json.loads(out)
     assert told["metric"] == "mfu_kernels"
     assert {row["bound"] for row in told["rows"]} <= {"compute", "memory"}
 
 
-def test_job_and_stages(run: Any, profile: Path) -> None:
-    _, out, _ = run(profile, "--by", "job", "--model", "qwen3-0.6b", "--tokens-per-step", 100)
+def test_job_and_stages(run: Run, profile: Path) -> None:
+    _, out, _ = run(
+        "mfu", profile, "--by", "job", "--model", "qwen3-0.6b", "--tokens-per-step", 100
+    )
     assert "tokens/s" in out and "model MFU" in out
-    _, out, _ = run(profile, "--by", "stage", "--json")
+    _, out, _ = run("mfu", profile, "--by", "stage", "--json")
     told = json.loads(out)
     assert told["metric"] == "mfu_stage"
     assert [(row["step"], row["stage"], row["rank_count"]) for row in told["rows"]] == [
@@ -109,13 +99,13 @@ def test_job_and_stages(run: Any, profile: Path) -> None:
         (("--model", "no-such-model"), "no-such-model"),
     ],
 )
-def test_usage(run: Any, profile: Path, options: tuple[str, ...], word: str) -> None:
-    code, out, err = run(profile, *options)
+def test_usage(run: Run, profile: Path, options: tuple[str, ...], word: str) -> None:
+    code, out, err = run("mfu", profile, *options)
     assert (code, out) == (2, "") and word in err
 
 
-def test_the_waterfall_of_a_job_and_of_each_step(run: Any, profile: Path) -> None:
-    code, out, errors = run(profile, "--waterfall", "--json")
+def test_the_waterfall_of_a_job_and_of_each_step(run: Run, profile: Path) -> None:
+    code, out, errors = run("mfu", profile, "--waterfall", "--json")
     told = json.loads(out)
     assert (code, told["metric"]) == (0, "mfu_waterfall")
     sums: dict[tuple[int, int], float] = {}
@@ -125,13 +115,13 @@ def test_the_waterfall_of_a_job_and_of_each_step(run: Any, profile: Path) -> Non
         sums[place] = sums.get(place, 0.0) + row["mfu_points"]
     assert set(sums) == {(0, 12), (0, 13), (1, 12), (1, 13)}
     assert all(abs(total - 1) < 1e-9 for total in sums.values())
-    code, out, errors = run(profile, "--waterfall")
+    code, out, errors = run("mfu", profile, "--waterfall")
     assert code == 0 and "vector and other compute" in out and "└ MatMulV3" in out
-    code, _, errors = run(profile, "--waterfall", "--by", "job")
+    code, _, errors = run("mfu", profile, "--waterfall", "--by", "job")
     assert code == 2 and "leave --by out" in errors
 
 
-def test_what_the_trainer_printed_is_reconciled(run: Any, profile: Path, tmp_path: Path) -> None:
+def test_what_the_trainer_printed_is_reconciled(run: Run, profile: Path, tmp_path: Path) -> None:
     """The model's causal count is what was printed, the full one is not."""
     model = tmp_path / "model.json"
     model.write_text(json.dumps({
@@ -149,12 +139,12 @@ def test_what_the_trainer_printed_is_reconciled(run: Any, profile: Path, tmp_pat
         for step in (12, 13)
     ))  # fmt: skip
     arguments = (profile, "--model", model, "--sequence-length", 2048, "--tokens-per-step", 8192)
-    code, out, _ = run(*arguments, "--log", log, "--by", "log", "--json")
+    code, out, _ = run("mfu", *arguments, "--log", log, "--by", "log", "--json")
     found = {
         (row["convention"], row["reconciles"])
         for row in json.loads(out)["rows"]
         if row["figure"] == "tflops_per_s"
     }
     assert code == 0 and ("causal", True) in found and ("full", False) in found
-    code, _, errors = run(profile, "--log", log)
+    code, _, errors = run("mfu", profile, "--log", log)
     assert code == 2 and "--model" in errors

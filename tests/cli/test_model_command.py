@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from npuscope.cli import main
+from tests.cli.command import Run
 
 COLUMNS = [
     "model", "sequence_length", "attention", "mtp", "router", "recompute", "forward_flops",
@@ -24,18 +23,9 @@ TERM = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+@pytest.fixture(autouse=True)
+def columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "150")
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["npuscope", "model", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return command
 
 
 def rows(out: str, metric: str) -> list[dict[str, Any]]:
@@ -46,8 +36,8 @@ def rows(out: str, metric: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_count_as_json(run: Any) -> None:
-    code, out, _ = run("deepseek-v3", "--attention", "full", "--mtp", 0, "--json")
+def test_a_count_as_json(run: Run) -> None:
+    code, out, _ = run("model", "deepseek-v3", "--attention", "full", "--mtp", 0, "--json")
     (row,) = rows(out, "model")
     assert (code, list(row)) == (0, COLUMNS)
     assert [list(term) for term in row["terms"]] == [TERM] * len(row["terms"])
@@ -57,39 +47,41 @@ def test_a_count_as_json(run: Any) -> None:
     for term in row["terms"]:
         assert term["forward_flops"] == term["layer_flops"] * term["layer_count"]
     assert row["megatron_before_2025_03_flops"] - row["train_flops"] == 6 * 61 * (1536 + 512)
-    _, out, _ = run("deepseek-v3", "--mtp", 0, "--recompute", "full", "--router", "--json")
+    _, out, _ = run("model", "deepseek-v3", "--mtp", 0, "--recompute", "full", "--router", "--json")
     (row,) = rows(out, "model")
     assert row["hardware_flops"] * 3 == row["train_flops"] * 4
     assert f"{row['train_flops'] / 1e9:.2f}" == "250.45"
 
 
-def test_a_count_as_tables(run: Any) -> None:
-    code, out, err = run("pangu-ultra-moe-718b", "--sequence-length", 8192, "--attention", "full")
+def test_a_count_as_tables(run: Run) -> None:
+    code, out, err = run(
+        "model", "pangu-ultra-moe-718b", "--sequence-length", 8192, "--attention", "full"
+    )
     assert (code, err) == (0, "")
     for said in (
         "MTP blocks projection of two", "2 s a (d_n + d_r + d_v)", "719.09 B", "39.19 B",
         "attention full: all scores", "training, what MFU counts", "LM head counted 2 times",
     ):  # fmt: skip
         assert said in " ".join(out.split()), said
-    _, _, err = run("qwen3-0.6b")
+    _, _, err = run("model", "qwen3-0.6b")
     assert "sequence length not given: 4096" in err
 
 
-def test_a_file(run: Any, tmp_path: Path) -> None:
+def test_a_file(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     path.write_text("--num-layers 2 --hidden-size 64 --num-attention-heads 8 --vocab-size 100")
-    _, out, _ = run(path, "--sequence-length", 8, "--json")
+    _, out, _ = run("model", path, "--sequence-length", 8, "--json")
     (row,) = rows(out, "model")
     attention, core, ffn, head = 2 * 4 * 64 * 64, 8 * 64 * 2, 2 * 2 * 64 * 256, 2 * 64 * 100
     assert row["forward_flops"] == 2 * (attention + core + ffn) + head
     path.write_text("--num-layers 2 --num-attention-heads 8")
-    code, _, err = run(path)
+    code, _, err = run("model", path)
     assert code == 2 and "missing hidden_size, padded_vocab_size or vocab_size" in err
     assert str(path) in err
 
 
-def test_presets_are_listed(run: Any) -> None:
-    _, out, _ = run("--json")
+def test_presets_are_listed(run: Run) -> None:
+    _, out, _ = run("model", "--json")
     found = {row["preset"]: row for row in rows(out, "models")}
     assert {
         "deepseek-v3", "pangu-ultra-moe-718b", "pangu-ultra-135b", "pangu-pro-moe", "qwen3-0.6b",
@@ -97,26 +89,28 @@ def test_presets_are_listed(run: Any) -> None:
         "llama3-70b", "llama3.1-405b", "mixtral-8x7b",
     } <= found.keys()  # fmt: skip
     assert found["mixtral-8x7b"]["parameters"] == 46_702_526_464
-    _, out, _ = run()
+    _, out, _ = run(
+        "model",
+    )
     assert "mixtral-8x7b              32         4096     46.70 B   12.75 B" in out
 
 
-def test_reconcile(run: Any) -> None:
-    code, out, err = run("pangu-ultra-moe-718b", "--reconcile")
+def test_reconcile(run: Run) -> None:
+    code, out, err = run("model", "pangu-ultra-moe-718b", "--reconcile")
     lines = out.splitlines()
     assert code == 0 and "counted as MFU" in lines[0]
     assert lines[3].startswith("0.56 %  yes         8 N, full recompute, N = 39 B")
     assert "s = 8192, full, 1 MTP, router" in lines[4] and "29.93 % / 18.76 %" in lines[4]
     assert "Peaks that no MFU reconciles with" in out
     assert "5 of 126 conventions" in err
-    _, out, _ = run("deepseek-v3", "--reconcile", "--json")
+    _, out, _ = run("model", "deepseek-v3", "--reconcile", "--json")
     found = rows(out, "model_reconcile")
     assert len(found) == 2 * (2 * 2 * 2 * 3 + 2) * 2
     best = [row for row in found if row["error_ratio"] < 1e-3]
     assert [f"{row['predicted_mfu_ratio'][0]:.2%}" for row in best] == ["43.73%", "38.94%"]
-    _, out, _ = run("pangu-ultra-135b", "--reconcile")
+    _, out, _ = run("model", "pangu-ultra-135b", "--reconcile")
     assert "30.43 %    30.45 %" in out and "6.80 %" in out
-    _, out, _ = run("pangu-ultra-135b", "--reconcile", "--json")
+    _, out, _ = run("model", "pangu-ultra-135b", "--reconcile", "--json")
     assert [row["virtual_chunks"] for row in rows(out, "model_bubbles")] == [1, 6]
 
 
@@ -131,6 +125,6 @@ def test_reconcile(run: Any) -> None:
         (["deepseek"], "did you mean deepseek-v3?"),
     ],
 )
-def test_usage(run: Any, arguments: list[object], said: str) -> None:
-    code, out, err = run(*arguments)
+def test_usage(run: Run, arguments: list[object], said: str) -> None:
+    code, out, err = run("model", *arguments)
     assert (code, out) == (2, "") and said in err

@@ -16,7 +16,7 @@ import pytest
 from rich.cells import cell_len
 
 from npuscope.collector.store.csv_cells import quoted_cells
-from tests.cli.test_cli import Run, runner
+from tests.cli.command import Run
 
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 STEERING = "mat\x1b[31mmul\x1b]0;owned\x07\u202etxt\u2066\x9b2J:smile:"
@@ -32,11 +32,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory, write_profile: Callable[...
     kernels = [(7, name, f"17364124740000{n:02}.250", "10.5") for n, name in enumerate(names)]
     write_profile(folder / "profile" / "h_ascend_pt", 0, kernels)
     return folder
-
-
-@pytest.fixture
-def run(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    return runner(folder / "cache", monkeypatch, capsys)
 
 
 @pytest.mark.parametrize(

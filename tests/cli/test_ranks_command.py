@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from npuscope.cli import main
 from npuscope.sample_traces.generate import small, write_job
+from tests.cli.command import Run
 
 COLUMNS = [
     "run", "capture", "rank", "step", "last_arrivals_count", "caused_wait_ns", "score", "verdict",
@@ -26,23 +24,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def run(job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(job.parent / "cache"))
-    monkeypatch.setenv("COLUMNS", "100")
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["npuscope", "ranks", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return command
-
-
-def test_rows(run: Any, job: Path) -> None:
-    code, out, _ = run(job, "--json")
+def test_rows(run: Run, job: Path) -> None:
+    code, out, _ = run("ranks", job, "--json")
     told = json.loads(out)
     assert (code, told["metric"]) == (0, "ranks")
     assert [list(row) for row in told["rows"]] == [COLUMNS] * 4
@@ -60,25 +43,25 @@ def test_rows(run: Any, job: Path) -> None:
     assert told["rows"][0]["evidence"] == []
 
 
-def test_one_step_and_one_rank(run: Any, job: Path) -> None:
-    _, out, _ = run(job, "--step", 13, "--rank", 1, "--json")
+def test_one_step_and_one_rank(run: Run, job: Path) -> None:
+    _, out, _ = run("ranks", job, "--step", 13, "--rank", 1, "--json")
     (row,) = json.loads(out)["rows"]
     assert (row["rank"], row["step"], row["verdict"]) == (1, 13, "frequency")
 
 
-def test_tables(run: Any, job: Path) -> None:
-    code, out, _ = run(job)
+def test_tables(run: Run, job: Path) -> None:
+    code, out, _ = run("ranks", job)
     assert code == 0 and "chip runs at a lower clock" in out and "caused wait ms" in out
     assert out.index("\n   1 ") < out.index("\n   0 ")
-    code, out, _ = run(job, "--explain", 1)
+    code, out, _ = run("ranks", job, "--explain", 1)
     assert code == 0 and out.startswith("Rank 1: chip runs at a lower clock")
     assert "1,385 MHz" in out
-    _, out, _ = run(job, "--explain", 0)
+    _, out, _ = run("ranks", job, "--explain", 0)
     assert out.startswith("Rank 0: no suspect")
 
 
-def test_usage(run: Any, job: Path) -> None:
-    code, _, err = run(job, "--explain", 1, "--rank", 0)
+def test_usage(run: Run, job: Path) -> None:
+    code, _, err = run("ranks", job, "--explain", 1, "--rank", 0)
     assert code == 2 and "two ranks" in err
-    code, _, err = run(job, "--explain", 7)
+    code, _, err = run("ranks", job, "--explain", 7)
     assert code == 2 and "rank" in err

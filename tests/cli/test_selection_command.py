@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import pytest
 
-from npuscope.cli import main
 from npuscope.sample_traces.generate import small, write_job
+from tests.cli.command import Outcome, Run
 
 
 @pytest.fixture(scope="module")
@@ -23,49 +22,29 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Told(NamedTuple):
-    out: str
-    err: str
-
-
-class Command(Protocol):
-    def __call__(self, *arguments: object, code: int = 0) -> Told: ...
+Rows = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture
-def npuscope(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Command:
-    """The command in this process."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def npuscope(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("COLUMNS", "160")
 
-    def run(*arguments: object, code: int = 0) -> Told:
-        monkeypatch.setattr(sys, "argv", ["npuscope", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        told = Told(*capsys.readouterr())
-        assert left.value.code == code, told
-        return told
+    def command(*arguments: object, code: int = 0) -> Outcome:
+        outcome = run(*arguments)
+        assert outcome.code == code, outcome
+        return outcome
 
-    return run
+    return command
 
 
 @pytest.fixture
-def rows(npuscope: Command) -> Callable[..., list[dict[str, Any]]]:
-    def run(*arguments: object) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(npuscope(*arguments, "--json").out)["rows"]
-        return found
-
-    return run
-
-
-Rows = Callable[..., list[dict[str, Any]]]
+def rows(npuscope: Run) -> Rows:
+    return lambda *arguments: npuscope(*arguments, "--json").rows
 
 
 @pytest.mark.slow
 def test_a_light_store_stays_light_until_it_is_completed(
-    npuscope: Command, rows: Rows, source: Path, tmp_path: Path
+    npuscope: Run, rows: Rows, source: Path, tmp_path: Path
 ) -> None:
     store = tmp_path / "store"
     said = npuscope("ingest", source, "--store", store, "--light").err
@@ -92,9 +71,7 @@ def test_a_light_store_stays_light_until_it_is_completed(
 
 
 @pytest.mark.slow
-def test_figures_of_a_selection(
-    npuscope: Command, rows: Rows, source: Path, tmp_path: Path
-) -> None:
+def test_figures_of_a_selection(npuscope: Run, rows: Rows, source: Path, tmp_path: Path) -> None:
     some, every = tmp_path / "some", tmp_path / "every"
     npuscope("ingest", source, "--store", every, "--ranks", "0-1")
     npuscope("ingest", source, "--store", some, "--ranks", "0-1", "--steps", "13",
@@ -120,14 +97,14 @@ def test_figures_of_a_selection(
     ],
 )
 def test_slips_are_usage_errors(
-    npuscope: Command, source: Path, tmp_path: Path, arguments: tuple[str, str], told: str
+    npuscope: Run, source: Path, tmp_path: Path, arguments: tuple[str, str], told: str
 ) -> None:
     assert told in npuscope("ingest", source, "--store", tmp_path / "s", *arguments, code=2).err
 
 
 @pytest.mark.slow
 def test_compact_says_what_it_did_and_changes_no_answer(
-    npuscope: Command, rows: Rows, source: Path, tmp_path: Path
+    npuscope: Run, rows: Rows, source: Path, tmp_path: Path
 ) -> None:
     store = tmp_path / "store"
     npuscope("ingest", source, "--store", store)
@@ -142,7 +119,7 @@ def test_compact_says_what_it_did_and_changes_no_answer(
 
 @pytest.mark.slow
 def test_retention_drops_the_oldest_and_says_so(
-    npuscope: Command, rows: Rows, source: Path, tmp_path: Path
+    npuscope: Run, rows: Rows, source: Path, tmp_path: Path
 ) -> None:
     store, later = tmp_path / "store", tmp_path / "later"
     job = small(start_ns=1_774_246_877_000_000_000)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from npuscope.cli import main
 from npuscope.sample_traces.generate import small, write_job
+from tests.cli.command import Run
 
 LINE = (
     " [2025-11-27 10:00:00] iteration {step:8d}/ 40 | elapsed time per iteration (ms): {ms:.1f} |"
@@ -18,22 +16,8 @@ LINE = (
 )
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["npuscope", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return command
-
-
 @pytest.mark.slow
-def test_the_log_is_stored_and_used(run: Any, tmp_path: Path) -> None:
+def test_the_log_is_stored_and_used(run: Run, tmp_path: Path) -> None:
     job, log = tmp_path / "job", tmp_path / "rank7.log"
     write_job(small(), job, forms=("text",))
     log.write_text("starting up\n")

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from npuscope.analysis.catalog import metric
-from npuscope.cli import main
 from npuscope.sample_traces.generate import Job, write_job
+from tests.cli.command import Run
 
 METRICS = {
     "link": "link_traffic", "matrix": "rank_matrix", "bandwidth": "bandwidth",
     "contention": "contention",
 }  # fmt: skip
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -25,28 +22,12 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("job")
     planted = Job(name="volume", layers=1, pp=1, dp=4, ep=4, experts=8, ranks_per_host=2, seed=3)
     write_job(planted, folder / "profile", forms=("db",))
-    return folder
-
-
-@pytest.fixture
-def run(job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(job / "cache"))
-    monkeypatch.setenv("COLUMNS", "100")
-
-    def called(*arguments: str) -> tuple[int, str, str]:
-        line = ["npuscope", "comm", str(job / "profile"), *arguments]
-        monkeypatch.setattr(sys, "argv", line)
-        with pytest.raises(SystemExit) as left:
-            main()
-        out, err = capsys.readouterr()
-        return int(left.value.code or 0), out, err
-
-    return called
+    return folder / "profile"
 
 
 @pytest.mark.parametrize("by", METRICS)
-def test_rows_are_those_of_the_catalog(run: Run, by: str) -> None:
-    code, out, _ = run("--by", by, "--json", "--step", "13", "--top", "2")
+def test_rows_are_those_of_the_catalog(run: Run, job: Path, by: str) -> None:
+    code, out, _ = run("comm", job, "--by", by, "--json", "--step", "13", "--top", "2")
     answer = json.loads(out)
     known = metric(METRICS[by])
     assert (code, answer["metric"]) == (0, known.name)
@@ -55,26 +36,26 @@ def test_rows_are_those_of_the_catalog(run: Run, by: str) -> None:
     assert len(answer["rows"]) == (2 if by == "matrix" else 2 * 4)
 
 
-def test_columns_of_links_stay(run: Run) -> None:
+def test_columns_of_links_stay(run: Run, job: Path) -> None:
     promised = "rank step kind op_type link size_bytes time_ns bandwidth_bytes_per_s".split()
-    [row, *_] = json.loads(run("--by", "link", "--json")[1])["rows"]
+    [row, *_] = json.loads(run("comm", job, "--by", "link", "--json")[1])["rows"]
     assert [name for name in row if name in promised] == promised
 
 
 @pytest.mark.parametrize("by", METRICS)
-def test_tables_fit(run: Run, by: str) -> None:
-    code, out, _ = run("--by", by)
+def test_tables_fit(run: Run, job: Path, by: str) -> None:
+    code, out, _ = run("comm", job, "--by", by)
     assert code == 0 and "…" not in out
     assert max(map(len, out.splitlines())) <= 100
 
 
-def test_schemes_need_to_know_the_routing(run: Run) -> None:
-    code, out, _ = run("--by", "hierarchy", "--experts", "8", "--top-k", "2", "--json")
+def test_schemes_need_to_know_the_routing(run: Run, job: Path) -> None:
+    code, out, _ = run("comm", job, "--by", "hierarchy", "--experts", "8", "--top-k", "2", "--json")
     [row] = json.loads(out)["rows"]
     assert (code, row["host_count"], row["rank_count"]) == (0, 2, 4)
     assert row["all_gather_bytes"] > row["host_deduplicated_bytes"] > 0
     for given in ((), ("--experts", "8")):
-        code, _, err = run("--by", "hierarchy", *given)
+        code, _, err = run("comm", job, "--by", "hierarchy", *given)
         assert code == 2 and "--experts 256 --top-k 8" in err
-    code, _, err = run("--by", "nothing")
+    code, _, err = run("comm", job, "--by", "nothing")
     assert code == 2 and "hierarchy" in err

@@ -16,7 +16,7 @@ import pytest
 from npuscope.collector.discover.search import discover
 from npuscope.collector.ingest import ingest as ingesting
 from npuscope.console import waiting
-from tests.cli.test_cli import Run, runner
+from tests.cli.command import Run
 
 
 @pytest.fixture
@@ -25,13 +25,8 @@ def profile(tmp_path: Path, write_profile: Callable[..., Path]) -> Path:
     return tmp_path / "profile"
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    return runner(tmp_path / "cache", monkeypatch, capsys)
-
-
 def test_looking_for_profiles_is_told(
-    run: Run, profile: Path, monkeypatch: pytest.MonkeyPatch
+    run_apart: Run, profile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def slow(path: Path) -> Any:
         time.sleep(0.5)  # as on network storage
@@ -39,15 +34,15 @@ def test_looking_for_profiles_is_told(
 
     monkeypatch.setattr(waiting, "PATIENCE_S", 0.05)
     monkeypatch.setattr("npuscope.collector.engines.local.discover", slow)
-    outcome = run("steps", profile, "--json")
+    outcome = run_apart("steps", profile, "--json")
     assert outcome.code == 0
     assert f"looking for profiles in {profile} ...\n" in outcome.err
     assert "\x1b" not in outcome.err
     assert outcome.json()["rows"]
 
 
-def test_nothing_is_told_of_what_is_quick(run: Run, profile: Path) -> None:
-    assert run("steps", profile, "--json").err == ""
+def test_nothing_is_told_of_what_is_quick(run_apart: Run, profile: Path) -> None:
+    assert run_apart("steps", profile, "--json").err == ""
 
 
 def test_the_patience_leaves_room_for_starting_up() -> None:
@@ -94,25 +89,25 @@ def test_on_a_terminal_it_stands_until_something_is_printed(
 
 
 def test_a_killed_first_reading_leaves_a_store_with_a_name(
-    run: Run, profile: Path, monkeypatch: pytest.MonkeyPatch
+    run_apart: Run, profile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*_: object) -> None:
         raise SystemExit(137)  # after which nothing of ours runs
 
     monkeypatch.setattr(ingesting, "_read_all", killed)
-    run("steps", profile)
-    (row,) = run("store", "list", "--json").json()["rows"]
+    run_apart("steps", profile)
+    (row,) = run_apart("store", "list", "--json").json()["rows"]
     assert (row["source"], row["ranks"]) == (str(profile.resolve()), 0)
     assert abs(row["used_at"] - time.time()) < 600
     monkeypatch.undo()
 
 
 def test_one_killed_while_it_looks_leaves_none(
-    run: Run, profile: Path, monkeypatch: pytest.MonkeyPatch
+    run_apart: Run, profile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*_: object, **__: object) -> None:
         raise SystemExit(137)
 
     monkeypatch.setattr(ingesting, "make_plan", killed)
-    run("steps", profile)
-    assert "unknown" not in run("store", "list").out
+    run_apart("steps", profile)
+    assert "unknown" not in run_apart("store", "list").out

@@ -4,29 +4,15 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from npuscope.cli import main
 from npuscope.sample_traces.generate import small, write_job
+from tests.cli.command import Run
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    def command(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["npuscope", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        said = capsys.readouterr()
-        return int(left.value.code or 0), said.out, said.err
-
-    return command
-
-
-def test_what_is_asked_wrongly_is_told(run: Any, tmp_path: Path) -> None:
+def test_what_is_asked_wrongly_is_told(run: Run, tmp_path: Path) -> None:
     code, _, err = run("watch", tmp_path)
     assert code == 2 and "--store" in err
     code, _, err = run("watch", tmp_path / "absent", "--store", tmp_path / "store", "--once")
@@ -39,7 +25,7 @@ def test_what_is_asked_wrongly_is_told(run: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_is_ingested_compared_and_shown(run: Any, tmp_path: Path) -> None:
+def test_a_job_is_ingested_compared_and_shown(run: Run, tmp_path: Path) -> None:
     job, store = tmp_path / "job", tmp_path / "store"
     write_job(small(), job, forms=("db",))
     before = signal.getsignal(signal.SIGTERM)

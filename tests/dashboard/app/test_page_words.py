@@ -23,7 +23,7 @@ from npuscope.dashboard.figures.quality import capability_named
 from npuscope.dashboard.locale.language import labelled, language_of
 from npuscope.dashboard.units import readable
 from tests.analysis.tables import connect, fill, kernel
-from tests.cli.test_cli import Run, runner
+from tests.cli.command import Run, runner
 
 chinese = language_of("zh")
 
