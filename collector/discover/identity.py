@@ -6,6 +6,14 @@ name (users rename folders) and never the device (rank 2 may run on device 4).
 
 Window: the profiler's own clock readings; the DB's session; msprof's start_info and end_info; else
 first and last times found in the kernel table or at both ends of the timeline.
+
+start_info and end_info tell when msprof collected, on the epoch's clock and on the machine's:
+
+    start_info.0  {"collectionTimeBegin": "1692340024324979", "clockMonotonicRaw": "56579931060630"}
+    end_info.0    {"collectionTimeEnd":   "1692340082430569", "clockMonotonicRaw": "56638036649460"}
+
+Collection times are microseconds, the other clock's are nanoseconds. Exports until 2023 tell the
+times of events on the machine's clock.
 """
 
 from __future__ import annotations
@@ -20,8 +28,9 @@ from typing import Any
 
 from ..model import Framework, Role, SourceFile
 from ..small_files import open_regular, read_small
+from .captures import EPOCH_FROM_NS
 from .database_facts import Row, ask
-from .session import session_ns
+from .msprof_layout import device_of
 
 _PROBE_BYTES = 1 << 16
 _US = re.compile(rb'"ts"\s*:\s*"?(\d{6,17})(?:\.(\d{1,3}))?')
@@ -258,3 +267,46 @@ def _cells(text: bytes) -> list[list[str]]:
         except csv.Error:
             continue
     return found
+
+
+def session_ns(paths: Iterable[str], event_ns: int) -> tuple[int, int] | None:
+    """First and last ns of the session on the clock that an event has; None where nothing tells.
+
+    A device's own files are believed before the host's. A session that does not hold the event is
+    of another clock, and tells nothing.
+    """
+    ordered = sorted(paths, key=lambda path: device_of(path) is None)
+    begins = [_readings(path, "collectionTimeBegin") for path in ordered if _is(path, "start")]
+    ends = [_readings(path, "collectionTimeEnd") for path in ordered if _is(path, "end")]
+    for begin, end in zip(begins, ends, strict=False):
+        for start_ns, end_ns in zip(begin, end, strict=True):
+            if start_ns is None or end_ns is None or not 0 < start_ns < end_ns:
+                continue
+            if (start_ns >= EPOCH_FROM_NS) != (event_ns >= EPOCH_FROM_NS) and event_ns:
+                continue
+            if not event_ns or start_ns <= event_ns <= end_ns:
+                return start_ns, end_ns
+    return None
+
+
+def _is(path: str, which: str) -> bool:
+    return Path(path).name.startswith(f"{which}_info")
+
+
+def _readings(path: str, key: str) -> tuple[int | None, int | None]:
+    """ns on the epoch's clock and on the machine's."""
+    try:
+        told = json.loads(read_small(path))
+    except (OSError, ValueError, RecursionError):
+        return None, None
+    if not isinstance(told, dict):
+        return None, None
+    wall = _digits(told.get(key))
+    if wall is not None and wall < EPOCH_FROM_NS // 10:
+        wall *= 1000
+    return wall, _digits(told.get("clockMonotonicRaw"))
+
+
+def _digits(value: object) -> int | None:
+    text = str(value).strip()
+    return int(text) if text.isdecimal() and len(text) < 20 else None

@@ -4,41 +4,112 @@
 
 Everything a rank needs is in its task, so ranks fail, finish and resume one by one: what was
 published before a kill stays, and the next ingest reads only the rest.
+
+Some ranks of a capture stand for all others, told from what a light reading knows. One of each
+pipeline stage, because stages do different work; the slowest, because everybody waits for it; and
+the median, to compare it with. Slow is who takes long over its own part of a step, its computing
+and its idle time: time spent in communication is mostly time spent waiting for others.
+
+    stage 0   rank 0  [ own 80 ][ waits 20 ]         the median of a stage stands for it:
+              rank 1  [ own 78 ][ waits 22 ]         rank 0 of stage 0, rank 3 of stage 1;
+    stage 1   rank 2  [ own 70 ][  waits 30 ]        the slowest of all is rank 4
+              rank 3  [ own 75 ][ waits 25 ]
+              rank 4  [ own 100            ]
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from npuscope.errors import StoreError, TraceNotFound, UsageError
 
+from .. import schema
 from ..discover import cluster_outputs
 from ..discover.expert_folders import require_loads
 from ..discover.search import OUTPUT_FOLDER, Discovery, Problem
 from ..engines import local, ray_cluster
 from ..engines.engine import Engine, lost
 from ..model import spelled
+from ..readers.cluster.cluster_parts import take_apart
 from ..readers.train_log.train_log import require_logged
 from ..readers.trust import Advance
 from ..selection import Selection, spans_of, spans_text
-from ..store import space
+from ..staging import PROCESS_BYTES, database_bytes
+from ..store import space, store
 from ..store import store as stores
-from ..store.manifest import Manifest, create_store, manifests, rank_folder, write_index
+from ..store.manifest import (
+    Manifest,
+    create_store,
+    make_staging,
+    manifests,
+    rank_folder,
+    write_index,
+)
 from ..store.segments import Summarise, rebuild_summaries
 from ..store.sweep import sweep
 from .plan import Plan, make_plan, remember
 from .read_rank import RankOutcome, RankTask, read_rank
-from .representatives import Representative, representatives
 from .shards import Shard
-from .shared_files import taken_apart
 
 ENGINES = ("local", "ray")
 _SUMMARY_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A rank with its pipeline stage and its own time of a step in ns, None where unknown."""
+
+    rank: int
+    stage: int
+    own_ns: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Representative:
+    """A rank to be read in full, and why."""
+
+    rank: int
+    reason: str
+
+
+def representatives(
+    path: Path, run: str, capture: str, ranks: Container[int]
+) -> tuple[Representative, ...]:
+    """Of some published `ranks` of a capture those that stand for them, in order."""
+    found = [m for m in manifests(path, run=run, capture=capture) if m.rank in ranks]
+    with store.over(path, found) as con:
+        rows = con.execute(schema.sql("ingest/representatives.sql")).fetchall()
+    return choose([Candidate(*row) for row in rows])
+
+
+def choose(candidates: Sequence[Candidate]) -> tuple[Representative, ...]:
+    """One of each stage, the slowest and the median of all; a rank once, with its first reason.
+
+    Of equals the lowest rank. Where no times are known, the lowest rank of each stage.
+    """
+    timed = [candidate for candidate in candidates if candidate.own_ns is not None]
+    chosen: dict[int, str] = {}
+    if timed:
+        slowest = min(timed, key=lambda c: (-(c.own_ns or 0), c.rank))
+        chosen[slowest.rank] = "slowest"
+        chosen.setdefault(_median(timed).rank, "median")
+    for stage in sorted({candidate.stage for candidate in candidates}):
+        members = [candidate for candidate in candidates if candidate.stage == stage]
+        chosen.setdefault(_median(members).rank, f"stage {stage}")
+    return tuple(Representative(rank, chosen[rank]) for rank in sorted(chosen))
+
+
+def _median(candidates: Sequence[Candidate]) -> Candidate:
+    """The lower median by own time; those without one only where nobody has one."""
+    timed = [candidate for candidate in candidates if candidate.own_ns is not None]
+    ordered = sorted(timed or candidates[:1], key=lambda c: (c.own_ns or 0, c.rank))
+    return ordered[(len(ordered) - 1) // 2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +309,7 @@ def _read_all(
         return not any(outcome.out_of_space for outcome in outcomes)
 
     read = partial(_read, summarise=summarise)
-    with taken_apart(tasks) as ready:
+    with _taken_apart(tasks) as ready:
         for outcome in engine.map(read, ready, progress.advanced, go_on):
             outcomes.append(outcome)
             progress.finished(outcome)
@@ -283,3 +354,46 @@ def _nothing_readable(path: Path, result: IngestResult) -> str:
     shown = "\n  ".join(reasons[:10])
     more = f"\n  ... and {len(reasons) - 10} more" if len(reasons) > 10 else ""
     return f"{path}: nothing here could be read:\n  {shown}{more}"
+
+
+@contextlib.contextmanager
+def _taken_apart(tasks: Sequence[RankTask]) -> Iterator[Sequence[RankTask]]:
+    """The tasks with the parts of the files they share; these are gone afterwards.
+
+    They lie in the store, where every machine that reads ranks finds them, and are swept like any
+    staging folder if this process dies. Where files are not seen from here, their ranks' readings
+    take them apart themselves.
+    """
+    made: dict[tuple[str, str], Path] = {}
+    ready: list[RankTask] = []
+    try:
+        for task in tasks:
+            source = task.source
+            shared = source.path("cluster_output")
+            if shared is not None and source.shared_by > 1 and Path(shared).exists():
+                key = (task.capture, source.root)
+                if key not in made:
+                    made[key] = _take_apart(
+                        task, [t for t in tasks if t.source.root == source.root]
+                    )
+                source = replace(source, parts=str(made[key]))
+            ready.append(replace(task, source=source))
+        yield ready
+    finally:
+        for folder in made.values():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _take_apart(task: RankTask, sharing: Sequence[RankTask]) -> Path:
+    capture = rank_folder(Path(task.store), task.run, task.capture, 0).parent
+    folder = make_staging(capture)
+    ranks = frozenset(one.source.rank for one in sharing)
+    # A selection of ranks makes no strangers of the others.
+    is_whole = len(ranks) == task.source.shared_by
+    take_apart(
+        task.source.files["cluster_output"],
+        ranks if is_whole else None,
+        folder,
+        database_bytes(task.memory_bytes or PROCESS_BYTES),
+    )
+    return folder

@@ -49,10 +49,9 @@ from ..store.manifest import Manifest, SourceRecord, make_staging, rank_folder, 
 from ..store.merged_files import Place
 from ..store.segments import Summarise, placed, write_summaries, write_tables
 from ..store.space import is_out_of_space
-from .cross_check import cross_check
 from .damage import changed_files, told, worse_than
 from .deadline import Deadline, OverTime, over_time, time_limit_s
-from .link import link
+from .link import cross_check, link
 from .selected_rows import keep_steps
 
 log = logging.getLogger(__name__)

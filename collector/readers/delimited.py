@@ -8,9 +8,13 @@ ignored.
 
 from __future__ import annotations
 
+import contextlib
 import csv
-from collections.abc import Callable, Iterable
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -21,7 +25,6 @@ from ..model import ReadLog
 from ..staging import staging_place
 from ..store.space import is_out_of_space
 from ..store.store import file_literal
-from .engine_files import engine_file, has_zero_bytes
 
 _HEADER_LIMIT_BYTES = 1 << 20
 
@@ -179,3 +182,71 @@ def lose(log: ReadLog, path: str, count: int, why: str) -> None:
     if count:
         log.rows_lost += count
         log.lose(path, f"{count} rows left out: {why}")
+
+
+_ODD_NAME = re.compile(r"[*?\[\\\ud800-\udfff]")
+# As long as a line may be.
+_TAIL_BYTES = 2 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _EngineFile:
+    """`path` is for the engine; `is_torn`: the file does not end with its last line."""
+
+    path: str
+    is_torn: bool
+
+
+@contextlib.contextmanager
+def engine_file(path: str, place: Path) -> Iterator[_EngineFile]:
+    """The file as the engine can read it; `place`, a folder made where it is needed, goes again.
+
+    Raises OSError where the file cannot be read or copied.
+    """
+    size_bytes, tail = _last_line(path)
+    kept_bytes = size_bytes - len(tail) + _whole_bytes(tail)
+    # The header's own line is found whether it ends or not.
+    needs_copy = bool(tail) and 0 < kept_bytes < size_bytes
+    if not needs_copy and not _ODD_NAME.search(path):
+        yield _EngineFile(path, bool(tail))
+        return
+    place.mkdir(parents=True, exist_ok=True)
+    try:
+        stand_in = place / "rows.csv"
+        if needs_copy:
+            with Path(path).open("rb") as source, stand_in.open("wb") as copy:
+                shutil.copyfileobj(source, copy, 1 << 20)
+                copy.truncate(kept_bytes)
+        else:
+            stand_in.symlink_to(Path(path).absolute())
+        yield _EngineFile(str(stand_in), bool(tail))
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _last_line(path: str) -> tuple[int, bytes]:
+    """The file's size, and what stands behind its last line break."""
+    with Path(path).open("rb") as file:
+        size_bytes = file.seek(0, 2)
+        file.seek(max(0, size_bytes - _TAIL_BYTES))
+        tail = file.read(_TAIL_BYTES)
+    return size_bytes, tail[max(tail.rfind(b"\n"), tail.rfind(b"\r")) + 1 :]
+
+
+def _whole_bytes(tail: bytes) -> int:
+    """How much of a line without an end is surely whole: all cells but the last, or that too
+    where its closing quote is there."""
+    if tail.count(b'"') % 2:
+        opening = tail.rfind(b',"') + 1
+        if opening or tail.startswith(b'"'):
+            if tail.count(b'"', opening) % 2:
+                return opening  # the cell was opened here and never closed
+    elif tail.endswith(b'"'):
+        return len(tail)
+    return tail.rfind(b",") + 1
+
+
+def has_zero_bytes(path: str) -> bool:
+    """Whether a text file has bytes that no text has: blocks that a crash or a copy left empty."""
+    with Path(path).open("rb") as file:
+        return any(b"\0" in chunk for chunk in iter(partial(file.read, 1 << 20), b""))

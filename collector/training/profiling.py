@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import json
 import os
 import shutil
 import sys
@@ -20,15 +21,14 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 from . import metadata
 from .guard import is_chosen, is_killed, rank_here, warn
-from .marker import write_ready
 from .torch_profiler import Collected, Window
-from .windows import Windows
 
 # How often an analysis beside training is asked whether it is done, and how long at the end.
 _ASK_SECONDS = 1.0
@@ -307,7 +307,7 @@ class ProfileSession:
             self._publish(done)
 
     def _publish(self, done: _Finished) -> None:
-        write_ready(
+        _write_ready(
             done.folder,
             run=self._job.run,
             rank=self._rank,
@@ -363,3 +363,87 @@ def _close_at_exit(reference: weakref.ref[ProfileSession]) -> None:
     if session is not None:
         # Python keeps the exception that it ended by.
         session.end(is_clean=getattr(sys, "last_value", None) is None)
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """`active` steps from each multiple of `every`, with `warmup` steps before them."""
+
+    every: int
+    active: int
+    warmup: int
+
+    def __post_init__(self) -> None:
+        for name, least in (("every", 1), ("active", 1), ("warmup", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(f"{name}={value!r}: give an integer of at least {least}")
+        if self.warmup + self.active > self.every:
+            raise ValueError(
+                f"warmup={self.warmup} and active={self.active} do not fit into every={self.every}"
+            )
+
+    def next_after(self, step: int) -> int:
+        """First recorded step of the next window that can still be entered at the start of `step`.
+
+        The job's very first step is not profiled: it compiles and allocates.
+        """
+        soonest = max(step + self.warmup, 1)
+        return -(-soonest // self.every) * self.every
+
+
+_NAME = "READY.json"
+_SCHEMA_VERSION = 1
+
+
+def _write_ready(
+    folder: Path, *, run: str | None, rank: int, first_step: int, last_step: int
+) -> Path:
+    """Put the marker into a capture that is complete, at once or not at all. Raises OSError."""
+    told = {
+        "schema_version": _SCHEMA_VERSION,
+        "run": run,
+        "rank": rank,
+        "first_step": first_step,
+        "last_step": last_step,
+        "written_utc": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "files": _files(folder),
+    }
+    marker, draft = folder / _NAME, folder / f".{_NAME}.{os.getpid()}.tmp"
+    try:
+        with draft.open("w", encoding="utf-8") as opened:
+            json.dump(told, opened)
+            opened.flush()
+            os.fsync(opened.fileno())
+        draft.replace(marker)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+    _sync_folder(folder)
+    return marker
+
+
+def _files(folder: Path) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = []
+    for root, _, names in os.walk(folder):
+        for name in names:
+            path = Path(root) / name
+            if name.endswith(".tmp") or path == folder / _NAME:
+                continue
+            size_bytes = path.lstat().st_size
+            found.append({"path": path.relative_to(folder).as_posix(), "size_bytes": size_bytes})
+    return sorted(found, key=lambda file: str(file["path"]))
+
+
+def _sync_folder(folder: Path) -> None:
+    """The new name, too, outlives a power cut; some file systems refuse, which does no harm."""
+    try:
+        opened = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(opened)
+    except OSError:
+        return
+    finally:
+        os.close(opened)

@@ -10,6 +10,9 @@ where it lies.
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -26,7 +29,6 @@ from ..store.manifest import create_store
 from ..store.space import is_out_of_space
 from .capture_spans import Known
 from .follow_logs import Followed, follow
-from .lock import turn
 from .options import Handed, Options
 from .rounds import (
     Watch,
@@ -147,3 +149,31 @@ def _summary(watch: Watch) -> str:
         f"{state.ranks_ingested_total} rank(s) ingested so far, {len(state.waiting)} profile(s)"
         f" waiting, {len(state.quarantined)} unusable"
     )
+
+
+LOCK = "watch.lock"
+# What file systems answer that know no locks.
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL})
+
+
+@contextlib.contextmanager
+def turn(store: Path) -> Iterator[bool]:
+    """Whether the store is ours to watch, until the end of the block.
+
+    It is, too, where the store's file system knows no locks. Raises OSError where the file cannot
+    be made.
+    """
+    descriptor = os.open(store / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_ours = True
+        except BlockingIOError:
+            is_ours = False
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            is_ours = True
+        yield is_ours
+    finally:
+        os.close(descriptor)

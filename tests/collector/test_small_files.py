@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from npuscope.collector.discover import cluster_outputs, session
+from npuscope.collector.discover import cluster_outputs, identity
 from npuscope.collector.discover.identity import identify
 from npuscope.collector.ingest import plan
 from npuscope.collector.model import RankSource, ReadLog, SourceFile
+from npuscope.collector.readers.cluster.cluster_db import Told
 from npuscope.collector.readers.cluster.cluster_parts import _read_groups
-from npuscope.collector.readers.cluster.cluster_rows import Told
 from npuscope.collector.readers.expert_load.deployment_json import read_deployment
 from npuscope.collector.readers.expert_load.mindie_dump import CONFIG, _config
 from npuscope.collector.readers.metadata.profiler_info import read_info
@@ -33,9 +33,9 @@ from npuscope.collector.store.manifest import (
     read_manifest,
 )
 from npuscope.collector.store.merged_files import COMPACTED, Compacted, read_compacted
-from npuscope.collector.watch.lock import LOCK, turn
+from npuscope.collector.watch.follow_logs import Tail, read_on
 from npuscope.collector.watch.look import READY, judge, look
-from npuscope.collector.watch.tail_log import Tail, read_on
+from npuscope.collector.watch.watch import LOCK, turn
 from npuscope.collector.watch.watch_state import WATCH_STATE, WatchState, read_watch_state
 from tests.collector.ingest.in_time import ended
 
@@ -92,7 +92,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "profiler_info_3.json": identified,
     "profiler_info_5.json": lambda path: read_info(str(path), ReadLog()),
     "profiler_metadata.json": lambda path: read_metadata(str(path), ReadLog()),
-    "start_info": lambda path: session.session_ns([str(path)], 0),
+    "start_info": lambda path: identity.session_ns([str(path)], 0),
     cluster_outputs.GROUPS: lambda path: _read_groups(str(path), Told()),
     "deployment.json": read_deployment,
     CONFIG: lambda path: _config([as_source(path)], []),

@@ -9,6 +9,8 @@ after their last use, so that only a few are held at a time.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 
 import duckdb
@@ -29,7 +31,6 @@ from .large_tables import (
 )
 from .lookups import build_group_hashes
 from .meta_data import fill_metadata
-from .small_tables import fill_lightly
 from .source_tables import TABLES, load_enums, load_table, spelling, temp_name
 
 # Canonical table -> tables its SQL reads, in the order of reading. `_string` and `_enum` are
@@ -96,7 +97,7 @@ def read(
             own_database(file, source)
         _note_variants(file, log)
         try:
-            fill = fill_lightly if source.selection.light else _fill
+            fill = _fill_lightly if source.selection.light else _fill
             with words_for_text(con):
                 fill(con, file, source, log, wanted, spend)
         finally:
@@ -234,3 +235,35 @@ def _warn_devices(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
     if len(found) > 1:
         devices = ", ".join(str(device) for (device,) in found)
         log.warn(f"tasks of several devices ({devices}) in one database: see device_id")
+
+
+_SMALL = ("SESSION_TIME_INFO", "NPU_INFO", "HOST_INFO", "RANK_DEVICE_MAP", "STEP_TIME")
+# Tables that the rank's SQL asks too, where smaller ones are silent: empty here.
+_LARGE = ("TASK", "AICORE_FREQ")
+
+
+def _fill_lightly(
+    con: duckdb.DuckDBPyConnection,
+    file: SqliteFile,
+    source: RankSource,
+    log: ReadLog,
+    wanted: frozenset[str],
+    spend: Callable[[int], None],
+) -> None:
+    """Fill `ranks`, `groups` and `steps`; of steps the device's range stays unknown."""
+    for table in _SMALL:
+        load_table(con, file, table, spend)
+    for table in _LARGE:
+        load_table(con, replace(file, tables={}), table, spend)
+    if "ranks" in wanted:
+        sql = resources.files(__package__).joinpath("sql", "ranks.sql").read_text("utf-8")
+        con.execute(sql, {"rank": source.rank, "framework": source.framework})
+    if "steps" in wanted:
+        con.execute("""
+            insert into steps by name
+            select distinct id as step, startNs as window_start_ns, endNs as window_end_ns
+            from _step_time where startNs is not null order by startNs
+        """)
+    fill_metadata(con, file, source, log, wanted, spend)
+    for table in (*_SMALL, *_LARGE):
+        con.execute(f"drop table if exists {temp_name(table)}")

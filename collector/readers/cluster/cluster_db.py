@@ -7,16 +7,55 @@ of recipes stand beside them. Parallel indices that nobody told are padded with 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 
 import duckdb
 import pyarrow as pa
 
+from ... import schema
 from ...discover.cluster_outputs import ranks_in
+from ...model import ReadLog
 from ..ascend_db import analysis_db
 from ..ascend_db.analysis_db import STEP_TIMES, Column, sources_of
 from ..hccl.communication_rows import insert_matrix, insert_packets, insert_times
 from ..sqlite import SqliteFile, open_sqlite
-from .cluster_rows import Group, Told
+
+# Tables that every rank takes its rows from, and their columns in SQL: `rank`, then those of the
+# canonical table. `places` is what is known of the ranks themselves.
+TABLES = {
+    name: ", ".join(
+        ["rank integer", *(f"{c.name} {c.type}" for c in schema.tables()[canonical].columns)]
+    )
+    for name, canonical in (
+        ("comm_times", "comm_times"), ("comm_links", "comm_links"), ("comm_matrix", "comm_matrix"),
+        ("profiler_steps", "profiler_steps"), ("places", "ranks"),
+    )
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Group:
+    """A group as its framework told it; `group_hash`, `name`, `label`: None or unknown where empty.
+
+    Its ranks stand in order: the sets that msprof-analyze writes have none.
+    """
+
+    group_hash: str | None
+    name: str | None
+    label: str | None
+    ranks: list[int]
+
+
+@dataclass(slots=True)
+class Told:
+    """What concerns all ranks. `seen`: ranks that have operations of a group, by its hash;
+    `args`: the job's sizes (distributed_args), as JSON."""
+
+    groups: list[Group] = field(default_factory=list)
+    seen: dict[str, list[int]] = field(default_factory=dict)
+    args: str | None = None
+    log: ReadLog = field(default_factory=ReadLog)
+
 
 _RANK: Column = ("rank", "integer", ("rank_id",))
 _AXES = ("tp", "pp", "dp")

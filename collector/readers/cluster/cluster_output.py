@@ -17,8 +17,8 @@ from ...model import RankSource, ReadLog
 from ...staging import staging_place
 from ...store.store import file_literal
 from ..metadata.profiler_metadata import GROUPS, parse_metadata, rank_columns
+from .cluster_db import Group, Told
 from .cluster_parts import take_apart
-from .cluster_rows import Group, Told
 
 _MEMORY_BYTES = 128 << 20
 

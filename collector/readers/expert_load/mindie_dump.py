@@ -26,9 +26,8 @@ import polars as pl
 from npuscope.errors import TraceFormatError, TraceNotFound
 
 from ...model import SourceFile
-from ...small_files import decode, read_small
+from ...small_files import decode, open_regular, read_small
 from .deployment_json import Deployment, read_deployment
-from .dump_rows import Counts, layers_in, own_loads, read_counts
 from .load_frames import (
     LOAD_SCHEMA,
     PLACEMENT_SCHEMA,
@@ -42,6 +41,7 @@ from .load_frames import (
 FILE = re.compile(r"(prefill|decode)_(\d{1,4})\.csv")
 CONFIG = "model_gen_config.json"
 MAP = re.compile(r"(?:(prefill|decode)_global_deployment|expert_map.*)\.json")
+_Counts = npt.NDArray[np.int64]
 
 
 class _Config(msgspec.Struct):
@@ -168,8 +168,8 @@ def _phase(
     deployment: Path | None,
     notes: list[str],
 ) -> _Phase:
-    rows: dict[int, Counts] = {
-        rank: read_counts(file, notes) for rank, file in sorted(files.items())
+    rows: dict[int, _Counts] = {
+        rank: _read_counts(file, notes) for rank, file in sorted(files.items())
     }
     widths = {values.shape[1] for values in rows.values()}
     if len(widths) > 1:
@@ -200,7 +200,7 @@ def _phase(
             f" {max(counts.values())}: only the first {dumps} are used"
         )
     loads = {
-        rank: own_loads(
+        rank: _own_loads(
             values[: dumps * layers].reshape(dumps, layers, -1), Path(files[rank].path), notes
         )
         for rank, values in rows.items()
@@ -318,3 +318,96 @@ def _facts(phases: Sequence[_Phase], config: _Config) -> ExpertFacts:
         is_physical=int(any(phase.deployment is None for phase in phases)),
         steps_per_dump=config.collection_Interval,
     )
+
+
+_ROW = r"^\d{1,18}(?:\s*,\s*\d{1,18})*$"
+
+
+def _read_counts(file: SourceFile, notes: list[str]) -> _Counts:
+    """Counts [rows, columns] of a file as long as it was when found.
+
+    A last line that is cut off is left out and told. Raises TraceFormatError.
+    """
+    path = Path(file.path)
+    with open_regular(path) as opened:
+        text = opened.read(file.size_bytes).decode("utf-8-sig", "replace")
+    lines = pl.DataFrame({"text": text.splitlines()}, schema={"text": pl.String})
+    lines = lines.with_row_index("number", 1).with_columns(
+        pl.col("text").str.strip_chars().str.strip_suffix(",").str.strip_chars()
+    )
+    lines = lines.filter(pl.col("text") != "")
+    if lines.is_empty():
+        raise TraceFormatError(path, "expert dump", "no rows")
+    lines = lines.with_columns(
+        pl.col("text").str.contains(_ROW).alias("is_count"),
+        (pl.col("text").str.count_matches(",") + 1).alias("columns"),
+    )
+    width = lines["columns"][0]
+    wrong = lines.filter(~pl.col("is_count") | (pl.col("columns") != width))
+    is_cut = not text.endswith(("\n", "\r"))
+    if wrong.height == 1 and is_cut and wrong["number"][0] == lines["number"][-1] > 1:
+        notes.append(f"{path.name}: the last line is incomplete and left out")
+        lines, wrong = lines.head(-1), wrong.clear()
+    if wrong.height:
+        number, shown, is_count, columns = wrong.select(
+            "number", "text", "is_count", "columns"
+        ).row(0)
+        got = (
+            f"{columns} columns, but the first row has {width}"
+            if is_count
+            else f"no counts: {shown[:60]!r}"
+        )
+        raise TraceFormatError(path, f"line {number}", got)
+    values = lines.select(pl.col("text").str.split(",").explode().str.strip_chars().cast(pl.Int64))
+    counts: _Counts = values.to_series().to_numpy().reshape(-1, width)
+    return counts
+
+
+def layers_in(counts: _Counts, told: int | None, path: Path, notes: list[str]) -> int:
+    """Layers of one dump: as the configuration tells, if rows that only grow bear it out.
+
+    Fewer rows than that are one dump of so many layers. Some configurations count one layer more
+    than is dumped. Raises TraceFormatError where rows fit neither.
+    """
+    rows = len(counts)
+    if told is None or told < 1 or rows == told:
+        return rows
+    if rows < told:
+        notes.append(
+            f"{path.name}: {rows} rows, but there are {told} MoE layers: the rows are used"
+        )
+        return rows
+    if rows % told == 0:
+        # A counter that starts again falls in whole dumps; nothing else would fit better.
+        return told
+    if told > 1 and rows % (told - 1) == 0 and _only_grows(counts, told - 1):
+        notes.append(
+            f"{path.name}: its rows repeat after {told - 1} layers, not after {told}: the rows are"
+            " used"
+        )
+        return told - 1
+    if _only_grows(counts, told):
+        notes.append(f"{path.name}: its last dump has {rows % told} of {told} layers: left out")
+        return told
+    raise TraceFormatError(
+        path,
+        "expert dump",
+        (f"{rows} rows do not match dumps of {told} layers: counts would decrease"),
+    )
+
+
+def _own_loads(dumps: _Counts, path: Path, notes: list[str]) -> _Counts:
+    """What came between dumps, of counts [dumps, layers, slots] since the start.
+
+    A dump in which a count fell began anew: its counts are its own load.
+    """
+    grown = np.diff(dumps, axis=0, prepend=np.zeros_like(dumps[:1]))
+    fell = np.flatnonzero((grown < 0).any(axis=(1, 2)))
+    if len(fell):
+        grown[fell] = dumps[fell]
+        notes.append(f"{path.name}: counters were reset at dump {fell[0]} ({len(fell)} time(s))")
+    return grown
+
+
+def _only_grows(counts: _Counts, layers: int) -> bool:
+    return bool((counts[layers:] >= counts[:-layers]).all())

@@ -10,8 +10,8 @@ import duckdb
 import pytest
 
 from npuscope.collector.discover import msprof_layout
+from npuscope.collector.discover.identity import session_ns
 from npuscope.collector.discover.roles import role_of
-from npuscope.collector.discover.session import session_ns
 from npuscope.collector.model import ReadLog, SourceFile
 from npuscope.collector.readers.metadata import msprof_info
 from npuscope.collector.readers.text import iterations, task_time

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from npuscope.collector.discover.search import Findings, Problem, search
-from npuscope.collector.engines.node_views import (
+from npuscope.collector.engines.ray_cluster import (
     View,
     by_folder,
     one_picture,
@@ -110,7 +110,7 @@ def test_nodes_with_another_npuscope_are_named() -> None:
 def test_a_machine_that_does_not_see_the_mark_does_not_see_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("npuscope.collector.engines.node_views._SHOWS_AFTER_S", 0.1)
+    monkeypatch.setattr("npuscope.collector.engines.ray_cluster._SHOWS_AFTER_S", 0.1)
     (tmp_path / "mark").touch()
 
     assert sees(tmp_path, "mark")

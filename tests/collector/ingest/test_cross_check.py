@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import duckdb
 import pytest
 
-from npuscope.collector.ingest.cross_check import cross_check
+from npuscope.collector.ingest.link import cross_check
 from npuscope.collector.model import RankSource, ReadLog, Role, SourceFile
 
 T0 = 1_700_000_000_000_000_000

@@ -98,7 +98,7 @@ def test_a_reader_sees_each_rank_whole_or_not_at_all(
 _INGEST = """
 import sys
 from pathlib import Path
-from npuscope.collector.ingest import ingest
+from npuscope.collector.ingest.ingest import ingest
 
 if __name__ == "__main__":
     ingest(Path(sys.argv[1]), Path(sys.argv[2]), run="job", jobs=int(sys.argv[3]))

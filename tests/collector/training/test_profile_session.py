@@ -20,7 +20,7 @@ from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
 from npuscope.collector.training import profile_session, profiling
 from npuscope.collector.training.guard import is_chosen
-from npuscope.collector.training.windows import Windows
+from npuscope.collector.training.profiling import Windows
 from tests.collector.training import fake_torch_npu
 from tests.collector.training.fake_torch_npu import Script
 

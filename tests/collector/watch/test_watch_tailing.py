@@ -14,9 +14,9 @@ from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.readers.train_log import train_log
 from npuscope.collector.store import store
 from npuscope.collector.store.compact import compact
+from npuscope.collector.watch.follow_logs import Tail, former_rows, read_on
 from npuscope.collector.watch.loads import load_folders, loads_of
 from npuscope.collector.watch.options import Options
-from npuscope.collector.watch.tail_log import Tail, former_rows, read_on
 from npuscope.collector.watch.watch import watch
 from tests.collector.watch.watched_folders import (
     generations,
@@ -60,7 +60,7 @@ def test_only_what_was_added_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
         read.append(end_bytes - begin_bytes)
         gather(path, into, begin_bytes, end_bytes)
 
-    monkeypatch.setattr("npuscope.collector.watch.tail_log.gather", told)
+    monkeypatch.setattr("npuscope.collector.watch.follow_logs.gather", told)
     read_on(tail)
     assert read == [] and tail.is_new
     add(log, line(301) + line(302)[:40])

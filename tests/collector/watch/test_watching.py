@@ -17,9 +17,8 @@ from npuscope.cli import app
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store.derived import derived_folder, read_derived
 from npuscope.collector.store.manifest import create_store, manifests
-from npuscope.collector.watch.lock import turn
 from npuscope.collector.watch.options import Handed, Options
-from npuscope.collector.watch.watch import watch
+from npuscope.collector.watch.watch import turn, watch
 from npuscope.collector.watch.watch_state import (
     WATCH_STATE,
     WatchState,

@@ -10,7 +10,7 @@ import duckdb
 import pytest
 
 from npuscope.collector import schema
-from npuscope.collector.readers.ascend_db import ascend_db, large_tables, words
+from npuscope.collector.readers.ascend_db import ascend_db, large_tables
 from npuscope.collector.readers.text import kernel_details
 from npuscope.errors import TraceFormatError
 from tests.collector.readers.ascend_db.profiler_databases import (
@@ -93,10 +93,10 @@ def test_parts_add_up_and_stand_in_order(
     assert {step for (step,) in rows(staging, "select distinct step from kernels")} == {7, 8}
     for table in large_tables.LARGE:
         staging.execute(f"delete from {table}")
-        words.spell_out(staging, table)
+        large_tables.spell_out(staging, table)
     monkeypatch.setattr(large_tables, "_KERNELS_AT_ONCE", 13)
     monkeypatch.setattr(large_tables, "_ROWS_AT_ONCE", 17)
-    monkeypatch.setattr(words, "_WORDS_AT_MOST", 0)
+    monkeypatch.setattr(large_tables, "_WORDS_AT_MOST", 0)
     read(ascend_db, {"main_db": path})
     for table in large_tables.LARGE:
         assert content(staging, table) == whole[table]

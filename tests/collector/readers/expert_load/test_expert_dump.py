@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from npuscope.collector.discover.expert_folders import expert_source
 from npuscope.collector.readers.expert_load.deployment_json import read_deployment
-from npuscope.collector.readers.expert_load.dump_rows import layers_in
 from npuscope.collector.readers.expert_load.load_frames import ExpertLoad
+from npuscope.collector.readers.expert_load.mindie_dump import layers_in
 from npuscope.errors import TraceFormatError, TraceNotFound
 from tests.collector.readers.expert_load.expert_dumps import write_deployment, write_dump
 
