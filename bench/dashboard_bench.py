@@ -130,7 +130,7 @@ def looked(path: Path, looks: Looks) -> None:
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         began = time.time()
         with started([path], Path(folder)) as running:
-            address, server = running.address, running.process_id
+            address, server = running.address, running.process.pid
             used_s = _cpu_s([psutil.Process(server)])
             looks.add("start of the server", Took(time.time() - began, used_s, 0))
             with visit(browser, address, width=1600, height=1000) as seen:

@@ -5,14 +5,15 @@ Nothing here imports Streamlit: that is loaded by the process that becomes the s
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import json
 import os
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from importlib.util import find_spec
-from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from npuscope.dashboard.theme import streamlit_options
@@ -41,10 +42,9 @@ def check_installed() -> None:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches the address."""
-    try:
+    with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return host == "localhost"
 
 
 def chosen_port(host: str, port: int | None) -> int:
@@ -85,34 +85,34 @@ def url_of(host: str, port: int) -> str:
     return f"http://{shown}:{port}"
 
 
-def options(host: str, port: int, public_url: str | None = None) -> dict[str, str | list[str]]:
+def options(host: str, port: int, public_url: str | None = None) -> dict[str, Any]:
     """Options of the server by name.
 
     `public_url` is where a reverse proxy shows it: its name and path become known to the server.
     Raises UsageError.
     """
-    chosen: dict[str, str | list[str]] = {
+    chosen: dict[str, Any] = {
         "server.address": host,
-        "server.port": str(port),
-        "server.headless": "true",
+        "server.port": port,
+        "server.headless": True,
         "server.allowedHosts": allowed_hosts(host, public_url),
-        "server.enableXsrfProtection": "true",
-        "server.enableCORS": "true",
+        "server.enableXsrfProtection": True,
+        "server.enableCORS": True,
         "server.fileWatcherType": "none",
-        "server.runOnSave": "false",
-        "server.enableStaticServing": "false",
-        "server.showEmailPrompt": "false",
-        "server.maxUploadSize": "1",
-        "browser.gatherUsageStats": "false",
+        "server.runOnSave": False,
+        "server.enableStaticServing": False,
+        "server.showEmailPrompt": False,
+        "server.maxUploadSize": 1,
+        "browser.gatherUsageStats": False,
         "client.showErrorDetails": "none",
-        "client.showErrorLinks": "false",
+        "client.showErrorLinks": False,
         "client.toolbarMode": "minimal",
         # A table's own button writes cells that a spreadsheet would run: ours, above it, does not.
-        "client.disableDataExport": "true",
+        "client.disableDataExport": True,
         # Pages that frame ours could steer it: by default some of Streamlit's maker.
         "client.allowedOrigins": [url_of(host, port)],
-        "runner.magicEnabled": "false",
-        "logger.hideWelcomeMessage": "true",
+        "runner.magicEnabled": False,
+        "logger.hideWelcomeMessage": True,
         "logger.level": "error",
         **streamlit_options(),
     }
@@ -126,10 +126,10 @@ def options(host: str, port: int, public_url: str | None = None) -> dict[str, st
 
 
 def allowed_hosts(host: str, public_url: str | None = None) -> list[str]:
-    """Names by which browsers may ask: any other is how a foreign page would get at the data."""
+    """Names, beside addresses, by which browsers may ask: see `is_known_host`."""
     names = [*_LOOPBACK]
     if host in ("0.0.0.0", "::"):
-        names += [socket.gethostname(), socket.getfqdn(), *_own_addresses()]
+        names += [socket.gethostname(), socket.getfqdn()]
     elif host not in names:
         names.append(host)
     if public_url is not None:
@@ -140,23 +140,30 @@ def allowed_hosts(host: str, public_url: str | None = None) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _own_addresses() -> list[str]:
-    try:
-        found = socket.getaddrinfo(socket.gethostname(), None)
-    except OSError:
-        return []
-    return sorted({str(address[0]) for *_, address in found})
+def is_known_host(host: str | None, names: Collection[str]) -> bool:
+    """Whether a Host header, which no browser leaves out, has one of these names, or an address.
+
+    A page from elsewhere can make a browser ask by a name of its own, which then points here (DNS
+    rebinding), and read what comes: but it cannot choose an address that is not its own.
+    """
+    if not host:
+        return True
+    with contextlib.suppress(ValueError):
+        name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+        return name in {one.lower() for one in names} or _is_address(name)
+    return False
 
 
-def serve(chosen: Mapping[str, str | Sequence[str]], environment: Mapping[str, str]) -> NoReturn:
+def _is_address(name: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return bool(ipaddress.ip_address(name))
+    return False
+
+
+def serve(chosen: Mapping[str, Any], environment: Mapping[str, str]) -> NoReturn:
     """Become the server: this process ends with it, and Ctrl-C reaches it."""
-    flags: list[str] = []
-    for name, value in chosen.items():
-        for one in [value] if isinstance(value, str) else value:
-            flags += [f"--{name}", one]
-    main = Path(__file__).with_name("main.py")
     modules = os.pathsep.join(sys.path)
-    arguments = [sys.executable, "-c", _START, modules, str(main), *flags]
+    arguments = [sys.executable, "-c", _START, modules, json.dumps(chosen)]
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, arguments, {**os.environ, **environment})

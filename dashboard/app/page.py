@@ -196,12 +196,12 @@ class Page:
     def link(self, label: str, page: str, **changes: str | int | None) -> None:
         """A link to a page of this app with this view and some changes, in the same tab."""
         asked = params_of(moved(self.view, self.known, **changes))
-        st.page_link(f"pages/{page}.py", label=self.say(label), query_params=asked)
+        st.page_link(f"{page}.py", label=self.say(label), query_params=asked)
 
     def visit(self, page: str, **changes: str | int | None) -> None:
         """Go to a page of this app with this view and some changes."""
         asked = params_of(moved(self.view, self.known, **changes))
-        st.switch_page(f"pages/{page}.py", query_params=asked)
+        st.switch_page(f"{page}.py", query_params=asked)
 
     def look_at(self, **changes: str | int | None) -> None:
         """Put other choices into the URL, when a visitor made them: for callbacks, after which the

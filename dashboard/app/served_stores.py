@@ -53,7 +53,7 @@ def ready(sources: Sequence[Source], *, say: Callable[[str], None], lang: str) -
     return Served([Place(*pair) for pair in places.items()], lang, run, memory_bytes)
 
 
-def told(served: Served) -> dict[str, str]:
+def environment_of(served: Served) -> dict[str, str]:
     """The environment of a server that shows this."""
     return {ENVIRONMENT: msgspec.json.encode(served).decode()}
 

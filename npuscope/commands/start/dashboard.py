@@ -59,7 +59,7 @@ def dashboard(
       npuscope dashboard ./store --lang zh
     """
     from npuscope.dashboard.app import launch
-    from npuscope.dashboard.app.served_stores import ready, told
+    from npuscope.dashboard.app.served_stores import environment_of, ready
     from npuscope.dashboard.locale.language import language_of
 
     language_of(lang)  # refuses what it does not know
@@ -69,14 +69,14 @@ def dashboard(
     served = ready(sources, say=say, lang=lang)
     # Reading took its time: somebody else may listen there by now.
     free = launch.chosen_port(host, port)
-    options["server.port"] = str(free)
+    options["server.port"] = free
     if not launch.is_loopback(host):
         say(
             f"warning: anyone who can reach {host}, port {free}, can see these profiles: there is"
             " no login; docs/dashboard.md shows a reverse proxy with one"
         )
     say(f"dashboard: {public_url or launch.url_of(host, free)}  (Ctrl-C ends it)")
-    launch.serve(options, told(served))
+    launch.serve(options, environment_of(served))
 
 
 def _sources(

@@ -22,7 +22,7 @@ class Server:
 
     port: int
     log: Path
-    process_id: int
+    process: subprocess.Popen[bytes]
 
     @property
     def address(self) -> str:
@@ -43,6 +43,7 @@ def started(
     *more: str,
     settings: Mapping[str, str] | None = None,
     command: Sequence[str] = (sys.executable, "-m", "npuscope"),
+    ends_by: signal.Signals = signal.SIGINT,
 ) -> Iterator[Server]:
     """As `served`, with all that is known of the server; `settings` of its user's environment."""
     with socket.socket() as free:
@@ -60,8 +61,8 @@ def started(
         while not is_up(port):
             assert process.poll() is None and time.monotonic() < until, log.read_text()
             time.sleep(0.1)
-        yield Server(port, log, process.pid)
-        process.send_signal(signal.SIGINT)
+        yield Server(port, log, process)
+        process.send_signal(ends_by)
         process.wait(timeout=60)
         assert "Traceback" not in log.read_text(), log.read_text()
         assert not (folder / ".streamlit").exists(), "nothing is written into users' folders"

@@ -19,13 +19,13 @@ from typer.testing import CliRunner
 from npuscope.analysis.summaries import summarise
 from npuscope.cli import app
 from npuscope.collector.ingest.ingest import ingest
-from npuscope.dashboard.app.served_stores import Place, Served, told
+from npuscope.dashboard.app.served_stores import Place, Served, environment_of
 from npuscope.sample_traces.generate import write_job
 from npuscope.sample_traces.job import Job
 from tests.collector.readers.expert_load.expert_dumps import write_hook
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-MAIN = REPOSITORY / "dashboard" / "app" / "main.py"
+MAIN = REPOSITORY / "dashboard" / "app" / "pages" / "main.py"
 TIMEOUT_S = 120
 JOB = Job(name="hot", layers=2, pp=1, dp=2, ep=2, experts=8, micro_batches=1, expert_skew=1.2)
 
@@ -50,13 +50,13 @@ def hot(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page(
     monkeypatch: pytest.MonkeyPatch, store: Path, name: str, lang: str = "en", **params: str
 ) -> AppTest:
-    for key, value in told(Served([Place(str(store), "store")], lang)).items():
+    for key, value in environment_of(Served([Place(str(store), "store")], lang)).items():
         monkeypatch.setenv(key, value)
     visited = AppTest.from_file(MAIN, default_timeout=TIMEOUT_S)
     for key, value in params.items():
         visited.query_params[key] = value
     visited.run()
-    visited.switch_page(f"pages/{name}.py").run()
+    visited.switch_page(f"{name}.py").run()
     assert not visited.exception and not visited.error, (visited.exception, visited.error)
     return visited
 

@@ -14,9 +14,9 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from npuscope.dashboard.app import aside, sources
-from npuscope.dashboard.app.served_stores import Place, Served, told
+from npuscope.dashboard.app.served_stores import Place, Served, environment_of
 
-MAIN = Path(__file__).resolve().parents[3] / "dashboard" / "app" / "main.py"
+MAIN = Path(__file__).resolve().parents[3] / "dashboard" / "app" / "pages" / "main.py"
 WAITING = "Being computed"
 
 
@@ -24,7 +24,7 @@ WAITING = "Being computed"
 def test_findings_come_into_their_place(
     monkeypatch: pytest.MonkeyPatch, sample_store: Path
 ) -> None:
-    for key, value in told(Served([Place(str(sample_store), "store")], "en")).items():
+    for key, value in environment_of(Served([Place(str(sample_store), "store")], "en")).items():
         monkeypatch.setenv(key, value)
     visited = AppTest.from_file(MAIN, default_timeout=120).run()
     cards = [one.value for one in visited.markdown]

@@ -18,7 +18,7 @@ from npuscope.collector.store.manifest import create_store
 from npuscope.dashboard.app import sources
 from npuscope.dashboard.app.answers.overview_answers import found_here
 from npuscope.dashboard.app.page import PAGES
-from npuscope.dashboard.app.served_stores import ENVIRONMENT, Place, Served, told
+from npuscope.dashboard.app.served_stores import ENVIRONMENT, Place, Served, environment_of
 from npuscope.profile import Source, compare_ranks, opened
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job
@@ -26,7 +26,7 @@ from tests.conftest import WriteProfile
 from tests.dashboard.app.published_jobs import publish_rank
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-MAIN = REPOSITORY / "dashboard" / "app" / "main.py"
+MAIN = REPOSITORY / "dashboard" / "app" / "pages" / "main.py"
 TIMEOUT_S = 120
 
 pytestmark = pytest.mark.slow
@@ -37,7 +37,7 @@ def visit(
 ) -> AppTest:
     """A first visit of the overview with these URL parameters."""
     places = [Place(str(store), f"store{n}") for n, store in enumerate(stores)]
-    for name, value in told(Served(places, starts_in)).items():
+    for name, value in environment_of(Served(places, starts_in)).items():
         monkeypatch.setenv(name, value)
     visited = AppTest.from_file(MAIN, default_timeout=TIMEOUT_S)
     for name, value in params.items():
@@ -60,7 +60,7 @@ def test_every_page_shows_the_sample_in_both_languages(
         visited = visit(monkeypatch, sample_store, starts_in=lang)
         assert is_clean(visited)
         for name in PAGES:
-            visited.switch_page(f"pages/{name}.py").run()
+            visited.switch_page(f"{name}.py").run()
             assert is_clean(visited), (name, visited.exception, visited.error)
             assert len(visited.subheader) >= 1, name
             question = visited.subheader[0].value
@@ -73,7 +73,7 @@ def test_every_page_says_that_an_empty_store_is_empty(
     create_store(tmp_path / "empty")
     visited = visit(monkeypatch, tmp_path / "empty")
     for name in PAGES:
-        visited.switch_page(f"pages/{name}.py").run()
+        visited.switch_page(f"{name}.py").run()
         assert is_clean(visited), (name, visited.exception)
         assert "No data is ingested yet" in visited.info[0].value
 
@@ -114,7 +114,7 @@ def test_choices_go_into_the_url_and_survive_a_change_of_page(
     assert is_clean(visited)
     assert (visited.query_params["rank"], visited.query_params["step"]) == ("3", "13")
     visited.query_params.clear()  # as the menu does
-    visited.switch_page("pages/quality.py").run()
+    visited.switch_page("quality.py").run()
     assert (picked(visited, "rank"), picked(visited, "step")) == (3, 13)
 
 
@@ -145,7 +145,7 @@ def test_kernels_without_types_are_told_by_name(
     create_store(tmp_path / "bare")
     publish_rank(tmp_path / "bare", ("bare", "c", 0), tables, 1.0)
     visited = visit(monkeypatch, tmp_path / "bare")
-    visited.switch_page("pages/operators.py").run()
+    visited.switch_page("operators.py").run()
     assert is_clean(visited)
     assert visited.segmented_control[0].value == "name"
     drawn = json.loads(visited.get("plotly_chart")[0].proto.spec)

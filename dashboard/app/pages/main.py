@@ -19,7 +19,7 @@ import_module("pandas")
 st.set_page_config(page_title="npuscope", layout="wide")
 say = language_of(header.language_of_visit())
 menu = [
-    st.Page(f"pages/{name}.py", title=say(title), url_path=name, default=name == "overview")
+    st.Page(f"{name}.py", title=say(title), url_path=name, default=name == "overview")
     for name, title in PAGES.items()
 ]
 chosen = st.navigation(menu, position="top")
