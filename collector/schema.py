@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 # The rules by which files become rows, beside all of the readers.
 _READING_RULES = (
     "schema.sql", "text.sql", "groups.py", "schema.py", "selection.py", "discover/identity.py",
-    "ingest/link.py", "ingest/link.sql", "ingest/read_rank.py", "ingest/representatives.sql",
-    "ingest/selected_rows.py",
+    "ingest/link.py", "ingest/link.sql", "ingest/read_rank.py",
+    "ingest/representatives.sql",
 )  # fmt: skip
 
 # What tables and summaries may be called.

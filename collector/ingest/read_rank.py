@@ -51,8 +51,7 @@ from ..store.segments import Summarise, placed, write_summaries, write_tables
 from ..store.space import is_out_of_space
 from .damage import changed_files, told, worse_than
 from .deadline import Deadline, OverTime, over_time, time_limit_s
-from .link import cross_check, link
-from .selected_rows import keep_steps
+from .link import cross_check, keep_steps, link
 
 log = logging.getLogger(__name__)
 

@@ -26,8 +26,9 @@ from types import SimpleNamespace
 import duckdb
 import msgspec
 import polars as pl
+import pyarrow as pa
 
-from npuscope.errors import StoreError
+from npuscope.errors import StoreError, UsageError
 
 from .. import schema
 from ..small_files import open_regular
@@ -363,3 +364,44 @@ def drop(store: Path, manifest: Manifest) -> None:
     unlink(folder / MANIFEST)
     touch(folder / manifest.generation)
     write_index(folder.parent)
+
+
+_PRAGMA = re.compile(r"\s*pragma\b", re.IGNORECASE)
+_EXPLAIN = re.compile(r"\s*explain(\s+analyze)?\s", re.IGNORECASE)
+
+
+def lock_down(con: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """Shut a connection of `store.open(path)`: only the store's files, no change of settings."""
+    if is_store(path):
+        located = places(path, manifests(path)).values()
+        listed = ", ".join(quoted(place.path) for table in located for place in table)
+        con.execute(f"set allowed_paths = [{listed}]")
+    con.execute("set enable_external_access = false")
+    con.execute("set lock_configuration = true")
+
+
+def run_select(con: duckdb.DuckDBPyConnection, sql: str) -> pa.RecordBatchReader:
+    """Run one reading statement and stream its result. Raises UsageError for anything else."""
+    try:
+        statements = con.extract_statements(sql)
+        if len(statements) != 1:
+            raise UsageError(f"one statement at a time, got {len(statements)}")
+        if not _only_reads(con, sql):
+            raise UsageError("only SELECT and EXPLAIN are allowed here: see `npuscope export`")
+        relation = con.sql(sql)
+        if relation is None:
+            raise UsageError("the statement returns no rows")
+        if hasattr(relation, "to_arrow_reader"):
+            return relation.to_arrow_reader()
+        return relation.fetch_arrow_reader()  # DuckDB 1.4
+    except duckdb.Error as error:
+        raise UsageError(f"SQL: {error}") from error
+
+
+def _only_reads(con: duckdb.DuckDBPyConnection, sql: str) -> bool:
+    """Whether a statement selects or explains a select (`explain analyze copy` would copy)."""
+    if _PRAGMA.match(sql):  # DuckDB 1.4 turns some into selects
+        return False
+    explained = _EXPLAIN.match(sql)
+    inner = con.extract_statements(sql[explained.end() :] if explained else sql)
+    return len(inner) == 1 and inner[0].type == duckdb.StatementType.SELECT

@@ -21,20 +21,11 @@ from ..ingest.plan import is_unchanged
 from ..ingest.read_rank import RankTask
 from ..model import RankSource, spelled
 from ..selection import Selection
-from ..store.drops import read_dropped
 from ..store.manifest import Manifest, capture_manifests, rank_folder, read_manifest
+from ..store.retention import read_dropped
 from .capture_spans import Key, Known
-from .look import READY, Look, Verdict
+from .folders import READY, Finished, Verdict
 from .work import Looked
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A finished profile: what was seen of it, below which watched folder, what READY.json told."""
-
-    seen: Look
-    verdict: Verdict
-    root: Path
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,9 @@ from ..store.retention import StoredCapture, drop_capture
 from ..store.space import advice
 from ..store.sweep import sweep
 from .capture_spans import Key, Known
-from .folders import Folder, Folders, look_around
+from .folders import Finished, Folder, Folders, look_around
 from .options import Handed, Options
-from .plan_ranks import Finished, make_plan
+from .plan_ranks import make_plan
 from .watch_state import Quarantined, Waiting, WatchState, write_watch_state
 from .work import CompareTask, Done, Looked, LookTask, ReadTask, Result, Task, why_lost
 

@@ -19,7 +19,7 @@ from npuscope.collector.readers.expert_load.mindie_dump import CONFIG, _config
 from npuscope.collector.readers.metadata.profiler_info import read_info
 from npuscope.collector.readers.metadata.profiler_metadata import read_metadata
 from npuscope.collector.small_files import SMALL_BYTES, read_own, read_small
-from npuscope.collector.store import drops
+from npuscope.collector.store import retention
 from npuscope.collector.store.cache import cached_stores
 from npuscope.collector.store.derived import read_derived
 from npuscope.collector.store.manifest import (
@@ -33,8 +33,8 @@ from npuscope.collector.store.manifest import (
     read_manifest,
 )
 from npuscope.collector.store.merged_files import COMPACTED, Compacted, read_compacted
+from npuscope.collector.watch.folders import READY, judge, look
 from npuscope.collector.watch.follow_logs import Tail, read_on
-from npuscope.collector.watch.look import READY, judge, look
 from npuscope.collector.watch.watch import LOCK, turn
 from npuscope.collector.watch.watch_state import WATCH_STATE, WatchState, read_watch_state
 from tests.collector.ingest.in_time import ended
@@ -86,7 +86,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     MANIFEST: lambda path: [read_manifest(path.parent), read_derived(path.parent)],
     f"rank=0/{MANIFEST}": lambda path: capture_manifests(path.parents[1]),
     MARKER: lambda path: check_layout(path.parent),
-    drops.DROPPED_CAPTURES: lambda path: drops.read_dropped(path.parent),
+    retention.DROPPED_CAPTURES: lambda path: retention.read_dropped(path.parent),
     f"run=a/{plan._ASKED}": lambda path: plan._remembered(path.parents[1], "a", path),
     READY: judged,
     "profiler_info_3.json": identified,

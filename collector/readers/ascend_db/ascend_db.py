@@ -18,6 +18,7 @@ import duckdb
 from npuscope.errors import TraceFormatError
 
 from ...model import RankSource, ReadLog
+from ..metadata.profiler_metadata import group_rows, parse_metadata, rank_columns
 from ..sqlite import SqliteFile, open_sqlite, tell_views
 from ..text.device_rows import own_database
 from .counters import COUNTERS, fill_counters
@@ -30,7 +31,6 @@ from .large_tables import (
     words_for_text,
 )
 from .lookups import build_group_hashes
-from .meta_data import fill_metadata
 from .source_tables import TABLES, load_enums, load_table, spelling, temp_name
 
 # Canonical table -> tables its SQL reads, in the order of reading. `_string` and `_enum` are
@@ -159,7 +159,7 @@ def _fill(
         loaded &= later
     if "counters" in wanted:
         fill_counters(con, file, spend)
-    fill_metadata(con, file, source, log, wanted, spend)
+    _fill_metadata(con, file, source, log, wanted, spend)
 
 
 def _fill_table(
@@ -264,6 +264,40 @@ def _fill_lightly(
             select distinct id as step, startNs as window_start_ns, endNs as window_end_ns
             from _step_time where startNs is not null order by startNs
         """)
-    fill_metadata(con, file, source, log, wanted, spend)
+    _fill_metadata(con, file, source, log, wanted, spend)
     for table in (*_SMALL, *_LARGE):
         con.execute(f"drop table if exists {temp_name(table)}")
+
+
+def _fill_metadata(
+    con: duckdb.DuckDBPyConnection,
+    file: SqliteFile,
+    source: RankSource,
+    log: ReadLog,
+    wanted: frozenset[str],
+    spend: Callable[[int], None],
+) -> None:
+    """Fill `groups`, and the parallel sizes and coordinates of the row in `ranks`.
+
+    A name may stand there several times (an export as text and database writes it twice): the last
+    one counts.
+    """
+    load_table(con, file, "META_DATA", spend)
+    rows = con.execute("select name, value from _meta_data where name is not null").fetchall()
+    con.execute("drop table _meta_data")
+    mapping: dict[str, object] = dict(rows)
+    if version := mapping.get("SCHEMA_VERSION"):
+        log.rules["ascend_db.schema_version"] = str(version)
+    metadata = parse_metadata(mapping)
+    log.rules |= metadata.rules()
+    if "ranks" in wanted:
+        known = {k: v for k, v in rank_columns(metadata, source.rank).items() if v is not None}
+        if known:
+            con.execute(
+                f"update ranks set {', '.join(f'{column} = ?' for column in known)}",
+                list(known.values()),
+            )
+    if "groups" in wanted and metadata.groups:
+        con.register("_batches", group_rows(metadata, source.rank))
+        con.execute("insert into groups by name select * from _batches")
+        con.unregister("_batches")

@@ -136,9 +136,13 @@ def compact(
 
     from npuscope.collector.store.compact import MEMORY_BYTES
     from npuscope.collector.store.compact import compact as merge
-    from npuscope.collector.store.drops import remember_dropped
     from npuscope.collector.store.manifest import is_store
-    from npuscope.collector.store.retention import drop_capture, stored_captures, superfluous
+    from npuscope.collector.store.retention import (
+        drop_capture,
+        remember_dropped,
+        stored_captures,
+        superfluous,
+    )
     from npuscope.collector.store.sweep import sweep
     from npuscope.profile import parse_size
 

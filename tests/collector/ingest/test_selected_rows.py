@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npuscope.collector.ingest.selected_rows import keep_steps
+from npuscope.collector.ingest.link import keep_steps
 from npuscope.collector.model import ReadLog
 from tests.analysis.tables import Event, answer, connect, fill, insert, kernel, op
 

@@ -15,7 +15,7 @@ import pytest
 from npuscope.analysis.summaries import Summary, summaries, summarise
 from npuscope.collector import schema
 from npuscope.collector.ingest.ingest import IngestResult, ingest
-from npuscope.collector.store import locked, manifest, merged_files, store
+from npuscope.collector.store import manifest, merged_files, store
 from npuscope.collector.store.compact import Compaction, compact
 from npuscope.collector.store.segments import rebuild_summaries
 from npuscope.collector.store.sweep import sweep
@@ -239,10 +239,10 @@ def test_strangers_sql_reads_merged_files_and_no_others(target: Path, tmp_path: 
     compact(target)
     (tmp_path / "other.csv").write_text("a\n1\n")
     with store.open(target) as con:
-        locked.lock(con, target)
-        assert locked.run(con, "select count(*) from kernels").read_all().num_rows == 1
+        store.lock_down(con, target)
+        assert store.run_select(con, "select count(*) from kernels").read_all().num_rows == 1
         with pytest.raises(Exception, match=r"(?i)permission|disabled"):
-            locked.run(con, f"from '{tmp_path}/other.csv'").read_all()
+            store.run_select(con, f"from '{tmp_path}/other.csv'").read_all()
 
 
 def test_the_index_may_be_missing(target: Path) -> None:

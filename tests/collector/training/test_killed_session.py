@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from npuscope.collector.watch.look import judge, look
+from npuscope.collector.watch.folders import judge, look
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 

@@ -8,8 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from npuscope.collector.watch.folders import Folders, look_around
-from npuscope.collector.watch.look import Verdict, judge, look, profile_folders
+from npuscope.collector.watch.folders import (
+    Folders,
+    Verdict,
+    judge,
+    look,
+    look_around,
+    profile_folders,
+)
 from tests.collector.watch.watched_folders import OUTPUT, kernel_text, write_capture, write_ready
 
 

@@ -12,7 +12,7 @@ import pytest
 from npuscope.analysis.summaries import summaries, summarise
 from npuscope.analysis.views import has_view
 from npuscope.collector.ingest.ingest import ingest
-from npuscope.collector.store import locked, store
+from npuscope.collector.store import store
 from npuscope.collector.store.export import export
 from npuscope.errors import NpuscopeError, StoreError, UsageError
 from tests.prove.hardening.captures import write_light
@@ -177,9 +177,9 @@ def test_an_open_export_reaches_no_other_file(
         ):
             with pytest.raises(duckdb.Error, match=r"disabled|external access"):
                 con.execute(statement).fetchall()
-        locked.lock(con, path)
+        store.lock_down(con, path)
         with pytest.raises(UsageError):
-            locked.run(con, "from exported.peep").read_all()
+            store.run_select(con, "from exported.peep").read_all()
     assert not out.exists()
     for statement in ("from peep", "from exported.peep", "from exported.main.peeping()"):
         done = run_here(["sql", str(path), statement], {}, tmp_path)
