@@ -17,7 +17,6 @@ PARTS = (
 COMMUNICATION = PARTS[1:-3]
 # Free time: what came next was not yet launched, was launched, or nothing tells.
 FREE = PARTS[-3:]
-WAITS = ("peer_wait", "absent_wait", "pipeline_wait")
 # Without what all ranks tell together, only who receives from another stage (as steps have
 # it) is known to wait.
 _UNTOLD = """

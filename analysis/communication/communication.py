@@ -9,7 +9,6 @@ import polars as pl
 
 from npuscope.errors import UsageError
 
-from ..catalog import metric
 from ..views import first_of_each, frame, open_views, where
 
 CommKey = Literal["kind", "type", "op"]
@@ -84,9 +83,3 @@ def compute_stretch(
     clause, values = where({"run": run, "capture": capture, "rank": rank, "step": step})
     order = "order by run, capture, rank, step nulls last"
     return frame(con, f"select * from compute_stretch {clause} {order}", values)
-
-
-def resolved_comm_sql() -> str:
-    """The query of the metric `comm` with kinds from a table `capture_groups` (run, capture,
-    group_hash, kind) instead of each rank's own `groups`."""
-    return metric("comm").sql_with(kinds="resolved_kinds.sql")

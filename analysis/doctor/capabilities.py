@@ -245,25 +245,3 @@ CAPABILITIES: tuple[Capability, ...] = (
     ),
 )  # fmt: skip
 RANKS = Capability("ranks", "ranks compared with each other", ())
-
-
-def _needed(need: Need) -> str:
-    counted = " or ".join(f"`{content}`" for content in need.contents)
-    instead = " or ".join(f"`{content}`" for content in need.instead)
-    part = f" (partly with {instead})" if instead else "" if need.essential else " (else partly)"
-    return counted + part
-
-
-def capabilities_markdown() -> str:
-    """The table as Markdown, for the documentation."""
-    lines = ["| analysis | needs | else |", "| --- | --- | --- |"]
-    for known in CAPABILITIES:
-        needs = "<br>".join(map(_needed, known.needs))
-        told = dict.fromkeys(
-            f"`{s.says}`" if "=" in s.says else s.says for n in known.needs for s in n.settings
-        )
-        told |= dict.fromkeys(need.advice for need in known.needs if need.advice)
-        lines.append(f"| **{known.name}**: {known.question} | {needs} | {'<br>'.join(told)} |")
-    ranks = "two ranks or more; partly where ranks or steps are missing"
-    lines.append(f"| **{RANKS.name}**: {RANKS.question} | {ranks} | profile every rank |")
-    return "\n".join(lines) + "\n"

@@ -17,7 +17,6 @@ from ..capture import Capture, CommOp, Copy, Kernel, Launch
 from .trace import microseconds
 
 DEVICE_NAME, MULTIPROCESSORS = "NVIDIA H100 80GB HBM3", 132
-ALGORITHM = "RING-LL"
 _QUARTER_NS = 90 * 24 * 3600 * 10**9
 _CALL_NS = 900
 # Ours: how PyTorch names the collective, how NCCL names its kernel.

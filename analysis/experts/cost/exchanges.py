@@ -25,7 +25,6 @@ from .token_times import CAPTURE, Floats, curve
 
 SHORTEST, TRANSIT, WHOLE = "shortest duration", "transit by HCCL", "mean time over mean bytes"
 _RANK = (*CAPTURE, "rank")
-_INSTANCE = (*CAPTURE, "instance")
 _LEAST_COUNT = 8  # operations, for a line
 # What takes at least as long does so for its bytes, but for some 10 % at most.
 _LONG_NS, _LATENCY_RATIO = 100_000, 0.1

@@ -94,13 +94,6 @@ def near_share(placement: Placement, experts: int, nodes: int) -> Floats:
     return share.reshape(placement.shape)
 
 
-def far_tokens(placement: Placement, load: Floats, nodes: int) -> Floats:
-    """Tokens that come from other nodes, [..., layers]."""
-    far = 1 - near_share(placement, load.shape[-1], nodes)
-    summed: Floats = (slot_tokens(placement, load) * far).sum(axis=(-1, -2))
-    return summed
-
-
 def predicted(placement: Placement, load: Floats, cost: Cost, nodes: int = 1) -> Floats:
     """Time of each layer in ns, [..., layers]: that of its slowest device.
 

@@ -110,12 +110,6 @@ RULES: tuple[tuple[str, Family, Rule | None], ...] = (
 _FIRST = tuple((re.compile(beginning), family, rule) for beginning, family, rule in RULES)
 
 
-def family_of(type_: Cell) -> Family | None:
-    """What a type multiplies, if it does: matrices, attention's or a convolution's."""
-    found = _rule(type_)
-    return found[0] if found else None
-
-
 def flops_of(
     type_: Cell,
     input_shapes: Cell = None,

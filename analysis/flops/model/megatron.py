@@ -23,7 +23,7 @@ from typing import Literal, get_args
 from npuscope.errors import UsageError
 
 from .architecture import Grouped, Latent, Model, last_has_experts, layer_counts, shared_size
-from .model import Attention, ModelFlops, Term, count
+from .model import Attention, ModelFlops, Term
 
 Convention = Literal["current", "before 2025-03"]
 _TRAINING = 3 * 2  # forward and twice that backward, 2 FLOPs per multiply-accumulate
@@ -54,13 +54,6 @@ def megatron_flops(
     """Training FLOPs per token as Megatron-LM counts them."""
     terms = _terms(model, sequence_length, convention)
     return sum((flops for _, flops, _ in terms), Fraction(0))
-
-
-def counted_as_megatron(
-    model: Model, *, sequence_length: int, convention: Convention = "current"
-) -> ModelFlops:
-    """Our count by Megatron's conventions: it is theirs less the norms."""
-    return count(model, sequence_length=sequence_length, attention=attention_of(convention))
 
 
 def attention_of(convention: Convention) -> Attention:

@@ -24,9 +24,6 @@ from npuscope.messages import Message
 from .straggler_tests import SURE
 
 Verdict = Literal["host", "compute", "frequency", "alltoall_bytes", "link", "unknown"]
-VERDICTS: tuple[Verdict, ...] = (
-    "host", "compute", "frequency", "alltoall_bytes", "link", "unknown"
-)  # fmt: skip
 
 MATTERS = 0.02  # of a rank's own time, or of a step
 _UNEXPLAINED = 0.04

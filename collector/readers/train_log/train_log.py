@@ -55,12 +55,6 @@ class TrainLog:
     notes: tuple[str, ...] = ()
 
 
-def read_train_log(path: str | Path) -> pl.DataFrame:
-    """Rows of `train_log` (see schema.sql): step, then what was logged of it, NULL where it was
-    not. Raises as `read_log`."""
-    return read_log(path).rows
-
-
 def read_log(
     path: str | Path,
     *,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from npuscope.analysis import query
-from npuscope.analysis.communication.communication import resolved_comm_sql
+from npuscope.analysis.catalog import metric
 from npuscope.errors import UsageError
 from tests.analysis.tables import Row, answer, connect, fill, kernel, op, select
 
@@ -156,7 +156,7 @@ def test_kinds_that_all_ranks_resolved_can_take_the_place_of_a_rank_s_own() -> N
     con = job()
     con.execute("create table capture_groups as from (values ('job', 'c', '11', 'dp'),"
                 " ('job', 'other', '22', 'cp')) as t(run, capture, group_hash, kind)")  # fmt: skip
-    rows = select(con, resolved_comm_sql())
+    rows = select(con, metric("comm").sql_with(kinds="resolved_kinds.sql"))
     assert by(rows, "kind", "op_count") == {"dp": (2,), "unknown": (3,)}
     assert by(rows, "type", "union_ns") == by(answer(con, "comm"), "type", "union_ns")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npuscope.analysis.experts.load import (
-    balance_loss,
     device_load,
     imbalance,
     load,
@@ -234,24 +232,6 @@ def _spearman(one: list[int], other: list[int]) -> float | None:
     both = sum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True))
     scale = sum((x - mean_a) ** 2 for x in a) * sum((y - mean_b) ** 2 for y in b)
     return both / math.sqrt(scale) if scale else None
-
-
-def test_balance_loss_by_scope() -> None:
-    ranks = pl.DataFrame(
-        [{"run": "r", "capture": "c", "rank": rank, "ep_group": group}
-         for rank, group in enumerate(("a", "a", "b", "b"))],
-        schema=load.tables_of(rows()).ranks.schema,
-    )  # fmt: skip
-    tokens = {0: 30, 1: 10, 2: 10, 3: 30}
-    told = rows(*({"rank": r, "expert": r % 2, "ep_rank": r % 2, "tokens": t}
-                  for r, t in tokens.items()))  # fmt: skip
-    tables = load.ExpertTables(told, pl.DataFrame(), ranks)
-    found = balance_loss.balance_losses(tables)
-    assert found.select("scope", "parts_count", "balance_loss").rows() == [
-        ("ep_group", 2, pytest.approx(2 * (0.75**2 + 0.25**2))), ("global", 1, pytest.approx(1.0)),
-    ]  # fmt: skip
-    alone = balance_loss.balance_losses(replace(tables, ranks=ranks.head(3)))
-    assert alone["scope"].to_list() == ["global"]
 
 
 def test_notes() -> None:

@@ -14,7 +14,6 @@ from npuscope.analysis.experts.cost.step_time import (
     TOKENS_ONLY,
     Cost,
     break_even_steps,
-    far_tokens,
     is_worth,
     migration_ns,
     near_share,
@@ -200,7 +199,6 @@ def test_predicted_time_by_hand() -> None:
     found = np.array([[[0, 1], [0, 2]]])
     load = np.array([[100.0, 30.0, 10.0]])
     assert near_share(found, 3, 2).tolist() == [[[1.0, 0.5], [1.0, 0.5]]]
-    assert far_tokens(found, load, 2).tolist() == [20.0]
     # fixed + expert 0: 50 tokens x 2 ns; expert 1: 30 x 2 ns, 15 far tokens of 2 ns each
     assert predicted(found, load, cost, 2).tolist() == [7.0 + 100.0 + 60.0 + 30.0]
     small = np.array([[100.0, 1.0, 10.0]])

@@ -15,7 +15,6 @@ from npuscope.analysis.flops.model.megatron import (
     Convention,
     attention_of,
     compare,
-    counted_as_megatron,
     megatron_flops,
 )
 from npuscope.analysis.flops.model.model import count
@@ -108,7 +107,7 @@ def test_our_count_by_megatrons_conventions_is_megatrons(seed: int, convention: 
     theirs = megatron_flops(model, sequence_length=length, convention=convention)
     written_out = documented(model, length, half=convention == "current")
     assert float(theirs) == pytest.approx(written_out, rel=1e-12)
-    ours = counted_as_megatron(model, sequence_length=length, convention=convention)
+    ours = count(model, sequence_length=length, attention=attention_of(convention))
     rows = compare(ours, convention)
     assert [row.difference_flops for row in rows] == [0] * len(rows)
     norm_flops = sum(row.norm_flops for row in rows)
@@ -156,7 +155,7 @@ def test_the_table_of_the_docs() -> None:
     """Megatron's terms beside ours, as docs/mfu.md has them."""
     text = (Path(__file__).parents[3] / "docs" / "mfu.md").read_text()
     for convention in CONVENTIONS:
-        ours = counted_as_megatron(DEEPSEEK, sequence_length=4096, convention=convention)
+        ours = count(DEEPSEEK, sequence_length=4096, attention=attention_of(convention))
         rows = compare(ours, convention)
         for row in rows:
             figures = [f"{float(flops) / 1e9:.4f}" for flops in (row.our_flops, row.megatron_flops)]

@@ -18,7 +18,6 @@ from npuscope.collector.readers.train_log.train_log import (
     LogFacts,
     TrainLog,
     read_log,
-    read_train_log,
 )
 from npuscope.errors import TraceFormatError, TraceNotFound
 
@@ -60,7 +59,7 @@ def only(log: TrainLog) -> dict[str, Any]:
 
 def test_columns_are_those_of_the_table(read: Any, tmp_path: Path) -> None:
     assert read(megatron(3)).rows.columns == [c.name for c in schema.tables()["train_log"].columns]
-    assert read_train_log(tmp_path / "train.log").height == 1
+    assert read_log(tmp_path / "train.log").rows.height == 1
 
 
 def test_megatron(read: Any) -> None:
@@ -215,7 +214,7 @@ def test_any_beginning_of_a_log_tells_a_beginning_of_its_steps(
     path.write_text(text)
     size_bytes = len(text) - min(cut, len(megatron(1)))
     last = {step: (1000 + n) / 1000 for n, step in enumerate(steps)}
-    assert dict(read_train_log(path).select("step", "elapsed_s").iter_rows()) == last
+    assert dict(read_log(path).rows.select("step", "elapsed_s").iter_rows()) == last
     if len(steps) == 1:
         return
     found = read_log(path, size_bytes=size_bytes).rows
@@ -238,10 +237,10 @@ def test_no_line_takes_long(read: Any, junk: str) -> None:
 
 MEASURED = """
 import resource, sys, time
-from npuscope.collector.readers.train_log import read_train_log
+from npuscope.collector.readers.train_log.train_log import read_log
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 began = time.process_time()
-rows = read_train_log(sys.argv[1])
+rows = read_log(sys.argv[1]).rows
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(rows.height, int(rows["step"].sum()), (after - before) >> 10, time.process_time() - began)
 """
