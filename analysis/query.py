@@ -27,10 +27,11 @@ from .memory.memory import (
     memory_growth,
     memory_holders,
     memory_key,
+    memory_notes,
     memory_spread,
     memory_steps,
+    no_such_rank,
 )
-from .memory.memory_notes import memory_notes, no_such_rank
 from .notes import no_kernels, notes
 from .views import first_of_each, frame, open_views
 from .views import where as _where

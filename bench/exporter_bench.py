@@ -27,7 +27,7 @@ from statistics import median
 from measure import BUILD, arguments, report, table, verdict
 
 import npuscope
-from npuscope.analysis.ranks.compare_ahead import compare_capture
+from npuscope.analysis.ranks.derive import compare_capture
 from npuscope.analysis.summaries import summaries, summarise
 from npuscope.collector import schema, staging
 from npuscope.collector.store import segments, store

@@ -21,7 +21,7 @@ import polars as pl
 from measure import BUILD
 
 import npuscope
-from npuscope.analysis.ranks.compare_ahead import compare_capture
+from npuscope.analysis.ranks.derive import compare_capture
 from npuscope.analysis.summaries import summaries, summarise
 from npuscope.collector import schema, staging
 from npuscope.collector.store import segments, store

@@ -2,14 +2,26 @@
 
 Facts of ranks come from the tables, the story of their reading from manifests. Nothing scans
 events: what is counted of them was counted when they were read (metric `contents`).
+
+How much longer steps take while the profiler watches, from what the trainer logged.
+
+    step      10   11   12   13   14   15   16   17
+    logged   1.0  1.0  1.1  1.3  1.3  1.6  1.0  1.0  s
+             before .. warm-up profiled writing  after       (1.3 / 1.0) - 1 = 30 %
+
+Steps of the profiler's warm-up and the step after the last one, in which it writes, count as
+neither.
+
+Which ranks and steps of a job a capture has, and how much of each profiling session.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import duckdb
@@ -20,10 +32,7 @@ from npuscope.collector.store.manifest import Manifest
 from ..experts.load.dropped_tokens import doubts
 from ..flops.chips import unknown_peaks
 from ..views import open_views
-from . import coverage
-from .capability_verdicts import CaptureVerdict, across_ranks, whole_capture
-from .judge import Recorded, Verdict, judge
-from .overhead import Overhead, profiler_overhead
+from .judge import CaptureVerdict, Recorded, Verdict, across_ranks, judge, whole_capture
 from .profiler_options import Options
 from .reading_rules import reading_rules
 
@@ -56,7 +65,7 @@ class RankReport:
     rank: int
     facts: Row
     counts: Mapping[str, int]
-    steps: coverage.Steps
+    steps: Steps
     sources: Mapping[str, str]
     rules: Mapping[str, str]
     loss: Loss
@@ -103,7 +112,7 @@ def examine(
     manifests = {(m.run, m.capture, m.rank): m for m in read}
     facts = _facts(con, run, capture)
     counts = _counts(con)
-    steps = coverage.step_coverage(
+    steps = step_coverage(
         con, {key: (row["window_start_ns"], row["window_end_ns"]) for key, row in facts.items()}
     )
     rules = reading_rules(con, facts, counts, manifests)
@@ -120,7 +129,7 @@ def examine(
                 no_peaks.get(key),
             )
         )
-    members = coverage.group_members(con)
+    members = group_members(con)
     logged = _logged_seconds(con)
     found = []
     for (its_run, its_capture), ranks in reports.items():
@@ -179,7 +188,7 @@ def _logged_seconds(con: duckdb.DuckDBPyConnection) -> dict[str, dict[int, float
 def _rank_report(
     facts: Row,
     counts: Mapping[str, int],
-    steps: coverage.Steps,
+    steps: Steps,
     rules: Mapping[str, str],
     manifest: Manifest | None,
     no_peak: str | None,
@@ -250,7 +259,7 @@ def _capture_report(
     world_size = max((r.facts["world_size"] or 0 for r in ranks), default=0) or None
     largest = max((r.counts.get("largest_group", 0) for r in ranks), default=0) or None
     present = [r.rank for r in ranks]
-    missing = coverage.missing_ranks(present, world_size, members)
+    missing = missing_ranks(present, world_size, members)
     profiled = {step for r in ranks for step in r.steps.steps}
     warmups = [r.options.get("schedule.warmup") for r in ranks if r.options]
     known = [warmup for warmup in warmups if isinstance(warmup, int)]
@@ -268,3 +277,133 @@ def _capture_report(
     return CaptureReport(
         *key, tuple(ranks), world_size, largest, missing, (*verdicts, apart), overhead
     )
+
+
+# Neighbours on each side: near enough to be the same work, enough for a median.
+_NEIGHBOURS = 10
+_WRITING_STEPS = 1
+_NO_LOG = "no step times from the training log: `npuscope ingest PATH --train-log FILE`"
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """Median seconds of profiled and of neighbouring steps, their ratio less one, or why not."""
+
+    ratio: float | None = None
+    profiled_s: float | None = None
+    unprofiled_s: float | None = None
+    profiled_count: int = 0
+    unprofiled_count: int = 0
+    reason: str | None = None
+
+
+def profiler_overhead(
+    logged_s: Mapping[int, float], profiled: Collection[int], *, warmup: int = 1
+) -> Overhead:
+    """The overhead, of seconds per logged step and the steps that were profiled.
+
+    `warmup` steps before the first of a window are the profiler's own. Steps of the log and of the
+    profiler must count alike.
+    """
+    if not logged_s:
+        return Overhead(reason=_NO_LOG)
+    if not profiled:
+        return Overhead(reason="no profiled step has a number")
+    known = {step: seconds for step, seconds in logged_s.items() if seconds > 0}
+    watched = [known[step] for step in sorted(profiled) if step in known]
+    if not watched:
+        return Overhead(reason="the training log has no times for the profiled steps")
+    touched = {step + near for step in profiled for near in range(-warmup, _WRITING_STEPS + 1)}
+    free = sorted(step for step in known if step not in touched)
+    before = [step for step in free if step < min(profiled)][-_NEIGHBOURS:]
+    after = [step for step in free if step > max(profiled)][:_NEIGHBOURS]
+    between = [step for step in free if min(profiled) < step < max(profiled)]
+    beside = [known[step] for step in (*before, *between, *after)]
+    if not beside:
+        return Overhead(reason="the training log has only the profiled steps")
+    profiled_s, unprofiled_s = median(watched), median(beside)
+    return Overhead(
+        profiled_s / unprofiled_s - 1, profiled_s, unprofiled_s, len(watched), len(beside)
+    )
+
+
+_MEMBERS = """
+    select run, capture, list(distinct member) from (
+        select run, capture, unnest(global_ranks) as member
+        from (select distinct run, capture, global_ranks from groups)
+    ) group by run, capture"""
+# What a step spans: its range on the host where it was recorded, and its events.
+_SPANS = """
+    select run, capture, rank, step, min(start_ns), max(end_ns)
+    from (
+        select run, capture, rank, step,
+            coalesce(window_start_ns, device_start_ns) as start_ns,
+            coalesce(window_end_ns, device_end_ns) as end_ns
+        from steps
+        union all
+        select run, capture, rank, step, start_ns, end_ns from step_summary
+    ) group by run, capture, rank, step"""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Steps of a rank: their numbers, those that only other ranks have, and the share of the
+    session they span (None: unknown)."""
+
+    steps: tuple[int, ...]
+    missing: tuple[int, ...]
+    covered_ratio: float | None
+
+
+def group_members(con: duckdb.DuckDBPyConnection) -> dict[tuple[str, str], frozenset[int]]:
+    """Ranks that groups of a capture name, by run and capture."""
+    rows = con.execute(_MEMBERS).fetchall()
+    return {(run, capture): frozenset(members) for run, capture, members in rows}
+
+
+def missing_ranks(
+    present: Iterable[int], world_size: int | None, members: Iterable[int]
+) -> tuple[int, ...] | None:
+    """Ranks of the job that are not here; None where neither world size nor groups tell."""
+    expected = {*range(world_size or 0), *members}
+    return tuple(sorted(expected - set(present))) if expected else None
+
+
+def step_coverage(
+    con: duckdb.DuckDBPyConnection, windows: Mapping[Key, tuple[int | None, int | None]]
+) -> dict[Key, Steps]:
+    """Steps of every rank; `windows` are the sessions of the ranks that count."""
+    spans: dict[Key, list[tuple[int, int]]] = defaultdict(list)
+    steps: dict[Key, set[int]] = {key: set() for key in windows}
+    whole: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for run, capture, rank, step, start_ns, end_ns in con.execute(_SPANS).fetchall():
+        key = (run, capture, rank)
+        if key not in windows:
+            continue
+        if step is not None:
+            steps[key].add(step)
+            whole[run, capture].add(step)
+        if start_ns is not None and end_ns is not None:
+            spans[key].append((start_ns, end_ns))
+    return {
+        key: Steps(
+            tuple(sorted(found)),
+            tuple(sorted(whole[key[:2]] - found)),
+            _covered_ratio(spans[key], *windows[key]),
+        )
+        for key, found in steps.items()
+    }
+
+
+def _covered_ratio(
+    spans: Iterable[tuple[int, int]], start_ns: int | None, end_ns: int | None
+) -> float | None:
+    if start_ns is None or end_ns is None or end_ns <= start_ns:
+        return None
+    covered_ns, reached_ns = 0, start_ns
+    known = False
+    for first_ns, last_ns in sorted(spans):
+        known = True
+        covered_ns += max(0, min(last_ns, end_ns) - max(first_ns, reached_ns))
+        reached_ns = max(reached_ns, last_ns)
+    return covered_ns / (end_ns - start_ns) if known else None

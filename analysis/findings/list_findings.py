@@ -1,21 +1,254 @@
-"""All findings of the open captures, by the time at stake."""
+"""All findings of the open captures, by the time at stake.
+
+Findings about expert load: devices that get more tokens than others.
+
+Findings about device memory: what lies unused, what grows.
+
+Findings about compute kernels that do no arithmetic, or run where they are slow.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import duckdb
+import polars as pl
+
+from npuscope.messages import Message, joined
 
 from .. import query
 from ..experts.load.load_overview import Overview
-from . import communication_rules, expert_rules, kernel_rules, memory_rules, time_rules
+from ..wording import mebibytes, ms, percent, ranks_named
+from . import communication_rules, time_rules
 from .finding import CERTAINTIES, Finding, addressed, ranked
 from .material import Material, material
-from .weigh import WORTH_RATIO
+from .weigh import WORTH_RATIO, is_worth, share, stated
 
 Rule = Callable[[Material], Iterator[Finding]]
 # A rule looks at one capture; its docstring says what for.
+_PLAN = (
+    "Rebalance experts or replicate the hottest ones: the plan gives the placement and its gain;"
+)
+_COLLECT = (
+    "Record tokens per expert with the training hook: a plan then gives the moves and their gain;"
+)
+_BALANCE = " in training, see whether the balance loss or bias is strong enough."
+
+
+def _expert_imbalance(seen: Material) -> Iterator[Finding]:
+    """Devices whose experts get more tokens than others' make the others of their group wait."""
+    experts = seen.experts
+    if experts is None or experts.cost is None:
+        return
+    stake_ns = experts.cost["excess_ns"]
+    if stake_ns is None or not is_worth(stake_ns, seen):
+        return
+    layers = experts.layers.filter(pl.col("excess_ns").is_not_null())
+    worst = layers.row(0, named=True)
+    parts = [
+        Message("{what} {ms} ms", what=name, ms=ms(value))
+        for name, value in (
+            (Message("grouped matmuls"), experts.cost["grouped_excess_ns"]),
+            (Message("activations"), experts.cost["activation_excess_ns"]),
+            (Message("all-to-alls"), experts.cost["exchange_exposed_ns"]),
+        )
+        if value is not None
+    ]
+    evidence = [
+        name
+        for name in ("layer", "device_max_over_mean", "max_over_mean", "hottest_expert",
+                     "hottest_device", "excess_ns")
+        if name in layers.columns
+    ]  # fmt: skip
+    where = Message("all layers together")
+    if worst["layer"] is not None:
+        where = Message("layer {layer}", layer=worst["layer"])
+    is_planned = experts.item == "expert" and experts.devices_count is not None
+    yield stated(
+        seen,
+        "_expert_imbalance",
+        Message(
+            "Expert load is imbalanced, which costs {cost} ms per step ({share} of it); most in"
+            " {where}, whose most loaded device has {over} times the mean.",
+            cost=ms(stake_ns),
+            share=percent(share(stake_ns, seen)),
+            where=where,
+            over=f"{worst['device_max_over_mean']:.2f}",
+        ),
+        stake_ns,
+        "estimated",
+        Message(
+            "Time of the most loaded devices above the mean ({parts}), from kernel times fitted "
+            "to tokens; for the pipeline stage with the largest cost.",
+            parts=joined(parts),
+        ),
+        (_PLAN if is_planned else _COLLECT) + _BALANCE,
+        layers.select(evidence),
+        f"npuscope experts plan PATH --devices {experts.devices_count}"
+        if is_planned
+        else "npuscope experts PATH --by cost",
+    )
+
+
+_FRAGMENTED_RATIO = 0.1  # of what is reserved when most is allocated
+_FRAGMENTED_BYTES = 1 << 30
+
+
+def _memory_fragmentation(seen: Material) -> Iterator[Finding]:
+    """Memory that the framework reserved and could not use when it needed most."""
+    rows = seen.memory.components.filter(
+        (pl.col("fragmentation_ratio") >= _FRAGMENTED_RATIO)
+        & (pl.col("fragmentation_bytes") >= _FRAGMENTED_BYTES)
+        & (pl.col("source") == "record")
+    ).sort("fragmentation_bytes", descending=True, maintain_order=True)
+    if rows.is_empty():
+        return
+    first = rows.row(0, named=True)
+    yield stated(
+        seen,
+        "_memory_fragmentation",
+        Message(
+            "{rank}: {size} MiB ({share} of what {component} reserved) were not allocated when"
+            " most memory was in use.",
+            rank=ranks_named([first["rank"]]),
+            size=mebibytes(first["fragmentation_bytes"]),
+            share=percent(first["fragmentation_ratio"]),
+            component=first["component"],
+        ),
+        None,
+        "hint",
+        "Memory reserved but not allocated by the allocator at the peak. It costs no time until"
+        " memory runs out; then the allocator empties its cache, which takes milliseconds each"
+        " time.",
+        f'PYTORCH_{"CUDA" if seen.is_gpu else "NPU"}_ALLOC_CONF="expandable_segments:True",'
+        " fewer different tensor sizes.",
+        rows.select(
+            "rank", "component", "peak_bytes", "peak_allocated_bytes", "fragmentation_bytes",
+            "fragmentation_ratio",
+        ),
+        "npuscope memory PATH",
+    )  # fmt: skip
+
+
+def _memory_growth(seen: Material) -> Iterator[Finding]:
+    """Memory that grows from step to step."""
+    rows = seen.memory.growing
+    if rows.is_empty():
+        return
+    first = rows.row(0, named=True)
+    yield stated(
+        seen,
+        "_memory_growth",
+        Message(
+            "{rank}: {component} grows by {size} MiB in every step recorded ({count} of them).",
+            rank=ranks_named([first["rank"]]),
+            component=first["component"],
+            size=mebibytes(first["growth_per_step_bytes"]),
+            count=first["step_count"],
+        ),
+        None,
+        "hint",
+        "Memory in use at the end of each step rose in every step, by about the same amount."
+        " With few steps this can also be warm-up.",
+        "Look for tensors that are never released: losses accumulated with their graph, growing"
+        " lists, caches keyed by shape.",
+        rows.select(
+            "rank", "component", "growth_per_step_bytes", "growth_bytes", "step_count", "last_bytes"
+        ),
+        "npuscope memory PATH --by step",
+    )
+
+
+# Operator types without their version (V2, D) that do nothing but move data, or set it.
+_MOVING_TYPES = frozenset({
+    "TransData", "Transpose", "Cast", "TensorMove", "ViewCopy", "AsStrided", "Concat", "Split",
+    "SplitV", "Slice", "StridedSlice", "Pack", "Unpack", "Tile", "BroadcastTo", "Pad", "PadV",
+})  # fmt: skip
+_SETTING_TYPES = frozenset({"ZerosLike", "OnesLike", "Fill", "Fills", "MemSet", "Zero"})
+_VERSION = re.compile(r"(V\d+)?D?$")
+_AI_CPU = "AI_CPU"
+
+
+def _data_movement(seen: Material) -> Iterator[Finding]:
+    """Kernels that copy, convert or rearrange data."""
+    yield from _of_types(
+        seen,
+        "_data_movement",
+        _MOVING_TYPES,
+        "{spent} ms per step ({share} of it) go to kernels that only move or convert data,"
+        " most to {first}.",
+        "Sum of the kernels' durations. Some conversions and copies cannot be avoided.",
+        "Keep one layout and one type through a block: contiguous tensors, no .contiguous() or"
+        " .to() in the loop, fused operators that take the layout they get.",
+    )
+
+
+def _data_setting(seen: Material) -> Iterator[Finding]:
+    """Kernels that fill memory with one value."""
+    yield from _of_types(
+        seen,
+        "_data_setting",
+        _SETTING_TYPES,
+        "{spent} ms per step ({share} of it) go to kernels that only fill memory with a value,"
+        " most to {first}.",
+        "Sum of the kernels' durations. Buffers used for accumulation must be cleared once.",
+        "Use zero_grad(set_to_none=True), use empty instead of zeros where everything is"
+        " overwritten, reuse buffers between steps.",
+    )
+
+
+def _ai_cpu_kernels(seen: Material) -> Iterator[Finding]:
+    """Kernels on the device's own CPU, slow and a break in the stream."""
+    rows = seen.kernels.filter(pl.col("core") == _AI_CPU)
+    if rows.is_empty():
+        return
+    stake_ns = float(rows["total_ns"].sum())
+    if not is_worth(stake_ns, seen):
+        return
+    evidence = _evidence(rows)
+    yield stated(
+        seen,
+        "_ai_cpu_kernels",
+        Message(
+            "{stake} ms per step ({share} of it) go to kernels on the AI CPU, most to {type}.",
+            stake=ms(stake_ns),
+            share=percent(share(stake_ns, seen)),
+            type=evidence["type"][0],
+        ),
+        stake_ns,
+        "estimated",
+        "Sum of the kernels' durations: on the AI cores the same work would take a fraction of it.",
+        "Other types or an equivalent operator usually bring them to the AI cores: int64 and bool"
+        " inputs, dynamic shapes and unusual index operators are frequent causes.",
+        evidence,
+        "npuscope kernels PATH --by core",
+    )
+
+
+def _of_types(
+    seen: Material, name: str, types: frozenset[str], statement: str, reason: str, advice: str
+) -> Iterator[Finding]:
+    wanted = [t for t in seen.kernels["type"].drop_nulls() if _VERSION.sub("", t) in types]
+    rows = seen.kernels.filter(pl.col("type").is_in(wanted))
+    if rows.is_empty():
+        return
+    stake_ns = float(rows["total_ns"].sum())
+    if not is_worth(stake_ns, seen):
+        return
+    evidence = _evidence(rows)
+    told = statement.format(
+        spent=ms(stake_ns), share=percent(share(stake_ns, seen)), first=evidence["type"][0]
+    )
+    command = "npuscope kernels PATH --by type"
+    yield stated(seen, name, told, stake_ns, "estimated", reason, advice, evidence, command)
+
+
+def _evidence(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.select("type", "core", count_per_step="count", total_per_step_ns="total_ns")
+
+
 RULES: tuple[Rule, ...] = (
     communication_rules.uneven_stages,
     communication_rules.pipeline_bubble,
@@ -26,12 +259,12 @@ RULES: tuple[Rule, ...] = (
     time_rules.between_steps,
     time_rules.stragglers,
     time_rules.uneven_steps,
-    expert_rules.expert_imbalance,
-    kernel_rules.data_movement,
-    kernel_rules.data_setting,
-    kernel_rules.ai_cpu_kernels,
-    memory_rules.memory_fragmentation,
-    memory_rules.memory_growth,
+    _expert_imbalance,
+    _data_movement,
+    _data_setting,
+    _ai_cpu_kernels,
+    _memory_fragmentation,
+    _memory_growth,
 )
 
 

@@ -7,6 +7,8 @@ model FLOPs per token x tokens  --+
 
 Every ratio has the whole step and the peak of one element type below the line: that in which most
 FLOPs were executed.
+
+What to know beside figures of MFU: what is unknown, how much time it holds, what to do.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ import duckdb
 import polars as pl
 
 from npuscope.analysis.views import frame, open_views, where
+from npuscope.messages import Message
 
+from ..wording import ms
 from .chips import Place, peaks
-from .kernels.count import PLACE, counted_kernels
+from .kernels.count import PLACE, counted_kernels, unresolved
 from .lengths import step_lengths
-from .mfu_notes import kernel_notes, model_notes
 from .model.model import Attention, Model, Recompute, count
 from .needed_flops import refused_steps
 from .peaks import GIVEN, Peak
@@ -94,7 +97,7 @@ def mfu(
     lengths = step_lengths(con, run=run, capture=capture, rank=rank, step=step)
     found = lengths.join(_summed(counted), on=PLACE, how="left", nulls_equal=True)
     found = _with_peaks(_with_clocks(con, found), peaks(con, given_peaks))
-    notes = kernel_notes(found, counted)
+    notes = _kernel_notes(found, counted)
     clause, values = where({"run": run, "capture": capture})
     world = frame(con, f"select * from ({_WORLD}) {clause}", values)
     found = found.join(world, on=("run", "capture"), how="left")
@@ -246,7 +249,7 @@ def _with_model(
         model_flops=pl.col("tokens_per_step") * float(model.train_flops),
         hardware_flops=pl.col("tokens_per_step") * pl.lit(hardware, pl.Float64),
     )
-    notes += model_notes(_with_ratios(found))
+    notes += _model_notes(_with_ratios(found))
     refused, refusals = refused_steps(
         con, model, _executed(counted, use.attention), found,
         is_counted=use.tokens_per_step == "auto",
@@ -301,3 +304,66 @@ def _with_ratios(found: pl.DataFrame) -> pl.DataFrame:
         model_mfu_ratio=pl.col("model_flops") / of_job,
         hfu_ratio=pl.col("hardware_flops") / of_job,
     )
+
+
+_SHOWN = 5
+_ONE_TYPE = 0.99  # of the FLOPs, and a step counts as one of one element type
+
+
+def _kernel_notes(found: pl.DataFrame, counted: pl.DataFrame) -> list[str]:
+    """What of the kernels' FLOPs and of the peak is unknown, and what to do.
+
+    `found`: a row per rank and step, with its peak; `counted`: its kernels.
+    """
+    notes: list[str] = []
+    missing = unresolved(counted)
+    for row in missing.head(_SHOWN).to_dicts():
+        held = "FLOPs of {kernels} ({ms} ms) are unknown: {reason}"
+        kernels = f"{row['count']} {row['type']}"
+        if not row["type"]:
+            kernels = Message("{count} kernels without a type", count=row["count"])
+        took = ms(row["total_ns"])
+        notes.append(Message(held, kernels=kernels, ms=took, reason=Message(row["reason"])))
+    if missing.height > _SHOWN:
+        rest = ms(int(missing.slice(_SHOWN)["total_ns"].sum()))
+        notes.append(
+            Message(
+                "and of {count} more kinds of kernels ({ms} ms)",
+                count=missing.height - _SHOWN,
+                ms=rest,
+            )
+        )
+    if not missing.is_empty() and missing["type"].is_null().any():
+        notes.append("collect with profiler level Level1 to have types and shapes")
+    if found["causal_unknown"].any():
+        notes.append(
+            "causal attention: the numbers of keys and queries differ, and shapes do not show the"
+            " mask"
+        )
+    rounded = counted.filter(pl.col("is_rounded"))
+    if not rounded.is_empty():
+        kinds = ", ".join(sorted(set(rounded["type"].drop_nulls()))[:_SHOWN])
+        notes.append(
+            Message(
+                "sizes as the layout rounds them up, so FLOPs are upper bounds: {kinds}",
+                kinds=kinds,
+            )
+        )
+    without = found.filter(pl.col("peak_flops_per_s").is_null())["peak_source"]
+    notes += [Message("peak: {source}", source=source) for source in without.unique().sort()]
+    if found["has_flops"].is_null().any():
+        notes.append("steps without kernels of their own have no kernel FLOPs")
+    mixed = found.filter(pl.col("dtype_share") < _ONE_TYPE)
+    if not mixed.is_empty():
+        notes.append(
+            "kernels of several data types are compared with the peak of the type with the most"
+            " FLOPs"
+        )
+    return notes
+
+
+def _model_notes(found: pl.DataFrame) -> list[str]:
+    """What cannot be: a model that needs more than the chips can do."""
+    if found.filter(pl.col("model_mfu_ratio") > 1).is_empty():
+        return []
+    return ["model MFU would exceed 1: check model, tokens per step, number of ranks and peak"]

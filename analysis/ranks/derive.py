@@ -2,6 +2,8 @@
 
 groups ──▶ matched operations ──▶ clocks ──▶ arrivals on one clock ──▶ waits
    └─────▶ communication of ranks whose own metadata says another kind, computed again
+
+Comparing the ranks of one capture ahead of the first reader who asks for it.
 """
 
 from __future__ import annotations
@@ -9,12 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import duckdb
 
 from npuscope.analysis import rules
 from npuscope.analysis.catalog import metric, metrics
 from npuscope.analysis.metric import sql_text
+from npuscope.collector.store import derived
+from npuscope.collector.store.manifest import capture_manifests, rank_folder
+
+from ..summaries import summaries
 
 # Rows of `comm_summary` of the ranks that need other kinds than they know themselves.
 RESOLVED_COMM = "resolved_comm"
@@ -87,3 +94,19 @@ def derive(con: duckdb.DuckDBPyConnection) -> Iterator[Table]:
 
 def _resolved_comm_sql() -> str:
     return metric("comm").sql_with(kinds="resolved_kinds.sql")
+
+
+def compare_capture(
+    store: Path, run: str, capture: str, memory_bytes: int = derived.MEMORY_BYTES
+) -> None:
+    """Bring the `derived` tier of a capture up to date; nothing where it is, or where the capture
+    is gone.
+
+    Raises OSError where the store cannot be written, duckdb's errors where the computing fails.
+    """
+    members = capture_manifests(rank_folder(store, run, capture, 0).parent)
+    if members:
+        versions = {one.name: one.version for one in summaries()}
+        derived.bring_up_to_date(
+            store, members, version(), derive, summaries=versions, memory_bytes=memory_bytes
+        )

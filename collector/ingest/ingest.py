@@ -15,6 +15,8 @@ and its idle time: time spent in communication is mostly time spent waiting for 
     stage 1   rank 2  [ own 70 ][  waits 30 ]        the slowest of all is rank 4
               rank 3  [ own 75 ][ waits 25 ]
               rank 4  [ own 100            ]
+
+Files that many ranks share are taken apart once, before these are read one by one.
 """
 
 from __future__ import annotations

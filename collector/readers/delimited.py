@@ -4,6 +4,15 @@ The producers' files mix line ends, carry byte-order marks after a spreadsheet, 
 inside quotes and end in the middle of a row when their writer was killed. A row with fewer cells
 than the header is dropped and counted: its last number may be cut. Cells beyond the header are
 ignored.
+
+A text file under a name, and with an end, that the engine's own reader takes.
+
+The engine takes names for patterns (`*`, `?`, `[`) and knows none that are not UTF-8: such a file
+is read through a link. And it takes what stands behind the last line break for a row:
+
+    17,Add,10.500\\n18,Mul,1        written by a killed analysis: `1` may have been `12.250`
+
+Every producer ends its last line, so what may be cut there is left out, through a copy without it.
 """
 
 from __future__ import annotations

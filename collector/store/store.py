@@ -8,6 +8,8 @@
                                     .tmp-<host>-<pid>-<id>/   being written; invisible
 
 Readers go through `open` (or `query`, which also survives a generation swept under its feet).
+
+A store opened for strangers' SQL: it can read the store's tables and do nothing else.
 """
 
 from __future__ import annotations

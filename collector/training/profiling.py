@@ -6,6 +6,22 @@
             session.step()
 
 Each window is a capture of its own below the folder, with READY.json as its last file.
+
+Which steps of a run are profiled.
+
+    every=200, active=2, warmup=1       ... 198  [199]  [200  201]  202 ...   [399]  [400  401]
+                                              warm-up    recorded              again
+
+Windows begin at multiples of `every`, so that all ranks and a run that starts again agree on them.
+
+READY.json: the last file of a capture, which tells a watcher that all others are there.
+
+    host_123_20261122101500123_ascend_pt/READY.json
+    {"schema_version": 1, "run": "pretrain", "rank": 0, "first_step": 200, "last_step": 201,
+     "written_utc": "2026-11-22T10:15:09+00:00",
+     "files": [{"path": "profiler_info_0.json", "size_bytes": 2034}, ...]}
+
+A process that is killed leaves a capture without it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,16 @@
 """Trainers' logs and expert loads of the newest capture, brought up to date at every round.
 
 What that costs is bounded: what took a second is not done again for ten.
+
+A trainer's log that grows: what was added is read, whatever stands before it is not.
+
+    train.log      [ read already ............ | whole lines that are new | a line being written ]
+    train.log.1    what the log was called before: its rest is read too
+
+A log that is shorter than it was, or begins otherwise, is a new one: the job goes on in it, or
+started again, so that of the former's steps those before its first one stay. All logged steps
+stand in `train_log` of one rank of the newest capture, each once, as `npuscope ingest --train-log`
+has it.
 """
 
 from __future__ import annotations

@@ -5,6 +5,13 @@
 
 Killed at any moment, a watcher loses nothing that is published, and the next one finds the rest
 where it lies.
+
+One watcher at a time works on a store; another one stands by and takes over.
+
+    <store>/watch.lock        locked as long as the watcher lives, however it ends
+
+Two at once would do no harm, because ranks are published whole and the last publication counts;
+they would read everything twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,19 @@
-"""Time of grouped matmuls by tokens, fitted from the capture's own kernels."""
+"""Time of grouped matmuls by tokens, fitted from the capture's own kernels.
+
+Tokens of a grouped matmul by its shapes, and what each of them is multiplied with.
+
+One rate for products of several sizes: what noise leaves open in each alone.
+
+Where the tokens of a product hardly differ beside the noise, its slope is poorly known, but not its
+level: the time at its mean tokens. Levels of products of two sizes lie on a line by multiply-adds,
+whose slope needs no spread of tokens, only that products of one kind reach about the same rate:
+
+    own     time by tokens, of each product        no assumption, error by noise and spread
+    shared  level by multiply-adds, of products    rates alike, within RATE_DIFFERS_RATIO
+
+Both are weighted by their variances, that of the shared one with what rates may differ by: where
+own slopes are sharp, they count alone. Where the two contradict each other, rates are not alike.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +27,7 @@ import polars as pl
 
 from npuscope.analysis.views import frame, open_views, where
 
-from .grouped_shapes import grouped_shape
-from .shared_rate import FITTED, with_shared_rate
+from ...flops.kernels.shapes import Cell, Tensor, tensors
 
 Floats = npt.NDArray[np.float64]
 CAPTURE = ("run", "capture")
@@ -93,7 +107,7 @@ def fitted(kernels: pl.DataFrame) -> pl.DataFrame:
         told = {**dict(zip((*CAPTURE, *PRODUCT), key, strict=True)),
                 "kernels_count": int(weights.sum())}  # fmt: skip
         found.append({**told, **curve(tokens, times, weights)})
-    return with_shared_rate(pl.DataFrame(found, schema=FITTED))
+    return _with_shared_rate(pl.DataFrame(found, schema=_FITTED))
 
 
 def curve(tokens: Floats, times: Floats, weights: Floats) -> dict[str, float | None]:
@@ -110,7 +124,7 @@ def curve(tokens: Floats, times: Floats, weights: Floats) -> dict[str, float | N
         chosen = np.random.default_rng(0).choice(len(tokens), _MOST_POINTS, replace=False)
         tokens, times, weights = tokens[chosen], times[chosen], weights[chosen]
     if _spread(tokens, weights) < _LEAST_SPREAD_RATIO or (times <= 0).any():
-        return dict.fromkeys(name for name, kind in FITTED.items() if kind == pl.Float64)
+        return dict.fromkeys(name for name, kind in _FITTED.items() if kind == pl.Float64)
     line = _line(tokens, times, weights)
     floor, most = 0.0, _misfit(times, line.base + line.slope * tokens, weights)
     for end in np.quantile(tokens, np.linspace(0.1, 0.7, 7)):
@@ -192,3 +206,132 @@ def _spread(tokens: Floats, weights: Floats) -> float:
     if not len(tokens) or (mean := float(np.average(tokens, weights=weights))) <= 0:
         return 0.0
     return float(np.sqrt(np.average((tokens - mean) ** 2, weights=weights))) / mean
+
+
+Grouped = tuple[str | None, int | None, int, int, int]
+
+
+def grouped_shape(input_shapes: Cell, input_dtypes: Cell, output_shapes: Cell) -> Grouped | None:
+    """dtype, experts (of the rank; None: not told), inner, columns, tokens; None where unclear.
+
+    Three ways, as in `flops.matrices.grouped`: rows of one x split over the matrices of w (tokens
+    are rows of x); x and w whose shared rows are split, with one result for each expert (a weight's
+    gradient: tokens are these rows); lists of x, w and y, one of each for an expert.
+    """
+    try:
+        given, made = tensors(input_shapes, input_dtypes), tensors(output_shapes)
+    except ValueError:
+        return None
+    inputs = [one for one in given if one is not None]
+    results = [one for one in made if one is not None]
+    if len(inputs) < 2 or not results:
+        return None
+    x, w, y = inputs[0], inputs[1], results[0]
+    if len(results) > 1:
+        return _listed(given[: len(results)], results)
+    if len(x.shape) != 2:
+        return None
+    if len(w.shape) == 2 and len(y.shape) == 3:
+        return _shared(x, w, y)
+    if len(w.shape) < 3 or y.shape[0] != x.shape[0]:
+        return None
+    return x.dtype, w.shape[0], x.shape[1], y.shape[-1], x.shape[0]
+
+
+def _listed(xs: tuple[Tensor | None, ...], ys: list[Tensor]) -> Grouped | None:
+    held = [x for x in xs if x is not None and len(x.shape) == 2]
+    if len(held) != len(ys) or len({x.shape[1] for x in held}) != 1:
+        return None
+    tokens = sum(x.shape[0] for x in held)
+    return held[0].dtype, len(held), held[0].shape[1], ys[0].shape[-1], tokens
+
+
+def _shared(x: Tensor, w: Tensor, y: Tensor) -> Grouped | None:
+    experts, rows, columns = y.shape
+    shared = {
+        tokens
+        for tokens, inner in (x.shape, x.shape[::-1])
+        for other, outer in (w.shape, w.shape[::-1])
+        if inner == rows and outer == columns and tokens == other
+    }
+    return (x.dtype, experts, rows, columns, shared.pop()) if len(shared) == 1 else None
+
+
+_FITTED: dict[str, type[pl.DataType]] = {
+    "run": pl.String, "capture": pl.String, "type": pl.String, "dtype": pl.String,
+    "experts": pl.Int64, "inner": pl.Int64, "columns": pl.Int64, "kernels_count": pl.Int64,
+    "base_ns": pl.Float64, "ns_per_token": pl.Float64, "error_ns_per_token": pl.Float64,
+    "common_error_ns_per_token": pl.Float64, "shared_weight": pl.Float64,
+    "floor_tokens": pl.Float64, "floor_ns": pl.Float64, "residual_ratio": pl.Float64,
+    "centre_tokens": pl.Float64, "level_ns": pl.Float64, "level_error_ns": pl.Float64,
+}  # fmt: skip
+# Standard deviation of the rates of products of one kind, where residuals do not say more.
+_RATE_DIFFERS_RATIO = 0.03
+_KIND = ("run", "capture", "type", "dtype", "experts")
+_LEAST_SIZE_RATIO = 1.3  # between the largest and the smallest product
+_CONTRADICT = 2.5  # standard errors
+
+
+def _with_shared_rate(products: pl.DataFrame) -> pl.DataFrame:
+    """Products of `token_times.fitted`, _FITTED, their slopes weighted with the shared rate's.
+
+    base_ns follows from level_ns; it is no less than 0 unless that is beyond its error. Slopes that
+    are not above 0 then are unknown: NULL with all their figures.
+    """
+    parts = [_shared_of_kind(part) for _, part in products.group_by(_KIND, maintain_order=True)]
+    if not parts:
+        return products
+    slope, centre, level = pl.col("ns_per_token"), pl.col("centre_tokens"), pl.col("level_ns")
+    error = (pl.col("error_ns_per_token") ** 2 + pl.col("common_error_ns_per_token") ** 2).sqrt()
+    most = level / centre  # nothing takes less than no time
+    bound = pl.when((slope > most) & (slope <= most + 2 * error)).then(most).otherwise(slope)
+    base = level - slope * centre
+    figures = [name for name, kind in _FITTED.items() if kind == pl.Float64]
+    has_floor = pl.col("floor_tokens") > 0
+    return (
+        pl.concat(parts)
+        .with_columns(ns_per_token=bound)
+        .with_columns(base_ns=base)
+        .with_columns(
+            floor_ns=pl.when(has_floor).then("floor_ns").otherwise(base.clip(lower_bound=0)),
+            floor_tokens=pl.when(has_floor)
+            .then(((pl.col("floor_ns") - base) / slope).clip(lower_bound=0))
+            .otherwise("floor_tokens"),
+        )
+        .with_columns(pl.when(slope > 0).then(pl.col(figures)))
+    )
+
+
+def _shared_of_kind(part: pl.DataFrame) -> pl.DataFrame:
+    """Products of one kind, slopes and errors weighted."""
+    known = part.filter(pl.col("ns_per_token").is_not_null(), pl.col("level_ns") > 0)
+    size = (known["inner"] * known["columns"]).to_numpy().astype(np.float64)
+    centre, level, spread = known.select("centre_tokens", "level_ns", "level_error_ns").to_numpy().T
+    work = centre * size
+    if len(work) < 2 or work.max() < _LEAST_SIZE_RATIO * work.min():
+        return part
+    weights = 1 / (spread**2 + (_RATE_DIFFERS_RATIO * level) ** 2)
+    middle, mean = np.average(work, weights=weights), np.average(level, weights=weights)
+    lever = (weights * (work - middle) ** 2).sum()
+    rate = (weights * (work - middle) * (level - mean)).sum() / lever
+    left = (weights * (level - mean - rate * (work - middle)) ** 2).sum()
+    rate_variance = max(1.0, left / max(len(work) - 2, 1)) / lever
+    # What all products cost together decides, as that is asked for.
+    passed = known["kernels_count"].to_numpy() * centre
+    own = (passed * known["ns_per_token"].to_numpy()).sum()
+    own_variance = ((passed * known["error_ns_per_token"].to_numpy()) ** 2).sum()
+    shared = rate * (passed * size).sum()
+    shared_variance = rate_variance * (passed * size).sum() ** 2
+    both = own_variance + shared_variance
+    if rate <= 0 or (own - shared) ** 2 > _CONTRADICT**2 * both:
+        return part
+    weight = own_variance / both
+    area = pl.col("inner") * pl.col("columns")
+    return part.with_columns(
+        pl.col("ns_per_token") * (1 - weight) + weight * rate * area,
+        pl.col("error_ns_per_token") * (1 - weight),
+        common_error_ns_per_token=pl.when(pl.col("ns_per_token").is_not_null()).then(
+            weight * float(np.sqrt(rate_variance)) * area
+        ),
+        shared_weight=pl.when(pl.col("ns_per_token").is_not_null()).then(weight),
+    )

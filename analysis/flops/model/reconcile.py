@@ -7,12 +7,15 @@ short forms 6 N and 8 N of the active parameters (training, and with all of forw
 Recomputed work makes an HFU: such readings of an "MFU" come last, for who takes it for one.
 The points of one claim were measured one way, so a convention's error is its largest over them.
 Published figures are rounded: a convention within the tolerance is possible, not proven.
+
+The share of a step that pipeline stages wait at its ends, by schedule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cache
 from importlib import resources
 from itertools import product
@@ -22,7 +25,6 @@ import msgspec
 
 from npuscope.errors import UsageError
 
-from .bubble import bubble_ratio
 from .model import Attention, Model, Recompute, count
 
 TOLERANCE = 0.01
@@ -229,3 +231,17 @@ def _judged(
         error_ratio=error,
         reconciles=error <= tolerance,
     )
+
+
+def bubble_ratio(stages: int, micro_batches: int, virtual_chunks: int = 1) -> Fraction:
+    """Bubble / step of a balanced 1F1B pipeline, interleaved where a stage has several chunks.
+
+        (p - 1) / (m v + p - 1)
+
+    with p stages, m micro-batches, v chunks of layers per stage (Narayanan et al., arXiv
+    2104.04473, give the same as bubble / ideal time, (p - 1) / (m v)). Raises UsageError for
+    counts below 1.
+    """
+    if min(stages, micro_batches, virtual_chunks) < 1:
+        raise UsageError("stages, micro-batches and virtual chunks have to be 1 or more")
+    return Fraction(stages - 1, micro_batches * virtual_chunks + stages - 1)

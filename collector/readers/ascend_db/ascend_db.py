@@ -4,6 +4,12 @@ ascend_pytorch_profiler_*.db, ascend_mindspore_profiler_*.db and msprof_*.db hol
 each only if it has rows. Every canonical table has one file of SQL, `ascend_db_<table>.sql`, over
 temp copies of the database's tables (see `ascend_db_tables`): loaded when first needed and dropped
 after their last use, so that only a few are held at a time.
+
+What the small tables of a profiler's main database tell, without its tasks and events.
+
+The rank and its device, the job's groups, and when steps began and ended on the host.
+
+META_DATA of a profiler database: what the framework told the profiler about the job.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Tables were renamed once (CommunicationGroup, ClusterCommAnalyzer*); any may be missing, and those
 of recipes stand beside them. Parallel indices that nobody told are padded with 0.
+
+What results of msprof-analyze become before they are a rank's: canonical rows of all ranks.
 """
 
 from __future__ import annotations

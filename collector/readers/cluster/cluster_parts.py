@@ -7,6 +7,15 @@
 Rows are sorted by rank, so that a reading opens the pieces of a file that hold its rank only. The
 database speaks first; text fills what it does not tell. What is small, or concerns all files,
 stands in `told.json`.
+
+cluster_communication.json and cluster_communication_matrix.json, one operation at a time.
+
+    {"(0, 1, 2)": {"step12": {"hcom_send__097_0_1@<group hash>": {...}, ...}, ...}, "p2p": ...}
+    1             2          3                                   4  depth
+
+Those of a large job have gigabytes. They are read in pieces, in which only braces are looked for:
+what lies between those of depth 4 is an operation with all its ranks. A file that was cut short
+gives what stands before the cut.
 """
 
 from __future__ import annotations

@@ -9,6 +9,11 @@
 
 A rank is a position in the expert-parallel group. Without the deployment an expert stands for its
 slot: rank x slots + column.
+
+A headerless CSV of counts that only grow: its rows as dumps of layers, and each dump's own load.
+
+rows    l0 l1 l2 | l0 l1 l2 | l0 l1 l2        counts since the start
+loads   dump 0   | 1 less 0 | 2 less 1        what came between two dumps
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def watch(
       npuscope watch ./profiles --store ./store --train-log ./train_rank7.log
       npuscope watch ./profiles --store ./store --once
     """
-    from npuscope.analysis.ranks.compare_ahead import compare_capture
+    from npuscope.analysis.ranks.derive import compare_capture
     from npuscope.analysis.summaries import summarise
     from npuscope.collector.watch.options import Handed, Options
     from npuscope.collector.watch.watch import watch as watch_folders

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from npuscope.analysis.doctor.capability_verdicts import across_ranks
-from npuscope.analysis.doctor.coverage import Steps, group_members, missing_ranks, step_coverage
+from npuscope.analysis.doctor.doctor import Steps, group_members, missing_ranks, step_coverage
+from npuscope.analysis.doctor.judge import across_ranks
 from npuscope.analysis.views import open_views
 from tests.analysis.tables import connect, fill, kernel
 

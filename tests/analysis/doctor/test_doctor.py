@@ -13,9 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from npuscope.analysis.doctor.doctor import CaptureReport, Loss, RankReport, examine
+from npuscope.analysis.doctor.doctor import CaptureReport, Loss, Overhead, RankReport, examine
 from npuscope.analysis.doctor.judge import Verdict
-from npuscope.analysis.doctor.overhead import Overhead
 from npuscope.analysis.flops.mfu import mfu
 from npuscope.analysis.summaries import summaries, summarise
 from npuscope.analysis.views import open_views

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from npuscope.analysis.doctor.overhead import Overhead, profiler_overhead
+from npuscope.analysis.doctor.doctor import Overhead, profiler_overhead
 
 # Steps take 1 s; warm-up 1.2, profiled 1.5, the writing one 9.
 LOG = dict.fromkeys(range(100), 1.0) | {49: 1.2, 50: 1.5, 51: 1.5, 52: 9.0}

@@ -6,8 +6,12 @@ import duckdb
 import polars as pl
 import pytest
 
-from npuscope.analysis.experts.load.agreement import against_kernels, checked_sums, matched_layers
-from npuscope.analysis.experts.load.dropped_tokens import doubts
+from npuscope.analysis.experts.load.dropped_tokens import (
+    against_kernels,
+    checked_sums,
+    doubts,
+    matched_layers,
+)
 from npuscope.collector import schema
 from npuscope.sample_traces.job import Job
 from npuscope.sample_traces.truth import expert_load

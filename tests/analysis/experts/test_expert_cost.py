@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from npuscope.analysis.experts.cost import cost, token_times
-from npuscope.analysis.experts.cost.cost_notes import cost_notes
-from npuscope.analysis.experts.cost.grouped_shapes import grouped_shape
+from npuscope.analysis.experts.cost.cost_answer import cost_notes
+from npuscope.analysis.experts.cost.token_times import grouped_shape
 from npuscope.analysis.experts.load import imbalance
 from npuscope.analysis.experts.load.load import ExpertTables, expert_rows
 from npuscope.analysis.flops.lengths import step_lengths

@@ -11,14 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npuscope.analysis.experts.load import (
-    device_load,
-    imbalance,
-    load,
-    load_notes,
-    load_rows,
-    steadiness,
-)
+from npuscope.analysis.experts.load import device_load, imbalance, load, load_notes, load_rows
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job
 from npuscope.sample_traces.truth import expert_load
@@ -208,12 +201,12 @@ def test_tokens_of_a_device_without_experts() -> None:
     st.lists(st.integers(0, 6), min_size=n, max_size=n), min_size=2, max_size=3)))  # fmt: skip
 def test_steadiness(steps: list[list[int]]) -> None:
     told = pl.concat([row_of(tokens, step=10 * at) for at, tokens in enumerate(steps)])
-    found = steadiness.steadiness(imbalance.expert_loads(told)).to_dicts()
+    found = load_rows.steadiness(imbalance.expert_loads(told)).to_dicts()
     assert [(f["previous_step"], f["step"]) for f in found] == [
         (10 * at, 10 * at + 10) for at in range(len(steps) - 1)
     ]
     for one, (before, after) in zip(found, pairwise(steps), strict=True):
-        count = math.ceil(len(after) * steadiness.HOT_SHARE_RATIO)
+        count = math.ceil(len(after) * load_rows.HOT_SHARE_RATIO)
         hot = [
             set(sorted(range(len(x)), key=lambda e: (-x[e], e))[:count]) for x in (before, after)
         ]

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npuscope.analysis.flops.model.architecture import Experts, Grouped, Model, parameters
-from npuscope.analysis.flops.model.bubble import bubble_ratio
 from npuscope.analysis.flops.model.describe import model_of, presets
 from npuscope.analysis.flops.model.model import Attention, count
+from npuscope.analysis.flops.model.reconcile import bubble_ratio
 from npuscope.errors import UsageError
 
 DEEPSEEK = model_of("deepseek-v3")

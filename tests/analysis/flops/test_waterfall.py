@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npuscope.analysis.flops.waterfall import PLACE, TERMS, waterfall
+from npuscope.analysis.flops.losses import PLACE, TERMS, waterfall
 from npuscope.analysis.parts import COMMUNICATION
 
 Row = dict[str, Any]

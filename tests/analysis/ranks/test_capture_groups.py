@@ -7,7 +7,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from npuscope.analysis.ranks.groups.kinds import inferred_kind
+from npuscope.analysis.ranks.groups.groups import inferred_kind
 from npuscope.collector.groups import group_hash
 from npuscope.sample_traces.generate import Job
 from npuscope.sample_traces.job import groups

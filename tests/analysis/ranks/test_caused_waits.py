@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from npuscope.analysis.ranks.stragglers.caused_waits import Waits, waits_of
+from npuscope.analysis.ranks.stragglers.stragglers import Waits, waits_of
 
 _COLUMNS = {
     "instance": pl.Int64, "rank": pl.Int32, "step": pl.Int64, "aligned_start_ns": pl.Int64,

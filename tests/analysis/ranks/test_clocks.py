@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npuscope.analysis.ranks.answers import clock_notes, clocks
-from npuscope.analysis.ranks.clocks.causality import Spans, bounds
+from npuscope.analysis.ranks.clocks.clocks import Spans, bounds
 from npuscope.analysis.ranks.clocks.fit import Readings, components, fit
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.sample_traces.generate import Job

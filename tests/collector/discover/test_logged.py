@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from npuscope.analysis.doctor.doctor import examine
-from npuscope.analysis.doctor.overhead import Overhead
+from npuscope.analysis.doctor.doctor import Overhead, examine
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.discover import train_logs
 from npuscope.collector.ingest.ingest import IngestResult, ingest

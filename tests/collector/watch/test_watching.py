@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from npuscope.analysis.ranks.compare_ahead import compare_capture
+from npuscope.analysis.ranks.derive import compare_capture
 from npuscope.analysis.summaries import summarise
 from npuscope.cli import app
 from npuscope.collector.ingest.ingest import ingest
