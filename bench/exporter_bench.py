@@ -98,8 +98,8 @@ def _manifest(rank: int, written: dict[str, Segment], told: dict[str, Segment]) 
         reading_digest=schema.reading_digest(),
         published_at=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         rank_origin="bench", source_root="", sources=[], window_start_ns=START_NS,
-        window_end_ns=START_NS + STEPS * 10**9, tables=segments.placed(written, "made"),
-        summaries=segments.placed(told, "made"),
+        window_end_ns=START_NS + STEPS * 10**9, tables=segments.in_generation(written, "made"),
+        summaries=segments.in_generation(told, "made"),
     )  # fmt: skip
 
 

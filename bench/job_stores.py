@@ -128,7 +128,8 @@ def publish(
         reading_digest=schema.reading_digest(),
         published_at=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         rank_origin="bench", source_root="", sources=[], window_start_ns=None, window_end_ns=None,
-        tables=segments.placed(written, generation), summaries=segments.placed(told, generation),
+        tables=segments.in_generation(written, generation),
+        summaries=segments.in_generation(told, generation),
     )  # fmt: skip
     store.publish(path, staged, manifest)
 

@@ -108,7 +108,8 @@ def _manifest(rank: int, written: dict[str, Segment], told: dict[str, Segment]) 
         reading_digest=schema.reading_digest(),
         published_at=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         rank_origin="bench", source_root="", sources=[], window_start_ns=0, window_end_ns=0,
-        tables=segments.placed(written, generation), summaries=segments.placed(told, generation),
+        tables=segments.in_generation(written, generation),
+        summaries=segments.in_generation(told, generation),
     )  # fmt: skip
 
 

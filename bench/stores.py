@@ -91,7 +91,7 @@ def _publish(path: Path, kernels: int, ops: int, rank: int) -> None:
         sources=[],
         window_start_ns=START_NS,
         window_end_ns=START_NS + window_ns(kernels),
-        tables=segments.placed(tables, generation),
+        tables=segments.in_generation(tables, generation),
         summaries={},
     )
     store.publish(path, staged, manifest)

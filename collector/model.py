@@ -124,6 +124,6 @@ class ReadLog:
             self.damaged[path] = f"{told}; {what}"
 
 
-def spelled(name: str) -> str:
+def storable(name: str) -> str:
     """A file name as text that can be stored: bytes that are no UTF-8 stand as \\xNN."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")

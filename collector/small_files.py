@@ -43,7 +43,7 @@ def open_regular(
         raise
 
 
-def unpacked(raw: BufferedReader) -> BufferedReader | gzip.GzipFile:
+def decompressed(raw: BufferedReader) -> BufferedReader | gzip.GzipFile:
     """A file from its beginning, unpacked where its first bytes say that it is packed: a name may
     lie."""
     begins = raw.read(2)

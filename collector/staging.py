@@ -87,7 +87,7 @@ def is_empty(con: duckdb.DuckDBPyConnection, table: str) -> bool:
     return not con.execute(f'select 1 from "{table}" limit 1').fetchall()
 
 
-def filled(con: duckdb.DuckDBPyConnection, tables: Iterable[str]) -> frozenset[str]:
+def nonempty(con: duckdb.DuckDBPyConnection, tables: Iterable[str]) -> frozenset[str]:
     """Those of some tables that have rows, by one query."""
     asked = [f"(select '{name}' from \"{name}\" limit 1)" for name in tables]
     found = con.execute(" union all ".join(asked)).fetchall() if asked else []

@@ -18,7 +18,7 @@ from npuscope.analysis.views import open_views
 from npuscope.analysis.wording import ranks_named
 from npuscope.collector.store import store
 from npuscope.collector.store.derived import MEMORY_BYTES
-from npuscope.collector.store.manifest import is_store, manifests, passed_over
+from npuscope.collector.store.manifest import is_store, manifests, odd_places
 from npuscope.console.waiting import waiting
 from npuscope.errors import StoreError, UsageError
 
@@ -170,7 +170,7 @@ def reading_warnings(target: Path) -> list[str]:
         for warning in manifest.warnings:
             concerned.setdefault(warning, []).append(manifest.rank)
     warnings = [f"{ranks_named(ranks)}: {warning}" for warning, ranks in concerned.items()]
-    odd = passed_over(target, found) if is_store(target) else []
+    odd = odd_places(target, found) if is_store(target) else []
     told = "not read: a link, or its manifest is damaged; remove it and ingest the profile again"
     return [*warnings, *(f"{place}: {told}" for place in odd)]
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import duckdb
 
-from npuscope.collector.readers.unverified import told as unverified_texts
+from npuscope.collector.readers.unverified import unverified_parts as unverified_texts
 from npuscope.collector.store.manifest import Manifest
 
 from ..experts.load.dropped_tokens import doubts

@@ -81,7 +81,7 @@ def _kept(path: Path, captures: Collection[Key], memory_bytes: int) -> dict[Key,
 def _computed(con: duckdb.DuckDBPyConnection, key: Key, number: int) -> Iterator[tuple[str, str]]:
     """Results for one capture of `con` as tables of its database: (name, table)."""
     ((database,),) = con.execute("select current_database()").fetchall()
-    chosen = f"run = {store.quoted(key[0])} and capture = {store.quoted(key[1])}"
+    chosen = f"run = {store.sql_literal(key[0])} and capture = {store.sql_literal(key[1])}"
     aside = con.cursor()
     try:
         for name in schema.tables():

@@ -98,7 +98,7 @@ def _place(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> str:
     """Comparing names of millions of bins takes as long as all else: not where there is one."""
     if len(con.execute("select distinct run, capture from ranks limit 2").fetchall()) == 1:
         return "true"
-    return f"run = {store.quoted(run)} and capture = {store.quoted(capture)}"
+    return f"run = {store.sql_literal(run)} and capture = {store.sql_literal(capture)}"
 
 
 def _clocks(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFrame | None:

@@ -94,10 +94,10 @@ def look_at(folder: Path) -> ClusterOutput:
             files.append(SourceFile(str(folder / name), state.st_size, state.st_mtime_ns))
         else:
             odd.append(f"{name} cannot be read: it is not a regular file")
-    return about(folder, files, odd)
+    return describe_files(folder, files, odd)
 
 
-def named(files: Iterable[SourceFile]) -> dict[str, str]:
+def paths_by_name(files: Iterable[SourceFile]) -> dict[str, str]:
     """Paths by the names that msprof-analyze gives; a file of another name, which somebody gave
     alone, by its content."""
     paths: dict[str, str] = {}
@@ -113,9 +113,9 @@ def named(files: Iterable[SourceFile]) -> dict[str, str]:
     return paths
 
 
-def about(folder: Path, files: Sequence[SourceFile], odd: list[str]) -> ClusterOutput:
+def describe_files(folder: Path, files: Sequence[SourceFile], odd: list[str]) -> ClusterOutput:
     """What such files are about; `odd` is what is wrong with others."""
-    paths = named(files)
+    paths = paths_by_name(files)
     ranks: set[int] = set()
     if STEPS in paths:
         ranks |= _ranks_of_table(paths[STEPS], odd)

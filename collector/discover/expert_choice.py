@@ -12,8 +12,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..model import spelled
-from .expert_folders import OPTION, folder_files, found_folder, merged_files
+from ..model import storable
+from .expert_folders import OPTION, folder_files, merged_files, own_folder
 
 _SHOWN = 3
 
@@ -28,7 +28,7 @@ def chosen_folders(
     else those inside its ranks' profiles; else those below the folder that holds all its ranks. Of
     several at one of these places all are read if they can be merged (`merged_files`), else none.
     """
-    here = found_folder(path)
+    here = own_folder(path)
     folders = {folder.resolve(): folder for folder in map(Path, found) if folder_files(folder)}
     if here is not None:
         folders[here.resolve()] = here
@@ -83,5 +83,5 @@ def nearest_folders(
 
 
 def _named(folders: Sequence[Path]) -> str:
-    shown = ", ".join(spelled(str(folder)) for folder in folders[:_SHOWN])
+    shown = ", ".join(storable(str(folder)) for folder in folders[:_SHOWN])
     return shown + ", ..." * (len(folders) > _SHOWN)

@@ -22,13 +22,13 @@ from pathlib import Path
 
 from npuscope.errors import TraceNotFound
 
-from ..model import RankSource, SourceFile, spelled
+from ..model import RankSource, SourceFile, storable
 from ..readers.expert_load.expert_files import counts_tokens, is_load_file, read_files
 from ..readers.expert_load.hook import FILE, part_of
 from ..readers.expert_load.load_frames import RULE, ExpertFacts, ExpertLoad
 from ..readers.expert_load.mindie_dump import CONFIG, MAP
 from ..store.manifest import Manifest
-from .lone_files import counted_by
+from .lone_files import counts_format
 from .train_logs import holders
 
 FOLDER = "tokens_per_expert"
@@ -50,13 +50,13 @@ def expert_source(path: Path) -> ExpertLoad | None:
         raise TraceNotFound(f"{path}: no such file or folder")
     if not path.is_dir():
         return _of_file(path)
-    folder = path if folder_files(path) else found_folder(path)
+    folder = path if folder_files(path) else own_folder(path)
     return read_files(folder_files(folder)) if folder else None
 
 
 def _of_file(path: Path) -> ExpertLoad | None:
     """What one file counts, and nothing beside it. Raises TraceNotFound, TraceFormatError."""
-    if counted_by(path) is None:
+    if counts_format(path) is None:
         return None
     if not counts_tokens(path.name):
         raise TraceNotFound(
@@ -67,7 +67,7 @@ def _of_file(path: Path) -> ExpertLoad | None:
     return read_files([SourceFile(str(path), state.st_size, state.st_mtime_ns)])
 
 
-def found_folder(path: Path) -> Path | None:
+def own_folder(path: Path) -> Path | None:
     """The folder that lies where loads are expected at a path of profiles: it itself with dumps and
     their configuration, or `tokens_per_expert` in it; None where there is no such."""
     if (path / CONFIG).is_file() and folder_files(path):
@@ -156,7 +156,7 @@ def expert_holders(
     for one in published:
         if RULE not in one.rules or one.capture not in lowest:
             continue
-        now = {spelled(str(folder)) for folder in loads.get(one.capture, ())}
+        now = {storable(str(folder)) for folder in loads.get(one.capture, ())}
         if set(one.rules[RULE].split(JOINT)) < now:
             lowest[one.capture] = one.rank
         else:
@@ -164,14 +164,14 @@ def expert_holders(
     return lowest
 
 
-def kept_files(
+def recorded_files(
     current: Manifest | None, given: Folders | None
 ) -> tuple[str, tuple[SourceFile, ...]] | None:
     """A rank's folder, or several joined by `JOINT`, and their files: those that are given, else
     those it was read with, as they were then."""
     if given is not None:
         folders = (given,) if isinstance(given, Path) else given
-        return JOINT.join(spelled(str(one)) for one in folders), merged_files(folders) or ()
+        return JOINT.join(storable(str(one)) for one in folders), merged_files(folders) or ()
     folder = current.rules.get(RULE) if current else None
     if current is None or folder is None:
         return None
@@ -194,7 +194,7 @@ def with_loads(source: RankSource, kept: tuple[str, tuple[SourceFile, ...]] | No
     return replace(source, files={**source.files, "expert_load": files}, rules=rules)
 
 
-def loads_as_now(source: RankSource, *, force: bool) -> RankSource:
+def current_loads(source: RankSource, *, force: bool) -> RankSource:
     """The rank with its folder as it is now. One that is gone stays missing, so that what was read
     of it stays; where `force` is set, the rank goes on without."""
     if "expert_load" not in source.files:

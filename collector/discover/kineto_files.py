@@ -20,7 +20,7 @@ from pathlib import Path
 from ..model import RankSource, SourceFile
 from ..readers.kineto import gpu_comm
 from ..readers.kineto.head import parse_head, read_beginning, window_ns
-from ..small_files import open_regular, unpacked
+from ..small_files import decompressed, open_regular
 from .identity import Identity
 
 _NAMED = re.compile(r".+\.pt\.trace\.json(\.gz)?")
@@ -70,7 +70,7 @@ def look_into(path: Path) -> list[tuple[SourceFile, Identity]] | str:
 
 def _says_kineto(path: Path) -> bool:
     with open_regular(path) as raw:
-        stream = unpacked(raw)
+        stream = decompressed(raw)
         try:
             return parse_head(stream.read(_HEAD_BYTES)).is_kineto
         except (EOFError, zlib.error, gzip.BadGzipFile):
@@ -101,12 +101,12 @@ def identify(path: str) -> Identity:
     )
 
 
-def ruled(source: RankSource) -> RankSource:
+def with_rules(source: RankSource) -> RankSource:
     """The source with what the environment says of its kernels: it travels with the work."""
-    text = gpu_comm.asked() if source.framework == "kineto" else None
+    text = gpu_comm.site_kernels() if source.framework == "kineto" else None
     return replace(source, rules=(*source.rules, (gpu_comm.RULE, text))) if text else source
 
 
-def is_ruled_alike(source: RankSource, rules: Mapping[str, str]) -> bool:
+def has_same_rules(source: RankSource, rules: Mapping[str, str]) -> bool:
     """Whether a rank was read by the rule for communication kernels that now holds."""
     return rules.get(gpu_comm.RULE) == dict(source.rules).get(gpu_comm.RULE)

@@ -18,7 +18,7 @@ from npuscope.errors import TraceNotFound
 from ..model import Framework, Role, SourceFile
 from ..readers.delimited import normal
 from ..readers.kineto.head import parse_head
-from ..small_files import open_regular, unpacked
+from ..small_files import decompressed, open_regular
 from .database_facts import ask
 
 _HEAD_BYTES = 1 << 16
@@ -76,7 +76,7 @@ class LoneFile:
     role: Role
 
 
-def counted_by(path: Path) -> Literal["hook", "dump"] | None:
+def counts_format(path: Path) -> Literal["hook", "dump"] | None:
     """Whether a file counts tokens per expert, and who wrote it. Raises TraceNotFound where it
     cannot be read."""
     head = _head(path)
@@ -95,7 +95,7 @@ def look_at(path: Path) -> LoneFile:
         state = path.stat()
         file = SourceFile(str(path), state.st_size, state.st_mtime_ns)
         return LoneFile(file, *kind)
-    if counted_by(path):
+    if counts_format(path):
         raise TraceNotFound(
             f"{path}: holds tokens per expert and is not a profile: show it with `npuscope"
             " experts`, or ingest its folder with --expert-load together with a profile"
@@ -160,7 +160,7 @@ def _head(path: Path) -> bytes:
     """The beginning of a file, unpacked where it is packed."""
     try:
         with open_regular(path) as raw:
-            return unpacked(raw).read(_HEAD_BYTES)
+            return decompressed(raw).read(_HEAD_BYTES)
     except FileNotFoundError:
         raise TraceNotFound(f"{path}: no such file or folder") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

@@ -27,7 +27,7 @@ from typing import TypeVar
 
 from npuscope.errors import TraceNotFound
 
-from ..ingest.damage import told
+from ..ingest.damage import error_line
 from ..model import Framework, RankSource, Role, SourceFile
 from ..readers.metadata.profiler_metadata import read_metadata
 from . import cluster_outputs, kineto_files, lone_files, msprof_layout
@@ -105,7 +105,7 @@ def discover(path: Path) -> Discovery:
 
     Raises TraceNotFound where the path is missing or holds nothing that looks like a profile.
     """
-    return numbered(search(path))
+    return number_ranks(search(path))
 
 
 def search(path: Path) -> Findings:
@@ -182,7 +182,7 @@ def _of_file(path: Path) -> Findings:
         identity = kineto_files.identify(str(path))
         found = [Profile(str(path), "kineto", {"kineto": (lone.file,)}, identity)]
     elif lone.role == "cluster_output":
-        output = cluster_outputs.about(path, [lone.file], [])
+        output = cluster_outputs.describe_files(path, [lone.file], [])
         if output.problem:
             raise TraceNotFound(f"{path}: {output.problem}")
         found = _of_output(output)
@@ -200,7 +200,7 @@ def _guarded(look: Callable[[Place], Seen]) -> Callable[[Place], Seen]:
             return look(place)
         except Exception as error:
             folder = place if isinstance(place, Path) else place[0]
-            return [], [Problem(str(folder), f"cannot be read: {told(error)}")]
+            return [], [Problem(str(folder), f"cannot be read: {error_line(error)}")]
 
     return guarded
 
@@ -224,7 +224,7 @@ def _of_output(output: cluster_outputs.ClusterOutput) -> list[Profile]:
     ]  # fmt: skip
 
 
-def numbered(findings: Findings) -> Discovery:
+def number_ranks(findings: Findings) -> Discovery:
     """Ranks that no file tells are numbered in order of (host, device, folder), past the known."""
     found = findings.profiles
     identities = with_ranks([(profile.folder, profile.identity) for profile in found])

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from npuscope.errors import UsageError
 
-from ..model import RankSource, SourceFile, spelled
+from ..model import RankSource, SourceFile, storable
 from ..readers.train_log.log_lines import Scope
 from ..readers.train_log.train_log import RULE, LogFacts
 from ..store.manifest import Manifest
@@ -70,11 +70,11 @@ def with_log(source: RankSource, file: SourceFile | None) -> RankSource:
     """The rank with a log among its files."""
     if file is None:
         return source
-    rules = (*source.rules, (RULE, spelled(file.path)))
+    rules = (*source.rules, (RULE, storable(file.path)))
     return replace(source, files={**source.files, "train_log": (file,)}, rules=rules)
 
 
-def as_now(source: RankSource, *, force: bool) -> RankSource:
+def current_log(source: RankSource, *, force: bool) -> RankSource:
     """The rank with its log as it is now. One that is gone stays missing, so that what was read of
     it stays; where `force` is set, the rank goes on without."""
     for file in source.files.get("train_log", ()):

@@ -45,7 +45,7 @@ class Engine:
     sees_all: bool
 
 
-def lost(task: RankTask, reason: str) -> RankOutcome:
+def lost_rank(task: RankTask, reason: str) -> RankOutcome:
     """The outcome of a task whose reader did not come back."""
     return RankOutcome(task.run, task.capture, task.source.rank, task.source.root, error=reason)
 

@@ -13,8 +13,8 @@ from ..discover.search import Discovery, discover, job_name
 from ..ingest.deadline import over_time
 from ..ingest.read_rank import RankOutcome, RankTask, limit_of
 from ..readers.trust import Advance
-from .engine import Engine, GoOn, Read, largest_first, lost
-from .processes import Lost, Processes
+from .engine import Engine, GoOn, Read, largest_first, lost_rank
+from .processes import LostWorker, Processes
 
 # Below this, starting processes costs more than it saves.
 _SMALL_BYTES = 48 << 20
@@ -76,6 +76,6 @@ def _map_in_processes(
     )
     with contextlib.closing(processes):
         for task, outcome in processes.map(tasks, go_on):
-            if isinstance(outcome, Lost):
-                outcome = lost(task, over_time(outcome.limit_s) if outcome.limit_s else _DIED)
+            if isinstance(outcome, LostWorker):
+                outcome = lost_rank(task, over_time(outcome.limit_s) if outcome.limit_s else _DIED)
             yield outcome

@@ -38,7 +38,7 @@ _GONE_WITHIN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostWorker:
     """A task without a result: its process died, or, where `limit_s` is given, took longer."""
 
     limit_s: float | None = None
@@ -78,7 +78,7 @@ class Processes(Generic[Task, Result]):
         self._waiting: deque[Task] = deque()
         self._urgent: deque[Task] = deque()
         self._died = set[int]()
-        self._results: list[tuple[Task, Result | Lost]] = []
+        self._results: list[tuple[Task, Result | LostWorker]] = []
         self._stopped_s: float | None = None
 
     def add(self, tasks: Iterable[Task]) -> None:
@@ -95,7 +95,7 @@ class Processes(Generic[Task, Result]):
         go_on: Callable[[], bool] = lambda: True,
         ends: Callable[[], bool] = lambda: False,
         patience_s: float | None = None,
-    ) -> Iterator[tuple[Task, Result | Lost]]:
+    ) -> Iterator[tuple[Task, Result | LostWorker]]:
         """What was added, with its result as it comes.
 
         `go_on` is asked before a task starts; what was never started is forgotten. When it `ends`,
@@ -120,7 +120,7 @@ class Processes(Generic[Task, Result]):
         tasks: Iterable[Task],
         go_on: Callable[[], bool] = lambda: True,
         ends: Callable[[], bool] = lambda: False,
-    ) -> Iterator[tuple[Task, Result | Lost]]:
+    ) -> Iterator[tuple[Task, Result | LostWorker]]:
         """Each of these tasks with its result, before those that were added."""
         mine = list(tasks)
         left = {id(task) for task in mine}
@@ -220,7 +220,7 @@ class Processes(Generic[Task, Result]):
         except (EOFError, OSError):
             if id(worker.task) in self._died:
                 self._died.discard(id(worker.task))
-                self._results.append((worker.task, Lost()))
+                self._results.append((worker.task, LostWorker()))
             else:
                 self._died.add(id(worker.task))
                 (self._urgent if worker.is_urgent else self._waiting).append(worker.task)
@@ -228,7 +228,7 @@ class Processes(Generic[Task, Result]):
             return
         if worker.is_busy and worker.end_s is not None and time.monotonic() >= worker.end_s:
             self._died.discard(id(worker.task))
-            self._results.append((worker.task, Lost(worker.limit_s)))
+            self._results.append((worker.task, LostWorker(worker.limit_s)))
             self._remove(worker)
 
     def _remove(self, worker: _Worker) -> None:

@@ -29,12 +29,12 @@ import npuscope
 from npuscope.errors import StoreError, TraceNotFound, UsageError
 
 from .. import schema
-from ..discover.search import Discovery, Findings, Problem, Profile, job_name, numbered, search
+from ..discover.search import Discovery, Findings, Problem, Profile, job_name, number_ranks, search
 from ..ingest.read_rank import RankOutcome, RankTask
 from ..readers.trust import Advance
 from ..store.manifest import staging_name
 from ..store.space import file_system_of
-from .engine import Engine, GoOn, Read, largest_first, lost
+from .engine import Engine, GoOn, Read, largest_first, lost_rank
 
 # A task that is lost with its process or node is tried again this often: by Ray, and by us where
 # it may run on certain nodes only.
@@ -129,7 +129,7 @@ def one_picture(
         else replace(problem, path=f"{', '.join(names[node] for node in nodes)}: {problem.path}")
         for problem, nodes in problems.items()
     )
-    return numbered(Findings(placed, told))
+    return number_ranks(Findings(placed, told))
 
 
 def by_folder(views: Mapping[str, View]) -> list[tuple[str, ...]]:
@@ -156,7 +156,7 @@ class _Node:
 
 
 @contextlib.contextmanager
-def opened(address: str | None, jobs: int | None) -> Iterator[Engine]:
+def open_cluster(address: str | None, jobs: int | None) -> Iterator[Engine]:
     """The Ray cluster at `address` (`host:port`), or the one this machine belongs to.
 
     `jobs` limits the ranks that are read at once. Raises UsageError where Ray or the cluster is
@@ -320,7 +320,7 @@ def _map(
         while True:
             nodes = _nodes()
             for task in _stranded(waiting, nodes):
-                yield lost(task, "no node that sees its files is left in the cluster")
+                yield lost_rank(task, "no node that sees its files is left in the cluster")
             limit = min(sum(_cpus(nodes)), jobs or len(tasks))
             while len(running) < limit and go_on() and (chosen := _next(waiting, nodes, running)):
                 running[_start(function, chosen)] = chosen
@@ -339,7 +339,7 @@ def _map(
                 if node is not None and losses[key] <= _RETRIES:
                     waiting[task.source.nodes].appendleft(task)
                     continue
-                outcome = lost(task, _reason(error))
+                outcome = lost_rank(task, _reason(error))
             advance(task.source.size_bytes)
             yield outcome
     finally:

@@ -19,7 +19,7 @@ _SHOWN = 3
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
-def told(error: Exception, store: str = "") -> str:
+def error_line(error: Exception, store: str = "") -> str:
     """One line: what an exception says, without a traceback. `store`: what was written to."""
     if is_out_of_space(error):
         return "no space left on the disk of the store"

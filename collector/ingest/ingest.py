@@ -36,9 +36,9 @@ from ..discover import cluster_outputs
 from ..discover.expert_folders import require_loads
 from ..discover.search import OUTPUT_FOLDER, Discovery, Problem
 from ..engines import local, ray_cluster
-from ..engines.engine import Engine, lost
-from ..model import spelled
-from ..readers.cluster.cluster_parts import take_apart
+from ..engines.engine import Engine, lost_rank
+from ..model import storable
+from ..readers.cluster.cluster_parts import split_by_rank
 from ..readers.train_log.train_log import require_logged
 from ..readers.trust import Advance
 from ..selection import Selection, spans_of, spans_text
@@ -195,9 +195,9 @@ def ingest(
     if expert_load is not None:
         expert_load = expert_load.absolute()
         require_loads(expert_load)
-    with space.told_where_full(store), _opened(engine, address, jobs) as ready:
+    with space.explain_full_disk(store), _opened(engine, address, jobs) as ready:
         found, job = ready.look(path)
-        run = spelled(run or job or _folder_name(path))
+        run = storable(run or job or _folder_name(path))
         create_store(store)
         ready.reach(store)
         sweep(store)
@@ -295,7 +295,7 @@ def _opened(
     if engine not in ENGINES:
         raise UsageError(f"--engine {engine}: one of {', '.join(ENGINES)}")
     if engine == "ray":
-        return ray_cluster.opened(address, jobs)
+        return ray_cluster.open_cluster(address, jobs)
     if address is not None:
         raise UsageError("--address is for --engine ray")
     return contextlib.nullcontext(local.local_engine(jobs))
@@ -319,7 +319,9 @@ def _read_all(
         return outcomes, []
     told = {(outcome.capture, outcome.rank) for outcome in outcomes}
     untold = [task for task in tasks if (task.capture, task.source.rank) not in told]
-    outcomes += [lost(task, "not tried: no space left on the disk of the store") for task in untold]
+    outcomes += [
+        lost_rank(task, "not tried: no space left on the disk of the store") for task in untold
+    ]
     failed = {(o.capture, o.rank) for o in outcomes if o.error is not None}
     left = [task.source for task in tasks if (task.capture, task.source.rank) in failed]
     store = Path(tasks[0].store)
@@ -337,9 +339,9 @@ def _is_unread(manifest: Manifest, outcomes: list[RankOutcome], found: Discovery
     Its files may have been the only ones to tell its rank, which seems gone then.
     """
     root = Path(manifest.source_root)
-    if any(o.error is not None and Path(spelled(o.root)) == root for o in outcomes):
+    if any(o.error is not None and Path(storable(o.root)) == root for o in outcomes):
         return True
-    places = [Path(spelled(problem.path)) for problem in found.problems]
+    places = [Path(storable(problem.path)) for problem in found.problems]
     return any(root.is_relative_to(p) or p.is_relative_to(root) for p in places)
 
 
@@ -392,7 +394,7 @@ def _take_apart(task: RankTask, sharing: Sequence[RankTask]) -> Path:
     ranks = frozenset(one.source.rank for one in sharing)
     # A selection of ranks makes no strangers of the others.
     is_whole = len(ranks) == task.source.shared_by
-    take_apart(
+    split_by_rank(
         task.source.files["cluster_output"],
         ranks if is_whole else None,
         folder,

@@ -15,12 +15,12 @@ import msgspec
 from .. import schema
 from ..discover.captures import KnownCapture, assign
 from ..discover.expert_choice import chosen_folders
-from ..discover.expert_folders import expert_holders, kept_files, loads_as_now, with_loads
-from ..discover.kineto_files import is_ruled_alike, ruled
+from ..discover.expert_folders import current_loads, expert_holders, recorded_files, with_loads
+from ..discover.kineto_files import has_same_rules, with_rules
 from ..discover.roles import role_of
 from ..discover.search import Discovery, Problem
-from ..discover.train_logs import as_now, holders, logged_file, with_log
-from ..model import RankSource, spelled
+from ..discover.train_logs import current_log, holders, logged_file, with_log
+from ..model import RankSource, storable
 from ..selection import Selection
 from ..small_files import read_own
 from ..store.manifest import (
@@ -87,7 +87,7 @@ def make_plan(
     tasks: list[RankTask] = []
     unchanged: list[Manifest] = []
     told = [
-        (spelled(problem.path), problem.message)
+        (storable(problem.path), problem.message)
         for problem in discovery.problems
         if role_of(Path(problem.path).name)
     ]
@@ -107,16 +107,16 @@ def make_plan(
         assignment.chosen, chosen, published, loads, is_given=expert_load is not None
     )
     for capture, source in share_of(shard, chosen) if shard else chosen:
-        source = ruled(source)
+        source = with_rules(source)
         current = read_manifest(rank_folder(store, run, capture, source.rank))
         given = train_log if holding.get(capture) == source.rank else None
         source = with_log(source, logged_file(current, given))
         if counting.get(capture) == source.rank:
-            source = with_loads(source, kept_files(current, loads.get(capture)))
+            source = with_loads(source, recorded_files(current, loads.get(capture)))
             if capture in unclear:
                 source = replace(source, warnings=(*source.warnings, unclear[capture]))
         else:
-            source = with_loads(source, kept_files(current, None))
+            source = with_loads(source, recorded_files(current, None))
         asked = _asked_of(source.rank, current, selection, remembered)
         if asked is None:
             continue
@@ -126,12 +126,14 @@ def make_plan(
                 continue
         if current and not force:
             asked = current.selection.joined(asked)
-        source = replace(loads_as_now(as_now(source, force=force), force=force), selection=asked)
-        own = spelled(source.root)
+        source = replace(
+            current_loads(current_log(source, force=force), force=force), selection=asked
+        )
+        own = storable(source.root)
         unreadable = tuple((p, why) for p, why in told if Path(p).is_relative_to(own))
         tasks.append(RankTask(str(store), run, capture, source, memory_bytes, force, unreadable))
     wanted = {(capture, source.rank) for capture, source in assignment.chosen}
-    root = spelled(str(path.resolve()))
+    root = storable(str(path.resolve()))
     vanished = [
         m
         for m in published
@@ -161,7 +163,7 @@ def remember(store: Path, run: str, path: Path, selection: Selection) -> None:
     file = store / folder_name("run", run) / _ASKED
     with handle(file.parent, make=True):
         pass
-    root = spelled(str(path.resolve()))
+    root = storable(str(path.resolve()))
     asked = _all_remembered(file)
     if asked.get(root, Selection()) != selection:
         write_atomically(file, msgspec.json.encode({**asked, root: selection}))
@@ -169,7 +171,7 @@ def remember(store: Path, run: str, path: Path, selection: Selection) -> None:
 
 def _remembered(store: Path, run: str, path: Path) -> Selection:
     asked = _all_remembered(store / folder_name("run", run) / _ASKED)
-    return asked.get(spelled(str(path.resolve())), Selection())
+    return asked.get(storable(str(path.resolve())), Selection())
 
 
 def _all_remembered(file: Path) -> dict[str, Selection]:
@@ -204,9 +206,9 @@ def is_unchanged(store: Path, manifest: Manifest, source: RankSource) -> bool:
     """Same files, sizes and times; where only times differ, the same content."""
     if manifest.reading_digest != schema.reading_digest():
         return False
-    if manifest.source_root != spelled(source.root) or not is_ruled_alike(source, manifest.rules):
+    if manifest.source_root != storable(source.root) or not has_same_rules(source, manifest.rules):
         return False
-    now = {spelled(file.path): file for group in source.files.values() for file in group}
+    now = {storable(file.path): file for group in source.files.values() for file in group}
     then = {record.path: record for record in manifest.sources}
     if now.keys() != then.keys():
         return False

@@ -25,11 +25,11 @@ import npuscope
 from npuscope.errors import TraceFormatError
 
 from .. import schema
-from ..model import RankSource, ReadLog, SourceFile, spelled
+from ..model import RankSource, ReadLog, SourceFile, storable
 from ..readers import unverified
 from ..readers.ascend_db import ascend_db
 from ..readers.kineto import kineto
-from ..readers.text.device_rows import undivided
+from ..readers.text.device_rows import tables_without_device
 from ..readers.trace_view import trace_view
 from ..readers.trust import FILE_BY_FILE, READERS, SHARED, TIMELINE, Advance, Reader
 from ..selection import Selection
@@ -39,17 +39,17 @@ from ..staging import (
     SPILL,
     allow_more,
     database_bytes,
-    filled,
     is_empty,
+    nonempty,
     open_staging,
     scalar,
 )
 from ..store import store
 from ..store.manifest import Manifest, SourceRecord, make_staging, rank_folder, read_manifest
 from ..store.merged_files import Place
-from ..store.segments import Summarise, placed, write_summaries, write_tables
+from ..store.segments import Summarise, in_generation, write_summaries, write_tables
 from ..store.space import is_out_of_space
-from .damage import changed_files, told, worse_than
+from .damage import changed_files, error_line, worse_than
 from .deadline import Deadline, OverTime, over_time, time_limit_s
 from .link import cross_check, keep_steps, link
 
@@ -152,7 +152,7 @@ def _read_within(
                     _require_content(con, source, failed)
                     link(con, source, reading)
                     cross_check(con, source, reading)
-                    unconfirmed = unverified.met(con, source, reading)
+                    unconfirmed = unverified.unverified_keys(con, source, reading)
                     allow_more(con, process_bytes)
                     left_out = _leave_out(con, source, reading)
                     tables = write_tables(
@@ -174,15 +174,15 @@ def _read_within(
             reading_digest=schema.reading_digest(),
             published_at=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             rank_origin=source.rank_origin,
-            source_root=spelled(source.root),
+            source_root=storable(source.root),
             sources=sources,
             window_start_ns=source.window_start_ns,
             window_end_ns=source.window_end_ns,
-            tables=placed(tables, generation),
-            summaries=placed(summaries, generation),
+            tables=in_generation(tables, generation),
+            summaries=in_generation(summaries, generation),
             rules=reading.rules,
-            warnings=[spelled(warning) for warning in reading.warnings],
-            failed_files={spelled(path): spelled(why) for path, why in failed.items()},
+            warnings=[storable(warning) for warning in reading.warnings],
+            failed_files={storable(path): storable(why) for path, why in failed.items()},
             rows_lost=reading.rows_lost,
             bytes_lost=reading.bytes_lost,
             read_seconds=round(time.monotonic() - began, 3),
@@ -202,7 +202,7 @@ def _read_within(
         if isinstance(error, duckdb.InterruptException) and deadline.limit_s is not None:
             error = OverTime(over_time(deadline.limit_s))
         return RankOutcome(
-            task.run, task.capture, source.rank, source.root, error=told(error, task.store),
+            task.run, task.capture, source.rank, source.root, error=error_line(error, task.store),
             warnings=tuple(reading.warnings), seconds=time.monotonic() - began,
             out_of_space=is_out_of_space(error),
             out_of_memory=isinstance(error, duckdb.OutOfMemoryException),
@@ -228,13 +228,13 @@ def _run_readers(
 ) -> dict[str, str]:
     """Let each reader fill what is still empty; returns files that could not be read, and why."""
     failed: dict[str, str] = {}
-    tables = source.selection.read - undivided(source, reading)
+    tables = source.selection.read - tables_without_device(source, reading)
     for roles, read, fillable in READERS:
         present = [role for role in roles if role in source.files]
         sizes = (file.size_bytes for role in present for file in source.files[role])
         size = sum(sizes) // source.shared_by
         asked = fillable & tables
-        wanted = asked - (filled(con, asked) - SHARED)
+        wanted = asked - (nonempty(con, asked) - SHARED)
         if not present or not wanted or _is_spared(con, source, read, wanted):
             advance(size)
             continue
@@ -247,16 +247,16 @@ def _run_readers(
             if is_out_of_space(error) or isinstance(error, duckdb.OutOfMemoryException):
                 raise  # no fault of the file
             path = error.path if isinstance(error, TraceFormatError) else source.path(present[0])
-            failed[str(path)] = told(error)
+            failed[str(path)] = error_line(error)
             if read not in FILE_BY_FILE:
                 # Half a table would give figures that look whole.
                 for table in wanted - SHARED:
                     con.execute(f'delete from "{table}"')
-            reading.warn(f"not read: {told(error)}")
+            reading.warn(f"not read: {error_line(error)}")
         trace = source.path("trace")
         if read is trace_view.read and trace in reading.damaged and "kernels" in reading.rules:
             reading.lose(trace, "figures of this rank cover only the part that was read")
-        for table in sorted(filled(con, wanted)):
+        for table in sorted(nonempty(con, wanted)):
             reading.rules.setdefault(f"from.{table}", read.__module__.rpartition(".")[2])
         done(max(0, size - done.total))
         log.info("%s: %s, %.2f s", source.root, present, time.monotonic() - began)
@@ -348,7 +348,7 @@ def _source_records(source: RankSource, deadline: Deadline) -> list[SourceRecord
     whole = selection.is_whole
     return [
         SourceRecord(
-            spelled(file.path),
+            storable(file.path),
             file.size_bytes,
             file.mtime_ns,
             digest_now(source, file, deadline.check) if whole or role in read else "",

@@ -157,7 +157,7 @@ UNVERIFIED: tuple[Unverified, ...] = (
 )  # fmt: skip
 
 
-def met(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> list[str]:
+def unverified_keys(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> list[str]:
     """Keys of what a rank has of the list; its staging tables are filled and linked."""
     if source.framework == "kineto":  # the others are about parts of Ascend's profiles
         return ["kineto"]
@@ -170,7 +170,7 @@ def met(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> lis
     return [one.key for one in UNVERIFIED if one.key in found]
 
 
-def told(keys: list[str]) -> list[str]:
+def unverified_parts(keys: list[str]) -> list[str]:
     """What manifests' keys stand for; a key of another version stays as it is."""
     texts = {one.key: one.what for one in UNVERIFIED}
     return list(dict.fromkeys(texts.get(key, key) for key in keys))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from npuscope.errors import UsageError
 
-from ..model import spelled
+from ..model import storable
 from ..small_files import read_small
 from .manifest import MARKER, is_store, manifests, write_atomically
 from .own_folders import below, children, delete, handle, make_private
@@ -65,7 +65,7 @@ def remember_use(store: Path, source: Path) -> None:
     """Note what a cached store was made from and that it was used now, where that can be noted."""
     with contextlib.suppress(OSError):
         make_private(store)
-        write_atomically(store / _SOURCE, spelled(str(source.resolve())).encode())
+        write_atomically(store / _SOURCE, storable(str(source.resolve())).encode())
         write_atomically(store / _USED, str(time.time()).encode())
 
 
@@ -98,7 +98,7 @@ def remove(name: str) -> CachedStore:
 
     Raises UsageError where the cache has no such store.
     """
-    source = spelled(str(Path(name).resolve()))
+    source = storable(str(Path(name).resolve()))
     for store in cached_stores():
         if store.name == name or store.source == source:
             _delete(Path(store.path))

@@ -47,7 +47,7 @@ from .merged_files import (
 )
 from .own_folders import captures, discard, require_regular, touch
 from .space import is_out_of_space
-from .store import file_literal, quoted
+from .store import file_literal, sql_literal
 
 TARGET_BYTES = 256 << 20
 MEMORY_BYTES = 1 << 30
@@ -247,7 +247,7 @@ def _copy_sql(part: Sequence[tuple[int, _Piece]], path: Path) -> str:
             selects.append(f"{_read(file_literal(piece.path))} where rank in ({ranks})")
         position = end
     flush()
-    target = quoted(str(path))
+    target = sql_literal(str(path))
     return f"copy ({' union all '.join(selects)}) to {target} (format parquet, compression zstd)"
 
 

@@ -171,7 +171,7 @@ def _compute(
         store.create_views(con, store_path, members, summaries)
         for result in derive(con):
             path = staged / f"{result.name}.parquet"
-            target = store.quoted(str(path))
+            target = store.sql_literal(str(path))
             asked = f"copy ({result.query}) to {target} (format parquet, compression zstd)"
             row_count = int(scalar(con, asked))
             if row_count:

@@ -18,7 +18,7 @@ from .. import schema
 from ..staging import scalar
 from .csv_cells import quoted_cell
 from .manifest import staging_name, sync_folder
-from .store import SUMMARY_VERSIONS, attach_export, quoted
+from .store import SUMMARY_VERSIONS, attach_export, sql_literal
 
 FORMATS = ("duckdb", "parquet", "csv")
 # The oldest DuckDB that npuscope supports (1.4) opens files of this version.
@@ -84,7 +84,7 @@ def _refuse_foreign(out: Path, form: str, names: Collection[str]) -> None:
 
 
 def _write_duckdb(con: duckdb.DuckDBPyConnection, names: list[str], out: Path) -> dict[str, int]:
-    con.execute(f"attach {quoted(str(out))} as written (storage_version '{STORAGE_VERSION}')")
+    con.execute(f"attach {sql_literal(str(out))} as written (storage_version '{STORAGE_VERSION}')")
     try:
         rows: dict[str, int] = {}
         for name in names:
@@ -128,7 +128,7 @@ def _write_files(
     rows: dict[str, int] = {}
     for name in names:
         if _count(con, f'"{name}"'):
-            path = quoted(str(out / f"{name}.{suffix}"))
+            path = sql_literal(str(out / f"{name}.{suffix}"))
             described = con.execute(f'describe "{name}"').fetchall()
             columns = [(f'"{column}"', kind) for column, kind, *_ in described]
             cells = ", ".join(f"{cell(column, kind)} as {column}" for column, kind in columns)

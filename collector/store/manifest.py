@@ -22,7 +22,7 @@ import msgspec
 from npuscope.errors import StoreError
 
 from .. import schema
-from ..model import Option, spelled
+from ..model import Option, storable
 from ..selection import Selection
 from ..small_files import LIST_BYTES, read_own
 from .own_folders import below, children, handle
@@ -155,9 +155,9 @@ def create_store(path: Path) -> None:
         if check_layout(path) != LAYOUT:
             write_atomically(path / MARKER, msgspec.json.encode({"layout": LAYOUT}))
         return
-    if spelled(str(path)) != str(path):
+    if storable(str(path)) != str(path):
         raise StoreError(
-            f"{spelled(str(path))}: this name is not UTF-8, which a store's must be: give another"
+            f"{storable(str(path))}: this name is not UTF-8, which a store's must be: give another"
             " folder to --store"
         )
     if path.exists() and (not path.is_dir() or _is_foreign(path)):
@@ -234,7 +234,7 @@ def capture_manifests(folder: Path) -> list[Manifest]:
     return found
 
 
-def passed_over(store: Path, found: Sequence[Manifest]) -> list[str]:
+def odd_places(store: Path, found: Sequence[Manifest]) -> list[str]:
     """Where a run, a capture or a rank should stand in a store and is none of the `found` ones: a
     link, or a damaged manifest."""
     read = {rank_folder(store, one.run, one.capture, one.rank) for one in found}

@@ -136,7 +136,7 @@ def touch(path: Path) -> None:
         os.utime(path.name, dir_fd=at, follow_symlinks=False)
 
 
-def touched(at: int, name: str) -> float:
+def changed_s(at: int, name: str) -> float:
     """Newest change of a folder's files, or of the file, in s since 1970. Raises OSError."""
     state = os.stat(name, dir_fd=at, follow_symlinks=False)
     newest = state.st_mtime

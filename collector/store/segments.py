@@ -12,7 +12,7 @@ import duckdb
 import msgspec
 
 from .. import schema
-from ..staging import SPILL, connect, filled, scalar
+from ..staging import SPILL, connect, nonempty, scalar
 from . import store
 from .manifest import Manifest, Segment, make_staging, rank_folder, sync_folder
 from .merged_files import Place, places
@@ -54,10 +54,10 @@ def write_tables(
     Without the tables to `leave_out`, and without call stacks where `stacks` is false.
     """
     run, capture, rank = key
-    named = f"{store.quoted(run)} as run, {store.quoted(capture)} as capture"
+    named = f"{store.sql_literal(run)} as run, {store.sql_literal(capture)} as capture"
     keys = f"{named}, {rank}::integer as rank"
     written: dict[str, Segment] = {}
-    kept = filled(con, schema.tables()) - leave_out
+    kept = nonempty(con, schema.tables()) - leave_out
     for name, table in schema.tables().items():
         if name not in kept:
             continue
@@ -156,17 +156,17 @@ def rebuild_summaries(
     sync_folder(generation)
     return store.replace_manifest(
         store_path,
-        msgspec.structs.replace(manifest, summaries=placed(written, manifest.generation)),
+        msgspec.structs.replace(manifest, summaries=in_generation(written, manifest.generation)),
     )
 
 
 def _copy(con: duckdb.DuckDBPyConnection, query: str, path: Path) -> Segment:
-    target = store.quoted(str(path))
+    target = store.sql_literal(str(path))
     rows = scalar(con, f"copy ({query}) to {target} (format parquet, compression zstd)")
     return Segment(path.name, int(rows), path.stat().st_size)
 
 
-def placed(segments: Mapping[str, Segment], generation: str) -> dict[str, Segment]:
+def in_generation(segments: Mapping[str, Segment], generation: str) -> dict[str, Segment]:
     """Segments as the manifest names them: below their generation's folder."""
     return {
         name: Segment(

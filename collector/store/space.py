@@ -53,7 +53,7 @@ def file_system_of(path: Path) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def told_where_full(store: Path) -> Iterator[None]:
+def explain_full_disk(store: Path) -> Iterator[None]:
     """Makes the errors of a full disk a StoreError that says what to do."""
     try:
         yield

@@ -299,22 +299,24 @@ def attach_export(
     """
     whole = str(path.absolute())  # a bare name might begin as a URL does
     before, mark, after = whole.partition("?")  # as the engine names its log
-    con.execute(f"set allowed_paths = [{quoted(whole)}, {quoted(f'{before}.wal{mark}{after}')}]")
+    con.execute(
+        f"set allowed_paths = [{sql_literal(whole)}, {sql_literal(f'{before}.wal{mark}{after}')}]"
+    )
     if writable is not None:
-        con.execute(f"set allowed_directories = [{quoted(str(writable.absolute()))}]")
+        con.execute(f"set allowed_directories = [{sql_literal(str(writable.absolute()))}]")
     con.execute("set enable_external_access = false")
-    con.execute(f"attach {quoted(whole)} as exported (read_only, type duckdb)")
+    con.execute(f"attach {sql_literal(whole)} as exported (read_only, type duckdb)")
     rows = con.execute(
         "select table_name, list(column_name) from duckdb_columns()"
         " semi join duckdb_tables() using (database_name, schema_name, table_name)"
         " where database_name = 'exported' and schema_name = 'main'"
-        f" and regexp_full_match(table_name, {quoted(schema.OWN_NAME)})"
+        f" and regexp_full_match(table_name, {sql_literal(schema.OWN_NAME)})"
         " group by table_name having count(column_default) = 0"
     ).fetchall()
     return {name: set(columns) for name, columns in rows}
 
 
-def quoted(text: str) -> str:
+def sql_literal(text: str) -> str:
     """A SQL string literal."""
     return "'" + text.replace("'", "''") + "'"
 
@@ -322,7 +324,7 @@ def quoted(text: str) -> str:
 def file_literal(path: str) -> str:
     """A SQL string literal that means this one file, where the engine takes patterns too."""
     # Beside a backslash the engine knows no escape; a name that is there counts before a pattern.
-    return quoted(path if "\\" in path else _PATTERN.sub(r"[\g<0>]", path))
+    return sql_literal(path if "\\" in path else _PATTERN.sub(r"[\g<0>]", path))
 
 
 def publish(store: Path, staged: Path, manifest: Manifest) -> None:
@@ -376,7 +378,7 @@ def lock_down(con: duckdb.DuckDBPyConnection, path: Path) -> None:
     """Shut a connection of `store.open(path)`: only the store's files, no change of settings."""
     if is_store(path):
         located = places(path, manifests(path)).values()
-        listed = ", ".join(quoted(place.path) for table in located for place in table)
+        listed = ", ".join(sql_literal(place.path) for table in located for place in table)
         con.execute(f"set allowed_paths = [{listed}]")
     con.execute("set enable_external_access = false")
     con.execute("set lock_configuration = true")

@@ -20,7 +20,7 @@ from .derived import DERIVED, generations, read_derived
 from .derived import GENERATION as RESULTS
 from .manifest import DROPPED, INDEX, MANIFEST, capture_manifests, process_space, read_manifest
 from .merged_files import COMPACT_FOLDER, COMPACTED, Compacted, in_use, read_compacted, segment
-from .own_folders import below, captures, children, delete, handle, touch, touched, unlink
+from .own_folders import below, captures, changed_s, children, delete, handle, touch, unlink
 
 GRACE_S = 86_400
 _STAGING = re.compile(r"\.tmp-(?P<host>.+)-(?P<pid>\d+)-[0-9a-f]{12}(\..*)?")
@@ -114,12 +114,12 @@ def _sweep_generation(
     """Delete a folder of which nothing is needed, or the files in it that are not, if untouched
     since `before`; returns bytes freed."""
     is_needed = _is_in(needed, name)
-    if not is_needed and (touched(at, name) >= before or still(name)):
+    if not is_needed and (changed_s(at, name) >= before or still(name)):
         return 0
     freed = 0
     with below(at, name) as inner:
         for file in filter(_SEGMENT.fullmatch, os.listdir(inner)):
-            if f"{name}/{file}" not in needed and touched(inner, file) < before:
+            if f"{name}/{file}" not in needed and changed_s(inner, file) < before:
                 freed += delete(inner, file)
     if not is_needed:
         with contextlib.suppress(OSError):  # something else lies in it
@@ -173,7 +173,7 @@ def _remove_empty(capture: Path, now: float) -> None:
 def _is_dead(staging: re.Match[str], at: int, name: str, now: float) -> bool:
     if staging["host"] == process_space() and not _is_running(int(staging["pid"])):
         return True
-    return now - touched(at, name) > GRACE_S
+    return now - changed_s(at, name) > GRACE_S
 
 
 def _is_running(pid: int) -> bool:

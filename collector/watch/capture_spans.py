@@ -18,7 +18,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class CaptureSpan:
     """A capture of the store: when it began and ended, when it counts as recorded (ns), its
     ranks' number."""
 
@@ -29,12 +29,12 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class StoreSpans:
     """Captures by (run, capture). `looked_up`: state of their folders when they were; None in
-    `held` stands for a folder that holds nothing any more."""
+    `spans` stands for a folder that holds nothing any more."""
 
     store: Path
-    held: dict[Key, Held | None]
+    spans: dict[Key, CaptureSpan | None]
     looked_up: dict[Key, tuple[int, int]]
 
     def refresh(self) -> None:
@@ -45,8 +45,8 @@ class Known:
                 key = (folder_value(run), folder_value(capture))
                 there.add(key)
                 self._look_up(key, self.store / run / capture)
-        for key in self.held.keys() - there:
-            del self.held[key]
+        for key in self.spans.keys() - there:
+            del self.spans[key]
             self.looked_up.pop(key, None)
 
     def again(self, key: Key) -> None:
@@ -54,16 +54,16 @@ class Known:
         self.looked_up.pop(key, None)
         self._look_up(key, rank_folder(self.store, *key, 0).parent)
 
-    def captures(self) -> dict[Key, Held]:
+    def captures(self) -> dict[Key, CaptureSpan]:
         """Those with published ranks, in order of when they were recorded."""
-        found = {key: one for key, one in self.held.items() if one is not None}
+        found = {key: one for key, one in self.spans.items() if one is not None}
         return dict(sorted(found.items(), key=lambda pair: (pair[1].recorded_ns, pair[0])))
 
     def of_run(self, run: str) -> list[KnownCapture]:
         """A run's captures, for new ranks to join."""
         return [
             KnownCapture(capture, one.start_ns, one.end_ns)
-            for (its_run, capture), one in self.held.items()
+            for (its_run, capture), one in self.spans.items()
             if its_run == run and one is not None
         ]
 
@@ -71,11 +71,11 @@ class Known:
         try:
             told = folder.stat()
         except OSError:
-            self.held.pop(key, None)
+            self.spans.pop(key, None)
             return
         state = (told.st_ino, told.st_mtime_ns)
         if self.looked_up.get(key) != state:
-            self.held[key] = held(capture_manifests(folder))
+            self.spans[key] = span_of(capture_manifests(folder))
             self.looked_up[key] = state
 
 
@@ -85,13 +85,13 @@ def places_of(store: Path, key: Key) -> tuple[str, ...]:
     return tuple(sorted({one.source_root for one in found}))
 
 
-def held(found: list[Manifest]) -> Held | None:
+def span_of(found: list[Manifest]) -> CaptureSpan | None:
     """What a capture's manifests tell; None of none."""
     if not found:
         return None
     starts = [m.window_start_ns for m in found if m.window_start_ns is not None]
     ends = [m.window_end_ns for m in found if m.window_end_ns is not None]
-    return Held(
+    return CaptureSpan(
         min(starts, default=None), max(ends, default=None), max(map(recorded_ns, found)), len(found)
     )
 

@@ -63,11 +63,11 @@ class Folders:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Poll:
     """Of one poll: profiles to read now, `broken` ones with the reason, `waiting` ones, and those
     that are `gone`. Only news are told: a refused profile comes back when it changed."""
 
-    finished: list[Finished]
+    finished: list[FinishedProfile]
     broken: dict[str, tuple[str, str]]
     waiting: dict[str, str]
     gone: list[str]
@@ -80,11 +80,11 @@ def look_around(
     quiet_s: float,
     once: bool,
     tell: Callable[[str], None],
-) -> Seen:
+) -> Poll:
     """_Look at every profile below the roots. `once`: there is no later look, so that the age of a
     profile's newest file decides whether it is quiet."""
     now_s = time.monotonic()
-    finished: list[Finished] = []
+    finished: list[FinishedProfile] = []
     broken: dict[str, tuple[str, str]] = {}
     waiting: dict[str, str] = {}
     there = set[str]()
@@ -113,7 +113,7 @@ def look_around(
         has_changed = bool(one.settled) and not one.is_refused
         verdict = judge(seen, is_quiet=is_quiet, has_changed=has_changed)
         if verdict.kind == "finished":
-            finished.append(Finished(seen, verdict, root))
+            finished.append(FinishedProfile(seen, verdict, root))
         elif verdict.kind == "broken":
             broken[place] = (verdict.reason, seen.fingerprint)
         else:
@@ -127,7 +127,7 @@ def look_around(
     for place in gone:
         del folders.profiles[place]
     folders.polls += 1
-    return Seen(finished, broken, waiting, gone)
+    return Poll(finished, broken, waiting, gone)
 
 
 def _is_as_it_was(one: Folder, glance: tuple[int, int], polls: int) -> bool:
@@ -225,7 +225,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedProfile:
     """A finished profile: what was seen of it, below which watched folder, what READY.json told."""
 
     seen: _Look

@@ -24,14 +24,14 @@ from pathlib import Path
 import duckdb
 import polars as pl
 
-from ..engines.processes import Lost
-from ..model import SourceFile, spelled
-from ..readers.train_log.train_log import RULE, SCHEMA, Gathered, LogFacts, gather, told_by
+from ..engines.processes import LostWorker
+from ..model import SourceFile, storable
+from ..readers.train_log.train_log import RULE, SCHEMA, LogFacts, LogRows, gather, log_so_far
 from ..small_files import open_regular
 from ..store.manifest import Manifest, SourceRecord, capture_manifests, rank_folder
 from ..store.merged_files import Place
 from ..store.store import create_view, frame
-from .capture_spans import Held, Key, places_of
+from .capture_spans import CaptureSpan, Key, places_of
 from .join_tables import exchange, staging
 from .loads import LoadTask, files_of, load_folders, loads_of
 from .options import Options
@@ -43,23 +43,23 @@ _SHARE = 0.1
 
 
 @dataclass(slots=True)
-class Followed:
+class Progress:
     """A log and folders of expert loads, when each may be read again (monotonic seconds), what of
     folders was joined to which capture, and where the newest captures' ranks were read from."""
 
     tail: Tail | None = None
     next_s: dict[str, float] = field(default_factory=dict)
     loaded: dict[str, tuple[Key, tuple[SourceFile, ...]]] = field(default_factory=dict)
-    places: dict[Key, tuple[Held, tuple[str, ...]]] = field(default_factory=dict)
+    places: dict[Key, tuple[CaptureSpan, tuple[str, ...]]] = field(default_factory=dict)
     told: dict[str, str] = field(default_factory=dict)
     is_seeded: bool = False
 
     @classmethod
-    def of(cls, options: Options) -> Followed:
+    def of(cls, options: Options) -> Progress:
         return cls(Tail(options.train_log) if options.train_log else None)
 
 
-def follow(watch: Watch, followed: Followed) -> None:
+def follow(watch: Watch, followed: Progress) -> None:
     """Bring what the newest capture holds of logs and loads up to date."""
     if time.monotonic() < watch.try_again_s or not watch.go_on():
         return
@@ -74,7 +74,7 @@ def follow(watch: Watch, followed: Followed) -> None:
         _follow_loads(watch, followed, folders, key)
 
 
-def _follow_log(watch: Watch, followed: Followed, tail: Tail, newest: Key | None) -> None:
+def _follow_log(watch: Watch, followed: Progress, tail: Tail, newest: Key | None) -> None:
     name, began_s = str(tail.path), time.monotonic()
     if began_s < followed.next_s.get(name, 0.0):
         return
@@ -94,7 +94,7 @@ def _follow_log(watch: Watch, followed: Followed, tail: Tail, newest: Key | None
     followed.next_s[name] = ended_s + (ended_s - began_s) * (1 / _SHARE - 1)
 
 
-def _loads(watch: Watch, followed: Followed, newest: list[Key]) -> dict[Key, tuple[Path, ...]]:
+def _loads(watch: Watch, followed: Progress, newest: list[Key]) -> dict[Key, tuple[Path, ...]]:
     """Folders of expert loads by the capture that they belong to."""
     options = watch.options
     if options.expert_load is not None:
@@ -113,7 +113,7 @@ def _loads(watch: Watch, followed: Followed, newest: list[Key]) -> dict[Key, tup
     return loads_of(newest, places_by_key, found)
 
 
-def _follow_loads(watch: Watch, followed: Followed, folders: tuple[Path, ...], newest: Key) -> None:
+def _follow_loads(watch: Watch, followed: Progress, folders: tuple[Path, ...], newest: Key) -> None:
     name, began_s = ", ".join(map(str, folders)), time.monotonic()
     files = files_of(folders)
     if not files and len(folders) > 1:
@@ -125,7 +125,7 @@ def _follow_loads(watch: Watch, followed: Followed, folders: tuple[Path, ...], n
     task = LoadTask(str(watch.options.store), *newest, tuple(map(str, folders)))
     took_s = 0.0
     for _, done in watch.processes.map([task], watch.go_on, watch.ends):
-        error = why_lost(done) if isinstance(done, Lost) else None
+        error = why_lost(done) if isinstance(done, LostWorker) else None
         if isinstance(done, Done):
             error, took_s = done.error, done.seconds  # without the start of a process
             if done.out_of_space:
@@ -140,7 +140,7 @@ def _follow_loads(watch: Watch, followed: Followed, folders: tuple[Path, ...], n
     followed.next_s[name] = watch.busy_s + took_s * (1 / _SHARE - 1)
 
 
-def _tell(watch: Watch, followed: Followed, name: str, message: str) -> None:
+def _tell(watch: Watch, followed: Progress, name: str, message: str) -> None:
     """Say what is wrong once, as long as it stays so."""
     if followed.told.get(name) != message:
         watch.say(errors_total=watch.state.errors_total + 1)
@@ -164,7 +164,7 @@ class Tail:
     """
 
     path: Path
-    gathered: Gathered = field(default_factory=Gathered)
+    gathered: LogRows = field(default_factory=LogRows)
     former: pl.DataFrame | None = None
     end_bytes: int = 0
     inode: int = 0
@@ -182,8 +182,8 @@ def read_on(tail: Tail) -> bool:
             if tail.inode and told.st_ino != tail.inode:
                 _read_rest(tail)
             if tail.end_bytes:
-                tail.former = told_by(tail.gathered, tail.path, former_rows(tail)).rows
-            tail.gathered, tail.end_bytes = Gathered(), 0
+                tail.former = log_so_far(tail.gathered, tail.path, former_rows(tail)).rows
+            tail.gathered, tail.end_bytes = LogRows(), 0
         tail.inode, tail.head = told.st_ino, head
         limit_bytes = min(told.st_size, tail.end_bytes + _AT_ONCE_BYTES)
         end_bytes = _last_line_end(file.fileno(), tail.end_bytes, limit_bytes)
@@ -200,12 +200,12 @@ def _join(tail: Tail, store: Path, key: Key) -> bool:
     mark = (key, holder.rank, holder.generation)
     if tail.joined == mark and not tail.is_new:
         return False
-    if tail.former is None and holder.rules.get(RULE) == spelled(str(tail.path)):
+    if tail.former is None and holder.rules.get(RULE) == storable(str(tail.path)):
         tail.former = _rows_of(store, holder)
-    found = told_by(tail.gathered, tail.path, former_rows(tail))
+    found = log_so_far(tail.gathered, tail.path, former_rows(tail))
     if found.rows.is_empty():
         return False
-    rules = {RULE: spelled(str(tail.path))}
+    rules = {RULE: storable(str(tail.path))}
     for name in LogFacts.__dataclass_fields__:
         value = getattr(found.facts, name)
         if value is not None:
@@ -234,7 +234,7 @@ def _join(tail: Tail, store: Path, key: Key) -> bool:
 def _holder(found: list[Manifest], path: Path) -> Manifest | None:
     """The rank that has the log, else one that has another, else the lowest."""
     by_fit = sorted(
-        found, key=lambda m: (m.rules.get(RULE) != spelled(str(path)), RULE not in m.rules, m.rank)
+        found, key=lambda m: (m.rules.get(RULE) != storable(str(path)), RULE not in m.rules, m.rank)
     )
     return by_fit[0] if by_fit else None
 
@@ -242,7 +242,7 @@ def _holder(found: list[Manifest], path: Path) -> Manifest | None:
 def _seed(tail: Tail, store: Path, key: Key) -> None:
     """Take over what an earlier watcher joined to a capture of this log."""
     for manifest in capture_manifests(rank_folder(store, *key, 0).parent):
-        if manifest.rules.get(RULE) == spelled(str(tail.path)):
+        if manifest.rules.get(RULE) == storable(str(tail.path)):
             tail.former = _rows_of(store, manifest)
 
 

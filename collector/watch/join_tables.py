@@ -31,7 +31,7 @@ from ..store.manifest import (
     sync_folder,
     write_index,
 )
-from ..store.own_folders import handle, touch, touched
+from ..store.own_folders import changed_s, handle, touch
 from ..store.segments import write_tables
 from ..store.store import replace_manifest
 
@@ -113,5 +113,5 @@ def _delete_former(generation: Path, tables: frozenset[str], current: set[str]) 
             if table in tables and rest.endswith(".parquet") and name not in current:
                 with contextlib.suppress(OSError):
                     # In the future, where the clock was set back: then they wait for a sweep.
-                    if touched(at, name) < before:
+                    if changed_s(at, name) < before:
                         os.unlink(name, dir_fd=at)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..discover.expert_choice import nearest_folders
-from ..discover.expert_folders import folder_files, found_folder, kept_files, with_loads
-from ..model import RankSource, ReadLog, SourceFile, spelled
+from ..discover.expert_folders import folder_files, own_folder, recorded_files, with_loads
+from ..model import RankSource, ReadLog, SourceFile, storable
 from ..readers.expert_load import expert_files
 from ..readers.expert_load.load_frames import RULE
 from ..readers.trust import READERS
@@ -35,7 +35,7 @@ class LoadTask:
 
 def load_folders(roots: tuple[Path, ...], named: Sequence[Path]) -> list[Path]:
     """Folders that count tokens: of those that are `named` so, and the roots' own."""
-    here = [folder for root in roots if (folder := found_folder(root))]
+    here = [folder for root in roots if (folder := own_folder(root))]
     return [one for one in dict.fromkeys((*named, *here)) if folder_files(one)]
 
 
@@ -61,7 +61,7 @@ def loads_of(
 def files_of(folders: Sequence[Path]) -> tuple[SourceFile, ...]:
     """The folders' files as they are now; none where they are gone, or are no parts of one job."""
     try:
-        kept = kept_files(None, folders)
+        kept = recorded_files(None, folders)
     except OSError:
         return ()
     return kept[1] if kept else ()
@@ -75,7 +75,7 @@ def join_loads(task: LoadTask) -> bool:
     """
     store = Path(task.store)
     found = capture_manifests(rank_folder(store, task.run, task.capture, 0).parent)
-    kept = kept_files(None, [Path(folder) for folder in task.folders])
+    kept = recorded_files(None, [Path(folder) for folder in task.folders])
     if not found or kept is None or not kept[1]:
         return False
     folder, files = kept
@@ -84,7 +84,7 @@ def join_loads(task: LoadTask) -> bool:
     source = RankSource(holder.source_root, "pytorch", holder.rank, "", {})
     source = with_loads(source, (folder, files))
     reading = ReadLog(rules=dict(source.rules))
-    former = kept_files(holder, None)
+    former = recorded_files(holder, None)
     own = rank_folder(store, holder.run, holder.capture, holder.rank)
     with staging(own) as con:
         expert_files.read(con, source, reading, _FILLS, lambda n_bytes: None)
@@ -98,6 +98,6 @@ def join_loads(task: LoadTask) -> bool:
                 one.path for one in (*(former[1] if former else ()), *files)
             ),
             sources=[
-                SourceRecord(spelled(one.path), one.size_bytes, one.mtime_ns, "") for one in files
+                SourceRecord(storable(one.path), one.size_bytes, one.mtime_ns, "") for one in files
             ],
         )

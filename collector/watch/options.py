@@ -39,7 +39,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class Hooks:
     """Functions of the rooms above: a rank's summaries, the comparison of a capture's ranks; and
     `tell`, which gets one line for each event. The first two run in other processes."""
 

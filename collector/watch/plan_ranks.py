@@ -12,20 +12,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..discover.captures import KnownCapture, assign, recency
-from ..discover.expert_folders import kept_files, loads_as_now, with_loads
+from ..discover.expert_folders import current_loads, recorded_files, with_loads
 from ..discover.numbering import ORIGIN
 from ..discover.roles import role_of
-from ..discover.search import Findings, Profile, job_name, numbered
-from ..discover.train_logs import as_now, logged_file, with_log
+from ..discover.search import Findings, Profile, job_name, number_ranks
+from ..discover.train_logs import current_log, logged_file, with_log
 from ..ingest.plan import is_unchanged
 from ..ingest.read_rank import RankTask
-from ..model import RankSource, spelled
+from ..model import RankSource, storable
 from ..selection import Selection
 from ..store.manifest import Manifest, capture_manifests, rank_folder, read_manifest
 from ..store.retention import read_dropped
-from .capture_spans import Key, Known
-from .folders import READY, Finished, Verdict
-from .work import Looked
+from .capture_spans import Key, StoreSpans
+from .folders import READY, FinishedProfile, Verdict
+from .work import Contents
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class _Sorted:
 
 
 def make_plan(
-    finished: Sequence[Finished],
-    looked: Mapping[str, Looked],
-    known: Known,
+    finished: Sequence[FinishedProfile],
+    looked: Mapping[str, Contents],
+    known: StoreSpans,
     *,
     reading: Sequence[RankTask] = (),
     run: str | None = None,
@@ -69,7 +69,7 @@ def make_plan(
     under_way = {(one.run, one.capture, one.source.rank) for one in reading}
     for source, one in _sources(finished, looked, known, plan, told):
         name = run or one.verdict.run or job_name(source) or one.root.resolve().name or "root"
-        of_run.setdefault(spelled(name), []).append(source)
+        of_run.setdefault(storable(name), []).append(source)
     for name, sources in sorted(of_run.items()):
         there = known.of_run(name) + _captures_of(name, reading)
         for capture, source in _assigned(known, there, name, sources, plan):
@@ -97,15 +97,15 @@ def _captures_of(run: str, reading: Sequence[RankTask]) -> list[KnownCapture]:
 
 
 def _sources(
-    finished: Sequence[Finished],
-    looked: Mapping[str, Looked],
-    known: Known,
+    finished: Sequence[FinishedProfile],
+    looked: Mapping[str, Contents],
+    known: StoreSpans,
     plan: _Sorted,
     told: dict[str, str],
-) -> list[tuple[RankSource, Finished]]:
+) -> list[tuple[RankSource, FinishedProfile]]:
     """The ranks of the profiles; `told` gets files that cannot be opened."""
     profiles: list[Profile] = []
-    by_folder: dict[str, Finished] = {}
+    by_folder: dict[str, FinishedProfile] = {}
     for one in finished:
         if one.seen.path not in looked:
             continue
@@ -121,7 +121,7 @@ def _sources(
             by_folder[profile.folder] = one
             profile = _with_told_rank(profile, one.verdict, len(found.profiles))
             profiles.append(_with_former_rank(profile, known))
-    ranks = numbered(Findings(tuple(profiles), ())).ranks
+    ranks = number_ranks(Findings(tuple(profiles), ())).ranks
     return [(source, by_folder[source.root]) for source in ranks]
 
 
@@ -133,11 +133,11 @@ def _with_told_rank(profile: Profile, verdict: Verdict, n_profiles: int) -> Prof
     return replace(profile, identity=identity)
 
 
-def _with_former_rank(profile: Profile, known: Known) -> Profile:
+def _with_former_rank(profile: Profile, known: StoreSpans) -> Profile:
     """The profile with the rank it was numbered with before, where no file tells one."""
     if profile.identity.rank is not None:
         return profile
-    root, identity = spelled(profile.folder), profile.identity
+    root, identity = storable(profile.folder), profile.identity
     for key, held in known.captures().items():
         starts, ends = held.start_ns, held.end_ns
         if starts is not None and ends is not None and identity.window_start_ns is not None:
@@ -151,7 +151,7 @@ def _with_former_rank(profile: Profile, known: Known) -> Profile:
 
 
 def _assigned(
-    known: Known,
+    known: StoreSpans,
     there: Sequence[KnownCapture],
     run: str,
     sources: Sequence[RankSource],
@@ -189,14 +189,14 @@ def _ended_later(source: RankSource, other: str) -> str:
     )
 
 
-def _shares_rank(known: Known, run: str, one: KnownCapture, source: RankSource) -> bool:
+def _shares_rank(known: StoreSpans, run: str, one: KnownCapture, source: RankSource) -> bool:
     current = read_manifest(rank_folder(known.store, run, one.name, source.rank))
     return current is not None and _is_of_another_time(current, source)
 
 
 def _is_of_another_time(current: Manifest, source: RankSource) -> bool:
     """Whether two profiles of a rank were surely recorded one after the other."""
-    if current.source_root == spelled(source.root):
+    if current.source_root == storable(source.root):
         return False
     if current.window_start_ns is None or current.window_end_ns is None:
         return False
@@ -209,13 +209,13 @@ def _is_of_another_time(current: Manifest, source: RankSource) -> bool:
 
 
 def _task(
-    known: Known, run: str, capture: str, source: RankSource, plan: _Sorted
+    known: StoreSpans, run: str, capture: str, source: RankSource, plan: _Sorted
 ) -> RankTask | None:
     """What is to be read of a rank; None where nothing is."""
     current = read_manifest(rank_folder(known.store, run, capture, source.rank))
     asked = Selection().in_full()
     if current is not None:
-        if current.source_root != spelled(source.root):
+        if current.source_root != storable(source.root):
             reason = _keeps(current, source)
             if reason:
                 kind = plan.refused if ORIGIN in reason else plan.passed_over
@@ -223,12 +223,12 @@ def _task(
                 return None
         else:
             source = with_log(source, logged_file(current, None))
-            source = with_loads(source, kept_files(current, None))
+            source = with_loads(source, recorded_files(current, None))
             asked = current.selection
             if is_unchanged(known.store, current, source):
                 plan.unchanged.add(source.root)
                 return None
-            source = loads_as_now(as_now(source, force=False), force=False)
+            source = current_loads(current_log(source, force=False), force=False)
     return RankTask(str(known.store), run, capture, replace(source, selection=asked))
 
 
@@ -247,7 +247,7 @@ def _keeps(current: Manifest, source: RankSource) -> str | None:
     return None
 
 
-def _not_dropped(plan: _Sorted, known: Known) -> list[RankTask]:
+def _not_dropped(plan: _Sorted, known: StoreSpans) -> list[RankTask]:
     """Tasks of captures that are in the store, or were not taken out of it by age or size."""
     dropped, there = read_dropped(known.store), known.captures()
     kept: list[RankTask] = []
@@ -263,7 +263,7 @@ def _not_dropped(plan: _Sorted, known: Known) -> list[RankTask]:
     return kept
 
 
-def _young_enough(plan: _Sorted, known: Known, keep_captures: int) -> list[RankTask]:
+def _young_enough(plan: _Sorted, known: StoreSpans, keep_captures: int) -> list[RankTask]:
     """Tasks of captures that will be among the newest; the others are passed over."""
     recorded: dict[Key, int] = {key: one.recorded_ns for key, one in known.captures().items()}
     newest_ns = max(recorded.values(), default=0)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from ..engines.engine import lost
-from ..engines.processes import Lost, Processes
+from ..engines.engine import lost_rank
+from ..engines.processes import LostWorker, Processes
 from ..ingest.read_rank import RankOutcome, RankTask
 from ..readers.metadata.profiler_metadata import read_metadata
 from ..store.derived import derived_folder, read_derived
@@ -23,12 +23,12 @@ from ..store.manifest import create_store, is_store, rank_folder, write_index
 from ..store.retention import StoredCapture, drop_capture
 from ..store.space import advice
 from ..store.sweep import sweep
-from .capture_spans import Key, Known
-from .folders import Finished, Folder, Folders, look_around
-from .options import Handed, Options
+from .capture_spans import Key, StoreSpans
+from .folders import FinishedProfile, Folder, Folders, look_around
+from .options import Hooks, Options
 from .plan_ranks import make_plan
 from .watch_state import Quarantined, Waiting, WatchState, write_watch_state
-from .work import CompareTask, Done, Looked, LookTask, ReadTask, Result, Task, why_lost
+from .work import CompareTask, Contents, Done, LookTask, ReadTask, Result, Task, why_lost
 
 # While many ranks are read, what is done so far is shown as often.
 _SHOW_EACH_S = 2.0
@@ -41,7 +41,7 @@ _PATIENCE_S = 10.0
 
 
 @dataclass(slots=True)
-class Joined:
+class Arrival:
     """A capture whose ranks are to be compared: when the last one came (monotonic seconds), and
     how many the job has, where its files tell."""
 
@@ -54,13 +54,13 @@ class Watch:
     """A watcher at work. `go_on` says no when it is told to stop."""
 
     options: Options
-    handed: Handed
+    handed: Hooks
     go_on: Callable[[], bool]
     state: WatchState
-    known: Known
+    known: StoreSpans
     processes: Processes[Task, Result]
     folders: Folders = field(default_factory=Folders)
-    joined: dict[Key, Joined] = field(default_factory=dict)
+    joined: dict[Key, Arrival] = field(default_factory=dict)
     to_index: set[Key] = field(default_factory=set)
     shown_s: float = 0.0
     swept_s: float | None = None
@@ -93,7 +93,7 @@ def begin(watch: Watch) -> None:
     for key, held in captures.items():
         is_compared = read_derived(derived_folder(watch.options.store, *key)) is not None
         if held.rank_count > 1 and (key in newest or not is_compared):
-            watch.joined[key] = Joined(now_s, None)
+            watch.joined[key] = Arrival(now_s, None)
 
 
 def ingest_round(watch: Watch) -> None:
@@ -122,7 +122,7 @@ def ingest_round(watch: Watch) -> None:
     drop_oldest(watch)
 
 
-def _read(watch: Watch, finished: list[Finished]) -> None:
+def _read(watch: Watch, finished: list[FinishedProfile]) -> None:
     options, fingerprints = watch.options, {f.seen.path: f.seen.fingerprint for f in finished}
     reading = [task.rank for task in watch.processes.pending if isinstance(task, ReadTask)]
     places = {task.source.root for task in reading}
@@ -148,15 +148,15 @@ def _read(watch: Watch, finished: list[Finished]) -> None:
     watch.processes.add([ReadTask(one, fingerprints.get(one.source.root, "")) for one in tasks])
 
 
-def _look_into(watch: Watch, finished: list[Finished]) -> dict[str, Looked]:
+def _look_into(watch: Watch, finished: list[FinishedProfile]) -> dict[str, Contents]:
     """What finished profiles hold: found out in other processes, which have so much time."""
-    looked: dict[str, Looked] = {}
+    looked: dict[str, Contents] = {}
     tasks = [LookTask(one.seen.path) for one in finished]
     for task, found in watch.processes.map(tasks, watch.go_on, watch.ends):
         assert isinstance(task, LookTask)
-        if isinstance(found, Lost):
-            found = Looked(None, f"cannot be read: {why_lost(found)}")
-        if isinstance(found, Looked):
+        if isinstance(found, LostWorker):
+            found = Contents(None, f"cannot be read: {why_lost(found)}")
+        if isinstance(found, Contents):
             looked[task.path] = found
     return looked
 
@@ -169,13 +169,13 @@ def collect(watch: Watch, patience_s: float | None) -> None:
 
     for task, outcome in watch.processes.results(go_on, watch.ends, patience_s):
         assert isinstance(task, ReadTask)
-        if isinstance(outcome, Lost):
+        if isinstance(outcome, LostWorker):
             watch.swept_s = None  # it left its files
             # Who stops us may have ended it, too, and a full disk may have: then nothing is known
             # of the profile.
             if not go_on():
                 continue
-            outcome = lost(task.rank, why_lost(outcome))
+            outcome = lost_rank(task.rank, why_lost(outcome))
         if isinstance(outcome, RankOutcome):
             _take(watch, task.rank, outcome, task.fingerprint)
         if time.monotonic() - watch.shown_s > _SHOW_EACH_S:
@@ -199,7 +199,7 @@ def _take(watch: Watch, task: RankTask, outcome: RankOutcome, fingerprint: str) 
         return
     disk_has_room(watch)
     key = (task.run, task.capture)
-    is_new = watch.known.held.get(key) is None
+    is_new = watch.known.spans.get(key) is None
     watch.known.again(key)
     watch.to_index.add(key)
     size_bytes = task.source.size_bytes
@@ -211,7 +211,7 @@ def _take(watch: Watch, task: RankTask, outcome: RankOutcome, fingerprint: str) 
     )
     metadata = task.source.path("profiler_metadata")
     world_size = read_metadata(metadata).world_size if metadata else None
-    watch.joined[key] = Joined(time.monotonic(), world_size)
+    watch.joined[key] = Arrival(time.monotonic(), world_size)
     watch.handed.tell(
         f"read rank {outcome.rank} of {outcome.capture} (run {outcome.run}):"
         f" {size_bytes / 1e6:.1f} MB, {outcome.row_count} rows, {outcome.seconds:.1f} s"
@@ -228,7 +228,7 @@ def compare_round(watch: Watch) -> None:
     now_s, options = time.monotonic(), watch.options
     due: list[CompareTask] = []
     for key, joined in list(watch.joined.items()):
-        held = watch.known.held.get(key)
+        held = watch.known.spans.get(key)
         if held is None or held.rank_count < 2:
             if now_s - joined.last_s >= options.quiet_s:
                 del watch.joined[key]
@@ -245,7 +245,7 @@ def compare_round(watch: Watch) -> None:
             disk_is_full(watch)
             continue
         watch.joined.pop(key, None)
-        error = why_lost(done) if isinstance(done, Lost) else None
+        error = why_lost(done) if isinstance(done, LostWorker) else None
         error = done.error if isinstance(done, Done) else error
         if error is None:
             disk_has_room(watch)
@@ -342,7 +342,7 @@ def disk_is_full(watch: Watch) -> None:
         watch.handed.tell(f"{advice(watch.options.store)}; retrying until then")
 
 
-def went_well(watch: Watch, retried_s: float | None) -> None:
+def end_pause(watch: Watch, retried_s: float | None) -> None:
     """A round has ended that tried all again that a full disk kept waiting, after a pause until
     `retried_s` (None: it did not). There may be nothing left of it: profiles were deleted."""
     if watch.is_full and watch.try_again_s == retried_s and not watch.processes.pending:
@@ -357,7 +357,7 @@ def disk_has_room(watch: Watch) -> None:
         watch.handed.tell(f"{watch.options.store}: space is available again, resuming")
 
 
-def rest(watch: Watch) -> None:
+def release_idle(watch: Watch) -> None:
     """Give the memory of idle processes back."""
     if not watch.processes.pending and time.monotonic() - watch.busy_s > _IDLE_S:
         watch.processes.close()

@@ -31,29 +31,29 @@ from npuscope.errors import StoreError, TraceNotFound
 
 from ..engines.local import cpu_count
 from ..engines.processes import Processes
-from ..ingest.damage import told
+from ..ingest.damage import error_line
 from ..store.manifest import create_store
 from ..store.space import is_out_of_space
-from .capture_spans import Known
-from .follow_logs import Followed, follow
-from .options import Handed, Options
+from .capture_spans import StoreSpans
+from .follow_logs import Progress, follow
+from .options import Hooks, Options
 from .rounds import (
     Watch,
     begin,
     collect,
     compare_round,
     disk_is_full,
+    end_pause,
     ingest_round,
-    rest,
+    release_idle,
     show,
-    went_well,
 )
-from .watch_state import WatchState, begun, read_watch_state
+from .watch_state import WatchState, new_state, read_watch_state
 from .work import Result, Task, limit_s, work
 
 
 def watch(
-    options: Options, handed: Handed | None = None, stop: threading.Event | None = None
+    options: Options, handed: Hooks | None = None, stop: threading.Event | None = None
 ) -> WatchState:
     """Watch until `stop` is set, or look once; returns the last state.
 
@@ -63,7 +63,7 @@ def watch(
     Raises StoreError for a store that cannot be made, TraceNotFound where `once` finds none of the
     folders. `once` also raises StoreError where another watcher works on the store.
     """
-    handed, stop = handed or Handed(), stop or threading.Event()
+    handed, stop = handed or Hooks(), stop or threading.Event()
     options = replace(
         options,
         store=options.store.absolute(),
@@ -98,15 +98,15 @@ def _other(store: Path) -> str:
     return f"process {state.pid} on {state.host}" if state and state.pid else "another watcher"
 
 
-def _watch(options: Options, handed: Handed, stop: threading.Event) -> WatchState:
-    state = begun(options.store, now_ns=time.time_ns(), poll_s=options.poll_s)
+def _watch(options: Options, handed: Hooks, stop: threading.Event) -> WatchState:
+    state = new_state(options.store, now_ns=time.time_ns(), poll_s=options.poll_s)
     function = partial(work, summarise=handed.summarise, compare=handed.compare)
     processes: Processes[Task, Result] = Processes(
         function, options.jobs or cpu_count(), limit_s=limit_s
     )
-    known = Known(options.store, {}, {})
+    known = StoreSpans(options.store, {}, {})
     watch = Watch(options, handed, lambda: not stop.is_set(), state, known, processes)
-    followed = Followed.of(options)
+    followed = Progress.of(options)
     with contextlib.closing(processes):
         begin(watch)
         names = ", ".join(map(str, options.roots))
@@ -122,10 +122,10 @@ def _watch(options: Options, handed: Handed, stop: threading.Event) -> WatchStat
                 with _survived(watch):  # a log's trouble keeps no capture from being compared
                     follow(watch, followed)
                 compare_round(watch)
-                went_well(watch, retried_s)
+                end_pause(watch, retried_s)
             watch.say(polls_total=watch.state.polls_total + 1)
             show(watch)
-            rest(watch)
+            release_idle(watch)
             if options.once:
                 break
             stop.wait(options.poll_s)
@@ -146,7 +146,7 @@ def _survived(watch: Watch) -> Iterator[None]:
             disk_is_full(watch)
         else:
             watch.say(errors_total=watch.state.errors_total + 1)
-            why = told(error, str(watch.options.store))
+            why = error_line(error, str(watch.options.store))
             watch.handed.tell(f"this poll failed: {why}; retrying at the next one")
 
 

@@ -88,7 +88,7 @@ def write_watch_state(store: Path, state: WatchState) -> None:
     write_atomically(store / WATCH_STATE, msgspec.json.encode(state))
 
 
-def begun(store: Path, *, now_ns: int, poll_s: float) -> WatchState:
+def new_state(store: Path, *, now_ns: int, poll_s: float) -> WatchState:
     """The state of a watcher that begins: it goes on counting where the last one ended."""
     former = read_watch_state(store) or WatchState()
     return msgspec.structs.replace(

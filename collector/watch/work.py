@@ -10,8 +10,8 @@ from pathlib import Path
 from npuscope.errors import TraceNotFound
 
 from ..discover.search import Findings, search
-from ..engines.processes import Lost
-from ..ingest.damage import told
+from ..engines.processes import LostWorker
+from ..ingest.damage import error_line
 from ..ingest.deadline import over_time
 from ..ingest.read_rank import RankOutcome, RankTask, limit_of, read_rank
 from ..readers.trust import Advance
@@ -60,7 +60,7 @@ class LookTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class Contents:
     """What a profile holds, or `error`: why nobody knows."""
 
     found: Findings | None
@@ -68,7 +68,7 @@ class Looked:
 
 
 Task = ReadTask | CompareTask | LoadTask | LookTask
-Result = RankOutcome | Done | Looked
+Result = RankOutcome | Done | Contents
 
 _LOOK_S = 60.0
 _OTHERS_S = 600.0
@@ -83,7 +83,7 @@ def limit_s(task: Task) -> float | None:
     return _LOOK_S if isinstance(task, LookTask) else _OTHERS_S
 
 
-def why_lost(lost: Lost) -> str:
+def why_lost(lost: LostWorker) -> str:
     """Why nothing came of a task."""
     return over_time(lost.limit_s) if lost.limit_s else _DIED
 
@@ -103,15 +103,15 @@ def work(
         elif compare is not None:
             compare(Path(task.store), task.run, task.capture)
     except Exception as error:  # one that nobody foresaw must not end the watching
-        why = told(error, task.store)
+        why = error_line(error, task.store)
         return Done(why, is_out_of_space(error), time.monotonic() - began)
     return Done(None, False, time.monotonic() - began)
 
 
-def _look(task: LookTask) -> Looked:
+def _look(task: LookTask) -> Contents:
     try:
-        return Looked(search(Path(task.path)))
+        return Contents(search(Path(task.path)))
     except (TraceNotFound, OSError) as error:
-        return Looked(None, str(error))
+        return Contents(None, str(error))
     except Exception as error:  # one that nobody foresaw must not end the watching
-        return Looked(None, f"cannot be read: {told(error)}")
+        return Contents(None, f"cannot be read: {error_line(error)}")

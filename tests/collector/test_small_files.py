@@ -12,7 +12,7 @@ from npuscope.collector.discover import cluster_outputs, identity
 from npuscope.collector.discover.identity import identify
 from npuscope.collector.ingest import plan
 from npuscope.collector.model import RankSource, ReadLog, SourceFile
-from npuscope.collector.readers.cluster.cluster_db import Told
+from npuscope.collector.readers.cluster.cluster_db import JobFacts
 from npuscope.collector.readers.cluster.cluster_parts import _read_groups
 from npuscope.collector.readers.expert_load.deployment_json import read_deployment
 from npuscope.collector.readers.expert_load.mindie_dump import CONFIG, _config
@@ -93,7 +93,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "profiler_info_5.json": lambda path: read_info(str(path), ReadLog()),
     "profiler_metadata.json": lambda path: read_metadata(str(path), ReadLog()),
     "start_info": lambda path: identity.session_ns([str(path)], 0),
-    cluster_outputs.GROUPS: lambda path: _read_groups(str(path), Told()),
+    cluster_outputs.GROUPS: lambda path: _read_groups(str(path), JobFacts()),
     "deployment.json": read_deployment,
     CONFIG: lambda path: _config([as_source(path)], []),
 }

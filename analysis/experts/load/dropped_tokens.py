@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import duckdb
 import polars as pl
 
-from npuscope.collector.readers.expert_load.load_frames import listed
+from npuscope.collector.readers.expert_load.load_frames import few_numbers
 from npuscope.messages import Message, joined
 
 from .from_trace import is_short_enough, trace_load
@@ -256,7 +256,7 @@ def against_kernels(counted: pl.DataFrame, computed: pl.DataFrame) -> list[str]:
         notes.append(
             Message(
                 "layers {layers} count {ratio} x the tokens computed by their grouped matmuls",
-                layers=listed(others["layer"].sort().to_list()),
+                layers=few_numbers(others["layer"].sort().to_list()),
                 ratio=f"{ratio:.3g}",
             )
         )
@@ -288,14 +288,14 @@ def _twice(layers: pl.DataFrame, what: str) -> str:
     return Message(
         "layers {layers} count twice as many tokens as {what}: recomputation counted them "
         "again, or two ranks counted the same tokens",
-        layers=listed(layers["layer"].sort().to_list()),
+        layers=few_numbers(layers["layer"].sort().to_list()),
         what=what,
     )
 
 
 def _misfit(layers: pl.DataFrame, tokens_per_step: int, top_k: int) -> str:
     ratio = float(layers.select(pl.col("ratio").median()).item())
-    numbers = listed(layers["layer"].sort().to_list())
+    numbers = few_numbers(layers["layer"].sort().to_list())
     seen = ratio * top_k
     if round(seen) >= 1 and abs(seen / round(seen) - 1) <= _WITHIN_RATIO:
         why = Message("as if top-k was {seen}, not {top_k}", seen=round(seen), top_k=top_k)

@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from npuscope.analysis.views import frame, open_views, where
-from npuscope.collector.readers.expert_load.load_frames import listed
+from npuscope.collector.readers.expert_load.load_frames import few_numbers
 from npuscope.messages import Message
 
 from ..cost.grouped_calls import Call, Numbers, StepLoad, call_of, repetition, step_load
@@ -93,7 +93,7 @@ def trace_load(con: duckdb.DuckDBPyConnection, **chosen: Any) -> DeviceLoad:
             Message(
                 "ranks {ranks}: grouped matmuls of forward and backward have the same shapes and"
                 " cannot be separated: not counted",
-                ranks=listed(sorted(unsure)),
+                ranks=few_numbers(sorted(unsure)),
             )
         )
     notes += _recomputation(loads)
@@ -154,7 +154,7 @@ def _recomputation(loads: dict[Place, dict[int | None, StepLoad]]) -> list[str]:
                 "ranks {ranks}: forward grouped matmuls have {passes} times the tokens of the"
                 " backward ones: recomputation, which is not counted (a count of all of them would"
                 " be {passes} x tokens x top-k)",
-                ranks=listed(sorted(ranks)),
+                ranks=few_numbers(sorted(ranks)),
                 passes=passes,
             )
         )
@@ -164,7 +164,7 @@ def _recomputation(loads: dict[Place, dict[int | None, StepLoad]]) -> list[str]:
                 "ranks {ranks}: the token ratio of forward to backward grouped matmuls is not a"
                 " whole number (partial recomputation, or an incomplete step): the backward ones"
                 " are counted",
-                ranks=listed(sorted(partly)),
+                ranks=few_numbers(sorted(partly)),
             )
         )
     return notes
@@ -229,7 +229,7 @@ def _rows(
             Message(
                 "ranks {ranks}: the layer of each grouped matmul is uncertain: tokens are summed"
                 " over all layers of the rank",
-                ranks=listed(sorted(unnumbered)),
+                ranks=few_numbers(sorted(unnumbered)),
             )
         )
     return rows
@@ -267,7 +267,7 @@ def _exchanged(
                 "ranks {ranks}: tokens from bytes of all-to-alls, {bytes} bytes a token (the"
                 " greatest common divisor of their sizes), assuming that the sizes include tokens"
                 " that stay on the rank",
-                ranks=listed(ranks),
+                ranks=few_numbers(ranks),
                 bytes=token_bytes,
             )
         )

@@ -27,9 +27,20 @@ import polars as pl
 from npuscope.analysis.metric import sql_text
 from npuscope.collector.store import store
 
-from .fit import Fit, Flags, Floats, Integers, Readings, components, fit, spread
+from .fit import (
+    HEAPS,
+    Errors,
+    Fit,
+    Flags,
+    Floats,
+    Integers,
+    Readings,
+    components,
+    errors,
+    fit,
+    spread,
+)
 from .hosts import APART_NS, Clock, clocks_of, hosts_apart, split_hosts
-from .jackknife import HEAPS, Errors, errors
 
 MOST_READINGS = 2_000_000
 # A drift is told where it is known to one part in a million, or where it is known well enough to be

@@ -35,7 +35,7 @@ import polars as pl
 
 from ...catalog import metric
 from ...views import frame, open_views, where
-from . import hot_experts, own_work, slow_links, suspects
+from . import hot_experts, slow_links, straggler_tests, suspects
 from .straggler_tests import corrected_min, holm, slowest_more_often
 
 SUMMARIES = (
@@ -134,7 +134,7 @@ def _of_capture(
     ops = frame(con, _OPS.format(where=clause, arrivals=arrivals), [*values, *values])
     ranks = frame(con, _RANKS.format(where=clause), values)
     stages = _stages(ranks, ops)
-    placed = own_work.placed(ops.drop_nulls("own_ns"), stages)
+    placed = straggler_tests.placed(ops.drop_nulls("own_ns"), stages)
     excess = placed.select(
         "instance", "rank", pl.when("is_common").then("excess_ns").alias("excess_ns")
     )
@@ -229,7 +229,7 @@ def _features(
     capture: str,
 ) -> pl.DataFrame:
     """Traits of every rank with the results of the tests, as `verdicts.judged` wants them."""
-    pieces = own_work.pieces(placed)
+    pieces = straggler_tests.pieces(placed)
     hosts = ranks.select("rank", "host")
     found, trials = suspects.traits(con, stages, hosts, run=run, capture=capture)
     own = slowest_more_often(pieces.select("trial", "rank", "value")).rename({"p_value": "own_p"})
@@ -239,13 +239,13 @@ def _features(
         )
         for part in ("cube", "other")
     )
-    loads = corrected_min(*(slowest_more_often(kind) for kind in own_work.load_trials(ops)))
+    loads = corrected_min(*(slowest_more_often(kind) for kind in straggler_tests.load_trials(ops)))
     return (
         found.join(own, on="rank", how="left")
         .join(cube, on="rank", how="left")
         .join(other, on="rank", how="left")
         .join(loads.rename({"p_value": "load_p"}), on="rank", how="left")
-        .join(own_work.excess_by_rank(pieces), on="rank", how="left")
+        .join(straggler_tests.excess_by_rank(pieces), on="rank", how="left")
         .join(_host_tests(found), on="host", how="left")
         .sort("rank")
     )

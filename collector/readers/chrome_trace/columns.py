@@ -52,7 +52,7 @@ def no_values(form: Form) -> Values:
     return {kind: [[] for _ in names] for kind, names in form.columns.items()}
 
 
-def waiting(values: Values) -> int:
+def waiting_rows(values: Values) -> int:
     """Events that wait."""
     return sum(len(columns[0]) for columns in values.values())
 
@@ -141,7 +141,7 @@ def scalars(values: Sequence[Any]) -> pa.Array:
     return pa.array([None if v is None else str(v) for v in values], pa.string())
 
 
-def placed(table: pa.Table, needed: Iterable[str], what: str, log: ReadLog) -> pa.Table:
+def drop_unplaced(table: pa.Table, needed: Iterable[str], what: str, log: ReadLog) -> pa.Table:
     """Slices with a duration and what else they need; `what` says so of those that have not."""
     is_placed = pc.fill_null(pc.greater_equal(table["dur_ns"], 0), False)
     for name in needed:
@@ -154,7 +154,7 @@ def placed(table: pa.Table, needed: Iterable[str], what: str, log: ReadLog) -> p
     return kept
 
 
-def shaped(table: pa.Table, schema: pa.Schema, column: str, value: str) -> pa.Table:
+def fit_schema(table: pa.Table, schema: pa.Schema, column: str, value: str) -> pa.Table:
     """The table with every column of `schema`, and one that says what its rows are."""
     known = set(table.column_names)
     return pa.table(

@@ -115,7 +115,7 @@ def _event(text: bytes, log: ReadLog) -> Event | None:
             try:
                 return decode(text)
             except UnicodeDecodeError:
-                return decode(mended(text, log))
+                return decode(replace_bad_bytes(text, log))
         except (msgspec.DecodeError, RecursionError):
             pass
     return None
@@ -160,11 +160,11 @@ def decode_args(events: Sequence[Event], kind: type[Args], log: ReadLog) -> list
     try:
         return decoder.decode(b"[" + text + b"]")
     except UnicodeDecodeError:
-        text = mended(text, log)
+        text = replace_bad_bytes(text, log)
     except (msgspec.DecodeError, RecursionError):
         pass
     one = msgspec.json.Decoder(kind, strict=False)
-    return [_args(mended(bytes(event.args), None), one, kind, log) for event in events]
+    return [_args(replace_bad_bytes(bytes(event.args), None), one, kind, log) for event in events]
 
 
 def _args(text: bytes, decoder: msgspec.json.Decoder[Args], kind: type[Args], log: ReadLog) -> Args:
@@ -175,7 +175,7 @@ def _args(text: bytes, decoder: msgspec.json.Decoder[Args], kind: type[Args], lo
         return kind()
 
 
-def mended(text: bytes, log: ReadLog | None) -> bytes:
+def replace_bad_bytes(text: bytes, log: ReadLog | None) -> bytes:
     """The text with bytes that are no UTF-8 replaced."""
     if log is not None:
         log.warn("trace: bytes that are not UTF-8 replaced")
@@ -192,7 +192,7 @@ def decode_series(events: Sequence[Event], log: ReadLog) -> list[dict[str, float
     found: list[dict[str, float | None]] = []
     for event in events:
         try:
-            found.append(one.decode(mended(bytes(event.args), None)))
+            found.append(one.decode(replace_bad_bytes(bytes(event.args), None)))
         except (msgspec.DecodeError, RecursionError):
             log.rows_lost += 1
             log.warn("trace: counters with non-numeric values left out")
@@ -217,7 +217,7 @@ def instants_ns(values: Sequence[Raw], base_ns: int = 0) -> pa.Array:
         with suppress(*_BROKEN):
             texts = _STRINGS.decode(b"[" + b",".join(values) + b"]")
         if len(texts) != len(values):  # numbers, and times that are missing
-            texts = [_text(mended(bytes(value), None)) for value in values]
+            texts = [_text(replace_bad_bytes(bytes(value), None)) for value in values]
         try:
             whole = _mixed(pa.array(texts, pa.string()))
         except pa.ArrowInvalid:

@@ -34,7 +34,7 @@ from typing import Generic, TypeVar
 from npuscope.errors import TraceFormatError
 
 from ...model import ReadLog
-from ...small_files import unpacked
+from ...small_files import decompressed
 
 Event = TypeVar("Event")
 # `[...]` -> its events; ValueError unless the text is one whole JSON array.
@@ -297,7 +297,7 @@ def _chunks(
 ) -> Iterator[bytes]:
     """The file's bytes, unpacked where it is packed; `advance` gets bytes of the file."""
     with Path(path).open("rb") as raw:
-        stream = unpacked(raw)
+        stream = decompressed(raw)
         told, ends = 0, False
         while not ends:
             pieces: list[bytes] = []

@@ -28,7 +28,7 @@ from ...engines.worker import begin_worker
 from ...model import ReadLog
 from ...staging import staging_place
 from ...store.store import file_literal
-from .columns import Form, no_values, tables, waiting
+from .columns import Form, no_values, tables, waiting_rows
 from .events import Event, decode_events
 from .json_events import Torn, ranges, read_events, read_range
 
@@ -161,7 +161,7 @@ def _stage_events(pieces: Iterable[list[Event]], place: Path, form: Form, log: R
         values = no_values(form)
         for events in pieces:
             form.gather(events, values, log)
-            if waiting(values) > _WAITING_ROWS:
+            if waiting_rows(values) > _WAITING_ROWS:
                 for kind, table in tables(form, values, log):
                     files.append(kind, table)
         for kind, table in tables(form, values, log):

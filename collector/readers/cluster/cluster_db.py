@@ -49,7 +49,7 @@ class Group:
 
 
 @dataclass(slots=True)
-class Told:
+class JobFacts:
     """What concerns all ranks. `seen`: ranks that have operations of a group, by its hash;
     `args`: the job's sizes (distributed_args), as JSON."""
 
@@ -88,7 +88,7 @@ _DEVICES: tuple[Column, ...] = (
 _FRAMEWORKS = (("_ascend_pt", "pytorch"), ("_ascend_ms", "mindspore"), ("/PROF_", "msprof"))
 
 
-def read(con: duckdb.DuckDBPyConnection, path: str, told: Told) -> None:
+def read(con: duckdb.DuckDBPyConnection, path: str, told: JobFacts) -> None:
     """Fill the tables of `cluster_rows` and what concerns all ranks.
 
     Raises TraceFormatError for a file that is no database or is damaged.

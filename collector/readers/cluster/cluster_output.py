@@ -17,8 +17,8 @@ from ...model import RankSource, ReadLog
 from ...staging import staging_place
 from ...store.store import file_literal
 from ..metadata.profiler_metadata import GROUPS, parse_metadata, rank_columns
-from .cluster_db import Group, Told
-from .cluster_parts import take_apart
+from .cluster_db import Group, JobFacts
+from .cluster_parts import split_by_rank
 
 _MEMORY_BYTES = 128 << 20
 
@@ -34,8 +34,8 @@ def read(
     files = source.files.get("cluster_output", ())
     place = Path(source.parts) if source.parts else staging_place(con)
     if not source.parts:
-        take_apart(files, None, place, _MEMORY_BYTES)
-    told = msgspec.json.decode((place / "told.json").read_bytes(), type=Told)
+        split_by_rank(files, None, place, _MEMORY_BYTES)
+    told = msgspec.json.decode((place / "told.json").read_bytes(), type=JobFacts)
     for warning in told.log.warnings:
         log.warn(warning)
     log.rules |= told.log.rules
@@ -59,7 +59,7 @@ def read(
     advance(sum(file.size_bytes for file in files) // source.shared_by)
 
 
-def _groups(told: Told, rank: int) -> Iterator[dict[str, object]]:
+def _groups(told: JobFacts, rank: int) -> Iterator[dict[str, object]]:
     """Rows of `groups`. Where no framework told the members, they are the ranks that have
     operations of the group: ranks that were not profiled may lack, and nobody's place is known."""
     told_hashes: set[str] = set()
@@ -84,7 +84,7 @@ def _group_row(group: Group, rank: int) -> dict[str, object]:
     }
 
 
-def _fill_rank(con: duckdb.DuckDBPyConnection, rank: int, told: Told, places: str) -> None:
+def _fill_rank(con: duckdb.DuckDBPyConnection, rank: int, told: JobFacts, places: str) -> None:
     """The producer's own row first, then what the job's sizes and groups tell."""
     con.execute(f"insert into ranks by name {places}")
     metadata = parse_metadata({

@@ -40,7 +40,7 @@ from ...discover import cluster_outputs as outputs
 from ...model import ReadLog, SourceFile
 from ...small_files import decode, read_small
 from ...staging import connect, is_empty, scalar
-from ...store.store import quoted
+from ...store.store import sql_literal
 from ..delimited import Rows, fill, lose, open_rows
 from ..hccl.communication import Operation, as_table, packet_rows
 from ..hccl.communication_matrix import Link
@@ -54,7 +54,7 @@ from ..hccl.communication_rows import (
 )
 from ..text import step_trace
 from . import cluster_db
-from .cluster_db import TABLES, Group, Told
+from .cluster_db import TABLES, Group, JobFacts
 
 _OPERATIONS_AT_ONCE = 200
 # Small enough that a rank's rows are in few pieces with little else, large enough for many ranks.
@@ -64,7 +64,7 @@ _BY_RANK = msgspec.json.Decoder(dict[int, Operation], strict=False)
 _BY_LINK = msgspec.json.Decoder(dict[str, Link], strict=False)
 
 
-def take_apart(
+def split_by_rank(
     files: Iterable[SourceFile], ranks: frozenset[int] | None, folder: Path, memory_bytes: int
 ) -> None:
     """Write the parts into `folder`, which is made; `ranks` are those that will be read.
@@ -72,8 +72,8 @@ def take_apart(
     Files that cannot be read are told in the parts; OSError where the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    paths = outputs.named(files)
-    told = Told()
+    paths = outputs.paths_by_name(files)
+    told = JobFacts()
     log = told.log
     log.rules["cluster_output.form"] = _form(paths.keys())
     con = connect(folder, memory_bytes=memory_bytes)
@@ -97,7 +97,7 @@ def take_apart(
         _tell_strangers(con, ranks, log)
         _number_globally(con, told)
         for table in TABLES:
-            target = quoted(str(folder / f"{table}.parquet"))
+            target = sql_literal(str(folder / f"{table}.parquet"))
             con.execute(
                 f"copy (from {table} order by rank) to {target}"
                 f" (format parquet, row_group_size {_PIECE_ROWS})"
@@ -115,7 +115,7 @@ def _form(names: Iterable[str]) -> str:
 def steps_in(files: Iterable[SourceFile], folder: Path) -> list[dict[str, Any]]:
     """Rows of the table of steps alone (`rank`, then the columns of `profiler_steps`); none where
     it cannot be read. `folder` is for scratch."""
-    paths = outputs.named(files)
+    paths = outputs.paths_by_name(files)
     con = connect(folder, memory_bytes=_STEPS_MEMORY_BYTES)
     try:
         con.execute(schema.sql("text.sql"))
@@ -146,7 +146,7 @@ def _tell_strangers(
         log.warn(f"figures of ranks without a row in the table of steps are left out: {listed}")
 
 
-def _number_globally(con: duckdb.DuckDBPyConnection, told: Told) -> None:
+def _number_globally(con: duckdb.DuckDBPyConnection, told: JobFacts) -> None:
     """Ranks of the matrix are global ones here; places follow where a group's order is known."""
     con.execute("create temp table _group (group_hash varchar, ranks integer[])")
     rows = [[group.group_hash, group.ranks] for group in told.groups if group.name]
@@ -203,7 +203,7 @@ def _insert(
     fill(con, rows, log, statement)
 
 
-def _read_times(con: duckdb.DuckDBPyConnection, path: str, told: Told, log: ReadLog) -> None:
+def _read_times(con: duckdb.DuckDBPyConnection, path: str, told: JobFacts, log: ReadLog) -> None:
     wanted = {table for table in ("comm_times", "comm_links") if is_empty(con, table)}
     bad = 0
     members: dict[str, set[int]] = {}
@@ -277,7 +277,7 @@ def _table(rows: list[tuple[Any, ...]], schema_of_one: pa.Schema) -> pa.Table:
     return as_table(rows, pa.schema([("rank", pa.int32()), *schema_of_one]))
 
 
-def _read_groups(path: str, told: Told) -> None:
+def _read_groups(path: str, told: JobFacts) -> None:
     try:
         content = decode(read_small(path).removeprefix(b"\xef\xbb\xbf"), object)
     except (OSError, msgspec.DecodeError) as error:

@@ -25,7 +25,7 @@ class ClusterSteps:
         return Path(root).is_relative_to(Path(self.folder).parent)
 
 
-def steps_beside(path: Path, roots: Iterable[str]) -> list[ClusterSteps]:
+def results_near(path: Path, roots: Iterable[str]) -> list[ClusterSteps]:
     """Results below `path` that lie beside the profiles in `roots`, or above them."""
     top = (path if path.is_dir() else path.parent).resolve()
     above = {

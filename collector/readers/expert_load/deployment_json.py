@@ -19,7 +19,7 @@ import polars as pl
 from npuscope.errors import TraceFormatError, TraceNotFound
 
 from ...small_files import decode, read_small
-from .load_frames import PLACEMENT_SCHEMA, listed
+from .load_frames import PLACEMENT_SCHEMA, few_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def _require_once(path: Path, where: str, numbers: Sequence[int]) -> None:
     twice = {number for number in numbers if numbers.count(number) > 1}
     if twice:
         what = "layers" if where == "layer_list" else "devices"
-        raise TraceFormatError(path, where, f"{what} given twice: {listed(sorted(twice))}")
+        raise TraceFormatError(path, where, f"{what} given twice: {few_numbers(sorted(twice))}")
     if any(number < 0 for number in numbers):
         raise TraceFormatError(path, where, "a number below 0")
 
@@ -107,10 +107,10 @@ def _misfits(told: _Map, placement: pl.DataFrame) -> list[str]:
         if layer.device_count not in (None, len(layer.device_list))
     ]
     if short:
-        notes.append(f"other devices than it counts in layers {listed(short)}")
+        notes.append(f"other devices than it counts in layers {few_numbers(short)}")
     last = placement.select(pl.col("expert").max()).item()
     per_layer = placement.group_by("layer").agg(pl.col("expert").n_unique().alias("count"))
     lacking = per_layer.filter(pl.col("count") < last + 1)["layer"].sort().to_list()
     if lacking:
-        notes.append(f"not all of {last + 1} experts have a slot in layers {listed(lacking)}")
+        notes.append(f"not all of {last + 1} experts have a slot in layers {few_numbers(lacking)}")
     return notes

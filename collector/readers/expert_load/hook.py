@@ -26,7 +26,7 @@ import polars as pl
 from npuscope.errors import TraceFormatError, TraceNotFound
 
 from ...model import SourceFile
-from .load_frames import ExpertFacts, ExpertLoad, as_load, listed, no_placement
+from .load_frames import ExpertFacts, ExpertLoad, as_load, few_numbers, no_placement
 from .routed_detail import Counts, Detail, Key, counts_frame
 
 FILE = re.compile(r"rank_?(\d{1,6})(?:\.(\d{1,9}))?\.jsonl")
@@ -87,7 +87,9 @@ def read_hook(
     counted = Counter(part_of(file.path) for file in files)
     if twice := sorted({rank for (rank, _), count in counted.items() if count > 1}):
         raise TraceFormatError(
-            Path(files[0].path).parent, "tokens per expert", f"two files of ranks {listed(twice)}"
+            Path(files[0].path).parent,
+            "tokens per expert",
+            f"two files of ranks {few_numbers(twice)}",
         )
     gathered = _Gathered()
     in_order = sorted(files, key=lambda one: part_of(one.path))
@@ -104,7 +106,7 @@ def read_hook(
     absent = sorted(set(range(ranks[-1] + 1)) - set(ranks))
     if absent:
         gathered.notes.append(
-            f"no file of rank(s) {listed(absent)}: the tokens they routed are missing"
+            f"no file of rank(s) {few_numbers(absent)}: the tokens they routed are missing"
         )
     layers, whole = _layers(gathered), _whole(gathered)
     load = _frame(gathered, layers, whole)
@@ -289,8 +291,8 @@ def _frame(
     if incomplete:
         short = sorted({layer for found in incomplete.values() for layer in found})
         gathered.notes.append(
-            f"step(s) {listed(sorted(incomplete))}: layer(s) {listed(short)} were not recorded by"
-            " all of their ranks and are left out"
+            f"step(s) {few_numbers(sorted(incomplete))}: layer(s) {few_numbers(short)} were not"
+            " recorded by all of their ranks and are left out"
         )
     return as_load(pl.concat(parts)).sort("step", "layer", "expert")
 

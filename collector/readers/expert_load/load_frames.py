@@ -70,7 +70,7 @@ def no_placement() -> pl.DataFrame:
     return pl.DataFrame(schema=PLACEMENT_SCHEMA)
 
 
-def listed(numbers: list[int]) -> str:
+def few_numbers(numbers: list[int]) -> str:
     """`3, 4, 5, ... (17 in all)`: a few numbers for a note."""
     shown = ", ".join(map(str, numbers[:5]))
     return shown if len(numbers) <= 5 else f"{shown}, ... ({len(numbers)} in all)"

@@ -39,7 +39,7 @@ from .load_frames import (
     ExpertFacts,
     ExpertLoad,
     as_load,
-    listed,
+    few_numbers,
     no_placement,
 )
 
@@ -201,7 +201,7 @@ def _phase(
     if dumps < max(counts.values()):
         late = sorted(rank for rank, count in counts.items() if count == dumps)
         notes.append(
-            f"{name}: ranks {listed(late)} have {dumps} dump(s), others up to"
+            f"{name}: ranks {few_numbers(late)} have {dumps} dump(s), others up to"
             f" {max(counts.values())}: only the first {dumps} are used"
         )
     loads = {
@@ -233,7 +233,7 @@ def _fitting(
     if len(numbers) < layers:
         why = f"{len(numbers)} layers, the dump has {layers}"
     elif missing := sorted(set(loads) - set(per_device["device"].to_list())):
-        why = f"no devices {listed(missing)}"
+        why = f"no devices {few_numbers(missing)}"
     elif (most := per_device.select(pl.col("slot").max()).item()) != slots:
         why = f"{most} slots of a device, the dump has {slots}"
     if why is None:

@@ -105,7 +105,7 @@ def parse_comm_kernels(text: str) -> CommKernels:
     return CommKernels(tuple(sorted(found.items(), key=lambda one: (-len(one[0]), one[0]))))
 
 
-def asked() -> str | None:
+def site_kernels() -> str | None:
     """What the environment adds, as one text whatever its order; None for nothing."""
     own = parse_comm_kernels(os.environ.get(VARIABLE, "")).own
     return ", ".join(prefix + (f"={kind}" if kind else "") for prefix, kind in own) or None

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ...model import Option, ReadLog
-from ...small_files import unpacked
+from ...small_files import decompressed
 from ..chrome_trace.events import Event, decode_events, durations_ns, instants_ns
 from ..chrome_trace.json_events import BLANK, BOUNDARY
 from ..metadata.profiler_metadata import ProfilerMetadata, natural, parse_metadata, text
@@ -103,7 +103,7 @@ def _decoded(head: str, place: int) -> Any:
         return None
 
 
-def described(
+def job_metadata(
     world_size: int | None, groups: Iterable[tuple[str, str | None, Sequence[int]]]
 ) -> ProfilerMetadata:
     """A job of groups (name, label, members), as Ascend's metadata would say it."""
@@ -125,7 +125,7 @@ def _metadata(info: Mapping[str, Any]) -> ProfilerMetadata:
             members = list(range(world_size))  # of the whole job early versions list none
         listed = members if isinstance(members, list) else []
         groups.append((str(group["pg_name"]), text(group.get("pg_desc")), listed))
-    return replace(described(world_size, groups), rank=natural(info.get("rank")))
+    return replace(job_metadata(world_size, groups), rank=natural(info.get("rank")))
 
 
 def _devices(properties: Sequence[Any]) -> list[Device]:
@@ -204,7 +204,7 @@ def read_beginning(path: str) -> bytes:
     """The file's bytes, unpacked, until its events begin, and some of these. Raises OSError."""
     data, begun = b"", None
     with Path(path).open("rb") as raw:
-        stream = unpacked(raw)
+        stream = decompressed(raw)
         try:
             while len(data) < _MOST_BYTES:
                 chunk = stream.read(_EDGE_BYTES)

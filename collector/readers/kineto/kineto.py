@@ -22,7 +22,7 @@ from ...staging import scalar
 from ..chrome_trace.staging import keep_rows, staged
 from ..metadata.profiler_metadata import GROUPS, SIZE_KINDS, ProcessGroup, group_rows, rank_columns
 from .gpu_comm import RULE, collective_rows, data_type_rows, kernel_rows, parse_comm_kernels
-from .head import KinetoHead, described, parse_head, read_beginning
+from .head import KinetoHead, job_metadata, parse_head, read_beginning
 from .kineto_columns import KinetoForm
 
 _TABLES = ("kernels", "comm_ops", "launches", "steps", "marks", "host_ops", "memory", "counters")
@@ -139,7 +139,7 @@ def _fill_head(
     window_ns: tuple[int | None, int | None] = (None, None),
 ) -> None:
     """The rows of ranks and groups; `window_ns`: start and end, where they are known better."""
-    metadata = described(
+    metadata = job_metadata(
         head.metadata.world_size, ((g.name, g.label, g.global_ranks) for g in groups)
     )
     if "groups" in wanted and groups:

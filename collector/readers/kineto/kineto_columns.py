@@ -21,13 +21,13 @@ from ..chrome_trace.columns import (
     COUNTER,
     PLACE,
     Values,
+    drop_unplaced,
+    fit_schema,
     gather_counters,
     numbers,
-    placed,
     put,
     put_slices,
     scalars,
-    shaped,
 )
 from ..chrome_trace.events import (
     NOTHING,
@@ -226,11 +226,11 @@ class KinetoForm:
 
     def rows(self, kind: str, table: pa.Table, log: ReadLog) -> Iterator[tuple[str, pa.Table]]:
         if "start_ns" in table.column_names:
-            table = placed(table, ("start_ns", "name"), "name, time or duration", log)
+            table = drop_unplaced(table, ("start_ns", "name"), "name, time or duration", log)
         if kind in _HOST:
-            yield "host", shaped(table, _SCHEMAS["host"], "kind", _HOST[kind])
+            yield "host", fit_schema(table, _SCHEMAS["host"], "kind", _HOST[kind])
         elif kind in _DEVICE:
-            yield "device", shaped(table, _SCHEMAS["device"], "category", kind)
+            yield "device", fit_schema(table, _SCHEMAS["device"], "category", kind)
         else:
             yield kind, table
 

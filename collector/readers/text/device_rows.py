@@ -60,7 +60,7 @@ def own_database(file: SqliteFile, source: RankSource) -> None:
         file.conditions[table] = condition
 
 
-def undivided(source: RankSource, log: ReadLog) -> frozenset[str]:
+def tables_without_device(source: RankSource, log: ReadLog) -> frozenset[str]:
     """Tables whose files do not say of which device a row is: unknown, where there are several."""
     if source.device_id is None:
         return frozenset()

@@ -17,13 +17,13 @@ from ..chrome_trace.columns import (
     PLACE,
     Values,
     count_lost,
+    drop_unplaced,
+    fit_schema,
     gather_counters,
     numbers,
-    placed,
     put,
     put_slices,
     scalars,
-    shaped,
 )
 from ..chrome_trace.events import (
     NO_ARGS,
@@ -222,7 +222,7 @@ class TraceForm:
     def rows(self, kind: str, table: pa.Table, log: ReadLog) -> Iterator[tuple[str, pa.Table]]:
         if kind in _SLICES:
             what = "process, thread, name, time or duration"
-            yield from _slices(kind, placed(table, PLACE, what, log))
+            yield from _slices(kind, drop_unplaced(table, PLACE, what, log))
         elif kind == "flow":
             kept = table.drop_null()
             count_lost(log, table.num_rows - kept.num_rows, "flows without id or place")
@@ -263,7 +263,7 @@ def _slices(kind: str, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     if kind in _SCHEMAS:
         yield kind, table
     else:
-        yield "host", shaped(table, _SCHEMAS["host"], "kind", kind)
+        yield "host", fit_schema(table, _SCHEMAS["host"], "kind", kind)
 
 
 def _near(times: pa.Array) -> pa.Array:

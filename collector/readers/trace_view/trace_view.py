@@ -26,7 +26,7 @@ import pyarrow as pa
 from ... import schema
 from ...groups import group_hash
 from ...model import RankSource, ReadLog
-from ...small_files import unpacked
+from ...small_files import decompressed
 from ...staging import is_empty, scalar
 from ..chrome_trace.staging import keep_rows, show, staged
 from ..metadata.msprof_info import process_id
@@ -185,7 +185,7 @@ def _head(source: RankSource) -> bytes:
     path = source.paths("trace")[0]
     with Path(path).open("rb") as raw:
         try:
-            return unpacked(raw).read(_HEAD_BYTES)
+            return decompressed(raw).read(_HEAD_BYTES)
         except (OSError, EOFError):  # packed, and damaged: its reader has told
             return b""
 

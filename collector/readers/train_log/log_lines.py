@@ -66,7 +66,7 @@ _WORLD = re.compile(r"\busing world size: (\d{1,18})\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class LogEntry:
     """What one line says: `values` by column, `counts` by the trainer's words, whose tokens."""
 
     step: int | None
@@ -75,7 +75,7 @@ class Logged:
     tokens_of: Scope | None = None
 
 
-def parse(line: bytes, *, is_ended: bool = True) -> Iterator[Logged]:
+def parse(line: bytes, *, is_ended: bool = True) -> Iterator[LogEntry]:
     """The steps that a line tells of: several where writers got in each other's way.
 
     Of a line that has not ended only what is certainly whole counts: it may still be written.
@@ -105,14 +105,14 @@ def arguments(line: bytes) -> Iterator[tuple[str, int]]:
         yield "world_size", int(value)
 
 
-def _piped(step: int, text: str) -> Iterator[Logged]:
+def _piped(step: int, text: str) -> Iterator[LogEntry]:
     """Fields that end with a bar: one that does not was cut off."""
     pieces = (piece.rpartition(":") for piece in text.split("|")[:-1])
     pairs = [(" ".join(key.split()).lower(), value.strip()) for key, _, value in pieces]
     yield from _told(step, pairs, is_percent=True)
 
 
-def _record(text: str) -> Iterator[Logged]:
+def _record(text: str) -> Iterator[LogEntry]:
     pairs: list[tuple[str, str]] = [(key.lower(), value) for key, value in _MEMBER.findall(text)]
     found = dict(pairs)
     if not _BESIDE_LOSS & found.keys():
@@ -123,7 +123,7 @@ def _record(text: str) -> Iterator[Logged]:
 
 def _told(
     step: int | None, pairs: Iterable[tuple[str, str]], *, is_percent: bool
-) -> Iterator[Logged]:
+) -> Iterator[LogEntry]:
     """`is_percent`: how a bare `mfu` is meant; elsewhere one above 1 must be percent too."""
     values: dict[str, float] = {}
     counts: dict[str, int] = {}
@@ -145,4 +145,4 @@ def _told(
             if key == _PER_DEVICE:
                 tokens_of = "device"
     if values:
-        yield Logged(step, values, counts, tokens_of)
+        yield LogEntry(step, values, counts, tokens_of)

@@ -19,7 +19,7 @@ from npuscope.errors import TraceFormatError, TraceNotFound
 
 from ...model import RankSource, ReadLog
 from ...small_files import open_regular
-from .log_lines import COLUMNS, MARKS, Logged, Scope, arguments, parse
+from .log_lines import COLUMNS, MARKS, LogEntry, Scope, arguments, parse
 
 SCHEMA: dict[str, type[pl.DataType]] = {"step": pl.Int64, **dict.fromkeys(COLUMNS, pl.Float64)}
 # In a rank's rules: the log's path, and before each of its facts.
@@ -65,16 +65,16 @@ def read_log(
 
     Raises TraceNotFound where there is no such file, TraceFormatError where it logs no step.
     """
-    gathered = Gathered()
+    gathered = LogRows()
     for line, is_ended in _telling_lines(Path(path), size_bytes, advance):
         _gather(gathered, line, is_ended)
-    found = told_by(gathered, path)
+    found = log_so_far(gathered, path)
     if found.rows.is_empty():
         raise _nothing_logged(path)
     return found
 
 
-def gather(path: Path, gathered: Gathered, begin_bytes: int, end_bytes: int) -> None:
+def gather(path: Path, gathered: LogRows, begin_bytes: int, end_bytes: int) -> None:
     """Read a part of a log that begins and ends between lines, after what was gathered before.
 
     Raises TraceNotFound where there is no such file.
@@ -84,7 +84,7 @@ def gather(path: Path, gathered: Gathered, begin_bytes: int, end_bytes: int) -> 
         _gather(gathered, line, is_ended)
 
 
-def told_by(gathered: Gathered, path: str | Path, former: pl.DataFrame | None = None) -> TrainLog:
+def log_so_far(gathered: LogRows, path: str | Path, former: pl.DataFrame | None = None) -> TrainLog:
     """What was gathered of a log so far, after `former` rows of `train_log` where there are any."""
     rows = gathered.rows()
     rows = rows if former is None else pl.concat([former.select(rows.columns), rows])
@@ -92,7 +92,7 @@ def told_by(gathered: Gathered, path: str | Path, former: pl.DataFrame | None = 
     return TrainLog(rows, gathered.facts(), notes)
 
 
-def _gather(gathered: Gathered, line: bytes, is_ended: bool) -> None:
+def _gather(gathered: LogRows, line: bytes, is_ended: bool) -> None:
     for logged in parse(line, is_ended=is_ended):
         gathered.add(logged)
     for name, value in arguments(line) if is_ended else ():
@@ -133,7 +133,7 @@ def read(
                 log.rules[f"{RULE}.{name}"] = str(value)
 
 
-class Gathered:
+class LogRows:
     """Figures by column, as the lines come."""
 
     def __init__(self) -> None:
@@ -142,9 +142,9 @@ class Gathered:
         # Two different values are as good as many: then there is no one value.
         self._said: dict[str, set[int]] = {}
         self._scopes: set[Scope | None] = set()
-        self._before: Logged | None = None
+        self._before: LogEntry | None = None
 
-    def add(self, logged: Logged) -> None:
+    def add(self, logged: LogEntry) -> None:
         self._lines.append((logged.step, *(logged.values.get(name) for name in COLUMNS)))
         if len(self._lines) >= _CHUNK_ROWS:
             self._flush()

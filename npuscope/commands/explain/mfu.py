@@ -80,8 +80,7 @@ def mfu(
     """
     from npuscope.analysis.flops import chips, job_mfu
     from npuscope.analysis.flops.kernels import roofline
-    from npuscope.analysis.flops.log_figures import verdict_notes, verdicts
-    from npuscope.analysis.flops.logs import reconciled, trainer_log
+    from npuscope.analysis.flops.log_figures import reconciled, trainer_log, verdict_notes, verdicts
     from npuscope.analysis.flops.mfu import ROWS
     from npuscope.analysis.flops.mfu import mfu as figures_of
     from npuscope.analysis.flops.peaks import parse_peaks

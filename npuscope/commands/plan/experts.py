@@ -178,14 +178,14 @@ def dump_of(
 
     if not path.exists() or is_ingested(path):
         return None
-    from npuscope.collector.discover.expert_folders import expert_source, folder_files, found_folder
+    from npuscope.collector.discover.expert_folders import expert_source, folder_files, own_folder
     from npuscope.collector.discover.search import discover, lone_loads
 
     folder = path
     # Looking for profiles may take long: not before there is something else to take.
     if not path.is_dir():
         pass
-    elif folder_files(path) or found_folder(path) is not None:
+    elif folder_files(path) or own_folder(path) is not None:
         with contextlib.suppress(TraceNotFound):
             discover(path)
             return None

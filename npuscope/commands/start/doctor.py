@@ -78,10 +78,10 @@ def doctor(
 def _compared(path: Path, data: Opened, read: list[Manifest]) -> list[Compared]:
     """Our steps beside those of msprof-analyze, where its results lie beside the profiles."""
     from npuscope.analysis.doctor.compared_steps import compared_steps
-    from npuscope.collector.readers.cluster.cluster_steps import steps_beside
+    from npuscope.collector.readers.cluster.cluster_steps import results_near
 
     run = data.result.run if data.result else None
-    results = steps_beside(path, {one.source_root for one in read if one.run == run})
+    results = results_near(path, {one.source_root for one in read if one.run == run})
     return compared_steps(data.con, read, results, run=run)
 
 

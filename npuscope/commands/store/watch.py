@@ -77,7 +77,7 @@ def watch(
     """
     from npuscope.analysis.ranks.derive import compare_capture
     from npuscope.analysis.summaries import summarise
-    from npuscope.collector.watch.options import Handed, Options
+    from npuscope.collector.watch.options import Hooks, Options
     from npuscope.collector.watch.watch import watch as watch_folders
     from npuscope.profile import parse_size
 
@@ -95,7 +95,7 @@ def watch(
         once=once,
     )
     with _stopped_by_signals() as stop:
-        state = watch_folders(options, Handed(summarise, compare_capture, _tell), stop)
+        state = watch_folders(options, Hooks(summarise, compare_capture, _tell), stop)
     if once and state.quarantined:
         raise typer.Exit(4)
 

@@ -13,7 +13,7 @@ from npuscope.analysis.doctor.compared_steps import Compared, compared_steps
 from npuscope.analysis.summaries import summaries, summarise
 from npuscope.collector.discover.cluster_outputs import FOLDER
 from npuscope.collector.ingest.ingest import ingest
-from npuscope.collector.readers.cluster.cluster_steps import steps_beside
+from npuscope.collector.readers.cluster.cluster_steps import results_near
 from npuscope.collector.store import store
 from npuscope.collector.store.manifest import manifests
 from npuscope.sample_traces.capture import captures
@@ -28,7 +28,7 @@ STEPS = "cluster_step_trace_time.csv"
 def compare(profiles: Path, into: Path) -> dict[str, Compared]:
     result = ingest(profiles, into, summarise=summarise)
     read = manifests(into)
-    beside = steps_beside(profiles, {one.source_root for one in read})
+    beside = results_near(profiles, {one.source_root for one in read})
     with closing(store.open(into, summaries={s.name: s.version for s in summaries()})) as con:
         found = compared_steps(con, read, beside, run=result.run)
     return {one.measure: one for one in found}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from npuscope.cli import main
-from npuscope.collector.discover.expert_folders import expert_facts, found_folder
+from npuscope.collector.discover.expert_folders import expert_facts, own_folder
 from npuscope.collector.ingest.ingest import IngestResult, ingest
 from npuscope.collector.selection import parse_selection
 from npuscope.collector.store import store
@@ -66,9 +66,9 @@ def rows(tmp_path: Path) -> list[tuple[Any, ...]]:
 
 
 def test_a_folder_beside_the_profiles_is_found(read: Any, profiles: Path, tmp_path: Path) -> None:
-    assert read().is_complete and rows(tmp_path) == [] and found_folder(profiles) is None
+    assert read().is_complete and rows(tmp_path) == [] and own_folder(profiles) is None
     hook = write_hook(JOB, profiles / "tokens_per_expert")
-    assert found_folder(profiles) == hook
+    assert own_folder(profiles) == hook
     write_deployment(hook / "expert_map.json", [[[0, 1], [2, 3]]])
     # It came later: the one rank that holds it is read again.
     result = read()

@@ -195,7 +195,7 @@ def test_each_rank_is_read_on_the_node_whose_disk_holds_it(cluster: Any, disks: 
 def test_ranks_on_the_disk_of_a_node_that_dies_are_reported(cluster: Any, disks: Path) -> None:
     places = str(disks / "other disk"), str(disks / "profiles")
     with node_with_mounts(cluster, BOUND, *places) as end:
-        with ray_cluster.opened(cluster.address, None) as engine:
+        with ray_cluster.open_cluster(cluster.address, None) as engine:
             found, _ = engine.look(disks / "profiles")
             end()
             tasks = [replace(task(source.rank), source=source) for source in found.ranks]
@@ -234,7 +234,7 @@ def test_the_command_reads_on_the_cluster_and_says_where_there_is_none(
 
 def test_nothing_starts_once_the_engine_is_told_not_to_go_on(cluster: Any) -> None:
     answers = iter([True] * 3)
-    with ray_cluster.opened(cluster.address, None) as engine:
+    with ray_cluster.open_cluster(cluster.address, None) as engine:
         outcomes = list(
             engine.map(
                 reads, [task(n) for n in range(9)], lambda n_bytes: None,
@@ -245,7 +245,7 @@ def test_nothing_starts_once_the_engine_is_told_not_to_go_on(cluster: Any) -> No
 
 
 def test_a_reader_that_dies_costs_its_rank_alone(cluster: Any) -> None:
-    with ray_cluster.opened(cluster.address, None) as engine:
+    with ray_cluster.open_cluster(cluster.address, None) as engine:
         outcomes = list(
             engine.map(dies_on_two, [task(n) for n in range(4)], lambda n_bytes: None, lambda: True)
         )

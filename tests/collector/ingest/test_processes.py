@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from npuscope.collector.engines import processes as module
-from npuscope.collector.engines.processes import Lost, Processes
+from npuscope.collector.engines.processes import LostWorker, Processes
 from tests.collector.engines.dying_task import die
 
 
@@ -28,7 +28,7 @@ def opened(
 def test_a_process_that_dies_costs_its_own_task() -> None:
     with opened(2) as (processes, told):
         found = dict(processes.map([1, 2, 3, 4]))
-        assert found == {1: 10, 2: Lost(), 3: 30, 4: 40}
+        assert found == {1: 10, 2: LostWorker(), 3: 30, 4: 40}
         assert sorted(told) == [1, 3, 4]
         assert dict(processes.map([5, 6], lambda: False)) == {}
 
@@ -37,7 +37,7 @@ def test_a_task_that_takes_too_long_costs_its_own_task(monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "_MORE_S", 0.0)
     with opened(2, limit_s=1.5) as (processes, _):
         found = dict(processes.map([9, 1, 3, 4]))
-        assert found == {9: Lost(1.5), 1: 10, 3: 30, 4: 40}
+        assert found == {9: LostWorker(1.5), 1: 10, 3: 30, 4: 40}
 
 
 def test_what_takes_long_is_left_behind_and_nothing_waits_for_it() -> None:

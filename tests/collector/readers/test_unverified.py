@@ -10,7 +10,7 @@ import pytest
 
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.model import RankSource, ReadLog
-from npuscope.collector.readers.unverified import UNVERIFIED, met, told
+from npuscope.collector.readers.unverified import UNVERIFIED, unverified_keys, unverified_parts
 from npuscope.collector.store.manifest import manifests
 from npuscope.sample_traces.generate import small, write_job
 
@@ -72,17 +72,19 @@ def test_each_thing_is_met_by_its_own_rows(
 ) -> None:
     for verified in VERIFIED:
         staging.execute(verified)
-    assert met(staging, SOURCE, ReadLog()) == []
+    assert unverified_keys(staging, SOURCE, ReadLog()) == []
     staging.execute(row)
-    assert met(staging, SOURCE, ReadLog()) == [key]
+    assert unverified_keys(staging, SOURCE, ReadLog()) == [key]
 
 
 def test_frameworks_and_rules_are_met(staging: duckdb.DuckDBPyConnection) -> None:
-    assert met(staging, replace(SOURCE, framework="mindspore"), ReadLog()) == ["mindspore"]
+    assert unverified_keys(staging, replace(SOURCE, framework="mindspore"), ReadLog()) == [
+        "mindspore"
+    ]
     for one in UNVERIFIED:
         name, variants = one.rule
         for variant in variants:
-            assert met(staging, SOURCE, ReadLog(rules={name: variant})) == [one.key]
+            assert unverified_keys(staging, SOURCE, ReadLog(rules={name: variant})) == [one.key]
 
 
 def test_every_entry_can_be_met_and_is_tested() -> None:
@@ -93,5 +95,5 @@ def test_every_entry_can_be_met_and_is_tested() -> None:
 
 
 def test_keys_are_told_once_and_strange_ones_as_they_are() -> None:
-    texts = told(["block_num", "block_num_db", "of_another_version"])
+    texts = unverified_parts(["block_num", "block_num_db", "of_another_version"])
     assert texts == ["the columns Block Num and blockNum, of 2026 and later", "of_another_version"]

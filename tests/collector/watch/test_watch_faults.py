@@ -23,7 +23,7 @@ from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
 from npuscope.collector.store.segments import Summary
 from npuscope.collector.store.sweep import sweep
-from npuscope.collector.watch.options import Handed, Options
+from npuscope.collector.watch.options import Hooks, Options
 from npuscope.collector.watch.watch import watch
 from npuscope.collector.watch.watch_state import WatchState, read_watch_state
 from npuscope.errors import UsageError
@@ -218,7 +218,7 @@ def test_a_profile_that_kills_its_reader_is_set_aside_until_it_changes(tmp_path:
     root, told = tmp_path / "job", list[str]()
     bad = [write_capture(root / f"h_{rank}_ascend_pt", rank) for rank in range(4)][1]
     asked = Options((root,), tmp_path / "store", poll_s=0.05, jobs=2)
-    handed = Handed(kills_at_rank_one, tell=told.append)
+    handed = Hooks(kills_at_rank_one, tell=told.append)
     with running(asked, handed) as one:
         one.wait_for(lambda: one.has_told("cannot use"))
         state = read_watch_state(asked.store)
@@ -259,7 +259,7 @@ def test_a_reader_that_dies_while_all_is_stopped_sets_nothing_aside(tmp_path: Pa
     root = tmp_path / "job"
     write_capture(root / "h_0_ascend_pt", 0)
     asked = Options((root,), tmp_path / "store", poll_s=0.05, jobs=1)
-    with running(asked, Handed(partial(kills_when_told, tmp_path))) as one:
+    with running(asked, Hooks(partial(kills_when_told, tmp_path))) as one:
         one.wait_for((tmp_path / "alone").exists)
         one.stop.set()
         (tmp_path / "told").touch()
@@ -375,7 +375,7 @@ def test_a_profile_that_takes_for_ever_is_set_aside_and_stops_no_other(
     monkeypatch.setattr("npuscope.collector.engines.processes._MORE_S", 1.0)
     monkeypatch.setattr("npuscope.collector.watch.rounds._PATIENCE_S", 0.2)
     asked = Options((root,), tmp_path / "store", poll_s=0.05, jobs=1)
-    with running(asked, Handed(holds_rank_one)) as one:
+    with running(asked, Hooks(holds_rank_one)) as one:
         one.wait_for(lambda: len(published(asked.store)) >= 1)
         later = write_capture(root / "h_3_ascend_pt", 3)  # while rank 1 is held
         one.wait_for(lambda: len(published(asked.store)) == 3)

@@ -17,7 +17,7 @@ from npuscope.cli import app
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store.derived import derived_folder, read_derived
 from npuscope.collector.store.manifest import create_store, manifests
-from npuscope.collector.watch.options import Handed, Options
+from npuscope.collector.watch.options import Hooks, Options
 from npuscope.collector.watch.watch import turn, watch
 from npuscope.collector.watch.watch_state import (
     WATCH_STATE,
@@ -65,7 +65,7 @@ def test_what_is_finished_is_ingested_once(root: Path, asked: Options) -> None:
     (root / "h_1_ascend_pt" / "READY.json").write_text("{")
     told: list[str] = []
     once = replace(asked, once=True, quiet_s=3600)
-    state = watch(once, Handed(tell=told.append))
+    state = watch(once, Hooks(tell=told.append))
     assert [rank for _, rank in published(asked.store)] == [0]
     assert {m.run for m in manifests(asked.store)} == {"job"}
     assert [one.path for one in state.waiting] == [str(root / "h_1_ascend_pt")]
@@ -79,9 +79,9 @@ def test_the_next_watcher_finds_what_is_done(root: Path, asked: Options) -> None
     write_capture(root / "h_1_ascend_pt", 1, 0, mark=None)
     told: list[str] = []
     once = replace(asked, once=True, quiet_s=3600)
-    watch(once, Handed(tell=told.append))
+    watch(once, Hooks(tell=told.append))
     write_ready(root / "h_1_ascend_pt", 1, run="job")
-    state = watch(once, Handed(tell=told.append))
+    state = watch(once, Hooks(tell=told.append))
     [(first, zero), (second, one)] = published(asked.store)
     assert (first, zero, one) == (second, 0, 1)
     assert (state.captures_ingested_total, state.ranks_ingested_total) == (1, 2)
@@ -121,7 +121,7 @@ def test_ranks_join_their_capture_whenever_they_come(
 
     # Nor does what goes wrong beside it keep ranks from being compared.
     monkeypatch.setattr("npuscope.collector.watch.watch.follow", fail)
-    handed = Handed(summarise, compare_capture)
+    handed = Hooks(summarise, compare_capture)
     with running(asked, handed) as one:
         write_capture(root / "h_2_ascend_pt", 2)
         one.wait_for(lambda: len(published(asked.store)) == 1)
@@ -199,7 +199,7 @@ def test_of_two_profiles_of_one_rank_and_time_one_is_taken(root: Path, asked: Op
     watch(once)
     write_capture(root / "copied_ascend_pt", 0)  # comes later
     write_capture(root / "other_ascend_pt", 0, 5)
-    watch(once, Handed(tell=told.append))
+    watch(once, Hooks(tell=told.append))
     nobody = write_capture(root / "nobody_ascend_pt", 0)
     (nobody / "profiler_info_0.json").unlink()
     with running(replace(asked, roots=(nobody,), run="job")):
@@ -263,7 +263,7 @@ def test_what_compact_dropped_does_not_come_back(root: Path, asked: Options) -> 
     told: list[str] = []
     write_capture(root / "h_1b_ascend_pt", 1, 1)  # late, of a capture that is gone
     write_capture(root / "h_2b_ascend_pt", 1, 2)
-    state = watch(once, Handed(tell=told.append))
+    state = watch(once, Hooks(tell=told.append))
     assert published(asked.store) == [*everything[2:], (everything[2][0], 1)]
     assert sum("dropped by `npuscope compact`" in message for message in told) == 3
     assert state.quarantined == () and state.errors_total == 0

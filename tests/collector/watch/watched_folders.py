@@ -12,7 +12,7 @@ from pathlib import Path
 
 from npuscope.collector.store import store
 from npuscope.collector.store.manifest import is_store, manifests
-from npuscope.collector.watch.options import Handed, Options
+from npuscope.collector.watch.options import Hooks, Options
 from npuscope.collector.watch.watch import watch
 from npuscope.collector.watch.watch_state import WatchState
 from tests.conftest import KERNEL_HEADER
@@ -99,15 +99,15 @@ class Running:
 
 
 @contextmanager
-def running(options: Options, handed: Handed | None = None) -> Iterator[Running]:
+def running(options: Options, handed: Hooks | None = None) -> Iterator[Running]:
     """A watcher until the end of the block."""
     one = Running()
-    given = handed or Handed()
+    given = handed or Hooks()
 
     def run() -> None:
         try:
             one.states.append(
-                watch(options, Handed(given.summarise, given.compare, one.told.append), one.stop)
+                watch(options, Hooks(given.summarise, given.compare, one.told.append), one.stop)
             )
         except BaseException as error:
             one.errors.append(error)

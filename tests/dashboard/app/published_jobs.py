@@ -88,7 +88,7 @@ def publish_rank(
         npuscope_version=npuscope.__version__, schema_digest=schema.digest(),
         reading_digest=schema.reading_digest(), published_at=when.isoformat(),
         rank_origin="test", source_root="", sources=[], window_start_ns=None,
-        window_end_ns=ended_ns, tables=segments.placed(written, generation), summaries={},
+        window_end_ns=ended_ns, tables=segments.in_generation(written, generation), summaries={},
     )  # fmt: skip
     store.publish(path, staged, manifest)
 

@@ -23,7 +23,7 @@ from npuscope.collector.readers.hccl import communication
 from npuscope.collector.readers.metadata import profiler_info
 from npuscope.collector.readers.text import kernel_details, memory_record, step_trace
 from npuscope.collector.readers.trace_view import trace_view
-from npuscope.collector.staging import filled, open_staging
+from npuscope.collector.staging import nonempty, open_staging
 from npuscope.errors import NpuscopeError
 from tests.prove.fuzz import twins
 from tests.prove.fuzz.inputs import Input
@@ -141,7 +141,7 @@ def _has_comm_rows(con: duckdb.DuckDBPyConnection) -> bool:
 def _against_schema(con: duckdb.DuckDBPyConnection) -> list[str]:
     """What the rows of the tables break, by one query each."""
     found = []
-    for table in (schema.tables()[name] for name in sorted(filled(con, _WANTED))):
+    for table in (schema.tables()[name] for name in sorted(nonempty(con, _WANTED))):
         tests = {}
         names = {column.name for column in table.columns}
         for column in table.columns:

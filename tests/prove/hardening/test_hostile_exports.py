@@ -79,7 +79,7 @@ def test_sql_in_a_name_does_not_run(
     quoted = '"' + name.replace('"', '""') + '"'
     path = spoilt(
         f"create table {quoted} (a integer)",
-        f"insert into summary_versions values ({store.quoted(name)}, {version})",
+        f"insert into summary_versions values ({store.sql_literal(name)}, {version})",
     )
     with store.open(path, summaries=asked) as con:
         assert rows(con, "ranks") == 2

@@ -7,10 +7,10 @@ import pytest
 from npuscope.collector.readers.kineto.gpu_comm import (
     VARIABLE,
     CommKernels,
-    asked,
     function_of,
     kernel_rows,
     parse_comm_kernels,
+    site_kernels,
 )
 from tests.collector.readers.kineto.written_kineto import FLASH
 
@@ -106,11 +106,11 @@ def test_what_a_site_adds_is_asked_first_and_never_inside_a_name() -> None:
 
 def test_the_environment_in_any_order_is_one_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    assert asked() is None
+    assert site_kernels() is None
     monkeypatch.setenv(VARIABLE, " b::=allreduce,  aa::")
-    first = asked()
+    first = site_kernels()
     monkeypatch.setenv(VARIABLE, "aa::,b::=all_reduce")
-    assert first == asked() == "aa::, b::=allReduce"
+    assert first == site_kernels() == "aa::, b::=allReduce"
     assert parse_comm_kernels(first) == parse_comm_kernels("aa::,b::=allreduce")
 
 
