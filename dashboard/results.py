@@ -23,6 +23,7 @@ from npuscope.collector.store.cache import CachedStore
 from npuscope.collector.store.csv_cells import quoted_cells
 from npuscope.console.printable import json_text, printable
 
+from .units import size_text
 from .whole_files import written
 
 TABLE_ROWS = 200
@@ -156,7 +157,7 @@ def stores_table(stores: Sequence[CachedStore]) -> Table:
         used = "-"
         if store.used_at:
             used = datetime.datetime.fromtimestamp(store.used_at).strftime("%Y-%m-%d %H:%M")
-        size = f"{store.size_bytes / 1e6:.1f} MB"
+        size = size_text(store.size_bytes)
         table.add_row(store.name, store.source, used, str(store.ranks), size)
     return table
 

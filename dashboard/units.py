@@ -9,10 +9,11 @@ masking_ratio    0.246       ->  "masking (%)"         24.6
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import polars as pl
 
-from npuscope.analysis.wording import is_memory
+from npuscope.analysis.wording import UNKNOWN, is_memory
 
 _TIMES = ((1.0, "ns"), (1e3, "us"), (1e6, "ms"), (1e9, "s"))
 _BYTES = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
@@ -24,8 +25,7 @@ _PLAIN = ("rank", "step", "_id", "_rank", "_step", "layer", "expert", "line", "p
 _MOMENTS = ("start_ns", "end_ns", "at_ns", "moment_ns")
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(NamedTuple):
     """What to divide by, and how the unit is written; no unit: ''."""
 
     divisor: float
@@ -45,6 +45,21 @@ class Readable:
     @property
     def is_number(self) -> bool:
         return self.values.dtype.is_numeric()
+
+
+def fitting_unit(most: object, kind: Literal["time", "bytes", "memory"]) -> Unit:
+    """The unit in which values up to `most` are read best: of ns, of bytes of traffic and files
+    (10^3), of bytes of memory (2^10). The smallest where `most` is no number."""
+    scale = {"time": _TIMES, "bytes": _BYTES, "memory": _MEMORY}[kind]
+    return _fitting(float(most) if isinstance(most, int | float) else 0.0, scale)
+
+
+def size_text(size_bytes: int | None) -> str:
+    """Bytes of traffic or files in words: 73.4 MB."""
+    unit = fitting_unit(size_bytes, "bytes")
+    if size_bytes is None:
+        return UNKNOWN
+    return f"{size_bytes / unit.divisor:,.{0 if unit.name == 'B' else 1}f} {unit.name}"
 
 
 def _fitting(most: float, scale: tuple[tuple[float, str], ...]) -> Unit:
@@ -90,7 +105,7 @@ def _readable(values: pl.Series, first_ns: int | None, in_memory: bool) -> Reada
         ("_bytes", _MEMORY if in_memory else _BYTES),
         ("_flops", _FLOPS),
     ):
-        if name.endswith(ending):
+        if f"_{name}".endswith(ending):
             return _scaled(values, _fitting(_most(values), scale), _words(_stem(name, ending)))
     if name.endswith(("_ratio", "share")):
         return _scaled(values, Unit(0.01, "%"), _words(_stem(name, "_ratio")))

@@ -179,3 +179,35 @@ def _factors(
         (hosts - 1) * reached(hosts) / flat,
         (hosts - 1) * ranks // hosts * reached(ranks) / flat,
     )
+
+
+def matrix_blocks(
+    frame: pl.DataFrame, kind: str | None = None, *, most_cells: int
+) -> tuple[pl.DataFrame, int]:
+    """Rows of `rank_matrix` added up over steps, links and kinds, or of one kind.
+
+    Columns: src, dst (places in the axis), size_bytes, time_ns, bandwidth_bytes_per_s (of what has
+    both). Returned too: how many consecutive ranks a place holds, one unless the cells would be
+    more than `most_cells`. Pairs of unknown global ranks are left out.
+    """
+    known = frame.drop_nulls(["src_rank", "dst_rank"])
+    if kind is not None:
+        known = known.filter(pl.col("kind") == kind)
+    last = known.select(pl.max_horizontal(pl.col("src_rank", "dst_rank").max())).item()
+    ranks = 0 if last is None else int(last) + 1
+    block = max(1, -(-ranks // int(most_cells**0.5)))
+    timed = pl.col("time_ns") > 0
+    found = (
+        known.group_by(
+            (pl.col("src_rank") // block).alias("src"), (pl.col("dst_rank") // block).alias("dst")
+        )
+        .agg(
+            pl.col("size_bytes").sum(),
+            pl.when(pl.col("time_ns").count() > 0).then(pl.col("time_ns").sum()).alias("time_ns"),
+            (pl.col("size_bytes").filter(timed).sum() * 1e9
+             / pl.col("time_ns").filter(timed).sum()).alias("bandwidth_bytes_per_s"),
+        )
+        .with_columns(pl.col("bandwidth_bytes_per_s").fill_nan(None))
+        .sort("src", "dst")
+    )  # fmt: skip
+    return found, block

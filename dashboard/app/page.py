@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlencode
 
@@ -152,11 +153,13 @@ class Page:
         title: str | None = None,
         columns: Sequence[str] | None = None,
         links: Sequence[str] = (),
+        titles: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """A table for people: units chosen per column, with the raw frame as CSV and Parquet.
 
         `columns` are those shown, in this order (None: all); downloads have all of them. `links`
-        are columns of URLs as `go` makes them.
+        are columns of URLs as `go` makes them, `titles` words of columns that need others than
+        their names.
         """
         if columns is None:  # what the page's head says of all rows is not said again
             columns = [
@@ -164,7 +167,9 @@ class Page:
                 for one in frame.columns
                 if one not in ("run", "capture") or frame[one].n_unique() > 1
             ]
-        shown_tables.table(frame, self.say, name=name, title=title, columns=columns, links=links)
+        shown_tables.table(
+            frame, self.say, name=name, title=title, columns=columns, links=links, titles=titles
+        )
 
     def translated(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The frame with its words in the visitor's language, where they are known."""

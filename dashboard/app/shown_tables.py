@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import polars as pl
@@ -12,11 +13,13 @@ import streamlit as st
 from npuscope.collector.store.csv_cells import quoted_cells
 from npuscope.console.printable import visible
 from npuscope.dashboard.locale.language import Say, labelled
+from npuscope.dashboard.terminal.waterfall_table import WORDS
 from npuscope.dashboard.units import Readable, readable
 
 from .plain_text import plain
 
 _ROW_PX, _MOST_ROWS_SHOWN = 35, 12
+_CODED = ("part", "term")  # columns of codes that have words
 _MOST_ROWS_SENT = 5_000  # to the browser: the files have all
 _MEASURED, _SHORT_LETTERS = 200, 12
 _LETTER_PX, _BESIDE_PX, _MOST_TEXT_PX = 7, 24, 420
@@ -30,10 +33,12 @@ def table(
     title: str | None = None,
     columns: Sequence[str] | None = None,
     links: Sequence[str] = (),
+    titles: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Draw a frame, with buttons that give it as CSV and Parquet: all its columns, raw.
 
-    `links` are columns that hold URLs of this app.
+    `links` are columns that hold URLs of this app; `titles` are words for columns whose names are
+    not enough.
     """
     heading, csv, parquet = st.columns([8, 1, 1.2], vertical_alignment="bottom")
     with heading:
@@ -56,8 +61,11 @@ def table(
     config: dict[str, Any] = {}
     columns_shown = readable(chosen, of_memory=name.startswith("memory"))
     for column, one in zip(chosen.columns, columns_shown, strict=True):
-        shown[column] = _visible(one.values)
-        label = labelled(column, one.words, say)
+        values = one.values
+        if column in _CODED:
+            values = values.replace({code: say(words) for code, words in WORDS.items()})
+        shown[column] = _visible(values)
+        label = titles.get(column) or labelled(column, one.words, say)
         config[column] = (
             st.column_config.LinkColumn(label, display_text=f"{say('open')} →")
             if column in links

@@ -9,12 +9,22 @@ import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 
+from npuscope.analysis.communication.volume import matrix_blocks
 from npuscope.analysis.wording import percent
 
 from ..locale.language import Say
 from ..theme import COMPUTING, EXPOSED, SEQUENTIAL, TRANSFER, WAIT, WARNING
-from .bars import HIDING_PARTS, add_parts, told_apart
-from .layout import MOST_CELLS, byte_unit, colour_bar, laid_out, rows_px, shortened, time_unit
+from ..units import fitting_unit
+from .layout import (
+    HIDING_PARTS,
+    MOST_CELLS,
+    add_parts,
+    colour_bar,
+    laid_out,
+    numbered_names,
+    rows_px,
+    shortened,
+)
 
 Measure = Literal["size", "time", "bandwidth"]
 MEASURES: tuple[Measure, ...] = ("size", "time", "bandwidth")
@@ -28,7 +38,7 @@ def masking_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
     keys = [name for name in ("kind", "op_type", "group_hash") if name in frame.columns]
     every = frame.drop_nulls(["masked_ns", "exposed_ns"])
     rows = every.head(MOST_ROWS)
-    names = told_apart(_named(row) for row in rows.select(keys).iter_rows())
+    names = numbered_names(_named(row) for row in rows.select(keys).iter_rows())
     figure = add_parts(go.Figure(), rows, names, HIDING_PARTS, say)
     figure.add_scatter(
         y=names,
@@ -124,49 +134,18 @@ def links_figure(rates: pl.DataFrame, say: Say) -> go.Figure:
     return figure.update_xaxes(rangemode="tozero")
 
 
-def cells(frame: pl.DataFrame, kind: str | None = None) -> tuple[pl.DataFrame, int]:
-    """Rows of `rank_matrix` added up over steps, links and kinds, or of one kind.
-
-    Columns: src, dst (places in the axis), size_bytes, time_ns, bandwidth_bytes_per_s (of what has
-    both). Returned too: how many consecutive ranks a place holds, one unless the cells would be
-    more than MOST_CELLS. Pairs of unknown global ranks are left out.
-    """
-    known = frame.drop_nulls(["src_rank", "dst_rank"])
-    if kind is not None:
-        known = known.filter(pl.col("kind") == kind)
-    last = known.select(pl.max_horizontal(pl.col("src_rank", "dst_rank").max())).item()
-    ranks = 0 if last is None else int(last) + 1
-    block = max(1, -(-ranks // int(MOST_CELLS**0.5)))
-    timed = pl.col("time_ns") > 0
-    found = (
-        known.group_by(
-            (pl.col("src_rank") // block).alias("src"), (pl.col("dst_rank") // block).alias("dst")
-        )
-        .agg(
-            pl.col("size_bytes").sum(),
-            pl.when(pl.col("time_ns").count() > 0).then(pl.col("time_ns").sum()).alias("time_ns"),
-            (pl.col("size_bytes").filter(timed).sum() * 1e9
-             / pl.col("time_ns").filter(timed).sum()).alias("bandwidth_bytes_per_s"),
-        )
-        .with_columns(pl.col("bandwidth_bytes_per_s").fill_nan(None))
-        .sort("src", "dst")
-    )  # fmt: skip
-    return found, block
-
-
 def matrix_figure(
     frame: pl.DataFrame, say: Say, measure: Measure = "size", kind: str | None = None
 ) -> go.Figure:
     """Rows of `rank_matrix` as a heat map, from each rank (down) to each other (across)."""
-    found, block = cells(frame, kind)
+    found, block = matrix_blocks(frame, kind, most_cells=MOST_CELLS)
     column = {"size": "size_bytes", "time": "time_ns", "bandwidth": "bandwidth_bytes_per_s"}[
         measure
     ]
     values = found[column].cast(pl.Float64)
-    most = values.max()
-    largest = float(most) if isinstance(most, int | float) else None
-    divisor, unit = time_unit(largest) if measure == "time" else byte_unit(largest)
-    unit = f"{unit}/s" if measure == "bandwidth" else unit
+    divisor, unit = 1e9, "GB/s"
+    if measure != "bandwidth":
+        divisor, unit = fitting_unit(values.max(), "time" if measure == "time" else "bytes")
     places = int(np.max([*found["src"].to_list(), *found["dst"].to_list(), -1])) + 1
     grid = np.full((places, places), np.nan)
     grid[found["src"].to_numpy(), found["dst"].to_numpy()] = (values / divisor).to_numpy()
@@ -217,7 +196,7 @@ def contention_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
         ("alone", "alone_bandwidth_bytes_per_s", TRANSFER),
     ):
         figure.add_bar(
-            y=told_apart(names),
+            y=numbered_names(names),
             x=(rows[column] / 1e9).to_list(),
             name=say(name),
             orientation="h",

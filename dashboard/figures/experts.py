@@ -22,9 +22,11 @@ _ALL_LAYERS = "all"
 _TOP = 2.0  # times the mean: the end of the colour scale, but for loads beyond
 
 
-def load_figure(loads: pl.DataFrame, say: Say, item: Item = "expert") -> go.Figure:
+def load_figure(loads: pl.DataFrame, say: Say, item: Item | None = None) -> go.Figure:
     """Rows by expert or device of one phase: tokens of each beside its layer's mean, steps added
-    up. Where cells would be too many, a cell is the fullest of some neighbours."""
+    up. Where cells would be too many, a cell is the fullest of some neighbours. By device where
+    there are no experts and nothing else is asked."""
+    item = item or ("expert" if "expert" in loads.columns else "device")
     grid, layers, items, block = _grid(over_mean(loads, item), item)
     figure = go.Figure(_heat(grid, layers, items, say, item))
     title = say(

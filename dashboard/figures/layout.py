@@ -1,26 +1,35 @@
-"""What figures of pages share: room for title, legend and labels, and units that fit the values."""
+"""What figures share: room for title, legend and labels, names that are told apart."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import chain, count
 from typing import Any
 
 import plotly.graph_objects as go
+import polars as pl
 
 from npuscope.console.printable import visible
 
 from ..locale.language import Say
-from ..theme import FONT, template
+from ..theme import COMPUTING, EXPOSED, FONT, FREE, MASKED, template
 
 MOST_CELLS = 200_000  # of a heat map, and
 MOST_BARS = 2_000  # of all bars: a browser draws them in well below a second
 ROW_PX = 24
 _FRAME_PX, _LEAST_PX = 118, 230
-_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
-_MEMORY = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1.0, "B"))
-_TIMES = ((1e9, "s"), (1e6, "ms"), (1e3, "us"), (1.0, "ns"))
-Unit = tuple[float, str]
+Part = tuple[str, str, str]
+# Of a step, and of communication: what it is called, its column, its colour.
+STEP_PARTS: tuple[Part, ...] = (
+    ("computing", "computing_ns", COMPUTING),
+    ("exposed communication", "exposed_communication_ns", EXPOSED),
+    ("free", "free_ns", FREE),
+)
+HIDING_PARTS: tuple[Part, ...] = (
+    ("exposed", "exposed_ns", EXPOSED),
+    ("hidden", "masked_ns", MASKED),
+)
 
 
 def laid_out(
@@ -106,25 +115,6 @@ def rows_px(rows: int, each: int = ROW_PX) -> int:
     return max(_LEAST_PX, _FRAME_PX + each * rows)
 
 
-def byte_unit(most: float | None) -> Unit:
-    """Bytes of the unit that values up to `most` are shown in, and its name."""
-    return _fitting(most, _BYTES)
-
-
-def memory_unit(most: float | None) -> Unit:
-    """Bytes of the unit that memory up to `most` is shown in, and its name."""
-    return _fitting(most, _MEMORY)
-
-
-def time_unit(most_ns: float | None) -> Unit:
-    """Nanoseconds of the unit that values up to `most_ns` are shown in, and its name."""
-    return _fitting(most_ns, _TIMES)
-
-
-def _fitting(most: float | None, units: Sequence[Unit]) -> Unit:
-    return next((unit for unit in units if most is not None and abs(most) >= unit[0]), units[-1])
-
-
 def colour_bar(title: str) -> dict[str, object]:
     """A colour bar beside the figure, as high as its panel."""
     return {"title": {"text": title, "side": "right"}, "thickness": 14, "outlinewidth": 0}
@@ -137,3 +127,33 @@ def shortened(text: str | None, most: int = 56) -> str:
     if len(text) <= most:
         return text
     return f"{text[: most // 2]}…{text[-(most // 2 - 1) :]}"
+
+
+def add_parts(
+    figure: go.Figure,
+    rows: pl.DataFrame,
+    names: Sequence[object],
+    parts: Sequence[Part],
+    say: Say,
+) -> go.Figure:
+    """Parts of each row in ms, one behind the other, at the places that `names` gives them."""
+    for name, column, colour in parts:
+        figure.add_bar(
+            y=names,
+            x=(rows[column] / 1e6).to_list(),
+            name=say(name),
+            orientation="h",
+            marker_color=colour,
+            hovertemplate="%{y}: %{x:,.3f} ms",
+        )
+    return figure.update_layout(barmode="stack")
+
+
+def numbered_names(names: Iterable[str]) -> list[str]:
+    """The names, those that came before with a number: bars of one name would lie on each other,
+    and names that were shortened may be one."""
+    found: dict[str, None] = {}
+    for name in names:
+        several = chain([name], (f"{name} ({number})" for number in count(2)))
+        found[next(one for one in several if one not in found)] = None
+    return list(found)

@@ -11,8 +11,8 @@ from npuscope.analysis.wording import percent
 
 from ..locale.language import Say
 from ..theme import COMPUTING, EXPOSED, FREE, SERIES
-from .bars import told_apart
-from .layout import laid_out, memory_unit, rows_px, shortened
+from ..units import fitting_unit
+from .layout import laid_out, numbered_names, rows_px, shortened
 
 MOST_CURVES = 6
 MOST_RANKS = 48
@@ -20,11 +20,11 @@ MOST_HOLDERS = 20
 _MOST_NAMED = 12  # ranks in a legend
 
 
-def curve_figure(curve: pl.DataFrame, steps: pl.DataFrame, say: Say) -> go.Figure:
+def curve_figure(curve: pl.DataFrame, say: Say, steps: pl.DataFrame | None = None) -> go.Figure:
     """Rows of `memory_curve` of one rank: the most of each component in each stretch of time.
 
-    Solid: allocated, dotted: reserved. `steps`: step, start_ns of the steps to mark. At most
-    MOST_CURVES components, those that rise highest.
+    Solid: allocated, dotted: reserved. `steps`: step, start_ns of the steps to mark, if any. At
+    most MOST_CURVES components, those that rise highest.
     """
     keys = ["source", "device_id", "component"]
     peak = pl.max_horizontal("reserved_max_bytes", "allocated_max_bytes").max().over(keys)
@@ -34,7 +34,7 @@ def curve_figure(curve: pl.DataFrame, steps: pl.DataFrame, say: Say) -> go.Figur
     )  # fmt: skip
     shown = components.head(MOST_CURVES)
     most = shown["peak"].max()
-    divisor, unit = memory_unit(float(most) if isinstance(most, int) else None)
+    divisor, unit = fitting_unit(most, "memory")
     zero_ns = curve["start_ns"].min()
     several = components["device_id"].n_unique() > 1
     figure = go.Figure()
@@ -55,7 +55,9 @@ def curve_figure(curve: pl.DataFrame, steps: pl.DataFrame, say: Say) -> go.Figur
                 line={"shape": "hv", "width": 1.8, "dash": dash, "color": colour},
                 hovertemplate=f"%{{x:,.1f}} ms: %{{y:,.2f}} {unit}",
             )
-    marks = steps.select("step", "start_ns").drop_nulls().unique().sort("step").rows()
+    marks = []
+    if steps is not None:
+        marks = steps.select("step", "start_ns").drop_nulls().unique().sort("step").rows()
     at_step = [(str(step), (start_ns - zero_ns) / 1e6) for step, start_ns in marks]
     dotted = {"color": FREE, "width": 1, "dash": "dot"}
     figure.update_layout(
@@ -77,6 +79,7 @@ def curve_figure(curve: pl.DataFrame, steps: pl.DataFrame, say: Say) -> go.Figur
     title = "Memory over time"
     if shown.height < components.height:
         title = f"Memory over time: the {shown.height} largest of {components.height} components"
+    title = f"{say('rank')} {curve['rank'][0]} · {say(title)}" if curve.height else title
     figure = laid_out(figure, say, title, height_px=420, x=say("ms since the first record"), y=unit)
     return figure.update_yaxes(rangemode="tozero")
 
@@ -85,9 +88,9 @@ def peaks_figure(main: pl.DataFrame, say: Say) -> go.Figure:
     """Rows of `MemoryFacts.main`: the most each rank allocated and reserved, the fullest first."""
     shown = main.head(MOST_RANKS)
     most = shown.select(pl.max_horizontal("peak_bytes", "peak_allocated_bytes").max()).item()
-    divisor, unit = memory_unit(float(most) if most is not None else None)
+    divisor, unit = fitting_unit(most, "memory")
     several = main.select("run", "capture", "rank").is_duplicated().any()
-    names = told_apart(
+    names = numbered_names(
         f"{say('rank')} {rank}" + (f" {say('device')} {device}" if several else "")
         for rank, device in shown.select("rank", "device_id").iter_rows()
     )
@@ -120,10 +123,10 @@ def holders_figure(holders: pl.DataFrame, say: Say) -> go.Figure:
     """Rows of `memory_holders` of one rank: what holds its memory when most of it is in use."""
     shown = holders.filter(pl.col("held_bytes") > 0).head(MOST_HOLDERS)
     most = shown["held_bytes"].max()
-    divisor, unit = memory_unit(float(most) if isinstance(most, int) else None)
+    divisor, unit = fitting_unit(most, "memory")
     figure = go.Figure()
     figure.add_bar(
-        y=told_apart(
+        y=numbered_names(
             shortened(name) if holder == "operator" else say(holder)
             for holder, name in shown.select("holder", "name").iter_rows()
         ),
@@ -161,7 +164,7 @@ def growth_figure(steps: pl.DataFrame, growth: pl.DataFrame, say: Say) -> go.Fig
                       nulls_last=True)  # fmt: skip
     shown = order.head(MOST_RANKS)
     most = steps["end_bytes"].max()
-    divisor, unit = memory_unit(float(most) if isinstance(most, int) else None)
+    divisor, unit = fitting_unit(most, "memory")
     colours = cycle(SERIES)
     figure = go.Figure()
     for row in shown.iter_rows(named=True):

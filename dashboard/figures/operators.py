@@ -9,8 +9,7 @@ from npuscope.analysis.wording import percent
 
 from ..locale.language import Say
 from ..theme import COMPUTING, FREE, SERIES
-from .bars import told_apart
-from .layout import laid_out, rows_px, shortened
+from .layout import laid_out, numbered_names, rows_px, shortened
 
 MOST_ROWS = 30
 MOST_POINTS = 5_000
@@ -132,7 +131,7 @@ def cores_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     """Rows of `core_use`: how long cube and vector cores of the longest types are busy, and what
     they do, as shares of the kernels' time."""
     shown = rows.filter(pl.col("timed_ns") > 0).head(MOST_ROWS)
-    names = told_apart(shortened(name, 40) for name in shown["type"])
+    names = numbered_names(shortened(name, 40) for name in shown["type"])
     columns = [
         (say("cube busy"), "cube_busy_ratio"),
         (say("vector busy"), "vector_busy_ratio"),

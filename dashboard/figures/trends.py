@@ -13,8 +13,8 @@ from npuscope.collector.discover.captures import EPOCH_FROM_NS
 
 from ..locale.language import Say
 from ..theme import COMPUTING, MASKED, SERIES, kind_colour
-from .bars import STEP_PARTS
-from .layout import laid_out, time_unit
+from ..units import fitting_unit
+from .layout import STEP_PARTS, laid_out
 
 _PANEL_PX = 190
 
@@ -78,7 +78,7 @@ def _line(
 def _parts(captures: pl.DataFrame, say: Say) -> tuple[list[Any], str]:
     if captures["step_ns"].null_count() == captures.height:
         return [], ""
-    divisor, unit = _time_unit(captures["step_ns"])
+    divisor, unit = fitting_unit(captures["step_ns"].max(), "time")
     x = _x(captures, captures)
     traces: list[Any] = [
         go.Scatter(
@@ -106,7 +106,7 @@ def _ratios(captures: pl.DataFrame, say: Say) -> tuple[list[Any], str]:
 
 
 def _kinds(captures: pl.DataFrame, exposed: pl.DataFrame, say: Say) -> tuple[list[Any], str]:
-    divisor, unit = _time_unit(exposed["exposed_attributed_ns"])
+    divisor, unit = fitting_unit(exposed["exposed_attributed_ns"].max(), "time")
     return [
         _line(
             captures, rows, (rows["exposed_attributed_ns"] / divisor).to_list(),
@@ -126,8 +126,3 @@ def _imbalance(captures: pl.DataFrame, say: Say) -> tuple[list[Any], str]:
         for name, column, colour in told
         if captures[column].null_count() < captures.height
     ], "max / mean"
-
-
-def _time_unit(values: pl.Series) -> tuple[float, str]:
-    most = values.max()
-    return time_unit(float(most) if isinstance(most, int | float) else None)

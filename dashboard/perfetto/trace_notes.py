@@ -7,6 +7,7 @@ from pathlib import Path
 
 from npuscope.analysis.wording import number, ranks_named
 
+from ..units import size_text
 from .instants import ms_after_start, utc
 from .rank_tables import Trace
 from .trace_file import Written
@@ -31,7 +32,7 @@ def before(trace: Trace, expected: Expected) -> Iterator[str]:
     if expected.size_bytes < _LARGE_BYTES:
         return
     size = expected.size_bytes
-    told = f"large: about {number(expected.event_count)} events, {size / 1e6:,.0f} MB"
+    told = f"large: about {number(expected.event_count)} events, {size_text(size)}"
     if size < _HUGE_BYTES:
         seconds = size / _OPENED_BYTES_PER_S
         memory = size * _BROWSER_BYTES_PER_BYTE / 1e9
@@ -63,7 +64,7 @@ def written_line(trace: Trace, expected: Expected, written: Written, out: Path) 
     """What a trace holds, and which instant is its zero."""
     events = number(sum(written.event_counts.values()))
     ranks = ranks_named(place.rank for place in trace.chosen.places)
-    told = f"{out}: {events} events of {ranks}, {written.size_bytes / 1e6:,.1f} MB"
+    told = f"{out}: {events} events of {ranks}, {size_text(written.size_bytes)}"
     zero = utc(expected.zero_ns) if trace.chosen.clock == "epoch" else None
     since = ms_after_start(expected.zero_ns, trace.chosen.start_ns)
     told += f"; 0 is {zero}" if zero else ""

@@ -6,10 +6,12 @@ blocks -> parts of the template -> report.html.jinja
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+import plotly.graph_objects as go
+import polars as pl
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
@@ -19,13 +21,27 @@ from npuscope.analysis.findings import Finding
 from npuscope.analysis.wording import ms, percent
 from npuscope.console.printable import visible
 
-from ..figures.charts import FIGURES
+from ..figures.communication import masking_figure
+from ..figures.experts import load_figure
 from ..figures.layout import visible_names
+from ..figures.memory import curve_figure
+from ..figures.operators import top_figure
+from ..figures.steps import parts_figure, ranks_figure, waterfall_figure
 from ..locale.language import Say, language_of
 from ..terminal.tables import Column, FittedTable, frame_table
 from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
 
 _CONFIG = {"displaylogo": False, "displayModeBar": False, "responsive": True}
+# The pages' own, by the name of their chart.
+_FIGURES: dict[str, Callable[[pl.DataFrame, Say], go.Figure]] = {
+    "steps": ranks_figure,
+    "parts": parts_figure,
+    "kernels": top_figure,
+    "communication": masking_figure,
+    "memory": curve_figure,
+    "waterfall": waterfall_figure,
+    "experts": load_figure,
+}
 _CODE = re.compile(r"`([^`]+)`")
 
 
@@ -75,7 +91,8 @@ def _part(block: Block, say: Say) -> dict[str, Any]:
     if isinstance(block, Bullets):
         return {"kind": "bullets", "title": say(block.title), "lines": list(map(say, block.lines))}
     if isinstance(block, Chart):
-        figure = visible_names(FIGURES[block.name](block.frame, say))
+        figure = visible_names(_FIGURES[block.name](block.frame, say))
+        figure.update_layout(template="plotly_white")
         html = figure.to_html(full_html=False, include_plotlyjs=False, config=_CONFIG)
         return {"kind": "figure", "html": html}
     return {"kind": "table", **table(block, say)}

@@ -20,7 +20,7 @@ WORDS = {
     "cube_inefficiency": "cube kernels below the peak",
     "unresolved_kernels": "kernels of unknown FLOPs",
     "other_compute": "vector and other compute",
-    **{part: words for part, words in PART_WORDS.items() if part != "computing"},
+    **PART_WORDS,
     "tail": "before the first and after the last work",
 }
 _WIDTH = 24

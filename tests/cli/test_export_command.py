@@ -33,7 +33,9 @@ def test_a_trace_of_a_profile_folder(
     outcome = run("export", "perfetto", tmp_path / "profile", "-o", tmp_path / "x.json")
     assert (outcome.code, outcome.out) == (0, "")
     # 20 kernels of 10.5 us, one beginning every us, are 11 rows of a stream and a piece of overlap.
-    assert re.search(r"x\.json: [\d,]+ events of ranks 0-1, 0\.0 MB; 0 is 2025-01-09T", outcome.err)
+    assert re.search(
+        r"x\.json: [\d,]+ events of ranks 0-1, [\d.]+ kB; 0 is 2025-01-09T", outcome.err
+    )
     events = file_events(tmp_path / "x.json")
     assert [event["name"] for event in events if event.get("cat") == "overlap"] == ["computing"] * 2
     assert len([event for event in events if event.get("cat") == "kernel"]) == 40
@@ -130,9 +132,9 @@ def test_times_that_do_not_compare_are_said(sample: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "size_bytes", "message"),
     [
-        ({}, 709_000_000, "709 MB, which a browser opens in 59 s and 1.8 GB of memory; --ranks 0 or"
-         " --steps 12 or --tracks overlap,communication makes it smaller"),
-        ({"ranks": "3", "steps": "12"}, 5e9, "5,000 MB, more than most browsers open; --tracks"
+        ({}, 709_000_000, "709.0 MB, which a browser opens in 59 s and 1.8 GB of memory; --ranks 0"
+         " or --steps 12 or --tracks overlap,communication makes it smaller"),
+        ({"ranks": "3", "steps": "12"}, 5e9, "5,000.0 MB, more than most browsers open; --tracks"
          " overlap,communication makes it smaller"),
         ({"window": "1-9", "ranks": "3"}, 5e9, "browsers open; a shorter --window or --tracks"),
     ],

@@ -17,7 +17,7 @@ from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.cli import main
 from npuscope.collector.store import store as stores
 from npuscope.dashboard.exporter.snapshot import Snapshot, take_snapshot
-from npuscope.dashboard.figures.charts import parts_figure
+from npuscope.dashboard.figures.steps import parts_figure
 from npuscope.dashboard.terminal.parts_table import PART_WORDS
 
 NOW_S = 1_764_300_000.0

@@ -7,9 +7,8 @@ import pytest
 
 from npuscope.analysis.catalog import metrics
 from npuscope.analysis.wording import is_memory
-from npuscope.dashboard.figures.layout import byte_unit, memory_unit
 from npuscope.dashboard.terminal.tables import frame_table
-from npuscope.dashboard.units import readable
+from npuscope.dashboard.units import fitting_unit, readable, size_text
 
 SIZES = [
     (known.name, column.name) for known in metrics() for column in known.columns
@@ -39,5 +38,6 @@ def test_evidence_and_figures() -> None:
     assert [column.heading for column in table.columns] == ["peak MiB", "size MB"]
     cells = [column.shown(table.rows[0]).plain for column in table.columns]
     assert cells == ["70.0", "73.4"]
-    assert memory_unit(73_400_320.0) == (2**20, "MiB")
-    assert byte_unit(73_400_320.0) == (1e6, "MB")
+    assert fitting_unit(73_400_320, "memory") == (2**20, "MiB")
+    assert fitting_unit(73_400_320, "bytes") == (1e6, "MB")
+    assert [size_text(one) for one in (None, 12, 73_400_320)] == ["-", "12 B", "73.4 MB"]

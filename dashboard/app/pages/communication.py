@@ -7,8 +7,8 @@ from npuscope.analysis.communication import volume
 from npuscope.analysis.ranks.answers import mean_waits
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import open_page
-from npuscope.dashboard.figures import charts
 from npuscope.dashboard.figures import communication as figures
+from npuscope.dashboard.figures.steps import parts_figure
 from npuscope.errors import UsageError
 
 BY = {"kind": "parallel kind", "type": "type", "op": "type and group"}
@@ -36,15 +36,18 @@ else:
         " the same time, so the bars overlap; exposed_attributed_ns in the table counts no time"
         " twice."
     )
-page.table(rows, name="communication_means", title="A mean step of a rank")
+page.table(
+    rows, name="communication_means", title="A mean step of a rank",
+    titles={"total_ns": say("time per step and rank")},
+)  # fmt: skip
 with st.expander(say("Every rank and step")):
     page.table(page.frame(query.comm, by=by), name=f"communication_by_{by}")
 
 parts = page.frame(means.mean_parts)
 if not parts.is_empty():
     page.heading("Where a step's time goes")
-    page.figure(charts.parts_figure(parts, say), key="parts")
-    page.table(parts.rename({"ns": "total_ns"}), name="mean_parts")
+    page.figure(parts_figure(parts, say), key="parts")
+    page.table(parts, name="mean_parts", titles={"ns": say("time per step")})
 
 page.heading("Do ranks wait, or do they transfer?")
 told = page.frame(mean_waits) if page.is_across else None

@@ -48,7 +48,7 @@ if shown == "main":
 if curve.is_empty():
     page.empty("No memory curve of this rank.", how_to_collect(page, "memory"))
 else:
-    page.figure(figures.curve_figure(curve, steps, say), key="memory_curve")
+    page.figure(figures.curve_figure(curve, say, steps), key="memory_curve")
     page.text("Maximum of each interval, so that no peak is lost; lines: starts of steps.")
 page.table(components, name="memory", title="Peaks by component", columns=COMPONENT)
 with st.expander(say("The curve")):

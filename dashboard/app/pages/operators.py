@@ -38,7 +38,7 @@ page.text(
     "Mean of the ranks and steps chosen; % is of their computing time. Kernels that run at the same"
     " time count in full."
 )
-page.table(rows, name=f"kernels_by_{by}")
+page.table(rows, name=f"kernels_by_{by}", titles={"total_ns": say("time per step and rank")})
 with st.expander(say("Every rank and step")):
     page.table(page.frame(query.kernels, by=by), name="kernels")
 

@@ -8,8 +8,7 @@ from npuscope.dashboard.app.answers import overview_answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.finding_cards import finding_cards
 from npuscope.dashboard.app.page import open_page
-from npuscope.dashboard.figures import charts
-from npuscope.dashboard.figures import overview as figures
+from npuscope.dashboard.figures import steps as figures
 
 page = open_page("overview")
 say = page.say
@@ -48,7 +47,7 @@ with right:
     if use.waterfall.filter(use.waterfall["term"] == "achieved").is_empty():
         page.empty("The losses from the peak are unknown here.")
     else:
-        page.figure(charts.waterfall_figure(use.waterfall, say), key="waterfall")
+        page.figure(figures.waterfall_figure(use.waterfall, say), key="waterfall")
         page.text("of a mean rank and step; points add up to 100")
 
 if steps.is_empty():

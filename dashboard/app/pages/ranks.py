@@ -8,8 +8,8 @@ from npuscope.analysis.ranks.stragglers import blame as blamed_ranks
 from npuscope.dashboard.app.answers import rank_answers as answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import open_page
-from npuscope.dashboard.figures import charts
 from npuscope.dashboard.figures import ranks as figures
+from npuscope.dashboard.figures.steps import parts_figure
 
 LINKS = 3
 
@@ -48,8 +48,8 @@ else:
 parts = page.frame(means.mean_parts, by="rank", rank=None)
 if not parts.is_empty():
     page.heading("Where a step's time goes")
-    page.figure(charts.parts_figure(parts, say), key="parts")
-    page.table(parts.rename({"ns": "total_ns"}), name="mean_parts_by_rank")
+    page.figure(parts_figure(parts, say), key="parts")
+    page.table(parts, name="mean_parts_by_rank", titles={"ns": say("time per step")})
 
 page.heading("Which rank makes the others wait?")
 if not page.is_across:

@@ -13,6 +13,7 @@ from npuscope.analysis.doctor.doctor import CaptureReport
 from npuscope.analysis.doctor.judge import Support
 from npuscope.analysis.wording import UNKNOWN, number, numbers, ranks_named
 
+from ...units import size_text
 from .doctor_compared import RULES, farthest_apart
 from .doctor_details import DIM, GROUPS, losses, plain_table, recording
 from .doctor_rows import NOT_LOOKED, Disk, config_of, remarks
@@ -166,15 +167,6 @@ def _beside(disk: Disk) -> Iterator[RenderableType]:
         table.add_column("for example", overflow="fold")
         for one in disk.beside:
             example = "/".join(Path(one.example).parts[-2:])
-            table.add_row(one.what, number(one.count), _size(one.size_bytes), one.why, example)
+            table.add_row(one.what, number(one.count), size_text(one.size_bytes), one.why, example)
         yield table
         yield Text()
-
-
-def _size(size_bytes: int | None) -> str:
-    if size_bytes is None:
-        return UNKNOWN
-    for unit, width in (("MB", 1e6), ("KB", 1e3)):
-        if size_bytes >= width:
-            return f"{size_bytes / width:,.1f} {unit}"
-    return f"{size_bytes} B"

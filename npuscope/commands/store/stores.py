@@ -144,6 +144,7 @@ def compact(
         superfluous,
     )
     from npuscope.collector.store.sweep import sweep
+    from npuscope.dashboard.units import size_text
     from npuscope.profile import parse_size
 
     if not is_store(store):
@@ -154,7 +155,7 @@ def compact(
     if not dry_run:
         remember_dropped(store, going)
     for one in going:
-        told = f"{one.run}, {one.capture}: {one.rank_count} rank(s), {one.size_bytes / 1e6:.1f} MB"
+        told = f"{one.run}, {one.capture}: {one.rank_count} rank(s), {size_text(one.size_bytes)}"
         if not dry_run:
             drop_capture(one)
         say(f"{'would drop' if dry_run else 'dropped'} {told}")
@@ -165,14 +166,14 @@ def compact(
         memory_bytes=parse_size(memory) if memory else MEMORY_BYTES,
         done=lambda one: say(
             f"{one.run}, {one.capture}: {one.files_before} files of {one.rank_count} rank(s)"
-            f" merged into {one.files_after} ({one.size_bytes / 1e6:.1f} MB)"
+            f" merged into {one.files_after} ({size_text(one.size_bytes)})"
         ),
     )
     if not merged and not going:
         say(f"{store}: nothing to merge")
     freed_bytes = sweep(store)
     if freed_bytes:
-        say(f"{store}: {freed_bytes / 1e6:.1f} MB of unused files removed")
+        say(f"{store}: {size_text(freed_bytes)} of unused files removed")
 
 
 def store_list(json: Json = False) -> None:
@@ -194,7 +195,8 @@ def store_rm(
 ) -> None:
     """Delete stores of the user cache (never profiles)."""
     from npuscope.collector.store import cache
+    from npuscope.dashboard.units import size_text
 
     for name in names:
         removed = cache.remove(name)
-        say(f"removed {removed.name} ({removed.source}, {removed.size_bytes / 1e6:.1f} MB)")
+        say(f"removed {removed.name} ({removed.source}, {size_text(removed.size_bytes)})")

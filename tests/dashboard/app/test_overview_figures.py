@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from npuscope.dashboard import theme
-from npuscope.dashboard.figures import overview, quality, trends
+from npuscope.dashboard.figures import quality, steps, trends
 
 START_NS = 1_764_246_877_000_000_000
 HUGE_NS = 600 * 7_800_000  # beyond 32 bits
@@ -23,33 +23,33 @@ def bars(key: str, *rows: tuple[int, float, float, float]) -> pl.DataFrame:
 
 
 def test_a_gauge_shows_percent() -> None:
-    figure = overview.mfu_gauge(0.198, str)
+    figure = steps.mfu_gauge(0.198, str)
     assert figure.data[0].value == pytest.approx(19.8)
     assert tuple(figure.data[0].gauge.axis.range) == (0, 100)
 
 
 def test_columns_are_in_one_unit() -> None:
     frame = bars("rank", (0, HUGE_NS, 2 * 10**6, 0), (1, 10**9, 0, 10**6))
-    figure = overview.ranks_figure(frame, str)
+    figure = steps.ranks_figure(frame, str)
     computing, exposed, free = figure.data
     assert list(computing.x) == [0, 1]
-    assert figure.layout.yaxis.title.text == "s"
-    assert list(computing.y) == pytest.approx([HUGE_NS / 1e9, 1.0])
-    assert list(exposed.y) == pytest.approx([0.002, 0.0])
-    assert list(free.y) == pytest.approx([0.0, 0.001])
+    assert figure.layout.yaxis.title.text == "ms"  # 5,800 ms reads as well as 5.8 s
+    assert list(computing.y) == pytest.approx([HUGE_NS / 1e6, 1000.0])
+    assert list(exposed.y) == pytest.approx([2.0, 0.0])
+    assert list(free.y) == pytest.approx([0.0, 1.0])
     assert computing.marker.color == theme.COMPUTING
 
 
 def test_thousands_of_ranks_leave_the_longest() -> None:
     frame = bars("rank", *((rank, 1000 + rank, 0, 0) for rank in range(2000)))
-    figure = overview.ranks_figure(frame, str)
+    figure = steps.ranks_figure(frame, str)
     assert sum(len(trace.x) for trace in figure.data) <= 2_000
     assert max(figure.data[0].x) == 1999
 
 
 def test_of_thousands_of_steps_of_one_rank_the_longest_are_told_as_steps() -> None:
     frame = bars("step", *((step, 1000 + step, 0, 0) for step in range(2000)))
-    figure = overview.ranks_figure(frame, str)
+    figure = steps.ranks_figure(frame, str)
     shown = len(figure.data[0].x)
     assert figure.layout.title.text == f"The {shown} longest of 2000 steps"
 

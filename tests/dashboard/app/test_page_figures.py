@@ -13,10 +13,10 @@ import pytest
 
 pytest.importorskip("plotly")
 
+from npuscope.analysis.communication.volume import matrix_blocks
 from npuscope.analysis.flops.kernels import roofline
 from npuscope.dashboard.figures import communication, experts, memory, operators, ranks
-from npuscope.dashboard.figures.bars import told_apart
-from npuscope.dashboard.figures.layout import MOST_CELLS, visible_names
+from npuscope.dashboard.figures.layout import MOST_CELLS, numbered_names, visible_names
 from npuscope.dashboard.locale.language import language_of
 
 chinese = language_of("zh")
@@ -78,7 +78,7 @@ def test_bars_of_names_that_look_alike_lie_apart() -> None:
         }
     )  # fmt: skip
     bars = memory.holders_figure(held, str).data[0]
-    assert len(set(bars.y)) == 2 and list(bars.x) == [2.0, 1.0]
+    assert len(set(bars.y)) == 2 and list(bars.x) == [2048.0, 1024.0]
 
 
 def test_waiting_by_both_estimates_and_hccl() -> None:
@@ -126,12 +126,12 @@ def test_matrix_holds_every_pair_once_and_no_zero_for_unknown() -> None:
     assert math.isnan(z[1, 0]) and math.isnan(z[0, 0])
     rates = np.asarray(communication.matrix_figure(rows, str, "bandwidth").data[0].z, dtype=float)
     assert rates[0, 1] == 4.0  # GB/s, of the bytes that have a time
-    assert communication.cells(rows, "pp")[0].is_empty()
+    assert matrix_blocks(rows, "pp", most_cells=MOST_CELLS)[0].is_empty()
 
 
 def test_matrix_of_a_thousand_ranks_keeps_to_the_cells_and_says_so() -> None:
     rows = matrix_rows([(rank, (rank + 1) % 1000, 1e6, 1e6) for rank in range(1000)])
-    found, block = communication.cells(rows)
+    found, block = matrix_blocks(rows, most_cells=MOST_CELLS)
     assert block == 3 and found["size_bytes"].sum() == 1000e6
     figure = communication.matrix_figure(rows, str)
     z = np.asarray(figure.data[0].z, dtype=float)
@@ -267,7 +267,8 @@ def test_memory_curves_keep_the_most_and_say_what_is_left_out() -> None:
     count = memory.MOST_CURVES + 2
     curve = pl.DataFrame(
         {
-            "source": "record", "device_id": 0, "component": [f"C{n}" for n in range(count)],
+            "rank": 3, "source": "record", "device_id": 0,
+            "component": [f"C{n}" for n in range(count)],
             "start_ns": 1_764_246_877_000_000_000,
             "allocated_max_bytes": [(n + 1) * 2**30 for n in range(count)],
             "reserved_max_bytes": None,
@@ -275,9 +276,12 @@ def test_memory_curves_keep_the_most_and_say_what_is_left_out() -> None:
         schema_overrides={"reserved_max_bytes": pl.Int64},
     )  # fmt: skip
     steps = pl.DataFrame({"step": [12], "start_ns": [1_764_246_877_004_000_000]})
-    figure = memory.curve_figure(curve, steps, str)
-    assert [one.y[0] for one in figure.data] == [8.0, 7.0, 6.0, 5.0, 4.0, 3.0]  # GiB
-    assert f"{memory.MOST_CURVES} largest of {count}" in figure.layout.title.text
+    figure = memory.curve_figure(curve, str, steps)
+    assert [one.y[0] for one in figure.data] == [1024.0 * one for one in range(8, 2, -1)]  # MiB
+    assert (
+        f"rank 3 · Memory over time: the {memory.MOST_CURVES} largest of {count}"
+        in figure.layout.title.text
+    )
     assert figure.layout.shapes[0].x0 == 4.0  # ms: beyond 32 bits in ns
 
 
@@ -292,7 +296,7 @@ def test_memory_growth_marks_ranks_that_grow() -> None:
     )
     figure = memory.growth_figure(steps, growth, str)
     assert [one.name for one in figure.data] == ["rank 0 grows", "rank 1"]
-    assert list(figure.data[0].y) == [1.0, 2.0]
+    assert list(figure.data[0].y) == [1024.0, 2048.0]
 
 
 def test_titles_are_told_in_chinese() -> None:
@@ -309,7 +313,7 @@ def test_titles_are_told_in_chinese() -> None:
 
 
 def test_a_number_that_tells_names_apart_is_no_other_name() -> None:
-    assert told_apart(["a", "a (2)", "a", "a"]) == ["a", "a (2)", "a (3)", "a (4)"]
+    assert numbered_names(["a", "a (2)", "a", "a"]) == ["a", "a (2)", "a (3)", "a (4)"]
 
 
 def test_names_do_not_steer_a_figure() -> None:

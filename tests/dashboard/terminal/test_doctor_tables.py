@@ -92,7 +92,7 @@ def test_troubles_come_first_and_what_is_beside_last(reports: list[CaptureReport
     text = drawn(reports, disk)
     assert text.index("raw data only") < text.index("256 of 260 ranks") < text.index("a/notes.txt")
     assert "rank 256 could not be read" in text
-    assert "1.5 KB" in text
+    assert "1.5 kB" in text
     notes = doctor_notes(reports, disk)
     assert "ranks 256-259 of 260 missing" in notes
     assert "/p/raw: raw data only: run analyse() first" in notes
