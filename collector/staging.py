@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 
 from . import schema
 
@@ -111,3 +112,18 @@ def staging_place(con: duckdb.DuckDBPyConnection) -> Path:
     """A folder of its own for files that wait for SQL, where `con` spills to; not made yet."""
     spill = str(scalar(con, "select current_setting('temp_directory')"))
     return Path(spill) / f"staged-{uuid.uuid4().hex[:12]}"
+
+
+def insert_rows(con: duckdb.DuckDBPyConnection, table: str, rows: pa.Table) -> None:
+    """Add rows to a table, column by column's name."""
+    con.register("_incoming", rows)
+    try:
+        con.execute(f'insert into "{table}" by name from _incoming')
+    finally:
+        con.unregister("_incoming")
+
+
+def insert_row(con: duckdb.DuckDBPyConnection, table: str, row: Mapping[str, object]) -> None:
+    """Add one row. Typed by the table: a column of None alone would be no integer."""
+    names, marks = ", ".join(row), ", ".join("?" * len(row))
+    con.execute(f'insert into "{table}" ({names}) values ({marks})', list(row.values()))

@@ -28,6 +28,7 @@ from ..engines.processes import LostWorker
 from ..model import SourceFile, storable
 from ..readers.train_log.train_log import RULE, SCHEMA, LogFacts, LogRows, gather, log_so_far
 from ..small_files import open_regular
+from ..staging import insert_rows
 from ..store.manifest import Manifest, SourceRecord, capture_manifests, rank_folder
 from ..store.merged_files import Place
 from ..store.store import create_view, frame
@@ -213,9 +214,7 @@ def _join(tail: Tail, store: Path, key: Key) -> bool:
     told = tail.path.stat()
     folder = rank_folder(store, holder.run, holder.capture, holder.rank)
     with staging(folder) as con:
-        con.register("_incoming", found.rows.to_arrow())
-        con.execute(f"insert into {_TABLE} by name select * from _incoming")
-        con.unregister("_incoming")
+        insert_rows(con, _TABLE, found.rows.to_arrow())
         record = SourceRecord(rules[RULE], told.st_size, told.st_mtime_ns, "")
         done = exchange(
             store,

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 
 import duckdb
@@ -24,6 +23,7 @@ import duckdb
 from npuscope.errors import TraceFormatError
 
 from ...model import RankSource, ReadLog
+from ...staging import insert_rows
 from ..metadata.profiler_metadata import group_rows, parse_metadata, rank_columns
 from ..sqlite import SqliteFile, open_sqlite, tell_views
 from ..text.device_rows import own_database
@@ -262,8 +262,7 @@ def _fill_lightly(
     for table in _LARGE:
         load_table(con, replace(file, tables={}), table, spend)
     if "ranks" in wanted:
-        sql = resources.files(__package__).joinpath("sql", "ranks.sql").read_text("utf-8")
-        con.execute(sql, {"rank": source.rank, "framework": source.framework})
+        con.execute(sql("ranks"), {"rank": source.rank, "framework": source.framework})
     if "steps" in wanted:
         con.execute("""
             insert into steps by name
@@ -304,6 +303,4 @@ def _fill_metadata(
                 list(known.values()),
             )
     if "groups" in wanted and metadata.groups:
-        con.register("_batches", group_rows(metadata, source.rank))
-        con.execute("insert into groups by name select * from _batches")
-        con.unregister("_batches")
+        insert_rows(con, "groups", group_rows(metadata, source.rank))

@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib import resources
 from typing import Any
 
 import duckdb
@@ -115,7 +114,7 @@ def fill_host_ops(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
 
 def sql(name: str) -> str:
     """The SQL that fills a canonical table."""
-    return resources.files(__package__).joinpath("sql", f"{name}.sql").read_text("utf-8")
+    return schema.sql(f"readers/ascend_db/sql/{name}.sql")
 
 
 def note_taskless(con: duckdb.DuckDBPyConnection, table: str, ids_sql: str, log: ReadLog) -> None:

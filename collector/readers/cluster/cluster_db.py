@@ -88,7 +88,7 @@ _DEVICES: tuple[Column, ...] = (
 _FRAMEWORKS = (("_ascend_pt", "pytorch"), ("_ascend_ms", "mindspore"), ("/PROF_", "msprof"))
 
 
-def read(con: duckdb.DuckDBPyConnection, path: str, told: JobFacts) -> None:
+def read(con: duckdb.DuckDBPyConnection, path: str, facts: JobFacts) -> None:
     """Fill the tables of `cluster_rows` and what concerns all ranks.
 
     Raises TraceFormatError for a file that is no database or is damaged.
@@ -103,18 +103,18 @@ def read(con: duckdb.DuckDBPyConnection, path: str, told: JobFacts) -> None:
         _fill_steps(con, db, named)
         if actual := _first(named, ("CommunicationGroupMapping", "CommunicationGroup")):
             met.append(actual)
-            told.groups = [
+            facts.groups = [
                 Group(row["group_name"] or None, row["group_id"] or None, row["pg_name"] or None,
                       list(ranks_in(row["rank_set"])))
                 for row in _rows(db, actual, _GROUPS)
             ]  # fmt: skip
         if actual := _first(named, ("ClusterBaseInfo",)):
             base = _rows(db, actual, (("key", "text", ("key",)), ("value", "text", ("value",))))
-            told.args = next((r["value"] for r in base if r["key"] == "distributed_args"), None)
+            facts.args = next((r["value"] for r in base if r["key"] == "distributed_args"), None)
         _fill_places(con, db, named)
         for what in db.damage:
-            told.log.lose(path, what)
-    told.log.rules["cluster_output.tables"] = ", ".join(met) or "none of communication"
+            facts.log.lose(path, what)
+    facts.log.rules["cluster_output.tables"] = ", ".join(met) or "none of communication"
 
 
 def _first(named: dict[str, str], tables: tuple[str, ...]) -> str | None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ...groups import group_hash, parallel_kind
 from ...model import RankSource, ReadLog
-from ...staging import staging_place
+from ...staging import insert_row, insert_rows, staging_place
 from ...store.store import file_literal
 from ..metadata.profiler_metadata import GROUPS, parse_metadata, rank_columns
 from .cluster_db import Group, JobFacts
@@ -35,40 +35,38 @@ def read(
     place = Path(source.parts) if source.parts else staging_place(con)
     if not source.parts:
         split_by_rank(files, None, place, _MEMORY_BYTES)
-    told = msgspec.json.decode((place / "told.json").read_bytes(), type=JobFacts)
-    for warning in told.log.warnings:
+    facts = msgspec.json.decode((place / "job.json").read_bytes(), type=JobFacts)
+    for warning in facts.log.warnings:
         log.warn(warning)
-    log.rules |= told.log.rules
-    log.damaged |= told.log.damaged
+    log.rules |= facts.log.rules
+    log.damaged |= facts.log.damaged
 
     def rows(table: str) -> str:
         # The store's own folder names would make columns.
         file = f"{file_literal(str(place / f'{table}.parquet'))}, hive_partitioning = false"
         return f"select * exclude (rank) from read_parquet({file}) where rank = {source.rank}"
 
-    groups = list(_groups(told, source.rank))
+    groups = list(_groups(facts, source.rank))
     if "ranks" in wanted:
-        _fill_rank(con, source.rank, told, rows("places"))
+        _fill_rank(con, source.rank, facts, rows("places"))
     if "groups" in wanted and groups:
-        con.register("_incoming", pa.Table.from_pylist(groups, schema=GROUPS))
-        con.execute("insert into groups by name from _incoming")
-        con.unregister("_incoming")
+        insert_rows(con, "groups", pa.Table.from_pylist(groups, schema=GROUPS))
     for table in ("profiler_steps", "comm_times", "comm_links", "comm_matrix"):
         if table in wanted:
             con.execute(f"insert into {table} by name {rows(table)}")
     advance(sum(file.size_bytes for file in files) // source.shared_by)
 
 
-def _groups(told: JobFacts, rank: int) -> Iterator[dict[str, object]]:
+def _groups(facts: JobFacts, rank: int) -> Iterator[dict[str, object]]:
     """Rows of `groups`. Where no framework told the members, they are the ranks that have
     operations of the group: ranks that were not profiled may lack, and nobody's place is known."""
     told_hashes: set[str] = set()
-    for group in told.groups:
+    for group in facts.groups:
         if group.group_hash or group.name:
             told_hashes.add(group.group_hash or group_hash(group.name or ""))
             if rank in group.ranks:
                 yield _group_row(group, rank)
-    for seen, ranks in told.seen.items():
+    for seen, ranks in facts.seen.items():
         if rank in ranks and seen not in told_hashes:
             yield _group_row(Group(seen, None, None, ranks), rank)
 
@@ -84,19 +82,15 @@ def _group_row(group: Group, rank: int) -> dict[str, object]:
     }
 
 
-def _fill_rank(con: duckdb.DuckDBPyConnection, rank: int, told: JobFacts, places: str) -> None:
+def _fill_rank(con: duckdb.DuckDBPyConnection, rank: int, facts: JobFacts, places: str) -> None:
     """The producer's own row first, then what the job's sizes and groups tell."""
     con.execute(f"insert into ranks by name {places}")
     metadata = parse_metadata({
-        "distributed_args": told.args,
+        "distributed_args": facts.args,
         "parallel_group_info": {
             group.name: {"group_name": group.label, "global_ranks": group.ranks}
-            for group in told.groups
+            for group in facts.groups
             if group.name
         },
     })  # fmt: skip
-    columns = rank_columns(metadata, rank)
-    con.execute(
-        f"insert into ranks ({', '.join(columns)}) values ({', '.join('?' * len(columns))})",
-        list(columns.values()),
-    )
+    insert_row(con, "ranks", rank_columns(metadata, rank))

@@ -6,7 +6,7 @@
 
 Rows are sorted by rank, so that a reading opens the pieces of a file that hold its rank only. The
 database speaks first; text fills what it does not tell. What is small, or concerns all files,
-stands in `told.json`.
+stands in `job.json`.
 
 cluster_communication.json and cluster_communication_matrix.json, one operation at a time.
 
@@ -73,8 +73,8 @@ def split_by_rank(
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = outputs.paths_by_name(files)
-    told = JobFacts()
-    log = told.log
+    facts = JobFacts()
+    log = facts.log
     log.rules["cluster_output.form"] = _form(paths.keys())
     con = connect(folder, memory_bytes=memory_bytes)
     try:
@@ -82,11 +82,11 @@ def split_by_rank(
         for table, columns in TABLES.items():
             con.execute(f"create table {table} ({columns})")
         readers: tuple[tuple[str, Callable[[str], None]], ...] = (
-            (outputs.DATABASE, lambda path: cluster_db.read(con, path, told)),
+            (outputs.DATABASE, lambda path: cluster_db.read(con, path, facts)),
             (outputs.STEPS, lambda path: _read_steps(con, path, log)),
-            (outputs.TIMES, lambda path: _read_times(con, path, told, log)),
+            (outputs.TIMES, lambda path: _read_times(con, path, facts, log)),
             (outputs.MATRIX, lambda path: _read_matrix(con, path, log)),
-            (outputs.GROUPS, lambda path: _read_groups(path, told)),
+            (outputs.GROUPS, lambda path: _read_groups(path, facts)),
         )
         for name, read in readers:
             if name in paths:
@@ -95,7 +95,7 @@ def split_by_rank(
                 except TraceFormatError as error:
                     log.lose(paths[name], f"not read: {error.where}: {error.got}")
         _tell_strangers(con, ranks, log)
-        _number_globally(con, told)
+        _number_globally(con, facts)
         for table in TABLES:
             target = sql_literal(str(folder / f"{table}.parquet"))
             con.execute(
@@ -104,7 +104,7 @@ def split_by_rank(
             )
     finally:
         con.close()
-    (folder / "told.json").write_bytes(msgspec.json.encode(told))
+    (folder / "job.json").write_bytes(msgspec.json.encode(facts))
 
 
 def _form(names: Iterable[str]) -> str:
@@ -146,10 +146,10 @@ def _tell_strangers(
         log.warn(f"figures of ranks without a row in the table of steps are left out: {listed}")
 
 
-def _number_globally(con: duckdb.DuckDBPyConnection, told: JobFacts) -> None:
+def _number_globally(con: duckdb.DuckDBPyConnection, facts: JobFacts) -> None:
     """Ranks of the matrix are global ones here; places follow where a group's order is known."""
     con.execute("create temp table _group (group_hash varchar, ranks integer[])")
-    rows = [[group.group_hash, group.ranks] for group in told.groups if group.name]
+    rows = [[group.group_hash, group.ranks] for group in facts.groups if group.name]
     if rows:
         con.executemany("insert into _group values (?, ?)", rows)
     con.execute("""
@@ -165,8 +165,8 @@ def _read_steps(con: duckdb.DuckDBPyConnection, path: str, log: ReadLog) -> None
     rows = open_rows(path, log, [("Type",), ("Index",), ("Computing",)])
     if rows is None:
         return
-    told = [name for name in ("Preparing", "DP Index") if rows.has(name)]
-    log.rules["profiler_steps.late_columns"] = ", ".join(told) or "none"
+    late = [name for name in ("Preparing", "DP Index") if rows.has(name)]
+    log.rules["profiler_steps.late_columns"] = ", ".join(late) or "none"
     rank = f"try_cast(cell({rows.cell('Index')}) as integer)"
     if is_empty(con, "profiler_steps"):
         times = ", ".join(
@@ -203,7 +203,7 @@ def _insert(
     fill(con, rows, log, statement)
 
 
-def _read_times(con: duckdb.DuckDBPyConnection, path: str, told: JobFacts, log: ReadLog) -> None:
+def _read_times(con: duckdb.DuckDBPyConnection, path: str, facts: JobFacts, log: ReadLog) -> None:
     wanted = {table for table in ("comm_times", "comm_links") if is_empty(con, table)}
     bad = 0
     members: dict[str, set[int]] = {}
@@ -227,7 +227,7 @@ def _read_times(con: duckdb.DuckDBPyConnection, path: str, told: JobFacts, log: 
         if "comm_links" in wanted:
             insert_packets(con, _table(packets, PACKETS), of_ranks=True)
     lose(log, path, bad, "operations with non-numeric values")
-    told.seen = {name: sorted(ranks) for name, ranks in members.items() if name}
+    facts.seen = {name: sorted(ranks) for name, ranks in members.items() if name}
 
 
 def _measured(data: bytes) -> tuple[dict[int, Operation], int]:
@@ -277,14 +277,14 @@ def _table(rows: list[tuple[Any, ...]], schema_of_one: pa.Schema) -> pa.Table:
     return as_table(rows, pa.schema([("rank", pa.int32()), *schema_of_one]))
 
 
-def _read_groups(path: str, told: JobFacts) -> None:
+def _read_groups(path: str, facts: JobFacts) -> None:
     try:
         content = decode(read_small(path).removeprefix(b"\xef\xbb\xbf"), object)
     except (OSError, msgspec.DecodeError) as error:
         raise TraceFormatError(path, "the whole file", str(error)) from None
     named = content.get("comm_group_parallel_info") if isinstance(content, dict) else None
-    if not told.groups:
-        told.groups = list(_named_groups(named if isinstance(named, list) else []))
+    if not facts.groups:
+        facts.groups = list(_named_groups(named if isinstance(named, list) else []))
 
 
 def _named_groups(entries: Iterable[object]) -> Iterator[Group]:
@@ -292,8 +292,8 @@ def _named_groups(entries: Iterable[object]) -> Iterator[Group]:
         if isinstance(entry, dict):
             ranks = outputs.ranks_in(str(entry.get("rank_set")))
             texts = (entry.get("group_name"), entry.get("group_id"), entry.get("pg_name"))
-            told = [str(text) if text else None for text in texts]
-            yield Group(told[0], told[1], told[2], list(ranks))
+            names = [str(text) if text else None for text in texts]
+            yield Group(names[0], names[1], names[2], list(ranks))
 
 
 _CHUNK_BYTES = 16 << 20

@@ -10,6 +10,7 @@ import duckdb
 from npuscope.errors import TraceFormatError, TraceNotFound
 
 from ...model import RankSource, ReadLog, SourceFile
+from ...staging import insert_rows
 from . import hook, mindie_dump
 from .deployment_json import read_deployment
 from .load_frames import RULE, ExpertFacts, ExpertLoad
@@ -85,11 +86,7 @@ def read(
         ("expert_placement", found.placement, _ROWS_AT_ONCE),
     ):
         for part in rows.iter_slices(at_once) if table in wanted else ():
-            con.register("_incoming", part.to_arrow())
-            try:
-                con.execute(f'insert into "{table}" by name select * from _incoming')
-            finally:
-                con.unregister("_incoming")
+            insert_rows(con, table, part.to_arrow())
     for note in found.notes:
         log.warn(f"expert loads: {note}")
     for name in ExpertFacts.__dataclass_fields__:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from ... import schema
 from ...groups import group_hash
 from ...model import RankSource, ReadLog
-from ...staging import scalar
+from ...staging import insert_row, insert_rows, scalar
 from ..chrome_trace.staging import keep_rows, staged
 from ..metadata.profiler_metadata import GROUPS, SIZE_KINDS, ProcessGroup, group_rows, rank_columns
 from .gpu_comm import RULE, collective_rows, data_type_rows, kernel_rows, parse_comm_kernels
@@ -146,9 +146,7 @@ def _fill_head(
         rows = group_rows(metadata, source.rank)
         hashes = pa.array([_hash(group) for group in groups], pa.string())
         place = GROUPS.get_field_index("group_hash")
-        con.register("_incoming", rows.set_column(place, "group_hash", hashes))
-        con.execute("insert into groups by name select * from _incoming")
-        con.unregister("_incoming")
+        insert_rows(con, "groups", rows.set_column(place, "group_hash", hashes))
     if "ranks" in wanted:
         device_id = scalar(con, _DEVICE)
         device = next((one for one in head.devices if one.id == device_id), None)
@@ -164,11 +162,7 @@ def _fill_head(
             **rank_columns(metadata, source.rank),
             **dict.fromkeys(_ambiguous(groups)),
         }
-        # Typed by the table: a column of None alone would be no integer.
-        con.execute(
-            f"insert into ranks ({', '.join(columns)}) values ({', '.join('?' * len(columns))})",
-            list(columns.values()),
-        )
+        insert_row(con, "ranks", columns)
 
 
 def _ambiguous(groups: tuple[ProcessGroup, ...]) -> Iterator[str]:

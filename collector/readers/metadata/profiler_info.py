@@ -14,6 +14,7 @@ import duckdb
 from npuscope.errors import TraceFormatError
 
 from ...model import Option, RankSource, ReadLog, Role
+from ...staging import insert_row, insert_rows
 from .profiler_metadata import (
     ProfilerMetadata,
     group_rows,
@@ -180,16 +181,9 @@ def read(
         metadata = read_metadata(path, log)
         log.rules |= metadata.rules()
     if "ranks" in wanted:
-        columns = _rank_columns(source, info, metadata)
-        # Typed by the table: a column of None alone would be no integer.
-        con.execute(
-            f"insert into ranks ({', '.join(columns)}) values ({', '.join('?' * len(columns))})",
-            list(columns.values()),
-        )
+        insert_row(con, "ranks", _rank_columns(source, info, metadata))
     if "groups" in wanted and metadata.groups:
-        con.register("_incoming", group_rows(metadata, source.rank))
-        con.execute("insert into groups by name select * from _incoming")
-        con.unregister("_incoming")
+        insert_rows(con, "groups", group_rows(metadata, source.rank))
     for role in _ROLES:
         advance(sum(file.size_bytes for file in source.files.get(role, ())))
 

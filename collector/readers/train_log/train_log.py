@@ -19,6 +19,7 @@ from npuscope.errors import TraceFormatError, TraceNotFound
 
 from ...model import RankSource, ReadLog
 from ...small_files import open_regular
+from ...staging import insert_rows
 from .log_lines import COLUMNS, MARKS, LogEntry, Scope, arguments, parse
 
 SCHEMA: dict[str, type[pl.DataType]] = {"step": pl.Int64, **dict.fromkeys(COLUMNS, pl.Float64)}
@@ -120,11 +121,7 @@ def read(
             found = read_log(file.path, size_bytes=file.size_bytes, advance=advance)
         except TraceNotFound as error:  # the rank is read without it
             raise TraceFormatError(file.path, "trainer log", "it no longer exists") from error
-        con.register("_incoming", found.rows.to_arrow())
-        try:
-            con.execute("insert into train_log by name select * from _incoming")
-        finally:
-            con.unregister("_incoming")
+        insert_rows(con, "train_log", found.rows.to_arrow())
         for note in found.notes:
             log.warn(note)
         for name in LogFacts.__dataclass_fields__:
