@@ -32,6 +32,7 @@ from npuscope.analysis.summaries import summaries, summarise
 from npuscope.collector import schema, staging
 from npuscope.collector.store import segments, store
 from npuscope.collector.store.compact import compact
+from npuscope.collector.store.compact_files import Place
 from npuscope.collector.store.manifest import (
     Manifest,
     Segment,
@@ -40,7 +41,6 @@ from npuscope.collector.store.manifest import (
     staging_name,
     write_index,
 )
-from npuscope.collector.store.merged_files import Place
 from npuscope.dashboard.exporter.snapshot import MAX_SERIES
 
 LIMIT_S, LIMIT_BYTES = 0.5, 20e6

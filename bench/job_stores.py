@@ -25,6 +25,7 @@ from npuscope.analysis.ranks.derive import compare_capture
 from npuscope.analysis.summaries import summaries, summarise
 from npuscope.collector import schema, staging
 from npuscope.collector.store import segments, store
+from npuscope.collector.store.compact_files import Place
 from npuscope.collector.store.manifest import (
     Manifest,
     create_store,
@@ -32,7 +33,6 @@ from npuscope.collector.store.manifest import (
     staging_name,
     write_index,
 )
-from npuscope.collector.store.merged_files import Place
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job
 

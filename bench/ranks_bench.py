@@ -25,6 +25,7 @@ from npuscope.analysis.summaries import summaries, summarise
 from npuscope.collector import schema, staging
 from npuscope.collector.store import segments, store
 from npuscope.collector.store.compact import compact
+from npuscope.collector.store.compact_files import Place
 from npuscope.collector.store.manifest import (
     Manifest,
     Segment,
@@ -32,7 +33,6 @@ from npuscope.collector.store.manifest import (
     rank_folder,
     staging_name,
 )
-from npuscope.collector.store.merged_files import Place
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from .store.own_folders import handle
+from .store.folder_handles import handle
 
 # No profiler's description and no manifest comes near; a list of all ranks' manifests may.
 SMALL_BYTES = 16 << 20

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..model import storable
-from .expert_folders import OPTION, folder_files, merged_files, own_folder
+from .expert_folders import OPTION, folder_files, joined_files, own_folder
 
 _SHOWN = 3
 
@@ -26,7 +26,7 @@ def chosen_folders(
     `found` lie at or below the profiles' `path`, `roots` are the folders of each capture's ranks.
     Where there are several, it is that in whose parent all ranks of the capture lie, the deepest;
     else those inside its ranks' profiles; else those below the folder that holds all its ranks. Of
-    several at one of these places all are read if they can be merged (`merged_files`), else none.
+    several at one of these places all are read if they can be merged (`joined_files`), else none.
     """
     here = own_folder(path)
     folders = {folder.resolve(): folder for folder in map(Path, found) if folder_files(folder)}
@@ -41,7 +41,7 @@ def chosen_folders(
         mine = [folders[real] for real in sorted(nearest_folders(capture, list(folders), roots))]
         if not mine:  # around no capture, such as beside links to the profiles
             mine = [here] if here is not None else list(folders.values()) if is_only else []
-        if mine and merged_files(mine):
+        if mine and joined_files(mine):
             chosen[capture] = tuple(mine)
             if len(mine) > 1:
                 notes[capture] = (

@@ -108,7 +108,7 @@ def folder_files(folder: Path) -> tuple[SourceFile, ...]:
     return tuple(found) if _counting(found) else ()
 
 
-def merged_files(folders: Sequence[Path]) -> tuple[SourceFile, ...] | None:
+def joined_files(folders: Sequence[Path]) -> tuple[SourceFile, ...] | None:
     """Files of several folders in each of which a hook counted a part of one job's ranks.
 
     What lies in two of them alike counts once. None where the same rank's counts differ in two, or
@@ -171,7 +171,7 @@ def recorded_files(
     those it was read with, as they were then."""
     if given is not None:
         folders = (given,) if isinstance(given, Path) else given
-        return JOINT.join(storable(str(one)) for one in folders), merged_files(folders) or ()
+        return JOINT.join(storable(str(one)) for one in folders), joined_files(folders) or ()
     folder = current.rules.get(RULE) if current else None
     if current is None or folder is None:
         return None
@@ -199,7 +199,7 @@ def current_loads(source: RankSource, *, force: bool) -> RankSource:
     of it stays; where `force` is set, the rank goes on without."""
     if "expert_load" not in source.files:
         return source
-    now = merged_files([Path(one) for one in dict(source.rules)[RULE].split(JOINT)])
+    now = joined_files([Path(one) for one in dict(source.rules)[RULE].split(JOINT)])
     files = dict(source.files)
     if now:
         return replace(source, files={**files, "expert_load": now})

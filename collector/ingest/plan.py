@@ -23,6 +23,7 @@ from ..discover.train_logs import current_log, holders, logged_file, with_log
 from ..model import RankSource, storable
 from ..selection import Selection
 from ..small_files import read_own
+from ..store.folder_handles import handle
 from ..store.manifest import (
     Manifest,
     SourceRecord,
@@ -32,7 +33,6 @@ from ..store.manifest import (
     read_manifest,
     write_atomically,
 )
-from ..store.own_folders import handle
 from ..store.store import replace_manifest
 from .read_rank import RankTask, digest_now
 from .shards import Shard, share_of

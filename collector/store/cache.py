@@ -18,8 +18,8 @@ from npuscope.errors import UsageError
 
 from ..model import storable
 from ..small_files import read_small
+from .folder_handles import below, children, delete, handle, make_private
 from .manifest import MARKER, is_store, manifests, write_atomically
-from .own_folders import below, children, delete, handle, make_private
 from .sweep import size_bytes
 
 LIMIT_BYTES = 20 << 30

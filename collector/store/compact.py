@@ -26,15 +26,7 @@ import duckdb
 from npuscope.errors import StoreError
 
 from ..staging import SPILL, connect, scalar
-from .manifest import (
-    Manifest,
-    capture_manifests,
-    create_store,
-    folder_value,
-    make_staging,
-    publish_folder,
-)
-from .merged_files import (
+from .compact_files import (
     COMPACT_FOLDER,
     Batch,
     Compacted,
@@ -45,7 +37,15 @@ from .merged_files import (
     segment,
     write_compacted,
 )
-from .own_folders import captures, discard, require_regular, touch
+from .folder_handles import captures, discard, require_regular, touch
+from .manifest import (
+    Manifest,
+    capture_manifests,
+    create_store,
+    folder_value,
+    make_staging,
+    publish_folder,
+)
 from .space import is_out_of_space
 from .store import file_literal, sql_literal
 

@@ -29,6 +29,7 @@ from .. import schema
 from ..small_files import read_own
 from ..staging import SPILL, connect, scalar
 from . import store
+from .folder_handles import discard, require_regular, touch
 from .manifest import (
     DROPPED,
     MANIFEST,
@@ -40,7 +41,6 @@ from .manifest import (
     require_own_files,
     write_atomically,
 )
-from .own_folders import discard, require_regular, touch
 
 DERIVED = "derived"
 GENERATION = re.compile("[A-Za-z0-9]{1,64}-[0-9a-f]{12}")

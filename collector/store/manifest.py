@@ -25,7 +25,7 @@ from .. import schema
 from ..model import Option, storable
 from ..selection import Selection
 from ..small_files import LIST_BYTES, read_own
-from .own_folders import below, children, handle
+from .folder_handles import below, children, handle
 
 MANIFEST = "manifest.json"
 INDEX = "index.json"

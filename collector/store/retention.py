@@ -24,8 +24,8 @@ import msgspec
 
 from ..discover.captures import EPOCH_FROM_NS
 from ..small_files import read_own
+from .folder_handles import captures
 from .manifest import DROPPED, Manifest, capture_manifests, folder_value, write_atomically
-from .own_folders import captures
 from .sweep import finish_drop, size_bytes
 
 _DAY_NS = 86_400 * 10**9

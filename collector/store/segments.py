@@ -14,9 +14,9 @@ import msgspec
 from .. import schema
 from ..staging import SPILL, connect, nonempty, scalar
 from . import store
+from .compact_files import Place, places
+from .folder_handles import handle
 from .manifest import Manifest, Segment, make_staging, rank_folder, sync_folder
-from .merged_files import Place, places
-from .own_folders import handle
 
 
 class Summary(Protocol):

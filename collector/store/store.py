@@ -34,6 +34,8 @@ from npuscope.errors import StoreError, UsageError
 
 from .. import schema
 from ..small_files import open_regular
+from .compact_files import Place, places, read_compacted
+from .folder_handles import captures, discard, make_private, touch, unlink
 from .manifest import (
     MANIFEST,
     Manifest,
@@ -46,8 +48,6 @@ from .manifest import (
     write_atomically,
     write_index,
 )
-from .merged_files import Place, places, read_compacted
-from .own_folders import captures, discard, make_private, touch, unlink
 
 # In an exported file: which summaries it holds, in which version.
 SUMMARY_VERSIONS = "summary_versions"

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from .compact_files import COMPACT_FOLDER, COMPACTED, Compacted, in_use, read_compacted, segment
 from .derived import DERIVED, generations, read_derived
 from .derived import GENERATION as RESULTS
+from .folder_handles import below, captures, changed_s, children, delete, handle, touch, unlink
 from .manifest import DROPPED, INDEX, MANIFEST, capture_manifests, process_space, read_manifest
-from .merged_files import COMPACT_FOLDER, COMPACTED, Compacted, in_use, read_compacted, segment
-from .own_folders import below, captures, changed_s, children, delete, handle, touch, unlink
 
 GRACE_S = 86_400
 _STAGING = re.compile(r"\.tmp-(?P<host>.+)-(?P<pid>\d+)-[0-9a-f]{12}(\..*)?")

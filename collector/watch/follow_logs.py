@@ -29,8 +29,8 @@ from ..model import SourceFile, storable
 from ..readers.train_log.train_log import RULE, SCHEMA, LogFacts, LogRows, gather, log_so_far
 from ..small_files import open_regular
 from ..staging import insert_rows
+from ..store.compact_files import Place
 from ..store.manifest import Manifest, SourceRecord, capture_manifests, rank_folder
-from ..store.merged_files import Place
 from ..store.store import create_view, frame
 from .capture_spans import CaptureSpan, Key, places_of
 from .join_tables import exchange, staging

@@ -22,6 +22,7 @@ import duckdb
 import msgspec
 
 from ..staging import open_staging
+from ..store.folder_handles import changed_s, handle, touch
 from ..store.manifest import (
     Manifest,
     Segment,
@@ -31,7 +32,6 @@ from ..store.manifest import (
     sync_folder,
     write_index,
 )
-from ..store.own_folders import changed_s, handle, touch
 from ..store.segments import write_tables
 from ..store.store import replace_manifest
 

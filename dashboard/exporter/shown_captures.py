@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from npuscope.collector.discover.captures import EPOCH_FROM_NS
+from npuscope.collector.store.compact_files import COMPACTED
 from npuscope.collector.store.manifest import (
     DROPPED,
     INDEX,
@@ -18,7 +19,6 @@ from npuscope.collector.store.manifest import (
     capture_manifests,
     check_layout,
 )
-from npuscope.collector.store.merged_files import COMPACTED
 
 # A slow rank is one for so many captures in a row.
 STEADY_CAPTURES = 5

@@ -21,6 +21,7 @@ from npuscope.collector.readers.metadata.profiler_metadata import read_metadata
 from npuscope.collector.small_files import SMALL_BYTES, read_own, read_small
 from npuscope.collector.store import retention
 from npuscope.collector.store.cache import cached_stores
+from npuscope.collector.store.compact_files import COMPACTED, Compacted, read_compacted
 from npuscope.collector.store.derived import read_derived
 from npuscope.collector.store.manifest import (
     INDEX,
@@ -32,7 +33,6 @@ from npuscope.collector.store.manifest import (
     read_index,
     read_manifest,
 )
-from npuscope.collector.store.merged_files import COMPACTED, Compacted, read_compacted
 from npuscope.collector.watch.folders import READY, judge, look
 from npuscope.collector.watch.follow_logs import Tail, read_on
 from npuscope.collector.watch.watch import LOCK, turn

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from npuscope.collector.discover.expert_choice import chosen_folders
-from npuscope.collector.discover.expert_folders import folder_files, holds_counts, merged_files
+from npuscope.collector.discover.expert_folders import folder_files, holds_counts, joined_files
 from npuscope.collector.discover.search import lone_loads, search
 from tests.collector.readers.expert_load.expert_dumps import line
 
@@ -87,11 +87,11 @@ def test_folders_of_other_ranks_are_one(tmp_path: Path, place: str) -> None:
     chosen, notes = chosen_folders(tmp_path, found, {"job": roots})
     assert chosen == {"job": (first, second)}
     assert "2 folders" in notes["job"] and "read as one" in notes["job"]
-    files = merged_files(chosen["job"])
+    files = joined_files(chosen["job"])
     assert files and [Path(file.path).name for file in files] == ["rank0.jsonl", "rank1.jsonl"]
     # What both of them tell alike counts once; what they tell otherwise is of no one knows whom.
     (second / "rank0.jsonl").write_bytes((first / "rank0.jsonl").read_bytes())
-    assert merged_files(chosen["job"]) == files
+    assert joined_files(chosen["job"]) == files
     (second / "rank0.jsonl").write_text(line(1, 0, [7, 2]))
     chosen, notes = chosen_folders(tmp_path, found, {"job": roots})
     assert chosen == {} and "none is read" in notes["job"]
@@ -113,8 +113,8 @@ def test_profiles_of_two_times_have_their_own(tmp_path: Path) -> None:
 def test_dumps_are_no_parts(tmp_path: Path) -> None:
     first, second = parts(tmp_path / "a", tmp_path / "b")
     (second / "decode_0.csv").write_text("1,2\n")
-    assert merged_files([first, second]) is None
-    assert merged_files([second]) == folder_files(second)
+    assert joined_files([first, second]) is None
+    assert joined_files([second]) == folder_files(second)
 
 
 def test_counts_without_any_profile(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from npuscope.analysis.summaries import Summary, summaries, summarise
 from npuscope.collector import schema
 from npuscope.collector.ingest.ingest import IngestResult, ingest
-from npuscope.collector.store import manifest, merged_files, store
+from npuscope.collector.store import compact_files, manifest, store
 from npuscope.collector.store.compact import Compaction, compact
 from npuscope.collector.store.segments import rebuild_summaries
 from npuscope.collector.store.sweep import sweep
@@ -93,10 +93,10 @@ def test_the_same_rows_in_fewer_files(target: Path) -> None:
 
 def test_again_there_is_nothing_to_do(target: Path) -> None:
     compact(target)
-    state = (capture_folder(target) / merged_files.COMPACTED).read_bytes()
+    state = (capture_folder(target) / compact_files.COMPACTED).read_bytes()
 
     assert compact(target) == []
-    assert (capture_folder(target) / merged_files.COMPACTED).read_bytes() == state
+    assert (capture_folder(target) / compact_files.COMPACTED).read_bytes() == state
 
 
 def test_rows_of_a_rank_stand_together_and_in_their_order(target: Path) -> None:
@@ -289,9 +289,9 @@ def test_two_that_merged_the_same_count_once(target: Path) -> None:
     compact(original)
     (theirs,) = capture_folder(original).glob("compact-*")
     shutil.move(theirs, capture_folder(target))
-    one, other = (merged_files.read_compacted(capture_folder(p)) for p in (target, original))
-    merged_files.write_compacted(
-        capture_folder(target), merged_files.Compacted("both", [*one.batches, *other.batches])
+    one, other = (compact_files.read_compacted(capture_folder(p)) for p in (target, original))
+    compact_files.write_compacted(
+        capture_folder(target), compact_files.Compacted("both", [*one.batches, *other.batches])
     )
 
     assert content(target) == before

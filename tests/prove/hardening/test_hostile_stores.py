@@ -17,6 +17,7 @@ from npuscope.analysis.summaries import summaries, summarise
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import cache, store
 from npuscope.collector.store.compact import compact
+from npuscope.collector.store.compact_files import COMPACTED, read_compacted
 from npuscope.collector.store.derived import DERIVED, bring_up_to_date, read_derived
 from npuscope.collector.store.manifest import (
     INDEX,
@@ -27,7 +28,6 @@ from npuscope.collector.store.manifest import (
     read_manifest,
     write_index,
 )
-from npuscope.collector.store.merged_files import COMPACTED, read_compacted
 from npuscope.collector.store.retention import drop_capture, stored_captures
 from npuscope.collector.store.sweep import sweep
 from npuscope.errors import StoreError

@@ -21,8 +21,8 @@ import msgspec
 
 from .. import schema
 from ..small_files import LIST_BYTES, read_own
+from .folder_handles import require_regular
 from .manifest import Manifest, Segment, rank_folder, write_atomically
-from .own_folders import require_regular
 
 COMPACTED = "compacted.json"
 COMPACT_FOLDER = "compact-"
