@@ -54,12 +54,13 @@ $(READY_SLOW): $(READY)
 demo: $(READY_DEMO)  ## report on the committed sample of a MoE job
 	@"$(BIN)/npuscope" report $(SAMPLE) --store build/demo-store
 
-# A module's tests stay on one worker, so what they share is made once.
+# Each worker takes half of the tests in their order, so that what a module shares is made once, and
+# who has done takes half of what the other one still has.
 test: $(READY)  ## everything but the long proofs, in under 4 minutes on 2 cores
-	@"$(BIN)/python" -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
+	@"$(BIN)/python" -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
 test-slow: $(READY_SLOW)  ## the long proofs
-	@"$(BIN)/python" -m pytest -n $(WORKERS) --dist loadfile -m slow || test $$? -eq 5  # 5: no test is marked slow
+	@"$(BIN)/python" -m pytest -n $(WORKERS) --dist worksteal -m slow || test $$? -eq 5  # 5: no test is marked slow
 
 # Goes on where an interrupted run was. FUZZ="sqlite --count 500" takes less; see tests/prove/fuzz/run.py.
 fuzz: $(READY)  ## 10,000 damaged files for each reader; failures stay below build/fuzz

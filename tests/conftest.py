@@ -105,6 +105,26 @@ def small_store(written_job: WrittenJob, tmp_path_factory: pytest.TempPathFactor
     return _stored(written_job(small(), "text"), tmp_path_factory)
 
 
+AGREEING = Job(name="agree", layers=2, dp=2, pp=2, ep=2, seed=21)
+
+
+@pytest.fixture(scope="session")
+def agreeing_stores(
+    written_job: WrittenJob, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Form], Path]:
+    """The store of one job's profiles in a form; only to be read."""
+
+    def stored(form: Form) -> Path:
+        def read(target: Path) -> None:
+            read = ingest(written_job(AGREEING, form), target, run="agree", summarise=summarise)
+            assert read.is_complete and len(read.published) == AGREEING.world_size
+            assert not any(outcome.warnings for outcome in read.published)
+
+        return _made_once(tmp_path_factory, f"stores/agreeing/{form}", read)
+
+    return stored
+
+
 class WrittenJob(Protocol):
     """A job, and the forms of its profiles."""
 

@@ -56,7 +56,7 @@ class Told:
 
 def read(source: Path, into: Path, later_ns: int = 0) -> Told:
     """What is read of a profile, its instants `later_ns` earlier than they stand there."""
-    result = ingest(source, into, run="same", summarise=summarise)
+    result = ingest(source, into, run="same", summarise=summarise, jobs=1)
     assert result.is_complete
     tables: Rows = {}
     with closing(store.open(into)) as con:

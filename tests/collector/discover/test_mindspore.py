@@ -5,7 +5,7 @@ No real export of MindSpore could be had: the generator follows the format's des
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ import duckdb
 import pytest
 
 from npuscope.analysis import query
-from npuscope.analysis.summaries import summarise
 from npuscope.collector import schema
 from npuscope.collector.discover.search import discover
 from npuscope.collector.discover.unread_files import unread
@@ -24,11 +23,11 @@ from npuscope.collector.store.manifest import manifests
 from npuscope.sample_traces.capture import captures
 from npuscope.sample_traces.forms.mindspore import COMPONENTS, FRAMEWORK_VERSION, write_mindspore
 from npuscope.sample_traces.forms.reports import merged
-from npuscope.sample_traces.generate import Form, Job, write_job
+from npuscope.sample_traces.generate import Form, write_job
+from tests.conftest import AGREEING
 
 pytestmark = pytest.mark.slow
 
-JOB = Job(name="agree", layers=2, dp=2, pp=2, ep=2, seed=21)
 TWINS: tuple[tuple[Form, Form], ...] = (("ms_text", "text"), ("ms_db", "db"))
 
 # Columns that a form of MindSpore does not carry: metadata of the job, the autograd sequence, and
@@ -68,19 +67,9 @@ PLACES = {f"{kind}_rank" for kind in ("cp",)}
 
 @pytest.fixture(scope="module")
 def opened(
-    tmp_path_factory: pytest.TempPathFactory,
+    agreeing_stores: Callable[[Form], Path],
 ) -> Iterator[dict[Form, duckdb.DuckDBPyConnection]]:
-    folder = tmp_path_factory.mktemp("forms")
-    cons: dict[Form, duckdb.DuckDBPyConnection] = {}
-    for twins in TWINS:
-        for form in twins:
-            write_job(JOB, folder / form, forms=(form,))
-            result = ingest(
-                folder / form, folder / f"{form}-store", run="agree", summarise=summarise
-            )
-            assert result.is_complete and len(result.published) == JOB.world_size
-            assert not any(outcome.warnings for outcome in result.published)
-            cons[form] = store.open(folder / f"{form}-store")
+    cons = {form: store.open(agreeing_stores(form)) for twins in TWINS for form in twins}
     yield cons
     for con in cons.values():
         con.close()
@@ -135,7 +124,7 @@ def test_figures_of_steps(opened: dict[Form, duckdb.DuckDBPyConnection]) -> None
     """The same from text; from a database all steps together, as nothing tells them apart."""
     assert query.steps(opened["ms_text"]).equals(query.steps(opened["text"]))
     found = query.steps(opened["ms_db"])
-    assert found["step"].to_list() == [None] * JOB.world_size
+    assert found["step"].to_list() == [None] * AGREEING.world_size
     for table, figure in (("comm_ops", "communication_ns"), ("kernels", "computing_ns")):
         where = "" if table == "comm_ops" else "where is_compute"
         spans = (
@@ -175,7 +164,7 @@ def test_scopes_are_neither_kernels_nor_host_calls(
 
 
 def test_a_stack_is_no_part_of_a_kernels_name(tmp_path: Path) -> None:
-    seen = captures(JOB)[0]
+    seen = captures(AGREEING)[0]
     write_mindspore(seen, tmp_path / "plain", "text")
     write_mindspore(seen, tmp_path / "stacked", "text", stacks=True)
     told = []
@@ -189,7 +178,7 @@ def test_a_stack_is_no_part_of_a_kernels_name(tmp_path: Path) -> None:
 
 
 def test_folders_of_ranks_and_what_lies_beside(tmp_path: Path) -> None:
-    write_job(JOB, tmp_path / "job", forms=("ms_text",))
+    write_job(AGREEING, tmp_path / "job", forms=("ms_text",))
 
     found = discover(tmp_path / "job")
 
@@ -202,7 +191,7 @@ def test_folders_of_ranks_and_what_lies_beside(tmp_path: Path) -> None:
 
 
 def test_whoever_relies_on_it_is_told(opened: dict[Form, Any], tmp_path: Path) -> None:
-    write_mindspore(captures(JOB)[0], tmp_path / "job", "text")
+    write_mindspore(captures(AGREEING)[0], tmp_path / "job", "text")
     ingest(tmp_path / "job", tmp_path / "store")
 
     (manifest,) = manifests(tmp_path / "store")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import duckdb
 import pytest
 
 from npuscope.collector import schema
-from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
-from npuscope.sample_traces.generate import Job, write_job
+from npuscope.sample_traces.generate import Form
 
 pytestmark = pytest.mark.slow
 
@@ -29,18 +29,12 @@ COMPARED = sorted(schema.tables().keys() - OTHERWISE)
 
 @pytest.fixture(scope="module")
 def both(
-    tmp_path_factory: pytest.TempPathFactory,
+    agreeing_stores: Callable[[Form], Path],
 ) -> Iterator[tuple[duckdb.DuckDBPyConnection, duckdb.DuckDBPyConnection]]:
-    folder = tmp_path_factory.mktemp("forms")
-    job = Job(name="agree", layers=2, dp=2, pp=2, ep=2, seed=21)
-    opened = []
-    for form in ("text", "db"):
-        write_job(job, folder / form, forms=(form,))
-        ingest(folder / form, folder / f"{form}-store", run="agree")
-        opened.append(store.open(folder / f"{form}-store"))
-    yield opened[0], opened[1]
-    for con in opened:
-        con.close()
+    text, db = store.open(agreeing_stores("text")), store.open(agreeing_stores("db"))
+    yield text, db
+    text.close()
+    db.close()
 
 
 @pytest.mark.parametrize("table", COMPARED)

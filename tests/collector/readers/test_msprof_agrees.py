@@ -3,6 +3,7 @@ carry: it knows no framework, no groups' members, no steps but iterations."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ import pytest
 from npuscope.analysis import query
 from npuscope.collector import schema
 from npuscope.collector.store import store
-from npuscope.sample_traces.generate import Form, Job, write_job
-from tests.collector.readers.msprof_stores import read, rows, table
+from npuscope.sample_traces.generate import Form
+from tests.collector.readers.msprof_stores import rows, table
 
 pytestmark = pytest.mark.slow
 
@@ -39,15 +40,8 @@ OF_TEXT_ONLY = {"comm_times", "comm_links", "operator_memory", "memory"}
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> dict[Form, Path]:
-    folder = tmp_path_factory.mktemp("forms")
-    job = Job(name="agree", layers=2, dp=2, pp=2, ep=2, seed=21)
-    found: dict[Form, Path] = {}
-    for form in FORMS:
-        write_job(job, folder / form, forms=(form,))
-        found[form], result = read(folder / form)
-        assert result.is_complete, form
-    return found
+def places(agreeing_stores: Callable[[Form], Path]) -> dict[Form, Path]:
+    return {form: agreeing_stores(form) for form in FORMS}
 
 
 @pytest.mark.slow

@@ -176,7 +176,7 @@ mount -t tmpfs -o size=200k none "$1"; small=$1; log=$2; root=$3; shift 3
 for i in $(seq 900); do grep -q "no space left" "$log" && break; sleep 0.1; done
 rm -r "$root"/*
 mount -o remount,size=64m "$small"
-for i in $(seq 900); do grep -q "there is room again" "$log" && break; sleep 0.1; done
+for i in $(seq 900); do grep -q "space is available again" "$log" && break; sleep 0.1; done
 sleep 1
 cp "$small/store/watch-state.json" "$log.state"
 kill -TERM $watcher; wait $watcher

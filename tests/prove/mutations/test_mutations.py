@@ -10,7 +10,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,9 +25,10 @@ pytestmark = pytest.mark.slow
 CHOSEN = sorted({test for defect in DEFECTS for test in defect.tests})
 
 
-def copied(folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the tests need of the project, as it is."""
-    source = folder / "source"
+    source = tmp_path_factory.mktemp("mutations") / "source"
     source.mkdir()
     left_out = shutil.ignore_patterns("__pycache__", "moe_8_ranks")
     for name in ("npuscope", *ROOMS, "tests"):
@@ -34,12 +37,24 @@ def copied(folder: Path) -> Path:
     return source
 
 
-def plant(source: Path, defect: Defect) -> None:
-    for edit in defect.edits:
-        path = source / edit.file
-        text = path.read_text(encoding="utf-8")
-        assert text.count(edit.old) == 1, f"{edit.file} has moved on: {edit.old!r}"
-        path.write_text(text.replace(edit.old, edit.new), encoding="utf-8")
+@contextmanager
+def planted(source: Path, defect: Defect) -> Iterator[None]:
+    """The copy has the defect meanwhile, in files with a time of their own: what Python compiled of
+    the file without it is not taken for it."""
+    kept = [(source / edit.file, (source / edit.file).stat()) for edit in defect.edits]
+    texts = [path.read_text(encoding="utf-8") for path, _ in kept]
+    try:
+        for n, edit in enumerate(defect.edits):
+            path, text = kept[n][0], texts[n]
+            assert text.count(edit.old) == 1, f"{edit.file} has moved on: {edit.old!r}"
+            path.write_text(text.replace(edit.old, edit.new), encoding="utf-8")
+            later_s = time.time() + 10 * (1 + DEFECTS.index(defect))
+            os.utime(path, (later_s, later_s))
+        yield
+    finally:
+        for (path, state), text in zip(kept, texts, strict=True):
+            path.write_text(text, encoding="utf-8")
+            os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
 
 
 def run_tests(source: Path, tests: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -47,7 +62,7 @@ def run_tests(source: Path, tests: Sequence[str]) -> subprocess.CompletedProcess
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))
     }
-    environment |= {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment |= {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": ""}
     options = ["-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow"]
     command = [sys.executable, "-m", "pytest", *options, "--basetemp", str(source.parent / "tmp")]
     return subprocess.run(
@@ -55,8 +70,7 @@ def run_tests(source: Path, tests: Sequence[str]) -> subprocess.CompletedProcess
     )
 
 
-def test_the_chosen_tests_pass_on_an_unchanged_copy_and_run_its_code(tmp_path: Path) -> None:
-    source = copied(tmp_path)
+def test_the_chosen_tests_pass_on_an_unchanged_copy_and_run_its_code(source: Path) -> None:
     (source / "tests" / "test_own_code.py").write_text(
         "from pathlib import Path\n"
         "import npuscope.analysis.query, npuscope.collector.ingest.link\n"
@@ -69,11 +83,9 @@ def test_the_chosen_tests_pass_on_an_unchanged_copy_and_run_its_code(tmp_path: P
 
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
-def test_a_planted_defect_is_noticed(tmp_path: Path, defect: Defect) -> None:
-    source = copied(tmp_path)
-    plant(source, defect)
-
-    done = run_tests(source, ["-x", *defect.tests])
+def test_a_planted_defect_is_noticed(source: Path, defect: Defect) -> None:
+    with planted(source, defect):
+        done = run_tests(source, ["-x", *defect.tests])
 
     told = done.stdout + done.stderr
     assert done.returncode == 1, told[-3000:]

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import duckdb
 import pytest
 
-from npuscope.analysis.summaries import summarise
 from npuscope.analysis.views import open_views
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
-from npuscope.sample_traces.generate import Job, write_job
+from npuscope.sample_traces.generate import Form, write_job
+from tests.conftest import AGREEING
 
 pytestmark = pytest.mark.slow
 
 Opened = dict[str, duckdb.DuckDBPyConnection]
+FORMS: tuple[Form, ...] = ("text", "kineto")
 
 # What a form cannot carry: a GPU's trace has no kernels of HCCL's own, no cores, shapes and waits
 # of kernels, no task ids, no planes; names and algorithms of operations are NCCL's, and so is the
@@ -47,16 +48,11 @@ QUERIES = {
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
-    folder = tmp_path_factory.mktemp("kineto")
-    job = Job(name="agree", layers=2, dp=2, pp=2, ep=2, memory=True, seed=21)
-    opened: Opened = {}
-    for form in ("text", "kineto"):
-        write_job(job, folder / form, forms=("text",) if form == "text" else ("kineto",))
-        ingest(folder / form, folder / f"{form}-store", run="agree", summarise=summarise)
-        opened[form] = store.open(folder / f"{form}-store")
-        open_views(opened[form])
-    yield opened
+def both(agreeing_stores: Callable[[Form], Path]) -> Iterator[Opened]:
+    opened = {form: store.open(agreeing_stores(form)) for form in FORMS}
+    for con in opened.values():
+        open_views(con)
+    yield {str(form): con for form, con in opened.items()}
     for con in opened.values():
         con.close()
 
@@ -86,8 +82,7 @@ def test_what_only_the_trace_of_a_gpu_has(both: Opened) -> None:
 
 
 def test_packed_traces_are_the_same(tmp_path: Path, both: Opened) -> None:
-    job = Job(name="agree", layers=2, dp=2, pp=2, ep=2, memory=True, seed=21)
-    write_job(job, tmp_path / "in", forms=("kineto",))
+    write_job(AGREEING, tmp_path / "in", forms=("kineto",))
     for path in (tmp_path / "in").glob("*.pt.trace.json"):
         path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes()))
         path.unlink()
