@@ -74,8 +74,9 @@ check: $(READY)  ## formatting, lint, types, import contracts
 
 # BENCH=--full takes the sizes of the targets: hours, and some 20 GB below build/.
 bench: $(READY)  ## benchmarks, each printed as a ratio to a named peer or limit
-	@for script in bench/*_bench.py; do \
-		echo "== $$script"; "$(BIN)/python" "$$script" $(BENCH) || exit 1; done
+	@for script in bench/*/*_bench.py; do \
+		echo "== $$script"; \
+		"$(BIN)/python" -m "$$(echo "$${script%.py}" | tr / .)" $(BENCH) || exit 1; done
 
 screenshots: $(READY)  ## the README's pictures of the dashboard, taken anew with Chromium
 	@"$(BIN)/python" -m tests.dashboard.app.screenshots

@@ -11,7 +11,7 @@ import polars as pl
 from npuscope.messages import Message, joined
 
 from .metric import sql_text
-from .views import frame, open_views
+from .views import frame
 from .wording import numbers, ranks_named
 
 # Without all of these a rank was read lightly.
@@ -29,7 +29,6 @@ def notes(
 
     They name the capture where there are several.
     """
-    open_views(con)
     facts = _of(frame(con, "from capture_facts order by run, capture"), run, capture)
     steps = _of(frame(con, "from step_summary"), run, capture)
     outside = _of(frame(con, "from outside_steps"), run, capture)

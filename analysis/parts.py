@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import duckdb
 import polars as pl
 
-from .views import frame, has_view, open_views, where
+from .views import frame, has_view, where
 
 PLACE = ("run", "capture", "rank", "step")
 PARTS = (
@@ -72,7 +72,6 @@ def step_parts(
     Who waits for whom only all ranks together tell (`ranks.rank_views`); without them, exposed
     communication is unknown but for what receives from another stage.
     """
-    open_views(con)
     clause, values = where({"run": run, "capture": capture, "rank": rank, "step": step})
     if is_told(con):
         order = "run, capture, rank, step nulls last, part, kind nulls last, op_type nulls last"

@@ -97,7 +97,6 @@ def steps(
 ) -> pl.DataFrame:
     """Breakdown of each step on each rank: columns of the metric `steps`, and `is_warm_up` of
     `job_steps`."""
-    open_views(con)
     where, values = _where({"run": run, "capture": capture, "rank": rank, "step": step})
     of_job, more = _where({"run": run, "capture": capture})
     return frame(con, _STEPS.format(where=where, of_job=of_job), [*values, *more])
@@ -120,7 +119,6 @@ def kernels(
     """
     if by not in get_args(KernelKey):
         raise UsageError(f"kernels by {by!r}: choose one of {', '.join(get_args(KernelKey))}")
-    open_views(con)
     where, values = _where(
         {"by_key": by, "run": run, "capture": capture, "rank": rank, "step": step}
     )
@@ -143,7 +141,6 @@ def outside_steps(
     rank: int | None = None,
 ) -> pl.DataFrame:
     """What ranks that have steps did outside all of them: columns of the metric `outside_steps`."""
-    open_views(con)
     where, values = _where({"run": run, "capture": capture, "rank": rank})
     order = "order by run, capture, rank"
     return frame(con, f"select * from outside_steps {where} {order}", values)
@@ -157,7 +154,6 @@ def spread(
     step: int | None = None,
 ) -> pl.DataFrame:
     """How far ranks lie apart, a row per step and measure: columns of the metric `spread`."""
-    open_views(con)
     where, values = _where({"run": run, "capture": capture, "step": step})
     order = "order by run, capture, step nulls last, measure"
     return frame(con, f"select * from step_spread {where} {order}", values)
@@ -167,7 +163,6 @@ def capture_facts(
     con: duckdb.DuckDBPyConnection, *, run: str | None = None, capture: str | None = None
 ) -> pl.DataFrame:
     """What each capture holds, a row per capture: columns of the metric `capture_facts`."""
-    open_views(con)
     where, values = _where({"run": run, "capture": capture})
     return frame(con, f"select * from capture_facts {where} order by run, capture", values)
 

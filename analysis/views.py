@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 
 import duckdb
@@ -21,6 +22,8 @@ def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = N
     They are temporary: a database opened for reading can have them, and connections that share a
     database do not disturb each other.
     """
+    if names is not None and not names:
+        return
     known_names = (
         "select table_name from information_schema.tables"
         " where table_catalog in (current_database(), 'temp')"
@@ -54,7 +57,13 @@ def has_view(con: duckdb.DuckDBPyConnection, name: str) -> bool:
 def frame(
     con: duckdb.DuckDBPyConnection, query: str, parameters: Sequence[str | int] = ()
 ) -> pl.DataFrame:
-    """Result of a query as a frame; `parameters` stand for its question marks."""
+    """Result of a query as a frame; `parameters` stand for its question marks.
+
+    Views of metrics that the query names are made when they are not there: to make all of them
+    takes longer than most questions.
+    """
+    words = set(re.findall(r"\w+", query))
+    open_views(con, {known.name for known in metrics() if known.view in words})
     return store.frame(con.sql(query, params=list(parameters)))
 
 

@@ -141,8 +141,8 @@ def report(title: str, text: str) -> None:
     print(f"{title}\n\n{text}\n", flush=True)
     if "--full" not in sys.argv:
         return
-    script = Path(sys.argv[0])
-    command = " ".join([".venv/bin/python", f"bench/{script.name}", *sys.argv[1:]])
+    module = ".".join(Path(sys.argv[0]).resolve().relative_to(HERE.parent).with_suffix("").parts)
+    command = " ".join([".venv/bin/python", "-m", module, *sys.argv[1:]])
     section = f"## {title}\n\n`{command}`, {_today()}, {machine()}\n\n{text.strip()}\n"
     known = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else "# Results\n"
     head, *sections = re.split(r"^(?=## )", known, flags=re.MULTILINE)

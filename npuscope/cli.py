@@ -233,6 +233,7 @@ def sql(
       npuscope sql ./profiles "show tables"
       npuscope sql ./profiles "select rank, sum(dur_ns) from kernels where is_compute group by rank"
     """
+    from npuscope.analysis.views import open_views
     from npuscope.collector.store.store import lock_down, run_select
     from npuscope.dashboard import results
     from npuscope.profile import opened
@@ -243,6 +244,7 @@ def sql(
     if form == "parquet" and out is None and sys.stdout.isatty():
         raise UsageError("Parquet is binary: give -o FILE or redirect stdout")
     with opened(source_of(path, None, store, run, jobs, memory)) as data:
+        open_views(data.con)
         lock_down(data.con, data.target)
         reader = run_select(data.con, query)
         if out is not None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from npuscope.analysis.summaries import summaries
-from npuscope.analysis.views import open_views
 from npuscope.analysis.wording import ranks_named
 from npuscope.collector.store import store
 from npuscope.collector.store.derived import MEMORY_BYTES
@@ -77,7 +76,6 @@ def opened(source: Source) -> Iterator[Opened]:
     with waiting("computing"):
         con = store.open(target, summaries=summary_versions(), writable=source.writable)
         try:
-            open_views(con)
             told = reading_warnings(target)
             yield Opened(con, target, result, messages, told, source.memory_bytes)
         finally:

@@ -79,7 +79,6 @@ def compute_stretch(
     step: int | None = None,
 ) -> pl.DataFrame:
     """What overlap costs kernels and gains: columns of the metric `compute_stretch`."""
-    open_views(con)
     clause, values = where({"run": run, "capture": capture, "rank": rank, "step": step})
     order = "order by run, capture, rank, step nulls last"
     return frame(con, f"select * from compute_stretch {clause} {order}", values)

@@ -56,7 +56,7 @@ def compared_steps(
 
     Where a rank was recorded several times, the latest recording counts, as for msprof-analyze.
     """
-    open_views(con)
+    open_views(con, ("steps",))
     columns = ", ".join(dict.fromkeys(ours for ours, _ in MEASURES.values()))
     query = f"""
         select capture, rank, step, {columns} from step_summary

@@ -108,7 +108,7 @@ def examine(
     `read` are the manifests of the store behind `con`; without them what only they know is unknown.
     What is said of a capture as a whole takes all its ranks into account.
     """
-    open_views(con)
+    open_views(con, ("steps", "contents"))
     manifests = {(m.run, m.capture, m.rank): m for m in read}
     facts = _facts(con, run, capture)
     counts = _counts(con)

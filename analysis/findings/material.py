@@ -15,7 +15,7 @@ from ..experts.load.load_overview import Overview, overview
 from ..means import mean_kernels, without_warm_up
 from ..memory.memory import MemoryFacts, memory_facts
 from ..parts import is_told, step_parts
-from ..views import frame, open_views, where
+from ..views import frame, where
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +89,13 @@ def material(
     experts: Overview | None = None,
 ) -> Material:
     """Gather what is known of one capture; `experts` where it is known already."""
-    open_views(con)
     clause, values = where({"run": run, "capture": capture, "rank": rank, "step": step})
     steps = frame(con, _STEPS.format(where=clause), values)
     place = {"run": run, "capture": capture, "rank": rank}
     if experts is None and rank is None:
         experts = overview(con, run=run, capture=capture, step=step)
     outside, ranks = where(place)
-    beyond = con.execute(f"select rank from outside_steps {outside}", ranks).fetchall()
+    beyond = frame(con, f"select rank from outside_steps {outside}", ranks).rows()
     return Material(
         run=run,
         capture=capture,

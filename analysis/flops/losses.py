@@ -29,7 +29,7 @@ import polars as pl
 
 from npuscope.analysis.means import without_warm_up
 from npuscope.analysis.parts import step_parts
-from npuscope.analysis.views import frame, open_views, where
+from npuscope.analysis.views import frame, where
 from npuscope.messages import Message
 
 from ..parts import COMMUNICATION, FREE
@@ -55,7 +55,6 @@ def losses(
     What exposed communication is made of is told where `con` has what all ranks together tell
     (`ranks.rank_views.open_across`).
     """
-    open_views(con)
     clause, values = where({"run": run, "capture": capture, "rank": rank, "step": step})
     return waterfall(
         figures,

@@ -18,7 +18,7 @@ from npuscope.errors import UsageError
 from npuscope.messages import Message
 
 from ..metric import sql_text
-from ..views import frame, open_views, where
+from ..views import frame, where
 from ..wording import numbers, ranks_named
 
 MemoryKey = Literal["component", "holder", "block", "step", "growth", "curve", "spread"]
@@ -175,7 +175,6 @@ def memory_spread(
     con: duckdb.DuckDBPyConnection, *, run: str | None = None, capture: str | None = None
 ) -> pl.DataFrame:
     """How far ranks lie apart, a row per component and measure: the metric `memory_spread`."""
-    open_views(con)
     clause, values = where({"run": run, "capture": capture})
     order = (
         "run, capture, source desc, component,"
@@ -192,7 +191,6 @@ def _ordered(
     top: int | None = None,
 ) -> pl.DataFrame:
     """Rows of the ranks at `place`, each rank's in `order`; the first `top` of each, if given."""
-    open_views(con)
     clause, values = where(place)
     best = ""
     if top is not None:
@@ -262,7 +260,6 @@ def memory_notes(
     rank: int | None = None,
 ) -> list[str]:
     """What cannot be said about the memory of the chosen ranks, and how to learn it: sentences."""
-    open_views(con)
     clause, values = where({"run": run, "capture": capture, "rank": rank})
     found = frame(
         con,

@@ -19,6 +19,7 @@ from npuscope.collector import schema
 from npuscope.collector.store import derived, store
 from npuscope.collector.store.manifest import is_store, manifests
 
+from ..views import open_views
 from .derive import RESOLVED_COMM, derive, derived_tables, version
 
 Key = tuple[str, str]
@@ -108,6 +109,7 @@ def _create_views(con: duckdb.DuckDBPyConnection, selects: dict[str, list[str]])
 
 def _resolve_comm(con: duckdb.DuckDBPyConnection) -> None:
     """Put resolved kinds into `comm_summary`: rows of ranks that know less give way."""
+    open_views(con, ("comm",))
     known = con.execute(
         "select 1 from duckdb_views() where database_name = current_database()"
         " and view_name = 'comm_summary'"

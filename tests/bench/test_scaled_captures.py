@@ -20,8 +20,8 @@ from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
 from npuscope.collector.store.manifest import manifests
+from tests.conftest import REPOSITORY
 
-SCRIPT = Path(__file__).resolve().parents[2] / "bench" / "captures.py"
 RANKS = 2
 FORMS = {"text": ("text", "--mb", "11", "--stacks"), "db": ("db", "--mb", "2")}
 FIGURES = (
@@ -33,11 +33,16 @@ INSTANTS = ("start_ns", "end_ns", "window_start_ns", "window_end_ns")
 
 def build(form: str, out: Path) -> dict[str, Any]:
     """Runs the generator; what it recorded of the capture."""
-    command = [sys.executable, str(SCRIPT), *FORMS[form], "--ranks", str(RANKS), "--jobs", "1"]
+    command = [sys.executable, "-m", "bench.inputs.captures", *FORMS[form]]
+    command += ["--ranks", str(RANKS), "--jobs", "1"]
     # Commands that ran in this process keep their children out of their own folders.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     done = subprocess.run(
-        [*command[:3], str(out), *command[3:]], capture_output=True, text=True, env=environment
+        [*command[:4], str(out), *command[4:]],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        env=environment,
     )
     assert done.returncode == 0, done.stderr
     recorded: dict[str, Any] = json.loads((out / "capture.json").read_text())

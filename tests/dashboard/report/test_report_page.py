@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
-import duckdb
 import pytest
 
 from npuscope.analysis import query
@@ -21,14 +20,14 @@ from npuscope.dashboard.report.blocks import Block, Chart, Findings
 from npuscope.dashboard.report.html_page import page
 from npuscope.dashboard.report.markdown import markdown
 from npuscope.dashboard.report.report import report
-from npuscope.profile import Source, bring_up_to_date, reading_warnings
+from npuscope.profile import reading_warnings
 from tests.analysis.tables import connect, fill, kernel, op
-from tests.conftest import REPOSITORY
 
 chinese = language_of("zh")
 CHINESE = Path(language.__file__).parent / "zh_CN/LC_MESSAGES/npuscope.po"
 
 MS = 1_000_000
+STEERING = "mat\x1b[31mmul\u202etxt\u2066\x9b"
 HOSTILE = '</script><script>alert("pwned")</script>|`*'
 EVERYTHING = {"run": None, "capture": None, "rank": None, "step": None}
 
@@ -63,8 +62,7 @@ def seen(html: str) -> Seen:
     return parser
 
 
-def blocks_of(folder: Path, target: Path) -> list[Block]:
-    bring_up_to_date(Source(folder, store=target, jobs=1))
+def blocks_of(target: Path) -> list[Block]:
     con = store.open(target)
     open_across(target, con)
     warnings = reading_warnings(target)
@@ -72,24 +70,38 @@ def blocks_of(folder: Path, target: Path) -> list[Block]:
 
 
 @pytest.fixture(scope="module")
-def sample(tmp_path_factory: pytest.TempPathFactory) -> list[Block]:
-    target = tmp_path_factory.mktemp("store")
-    return blocks_of(REPOSITORY / "sample_traces" / "moe_8_ranks", target)
+def sample(sample_store: Path) -> list[Block]:
+    return blocks_of(sample_store)
 
 
-@pytest.fixture
-def hostile() -> Iterator[list[Block]]:
-    con: duckdb.DuckDBPyConnection = connect()
-    fill(con, "ranks", [{}])
-    fill(con, "kernels", [kernel(0, 9 * MS, 1, type=HOSTILE, name=HOSTILE)])
-    fill(con, "comm_ops", [op(12 * MS, 9 * MS, 1, op_type=HOSTILE)])
-    yield list(report(con, EVERYTHING, top=10, warnings=[HOSTILE], charts=True))
-    con.close()
+@pytest.fixture(scope="module")
+def pages(sample: list[Block]) -> dict[str, str]:
+    """The sample's page by language."""
+    return {language: page(sample, language=language) for language in ("en", "zh")}
+
+
+def blocks_with(name: str) -> list[Block]:
+    """Of a job whose kernel, operation and warning have this name."""
+    with connect() as con:
+        fill(con, "ranks", [{}])
+        fill(con, "kernels", [kernel(0, 9 * MS, 1, type=name, name=name)])
+        fill(con, "comm_ops", [op(12 * MS, 9 * MS, 1, op_type=name)])
+        return list(report(con, EVERYTHING, top=10, warnings=[name], charts=True))
+
+
+@pytest.fixture(scope="module")
+def hostile() -> list[Block]:
+    return blocks_with(HOSTILE)
+
+
+@pytest.fixture(scope="module")
+def steering() -> list[Block]:
+    return blocks_with(STEERING)
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_page_names_nothing_outside_of_itself(sample: list[Block], language: str) -> None:
-    html = page(sample, language=language)
+def test_a_page_names_nothing_outside_of_itself(pages: dict[str, str], language: str) -> None:
+    html = pages[language]
     assert seen(html).named == []
     styles = "".join(re.findall(r"<style>(.*?)</style>", html, re.DOTALL))
     assert styles
@@ -97,8 +109,8 @@ def test_a_page_names_nothing_outside_of_itself(sample: list[Block], language: s
     assert "@import" not in styles
 
 
-def test_a_page_has_every_part(sample: list[Block]) -> None:
-    words = seen(page(sample)).words
+def test_a_page_has_every_part(sample: list[Block], pages: dict[str, str]) -> None:
+    words = seen(pages["en"]).words
     for part in (
         "moe_8_ranks 20251127T123437.000Z", "What to look at first", "Evidence",
         "Where each step goes (ms)",
@@ -120,22 +132,14 @@ def test_names_from_a_profile_are_text_on_the_page(hostile: list[Block]) -> None
     assert HOSTILE in " ".join(seen(html).words)
 
 
-STEERING = "mat\x1b[31mmul\u202etxt\u2066\x9b"
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_names_do_not_steer_a_page(language: str) -> None:
+def test_names_do_not_steer_a_page(steering: list[Block], language: str) -> None:
     """Marks that reorder text, and control characters, are spelled out: in sentences, cells and
     figures."""
-    con = connect()
-    fill(con, "ranks", [{}])
-    fill(con, "kernels", [kernel(0, 9 * MS, 1, type=STEERING, name=STEERING)])
-    fill(con, "comm_ops", [op(12 * MS, 9 * MS, 1, op_type=STEERING)])
-    html = page(
-        report(con, EVERYTHING, top=10, warnings=[STEERING], charts=True), language=language
-    )
-    con.close()
+    html = page(steering, language=language)
     whole, (_, *scripts) = (
         seen(html).words,
         re.findall("<script[^>]*>(.*?)</script>", html, re.DOTALL),
@@ -151,11 +155,11 @@ def untranslated(words: list[str]) -> list[str]:
     return [text for text in words if re.search(r"\b[a-z]+(?: [a-z]+){2,}", text)]
 
 
-def test_a_chinese_page_is_chinese(sample: list[Block]) -> None:
-    words = seen(page(sample, language="zh")).words
+def test_a_chinese_page_is_chinese(pages: dict[str, str]) -> None:
+    words = seen(pages["zh"]).words
     assert "首先关注" in words
     assert untranslated(words) == []
-    assert untranslated(seen(page(sample)).words)  # what the test looks for is there in English
+    assert untranslated(seen(pages["en"]).words)  # what the test looks for is there in English
 
 
 @pytest.mark.slow
@@ -163,8 +167,8 @@ def test_a_chinese_page_is_chinese(sample: list[Block]) -> None:
     "name",
     ["alexnet_ddp_db_level0", "alexnet_ddp_text_level1", "qwen3_pp2_dp2_text_level2"],
 )
-def test_chinese_pages_of_real_profiles(name: str, real_data: Path, tmp_path: Path) -> None:
-    blocks = blocks_of(real_data / name, tmp_path / "store")
+def test_chinese_pages_of_real_profiles(name: str, real_stores: Callable[[str], Path]) -> None:
+    blocks = blocks_of(real_stores(name))
     assert untranslated(seen(page(blocks, language="zh")).words) == []
 
 
@@ -184,7 +188,7 @@ def test_templates_hold_the_same_names_in_both_languages() -> None:
         assert sorted(re.findall(r"{\w+}", english)) == sorted(re.findall(r"{\w+}", told)), english
 
 
-def test_findings_and_notes_of_the_code_have_a_template(sample: list[Block]) -> None:
+def test_findings_and_notes_of_the_code_have_a_template() -> None:
     con = connect()
     fill(con, "ranks", [{"world_size": 4}])
     fill(con, "kernels", [kernel(0, MS, 1), kernel(5 * MS, MS, 1), kernel(9 * MS, MS)])
@@ -232,10 +236,10 @@ BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 @pytest.mark.slow
-def test_a_browser_without_network_shows_the_figures(sample: list[Block], tmp_path: Path) -> None:
+def test_a_browser_without_network_shows_the_figures(pages: dict[str, str], tmp_path: Path) -> None:
     assert BROWSER, "Chromium is not installed: .ci/run does that"
     html = tmp_path / "report 报告.html"
-    html.write_text(page(sample, language="zh"))
+    html.write_text(pages["zh"])
     command = [
         BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=8000",
         "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={tmp_path / 'browser'}",

@@ -1,6 +1,6 @@
 """How long a scrape of a large job takes: 1,000 ranks, 58 layers of 256 experts.
 
-    .venv/bin/python bench/exporter_bench.py [--full] [--runs N]
+    .venv/bin/python -m bench.dashboard.exporter_bench [--full] [--runs N]
 
 A store with a row of expert load for every rank, layer and expert (14.8 million of them with
 --full; 100 ranks without) and a capture of as many ranks, as `npuscope watch` and `compact` leave
@@ -24,9 +24,8 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from measure import BUILD, arguments, report, table, verdict
-
 import npuscope
+from bench.measure import BUILD, arguments, report, table, verdict
 from npuscope.analysis.ranks.derive import compare_capture
 from npuscope.analysis.summaries import summaries, summarise
 from npuscope.collector import schema, staging

@@ -1,9 +1,9 @@
 """The summaries of one rank as it grows: their time against n log n, their memory, reading them.
 
 Limits: 10 M kernels and 1 M operations under 3 s and 2 GiB for the steps; growth no worse than
-n log n; reading in milliseconds. Draws bench/growth.svg.
+n log n; reading in milliseconds. Draws bench/analysis/growth.svg.
 
-    .venv/bin/python bench/growth_bench.py [--full] [--runs N]
+    .venv/bin/python -m bench.analysis.growth_bench [--full] [--runs N]
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from dataclasses import replace
 from math import log, nan
 from pathlib import Path
 
-from measure import HERE, Command, Taken, arguments, failures, interleaved, report, table, verdict
-from plot import Curve, drawn
-from stores import STEPS, published, rank_manifest
-
+from bench.inputs.stores import STEPS, published, rank_manifest
+from bench.measure import Command, Taken, arguments, failures, interleaved, report, table, verdict
+from bench.plot import Curve, drawn
 from npuscope.analysis.summaries import Summary, summaries
 from npuscope.collector.store import store
 from npuscope.collector.store.segments import rebuild_summaries
@@ -67,7 +66,7 @@ def read_ms(path: Path) -> float:
 
 def measured(path: Path, names: list[str], runs: int) -> Taken:
     """Building in a process of its own, whose start does not count: times are what it says."""
-    command = [sys.executable, str(HERE / "growth_bench.py"), "build", str(path), *names]
+    command = [sys.executable, "-m", "bench.analysis.growth_bench", "build", str(path), *names]
     found = interleaved({"": Command(command, lambda: forget(path))}, runs)[""]
     if found.failed:
         return found
@@ -113,12 +112,12 @@ def main() -> int:
         curve = [Curve("measured", points), Curve("n log n", _n_log_n(points), dashed=True)]
         if chosen.full:
             svg = drawn("Step summary of one rank", "million kernels", "CPU seconds", curve)
-            (HERE / "growth.svg").write_text(svg, encoding="utf-8")
+            Path(__file__).with_name("growth.svg").write_text(svg, encoding="utf-8")
             said.append(
                 f"steps of 10 M kernels: {verdict(slowest.wall_s, 3, at_least=False)} s,"
                 f" {verdict(slowest.peak_mib, 2048, at_least=False)} MiB"
             )
-            said.append("![growth](growth.svg)")
+            said.append("![growth](analysis/growth.svg)")
     report("Growth of the summaries", "\n\n".join(said) + failures(all_found))
     return 1 if all_found else 0
 

@@ -3,7 +3,7 @@
 Needs g++ and simdjson's header (on Debian and Ubuntu: apt-get install g++ libsimdjson-dev); says so
 and goes on where they are missing.
 
-    .venv/bin/python bench/ceiling_bench.py [--full] [--runs N]
+    .venv/bin/python -m bench.collector.ceiling_bench [--full] [--runs N]
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from captures import Built, Wanted, built
-from ingest_bench import STORES, ingest
-from measure import BUILD, HERE, Command, arguments, failures, interleaved, report, table
+from bench.collector.ingest_bench import STORES, ingest
+from bench.inputs.captures import Built, Wanted, built
+from bench.measure import BUILD, Command, arguments, failures, interleaved, report, table
 
 TITLE = "The simdjson ceiling"
 
 
 def compiled() -> Path | str:
     """The program, made where it is missing or old; or why it cannot be made."""
-    source, program = HERE / "json_ceiling.cpp", BUILD / "json_ceiling"
+    source, program = Path(__file__).with_name("json_ceiling.cpp"), BUILD / "json_ceiling"
     if program.exists() and program.stat().st_mtime >= source.stat().st_mtime:
         return program
     compiler = shutil.which("g++") or shutil.which("c++")

@@ -1,7 +1,7 @@
 """Scaled captures for benchmarks: the sample job's steps repeated until a file has its size.
 
-    .venv/bin/python bench/captures.py text OUT --mb 200 --ranks 2 [--stacks]
-    .venv/bin/python bench/captures.py db OUT --mb 1000 --ranks 8 [--no-pmu]
+    .venv/bin/python -m bench.inputs.captures text OUT --mb 200 --ranks 2 [--stacks]
+    .venv/bin/python -m bench.inputs.captures db OUT --mb 1000 --ranks 8 [--no-pmu]
 
 Without OUT it goes below build/bench. `--mb` is the size of each rank's trace_view.json, or of its
 main database. Equal arguments give equal bytes; what is there already is kept. A repetition has its
@@ -23,9 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from tiled_db import db_repetitions, write_scaled_db
-from tiled_text import growths, trace_tiles, write_scaled_text
-
+from bench.inputs.tiled_db import db_repetitions, write_scaled_db
+from bench.inputs.tiled_text import growths, trace_tiles, write_scaled_text
 from npuscope import sample_traces
 from npuscope.sample_traces.capture import Capture, captures
 from npuscope.sample_traces.forms.metadata import folder_name, profiler_info, profiler_metadata
@@ -34,7 +33,7 @@ from npuscope.sample_traces.truth import truth
 
 Kind = Literal["text", "db"]
 Counts = tuple[int, int, int, int]  # events, tasks, rows, bytes
-BUILD = Path(__file__).resolve().parents[1] / "build" / "bench"
+BUILD = Path(__file__).resolve().parents[2] / "build" / "bench"
 _RECORD = "capture.json"
 _PAUSE_NS = 250_000  # between the last event of a repetition and the first of the next
 

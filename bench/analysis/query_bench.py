@@ -2,7 +2,7 @@
 
 Limits: 1.5 s and 50 ms at 1 M kernels a rank; a connection is open already, as in a dashboard.
 
-    .venv/bin/python bench/query_bench.py [--full] [--runs N]
+    .venv/bin/python -m bench.analysis.query_bench [--full] [--runs N]
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import statistics
 import sys
 import time
 
-from measure import arguments, report, table, verdict
-from stores import START_NS, opened, published, window_ns
+from bench.inputs.stores import START_NS, opened, published, window_ns
+from bench.measure import arguments, report, table, verdict
 
 RANKS = 64
 RANK = 17

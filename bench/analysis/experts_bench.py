@@ -1,6 +1,6 @@
 """How long a placement of experts takes to find, and what it gains over EPLB's algorithm.
 
-    .venv/bin/python bench/experts_bench.py [--full] [--runs N]
+    .venv/bin/python -m bench.analysis.experts_bench [--full] [--runs N]
 
 58 layers of 256 experts on 64 devices with 5 slots, in 8 nodes: loads evenly drawn, and Zipf's of
 many exponents; by tokens alone, and by a time with links. EPLB's published algorithm, our
@@ -16,8 +16,8 @@ from statistics import median
 
 import numpy as np
 import numpy.typing as npt
-from measure import arguments, report, table, verdict
 
+from bench.measure import arguments, report, table, verdict
 from npuscope.analysis.experts.cost.step_time import TOKENS_ONLY, Cost, predicted
 from npuscope.analysis.experts.plan.eplb import eplb
 from npuscope.analysis.experts.plan.placement import Placement, max_over_mean, replicas

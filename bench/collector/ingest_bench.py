@@ -3,7 +3,7 @@
 Limits: 120 MB of trace JSON and 1.2 M task rows per CPU-second; 400 and 500 MiB for a process,
 whatever the size of the file; two ranks on two cores 1.8 times as fast as on one.
 
-    .venv/bin/python bench/ingest_bench.py [--full] [--runs N]
+    .venv/bin/python -m bench.collector.ingest_bench [--full] [--runs N]
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from captures import Built, Wanted, built
-from measure import (
+from bench.inputs.captures import Built, Wanted, built
+from bench.measure import (
     BUILD,
     NPUSCOPE,
     Command,

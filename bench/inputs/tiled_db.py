@@ -10,8 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from tiled_text import Growths
-
+from bench.inputs.tiled_text import Growths
 from npuscope.sample_traces.capture import NONE_32, Capture
 from npuscope.sample_traces.forms.db import write_db
 

@@ -1,6 +1,6 @@
 """How long masking by parallel kind takes on one rank with many kernels and operations.
 
-    .venv/bin/python bench/comm_bench.py [--full] [--runs N]
+    .venv/bin/python -m bench.analysis.comm_bench [--full] [--runs N]
 
 Operations lie on eight groups of six kinds, overlap each other and cross kernels and steps. Lengths
 are checked against another algorithm, shares against the steps, before anything is timed. Limits:
@@ -16,9 +16,9 @@ from pathlib import Path
 
 import duckdb
 import polars as pl
-from measure import BUILD, HERE, Command, arguments, failures, interleaved, report, table, verdict
-from steps_bench import covered, disjoint, fill, intervals, length
 
+from bench.analysis.steps_bench import covered, disjoint, fill, intervals, length
+from bench.measure import BUILD, Command, arguments, failures, interleaved, report, table, verdict
 from npuscope.analysis.catalog import metric
 from npuscope.collector.store import store
 
@@ -97,7 +97,7 @@ def main() -> int:
         if not is_right(path):
             print(f"comm of {kernels:,} kernels: WRONG, another algorithm gives other figures")
             return 1
-        command = Command([sys.executable, str(HERE / "comm_bench.py"), "ask", str(path)])
+        command = Command([sys.executable, "-m", "bench.analysis.comm_bench", "ask", str(path)])
         found = interleaved({"comm": command}, chosen.runs)
         failed += failures(found)
         taken = found["comm"]

@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 
 import duckdb
-from measure import BUILD
 
 import npuscope
+from bench.measure import BUILD
 from npuscope.collector import schema, staging
 from npuscope.collector.store import segments, store
 from npuscope.collector.store.manifest import (

@@ -2,7 +2,7 @@
 
 The limit it is held against is sorting the same intervals once, which no exact method does without:
 
-    .venv/bin/python bench/steps_bench.py [--full] [kernels [operations [threads]]]
+    .venv/bin/python -m bench.analysis.steps_bench [--full] [kernels [operations [threads]]]
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import duckdb
 import polars as pl
-from measure import report
 
+from bench.measure import report
 from npuscope.analysis.catalog import metric
 from npuscope.collector import schema
 

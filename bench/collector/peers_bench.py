@@ -3,7 +3,7 @@
 The peers come from PyPI into a venv of their own below build/. Rates are marginal: what the larger
 trace costs more than the smaller one, so that nobody's start-up counts. CPU seconds, one rank.
 
-    .venv/bin/python bench/peers_bench.py [--full] [--runs N]
+    .venv/bin/python -m bench.collector.peers_bench [--full] [--runs N]
 
 msprof-analyze's advisor reads one rank's trace; its `cluster -m all` would open none. HTA reads
 what a GPU's profiler would have written of the same job: as large, without counters and stacks.
@@ -21,10 +21,10 @@ from functools import partial
 from math import nan
 from pathlib import Path
 
-from captures import Built, Wanted, built
-from ingest_bench import STORES, ingest
-from kineto import write_kineto
-from measure import (
+from bench.collector.ingest_bench import STORES, ingest
+from bench.inputs.captures import Built, Wanted, built
+from bench.inputs.kineto import write_kineto
+from bench.measure import (
     BUILD,
     NPUSCOPE,
     Command,

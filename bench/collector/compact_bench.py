@@ -3,7 +3,7 @@
 Each is asked on a connection of its own, as the command line does. CPU seconds of the process, the
 median of the runs; ratios are before to after.
 
-    .venv/bin/python bench/compact_bench.py [--full] [--runs N]
+    .venv/bin/python -m bench.collector.compact_bench [--full] [--runs N]
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-from measure import BUILD, arguments, report, table
-from stores import opened, published
-
+from bench.inputs.stores import opened, published
+from bench.measure import BUILD, arguments, report, table
 from npuscope.collector.store.compact import compact
 from npuscope.collector.store.sweep import sweep
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import duckdb
 import polars as pl
-from measure import BUILD
 
 import npuscope
+from bench.measure import BUILD
 from npuscope.analysis.ranks.derive import compare_capture
 from npuscope.analysis.summaries import summaries, summarise
 from npuscope.collector import schema, staging

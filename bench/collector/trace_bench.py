@@ -1,7 +1,7 @@
 """The timeline alone: trace_view.json to Parquet, whole, damaged, and by two processes; and the
 trace of a GPU.
 
-.venv/bin/python bench/trace_bench.py [--full] [--runs N]
+.venv/bin/python -m bench.collector.trace_bench [--full] [--runs N]
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from captures import Wanted, built
-from kineto import write_kineto
-from measure import BUILD, Command, arguments, failures, interleaved, report, table, verdict
+from bench.inputs.captures import Wanted, built
+from bench.inputs.kineto import write_kineto
+from bench.measure import BUILD, Command, arguments, failures, interleaved, report, table, verdict
 
 TITLE = "The timeline to Parquet"
 DAMAGED = BUILD / "damaged_trace_view.json"

@@ -2,7 +2,7 @@
 
 The store keeps no figures of steps, so these are computed, too.
 
-    .venv/bin/python bench/export_bench.py [--full] [--runs N]
+    .venv/bin/python -m bench.dashboard.export_bench [--full] [--runs N]
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 from concurrent.futures import ProcessPoolExecutor
 
-from measure import BUILD, NPUSCOPE, Command, arguments, interleaved, report, table, verdict
-from stores import published
+from bench.inputs.stores import published
+from bench.measure import BUILD, NPUSCOPE, Command, arguments, interleaved, report, table, verdict
 
 LEAST_MB_PER_CPU_S = 80
 PEAK_MIB = 400

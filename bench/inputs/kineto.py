@@ -3,7 +3,7 @@
 Same events, same instants, with what real traces have beside a sample's: nested operators with
 strides and inputs, Python functions. An event takes some 350 bytes, as in real ones.
 
-    .venv/bin/python bench/kineto.py OUT --mb 200
+    .venv/bin/python -m bench.inputs.kineto OUT --mb 200
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from captures import job_of, period_ns_of
-from tiled_text import growths
-from tiling import Rule, tile
-
+from bench.inputs.captures import job_of, period_ns_of
+from bench.inputs.tiled_text import growths
+from bench.inputs.tiling import Rule, tile
 from npuscope.sample_traces.capture import Capture, Launch, captures
 from npuscope.sample_traces.forms.kineto import (
     Event,

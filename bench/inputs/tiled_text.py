@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from tiling import Rule, Tile, joined, tile
-from trace_detail import Detail, detailed
-
+from bench.inputs.tiling import Rule, Tile, joined, tile
+from bench.inputs.trace_detail import Detail, detailed
 from npuscope.sample_traces.capture import Capture, CommOp, Copy, Kernel
 from npuscope.sample_traces.forms.text import write_text
 from npuscope.sample_traces.forms.trace import timeline

@@ -1,6 +1,6 @@
 """Whether a watcher stays as small and as quick as it was, however many captures came.
 
-    .venv/bin/python bench/watch_bench.py [--full]
+    .venv/bin/python -m bench.collector.watch_bench [--full]
 
 Small finished profiles land, some at a time, beside a watcher that runs as the command does, with
 one reading process: 1,000 captures with --full (about 330 CPU seconds), 60 without. Its resident
@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from measure import BUILD, arguments, report, table, verdict
 
+from bench.measure import BUILD, arguments, report, table, verdict
 from npuscope.collector.watch.watch_state import WatchState, read_watch_state
 
 MORE_MIB, CPU_RATIO = 16.0, 1.5

@@ -1,6 +1,6 @@
 """How long the timeline's queries take, and what its bins cost when a rank is read.
 
-    .venv/bin/python bench/timeline_bench.py [--full]
+    .venv/bin/python -m bench.dashboard.timeline_bench [--full]
 
 64 ranks x 10 steps x 20,000 kernels (a tenth of it without --full), and 1,000 ranks of bins.
 """
@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
-from measure import BUILD, report
-from stores import published
 
+from bench.inputs.stores import published
+from bench.measure import BUILD, report
 from npuscope.analysis.summaries import summaries
 from npuscope.analysis.timeline import Extent, extent, overview, step_borders, window_events
 from npuscope.collector.store import store

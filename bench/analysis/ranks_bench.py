@@ -1,6 +1,6 @@
 """How long `comm` and `ranks` take to answer from the summaries of many ranks.
 
-    .venv/bin/python bench/ranks_bench.py [--full] [--runs N]
+    .venv/bin/python -m bench.analysis.ranks_bench [--full] [--runs N]
 
 A planted job of two steps, one of whose chips runs slow, stands in a compacted store, as an ingest
 leaves it. What all ranks together tell is computed by the first command that needs it, and kept:
@@ -18,9 +18,18 @@ from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
-from measure import BUILD, Command, arguments, failures, interleaved, report, run, table, verdict
-
 import npuscope
+from bench.measure import (
+    BUILD,
+    Command,
+    arguments,
+    failures,
+    interleaved,
+    report,
+    run,
+    table,
+    verdict,
+)
 from npuscope.analysis.summaries import summaries, summarise
 from npuscope.collector import schema, staging
 from npuscope.collector.store import segments, store

@@ -1,6 +1,6 @@
 """How long the dashboard's pages take in a real browser.
 
-    .venv/bin/python bench/dashboard_bench.py [--full] [--runs N]
+    .venv/bin/python -m bench.dashboard.dashboard_bench [--full] [--runs N]
 
 The command is started on 64 ranks x 10 steps x 20,000 kernels (500 without --full), and on the
 summaries of 1,000 ranks (64 without --full); Chromium looks at its pages. Cold: nothing is kept in
@@ -23,12 +23,11 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-import job_stores
 import psutil
-import ranks_bench
-from measure import arguments, report, table, verdict
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from bench.analysis import ranks_bench
+from bench.inputs import job_stores
+from bench.measure import arguments, report, table, verdict
 from tests.dashboard.app.served_pages import CHROMIUM, PATIENCE_MS, Visit, chromium, visit
 from tests.dashboard.app.started_server import started
 
