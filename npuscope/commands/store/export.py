@@ -96,6 +96,7 @@ def export(
       npuscope export perfetto ./profiles --ranks 0,4 --steps 12 -o step12.json
     """
     from npuscope.analysis.flops.peaks import parse_peaks
+    from npuscope.analysis.views import open_views
     from npuscope.collector.store.export import export as write
     from npuscope.dashboard.perfetto.choice import parse_choice
     from npuscope.profile import opened, summary_versions
@@ -136,6 +137,7 @@ def export(
         elif form == "openmetrics":
             _write_history(data, run, capture, use, peaks, out)
         else:
+            open_views(data.con)
             rows = write(data.con, form, out, summaries=summary_versions())
             say(f"{out}: {len(rows)} tables, {sum(rows.values())} rows")
     leave(data)

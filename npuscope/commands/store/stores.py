@@ -72,6 +72,7 @@ def ingest(
     """
     from npuscope.collector.selection import parse_selection
     from npuscope.collector.store.compact import compact as merge
+    from npuscope.analysis.views import open_views
     from npuscope.collector.store.export import export as write
     from npuscope.profile import (
         Source,
@@ -103,6 +104,7 @@ def ingest(
         merge(target)  # so many ranks are so many small files
     if out:
         with opened(Source(target)) as data:
+            open_views(data.con)
             write(data.con, "duckdb", out, summaries=summary_versions())
         say(f"written: {out}")
     leave_with(result)

@@ -209,7 +209,7 @@ def _is_told(told: Told, whole: Rank) -> bool:
 def test_each_table_and_column_missing(
     whole: Whole, processes: ProcessPoolExecutor, light: Path, tmp_path: Path, name: str
 ) -> None:
-    """Every fourth beside its own second rank, others beside a light one, which is quicker."""
+    """Every eighth beside its own second rank, others beside a light one, which is quicker."""
     origin, folder, expected = whole
     full = folders_in(origin)
     beside = beside_light(1, full[1], light)
@@ -220,12 +220,12 @@ def test_each_table_and_column_missing(
     chosen = [one for n, one in enumerate(scripts) if one.startswith(whole_tables) or n % 3 == 0]
     running = {
         script: processes.submit(
-            dropped, tmp_path / str(number), beside if number % 4 else full, name, script
+            dropped, tmp_path / str(number), beside if number % 8 else full, name, script
         )
         for number, script in enumerate(chosen)
     }
     found = {
-        script: what_is_wrong(case.result(), whole_beside if number % 4 else expected, name)
+        script: what_is_wrong(case.result(), whole_beside if number % 8 else expected, name)
         for number, (script, case) in enumerate(running.items())
     }
     assert {script: wrong for script, wrong in found.items() if wrong} == {}

@@ -131,7 +131,7 @@ def damage_and_read(name: str, number: int, damage: Damage, folder: Path, light:
     work = folder / f"{number}-{damage.__name__}"
     parts = rank_folders(name)
     rank = TARGETS[name]
-    if damage not in (another_ranks, emptied):
+    if damage is not another_ranks:
         parts = beside_light(rank, parts[rank], light)
     expected = truth(tuple(parts.items()), folder / f"whole-{os.getpid()}")
     source = copied(parts, work)
