@@ -70,9 +70,9 @@ def ingest(
       npuscope ingest ./profiles --train-log ./train_rank7.log
       npuscope ingest ./profiles --expert-load ./dumps
     """
+    from npuscope.analysis.views import open_views
     from npuscope.collector.selection import parse_selection
     from npuscope.collector.store.compact import compact as merge
-    from npuscope.analysis.views import open_views
     from npuscope.collector.store.export import export as write
     from npuscope.profile import (
         Source,
