@@ -68,7 +68,7 @@ def _expert_imbalance(seen: Material) -> Iterator[Finding]:
     is_planned = experts.item == "expert" and experts.devices_count is not None
     yield stated(
         seen,
-        "_expert_imbalance",
+        "expert_imbalance",
         Message(
             "Expert load is imbalanced, which costs {cost} ms per step ({share} of it); most in"
             " {where}, whose most loaded device has {over} times the mean.",
@@ -108,7 +108,7 @@ def _memory_fragmentation(seen: Material) -> Iterator[Finding]:
     first = rows.row(0, named=True)
     yield stated(
         seen,
-        "_memory_fragmentation",
+        "memory_fragmentation",
         Message(
             "{rank}: {size} MiB ({share} of what {component} reserved) were not allocated when"
             " most memory was in use.",
@@ -140,7 +140,7 @@ def _memory_growth(seen: Material) -> Iterator[Finding]:
     first = rows.row(0, named=True)
     yield stated(
         seen,
-        "_memory_growth",
+        "memory_growth",
         Message(
             "{rank}: {component} grows by {size} MiB in every step recorded ({count} of them).",
             rank=ranks_named([first["rank"]]),
@@ -175,7 +175,7 @@ def _data_movement(seen: Material) -> Iterator[Finding]:
     """Kernels that copy, convert or rearrange data."""
     yield from _of_types(
         seen,
-        "_data_movement",
+        "data_movement",
         _MOVING_TYPES,
         "{spent} ms per step ({share} of it) go to kernels that only move or convert data,"
         " most to {first}.",
@@ -189,7 +189,7 @@ def _data_setting(seen: Material) -> Iterator[Finding]:
     """Kernels that fill memory with one value."""
     yield from _of_types(
         seen,
-        "_data_setting",
+        "data_setting",
         _SETTING_TYPES,
         "{spent} ms per step ({share} of it) go to kernels that only fill memory with a value,"
         " most to {first}.",
@@ -210,7 +210,7 @@ def _ai_cpu_kernels(seen: Material) -> Iterator[Finding]:
     evidence = _evidence(rows)
     yield stated(
         seen,
-        "_ai_cpu_kernels",
+        "ai_cpu_kernels",
         Message(
             "{stake} ms per step ({share} of it) go to kernels on the AI CPU, most to {type}.",
             stake=ms(stake_ns),

@@ -81,7 +81,7 @@ def look_around(
     once: bool,
     tell: Callable[[str], None],
 ) -> Poll:
-    """_Look at every profile below the roots. `once`: there is no later look, so that the age of a
+    """Look at every profile below the roots. `once`: there is no later look, so that the age of a
     profile's newest file decides whether it is quiet."""
     now_s = time.monotonic()
     finished: list[FinishedProfile] = []
