@@ -37,7 +37,7 @@ _COLLECT = (
 _BALANCE = " in training, see whether the balance loss or bias is strong enough."
 
 
-def _expert_imbalance(seen: Material) -> Iterator[Finding]:
+def expert_imbalance(seen: Material) -> Iterator[Finding]:
     """Devices whose experts get more tokens than others' make the others of their group wait."""
     experts = seen.experts
     if experts is None or experts.cost is None:
@@ -96,7 +96,7 @@ _FRAGMENTED_RATIO = 0.1  # of what is reserved when most is allocated
 _FRAGMENTED_BYTES = 1 << 30
 
 
-def _memory_fragmentation(seen: Material) -> Iterator[Finding]:
+def memory_fragmentation(seen: Material) -> Iterator[Finding]:
     """Memory that the framework reserved and could not use when it needed most."""
     rows = seen.memory.components.filter(
         (pl.col("fragmentation_ratio") >= _FRAGMENTED_RATIO)
@@ -132,7 +132,7 @@ def _memory_fragmentation(seen: Material) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _memory_growth(seen: Material) -> Iterator[Finding]:
+def memory_growth(seen: Material) -> Iterator[Finding]:
     """Memory that grows from step to step."""
     rows = seen.memory.growing
     if rows.is_empty():
@@ -171,7 +171,7 @@ _VERSION = re.compile(r"(V\d+)?D?$")
 _AI_CPU = "AI_CPU"
 
 
-def _data_movement(seen: Material) -> Iterator[Finding]:
+def data_movement(seen: Material) -> Iterator[Finding]:
     """Kernels that copy, convert or rearrange data."""
     yield from _of_types(
         seen,
@@ -185,7 +185,7 @@ def _data_movement(seen: Material) -> Iterator[Finding]:
     )
 
 
-def _data_setting(seen: Material) -> Iterator[Finding]:
+def data_setting(seen: Material) -> Iterator[Finding]:
     """Kernels that fill memory with one value."""
     yield from _of_types(
         seen,
@@ -199,7 +199,7 @@ def _data_setting(seen: Material) -> Iterator[Finding]:
     )
 
 
-def _ai_cpu_kernels(seen: Material) -> Iterator[Finding]:
+def ai_cpu_kernels(seen: Material) -> Iterator[Finding]:
     """Kernels on the device's own CPU, slow and a break in the stream."""
     rows = seen.kernels.filter(pl.col("core") == _AI_CPU)
     if rows.is_empty():
@@ -259,12 +259,12 @@ RULES: tuple[Rule, ...] = (
     time_rules.between_steps,
     time_rules.stragglers,
     time_rules.uneven_steps,
-    _expert_imbalance,
-    _data_movement,
-    _data_setting,
-    _ai_cpu_kernels,
-    _memory_fragmentation,
-    _memory_growth,
+    expert_imbalance,
+    data_movement,
+    data_setting,
+    ai_cpu_kernels,
+    memory_fragmentation,
+    memory_growth,
 )
 
 
