@@ -10,8 +10,7 @@ import polars as pl
 from npuscope.analysis.flops.losses import by_term
 
 from ..locale.language import Say
-from ..terminal.parts_table import PART_WORDS
-from ..terminal.waterfall_table import SHOWN_FROM, WORDS
+from ..terminal.parts_table import PART_WORDS, SHOWN_FROM, WORDS
 from ..theme import COMPUTING, EXPOSED, FONT, FREE, MASKED, STEP_PART_COLOURS
 from ..units import fitting_unit
 from .layout import MOST_BARS, STEP_PARTS, laid_out, rows_px

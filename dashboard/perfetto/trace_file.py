@@ -13,29 +13,33 @@ memory nor Python's time grows with the number of events.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gzip
 import json
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import IO, cast
 
 import duckdb
 
 from npuscope import __version__
 from npuscope.analysis.overlap import prepare_overlap
+from npuscope.analysis.wording import number, ranks_named
 from npuscope.collector.selection import spans_of, spans_text
+from npuscope.collector.staging import is_empty, scalar
 from npuscope.collector.store.manifest import staging_name, sync_folder
 from npuscope.errors import StoreError, UsageError
 
+from ..units import size_text
 from .choice import Choice, Place
 from .instants import ms_after_start, utc
 from .rank_tables import Trace, opened_rank
-from .text_stream import stream_lines
 from .trace_size import Expected
-from .trace_text import first_thread_id, points_query, process_names, slices_query, thread_names
-from .tracks import KINDS, source_of, tracks_of
+from .tracks import KINDS, Track, source_of, tracks_of
 
 _COUNTERS = ("memory", "counters")
 _HEAD = '{"displayTimeUnit":"ns","otherData":{"producer":"npuscope'
@@ -159,3 +163,164 @@ def _text_file(path: Path, *, compressed: bool) -> Iterator[IO[bytes]]:
             return
         with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0) as file:
             yield cast(IO[bytes], file)
+
+
+def process_names(rank: int, title: str) -> list[str]:
+    """Events that name the process of a rank and put it in its place."""
+    return [
+        _name_event(rank, "process_name", {"name": title}),
+        _name_event(rank, "process_sort_index", {"sort_index": rank}),
+    ]
+
+
+def first_thread_id(ranks: Iterable[int]) -> int:
+    """Where thread ids begin: above all process ids, or viewers take one for its main thread."""
+    digits = len(str(max(ranks)))
+    return int("1" + "0" * max(2, digits)) + 1
+
+
+def thread_names(rank: int, tracks: Iterable[Track]) -> list[str]:
+    """Events that name the threads of tracks and put them in their places."""
+    return [
+        _name_event(rank, f"thread_{what}", {what: value}, track.number)
+        for track in tracks
+        for what, value in (("name", track.name), ("sort_index", track.number))
+    ]
+
+
+def _name_event(rank: int, what: str, args: Mapping[str, str | int], tid: int | None = None) -> str:
+    event: dict[str, object] = {"ph": "M", "pid": rank}
+    if tid is not None:
+        event["tid"] = tid
+    return json.dumps({**event, "name": what, "args": args}, separators=(",", ":"))
+
+
+def slices_query(con: duckdb.DuckDBPyConnection, rank: int, source: str) -> str:
+    """The query for the events of a source whose slices `tracks_of` gave their tracks."""
+    rows = f"""
+        ({source}) as s join timeline_tracks as t
+        on t.key_a is not distinct from s.key_a and t.key_b is not distinct from s.key_b"""
+    if not is_empty(con, "timeline_moved"):
+        rows += """
+        left join timeline_moved as m
+        on m.track = t.track and m.start_ns = s.start_ns and m.end_ns = s.end_ns
+        where t.lane = coalesce(m.lane, 0)"""
+    return f"""
+        select concat(
+            ',{{"ph":"X","pid":{rank},"tid":', t.number,
+            ',"ts":', us(s.start_ns - getvariable('timeline_zero_ns')),
+            ',"dur":', us(s.end_ns - s.start_ns),
+            ',"name":', to_json(s.name), ',"cat":', to_json(s.category), s.flow,
+            ',"args":{{', s.args, '}}}}'
+        ) from {rows}"""
+
+
+def points_query(rank: int, source: str) -> str:
+    """The query for the events of a source of counters."""
+    return f"""
+        select concat(
+            ',{{"ph":"C","pid":{rank},"name":', to_json(name),
+            ',"ts":', us(timestamp_ns - getvariable('timeline_zero_ns')), ',"args":{{', args, '}}}}'
+        ) from ({source})"""
+
+
+_PIPE_BYTES = 1 << 20
+
+
+def stream_lines(con: duckdb.DuckDBPyConnection, query: str, file: IO[bytes]) -> int:
+    """Append the one column of a query to a file, as it is, a line per row; returns the rows.
+
+    Raises OSError where the file cannot be written.
+    """
+    out_end, in_end = os.pipe()
+    with contextlib.suppress(OSError):  # fewer turns between the two threads
+        fcntl.fcntl(in_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    failures: list[OSError] = []
+    pump = Thread(target=_pump, args=(out_end, file, failures))
+    pump.start()
+    # No quotes, no delimiters: rows are text without control characters.
+    options = "format csv, header false, delimiter '\t', quote '', escape '', use_tmp_file false"
+    rows = 0
+    try:
+        rows = int(scalar(con, f"copy ({query}) to '/dev/fd/{in_end}' ({options})"))
+    except duckdb.IOException:
+        if not failures:  # else the pipe broke because of it
+            raise
+    finally:
+        os.close(in_end)
+        pump.join()
+    if failures:
+        raise failures[0]
+    return rows
+
+
+def _pump(out_end: int, file: IO[bytes], failures: list[OSError]) -> None:
+    """Move what comes out of a pipe to the end of a file, until its other end is closed."""
+    try:
+        while text := os.read(out_end, _PIPE_BYTES):
+            file.write(text)
+    except OSError as error:
+        failures.append(error)
+    finally:
+        os.close(out_end)
+
+
+# From here on a viewer is slow to open it; and beyond, most do not open it at all.
+_LARGE_BYTES, _HUGE_BYTES = 300_000_000, 2_000_000_000
+# The Perfetto UI, measured: 660 MB in 52 s and 1.7 GB, 1,980 MB in 163 s and 3.5 GB.
+_OPENED_BYTES_PER_S = 12_000_000
+_BROWSER_BYTES_PER_BYTE = 2.6
+
+
+def before(trace: Trace, expected: Expected) -> Iterator[str]:
+    """What was asked for and is not there; clocks that do not agree; that it will be large."""
+    chosen = trace.chosen
+    yield from chosen.messages
+    if chosen.clock != "epoch" and len(chosen.places) > 1:
+        yield (
+            "note: not all ranks record wall-clock timestamps: their relative position has no"
+            " meaning"
+        )
+    if expected.size_bytes < _LARGE_BYTES:
+        return
+    size = expected.size_bytes
+    told = f"large: about {number(expected.event_count)} events, {size_text(size)}"
+    if size < _HUGE_BYTES:
+        seconds = size / _OPENED_BYTES_PER_S
+        memory = size * _BROWSER_BYTES_PER_BYTE / 1e9
+        told += f", which a browser opens in {seconds:,.0f} s and {memory:.1f} GB of memory"
+    else:
+        told += ", more than most browsers open"
+    yield f"{told}; {' or '.join(_less(trace))} makes it smaller"
+
+
+def _less(trace: Trace) -> Iterator[str]:
+    """Options that choose less than now."""
+    ranks = [place.rank for place in trace.chosen.places]
+    if len(ranks) > 1:
+        yield f"--ranks {ranks[0]}"
+    first, last = trace.choice.steps or (0, 1)
+    if first < last and trace.choice.window_ns is None:
+        known = trace.con.execute(
+            "select min(step) from step_summary where run = ? and capture = ? and step >= ?",
+            [trace.chosen.places[0].run, trace.chosen.places[0].capture, first],
+        ).fetchall()
+        if known[0][0] is not None:
+            yield f"--steps {known[0][0]}"
+    if trace.choice.window_ns is not None:
+        yield "a shorter --window"
+    yield "--tracks overlap,communication"
+
+
+def written_line(trace: Trace, expected: Expected, written: Written, out: Path) -> str:
+    """What a trace holds, and which instant is its zero."""
+    events = number(sum(written.event_counts.values()))
+    ranks = ranks_named(place.rank for place in trace.chosen.places)
+    told = f"{out}: {events} events of {ranks}, {size_text(written.size_bytes)}"
+    zero = utc(expected.zero_ns) if trace.chosen.clock == "epoch" else None
+    since = ms_after_start(expected.zero_ns, trace.chosen.start_ns)
+    told += f"; 0 is {zero}" if zero else ""
+    if since is not None:
+        told += f", {since} ms" if zero else f"; 0 is {since} ms"
+        told += " after the capture's start"
+    return f"{told}; open it with ui.perfetto.dev or chrome://tracing"

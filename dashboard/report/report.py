@@ -5,6 +5,7 @@ Frames in, blocks out: `report_terminal`, `report_page` and `report_markdown` dr
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from itertools import chain
@@ -14,7 +15,7 @@ import duckdb
 import polars as pl
 
 from npuscope.analysis import means, query
-from npuscope.analysis.experts.load.load_overview import Overview, overview
+from npuscope.analysis.experts.load.load_overview import Overview, hottest, overview
 from npuscope.analysis.findings import finding_rows, findings
 from npuscope.analysis.flops.kernels.count import kernel_work
 from npuscope.analysis.flops.losses import losses, together
@@ -25,14 +26,19 @@ from npuscope.analysis.wording import UNKNOWN, megabytes, ms, percent, plain, ra
 from npuscope.collector.discover.captures import EPOCH_FROM_NS
 
 from ..terminal.comm_tables import counted
-from ..terminal.parts_table import mean_parts_table
+from ..terminal.experts.expert_tables import ratio
+from ..terminal.parts_table import mean_parts_table, waterfall_table
 from ..terminal.straggler_tables import ranks_table
 from ..terminal.tables import Column, FittedTable, steps_table
-from ..terminal.waterfall_table import waterfall_table
 from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
-from .report_experts import NO_LOAD, experts_blocks, experts_rows
 
 _MAX_STEP_ROWS = 48
+_HOTTEST = 3
+NO_LOAD = "Expert load: no tokens per expert were recorded, and no kernel shows them"
+COLLECT = (
+    "the trace gives tokens per device only: a plan needs tokens per expert, from the training"
+    " hook (tokens_per_expert) or the server's dumps"
+)
 # Where a section would stand that this capture cannot fill.
 _ABSENT = {
     "kernels": "Top kernels: no single kernel was recorded, only the producer's own steps",
@@ -382,3 +388,104 @@ def _limits(con: duckdb.DuckDBPyConnection, facts: Mapping[str, Any]) -> Iterato
     told += query.limits(con, run=facts["run"], capture=facts["capture"])
     if told:
         yield Bullets("What to know about these figures", tuple(told))
+
+
+def experts_blocks(seen: Overview | None, *, top: int, path: str) -> Iterator[Block]:
+    """What a report says of expert load."""
+    if seen is None:
+        yield Sentence(NO_LOAD)
+        return
+    if verdict := _expert_verdict(seen):
+        yield Sentence(*verdict)
+    if hot := _hottest(seen):
+        yield Sentence(hot)
+    phase = seen.loads["phase"].drop_nulls()
+    shown = seen.loads.filter(pl.col("phase") == phase[0]) if len(phase) else seen.loads
+    known = shown.drop_nulls("layer")
+    if known.height and known["layer"].n_unique() > 1:
+        yield Chart("experts", known)
+    more = seen.layers.height - top
+    yield FittedTable(
+        _columns(seen),
+        seen.layers.head(top).to_dicts(),
+        "Expert load by layer (mean of steps)",
+        f"and {more} more: `npuscope experts`" if more > 0 else None,
+    )
+    for note in seen.notes:
+        yield Sentence(note)
+    if seen.item == "device":
+        yield Sentence(COLLECT)
+    elif seen.devices_count and seen.devices_count > 1:
+        command = f"npuscope experts plan {shlex.quote(path)} --devices {seen.devices_count}"
+        yield Sentence(f"a better placement and its gain: `{command}`")
+
+
+def experts_rows(seen: Overview | None) -> dict[str, Any] | None:
+    """The same for programs; None where it is not known."""
+    if seen is None:
+        return None
+    return {
+        "item": seen.item,
+        "layers": query.rows(seen.layers),
+        "hottest": query.rows(hottest(seen, _HOTTEST)),
+        "cost": seen.cost,
+        "devices_count": seen.devices_count,
+        "notes": list(seen.notes),
+    }
+
+
+def _expert_verdict(seen: Overview) -> tuple[str, str] | None:
+    devices = seen.layers["device_max_over_mean"].drop_nulls()
+    if seen.item == "device" and devices.is_empty():
+        return None
+    told = "experts: "
+    if seen.item == "expert":
+        told += (
+            f"the most loaded expert of a layer has {_mean(seen, 'max_over_mean')} times the mean"
+        )
+        told += ", " if len(devices) else ""
+    if len(devices):
+        mean = _mean(seen, "device_max_over_mean")
+        told += f"the most loaded device has {mean} times the mean of its group"
+    if seen.cost is None or seen.cost["excess_ns"] is None:
+        return told, ""
+    return f"{told}; ", f"the imbalance costs {ms(seen.cost['excess_ns'])} ms per step"
+
+
+def _mean(seen: Overview, column: str) -> str:
+    mean = seen.mean_of(column)
+    return "an unknown number of" if mean is None else f"{mean:.2f}"
+
+
+def _hottest(seen: Overview) -> str:
+    found = hottest(seen, _HOTTEST)
+    if found.is_empty():
+        return ""
+    listed = ", ".join(
+        f"expert {row['expert']} of layer {row['layer']} ({row['over_mean']:.2f})"
+        for row in found.to_dicts()
+    )
+    return f"hottest, times the mean of the layer: {listed}"
+
+
+def _columns(seen: Overview) -> list[Column]:
+    of_experts = [
+        Column("max/mean", "max_over_mean", ratio),
+        Column("worst", "worst_max_over_mean", ratio, 3),
+        Column("hottest expert", "hottest_expert", plain),
+        Column("cold experts", "cold_count", _tenths, 2),
+    ]
+    columns = [
+        Column("layer", "layer", plain),
+        *(of_experts if seen.item == "expert" else []),
+        Column("device max/mean", "device_max_over_mean", ratio),
+        Column("fullest device", "hottest_device", plain, 1),
+        Column("costs ms", "excess_ns", ms),
+    ]
+    if seen.layers["phase"].n_unique() > 1:
+        columns.insert(0, Column("phase", "phase"))
+    return [c for c in columns if c.key == "layer" or seen.layers[c.key].is_not_null().any()]
+
+
+def _tenths(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"

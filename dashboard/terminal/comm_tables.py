@@ -131,3 +131,186 @@ def _named(keys: Sequence[str]) -> str:
 def counted(count: int, name: str) -> str:
     """`2 ranks`, `1 step`."""
     return f"{count:,} {name}{'' if count == 1 else 's'}"
+
+
+_MOST_PAIRS = 30
+_MOST_RANKS = 16  # whose matrix fits into a terminal
+_PACKETS = "GB/s of a single link; small: time in packets below 32 MB (RDMA: 0.5 MB)"
+
+
+def gigabytes_per_s(value: float | None) -> str:
+    """Bytes per second as GB/s."""
+    return UNKNOWN if value is None else f"{value / 1e9:.2f}"
+
+
+def links_table(frame: pl.DataFrame, means: pl.DataFrame, top: int | None = None) -> RenderableType:
+    """Rows of `link_traffic`, and of `mean_links` before them where there are several ranks or
+    steps."""
+    single = FittedTable(
+        [*place_columns(frame), *_link_columns(), Column("basis", "basis", None, 6)],
+        frame.to_dicts(),
+        "Traffic of each rank and step by link",
+        _PACKETS,
+    )
+    if frame.select(_PLACE).n_unique() < 2:
+        return single
+    captures = means.partition_by("run", "capture", maintain_order=True)
+    tables = [_mean_links(rows, top, several=len(captures) > 1) for rows in captures]
+    if frame.height > _MOST_ROWS:
+        return Group(*tables, "of one rank or step: --rank N, --step N; all rows: --json")
+    return Group(*(part for table in tables for part in (table, "")), single)
+
+
+def _mean_links(rows: pl.DataFrame, top: int | None, *, several: bool) -> FittedTable:
+    first = rows.row(0, named=True)
+    columns = _link_columns()
+    if first["rank_count"] > 1:
+        columns += [
+            Column("slowest rank", "slowest_rank", plain, 2),
+            Column("its GB/s", "slowest_bytes_per_s", gigabytes_per_s, 2),
+        ]
+    capture = f", {first['run']} {first['capture']}" if several else ""
+    over = f"{counted(first['rank_count'], 'rank')}, {counted(first['step_count'], 'step')}"
+    return FittedTable(
+        columns,
+        rows.head(top or rows.height).to_dicts(),
+        f"Traffic by link{capture}: of a rank's step (mean of {over})",
+        _PACKETS,
+    )
+
+
+def _link_columns() -> list[Column]:
+    return [
+        Column("kind", "kind"),
+        Column("operation", "op_type"),
+        Column("link", "link"),
+        Column("MB", "size_bytes", megabytes),
+        Column("ms", "time_ns", ms),
+        Column("GB/s", "bandwidth_bytes_per_s", gigabytes_per_s),
+        Column("of peak", "peak_ratio", percent, 1),
+        Column(
+            "packets",
+            "packet_count",
+            lambda value: UNKNOWN if value is None else f"{value:,.0f}",
+            3,
+        ),
+        Column("small", "small_time_ratio", percent, 4),
+        Column("unaligned", "unaligned_count", number, 5),
+    ]
+
+
+def matrix_table(pairs: pl.DataFrame, top: int | None = None) -> RenderableType:
+    """Rows of `volume.mean_pairs`: from rank to rank as a square where it fits, then pairs."""
+    columns = [
+        Column("kind", "kind"),
+        *_ends(pairs),
+        Column("link", "link"),
+        Column("hosts", "hosts", None, 2, is_word=True),
+        Column("MB", "size_bytes", megabytes),
+        Column("ms", "time_ns", ms),
+        Column("GB/s", "bandwidth_bytes_per_s", gigabytes_per_s),
+    ]
+    hosts = (
+        pl.when("is_between_hosts")
+        .then(pl.lit("between"))
+        .when(pl.col("is_between_hosts").not_())
+        .then(pl.lit("inside"))
+    )
+    shown = pairs.with_columns(hosts=hosts).head(top or _MOST_PAIRS)
+    caption = (
+        f"and {pairs.height - shown.height} more: --json" if pairs.height > shown.height else None
+    )
+    table = FittedTable(
+        columns, shown.to_dicts(), "Pairs of ranks that exchange most (per step)", caption
+    )
+    square = _square(pairs)
+    return table if square is None else Group(square, "", table)
+
+
+def _ends(frame: pl.DataFrame) -> list[Column]:
+    if frame["src_rank"].null_count() == 0 and frame["dst_rank"].null_count() == 0:
+        return [Column("from", "src_rank", plain), Column("to", "dst_rank", plain)]
+    return [
+        Column("from", "src_rank", plain),
+        Column("to", "dst_rank", plain),
+        Column("from place", "src_group_rank", plain, 1),
+        Column("to place", "dst_group_rank", plain, 1),
+    ]
+
+
+def _square(pairs: pl.DataFrame) -> FittedTable | None:
+    known = pairs.drop_nulls(["src_rank", "dst_rank"])
+    ranks = sorted({*known["src_rank"], *known["dst_rank"]})
+    if len(ranks) < 2 or len(ranks) > _MOST_RANKS:
+        return None
+    size: dict[tuple[int, int], float] = {}
+    for src, dst, value in known.select("src_rank", "dst_rank", "size_bytes").iter_rows():
+        size[src, dst] = size.get((src, dst), 0.0) + value
+    rows = [{"from": src, **{str(dst): size.get((src, dst)) for dst in ranks}} for src in ranks]
+    columns = [
+        Column("from \\ to", "from", plain),
+        *(Column(str(rank), str(rank), _whole_megabytes) for rank in ranks),
+    ]
+    return FittedTable(columns, rows, "MB from rank to rank (per step, all kinds and links)")
+
+
+def _whole_megabytes(value: float | None) -> str:
+    return "·" if value is None else f"{value / 1e6:,.1f}"
+
+
+def bandwidth_table(frame: pl.DataFrame, top: int | None = None) -> FittedTable:
+    """Rows of `bandwidth`."""
+    columns = [
+        *place_columns(frame),
+        Column("kind", "kind"),
+        Column("operation", "op_type"),
+        Column("ops", "op_count", number, 2),
+        Column("MB", "size_bytes", megabytes),
+        Column("MB on links", "link_bytes", megabytes),
+        Column("transfer ms", "transit_ns", ms),
+        Column("algorithm GB/s", "algorithm_bandwidth_bytes_per_s", gigabytes_per_s),
+        Column("bus GB/s", "bus_bandwidth_bytes_per_s", gigabytes_per_s),
+    ]
+    caption = "algorithm: MB / transfer; bus: MB on links / transfer, as HCCL measured them"
+    nth = pl.int_range(pl.len()).over(_PLACE)
+    rows = frame if top is None else frame.filter(nth < top)
+    return FittedTable(columns, rows.to_dicts(), "Bandwidth of operations", caption)
+
+
+def contention_table(frame: pl.DataFrame, top: int | None = None) -> FittedTable:
+    """Rows of `contention` that have both sides."""
+    columns = [
+        *place_columns(frame),
+        Column("operation", "op_type"),
+        Column("link", "link"),
+        Column("ops beside", "beside_count", number, 2),
+        Column("GB/s beside", "beside_bandwidth_bytes_per_s", gigabytes_per_s),
+        Column("ops alone", "alone_count", number, 2),
+        Column("GB/s alone", "alone_bandwidth_bytes_per_s", gigabytes_per_s),
+        Column("slowdown", "slowdown_ratio", lambda value: f"{value:.3f}"),
+    ]
+    rows = frame.drop_nulls("slowdown_ratio").sort("slowdown_ratio", descending=True)
+    shown = rows.head(top or _MOST_ROWS)
+    left = f"and {rows.height - shown.height} more; " if rows.height > shown.height else ""
+    caption = f"{left}overlapped: computing covers half or more; alone: less than a tenth"
+    title = "Bandwidth of links with and without overlapping computation"
+    return FittedTable(columns, shown.to_dicts(), title, caption)
+
+
+def hierarchy_table(frame: pl.DataFrame, top: int | None = None) -> FittedTable:
+    """Rows of `hierarchy`."""
+    columns = [
+        Column("kind", "kind"),
+        Column("group", "group_hash", None, 3),
+        Column("ranks", "group_size", number),
+        Column("recorded", "rank_count", number, 1),
+        Column("hosts", "host_count", number),
+        Column("MB", "size_bytes", megabytes),
+        Column("between hosts", "between_hosts_bytes", megabytes),
+        Column("all-gather", "all_gather_bytes", megabytes),
+        Column("once per host", "host_deduplicated_bytes", megabytes),
+        Column("once per rank", "rank_deduplicated_bytes", megabytes),
+    ]
+    caption = "last three columns: MB between hosts with other schemes, for uniform routing"
+    rows = frame.head(top or frame.height)
+    return FittedTable(columns, rows.to_dicts(), "All-to-all of a step (MB)", caption)

@@ -13,7 +13,7 @@ import pytest
 from npuscope.collector.store import store
 from npuscope.dashboard.perfetto.choice import Choice, parse_choice
 from npuscope.dashboard.perfetto.rank_tables import Trace, trace_of
-from npuscope.dashboard.perfetto.trace_notes import before
+from npuscope.dashboard.perfetto.trace_file import before
 from npuscope.dashboard.perfetto.trace_size import Expected
 from npuscope.profile import Opened
 from tests.cli.command import Run

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from npuscope.analysis.doctor.compared_steps import Compared
 from npuscope.analysis.doctor.doctor import CaptureReport, RankReport, known_options
 from npuscope.analysis.doctor.profiler_options import snippet, unused
 from npuscope.analysis.wording import ranks_named
-
-from .doctor_compared import compared_notes
 
 if TYPE_CHECKING:
     from npuscope.analysis.doctor.compared_steps import Compared
@@ -175,3 +174,24 @@ def remarks(report: CaptureReport) -> Iterator[str]:
     needless = sorted({name for rank in report.ranks for name in unused(rank.options)})
     if needless:
         yield f"recorded at a cost, but used by no analysis here: {', '.join(needless)}"
+
+
+RULES = "where the rules differ: docs/steps-and-the-profiler.md"
+
+
+def compared_notes(compared: Sequence[Compared]) -> Iterator[str]:
+    """A sentence per measure."""
+    for one in compared:
+        told = f"{one.agreeing_count} of {one.compared_count} steps agree"
+        farthest = farthest_apart(one)
+        rest = f"; farthest apart: {farthest}; {RULES}" if farthest else ""
+        yield f"compared with msprof-analyze ({one.folder}): {one.measure}: {told}{rest}"
+
+
+def farthest_apart(one: Compared) -> str | None:
+    """Where the two differ most; None where all agree."""
+    if one.agreeing_count == one.compared_count:
+        return None
+    step = "" if one.step is None else f", step {one.step}"
+    figures = f"{one.ours_ns / 1e6:.3f} ms here, {one.theirs_ns / 1e6:.3f} ms there"
+    return f"rank {one.rank}{step}: {figures}"

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from rich import box
 from rich.console import JustifyMethod, RenderableType
+from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
-from npuscope.analysis.doctor.doctor import CaptureReport
+from npuscope.analysis.doctor.doctor import CaptureReport, RankReport
 from npuscope.analysis.doctor.judge import Support
-from npuscope.analysis.wording import UNKNOWN, number, numbers, ranks_named
+from npuscope.analysis.wording import UNKNOWN, number, numbers, percent, ranks_named
 
 from ...units import size_text
-from .doctor_compared import RULES, farthest_apart
-from .doctor_details import DIM, GROUPS, losses, plain_table, recording
-from .doctor_rows import NOT_LOOKED, Disk, config_of, remarks
+from .doctor_rows import (
+    NOT_LOOKED,
+    RULES,
+    Disk,
+    config_of,
+    farthest_apart,
+    remarks,
+    tables_of,
+)
+
+if TYPE_CHECKING:
+    pass
 
 _STYLES: dict[Support, str] = {"yes": "green", "partly": "yellow", "no": "red"}
 
@@ -170,3 +183,226 @@ def _beside(disk: Disk) -> Iterator[RenderableType]:
             table.add_row(one.what, number(one.count), size_text(one.size_bytes), one.why, example)
         yield table
         yield Text()
+
+
+# Dim: what is beside the point.
+DIM = "bright_black"
+# So many groups of unequal ranks are shown; the rest is in --json.
+GROUPS = 12
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T", int, float)
+
+
+def recording(ranks: Sequence[RankReport]) -> Iterator[Iterable[RenderableType]]:
+    """What was recorded of ranks and how it was read, a section after the other."""
+    yield _recorded(ranks)
+    yield _steps(ranks)
+    yield _tables(ranks)
+    yield _rules(ranks)
+    yield _bullets(
+        "Read by format descriptions only: not verified on real profiles",
+        _concerned(ranks, lambda rank: rank.unverified or ()),
+    )
+    yield _bullets("Warnings when reading", _concerned(ranks, _other_warnings))
+
+
+def losses(ranks: Sequence[RankReport]) -> Iterator[RenderableType]:
+    """Rows, bytes and files that were not read, and why."""
+    lost = [rank for rank in ranks if rank.loss.is_any]
+    if not lost:
+        return
+    table = plain_table("Lost when reading")
+    for heading in ("ranks", "rows", "bytes", "what, and why"):
+        justify: JustifyMethod = "right" if heading in ("rows", "bytes") else "left"
+        table.add_column(heading, justify=justify, overflow="fold")
+
+    def reasons(rank: RankReport) -> tuple[str, ...]:
+        files = sorted((rank.loss.files or {}).items())
+        return tuple(f"{Path(path).name}: {why.removeprefix(f'{path}: ')}" for path, why in files)
+
+    groups = [(who, why) for who, why in _alike(lost, reasons)]
+    for who, why in groups[:GROUPS]:
+        members = [rank for rank in lost if reasons(rank) == why]
+        table.add_row(
+            who,
+            number(sum(rank.loss.rows or 0 for rank in members) or None),
+            number(sum(rank.loss.bytes or 0 for rank in members) or None),
+            "\n".join(why) or "see the warnings",
+        )
+    yield table
+    if len(groups) > GROUPS:
+        yield Text(f"and {len(groups) - GROUPS} more: --json", style=DIM)
+
+
+def _recorded(ranks: Sequence[RankReport]) -> Iterator[RenderableType]:
+    headings = ("format", "export", "level", "framework", "CANN", "chip", "clock")
+    table = plain_table("What was recorded")
+    for heading in ("ranks", *headings):
+        table.add_column(heading, overflow="fold")
+
+    def facts(rank: RankReport) -> tuple[str, ...]:
+        own = rank.facts
+        framework = " ".join(filter(None, (own["framework"], own["framework_version"])))
+        shown = (
+            own["source_format"], _listed((rank.options or {}).get("export_type")),
+            own["profiler_level"], framework, own["cann_version"], own["chip_name"], own["clock"],
+        )  # fmt: skip
+        return tuple(one or UNKNOWN for one in shown)
+
+    for who, values in _alike(ranks, facts):
+        table.add_row(who, *values)
+    yield table
+    for who, options in _alike(ranks, lambda rank: _options(rank.options)):
+        yield Text.assemble(("\noptions", "bold"), (f"  {who}: ", DIM), options)
+
+
+def _listed(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, list) else str(value or "")
+
+
+def _options(options: Any) -> str:
+    """Options that are on, and the numbers of the schedule."""
+    if options is None:
+        return "unknown: no profiler_info with a configuration"
+    on: list[str] = []
+    schedule: list[str] = []
+    for name, value in options.items():
+        if name in ("profiler_level", "export_type"):
+            continue  # they have a column
+        if name.startswith("schedule."):
+            schedule.append(f"{name.partition('.')[2]} {value}")
+        elif isinstance(value, list):
+            on += [f"{name} {'+'.join(value)}"] if value else []
+        elif value is True:
+            on.append(name)
+        elif value not in (None, False, ""):
+            on.append(f"{name} {value}")
+    if schedule:
+        on.append(f"schedule {' '.join(schedule)}")
+    return ", ".join(on) or "none"
+
+
+def _steps(ranks: Sequence[RankReport]) -> Iterator[RenderableType]:
+    table = plain_table("Steps")
+    for heading in ("ranks", "steps", "missing", "told by", "basis", "session covered"):
+        table.add_column(heading, overflow="fold")
+
+    def steps(rank: RankReport) -> tuple[str, ...]:
+        return (
+            numbers(rank.steps.steps) or "not marked",
+            numbers(rank.steps.missing) or "none",
+            rank.rules.get("steps", UNKNOWN),
+            rank.rules.get("basis", UNKNOWN),
+        )
+
+    members: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    for rank in ranks:
+        if rank.steps.covered_ratio is not None:
+            members[steps(rank)].append(rank.steps.covered_ratio)
+    for who, values in _alike(ranks, steps):
+        table.add_row(who, *values, _span(members.get(values, []), percent))
+    yield table
+
+
+def _span(values: Sequence[T], form: Callable[[T], str]) -> str:
+    if not values:
+        return UNKNOWN
+    low, high = form(min(values)), form(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def _tables(ranks: Sequence[RankReport]) -> Iterator[RenderableType]:
+    counted = [(rank, tables_of(rank)) for rank in ranks]
+    names = sorted({name for _, tables in counted for name in tables} - {"ranks"})
+    table = plain_table("Tables")
+    table.add_column("table", overflow="fold")
+    table.add_column("rows per rank", justify="right", no_wrap=True, overflow="fold")
+    table.add_column("read by", overflow="fold")
+    table.add_column("not on", overflow="fold")
+    for name in names:
+        rows = [tables[name] for _, tables in counted if name in tables]
+        readers = sorted({rank.sources[name] for rank in ranks if name in rank.sources})
+        lacking = [rank.rank for rank, tables in counted if name not in tables]
+        table.add_row(
+            name, _span(rows, number), ", ".join(readers) or UNKNOWN,
+            ranks_named(lacking) if lacking else "",
+        )  # fmt: skip
+    yield table
+
+
+def _rules(ranks: Sequence[RankReport]) -> Iterator[RenderableType]:
+    rules: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for rank in ranks:
+        for name, value in rank.rules.items():
+            if name not in ("steps", "basis"):
+                rules[name, value].append(rank.rank)
+    if not rules:
+        return
+    table = plain_table("Rules used")
+    table.add_column("rule", overflow="fold")
+    table.add_column("choice", overflow="fold")
+    table.add_column("ranks", overflow="fold")
+    for (name, value), members in sorted(rules.items(), key=lambda rule: ("." in rule[0][0], rule)):
+        who = "all" if len(members) == len(ranks) else numbers(members)
+        table.add_row(_rule_name(name), value, who)
+    yield table
+
+
+def _rule_name(name: str) -> str:
+    place, dot, rest = name.rpartition(".")
+    words = {"producers_communication": "producer's communication", "rank": "rank from"}
+    told = words.get(rest, rest.replace("_", " "))
+    places = {"ascend_db": "DB", "kernels": "kernel table", "trace": "timeline"}
+    return f"{places.get(place, place.replace('_', ' '))}: {told}" if dot else told
+
+
+def _concerned(
+    ranks: Sequence[RankReport], told: Callable[[RankReport], Iterable[str]]
+) -> list[tuple[str, str]]:
+    """(who, what) of every sentence, in order."""
+    members: dict[str, list[int]] = defaultdict(list)
+    for rank in ranks:
+        for sentence in told(rank):
+            members[sentence].append(rank.rank)
+    return [
+        ("all ranks" if len(who) == len(ranks) > 1 else ranks_named(who), sentence)
+        for sentence, who in members.items()
+    ]
+
+
+def _other_warnings(rank: RankReport) -> list[str]:
+    """Warnings that are not told with a lost file."""
+    lost = (rank.loss.files or {}).values()
+    return [told for told in rank.warnings or () if not any(why in told for why in lost)]
+
+
+def _bullets(title: str, sentences: Sequence[tuple[str, str]]) -> Iterator[RenderableType]:
+    if sentences:
+        yield Text(title, style="bold")
+        for who, sentence in sentences:
+            yield Padding(
+                Text.assemble("• ", (f"{who}: ", DIM), sentence), (0, 0, 0, 2), expand=False
+            )
+
+
+def _alike(ranks: Sequence[RankReport], key: Callable[[RankReport], K]) -> Iterator[tuple[str, K]]:
+    """Groups of ranks with one key, the largest first."""
+    members: dict[K, list[int]] = defaultdict(list)
+    for rank in ranks:
+        members[key(rank)].append(rank.rank)
+    order = sorted(members, key=lambda k: (-len(members[k]), members[k][0]))
+    for one in order:
+        yield numbers(members[one]), one
+
+
+def plain_table(title: str) -> Table:
+    """A table with a title and one line below its headings."""
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )

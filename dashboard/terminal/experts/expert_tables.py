@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import polars as pl
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from npuscope.analysis.wording import UNKNOWN, ms, number, percent, plain
+import polars as pl
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.text import Text
+
+from npuscope.analysis.experts.load.mean_layers import over_mean
+from npuscope.analysis.wording import UNKNOWN, megabytes, ms, number, percent, plain
 
 from ..tables import Column, FittedTable
 
@@ -163,3 +169,133 @@ def _place(frame: pl.DataFrame) -> list[Column]:
     named = [Column(key, key) for key in several if frame[key].n_unique() > 1]
     has_steps = frame["step"].is_not_null().any()
     return [*named, *([Column("step", "step", plain)] if has_steps else [])]
+
+
+# From how many times the layer's mean on a block is drawn like this.
+LEVELS = (
+    (0.0, "·", "bright_black"),
+    (0.1, "░", "blue"),
+    (0.75, "▒", "green"),
+    (1.25, "▓", "yellow"),
+    (2.0, "█", "red"),
+)
+_UNKNOWN = (" ", "")
+_MAX_COLUMNS, _MAX_LINES = 256, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Heatmap:
+    """Loads of one run, capture and phase, all steps together: columns layer, `item`, tokens."""
+
+    loads: pl.DataFrame
+    item: str = "expert"
+    title: str | None = None
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        if self.loads.is_empty():
+            return
+        items = _span(self.loads[self.item])
+        layers = _span(self.loads["layer"])
+        margin = len(str(layers[1])) + 2
+        each = -(
+            -(items[1] - items[0] + 1) // min(max(options.max_width - margin, 10), _MAX_COLUMNS)
+        )
+        lines_each = -(-(layers[1] - layers[0] + 1) // _MAX_LINES)
+        cells = binned(self.loads, self.item, each, lines_each)
+        if self.title:
+            yield Text(self.title, style="bold")
+        width = (items[1] - items[0]) // each + 1
+        for at in range((layers[1] - layers[0]) // lines_each + 1):
+            line = Text(f"{layers[0] + at * lines_each:>{margin - 2}} |")
+            for column in range(width):
+                line.append(*_drawn(cells.get((at, column))))
+            yield line
+        yield Text(" " * (margin - 1) + "+" + "-" * width)
+        last = str(items[1])
+        axis = f"{items[0]!s:<{max(width - len(last), len(str(items[0])) + 1)}}{last}"
+        yield Text(f"{'':{margin}}{axis}  {self.item}s, layers down", style="bright_black")
+        yield self._legend(each, lines_each)
+
+    def _legend(self, each: int, lines_each: int) -> Text:
+        text = Text("times the layer's mean:", style="bright_black")
+        for least, block, colour in LEVELS:
+            text.append(f" {block}", style=colour)
+            text.append(f" {least:g}+" if least else " less")
+        if each > 1 or lines_each > 1:
+            lines = f" x {lines_each} layers" if lines_each > 1 else ""
+            text.append(f"; a block is the maximum of {each} {self.item}s{lines}")
+        return text
+
+
+def binned(
+    loads: pl.DataFrame, item: str, each: int, lines_each: int
+) -> dict[tuple[int, int], float]:
+    """The fullest of each block, in times its layer's mean, by (line, column) from the first."""
+    first_layer, first = _span(loads["layer"])[0], _span(loads[item])[0]
+    blocks: dict[tuple[int, int], float] = {}
+    told = over_mean(loads, item).select("layer", item, "over_mean").drop_nulls()
+    for layer, place, value in told.iter_rows():
+        at = ((layer - first_layer) // lines_each, (place - first) // each)
+        blocks[at] = max(value, blocks.get(at, 0.0))
+    return blocks
+
+
+def _drawn(value: float | None) -> tuple[str, str]:
+    if value is None:
+        return _UNKNOWN
+    _, block, colour = next(level for level in reversed(LEVELS) if value >= level[0])
+    return block, colour
+
+
+def _span(column: pl.Series) -> tuple[int, int]:
+    values = column.unique().sort().to_list()
+    return int(values[0]), int(values[-1])
+
+
+_PLACE = ("run", "capture", "phase")
+
+
+def plan_table(frame: pl.DataFrame) -> FittedTable:
+    """Each layer's gain, and the total, whose layer is null."""
+    columns = [
+        *_several(frame),
+        Column("layer", "layer", lambda layer: "all" if layer is None else plain(layer)),
+        Column("max/mean now", "max_over_mean_before", ratio),
+        Column("planned", "max_over_mean_after", ratio),
+        Column("gain ms/step", "predicted_gain_ns", ms),
+        Column("moved", "moved_experts_count", number),
+        Column("MB", "migration_bytes", megabytes, 1),
+        Column("low ms", "gain_low_ns", ms, 2),
+        Column("high ms", "gain_high_ns", ms, 2),
+        Column("now ms", "before_ns", ms, 4),
+        Column("move ms", "migration_ns", ms, 3),
+    ]
+    caption = "tokens of the most loaded device over the mean; gain: expected, with forecast errors"
+    return FittedTable(columns, frame.to_dicts(), "Plan for experts", caption)
+
+
+def backtest_table(frame: pl.DataFrame) -> FittedTable:
+    """What each forecast missed."""
+    columns = [
+        *_several(frame),
+        Column("forecast", "method"),
+        Column("best", "is_best", lambda best: "yes" if best else ""),
+        Column("error", "error_ratio", percent),
+        Column("5 %", "low_ratio", _signed, 1),
+        Column("95 %", "high_ratio", _signed, 1),
+        Column("steps ahead", "tested_steps", number, 2),
+        Column("tests", "origins_count", number, 3),
+    ]
+    caption = "error: mean error of an expert's share of its layer, over the mean share"
+    return FittedTable(columns, frame.to_dicts(), "Forecasts of expert load", caption)
+
+
+def _signed(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value * 100:+.1f} %"
+
+
+def _several(frame: pl.DataFrame) -> list[Column]:
+    """Columns that tell one plan from another."""
+    return [Column(key, key) for key in _PLACE if frame[key].n_unique() > 1]

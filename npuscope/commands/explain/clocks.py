@@ -24,7 +24,7 @@ def clocks(
       npuscope clocks ./store --json
     """
     from npuscope.analysis.ranks import answers
-    from npuscope.dashboard.terminal.clock_tables import clocks_table
+    from npuscope.dashboard.terminal.straggler_tables import clocks_table
     from npuscope.profile import compare_ranks, opened
 
     with opened(source_of(path, folder, store, run, jobs, memory)) as data:

@@ -87,7 +87,7 @@ def _stretch() -> View:
 def _volume(by: Literal["link_traffic", "rank_matrix", "bandwidth", "contention"]) -> View:
     from npuscope.analysis import means
     from npuscope.analysis.communication import volume
-    from npuscope.dashboard.terminal import volume_tables as tables
+    from npuscope.dashboard.terminal import comm_tables as tables
 
     if by == "link_traffic":
         return View(
@@ -116,7 +116,7 @@ def _volume(by: Literal["link_traffic", "rank_matrix", "bandwidth", "contention"
 
 def _hierarchy(experts: int | None, top_k: int | None) -> View:
     from npuscope.analysis.communication import volume
-    from npuscope.dashboard.terminal.volume_tables import hierarchy_table
+    from npuscope.dashboard.terminal.comm_tables import hierarchy_table
 
     if experts is None or top_k is None:
         raise UsageError("--by hierarchy: give the routing, as in --experts 256 --top-k 8")

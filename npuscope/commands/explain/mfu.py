@@ -144,7 +144,7 @@ def _show_waterfall(
     """The losses of each rank and step, or of the job and its stages as a table."""
     from npuscope.analysis.flops.kernels.count import kernel_work
     from npuscope.analysis.flops.losses import loss_notes, losses, together
-    from npuscope.dashboard.terminal.waterfall_table import waterfall_table
+    from npuscope.dashboard.terminal.parts_table import waterfall_table
     from npuscope.profile import compare_ranks
 
     compare_ranks(data, is_needed=False)

@@ -320,7 +320,7 @@ def _draw(tables: ExpertTables, item: Literal["expert", "device"]) -> None:
     """A heat map for each run, capture and phase."""
     from npuscope.analysis.experts.load.imbalance import expert_loads
     from npuscope.analysis.experts.load.load_rows import devices_of
-    from npuscope.dashboard.terminal.experts.expert_heatmap import Heatmap
+    from npuscope.dashboard.terminal.experts.expert_tables import Heatmap
 
     loads = expert_loads(tables.load) if item == "expert" else devices_of(tables)
     if loads.is_empty():

@@ -99,7 +99,7 @@ def plan_command(
     """
     from npuscope.analysis.experts.plan import plan_frames
     from npuscope.analysis.experts.plan.deployment import deployment_json, permutation_json
-    from npuscope.dashboard.terminal.experts.expert_plan_tables import plan_table
+    from npuscope.dashboard.terminal.experts.expert_tables import plan_table
     from npuscope.dashboard.whole_files import write_text
     from npuscope.profile import parse_size
 
@@ -153,7 +153,7 @@ def backtest_command(
       npuscope experts backtest ./profiles --horizon 100
     """
     from npuscope.analysis.experts.plan.plan_frames import backtest_rows
-    from npuscope.dashboard.terminal.experts.expert_plan_tables import backtest_table
+    from npuscope.dashboard.terminal.experts.expert_tables import backtest_table
 
     source = source_of(path, folder, store, run, jobs, memory)
     with _tables(source, run, capture, present=present) as found:

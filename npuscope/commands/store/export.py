@@ -146,8 +146,7 @@ def export(
 def _write_trace(data: Opened, choice: Choice, out: Path) -> None:
     """Say what comes, write it, say what it is."""
     from npuscope.dashboard.perfetto.rank_tables import expected_of, trace_of
-    from npuscope.dashboard.perfetto.trace_file import write
-    from npuscope.dashboard.perfetto.trace_notes import before, written_line
+    from npuscope.dashboard.perfetto.trace_file import before, write, written_line
 
     for message in data.messages:
         say(message)

@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from npuscope.dashboard.terminal.clock_tables import clocks_table
+from npuscope.dashboard.terminal.straggler_tables import clocks_table
 from npuscope.sample_traces.job import small
 from tests.analysis.ranks.across_tables import across, job_tables
 from tests.analysis.tables import connect, fill, op

@@ -12,8 +12,8 @@ from npuscope.analysis.findings import list_findings
 from npuscope.analysis.wording import FREE_MEANS
 from npuscope.dashboard.exporter.gauges import GAUGES
 from npuscope.dashboard.locale.language import language_of
+from npuscope.dashboard.terminal.parts_table import WORDS
 from npuscope.dashboard.terminal.tables import steps_table
-from npuscope.dashboard.terminal.waterfall_table import WORDS
 
 chinese = language_of("zh")
 

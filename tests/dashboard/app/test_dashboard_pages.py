@@ -179,8 +179,8 @@ def test_an_error_is_told_without_the_place_of_the_store(
 
 
 def test_tables_can_be_taken_away(monkeypatch: pytest.MonkeyPatch, sample_store: Path) -> None:
-    from npuscope.dashboard.app import shown_tables
+    from npuscope.dashboard.app import page
 
     frame = pl.DataFrame({"rank": [0], "groups": [["a", "b"]], "total_ns": [2**60]})
-    assert shown_tables._csv(frame).decode() == "rank,groups,total_ns\n0,a b,1152921504606846976\n"
-    assert pl.read_parquet(shown_tables._parquet(frame)).equals(frame)
+    assert page._csv(frame).decode() == "rank,groups,total_ns\n0,a b,1152921504606846976\n"
+    assert pl.read_parquet(page._parquet(frame)).equals(frame)

@@ -16,8 +16,8 @@ from npuscope.analysis.doctor.judge import Recorded, judge
 from npuscope.dashboard.app import state
 from npuscope.dashboard.app.answers.rank_answers import evidence, in_sentences, with_hosts
 from npuscope.dashboard.app.collecting import lacking
+from npuscope.dashboard.app.page import _text_px
 from npuscope.dashboard.app.plain_text import plain
-from npuscope.dashboard.app.shown_tables import _text_px
 from npuscope.dashboard.figures import timeline
 from npuscope.dashboard.figures.quality import capability_named
 from npuscope.dashboard.locale.language import labelled, language_of

@@ -14,7 +14,7 @@ from npuscope.analysis.query import steps
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
 from npuscope.collector.store.export import export as write_file
-from npuscope.dashboard.perfetto.text_stream import stream_lines
+from npuscope.dashboard.perfetto.trace_file import stream_lines
 from npuscope.profile import summary_versions
 from tests.analysis.tables import connect, fill, kernel, op
 from tests.dashboard.perfetto.traces import (

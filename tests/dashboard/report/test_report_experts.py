@@ -13,7 +13,7 @@ from npuscope.dashboard.locale.language import language_of
 from npuscope.dashboard.report.blocks import Block, Chart, Sentence
 from npuscope.dashboard.report.html_page import page
 from npuscope.dashboard.report.markdown import markdown
-from npuscope.dashboard.report.report_experts import COLLECT, NO_LOAD, experts_blocks, experts_rows
+from npuscope.dashboard.report.report import COLLECT, NO_LOAD, experts_blocks, experts_rows
 from npuscope.dashboard.terminal.tables import FittedTable
 from tests.analysis.tables import Row, connect, fill
 

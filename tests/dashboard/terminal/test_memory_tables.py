@@ -13,8 +13,8 @@ from rich.console import Console, RenderableType
 from npuscope.analysis import query
 from npuscope.analysis.query import MemoryKey
 from npuscope.analysis.wording import mebibytes
-from npuscope.dashboard.terminal.memory.memory_chart import MemoryChart
 from npuscope.dashboard.terminal.memory.memory_overview import (
+    MemoryChart,
     fullest_charts,
     growth_lines,
     overview,
