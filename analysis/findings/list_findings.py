@@ -332,7 +332,10 @@ def findings_markdown() -> str:
         "| finding | what it is |",
         "| --- | --- |",
     ]
-    lines += [f"| {rule.__name__} | {' '.join((rule.__doc__ or '').split())} |" for rule in RULES]
+    lines += [
+        f"| {rule.__name__.lstrip('_')} | {' '.join((rule.__doc__ or '').split())} |"
+        for rule in RULES
+    ]
     lines += ["", "| how sure | meaning |", "| --- | --- |"]
     lines += [f"| {name} | {meaning} |" for name, meaning in CERTAINTIES.items()]
     return "\n".join(lines) + "\n"
