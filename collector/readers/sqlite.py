@@ -205,11 +205,10 @@ def _in_types(batch: pa.RecordBatch, ways: Mapping[str, _Way]) -> pa.RecordBatch
 
 
 @contextlib.contextmanager
-def open_sqlite(path: str, scratch: Path | None = None) -> Iterator[SqliteFile]:
+def open_sqlite(path: str) -> Iterator[SqliteFile]:
     """A SQLite file opened for reading; nothing is written to it or beside it.
 
-    path: the database. scratch: where a copy goes if a log must be applied first (default: the
-    system's folder for temporary files).
+    Where a log must be applied first, a copy goes into the system's folder for temporary files.
     Raises TraceFormatError for a file that is no database, empty, encrypted or damaged, also when
     the damage shows only while a stream is consumed inside the `with` block.
     """
@@ -217,7 +216,7 @@ def open_sqlite(path: str, scratch: Path | None = None) -> Iterator[SqliteFile]:
         _check_header(path)
         logs = [suffix for suffix in _LOGS if _size(path + suffix)]
         _check_size(path, has_log=bool(logs))
-        uri = _uri(path, logs, stack, scratch)
+        uri = _uri(path, logs, stack)
         file = SqliteFile(path, {}, _connect(path, uri, stack))
         stack.callback(_close, file)
         # What the file says is to be computed of each row could take for ever: a check would do it.
@@ -274,12 +273,12 @@ def _check_size(path: str, *, has_log: bool) -> None:
         )
 
 
-def _uri(path: str, logs: list[str], stack: contextlib.ExitStack, scratch: Path | None) -> str:
+def _uri(path: str, logs: list[str], stack: contextlib.ExitStack) -> str:
     """Address of the file, or of a private copy where a log beside it must be applied."""
     if not logs:
         return f"file:{quote(os.fsencode(Path(path).absolute()))}?mode=ro&immutable=1"
     folder = stack.enter_context(
-        tempfile.TemporaryDirectory(prefix="npuscope-", dir=scratch, ignore_cleanup_errors=True)
+        tempfile.TemporaryDirectory(prefix="npuscope-", ignore_cleanup_errors=True)
     )
     copy = Path(folder, "copy.db")
     try:

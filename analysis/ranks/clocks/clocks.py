@@ -76,7 +76,7 @@ def fit_clocks(con: duckdb.DuckDBPyConnection) -> None:
     middle_ns = _fit(readings, clocks, reference) if clocks else 0.0
     first_ns, last_ns = con.execute("select min(start_ns), max(end_ns) from _matched").fetchall()[0]
     zero_ns = first_ns or 0
-    _widen(clocks, readings, reference, middle_ns, (last_ns or 0) - zero_ns)
+    _widen(clocks, readings, reference, (last_ns or 0) - zero_ns)
     _leave_alone(clocks, reference)
     _write(con, clocks, reference, zero_ns + round(middle_ns))
 
@@ -264,7 +264,6 @@ def _widen(
     clocks: Sequence[Clock],
     found: pl.DataFrame,
     reference: int,
-    middle_ns: float,
     capture_ns: int,
 ) -> None:
     """Let errors hold anywhere in the capture: they grow with the time from where a clock was

@@ -315,7 +315,7 @@ class _Operation(NamedTuple):
     json: bytes
 
 
-def operations(path: str, log: ReadLog, *, chunk_bytes: int = _CHUNK_BYTES) -> Iterator[_Operation]:
+def operations(path: str, log: ReadLog) -> Iterator[_Operation]:
     """Every operation in file order, sums over operations left out.
 
     What is missing of a file that was cut short is told to `log`. Raises TraceFormatError for one
@@ -323,18 +323,18 @@ def operations(path: str, log: ReadLog, *, chunk_bytes: int = _CHUNK_BYTES) -> I
     """
     try:
         with Path(path).open("rb") as file:
-            yield from _operations(file, path, log, chunk_bytes)
+            yield from _operations(file, path, log)
     except OSError as error:
         raise TraceFormatError(
             path, "opening", f"{error.strerror}: check its permissions"
         ) from None
 
 
-def _operations(file: BinaryIO, path: str, log: ReadLog, chunk_bytes: int) -> Iterator[_Operation]:
+def _operations(file: BinaryIO, path: str, log: ReadLog) -> Iterator[_Operation]:
     keys = ["", "", ""]  # of the objects of depth 2, 3 and 4 that are open
     rest, depth, count = b"", 0, 0
     is_first = True
-    while chunk := file.read(chunk_bytes):
+    while chunk := file.read(_CHUNK_BYTES):
         if is_first:
             chunk = chunk.removeprefix(b"\xef\xbb\xbf").lstrip(_BLANK)
             if chunk[:1] != b"{":

@@ -84,7 +84,6 @@ class _Phase:
 def read_dump(
     files: Sequence[SourceFile],
     *,
-    deployment: Path | None = None,
     advance: Callable[[int], None] = lambda n_bytes: None,
 ) -> ExpertLoad:
     """Read a folder's dumps; `files` are its CSVs, configuration and deployments, others ignored.
@@ -117,8 +116,7 @@ def read_dump(
     if shared:
         notes.append(f"ranks below {shared} hold shared experts only: left out, {shared} is rank 0")
     phases = [
-        _phase(name, by_phase[name], config, _deployment_file(name, files, config, deployment),
-               notes)
+        _phase(name, by_phase[name], config, _deployment_file(name, files, config), notes)
         for name in sorted(by_phase)
     ]  # fmt: skip
     load = pl.concat([_load(phase) for phase in phases]).sort(
@@ -152,11 +150,7 @@ def _config(files: Sequence[SourceFile], notes: list[str]) -> _Config:
         raise TraceFormatError(found[0], "configuration of the dump", str(error)) from error
 
 
-def _deployment_file(
-    phase: str, files: Sequence[SourceFile], config: _Config, given: Path | None
-) -> Path | None:
-    if given is not None:
-        return given
+def _deployment_file(phase: str, files: Sequence[SourceFile], config: _Config) -> Path | None:
     by_name = {Path(file.path).name: Path(file.path) for file in files}
     told = Path(config.eplb_expert_map_file or "").name
     general = [name for name in sorted(by_name) if name.startswith("expert_map")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -87,7 +88,9 @@ def test_an_empty_table_keeps_its_types(tmp_path: Path) -> None:
     assert (table.num_rows, table.schema.types) == (0, [pa.string()])
 
 
-def test_a_log_beside_the_file_is_applied_to_a_copy(tmp_path: Path) -> None:
+def test_a_log_beside_the_file_is_applied_to_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     live, folder, scratch = tmp_path / "live", tmp_path / "user", tmp_path / "scratch"
     for each in (live, folder, scratch):
         each.mkdir()
@@ -100,7 +103,8 @@ def test_a_log_beside_the_file_is_applied_to_a_copy(tmp_path: Path) -> None:
             shutil.copyfile(live / name, folder / name)
     assert (folder / "a.db-wal").stat().st_size > 0
     before = listing(folder)
-    with open_sqlite(str(folder / "a.db"), scratch) as file:
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    with open_sqlite(str(folder / "a.db")) as file:
         assert file.stream("select v from t").read_all().to_pylist() == [{"v": 5}]
     assert listing(folder) == before
     assert list(scratch.iterdir()) == []
