@@ -8,6 +8,7 @@ import re
 import subprocess
 import tarfile
 import zipfile
+from collections import Counter
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[1]
 ROOMS = ("collector", "analysis", "dashboard", "sample_traces")
 MAX_MODULE_LINES = 500
+MAX_FOLDER_MODULES = 18
 VAGUE_NAMES = {"base", "common", "helper", "helpers", "manager", "misc", "util", "utils"}
 SKIPPED_FOLDERS = {"build", "dist", "__pycache__"}
 
@@ -142,6 +144,11 @@ def test_modules_stay_short() -> None:
         if lines > MAX_MODULE_LINES
     }
     assert long == {}
+
+
+def test_folders_hold_few_modules() -> None:
+    counts = Counter(path.parent.relative_to(REPOSITORY) for path in python_modules())
+    assert {str(place): n for place, n in counts.items() if n > MAX_FOLDER_MODULES} == {}
 
 
 def test_no_module_has_a_vague_name() -> None:

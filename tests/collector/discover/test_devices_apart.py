@@ -19,7 +19,7 @@ from npuscope.collector.store.manifest import manifests
 from npuscope.sample_traces.capture import Capture, captures
 from npuscope.sample_traces.forms.msprof import write_msprof
 from npuscope.sample_traces.generate import Job, write_job
-from tests.collector.readers.msprof_stores import Rows, read, rows, table
+from tests.collector.readers.msprof.msprof_stores import Rows, read, rows, table
 
 JOB = Job(name="apart", layers=2, dp=2, pp=2, ep=2, seed=21, ranks_per_host=2)
 TEXT = ("kernels", "comm_ops", "comm_tasks", "steps", "counters", "memory", "operator_memory",

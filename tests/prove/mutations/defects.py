@@ -39,7 +39,7 @@ _KERNELS_OF_DB = f"{_PLANTED}::test_kernels_by_type[two ranks-db]"
 _STEPS = "tests/analysis/steps/test_steps.py"
 _MASKING = "tests/analysis/communication/test_masking.py"
 _ANALYSIS = "tests/collector/readers/ascend_db/test_analysis_db.py"
-_JSON = "tests/collector/readers/test_communication_json.py"
+_JSON = "tests/collector/readers/hccl/test_communication_json.py"
 
 DEFECTS: tuple[Defect, ...] = (
     # Whole nanoseconds pass through a double, which keeps a quarter of a microsecond.
@@ -151,7 +151,7 @@ DEFECTS: tuple[Defect, ...] = (
         " then try_cast(s as double) end;",
         "create macro number(s) as case when isfinite(coalesce(try_cast(s as double), 0))"
         " then coalesce(try_cast(s as double), 0) end;",
-        "tests/collector/readers/test_kernel_details.py",
+        "tests/collector/readers/text/test_kernel_details.py",
     ),
     _defect(
         "database: values of another kind", "collector/readers/sqlite.py",

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from npuscope.errors import TraceNotFound
-from tests.cli.test_experts_plan import app
+from tests.cli.plan.test_experts_plan import app
 from tests.collector.readers.expert_load.expert_dumps import line
 
 

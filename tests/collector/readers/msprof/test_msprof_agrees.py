@@ -12,7 +12,7 @@ from npuscope.analysis import query
 from npuscope.collector import schema
 from npuscope.collector.store import store
 from npuscope.sample_traces.generate import Form
-from tests.collector.readers.msprof_stores import rows, table
+from tests.collector.readers.msprof.msprof_stores import rows, table
 
 pytestmark = pytest.mark.slow
 

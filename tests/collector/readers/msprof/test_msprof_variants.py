@@ -15,7 +15,7 @@ from npuscope.collector.discover.search import discover
 from npuscope.sample_traces.capture import Capture, captures
 from npuscope.sample_traces.forms.msprof import write_msprof
 from npuscope.sample_traces.generate import small
-from tests.collector.readers.msprof_stores import Rows, only_manifest, read, rows, table
+from tests.collector.readers.msprof.msprof_stores import Rows, only_manifest, read, rows, table
 
 COMPARED = ("kernels", "comm_ops", "comm_tasks", "host_ops", "launches", "steps", "counters",
             "memory", "operator_memory", "comm_times", "comm_links")  # fmt: skip

@@ -17,6 +17,7 @@ from npuscope.sample_traces.truth import expert_load
 from tests.analysis.tables import connect, put
 from tests.cli.command import Run
 from tests.collector.readers.expert_load.expert_dumps import write_hook
+from tests.conftest import REPOSITORY
 
 pytestmark = pytest.mark.slow
 
@@ -298,7 +299,7 @@ def test_doctor_tells_counts_that_cannot_be_right(run: Run, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_devices_and_cost_of_a_plain_profile(run: Run) -> None:
-    sample = Path(__file__).parents[2] / "sample_traces" / "moe_8_ranks"
+    sample = REPOSITORY / "sample_traces" / "moe_8_ranks"
     planted = json.loads((sample / "truth.json").read_text())["expert_load"]
     code, out, _ = run("experts", sample, "--by", "device", "--json")
     told = json.loads(out)
