@@ -95,7 +95,7 @@ def link(job: Job, rank: int, other: int) -> str:
     return "HCCS" if job.host(rank) == job.host(other) else "ROCE"
 
 
-def _lasting(w: k.Work, dur_ns: int) -> k.Work:
+def _with_duration(w: k.Work, dur_ns: int) -> k.Work:
     """The work with another duration (`replace` takes three times as long)."""
     return k.Work(
         w.type, w.name, w.core, w.api, w.operator, w.input_shapes, w.input_dtypes,
@@ -170,7 +170,7 @@ def compute(
         d.sequence += 1
         sequence = d.sequence
         d.forward_sequences.append(sequence)
-    index = add(d, KernelCall(_lasting(work, dur_ns), stream, after, backward, sequence))
+    index = add(d, KernelCall(_with_duration(work, dur_ns), stream, after, backward, sequence))
     if stream == COMPUTE_STREAM:
         d.last = index
     return index

@@ -20,7 +20,7 @@ from .forms.mindspore import write_mindspore
 from .forms.msprof import write_msprof
 from .forms.text import write_text
 from .frames import canonical_frames
-from .job import Job, described, small
+from .job import Job, job_fields, small
 from .truth import truth
 
 __all__ = [
@@ -74,7 +74,7 @@ def write_job(
     for capture in seen:
         chosen = forms[capture.rank] if isinstance(forms, Mapping) else forms
         files[str(capture.rank)] = _write_rank(capture, out, chosen)
-    facts = {"job": described(job), "captures": files, **truth(job, seen)}
+    facts = {"job": job_fields(job), "captures": files, **truth(job, seen)}
     (out / "truth.json").write_text(_readable(facts) + "\n", encoding="utf-8")
 
 

@@ -138,7 +138,7 @@ _WRONG = (
 )  # fmt: skip
 
 
-def described(job: Job) -> dict[str, Any]:
+def job_fields(job: Job) -> dict[str, Any]:
     """The job's fields by name, without what it does not do and what is not wrong with it."""
     plain = {one.name: one.default for one in fields(Job) if one.name in _WRONG}
     return {n: v for n, v in asdict(job).items() if n not in plain or plain[n] != v}

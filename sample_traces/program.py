@@ -116,13 +116,13 @@ def _experts_forward(d: Draft, micro_batch: int, layer: int) -> None:
     compute(d, k.work("MoeGatingTopKSoftmax", gate, f"{rows},{job.top_k}", 14_000, "FLOAT"))
     compute(d, k.elementwise("MoeTokenPermute", rows * job.top_k, hidden))
     dispatched = _all_to_all(d, micro_batch, layer, home=False)
-    _beside(d)
+    _shared_expert(d)
     tokens, count = _local_tokens(d, micro_batch, layer), job.experts // job.ep
     compute(d, k.grouped_matmul(tokens, count, hidden, 2 * job.ffn), after=dispatched)
     compute(d, k.elementwise("SwiGlu", tokens, job.ffn))
     compute(d, k.grouped_matmul(tokens, count, job.ffn, hidden))
     combined = _all_to_all(d, micro_batch, layer, home=True)
-    _beside(d)
+    _shared_expert(d)
     compute(d, k.elementwise("MoeTokenUnpermute", rows * job.top_k, hidden), after=combined)
 
 
@@ -180,13 +180,13 @@ def _experts_backward(
     unpermute = k.elementwise("MoeTokenUnpermuteGrad", rows * job.top_k, hidden)
     compute(d, unpermute, after=after, backward=True)
     dispatched = _all_to_all(d, micro_batch, layer, home=False, backward=True)
-    _beside(d, backward=True)
+    _shared_expert(d, backward=True)
     grouped = k.grouped_matmul(tokens, count, hidden, job.ffn)
     compute(d, grouped, after=dispatched, backward=True)
     compute(d, k.elementwise("SwiGluGrad", tokens, job.ffn), backward=True)
     compute(d, k.grouped_matmul(tokens, count, 2 * job.ffn, hidden), backward=True)
     combined = _all_to_all(d, micro_batch, layer, home=True, backward=True)
-    _beside(d, backward=True)
+    _shared_expert(d, backward=True)
     permute = k.elementwise("MoeTokenPermuteGrad", rows * job.top_k, hidden)
     compute(d, permute, after=combined, backward=True)
     return ()
@@ -241,7 +241,7 @@ def _tensor_parallel(d: Draft, *, backward: bool) -> tuple[int, ...]:
     return collective(d, "tp", "allReduce", count, after=(d.last,), backward=backward)
 
 
-def _beside(d: Draft, *, backward: bool = False) -> None:
+def _shared_expert(d: Draft, *, backward: bool = False) -> None:
     """The shared expert, as wide as the wanted share of the all-to-all beside it."""
     job, rows = d.job, d.job.sequence // d.job.tp
     sent = 2.0 * rows * job.top_k * job.hidden / job.ep

@@ -42,7 +42,9 @@ def expert_load(job: Job) -> list[tuple[int, int, int, int]]:
     return rows
 
 
-def covered(first: Iterable[Interval], second: Iterable[Interval]) -> tuple[int, int, int, int]:
+def overlap_lengths(
+    first: Iterable[Interval], second: Iterable[Interval]
+) -> tuple[int, int, int, int]:
     """Lengths of the union of the first, of the second, of both at once, and of either."""
     edges = [(t, 0, d) for a, b in first for t, d in ((a, 1), (b, -1))]
     edges += [(t, 1, d) for a, b in second for t, d in ((a, 1), (b, -1))]
@@ -117,9 +119,9 @@ def _figures(
     mine = [_interval(kernel) for kernel in kernels]
     talk = [_interval(op) for op in ops]
     receives = [_interval(op) for op in ops if op.op_type == "receive"]
-    computing_ns, communication_ns, _, busy_ns = covered(mine, talk)
-    overlapped_ns = covered(talk, everywhere)[2]
-    receive_ns, _, hidden_ns, _ = covered(receives, everywhere)
+    computing_ns, communication_ns, _, busy_ns = overlap_lengths(mine, talk)
+    overlapped_ns = overlap_lengths(talk, everywhere)[2]
+    receive_ns, _, hidden_ns, _ = overlap_lengths(receives, everywhere)
     start_ns = min(start for start, _ in mine + talk)
     end_ns = max(end for _, end in mine + talk)
     return {
@@ -154,7 +156,9 @@ def _by_kind(ops: list[CommOp], everywhere: list[Interval]) -> dict[str, dict[st
     found: dict[str, dict[str, object]] = {}
     for kind in sorted({op.group.kind for op in ops}):
         mine = [op for op in ops if op.group.kind == kind]
-        communication_ns, _, masked_ns, _ = covered([_interval(op) for op in mine], everywhere)
+        communication_ns, _, masked_ns, _ = overlap_lengths(
+            [_interval(op) for op in mine], everywhere
+        )
         found[kind] = {
             "operations": len(mine),
             "communication_ns": communication_ns,

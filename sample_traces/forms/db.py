@@ -17,7 +17,7 @@ from ..capture import NONE_32, Capture, Launch
 from ..job import group_hash
 from . import reports
 from .metadata import profiler_metadata
-from .pmu import hidden, pmu
+from .pmu import database_only, pmu
 
 TABLES = {
     "AICORE_FREQ": "deviceId INTEGER,timestampNs NUMERIC,freq INTEGER",
@@ -207,7 +207,8 @@ def add_tasks(c: Capture, rows: Rows, pool: Pool) -> None:
         metrics = pmu(work, x.dur_ns, c.frequency_mhz)
         if metrics is not None:
             rows["TASK_PMU_INFO"] += [
-                (id_, _id(pool, name), value) for name, value in {**metrics, **hidden()}.items()
+                (id_, _id(pool, name), value)
+                for name, value in {**metrics, **database_only()}.items()
             ]
     for copy in c.copies:
         place = (copy.stream_id, copy.task_id)

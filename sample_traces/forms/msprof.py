@@ -23,8 +23,8 @@ from .text import (
     KERNEL_HEADER,
     kernel_rows,
     link_block,
-    measured,
-    summed,
+    operation_entry,
+    total_entry,
     write_json,
     write_lines,
     write_memory,
@@ -190,8 +190,8 @@ def _write_analysis(c: Capture, folder: Path) -> None:
     """What `msprof --analyze=on` makes: flat, and of every operation by itself."""
     folder.mkdir()
     found = reports.op_reports(c)
-    measures = {report.key: measured(report) for report in found}
-    write_json(folder / "communication.json", {**measures, "total": summed(found)})
+    measures = {report.key: operation_entry(report) for report in found}
+    write_json(folder / "communication.json", {**measures, "total": total_entry(found)})
     matrix = {
         report.key: {
             f"{row.source}-{row.target}": link_block(row) for row in reports.op_links(report.op)

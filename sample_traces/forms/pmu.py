@@ -39,7 +39,7 @@ def pmu(work: Work, dur_ns: int, frequency_mhz: int) -> dict[str, float] | None:
     return found
 
 
-def hidden() -> dict[str, float]:
+def database_only() -> dict[str, float]:
     """Metrics that the CSV leaves out."""
     return {f"aiv_{pipe}_{what}": 0.0 for pipe in _HIDDEN for what in ("time", "ratio")}
 

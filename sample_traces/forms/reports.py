@@ -68,11 +68,11 @@ class MatrixRow:
 
 def overlap_slices(c: Capture) -> list[tuple[str, int, int]]:
     """Rows of the "Overlap Analysis" tracks by start: name, start, end."""
-    computing = merged(
+    computing = union_of(
         [(x.start_ns, x.start_ns + x.dur_ns) for x in c.kernels if x.work.is_compute]
     )
-    talking = merged([(x.start_ns, x.start_ns + x.dur_ns) for x in c.comm_ops])
-    busy = merged(computing + talking)
+    talking = union_of([(x.start_ns, x.start_ns + x.dur_ns) for x in c.comm_ops])
+    busy = union_of(computing + talking)
     free = [(a[1], b[0]) for a, b in pairwise(busy)]
     named = {
         "Computing": computing,
@@ -117,14 +117,14 @@ def step_trace_db(c: Capture) -> list[tuple[float, ...]]:
         ) -> bool:
             return first <= start_ns < last
 
-        computing = merged([
+        computing = union_of([
             (x.start_ns, x.start_ns + x.dur_ns)
             for x in c.kernels if x.work.is_compute and mine(x.start_ns)
         ])  # fmt: skip
-        talking = merged([
+        talking = union_of([
             (x.start_ns, x.start_ns + x.dur_ns) for x in c.comm_ops if mine(x.start_ns)
         ])  # fmt: skip
-        busy = merged(computing + talking)
+        busy = union_of(computing + talking)
         talk, exposed = _length(talking), _length(without(talking, computing))
         span = busy[-1][1] - busy[0][0]
         bubble = sum(op.dur_ns for op in _receives(c, inside_of=step.step))
@@ -177,7 +177,7 @@ def category(op: CommOp) -> str:
     return "p2p" if op.op_type in ("send", "receive", "batchSendRecv") else "collective"
 
 
-def merged(intervals: list[Interval]) -> list[Interval]:
+def union_of(intervals: list[Interval]) -> list[Interval]:
     """Sorted, without overlaps; touching ones become one, empty ones vanish."""
     found: list[Interval] = []
     for start, end in sorted(i for i in intervals if i[1] > i[0]):

@@ -135,13 +135,13 @@ def communication(c: Capture) -> dict[str, dict[str, dict[str, object]]]:
     for report in reports.op_reports(c):
         step, kind = f"step{report.op.step}", reports.category(report.op)
         sums.setdefault((step, kind), []).append(report)
-        found[step][kind][report.key] = measured(report)
+        found[step][kind][report.key] = operation_entry(report)
     for (step, kind), mine in sums.items():
-        found[step][kind]["Total Op Info"] = summed(mine)
+        found[step][kind]["Total Op Info"] = total_entry(mine)
     return found
 
 
-def measured(report: reports.OpReport) -> dict[str, object]:
+def operation_entry(report: reports.OpReport) -> dict[str, object]:
     """What communication.json says of an operation."""
     return {
         "Communication Time Info": {
@@ -154,7 +154,7 @@ def measured(report: reports.OpReport) -> dict[str, object]:
     }
 
 
-def summed(mine: list[reports.OpReport]) -> dict[str, object]:
+def total_entry(mine: list[reports.OpReport]) -> dict[str, object]:
     """What it says of operations together."""
     return {
         "Communication Time Info": _times(mine),

@@ -9,7 +9,7 @@ import pytest
 
 from npuscope.sample_traces.capture import captures
 from npuscope.sample_traces.generate import Job, canonical_frames, small
-from npuscope.sample_traces.truth import covered, truth
+from npuscope.sample_traces.truth import overlap_lengths, truth
 
 JOB = small(
     name="four", layers=2, pp=2, micro_batches=2, slow_rank=3, ranks_per_host=2,
@@ -143,7 +143,7 @@ def test_sweep_counts_like_a_grid() -> None:
     first, second = [(0, 5), (3, 9), (9, 9), (20, 22)], [(4, 6), (8, 21)]
     a = {t for x, y in first for t in range(x, y)}
     b = {t for x, y in second for t in range(x, y)}
-    assert covered(first, second) == (len(a), len(b), len(a & b), len(a | b))
+    assert overlap_lengths(first, second) == (len(a), len(b), len(a & b), len(a | b))
 
 
 def test_grouped_matmul_shapes_carry_the_expert_load() -> None:

@@ -22,7 +22,7 @@ from npuscope.collector.store import store
 from npuscope.collector.store.manifest import manifests
 from npuscope.sample_traces.capture import captures
 from npuscope.sample_traces.forms.mindspore import COMPONENTS, FRAMEWORK_VERSION, write_mindspore
-from npuscope.sample_traces.forms.reports import merged
+from npuscope.sample_traces.forms.reports import union_of
 from npuscope.sample_traces.generate import Form, write_job
 from tests.conftest import AGREEING
 
@@ -132,7 +132,7 @@ def test_figures_of_steps(opened: dict[Form, duckdb.DuckDBPyConnection]) -> None
         )
         for row in found.to_dicts():
             mine = [(start, start + dur) for rank, start, dur in spans if rank == row["rank"]]
-            assert row[figure] == sum(end - start for start, end in merged(mine))
+            assert row[figure] == sum(end - start for start, end in union_of(mine))
 
 
 def test_matrix_of_single_operations_adds_up(
