@@ -20,8 +20,7 @@ KEYS: Row = {"run": "job", "capture": "c", "rank": 0}
 def connect(path: str | Path = ":memory:") -> duckdb.DuckDBPyConnection:
     """A database with every canonical table, empty, with key columns."""
     con = duckdb.connect(path, config={"threads": 2})
-    for table in schema.tables().values():
-        con.execute(schema.create_sql(table, keys=True))
+    con.execute(";".join(schema.create_sql(one, keys=True) for one in schema.tables().values()))
     return con
 
 

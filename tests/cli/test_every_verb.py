@@ -108,10 +108,11 @@ def test_what_is_asked_wrongly_is_refused(run: Run, bare: dict[str, Path], verb:
         (("--nonsense",), "--nonsense"),
         (("--rank", "9"), "rank 9"),
         (("--run", "x"), "run x"),
+        (("--capture", "x"), "capture x"),
         (("--by", "colour"), "colour"),
     ):
         refused = run(verb, path, *asked)
-        no_load = verb == "experts" and asked[0] in ("--rank", "--run")
+        no_load = verb == "experts" and asked[0] in ("--rank", "--run", "--capture")
         assert (refused.code, refused.out) == (3 if no_load else 2, ""), asked
         assert told in refused.err or asked[0] in refused.err or no_load
     absent = run(verb, path / "absent")

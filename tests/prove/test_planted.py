@@ -18,6 +18,7 @@ from npuscope.collector.store import store
 from npuscope.sample_traces.capture import captures
 from npuscope.sample_traces.generate import Job, canonical_frames, small, write_job
 from npuscope.sample_traces.truth import truth
+from tests.analysis.tables import connect, put
 
 JOBS = {
     "two ranks": small(),
@@ -43,18 +44,11 @@ PLANTED_OF_A_KIND = (
 
 def from_frames(job: Job) -> duckdb.DuckDBPyConnection:
     """The canonical frames as tables, without any file."""
-    con = duckdb.connect()
-    for table in schema.tables().values():
-        con.execute(schema.create_sql(table, keys=True))
+    con = connect()
     # Of a large job only what its figures need: hosts' calls are most of its rows.
     small_ones = ("ranks", "groups", "steps", "kernels", "comm_ops")
     needed = small_ones if job.world_size > 8 else tuple(schema.tables())
-    for name, frame in canonical_frames(job, tables=needed).items():
-        if "pmu" in frame.columns:  # polars has no maps
-            frame = frame.drop("pmu")
-        con.register("_frame", frame.to_arrow())
-        con.execute(f"insert into {name} by name select * from _frame")
-        con.unregister("_frame")
+    put(con, canonical_frames(job, tables=needed))
     return con
 
 

@@ -20,7 +20,7 @@ QUIRKS: dict[int, tuple[str, ...]] = {
         "test_kernel_details::test_header_variants_give_the_same_row"),
     2: ("instants as text with ns, or as numbers; a double would round them",
         "test_trace_view_variants::test_numbers_as_time_stamps",
-        "test_trace_times::test_instants_are_exact_and_round_half_to_even"),
+        "test_times::test_instants_are_exact_and_round_half_to_even"),
     3: ("ids of flows as text or number, beyond 2^64",
         "test_trace_view::test_launches_bind_both_ends"),
     4: ("one flow starts once and ends several times",

@@ -14,11 +14,11 @@ import pytest
 from npuscope.analysis.catalog import metric
 from npuscope.analysis.communication import volume
 from npuscope.analysis.summaries import summarise
-from npuscope.collector import schema
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
 from npuscope.errors import UsageError
 from npuscope.sample_traces.generate import Job, write_job
+from tests.analysis.tables import connect
 
 SETS = ("alexnet_ddp_text_level1", "alexnet_ddp_db_level1", "qwen3_pp2_dp2_text_level2")
 
@@ -135,9 +135,7 @@ def test_hosts_tell_inside_from_between(job: dict[str, duckdb.DuckDBPyConnection
 
 def test_links_beside_compute() -> None:
     """Two operations hidden, one exposed, one in between, by one link of 10, 10, 20 and 99 B/ns."""
-    con = duckdb.connect()
-    for table in schema.tables().values():
-        con.execute(schema.create_sql(table, keys=True))
+    con = connect()
     ops = [("a", 0, 1000.0), ("b", 100, 1000.0), ("c", 300, 2000.0), ("d", 170, 9900.0)]
     for name, start_ns, size_bytes in ops:
         values = {"name": name, "start": start_ns, "size": size_bytes}
@@ -252,9 +250,7 @@ def test_bandwidth_is_of_what_was_measured_whole(
 
 def test_schemes_of_published_sizes() -> None:
     """Copies between hosts for 8 of 256 experts and 8 ranks per host, as published."""
-    con = duckdb.connect()
-    for table in schema.tables().values():
-        con.execute(schema.create_sql(table, keys=True))
+    con = connect()
     con.execute(
         "insert into ranks by name select 'r' run, 'c' capture, n rank,"
         " (n // 8)::varchar host_uid from range(32) t(n)"

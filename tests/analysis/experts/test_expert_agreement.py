@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import duckdb
 import polars as pl
 import pytest
 
@@ -12,9 +11,9 @@ from npuscope.analysis.experts.load.dropped_tokens import (
     doubts,
     matched_layers,
 )
-from npuscope.collector import schema
 from npuscope.sample_traces.job import Job
 from npuscope.sample_traces.truth import expert_load
+from tests.analysis.tables import connect
 
 JOB = Job(sequence=64)
 TOKENS = JOB.sequence * JOB.dp * JOB.micro_batches
@@ -79,9 +78,7 @@ def test_counts_beside_what_kernels_computed() -> None:
 
 def test_counts_of_a_store_that_do_not_fit() -> None:
     """Without any options, and without kernels: layers beside each other."""
-    with duckdb.connect() as con:
-        for name in ("ranks", "groups", "kernels", "expert_load", "expert_placement"):
-            con.execute(schema.create_sql(schema.tables()[name], keys=True))
+    with connect() as con:
         assert doubts(con, run="r", capture="c") == []
         con.execute(
             "insert into expert_load by name select 'r' as run, 'c' as capture, 0 as rank,"

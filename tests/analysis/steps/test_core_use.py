@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import duckdb
 import pytest
 
 from npuscope.analysis.core_use import core_use
-from npuscope.collector import schema
+from tests.analysis.tables import connect
 
 _ROWS = """
 insert into kernels by name
@@ -22,8 +21,7 @@ select * from (values
 
 
 def test_shares_are_of_what_was_measured() -> None:
-    with duckdb.connect() as con:
-        con.execute(schema.create_sql(schema.tables()["kernels"], keys=True))
+    with connect() as con:
         con.execute(_ROWS)
         rows = core_use(con, run="r", capture="c", rank=0, step=1).to_dicts()
         assert core_use(con, rank=7).is_empty()

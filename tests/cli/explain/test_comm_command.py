@@ -10,6 +10,7 @@ import pytest
 
 from npuscope.sample_traces.generate import small, write_job
 from tests.cli.command import Run
+from tests.conftest import WrittenJob
 
 FIGURES = (
     "op_count total_ns union_ns masked_ns masking_ratio exposed_ns exposed_attributed_ns"
@@ -19,10 +20,8 @@ PLACE = ["run", "capture", "rank", "step"]
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("comm") / "job"
-    write_job(small(), folder, forms=("text",))
-    return folder
+def job(written_job: WrittenJob) -> Path:
+    return written_job(small(), "text")
 
 
 @pytest.mark.parametrize(
@@ -50,12 +49,6 @@ def test_by_kind_is_the_default_and_choices_narrow_it(run: Run, job: Path) -> No
     _, out, _ = run("comm", job, "--by", "op", "--rank", 1, "--step", 13, "--top", 2, "--json")
     rows = json.loads(out)["rows"]
     assert [(row["rank"], row["step"]) for row in rows] == [(1, 13)] * 2
-
-
-def test_another_key_is_refused(run: Run, job: Path) -> None:
-    code, _, errors = run("comm", job, "--by", "colour")
-    assert code == 2
-    assert "choose one of kind, type, op" in errors
 
 
 def test_tables(run: Run, job: Path) -> None:

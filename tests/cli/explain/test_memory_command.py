@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from npuscope.sample_traces.generate import small, write_job
+from npuscope.sample_traces.generate import small
 from tests.cli.command import Run
+from tests.conftest import WrittenJob
 
 COMPONENT_COLUMNS = (
     "run capture rank component peak_bytes peak_ns peak_allocated_bytes peak_allocated_ns "
@@ -18,50 +19,32 @@ COMPONENT_COLUMNS = (
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the `profile` of two ranks and a `store` for it."""
-    folder = tmp_path_factory.mktemp("job")
-    write_job(small(), folder / "profile", forms=("text",))
-    return folder
+def job(written_job: WrittenJob) -> Path:
+    return written_job(small(), "text")
 
 
 def test_rows_are_components_of_ranks(run: Run, job: Path) -> None:
-    outcome = run("memory", job / "profile", "--json")
+    outcome = run("memory", job, "--json")
     answer = outcome.json()
 
     assert (outcome.code, answer["metric"], answer["schema_version"]) == (0, "memory", 1)
     assert [list(row) for row in answer["rows"]] == [COMPONENT_COLUMNS] * len(answer["rows"])
     assert {row["rank"] for row in answer["rows"]} == {0, 1}
     assert {row["component"] for row in answer["rows"]} >= {"PTA", "PTA+GE", "APP", "HCCL"}
-    first = run("memory", job / "profile", "--json", "--rank", 1, "--top", 1).json()["rows"]
+    first = run("memory", job, "--json", "--rank", 1, "--top", 1).json()["rows"]
     assert [(row["rank"], row["component"]) for row in first] == [(1, "APP")]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("by", ["component", "holder", "block", "step", "growth", "spread"])
-def test_every_answer_as_json_and_as_a_table(run: Run, job: Path, by: str) -> None:
-    answer = run("memory", job / "profile", "--by", by, "--json").json()
-
-    names = {"component": "memory", "holder": "memory_holders", "block": "memory_blocks",
-             "step": "memory_steps"}  # fmt: skip
-    assert answer["metric"] == names.get(by, f"memory_{by}")
-    assert answer["rows"]
-    table = run("memory", job / "profile", "--by", by, "--top", 3)
-    assert table.code == 0 and "MiB" in table.out
-
-
 def test_curves_have_at_most_as_many_points_as_asked(run: Run, job: Path) -> None:
-    rows = run(
-        "memory", job / "profile", "--by", "curve", "--bins", 7, "--rank", 0, "--json"
-    ).json()["rows"]
+    rows = run("memory", job, "--by", "curve", "--bins", 7, "--rank", 0, "--json").json()["rows"]
 
     assert {row["bin"] for row in rows} == set(range(7))
-    drawn = run("memory", job / "profile", "--by", "curve", "--top", 1).out
+    drawn = run("memory", job, "--by", "curve", "--top", 1).out
     assert drawn.count("Rank ") == 1 and "█" in drawn
 
 
 def test_the_overview_has_ranks_curve_holders_and_growth(run: Run, job: Path) -> None:
-    outcome = run("memory", job / "profile")
+    outcome = run("memory", job)
 
     assert outcome.code == 0
     for words in (
@@ -74,7 +57,7 @@ def test_the_overview_has_ranks_curve_holders_and_growth(run: Run, job: Path) ->
         "Growth:",
     ):
         assert words in outcome.out
-    alone = run("memory", job / "profile", "--rank", 1).out
+    alone = run("memory", job, "--rank", 1).out
     assert "Memory by component" in alone and "across ranks" not in alone
 
 
@@ -94,7 +77,7 @@ def test_a_capture_without_memory_says_what_to_record(
 
 def test_memory_alone_is_enough(run: Run, job: Path, tmp_path: Path) -> None:
     """Without kernels and steps there are still peaks and holders."""
-    (source,) = job.glob("profile/*/profiler_info_0.json")
+    (source,) = job.glob("*/profiler_info_0.json")
     target = tmp_path / "h0_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
     target.mkdir(parents=True)
     (target.parent / source.name).write_bytes(source.read_bytes())
@@ -107,20 +90,3 @@ def test_memory_alone_is_enough(run: Run, job: Path, tmp_path: Path) -> None:
     assert outcome.code == 0
     assert "Growth: no steps were recorded with memory" in outcome.out
     assert "Who holds the memory at the peak" in outcome.out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--by", "rank"), "choose one of component, holder"),
-        (("--rank", "9"), "no rank 9 here: there is 0-1"),
-        (("--capture", "x"), "no capture x here"),
-    ],
-)
-def test_what_is_not_there_is_refused(
-    run: Run, job: Path, arguments: tuple[str, ...], words: str
-) -> None:
-    outcome = run("memory", job / "profile", *arguments)
-
-    assert (outcome.code, outcome.out) == (2, "")
-    assert words in outcome.err

@@ -9,8 +9,9 @@ import pytest
 
 from npuscope.analysis.flops.model.describe import model_of
 from npuscope.analysis.flops.model.model import count
-from npuscope.sample_traces.generate import small, write_job
+from npuscope.sample_traces.generate import small
 from tests.cli.command import Run
+from tests.conftest import WrittenJob
 
 COLUMNS = [
     "run", "capture", "rank", "step", "step_ns", "matmul_flops", "attention_flops_causal",
@@ -27,10 +28,8 @@ def columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("mfu") / "job"
-    write_job(small(memory=False, comm_tasks=False), folder, forms=("text",))
-    return folder
+def profile(written_job: WrittenJob) -> Path:
+    return written_job(small(memory=False, comm_tasks=False), "text")
 
 
 def test_rows(run: Run, profile: Path) -> None:

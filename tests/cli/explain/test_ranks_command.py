@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from npuscope.sample_traces.generate import small, write_job
+from npuscope.sample_traces.generate import small
 from tests.cli.command import Run
+from tests.conftest import WrittenJob
 
 COLUMNS = [
     "run", "capture", "rank", "step", "last_arrivals_count", "caused_wait_ns", "score", "verdict",
@@ -18,10 +19,8 @@ COLUMNS = [
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ranks") / "job"
-    write_job(small(slow_clock=1, slow_clock_factor=1.3), folder, forms=("text",))
-    return folder
+def job(written_job: WrittenJob) -> Path:
+    return written_job(small(slow_clock=1, slow_clock_factor=1.3), "text")
 
 
 def test_rows(run: Run, job: Path) -> None:

@@ -6,10 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 
-from npuscope.collector import schema
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.generate import small, write_job
 from npuscope.sample_traces.job import Job, routed_tokens
@@ -143,9 +141,7 @@ def test_a_wide_heatmap_is_binned(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "wide.duckdb"
-    with duckdb.connect(path) as con:
-        for table in schema.tables().values():
-            con.execute(schema.create_sql(table, keys=True))
+    with connect(path) as con:
         con.execute(
             "insert into expert_load by name select 'r' as run, 'c' as capture, 0 as rank,"
             " 'decode' as phase, l as layer, e as expert, if(e = 100, 900, 10) as tokens"
