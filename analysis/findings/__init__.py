@@ -4,10 +4,3 @@ material  frames of the analyses, summed as the rules need them
 rules     material -> findings, one function per question
 finding   the record, and the order of a list
 """
-
-from __future__ import annotations
-
-from .finding import CERTAINTIES, Finding
-from .list_findings import finding_rows, findings
-
-__all__ = ["CERTAINTIES", "Finding", "finding_rows", "findings"]

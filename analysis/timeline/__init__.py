@@ -4,14 +4,3 @@ placing   which clock each rank reads, from where to where it has anything, wher
 bins      what each rank does in each of some hundred bins
 events    the kernels, operations and host calls of a short stretch
 """
-
-from __future__ import annotations
-
-from .bins import Overview, overview
-from .events import Events, event_bounds, window_events
-from .shared_axis import Extent, extent, step_borders
-
-__all__ = [
-    "Events", "Extent", "Overview", "event_bounds", "extent", "overview", "step_borders",
-    "window_events",
-]  # fmt: skip

@@ -19,7 +19,9 @@ import duckdb
 from bench.inputs.stores import published
 from bench.measure import BUILD, report
 from npuscope.analysis.summaries import summaries
-from npuscope.analysis.timeline import Extent, extent, overview, step_borders, window_events
+from npuscope.analysis.timeline.bins import overview
+from npuscope.analysis.timeline.events import window_events
+from npuscope.analysis.timeline.shared_axis import Extent, extent, step_borders
 from npuscope.collector.store import store
 from npuscope.collector.store.manifest import manifests
 from npuscope.collector.store.segments import rebuild_summaries

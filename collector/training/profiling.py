@@ -42,7 +42,7 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from . import metadata
+from . import torch_profiler
 from .guard import is_chosen, is_killed, rank_here, warn
 from .torch_profiler import Collected, Window
 
@@ -55,7 +55,7 @@ _DISK_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What captures are told of the job; see `metadata.entries`."""
+    """What captures are told of the job; see `torch_profiler.entries`."""
 
     run: str | None = None
     parallel: object = None
@@ -299,7 +299,7 @@ class ProfileSession:
 
     def _describe(self, window: Window, last_step: int) -> None:
         job = self._job
-        told, too_long = metadata.entries(
+        told, too_long = torch_profiler.entries(
             run=job.run, rank=self._rank, first_step=self._first, last_step=last_step,
             parallel=job.parallel, groups=job.groups, model=job.model,
         )  # fmt: skip

@@ -7,8 +7,7 @@ from typing import Literal
 
 import streamlit as st
 
-from npuscope.analysis.findings import CERTAINTIES, Finding
-from npuscope.analysis.findings.finding import Certainty
+from npuscope.analysis.findings.finding import CERTAINTIES, Certainty, Finding
 from npuscope.dashboard.app.answers.overview_answers import page_of, place_of
 
 from .page import PAGES, Page

@@ -200,7 +200,8 @@ def _long_questions() -> Iterator[Callable[..., Any]]:
 
 def _of_timeline(path: str, version: str, capture: KnownCapture) -> Iterator[Question]:
     """All ranks from first to last."""
-    from npuscope.analysis.timeline import extent, overview, step_borders
+    from npuscope.analysis.timeline.bins import overview
+    from npuscope.analysis.timeline.shared_axis import extent, step_borders
 
     from . import sources
 

@@ -12,7 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 
-from npuscope.analysis.timeline import Overview
+from npuscope.analysis.timeline.bins import Overview
 from npuscope.analysis.timeline.lanes import flat_lanes
 
 from .. import theme

@@ -27,7 +27,7 @@ from typing import IO, cast
 import duckdb
 
 from npuscope import __version__
-from npuscope.analysis.overlap import prepare_overlap
+from npuscope.analysis.timeline.lanes import prepare_overlap
 from npuscope.analysis.wording import number, ranks_named
 from npuscope.collector.selection import spans_of, spans_text
 from npuscope.collector.staging import is_empty, scalar

@@ -7,7 +7,7 @@ from typing import Literal
 
 import polars as pl
 
-from npuscope.analysis.findings import Finding
+from npuscope.analysis.findings.finding import Finding
 
 from ..terminal.tables import FittedTable
 

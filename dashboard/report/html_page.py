@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from npuscope import __version__
-from npuscope.analysis.findings import Finding
+from npuscope.analysis.findings.finding import Finding
 from npuscope.analysis.wording import ms, percent
 from npuscope.console.printable import visible
 

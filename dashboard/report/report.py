@@ -16,7 +16,7 @@ import polars as pl
 
 from npuscope.analysis import means, query
 from npuscope.analysis.experts.load.load_overview import Overview, hottest, overview
-from npuscope.analysis.findings import finding_rows, findings
+from npuscope.analysis.findings.list_findings import finding_rows, findings
 from npuscope.analysis.flops.kernels.count import kernel_work
 from npuscope.analysis.flops.losses import losses, together
 from npuscope.analysis.flops.mfu import ROWS, mfu

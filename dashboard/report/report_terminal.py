@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from npuscope.analysis.findings import Finding
+from npuscope.analysis.findings.finding import Finding
 from npuscope.analysis.wording import ms, percent
 
 from ..terminal.tables import FittedTable, frame_table

@@ -9,13 +9,13 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from npuscope.analysis.flops.model.architecture import parameters
-from npuscope.analysis.flops.model.megatron import megatron_flops
 from npuscope.analysis.flops.model.model import Model, ModelFlops
 from npuscope.analysis.flops.model.reconcile import (
     TOLERANCE,
     Pipeline,
     Published,
     Reconciled,
+    megatron_flops,
     out_of_reach,
 )
 from npuscope.analysis.wording import UNKNOWN, percent, plain

@@ -12,15 +12,14 @@ import polars as pl
 import pytest
 
 from npuscope.analysis import query
-from npuscope.analysis.findings import (
-    CERTAINTIES,
-    Finding,
-    communication_rules,
+from npuscope.analysis.findings import communication_rules
+from npuscope.analysis.findings.finding import CERTAINTIES, EVIDENCE_ROWS, Finding, ranked
+from npuscope.analysis.findings.list_findings import (
+    RULES,
     finding_rows,
     findings,
+    findings_markdown,
 )
-from npuscope.analysis.findings.finding import EVIDENCE_ROWS, ranked
-from npuscope.analysis.findings.list_findings import RULES, findings_markdown
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.collector.store import store
 from npuscope.profile import Source, bring_up_to_date

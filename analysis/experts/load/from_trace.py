@@ -5,25 +5,38 @@
                       tokens are sent as (always the same), the other what its experts got
 
 Both count a rank (a device of the expert-parallel group), not its single experts.
+
+The grouped matmuls of a rank's step, in launch order: which layer's tokens each computes.
+
+One micro-batch of a gated expert layer, h the hidden size and f that of the experts, M its tokens:
+
+    forward    (M x h)(h x 2f)   (M x f)(f x h)            layers 0, 1, ..., L-1
+    backward   (M x h)(h x f)    (M x 2f)(2f x h)          layers L-1, ..., 1, 0
+
+The first call of a step is forward, so the forward calls of the first matrix are those of its
+sizes, and the gradients of its input those of its sizes exchanged: one for each layer and
+micro-batch, however often the forward was recomputed. Whatever L is, every micro-batch goes back in
+the reverse of the order in which it came: where one number of layers has that, it is certain.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import gcd
-from typing import Any
+from typing import Any, Literal
 
 import duckdb
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from npuscope.analysis.views import frame, open_views, where
 from npuscope.collector.readers.expert_load.load_frames import few_numbers
 from npuscope.messages import Message
 
-from ..cost.grouped_calls import Call, Numbers, StepLoad, call_of, repetition, step_load
+from ...flops.kernels.shapes import Tensor, tensors
 
 SCHEMA: dict[str, type[pl.DataType]] = {
     "run": pl.String, "capture": pl.String, "rank": pl.Int32, "step": pl.Int64, "layer": pl.Int32,
@@ -78,7 +91,7 @@ def trace_load(con: duckdb.DuckDBPyConnection, **chosen: Any) -> DeviceLoad:
     """`device_load` with its notes. chosen: run, capture, rank, step."""
     notes: list[str] = []
     calls = _calls(con, chosen)
-    loads: dict[Place, dict[int | None, StepLoad]] = {}
+    loads: dict[Place, dict[int | None, _StepLoad]] = {}
     unsure: set[int] = set()
     for (*place, step), part in calls.group_by(
         ["run", "capture", "rank", "step"], maintain_order=True
@@ -138,7 +151,7 @@ def _calls(con: duckdb.DuckDBPyConnection, chosen: dict[str, Any]) -> pl.DataFra
     return joined.filter(pl.col("tokens") >= 0)
 
 
-def _recomputation(loads: dict[Place, dict[int | None, StepLoad]]) -> list[str]:
+def _recomputation(loads: dict[Place, dict[int | None, _StepLoad]]) -> list[str]:
     notes: list[str] = []
     repeated: dict[int, set[int]] = {}
     partly: set[int] = set()
@@ -171,7 +184,7 @@ def _recomputation(loads: dict[Place, dict[int | None, StepLoad]]) -> list[str]:
 
 
 def _layers(
-    con: duckdb.DuckDBPyConnection, loads: dict[Place, dict[int | None, StepLoad]]
+    con: duckdb.DuckDBPyConnection, loads: dict[Place, dict[int | None, _StepLoad]]
 ) -> dict[Place, tuple[int, int]]:
     """The number of a rank's first layer, and how many it has, where both are certain.
 
@@ -206,7 +219,7 @@ def _layers(
 
 
 def _rows(
-    loads: dict[Place, dict[int | None, StepLoad]],
+    loads: dict[Place, dict[int | None, _StepLoad]],
     layers: dict[Place, tuple[int, int]],
     notes: list[str],
 ) -> list[tuple[Any, ...]]:
@@ -256,7 +269,7 @@ def _exchanged(
     sizes_bytes = [np.asarray(found) for found in got.values() if found is not None]
     token_bytes = _token_bytes(sizes_bytes)
     for key, found in got.items():
-        passes = None if found is None else repetition(found)
+        passes = None if found is None else _repetition(found)
         if found is None or passes is None or token_bytes is None:
             continue
         rows.append((*key, None, int(found.sum()) // passes // token_bytes, "all_to_all"))
@@ -295,3 +308,140 @@ def _token_bytes(sizes_bytes: list[Numbers]) -> int | None:
         return None
     divisor = gcd(*(int(size) for size in distinct))
     return divisor if divisor > 1 else None
+
+
+Numbers = npt.NDArray[np.int64]
+# As many different counts rule out that their _repetition is chance.
+_DISTINCT_AT_LEAST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Rows (tokens), inner size and columns of a grouped matmul that is no weights' gradient."""
+
+    tokens: int
+    inner: int
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _StepLoad:
+    """Tokens that a rank's experts computed in a step, every layer and micro-batch once.
+
+    `passes`: how often the forward is there for each of its backwards; None where that is no whole
+    number. `seen`: whether backwards tell, repeated counts, or neither. `layer_counts`: how many
+    layers the rank may have; `returned`: tokens of the backward calls in their order.
+    """
+
+    tokens: int
+    passes: int | None
+    seen: Literal["backward", "_repetition", "forward"]
+    layer_counts: tuple[int, ...] = ()
+    returned: tuple[int, ...] = ()
+
+    def by_layer(self, layers: int) -> tuple[int, ...] | None:
+        """Tokens of each of the rank's so many layers, in the order in which they are first seen;
+        None where it cannot have so many."""
+        if layers not in self.layer_counts:
+            return None
+        backward = np.asarray(self.returned, np.int64).reshape(-1, layers)
+        return tuple(int(tokens) for tokens in backward[:, ::-1].sum(axis=0))
+
+
+def call_of(input_shapes: str | None, output_shapes: str | None) -> Call | None:
+    """What the shapes of a grouped matmul say; None where they do not, and for the gradients of
+    weights, whose result has a matrix for each expert.
+
+    Its tokens are the rows of its first tensors: one, or one for each expert.
+    """
+    try:
+        given, made = tensors(input_shapes), tensors(output_shapes)
+    except ValueError:
+        return None
+    results = [one for one in made if one is not None]
+    if any(len(one.shape) != 2 for one in results):
+        return None
+    entered = [one for one in given if one is not None]
+    is_weight = [len(one.shape) > 2 for one in entered]
+    if True in is_weight:
+        leading = entered[: is_weight.index(True)]
+    else:
+        leading = entered[: len(results)]
+    if not leading or len(entered) == len(leading) or any(len(one.shape) != 2 for one in leading):
+        return None
+    if len(leading) != max(1, len(results)):
+        return None
+    inner = leading[0].shape[1]
+    # By the weights: an activation that is fused into the kernel halves the result.
+    columns = _other(entered[len(leading)], inner) or (results[0].shape[1] if results else None)
+    if columns is None:
+        return None
+    return Call(sum(one.shape[0] for one in leading), inner, columns)
+
+
+def step_load(tokens: Sequence[int], sizes: Sequence[tuple[int, int]]) -> _StepLoad | None:
+    """The load of a step from its calls in launch order: their tokens, and (inner, columns).
+
+    None where forward and backward cannot be told apart.
+    """
+    counts = np.asarray(tokens, np.int64)
+    kinds = np.asarray(sizes, np.int64).reshape(-1, 2)
+    if not len(counts):
+        return None
+    inner, columns = kinds[0]
+    is_forward = (kinds == kinds[0]).all(axis=1)
+    second = kinds[1:][~is_forward[1:]][:1]
+    returning = np.asarray((columns, inner))
+    is_backward = (kinds == returning).all(axis=1)
+    forward, backward = counts[is_forward], counts[is_backward]
+    is_told_apart = inner != columns and len(second) > 0 and bool((second[0] != returning).any())
+    if is_told_apart and len(backward):
+        passes, rest = divmod(len(forward), len(backward))
+        is_whole = rest == 0 and int(forward.sum()) == passes * int(backward.sum())
+        return _StepLoad(
+            int(backward.sum()),
+            passes if is_whole else None,
+            "backward",
+            _layer_counts(forward, backward),
+            tuple(int(tokens) for tokens in backward),
+        )
+    repeated = _repetition(forward)
+    if is_told_apart and repeated in (None, 1):
+        return _StepLoad(int(forward.sum()), 1, "forward")
+    if repeated is None:
+        return None
+    return _StepLoad(int(forward.sum()) // repeated, repeated, "_repetition")
+
+
+def _repetition(counts: Numbers) -> int | None:
+    """How often each count is there: the greatest number that divides all their occurrences. None
+    where there are too few different ones to tell."""
+    _, times = np.unique(counts, return_counts=True)
+    if len(times) < _DISTINCT_AT_LEAST:
+        return None
+    return gcd(*(int(n) for n in times))
+
+
+def _layer_counts(forward: Numbers, backward: Numbers) -> tuple[int, ...]:
+    return tuple(
+        count
+        for count in range(1, len(backward) + 1)
+        if len(backward) % count == 0 and _goes_back(forward, backward, count)
+    )
+
+
+def _goes_back(forward: Numbers, backward: Numbers, layers: int) -> bool:
+    """Whether micro-batches of so many layers go back as they came: all of them, or the first,
+    where the forward calls in between are repeated ones."""
+    reverse = backward.reshape(-1, layers)[:, ::-1]
+    if len(forward) == len(backward):
+        return bool((forward.reshape(-1, layers) == reverse).all())
+    return len(forward) > len(backward) and bool((forward[:layers] == reverse[0]).all())
+
+
+def _other(weights: Tensor, inner: int) -> int | None:
+    """The size of a weight matrix that is not its inner one, transposed or not."""
+    rows, columns = weights.shape[-2:] if len(weights.shape) in (2, 3) else (0, 0)
+    if inner not in (rows, columns):
+        return None
+    return columns if rows == inner else rows

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import duckdb
 import polars as pl
 
-from npuscope.analysis.findings import Finding, findings
+from npuscope.analysis.findings.finding import Finding
+from npuscope.analysis.findings.list_findings import findings
 from npuscope.analysis.flops.job_mfu import gathered, mean_use
 from npuscope.analysis.flops.kernels.count import kernel_work
 from npuscope.analysis.flops.losses import losses, together

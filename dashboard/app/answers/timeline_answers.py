@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from npuscope.analysis.timeline import Events, Extent
+from npuscope.analysis.timeline.events import Events
+from npuscope.analysis.timeline.shared_axis import Extent
 
 # Shorter than that a window shows nothing more.
 LEAST_NS = 1_000

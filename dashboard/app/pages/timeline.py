@@ -5,7 +5,9 @@ from collections.abc import Mapping
 import streamlit as st
 
 from npuscope.analysis import query
-from npuscope.analysis.timeline import extent, overview, step_borders, window_events
+from npuscope.analysis.timeline.bins import overview
+from npuscope.analysis.timeline.events import window_events
+from npuscope.analysis.timeline.shared_axis import extent, step_borders
 from npuscope.analysis.wording import ranks_named
 from npuscope.dashboard.app import perfetto_viewer as viewer
 from npuscope.dashboard.app import sources

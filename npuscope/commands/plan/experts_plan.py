@@ -98,7 +98,7 @@ def plan_command(
       npuscope experts plan ./dumps --devices 64 --slots 5 -o deployment.json
     """
     from npuscope.analysis.experts.plan import plan_frames
-    from npuscope.analysis.experts.plan.deployment import deployment_json, permutation_json
+    from npuscope.analysis.experts.plan.placement import deployment_json, permutation_json
     from npuscope.dashboard.terminal.experts.expert_tables import plan_table
     from npuscope.dashboard.whole_files import write_text
     from npuscope.profile import parse_size

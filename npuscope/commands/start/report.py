@@ -127,8 +127,8 @@ def findings(
       npuscope findings ./profiles
       npuscope findings ./profiles --json
     """
-    from npuscope.analysis.findings import finding_rows
-    from npuscope.analysis.findings import findings as found_in
+    from npuscope.analysis.findings.list_findings import finding_rows
+    from npuscope.analysis.findings.list_findings import findings as found_in
     from npuscope.dashboard.report.report_terminal import findings_in_full
     from npuscope.profile import compare_ranks, opened
 

@@ -12,8 +12,14 @@ import duckdb
 import polars as pl
 import pytest
 
-from npuscope.analysis.experts.cost.grouped_calls import Call, call_of, step_load
-from npuscope.analysis.experts.load.from_trace import DeviceLoad, device_load, trace_load
+from npuscope.analysis.experts.load.from_trace import (
+    Call,
+    DeviceLoad,
+    call_of,
+    device_load,
+    step_load,
+    trace_load,
+)
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
 from npuscope.sample_traces.frames import canonical_frames

@@ -14,8 +14,8 @@ from npuscope.analysis.experts.cost.step_time import Cost, predicted
 from npuscope.analysis.experts.load.load import tables_of
 from npuscope.analysis.experts.plan import placement as placed
 from npuscope.analysis.experts.plan import plan_frames
-from npuscope.analysis.experts.plan.deployment import deployment_json, permutation_json
 from npuscope.analysis.experts.plan.forecast import proportions
+from npuscope.analysis.experts.plan.placement import deployment_json, permutation_json
 from npuscope.analysis.experts.plan.placement_search import search
 from npuscope.analysis.experts.plan.plan_inputs import known_loads
 from npuscope.analysis.experts.plan.plan_moves import Plan, plan

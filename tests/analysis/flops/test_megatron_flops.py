@@ -11,13 +11,13 @@ import pytest
 
 from npuscope.analysis.flops.model.architecture import Experts, Grouped, Latent, Model
 from npuscope.analysis.flops.model.describe import model_of
-from npuscope.analysis.flops.model.megatron import (
+from npuscope.analysis.flops.model.model import count
+from npuscope.analysis.flops.model.reconcile import (
     Convention,
     attention_of,
     compare,
     megatron_flops,
 )
-from npuscope.analysis.flops.model.model import count
 from npuscope.errors import UsageError
 
 DEEPSEEK = model_of("deepseek-v3")

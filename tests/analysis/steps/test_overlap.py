@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npuscope.analysis.overlap import prepare_overlap
+from npuscope.analysis.timeline.lanes import prepare_overlap
 from tests.analysis.steps.test_steps_properties import EPOCH_NS, events
 from tests.analysis.tables import Event, answer, clear, connect, grid, insert
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npuscope.analysis import timeline
+from npuscope.analysis.timeline import bins, events, shared_axis
 from npuscope.analysis.timeline.bins import kept_bins, live_bins
 from tests.analysis.tables import Event, connect, fill, insert
 
@@ -47,33 +47,33 @@ def con() -> Iterable[duckdb.DuckDBPyConnection]:
     opened.close()
 
 
-def totals(found: timeline.Overview) -> dict[int, tuple[int, ...]]:
+def totals(found: bins.Overview) -> dict[int, tuple[int, ...]]:
     summed = found.cells.group_by("rank", maintain_order=True).agg(pl.col(FIGURES).sum())
     return {row[0]: row[1:] for row in summed.rows()}
 
 
 def test_all_of_the_time_is_shown_whatever_the_width(con: duckdb.DuckDBPyConnection) -> None:
-    at = timeline.extent(con, **PLACE)
+    at = shared_axis.extent(con, **PLACE)
     assert at.notes == (
         ("Clocks are shown as recorded: timestamps of different hosts may be offset."),
     )
     starts = [event.start_ns for event in planted()]
     ends = [event.start_ns + event.dur_ns for event in planted()]
     assert at.window_ns == (min(starts), max(ends))
-    whole = totals(timeline.overview(con, at))
+    whole = totals(bins.overview(con, at))
     assert sum(row[-1] for row in whole.values()) == len(planted())
     for row in whole.values():
         active, computing, communication, overlapped, exposed, free, _ = row
         assert overlapped + exposed == communication
         assert computing + exposed + free == active
     for columns in (1, 3, 40, 1_000):
-        found = timeline.overview(con, at, columns=columns)
+        found = bins.overview(con, at, columns=columns)
         assert found.columns <= columns
         assert totals(found) == whole
 
 
 def test_kept_bins_and_bins_from_events_are_the_same(con: duckdb.DuckDBPyConnection) -> None:
-    at = timeline.extent(con, **PLACE)
+    at = shared_axis.extent(con, **PLACE)
     asked = (EPOCH_NS + 20 * MS, EPOCH_NS + 47 * MS)
     kept = kept_bins(con, at, at.of((0, 4)), asked, 0, MS)
     live = live_bins(con, at, at.of((0, 4)), asked, MS)
@@ -88,7 +88,7 @@ def test_kept_bins_and_bins_from_events_are_the_same(con: duckdb.DuckDBPyConnect
 def test_a_window_has_what_touches_it(start_ns: int, length_ns: int) -> None:
     con = connect()
     insert(con, planted())
-    at = timeline.extent(con, **PLACE)
+    at = shared_axis.extent(con, **PLACE)
     window_ns = (EPOCH_NS + start_ns, EPOCH_NS + start_ns + length_ns)
     inside = [
         event
@@ -97,15 +97,15 @@ def test_a_window_has_what_touches_it(start_ns: int, length_ns: int) -> None:
         and event.start_ns < window_ns[1]
         and event.start_ns + event.dur_ns > window_ns[0]
     ]
-    least, _ = timeline.event_bounds(con, at, ranks=(0, 1), window_ns=window_ns)
+    least, _ = events.event_bounds(con, at, ranks=(0, 1), window_ns=window_ns)
     assert least <= len(inside)
-    events = timeline.window_events(con, at, ranks=(0, 1), window_ns=window_ns)
-    assert events is not None
-    rows = events.rows.filter(pl.col("kind") != "overlap")["rank", "start_ns", "dur_ns"].rows()
+    found = events.window_events(con, at, ranks=(0, 1), window_ns=window_ns)
+    assert found is not None
+    rows = found.rows.filter(pl.col("kind") != "overlap")["rank", "start_ns", "dur_ns"].rows()
     assert sorted(rows) == sorted((e.rank, e.start_ns, e.dur_ns) for e in inside)
     # Pieces of overlap are what the bins of the very window say.
-    pieces = events.rows.filter(pl.col("kind") == "overlap")
-    shown = timeline.overview(con, at, ranks=(0, 1), window_ns=window_ns)
+    pieces = found.rows.filter(pl.col("kind") == "overlap")
+    shown = bins.overview(con, at, ranks=(0, 1), window_ns=window_ns)
     for rank in (0, 1):
         mine = [event for event in inside if event.rank == rank]
         for name, masked in (("masked communication", True), ("exposed communication", False)):
@@ -128,24 +128,24 @@ def communication_ns(events: list[Event], window_ns: tuple[int, int], *, masked:
 
 
 def test_too_many_events_are_not_listed(con: duckdb.DuckDBPyConnection) -> None:
-    at = timeline.extent(con, **PLACE)
+    at = shared_axis.extent(con, **PLACE)
     assert at.window_ns is not None
-    assert timeline.window_events(con, at, window_ns=at.window_ns, most=599) is None
-    found = timeline.window_events(con, at, window_ns=at.window_ns, most=600)
+    assert events.window_events(con, at, window_ns=at.window_ns, most=599) is None
+    found = events.window_events(con, at, window_ns=at.window_ns, most=600)
     assert found is not None
     assert found.rows.filter(pl.col("kind") != "overlap").height == 600
 
 
 def test_clocks_that_are_ahead_are_put_right(con: duckdb.DuckDBPyConnection) -> None:
-    at = timeline.extent(con, **PLACE)
+    at = shared_axis.extent(con, **PLACE)
     ahead_ns = 3 * MS + 100
     ahead = pl.Series([0, 0, ahead_ns], dtype=pl.Int64)
     moved = replace(at, ranks=at.ranks.with_columns(ahead_ns=ahead))
     window_ns = (EPOCH_NS + 10 * MS, EPOCH_NS + 12 * MS)
     there = (window_ns[0] + ahead_ns, window_ns[1] + ahead_ns)
     for ranks, asked, shift_ns in (((0,), window_ns, 0), ((4,), there, ahead_ns)):
-        recorded = timeline.window_events(con, at, ranks=ranks, window_ns=asked)
-        placed = timeline.window_events(con, moved, ranks=ranks, window_ns=window_ns)
+        recorded = events.window_events(con, at, ranks=ranks, window_ns=asked)
+        placed = events.window_events(con, moved, ranks=ranks, window_ns=window_ns)
         assert recorded is not None and placed is not None
         assert recorded.rows["name"].equals(placed.rows["name"])
         assert (recorded.rows["start_ns"] - placed.rows["start_ns"]).unique().to_list() == [
@@ -155,20 +155,20 @@ def test_clocks_that_are_ahead_are_put_right(con: duckdb.DuckDBPyConnection) -> 
     for ahead_ns in (3 * MS + 100, 3 * MS + 499_999, 3 * MS + 500_001, 3 * MS - 100):
         ahead = pl.Series([0, 0, ahead_ns], dtype=pl.Int64)
         moved = replace(at, ranks=at.ranks.with_columns(ahead_ns=ahead))
-        shown = timeline.overview(con, moved, columns=40)
+        shown = bins.overview(con, moved, columns=40)
         assert not shown.is_from_events and shown.columns <= 40
-        assert totals(shown) == totals(timeline.overview(con, at, columns=40))
+        assert totals(shown) == totals(bins.overview(con, at, columns=40))
 
 
 def test_steps_stand_where_their_ranks_do(con: duckdb.DuckDBPyConnection) -> None:
-    found = timeline.step_borders(con, run="job", capture="c")
+    found = shared_axis.step_borders(con, run="job", capture="c")
     assert found["step"].to_list() == [0, 1]
     assert found["start_ns"][0] == EPOCH_NS
 
 
 def test_nothing_recorded_is_no_window() -> None:
     con = connect()
-    at = timeline.extent(con, **PLACE)
+    at = shared_axis.extent(con, **PLACE)
     assert at.window_ns is None
-    assert timeline.overview(con, at).cells.is_empty()
-    assert timeline.window_events(con, at, window_ns=(0, 10)) is None
+    assert bins.overview(con, at).cells.is_empty()
+    assert events.window_events(con, at, window_ns=(0, 10)) is None

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from npuscope.collector.training import dynamic_profile as dynamic
-from npuscope.collector.training import metadata, torch_profiler
+from npuscope.collector.training import torch_profiler
 from tests.collector.training import fake_torch_npu as fake
 
 VERSION = "2.13.0"
@@ -168,8 +168,8 @@ def test_what_a_session_reaches_into_is_there(sources: dict[str, str]) -> None:
     assert '"{}_{}_ascend_pt"' in creator and "os.getpid()" in creator
     done = sources["analysis/_profiling_parser.py"]
     assert '"analyse.done"' in done
-    assert f"self.max_str_len = {metadata.VALUE_CHARS}" in profiler
-    assert "self.max_meta_size = 50 * 1024" in profiler and metadata.TOTAL_CHARS < 50 * 1024
+    assert f"self.max_str_len = {torch_profiler.VALUE_CHARS}" in profiler
+    assert "self.max_meta_size = 50 * 1024" in profiler and torch_profiler.TOTAL_CHARS < 50 * 1024
 
 
 def test_the_dynamic_configuration_is_the_real_one(sources: dict[str, str], known: Known) -> None:

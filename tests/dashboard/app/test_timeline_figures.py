@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from npuscope.analysis.timeline import Overview
+from npuscope.analysis.timeline.bins import Overview
 from npuscope.dashboard.figures import timeline as figures
 
 EPOCH_NS = 1_736_405_443_862_052_130

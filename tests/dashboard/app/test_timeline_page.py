@@ -15,7 +15,7 @@ pytest.importorskip("streamlit")
 
 from streamlit.testing.v1 import AppTest
 
-from npuscope.analysis.timeline import Extent, extent, step_borders
+from npuscope.analysis.timeline.shared_axis import Extent, extent, step_borders
 from npuscope.collector.store.manifest import create_store
 from npuscope.dashboard.app import perfetto_viewer
 from npuscope.dashboard.app.served_stores import Place, Served, environment_of
