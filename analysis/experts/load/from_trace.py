@@ -311,7 +311,7 @@ def _token_bytes(sizes_bytes: list[Numbers]) -> int | None:
 
 
 Numbers = npt.NDArray[np.int64]
-# As many different counts rule out that their _repetition is chance.
+# As many different counts rule out that their repetition is chance.
 _DISTINCT_AT_LEAST = 3
 
 
@@ -335,7 +335,7 @@ class _StepLoad:
 
     tokens: int
     passes: int | None
-    seen: Literal["backward", "_repetition", "forward"]
+    seen: Literal["backward", "repetition", "forward"]
     layer_counts: tuple[int, ...] = ()
     returned: tuple[int, ...] = ()
 
@@ -410,7 +410,7 @@ def step_load(tokens: Sequence[int], sizes: Sequence[tuple[int, int]]) -> _StepL
         return _StepLoad(int(forward.sum()), 1, "forward")
     if repeated is None:
         return None
-    return _StepLoad(int(forward.sum()) // repeated, repeated, "_repetition")
+    return _StepLoad(int(forward.sum()) // repeated, repeated, "repetition")
 
 
 def _repetition(counts: Numbers) -> int | None:
