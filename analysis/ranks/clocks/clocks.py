@@ -28,19 +28,23 @@ from npuscope.analysis.metric import sql_text
 from npuscope.collector.store import store
 
 from .fit import (
+    APART_NS,
     HEAPS,
+    Clock,
     Errors,
     Fit,
     Flags,
     Floats,
     Integers,
     Readings,
+    clocks_of,
     components,
     errors,
     fit,
+    hosts_apart,
+    split_hosts,
     spread,
 )
-from .hosts import APART_NS, Clock, clocks_of, hosts_apart, split_hosts
 
 MOST_READINGS = 2_000_000
 # A drift is told where it is known to one part in a million, or where it is known well enough to be

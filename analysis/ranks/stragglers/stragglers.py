@@ -1,11 +1,11 @@
 """Who is slow in a capture, what it costs the others, and why.
 
-arrivals + comm_progress -> waits, followed back to their cause    _caused waits
-comm_progress            -> own work against peers, sign test      own_work, straggler_tests
-summaries                -> what is peculiar to each rank          traits
-link_transfers           -> slow links                             slow_links
+arrivals + comm_progress -> waits, followed back to their cause    caused_waits
+comm_progress            -> own work against peers, sign test      straggler_tests
+summaries                -> what is peculiar to each rank          suspects
+link_transfers           -> slow links                             straggler_tests
 expert load, kernels     -> experts of a rank with more tokens     hot_experts
-all of them              -> verdicts with evidence                 verdicts
+all of them              -> verdicts with evidence                 suspects
 
 Who made others wait: each wait is followed back to where the time was lost.
 
@@ -35,7 +35,7 @@ import polars as pl
 
 from ...catalog import metric
 from ...views import frame, open_views, where
-from . import hot_experts, slow_links, straggler_tests, suspects
+from . import hot_experts, straggler_tests, suspects
 from .straggler_tests import corrected_min, holm, slowest_more_often
 
 SUMMARIES = (
@@ -140,10 +140,10 @@ def _of_capture(
     )
     waits = waits_of(ops.join(excess, on=["instance", "rank"], how="left"))
     transfers = frame(con, f"select * from link_transfers {clause}", values)
-    pairs = slow_links.pair_rates(transfers)
+    pairs = straggler_tests.pair_rates(transfers)
     steps = max(ops["step"].n_unique(), 1)
     features = _features(con, ops, placed, stages, ranks, run=run, capture=capture)
-    found = suspects.judged(features, slow_links.blamed(pairs), step_count=steps)
+    found = suspects.judged(features, straggler_tests.blamed(pairs), step_count=steps)
     full = [row for row in found if row["verdict"] == "alltoall_bytes"]
     if full:
         ranks_full = [row["rank"] for row in full]
