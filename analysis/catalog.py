@@ -5,18 +5,45 @@ What all outlets loop over: tables, pages, exporter, documentation and `npuscope
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from functools import cache
+from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .metric import Column, Metric, head_of, sql_files, sql_text
 
-__all__ = ["Column", "Metric", "in_order", "metric", "metrics", "metrics_markdown", "write_docs"]
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+__all__ = [
+    "Column",
+    "Metric",
+    "in_order",
+    "metric",
+    "metrics",
+    "metrics_markdown",
+    "shown_by",
+    "shown_in",
+    "sql_metrics",
+    "write_docs",
+]
+
+
+# The head of what Python computes, and the function below it.
+_COMPUTED = re.compile(r"^# metric: (\w+)\n((?:#.*\n)+)(?=(?:(?!def ).*\n)*?def (\w+))", re.M)
 
 
 @cache
 def metrics() -> tuple[Metric, ...]:
-    """All of them, by topic and name."""
+    """All of them, by topic and name: SQL, then what functions compute."""
+    return (*sql_metrics(), *_computed())
+
+
+@cache
+def sql_metrics() -> tuple[Metric, ...]:
+    """Those that are files below `sql/`."""
     heads = (head_of(sql_text(name), name.removesuffix(".sql"), place)
              for name, place in sql_files().items())  # fmt: skip
     return tuple(head for head in heads if head is not None)
@@ -24,7 +51,44 @@ def metrics() -> tuple[Metric, ...]:
 
 def metric(name: str) -> Metric:
     """The metric of that name; KeyError where there is none."""
-    return {known.name: known for known in metrics()}[name]
+    found = {known.name: known for known in sql_metrics()}.get(name)
+    return found or {known.name: known for known in _computed()}[name]
+
+
+@cache
+def _computed() -> tuple[Metric, ...]:
+    room = resources.files(__package__)
+    found: list[Metric | None] = []
+    for place in sorted(_modules(room, "")):
+        text = room.joinpath(place).read_text(encoding="utf-8")
+        module = place.removesuffix(".py").replace("/", ".")
+        for name, head, function in _COMPUTED.findall(text):
+            head = re.sub("^#", "--", head, flags=re.M)
+            found.append(head_of(head, name, place, function=f"{module}.{function}"))
+    return tuple(head for head in found if head is not None)
+
+
+def _modules(folder: Traversable, place: str) -> Iterator[str]:
+    for one in folder.iterdir():
+        if one.is_dir() and one.name not in ("sql", "__pycache__"):
+            yield from _modules(one, f"{place}{one.name}/")
+        elif one.name.endswith(".py"):
+            yield place + one.name
+
+
+def shown_by(command: str) -> dict[str, Metric]:
+    """Metrics that a command shows, by the key of its `--by`; '' without one."""
+    return {
+        asked.removeprefix(command).removeprefix(" --by ").strip(): known
+        for known in metrics()
+        for asked in known.commands
+        if asked.partition(" --")[0] == command
+    }
+
+
+def shown_in(table: str) -> Metric | None:
+    """The metric that a table of that name shows on a page."""
+    return next((known for known in metrics() if table in known.tables), None)
 
 
 def in_order(chosen: Iterable[Metric] | None = None) -> list[Metric]:
@@ -49,7 +113,7 @@ def metrics_markdown() -> str:
     lines = [
         "# Metrics",
         "",
-        "Written from the heads of `analysis/sql/*/*.sql` by"
+        "Written from the heads of `analysis/sql/*/*.sql` and of functions by"
         " `npuscope.analysis.catalog.write_docs`: change those.",
         "",
         "Times are integer nanoseconds, intervals half open, and what is unknown is NULL. Where our"
@@ -66,8 +130,7 @@ def metrics_markdown() -> str:
             "",
             known.rules,
             "",
-            f"In SQL: `{known.view}`, from {', '.join(f'`{name}`' for name in known.inputs)}"
-            f" ([{known.file.rpartition('/')[2]}](../analysis/{known.file}))"
+            f"{_source(known)} ([{known.file.rpartition('/')[2]}](../analysis/{known.file}))"
             + (f"; kept with each {kept} in the store." if kept else "."),
             *_shown(known),
             "",
@@ -81,9 +144,17 @@ def metrics_markdown() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _source(known: Metric) -> str:
+    inputs = ", ".join(f"`{name}`" for name in known.inputs)
+    if known.function:
+        return f"In Python: `npuscope.analysis.{known.function}`"
+    return f"In SQL: `{known.view}`, from {inputs}"
+
+
 def _shown(known: Metric) -> list[str]:
     outlets = [f"`npuscope {one}`" for one in known.commands]
     outlets += [f"table `{one}` of pages" for one in known.tables]
+    outlets += [f"gauge `{one.name}`" for one in known.gauges]
     return ["", f"Shown by {', '.join(outlets)}."] if outlets else []
 
 

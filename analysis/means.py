@@ -54,6 +54,28 @@ def mean_steps(
     return _means(con, "mean_steps", chosen).filter(pl.col("by_key") == by).drop("by_key")
 
 
+# metric: mean_parts
+# Where does a mean step go?
+#
+# The metric step_parts over the steps of which all parts are known, without warm-up where others
+# remain. Rank or step is there where rows are by it.
+#
+# title: Parts of a mean step
+# meaning: The parts of a mean rank and step: computing, moving bytes, waiting, host, idle.
+# by: run, capture, rank, step
+# table: mean_parts, mean_parts_by_rank
+# gauge: npuscope_exposed_part_seconds{part} = case when part in ('transfer', 'peer_wait',
+#     'absent_wait', 'pipeline_wait', 'unknown_communication') then ns end: Exposed communication,
+#     mean over ranks and steps: transfer (moves bytes), peer_wait, absent_wait (for ranks that
+#     were not captured), pipeline_wait, or unknown_communication (moves bytes or waits); parts
+#     add up.
+# gauge: npuscope_free_part_seconds{part} = case when part in ('host', 'idle', 'free') then ns
+#     end: Free time, mean of ranks and steps: host (it had not launched what came next), idle (it
+#     had), or free (launches do not tell which); parts add up.
+#
+#   part         varchar  as in step_parts
+#   ns           double   of a mean rank and step
+#   share_ratio  double   of the step
 def mean_parts(
     con: duckdb.DuckDBPyConnection,
     *,

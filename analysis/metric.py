@@ -12,13 +12,16 @@ this module reads it, so that tables, JSON, exporter and documentation cannot di
     -- view: name of its rows in SQL, where it is not the file's
     -- rows from: tables; it needs no other rank and is kept beside each in the store
     -- over all ranks of: tables and views; it is kept beside each capture
+    -- function: flops.mfu.mfu, where one has to be asked for rows, in place of a view
     -- command: comm --by kind, comm --by type
     -- table: tables of pages that show it
+    -- gauge: npuscope_part_seconds{part} = a_ns, b_ns: What the exporter says of it.
     --
     --   column_ns  bigint  what it means
 
-A file without a title is a part or a step of others. Where Python computes a metric, the same head
-stands beside the function (`computed`).
+A line that begins further in goes on with the one before. A file without a title is a part or a
+step of others. Where Python computes a metric, the same head stands above the function, after a
+line `# metric: NAME`, with a line `# by: run, capture` for columns that mean the same everywhere.
 """
 
 from __future__ import annotations
@@ -30,13 +33,32 @@ from importlib import resources
 
 import duckdb
 
-_COLUMN = re.compile(r"(?:--)?   (\w+) +(\w+(?:\[\])?) +(\S.*)")
+_COLUMN = re.compile(r"--   (\w+) +(\w+(?:\[\])?) +(\S.*)")
 _FACT = re.compile(
-    r"(?:-- )?(title|meaning|view|rows from|over all ranks of|command|table): (\S.*)"
+    r"-- (title|meaning|view|rows from|over all ranks of|function|by|command|table|gauge):"
+    r" (\S.*)"
 )
+_MORE = re.compile(r"\n--     +(?=\S)")
+_GAUGE = re.compile(r"(npuscope_\w+)(?:\{([\w, ]+)\})? = (.+?): (\S.*)")
+_PLACES = {
+    "run": ("varchar", "run of the training job"),
+    "capture": ("varchar", "ranks profiled at the same time"),
+    "rank": ("integer", "global rank"),
+    "step": ("bigint", "producer's step number; NULL: there are none"),
+    "stage": ("integer", "pipeline stage; NULL where not recorded"),
+    "phase": (
+        "varchar",
+        "what experts worked for, as recorded: train, prefill, ...; NULL: nothing",
+    ),
+    "layer": ("bigint", "layer of the model"),
+}
 # In a parsed query: what it reads, and the names of its common table expressions.
 _READ = re.compile(r'"type":"BASE_TABLE"[^{}]*?"table_name":"(\w+)"')
 _MADE = re.compile(r'"key":"(\w+)"')
+_RATIOS = (
+    "_over_mean", "_over_mean_before", "_over_mean_after", "_max_vio", "_cv", "_gini",
+    "_balance_loss", "_rank_correlation", "_mfu_points", "_value",
+)  # fmt: skip
 _UNITS = (
     ("_ns", "ns"),
     ("_bytes", "bytes"),
@@ -45,7 +67,14 @@ _UNITS = (
     ("_ppm", "ppm"),
     ("_bytes_per_s", "bytes/s"),
     ("count", "number"),
-    ("score", "-log10 p"),
+    ("even_steps", "number"),
+    ("_ns_per_token", "ns/token"),
+    ("_tokens", "tokens"),
+    ("_tokens_per_s", "tokens/s"),
+    ("_tokens_per_s_per_rank", "tokens/s"),
+    ("_flops", "FLOPs"),
+    ("_flops_per_s", "FLOP/s"),
+    *((name, "ratio") for name in _RATIOS),
 )
 
 
@@ -60,19 +89,35 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class Gauge:
+    """What the exporter shows of a metric: a series per `run` and values of `labels`.
+
+    `values` are expressions over the metric's columns, in seconds where the gauge is and the column
+    is in ns. Of several, the label that is no column names them (`computing_ns`: computing).
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    values: tuple[str, ...]
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
 class Metric:
     """A question and where its answer stands.
 
     `name` is what outlets call it; `file` is where it is written, below `analysis`. `view` is the
-    name of its rows in SQL, empty where a function has to be asked for them. Where `rows_from` has
-    tables, the answer is kept beside each rank, because it needs no other (a summary): where all of
-    them are empty, so is the answer. Where `over` has names, it is computed from these over all
-    ranks of a capture and kept beside them (`ranks.derive`); its file is then the last of several
-    steps. `commands` and `tables` show it: commands, and tables of pages.
+    name of its rows in SQL, empty where the `function` of that name has to be asked for them. Where
+    `rows_from` has tables, the answer is kept beside each rank, because it needs no other (a
+    summary): where all of them are empty, so is the answer. Where `over` has names, it is computed
+    from these over all ranks of a capture and kept beside them (`ranks.derive`); its file is then
+    the last of several steps. `commands`, `tables` and `gauges` show it: commands, tables of pages,
+    the exporter.
     """
 
     name: str
     view: str
+    function: str
     title: str
     meaning: str
     file: str
@@ -80,6 +125,7 @@ class Metric:
     over: tuple[str, ...]
     commands: tuple[str, ...]
     tables: tuple[str, ...]
+    gauges: tuple[Gauge, ...]
     question: str
     rules: str
     columns: tuple[Column, ...]
@@ -87,7 +133,7 @@ class Metric:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Canonical tables and views of other metrics that it reads, as the engine finds them."""
-        return self.over or (read_by(self.sql) if self.file.endswith(".sql") else ())
+        return self.over or (() if self.function else read_by(self.sql))
 
     @property
     def sql(self) -> str:
@@ -143,38 +189,55 @@ def _parser() -> duckdb.DuckDBPyConnection:
     return duckdb.connect(config={"threads": 1})
 
 
-def head_of(text: str, name: str, file: str) -> Metric | None:
+def head_of(text: str, name: str, file: str, *, function: str = "") -> Metric | None:
     """The metric that the head of a file describes; None where it has no title."""
-    lines = text.partition("\nwith\n")[0].splitlines()
-    told = {found[1]: found[2] for line in lines if (found := _FACT.fullmatch(line))}
+    lines = _MORE.sub(" ", text.partition("\nwith\n")[0]).splitlines()
+    told: dict[str, list[str]] = {}
+    prose, columns = "", []
+    for line in lines:
+        if found := _FACT.fullmatch(line):
+            told.setdefault(found[1], []).append(found[2])
+        elif found := _COLUMN.fullmatch(line):
+            columns.append(Column(found[1], found[2], _unit(found[1]), found[3].strip()))
+        else:
+            prose += " " + (line.lstrip("- ").strip() or "\n")
     if "title" not in told:
         return None
-    columns = tuple(
-        Column(found[1], found[2], _unit(found[1]), found[3].strip())
-        for line in lines
-        if (found := _COLUMN.fullmatch(line))
-    )
-    prose = [line for line in lines if not (_COLUMN.fullmatch(line) or _FACT.fullmatch(line))]
-    question, *rules = " ".join(line.lstrip("- ").strip() or "\n" for line in prose).split("\n")
 
     def listed(key: str) -> tuple[str, ...]:
-        return tuple(told[key].split(", ")) if key in told else ()
+        return tuple(told[key][0].split(", ")) if key in told else ()
 
+    places = [Column(one, _PLACES[one][0], "", _PLACES[one][1]) for one in listed("by")]
+    question, *rules = prose.split("\n")
+    asked = told.get("function", [function])[0]
     return Metric(
         name=name,
-        view="" if "function" in told else told.get("view", name),
-        title=told["title"],
-        meaning=told["meaning"],
+        view="" if asked else told.get("view", [name])[0],
+        function=asked,
+        title=told["title"][0],
+        meaning=told["meaning"][0],
         file=file,
         rows_from=listed("rows from"),
         over=listed("over all ranks of"),
         commands=listed("command"),
         tables=listed("table"),
+        gauges=tuple(_gauge(one) for one in told.get("gauge", ())),
         question=question.strip(),
         rules=" ".join(rule.strip() for rule in rules if rule.strip()),
-        columns=columns,
+        columns=(*places, *columns),
     )
 
 
+def _gauge(text: str) -> Gauge:
+    found = _GAUGE.fullmatch(text)
+    if found is None:
+        raise ValueError(f"no gauge: {text}")
+    name, labels, values, meaning = found.groups()
+    named = tuple(labels.replace(" ", "").split(",")) if labels else ()
+    several = re.fullmatch(r"\w+(, \w+)+", values)
+    return Gauge(name, named, tuple(values.split(", ")) if several else (values,), meaning)
+
+
 def _unit(column: str) -> str:
-    return next((unit for ending, unit in _UNITS if column.endswith(ending)), "")
+    ends = (unit for ending, unit in _UNITS if f"_{column}".endswith(ending))
+    return next(ends, "")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from npuscope.collector import schema
 
-from .catalog import metrics
+from .catalog import sql_metrics
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -29,7 +29,7 @@ _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)|import[ \t]+([^\n]+))", re.M
 )
 _COMMENT = re.compile(r"(?<=[ \t])#[^\n]*$", re.M)
-_REMARK = re.compile(r"^[ \t]*--.*\n?", re.M)
+_REMARK = re.compile(r"^(?:[ \t]*--|#).*\n?", re.M)
 _FILE = re.compile(r"""["'](\w+\.(?:sql|json))["']""")
 _ASKED = re.compile(r"""\bmetric\(["'](\w+)["']\)""")
 _WORD = re.compile(r"\w+")
@@ -51,7 +51,7 @@ def sources(starts: Iterable[str], root: Traversable) -> dict[str, str]:
     """Text of modules and queries, and of all files that they reach, by name."""
     waiting = [*starts]
     texts: dict[str, str] = {}
-    files = {known: known.file.rpartition("/")[2] for known in metrics()}
+    files = {known: known.file.rpartition("/")[2] for known in sql_metrics()}
     views = {known.view: file for known, file in files.items()}
     names = {known.name: file for known, file in files.items()}
     while waiting:
@@ -63,7 +63,7 @@ def sources(starts: Iterable[str], root: Traversable) -> dict[str, str]:
             continue
         texts[name] = found.read_text(encoding="utf-8")
         code = _COMMENT.sub("", texts[name])
-        if found.name.endswith(".sql"):
+        if not found.name.endswith(".json"):
             texts[name] = without_remarks(texts[name])
         if found.name.endswith(".py"):
             is_package = found.name == "__init__.py"
@@ -80,9 +80,9 @@ def sources(starts: Iterable[str], root: Traversable) -> dict[str, str]:
     return texts
 
 
-def without_remarks(sql: str) -> str:
-    """SQL without its lines of comment, which change no answer."""
-    return _REMARK.sub("", sql)
+def without_remarks(text: str) -> str:
+    """SQL, or a module, without its whole lines of comment, which change no answer."""
+    return _REMARK.sub("", text)
 
 
 def _module(root: Traversable, name: str) -> Traversable | None:

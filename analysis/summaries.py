@@ -15,7 +15,7 @@ import duckdb
 from npuscope.collector import schema
 
 from . import rules
-from .catalog import Metric, metrics
+from .catalog import Metric, sql_metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def _summary(known: Metric) -> Summary:
 
 def summaries() -> tuple[Summary, ...]:
     """Every summary in its current version."""
-    return tuple(_summary(known) for known in metrics() if known.rows_from)
+    return tuple(_summary(known) for known in sql_metrics() if known.rows_from)
 
 
 def summarise(con: duckdb.DuckDBPyConnection) -> Iterable[Summary]:

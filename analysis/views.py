@@ -10,7 +10,7 @@ import polars as pl
 
 from npuscope.collector.store import store
 
-from .catalog import metrics
+from .catalog import sql_metrics
 
 
 def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = None) -> None:
@@ -29,7 +29,7 @@ def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = N
         " where table_catalog in (current_database(), 'temp')"
     )
     present = {name for (name,) in con.execute(known_names).fetchall()}
-    missing = {known.view: known for known in metrics() if known.view and not known.over}
+    missing = {known.view: known for known in sql_metrics() if known.view and not known.over}
     for view in missing.keys() & present:
         del missing[view]
 

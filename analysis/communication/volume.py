@@ -64,6 +64,25 @@ def matrix(con: duckdb.DuckDBPyConnection, top: int | None = None, **chosen: Any
     )
 
 
+# metric: mean_pairs
+# How much does a mean step send from whom to whom?
+#
+# The metric rank_matrix over the steps recorded, without warm-up, most bytes first. Pairs that
+# exchanged nothing in a step count as nothing there.
+#
+# title: Pairs of ranks in a mean step
+# meaning: Bytes and time from each rank to each other in a mean step.
+#
+#   kind                   varchar  parallel kind: tp, pp, dp, ep, ...
+#   src_rank               integer  rank that sends; NULL where unknown
+#   dst_rank               integer  rank that receives
+#   link                   varchar  HCCS, RDMA, PCIE, SIO
+#   is_between_hosts       boolean  whether they run on different hosts; NULL where unknown
+#   src_group_rank         integer  place of the sender in its group
+#   dst_group_rank         integer  place of the receiver
+#   size_bytes             double   bytes
+#   time_ns                double   time of moving them; NULL where unknown
+#   bandwidth_bytes_per_s  double   bytes over time of what has both
 def mean_pairs(con: duckdb.DuckDBPyConnection, **chosen: Any) -> pl.DataFrame:
     """Bytes and time from rank to rank of a mean step: rows of `matrix` over the steps recorded,
     without warm-up, most bytes first.
@@ -88,6 +107,19 @@ def mean_pairs(con: duckdb.DuckDBPyConnection, **chosen: Any) -> pl.DataFrame:
     )  # fmt: skip
 
 
+# metric: mean_contention
+# Does a link move less while the rank computes?
+#
+# Medians of the metric contention over the ranks, steps and groups that have both, without
+# warm-up.
+#
+# title: Contention of links
+# meaning: Bandwidth of each link with and without overlapping computation, over ranks and steps.
+#
+#   link                          varchar  HCCS, RDMA, PCIE, SIO
+#   op_type                       varchar  allReduce, allToAllV, send, ...
+#   beside_bandwidth_bytes_per_s  double   of operations that overlap computing
+#   alone_bandwidth_bytes_per_s   double   of operations that do not
 def mean_contention(con: duckdb.DuckDBPyConnection, **chosen: Any) -> pl.DataFrame:
     """Rows of `contention` by link and type: link, op_type, and medians over the ranks, steps and
     groups that have both bandwidths, without warm-up."""

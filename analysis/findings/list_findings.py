@@ -293,6 +293,26 @@ def findings(
     return addressed(ranked(found), path)
 
 
+# metric: findings
+# What should be changed first?
+#
+# By the time at stake, the most first; each has the rows it rests on.
+#
+# title: Findings
+# meaning: What is worth changing first: time at stake, evidence, how sure that is, what to try.
+# by: run, capture
+# command: findings
+#
+#   finding           varchar   name of the rule
+#   statement         varchar   what is the matter
+#   at_stake_ns       bigint    time per step that a change could save at most; NULL where not
+#     known
+#   step_share_ratio  double    that over the mean length of a step
+#   certainty         varchar   measured, estimated or hint
+#   reason            varchar   why it is no surer
+#   advice            varchar   what to try
+#   evidence          struct[]  rows it rests on, the most telling first
+#   command           varchar   what shows more
 def finding_rows(found: Iterable[Finding]) -> list[dict[str, Any]]:
     """Findings as JSON can hold them; `evidence` is a list of rows."""
     return [

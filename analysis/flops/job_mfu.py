@@ -24,6 +24,48 @@ _RATIOS = (
 _KERNEL = ("kernel_mfu_causal_ratio", "kernel_mfu_full_ratio", "matmul_mfu_ratio")
 
 
+# metric: mfu_stage
+# What share of the peak does each pipeline stage reach?
+#
+# A stage could do the sum over its ranks of step_ns x peak; what was done is the sum of their
+# FLOPs.
+#
+# title: MFU of pipeline stages
+# meaning: MFU figures of each step and pipeline stage, from those of its ranks.
+# by: run, capture, step, stage
+# command: mfu --by stage
+#
+#   rank_count               bigint  ranks with figures
+#   step_ns                  bigint  length of the step on the slowest of them
+#   matmul_flops             bigint  FLOPs of matrix multiplications of these ranks
+#   kernel_mfu_causal_ratio  double  FLOPs of kernels over what the peak allows, attention causal
+#   kernel_mfu_full_ratio    double  likewise, attention full
+#   matmul_mfu_ratio         double  likewise, matrix multiplications alone
+
+
+# metric: mfu_job
+# What share of the peak does the job reach?
+#
+# As of stages. What a model needs is over the longest step, all ranks of the job and their mean
+# peak.
+#
+# title: MFU of the job
+# meaning: MFU figures of each step of the whole job, from those of its ranks.
+# by: run, capture, step
+# command: mfu --by job
+#
+#   rank_count               bigint  ranks with figures
+#   step_ns                  bigint  length of the step on the slowest of them
+#   matmul_flops             bigint  FLOPs of matrix multiplications of these ranks
+#   kernel_mfu_causal_ratio  double  FLOPs of kernels over what the peak allows, attention causal
+#   kernel_mfu_full_ratio    double  likewise, attention full
+#   matmul_mfu_ratio         double  likewise, matrix multiplications alone
+#   tokens_per_step          bigint  tokens of the job's step
+#   model_flops              bigint  FLOPs that the model needs for them; NULL without a model
+#   model_mfu_ratio          double  these over what the peak of all ranks allows
+#   hfu_ratio                double  the same with what is computed again
+#   tokens_per_s             double  tokens over the length of the step
+#   tokens_per_s_per_rank    double  these over the ranks of the job
 def gathered(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, by: Group) -> pl.DataFrame:
     """Figures of each step by stage (`pp_rank`; NULL: not recorded) or of the job.
 
@@ -70,6 +112,25 @@ def gathered(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, by: Group) -> p
     )
 
 
+# metric: mean_mfu
+# What share of the peak does a mean step reach?
+#
+# Warm-up steps are left out, so not of single steps. Rank is there for ranks, step for single
+# steps.
+#
+# title: MFU of a mean step
+# meaning: Each ratio of MFU over the steps of the job or of a rank, weighed by their length.
+# by: run, capture, rank, step
+# gauge: npuscope_mfu_ratio{convention} = value: FLOPs over what the ranks' peak allows in the
+#     time of the step. kernel_causal and kernel_full: FLOPs that kernels executed, by their
+#     shapes, attention counted as causal or full; matmul: of matrix multiplications alone. model
+#     and hfu: what the model of --model needs, and with what is recomputed. Mean of steps, by
+#     their length.
+# gauge: npuscope_rank_mfu_ratio{rank, convention} = value: FLOPs that the rank's kernels
+#     executed, over its peak in the time of its steps.
+#
+#   figure  varchar  which ratio: a column of mfu or mfu_job
+#   value   double   the ratio
 def mean_use(
     con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, keys: Sequence[str]
 ) -> pl.DataFrame:

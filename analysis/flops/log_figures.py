@@ -59,6 +59,25 @@ def flops_by_convention(model: Model, *, sequence_length: int) -> dict[str, floa
     return found
 
 
+# metric: mfu_log
+# Which way of counting gives the figures that the trainer printed?
+#
+# Both sides use the time the trainer logged, so that they differ by counting and by the peak
+# alone. A convention reconciles if it gives what was printed within 1 % in every step where it was
+# printed.
+#
+# title: What the trainer logged
+# meaning: Each figure of efficiency that the trainer logged, beside ours under each convention.
+# command: mfu --by log
+#
+#   step        bigint   step of the log
+#   figure      varchar  tflops_per_s and mfu_ratio, per device; tokens_per_s
+#   convention  varchar  how FLOPs are counted; whose tokens
+#   peak        varchar  peak that an MFU is of
+#   printed     double   what the trainer printed
+#   ours        double   what this convention gives; NULL where time, devices or tokens are unknown
+#   ratio       double   printed / ours
+#   reconciles  boolean  whether it gives what was printed in all steps; NULL where unknown
 def reconcile_log(
     log: pl.DataFrame,
     *,

@@ -40,6 +40,24 @@ from step_summary {where}"""
 _STAGES = "select distinct run, capture, rank, pp_rank as stage from ranks"
 
 
+# metric: mfu_waterfall
+# Which loss of MFU is the biggest?
+#
+# A step could do its length x peak FLOPs. What its kernels did takes FLOPs / peak of it; every
+# other ns is lost to one of the terms. The ns of a step add up to its length, the points to 1.
+#
+# title: Loss waterfall
+# meaning: Where the peak goes in each step: from all of it to what is achieved.
+# by: run, capture, rank, step
+# command: mfu --waterfall
+#
+#   term        varchar  achieved, recompute, frequency, cube_inefficiency, unresolved_kernels,
+#     other_compute, parts of exposed communication and of free time as in step_parts, tail
+#     (before the first and after the last work)
+#   part        varchar  type of kernels or parallel kind; NULL: none
+#   ns          bigint   time lost; of recompute negative where kernels do less than the model
+#     needs
+#   mfu_points  double   ns over the length of the step
 def losses(
     con: duckdb.DuckDBPyConnection,
     figures: pl.DataFrame,
@@ -102,6 +120,23 @@ def by_term(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.group_by(place, maintain_order=True).agg(pl.col("ns", "mfu_points").sum())
 
 
+# metric: waterfall
+# Which loss of MFU is the biggest over all steps?
+#
+# Sums over ranks and steps without warm-up. Rank or stage is there where asked for; ranks whose
+# stage is unknown are one stage, NULL. The points of each add up to 1.
+#
+# title: Loss waterfall of the job
+# meaning: The loss waterfall of a mean step of the job, its stages or ranks.
+# by: run, capture, rank, stage
+# table: waterfall
+# gauge: npuscope_loss_ratio{term} = mfu_points: Share of the steps' time that each term of the
+#     loss waterfall takes, achieved work included: they add up to 1.
+#
+#   term        varchar  as in mfu_waterfall
+#   part        varchar  type of kernels or parallel kind; NULL: none
+#   ns          double   of a mean rank and step
+#   mfu_points  double   share of the time
 def together(
     con: duckdb.DuckDBPyConnection,
     rows: pl.DataFrame,

@@ -77,6 +77,36 @@ class Figures:
     notes: list[str]
 
 
+# metric: mfu
+# What share of the peak does each step of each rank reach?
+#
+# Every ratio has the whole step and the peak of one element type below the line: that in which
+# most FLOPs were executed. Where some kernels of a kind are unresolved, FLOPs and ratios hold the
+# others and are lower bounds.
+#
+# title: MFU of each step
+# meaning: What kernels of each rank and step executed, and what the model needs, over the peak.
+# by: run, capture, rank, step
+# command: mfu --by step
+#
+#   step_ns                  bigint   length of the step; NULL where not recorded
+#   matmul_flops             bigint   FLOPs of matrix multiplications, by their shapes
+#   attention_flops_causal   bigint   FLOPs of attention, counted as causal
+#   attention_flops_full     bigint   FLOPs of attention, counted in full
+#   other_flops              bigint   FLOPs of other kernels of the cube cores
+#   unresolved_kernel_ns     bigint   time of kernels that may have FLOPs, but none known
+#   peak_flops_per_s         double   peak of the chip in the element type of most FLOPs
+#   peak_source              varchar  where the peak is from
+#   kernel_mfu_causal_ratio  double   FLOPs of kernels over step x peak, attention causal
+#   kernel_mfu_full_ratio    double   likewise, attention full
+#   matmul_mfu_ratio         double   likewise, matrix multiplications alone
+#   tokens_per_step          bigint   tokens of the whole job's step
+#   tokens_basis             varchar  who tells them
+#   model_flops              bigint   FLOPs that the model needs for them; NULL without a model
+#   model_mfu_ratio          double   these over step x ranks of the job x peak
+#   hfu_ratio                double   the same with what is computed again; NULL where recompute is
+#     not told
+#   conventions              varchar  how the model's FLOPs are counted
 def mfu(
     con: duckdb.DuckDBPyConnection,
     *,

@@ -62,6 +62,21 @@ def comm_waits(
     return rows_of(con, "comm_waits", chosen, "kind")
 
 
+# metric: mean_waits
+# Do ranks wait, or do they transfer?
+#
+# The two estimates (see comm_waits) are of operations that all members recorded, HCCL's of all.
+# Sums over ranks and steps by all pairs of them that matched an operation, without warm-up. What a
+# way does not tell is left out.
+#
+# title: Waiting or transferring in a mean step
+# meaning: Waiting and transfer of a rank's mean step by parallel kind and way of telling them.
+# table: communication_waits
+#
+#   kind         varchar  parallel kind: tp, pp, dp, ep, ...
+#   estimate     varchar  shortest duration, last arrival or HCCL's own
+#   wait_ns      double   waiting for other ranks
+#   transfer_ns  double   moving data
 def mean_waits(
     con: duckdb.DuckDBPyConnection,
     *,

@@ -16,7 +16,7 @@ from pathlib import Path
 import duckdb
 
 from npuscope.analysis import rules
-from npuscope.analysis.catalog import metric, metrics
+from npuscope.analysis.catalog import metric, sql_metrics
 from npuscope.analysis.metric import sql_text
 from npuscope.collector.store import derived
 from npuscope.collector.store.manifest import capture_manifests, rank_folder
@@ -49,7 +49,7 @@ def derived_tables() -> dict[str, list[tuple[str, str]]]:
     """Columns (name, type) of each table that `derive` makes."""
     tables = {
         known.view: [(column.name, column.type) for column in known.columns]
-        for known in metrics()
+        for known in sql_metrics()
         if known.over
     }
     comm = metric("comm").columns

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
 import duckdb
 import pytest
 
-from npuscope.analysis.catalog import Metric, metric, metrics, metrics_markdown, write_docs
+from npuscope.analysis.catalog import (
+    Metric,
+    metric,
+    metrics,
+    metrics_markdown,
+    shown_by,
+    shown_in,
+    write_docs,
+)
 from npuscope.analysis.ranks.derive import derive
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.views import open_views
@@ -18,7 +27,9 @@ from tests.analysis.tables import answer, connect, fill
 REPOSITORY = Path(__file__).resolve().parents[2]
 FILES = {file.name: file for file in sorted((REPOSITORY / "analysis" / "sql").glob("*/*.sql"))}
 NAMES = [known.name for known in metrics()]
+VIEWS = [known for known in metrics() if known.view]
 every_metric = pytest.mark.parametrize("known", metrics(), ids=NAMES)
+every_view = pytest.mark.parametrize("known", VIEWS, ids=lambda known: known.name)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +49,7 @@ def empty_across() -> duckdb.DuckDBPyConnection:
     return con
 
 
-@every_metric
+@every_view
 def test_columns_are_as_documented(known: Metric, empty: duckdb.DuckDBPyConnection) -> None:
     con, asked = empty, f'from "{known.view}"'
     if known.over:
@@ -50,7 +61,7 @@ def test_columns_are_as_documented(known: Metric, empty: duckdb.DuckDBPyConnecti
     assert found == [(column.name, column.type) for column in known.columns]
 
 
-@every_metric
+@every_view
 def test_an_empty_capture_has_no_rows(
     known: Metric, empty_across: duckdb.DuckDBPyConnection
 ) -> None:
@@ -62,13 +73,40 @@ def test_everything_is_said(known: Metric) -> None:
     assert known.question.endswith("?")
     assert known.rules and known.meaning and known.title
     assert all(column.meaning for column in known.columns)
-    views = {other.view for other in metrics()}
-    assert set(known.inputs) <= views | schema.tables().keys()
+    assert len({column.name for column in known.columns}) == len(known.columns) > 0
+
+
+@every_view
+def test_inputs_are_what_the_query_reads(known: Metric) -> None:
+    names = {other.view for other in VIEWS} | schema.tables().keys()
+    assert set(known.inputs) <= names
     if known.over:
         return  # its file is the last of several steps
     body = known.sql.partition("\nwith\n")[2]
-    read = {name for name in views | schema.tables().keys() if _reads(body, name)}
-    assert read == set(known.inputs)
+    assert {name for name in names if _reads(body, name)} == set(known.inputs)
+
+
+@pytest.mark.parametrize("known", [m for m in metrics() if m.function], ids=lambda m: m.name)
+def test_functions_are_there(known: Metric) -> None:
+    module, _, name = f"npuscope.analysis.{known.function}".rpartition(".")
+    assert callable(getattr(importlib.import_module(module), name)) and name[0] != "_"
+
+
+def test_who_shows_a_metric() -> None:
+    assert {key: known.name for key, known in shown_by("mfu").items()} == {
+        "step": "mfu", "stage": "mfu_stage", "job": "mfu_job", "kernel": "mfu_kernels",
+        "log": "mfu_log", "--waterfall": "mfu_waterfall",
+    }  # fmt: skip
+    assert {key: known.name for key, known in shown_by("clocks").items()} == {"": "clocks"}
+    shown = shown_in("communication_waits")
+    assert shown is not None and shown.name == "mean_waits"
+    assert shown_in("nowhere") is None
+    for every in (
+        [one for known in metrics() for one in known.commands],
+        [one for known in metrics() for one in known.tables],
+        [one.name for known in metrics() for one in known.gauges],
+    ):
+        assert len(set(every)) == len(every) > 0
 
 
 def _reads(sql: str, table: str) -> bool:
@@ -79,13 +117,14 @@ def _reads(sql: str, table: str) -> bool:
 def test_measured_columns_end_in_their_unit(known: Metric) -> None:
     for column in known.columns:
         if column.type == "double" or column.name.endswith(("_ns", "_bytes", "count")):
-            assert column.unit, column.name
+            assert column.unit or column.name in ("printed", "ours"), column.name
 
 
 def test_names_are_given_once() -> None:
-    assert len(set(NAMES)) == len({known.view for known in metrics()}) == len(NAMES)
+    assert len(set(NAMES)) == len(NAMES)
+    assert len({known.view for known in VIEWS}) == len(VIEWS)
     assert metric("steps").view == "step_summary"
-    assert not {known.view for known in metrics()} & schema.tables().keys()
+    assert not {known.view for known in VIEWS} & schema.tables().keys()
 
 
 @pytest.mark.parametrize("file", FILES)

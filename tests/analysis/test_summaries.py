@@ -128,7 +128,7 @@ def test_a_changed_rule_has_another_version(monkeypatch: pytest.MonkeyPatch) -> 
         dataclasses.replace(known, file="sql/comm/comm.sql") if known.name == "steps" else known
         for known in metrics()
     )
-    monkeypatch.setattr(summaries, "metrics", lambda: changed)
+    monkeypatch.setattr(summaries, "sql_metrics", lambda: changed)
     after = {one.name: one.version for one in summaries.summaries()}
     assert {name for name in before if before[name] != after[name]} == {"step_summary"}
     monkeypatch.setattr(metric_room, "sql_text", lambda file: f"-- a remark\n{sql_text(file)}")

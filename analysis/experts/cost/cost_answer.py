@@ -25,6 +25,38 @@ from .hidden_share import exposed_ratios
 from .token_times import CAPTURE, grouped_kernels
 
 
+# metric: experts_cost
+# What does the imbalance of each layer cost?
+#
+# Tokens too many on the fullest device of each layer and expert-parallel group, times what a token
+# takes by fits of kernels and all-to-alls. Figures within their own noise are NULL.
+#
+# title: Cost of imbalance
+# meaning: What each layer's imbalance takes of the step: on the fullest device, and in exchanges.
+# by: run, capture, step, phase, layer
+# command: experts --by cost
+# table: experts_cost
+#
+#   stage                        integer  pipeline stage of the layer
+#   groups_count                 bigint   expert-parallel groups
+#   device_max_over_mean         double   most tokens of a device over their mean
+#   excess_tokens                double   most - mean tokens of a device
+#   ns_per_token                 double   what a routed token takes in grouped matmuls
+#   grouped_excess_ns            double   excess tokens x that
+#   activation_excess_ns         double   what they take in activations
+#   exchange_ns_per_token        double   what a routed token takes in all-to-alls
+#   exchange_excess_ns           double   excess tokens x that
+#   exchange_exposed_ns          double   the part that compute does not hide
+#   excess_ns                    double   what the step is longer for: matmuls, activations,
+#     exposed exchanges
+#   excess_error_ns              double   standard error of that
+#   step_ns                      bigint   length of the step
+#   grouped_excess_share_ratio   double   of the step
+#   exchange_excess_share_ratio  double   of the step
+#   excess_share_ratio           double   of the step
+#   ep_wait_min_duration_ns      double   waiting in expert-parallel groups, by the shortest
+#     duration
+#   ep_wait_last_arrival_ns      double   the same by the last arrival
 def cost_rows(
     con: duckdb.DuckDBPyConnection,
     tables: ExpertTables,

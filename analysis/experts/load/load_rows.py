@@ -30,6 +30,38 @@ _STEP = ("run", "capture", "step", "phase")
 _PHASE = ("run", "capture", "phase")
 
 
+# metric: experts_layer
+# How unevenly do tokens fall on the experts of each layer?
+#
+# With the loads L_1 <= ... <= L_n of the n experts that the source shows, and their mean m. All
+# ratios are NULL where no expert got a token. Of a scope other than global there is a row per
+# group, or per rank and micro-batch.
+#
+# title: Imbalance of layers
+# meaning: How unevenly tokens fall on the experts of each layer.
+# by: run, capture, step, phase, layer
+# command: experts --by layer
+# table: experts_layer
+#
+#   experts_count         bigint   experts
+#   tokens                bigint   tokens of all of them
+#   max_over_mean         double   L_n / m
+#   max_vio               double   L_n / m - 1
+#   cv                    double   population standard deviation / m
+#   gini                  double   sum of (2 i - n - 1) L_i / (n sum L); 0 is even
+#   entropy_ratio         double   -sum of p_i ln p_i / ln n with p_i = L_i / sum L; 1 is even
+#   cold_count            bigint   experts with less than a tenth of m, or with nothing
+#   hottest_expert        bigint   the first of those with most tokens
+#   balance_loss          double   1 + cv^2: Switch's balance loss without its factor
+#   dropped_tokens        bigint   tokens that capacity refused; NULL where unknown
+#   dropped_ratio         double   these of all routed
+#   scope                 varchar  global, group or rank
+#   scope_index           bigint   which group or rank; NULL: global
+#   micro_batch           bigint   which one; NULL: all
+#   dead_count            bigint   experts without a token
+#   device_max_over_mean  double   most tokens of a device over their mean; NULL where the
+#     placement is unknown
+#   node_max_over_mean    double   most tokens of a node over their mean, likewise
 def by_layer(
     tables: ExpertTables,
     scope: Scope = "global",
@@ -81,6 +113,21 @@ def _of_step(rows: pl.DataFrame, units: pl.DataFrame) -> pl.DataFrame:
     return told.select(*(name for name in rows.columns), "scope_index", "micro_batch")
 
 
+# metric: experts_expert
+# How many tokens does each expert get?
+#
+# Ratios are NULL where no expert of the layer got a token.
+#
+# title: Load of experts
+# meaning: Tokens of each expert, and their share of the layer's.
+# by: run, capture, step, phase, layer
+# command: experts --by expert
+# table: experts_expert
+#
+#   expert       bigint  logical expert
+#   tokens       bigint  its tokens
+#   share_ratio  double  of the layer's
+#   over_mean    double  over the mean of the layer's experts
 def by_expert(tables: ExpertTables) -> pl.DataFrame:
     """PLACE, expert, tokens, share_ratio (of the layer's), over_mean; NULL without any tokens."""
     tokens = pl.col("tokens")
@@ -91,6 +138,21 @@ def by_expert(tables: ExpertTables) -> pl.DataFrame:
     )
 
 
+# metric: experts_device
+# How many tokens does each device get?
+#
+# By the recorded placement, else in equal blocks of experts. The imbalance is NULL where ranks of
+# several expert-parallel groups tell different devices.
+#
+# title: Load of devices
+# meaning: Tokens of each device by the experts that it holds.
+# by: run, capture, step, phase, layer
+# command: experts --by device
+# table: experts_device
+#
+#   device                bigint  place in the expert-parallel group
+#   tokens                double  its tokens; replicas share an expert's evenly
+#   device_max_over_mean  double  most tokens of a device of the layer over their mean
 def by_device(tables: ExpertTables) -> pl.DataFrame:
     """PLACE, device, tokens, device_max_over_mean of its layer, basis: see `devices`.
 
@@ -101,6 +163,21 @@ def by_device(tables: ExpertTables) -> pl.DataFrame:
     )
 
 
+# metric: experts_node
+# How many tokens does each node get?
+#
+# Nodes are the hosts that ranks tell, or as many equal blocks of devices as asked for. Nodes of
+# fewer devices have fewer tokens for that alone.
+#
+# title: Load of nodes
+# meaning: Tokens of each node by the devices that it holds.
+# by: run, capture, step, phase, layer
+# command: experts --by node
+#
+#   node                bigint  node
+#   devices_count       bigint  its devices
+#   tokens              double  their tokens
+#   node_max_over_mean  double  most tokens of a node of the layer over their mean
 def by_node(tables: ExpertTables, nodes: int | None = None) -> pl.DataFrame:
     """PLACE, node, devices_count, tokens, node_max_over_mean of its layer, basis.
 
@@ -143,6 +220,30 @@ def _apart(tables: ExpertTables) -> pl.DataFrame:
     return counts.filter(pl.col("pairs") < pl.col("groups") * pl.col("devices")).select(PLACE)
 
 
+# metric: experts_time
+# Does the imbalance change over time, and are the hot experts the same?
+#
+# Means over layers and, of a scope other than global, over its parts.
+#
+# title: Imbalance over time
+# meaning: The imbalance of each step over its layers, and how steady the load is.
+# by: run, capture, step, phase
+# command: experts --by time
+# table: experts_time
+#
+#   layers_count          bigint   layers
+#   tokens                bigint   tokens of all of them
+#   mean_max_over_mean    double   mean over the layers
+#   worst_max_over_mean   double   of the layer with the most
+#   worst_layer           bigint   the first such layer
+#   device_max_over_mean  double   mean over the layers; NULL where devices are not known
+#   balance_loss          double   mean over the layers
+#   previous_step         bigint   step that this one is compared with
+#   rank_correlation      double   of the loads of both steps, mean over the layers
+#   hot_overlap_ratio     double   share of hot experts that stay hot
+#   scope                 varchar  global, group or rank
+#   parts_count           bigint   parts of that scope
+#   node_max_over_mean    double   mean over the layers; NULL where nodes are not known
 def by_time(
     tables: ExpertTables, scope: Scope = "global", nodes: int | None = None
 ) -> pl.DataFrame:

@@ -34,6 +34,46 @@ order by all
 """
 
 
+# metric: mean_layers
+# How unevenly do tokens fall on the experts of a layer in a mean step?
+#
+# Means over steps of the figures of experts_layer, over all ranks. Step is there for single steps.
+#
+# title: Imbalance of layers in a mean step
+# meaning: How unevenly tokens fall on the experts of each layer, mean of steps.
+# by: run, capture, step, phase, layer
+# gauge: npuscope_expert_load_max_over_mean{phase, layer} = max_over_mean: Tokens of a layer's
+#     most loaded expert over the mean of its experts, mean of steps.
+# gauge: npuscope_expert_load_cv{phase, layer} = cv: Standard deviation of a layer's expert loads
+#     over their mean, mean of steps.
+# gauge: npuscope_expert_load_gini{phase, layer} = gini: Gini coefficient of a layer's expert
+#     loads.
+# gauge: npuscope_expert_cold_experts{phase, layer} = cold_count: Experts of a layer with less
+#     than a tenth of the mean load, mean of steps.
+#
+#   max_over_mean  double  as in experts_layer
+#   cv             double  likewise
+#   gini           double  likewise
+#   cold_count     double  likewise
+
+
+# metric: mean_experts
+# How many tokens does each expert get in a mean step?
+#
+# Per step that told of the layer, over all ranks. Step is there for single steps.
+#
+# title: Load of experts in a mean step
+# meaning: Tokens of each expert of a mean step, the most loaded of a layer first.
+# by: run, capture, step, phase, layer
+# gauge: npuscope_expert_top_tokens{phase, layer, position} = tokens: Tokens per step of the
+#     expert at this position, 1 is the most loaded of its layer.
+# gauge: npuscope_expert_top_expert{phase, layer, position} = expert: Number of the expert at this
+#     position.
+# gauge: npuscope_expert_tokens{phase, layer, expert} = tokens: Tokens per step of each expert
+#     (--expert-detail).
+#
+#   expert  bigint  logical expert
+#   tokens  double  its tokens
 def mean_layers(
     con: duckdb.DuckDBPyConnection, keys: Sequence[str]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:

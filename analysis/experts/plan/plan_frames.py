@@ -110,6 +110,30 @@ def plans(
     return found
 
 
+# metric: experts_plan
+# Would moving experts pay?
+#
+# A row per layer, then the total, whose layer is NULL: max / mean are means over layers, the gain
+# is that of a step, of the slowest pipeline stage.
+#
+# title: Plans for experts
+# meaning: What moving experts would gain in each layer, what the move takes, when it is paid.
+# by: run, capture, phase, layer
+# command: experts plan
+# table: experts_plan
+#
+#   max_over_mean_before  double   of devices, where experts are
+#   max_over_mean_after   double   of devices, where they would be
+#   predicted_gain_ns     double   shorter step; NULL without a cost
+#   moved_experts_count   bigint   experts that move
+#   migration_bytes       bigint   bytes of their parameters
+#   before_ns             double   total only: time of experts in a step as it is
+#   after_ns              double   total only: as planned
+#   gain_low_ns           double   total only: the gain where the forecast errs
+#   gain_high_ns          double   total only: likewise, at best
+#   migration_ns          double   total only: what the move takes
+#   break_even_steps      double   total only: steps until it is paid
+#   trigger               boolean  total only: whether it pays within the horizon
 def plan_rows(found: list[Planned]) -> pl.DataFrame:
     """Rows of each plan, then its total, whose layer is null.
 
@@ -176,6 +200,24 @@ def _placed(place: str, note: str) -> str:
     return Message("{place}: {note}", place=place, note=note) if place else note
 
 
+# metric: experts_backtest
+# How well can the load of the next steps be forecast?
+#
+# Least error first; quantiles are of what was missed, in mean proportions.
+#
+# title: Forecasts of load, tested
+# meaning: How far each method of forecasting expert load was off on the recorded steps.
+# by: run, capture, phase
+# command: experts backtest
+#
+#   method         varchar  method of forecasting
+#   is_best        boolean  whether it has the least error
+#   error_ratio    double   mean error of an expert's share over the mean share
+#   low_ratio      double   5 % of what was missed
+#   median_ratio   double   50 % of it
+#   high_ratio     double   95 % of it
+#   tested_steps   bigint   farthest steps ahead that were tested
+#   origins_count  bigint   steps that forecasts were made at
 def backtest_rows(tables: ExpertTables, horizon: int) -> tuple[pl.DataFrame, list[str]]:
     """A row per run, capture, phase and method, least error first, and notes.
 

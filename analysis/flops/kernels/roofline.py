@@ -21,6 +21,34 @@ ROWS = (
 )  # fmt: skip
 
 
+# metric: mfu_kernels
+# How close do kernels come to the limits of the chip?
+#
+# A kernel with F FLOPs that moves B bytes takes at least max(F / peak, B / bandwidth): its
+# roofline is F over that. B counts every input and output once, as printed; kernels may move more.
+#
+# title: Kernels under the roofline
+# meaning: What kernels that multiply achieve beside what the chip allows, by type and shape.
+# by: run, capture, rank, step
+# command: mfu --by kernel
+# table: roofline, mfu_kernels
+#
+#   type                  varchar  operator type
+#   input_shapes          varchar  shapes of its inputs
+#   output_shapes         varchar  shapes of its outputs
+#   dtype                 varchar  element type of its inputs
+#   count                 bigint   kernels
+#   total_ns              bigint   sum of their durations
+#   flops                 bigint   FLOPs of one of them; NULL: see reason
+#   achieved_flops_per_s  double   FLOPs of all over their durations
+#   peak_flops_per_s      double   peak of the cube cores in this element type
+#   peak_share_ratio      double   achieved / peak
+#   moved_bytes           bigint   bytes of inputs and outputs of one of them
+#   roofline_flops_per_s  double   what peak and bandwidth allow; NULL where bytes or bandwidth are
+#     unknown
+#   roofline_share_ratio  double   achieved / roofline
+#   bound                 varchar  compute or memory: what limits it
+#   reason                varchar  why FLOPs are unknown
 def kernel_table(
     counted: pl.DataFrame,
     peaks: Mapping[Place, Peak],

@@ -42,6 +42,33 @@ def blame_rows(found: pl.DataFrame) -> list[dict[str, Any]]:
     return [{**row, "evidence": json.loads(row["evidence"])} for row in found.to_dicts()]
 
 
+# metric: rank_suspects
+# Which ranks make the others wait over all steps?
+#
+# The metric rank_blame added up over steps; suspects first, then the most caused wait. The
+# exporter adds in how many of the newest captures without a gap a rank has a verdict
+# (suspect_captures).
+#
+# title: Suspected ranks
+# meaning: Ranks by the waiting they cause over all steps, suspects first.
+# by: run, capture, rank
+# gauge: npuscope_rank_slow_score{rank} = score: Straggler score of the rank: -log10 of its
+#     smallest corrected p-value, to 99.
+# gauge: npuscope_rank_caused_wait_seconds{rank} = caused_wait_ns / step_count / 1e9: Waiting of
+#     all other ranks caused by this rank, per step.
+# gauge: npuscope_rank_suspect_info{rank, verdict} = case when verdict is not null then 1 end: Why
+#     a rank is suspected: host, compute, frequency, alltoall_bytes, link or unknown.
+# gauge: npuscope_rank_suspect_captures{rank} = suspect_captures: Consecutive newest captures of
+#     the run in which the rank is suspected.
+#
+#   step_count           bigint   steps
+#   last_arrivals_count  bigint   operations at which it arrived last
+#   caused_wait_ns       bigint   waiting of the others that it caused
+#   share_ratio          double   of what all ranks of the capture cause; NULL where that is
+#     nothing
+#   score                double   -log10 of its smallest corrected p-value
+#   verdict              varchar  why it is suspected; NULL: it is not
+#   evidence             varchar  what that rests on, as JSON
 def by_rank(found: pl.DataFrame) -> pl.DataFrame:
     """The rows of `rank_blame` added up over steps, suspects first, then the most caused wait.
 

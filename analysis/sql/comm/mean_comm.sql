@@ -9,6 +9,8 @@
 -- title: Communication of a mean step
 -- meaning: Communication of a rank's mean step by parallel kind, type and group.
 -- table: communication_means
+-- gauge: npuscope_masking_ratio{kind} = masking_ratio: Masking ratio of a parallel kind: its communication overlapped by computing over all of it.
+-- gauge: npuscope_exposed_seconds{kind} = exposed_attributed_ns: Exposed communication of a parallel kind, mean over ranks and steps; kinds exposed at the same time share that time, so kinds add up.
 --
 --   run                          varchar  run of the training job
 --   capture                      varchar  ranks profiled at the same time

@@ -5,6 +5,11 @@
 -- at the same time, so that ratios do not add up. Where a set of counters has ratios of the core's time only, that
 -- times the core's time stands for it.
 --
+-- title: Use of cores
+-- meaning: What cube and vector cores do inside kernels of each type, by PMU counters.
+-- function: core_use.core_use
+-- table: core_use
+--
 --   type              varchar  operator type; NULL where the profiler level has none
 --   core              varchar  core the kernels ran on; NULL where several
 --   count             bigint   kernels

@@ -6,6 +6,12 @@
 -- up; where nothing is recorded in a bin, the level before it stays. Before its first record a curve has no bins. Of
 -- several records with one timestamp the highest is taken.
 --
+-- title: Curves of memory
+-- meaning: Memory of each component over time, in few points that keep least and most.
+-- function: memory.memory.memory_curve
+-- command: memory --by curve
+-- table: memory_curve
+--
 --   run                  varchar  run of the training job
 --   capture              varchar  ranks profiled at the same time
 --   rank                 integer  global rank

@@ -7,6 +7,17 @@
 --
 -- title: Mean steps
 -- meaning: A mean step of the capture, of each rank and stage, and of each step over its ranks.
+-- gauge: npuscope_capture_warm_up_steps = case when by_key = 'capture' then warm_up_count end: Warm-up steps of the capture, excluded from means.
+-- gauge: npuscope_step_seconds = job_step_ns: Step time of the slowest rank, mean over the capture's steps.
+-- gauge: npuscope_step_part_seconds{part} = computing_ns, exposed_communication_ns, free_ns: Where a step's time goes: computing, exposed_communication or free (neither a kernel nor an operation of the step; another step's may run); mean of ranks and steps.
+-- gauge: npuscope_job_masking_ratio = masking_ratio: Masking ratio: communication overlapped by computing over communication, all kinds.
+-- gauge: npuscope_free_ratio = free_ratio: Idle time share: neither kernels nor communication run, over first start to last end.
+-- gauge: npuscope_pipeline_wait_ratio{stage} = bubble_ratio: Pipeline bubble share: time ranks of a stage wait to receive, over first start to last end.
+-- gauge: npuscope_rank_step_seconds{rank} = step_ns: Length of a step, mean of steps.
+-- gauge: npuscope_rank_computing_seconds{rank} = computing_ns: Computing in a step, mean of steps.
+-- gauge: npuscope_rank_exposed_seconds{rank} = exposed_communication_ns: Exposed communication per step, mean over steps.
+-- gauge: npuscope_rank_free_seconds{rank} = free_ns: Time with neither a kernel nor an operation of the step (another step's may run), mean of steps.
+-- gauge: npuscope_rank_masking_ratio{rank} = masking_ratio: Masking ratio: communication overlapped by computing over communication.
 --
 --   run                       varchar  run of the training job
 --   capture                   varchar  ranks profiled at the same time
