@@ -67,6 +67,8 @@ _UNITS = (
     ("_ppm", "ppm"),
     ("_bytes_per_s", "bytes/s"),
     ("count", "number"),
+    ("score", "-log10 p"),
+    ("elapsed_s", "s"),
     ("even_steps", "number"),
     ("_ns_per_token", "ns/token"),
     ("_tokens", "tokens"),

@@ -9,15 +9,9 @@ import polars as pl
 
 from npuscope.analysis.experts.load.mean_layers import mean_layers
 
-from .step_gauges import Frames
+from .gauges import Frames, gauges_of
 
 TOP = 8
-_FIGURES = {
-    "npuscope_expert_load_max_over_mean": "max_over_mean",
-    "npuscope_expert_load_cv": "cv",
-    "npuscope_expert_load_gini": "gini",
-    "npuscope_expert_cold_experts": "cold_count",
-}
 
 
 def expert_gauges(
@@ -28,10 +22,7 @@ def expert_gauges(
     if loads.is_empty():
         return {}
     layer = [*keys, "phase", "layer"]
-    frames = {
-        name: figures.select(*layer, pl.col(column).alias("value")).drop_nulls("value")
-        for name, column in _FIGURES.items()
-    }
+    frames = gauges_of("mean_layers", figures, keys)
     experts = loads.rename({"tokens": "value"})
     top = experts.with_columns(position=pl.int_range(1, pl.len() + 1).over(layer)).filter(
         pl.col("position") <= TOP

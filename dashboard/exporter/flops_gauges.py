@@ -12,7 +12,7 @@ from npuscope.analysis.flops.kernels.count import kernel_work
 from npuscope.analysis.flops.losses import by_term, losses, together
 from npuscope.analysis.flops.mfu import ModelUse, mfu
 
-from .step_gauges import Frames
+from .gauges import Frames
 
 _CONVENTIONS = {
     "kernel_mfu_causal_ratio": "kernel_causal",

@@ -15,6 +15,7 @@ import duckdb
 import polars as pl
 
 from npuscope.analysis.flops.mfu import ModelUse
+from npuscope.analysis.metric import Gauge
 from npuscope.analysis.views import frame, open_views, where
 from npuscope.collector.discover.captures import EPOCH_FROM_NS
 from npuscope.dashboard.whole_files import written
@@ -22,16 +23,16 @@ from npuscope.errors import TraceNotFound
 
 from .expert_gauges import expert_gauges
 from .flops_gauges import flops_gauges
-from .gauges import GAUGES, Gauge
-from .rank_gauges import LOGGED
-from .step_gauges import Frames, step_gauges
+from .gauges import GAUGES, Frames, gauges_of, metric_gauges
 
 _KEYS = ("run", "capture", "step")
 _TIMES = f"""
 select run, capture, step, max(coalesce(end_ns, window_end_ns)) // 1000000 as at_ms
 from step_summary {{where}} group by all having at_ms >= {EPOCH_FROM_NS // 10**6}
 """
-_LOG = "select run, capture, rank, step, {columns} from train_log where step is not null"
+_LOG = """
+select *, step as last_step from train_log where step is not null
+order by run, capture, rank, step"""
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
@@ -65,7 +66,7 @@ def write_history(
     if times.is_empty():
         raise TraceNotFound("no step here has a wall-clock time: nothing can be back-filled")
     gathered: Frames = {
-        **step_gauges(con, _KEYS),
+        **metric_gauges(con, _KEYS),
         **flops_gauges(con, _KEYS, use=use, given_peaks=given_peaks, tell=tell),
         **expert_gauges(con, _KEYS),
         **_logged(con),
@@ -114,11 +115,8 @@ def _lines(gauge: Gauge, rows: pl.DataFrame, times: pl.DataFrame) -> Iterator[st
 
 def _logged(con: duckdb.DuckDBPyConnection) -> Frames:
     """What the trainer logged of steps that were profiled: only their time is known."""
-    columns = ", ".join(column for column in LOGGED.values() if column != "step")
-    rows = frame(con, f"{_LOG.format(columns=columns)} order by run, capture, rank, step")
+    rows = frame(con, _LOG)
     return {
-        name: rows.select(*_KEYS, pl.col(column).cast(pl.Float64).alias("value"))
-        .drop_nulls("value")
-        .unique(_KEYS, keep="first", maintain_order=True)
-        for name, column in LOGGED.items()
-    }  # fmt: skip
+        name: values.unique(_KEYS, keep="first", maintain_order=True)
+        for name, values in gauges_of("last_logged", rows, _KEYS).items()
+    }

@@ -12,6 +12,7 @@ import duckdb
 import polars as pl
 
 from npuscope.analysis.flops.mfu import ModelUse
+from npuscope.analysis.metric import Gauge
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.views import open_views
 from npuscope.collector.store import store as stores
@@ -19,10 +20,9 @@ from npuscope.profile import summary_versions
 
 from .expert_gauges import expert_gauges
 from .flops_gauges import flops_gauges
-from .gauges import BY_NAME, GAUGES, Gauge
-from .rank_gauges import blame_gauges, log_gauges, place_gauges
+from .gauges import BY_NAME, GAUGES, Frames, detail, metric_gauges
+from .rank_gauges import blame_gauges
 from .shown_captures import Run, newest_runs
-from .step_gauges import Frames, step_gauges
 
 # Measured: rendering takes 6 us a series, and a scrape should take less than half a second.
 MAX_SERIES = 30_000
@@ -80,7 +80,7 @@ def within(samples: Mapping[str, tuple[Sample, ...]], max_series: int) -> Kept:
     dropped: dict[str, int] = {}
     order = sorted(
         (name for name in samples if samples[name]),
-        key=lambda name: (-BY_NAME[name].detail, -len(samples[name]), name),
+        key=lambda name: (-detail(BY_NAME[name]), -len(samples[name]), name),
     )
     for name in order:
         if left <= max_series:
@@ -173,11 +173,9 @@ def _gathered(
         _limit(con, memory_bytes)
         open_views(con)
         open_across(store, con, memory_bytes=memory_bytes)
-        frames |= step_gauges(con, _KEYS)
+        frames |= metric_gauges(con, _KEYS)
         frames |= flops(con, _KEYS)
         frames |= expert_gauges(con, _KEYS, with_experts=with_experts)
-        frames |= place_gauges(con)
-        frames |= log_gauges(con)
     finally:
         con.close()
     return frames

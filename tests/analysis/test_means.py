@@ -10,7 +10,7 @@ import pytest
 from npuscope.analysis import means, query
 from npuscope.analysis.communication.volume import mean_pairs
 from npuscope.analysis.findings.list_findings import findings
-from npuscope.dashboard.exporter.step_gauges import step_gauges
+from npuscope.dashboard.exporter.gauges import metric_gauges
 from tests.analysis.tables import connect, fill, kernel, op
 
 MS = 1_000_000
@@ -39,7 +39,7 @@ def test_one_operation_is_the_same_wherever_it_is_told(
         assert (row["worst_rank"], row["worst_exposed_attributed_ns"]) == (0, 3.0 * MS)
     (step,) = means.mean_steps(con).to_dicts()
     assert step["exposed_communication_ns"] == 1.5 * MS
-    gauges = step_gauges(con, ["run", "capture"])
+    gauges = metric_gauges(con, ["run", "capture"])
     assert gauges["npuscope_exposed_seconds"]["value"].to_list() == [0.0015]
     told = next(one for one in findings(con) if one.name == "exposed_communication")
     assert told.at_stake_ns == 1.5 * MS
