@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 import polars as pl
 import streamlit as st
 
+from npuscope.analysis.catalog import shown_in
 from npuscope.collector.store.csv_cells import quoted_cells
 from npuscope.console.printable import visible
 
@@ -290,6 +291,7 @@ def draw_table(
     chosen = chosen.head(_MOST_ROWS_SENT)
     shown: dict[str, pl.Series] = {}
     config: dict[str, Any] = {}
+    helps = _helps(name)
     columns_shown = readable(chosen, of_memory=name.startswith("memory"))
     for column, one in zip(chosen.columns, columns_shown, strict=True):
         values = one.values
@@ -297,10 +299,11 @@ def draw_table(
             values = values.replace({code: say(words) for code, words in WORDS.items()})
         shown[column] = _visible(values)
         label = titles.get(column) or labelled(column, one.words, say)
+        told = helps.get(column, helps.get(""))
         config[column] = (
-            st.column_config.LinkColumn(label, display_text=f"{say('open')} →")
+            st.column_config.LinkColumn(label, display_text=f"{say('open')} →", help=told)
             if column in links
-            else _configured(one, label)
+            else _configured(one, label, told)
         )
     rows = min(max(chosen.height, 1), _MOST_ROWS_SHOWN) + 1
     st.dataframe(
@@ -323,13 +326,27 @@ def _visible(values: pl.Series) -> pl.Series:
     return pl.Series(values.name, texts, pl.String)
 
 
-def _configured(one: Readable, label: str) -> Any:
+def _helps(name: str) -> dict[str, str]:
+    """What each column of the table of that name means, and where that is computed; of columns that
+    are no metric's own by ''."""
+    known = shown_in(name)
+    if known is None:
+        return {}
+    place = f"`{known.name}`: analysis/{known.file}"
+    return {
+        "": place,
+        **{column.name: f"{plain(column.meaning)}  \n{place}" for column in known.columns},
+    }
+
+
+def _configured(one: Readable, label: str, told: str | None) -> Any:
     label += f" ({one.unit})" if one.unit else ""
     if not one.is_number:
-        return st.column_config.Column(label, width=_text_px(one.values))
+        return st.column_config.Column(label, width=_text_px(one.values), help=told)
     if one.decimals is None:
-        return st.column_config.NumberColumn(label, format="localized" if one.is_grouped else "%d")
-    return st.column_config.NumberColumn(label, format=f"%.{one.decimals}f")
+        form = "localized" if one.is_grouped else "%d"
+        return st.column_config.NumberColumn(label, format=form, help=told)
+    return st.column_config.NumberColumn(label, format=f"%.{one.decimals}f", help=told)
 
 
 def _text_px(values: pl.Series) -> int | None:
