@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,24 +13,8 @@ from pathlib import Path
 import npuscope
 from npuscope.analysis.catalog import metrics
 
-ADDED = """-- Which step is the longest on each rank?
---
--- By its length; of equals the first.
---
--- title: Longest step
--- meaning: The longest step of each rank.
--- command: steps --by longest
--- table: longest_steps
--- gauge: npuscope_rank_longest_step_seconds{rank} = longest_ns: Longest step of a rank.
---
---   run         varchar  run of the training job
---   capture     varchar  ranks profiled at the same time
---   rank        integer  global rank
---   longest_ns  bigint   length of its longest step
-with
-_lengths_of as (select * from step_lengths)
-select run, capture, rank, max(step_ns) as longest_ns from _lengths_of group by run, capture, rank
-"""
+REPOSITORY = Path(__file__).resolve().parents[2]
+
 ASKED = """
 import json, npuscope
 from npuscope.analysis import catalog
@@ -37,23 +23,33 @@ shown = catalog.shown_in("longest_steps")
 print(json.dumps({
     "inputs": known.inputs,
     "columns": [(one.name, one.unit, one.meaning) for one in known.columns],
-    "by": catalog.shown_by("steps")["longest"].name,
     "table": shown and shown.name,
     "is_in_docs": "## longest_steps\\n" in catalog.metrics_markdown(),
 }))
 """
 
 
+def _added() -> list[str]:
+    """The files that CONTRIBUTING.md adds: the query and its test."""
+    text = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (diff,) = re.findall(r"```diff\n(.*?)```", text, re.DOTALL)
+    files = re.split(r"--- /dev/null\n\+\+\+ .*\n", diff)[1:]
+    return ["".join(f"{line[1:]}\n" for line in file.splitlines()) for file in files]
+
+
 def test_a_file_is_all_it_takes(tmp_path: Path, sample_store: Path) -> None:
     copied = tmp_path / "npuscope"
     (installed,) = npuscope.__path__
     shutil.copytree(installed, copied, ignore=shutil.ignore_patterns("__pycache__", "moe_8_ranks"))
-    (copied / "analysis" / "sql" / "steps" / "longest_steps.sql").write_text(ADDED)
+    query, test = _added()
+    (copied / "analysis" / "sql" / "steps" / "longest_steps.sql").write_text(query)
+    (tmp_path / "test_longest_steps.py").write_text(test)
 
     def run(*arguments: str) -> str:
         return subprocess.run(
-            [sys.executable, *arguments], capture_output=True, text=True, check=True, cwd=tmp_path
-        ).stdout
+            [sys.executable, *arguments], capture_output=True, text=True, check=True, cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"},
+        ).stdout  # fmt: skip
 
     assert json.loads(run("-c", ASKED)) == {
         "inputs": ["step_lengths"],
@@ -63,8 +59,9 @@ def test_a_file_is_all_it_takes(tmp_path: Path, sample_store: Path) -> None:
             ["rank", "", "global rank"],
             ["longest_ns", "ns", "length of its longest step"],
         ],
-        "by": "longest_steps", "table": "longest_steps", "is_in_docs": True,
+        "table": "longest_steps", "is_in_docs": True,
     }  # fmt: skip
+    run("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_longest_steps.py")
     store = str(sample_store)
     told = run("-m", "npuscope", "sql", store, "from longest_steps order by rank", "--json")
     rows = json.loads(told)["rows"]
