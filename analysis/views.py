@@ -63,7 +63,7 @@ def frame(
     takes longer than most questions.
     """
     words = set(re.findall(r"\w+", query))
-    open_views(con, {known.name for known in metrics() if known.view in words})
+    open_views(con, {known.name for known in sql_metrics() if known.view in words})
     return store.frame(con.sql(query, params=list(parameters)))
 
 
