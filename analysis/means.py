@@ -15,7 +15,8 @@ import polars as pl
 
 from .catalog import metric
 from .parts import mean_of, step_parts
-from .views import frame, open_views, where
+from .scope import ALL, JOB, Scope
+from .views import frame, open_views
 
 KernelKey = Literal["type", "name", "core", "shape"]
 StepKey = Literal["capture", "rank", "step", "rank_step", "stage", "stage_step"]
@@ -40,18 +41,14 @@ _CHOSEN_FROM = {
 }  # fmt: skip
 
 
+_OF_JOB = ("job_steps", "step_lengths")
+
+
 def mean_steps(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    by: StepKey = "capture",
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    step: int | None = None,
+    con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, by: StepKey = "capture"
 ) -> pl.DataFrame:
     """A mean step of the ranks and steps chosen, by `by`: columns of the metric `mean_steps`."""
-    chosen = {"run": run, "capture": capture, "rank": rank, "step": step}
-    return _means(con, "mean_steps", chosen).filter(pl.col("by_key") == by).drop("by_key")
+    return _means(con, "mean_steps", scope).filter(pl.col("by_key") == by).drop("by_key")
 
 
 # metric: mean_parts
@@ -77,35 +74,22 @@ def mean_steps(
 #   ns           double   of a mean rank and step
 #   share_ratio  double   of the step
 def mean_parts(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    by: PartKey = "capture",
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    step: int | None = None,
+    con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, by: PartKey = "capture"
 ) -> pl.DataFrame:
     """Parts of such a step: run, capture (rank or step), part, ns, share_ratio (of the step)."""
-    parts = step_parts(con, run=run, capture=capture, rank=rank, step=step)
+    parts = step_parts(con, scope)
     if by != "step":
         parts = without_warm_up(con, parts)
     return mean_of(parts, ["run", "capture", *([by] if by != "capture" else [])])
 
 
-def mean_step_bars(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    step: int | None = None,
-) -> pl.DataFrame:
+def mean_step_bars(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """A mean step of each rank, or each step where there is one rank and several steps: rows of
     `mean_steps` with a column `rank` or `step`, those with all parts of a step."""
-    ranks = mean_steps(con, by="rank", run=run, capture=capture, rank=rank, step=step)
+    ranks = mean_steps(con, scope, by="rank")
     found, other = ranks.drop_nulls("length_ns"), "step"
     if found["rank"].n_unique() < 2:
-        steps = mean_steps(con, by="step", run=run, capture=capture, rank=rank, step=step)
+        steps = mean_steps(con, scope, by="step")
         steps = steps.drop_nulls("length_ns")
         if steps.height > 1:
             found, other = steps, "rank"
@@ -131,35 +115,24 @@ def deviations(
 
 
 def mean_kernels(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    by: KernelKey = "type",
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    step: int | None = None,
+    con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, by: KernelKey = "type"
 ) -> pl.DataFrame:
     """Kernels of such a step, longest total first: columns of the metric `mean_kernels`, the key
     called `by`."""
-    chosen = {"run": run, "capture": capture, "rank": rank, "step": step}
-    found = _means(con, "mean_kernels", chosen).filter(pl.col("by_key") == by).drop("by_key")
+    found = _means(con, "mean_kernels", scope).filter(pl.col("by_key") == by).drop("by_key")
     return (found.drop("core") if by == "core" else found).rename({"key": by})
 
 
 def mean_comm(
     con: duckdb.DuckDBPyConnection,
+    scope: Scope = ALL,
     *,
     by: CommMeanKey = "kind",
     is_by_step: bool = False,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    step: int | None = None,
 ) -> pl.DataFrame:
     """Communication of such a step, or of each step over its ranks, most exposed first: columns of
     the metric `mean_comm`, of the keys those that are told apart."""
-    chosen = {"run": run, "capture": capture, "rank": rank, "step": step}
-    found = _means(con, "mean_comm", chosen).filter(
+    found = _means(con, "mean_comm", scope).filter(
         pl.col("by_key") == by, pl.col("by_step") == is_by_step
     )
     keys = {"kind": ("op_type", "group_hash"), "type": ("kind", "group_hash"),
@@ -168,24 +141,15 @@ def mean_comm(
     return found.drop("by_key", "by_step", *keys, *unused)
 
 
-def mean_links(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    step: int | None = None,
-) -> pl.DataFrame:
+def mean_links(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Links of such a step, most bytes first: columns of the metric `mean_links`."""
-    return _means(con, "mean_links", {"run": run, "capture": capture, "rank": rank, "step": step})
+    return _means(con, "mean_links", scope)
 
 
-def job_steps(
-    con: duckdb.DuckDBPyConnection, *, run: str | None = None, capture: str | None = None
-) -> pl.DataFrame:
+def job_steps(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Steps of the whole job: columns of the metric `job_steps`."""
     open_views(con, ("job_steps",))
-    clause, values = where({"run": run, "capture": capture})
+    clause, values = scope.where(JOB)
     return frame(con, f"select * from job_steps {clause} order by all nulls last", values)
 
 
@@ -199,18 +163,15 @@ def without_warm_up(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame) -> pl.Da
     return rest if rest.height else rows
 
 
-def _means(
-    con: duckdb.DuckDBPyConnection, name: str, chosen: dict[str, str | int | None]
-) -> pl.DataFrame:
+def _means(con: duckdb.DuckDBPyConnection, name: str, scope: Scope) -> pl.DataFrame:
     """Rows of a metric of means over the ranks and steps chosen."""
     open_views(con, (name, "step_lengths"))
     views, order = _CHOSEN_FROM[name]
-    of_job = {key: chosen[key] for key in ("run", "capture")}
-    cut = [(view, chosen) for view in views] + [("job_steps", of_job), ("step_lengths", of_job)]
+    cut = [(view, scope) for view in views] + [(view, scope.job) for view in _OF_JOB]
     values: list[str | int] = []
     selects: list[str] = []
-    for view, conditions in cut:
-        clause, given = where(conditions)
+    for view, chosen in cut:
+        clause, given = chosen.where()
         selects.append(f"{view} as (select * from {view} {clause})")
         values += given
     parts = ", ".join(selects)

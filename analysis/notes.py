@@ -11,6 +11,7 @@ import polars as pl
 from npuscope.messages import Message, joined
 
 from .metric import sql_text
+from .scope import ALL, Scope
 from .views import frame
 from .wording import numbers, ranks_named
 
@@ -22,57 +23,48 @@ _SELECTED = (
 )
 
 
-def notes(
-    con: duckdb.DuckDBPyConnection, *, run: str | None = None, capture: str | None = None
-) -> list[str]:
+def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
     """Remarks on the captures of `con`, or on one, each a sentence; none where all is complete.
 
     They name the capture where there are several.
     """
-    facts = _of(frame(con, "from capture_facts order by run, capture"), run, capture)
-    steps = _of(frame(con, "from step_summary"), run, capture)
-    outside = _of(frame(con, "from outside_steps"), run, capture)
-    unseen = _of(frame(con, sql_text("unseen_steps.sql")), run, capture)
-    devices = _of(frame(con, sql_text("unread_devices.sql")), run, capture)
-    selected = _of(frame(con, _SELECTED), run, capture)
-    warm = _of(
-        frame(con, "from job_steps where is_warm_up order by run, capture, step"), run, capture
-    )
+    facts = _of(frame(con, "from capture_facts order by run, capture"), scope.job)
+    steps = frame(con, "from step_summary")
+    outside = frame(con, "from outside_steps")
+    unseen = frame(con, sql_text("unseen_steps.sql"))
+    devices = frame(con, sql_text("unread_devices.sql"))
+    selected = frame(con, _SELECTED)
+    warm = frame(con, "from job_steps where is_warm_up order by run, capture, step")
     found: list[str] = []
     for one in facts.to_dicts():
-        here = (one["run"], one["capture"])
-        chosen = _of(selected, *here)
+        here = Scope(one["run"], one["capture"])
+        chosen = _of(selected, here)
         partly = set(chosen.drop_nulls("left_out_tables")["rank"])
         remarks: list[str] = [
             *_missing(one),
             *_selected(chosen, one["rank_count"]),
-            *_without_figures(one["ranks"], _of(steps, *here), partly),
-            *_light(_of(steps, *here), partly),
-            *_devices(_of(devices, *here)),
-            *_unseen(_of(unseen, *here)),
-            *_outside(_of(outside, *here)),
-            *_warm_up(_of(warm, *here)),
+            *_without_figures(one["ranks"], _of(steps, here), partly),
+            *_light(_of(steps, here), partly),
+            *_devices(_of(devices, here)),
+            *_unseen(_of(unseen, here)),
+            *_outside(_of(outside, here)),
+            *_warm_up(_of(warm, here)),
         ]
         if facts.height > 1:
             of_one = "{run}, {capture}: {note}"
-            remarks = [Message(of_one, run=here[0], capture=here[1], note=one) for one in remarks]
+            remarks = [
+                Message(of_one, run=one["run"], capture=one["capture"], note=remark)
+                for remark in remarks
+            ]
         found += remarks
     return found
 
 
-def no_kernels(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-) -> str:
+def no_kernels(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> str:
     """Why there are no kernels: a sentence."""
-    left_out = _of(frame(con, _SELECTED), run, capture).filter(
+    left_out = _of(frame(con, _SELECTED), Scope(scope.run, scope.capture, scope.rank)).filter(
         pl.col("left_out_tables").list.contains("kernels")
     )
-    if rank is not None:
-        left_out = left_out.filter(pl.col("rank") == rank)
     if left_out.is_empty():
         return "no kernels were recorded here: see `npuscope steps`"
     return Message(
@@ -82,11 +74,8 @@ def no_kernels(
     )
 
 
-def _of(rows: pl.DataFrame, run: str | None, capture: str | None) -> pl.DataFrame:
-    """Rows of one run and capture, where they are given."""
-    if run is not None:
-        rows = rows.filter(pl.col("run") == run)
-    return rows if capture is None else rows.filter(pl.col("capture") == capture)
+def _of(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:
+    return rows.filter(**scope.chosen())
 
 
 def _missing(facts: dict[str, Any]) -> Iterable[str]:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import duckdb
 import polars as pl
 
-from .views import frame, has_view, where
+from .scope import ALL, PLACE, Scope
+from .views import frame, has_view, select
 
-PLACE = ("run", "capture", "rank", "step")
 PARTS = (
     "computing", "transfer", "peer_wait", "absent_wait", "pipeline_wait", "unknown_communication",
     "host", "idle", "free",
@@ -59,23 +59,15 @@ from _rows where ns is null or ns <> 0 or part = 'computing'
 order by run, capture, rank, step nulls last, part, kind nulls last, op_type nulls last"""
 
 
-def step_parts(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    step: int | None = None,
-) -> pl.DataFrame:
+def step_parts(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Parts of each step: columns of the metric `step_parts`.
 
     Who waits for whom only all ranks together tell (`ranks.rank_views`); without them, exposed
     communication is unknown but for what receives from another stage.
     """
-    clause, values = where({"run": run, "capture": capture, "rank": rank, "step": step})
     if is_told(con):
-        order = "run, capture, rank, step nulls last, part, kind nulls last, op_type nulls last"
-        return frame(con, f"select * from step_parts {clause} order by {order}", values)
+        return select(con, "step_parts", scope, "part, kind nulls last, op_type nulls last")
+    clause, values = scope.where()
     return frame(con, _UNTOLD.format(where=clause), [*values, *values])
 
 

@@ -7,14 +7,14 @@ it. Summaries that the store keeps are read; those it lacks are computed from th
 from __future__ import annotations
 
 import math
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 import duckdb
 import polars as pl
 
 from npuscope.errors import UsageError
 
-from .communication.communication import CommKey, comm, comm_key, compute_stretch
+from .communication.communication import CommKey, comm, compute_stretch
 from .doctor.limits import limits
 from .memory.memory import (
     MemoryFacts,
@@ -26,22 +26,21 @@ from .memory.memory import (
     memory_facts,
     memory_growth,
     memory_holders,
-    memory_key,
     memory_notes,
     memory_spread,
     memory_steps,
     no_such_rank,
 )
 from .notes import no_kernels, notes
-from .views import first_of_each, frame, open_views
-from .views import where as _where
+from .scope import ALL, JOB, RANK, Scope
+from .views import frame, open_views, select
 from .wording import numbers
 
 __all__ = [
-    "CommKey", "MemoryFacts", "MemoryKey", "capture_facts", "comm", "comm_key",
-    "compute_stretch", "kernel_key", "kernels", "limits",
+    "CommKey", "MemoryFacts", "MemoryKey", "capture_facts", "comm",
+    "compute_stretch", "kernels", "limits",
     "memory", "memory_blocks", "memory_by", "memory_curve", "memory_facts", "memory_growth",
-    "memory_holders", "memory_key", "memory_notes", "memory_spread", "memory_steps", "no_kernels",
+    "memory_holders", "memory_notes", "memory_spread", "memory_steps", "no_kernels",
     "no_such_rank", "notes", "nothing_matches", "numbers", "open_views", "outside_steps", "rows",
     "spread", "steps",
 ]  # fmt: skip
@@ -53,63 +52,35 @@ from (select * from step_summary {where}) as s
 left join (select * from job_steps {of_job}) as j
     on j.run = s.run and j.capture = s.capture and j.step is not distinct from s.step
 order by s.run, s.capture, s.rank, s.step nulls last"""
-Value = str | int | None
 
 
-def kernel_key(text: str) -> KernelKey:
-    """`text` as a key of `kernels`. Raises UsageError."""
-    for key in get_args(KernelKey):
-        if text == key:
-            return cast(KernelKey, key)
-    raise UsageError(f"kernels by {text!r}: choose one of {', '.join(get_args(KernelKey))}")
-
-
-def nothing_matches(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    step: int | None = None,
-) -> str:
+def nothing_matches(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> str:
     """Why a choice has no steps: names what there is instead."""
     facts = capture_facts(con)
     everything = steps(con)
     if everything.is_empty():
         return "no rank here has a step with figures: see `npuscope sql PATH 'from ranks'`"
-    asked: dict[str, Value] = {"run": run, "capture": capture, "rank": rank, "step": step}
-    for name, value in asked.items():
+    for name, value in scope.chosen().items():
         present = everything[name].drop_nulls().unique().sort().to_list()
-        if value is not None and value not in present:
+        if value not in present:
             there = numbers(present) if name in ("rank", "step") else ", ".join(present)
             return f"no {name} {value} here: there is {there or 'none'}"
-    named = ", ".join(f"{name} {value}" for name, value in asked.items() if value is not None)
-    return f"no data matches {named}: {facts.height} captures, see `npuscope steps`"
+    return f"no data matches {scope}: {facts.height} captures, see `npuscope steps`"
 
 
-def steps(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    step: int | None = None,
-) -> pl.DataFrame:
+def steps(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Breakdown of each step on each rank: columns of the metric `steps`, and `is_warm_up` of
     `job_steps`."""
-    where, values = _where({"run": run, "capture": capture, "rank": rank, "step": step})
-    of_job, more = _where({"run": run, "capture": capture})
+    where, values = scope.where()
+    of_job, more = scope.where(JOB)
     return frame(con, _STEPS.format(where=where, of_job=of_job), [*values, *more])
 
 
 def kernels(
     con: duckdb.DuckDBPyConnection,
+    scope: Scope = ALL,
     *,
     by: KernelKey = "type",
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    step: int | None = None,
     top: int | None = None,
 ) -> pl.DataFrame:
     """Compute kernels by `by`, longest total first; `top` keeps that many per rank and step.
@@ -119,52 +90,27 @@ def kernels(
     """
     if by not in get_args(KernelKey):
         raise UsageError(f"kernels by {by!r}: choose one of {', '.join(get_args(KernelKey))}")
-    where, values = _where(
-        {"by_key": by, "run": run, "capture": capture, "rank": rank, "step": step}
-    )
-    order = "run, capture, rank, step nulls last, total_ns desc, key nulls last"
-    best, kept = first_of_each("run, capture, rank, step", "total_ns desc, key nulls last", top)
     columns = "* exclude (by_key, core)" if by == "core" else "* exclude (by_key)"
-    found = frame(
-        con,
-        f"select {columns} from kernel_summary {where} {best} order by {order}",
-        [*values, *kept],
-    )
+    found = select(
+        con, "kernel_summary", scope, "total_ns desc, key nulls last",
+        top=top, columns=columns, by_key=by,
+    )  # fmt: skip
     return found.rename({"key": by})
 
 
-def outside_steps(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-) -> pl.DataFrame:
+def outside_steps(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """What ranks that have steps did outside all of them: columns of the metric `outside_steps`."""
-    where, values = _where({"run": run, "capture": capture, "rank": rank})
-    order = "order by run, capture, rank"
-    return frame(con, f"select * from outside_steps {where} {order}", values)
+    return select(con, "outside_steps", scope, of=RANK)
 
 
-def spread(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    step: int | None = None,
-) -> pl.DataFrame:
+def spread(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """How far ranks lie apart, a row per step and measure: columns of the metric `spread`."""
-    where, values = _where({"run": run, "capture": capture, "step": step})
-    order = "order by run, capture, step nulls last, measure"
-    return frame(con, f"select * from step_spread {where} {order}", values)
+    return select(con, "step_spread", scope, "measure", of=("run", "capture", "step"))
 
 
-def capture_facts(
-    con: duckdb.DuckDBPyConnection, *, run: str | None = None, capture: str | None = None
-) -> pl.DataFrame:
+def capture_facts(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """What each capture holds, a row per capture: columns of the metric `capture_facts`."""
-    where, values = _where({"run": run, "capture": capture})
-    return frame(con, f"select * from capture_facts {where} order by run, capture", values)
+    return select(con, "capture_facts", scope, of=JOB)
 
 
 def rows(frame: pl.DataFrame) -> list[dict[str, object]]:

@@ -19,6 +19,7 @@ from .experts.load.load import expert_rows
 from .flops.job_mfu import gathered, mean_use
 from .flops.mfu import mfu
 from .means import mean_comm, mean_steps, without_warm_up
+from .scope import ALL, Scope
 
 _PARTS = ("computing_ns", "exposed_communication_ns", "free_ns")
 _AT = ("run", "capture")
@@ -38,12 +39,13 @@ class Trends:
     exposed: pl.DataFrame
 
 
-def trends(con: duckdb.DuckDBPyConnection, *, run: str | None = None) -> Trends:
-    """All captures of a run side by side."""
-    facts = query.capture_facts(con, run=run).select(
+def trends(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> Trends:
+    """All captures of a run side by side; of a scope only the run is heeded."""
+    run = Scope(scope.run)
+    facts = query.capture_facts(con, run).select(
         *_AT, pl.col("window_start_ns").alias("start_ns"), "rank_count", "step_count"
     )
-    means = mean_steps(con, run=run).select(
+    means = mean_steps(con, run).select(
         *_AT, pl.col("job_step_ns").alias("step_ns"), *_PARTS, "masking_ratio"
     )
     captures = facts
@@ -51,7 +53,7 @@ def trends(con: duckdb.DuckDBPyConnection, *, run: str | None = None) -> Trends:
         captures = captures.join(more, on=_AT, how="left")
     captures = captures.sort("start_ns", "capture", nulls_last=True)
     exposed = (
-        mean_comm(con, by="kind", run=run)
+        mean_comm(con, run, by="kind")
         .drop_nulls("exposed_attributed_ns")
         .join(facts.select(*_AT, "start_ns"), on=_AT)
         .select(*_AT, "start_ns", "kind", "exposed_attributed_ns")
@@ -60,9 +62,9 @@ def trends(con: duckdb.DuckDBPyConnection, *, run: str | None = None) -> Trends:
     return Trends(captures, exposed)
 
 
-def _rank_imbalance(con: duckdb.DuckDBPyConnection, run: str | None) -> pl.DataFrame:
+def _rank_imbalance(con: duckdb.DuckDBPyConnection, run: Scope) -> pl.DataFrame:
     """Mean over steps; the only rank there is cannot be compared with others."""
-    ranks = without_warm_up(con, query.steps(con, run=run).drop_nulls("computing_ns"))
+    ranks = without_warm_up(con, query.steps(con, run).drop_nulls("computing_ns"))
     computing = pl.col("computing_ns")
     of_step = ranks.group_by(*_AT, "step").agg(
         (computing.max() / computing.mean()).alias("rank_imbalance"), pl.len().alias("ranks")
@@ -70,12 +72,12 @@ def _rank_imbalance(con: duckdb.DuckDBPyConnection, run: str | None) -> pl.DataF
     return of_step.filter(pl.col("ranks") > 1).group_by(_AT).agg(pl.col("rank_imbalance").mean())
 
 
-def _job_mfu(con: duckdb.DuckDBPyConnection, run: str | None) -> pl.DataFrame:
-    job = mean_use(con, gathered(con, mfu(con, run=run).rows, "job"), _AT)
+def _job_mfu(con: duckdb.DuckDBPyConnection, run: Scope) -> pl.DataFrame:
+    job = mean_use(con, gathered(con, mfu(con, run).rows, "job"), _AT)
     name = "kernel_mfu_causal_ratio"
     return job.filter(pl.col("figure") == name).select(*_AT, pl.col("value").alias(name))
 
 
-def _experts(con: duckdb.DuckDBPyConnection, run: str | None) -> pl.DataFrame:
-    figures = expert_metrics(expert_loads(expert_rows(con, run=run).load))
+def _experts(con: duckdb.DuckDBPyConnection, run: Scope) -> pl.DataFrame:
+    figures = expert_metrics(expert_loads(expert_rows(con, run).load))
     return figures.group_by(_AT).agg(pl.col("max_over_mean").mean().alias("expert_imbalance"))

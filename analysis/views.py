@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import duckdb
 import polars as pl
@@ -11,6 +11,7 @@ import polars as pl
 from npuscope.collector.store import store
 
 from .catalog import sql_metrics
+from .scope import PLACE, Scope
 
 
 def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = None) -> None:
@@ -67,16 +68,27 @@ def frame(
     return store.frame(con.sql(query, params=list(parameters)))
 
 
-def first_of_each(by: str, order: str, top: int | None) -> tuple[str, list[int]]:
-    """`qualify` clause that keeps the `top` first rows of each `by`, and its parameters; None keeps
-    all."""
-    if top is None:
-        return "", []
-    return f"qualify row_number() over (partition by {by} order by {order}) <= ?", [top]
+def select(
+    con: duckdb.DuckDBPyConnection,
+    view: str,
+    scope: Scope,
+    order: str = "",
+    *,
+    of: Sequence[str] = PLACE,
+    top: int | None = None,
+    columns: str = "*",
+    **equal: str | int | None,
+) -> pl.DataFrame:
+    """Rows of a view at a scope, where `equal` columns have these values.
 
-
-def where(conditions: Mapping[str, str | int | None]) -> tuple[str, list[str | int]]:
-    """`where` clause for the columns with a value, and its parameters."""
-    chosen = {column: value for column, value in conditions.items() if value is not None}
-    clause = " and ".join(f"{column} = ?" for column in chosen)
-    return (f"where {clause}" if chosen else ""), list(chosen.values())
+    `of` are the columns that tell its places apart: of them alone the scope is heeded, in their
+    order the rows stand, at each place in `order`, the `top` first of it (None: all).
+    """
+    clause, values = scope.where(of, **equal)
+    best = ""
+    if top is not None:
+        place = ", ".join(of)
+        best = f"qualify row_number() over (partition by {place} order by {order}) <= ?"
+        values.append(top)
+    by = ", ".join([*(f"{name} nulls last" for name in of), *([order] if order else [])])
+    return frame(con, f"select {columns} from {view} {clause} {best} order by {by}", values)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast, get_args
+from typing import Literal
 
 import duckdb
 import polars as pl
 
 from npuscope.errors import UsageError
 
-from ..views import first_of_each, frame, open_views, where
+from ..scope import ALL, PLACE, Scope
+from ..views import open_views, select
 
 CommKey = Literal["kind", "type", "op"]
 _NAMES: dict[CommKey, tuple[str, ...]] = {
@@ -28,22 +29,11 @@ _SHARE = (
 )
 
 
-def comm_key(text: str) -> CommKey:
-    """`text` as a key of `comm`. Raises UsageError."""
-    for key in get_args(CommKey):
-        if text == key:
-            return cast(CommKey, key)
-    raise UsageError(f"comm by {text!r}: choose one of {', '.join(get_args(CommKey))}")
-
-
 def comm(
     con: duckdb.DuckDBPyConnection,
+    scope: Scope = ALL,
     *,
     by: CommKey = "kind",
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    step: int | None = None,
     top: int | None = None,
 ) -> pl.DataFrame:
     """Communication by `by`, longest total first; `top` keeps that many per rank and step.
@@ -53,32 +43,15 @@ def comm(
     exposed_ns, exposed_attributed_ns, transit_ns, wait_ns, size_bytes; and share_ratio, of all that
     its rank and step expose. Raises UsageError for another key.
     """
-    key = comm_key(by)
+    if by not in _NAMES:
+        raise UsageError(f"comm by {by!r}: choose one of {', '.join(_NAMES)}")
     open_views(con, ("comm",))
-    clause, values = where(
-        {"by_key": key, "run": run, "capture": capture, "rank": rank, "step": step}
-    )
-    names = _NAMES[key]
+    names = _NAMES[by]
     order = ", ".join(["total_ns desc nulls last", *(f"{name} nulls last" for name in names)])
-    best, kept = first_of_each("run, capture, rank, step", order, top)
-    columns = ", ".join(["run", "capture", "rank", "step", *names, *_FIGURES, _SHARE])
-    return frame(
-        con,
-        f"select {columns} from comm_summary {clause} {best}"
-        f" order by run, capture, rank, step nulls last, {order}",
-        [*values, *kept],
-    )
+    columns = ", ".join([*PLACE, *names, *_FIGURES, _SHARE])
+    return select(con, "comm_summary", scope, order, top=top, columns=columns, by_key=by)
 
 
-def compute_stretch(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    step: int | None = None,
-) -> pl.DataFrame:
+def compute_stretch(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """What overlap costs kernels and gains: columns of the metric `compute_stretch`."""
-    clause, values = where({"run": run, "capture": capture, "rank": rank, "step": step})
-    order = "order by run, capture, rank, step nulls last"
-    return frame(con, f"select * from compute_stretch {clause} {order}", values)
+    return select(con, "compute_stretch", scope)

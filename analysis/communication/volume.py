@@ -16,44 +16,46 @@ from npuscope.errors import UsageError
 
 from ..catalog import metric
 from ..means import without_warm_up
-from ..views import first_of_each, frame, open_views, where
+from ..scope import ALL, JOB, PLACE, Scope
+from ..views import frame, open_views, select
 
 _PAIR = (
     "kind", "src_rank", "dst_rank", "link", "is_between_hosts", "src_group_rank", "dst_group_rank",
 )  # fmt: skip
 
 
-def links(con: duckdb.DuckDBPyConnection, top: int | None = None, **chosen: Any) -> pl.DataFrame:
+def links(
+    con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, top: int | None = None
+) -> pl.DataFrame:
     """Traffic by parallel kind, operation type and link: rows of the metric `link_traffic`.
 
-    `chosen`: run, capture, rank, step. `top` keeps that many rows of each rank and step, most bytes
-    first.
+    `top` keeps that many rows of each rank and step, most bytes first.
     """
-    return _rows(con, "link_traffic", "rank", "size_bytes", top, chosen)
+    return _rows(con, "link_traffic", "size_bytes", scope, top)
 
 
 def bandwidth(
-    con: duckdb.DuckDBPyConnection, top: int | None = None, **chosen: Any
+    con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, top: int | None = None
 ) -> pl.DataFrame:
     """How fast operations are while they transfer: rows of the metric `bandwidth`, as `links`."""
-    return _rows(con, "bandwidth", "rank", "transit_ns", top, chosen)
+    return _rows(con, "bandwidth", "transit_ns", scope, top)
 
 
 def contention(
-    con: duckdb.DuckDBPyConnection, top: int | None = None, **chosen: Any
+    con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, top: int | None = None
 ) -> pl.DataFrame:
     """Bandwidth of links beside compute and without it: rows of the metric `contention`, the
     greatest slowdown first."""
-    return _rows(con, "contention", "rank", "slowdown_ratio", top, chosen)
+    return _rows(con, "contention", "slowdown_ratio", scope, top)
 
 
-def matrix(con: duckdb.DuckDBPyConnection, top: int | None = None, **chosen: Any) -> pl.DataFrame:
+def matrix(
+    con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, top: int | None = None
+) -> pl.DataFrame:
     """Bytes from rank to rank: rows of the metric `rank_matrix`, as `links`; `rank` keeps pairs
     with it at either end."""
-    rank = chosen.pop("rank", None)
-    found = _rows(
-        con, "rank_matrix", "step", "size_bytes", None if rank is not None else top, chosen
-    )
+    rank = scope.rank
+    found = _rows(con, "rank_matrix", "size_bytes", scope, None if rank is not None else top)
     if rank is None:
         return found
     found = found.filter((pl.col("src_rank") == rank) | (pl.col("dst_rank") == rank))
@@ -83,7 +85,7 @@ def matrix(con: duckdb.DuckDBPyConnection, top: int | None = None, **chosen: Any
 #   size_bytes             double   bytes
 #   time_ns                double   time of moving them; NULL where unknown
 #   bandwidth_bytes_per_s  double   bytes over time of what has both
-def mean_pairs(con: duckdb.DuckDBPyConnection, **chosen: Any) -> pl.DataFrame:
+def mean_pairs(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Bytes and time from rank to rank of a mean step: rows of `matrix` over the steps recorded,
     without warm-up, most bytes first.
 
@@ -91,7 +93,7 @@ def mean_pairs(con: duckdb.DuckDBPyConnection, **chosen: Any) -> pl.DataFrame:
     size_bytes, time_ns, bandwidth_bytes_per_s (of what has both). Pairs that exchanged nothing in
     a step count as nothing there.
     """
-    found = without_warm_up(con, matrix(con, **chosen))
+    found = without_warm_up(con, matrix(con, scope))
     steps = max(found.select("run", "capture", "step").n_unique(), 1)
     size, time = pl.col("size_bytes"), pl.col("time_ns")
     timed_bytes = size.filter(time > 0).sum()
@@ -120,41 +122,27 @@ def mean_pairs(con: duckdb.DuckDBPyConnection, **chosen: Any) -> pl.DataFrame:
 #   op_type                       varchar  allReduce, allToAllV, send, ...
 #   beside_bandwidth_bytes_per_s  double   of operations that overlap computing
 #   alone_bandwidth_bytes_per_s   double   of operations that do not
-def mean_contention(con: duckdb.DuckDBPyConnection, **chosen: Any) -> pl.DataFrame:
+def mean_contention(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of `contention` by link and type: link, op_type, and medians over the ranks, steps and
     groups that have both bandwidths, without warm-up."""
     both = ["beside_bandwidth_bytes_per_s", "alone_bandwidth_bytes_per_s"]
-    found = without_warm_up(con, contention(con, **chosen).drop_nulls(both))
+    found = without_warm_up(con, contention(con, scope).drop_nulls(both))
     return found.group_by("link", "op_type").agg(pl.col(both).median()).sort("link", "op_type")
 
 
 def _rows(
-    con: duckdb.DuckDBPyConnection,
-    name: str,
-    within: str,
-    most: str,
-    top: int | None,
-    chosen: dict[str, Any],
+    con: duckdb.DuckDBPyConnection, name: str, most: str, scope: Scope, top: int | None
 ) -> pl.DataFrame:
     known = metric(name)
     open_views(con, (name,))
-    clause, values = where(chosen)
     columns = [column.name for column in known.columns]
-    place = [column for column in ("run", "capture", "rank", "step") if column in columns]
-    order = ", ".join([f"{most} desc nulls last", *(c for c in columns if c not in (*place, most))])
-    best, kept = first_of_each(", ".join(place), order, top)
-    by = ", ".join(f"{column} nulls last" for column in place)
-    query = f"select {', '.join(columns)} from {known.view} {clause} {best} order by {by}, {order}"
-    return frame(con, query, [*values, *kept])
+    of = [column for column in PLACE if column in columns]
+    order = ", ".join([f"{most} desc nulls last", *(c for c in columns if c not in (*of, most))])
+    return select(con, known.view, scope, order, of=of, top=top, columns=", ".join(columns))
 
 
 def hierarchy(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    experts: int,
-    top_k: int,
-    run: str | None = None,
-    capture: str | None = None,
+    con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, experts: int, top_k: int
 ) -> pl.DataFrame:
     """What other schemes would move between hosts instead of the flat all-to-alls.
 
@@ -170,7 +158,7 @@ def hierarchy(
     if not 0 < top_k <= experts:
         raise UsageError(f"top-k {top_k} of {experts} experts: choose one from 1 to {experts}")
     open_views(con, ("all_to_all",))
-    clause, values = where({"run": run, "capture": capture})
+    clause, values = scope.where(JOB)
     found = frame(con, f"select * from all_to_all {clause}", values)
     factors = [
         _factors(row["host_count"], row["group_size"], experts, top_k)

@@ -31,6 +31,7 @@ from npuscope.collector.store.manifest import Manifest
 
 from ..experts.load.dropped_tokens import doubts
 from ..flops.chips import unknown_peaks
+from ..scope import ALL, Scope
 from ..views import open_views
 from .judge import CaptureVerdict, Recorded, Verdict, across_ranks, judge, whole_capture
 from .profiler_options import Options
@@ -96,12 +97,7 @@ class CaptureReport:
 
 
 def examine(
-    con: duckdb.DuckDBPyConnection,
-    read: Iterable[Manifest] = (),
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
+    con: duckdb.DuckDBPyConnection, read: Iterable[Manifest] = (), scope: Scope = ALL
 ) -> list[CaptureReport]:
     """A report on every capture of `con`, or on the one that is named, or on one rank of it.
 
@@ -110,7 +106,7 @@ def examine(
     """
     open_views(con, ("steps", "contents"))
     manifests = {(m.run, m.capture, m.rank): m for m in read}
-    facts = _facts(con, run, capture)
+    facts = _facts(con, scope.job)
     counts = _counts(con)
     steps = step_coverage(
         con, {key: (row["window_start_ns"], row["window_end_ns"]) for key, row in facts.items()}
@@ -139,7 +135,7 @@ def examine(
         )  # fmt: skip
         if any(one.counts.get("expert_load") for one in ranks):
             whole = replace(whole, doubts=tuple(doubts(con, run=its_run, capture=its_capture)))
-        found.append(_only(whole, rank))
+        found.append(_only(whole, scope.rank))
     return [report for report in found if report.ranks]
 
 
@@ -155,12 +151,10 @@ def _only(report: CaptureReport, rank: int | None) -> CaptureReport:
     )  # fmt: skip
 
 
-def _facts(con: duckdb.DuckDBPyConnection, run: str | None, capture: str | None) -> dict[Key, Row]:
+def _facts(con: duckdb.DuckDBPyConnection, job: Scope) -> dict[Key, Row]:
     """Rows of `ranks` by run, capture and rank."""
-    found = con.execute(
-        "select * from ranks where coalesce(run = ?, true) and coalesce(capture = ?, true)",
-        [run, capture],
-    )
+    clause, values = job.where()
+    found = con.execute(f"select * from ranks {clause}", values)
     names = [column[0] for column in found.description or []]
     rows = [dict(zip(names, values, strict=True)) for values in found.fetchall()]
     return {(row["run"], row["capture"], row["rank"]): row for row in rows}

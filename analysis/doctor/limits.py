@@ -8,6 +8,7 @@ import duckdb
 
 from npuscope.messages import Message
 
+from ..scope import ALL, JOB, Scope
 from ..wording import ranks_named
 
 
@@ -87,15 +88,14 @@ _LIMITS = (
 Rank = tuple[str, str, int]
 
 
-def limits(
-    con: duckdb.DuckDBPyConnection, *, run: str | None = None, capture: str | None = None
-) -> list[str]:
+def limits(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
     """Sentences on what the captures of `con` (or one of them) cannot tell, with the remedy."""
-    asked = """
+    clause, values = scope.where(JOB)
+    asked = f"""
         select distinct run, capture, rank, coalesce(framework = 'kineto', false),
             coalesce(left_out_tables, [])
-        from ranks where coalesce(run = ?, true) and coalesce(capture = ?, true)"""
-    ranks = {tuple(row[:3]): row[3:] for row in con.execute(asked, [run, capture]).fetchall()}
+        from ranks {clause}"""
+    ranks = {tuple(row[:3]): row[3:] for row in con.execute(asked, values).fetchall()}
     kept = "select view_name from duckdb_views() where database_name = current_database()"
     summaries = {name for (name,) in con.execute(kept).fetchall()}
     found: list[str] = []

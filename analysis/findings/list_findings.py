@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import duckdb
@@ -20,6 +21,7 @@ from npuscope.messages import Message, joined
 
 from .. import query
 from ..experts.load.load_overview import Overview
+from ..scope import ALL, Scope
 from ..wording import mebibytes, ms, percent, ranks_named
 from . import communication_rules, time_rules
 from .finding import CERTAINTIES, Finding, addressed, ranked
@@ -270,11 +272,8 @@ RULES: tuple[Rule, ...] = (
 
 def findings(
     con: duckdb.DuckDBPyConnection,
+    scope: Scope = ALL,
     *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    step: int | None = None,
     path: str = "PATH",
     experts: Overview | None = None,
 ) -> list[Finding]:
@@ -284,9 +283,9 @@ def findings(
     is known already.
     """
     found: list[Finding] = []
-    for one in query.capture_facts(con, run=run, capture=capture).to_dicts():
+    for one in query.capture_facts(con, scope).to_dicts():
         seen = material(
-            con, run=one["run"], capture=one["capture"], rank=rank, step=step, experts=experts
+            con, replace(scope, run=one["run"], capture=one["capture"]), experts=experts
         )
         for rule in RULES:
             found += rule(seen)

@@ -15,7 +15,8 @@ from ..experts.load.load_overview import Overview, overview
 from ..means import mean_kernels, without_warm_up
 from ..memory.memory import MemoryFacts, memory_facts
 from ..parts import is_told, step_parts
-from ..views import frame, where
+from ..scope import RANK, Scope
+from ..views import frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,30 +82,27 @@ _PLACES = """
 
 def material(
     con: duckdb.DuckDBPyConnection,
+    scope: Scope,
     *,
-    run: str,
-    capture: str,
-    rank: int | None = None,
-    step: int | None = None,
     experts: Overview | None = None,
 ) -> Material:
     """Gather what is known of one capture; `experts` where it is known already."""
-    clause, values = where({"run": run, "capture": capture, "rank": rank, "step": step})
+    run, capture = scope.run or "", scope.capture or ""
+    clause, values = scope.where()
     steps = frame(con, _STEPS.format(where=clause), values)
-    place = {"run": run, "capture": capture, "rank": rank}
-    if experts is None and rank is None:
-        experts = overview(con, run=run, capture=capture, step=step)
-    outside, ranks = where(place)
+    if experts is None and scope.rank is None:
+        experts = overview(con, run=run, capture=capture, step=scope.step)
+    outside, ranks = scope.where(RANK)
     beyond = frame(con, f"select rank from outside_steps {outside}", ranks).rows()
     return Material(
         run=run,
         capture=capture,
         steps=_staged(con, steps, run, capture),
-        kernels=mean_kernels(con, by="type", run=run, capture=capture, rank=rank, step=step),
+        kernels=mean_kernels(con, scope, by="type"),
         outside=frozenset(number for (number,) in beyond),
-        parts=without_warm_up(con, step_parts(con, run=run, capture=capture, rank=rank, step=step)),
+        parts=without_warm_up(con, step_parts(con, scope)),
         uncaptured=_uncaptured(con, run, capture),
-        memory=memory_facts(con, run=run, capture=capture, rank=rank),
+        memory=memory_facts(con, scope),
         is_gpu=con.execute(_FRAMEWORKS.format(where=outside), ranks).fetchall() == [("kineto",)],
         experts=experts,
     )

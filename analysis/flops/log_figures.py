@@ -19,12 +19,13 @@ from typing import Any
 import duckdb
 import polars as pl
 
+from npuscope.analysis.scope import JOB, Scope
 from npuscope.collector.discover.train_logs import logged_facts
 from npuscope.collector.readers.train_log.train_log import LogFacts, TrainLog, read_log
 from npuscope.collector.store.manifest import is_store, manifests
 from npuscope.messages import Message, joined
 
-from ..views import frame, where
+from ..views import frame
 from .mfu import Figures, ModelUse
 from .model.architecture import Model
 from .model.model import Attention, count
@@ -215,16 +216,15 @@ def trainer_log(
     con: duckdb.DuckDBPyConnection,
     target: Path,
     file: Path | None,
-    chosen: Mapping[str, Any],
+    scope: Scope,
 ) -> TrainLog | None:
     """The log in `file`, else the one kept with the first chosen capture; None where neither is.
 
-    chosen: run and capture (None: any). Raises as `read_log`.
+    Raises as `read_log`.
     """
     if file is not None:
         return read_log(file)
-    place = {name: chosen.get(name) for name in ("run", "capture")}
-    clause, values = where(place)
+    clause, values = scope.where(JOB)
     first = frame(
         con,
         f"select run, capture from train_log {clause} group by all order by all limit 1",
@@ -233,7 +233,7 @@ def trainer_log(
     if first.is_empty():
         return None
     run, capture = first.row(0)
-    clause, values = where({"run": run, "capture": capture})
+    clause, values = Scope(run, capture).where()
     rows = frame(con, _ROWS.format(where=clause), values)
     facts = LogFacts()
     for one in manifests(target, run=run) if is_store(target) else []:

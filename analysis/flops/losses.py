@@ -29,10 +29,11 @@ import polars as pl
 
 from npuscope.analysis.means import without_warm_up
 from npuscope.analysis.parts import step_parts
-from npuscope.analysis.views import frame, where
+from npuscope.analysis.views import frame
 from npuscope.messages import Message
 
 from ..parts import COMMUNICATION, FREE
+from ..scope import ALL, Scope
 
 _STEPS = """
 select run, capture, rank, step, computing_ns, exposed_communication_ns, free_ns
@@ -59,26 +60,19 @@ _STAGES = "select distinct run, capture, rank, pp_rank as stage from ranks"
 #     needs
 #   mfu_points  double   ns over the length of the step
 def losses(
-    con: duckdb.DuckDBPyConnection,
-    figures: pl.DataFrame,
-    kernels: pl.DataFrame,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    step: int | None = None,
+    con: duckdb.DuckDBPyConnection, figures: pl.DataFrame, kernels: pl.DataFrame, scope: Scope = ALL
 ) -> pl.DataFrame:
     """Rows of `waterfall` for the steps of `figures`; `kernels` as it takes them.
 
     What exposed communication is made of is told where `con` has what all ranks together tell
     (`ranks.rank_views.open_across`).
     """
-    clause, values = where({"run": run, "capture": capture, "rank": rank, "step": step})
+    clause, values = scope.where()
     return waterfall(
         figures,
         kernels,
         frame(con, _STEPS.format(where=clause), values),
-        step_parts(con, run=run, capture=capture, rank=rank, step=step),
+        step_parts(con, scope),
     )
 
 

@@ -20,9 +20,10 @@ from typing import Literal
 import duckdb
 import polars as pl
 
-from npuscope.analysis.views import frame, open_views, where
+from npuscope.analysis.views import frame, open_views
 from npuscope.messages import Message
 
+from ..scope import ALL, JOB, Scope
 from ..wording import ms
 from .chips import Place, peaks
 from .kernels.count import PLACE, counted_kernels, unresolved
@@ -109,11 +110,8 @@ class Figures:
 #   conventions              varchar  how the model's FLOPs are counted
 def mfu(
     con: duckdb.DuckDBPyConnection,
+    scope: Scope = ALL,
     *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    step: int | None = None,
     given_peaks: Mapping[str, float] | None = None,
     use: ModelUse | None = None,
 ) -> Figures:
@@ -123,16 +121,16 @@ def mfu(
     them by step_ns x world size x peak. FLOPs that are unknown are NULL; where some kernels of a
     kind are unresolved, its FLOPs and the ratios hold the others and are lower bounds.
     """
-    counted = counted_kernels(con, run=run, capture=capture, rank=rank, step=step)
-    lengths = step_lengths(con, run=run, capture=capture, rank=rank, step=step)
+    counted = counted_kernels(con, scope)
+    lengths = step_lengths(con, scope)
     found = lengths.join(_summed(counted), on=PLACE, how="left", nulls_equal=True)
     found = _with_peaks(_with_clocks(con, found), peaks(con, given_peaks))
     notes = _kernel_notes(found, counted)
-    clause, values = where({"run": run, "capture": capture})
+    clause, values = scope.where(JOB)
     world = frame(con, f"select * from ({_WORLD}) {clause}", values)
     found = found.join(world, on=("run", "capture"), how="left")
-    if rank is not None and use is not None:  # what the job does in a step, all ranks tell
-        everywhere = counted_kernels(con, run=run, capture=capture, step=step)
+    if scope.rank is not None and use is not None:  # what the job does in a step, all ranks tell
+        everywhere = counted_kernels(con, scope.all_ranks)
     else:
         everywhere = counted
     found, told, words = _with_model(con, found, everywhere, use)

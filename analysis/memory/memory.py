@@ -7,9 +7,9 @@ What cannot be said about memory, and which ranks there are to ask about.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 import duckdb
 import polars as pl
@@ -18,7 +18,8 @@ from npuscope.errors import UsageError
 from npuscope.messages import Message
 
 from ..metric import sql_text
-from ..views import frame, where
+from ..scope import ALL, JOB, RANK, Scope
+from ..views import frame, select
 from ..wording import numbers, ranks_named
 
 MemoryKey = Literal["component", "holder", "block", "step", "growth", "curve", "spread"]
@@ -66,55 +67,29 @@ class MemoryFacts:
         )
 
 
-def memory_key(text: str) -> MemoryKey:
-    """`text` as one of the answers about memory. Raises UsageError."""
-    for key in get_args(MemoryKey):
-        if text == key:
-            return cast(MemoryKey, key)
-    raise UsageError(f"memory by {text!r}: choose one of {', '.join(get_args(MemoryKey))}")
-
-
-def memory_facts(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-) -> MemoryFacts:
+def memory_facts(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> MemoryFacts:
     """Everything that is small: peaks, holders, growth and spread of the chosen ranks."""
     return MemoryFacts(
-        components=memory(con, run=run, capture=capture, rank=rank),
-        holders=memory_holders(con, run=run, capture=capture, rank=rank),
-        growth=memory_growth(con, run=run, capture=capture, rank=rank),
-        spread=memory_spread(con, run=run, capture=capture),
+        components=memory(con, scope),
+        holders=memory_holders(con, scope),
+        growth=memory_growth(con, scope),
+        spread=memory_spread(con, scope),
     )
 
 
 def memory(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    top: int | None = None,
+    con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, top: int | None = None
 ) -> pl.DataFrame:
     """Peaks by component: columns of the metric `memory`; `top` keeps that many per rank."""
     order = (
         "source desc, device_id nulls last,"
         " coalesce(peak_bytes, peak_allocated_bytes) desc nulls last, component"
     )
-    return _ordered(
-        con, "memory_summary", order, {"run": run, "capture": capture, "rank": rank}, top
-    )
+    return _of_ranks(con, "memory_summary", order, scope, top)
 
 
 def memory_holders(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    top: int | None = None,
+    con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, top: int | None = None
 ) -> pl.DataFrame:
     """Who holds the memory at the peak: columns of the metric `memory_holders`.
 
@@ -124,89 +99,53 @@ def memory_holders(
     order = (
         "device_id nulls last, holder <> 'unexplained', held_bytes desc, holder, name nulls last"
     )
-    return _ordered(
-        con, "memory_holders", order, {"run": run, "capture": capture, "rank": rank}, top
-    )
+    return _of_ranks(con, "memory_holders", order, scope, top)
 
 
 def memory_blocks(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    top: int | None = None,
+    con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, top: int | None = None
 ) -> pl.DataFrame:
     """Single blocks held at the peak, the largest first: columns of the metric `memory_blocks`."""
     order = (
         "device_id nulls last, size_bytes desc, allocated_at_ns nulls first,"
         " released_at_ns nulls last, name nulls last, stream_ptr nulls last"
     )
-    return _ordered(
-        con, "memory_blocks", order, {"run": run, "capture": capture, "rank": rank}, top
-    )
+    return _of_ranks(con, "memory_blocks", order, scope, top)
 
 
-def memory_steps(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-) -> pl.DataFrame:
+def memory_steps(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Levels at the end of each step and the most inside: columns of the metric `memory_steps`."""
     order = "source desc, device_id nulls last, component, step"
-    return _ordered(con, "memory_steps", order, {"run": run, "capture": capture, "rank": rank})
+    return _of_ranks(con, "memory_steps", order, scope)
 
 
-def memory_growth(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-) -> pl.DataFrame:
+def memory_growth(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Growth over the recorded steps: columns of the metric `memory_growth`."""
     order = "source desc, device_id nulls last, component"
-    return _ordered(con, "memory_growth", order, {"run": run, "capture": capture, "rank": rank})
+    return _of_ranks(con, "memory_growth", order, scope)
 
 
-def memory_spread(
-    con: duckdb.DuckDBPyConnection, *, run: str | None = None, capture: str | None = None
-) -> pl.DataFrame:
+def memory_spread(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """How far ranks lie apart, a row per component and measure: the metric `memory_spread`."""
-    clause, values = where({"run": run, "capture": capture})
     order = (
-        "run, capture, source desc, component,"
+        "source desc, component,"
         " list_position(['peak', 'peak_allocated', 'fragmentation'], measure)"
     )
-    return frame(con, f"select * from memory_spread {clause} order by {order}", values)
+    return select(con, "memory_spread", scope, order, of=JOB)
 
 
-def _ordered(
-    con: duckdb.DuckDBPyConnection,
-    view: str,
-    order: str,
-    place: Mapping[str, str | int | None],
-    top: int | None = None,
+def _of_ranks(
+    con: duckdb.DuckDBPyConnection, view: str, order: str, scope: Scope, top: int | None = None
 ) -> pl.DataFrame:
-    """Rows of the ranks at `place`, each rank's in `order`; the first `top` of each, if given."""
-    clause, values = where(place)
-    best = ""
-    if top is not None:
-        best = f"qualify row_number() over (partition by run, capture, rank order by {order}) <= ?"
-        values.append(top)
-    query = f"select * from {view} {clause} {best} order by run, capture, rank, {order}"
-    return frame(con, query, values)
+    """Rows of the ranks of a scope, each rank's in `order`; the first `top` of each, if given."""
+    return select(con, view, scope, order, of=RANK, top=top)
 
 
 def memory_curve(
     con: duckdb.DuckDBPyConnection,
+    scope: Scope = ALL,
     *,
     bins: int = CURVE_BINS,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
     source: str | None = None,
     component: str | None = None,
 ) -> pl.DataFrame:
@@ -218,9 +157,7 @@ def memory_curve(
     """
     if bins < 1:
         raise UsageError(f"a curve of {bins} points: give at least one")
-    clause, values = where(
-        {"run": run, "capture": capture, "rank": rank, "source": source, "component": component}
-    )
+    clause, values = scope.where(RANK, source=source, component=component)
     query = sql_text("memory_curve.sql").partition("\nwith\n")[2]
     return frame(con, f"with _chosen as (select * from memory {clause}),\n{query}", [*values, bins])
 
@@ -228,39 +165,36 @@ def memory_curve(
 def memory_by(
     con: duckdb.DuckDBPyConnection,
     key: MemoryKey,
+    scope: Scope = ALL,
     *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
     top: int | None = None,
     bins: int = CURVE_BINS,
 ) -> tuple[str, pl.DataFrame]:
-    """Name of one answer and its rows; `top` is for those that rank, `bins` for the curve."""
+    """Name of one answer and its rows; `top` is for those that rank, `bins` for the curve.
+
+    Raises UsageError for another key.
+    """
+    if key not in get_args(MemoryKey):
+        raise UsageError(f"memory by {key!r}: choose one of {', '.join(get_args(MemoryKey))}")
     if key == "spread":
-        return "memory_spread", memory_spread(con, run=run, capture=capture)
+        return "memory_spread", memory_spread(con, scope)
     if key == "curve":
-        return "memory_curve", memory_curve(con, bins=bins, run=run, capture=capture, rank=rank)
+        return "memory_curve", memory_curve(con, scope, bins=bins)
     if key == "step":
-        return "memory_steps", memory_steps(con, run=run, capture=capture, rank=rank)
+        return "memory_steps", memory_steps(con, scope)
     if key == "growth":
-        return "memory_growth", memory_growth(con, run=run, capture=capture, rank=rank)
+        return "memory_growth", memory_growth(con, scope)
     if key == "holder":
-        found = memory_holders(con, run=run, capture=capture, rank=rank, top=top)
+        found = memory_holders(con, scope, top=top)
         return "memory_holders", found
     if key == "block":
-        return "memory_blocks", memory_blocks(con, run=run, capture=capture, rank=rank, top=top)
-    return "memory", memory(con, run=run, capture=capture, rank=rank, top=top)
+        return "memory_blocks", memory_blocks(con, scope, top=top)
+    return "memory", memory(con, scope, top=top)
 
 
-def memory_notes(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-) -> list[str]:
+def memory_notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
     """What cannot be said about the memory of the chosen ranks, and how to learn it: sentences."""
-    clause, values = where({"run": run, "capture": capture, "rank": rank})
+    clause, values = scope.where(RANK)
     found = frame(
         con,
         "select rank, bool_or(list_contains(left_out_tables, 'memory')) as curve_left_out,"
@@ -274,19 +208,11 @@ def memory_notes(
     return [*_without_curve(found), *_without_blocks(found)]
 
 
-def no_such_rank(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-) -> str | None:
+def no_such_rank(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> str | None:
     """Why no rank is chosen: names what there is instead; None where one is."""
     present = frame(con, "select run, capture, rank from ranks")
     chosen = present
-    for name, value in (("run", run), ("capture", capture), ("rank", rank)):
-        if value is None:
-            continue
+    for name, value in scope.chosen(RANK).items():
         chosen = chosen.filter(pl.col(name) == value)
         if chosen.is_empty():
             there = present[name].unique().sort().to_list()
@@ -297,8 +223,7 @@ def no_such_rank(
             return Message(there_is, kind=Message(name), value=value, listed=listed or "none")
     if not chosen.is_empty():
         return None
-    asked = (("run", run), ("capture", capture), ("rank", rank))
-    named = ", ".join(f"{name} {value}" for name, value in asked if value is not None)
+    named = str(scope)
     return Message("no data matches {named}", named=named) if named else Message("no rank here")
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import duckdb
 import polars as pl
 
 from npuscope.analysis.communication.communication import comm
 from npuscope.analysis.means import without_warm_up
-from npuscope.analysis.views import frame, where
+from npuscope.analysis.scope import ALL, JOB, Scope
+from npuscope.analysis.views import select
 from npuscope.analysis.wording import ranks_named
 from npuscope.messages import Message, joined
 
@@ -20,12 +19,9 @@ _ESTIMATES = (
 )
 
 
-def clocks(
-    con: duckdb.DuckDBPyConnection, *, run: str | None = None, capture: str | None = None
-) -> pl.DataFrame:
+def clocks(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Offset and drift of each clock, in order of its ranks: columns of the metric `clocks`."""
-    clause, values = where({"run": run, "capture": capture})
-    return frame(con, f"select * from clocks {clause} order by run, capture, ranks", values)
+    return select(con, "clocks", scope, "ranks", of=JOB)
 
 
 def clock_notes(found: pl.DataFrame) -> list[str]:
@@ -49,17 +45,9 @@ def clock_notes(found: pl.DataFrame) -> list[str]:
     return told
 
 
-def comm_waits(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    step: int | None = None,
-) -> pl.DataFrame:
+def comm_waits(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Waiting and transfer by rank, step and parallel kind: columns of the metric `comm_waits`."""
-    chosen = {"run": run, "capture": capture, "rank": rank, "step": step}
-    return rows_of(con, "comm_waits", chosen, "kind")
+    return select(con, "comm_waits", scope, "kind")
 
 
 # metric: mean_waits
@@ -77,25 +65,18 @@ def comm_waits(
 #   estimate     varchar  shortest duration, last arrival or HCCL's own
 #   wait_ns      double   waiting for other ranks
 #   transfer_ns  double   moving data
-def mean_waits(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    step: int | None = None,
-) -> pl.DataFrame:
+def mean_waits(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Waiting and transfer of a mean step of a rank by parallel kind and way of telling them.
 
     Columns: kind, estimate, wait_ns, transfer_ns; the two estimates are of operations that all
     members recorded, HCCL's of all. Sums over ranks and steps by all pairs of them that matched
     an operation, without warm-up. What a way does not tell is left out.
     """
-    waits = comm_waits(con, run=run, capture=capture, rank=rank, step=step)
+    waits = comm_waits(con, scope)
     waits = without_warm_up(con, waits)
     over = max(waits.select("rank", "step").n_unique(), 1)
     place = ["run", "capture", "rank", "step", "kind"]
-    moved = comm(con, by="kind", run=run, capture=capture, rank=rank, step=step)
+    moved = comm(con, scope, by="kind")
     both = waits.join(moved.select(*place, "transit_ns"), on=place, how="left", nulls_equal=True)
     found = [
         both.group_by("kind")
@@ -112,23 +93,10 @@ def mean_waits(
     return rows.sort(-total, "kind", order).select("kind", "estimate", "wait_ns", "transfer_ns")
 
 
-def rows_of(
-    con: duckdb.DuckDBPyConnection, view: str, chosen: Mapping[str, str | int | None], *more: str
-) -> pl.DataFrame:
-    """Rows of a view by rank and step where its columns have the values chosen (None: any), in
-    order of these, then of `more` columns."""
-    clause, values = where(chosen)
-    order = ", ".join(("run", "capture", "rank", "step nulls last", *more))
-    return frame(con, f"select * from {view} {clause} order by {order}", values)
-
-
-def slow_pairs(
-    con: duckdb.DuckDBPyConnection, *, run: str | None = None, capture: str | None = None
-) -> pl.DataFrame:
+def slow_pairs(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rates between each two ranks, the slowest first: columns of the metric `slow_pairs`."""
-    clause, values = where({"run": run, "capture": capture})
-    order = "order by run, capture, slow_ratio desc nulls last, link, low_rank, high_rank"
-    return frame(con, f"select * from slow_pairs {clause} {order}", values)
+    order = "slow_ratio desc nulls last, link, low_rank, high_rank"
+    return select(con, "slow_pairs", scope, order, of=JOB)
 
 
 def _named(hosts: list[str], ranks: list[int]) -> str:

@@ -7,7 +7,8 @@ import duckdb
 from npuscope.analysis.doctor.doctor import known_options
 from npuscope.analysis.doctor.judge import Recorded, judge
 from npuscope.analysis.flops.chips import unknown_peaks
-from npuscope.analysis.views import frame, open_views, where
+from npuscope.analysis.scope import ALL, RANK, Scope
+from npuscope.analysis.views import frame, open_views
 from npuscope.messages import Message
 
 from .page import Page
@@ -18,19 +19,19 @@ def how_to_collect(page: Page, name: str) -> str:
 
     Raises KeyError for a capability that is not listed.
     """
-    reason, remedy = page.frame(lacking)[name]
+    reason, remedy = page.frame(lacking, step=None)[name]
     return Message("To know it: {remedy}", remedy=remedy) if remedy else reason or ""
 
 
 def lacking(
-    con: duckdb.DuckDBPyConnection, *, run: str | None, capture: str | None, rank: int | None
+    con: duckdb.DuckDBPyConnection, scope: Scope = ALL
 ) -> dict[str, tuple[str | None, str | None]]:
     """Reason and remedy of each capability of a capture or a rank; None where it is possible.
 
     Of what was recorded the rank counts that has most. Manifests, which are many, are not asked.
     """
     open_views(con, ["contents"])
-    clause, values = where({"run": run, "capture": capture, "rank": rank})
+    clause, values = scope.where(RANK)
     facts = frame(
         con,
         "select framework, profiler_level, aic_metrics, left_out_tables, world_size"
@@ -43,9 +44,10 @@ def lacking(
     )  # fmt: skip
     one = facts[0] if facts else {}
     no_peaks = {
-        why for (its_run, its_capture, its_rank), why in unknown_peaks(con).items()
-        if run in (None, its_run) and capture in (None, its_capture) and rank in (None, its_rank)
-    }  # fmt: skip
+        why
+        for place, why in unknown_peaks(con).items()
+        if scope.chosen(RANK).items() <= dict(zip(RANK, place, strict=True)).items()
+    }
     recorded = Recorded(
         dict(counts.iter_rows()),
         known_options(one, None) if facts else {},

@@ -74,19 +74,21 @@ class Page:
         return st.context.theme.type == "dark"
 
     def frame(self, fn: Callable[..., Any], **arguments: Any) -> Any:
-        """`fn(con, run=, capture=, rank=, step=, **arguments)`, computed once per store version.
+        """`fn(con, scope, **arguments)`, computed once per store version.
 
-        `fn` gets those of the page's filters that it takes, but for what `arguments` names itself.
+        The scope is what the visitor chose, but for a run, capture, rank or step that `arguments`
+        name: None where `fn` does not heed it, as it is computed once for each scope.
         Arguments are hashable; `fn` depends on nothing else. Raises NpuscopeError as `fn` does.
         """
-        return sources.kept(self.place.path, self.version, fn, self._given(fn, arguments))
+        given = sources.given(fn, self.view.scope, arguments)
+        return sources.kept(self.place.path, self.version, fn, given)
 
     def later(self, fn: Callable[..., Any], **arguments: Any) -> Any:
         """As `frame`, for what takes seconds where all ranks have many operations: None while that
         is computed. A line says so, and the page starts anew when it is there."""
         if not self.frame(aside.is_large):
             return self.frame(fn, **arguments)
-        given = self._given(fn, arguments)
+        given = sources.given(fn, self.view.scope, arguments)
 
         def is_ready() -> bool:
             return aside.computed(self.place.path, self.version, fn, given)
@@ -95,14 +97,6 @@ class Page:
             return self.frame(fn, **arguments)
         aside.wait(self.say, is_ready)
         return None
-
-    def _given(self, fn: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
-        """What a function gets: those of the page's filters that it takes, and arguments."""
-        view = self.view
-        filters = {
-            "run": view.run, "capture": view.capture, "rank": view.rank, "step": view.step
-        }  # fmt: skip
-        return sources.accepted(fn, filters) | arguments
 
     def title(self, question: str) -> None:
         """The question this page answers."""

@@ -145,15 +145,15 @@ def _warm_up() -> None:
             return
         path = sources.place_named(capture.store).path
         version = sources.version_of(path)
-        filters = {"run": view.run, "capture": view.capture, "rank": None, "step": None}
+        scope = view.scope.job
         for fn, arguments in _first_questions():
-            sources.kept(path, version, fn, sources.accepted(fn, filters) | arguments)
+            sources.kept(path, version, fn, sources.given(fn, scope, arguments))
         time.sleep(aside.HEAD_START_S)  # a first visitor's overview is being drawn
         for fn, arguments in _questions_of_others():
-            sources.kept(path, version, fn, sources.accepted(fn, filters) | arguments)
+            sources.kept(path, version, fn, sources.given(fn, scope, arguments))
         is_large = sources.kept(path, version, aside.is_large, {})
         for fn in _long_questions():
-            given = sources.accepted(fn, filters)
+            given = sources.given(fn, scope, {})
             if is_large:
                 aside.computed(path, version, fn, given)
             else:

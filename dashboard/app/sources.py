@@ -11,7 +11,7 @@ import inspect
 import os
 import queue
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import msgspec
 import streamlit as st
 
 from npuscope.analysis import query
+from npuscope.analysis.scope import PLACE, Scope
 from npuscope.analysis.views import has_view
 from npuscope.collector.store import store
 from npuscope.collector.store.manifest import DROPPED, INDEX, MANIFEST, is_store, manifests
@@ -248,10 +249,12 @@ def kept(path: str, version: str, fn: Callable[..., Any], arguments: dict[str, A
     return _kept(path, version, name, tuple(sorted(arguments.items())), fn)
 
 
-def accepted(fn: Callable[..., Any], filters: dict[str, Any]) -> dict[str, Any]:
-    """Those of the filters that a function takes."""
-    parameters = inspect.signature(fn).parameters.values()
-    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
-        return filters
-    names = {one.name for one in parameters}
-    return {name: value for name, value in filters.items() if name in names}
+def given(fn: Callable[..., Any], scope: Scope, arguments: dict[str, Any]) -> dict[str, Any]:
+    """What a function gets: its scope, or those columns of it that it takes, changed where the
+    arguments name one of them; and the other arguments."""
+    takes = inspect.signature(fn).parameters
+    if "scope" not in takes:
+        return {name: value for name, value in asdict(scope).items() if name in takes} | arguments
+    changes = {name: value for name, value in arguments.items() if name in PLACE}
+    others = {name: value for name, value in arguments.items() if name not in PLACE}
+    return {"scope": replace(scope, **changes), **others}

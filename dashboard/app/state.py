@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from npuscope.analysis.scope import Scope
+
 from ..locale.language import languages
 
 DEFAULT_LANGUAGE = "en"
@@ -43,6 +45,11 @@ class View:
     share: str | None = None
     ranks: tuple[int, int] | None = None
     lanes: tuple[int, ...] | None = None
+
+    @property
+    def scope(self) -> Scope:
+        """The rows that are looked at."""
+        return Scope(self.run, self.capture, self.rank, self.step)
 
 
 @dataclass(frozen=True, slots=True)

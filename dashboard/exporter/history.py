@@ -16,7 +16,8 @@ import polars as pl
 
 from npuscope.analysis.flops.mfu import ModelUse
 from npuscope.analysis.metric import Gauge
-from npuscope.analysis.views import frame, open_views, where
+from npuscope.analysis.scope import ALL, JOB, Scope
+from npuscope.analysis.views import frame, open_views
 from npuscope.collector.discover.captures import EPOCH_FROM_NS
 from npuscope.dashboard.whole_files import written
 from npuscope.errors import TraceNotFound
@@ -48,9 +49,8 @@ class History:
 def write_history(
     con: duckdb.DuckDBPyConnection,
     out: Path,
+    scope: Scope = ALL,
     *,
-    run: str | None = None,
-    capture: str | None = None,
     use: ModelUse | None = None,
     given_peaks: Mapping[str, float] | None = None,
     tell: Callable[[str], None] = lambda message: None,
@@ -61,7 +61,7 @@ def write_history(
     has a time since the epoch.
     """
     open_views(con)
-    clause, values = where({"run": run, "capture": capture})
+    clause, values = scope.where(JOB)
     times = frame(con, _TIMES.format(where=clause), values)
     if times.is_empty():
         raise TraceNotFound("no step here has a wall-clock time: nothing can be back-filled")

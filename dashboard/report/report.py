@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import chain
 from typing import Any
@@ -21,6 +22,7 @@ from npuscope.analysis.flops.kernels.count import kernel_work
 from npuscope.analysis.flops.losses import losses, together
 from npuscope.analysis.flops.mfu import ROWS, mfu
 from npuscope.analysis.ranks.stragglers.blame import blame_rows, by_rank, rank_blame
+from npuscope.analysis.scope import Scope
 from npuscope.analysis.views import has_view
 from npuscope.analysis.wording import UNKNOWN, megabytes, ms, percent, plain, ranks_named, us
 from npuscope.collector.discover.captures import EPOCH_FROM_NS
@@ -51,7 +53,7 @@ _ABSENT = {
 
 def report(
     con: duckdb.DuckDBPyConnection,
-    chosen: Mapping[str, Any],
+    scope: Scope,
     *,
     top: int,
     path: str = "PATH",
@@ -60,14 +62,12 @@ def report(
 ) -> Iterator[Block]:
     """Everything the report says about the chosen captures, in order.
 
-    `chosen` has run, capture, rank and step (None: all); `top` is the length of rankings; `path`
-    stands in commands that show more;
-    `warnings` are what readers warned of; `charts` are for what can show them.
+    `top` is the length of rankings; `path` stands in commands that show more; `warnings` are what
+    readers warned of; `charts` are for what can show them.
     """
-    place = {name: chosen.get(name) for name in ("run", "capture")}
-    for facts in query.capture_facts(con, **place).to_dicts():
-        here = {**chosen, "run": facts["run"], "capture": facts["capture"]}
-        frame = query.steps(con, **here)
+    for facts in query.capture_facts(con, scope).to_dicts():
+        here = replace(scope, run=facts["run"], capture=facts["capture"])
+        frame = query.steps(con, here)
         if frame.is_empty():
             continue
         seen = _experts(con, here)
@@ -78,13 +78,13 @@ def report(
             _kernels(con, here, top),
             _communication(con, here, top),
             _waits(con, here, top),
-            experts_blocks(seen, top=top, path=path) if here.get("rank") is None else (),
+            experts_blocks(seen, top=top, path=path) if here.rank is None else (),
             _memory(con, here) if charts else (),
-            _limits(con, facts),
+            _limits(con, here),
         )
         yield Heading(f"{facts['run']}  {facts['capture']}")
         yield _facts(facts)
-        if found := findings(con, path=path, experts=seen, **here):
+        if found := findings(con, here, path=path, experts=seen):
             yield Findings(tuple(found))
         for block in chain.from_iterable(sections):
             if charts or not isinstance(block, Chart):
@@ -94,30 +94,27 @@ def report(
 
 
 def report_rows(
-    con: duckdb.DuckDBPyConnection, chosen: Mapping[str, Any], *, top: int, path: str = "PATH"
+    con: duckdb.DuckDBPyConnection, scope: Scope, *, top: int, path: str = "PATH"
 ) -> list[dict[str, Any]]:
     """The report for programs: facts of each capture, with the rows of every section."""
     found: list[dict[str, Any]] = []
-    place = {name: chosen.get(name) for name in ("run", "capture")}
-    for facts in query.rows(query.capture_facts(con, **place)):
-        here = {**chosen, "run": facts["run"], "capture": facts["capture"]}
-        step = {"run": here["run"], "capture": here["capture"], "step": chosen.get("step")}
-        told = {"run": here["run"], "capture": here["capture"]}
+    for facts in query.capture_facts(con, scope).to_dicts():
+        here = replace(scope, run=facts["run"], capture=facts["capture"])
         seen = _experts(con, here)
         sections = {
-            "findings": finding_rows(findings(con, path=path, experts=seen, **here)),
-            "mean_step": query.rows(means.mean_steps(con, **here)),
-            "mean_parts": query.rows(means.mean_parts(con, **here)),
-            "mean_kernels": query.rows(means.mean_kernels(con, **here).head(top)),
-            "mean_communication": query.rows(means.mean_comm(con, by="op", **here)),
-            "step_rows": query.rows(query.steps(con, **here)),
-            "spread": query.rows(query.spread(con, **step)),
+            "findings": finding_rows(findings(con, here, path=path, experts=seen)),
+            "mean_step": query.rows(means.mean_steps(con, here)),
+            "mean_parts": query.rows(means.mean_parts(con, here)),
+            "mean_kernels": query.rows(means.mean_kernels(con, here).head(top)),
+            "mean_communication": query.rows(means.mean_comm(con, here, by="op")),
+            "step_rows": query.rows(query.steps(con, here)),
+            "spread": query.rows(query.spread(con, here)),
             **_mfu_rows(con, here),
-            "kernels": query.rows(query.kernels(con, by="type", top=top, **here)),
-            "communication": query.rows(query.comm(con, **here)),
-            "rank_blame": blame_rows(rank_blame(con, **here)) if _is_across(con) else [],
+            "kernels": query.rows(query.kernels(con, here, by="type", top=top)),
+            "communication": query.rows(query.comm(con, here)),
+            "rank_blame": blame_rows(rank_blame(con, here)) if _is_across(con) else [],
             "experts": experts_rows(seen),
-            "limits": query.limits(con, **told),
+            "limits": query.limits(con, here),
         }
         no_waterfall = sections.pop("no_waterfall")
         sections["not_shown"] = [
@@ -129,11 +126,11 @@ def report_rows(
     return found
 
 
-def _experts(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> Overview | None:
+def _experts(con: duckdb.DuckDBPyConnection, here: Scope) -> Overview | None:
     """Expert load, over all ranks only."""
-    if here.get("rank") is not None:
+    if here.rank is not None:
         return None
-    return overview(con, run=here["run"], capture=here["capture"], step=here.get("step"))
+    return overview(con, run=here.run or "", capture=here.capture or "", step=here.step)
 
 
 def _facts(facts: Mapping[str, Any]) -> Facts:
@@ -189,19 +186,17 @@ def _wall_time(facts: Mapping[str, Any]) -> str:
     return f"{(end - start) / 1e9:.3f} s from {moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _steps(
-    con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], frame: pl.DataFrame
-) -> Iterator[Block]:
+def _steps(con: duckdb.DuckDBPyConnection, here: Scope, frame: pl.DataFrame) -> Iterator[Block]:
     shown, caption = frame, None
     if frame.height > _MAX_STEP_ROWS:
         # The slowest say most; every rank is in the spread below.
         longest = frame.sort("stage_ns", descending=True, nulls_last=True).head(_MAX_STEP_ROWS)
         shown = longest.sort("rank", "step")
         caption = f"the {_MAX_STEP_ROWS} longest of {frame.height}: `npuscope steps` gives all"
-    yield _verdict(means.mean_steps(con, **here).row(0, named=True))
-    yield Chart("steps", means.mean_step_bars(con, **here))
+    yield _verdict(means.mean_steps(con, here).row(0, named=True))
+    yield Chart("steps", means.mean_step_bars(con, here))
     yield steps_table(shown, caption=caption)
-    parts = means.mean_parts(con, **here)
+    parts = means.mean_parts(con, here)
     if not parts.is_empty():
         yield Chart("parts", parts)
         yield mean_parts_table(parts)
@@ -223,10 +218,10 @@ def _verdict(mean: Mapping[str, Any]) -> Sentence:
     return Sentence(f"all steps: {', '.join(shares)}; ", masked)
 
 
-def _spread(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> Iterator[Block]:
-    if here.get("rank") is not None:
+def _spread(con: duckdb.DuckDBPyConnection, here: Scope) -> Iterator[Block]:
+    if here.rank is not None:
         return
-    frame = query.spread(con, run=here["run"], capture=here["capture"], step=here.get("step"))
+    frame = query.spread(con, here)
     frame = frame.filter(pl.col("rank_count") > 1)
     if frame.is_empty():
         return
@@ -244,15 +239,15 @@ def _spread(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> Iterator
     yield FittedTable(columns, rows, "Spread across ranks (ms)")
 
 
-def _kernels(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], top: int) -> Iterator[Block]:
+def _kernels(con: duckdb.DuckDBPyConnection, here: Scope, top: int) -> Iterator[Block]:
     key: means.KernelKey = "type"
-    frame = means.mean_kernels(con, by=key, **here)
+    frame = means.mean_kernels(con, here, by=key)
     if frame.is_empty():
         yield Sentence(_ABSENT["kernels"])
         return
     if frame[key].null_count() == frame.height:  # the profiler level records no types
         key = "name"
-        frame = means.mean_kernels(con, by=key, **here)
+        frame = means.mean_kernels(con, here, by=key)
     columns = [
         Column(key, key),
         Column("core", "core", None, 1),
@@ -282,10 +277,8 @@ def _count(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:,.1f}"
 
 
-def _communication(
-    con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], top: int
-) -> Iterator[Block]:
-    frame = means.mean_comm(con, by="op", **here)
+def _communication(con: duckdb.DuckDBPyConnection, here: Scope, top: int) -> Iterator[Block]:
+    frame = means.mean_comm(con, here, by="op")
     if frame.is_empty():
         yield Sentence(_ABSENT["communication"])
         return
@@ -315,11 +308,11 @@ def _is_across(con: duckdb.DuckDBPyConnection) -> bool:
     return has_view(con, "rank_blame")
 
 
-def _waits(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], top: int) -> Iterator[Block]:
+def _waits(con: duckdb.DuckDBPyConnection, here: Scope, top: int) -> Iterator[Block]:
     """Who makes the others wait, suspects first."""
-    if here.get("rank") is not None:
+    if here.rank is not None:
         return
-    blame = rank_blame(con, **here) if _is_across(con) else None
+    blame = rank_blame(con, here) if _is_across(con) else None
     ranks = None if blame is None else by_rank(blame)
     if blame is None or ranks is None or ranks.height < 2:
         yield Sentence(_ABSENT["rank_blame"])
@@ -330,7 +323,7 @@ def _waits(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any], top: int) ->
     yield ranks_table(blame.join(caused, on=["run", "capture", "rank"], how="semi"), top=top)
 
 
-def _mfu(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> Iterator[Block]:
+def _mfu(con: duckdb.DuckDBPyConnection, here: Scope) -> Iterator[Block]:
     """From the peak of the chip to what its kernels achieve, loss by loss."""
     figures, rows, notes = _losses(con, here)
     if why := _no_waterfall(rows, notes):
@@ -345,11 +338,11 @@ def _mfu(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> Iterator[Bl
 
 
 def _losses(
-    con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]
+    con: duckdb.DuckDBPyConnection, here: Scope
 ) -> tuple[pl.DataFrame, pl.DataFrame, Sequence[str]]:
     """Rows of `mfu` and of its waterfall, and what is unknown of them."""
-    found = mfu(con, **here)
-    return found.rows, losses(con, found.rows, kernel_work(found.counted), **here), found.notes
+    found = mfu(con, here)
+    return found.rows, losses(con, found.rows, kernel_work(found.counted), here), found.notes
 
 
 def _no_waterfall(rows: pl.DataFrame, notes: Sequence[str]) -> str:
@@ -360,7 +353,7 @@ def _no_waterfall(rows: pl.DataFrame, notes: Sequence[str]) -> str:
     return f"From the peak to what is achieved: not known: {why}"
 
 
-def _mfu_rows(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> dict[str, Any]:
+def _mfu_rows(con: duckdb.DuckDBPyConnection, here: Scope) -> dict[str, Any]:
     """The same for programs: `mfu` per rank and step, `waterfall` of all of them together."""
     figures, rows, notes = _losses(con, here)
     return {
@@ -370,22 +363,20 @@ def _mfu_rows(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> dict[s
     }
 
 
-def _memory(con: duckdb.DuckDBPyConnection, here: Mapping[str, Any]) -> Iterator[Block]:
+def _memory(con: duckdb.DuckDBPyConnection, here: Scope) -> Iterator[Block]:
     """Memory of the rank that takes most, where curves were recorded."""
-    place = {name: here.get(name) for name in ("run", "capture", "rank")}
-    fullest = query.memory_facts(con, **place).fullest
+    fullest = query.memory_facts(con, here).fullest
     if fullest is None:
         yield Sentence(_ABSENT["memory"])
         return
     run, capture, rank = fullest
-    curve = query.memory_curve(con, run=run, capture=capture, rank=rank, source="record")
+    curve = query.memory_curve(con, Scope(run, capture, rank), source="record")
     yield Chart("memory", curve)
 
 
-def _limits(con: duckdb.DuckDBPyConnection, facts: Mapping[str, Any]) -> Iterator[Block]:
+def _limits(con: duckdb.DuckDBPyConnection, here: Scope) -> Iterator[Block]:
     """What this capture cannot tell, and what would make it."""
-    told = query.notes(con, run=facts["run"], capture=facts["capture"])
-    told += query.limits(con, run=facts["run"], capture=facts["capture"])
+    told = query.notes(con, here) + query.limits(con, here)
     if told:
         yield Bullets("What to know about these figures", tuple(told))
 

@@ -21,6 +21,7 @@ from npuscope.analysis.findings.list_findings import (
     findings_markdown,
 )
 from npuscope.analysis.ranks.rank_views import open_across
+from npuscope.analysis.scope import Scope
 from npuscope.collector.store import store
 from npuscope.profile import Source, bring_up_to_date
 from tests.analysis.tables import Row, connect, fill, kernel, op
@@ -185,7 +186,7 @@ def test_the_choice_of_a_rank_and_step_holds_for_all_of_it() -> None:
         kernel(0, 10 * MS, 1), kernel(15 * MS, 5 * MS, 1),
         kernel(0, 10 * MS, 1, rank=1), kernel(20 * MS, 80 * MS, 1, rank=1),
     ])  # fmt: skip
-    [found] = findings(con, rank=0)
+    [found] = findings(con, Scope(rank=0))
     assert (found.name, found.at_stake_ns) == ("device_idle", 5 * MS)
 
 

@@ -10,6 +10,7 @@ import pytest
 from npuscope.analysis import means, query
 from npuscope.analysis.communication.volume import mean_pairs
 from npuscope.analysis.findings.list_findings import findings
+from npuscope.analysis.scope import Scope
 from npuscope.dashboard.exporter.gauges import metric_gauges
 from tests.analysis.tables import connect, fill, kernel, op
 
@@ -48,15 +49,19 @@ def test_one_operation_is_the_same_wherever_it_is_told(
 
 def test_what_is_chosen_is_what_means_are_over(one_operation: duckdb.DuckDBPyConnection) -> None:
     con = one_operation
-    for chosen, expected in (({"rank": 0}, 3.0), ({"rank": 0, "step": 1}, 6.0), ({"step": 1}, 3.0)):
-        (row,) = means.mean_comm(con, **chosen).to_dicts()  # type: ignore[arg-type]
+    for chosen, expected in (
+        (Scope(rank=0), 3.0),
+        (Scope(rank=0, step=1), 6.0),
+        (Scope(step=1), 3.0),
+    ):
+        (row,) = means.mean_comm(con, chosen).to_dicts()
         assert row["exposed_attributed_ns"] == expected * MS
-    assert means.mean_comm(con, rank=1).is_empty()
+    assert means.mean_comm(con, Scope(rank=1)).is_empty()
     by_step = means.mean_comm(con, is_by_step=True)
     assert by_step.select("step", "exposed_attributed_ns", "rank_step_count").rows() == [
         (1, 3.0 * MS, 2)
     ]
-    (kernels,) = means.mean_kernels(con, rank=1).to_dicts()
+    (kernels,) = means.mean_kernels(con, Scope(rank=1)).to_dicts()
     assert (kernels["type"], kernels["total_ns"], kernels["share_ratio"]) == ("MatMul", 2 * MS, 1)
 
 
@@ -130,15 +135,15 @@ def test_first_steps_that_stand_out_are_warm_up(lengths_ms: list[int], warm_up: 
     assert mean["length_ns"] == pytest.approx(sum(kept) / len(kept) * MS)
     assert mean["job_step_ns"] == pytest.approx(sum(kept) / len(kept) * MS)
     assert (mean["step_count"], mean["warm_up_count"]) == (len(kept), len(warm_up))
-    assert query.steps(con, rank=0).filter("is_warm_up")["step"].to_list() == warm_up
+    assert query.steps(con, Scope(rank=0)).filter("is_warm_up")["step"].to_list() == warm_up
     assert query.steps(con).height == 2 * len(lengths_ms)
     assert any("warm-up" in note for note in query.notes(con)) == bool(warm_up)
 
 
 def test_a_warm_up_step_that_is_asked_for_is_told() -> None:
     con = job([100, 10, 10, 10])
-    assert means.mean_steps(con, step=1)["length_ns"].to_list() == [100.0 * MS]
-    assert means.mean_comm(con, step=1)["exposed_ns"].to_list() == [2.0 * MS]
+    assert means.mean_steps(con, Scope(step=1))["length_ns"].to_list() == [100.0 * MS]
+    assert means.mean_comm(con, Scope(step=1))["exposed_ns"].to_list() == [2.0 * MS]
     by_step = means.mean_steps(con, by="step")
     assert by_step["length_ns"].to_list() == [100.0 * MS, 10 * MS, 10 * MS, 10 * MS]
     assert "step 1 is warm-up (100.0 ms, later steps 10.0 ms): excluded from means." in query.notes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from npuscope.analysis import query
+from npuscope.analysis.scope import Scope
 from tests.analysis.tables import connect, fill, kernel, op
 
 
@@ -54,7 +55,7 @@ def test_several_captures_are_named() -> None:
         fill(con, "kernels", [kernel(0, 10, 1, capture=capture)])
     said = "rank 1 of 2 missing: figures across ranks cover the others only."
     assert query.notes(con) == [f"job, a: {said}", f"job, b: {said}"]
-    assert query.notes(con, capture="b") == [said]
+    assert query.notes(con, Scope(capture="b")) == [said]
 
 
 def test_long_lists_are_cut() -> None:

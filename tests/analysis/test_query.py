@@ -11,6 +11,7 @@ import pytest
 
 from npuscope.analysis import query
 from npuscope.analysis.catalog import metric
+from npuscope.analysis.scope import Scope
 from npuscope.errors import UsageError
 from tests.analysis.tables import connect, fill, kernel, op
 
@@ -31,12 +32,12 @@ def con() -> Any:
 
 def test_filters_are_values_never_sql() -> None:
     made = con()
-    assert query.steps(made, run=HOSTILE)["run"].unique().to_list() == [HOSTILE]
-    assert query.steps(made, run="' or 1=1 --").is_empty()
-    assert query.kernels(made, run=HOSTILE, rank=9, step=1)["total_ns"].to_list() == [5, 5]
-    assert query.comm(made, run="b", capture="c", rank=9, step=2).height == 1
-    assert query.outside_steps(made, run="b", rank=9).is_empty()
-    assert query.capture_facts(made, run="b")["rank_count"].to_list() == [2]
+    assert query.steps(made, Scope(HOSTILE))["run"].unique().to_list() == [HOSTILE]
+    assert query.steps(made, Scope("' or 1=1 --")).is_empty()
+    assert query.kernels(made, Scope(HOSTILE, rank=9, step=1))["total_ns"].to_list() == [5, 5]
+    assert query.comm(made, Scope("b", "c", 9, 2)).height == 1
+    assert query.outside_steps(made, Scope("b", rank=9)).is_empty()
+    assert query.capture_facts(made, Scope("b"))["rank_count"].to_list() == [2]
 
 
 def test_rows_and_columns_have_a_fixed_order() -> None:
@@ -76,7 +77,7 @@ def test_core_as_a_key_stands_once() -> None:
 
 
 def test_top_counts_per_rank_and_step() -> None:
-    top = query.kernels(con(), by="type", run="b", top=1)
+    top = query.kernels(con(), Scope("b"), by="type", top=1)
     assert top.select("rank", "step", "type").rows() == [
         (9, 1, "A"), (9, 2, "A"), (10, 1, "A"), (10, 2, "A"),
     ]  # fmt: skip

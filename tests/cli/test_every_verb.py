@@ -101,6 +101,18 @@ def test_no_word_of_rows_that_are_not_there(
             assert not any(word in text for word in ("verdicts", "add up", "mean rank"))
 
 
+@pytest.mark.parametrize(
+    ("verb", "reason"),
+    [("findings", "no finding costs 1 %"), ("ranks", "no rank waits for another")],
+)
+def test_json_without_rows_says_why_as_the_table_does(
+    run: Run, bare: dict[str, Path], verb: str, reason: str
+) -> None:
+    answer = run(verb, bare["kernel"], "--json").json()
+    assert answer["rows"] == [] and reason in answer["notes"][0]
+    assert answer["notes"][0] in run(verb, bare["kernel"]).err
+
+
 @pytest.mark.parametrize("verb", PLAIN)
 def test_what_is_asked_wrongly_is_refused(run: Run, bare: dict[str, Path], verb: str) -> None:
     path = bare["kernel"]

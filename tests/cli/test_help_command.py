@@ -9,8 +9,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from npuscope.cli import app
-from npuscope.commands.help_groups import GROUPS
+from npuscope.cli import GROUPS, app
 from tests.conftest import REPOSITORY
 
 COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ import duckdb
 import pytest
 
 from npuscope.analysis import query
+from npuscope.analysis.scope import Scope
 from npuscope.collector.store import store
 
 SETS = [
@@ -66,7 +67,7 @@ def test_steps(
 ) -> None:
     step, golden, off_ns = golden_step(goldens, name, rank)
 
-    (row,) = query.steps(opened[name], rank=rank).to_dicts()
+    (row,) = query.steps(opened[name], Scope(rank=rank)).to_dicts()
 
     assert (row["step"], row["basis"]) == (step, "events")
     for ours, theirs in GOLDEN_OF.items():
@@ -81,7 +82,7 @@ def test_windows_of_text_come_from_the_step_mark(
 ) -> None:
     ((_, forms),) = goldens[name][str(rank)]["steps"].items()
 
-    (row,) = query.steps(opened[name], rank=rank).to_dicts()
+    (row,) = query.steps(opened[name], Scope(rank=rank)).to_dicts()
 
     if "profiler_step" in forms:
         (mark,) = forms["profiler_step"]
@@ -97,14 +98,14 @@ def test_windows_of_text_come_from_the_step_mark(
 
 
 def test_qwen3_is_exact_where_floats_are_not(opened: dict[str, duckdb.DuckDBPyConnection]) -> None:
-    (row,) = query.steps(opened[SETS[-1]], rank=0).to_dicts()
+    (row,) = query.steps(opened[SETS[-1]], Scope(rank=0)).to_dicts()
 
     assert row["computing_ns"] == 231_290_100
 
 
 def test_qwen3s_pipeline_has_bubbles(opened: dict[str, duckdb.DuckDBPyConnection]) -> None:
     """Its stages exchange by batch_isend_irecv alone; the profiler's own Bubble stays 0."""
-    (row,) = query.steps(opened[SETS[-1]], rank=0).to_dicts()
+    (row,) = query.steps(opened[SETS[-1]], Scope(rank=0)).to_dicts()
 
     assert (row["bubble_ns"], row["profiler_bubble_ns"]) == (313_877_800, 0)
 
@@ -114,7 +115,7 @@ def test_a_light_rank_answers_from_the_producers_table(
 ) -> None:
     tool = goldens[SETS[-1]]["1"]["steps"]["13"]["tool"]
 
-    (row,) = query.steps(opened[SETS[-1]], rank=1).to_dicts()
+    (row,) = query.steps(opened[SETS[-1]], Scope(rank=1)).to_dicts()
 
     assert (row["basis"], row["step"]) == ("profiler_table", 13)
     assert row["computing_ns"] == round(float(tool["Computing"]) * 1000)
@@ -134,7 +135,7 @@ def test_kernels(
     con = opened[name]
 
     for by in ("name", "type"):
-        rows = query.kernels(con, by=by, rank=rank, step=step).to_dicts()
+        rows = query.kernels(con, Scope(rank=rank, step=step), by=by).to_dicts()
         assert sum(row["count"] for row in rows) == golden["n_compute"]
         assert sum(row["total_ns"] for row in rows) == golden["compute_sum_ns"]
         assert len(rows) == golden[f"distinct_{by}s"]
@@ -142,7 +143,7 @@ def test_kernels(
             wanted = None if top["name"] == "N/A" else top["name"]
             (row,) = [row for row in rows if row[by] == wanted]
             assert (row["total_ns"], row["count"]) == (top["total_ns"], top["count"])
-    cores = {row["core"]: row for row in query.kernels(con, by="core", rank=rank).to_dicts()}
+    cores = {row["core"]: row for row in query.kernels(con, Scope(rank=rank), by="core").to_dicts()}
     compute = {k: v for k, v in golden["by_core"].items() if k not in ("HCCL", "COMMUNICATION")}
     if set(compute) != {"N/A"}:
         assert {k: (v["count"], v["total_ns"]) for k, v in compute.items()} == {
@@ -162,7 +163,7 @@ def test_percentiles_are_the_nearest_rank(
     for kernel, dur_ns in found.fetchall():
         durations[kernel].append(dur_ns)
 
-    rows = query.kernels(opened[name], by="name", rank=rank).to_dicts()
+    rows = query.kernels(opened[name], Scope(rank=rank), by="name").to_dicts()
 
     assert len(rows) == len(durations)
     for row in rows:
@@ -180,7 +181,7 @@ def test_communication_by_type(
 ) -> None:
     step, golden, off_ns = golden_step(goldens, name, rank)
     totals: dict[str, list[int]] = {}
-    rows = query.comm(opened[name], by="type", rank=rank, step=step).to_dicts()
+    rows = query.comm(opened[name], Scope(rank=rank, step=step), by="type").to_dicts()
     for row in rows:
         totals[row["op_type"]] = [row["op_count"], row["total_ns"]]
 
@@ -194,9 +195,9 @@ def test_communication_by_type(
         unions[f"comm_{kind}_union_ns"] += row["union_ns"]
     known = unions.keys() & golden.keys()
     assert all(abs(unions[kind] - golden[kind]) <= off_ns for kind in known)
-    [steps] = query.steps(opened[name], rank=rank, step=step).to_dicts()
+    [steps] = query.steps(opened[name], Scope(rank=rank, step=step)).to_dicts()
     for by in ("kind", "type", "op"):
-        frame = query.comm(opened[name], by=by, rank=rank, step=step)
+        frame = query.comm(opened[name], Scope(rank=rank, step=step), by=by)
         assert frame["exposed_attributed_ns"].sum() == steps["exposed_communication_ns"]
 
 
@@ -208,7 +209,7 @@ def test_what_hccl_measured(
     """Rank 1 of the last set has HCCL's measurements, but no operation of its own."""
     ((_, categories),) = goldens[name][str(rank)]["communication"].items()
     by_type = {kind: figures for c in categories.values() for kind, figures in c["by_type"].items()}
-    rows = query.comm(opened[name], by="type", rank=rank).to_dicts()
+    rows = query.comm(opened[name], Scope(rank=rank), by="type").to_dicts()
     assert {row["op_type"] for row in rows} == set(by_type)
     for row in rows:
         golden = by_type[row["op_type"]]

@@ -15,7 +15,8 @@ import duckdb
 import numpy as np
 import polars as pl
 
-from npuscope.analysis.views import frame, open_views, where
+from npuscope.analysis.scope import ALL, Scope
+from npuscope.analysis.views import frame, open_views
 
 from .token_times import CAPTURE, curve
 
@@ -29,12 +30,7 @@ _TIMES: dict[str, type[pl.DataType]] = {
 
 
 def activation_times(
-    con: duckdb.DuckDBPyConnection,
-    grouped: pl.DataFrame,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    step: int | None = None,
+    con: duckdb.DuckDBPyConnection, grouped: pl.DataFrame, scope: Scope = ALL
 ) -> pl.DataFrame:
     """Time of each type of activation by tokens that pass a grouped matmul, _TIMES.
 
@@ -44,7 +40,7 @@ def activation_times(
     if grouped.is_empty():
         return pl.DataFrame(schema=_TIMES)
     open_views(con, ["shapes"])
-    clause, values = where({"run": run, "capture": capture, "step": step})
+    clause, values = scope.all_ranks.where()
     named = " or ".join(f"type ilike '%{name}%'" for name in _NAMES)
     clause += f" {'and' if clause else 'where'} ({named}) and type not ilike '%matmul%'"
     rows = frame(

@@ -11,6 +11,7 @@ import duckdb
 import polars as pl
 
 from npuscope.analysis.flops.lengths import step_lengths
+from npuscope.analysis.scope import ALL, Scope
 from npuscope.messages import Message, joined
 
 from ...wording import ms
@@ -58,40 +59,31 @@ from .token_times import CAPTURE, grouped_kernels
 #     duration
 #   ep_wait_last_arrival_ns      double   the same by the last arrival
 def cost_rows(
-    con: duckdb.DuckDBPyConnection,
-    tables: ExpertTables,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    step: int | None = None,
+    con: duckdb.DuckDBPyConnection, tables: ExpertTables, scope: Scope = ALL
 ) -> tuple[pl.DataFrame, list[str]]:
     """Rows of `cost.imbalance_cost` with their notes.
 
     All-to-alls and waits need a connection that `open_across` prepared: without it their columns
     are NULL. Steps are as long as for MFU (`flops.lengths`).
     """
-    moved = exchanges.exchanges(con, run=run, capture=capture, step=step)
-    kernels = grouped_kernels(con, run=run, capture=capture, step=step)
-    between = activation_times(con, kernels, run=run, capture=capture, step=step)
+    moved = exchanges.exchanges(con, scope)
+    kernels = grouped_kernels(con, scope)
+    between = activation_times(con, kernels, scope)
     times = exchanges.exchange_times(moved)
     costs = token_cost(tables, kernels, moved, between, times)
-    lengths = step_lengths(con, run=run, capture=capture, step=step)
+    lengths = step_lengths(con, scope.all_ranks)
     hidden = exposed_ratios(moved, times, tables)
     rows = imbalance_cost(tables, costs, lengths, exchanges.waits(moved, tables), hidden)
     return rows, cost_notes(costs, rows) + unseen_notes(tables)
 
 
 def plan_costs(
-    con: duckdb.DuckDBPyConnection,
-    tables: ExpertTables,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
+    con: duckdb.DuckDBPyConnection, tables: ExpertTables, scope: Scope = ALL
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """What a token takes (`cost.token_cost`) and a device's link (`exchanges.links`), for plans."""
-    moved = exchanges.exchanges(con, run=run, capture=capture)
+    moved = exchanges.exchanges(con, scope.job)
     times = exchanges.exchange_times(moved)
-    kernels = grouped_kernels(con, run=run, capture=capture)
+    kernels = grouped_kernels(con, scope.job)
     return token_cost(tables, kernels, moved, times=times), exchanges.links(moved, times)
 
 

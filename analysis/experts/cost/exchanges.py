@@ -18,7 +18,8 @@ import duckdb
 import numpy as np
 import polars as pl
 
-from npuscope.analysis.views import frame, has_view, open_views, where
+from npuscope.analysis.scope import ALL, Scope
+from npuscope.analysis.views import frame, has_view, open_views
 
 from ..load.load import ExpertTables
 from .token_times import CAPTURE, Floats, curve
@@ -82,13 +83,7 @@ left join _places s on s.run = a.run and s.capture = a.capture
 order by s.capture_place, a.rank, s.place, a.step nulls last, a.start_ns, a.instance"""
 
 
-def exchanges(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    step: int | None = None,
-) -> pl.DataFrame:
+def exchanges(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Every expert-parallel all-to-all of each rank, on a connection that `open_across` prepared;
     none on another.
 
@@ -99,7 +94,7 @@ def exchanges(
     """
     if not has_view(con, "arrivals"):
         return pl.DataFrame(schema=_ROWS)
-    clause, values = where({"run": run, "capture": capture, "step": step})
+    clause, values = scope.all_ranks.where()
     open_views(con, ["comm_progress"])
     also = "and" if clause else "where"
     return _with_load(frame(con, _QUERY.format(where=clause, also=also), [*values] * 3))

@@ -25,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from npuscope.analysis.views import frame, open_views, where
+from npuscope.analysis.scope import ALL, Scope
+from npuscope.analysis.views import frame, open_views
 
 from ...flops.kernels.shapes import Cell, Tensor, tensors
 
@@ -52,20 +53,14 @@ class _Line:
     level_error: float
 
 
-def grouped_kernels(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    step: int | None = None,
-) -> pl.DataFrame:
+def grouped_kernels(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Grouped matmuls by shape: run, capture, rank, step, PRODUCT, tokens, count, total_ns.
 
     From `shape_summary`; kernels whose shapes do not tell the tokens are left out. `experts`: of
     the rank; `inner` and `columns`: what each expert multiplies.
     """
     open_views(con, ["shapes"])
-    clause, values = where({"run": run, "capture": capture, "step": step})
+    clause, values = scope.all_ranks.where()
     clause += f" {'and' if clause else 'where'} type ilike '%groupedmatmul%'"
     rows = frame(
         con,

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import duckdb
 import polars as pl
 
+from npuscope.analysis.scope import Scope
 from npuscope.collector.readers.expert_load.load_frames import few_numbers
 from npuscope.messages import Message, joined
 
@@ -93,7 +94,7 @@ def kernel_notes(con: duckdb.DuckDBPyConnection, tables: ExpertTables) -> list[s
     for (run, capture), mine in _captures(trained).items():
         told[run, capture] = []
         if (run, capture) in whole and is_short_enough(con, run=run, capture=capture):
-            found = trace_load(con, run=run, capture=capture).rows
+            found = trace_load(con, Scope(run, capture)).rows
             told[run, capture] = against_kernels(mine, found)
     return told_by(told)
 
@@ -101,7 +102,7 @@ def kernel_notes(con: duckdb.DuckDBPyConnection, tables: ExpertTables) -> list[s
 def doubts(con: duckdb.DuckDBPyConnection, *, run: str, capture: str) -> list[str]:
     """What does not fit in a capture's counts, without anything that the user tells: layers that
     count twice what others do, or other tokens than the grouped matmuls of all ranks computed."""
-    tables = expert_rows(con, run=run, capture=capture)
+    tables = expert_rows(con, Scope(run, capture))
     if tables.load.is_empty():
         return []
     told = kernel_notes(con, tables)

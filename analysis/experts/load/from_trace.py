@@ -32,7 +32,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from npuscope.analysis.views import frame, open_views, where
+from npuscope.analysis.scope import ALL, Scope
+from npuscope.analysis.views import frame, open_views
 from npuscope.collector.readers.expert_load.load_frames import few_numbers
 from npuscope.messages import Message
 
@@ -52,7 +53,7 @@ order by run, capture, rank, step, start_ns"""
 _EXCHANGES = """
 select o.run, o.capture, o.rank, o.step, o.size_bytes
 from comm_ops o join groups g using (run, capture, rank, group_hash)
-{where} {so} o.op_type in ('allToAll', 'allToAllV') and g.parallel_kind in ('ep', 'tp_ep', 'mp_ep')
+where o.op_type in ('allToAll', 'allToAllV') and g.parallel_kind in ('ep', 'tp_ep', 'mp_ep') {where}
 order by o.run, o.capture, o.rank, o.step, o.start_ns"""
 _PLACES = "select run, capture, rank, pp_rank, pp_size from ranks"
 # So many sizes have no common divisor but a token's bytes.
@@ -69,14 +70,7 @@ class DeviceLoad:
     notes: tuple[str, ...] = ()
 
 
-def device_load(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    step: int | None = None,
-) -> pl.DataFrame:
+def device_load(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """run, capture, rank, step, layer, tokens, basis, in this order: tokens that a rank's experts
     computed in a step, each once, whatever was recomputed.
 
@@ -84,13 +78,13 @@ def device_load(
     which layer a kernel is of, and then `tokens` are those of all the rank's layers. `basis`:
     grouped_matmul or all_to_all. Ranks and steps of which nothing is certain have no row.
     """
-    return trace_load(con, run=run, capture=capture, rank=rank, step=step).rows
+    return trace_load(con, scope).rows
 
 
-def trace_load(con: duckdb.DuckDBPyConnection, **chosen: Any) -> DeviceLoad:
-    """`device_load` with its notes. chosen: run, capture, rank, step."""
+def trace_load(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> DeviceLoad:
+    """`device_load` with its notes."""
     notes: list[str] = []
-    calls = _calls(con, chosen)
+    calls = _calls(con, scope)
     loads: dict[Place, dict[int | None, _StepLoad]] = {}
     unsure: set[int] = set()
     for (*place, step), part in calls.group_by(
@@ -111,7 +105,7 @@ def trace_load(con: duckdb.DuckDBPyConnection, **chosen: Any) -> DeviceLoad:
         )
     notes += _recomputation(loads)
     rows = _rows(loads, _layers(con, loads), notes)
-    rows += _exchanged(con, chosen, calls, {(*place, s) for place in loads for s in loads[place]},
+    rows += _exchanged(con, scope, calls, {(*place, s) for place in loads for s in loads[place]},
                        notes)  # fmt: skip
     ordered = pl.DataFrame(rows, schema=SCHEMA, orient="row").sort(
         "run", "capture", "rank", "step", "layer", nulls_last=True
@@ -125,16 +119,16 @@ def is_short_enough(
     """Whether there are grouped matmuls with shapes, and not so many that telling them apart into
     layers takes seconds."""
     open_views(con, ["shapes"])
-    clause, values = where({"run": run, "capture": capture, "step": step})
+    clause, values = Scope(run, capture, step=step).where()
     [(calls,)] = con.execute(
         f"select sum(count) from shape_summary {clause} and type ilike '%groupedmatmul%'", values
     ).fetchall()
     return bool(calls) and int(calls) <= _CALLS_AT_MOST
 
 
-def _calls(con: duckdb.DuckDBPyConnection, chosen: dict[str, Any]) -> pl.DataFrame:
+def _calls(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
     """Grouped matmuls in launch order with tokens, inner and columns; those of weights left out."""
-    clause, values = where(chosen)
+    clause, values = scope.where()
     query = _MATMULS.format(where=clause, so="and" if clause else "where")
     rows = frame(con, query, values)
     shapes = rows.select("input_shapes", "output_shapes").unique()
@@ -250,14 +244,15 @@ def _rows(
 
 def _exchanged(
     con: duckdb.DuckDBPyConnection,
-    chosen: dict[str, Any],
+    scope: Scope,
     calls: pl.DataFrame,
     known: Iterable[tuple[Any, ...]],
     notes: list[str],
 ) -> list[tuple[Any, ...]]:
     """Rows by all-to-alls of ranks and steps that no grouped matmul tells."""
-    clause, values = where({f"o.{name}": value for name, value in chosen.items()})
-    moved = frame(con, _EXCHANGES.format(where=clause, so="and" if clause else "where"), values)
+    chosen = scope.chosen()
+    where = " ".join(f"and o.{name} = ?" for name in chosen)
+    moved = frame(con, _EXCHANGES.format(where=where), list(chosen.values()))
     seen = set(known)
     parts = {
         key: part["size_bytes"]

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from npuscope.analysis.views import frame, where
+from npuscope.analysis.scope import ALL, JOB, Scope
+from npuscope.analysis.views import frame
 from npuscope.collector.readers.expert_load.routed_detail import COUNTS_SCHEMA
 
 # The kinds of groups that experts are spread over, the likelier first.
@@ -56,19 +57,12 @@ class LoadMatrix:
     experts: list[int]
 
 
-def expert_rows(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    step: int | None = None,
-) -> ExpertTables:
+def expert_rows(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> ExpertTables:
     """What the tables behind `con` tell of experts; `rank` and `step` choose rows of the load."""
-    clause, values = where({"run": run, "capture": capture, "rank": rank, "step": step})
+    clause, values = scope.where()
     order = "order by run, capture, rank, step nulls last, phase, layer, expert, ep_rank"
     load = frame(con, f"select * from expert_load {clause} {order}", values)
-    clause, values = where({"run": run, "capture": capture})
+    clause, values = scope.where(JOB)
     placement = frame(con, f"select * from expert_placement {clause} order by all", values)
     ranks = frame(
         con,

@@ -12,7 +12,7 @@ from typing import Literal
 import duckdb
 import polars as pl
 
-from npuscope.analysis.views import where
+from npuscope.analysis.scope import Scope
 
 from ..cost.cost import step_cost
 from ..cost.cost_answer import cost_rows
@@ -70,7 +70,7 @@ def overview(
         layers = _of_experts(loads).join(layers, on=_LAYER, how="left", nulls_equal=True)
     if layers.is_empty():
         return None
-    costs, _ = cost_rows(con, tables, run=run, capture=capture, step=step)
+    costs, _ = cost_rows(con, tables, Scope(run, capture, step=step))
     item: Literal["expert", "device"] = "device" if loads.is_empty() else "expert"
     spread = "max_over_mean" if item == "expert" else "device_max_over_mean"
     cost = costs.group_by(_LAYER).agg(pl.col("excess_ns").mean())
@@ -91,13 +91,13 @@ def overview(
 def _tables(
     con: duckdb.DuckDBPyConnection, run: str, capture: str, step: int | None
 ) -> ExpertTables | None:
-    clause, values = where({"run": run, "capture": capture, "step": step})
+    clause, values = Scope(run, capture, step=step).where()
     if con.execute(f"select 1 from expert_load {clause} limit 1", values).fetchall():
-        return expert_rows(con, run=run, capture=capture, step=step)
+        return expert_rows(con, Scope(run, capture, step=step))
     if not is_short_enough(con, run=run, capture=capture, step=step):
         return None
-    found = trace_load(con, run=run, capture=capture, step=step).rows
-    held = with_trace(expert_rows(con, run=run, capture=capture), found)
+    found = trace_load(con, Scope(run, capture, step=step)).rows
+    held = with_trace(expert_rows(con, Scope(run, capture)), found)
     return None if held.load.is_empty() else held
 
 

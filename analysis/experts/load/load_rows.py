@@ -16,7 +16,7 @@ from .device_load import device_loads, expert_places, node_loads, with_imbalance
 from .dropped_tokens import RoutedBy, with_dropped
 from .imbalance import PLACE, expert_loads, expert_metrics
 from .load import ExpertTables, even_nodes, nodes_of
-from .scopes import Scope, loads_at
+from .scopes import PartName, loads_at
 
 By = Literal["layer", "expert", "device", "node", "time"]
 LAYER_COLUMNS = (
@@ -64,7 +64,7 @@ _PHASE = ("run", "capture", "phase")
 #   node_max_over_mean    double   most tokens of a node over their mean, likewise
 def by_layer(
     tables: ExpertTables,
-    scope: Scope = "global",
+    scope: PartName = "global",
     routed: RoutedBy | None = None,
     nodes: int | None = None,
 ) -> pl.DataFrame:
@@ -79,7 +79,7 @@ def by_layer(
     return with_dropped(found, known).with_columns(scope=pl.lit(scope)).select(LAYER_COLUMNS)
 
 
-def _layers(tables: ExpertTables, scope: Scope, nodes: int | None) -> pl.DataFrame:
+def _layers(tables: ExpertTables, scope: PartName, nodes: int | None) -> pl.DataFrame:
     """Figures of `expert_metrics` and _spreads with scope_index and micro_batch, sorted."""
     found: list[pl.DataFrame] = []
     for loads, units in loads_at(tables, scope):
@@ -245,7 +245,7 @@ def _apart(tables: ExpertTables) -> pl.DataFrame:
 #   parts_count           bigint   parts of that scope
 #   node_max_over_mean    double   mean over the layers; NULL where nodes are not known
 def by_time(
-    tables: ExpertTables, scope: Scope = "global", nodes: int | None = None
+    tables: ExpertTables, scope: PartName = "global", nodes: int | None = None
 ) -> pl.DataFrame:
     """One row per step and phase, over its layers and, of a scope other than global, its parts.
 
@@ -313,7 +313,7 @@ def view(
     *,
     top: int | None = None,
     nodes: int | None = None,
-    scope: Scope = "global",
+    scope: PartName = "global",
     routed: RoutedBy | None = None,
 ) -> pl.DataFrame:
     """Rows by one key; `top` keeps that many of each step (by time: of each phase). `scope` is for

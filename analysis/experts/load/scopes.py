@@ -18,13 +18,14 @@ from typing import Literal
 import duckdb
 import polars as pl
 
-from npuscope.analysis.views import frame, where
+from npuscope.analysis.scope import ALL, JOB, Scope
+from npuscope.analysis.views import frame
 from npuscope.messages import Message
 
 from .imbalance import PLACE, expert_loads
 from .load import MEMBERS, ExpertTables
 
-Scope = Literal["micro_batch", "ep_group", "dp_group", "global"]
+PartName = Literal["micro_batch", "ep_group", "dp_group", "global"]
 # Parallel kinds of each scope's groups, the likelier first.
 _KINDS = {"ep_group": ("ep", "tp_ep"), "dp_group": ("dp", "dp_cp", "tp_dp", "tp_dp_cp")}
 _SIZES = {"ep_group": "ep_size", "dp_group": "dp_size"}
@@ -46,18 +47,13 @@ class Part:
 
 
 def with_counts(
-    tables: ExpertTables,
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    step: int | None = None,
+    tables: ExpertTables, con: duckdb.DuckDBPyConnection, scope: Scope = ALL
 ) -> ExpertTables:
     """The tables with what single ranks counted, and who is in which group."""
-    clause, values = where({"run": run, "capture": capture, "step": step})
+    clause, values = scope.all_ranks.where()
     counts = frame(con, f"select * from expert_counts {clause}", values)
     first = pl.col("rank").min().over(_CAPTURE)  # a second holder told the same
-    clause, values = where({"run": run, "capture": capture})
+    clause, values = scope.where(JOB)
     kinds = [kind for group in _KINDS.values() for kind in group]
     groups = frame(
         con,
@@ -76,7 +72,7 @@ def with_counts(
     return replace(tables, counts=kept, members=_members(groups, sizes, kept))
 
 
-def parts(tables: ExpertTables, scope: Scope) -> Iterator[Part]:
+def parts(tables: ExpertTables, scope: PartName) -> Iterator[Part]:
     """Parts of one step after the other; none where nobody tells them. Not for scope global."""
     counts = tables.counts
     if scope == "micro_batch":
@@ -94,7 +90,7 @@ def parts(tables: ExpertTables, scope: Scope) -> Iterator[Part]:
             yield _part(held)
 
 
-def scope_notes(tables: ExpertTables, scope: Scope) -> list[str]:
+def scope_notes(tables: ExpertTables, scope: PartName) -> list[str]:
     """Why there are no figures at a scope, or which parts are missing."""
     if scope == "global":
         return []
@@ -160,7 +156,7 @@ def _part(told: pl.DataFrame) -> Part:
     return Part(loads.select(*PLACE, "expert", "tokens"), units)
 
 
-def _of_groups(tables: ExpertTables, scope: Scope, *, only_whole: bool = True) -> pl.DataFrame:
+def _of_groups(tables: ExpertTables, scope: PartName, *, only_whole: bool = True) -> pl.DataFrame:
     """Counts with the scope_index of their group, `micro_batch` NULL, and whether all of its ranks
     counted the layer."""
     members = tables.members.filter(pl.col("scope") == scope).drop("scope")
@@ -222,7 +218,7 @@ def _members(groups: pl.DataFrame, sizes: pl.DataFrame, counts: pl.DataFrame) ->
     return pl.concat(found)
 
 
-def loads_at(tables: ExpertTables, scope: Scope) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
+def loads_at(tables: ExpertTables, scope: PartName) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
     """Loads and their units, of scope global too: there a part is the step itself."""
     if scope != "global":
         for part in parts(tables, scope):

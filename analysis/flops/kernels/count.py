@@ -7,8 +7,8 @@ from typing import Any
 import duckdb
 import polars as pl
 
+from npuscope.analysis.scope import ALL, Scope
 from npuscope.analysis.views import frame, open_views
-from npuscope.analysis.views import where as _where
 
 from .kernel_flops import flops_of
 
@@ -28,14 +28,7 @@ _NO_TYPE = "the profiler level has no operator types"
 _NOT_KNOWN = "operators of a GPU have no rules"
 
 
-def counted_kernels(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    step: int | None = None,
-) -> pl.DataFrame:
+def counted_kernels(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of `shape_summary` with the FLOPs of one kernel each.
 
     Added: family (matmul, attention, convolution; unknown: it may be any; NULL: no FLOPs),
@@ -43,7 +36,7 @@ def counted_kernels(
     is_rounded, and the reason where a kernel with a family has no FLOPs.
     """
     open_views(con, ["shapes"])
-    clause, values = _where({"run": run, "capture": capture, "rank": rank, "step": step})
+    clause, values = scope.where()
     rows = frame(con, f"select * from shape_summary {clause}", values)
     gpus = frame(con, f"select distinct run, capture, rank from ranks where framework = '{_GPU}'")
     shapes = rows.select(SHAPE).unique(maintain_order=True)

@@ -8,10 +8,9 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from npuscope.analysis.views import where
+from npuscope.analysis.scope import ALL, JOB, Scope
+from npuscope.analysis.views import select
 from npuscope.messages import Message
-
-from ..answers import rows_of
 
 VERDICT_WORDS = {
     "host": "its host launches late",
@@ -24,17 +23,9 @@ VERDICT_WORDS = {
 _COMPLETE = "select count(*) filter (where is_complete), count(*) from arrivals {where}"
 
 
-def rank_blame(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    step: int | None = None,
-) -> pl.DataFrame:
+def rank_blame(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """A row per rank and step: columns of the metric `rank_blame`, evidence as JSON text."""
-    chosen = {"run": run, "capture": capture, "rank": rank, "step": step}
-    return rows_of(con, "rank_blame", chosen)
+    return select(con, "rank_blame", scope)
 
 
 def blame_rows(found: pl.DataFrame) -> list[dict[str, Any]]:
@@ -93,11 +84,9 @@ def by_rank(found: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def blame_notes(
-    con: duckdb.DuckDBPyConnection, *, run: str | None = None, capture: str | None = None
-) -> list[str]:
+def blame_notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
     """What to know beside the figures: whether arrivals could be compared at all."""
-    clause, values = where({"run": run, "capture": capture})
+    clause, values = scope.where(JOB)
     complete, every = con.execute(_COMPLETE.format(where=clause), values).fetchall()[0]
     if not complete:
         return [

@@ -15,6 +15,8 @@ from typing import Any
 import duckdb
 import polars as pl
 
+from npuscope.analysis.scope import Scope
+
 from ...experts.load.device_load import contiguous_placement
 from ...experts.load.from_trace import trace_load
 from ...experts.load.imbalance import PLACE, expert_loads
@@ -46,7 +48,7 @@ def hot_lines(
     `con` has the canonical tables. Where single experts are not told the last line says so; its
     value is None.
     """
-    tables = expert_rows(con, run=run, capture=capture)
+    tables = expert_rows(con, Scope(run, capture))
     held = {rank: _held(tables, rank, None) for rank in ranks}
     unplaced = [rank for rank in ranks if held[rank].is_empty()]
     seen = _seen(con, tables, unplaced, run=run, capture=capture) if unplaced else None
@@ -150,7 +152,7 @@ def _seen(
     """Tokens of ranks by the trace, with ep_group: of all, or of some alone where all are many."""
     is_few = tables.ranks.height <= _MOST_RANKS
     chosen = [{}] if is_few else [{"rank": rank} for rank in ranks]
-    found = [trace_load(con, run=run, capture=capture, **one).rows for one in chosen]
+    found = [trace_load(con, Scope(run, capture, **one)).rows for one in chosen]
     groups = tables.ranks.select(*_RANK, "ep_group")
     return pl.concat(found).join(groups, on=_RANK, how="left")
 

@@ -33,8 +33,10 @@ import duckdb
 import numpy as np
 import polars as pl
 
+from npuscope.analysis.scope import Scope
+
 from ...catalog import metric
-from ...views import frame, open_views, where
+from ...views import frame, open_views
 from . import hot_experts, straggler_tests, suspects
 from .straggler_tests import corrected_min, holm, slowest_more_often
 
@@ -130,7 +132,7 @@ def stragglers(con: duckdb.DuckDBPyConnection, *, arrivals: str = "arrivals") ->
 def _of_capture(
     con: duckdb.DuckDBPyConnection, arrivals: str, run: str, capture: str
 ) -> StragglerTables:
-    clause, values = where({"run": run, "capture": capture})
+    clause, values = Scope(run, capture).where()
     ops = frame(con, _OPS.format(where=clause, arrivals=arrivals), [*values, *values])
     ranks = frame(con, _RANKS.format(where=clause), values)
     stages = _stages(ranks, ops)

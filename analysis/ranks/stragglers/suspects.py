@@ -26,9 +26,10 @@ from typing import Any, Literal
 import duckdb
 import polars as pl
 
+from npuscope.analysis.scope import Scope
 from npuscope.messages import Message
 
-from ...views import frame, where
+from ...views import frame
 from .straggler_tests import SURE, peers_value
 
 Verdict = Literal["host", "compute", "frequency", "alltoall_bytes", "link", "unknown"]
@@ -291,7 +292,7 @@ def traits(
     frequency, launch, gap, bytes, grouped; idle_ratio (idle time over that of the peers, in
     steps), cube_excess_ns and other_excess_ns per step. The second: part, trial, rank, value.
     """
-    clause, values = where({"run": run, "capture": capture})
+    clause, values = Scope(run, capture).where()
     ranks = stages.join(hosts, on="rank", how="left")
     kernels = _same_kernels(frame(con, _KERNELS.format(where=clause), values), stages)
     work = frame(con, _WORK.format(where=clause), values).join(ranks, on="rank")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -11,15 +12,15 @@ import polars as pl
 
 from npuscope.analysis.experts.cost.cost_answer import cost_rows, plan_costs
 from npuscope.analysis.experts.load import load_rows
+from npuscope.analysis.experts.load.counted_ranks import require_all_ranks
 from npuscope.analysis.experts.load.from_trace import trace_load
 from npuscope.analysis.experts.load.load import ExpertTables, expert_rows, with_trace
 from npuscope.analysis.experts.load.load_notes import load_notes
 from npuscope.analysis.experts.plan import plan_frames
 from npuscope.analysis.experts.plan.placement import device_tokens
 from npuscope.analysis.experts.plan.plan_cost import Wish
-from npuscope.analysis.views import frame, where
+from npuscope.analysis.scope import Scope
 from npuscope.errors import UsageError
-from npuscope.messages import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +47,12 @@ class Plans:
     notes: tuple[str, ...]
 
 
-def loads(
-    con: duckdb.DuckDBPyConnection, *, run: str | None, capture: str | None, step: int | None
-) -> Load:
+def loads(con: duckdb.DuckDBPyConnection, scope: Scope) -> Load:
     """What the store tells of expert load; where it holds none, what the trace tells of devices."""
-    tables = expert_rows(con, run=run, capture=capture, step=step)
+    tables = expert_rows(con, scope.all_ranks)
     told: list[str] = []
     if tables.load.is_empty():
-        found = trace_load(con, run=run, capture=capture, step=step)
+        found = trace_load(con, scope.all_ranks)
         tables = with_trace(tables, found.rows)
         told = [*found.notes]
         if not tables.load.is_empty():
@@ -77,46 +76,25 @@ def loads(
     )  # fmt: skip
 
 
-def costs(
-    con: duckdb.DuckDBPyConnection, *, run: str | None, capture: str | None, step: int | None
-) -> tuple[pl.DataFrame, tuple[str, ...]]:
+def costs(con: duckdb.DuckDBPyConnection, scope: Scope) -> tuple[pl.DataFrame, tuple[str, ...]]:
     """Rows and notes of `npuscope experts --by cost`, on a connection compared across ranks."""
-    tables = loads(con, run=run, capture=capture, step=step).tables
-    rows, notes = cost_rows(con, tables, run=run, capture=capture, step=step)
+    tables = loads(con, scope).tables
+    rows, notes = cost_rows(con, tables, scope)
     return rows, tuple(notes)
 
 
 def plans(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None,
-    capture: str | None,
-    devices: int,
-    nodes: int,
-    slots: int | None,
-) -> Plans:
-    """Plans for the capture's load, as `npuscope experts plan` makes them. Raises UsageError."""
-    tables = expert_rows(con, run=run, capture=capture)
+    con: duckdb.DuckDBPyConnection, scope: Scope, *, path: str,
+    devices: int, nodes: int, slots: int | None,
+) -> Plans:  # fmt: skip
+    """Plans for the capture's load, as `npuscope experts plan` makes them; `path` is of the store.
+
+    Raises UsageError, TraceNotFound where some ranks' counts are missing."""
+    tables = expert_rows(con, scope.job)
     if tables.load.is_empty():
         raise UsageError("the load of single experts is not recorded: only that of devices, if any")
-    clause, values = where({"run": run, "capture": capture})
-    counted = frame(
-        con,
-        "select count(distinct counted_by) as counted, max(counted_by) + 1 as expected"
-        f" from expert_counts {clause} group by run, capture",
-        values,
-    )
-    for here, expected in counted.rows():
-        if here < expected:
-            raise UsageError(
-                Message(
-                    "tokens of {count} of {expected} ranks are here: no plan is made of them; "
-                    "`npuscope experts plan --from-ranks-present` makes one",
-                    count=here,
-                    expected=expected,
-                )
-            )
-    tokens, links = plan_costs(con, tables, run=run, capture=capture)
+    require_all_ranks(tables, (con, Path(path)))
+    tokens, links = plan_costs(con, tables, scope)
     made = plan_frames.plans(tables, Wish(devices, nodes, slots), tokens, links)
     frames = [_devices(one) for one in made]
     return Plans(

@@ -10,6 +10,7 @@ import polars as pl
 from npuscope.analysis.flops import chips
 from npuscope.analysis.flops.kernels import roofline
 from npuscope.analysis.flops.kernels.count import counted_kernels
+from npuscope.analysis.scope import Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +22,9 @@ class Roofline:
     peaks: pl.DataFrame
 
 
-def under_roofline(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None,
-    capture: str | None,
-    rank: int | None,
-    step: int | None,
-) -> Roofline:
+def under_roofline(con: duckdb.DuckDBPyConnection, scope: Scope) -> Roofline:
     """Kernels that multiply with their FLOPs and bytes; attention counted as causal."""
-    counted = counted_kernels(con, run=run, capture=capture, rank=rank, step=step)
+    counted = counted_kernels(con, scope)
     known = chips.peaks(con)
     kernels = roofline.kernel_table(counted, known)
     places = {place: known[place] for place in kernels.select("run", "capture", "rank").rows()}

@@ -16,6 +16,7 @@ from npuscope.analysis.flops.job_mfu import gathered, mean_use
 from npuscope.analysis.flops.kernels.count import kernel_work
 from npuscope.analysis.flops.losses import losses, together
 from npuscope.analysis.flops.mfu import mfu
+from npuscope.analysis.scope import ALL, Scope
 
 # Where a finding is looked into; the rest is seen best in the timeline.
 _PAGES = {
@@ -47,19 +48,10 @@ class JobUse:
     notes: tuple[str, ...]
 
 
-def job_use(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    step: int | None = None,
-) -> JobUse:
+def job_use(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> JobUse:
     """MFU and losses of the chosen steps."""
-    found = mfu(con, run=run, capture=capture, rank=rank, step=step)
-    lost = losses(
-        con, found.rows, kernel_work(found.counted), run=run, capture=capture, rank=rank, step=step
-    )
+    found = mfu(con, scope)
+    lost = losses(con, found.rows, kernel_work(found.counted), scope)
     counted = found.rows.filter(pl.col("kernel_mfu_causal_ratio").is_not_null())
     used = mean_use(con, gathered(con, found.rows, "job"), ["run", "capture"])
     kernel = used.filter(pl.col("figure") == "kernel_mfu_causal_ratio")["value"]
@@ -72,16 +64,9 @@ def job_use(
     )
 
 
-def found_here(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-    step: int | None = None,
-) -> list[Finding]:
+def found_here(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[Finding]:
     """Findings, the most time at stake first."""
-    return findings(con, run=run, capture=capture, rank=rank, step=step)
+    return findings(con, scope)
 
 
 def page_of(finding: Finding) -> str:

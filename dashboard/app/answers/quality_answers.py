@@ -10,6 +10,7 @@ import duckdb
 import polars as pl
 
 from npuscope.analysis.doctor.doctor import CaptureReport, RankReport, examine
+from npuscope.analysis.scope import ALL, Scope
 from npuscope.analysis.wording import ranks_named
 from npuscope.collector.store.manifest import is_store, manifests
 
@@ -44,18 +45,13 @@ class Quality:
     overhead_ratio: float | None
 
 
-def quality(
-    con: duckdb.DuckDBPyConnection,
-    *,
-    path: str,
-    run: str | None = None,
-    capture: str | None = None,
-    rank: int | None = None,
-) -> Quality | None:
+def quality(con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, path: str) -> Quality | None:
     """The doctor's report on one capture of the store or export at `path`; None where it has
     nothing of the capture."""
-    read = manifests(Path(path), run=run, capture=capture) if is_store(Path(path)) else []
-    reports = examine(con, read, run=run, capture=capture, rank=rank)
+    read = (
+        manifests(Path(path), run=scope.run, capture=scope.capture) if is_store(Path(path)) else []
+    )
+    reports = examine(con, read, scope)
     if not reports:
         return None
     report = reports[0]

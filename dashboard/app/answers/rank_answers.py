@@ -8,7 +8,8 @@ import duckdb
 import polars as pl
 
 from npuscope.analysis.ranks.stragglers.blame import VERDICT_WORDS
-from npuscope.analysis.views import frame, open_views, where
+from npuscope.analysis.scope import Scope
+from npuscope.analysis.views import frame, open_views
 from npuscope.analysis.wording import UNKNOWN
 from npuscope.dashboard.locale.language import Say
 from npuscope.dashboard.terminal.straggler_tables import figure_text
@@ -16,16 +17,16 @@ from npuscope.dashboard.terminal.straggler_tables import figure_text
 _EVIDENCE = {"what": pl.String, "rank": pl.String, "peers": pl.String}
 
 
-def hosts(con: duckdb.DuckDBPyConnection, *, run: str | None, capture: str | None) -> pl.DataFrame:
+def hosts(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
     """On which host each rank runs: columns of the metric `rank_hosts`."""
     open_views(con, ["rank_hosts"])
-    clause, values = where({"run": run, "capture": capture})
+    clause, values = scope.job.where()
     return frame(con, f"select * from rank_hosts {clause} order by run, capture, rank", values)
 
 
-def stages(con: duckdb.DuckDBPyConnection, *, run: str | None, capture: str | None) -> pl.DataFrame:
+def stages(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
     """On which pipeline stage each rank is: rank, pp_rank (NULL: unknown)."""
-    clause, values = where({"run": run, "capture": capture})
+    clause, values = scope.job.where()
     return frame(con, f"select rank, pp_rank from ranks {clause} order by all", values)
 
 

@@ -123,7 +123,9 @@ with st.expander(say("How many bytes would other all-to-all schemes move between
         page.text("More experts per token than experts.")
     else:
         try:
-            schemes = page.frame(volume.hierarchy, experts=int(experts), top_k=int(top_k))
+            schemes = page.frame(
+                volume.hierarchy, rank=None, step=None, experts=int(experts), top_k=int(top_k)
+            )
         except UsageError as error:
             page.empty(str(error))
         else:
@@ -131,4 +133,4 @@ with st.expander(say("How many bytes would other all-to-all schemes move between
                 page.empty("No all-to-all was recorded here.")
             else:
                 page.table(schemes, name="all_to_all")
-page.notes([*page.frame(query.notes), *page.warnings])
+page.notes([*page.frame(query.notes, rank=None, step=None), *page.warnings])

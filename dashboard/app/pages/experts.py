@@ -7,12 +7,12 @@ from npuscope.dashboard.app.answers import expert_answers as answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures import experts as figures
-from npuscope.errors import UsageError
+from npuscope.errors import TraceNotFound, UsageError
 
 page = open_page("experts")
 say = page.say
 page.title("Which experts are hot, and would moving them pay off?")
-load = page.frame(answers.loads)
+load = page.frame(answers.loads, rank=None)
 if load.tables.load.is_empty():
     page.empty(
         "No expert load here, and kernel shapes do not show tokens per device.",
@@ -94,8 +94,11 @@ if load.is_of_experts:
     else:
         try:
             with st.spinner(say("Planning")):
-                made = page.frame(answers.plans, devices=kept[1], nodes=kept[2], slots=kept[3])
-        except UsageError as error:
+                made = page.frame(
+                    answers.plans, rank=None, step=None, path=str(page.store_path),
+                    devices=kept[1], nodes=kept[2], slots=kept[3],
+                )  # fmt: skip
+        except (TraceNotFound, UsageError) as error:
             page.empty(str(error))
         else:
             page.figure(figures.plan_figure(of_phase(made.devices), say), key="plan")
@@ -112,7 +115,7 @@ if load.is_of_experts:
     page.table(times, name="experts_time")
 
 page.heading("What does the imbalance cost?")
-known = page.later(answers.costs)
+known = page.later(answers.costs, rank=None)
 told: tuple[str, ...] = ()
 if known is not None:
     costs, told = of_phase(known[0]), known[1]

@@ -20,11 +20,11 @@ HOLDER = (
 page = open_page("memory")
 say = page.say
 page.title("What fills the device memory?")
-facts = page.frame(query.memory_facts, rank=None)
+facts = page.frame(query.memory_facts, rank=None, step=None)
 main = facts.main
 if main.is_empty():
     page.empty("No memory was recorded here.", how_to_collect(page, "memory"))
-    page.notes(page.frame(query.memory_notes, rank=None))
+    page.notes(page.frame(query.memory_notes, rank=None, step=None))
     st.stop()
 
 present = main["rank"].unique().sort().to_list()
@@ -40,8 +40,8 @@ shown = st.segmented_control(
     say("components"), ["main", "all"], default="main", required=True, key="memory_components",
     format_func=lambda key: say({"main": "the framework's", "all": "all"}[key]),
 )  # fmt: skip
-curve = page.frame(query.memory_curve, rank=rank)
-steps = page.frame(query.memory_steps, rank=rank)
+curve = page.frame(query.memory_curve, rank=rank, step=None)
+steps = page.frame(query.memory_steps, rank=rank, step=None)
 if shown == "main":
     keys = ["rank", "source", "device_id", "component"]
     curve = curve.join(own.select(keys), on=keys, how="semi", nulls_equal=True)
@@ -64,7 +64,9 @@ else:
     page.text("Unexplained: in use, but allocated before the capture started, or not by operators.")
     page.table(holders, name="memory_holders", columns=HOLDER)
     with st.expander(say("Single blocks")):
-        page.table(page.frame(query.memory_blocks, rank=rank, top=1000), name="memory_blocks")
+        page.table(
+            page.frame(query.memory_blocks, rank=rank, step=None, top=1000), name="memory_blocks"
+        )
         page.text("The 1,000 largest.")
 
 if main["rank"].n_unique() > 1:
@@ -75,7 +77,7 @@ if main["rank"].n_unique() > 1:
 
 page.heading("Does it grow?")
 keys = ["rank", "source", "device_id", "component"]
-every = page.frame(query.memory_steps, rank=None)
+every = page.frame(query.memory_steps, rank=None, step=None)
 every = every.join(main.select(keys), on=keys, how="semi", nulls_equal=True)
 growth = facts.growth.join(main.select(keys), on=keys, how="semi", nulls_equal=True)
 if every.is_empty():
@@ -91,4 +93,4 @@ else:
     else:
         page.text(f"{growing.height} components of ranks grow steadily.")
     page.table(facts.growth, name="memory_growth")
-page.notes([*page.frame(query.memory_notes, rank=None), *page.warnings])
+page.notes([*page.frame(query.memory_notes, rank=None, step=None), *page.warnings])

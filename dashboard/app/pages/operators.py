@@ -74,4 +74,4 @@ else:
     page.figure(figures.cores_figure(cores, say), key="cores")
     page.text(f"Of rank {rank}: choose another above. Parts of a core work at the same time.")
     page.table(cores, name="core_use")
-page.notes([*page.frame(query.notes), *page.warnings])
+page.notes([*page.frame(query.notes, rank=None, step=None), *page.warnings])

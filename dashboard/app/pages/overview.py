@@ -69,6 +69,6 @@ with left:
         finding_cards(page, found)
 page.notes([
     *use.notes,
-    *page.frame(query.notes),
-    *page.frame(query.limits),
+    *page.frame(query.notes, rank=None, step=None),
+    *page.frame(query.limits, rank=None, step=None),
 ])  # fmt: skip

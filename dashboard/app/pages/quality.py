@@ -11,7 +11,7 @@ from npuscope.dashboard.figures import quality as figures
 page = open_page("quality")
 say = page.say
 page.title("What can this profile show, and what should be collected next time?")
-found = page.frame(quality, path=str(page.store_path))
+found = page.frame(quality, step=None, path=str(page.store_path))
 if found is None:
     page.empty("How this capture was read is not recorded.")
     st.stop()

@@ -17,7 +17,7 @@ page = open_page("ranks")
 say = page.say
 page.title("Which rank is slow, and why?")
 steps = page.frame(query.steps, rank=None, step=None)
-hosts = page.frame(answers.hosts)
+hosts = page.frame(answers.hosts, rank=None, step=None)
 if steps.is_empty():
     page.empty("No step with figures here.", how_to_collect(page, "steps"))
     st.stop()
@@ -39,7 +39,7 @@ if steps[measure].null_count() == steps.height:
 else:
     drawn = figures.steps_figure(
         steps, say, measure, is_deviation=is_deviation, hosts=hosts,
-        stages=page.frame(answers.stages),
+        stages=page.frame(answers.stages, rank=None, step=None),
     )  # fmt: skip
     page.figure(drawn, key="rank_steps")
     page.text("All ranks and steps, whatever is selected above; ranks are ordered by host.")
@@ -56,7 +56,7 @@ if not page.is_across:
     page.empty("The ranks could not be compared.")
     st.stop()
 blame = page.frame(blamed_ranks.rank_blame, rank=None)
-notes = page.frame(blamed_ranks.blame_notes)
+notes = page.frame(blamed_ranks.blame_notes, rank=None, step=None)
 if blame.is_empty():
     page.empty("No communication was recorded: no rank waits for another.",
                how_to_collect(page, "masking"))  # fmt: skip
@@ -90,7 +90,7 @@ if placed["host_name"].n_unique() > 1:
     page.figure(figures.hosts_figure(mean_ranks, hosts, say), key="hosts")
     page.table(placed, name="ranks_by_host")
 
-pairs = page.frame(slow_pairs)
+pairs = page.frame(slow_pairs, rank=None, step=None)
 if not pairs.is_empty():
     page.heading("Is it a link?")
     slow = pairs.filter(pairs["is_slow"].fill_null(False))
@@ -98,4 +98,4 @@ if not pairs.is_empty():
         f"{slow.height} of {pairs.height} pairs of ranks are slower than others of their link."
     )
     page.table(pairs, name="slow_pairs")
-page.notes([*notes, *page.frame(query.notes), *page.warnings])
+page.notes([*notes, *page.frame(query.notes, rank=None, step=None), *page.warnings])

@@ -150,4 +150,11 @@ moved = () if found.is_from_events else (
     " shown.",
 )  # fmt: skip
 is_moved = bool((at.ranks["ahead_ns"] != 0).any())
-page.notes([*at.notes, *(moved if is_moved else ()), *page.frame(query.notes), *page.warnings])
+page.notes(
+    [
+        *at.notes,
+        *(moved if is_moved else ()),
+        *page.frame(query.notes, rank=None, step=None),
+        *page.warnings,
+    ]
+)

@@ -13,7 +13,7 @@ ALL_OF_IT = dict.fromkeys(("rank", "step", "start_ns", "end_ns"))
 page = open_page("trends")
 say = page.say
 page.title("Is the run getting better or worse?")
-found = page.frame(trends.trends)
+found = page.frame(trends.trends, capture=None, rank=None, step=None)
 if found.captures["step_ns"].null_count() == found.captures.height:
     page.empty("No steps were recorded here.", "Record them with ProfilerStep marks.")
     st.stop()

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from npuscope.analysis import query
 from npuscope.analysis.query import MemoryFacts
+from npuscope.analysis.scope import Scope
 from npuscope.analysis.wording import mebibytes
 
 from .memory_tables import (
@@ -73,15 +74,10 @@ def charts(
     zero_ns = first_records(facts.components)
     for place in places:
         run, capture, rank = place
-        steps = query.memory_steps(con, run=run, capture=capture, rank=rank)
+        steps = query.memory_steps(con, Scope(run, capture, rank))
         for main in _at(facts.main, place).to_dicts():
             curve = query.memory_curve(
-                con,
-                run=run,
-                capture=capture,
-                rank=rank,
-                source=main["source"],
-                component=main["component"],
+                con, Scope(run, capture, rank), source=main["source"], component=main["component"]
             )
             device = pl.col("device_id").eq_missing(pl.lit(main["device_id"], pl.Int32))
             title = f"Rank {rank}, {named(main)}"

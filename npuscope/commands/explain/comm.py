@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
-from npuscope.commands.inputs import answer, chosen_rows, leave, notes_of, source_of
-from npuscope.commands.options import (
-    Capture,
-    Folder,
-    Jobs,
-    Json,
-    Memory,
-    Profile,
-    Rank,
-    Run,
-    Step,
-    Store,
-    TopOrAll,
-)
+from npuscope.analysis.scope import Scope
+from npuscope.commands.command import Asked, TopOrAll, command, notes_of
 from npuscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,17 +25,16 @@ if TYPE_CHECKING:
 class View:
     """One way to look at communication: its metric, its rows, and its table for people.
 
-    `rows(con, chosen, top)` takes the chosen run, capture, rank and step (None: all) and how many
-    rows to keep of each rank and step (None: all). `table(rows, means, top)` gets all rows and what
-    `means(con, chosen)` tells of a mean step, and shows `top` of each. `notes(rows)` are sentences
-    beside them.
+    `rows(con, scope, top)` takes how many rows to keep of each rank and step (None: all).
+    `table(rows, means, top)` gets all rows and what `means(con, scope)` tells of a mean step, and
+    shows `top` of each. `notes(rows)` are sentences beside them.
     """
 
     metric: str
-    rows: Callable[[duckdb.DuckDBPyConnection, Mapping[str, Any], int | None], pl.DataFrame]
+    rows: Callable[[duckdb.DuckDBPyConnection, Scope, int | None], pl.DataFrame]
     table: Callable[[pl.DataFrame, pl.DataFrame, int | None], RenderableType]
     notes: Callable[[pl.DataFrame], list[str]] = lambda rows: []
-    means: Callable[[duckdb.DuckDBPyConnection, Mapping[str, Any]], pl.DataFrame] | None = None
+    means: Callable[[duckdb.DuckDBPyConnection, Scope], pl.DataFrame] | None = None
 
 
 def _masking(by: CommKey) -> View:
@@ -56,9 +43,9 @@ def _masking(by: CommKey) -> View:
 
     return View(
         "comm",
-        lambda con, chosen, top: query.comm(con, by=by, top=top, **chosen),
+        lambda con, chosen, top: query.comm(con, chosen, by=by, top=top),
         masking_table,
-        means=lambda con, chosen: means.mean_comm(con, by=by, **chosen),
+        means=lambda con, chosen: means.mean_comm(con, chosen, by=by),
     )
 
 
@@ -68,7 +55,7 @@ def _parts() -> View:
 
     return View(
         "step_parts",
-        lambda con, chosen, _: step_parts(con, **chosen),
+        lambda con, chosen, _: step_parts(con, chosen),
         lambda frame, _, __: parts_table(frame),
     )
 
@@ -79,7 +66,7 @@ def _stretch() -> View:
 
     return View(
         "compute_stretch",
-        lambda con, chosen, _: query.compute_stretch(con, **chosen),
+        lambda con, chosen, _: query.compute_stretch(con, chosen),
         lambda frame, _, __: stretch_table(frame),
     )
 
@@ -92,16 +79,16 @@ def _volume(by: Literal["link_traffic", "rank_matrix", "bandwidth", "contention"
     if by == "link_traffic":
         return View(
             by,
-            lambda con, chosen, top: volume.links(con, top, **chosen),
+            lambda con, chosen, top: volume.links(con, chosen, top=top),
             tables.links_table,
-            means=lambda con, chosen: means.mean_links(con, **chosen),
+            means=lambda con, chosen: means.mean_links(con, chosen),
         )
     if by == "rank_matrix":
         return View(
             by,
-            lambda con, chosen, top: volume.matrix(con, top, **chosen),
+            lambda con, chosen, top: volume.matrix(con, chosen, top=top),
             lambda frame, pairs, top: tables.matrix_table(pairs, top),
-            means=lambda con, chosen: volume.mean_pairs(con, **chosen),
+            means=lambda con, chosen: volume.mean_pairs(con, chosen),
         )
     rows, table = {
         "bandwidth": (volume.bandwidth, tables.bandwidth_table),
@@ -109,7 +96,7 @@ def _volume(by: Literal["link_traffic", "rank_matrix", "bandwidth", "contention"
     }[by]
     return View(
         by,
-        lambda con, chosen, top: rows(con, top, **chosen),
+        lambda con, chosen, top: rows(con, chosen, top=top),
         lambda frame, _, top: table(frame, top),
     )
 
@@ -122,9 +109,7 @@ def _hierarchy(experts: int | None, top_k: int | None) -> View:
         raise UsageError("--by hierarchy: give the routing, as in --experts 256 --top-k 8")
     return View(
         "all_to_all",
-        lambda con, chosen, _: volume.hierarchy(
-            con, experts=experts, top_k=top_k, run=chosen["run"], capture=chosen["capture"]
-        ),
+        lambda con, chosen, _: volume.hierarchy(con, chosen, experts=experts, top_k=top_k),
         lambda frame, _, top: hierarchy_table(frame, top),
         lambda rows: [
             f"group {row['group_hash']}: {row['rank_count']} of {row['group_size']} ranks were"
@@ -148,7 +133,11 @@ _VIEWS: dict[str, Callable[[], View]] = {
     "contention": partial(_volume, "contention"),
 }
 
-By = Annotated[str, typer.Option("--by", metavar="KEY", help="|".join([*_VIEWS, "hierarchy"]))]
+Key = Literal[
+    "kind", "type", "op", "part", "stretch", "link", "matrix", "bandwidth", "contention",
+    "hierarchy",
+]  # fmt: skip
+By = Annotated[Key, typer.Option("--by", metavar="KEY", help="|".join(get_args(Key)))]
 Experts = Annotated[
     int | None, typer.Option("--experts", min=1, help="By hierarchy: routed experts.")
 ]
@@ -157,21 +146,14 @@ TopK = Annotated[
 ]
 
 
+@command("run", "capture", "rank", "step")
 def comm(
-    path: Profile = None,
-    folder: Folder = None,
+    asked: Asked,
     by: By = "kind",
-    store: Store = None,
-    run: Run = None,
-    capture: Capture = None,
-    rank: Rank = None,
-    step: Step = None,
+    *,
     top: TopOrAll = None,
     experts: Experts = None,
     top_k: TopK = None,
-    json: Json = False,
-    jobs: Jobs = None,
-    memory: Memory = None,
 ) -> None:
     """Communication by kind, type or operation: how long, how much masked; links; who to whom.
 
@@ -186,20 +168,14 @@ def comm(
       npuscope comm ./profiles --by matrix --step 12      who sends how much to whom?
       npuscope comm ./profiles --by hierarchy --experts 256 --top-k 8
     """
-    from npuscope.profile import compare_ranks, opened
+    from npuscope.profile import compare_ranks
 
-    if by not in (*_VIEWS, "hierarchy"):
-        raise UsageError(f"comm by {by!r}: choose one of {', '.join([*_VIEWS, 'hierarchy'])}")
     view = _hierarchy(experts, top_k) if by == "hierarchy" else _VIEWS[by]()
-    with opened(source_of(path, folder, store, run, jobs, memory)) as data:
-        chosen = chosen_rows(data, run, capture, rank, step)
+    with asked.tables() as (data, scope):
         compare_ranks(data, is_needed=False)  # all ranks together know what groups are for
-        frame = view.rows(data.con, chosen, top if json else None)
-        notes = [*notes_of(data, chosen), *view.notes(frame)]
+        frame = view.rows(data.con, scope, top if asked.json else None)
+        notes = [*notes_of(data, scope), *view.notes(frame)]
         if frame.is_empty():
             notes.append("no communication was recorded here: see `npuscope doctor`")
-        means = frame if json or view.means is None else view.means(data.con, chosen)
-        answer(
-            view.metric, frame, notes, json=json, table=lambda rows: view.table(rows, means, top)
-        )
-    leave(data)
+        means = frame if asked.json or view.means is None else view.means(data.con, scope)
+        asked.answer(view.metric, frame, notes, lambda rows: view.table(rows, means, top))

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from npuscope.commands.inputs import answer, leave, notes_of, source_of
-from npuscope.commands.options import (
-    Capture,
-    Folder,
-    Jobs,
-    Json,
-    Memory,
-    Profile,
-    Rank,
-    Run,
-    Store,
-    TopOrAll,
-)
-from npuscope.console import say, show
+from npuscope.analysis.scope import Scope
+from npuscope.commands.command import Asked, TopOrAll, command, notes_of, say_notes
+from npuscope.console import show
 from npuscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +22,7 @@ if TYPE_CHECKING:
 _SHOWN = 10
 
 By = Annotated[
-    str | None,
+    Literal["component", "holder", "block", "step", "growth", "curve", "spread"] | None,
     typer.Option(
         "--by",
         metavar="KEY",
@@ -45,20 +34,8 @@ Bins = Annotated[
 ]
 
 
-def memory(
-    path: Profile = None,
-    folder: Folder = None,
-    by: By = None,
-    bins: Bins = 240,
-    store: Store = None,
-    run: Run = None,
-    capture: Capture = None,
-    rank: Rank = None,
-    top: TopOrAll = None,
-    json: Json = False,
-    jobs: Jobs = None,
-    memory: Memory = None,
-) -> None:
+@command("run", "capture", "rank")
+def memory(asked: Asked, by: By = None, bins: Bins = 240, *, top: TopOrAll = None) -> None:
     """Device memory: peaks and who holds them, fragmentation, growth over steps, curves.
 
     \b
@@ -70,47 +47,29 @@ def memory(
       npuscope memory ./profiles --by curve --bins 100 --json
     """
     from npuscope.analysis import query
-    from npuscope.profile import opened
 
-    key = query.memory_key(by) if by is not None else None
-    with opened(source_of(path, folder, store, run, jobs, memory)) as data:
-        for message in data.messages:
-            say(message)
-        place: dict[str, Any] = {
-            "run": data.result.run if data.result else run,
-            "capture": capture,
-            "rank": rank,
-        }
-        reason = query.no_such_rank(data.con, **place)
-        if reason is not None:
+    with asked.tables(need_steps=False) as (data, scope):
+        if (reason := query.no_such_rank(data.con, scope)) is not None:
             raise UsageError(reason)
-        notes = notes_of(data, place) + query.memory_notes(data.con, **place)
-        if not json and key in (None, "curve"):
-            _draw(data.con, key, place, top or _SHOWN)
-            _tell(notes)
+        notes = notes_of(data, scope) + query.memory_notes(data.con, scope)
+        if not asked.json and by in (None, "curve"):
+            _draw(data.con, by, scope, top or _SHOWN)
+            say_notes(notes)
         else:
-            asked = key or "component"
+            key = by or "component"
             # A table of holders says how many more there are, one of blocks never shows all.
-            most = top if json else {"holder": None, "block": top or _SHOWN}.get(asked, top)
-            metric, frame = query.memory_by(data.con, asked, bins=bins, top=most, **place)
-            answer(metric, frame, notes, json=json, table=partial(_table, asked, top or _SHOWN))
-    leave(data)
+            most = top if asked.json else {"holder": None, "block": top or _SHOWN}.get(key, top)
+            metric, frame = query.memory_by(data.con, key, scope, bins=bins, top=most)
+            asked.answer(metric, frame, notes, partial(_table, key, top or _SHOWN))
 
 
-def _draw(
-    con: duckdb.DuckDBPyConnection, key: MemoryKey | None, place: dict[str, Any], top: int
-) -> None:
+def _draw(con: duckdb.DuckDBPyConnection, key: MemoryKey | None, scope: Scope, top: int) -> None:
     from npuscope.analysis import query
     from npuscope.dashboard.terminal.memory import memory_overview
 
-    facts = query.memory_facts(con, **place)
+    facts = query.memory_facts(con, scope)
     drawn = memory_overview.overview if key is None else memory_overview.fullest_charts
     show(drawn(con, facts, top=top))
-
-
-def _tell(notes: list[str]) -> None:
-    for note in notes:
-        say(f"note: {note}")
 
 
 def _table(key: MemoryKey, top: int, frame: pl.DataFrame) -> RenderableType:

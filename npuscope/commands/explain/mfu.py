@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from npuscope.analysis.scope import Scope
+from npuscope.commands.command import Asked, TopOrAll, command, notes_of
 from npuscope.commands.explain.model_options import (
     Again,
     Counting,
@@ -17,20 +19,6 @@ from npuscope.commands.explain.model_options import (
     Tokens,
     use_of,
 )
-from npuscope.commands.inputs import answer, chosen_rows, leave, notes_of, source_of
-from npuscope.commands.options import (
-    Capture,
-    Folder,
-    Jobs,
-    Json,
-    Memory,
-    Profile,
-    Rank,
-    Run,
-    Step,
-    Store,
-    TopOrAll,
-)
 from npuscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,7 +26,7 @@ if TYPE_CHECKING:
     from npuscope.profile import Opened
 
 By = Literal["step", "stage", "job", "kernel", "log"]
-Key = Annotated[str, typer.Option("--by", metavar="KEY", help="step|stage|job|kernel|log")]
+Key = Annotated[By, typer.Option("--by", metavar="KEY", help="step|stage|job|kernel|log")]
 Fall = Annotated[bool, typer.Option("--waterfall", help="Losses from peak to achieved FLOP/s.")]
 LogFile = Annotated[
     Path | None,
@@ -46,9 +34,9 @@ LogFile = Annotated[
 ]
 
 
+@command("run", "capture", "rank", "step")
 def mfu(
-    path: Profile = None,
-    folder: Folder = None,
+    asked: Asked,
     model: ModelName = None,
     sequence_length: Length = None,
     tokens_per_step: Tokens = None,
@@ -58,15 +46,8 @@ def mfu(
     by: Key = "step",
     waterfall: Fall = False,
     log: LogFile = None,
-    store: Store = None,
-    run: Run = None,
-    capture: Capture = None,
-    rank: Rank = None,
-    step: Step = None,
+    *,
     top: TopOrAll = None,
-    json: Json = False,
-    jobs: Jobs = None,
-    memory: Memory = None,
 ) -> None:
     """How much of the chip's peak kernels and model use, from shapes; each kernel's roofline.
 
@@ -85,18 +66,14 @@ def mfu(
     from npuscope.analysis.flops.mfu import mfu as figures_of
     from npuscope.analysis.flops.peaks import parse_peaks
     from npuscope.dashboard.terminal import mfu_tables as tables
-    from npuscope.profile import opened
 
-    if by not in get_args(By):
-        raise UsageError(f"mfu by {by!r}: choose one of {', '.join(get_args(By))}")
     if waterfall and by != "step":
         raise UsageError("--waterfall has rows of its own: leave --by out")
     given = parse_peaks(peak) if peak is not None else None
     use = use_of(model, sequence_length, tokens_per_step, attention, recompute)
     if use is None and (by == "log" or log is not None):
         raise UsageError("--log compares the log with a model's FLOPs: give --model too")
-    with opened(source_of(path, folder, store, run, jobs, memory)) as data:
-        chosen = chosen_rows(data, run, capture, rank, step)
+    with asked.tables() as (data, chosen):
         logged = trainer_log(data.con, data.target, log, chosen) if use is not None else None
         if use is not None and use.tokens_per_step is None and logged is not None:
             use = replace(
@@ -104,42 +81,40 @@ def mfu(
                 tokens_per_step=logged.facts.tokens_per_step,
                 tokens_from=("as in the training log"),
             )
-        found = figures_of(data.con, given_peaks=given, use=use, **chosen)
+        found = figures_of(data.con, chosen, given_peaks=given, use=use)
         notes = found.notes + notes_of(data, chosen)
         beside = None
         if use is not None and logged is not None:
             beside = reconciled(logged, found, use)
             notes += [*logged.notes, *verdict_notes(beside)]
         if waterfall:
-            _show_waterfall(data, found, notes, chosen, attention, json=json)
+            _show_waterfall(asked, data, found, notes, chosen, attention)
         elif by == "log":
             if beside is None:
                 raise UsageError("no training log is stored: give --log FILE")
-            rows = verdicts(beside) if not json else beside
-            answer("mfu_log", rows, notes, json=json, table=tables.log_table)
+            rows = verdicts(beside) if not asked.json else beside
+            asked.answer("mfu_log", rows, notes, tables.log_table)
         elif by == "kernel":
             kernels = roofline.kernel_table(
                 found.counted, chips.peaks(data.con, given), attention=attention, top=top
             )
-            answer("mfu_kernels", kernels, notes, json=json, table=tables.roofline_table)
+            asked.answer("mfu_kernels", kernels, notes, tables.roofline_table)
         elif by == "step":
             rows = found.rows.select(ROWS)
             rows = rows if top is None else rows.head(top)
-            answer("mfu", rows, notes, json=json, table=tables.mfu_table)
+            asked.answer("mfu", rows, notes, tables.mfu_table)
         else:
-            together = job_mfu.gathered(data.con, found.rows, cast("job_mfu.Group", by))
-            answer(f"mfu_{by}", together, notes, json=json, table=tables.gathered_table)
-    leave(data)
+            together = job_mfu.gathered(data.con, found.rows, by)
+            asked.answer(f"mfu_{by}", together, notes, tables.gathered_table)
 
 
 def _show_waterfall(
+    asked: Asked,
     data: Opened,
     found: Figures,
     notes: list[str],
-    chosen: dict[str, Any],
+    chosen: Scope,
     attention: str,
-    *,
-    json: bool,
 ) -> None:
     """The losses of each rank and step, or of the job and its stages as a table."""
     from npuscope.analysis.flops.kernels.count import kernel_work
@@ -149,10 +124,10 @@ def _show_waterfall(
 
     compare_ranks(data, is_needed=False)
     work = kernel_work(found.counted, attention=attention)
-    rows = losses(data.con, found.rows, work, **chosen)
+    rows = losses(data.con, found.rows, work, chosen)
     told = [*notes, *loss_notes(found.rows, rows)]
     stages = together(data.con, rows, by="stage")
-    answer(
-        "mfu_waterfall", rows, told, json=json,
-        table=lambda each: waterfall_table(together(data.con, each), stages),
+    asked.answer(
+        "mfu_waterfall", rows, told,
+        lambda each: waterfall_table(together(data.con, each), stages),
     )  # fmt: skip

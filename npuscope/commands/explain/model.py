@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from npuscope.commands.options import Json
-from npuscope.console import print_json, say, show
+from npuscope.commands.command import Json, say_notes
+from npuscope.console import print_json, show
 from npuscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ Length = Annotated[
     ),
 ]
 Counting = Annotated[
-    str | None, typer.Option("--attention", metavar="KIND", help="causal|full  [default: causal]")
+    Literal["causal", "full"] | None,
+    typer.Option("--attention", metavar="KIND", help="causal|full  [default: causal]"),
 ]
 Blocks = Annotated[
     int | None,
@@ -39,7 +40,7 @@ Blocks = Annotated[
 ]
 Router = Annotated[bool, typer.Option("--router", help="Count the experts' router.")]
 Again = Annotated[
-    str | None,
+    Literal["none", "selective", "full"] | None,
     typer.Option("--recompute", metavar="KIND", help="none|selective|full  [default: none]"),
 ]
 Reconcile = Annotated[
@@ -88,10 +89,10 @@ def model(
         counted = flops.count(
             model_of(what),
             sequence_length=sequence_length or _SEQUENCE_LENGTH,
-            attention=cast("flops.Attention", attention or "causal"),  # count() refuses others
+            attention=attention or "causal",
             mtp=mtp,
             router=router,
-            recompute=cast("flops.Recompute", recompute or "none"),
+            recompute=recompute or "none",
         )
         row = model_tables.model_row(counted)
         notes = []
@@ -132,5 +133,4 @@ def _answer(
         print_json(metric, rows, notes)
         return
     show(table())
-    for note in notes:
-        say(f"note: {note}")
+    say_notes(notes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -10,6 +10,7 @@ from npuscope.errors import UsageError
 
 if TYPE_CHECKING:
     from npuscope.analysis.flops.mfu import ModelUse
+    from npuscope.analysis.flops.model.model import Attention, Recompute
 
 ModelName = Annotated[
     str | None,
@@ -38,10 +39,11 @@ AutoTokens = Annotated[
     ),
 ]
 Counting = Annotated[
-    str, typer.Option("--attention", metavar="KIND", help="causal|full: how attention is counted.")
+    Literal["causal", "full"],
+    typer.Option("--attention", metavar="KIND", help="causal|full: how attention is counted."),
 ]
 Again = Annotated[
-    str | None,
+    Literal["none", "selective", "full"] | None,
     typer.Option("--recompute", metavar="KIND", help="none|selective|full: for HFU."),
 ]
 PeakText = Annotated[
@@ -56,8 +58,8 @@ def use_of(
     model: str | None,
     sequence_length: int | None,
     tokens_per_step: str | None,
-    attention: str,
-    recompute: str | None,
+    attention: Attention,
+    recompute: Recompute | None,
     *,
     is_auto: bool = False,
 ) -> ModelUse | None:
@@ -67,12 +69,7 @@ def use_of(
     """
     from npuscope.analysis.flops.mfu import ModelUse
     from npuscope.analysis.flops.model.describe import model_of
-    from npuscope.analysis.flops.model.model import Attention, Recompute
 
-    if attention not in get_args(Attention):
-        raise UsageError(f"--attention {attention}: choose one of {', '.join(get_args(Attention))}")
-    if recompute is not None and recompute not in get_args(Recompute):
-        raise UsageError(f"--recompute {recompute}: choose one of {', '.join(get_args(Recompute))}")
     if model is None:
         for option, value in (
             ("--sequence-length", sequence_length),
@@ -86,8 +83,8 @@ def use_of(
         model_of(model),
         sequence_length,
         _tokens("auto" if is_auto and tokens_per_step is None else tokens_per_step),
-        cast(Attention, attention),
-        cast("Recompute | None", recompute),
+        attention,
+        recompute,
     )
 
 

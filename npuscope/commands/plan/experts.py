@@ -5,35 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 import typer
 from typer.core import TyperGroup
 
-from npuscope.commands.inputs import answer, leave, source_of
-from npuscope.commands.options import (
-    Capture,
-    Folder,
-    Jobs,
-    Json,
-    Memory,
-    Profile,
-    Rank,
-    Run,
-    Step,
-    Store,
-    TopOrAll,
-)
-from npuscope.commands.plan.experts_options import (
-    ModelName,
-    ScopeName,
-    TokensPerStep,
-    TopK,
-    routed_of,
-    scope_of,
-)
-from npuscope.console import say, show
+from npuscope.analysis.scope import JOB, Scope
+from npuscope.commands.command import Asked, TopOrAll, command, say_notes
+from npuscope.console import show
 from npuscope.errors import TraceNotFound, UsageError
 
 if TYPE_CHECKING:
@@ -42,11 +23,11 @@ if TYPE_CHECKING:
 
     from npuscope.analysis.experts.load.dropped_tokens import RoutedBy
     from npuscope.analysis.experts.load.load import ExpertTables
-    from npuscope.analysis.experts.load.scopes import Scope
+    from npuscope.analysis.experts.load.scopes import PartName
     from npuscope.profile import Opened
 
 Key = Literal["layer", "expert", "device", "node", "time", "cost"]
-By = Annotated[str, typer.Option("--by", metavar="KEY", help="|".join(get_args(Key)))]
+By = Annotated[Key, typer.Option("--by", metavar="KEY", help="|".join(get_args(Key)))]
 Heat = Annotated[
     bool, typer.Option("--heatmap", help="Draw layers by experts, or by devices (--by device).")
 ]
@@ -54,6 +35,28 @@ Nodes = Annotated[
     int | None,
     typer.Option(
         "--nodes", metavar="N", min=1, help="Equal blocks of devices: by node, layer or time."
+    ),
+]
+Within = Annotated[
+    Literal["micro_batch", "ep_group", "dp_group", "global"],
+    typer.Option(
+        "--scope", metavar="SCOPE", help="micro_batch|ep_group|dp_group|global: by layer or time."
+    ),
+]
+TopK = Annotated[
+    int | None,
+    typer.Option("--top-k", metavar="K", min=1, help="Experts per token, to find dropped tokens."),
+]
+TokensPerStep = Annotated[
+    int | None,
+    typer.Option(
+        "--tokens-per-step", metavar="N", min=1, help="Of the whole job, to find dropped tokens."
+    ),
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="FILE|PRESET", help="Model config: gives top-k and tokens per step."
     ),
 ]
 _SHOWN = 20  # rows of each step for people, where there is one for each expert or device
@@ -72,25 +75,18 @@ class ShownUnlessNamed(TyperGroup):
         return super().parse_args(ctx, args if named else ["show", *args])
 
 
+@command("run", "capture", "rank", "step")
 def experts(
-    path: Profile = None,
-    folder: Folder = None,
+    asked: Asked,
     by: By = "layer",
-    scope: ScopeName = "global",
+    scope: Within = "global",
     heatmap: Heat = False,
     nodes: Nodes = None,
     top_k: TopK = None,
     tokens_per_step: TokensPerStep = None,
     model: ModelName = None,
-    store: Store = None,
-    run: Run = None,
-    capture: Capture = None,
-    rank: Rank = None,
-    step: Step = None,
+    *,
     top: TopOrAll = None,
-    json: Json = False,
-    jobs: Jobs = None,
-    memory: Memory = None,
 ) -> None:
     """Which experts are hot, how uneven layers and devices are, and what that costs.
 
@@ -105,73 +101,61 @@ def experts(
       npuscope experts plan ./dumps --devices 64 --slots 5     where to put them: plan --help
       npuscope experts backtest ./profiles                     which forecast is best
     """
-    key = _key(by, heatmap=heatmap, json=json, nodes=nodes)
-    part = scope_of(scope, key, heatmap=heatmap, rank=rank)
-    if rank is not None and key not in ("layer", "expert"):
-        raise UsageError(f"by {key}, all ranks are compared with each other: leave --rank out")
-    source = source_of(path, folder, store, run, jobs, memory)
-    dump = dump_of(source.path, run, capture, rank, step)
+    rank = asked.scope.rank
+    _check_options(by, scope, heatmap=heatmap, json=asked.json, nodes=nodes, rank=rank)
+    show_rows = partial(_answer, asked, by, heatmap=heatmap, nodes=nodes, top=top, within=scope)
+    dump = dump_of(asked.source.path, asked.scope)
     if dump is not None:
-        if key == "cost":
+        if by == "cost":
             raise UsageError(
                 "--by cost needs kernel durations, which a dump of token counts does not have"
             )
         tables, notes = dump
-        _answer(
-            tables, key, notes, heatmap=heatmap, nodes=nodes, top=top, json=json, scope=part,
-            routed=routed_of(None, tables, model, top_k, tokens_per_step),
-        )  # fmt: skip
+        show_rows(tables, notes, routed=_routed(None, tables, model, top_k, tokens_per_step))
         return
     from npuscope.analysis.experts.load.load import expert_rows
-    from npuscope.profile import opened
 
-    with opened(source) as data:
-        for message in data.messages:
-            say(message)
-        named = data.result.run if data.result else run
-        tables = expert_rows(data.con, run=named, capture=capture, rank=rank, step=step)
+    with asked.tables(need_steps=False) as (data, chosen):
+        tables = expert_rows(data.con, chosen)
         notes = list(data.warnings)
         if tables.load.is_empty():
-            is_asked = any(one is not None for one in (run, capture, rank, step))
-            needs_experts = key not in ("device", "node", "cost")
-            _check(data, source.path, is_asked=is_asked, needs_experts=needs_experts)
-            tables, told = _from_trace(data, tables, named, capture, step)
+            _require_load(asked, data, needs_experts=by not in ("device", "node", "cost"))
+            tables, told = _from_trace(data, tables, chosen.all_ranks)
             notes += told
-        if key == "cost":
-            _cost(data, tables, notes, named, capture, step, top=top, json=json)
-        else:
-            from npuscope.analysis.experts.load.dropped_tokens import kernel_notes
-            from npuscope.analysis.experts.load.scopes import with_counts
+        if by == "cost":
+            _cost(asked, data, tables, notes, chosen, top=top)
+            return
+        from npuscope.analysis.experts.load.dropped_tokens import kernel_notes
+        from npuscope.analysis.experts.load.scopes import with_counts
 
-            if part != "global":
-                tables = with_counts(tables, data.con, run=named, capture=capture, step=step)
-            routed = None
-            if key == "layer" and rank is None:
-                routed = routed_of(data, tables, model, top_k, tokens_per_step)
-                notes += kernel_notes(data.con, tables)
-            _answer(
-                tables, key, notes, heatmap=heatmap, nodes=nodes, top=top, json=json, scope=part,
-                routed=routed,
-            )  # fmt: skip
-    leave(data)
+        if scope != "global":
+            tables = with_counts(tables, data.con, chosen)
+        routed = None
+        if by == "layer" and rank is None:
+            routed = _routed(data, tables, model, top_k, tokens_per_step)
+            notes += kernel_notes(data.con, tables)
+        show_rows(tables, notes, routed=routed)
 
 
-def _key(by: str, *, heatmap: bool, json: bool, nodes: int | None) -> Key:
-    """What `--by` says. Raises UsageError."""
-    if by not in get_args(Key):
-        raise UsageError(f"experts by {by!r}: choose one of {', '.join(get_args(Key))}")
+def _check_options(
+    by: Key, within: PartName, *, heatmap: bool, json: bool, nodes: int | None, rank: int | None
+) -> None:
+    """Raises UsageError where options contradict each other."""
     if heatmap and json:
         raise UsageError("--heatmap is a drawing: for figures give --by expert --json")
     if heatmap and by not in ("layer", "expert", "device"):
         raise UsageError(f"--heatmap is of experts or of devices, not by {by}")
     if nodes is not None and by not in ("node", "layer", "time"):
         raise UsageError("--nodes is for --by node, layer and time")
-    return cast(Key, by)
+    if within != "global" and (heatmap or by not in ("layer", "time")):
+        raise UsageError("--scope is for figures by layer and by time")
+    if within != "global" and rank is not None:
+        raise UsageError("--scope: of a part of the ranks: leave --rank out")
+    if rank is not None and by not in ("layer", "expert"):
+        raise UsageError(f"by {by}, all ranks are compared with each other: leave --rank out")
 
 
-def dump_of(
-    path: Path, run: str | None, capture: str | None, rank: int | None, step: int | None
-) -> tuple[ExpertTables, list[str]] | None:
+def dump_of(path: Path, asked: Scope) -> tuple[ExpertTables, list[str]] | None:
     """Rows of a dump without a profile, a folder or one file, and notes on them; None for anything
     else."""
     from npuscope.profile import is_ingested
@@ -204,49 +188,58 @@ def dump_of(
     from npuscope.analysis.experts.load.load import tables_of
 
     keys = {"run": path.resolve().name, "capture": path.resolve().name}
-    for name, value in (("run", run), ("capture", capture)):
-        if value is not None and value != keys[name]:
+    for name, value in asked.chosen(JOB).items():
+        if value != keys[name]:
             raise UsageError(f"no {name} {value} here: there is {keys[name]}")
     placed = [pl.lit(value).alias(name) for name, value in keys.items()]
     load = found.load.select(
         *placed, pl.coalesce("ep_rank", pl.lit(0)).cast(pl.Int32).alias("rank"), pl.all()
     )
-    chosen = load
-    for name, number in (("rank", rank), ("step", step)):
-        if number is not None:
-            chosen = chosen.filter(pl.col(name) == number)
+    chosen = load.filter(**asked.chosen(("rank", "step")))
     if chosen.is_empty():
         raise UsageError(f"{path}: nothing here is of that rank and step")
     placement = found.placement.select(*placed, pl.lit(0, pl.Int32).alias("rank"), pl.all())
     counts = found.counts.select(*placed, pl.all())
-    if step is not None:
-        counts = counts.filter(pl.col("step") == step)
+    counts = counts.filter(**asked.chosen(("step",)))
     facts = found.facts
     counted = (facts.ranks_count, facts.ranks_expected)
     return replace(tables_of(chosen, placement), counts=counts, counted=counted), list(found.notes)
 
 
-def _check(data: Opened, path: Path, *, is_asked: bool, needs_experts: bool) -> None:
+def _routed(
+    data: Opened | None,
+    tables: ExpertTables,
+    model: str | None,
+    top_k: int | None,
+    tokens_per_step: int | None,
+) -> RoutedBy:
+    from npuscope.analysis.experts.load.counted_ranks import routed
+
+    return routed(
+        None if data is None else (data.con, data.target), tables,
+        model=model, top_k=top_k, tokens_per_step=tokens_per_step,
+    )  # fmt: skip
+
+
+def _require_load(asked: Asked, data: Opened, *, needs_experts: bool) -> None:
     """Whether no rows may be: the trace tells devices, no experts.
 
     Raises UsageError where a choice leaves none, TraceNotFound where experts are asked for.
     """
     from npuscope.analysis.experts.load.load import expert_rows
 
-    if is_asked and not expert_rows(data.con).load.is_empty():
+    if str(asked.scope) and not expert_rows(data.con).load.is_empty():
         raise UsageError("no expert load of that run, capture, rank and step is here")
     if needs_experts:
-        raise TraceNotFound(f"{path}: {_NONE}")
+        raise TraceNotFound(f"{asked.source.path}: {_NONE}")
 
 
-def _from_trace(
-    data: Opened, tables: ExpertTables, run: str | None, capture: str | None, step: int | None
-) -> tuple[ExpertTables, list[str]]:
+def _from_trace(data: Opened, tables: ExpertTables, scope: Scope) -> tuple[ExpertTables, list[str]]:
     """Tokens of devices by kernels and all-to-alls, and notes. Raises TraceNotFound."""
     from npuscope.analysis.experts.load.from_trace import trace_load
     from npuscope.analysis.experts.load.load import with_trace
 
-    found = trace_load(data.con, run=run, capture=capture, step=step)
+    found = trace_load(data.con, scope)
     held = with_trace(tables, found.rows)
     if held.load.is_empty():
         raise TraceNotFound(
@@ -264,15 +257,15 @@ def _from_trace(
 
 
 def _answer(
-    tables: ExpertTables,
+    asked: Asked,
     by: Key,
+    tables: ExpertTables,
     warnings: list[str],
     *,
     heatmap: bool,
     nodes: int | None,
     top: int | None,
-    json: bool,
-    scope: Scope,
+    within: PartName,
     routed: RoutedBy | None,
 ) -> None:
     """Rows by a key, or the heat map, with their notes."""
@@ -282,25 +275,24 @@ def _answer(
     from npuscope.analysis.experts.load.load_notes import load_notes
     from npuscope.analysis.experts.load.scopes import scope_notes
 
-    notes = [*load_notes(tables.load), *scope_notes(tables, scope)]
+    notes = [*load_notes(tables.load), *scope_notes(tables, within)]
     if routed is not None:
         notes += sum_notes(expert_loads(tables.load), routed)
     notes += warnings
     if heatmap:
         _draw(tables, "device" if by == "device" else "expert")
-        for note in notes:
-            say(f"note: {note}")
+        say_notes(notes)
         return
     key = cast("load_rows.By", by)
-    rows = load_rows.view(tables, key, top=top, nodes=nodes, scope=scope, routed=routed)
+    rows = load_rows.view(tables, key, top=top, nodes=nodes, scope=within, routed=routed)
     notes = load_rows.view_notes(tables, key, rows) + notes
-    is_many = by in ("expert", "device") or (by == "layer" and scope != "global")
-    if is_many and not json and top is None:
+    is_many = by in ("expert", "device") or (by == "layer" and within != "global")
+    if is_many and not asked.json and top is None:
         shown = load_rows.fullest(rows, key, _SHOWN)
         if shown.height < rows.height:
             notes.append(f"{rows.height - shown.height} more rows: --json shows all, --top N more")
             rows = shown
-    answer(f"experts_{by}", rows.drop("basis", strict=False), notes, json=json, table=_table(by))
+    asked.answer(f"experts_{by}", rows.drop("basis", strict=False), notes, _table(by))
 
 
 def _table(by: Key) -> Callable[[pl.DataFrame], RenderableType]:
@@ -330,15 +322,13 @@ def _draw(tables: ExpertTables, item: Literal["expert", "device"]) -> None:
 
 
 def _cost(
+    asked: Asked,
     data: Opened,
     tables: ExpertTables,
     told: list[str],
-    run: str | None,
-    capture: str | None,
-    step: int | None,
+    scope: Scope,
     *,
     top: int | None,
-    json: bool,
 ) -> None:
     """What imbalance costs in each layer; `top`: the costliest of each step."""
     from npuscope.analysis import query
@@ -347,8 +337,8 @@ def _cost(
     from npuscope.profile import compare_ranks
 
     compare_ranks(data)
-    rows, notes = cost_rows(data.con, tables, run=run, capture=capture, step=step)
-    notes += query.notes(data.con, run=run, capture=capture)
+    rows, notes = cost_rows(data.con, tables, scope)
+    notes += query.notes(data.con, scope)
     notes += told
     rows = largest(rows, "excess_ns", top)
-    answer("experts_cost", rows, notes, json=json, table=_table("cost"))
+    asked.answer("experts_cost", rows, notes, _table("cost"))

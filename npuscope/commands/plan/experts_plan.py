@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from npuscope.commands.inputs import answer, leave, source_of
-from npuscope.commands.options import Capture, Folder, Jobs, Json, Memory, Out, Profile, Run, Store
-from npuscope.commands.plan.experts_options import Present, require_all_ranks
+from npuscope.analysis.scope import Scope
+from npuscope.commands.command import Asked, Out, command
 from npuscope.console import say
 from npuscope.errors import TraceNotFound, UsageError
 
@@ -20,16 +19,19 @@ if TYPE_CHECKING:
     import polars as pl
 
     from npuscope.analysis.experts.load.load import ExpertTables
-    from npuscope.profile import Source
 
+Present = Annotated[
+    bool,
+    typer.Option("--from-ranks-present", help="Accept missing ranks."),
+]
 Horizon = Annotated[
     int, typer.Option("--horizon", min=1, metavar="STEPS", help="Steps until the next plan.")
 ]
 
 
+@command("run", "capture")
 def plan_command(
-    path: Profile = None,
-    folder: Folder = None,
+    asked: Asked,
     devices: Annotated[
         int | None,
         typer.Option("--devices", min=1, metavar="N", help="Of one expert-parallel group."),
@@ -81,12 +83,6 @@ def plan_command(
         Path | None,
         typer.Option("--permutation", metavar="OUT", help=("Write slots and experts as JSON.")),
     ] = None,
-    store: Store = None,
-    run: Run = None,
-    capture: Capture = None,
-    json: Json = False,
-    jobs: Jobs = None,
-    memory: Memory = None,
 ) -> None:
     """Where to put experts, what that gains, and whether to move now.
 
@@ -112,10 +108,8 @@ def plan_command(
         token_bytes, None if link is None else parse_size(link, "--link"),
         horizon, max_replicas, max_moved,
     )  # fmt: skip
-    source = source_of(path, folder, store, run, jobs, memory)
-    with _tables(source, run, capture, present=present, compared=True) as found:
-        tables, notes, con = found
-        made = plan_frames.plans(tables, wish, *_costs(con, tables, run, capture))
+    with _tables(asked, present=present, compared=True) as (tables, notes, con):
+        made = plan_frames.plans(tables, wish, *_costs(con, tables, asked.scope))
         if (out or permutation) and len(made) != 1:
             raise UsageError(
                 f"{len(made)} plans, one for each capture and phase, do not go into one file:"
@@ -131,21 +125,11 @@ def plan_command(
             say(f"wrote {permutation}")
         rows = plan_frames.plan_rows(made)
         said = plan_frames.plan_notes(made) + notes
-        answer("experts_plan", rows, said, json=json, table=plan_table)
+        asked.answer("experts_plan", rows, said, plan_table)
 
 
-def backtest_command(
-    path: Profile = None,
-    folder: Folder = None,
-    horizon: Horizon = 50,
-    present: Present = False,
-    store: Store = None,
-    run: Run = None,
-    capture: Capture = None,
-    json: Json = False,
-    jobs: Jobs = None,
-    memory: Memory = None,
-) -> None:
+@command("run", "capture")
+def backtest_command(asked: Asked, horizon: Horizon = 50, present: Present = False) -> None:
     """How well each forecast of expert load would have done on these steps.
 
     \b
@@ -155,57 +139,52 @@ def backtest_command(
     from npuscope.analysis.experts.plan.plan_frames import backtest_rows
     from npuscope.dashboard.terminal.experts.expert_tables import backtest_table
 
-    source = source_of(path, folder, store, run, jobs, memory)
-    with _tables(source, run, capture, present=present) as found:
-        tables, notes, _ = found
+    with _tables(asked, present=present) as (tables, notes, _):
         rows, more = backtest_rows(tables, horizon)
-        answer("experts_backtest", rows, more + notes, json=json, table=backtest_table)
+        asked.answer("experts_backtest", rows, more + notes, backtest_table)
 
 
 @contextmanager
 def _tables(
-    source: Source, run: str | None, capture: str | None, *, present: bool, compared: bool = False
+    asked: Asked, *, present: bool, compared: bool = False
 ) -> Iterator[tuple[ExpertTables, list[str], duckdb.DuckDBPyConnection | None]]:
     """Expert load of a store, profile or dump, notes on it, and the connection of all but a dump.
     present: even of some ranks; compared: with what all ranks tell together.
 
     Raises TraceNotFound where no load is told, or not that of all ranks.
     """
+    from npuscope.analysis.experts.load.counted_ranks import require_all_ranks
     from npuscope.analysis.experts.load.load import expert_rows
     from npuscope.commands.plan.experts import dump_of
-    from npuscope.profile import compare_ranks, opened
+    from npuscope.profile import compare_ranks
 
-    if dump := dump_of(source.path, run, capture, None, None):
+    if dump := dump_of(asked.source.path, asked.scope):
         if not present:
-            require_all_ranks(None, dump[0])
+            require_all_ranks(dump[0], None)
         yield *dump, None
         return
-    with opened(source) as data:
-        for message in data.messages:
-            say(message)
-        tables = expert_rows(data.con, run=data.result.run if data.result else run, capture=capture)
+    with asked.tables(need_steps=False) as (data, scope):
+        tables = expert_rows(data.con, scope)
         if tables.load.is_empty():
             raise TraceNotFound(
-                f"{source.path}: no load of single experts to plan with: the training hook"
+                f"{asked.source.path}: no load of single experts to plan with: the training hook"
                 " (tokens_per_expert/rank*.jsonl) or the inference server (decode_*.csv,"
                 " prefill_*.csv) records it. The trace gives tokens per device only: `npuscope"
                 " experts --by device`"
             )
         if not present:
-            require_all_ranks(data, tables)
+            require_all_ranks(tables, (data.con, data.target))
         if compared:
             compare_ranks(data)
         yield tables, data.warnings, data.con
-    leave(data)
 
 
 def _costs(
     con: duckdb.DuckDBPyConnection | None,
     tables: ExpertTables,
-    run: str | None,
-    capture: str | None,
+    scope: Scope,
 ) -> tuple[pl.DataFrame | None, pl.DataFrame | None]:
     """What a token takes, and a device's link, from the capture's own events; None for a dump."""
     from npuscope.analysis.experts.cost.cost_answer import plan_costs
 
-    return (None, None) if con is None else plan_costs(con, tables, run=run, capture=capture)
+    return (None, None) if con is None else plan_costs(con, tables, scope)

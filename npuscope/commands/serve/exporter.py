@@ -23,7 +23,6 @@ from npuscope.commands.explain.model_options import (
     PeakText,
     use_of,
 )
-from npuscope.commands.options import OnlyRun
 from npuscope.console import say
 from npuscope.console.printable import one_line
 from npuscope.errors import StoreError, UsageError
@@ -71,7 +70,7 @@ def exporter(
     expert_detail: Annotated[
         bool, typer.Option("--expert-detail", help="Tokens of every expert of every layer.")
     ] = False,
-    run: OnlyRun = None,
+    run: Annotated[str | None, typer.Option("--run", help="Only this run.")] = None,
     model: ModelName = None,
     sequence_length: Length = None,
     tokens_per_step: AutoTokens = None,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from npuscope.commands.options import Json
+from npuscope.commands.command import Json
 from npuscope.console import print_json, print_text, say
 from npuscope.errors import NpuscopeError, TraceFormatError, TraceNotFound, UsageError
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from npuscope.commands.options import Folder, Jobs, Memory, Store
+from npuscope.commands.command import Folder, Jobs, Memory, Store
 from npuscope.console import say
 from npuscope.errors import UsageError
 

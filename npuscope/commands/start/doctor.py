@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from npuscope.commands.inputs import source_of
-from npuscope.commands.options import Capture, Folder, Jobs, Json, Memory, Profile, Rank, Run, Store
-from npuscope.console import print_json, say, show
+from npuscope.analysis.scope import Scope
+from npuscope.commands.command import Asked, command
+from npuscope.console import print_json, show
 from npuscope.errors import TraceNotFound, UsageError
 
 if TYPE_CHECKING:
@@ -20,17 +20,8 @@ if TYPE_CHECKING:
     from npuscope.profile import Opened
 
 
-def doctor(
-    path: Profile = None,
-    folder: Folder = None,
-    store: Store = None,
-    run: Run = None,
-    capture: Capture = None,
-    rank: Rank = None,
-    json: Json = False,
-    jobs: Jobs = None,
-    memory: Memory = None,
-) -> None:
+@command("run", "capture", "rank")
+def doctor(asked: Asked) -> None:
     """What was recorded, what is missing, which analyses that allows, what to record next time.
 
     \b
@@ -44,15 +35,12 @@ def doctor(
     from npuscope.dashboard.terminal.doctor.doctor_tables import doctor as parts
     from npuscope.profile import opened
 
-    source = source_of(path, folder, store, run, jobs, memory)
-    with opened(source) as data:
-        for message in data.messages:
-            say(message)
+    with opened(asked.source) as data:
+        scope = asked.scope_of(data)
         read = manifests(data.target) if is_store(data.target) else []
-        its_run = data.result.run if data.result else run
-        reports = examine(data.con, read, run=its_run, capture=capture, rank=rank)
+        reports = examine(data.con, read, scope)
         if not reports:
-            _refuse(examine(data.con, read), run=its_run, capture=capture, rank=rank)
+            _refuse(examine(data.con, read), scope)
         disk = Disk()
         if data.result is not None:
             from npuscope.collector.discover.unread_files import unread
@@ -60,12 +48,14 @@ def doctor(
             problems = data.result.problems
             files = [file.path for one in read for file in one.sources]
             beside = unread(
-                source.path,
+                asked.source.path,
                 files,
                 [*(one.path for one in problems), *(one.root for one in data.result.failed)],
             )
-            disk = Disk(data.result.failed, problems, beside, _compared(source.path, data, read))
-        if json:
+            disk = Disk(
+                data.result.failed, problems, beside, _compared(asked.source.path, data, read)
+            )
+        if asked.json:
             print_json("doctor", doctor_rows(reports, disk), doctor_notes(reports, disk))
         else:
             for part in parts(reports, disk):
@@ -85,17 +75,13 @@ def _compared(path: Path, data: Opened, read: list[Manifest]) -> list[Compared]:
     return compared_steps(data.con, read, results, run=run)
 
 
-def _refuse(
-    everything: list[CaptureReport], *, run: str | None, capture: str | None, rank: int | None
-) -> NoReturn:
+def _refuse(everything: list[CaptureReport], asked: Scope) -> NoReturn:
     """Say why nothing was chosen: by what there is instead."""
     from npuscope.analysis.wording import ranks_named
 
-    asked = {"run": run, "capture": capture, "rank": rank}
     if not everything:
         raise TraceNotFound("no data is ingested here: give the folder the profiler wrote to")
     there = "; ".join(
         f"{one.run}, {one.capture}: {ranks_named(r.rank for r in one.ranks)}" for one in everything
     )
-    named = ", ".join(f"{name} {value}" for name, value in asked.items() if value is not None)
-    raise UsageError(f"nothing here is {named}: there is {there}")
+    raise UsageError(f"nothing here is {asked}: there is {there}")

@@ -2,53 +2,39 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from npuscope.commands.inputs import chosen_rows, leave, notes_of, source_of
-from npuscope.commands.options import (
-    Capture,
-    Folder,
-    Jobs,
-    Json,
-    Memory,
-    Out,
-    Profile,
-    Rank,
-    Run,
-    Step,
-    Store,
-    Top,
-)
+from npuscope.commands.command import Asked, Out, command, notes_of, say_notes
 from npuscope.console import print_json, print_text, say, show
 from npuscope.errors import UsageError
 
+_NO_FINDING = (
+    "no finding costs 1 % of a step or more: `npuscope doctor` lists what this profile cannot show"
+)
+Top = Annotated[int, typer.Option("--top", min=1, help="Rows of each ranking.")]
+Html = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="Self-contained HTML page with figures."),
+]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Markdown, on stdout or to -o.")]
+Language = Annotated[
+    str, typer.Option("--lang", metavar="LANG", help="For --html and --markdown: en|zh")
+]
 
+
+@command("run", "capture", "rank", "step")
 def report(
-    path: Profile = None,
-    folder: Folder = None,
-    store: Store = None,
-    run: Run = None,
-    capture: Capture = None,
-    rank: Rank = None,
-    step: Step = None,
+    asked: Asked,
+    *,
     top: Top = 10,
-    html: Annotated[
-        Path | None,
-        typer.Option("--html", metavar="FILE", help="Self-contained HTML page with figures."),
-    ] = None,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Markdown, on stdout or to -o.")
-    ] = False,
+    html: Html = None,
+    markdown: Markdown = False,
     out: Out = None,
-    lang: Annotated[
-        str, typer.Option("--lang", metavar="LANG", help="For --html and --markdown: en|zh")
-    ] = "en",
-    json: Json = False,
-    jobs: Jobs = None,
-    memory: Memory = None,
+    lang: Language = "en",
 ) -> None:
     """Where does the step go, and what to change first? The main report.
 
@@ -62,19 +48,17 @@ def report(
     from npuscope.dashboard.locale.language import language_of
     from npuscope.dashboard.report.report import report as blocks_of
     from npuscope.dashboard.report.report import report_rows
-    from npuscope.profile import compare_ranks, opened
+    from npuscope.profile import compare_ranks
 
     language_of(lang)  # refuses what it does not know, before anything is read
-    if (html is not None) + markdown + json > 1:
+    if (html is not None) + markdown + asked.json > 1:
         raise UsageError("one of --html, --markdown, --json")
     if out is not None and not markdown:
         raise UsageError("-o goes with --markdown: --html takes the file name itself")
-    source = source_of(path, folder, store, run, jobs, memory)
-    place = str(source.path)
-    with opened(source) as data:
-        chosen = chosen_rows(data, run, capture, rank, step)
+    place = str(asked.source.path)
+    with asked.tables() as (data, chosen):
         compare_ranks(data, is_needed=False)
-        if json:
+        if asked.json:
             rows = report_rows(data.con, chosen, top=top, path=place)
             print_json("report", rows, notes_of(data, chosen))
         else:
@@ -84,42 +68,29 @@ def report(
             )  # fmt: skip
             if html is not None:
                 from npuscope.dashboard.report.html_page import page
-                from npuscope.dashboard.whole_files import write_text
 
-                write_text(page(blocks, language=lang), html)
-                say(f"written: {html}")
+                _write(page(blocks, language=lang), html)
             elif markdown:
                 from npuscope.dashboard.report.markdown import markdown as text_of
 
                 text = text_of(blocks, language=lang)
-                if out is None:
-                    print_text(text)
-                else:
-                    from npuscope.dashboard.whole_files import write_text
-
-                    write_text(text, out)
-                    say(f"written: {out}")
+                print_text(text) if out is None else _write(text, out)
             else:
                 from npuscope.dashboard.report.report_terminal import drawn
 
-                for block in blocks:
-                    for part in drawn(block):
-                        show(part)
-    leave(data)
+                for part in chain.from_iterable(map(drawn, blocks)):
+                    show(part)
 
 
-def findings(
-    path: Profile = None,
-    folder: Folder = None,
-    store: Store = None,
-    run: Run = None,
-    capture: Capture = None,
-    rank: Rank = None,
-    step: Step = None,
-    json: Json = False,
-    jobs: Jobs = None,
-    memory: Memory = None,
-) -> None:
+def _write(text: str, out: Path) -> None:
+    from npuscope.dashboard.whole_files import write_text
+
+    write_text(text, out)
+    say(f"written: {out}")
+
+
+@command("run", "capture", "rank", "step")
+def findings(asked: Asked) -> None:
     """What is worth changing first: ms per step at stake, evidence, how sure, what to try.
 
     \b
@@ -130,21 +101,17 @@ def findings(
     from npuscope.analysis.findings.list_findings import finding_rows
     from npuscope.analysis.findings.list_findings import findings as found_in
     from npuscope.dashboard.report.report_terminal import findings_in_full
-    from npuscope.profile import compare_ranks, opened
+    from npuscope.profile import compare_ranks
 
-    source = source_of(path, folder, store, run, jobs, memory)
-    with opened(source) as data:
-        chosen = chosen_rows(data, run, capture, rank, step)
+    with asked.tables() as (data, scope):
         compare_ranks(data, is_needed=False)
-        found = found_in(data.con, path=str(source.path), **chosen)
-        if json:
-            print_json("findings", finding_rows(found), notes_of(data, chosen))
-        else:
-            for part in findings_in_full(found):
-                show(part)
-            if not found:
-                say("no finding costs 1 % of a step or more: `npuscope doctor` lists what this"
-                    " profile cannot show")  # fmt: skip
-            for note in notes_of(data, chosen):
-                say(f"note: {note}")
-    leave(data)
+        found = found_in(data.con, scope, path=str(asked.source.path))
+        notes = notes_of(data, scope)
+        if asked.json:
+            print_json("findings", finding_rows(found), notes if found else [_NO_FINDING, *notes])
+            return
+        for part in findings_in_full(found):
+            show(part)
+        if not found:
+            say(_NO_FINDING)
+        say_notes(notes)

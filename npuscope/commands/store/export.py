@@ -1,7 +1,8 @@
-"""The `export` command: everything as tables, or a stretch of time as a trace."""
+"""Tables and traces for other tools: `npuscope export`, and `npuscope sql` in DuckDB's words."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from npuscope.analysis.scope import Scope
+from npuscope.commands.command import Asked, Jobs, Json, Memory, Out, Run, Store, command, source_of
 from npuscope.commands.explain.model_options import (
     Again,
     AutoTokens,
@@ -18,9 +21,7 @@ from npuscope.commands.explain.model_options import (
     PeakText,
     use_of,
 )
-from npuscope.commands.inputs import leave, source_of
-from npuscope.commands.options import Capture, Folder, Jobs, Memory, Out, Profile, Run, Store
-from npuscope.console import say
+from npuscope.console import reader_may_leave, say, show
 from npuscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,19 +32,17 @@ if TYPE_CHECKING:
 TRACES = ("perfetto", "chrome")
 
 
+@command("run", "capture", json=False)
 def export(
+    asked: Asked,
     form: Annotated[
         str,
         typer.Argument(
             metavar="FORMAT", help="duckdb, parquet, csv; perfetto, chrome; openmetrics."
         ),
     ],
-    path: Profile = None,
-    folder: Folder = None,
+    *,
     out: Out = None,
-    store: Store = None,
-    run: Run = None,
-    capture: Capture = None,
     ranks: Annotated[
         str | None,
         typer.Option("--ranks", metavar="LIST", help="Traces: these ranks, as in 0,7,8-15."),
@@ -70,8 +69,6 @@ def export(
     attention: Counting = "causal",
     recompute: Again = None,
     peak: PeakText = None,
-    jobs: Jobs = None,
-    memory: Memory = None,
 ) -> None:
     """Write all tables as one DuckDB file or as Parquet or CSV files; or one capture as a trace.
 
@@ -99,18 +96,18 @@ def export(
     from npuscope.analysis.views import open_views
     from npuscope.collector.store.export import export as write
     from npuscope.dashboard.perfetto.choice import parse_choice
-    from npuscope.profile import opened, summary_versions
+    from npuscope.profile import summary_versions
 
     if out is None:
         raise UsageError("no output given: give -o OUT")
-    asked = {
-        "--capture": capture,
+    of_traces = {
+        "--capture": asked.scope.capture,
         "--ranks": ranks,
         "--steps": steps,
         "--window": window,
         "--tracks": tracks,
     }
-    given = [option for option, value in asked.items() if value is not None]
+    given = [option for option, value in of_traces.items() if value is not None]
     if form == "openmetrics" and given == ["--capture"]:
         given = []
     if form not in TRACES and given:
@@ -128,19 +125,19 @@ def export(
     use = use_of(model, sequence_length, tokens_per_step, attention, recompute, is_auto=True)
     peaks = parse_peaks(peak) if peak is not None else None
     choice = parse_choice(
-        run=run, capture=capture, ranks=ranks, steps=steps, window=window, tracks=tracks
-    )
-    source = source_of(path, folder, store, run, jobs, memory)
-    with opened(replace(source, writable=out.parent)) as data:
+        run=asked.scope.run, capture=asked.scope.capture,
+        ranks=ranks, steps=steps, window=window, tracks=tracks,
+    )  # fmt: skip
+    asked = replace(asked, source=replace(asked.source, writable=out.parent))
+    with asked.tables(need_steps=False) as (data, scope):
         if form in TRACES:
-            _write_trace(data, choice, out)
+            _write_trace(data, replace(choice, run=scope.run), out)
         elif form == "openmetrics":
-            _write_history(data, run, capture, use, peaks, out)
+            _write_history(data, scope, use, peaks, out)
         else:
             open_views(data.con)
             rows = write(data.con, form, out, summaries=summary_versions())
             say(f"{out}: {len(rows)} tables, {sum(rows.values())} rows")
-    leave(data)
 
 
 def _write_trace(data: Opened, choice: Choice, out: Path) -> None:
@@ -148,10 +145,6 @@ def _write_trace(data: Opened, choice: Choice, out: Path) -> None:
     from npuscope.dashboard.perfetto.rank_tables import expected_of, trace_of
     from npuscope.dashboard.perfetto.trace_file import before, write, written_line
 
-    for message in data.messages:
-        say(message)
-    if data.result:
-        choice = replace(choice, run=data.result.run)
     trace = trace_of(data, choice)
     expected = expected_of(trace)
     for message in before(trace, expected):
@@ -162,8 +155,7 @@ def _write_trace(data: Opened, choice: Choice, out: Path) -> None:
 
 def _write_history(
     data: Opened,
-    run: str | None,
-    capture: str | None,
+    scope: Scope,
     use: ModelUse | None,
     peaks: Mapping[str, float] | None,
     out: Path,
@@ -171,13 +163,10 @@ def _write_history(
     """Write all steps as samples, say how many."""
     from npuscope.dashboard.exporter.history import write_history
 
-    for message in data.messages:
-        say(message)
     found = write_history(
         data.con,
         out,
-        run=data.result.run if data.result else run,
-        capture=capture,
+        scope,
         use=use,
         given_peaks=peaks,
         tell=lambda note: say(f"note: {note}"),
@@ -185,3 +174,46 @@ def _write_history(
     say(f"{out}: {found.sample_count} samples of {found.steps_count} steps")
     if found.steps_left_out:
         say(f"note: left out {found.steps_left_out} steps without a wall-clock time on any rank")
+
+
+def sql(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="As everywhere.")],
+    query: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT, DESCRIBE or EXPLAIN.")],
+    store: Store = None,
+    run: Run = None,
+    json: Json = False,
+    csv: Annotated[bool, typer.Option("--csv", help="CSV on stdout or to -o.")] = False,
+    parquet: Annotated[bool, typer.Option("--parquet", help="Parquet to -o or stdout.")] = False,
+    out: Out = None,
+    jobs: Jobs = None,
+    memory: Memory = None,
+) -> None:
+    """Ask the tables themselves, in DuckDB's SQL. Read-only: no files, no settings, no writes.
+
+    \b
+    Examples:
+      npuscope sql ./profiles "show tables"
+      npuscope sql ./profiles "select rank, sum(dur_ns) from kernels where is_compute group by rank"
+    """
+    from npuscope.analysis.views import open_views
+    from npuscope.collector.store.store import lock_down, run_select
+    from npuscope.dashboard import results
+
+    if json + csv + parquet > 1:
+        raise UsageError("one of --json, --csv, --parquet")
+    form = "json" if json else "parquet" if parquet else "csv" if csv or out else "table"
+    if form == "parquet" and out is None and sys.stdout.isatty():
+        raise UsageError("Parquet is binary: give -o FILE or redirect stdout")
+    with Asked(source_of(path, None, store, run, jobs, memory), Scope(run)).tables(
+        need_steps=False
+    ) as (data, _):
+        open_views(data.con)
+        lock_down(data.con, data.target)
+        reader = run_select(data.con, query)
+        if out is not None:
+            results.write(reader, form, out)
+        elif form == "table":
+            show(results.sql_table(reader))
+        else:
+            with reader_may_leave():
+                results.stream(reader, form, sys.stdout.buffer, shown_in=sys.stdout.encoding)

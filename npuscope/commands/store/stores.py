@@ -1,4 +1,4 @@
-"""Commands that fill and tidy stores: `ingest`, `compact`, `store list|rm`."""
+"""Commands that fill and tidy stores: `ingest`, `compact`, `store list|rm`; and `sample`."""
 
 from __future__ import annotations
 
@@ -8,40 +8,57 @@ from typing import Annotated
 
 import typer
 
-from npuscope.commands.inputs import leave_with, source_of
-from npuscope.commands.options import (
-    Address,
-    Engine,
-    ExpertLoad,
-    Folder,
-    Jobs,
-    Json,
-    Light,
-    Memory,
-    Out,
-    Profile,
-    Ranks,
-    Run,
-    Shard,
-    Stacks,
-    Steps,
-    Store,
-    Tables,
-    TrainLog,
-)
+from npuscope.commands.command import Asked, ExpertLoad, Json, Memory, Out, command, leave_with
 from npuscope.console import print_json, say, show
 from npuscope.errors import UsageError
 
+Force = Annotated[bool, typer.Option("--force", help="Re-read unchanged files too.")]
+Shard = Annotated[
+    str | None,
+    typer.Option(
+        "--shard", metavar="I/N", help="Read shard I of N only, from 0: for mpirun and the like."
+    ),
+]
+Engine = Annotated[
+    str, typer.Option("--engine", metavar="NAME", help="Run readers as local processes or on ray.")
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        metavar="HOST:PORT",
+        help=("Address of the Ray cluster.  [default: this node's]"),
+    ),
+]
+Ranks = Annotated[
+    str | None, typer.Option("--ranks", metavar="LIST", help="Read these ranks only: 0,7,8-15.")
+]
+Steps = Annotated[
+    str | None, typer.Option("--steps", metavar="LIST", help="Keep these steps only: 12-14.")
+]
+Tables = Annotated[
+    str | None,
+    typer.Option("--tables", metavar="LIST", help=("Keep these tables only: kernels,comm_ops.")),
+]
+Light = Annotated[
+    bool,
+    typer.Option(
+        "--light", help=("Read small files of every rank, and representative ranks in full.")
+    ),
+]
+TrainLog = Annotated[
+    Path | None,
+    typer.Option("--train-log", metavar="FILE", help="Training log: step times, tokens/s, MFU."),
+]
+Stacks = Annotated[bool, typer.Option("--stacks", help="Also keep host call stacks.")]
 
+
+@command("run", json=False)
 def ingest(
-    path: Profile = None,
-    folder: Folder = None,
-    store: Store = None,
+    asked: Asked,
+    *,
     out: Out = None,
-    run: Run = None,
-    jobs: Jobs = None,
-    memory: Memory = None,
-    force: Annotated[bool, typer.Option("--force", help="Re-read unchanged files too.")] = False,
+    force: Force = False,
     shard: Shard = None,
     engine: Engine = "local",
     address: Address = None,
@@ -83,11 +100,11 @@ def ingest(
         summary_versions,
     )
 
-    source = spread(
-        source_of(path, folder, store, run, jobs, memory, force=force), shard, engine, address
-    )
     chosen = parse_selection(ranks=ranks, steps=steps, tables=tables, light=light, stacks=stacks)
-    source = replace(source, selection=chosen, train_log=train_log, expert_load=expert_load)
+    source = replace(
+        spread(asked.source, shard, engine, address),
+        force=force, selection=chosen, train_log=train_log, expert_load=expert_load,
+    )  # fmt: skip
     if source.shard and out:
         raise UsageError("-o with --shard: export when the last shard is done (`npuscope export`)")
     target, result, messages = bring_up_to_date(source)
@@ -202,3 +219,21 @@ def store_rm(
     for name in names:
         removed = cache.remove(name)
         say(f"removed {removed.name} ({removed.source}, {size_text(removed.size_bytes)})")
+
+
+def sample(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="New or empty folder.")],
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of a different job.")] = None,
+) -> None:
+    """Write a small sample MoE training job with known truths, to try things on.
+
+    \b
+    Example:
+      npuscope sample demo && npuscope report demo
+    """
+    from npuscope.sample_traces.generate import write_sample
+
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out}: exists and is not empty")
+    write_sample(out, seed=seed)
+    say(f"written: {out} (ground truth: {out / 'truth.json'})")

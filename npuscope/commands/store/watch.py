@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from npuscope.commands.options import ExpertLoad, Jobs, Memory
+from npuscope.commands.command import ExpertLoad, Jobs, Memory
 from npuscope.console import say
 from npuscope.console.printable import one_line
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from npuscope.analysis import query
+from npuscope.analysis.scope import Scope
 from tests.analysis.tables import connect, fill, kernel, op
 
 
@@ -10,7 +11,7 @@ def test_the_spread_names_the_rank_with_the_most() -> None:
     con = connect()
     for rank, dur_ns in enumerate((10, 40, 40, 30)):
         fill(con, "kernels", [kernel(0, dur_ns, 1, rank=rank)])
-    rows = query.rows(query.spread(con, step=1))
+    rows = query.rows(query.spread(con, Scope(step=1)))
     assert [row["measure"] for row in rows] == [
         "computing",
         "exposed_communication",

@@ -174,4 +174,4 @@ def test_answers_by_key() -> None:
     assert query.comm(con)["kind"].to_list() == ["ep", "tp", "unknown"]
     assert query.comm(con, by="op", top=1)["group_hash"].to_list() == ["11"]
     with pytest.raises(UsageError, match="kind, type, op"):
-        query.comm_key("links")
+        query.comm(con, by="links")  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ import pytest
 
 from npuscope.analysis.catalog import metric
 from npuscope.analysis.communication import volume
+from npuscope.analysis.scope import Scope
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
@@ -128,7 +129,7 @@ def test_hosts_tell_inside_from_between(job: dict[str, duckdb.DuckDBPyConnection
     for row in pairs.iter_rows(named=True):
         assert row["is_between_hosts"] == (row["src_rank"] // 2 != row["dst_rank"] // 2)
         assert row["link"] == ("RDMA" if row["is_between_hosts"] else "HCCS")
-    mine = volume.matrix(job["db"], rank=1, top=3)
+    mine = volume.matrix(job["db"], Scope(rank=1), top=3)
     assert mine.height == 6 and ((mine["src_rank"] == 1) | (mine["dst_rank"] == 1)).all()
     assert volume.matrix(job["db"], top=2).height == 4
 
@@ -170,15 +171,15 @@ def test_links_beside_compute() -> None:
 def test_what_both_ends_recorded_counts_once(job: dict[str, duckdb.DuckDBPyConnection]) -> None:
     with closing(job["db"].cursor()) as con:
         con.execute("create temp table pair_summary as from memory.main.pair_summary")
-        one = volume.matrix(con, step=12)
+        one = volume.matrix(con, Scope(step=12))
         con.execute(
             "insert into pair_summary by name select * replace (dst_rank as rank) from pair_summary"
         )
         con.execute("update pair_summary set size_bytes = 7 * size_bytes where rank = dst_rank")
-        assert volume.matrix(con, step=12).rows() == one.rows() != []
+        assert volume.matrix(con, Scope(step=12)).rows() == one.rows() != []
         # Of a source that recorded nothing, the other end is believed.
         con.execute("delete from pair_summary where rank = 0 and src_rank = 0")
-        told = volume.matrix(con, step=12).filter(pl.col("src_rank") == 0)
+        told = volume.matrix(con, Scope(step=12)).filter(pl.col("src_rank") == 0)
     before = one.filter(pl.col("src_rank") == 0)
     assert told["size_bytes"].sum() == 7 * before["size_bytes"].sum() > 0
 
@@ -236,9 +237,9 @@ def test_bandwidth_is_of_what_was_measured_whole(
 ) -> None:
     with closing(job["text"].cursor()) as con:
         con.execute("create temp table comm_summary as from memory.main.comm_summary")
-        before = volume.bandwidth(con, rank=0, step=12)
+        before = volume.bandwidth(con, Scope(rank=0, step=12))
         con.execute("update comm_summary set measured_count = 1 where op_type = 'allToAllV'")
-        after = volume.bandwidth(con, rank=0, step=12)
+        after = volume.bandwidth(con, Scope(rank=0, step=12))
     for one, other in zip(before.to_dicts(), after.to_dicts(), strict=True):
         if one["op_type"] == "allToAllV":
             assert one["op_count"] > 1 and one["bus_bandwidth_bytes_per_s"] > 0

@@ -16,6 +16,7 @@ import pytest
 from npuscope.analysis.doctor.doctor import CaptureReport, Loss, Overhead, RankReport, examine
 from npuscope.analysis.doctor.judge import Verdict
 from npuscope.analysis.flops.mfu import mfu
+from npuscope.analysis.scope import Scope
 from npuscope.analysis.summaries import summaries, summarise
 from npuscope.analysis.views import open_views
 from npuscope.collector import schema
@@ -299,11 +300,13 @@ def test_an_exported_file_tells_what_tables_know(whole: dict[str, Path], tmp_pat
 def test_one_rank_is_reported_beside_what_is_missing_of_all(whole: dict[str, Path]) -> None:
     with closing(store.open(whole["text"])) as con:
         read_ones = manifests(whole["text"])
-        (capture,) = examine(con, read_ones, rank=1)
+        (capture,) = examine(con, read_ones, Scope(rank=1))
         assert [one.rank for one in capture.ranks] == [1]
         assert capture.missing_ranks == ()
         assert capture.verdicts[-1].support == "yes"
-        assert examine(con, read_ones, rank=9) == examine(con, read_ones, run="other") == []
+        assert (
+            examine(con, read_ones, Scope(rank=9)) == examine(con, read_ones, Scope("other")) == []
+        )
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from npuscope.analysis.experts.load.from_trace import (
     step_load,
     trace_load,
 )
+from npuscope.analysis.scope import Scope
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
 from npuscope.sample_traces.frames import canonical_frames
@@ -83,7 +84,7 @@ def test_the_planted_load_of_devices_is_recovered(job: Job, con: Any) -> None:
     found = trace_load(con)
     assert summed(found.rows, job) == by_device(job) and found.notes == ()
     assert set(found.rows["basis"]) == {"grouped_matmul"}
-    one = device_load(con, rank=1, step=12)
+    one = device_load(con, Scope(rank=1, step=12))
     assert one.equals(found.rows.filter((pl.col("rank") == 1) & (pl.col("step") == 12)))
 
 

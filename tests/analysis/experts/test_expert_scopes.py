@@ -21,7 +21,7 @@ from npuscope.analysis.experts.load import (
     scopes,
 )
 from npuscope.analysis.experts.load.dropped_tokens import Routed
-from npuscope.analysis.experts.load.scopes import Scope
+from npuscope.analysis.experts.load.scopes import PartName
 from npuscope.sample_traces.job import Job, routed_tokens
 from tests.analysis.tables import connect, fill
 
@@ -71,7 +71,7 @@ def at(con: duckdb.DuckDBPyConnection) -> load.ExpertTables:
     return scopes.with_counts(load.expert_rows(con), con)
 
 
-def parts_of(scope: scopes.Scope) -> Mapping[tuple[Any, ...], list[int]]:
+def parts_of(scope: scopes.PartName) -> Mapping[tuple[Any, ...], list[int]]:
     """By step, layer, index and micro-batch: tokens of each expert, added up in loops."""
     found: dict[tuple[Any, ...], list[int]] = {}
     for (step, layer, rank, micro), tokens in COUNTS.items():
@@ -85,7 +85,7 @@ def parts_of(scope: scopes.Scope) -> Mapping[tuple[Any, ...], list[int]]:
 
 
 @pytest.mark.parametrize("scope", ["micro_batch", "ep_group", "dp_group", "global"])
-def test_figures_of_each_part(scope: scopes.Scope) -> None:
+def test_figures_of_each_part(scope: scopes.PartName) -> None:
     tables = at(planted())
     assert scopes.scope_notes(tables, scope) == []
     rows = load_rows.by_layer(tables, scope)
@@ -131,7 +131,7 @@ def test_nodes_as_they_are_asked_for() -> None:
 
 def test_narrower_scopes_pay_more() -> None:
     """Parts of equally many tokens: n sum f^2 is convex."""
-    scopes: tuple[Scope, ...] = ("micro_batch", "ep_group", "dp_group", "global")
+    scopes: tuple[PartName, ...] = ("micro_batch", "ep_group", "dp_group", "global")
     found = {
         scope: load_rows.by_layer(at(planted()), scope)["balance_loss"].drop_nulls().to_numpy()
         for scope in scopes

@@ -17,6 +17,7 @@ from npuscope.analysis.flops.lengths import ACTIVITY, TO_NEXT, WINDOW, step_leng
 from npuscope.analysis.flops.mfu import ROWS, Figures, ModelUse, mfu
 from npuscope.analysis.flops.model.architecture import Grouped, Model
 from npuscope.analysis.flops.model.model import count
+from npuscope.analysis.scope import Scope
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
@@ -177,7 +178,7 @@ def test_lengths_of_steps() -> None:
     assert rows == [
         (0, 1, 105, TO_NEXT), (0, 2, 95, WINDOW), (0, 4, 60, WINDOW), (1, None, 20, ACTIVITY),
     ]  # fmt: skip
-    assert step_lengths(con, step=1).rows() == step_lengths(con, rank=0).rows()[:1]
+    assert step_lengths(con, Scope(step=1)).rows() == step_lengths(con, Scope(rank=0)).rows()[:1]
 
 
 def one_rank(*kernels: dict[str, object], **facts: object) -> Any:

@@ -15,6 +15,7 @@ from npuscope.analysis.flops.mfu import Figures, ModelUse, mfu
 from npuscope.analysis.flops.model.architecture import Experts, Grouped, Model
 from npuscope.analysis.flops.model.describe import model_of
 from npuscope.analysis.flops.model.model import Recompute, count
+from npuscope.analysis.scope import Scope
 from npuscope.collector.store import store
 from npuscope.sample_traces.generate import Job, canonical_frames
 from tests.analysis.tables import connect, fill, kernel, put
@@ -61,7 +62,7 @@ def test_planted_micro_batches(micro_batches: int, recompute: Recompute) -> None
         assert why.endswith(f"run forward {twice} x as often")
         assert f"tokens per step: {expected}, {why}" in found.notes
         assert rows["hfu_ratio"].null_count() == 0
-    assert tokens(mfu(con, use=AUTO, rank=3)) == [expected]
+    assert tokens(mfu(con, Scope(rank=3), use=AUTO)) == [expected]
 
 
 def test_tensor_parallel_ranks_share_the_tokens() -> None:

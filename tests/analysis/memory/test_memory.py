@@ -9,6 +9,7 @@ import pytest
 
 from npuscope.analysis import query
 from npuscope.analysis.catalog import metric
+from npuscope.analysis.scope import Scope
 from npuscope.errors import UsageError
 from tests.analysis.memory.memory_twins import Block, Record, tables, window
 from tests.analysis.tables import connect, fill
@@ -72,7 +73,7 @@ def test_devices_sources_and_ranks_have_curves_of_their_own() -> None:
     assert places == [(0, "record", 0, 1), (0, "record", 1, 5), (0, "module", 0, 9),
                       (7, "record", 0, 3)]  # fmt: skip
     assert query.memory(con, top=1).select("rank", "device_id").rows() == [(0, 0), (7, 0)]
-    assert query.memory(con, rank=7).height == 1
+    assert query.memory(con, Scope(rank=7)).height == 1
 
 
 def test_streams_share_the_totals_of_their_device() -> None:
@@ -202,7 +203,7 @@ def test_a_curve_keeps_its_extremes_in_few_points() -> None:
     assert found["allocated_max_bytes"].to_list() == [50] * 7 + [100] + [50] * 2
     assert found["allocated_min_bytes"].to_list() == [50] * 7 + [1] + [50] * 2
     assert found["start_ns"].to_list() == list(range(0, 1000, 100))
-    assert query.memory_curve(con, rank=5).is_empty()
+    assert query.memory_curve(con, Scope(rank=5)).is_empty()
     with pytest.raises(UsageError, match="at least one"):
         query.memory_curve(con, bins=0)
 
@@ -241,13 +242,13 @@ def test_the_facts_of_all_ranks() -> None:
 def test_answers_by_key_have_the_columns_of_their_metric() -> None:
     con = tables([Record(1, 5, 10)], [Block("a", 5, 1, None)], [window(1, 0, 10)])
     for key in ("component", "holder", "block", "step", "growth", "spread"):
-        name, frame = query.memory_by(con, query.memory_key(key))
+        name, frame = query.memory_by(con, key)
         assert frame.columns == [column.name for column in metric(name).columns]
         assert frame.height
-        assert query.memory_by(connect(), query.memory_key(key))[1].schema == frame.schema
+        assert query.memory_by(connect(), key)[1].schema == frame.schema
     assert query.memory_by(con, "curve", bins=3)[0] == "memory_curve"
     with pytest.raises(UsageError, match="component, holder, block, step, growth, curve, spread"):
-        query.memory_key("rank")
+        query.memory_by(connect(), "rank")  # type: ignore[arg-type]
 
 
 def test_notes_say_what_is_missing_and_how_to_get_it() -> None:
@@ -261,7 +262,7 @@ def test_notes_say_what_is_missing_and_how_to_get_it() -> None:
         "ranks 2-3: no memory was recorded. To know it: profile_memory=True",
         "rank 1: memory blocks were not recorded, so the holders of memory are unknown.",
     ]
-    assert query.memory_notes(con, rank=0) == []
+    assert query.memory_notes(con, Scope(rank=0)) == []
 
 
 def test_ranks_that_are_not_there() -> None:
@@ -269,8 +270,8 @@ def test_ranks_that_are_not_there() -> None:
     assert query.no_such_rank(con) == "no rank here"
     fill(con, "ranks", [{"rank": 0}, {"rank": 1, "capture": "d"}])
     assert query.no_such_rank(con) is None
-    assert query.no_such_rank(con, capture="d", rank=1) is None
-    assert query.no_such_rank(con, rank=3) == "no rank 3 here: there is 0-1"
-    assert query.no_such_rank(con, capture="x") == "no capture x here: there is c, d"
-    told = query.no_such_rank(con, capture="c", rank=1)
+    assert query.no_such_rank(con, Scope(capture="d", rank=1)) is None
+    assert query.no_such_rank(con, Scope(rank=3)) == "no rank 3 here: there is 0-1"
+    assert query.no_such_rank(con, Scope(capture="x")) == "no capture x here: there is c, d"
+    told = query.no_such_rank(con, Scope(capture="c", rank=1))
     assert told == "no data matches capture c, rank 1"

@@ -10,6 +10,7 @@ import duckdb
 import pytest
 
 from npuscope.analysis import query
+from npuscope.analysis.scope import Scope
 from npuscope.collector.store import store
 
 TEXT = ["alexnet_ddp_text_level0", "alexnet_ddp_text_level1", "qwen3_pp2_dp2_text_level2"]
@@ -51,7 +52,7 @@ def golden(goldens: dict[str, Any], name: str, rank: int) -> Figures:
 
 @pytest.mark.parametrize(("name", "rank"), RANKS)
 def test_peaks(opened: Opened, goldens: dict[str, Any], name: str, rank: int) -> None:
-    frame = query.memory(opened[name], rank=rank)
+    frame = query.memory(opened[name], Scope(rank=rank))
     own = frame.filter(frame["source"] == "record")
 
     names = ("sample_count", "peak_bytes", "peak_allocated_bytes", "peak_active_bytes")
@@ -75,7 +76,7 @@ def test_peaks(opened: Opened, goldens: dict[str, Any], name: str, rank: int) ->
 
 @pytest.mark.parametrize(("name", "rank"), RANKS)
 def test_a_peak_is_where_the_curve_first_reaches_it(opened: Opened, name: str, rank: int) -> None:
-    for row in query.memory(opened[name], rank=rank).to_dicts():
+    for row in query.memory(opened[name], Scope(rank=rank)).to_dicts():
         curve = opened[name].execute(
             "select timestamp_ns, allocated_bytes, reserved_bytes from memory where rank = ? and"
             " source = ? and component = ? order by timestamp_ns",
@@ -95,14 +96,14 @@ def test_the_whole_curve_and_the_only_step_reach_the_same_peak(
 ) -> None:
     steps = {
         row["component"]: row["peak_bytes"]
-        for row in query.memory_steps(opened[name], rank=rank).to_dicts()
+        for row in query.memory_steps(opened[name], Scope(rank=rank)).to_dicts()
         if row["source"] == "record" and row["level"] == "allocated"
     }
-    curve = query.memory_curve(opened[name], rank=rank, source="record", bins=50)
+    curve = query.memory_curve(opened[name], Scope(rank=rank), source="record", bins=50)
 
     peaks = {
         row["component"]: row["peak_allocated_bytes"]
-        for row in query.memory(opened[name], rank=rank).to_dicts()
+        for row in query.memory(opened[name], Scope(rank=rank)).to_dicts()
         if row["peak_allocated_bytes"] is not None
     }
     assert {"PTA", "PTA+GE"} <= peaks.keys()
@@ -110,19 +111,19 @@ def test_the_whole_curve_and_the_only_step_reach_the_same_peak(
     for component, most in peaks.items():
         points = curve.filter(curve["component"] == component)
         assert points["allocated_max_bytes"].max() == most
-    assert query.memory_growth(opened[name], rank=rank)["is_steady"].null_count() > 0
+    assert query.memory_growth(opened[name], Scope(rank=rank))["is_steady"].null_count() > 0
 
 
 @pytest.mark.parametrize(("name", "rank"), RANKS)
 def test_holders_add_up_to_the_peak(opened: Opened, name: str, rank: int) -> None:
-    holders = query.memory_holders(opened[name], rank=rank)
-    (main,) = query.memory_facts(opened[name], rank=rank).main.to_dicts()
+    holders = query.memory_holders(opened[name], Scope(rank=rank))
+    (main,) = query.memory_facts(opened[name], Scope(rank=rank)).main.to_dicts()
 
     assert holders["component"].unique().to_list() == ["PTA+GE"] == [main["component"]]
     assert holders["held_bytes"].sum() == main["peak_allocated_bytes"]
     assert holders["peak_ns"].unique().to_list() == [main["peak_allocated_ns"]]
     assert holders["holder"].to_list()[0] == "unexplained"
-    blocks = query.memory_blocks(opened[name], rank=rank)
+    blocks = query.memory_blocks(opened[name], Scope(rank=rank))
     assert blocks["size_bytes"].sum() == holders["held_bytes"][1:].sum()
 
 
@@ -130,7 +131,7 @@ def test_text_and_db_of_the_same_program_name_the_same_holders(opened: Opened) -
     """Parameters and optimizer states, then the gradients, whichever way they are exported."""
     answers = []
     for name in (TEXT[0], DB[0]):
-        frame = query.memory_holders(opened[name], rank=0)
+        frame = query.memory_holders(opened[name], Scope(rank=0))
         answers.append(frame.select("holder", "name", "held_bytes", "block_count").rows())
     assert answers[0] == answers[1]
     assert answers[0][:3] == [
@@ -146,7 +147,7 @@ def test_what_qwen3_does_not_explain_is_what_it_began_with(opened: Opened) -> No
         "select arg_min(allocated_bytes, timestamp_ns), (select arg_min(size_bytes,"
         " allocated_at_ns) from operator_memory) from memory where component = 'PTA'"
     ).fetchall()[0]  # fmt: skip
-    holders = query.memory_holders(opened[QWEN3], rank=0)
+    holders = query.memory_holders(opened[QWEN3], Scope(rank=0))
 
     assert holders["held_bytes"][0] == first_level - first_block == 4_514_074_624
     assert holders["name"][1] == "aten::matmul"

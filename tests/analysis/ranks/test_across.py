@@ -13,6 +13,7 @@ import pytest
 
 from npuscope.analysis.ranks.answers import clocks
 from npuscope.analysis.ranks.rank_views import open_across
+from npuscope.analysis.scope import Scope
 from npuscope.analysis.summaries import summaries, summarise
 from npuscope.analysis.views import open_views
 from npuscope.collector.ingest.ingest import ingest
@@ -109,7 +110,7 @@ def test_another_capture_beside_it(target: Path, tmp_path: Path) -> None:
     assert [row["offset_ns"] for row in both["clocks"] if row["run"] == "later"] == [0, 7]
     with store.open(target) as con:
         open_across(target, con)
-        assert clocks(con, run="later")["offset_ns"].to_list() == [0, 7]
+        assert clocks(con, Scope("later"))["offset_ns"].to_list() == [0, 7]
 
 
 def _settings(job: Job) -> dict[str, Any]:

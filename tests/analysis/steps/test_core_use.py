@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from npuscope.analysis.core_use import core_use
+from npuscope.analysis.scope import Scope
 from tests.analysis.tables import connect
 
 _ROWS = """
@@ -23,8 +24,8 @@ select * from (values
 def test_shares_are_of_what_was_measured() -> None:
     with connect() as con:
         con.execute(_ROWS)
-        rows = core_use(con, run="r", capture="c", rank=0, step=1).to_dicts()
-        assert core_use(con, rank=7).is_empty()
+        rows = core_use(con, Scope("r", "c", 0, 1)).to_dicts()
+        assert core_use(con, Scope(rank=7)).is_empty()
     assert [row["type"] for row in rows] == ["MatMul", "Index"]
     matmul, index = rows
     assert (matmul["core"], matmul["count"], matmul["total_ns"]) == (None, 3, 1000)

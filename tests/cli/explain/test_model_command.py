@@ -117,8 +117,8 @@ def test_reconcile(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["deepseek-v3", "--attention", "half"], "choose one of causal, full"),
-        (["deepseek-v3", "--recompute", "half"], "choose one of none, selective, full"),
+        (["deepseek-v3", "--attention", "half"], "is not one of 'causal', 'full'"),
+        (["deepseek-v3", "--recompute", "half"], "is not one of 'none', 'selective', 'full'"),
         (["deepseek-v3", "--reconcile", "--mtp", 1], "all conventions"),
         (["qwen3-8b", "--reconcile"], "no MFU is published"),
         (["--router"], "no model given"),

@@ -186,13 +186,13 @@ def test_no_load(run: Run, tmp_path: Path) -> None:
 
 def test_usage(run: Run, export: Path) -> None:
     for arguments, said in (
-        (("--by", "colour"), "choose one of layer"),
+        (("--by", "colour"), "is not one of 'layer'"),
         (("--heatmap", "--json"), "drawing"),
         (("--heatmap", "--by", "time"), "not by time"),
         (("--nodes", 2, "--by", "device"), "--by node"),
         (("--by", "device", "--rank", 0), "leave --rank out"),
         (("--step", 99), "no expert load of that"),
-        (("--scope", "node"), "choose one of micro_batch"),
+        (("--scope", "node"), "is not one of 'micro_batch'"),
         (("--scope", "ep_group", "--by", "device"), "by layer and by time"),
         (("--scope", "ep_group", "--rank", 0), "leave --rank out"),
     ):

@@ -12,6 +12,7 @@ pytest.importorskip("streamlit")
 
 from streamlit.testing.v1 import AppTest
 
+from npuscope.analysis.scope import Scope
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store.manifest import create_store
@@ -84,7 +85,7 @@ def test_the_overview_opens_with_the_findings_of_the_command_line(
     visited = visit(monkeypatch, sample_store)
     with opened(Source(sample_store)) as data:
         compare_ranks(data)
-        found = found_here(data.con, run="moe_8_ranks")
+        found = found_here(data.con, Scope("moe_8_ranks"))
     shown = [one.value.replace("\\", "") for one in visited.markdown]
     places = [next(n for n, text in enumerate(shown) if one.statement in text) for one in found]
     assert len(found) >= 3

@@ -28,14 +28,13 @@ from tests.cli.command import Run, runner
 chinese = language_of("zh")
 
 MS = 1_000_000
-PLACE = {"run": None, "capture": None, "rank": None}
 
 
 def test_what_to_collect_is_said_of_this_capture() -> None:
     con = connect()
     fill(con, "ranks", [{"world_size": 2}])
     fill(con, "kernels", [kernel(0, MS, 1)])
-    told = lacking(con, **PLACE)
+    told = lacking(con)
     assert told["waiting"] == (
         "waiting and transfer cannot be separated", "profiler_level=ProfilerLevel.Level1"
     )  # fmt: skip
@@ -46,7 +45,7 @@ def test_nobody_is_told_to_set_options_that_a_gpu_has_not() -> None:
     con = connect()
     fill(con, "ranks", [{"world_size": 2, "framework": "kineto"}])
     fill(con, "kernels", [kernel(0, MS, 1)])
-    remedies = [remedy for _, remedy in lacking(con, **PLACE).values() if remedy]
+    remedies = [remedy for _, remedy in lacking(con).values() if remedy]
     assert remedies
     assert not [one for one in remedies if "NPU" in one or "Level1" in one or "AiC" in one]
 
@@ -172,8 +171,9 @@ def test_notes_of_real_profiles_are_said_in_chinese(
         "model FLOPs refused: m needs 2 TFLOP for 64 tokens on the 2 ranks with kernels in step 7,"
         " which executed 1 TFLOP (at most 1.05 x that is taken): check that model, tokens per step"
         " and --recompute match this job",
-        "tokens of 1 of 64 ranks are here: no plan is made of them; `npuscope experts plan"
-        " --from-ranks-present` makes one",
+        "r c: tokens of 1 of 64 ranks are here, and the missing counts may change any plan or"
+        " forecast: put the files of all ranks (rank*.jsonl, decode_*.csv, prefill_*.csv) into one"
+        " folder, or accept a partial result with `npuscope experts plan --from-ranks-present`",
     ],
 )
 def test_what_models_and_plans_lack_is_said_in_chinese(note: str) -> None:

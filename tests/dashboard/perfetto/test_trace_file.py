@@ -12,6 +12,7 @@ import duckdb
 import pytest
 
 from npuscope.analysis.query import steps
+from npuscope.analysis.scope import Scope
 from npuscope.analysis.views import open_views
 from npuscope.collector.store import store
 from npuscope.collector.store.export import export as export_tables_of
@@ -141,7 +142,7 @@ def test_slices_say_what_they_are(whole: list[Event], con: duckdb.DuckDBPyConnec
         "relay": False, "retry": False, "connection id": connection,
     }  # fmt: skip
     step = of(whole, pid=0, name="step 12")[0]["args"]
-    first = steps(con, rank=0, step=12).to_dicts()[0]
+    first = steps(con, Scope(rank=0, step=12)).to_dicts()[0]
     assert Decimal(str(step["computing (us)"])) * 1000 == first["computing_ns"]
     assert step["start (ns)"] == str(first["window_start_ns"])
 
@@ -175,7 +176,7 @@ def test_one_step_of_two_ranks(
         assert event["args"] == {"step": 13}
         sums[event["pid"], event["name"]] += ns(event["dur"])
     for rank in (2, 5):
-        (row,) = steps(con, rank=rank, step=13).to_dicts()
+        (row,) = steps(con, Scope(rank=rank, step=13)).to_dicts()
         for name, figure in OVERLAP.items():
             assert sums[rank, name] == row[figure]
         # All of the step, and of its neighbour what runs beside it.

@@ -13,6 +13,7 @@ import pytest
 
 from npuscope.analysis import query
 from npuscope.analysis.ranks.rank_views import open_across
+from npuscope.analysis.scope import ALL
 from npuscope.collector.store import store
 from npuscope.dashboard.locale import language
 from npuscope.dashboard.locale.language import language_of
@@ -29,7 +30,6 @@ CHINESE = Path(language.__file__).parent / "zh_CN/LC_MESSAGES/npuscope.po"
 MS = 1_000_000
 STEERING = "mat\x1b[31mmul\u202etxt\u2066\x9b"
 HOSTILE = '</script><script>alert("pwned")</script>|`*'
-EVERYTHING = {"run": None, "capture": None, "rank": None, "step": None}
 
 
 class Seen(HTMLParser):
@@ -66,7 +66,7 @@ def blocks_of(target: Path) -> list[Block]:
     con = store.open(target)
     open_across(target, con)
     warnings = reading_warnings(target)
-    return list(report(con, EVERYTHING, top=10, warnings=warnings, charts=True))
+    return list(report(con, ALL, top=10, warnings=warnings, charts=True))
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def blocks_with(name: str) -> list[Block]:
         fill(con, "ranks", [{}])
         fill(con, "kernels", [kernel(0, 9 * MS, 1, type=name, name=name)])
         fill(con, "comm_ops", [op(12 * MS, 9 * MS, 1, op_type=name)])
-        return list(report(con, EVERYTHING, top=10, warnings=[name], charts=True))
+        return list(report(con, ALL, top=10, warnings=[name], charts=True))
 
 
 @pytest.fixture(scope="module")

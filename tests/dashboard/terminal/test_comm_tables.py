@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from npuscope.analysis import means, query
+from npuscope.analysis.scope import Scope
 from npuscope.dashboard.report.report import report
 from npuscope.dashboard.terminal.comm_tables import masking_table
 from npuscope.dashboard.terminal.tables import FittedTable
@@ -55,8 +56,8 @@ def test_means_are_of_steps_and_of_ranks_with_events(con: duckdb.DuckDBPyConnect
 
 
 def test_the_longest_few_keep_their_shares(con: duckdb.DuckDBPyConnection) -> None:
-    chosen = query.comm(con, by="op", rank=0, step=1)
-    lines = drawn(masking_table(chosen, means.mean_comm(con, by="op", rank=0, step=1), 1))
+    chosen = query.comm(con, Scope(rank=0, step=1), by="op")
+    lines = drawn(masking_table(chosen, means.mean_comm(con, Scope(rank=0, step=1), by="op"), 1))
     assert [line for line in lines if line[:2] == ["0", "1"]] == [
         ["0", "1", "dp", "allReduce", "...567", "1", "20.000", "20.000", "50.0", "%", "10.000",
          "100.0", "%", "-", "-", "-"]
@@ -70,7 +71,7 @@ def test_the_longest_few_keep_their_shares(con: duckdb.DuckDBPyConnection) -> No
 def test_the_report_leaves_out_ranks_without_operations(con: duckdb.DuckDBPyConnection) -> None:
     titles = {
         rank: [
-            block.title for block in report(con, {"rank": rank}, top=5)
+            block.title for block in report(con, Scope(rank=rank), top=5)
             if isinstance(block, FittedTable) and "Communication" in (block.title or "")
         ]
         for rank in (None, 2)

@@ -1,0 +1,51 @@
+"""Which rows are asked for: of one run, capture, rank and step, or of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+PLACE = ("run", "capture", "rank", "step")
+RANK = PLACE[:3]
+JOB = PLACE[:2]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A choice of rows; None: of all."""
+
+    run: str | None = None
+    capture: str | None = None
+    rank: int | None = None
+    step: int | None = None
+
+    @property
+    def job(self) -> Scope:
+        """The same run and capture, of all ranks and steps."""
+        return Scope(self.run, self.capture)
+
+    @property
+    def all_ranks(self) -> Scope:
+        """The same, of all ranks."""
+        return replace(self, rank=None)
+
+    def chosen(self, of: Sequence[str] = PLACE) -> dict[str, str | int]:
+        """What is chosen of these columns."""
+        told = ((name, getattr(self, name)) for name in of)
+        return {name: value for name, value in told if value is not None}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in self.chosen().items())
+
+    def where(
+        self, of: Sequence[str] = PLACE, **equal: str | int | None
+    ) -> tuple[str, list[str | int]]:
+        """`where` clause for what is chosen of these columns and for what others equal, where that
+        is not None; and its parameters."""
+        asked = {name: value for name, value in equal.items() if value is not None}
+        asked |= self.chosen(of)
+        clause = " and ".join(f"{column} = ?" for column in asked)
+        return (f"where {clause}" if asked else ""), list(asked.values())
+
+
+ALL = Scope()

@@ -1,0 +1,50 @@
+"""`npuscope steps` and `npuscope kernels`: what ranks did in each step, and with which kernels."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from npuscope.commands.command import Asked, TopOrAll, command, notes_of
+
+By = Annotated[
+    Literal["type", "name", "core", "shape"],
+    typer.Option("--by", metavar="KEY", help="type|name|core|shape"),
+]
+
+
+@command("run", "capture", "rank", "step")
+def steps(asked: Asked) -> None:
+    """Each step of each rank: computing, communication, what of it is masked, free time, bubbles.
+
+    \b
+    Examples:
+      npuscope steps ./profiles
+      npuscope steps ./profiles --rank 0 --json
+    """
+    from npuscope.analysis import query
+    from npuscope.dashboard.terminal.tables import steps_table
+
+    with asked.tables() as (data, scope):
+        asked.answer("steps", query.steps(data.con, scope), notes_of(data, scope), steps_table)
+
+
+@command("run", "capture", "rank", "step")
+def kernels(asked: Asked, by: By = "type", *, top: TopOrAll = None) -> None:
+    """Compute kernels by type, name, core or shape: count, total, mean, p50, p99, max, share.
+
+    \b
+    Examples:
+      npuscope kernels ./profiles --by type --rank 0 --step 13
+      npuscope kernels ./profiles --by shape --top 20 --json
+    """
+    from npuscope.analysis import query
+    from npuscope.dashboard.terminal.tables import kernels_table
+
+    with asked.tables() as (data, scope):
+        frame = query.kernels(data.con, scope, by=by, top=top)
+        notes = notes_of(data, scope)
+        if frame.is_empty():
+            notes.append(query.no_kernels(data.con, scope))
+        asked.answer("kernels", frame, notes, kernels_table)
