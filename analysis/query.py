@@ -31,18 +31,42 @@ from .memory.memory import (
     memory_steps,
     no_such_rank,
 )
+from .metric import sql_text
 from .notes import no_kernels, notes
 from .scope import ALL, JOB, RANK, Scope
 from .views import frame, open_views, select
 from .wording import numbers
 
 __all__ = [
-    "CommKey", "MemoryFacts", "MemoryKey", "capture_facts", "comm",
-    "compute_stretch", "kernels", "limits",
-    "memory", "memory_blocks", "memory_by", "memory_curve", "memory_facts", "memory_growth",
-    "memory_holders", "memory_notes", "memory_spread", "memory_steps", "no_kernels",
-    "no_such_rank", "notes", "nothing_matches", "numbers", "open_views", "outside_steps", "rows",
-    "spread", "steps",
+    "CommKey",
+    "MemoryFacts",
+    "MemoryKey",
+    "capture_facts",
+    "comm",
+    "compute_stretch",
+    "core_use",
+    "kernels",
+    "limits",
+    "memory",
+    "memory_blocks",
+    "memory_by",
+    "memory_curve",
+    "memory_facts",
+    "memory_growth",
+    "memory_holders",
+    "memory_notes",
+    "memory_spread",
+    "memory_steps",
+    "no_kernels",
+    "no_such_rank",
+    "notes",
+    "nothing_matches",
+    "numbers",
+    "open_views",
+    "outside_steps",
+    "rows",
+    "spread",
+    "steps",
 ]  # fmt: skip
 
 KernelKey = Literal["type", "name", "core", "shape"]
@@ -120,3 +144,13 @@ def rows(frame: pl.DataFrame) -> list[dict[str, object]]:
 
 def _plain(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def core_use(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
+    """Rows by type, the longest first: columns as at the head of core_use.sql.
+
+    It reads the events: choose one rank of a large job.
+    """
+    clause, values = scope.where()
+    query = sql_text("core_use.sql").partition("\nwith\n")[2]
+    return frame(con, f"with _chosen as (select * from kernels {clause}),\n{query}", values)

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from npuscope import __version__
-from npuscope.commands.explain import clocks, comm, memory, mfu, model, ranks, steps
+from npuscope.commands.explain import comm, memory, mfu, model, ranks, steps
 from npuscope.commands.plan import experts, experts_plan
 from npuscope.commands.serve import exporter, profile_config
 from npuscope.commands.start import dashboard, doctor, report
@@ -165,7 +165,7 @@ app.command()(report.findings)
 app.command()(steps.steps)
 app.command()(steps.kernels)
 app.command()(comm.comm)
-app.command()(clocks.clocks)
+app.command()(ranks.clocks)
 app.command()(ranks.ranks)
 experts_app = typer.Typer(
     cls=experts.ShownUnlessNamed,

@@ -18,7 +18,7 @@ from npuscope.analysis.wording import ranks_named
 from npuscope.collector.store import store
 from npuscope.collector.store.derived import MEMORY_BYTES
 from npuscope.collector.store.manifest import is_store, manifests, odd_places
-from npuscope.console.waiting import waiting
+from npuscope.console.waiting import reading, waiting
 from npuscope.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -88,7 +88,6 @@ def bring_up_to_date(source: Source) -> tuple[Path, IngestResult, list[str]]:
     from npuscope.analysis.summaries import summarise
     from npuscope.collector.ingest.ingest import ingest
     from npuscope.collector.store import cache
-    from npuscope.console.progress import shown
 
     if is_ingested(source.path):
         raise UsageError(f"{source.path}: already ingested: give a profile folder")
@@ -99,7 +98,7 @@ def bring_up_to_date(source: Source) -> tuple[Path, IngestResult, list[str]]:
         if source.store is None:
             cache.remember_use(target, source.path)
 
-    with waiting(f"looking for profiles in {source.path}"), shown(began) as progress:
+    with waiting(f"looking for profiles in {source.path}"), reading(began) as progress:
         result = ingest(
             source.path,
             target,

@@ -131,18 +131,16 @@ def command(*of: str, json: bool = True) -> Callable[[Callable[..., None]], Call
 
     def made(body: Callable[..., None]) -> Callable[..., None]:
         _, *own = inspect.signature(body, eval_str=True).parameters.values()
-        kinds = [
-            *(one for one in own if _is_argument(one)),
+        last = [one for one in own if one.kind is Parameter.KEYWORD_ONLY]
+        arguments = [one for one in own if _is_argument(one)]
+        options = [
+            *arguments,
             _option("path", Profile),
             _option("folder", Folder),
-            *(
-                one
-                for one in own
-                if one.kind is not Parameter.KEYWORD_ONLY and not _is_argument(one)
-            ),
+            *(one for one in own if one not in (*arguments, *last)),
             _option("store", Store),
             *(_option(name, _SCOPE[name]) for name in of),
-            *(one for one in own if one.kind is Parameter.KEYWORD_ONLY),
+            *last,
             *([_option("json", Json, False)] if json else []),
             _option("jobs", Jobs),
             _option("memory", Memory),
@@ -155,7 +153,7 @@ def command(*of: str, json: bool = True) -> Callable[[Callable[..., None]], Call
             body(Asked(source, scope, given.pop("json", False)), **given)
 
         run.__name__, run.__doc__, run.__module__ = body.__name__, body.__doc__, body.__module__
-        parameters = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in kinds]
+        parameters = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in options]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {one.name: one.annotation for one in parameters}
         return run

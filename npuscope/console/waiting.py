@@ -1,4 +1,5 @@
-"""A word on stderr about whatever takes longer than a moment, so that nobody wonders.
+"""A word on stderr about whatever takes longer than a moment, so that nobody wonders; a bar for
+reading.
 
 On a terminal it stands until something else is printed; into a file or pipe it is one line.
 """
@@ -10,13 +11,17 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from .printable import one_line
 
 if TYPE_CHECKING:
     from rich.status import Status
+
+    from npuscope.collector.ingest.ingest import Progress as Told
+    from npuscope.collector.ingest.plan import Plan
+    from npuscope.collector.ingest.read_rank import RankOutcome
 
 PATIENCE_S = 1.4  # of two seconds: the rest is for starting up
 
@@ -101,3 +106,60 @@ def _tell() -> None:
         _drawn.start()
     else:
         _drawn.update(text)
+
+
+@contextlib.contextmanager
+def reading(began: Callable[[Plan], None]) -> Iterator[Told]:
+    """Callbacks for `ingest` that draw a bar; it appears once there is something to read.
+
+    `began` is called when it is known what there is to read, and before any of it is.
+    """
+    # Here, because most of what is waited for is not a reading.
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    from npuscope.collector.ingest.ingest import Progress as Told
+
+    from .screen import Screen
+
+    console = Screen(stderr=True)
+    bar = Progress(
+        TextColumn("reading {task.fields[done]}/{task.fields[ranks]} ranks"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task("", total=None, done=0, ranks=0, visible=False)
+
+    def planned(plan: Plan) -> None:
+        began(plan)
+        if not plan.tasks:
+            now("checking whether the stored data is up to date")
+            return
+        ranks = f"{len(plan.tasks)} rank{'s' * (len(plan.tasks) > 1)}"
+        now(f"reading {ranks}, {plan.size_bytes / 1e6:,.1f} MB")
+        if console.is_terminal:
+            quiet()
+            bar.start()
+        bar.update(task, total=plan.size_bytes, ranks=len(plan.tasks), visible=True)
+
+    def advanced(n_bytes: int) -> None:
+        bar.advance(task, n_bytes)
+
+    def finished(outcome: RankOutcome) -> None:
+        bar.update(task, done=bar.tasks[0].fields["done"] + 1)
+
+    try:
+        yield Told(planned, advanced, finished)
+    finally:
+        bar.stop()

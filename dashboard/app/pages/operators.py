@@ -6,7 +6,6 @@ import polars as pl
 import streamlit as st
 
 from npuscope.analysis import means, query
-from npuscope.analysis.core_use import core_use
 from npuscope.analysis.flops.kernels.roofline import points as points_of
 from npuscope.dashboard.app.answers import operator_answers as answers
 from npuscope.dashboard.app.collecting import how_to_collect
@@ -67,7 +66,7 @@ else:
 
 page.heading("How busy are the cores?")
 rank = page.view.rank if page.view.rank is not None else page.capture.ranks[0]
-cores = page.frame(core_use, rank=rank)
+cores = page.frame(query.core_use, rank=rank)
 if cores.is_empty() or cores["timed_ns"].null_count() == cores.height:
     page.empty("No core times were recorded here.", how_to_collect(page, "pmu"))
 else:

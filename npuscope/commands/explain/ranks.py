@@ -1,4 +1,4 @@
-"""`npuscope ranks`: who is slow, what it costs the others, and why."""
+"""`npuscope ranks`: who is slow, what that costs the others, and why; `npuscope clocks`."""
 
 from __future__ import annotations
 
@@ -63,3 +63,23 @@ def ranks(asked: Asked, explain: Explain = None, *, top: TopOrAll = None) -> Non
                 own = exposed_parts(step_parts(data.con, chosen), ("run", "capture", "rank"))
                 show(ranks_table(found, top=top or _SHOWN, waits=own))
             say_notes(notes)
+
+
+@command("run", "capture")
+def clocks(asked: Asked) -> None:
+    """Offset and drift of each host's clock, fitted over all collectives, with their errors.
+
+    \b
+    Examples:
+      npuscope clocks ./profiles
+      npuscope clocks ./store --json
+    """
+    from npuscope.analysis.ranks import answers
+    from npuscope.dashboard.terminal.straggler_tables import clocks_table
+    from npuscope.profile import compare_ranks
+
+    with asked.tables() as (data, scope):
+        compare_ranks(data)
+        found = answers.clocks(data.con, scope)
+        notes = answers.clock_notes(found) + notes_of(data, scope)
+        asked.answer("clocks", found, notes, clocks_table)

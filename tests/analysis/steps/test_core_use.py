@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from npuscope.analysis.core_use import core_use
+from npuscope.analysis.query import core_use
 from npuscope.analysis.scope import Scope
 from tests.analysis.tables import connect
 
