@@ -48,7 +48,7 @@ def test_markdown_goes_to_stdout_or_a_file(run: Run, target: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--lang", "fr"), "is not one of 'en', 'zh'"),
+        (("--lang", "fr"), "--lang fr: choose one of en, zh"),
         (("--markdown", "--json"), "one of --html, --markdown, --json"),
         (("-o", "x.html"), "-o goes with --markdown"),
     ],
