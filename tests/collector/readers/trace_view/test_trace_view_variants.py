@@ -51,6 +51,19 @@ def test_order_and_slices_of_the_file_do_not_matter(
     assert everything(con) == everything(written)
 
 
+def test_numbers_that_json_cannot_have_and_processes_as_text_cost_nothing(
+    written: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    text = json.dumps(TRACE).replace(f'"pid": {OS_PID},', f'"pid": "{OS_PID}",')
+    assert f'"pid": "{OS_PID}"' in text
+    instant = {**x(OS_PID, 1, "odd", "1.000"), "ph": "i", "args": {"ratio": float("nan")}}
+    path = tmp_path / "odd.json"
+    path.write_text(f"{text[:-1]}, {json.dumps(instant)}]")
+    con, log = read_paths([path], tmp_path)
+    assert everything(con) == everything(written)
+    assert (log.rows_lost, log.bytes_lost) == (0, 0)
+
+
 def test_numbers_as_time_stamps(written: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
     text = json.dumps(TRACE)
     for event in TRACE:
