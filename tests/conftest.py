@@ -100,9 +100,14 @@ def written_job(tmp_path_factory: pytest.TempPathFactory) -> WrittenJob:
 
 
 @pytest.fixture(scope="session")
-def small_store(written_job: WrittenJob, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The store of a small job's text profiles, made once for all workers; only to be read."""
-    return _stored(written_job(small(), "text"), tmp_path_factory)
+def stored_job(written_job: WrittenJob, tmp_path_factory: pytest.TempPathFactory) -> WrittenJob:
+    """The store of a job's profiles, made once for all workers; only to be read."""
+    return lambda job, *forms: _stored(written_job(job, *forms), tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def small_store(stored_job: WrittenJob) -> Path:
+    return stored_job(small(), "text")
 
 
 AGREEING = Job(name="agree", layers=2, dp=2, pp=2, ep=2, seed=21)

@@ -14,12 +14,11 @@ import pytest
 from npuscope.analysis.catalog import metric
 from npuscope.analysis.communication import volume
 from npuscope.analysis.scope import Scope
-from npuscope.analysis.summaries import summarise
-from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
 from npuscope.errors import UsageError
-from npuscope.sample_traces.generate import Job, write_job
+from npuscope.sample_traces.generate import Job
 from tests.analysis.tables import connect
+from tests.conftest import WrittenJob
 
 SETS = ("alexnet_ddp_text_level1", "alexnet_ddp_db_level1", "qwen3_pp2_dp2_text_level2")
 
@@ -94,44 +93,48 @@ def test_matrix_of_a_real_profile(stores: dict[str, Path]) -> None:
     assert sent["size_bytes"].to_list() == pytest.approx(moved["size_bytes"].to_list(), rel=1e-9)
 
 
-@pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, duckdb.DuckDBPyConnection]]:
-    """A job whose expert groups lie across two hosts, from both forms."""
-    folder = tmp_path_factory.mktemp("job")
-    planted = Job(name="volume", layers=1, pp=1, dp=4, ep=4, experts=8, ranks_per_host=2, seed=3)
-    opened = {}
-    for form in ("text", "db"):
-        write_job(planted, folder / form, forms=("text",) if form == "text" else ("db",))
-        ingest(folder / form, folder / f"{form}-store", run="volume", jobs=1, summarise=summarise)
-        opened[form] = store.open(folder / f"{form}-store")
-    yield opened
-    for con in opened.values():
-        con.close()
+JOB = Job(name="volume", layers=1, pp=1, dp=4, ep=4, experts=8, ranks_per_host=2, seed=3)
+
+
+@pytest.fixture
+def text(stored_job: WrittenJob) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A job whose expert groups lie across two hosts."""
+    with store.open(stored_job(JOB, "text")) as con:
+        yield con
+
+
+@pytest.fixture
+def db(stored_job: WrittenJob) -> Iterator[duckdb.DuckDBPyConnection]:
+    """The same job from databases."""
+    with store.open(stored_job(JOB, "db")) as con:
+        yield con
 
 
 @pytest.mark.slow
-def test_both_forms_move_the_same(job: dict[str, duckdb.DuckDBPyConnection]) -> None:
+def test_both_forms_move_the_same(
+    text: duckdb.DuckDBPyConnection, db: duckdb.DuckDBPyConnection
+) -> None:
     for rows in (volume.links, volume.matrix, volume.bandwidth):
-        text, db = (rows(con).drop("capture") for con in (job["text"], job["db"]))
+        of_text, of_db = (rows(con).drop("capture") for con in (text, db))
         # Chips are known to databases only, and both round times of their own.
-        exact = [name for name, kind in text.schema.items() if not kind.is_float()]
-        figures = [name for name in text.columns if name not in exact and name != "peak_ratio"]
-        assert text.select(exact).rows() == db.select(exact).rows() != []
+        exact = [name for name, kind in of_text.schema.items() if not kind.is_float()]
+        figures = [name for name in of_text.columns if name not in exact and name != "peak_ratio"]
+        assert of_text.select(exact).rows() == of_db.select(exact).rows() != []
         for name in figures:
-            for one, other in zip(text[name], db[name], strict=True):
+            for one, other in zip(of_text[name], of_db[name], strict=True):
                 assert one is other is None or one == pytest.approx(other, rel=1e-6)
 
 
 @pytest.mark.slow
-def test_hosts_tell_inside_from_between(job: dict[str, duckdb.DuckDBPyConnection]) -> None:
-    pairs = volume.matrix(job["db"])
+def test_hosts_tell_inside_from_between(db: duckdb.DuckDBPyConnection) -> None:
+    pairs = volume.matrix(db)
     assert pairs["is_between_hosts"].null_count() == 0
     for row in pairs.iter_rows(named=True):
         assert row["is_between_hosts"] == (row["src_rank"] // 2 != row["dst_rank"] // 2)
         assert row["link"] == ("RDMA" if row["is_between_hosts"] else "HCCS")
-    mine = volume.matrix(job["db"], Scope(rank=1), top=3)
+    mine = volume.matrix(db, Scope(rank=1), top=3)
     assert mine.height == 6 and ((mine["src_rank"] == 1) | (mine["dst_rank"] == 1)).all()
-    assert volume.matrix(job["db"], top=2).height == 4
+    assert volume.matrix(db, top=2).height == 4
 
 
 def test_links_beside_compute() -> None:
@@ -168,8 +171,8 @@ def test_links_beside_compute() -> None:
 
 
 @pytest.mark.slow
-def test_what_both_ends_recorded_counts_once(job: dict[str, duckdb.DuckDBPyConnection]) -> None:
-    with closing(job["db"].cursor()) as con:
+def test_what_both_ends_recorded_counts_once(db: duckdb.DuckDBPyConnection) -> None:
+    with closing(db.cursor()) as con:
         con.execute("create temp table pair_summary as from memory.main.pair_summary")
         one = volume.matrix(con, Scope(step=12))
         con.execute(
@@ -185,9 +188,9 @@ def test_what_both_ends_recorded_counts_once(job: dict[str, duckdb.DuckDBPyConne
 
 
 @pytest.mark.slow
-def test_schemes_between_hosts(job: dict[str, duckdb.DuckDBPyConnection]) -> None:
-    [row] = volume.hierarchy(job["db"], experts=8, top_k=2).iter_rows(named=True)
-    pairs = volume.matrix(job["db"]).filter(pl.col("kind") == "ep")
+def test_schemes_between_hosts(db: duckdb.DuckDBPyConnection) -> None:
+    [row] = volume.hierarchy(db, experts=8, top_k=2).iter_rows(named=True)
+    pairs = volume.matrix(db).filter(pl.col("kind") == "ep")
     assert (row["rank_count"], row["host_count"], row["kind"]) == (4, 2, "ep")
     assert row["size_bytes"] == pytest.approx(float(pairs["size_bytes"].sum()) / 2)
     between = float(pairs.filter("is_between_hosts")["size_bytes"].sum()) / 2
@@ -199,14 +202,14 @@ def test_schemes_between_hosts(job: dict[str, duckdb.DuckDBPyConnection]) -> Non
     assert row["rank_deduplicated_bytes"] == pytest.approx(between * 2 * (1 - 15 / 28))
     for experts, top_k in ((8, 0), (8, 9), (6, 2)):
         with pytest.raises(UsageError):
-            volume.hierarchy(job["db"], experts=experts, top_k=top_k)
+            volume.hierarchy(db, experts=experts, top_k=top_k)
 
 
 @pytest.mark.slow
-def test_schemes_of_a_group_in_part(job: dict[str, duckdb.DuckDBPyConnection]) -> None:
+def test_schemes_of_a_group_in_part(db: duckdb.DuckDBPyConnection) -> None:
     """Nothing is said of other schemes where a rank or a host of the group is unknown."""
     others = ["all_gather_bytes", "host_deduplicated_bytes", "rank_deduplicated_bytes"]
-    with closing(job["db"].cursor()) as con:
+    with closing(db.cursor()) as con:
         con.execute("create temp table pair_summary as from memory.main.pair_summary")
         con.execute("create temp table ranks as from memory.main.ranks")
         con.execute("delete from pair_summary where rank = 3")
@@ -221,10 +224,8 @@ def test_schemes_of_a_group_in_part(job: dict[str, duckdb.DuckDBPyConnection]) -
 
 
 @pytest.mark.slow
-def test_places_in_groups_without_a_hash_are_each_ranks_own(
-    job: dict[str, duckdb.DuckDBPyConnection],
-) -> None:
-    with closing(job["db"].cursor()) as con:
+def test_places_in_groups_without_a_hash_are_each_ranks_own(db: duckdb.DuckDBPyConnection) -> None:
+    with closing(db.cursor()) as con:
         con.execute("create temp table pair_summary as from memory.main.pair_summary")
         con.execute("update pair_summary set group_hash = null, src_rank = null, dst_rank = null")
         sums = "select sum(size_bytes) from pair_summary"
@@ -232,10 +233,8 @@ def test_places_in_groups_without_a_hash_are_each_ranks_own(
         assert volume.matrix(con)["size_bytes"].sum() == pytest.approx(expected)
 
 
-def test_bandwidth_is_of_what_was_measured_whole(
-    job: dict[str, duckdb.DuckDBPyConnection],
-) -> None:
-    with closing(job["text"].cursor()) as con:
+def test_bandwidth_is_of_what_was_measured_whole(text: duckdb.DuckDBPyConnection) -> None:
+    with closing(text.cursor()) as con:
         con.execute("create temp table comm_summary as from memory.main.comm_summary")
         before = volume.bandwidth(con, Scope(rank=0, step=12))
         con.execute("update comm_summary set measured_count = 1 where op_type = 'allToAllV'")

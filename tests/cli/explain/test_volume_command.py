@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from npuscope.analysis.catalog import metric
-from npuscope.sample_traces.generate import Job, write_job
+from tests.analysis.communication.test_volume import JOB
 from tests.cli.command import Run
+from tests.conftest import WrittenJob
 
 METRICS = {
     "link": "link_traffic", "matrix": "rank_matrix", "bandwidth": "bandwidth",
@@ -18,11 +19,8 @@ METRICS = {
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("job")
-    planted = Job(name="volume", layers=1, pp=1, dp=4, ep=4, experts=8, ranks_per_host=2, seed=3)
-    write_job(planted, folder / "profile", forms=("db",))
-    return folder / "profile"
+def job(stored_job: WrittenJob) -> Path:
+    return stored_job(JOB, "db")
 
 
 @pytest.mark.parametrize("by", METRICS)
