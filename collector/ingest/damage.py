@@ -26,7 +26,8 @@ def error_line(error: Exception, store: str = "") -> str:
     if isinstance(error, duckdb.OutOfMemoryException):
         return "exceeds its memory limit: raise --memory or lower --jobs"
     if isinstance(error, OSError) and error.errno in _FORBIDDEN:
-        path = str(error.filename)
+        # A bare name stands below a folder of the store that is held open; sources are never so.
+        path = str(Path(store, str(error.filename or "")))
         if store and path.startswith(store):
             return f"{path}: {error.strerror}: give --store DIR where you may write"
         return f"{path}: {error.strerror}: check its permissions"
