@@ -76,7 +76,7 @@ def mean_steps(
 def mean_parts(
     con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, by: PartKey = "capture"
 ) -> pl.DataFrame:
-    """Parts of such a step: run, capture (rank or step), part, ns, share_ratio (of the step)."""
+    """Parts of such a step: rows of the metric `mean_parts`."""
     parts = step_parts(con, scope)
     if by != "step":
         parts = without_warm_up(con, parts)

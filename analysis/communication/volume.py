@@ -86,13 +86,7 @@ def matrix(
 #   time_ns                double   time of moving them; NULL where unknown
 #   bandwidth_bytes_per_s  double   bytes over time of what has both
 def mean_pairs(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
-    """Bytes and time from rank to rank of a mean step: rows of `matrix` over the steps recorded,
-    without warm-up, most bytes first.
-
-    Columns: kind, src_rank, dst_rank, link, is_between_hosts, src_group_rank, dst_group_rank,
-    size_bytes, time_ns, bandwidth_bytes_per_s (of what has both). Pairs that exchanged nothing in
-    a step count as nothing there.
-    """
+    """Rows of the metric, most bytes first."""
     found = without_warm_up(con, matrix(con, scope))
     steps = max(found.select("run", "capture", "step").n_unique(), 1)
     size, time = pl.col("size_bytes"), pl.col("time_ns")
@@ -123,8 +117,7 @@ def mean_pairs(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFra
 #   beside_bandwidth_bytes_per_s  double   of operations that overlap computing
 #   alone_bandwidth_bytes_per_s   double   of operations that do not
 def mean_contention(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
-    """Rows of `contention` by link and type: link, op_type, and medians over the ranks, steps and
-    groups that have both bandwidths, without warm-up."""
+    """Rows of the metric, sorted by link and type."""
     both = ["beside_bandwidth_bytes_per_s", "alone_bandwidth_bytes_per_s"]
     found = without_warm_up(con, contention(con, scope).drop_nulls(both))
     return found.group_by("link", "op_type").agg(pl.col(both).median()).sort("link", "op_type")

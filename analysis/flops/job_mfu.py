@@ -69,10 +69,7 @@ _KERNEL = ("kernel_mfu_causal_ratio", "kernel_mfu_full_ratio", "matmul_mfu_ratio
 def gathered(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, by: Group) -> pl.DataFrame:
     """Figures of each step by stage (`pp_rank`; NULL: not recorded) or of the job.
 
-    `rows` are of `mfu.Figures`. Columns: run, capture, step, stage (of stages), rank_count, step_ns
-    (the longest), the three kernel ratios and matmul_flops of these ranks; and, of the whole job
-    with a model, tokens_per_step, model_flops, model_mfu_ratio, hfu_ratio, tokens_per_s and
-    tokens_per_s_per_rank.
+    `rows` are of `mfu.Figures`.
     """
     keys = ["run", "capture", "step", *(["stage"] if by == "stage" else [])]
     stages = frame(con, _STAGES)
@@ -134,11 +131,7 @@ def gathered(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, by: Group) -> p
 def mean_use(
     con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, keys: Sequence[str]
 ) -> pl.DataFrame:
-    """Ratios of rows of `gathered` or of `mfu` by `keys`, each step weighing as long as it lasts.
-
-    Columns: the keys, figure (the column's name), value. Without warm-up; of single steps, where
-    step is among the keys, each as it is.
-    """
+    """Ratios of rows of `gathered` or of `mfu` by `keys`: rows of the metric."""
     counted = rows if "step" in keys else without_warm_up(con, rows)
     weight = pl.col("step_ns")
     return (

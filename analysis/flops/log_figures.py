@@ -93,11 +93,6 @@ def reconcile_log(
     `log`: rows of `train_log`. `model_flops_by_convention`: FLOPs per token of the whole model;
     `peaks`: FLOP/s of one device, by name; `tokens_per_step`: of the whole job; `tokens_per_s_of`:
     `job` or `device`, whose tokens per second are logged, for logs without times.
-
-    Rows: `step`, `figure` (tflops_per_s and mfu_ratio, both per device; tokens_per_s, where
-    `convention` says of whom), `convention`, `peak` (of an MFU), `printed`, `ours` (NULL where a
-    step has neither time nor rate, or devices or tokens are unknown), `ratio` = printed / ours, and
-    `reconciles`, the same for all steps of a figure, convention and peak (NULL: unknown).
     """
     times = log.select("step", "elapsed_s", "tokens_per_s", "tflops_per_s", "mfu_ratio").unique(
         maintain_order=True

@@ -140,8 +140,6 @@ def together(
     """Rows of `losses` of each rank, stage or capture (`by`: rank, stage, job), all steps without
     warm-up together.
 
-    Columns: run, capture, rank or stage where asked for, term, part, ns (of a mean rank and step),
-    mfu_points; the points of each add up to 1. Ranks whose stage is unknown are one stage, NULL.
     """
     rows = without_warm_up(con, rows)
     keys = {"job": [], "rank": ["rank"], "stage": ["stage"]}[by]

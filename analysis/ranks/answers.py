@@ -66,12 +66,7 @@ def comm_waits(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFra
 #   wait_ns      double   waiting for other ranks
 #   transfer_ns  double   moving data
 def mean_waits(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
-    """Waiting and transfer of a mean step of a rank by parallel kind and way of telling them.
-
-    Columns: kind, estimate, wait_ns, transfer_ns; the two estimates are of operations that all
-    members recorded, HCCL's of all. Sums over ranks and steps by all pairs of them that matched
-    an operation, without warm-up. What a way does not tell is left out.
-    """
+    """Rows of the metric, the kind with most time first."""
     waits = comm_waits(con, scope)
     waits = without_warm_up(con, waits)
     over = max(waits.select("rank", "step").n_unique(), 1)

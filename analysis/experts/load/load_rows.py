@@ -68,12 +68,8 @@ def by_layer(
     routed: RoutedBy | None = None,
     nodes: int | None = None,
 ) -> pl.DataFrame:
-    """LAYER_COLUMNS, a row per step, phase and layer, and of a scope other than global per group or
-    per rank and micro-batch: see `metrics.expert_metrics`, `scopes` and `dropped`.
-
-    dropped_tokens are of scope global. device_max_over_mean, node_max_over_mean: of the part's
-    tokens by where experts are now, NULL where that is not known; `nodes` as in `by_node`.
-    """
+    """Rows of the metric: see `imbalance.expert_metrics`, `scopes` and `dropped_tokens` (of scope
+    global); `nodes` as in `by_node`."""
     found = _layers(tables, scope, nodes)
     known = routed if routed is not None and scope == "global" else {}
     return with_dropped(found, known).with_columns(scope=pl.lit(scope)).select(LAYER_COLUMNS)
@@ -129,7 +125,7 @@ def _of_step(rows: pl.DataFrame, units: pl.DataFrame) -> pl.DataFrame:
 #   share_ratio  double  of the layer's
 #   over_mean    double  over the mean of the layer's experts
 def by_expert(tables: ExpertTables) -> pl.DataFrame:
-    """PLACE, expert, tokens, share_ratio (of the layer's), over_mean; NULL without any tokens."""
+    """Rows of the metric."""
     tokens = pl.col("tokens")
     some = tokens.sum().over(PLACE) > 0
     return expert_loads(tables.load).with_columns(
@@ -154,10 +150,7 @@ def by_expert(tables: ExpertTables) -> pl.DataFrame:
 #   tokens                double  its tokens; replicas share an expert's evenly
 #   device_max_over_mean  double  most tokens of a device of the layer over their mean
 def by_device(tables: ExpertTables) -> pl.DataFrame:
-    """PLACE, device, tokens, device_max_over_mean of its layer, basis: see `devices`.
-
-    NULL where the ranks of several expert-parallel groups tell different devices.
-    """
+    """Rows of the metric, and basis: see `devices_of`."""
     return _compared(tables, devices_of(tables), "device").select(
         *PLACE, "device", "tokens", "device_max_over_mean", "basis"
     )
@@ -179,11 +172,7 @@ def by_device(tables: ExpertTables) -> pl.DataFrame:
 #   tokens              double  their tokens
 #   node_max_over_mean  double  most tokens of a node of the layer over their mean
 def by_node(tables: ExpertTables, nodes: int | None = None) -> pl.DataFrame:
-    """PLACE, node, devices_count, tokens, node_max_over_mean of its layer, basis.
-
-    Nodes are the hosts that ranks tell, or `nodes` equal blocks of devices. Nodes of fewer devices
-    have fewer tokens for that alone. NULL as in `by_device`.
-    """
+    """Rows of the metric, and basis; `nodes` equal blocks of devices where it is given."""
     loads = devices_of(tables)
     return _compared(tables, node_loads(loads, _nodes(tables, loads, nodes)), "node").select(
         *PLACE, "node", "devices_count", "tokens", "node_max_over_mean", "basis"
@@ -247,14 +236,8 @@ def _apart(tables: ExpertTables) -> pl.DataFrame:
 def by_time(
     tables: ExpertTables, scope: PartName = "global", nodes: int | None = None
 ) -> pl.DataFrame:
-    """One row per step and phase, over its layers and, of a scope other than global, its parts.
-
-    run, capture, step, phase, layers_count, tokens (of all layers), mean_max_over_mean,
-    worst_max_over_mean and worst_layer (the first with it), device_max_over_mean (mean; NULL where
-    devices are not known), balance_loss (mean), previous_step, the means of rank_correlation and
-    hot_overlap_ratio to the step before (see `steadiness`; of the whole step at every scope),
-    scope, parts_count, node_max_over_mean (mean; `nodes` as in `by_node`).
-    """
+    """Rows of the metric; rank_correlation and hot_overlap_ratio (see `steadiness`) are of the
+    whole step at every scope, `nodes` as in `by_node`."""
     worst = pl.col("max_over_mean").max()
     parts = pl.struct("scope_index", "micro_batch").n_unique().cast(pl.Int64)
     layers = (

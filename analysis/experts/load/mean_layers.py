@@ -80,8 +80,7 @@ def mean_layers(
     """Means over steps of each of `keys` (run and capture, or these and step), phase ('': not
     told) and layer, over all ranks.
 
-    The first: the keys, phase, layer, FIGURES as in `expert_metrics`. The second: the keys, phase,
-    layer, expert, tokens (per step that told of the layer), the most loaded first.
+    The first: rows of the metric `mean_layers`; the second: of `mean_experts`.
     """
     loads = expert_loads(frame(con, _LOADS)).with_columns(pl.col("phase").fill_null(""))
     layer = [*keys, "phase", "layer"]

@@ -135,11 +135,7 @@ def plans(
 #   break_even_steps      double   total only: steps until it is paid
 #   trigger               boolean  total only: whether it pays within the horizon
 def plan_rows(found: list[Planned]) -> pl.DataFrame:
-    """Rows of each plan, then its total, whose layer is null.
-
-    The total's max/mean are means over layers, its gain that of a step: of the slowest pipeline
-    stage. before_ns to trigger are the total's only (`planning.Total`).
-    """
+    """Rows of each plan, then its total (`plan_moves.Total`)."""
     rows: list[dict[str, Any]] = []
     for one in found:
         place = dict(zip(_KEY, (one.run, one.capture, one.phase), strict=True))
@@ -221,9 +217,7 @@ def _placed(place: str, note: str) -> str:
 def backtest_rows(tables: ExpertTables, horizon: int) -> tuple[pl.DataFrame, list[str]]:
     """A row per run, capture, phase and method, least error first, and notes.
 
-    error_ratio: see `forecast`; low_ratio, median_ratio, high_ratio: 5 %, 50 % and 95 % of what
-    was missed, in mean proportions. tested_steps: the farthest steps ahead. Raises UsageError where
-    none can be tested.
+    error_ratio: see `forecast`. Raises UsageError where none can be tested.
     """
     rows: list[dict[str, Any]] = []
     notes: list[str] = []

@@ -1,8 +1,4 @@
-"""What each kernel achieves beside what its chip allows: cube peak, or memory's bandwidth.
-
-A kernel with F FLOPs that moves B bytes takes at least max(F / peak, B / bandwidth): its roofline
-is F over that. B counts every input and output once, as printed; kernels may move more.
-"""
+"""What each kernel achieves beside what its chip allows: cube peak, or memory's bandwidth."""
 
 from __future__ import annotations
 
@@ -58,9 +54,7 @@ def kernel_table(
 ) -> pl.DataFrame:
     """Kernels that multiply, by type and shape, longest total first; `top` of each rank and step.
 
-    `counted` is from `counted_kernels`, `peaks` from `chips.peaks`. Columns ROWS: flops and
-    moved_bytes of one kernel, roofline_flops_per_s NULL where bytes or bandwidth are unknown, bound
-    (compute or memory), reason where FLOPs are unknown. `attention`: causal or full.
+    `counted` is from `counted_kernels`, `peaks` from `chips.peaks`. `attention`: causal or full.
     """
     mine = counted.filter(pl.col("family").is_not_null()).with_columns(
         flops=pl.col(f"{attention}_flops")

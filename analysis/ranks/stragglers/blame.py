@@ -61,11 +61,7 @@ def blame_rows(found: pl.DataFrame) -> list[dict[str, Any]]:
 #   verdict              varchar  why it is suspected; NULL: it is not
 #   evidence             varchar  what that rests on, as JSON
 def by_rank(found: pl.DataFrame) -> pl.DataFrame:
-    """The rows of `rank_blame` added up over steps, suspects first, then the most caused wait.
-
-    Columns: run, capture, rank, step_count, last_arrivals_count, caused_wait_ns, share_ratio (of
-    what all ranks of the capture cause; NULL where that is nothing), score, verdict, evidence.
-    """
+    """The rows of `rank_blame` added up over steps."""
     place = ["run", "capture", "rank"]
     summed = found.group_by(place, maintain_order=True).agg(
         pl.len().cast(pl.Int64).alias("step_count"),
