@@ -135,7 +135,7 @@ class Metric:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Canonical tables and views of other metrics that it reads, as the engine finds them."""
-        return self.over or (() if self.function else read_by(self.sql))
+        return self.over or (() if self.function else _inputs(self.sql))
 
     @property
     def sql(self) -> str:
@@ -177,13 +177,17 @@ def sql_files() -> dict[str, str]:
     return dict(sorted(found.items(), key=lambda one: one[1]))
 
 
-@cache
-def read_by(query: str) -> tuple[str, ...]:
-    """Tables and views that a query reads, but for those it makes itself (`with`)."""
+def read_by(con: duckdb.DuckDBPyConnection, query: str) -> tuple[str, ...]:
+    """Tables and views that a query reads, but for those it makes itself (`with`); any `con`."""
     # The engine's get_table_names binds what it parses, which it cannot do without the tables.
-    ((tree,),) = _parser().execute("select json_serialize_sql(?)", [query]).fetchall()
+    ((tree,),) = con.execute("select json_serialize_sql(?)", [query]).fetchall()
     own = {*_MADE.findall(tree)}
     return tuple(name for name in dict.fromkeys(_READ.findall(tree)) if name not in own)
+
+
+@cache
+def _inputs(query: str) -> tuple[str, ...]:
+    return read_by(_parser(), query)
 
 
 @cache

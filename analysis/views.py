@@ -11,6 +11,7 @@ import polars as pl
 from npuscope.collector.store import store
 
 from .catalog import sql_metrics
+from .metric import read_by
 from .scope import PLACE, Scope
 
 
@@ -37,7 +38,7 @@ def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = N
     def create(view: str) -> None:
         known = missing.pop(view, None)
         if known is not None:
-            for read in known.inputs:
+            for read in read_by(con, known.sql):
                 create(read)
             con.execute(f'create temp view "{view}" as {known.sql}')
 
