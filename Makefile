@@ -20,7 +20,7 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3.10 pyth
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow fuzz check bench screenshots
+.PHONY: help demo test test-slow fuzz check messages bench screenshots
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,11 +66,16 @@ test-slow: $(READY_SLOW)  ## the long proofs
 fuzz: $(READY)  ## 10,000 damaged files for each reader; failures stay below build/fuzz
 	@"$(BIN)/python" -m tests.prove.fuzz.run $(FUZZ)
 
-check: $(READY)  ## formatting, lint, types, import contracts
+check: $(READY)  ## formatting, lint, types, import contracts, translations
 	@"$(BIN)/ruff" format --check .
 	@"$(BIN)/ruff" check .
 	@"$(BIN)/mypy"
 	@"$(BIN)/lint-imports"
+	@"$(BIN)/python" -m tests.dashboard.locale.extraction --check
+
+# Untranslated texts are then empty in dashboard/locale/*/LC_MESSAGES/npuscope.po: to be filled.
+messages: $(READY)  ## catalogs of translations brought up to date; LANGUAGE_CODE=fr begins one
+	@"$(BIN)/python" -m tests.dashboard.locale.extraction $(if $(LANGUAGE_CODE),--new $(LANGUAGE_CODE))
 
 # BENCH=--full takes the sizes of the targets: hours, and some 20 GB below build/.
 bench: $(READY)  ## benchmarks, each printed as a ratio to a named peer or limit

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from npuscope.messages import Message
+
 from .selection import Selection
 
 Framework = Literal["pytorch", "mindspore", "msprof", "msprof_analyze", "kineto"]
@@ -116,14 +118,14 @@ class ReadLog:
 
     def lose(self, path: str, what: str) -> None:
         """Tell what of a file is missing: it is listed as damaged, and the rank is not complete."""
-        self.warn(f"{Path(path).name}: {what}")
+        self.warn(Message("{place}: {note}", place=Path(path).name, note=what))
         told = self.damaged.get(path)
         if told is None:
-            self.damaged[path] = what
+            self.damaged[path] = str(what)
         elif what not in told:
             self.damaged[path] = f"{told}; {what}"
 
 
 def storable(name: str) -> str:
     """A file name as text that can be stored: bytes that are no UTF-8 stand as \\xNN."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
+    return os.fsencode(str(name)).decode("utf-8", "backslashreplace")

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import polars as pl
 
 from npuscope.analysis.wording import UNKNOWN, is_memory
+from npuscope.messages import Message
 
 _TIMES = ((1.0, "ns"), (1e3, "us"), (1e6, "ms"), (1e9, "s"))
 _BYTES = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
@@ -96,7 +97,11 @@ def _readable(values: pl.Series, first_ns: int | None, in_memory: bool) -> Reada
     if first_ns is not None:
         values = values - first_ns
         unit = _fitting(_most(values), _TIMES)
-        return _scaled(values, unit, f"{_words(_stem(name, '_ns'))} since the first")
+        return _scaled(
+            values,
+            unit,
+            Message("{moment} since the first", moment=Message(_words(_stem(name, "_ns")))),
+        )
     for ending, scale in (("_bytes_per_s", _rates("B")), ("_flops_per_s", _rates("FLOP"))):
         if name.endswith(ending):
             return _scaled(values, _fitting(_most(values), scale), _words(_stem(name, ending)))

@@ -4,7 +4,7 @@
 
 A message is the English sentence itself, as any other text, and remembers what it was made of. The
 template is what catalogs translate. Parts of a sentence that are words are messages, too; what
-comes from a profile (names of kernels, groups, files) is a plain text and is not translated.
+comes from a profile (names of kernels, groups, files) is a plain text.
 """
 
 from __future__ import annotations
@@ -17,6 +17,13 @@ import msgspec
 
 Value = str | int | float | None  # a Message is a str; None is unknown
 
+_JOINED = {
+    ", ": "{one}, {other}",
+    "; ": "{one}; {other}",
+    " ": "{one} {other}",
+    " and ": "{one} and {other}",
+    " and no ": "{one} and no {other}",
+}
 _NAME = re.compile(r"\{(\w+)\}")
 _MOST_DEEP = 8  # messages inside of messages, in files of others
 
@@ -54,35 +61,33 @@ Stored = str | StoredMessage
 def filled(
     template: str, values: Mapping[str, Value], say: Callable[[str], str] | None = None
 ) -> str:
-    """The template with its values put in place of their names, each said by `say` where it is a
-    message. Names only: nothing of a value can be reached from a template."""
+    """The template with its values put in place of their names, each text said by `say`. Names
+    only: nothing of a value can be reached from a template."""
 
     def put(name: re.Match[str]) -> str:
         value = values.get(name[1], name[0])
         if value is None:
             return "-"
-        return say(value) if say and isinstance(value, Message) else str(value)
+        return say(value) if say and isinstance(value, str) else str(value)
 
     return _NAME.sub(put, template)
 
 
 def joined(parts: Iterable[str], between: str = ", ") -> str:
-    """Parts of a list as one message: "{one}, {other}". Empty parts are left out."""
-    listed = [part for part in parts if part]
-    if not listed:
-        return ""
-    told = listed[0]
-    for part in listed[1:]:
-        told = Message("{one}" + between + "{other}", one=told, other=part)
+    """Parts of a list as one message; empty ones are left out. Raises KeyError where nothing says
+    how parts are joined so."""
+    told, *more = [part for part in parts if part] or [""]
+    for part in more:
+        told = Message(_JOINED[between], one=told, other=part)
     return told
 
 
-def stored(text: str) -> Stored:
-    """How a text is kept in a file."""
+def stored(text: str, spelled: Callable[[str], str] = str) -> Stored:
+    """How a text is kept in a file; `spelled` makes names writable."""
     if not isinstance(text, Message):
-        return text
+        return spelled(text)
     values = {
-        name: stored(value) if isinstance(value, str) else value
+        name: stored(value, spelled) if isinstance(value, str) else value
         for name, value in text.values.items()
     }
     return StoredMessage(text.template, values)

@@ -20,6 +20,7 @@ from npuscope.collector.store.derived import MEMORY_BYTES
 from npuscope.collector.store.manifest import is_store, manifests, odd_places
 from npuscope.console.waiting import reading, waiting
 from npuscope.errors import StoreError, UsageError
+from npuscope.messages import Message, joined
 
 if TYPE_CHECKING:
     from npuscope.collector.ingest.ingest import IngestResult
@@ -153,10 +154,13 @@ def compare_ranks(data: Opened, *, is_needed: bool = True) -> None:
             open_across(data.target, data.con, memory_bytes=data.memory_bytes or MEMORY_BYTES)
     except duckdb.OutOfMemoryException as error:
         given = (data.memory_bytes or MEMORY_BYTES) >> 20
-        told = f"comparing the ranks takes more than {given} MiB: give more with --memory"
+        told = Message(
+            "comparing the ranks takes more than {given} MiB: give more with --memory", given=given
+        )
         if is_needed:
             raise StoreError(f"{data.target}: {told}") from error
-        data.warnings.append(f"{told}; waiting between ranks is left out")
+        left_out = Message("waiting between ranks is left out")
+        data.warnings.append(joined((told, left_out), "; "))
 
 
 def reading_warnings(target: Path) -> list[str]:
@@ -166,10 +170,15 @@ def reading_warnings(target: Path) -> list[str]:
     for manifest in found:
         for warning in manifest.warnings:
             concerned.setdefault(warning, []).append(manifest.rank)
-    warnings = [f"{ranks_named(ranks)}: {warning}" for warning, ranks in concerned.items()]
+    warnings: list[str] = [
+        Message("{place}: {note}", place=ranks_named(ranks), note=warning)
+        for warning, ranks in concerned.items()
+    ]
     odd = odd_places(target, found) if is_store(target) else []
-    told = "not read: a link, or its manifest is damaged; remove it and ingest the profile again"
-    return [*warnings, *(f"{place}: {told}" for place in odd)]
+    told = Message(
+        "not read: a link, or its manifest is damaged; remove it and ingest the profile again"
+    )
+    return [*warnings, *(Message("{place}: {note}", place=place, note=told) for place in odd)]
 
 
 def summary_versions() -> dict[str, str]:

@@ -30,13 +30,14 @@ from .weigh import WORTH_RATIO, is_worth, share, stated
 
 Rule = Callable[[Material], Iterator[Finding]]
 # A rule looks at one capture; its docstring says what for.
-_PLAN = (
+_PLAN = Message(
     "Rebalance experts or replicate the hottest ones: the plan gives the placement and its gain;"
+    " in training, see whether the balance loss or bias is strong enough."
 )
-_COLLECT = (
+_COLLECT = Message(
     "Record tokens per expert with the training hook: a plan then gives the moves and their gain;"
+    " in training, see whether the balance loss or bias is strong enough."
 )
-_BALANCE = " in training, see whether the balance loss or bias is strong enough."
 
 
 def expert_imbalance(seen: Material) -> Iterator[Finding]:
@@ -86,7 +87,7 @@ def expert_imbalance(seen: Material) -> Iterator[Finding]:
             "to tokens; for the pipeline stage with the largest cost.",
             parts=joined(parts),
         ),
-        (_PLAN if is_planned else _COLLECT) + _BALANCE,
+        _PLAN if is_planned else _COLLECT,
         layers.select(evidence),
         f"npuscope experts plan PATH --devices {experts.devices_count}"
         if is_planned
@@ -124,8 +125,11 @@ def memory_fragmentation(seen: Material) -> Iterator[Finding]:
         "Memory reserved but not allocated by the allocator at the peak. It costs no time until"
         " memory runs out; then the allocator empties its cache, which takes milliseconds each"
         " time.",
-        f'PYTORCH_{"CUDA" if seen.is_gpu else "NPU"}_ALLOC_CONF="expandable_segments:True",'
-        " fewer different tensor sizes.",
+        Message(
+            "{setting}, fewer different tensor sizes.",
+            setting=f"PYTORCH_{'CUDA' if seen.is_gpu else 'NPU'}_ALLOC_CONF="
+            '"expandable_segments:True"',
+        ),
         rows.select(
             "rank", "component", "peak_bytes", "peak_allocated_bytes", "fragmentation_bytes",
             "fragmentation_ratio",
@@ -179,8 +183,8 @@ def data_movement(seen: Material) -> Iterator[Finding]:
         seen,
         "data_movement",
         _MOVING_TYPES,
-        "{spent} ms per step ({share} of it) go to kernels that only move or convert data,"
-        " most to {first}.",
+        "{stake} ms per step ({share} of it) go to kernels that only move or convert data,"
+        " most to {type}.",
         "Sum of the kernels' durations. Some conversions and copies cannot be avoided.",
         "Keep one layout and one type through a block: contiguous tensors, no .contiguous() or"
         " .to() in the loop, fused operators that take the layout they get.",
@@ -193,8 +197,8 @@ def data_setting(seen: Material) -> Iterator[Finding]:
         seen,
         "data_setting",
         _SETTING_TYPES,
-        "{spent} ms per step ({share} of it) go to kernels that only fill memory with a value,"
-        " most to {first}.",
+        "{stake} ms per step ({share} of it) go to kernels that only fill memory with a value,"
+        " most to {type}.",
         "Sum of the kernels' durations. Buffers used for accumulation must be cleared once.",
         "Use zero_grad(set_to_none=True), use empty instead of zeros where everything is"
         " overwritten, reuse buffers between steps.",
@@ -240,8 +244,11 @@ def _of_types(
     if not is_worth(stake_ns, seen):
         return
     evidence = _evidence(rows)
-    told = statement.format(
-        spent=ms(stake_ns), share=percent(share(stake_ns, seen)), first=evidence["type"][0]
+    told = Message(
+        statement,
+        stake=ms(stake_ns),
+        share=percent(share(stake_ns, seen)),
+        type=evidence["type"][0],
     )
     command = "npuscope kernels PATH --by type"
     yield stated(seen, name, told, stake_ns, "estimated", reason, advice, evidence, command)

@@ -14,7 +14,7 @@ What to know beside figures of MFU: what is unknown, how much time it holds, wha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import duckdb
@@ -70,12 +70,14 @@ class Figures:
 
     frequency_ratio: the clock by cycles, else by its counter, over the peak's (NULL: unknown);
     tokens_per_step, model_flops and hardware_flops: of the whole job's step. `counted`: the kernels
-    the rows are from. `notes`: what is unknown, why, and what to do.
+    the rows are from. `notes`: what is unknown, why, and what to do. `sources`: the message that
+    each peak_source of the rows is.
     """
 
     rows: pl.DataFrame
     counted: pl.DataFrame
     notes: list[str]
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 # metric: mfu
@@ -124,8 +126,8 @@ def mfu(
     counted = counted_kernels(con, scope)
     lengths = step_lengths(con, scope)
     found = lengths.join(_summed(counted), on=PLACE, how="left", nulls_equal=True)
-    found = _with_peaks(_with_clocks(con, found), peaks(con, given_peaks))
-    notes = _kernel_notes(found, counted)
+    found, sources = _with_peaks(_with_clocks(con, found), peaks(con, given_peaks))
+    notes = _kernel_notes(found, counted, sources)
     clause, values = scope.where(JOB)
     world = frame(con, f"select * from ({_WORLD}) {clause}", values)
     found = found.join(world, on=("run", "capture"), how="left")
@@ -150,7 +152,7 @@ def mfu(
         )
     )
     rows = found.select(*ROWS, "dtype", "frequency_ratio", "world_size", "hardware_flops")
-    return Figures(rows, counted, notes + told)
+    return Figures(rows, counted, notes + told, sources)
 
 
 def _summed(counted: pl.DataFrame) -> pl.DataFrame:
@@ -216,8 +218,11 @@ def _with_clocks(con: duckdb.DuckDBPyConnection, found: pl.DataFrame) -> pl.Data
     )
 
 
-def _with_peaks(found: pl.DataFrame, known: Mapping[Place, Peak]) -> pl.DataFrame:
-    """Peak of the element type of most FLOPs, its source, and the measured clock over its own."""
+def _with_peaks(
+    found: pl.DataFrame, known: Mapping[Place, Peak]
+) -> tuple[pl.DataFrame, dict[str, str]]:
+    """Peak of the element type of most FLOPs, its source, and the measured clock over its own; and
+    the sources as messages, by what they say."""
     nobody = Peak({}, {}, "unknown: the rank has no metadata; give --peak")
     values: list[tuple[float | None, str, float | None]] = []
     for row in found.select("run", "capture", "rank", "dtype", "measured_mhz").iter_rows():
@@ -230,7 +235,8 @@ def _with_peaks(found: pl.DataFrame, known: Mapping[Place, Peak]) -> pl.DataFram
     schema = {
         "peak_flops_per_s": pl.Float64, "peak_source": pl.String, "frequency_ratio": pl.Float64,
     }  # fmt: skip
-    return found.hstack(pl.DataFrame(values, schema=schema, orient="row"))
+    sources = {str(source): source for _, source, _ in values}
+    return found.hstack(pl.DataFrame(values, schema=schema, orient="row")), sources
 
 
 def _with_model(
@@ -338,7 +344,9 @@ _SHOWN = 5
 _ONE_TYPE = 0.99  # of the FLOPs, and a step counts as one of one element type
 
 
-def _kernel_notes(found: pl.DataFrame, counted: pl.DataFrame) -> list[str]:
+def _kernel_notes(
+    found: pl.DataFrame, counted: pl.DataFrame, sources: Mapping[str, str]
+) -> list[str]:
     """What of the kernels' FLOPs and of the peak is unknown, and what to do.
 
     `found`: a row per rank and step, with its peak; `counted`: its kernels.
@@ -378,7 +386,9 @@ def _kernel_notes(found: pl.DataFrame, counted: pl.DataFrame) -> list[str]:
             )
         )
     without = found.filter(pl.col("peak_flops_per_s").is_null())["peak_source"]
-    notes += [Message("peak: {source}", source=source) for source in without.unique().sort()]
+    notes += [
+        Message("peak: {source}", source=sources[source]) for source in without.unique().sort()
+    ]
     if found["has_flops"].is_null().any():
         notes.append("steps without kernels of their own have no kernel FLOPs")
     mixed = found.filter(pl.col("dtype_share") < _ONE_TYPE)

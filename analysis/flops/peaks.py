@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from npuscope.errors import UsageError
-from npuscope.messages import Message
+from npuscope.messages import Message, joined
 
 PER_CYCLE = {"fp16": 8192, "bf16": 8192, "int8": 16384}
 DTYPES = ("bf16", "fp16", "fp32", "int8", "fp8")
@@ -156,9 +156,13 @@ def _first(*candidates: tuple[float | None, str]) -> tuple[float | None, str]:
 
 
 def _unknown(cores: float | None, mhz: float | None) -> str:
-    missing = [word for word, value in (("cores", cores), ("frequency", mhz)) if value is None]
+    missing = [
+        word
+        for word, value in ((Message("cores"), cores), (Message("frequency"), mhz))
+        if value is None
+    ]
     return (
-        Message("unknown: no {what} of the chip; give --peak", what=" and no ".join(missing))
+        Message("unknown: no {what} of the chip; give --peak", what=joined(missing, " and no "))
         if missing
         else ""
     )

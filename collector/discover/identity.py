@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from npuscope.messages import Message
+
 from ..model import Framework, Role, SourceFile
 from ..small_files import open_regular, read_small
 from .captures import EPOCH_FROM_NS
@@ -85,7 +87,9 @@ def identify(
             answers += _valid(info.get("rank_id"), OF_INFO)
     if len({rank for rank, _ in answers}) > 1:
         told = ", ".join(f"{rank} by {origin}" for rank, origin in answers)
-        warnings.append(f"sources disagree on the rank ({told}): the first is used")
+        warnings.append(
+            Message("sources disagree on the rank ({told}): the first is used", told=told)
+        )
     rank, origin = answers[0] if answers else (None, "")
 
     start, end = _window(infos, facts, files)
@@ -133,10 +137,17 @@ def _load(path: str, warnings: list[str]) -> dict[str, Any]:
     try:
         loaded = json.loads(read_small(path).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
-        warnings.append(f"{path}: not read: {type(error).__name__}: {error}")
+        warnings.append(
+            Message(
+                "{file}: not read: {kind}: {error}",
+                file=path,
+                kind=type(error).__name__,
+                error=str(error),
+            )
+        )
         return {}
     if not isinstance(loaded, dict):
-        warnings.append(f"{path}: not read: a JSON object was expected")
+        warnings.append(Message("{file}: not read: a JSON object was expected", file=path))
         return {}
     return loaded
 

@@ -17,6 +17,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from npuscope.messages import Message
+
 from ..model import RankSource, SourceFile
 from ..readers.kineto import gpu_comm
 from ..readers.kineto.head import parse_head, read_beginning, window_ns
@@ -88,7 +90,8 @@ def identify(path: str) -> Identity:
     warnings: tuple[str, ...] = ()
     if rank is None and (found := _RANK.search(name) or _NUMBER.search(name)):
         rank, origin = int(found[1]), "number in the trace's name"
-        warnings = (f"the trace does not record its rank: rank {rank} is taken from its name",)
+        untold = "the trace does not record its rank: rank {rank} is taken from its name"
+        warnings = (Message(untold, rank=rank),)
     return Identity(
         rank=rank,
         origin=origin if rank is not None else "",

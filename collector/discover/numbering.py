@@ -13,6 +13,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+from npuscope.messages import Message
+
 from .identity import OF_INFO, Identity
 
 ORIGIN = "numbered in order of host, device and folder"
@@ -35,7 +37,7 @@ def with_ranks(found: Sequence[tuple[str, Identity]]) -> list[Identity]:
             number = next(free)
             numbers.append((number, []))
         next(held for n, held in numbers if n == number).append(one)
-        warning = f"no file records the rank: numbered {number}"
+        warning = Message("no file records the rank: numbered {number}", number=number)
         told[place] = replace(one, rank=number, origin=ORIGIN, warnings=(*one.warnings, warning))
     return told
 
@@ -60,7 +62,7 @@ def _without_false_ranks(found: Sequence[Identity]) -> list[Identity]:
             origin="",
             warnings=(
                 *one.warnings,
-                (f"info.json of several devices records rank {one.rank}: ignored"),
+                Message("info.json of several devices records rank {rank}: ignored", rank=one.rank),
             ),
         )
         if one.origin == OF_INFO and one.rank in false

@@ -27,6 +27,8 @@ from pathlib import Path
 
 import duckdb
 
+from npuscope.messages import Message
+
 from .. import schema
 from ..discover.captures import EPOCH_FROM_NS
 from ..model import RankSource, ReadLog
@@ -60,8 +62,10 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
         if not is_empty(con, "comm_ops"):
             log.rules["comm_ops"] = "spans of their tasks"
             log.warn(
-                "communication was recorded as tasks only: an operation spans its first to its"
-                " last task"
+                Message(
+                    "communication was recorded as tasks only: an operation spans its first "
+                    "to its last task"
+                )
             )
     numbered = ("comm_groups", "comm_ops", "comm_tasks")
     there = () if is_empty(con, "comm_ops") and is_empty(con, "comm_tasks") else numbered
@@ -83,8 +87,10 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
     is_silent = "comm_ops" in source.selection.read and is_empty(con, "comm_ops")
     if traces and is_silent and not is_empty(con, "kernels"):
         log.warn(
-            "communication tasks, but no operations with times: communication of the steps is"
-            " unknown"
+            Message(
+                "communication tasks, but no operations with times: communication of the "
+                "steps is unknown"
+            )
         )
 
 
@@ -181,8 +187,12 @@ def _notice_devices(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
     devices = scalar(con, found) or []
     if len(devices) > 1:
         log.warn(
-            f"kernels of {len(devices)} devices {devices} under one rank: its figures are unions"
-            " over all devices"
+            Message(
+                "kernels of {count} devices {devices} under one rank: its figures are unions "
+                "over all devices",
+                count=len(devices),
+                devices=str(devices),
+            )
         )
 
 
@@ -242,10 +252,15 @@ def cross_check(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog
     if apart:
         step, apart_ns = apart[0]
         log.warn(
-            f"clocks: kernels of {len(apart)} step(s) are far from the step on the host, in step"
-            f" {step} by {apart_ns / 1e9:.0f} s: a clock was adjusted during profiling, or files"
-            " of several profiling runs were mixed; intervals between host and device are"
-            " unreliable"
+            Message(
+                "clocks: kernels of {count} step(s) are far from the step on the host, in "
+                "step {step} by {seconds} s: a clock was adjusted during profiling, or files of "
+                "several profiling runs were mixed; intervals between host and device are "
+                "unreliable",
+                count=len(apart),
+                step=step,
+                seconds=f"{apart_ns / 1e9:.0f}",
+            )
         )
 
 
@@ -265,10 +280,15 @@ def _compare_sums(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadL
     if differing:
         step, told_ns, kernels_ns = max(differing, key=lambda one: abs(one[1] - one[2]))
         log.warn(
-            f"the kernel table does not fit the profiler's table of steps in {len(differing)}"
-            f" step(s): in step {step} kernels run for {kernels_ns / 1e6:.3f} ms, which the"
-            f" profiler counted as {told_ns / 1e6:.3f} ms: rows are missing, or belong to another"
-            " rank"
+            Message(
+                "the kernel table does not fit the profiler's table of steps in {count} "
+                "step(s): in step {step} kernels run for {own} ms, which the profiler counted "
+                "as {told} ms: rows are missing, or belong to another rank",
+                count=len(differing),
+                step=step,
+                own=f"{kernels_ns / 1e6:.3f}",
+                told=f"{told_ns / 1e6:.3f}",
+            )
         )
 
 

@@ -23,6 +23,7 @@ import duckdb
 
 import npuscope
 from npuscope.errors import TraceFormatError
+from npuscope.messages import Message, stored
 
 from .. import schema
 from ..model import RankSource, ReadLog, SourceFile, storable
@@ -181,7 +182,7 @@ def _read_within(
             tables=in_generation(tables, generation),
             summaries=in_generation(summaries, generation),
             rules=reading.rules,
-            warnings=[storable(warning) for warning in reading.warnings],
+            kept_warnings=[stored(warning, storable) for warning in reading.warnings],
             failed_files={storable(path): storable(why) for path, why in failed.items()},
             rows_lost=reading.rows_lost,
             bytes_lost=reading.bytes_lost,
@@ -252,10 +253,10 @@ def _run_readers(
                 # Half a table would give figures that look whole.
                 for table in wanted - SHARED:
                     con.execute(f'delete from "{table}"')
-            reading.warn(f"not read: {error_line(error)}")
+            reading.warn(Message("not read: {error}", error=error_line(error)))
         trace = source.path("trace")
         if read is trace_view.read and trace in reading.damaged and "kernels" in reading.rules:
-            reading.lose(trace, "figures of this rank cover only the part that was read")
+            reading.lose(trace, Message("figures of this rank cover only the part that was read"))
         for table in sorted(nonempty(con, wanted)):
             reading.rules.setdefault(f"from.{table}", read.__module__.rpartition(".")[2])
         done(max(0, size - done.total))

@@ -29,6 +29,7 @@ from pathlib import Path
 import duckdb
 
 from npuscope.errors import TraceFormatError
+from npuscope.messages import Message
 
 from ..model import ReadLog
 from ..staging import staging_place
@@ -106,7 +107,7 @@ def open_rows(path: str, log: ReadLog, required: Iterable[tuple[str, ...]] = ())
     line = line.replace("\0", "\ufffd")  # Python 3.10 refuses NUL
     names = next(csv.reader([line]), []) if len(line) < _HEADER_LIMIT_BYTES else [line[:80]]
     if not any(name.strip() for name in names):
-        log.lose(path, "empty file")
+        log.lose(path, Message("empty file"))
         return None
     columns: dict[str, str] = {}
     for index, name in enumerate(names):
@@ -139,12 +140,14 @@ def fill(
         with engine_file(rows.path, staging_place(con)) as file:
             _execute(con, replace(rows, path=file.path), rows, log, statement, numbers)
         if has_zero_bytes(rows.path):
-            log.lose(rows.path, "damaged: zero bytes in place of text")
+            log.lose(rows.path, Message("damaged: zero bytes in place of text"))
         if file.is_torn:
             log.lose(
                 rows.path,
-                "truncated in the middle of a line: the incomplete row is left out, and later"
-                " rows are missing",
+                Message(
+                    "truncated in the middle of a line: the incomplete row is left out, and "
+                    "later rows are missing"
+                ),
             )
     except OSError as error:
         if is_out_of_space(error):
@@ -183,14 +186,21 @@ def _count_rejects(con: duckdb.DuckDBPyConnection, rows: Rows, log: ReadLog) -> 
     con.execute("drop table if exists _scans")
     if found and found[0]:
         log.rows_lost += found[0]
-        log.lose(rows.path, f"{found[0]} broken rows left out, the first at line {found[1]}")
+        log.lose(
+            rows.path,
+            Message(
+                "{count} broken rows left out, the first at line {line}",
+                count=found[0],
+                line=found[1],
+            ),
+        )
 
 
 def lose(log: ReadLog, path: str, count: int, why: str) -> None:
     """Count rows that were left out, and say why."""
     if count:
         log.rows_lost += count
-        log.lose(path, f"{count} rows left out: {why}")
+        log.lose(path, Message("{count} rows left out: {why}", count=count, why=why))
 
 
 _ODD_NAME = re.compile(r"[*?\[\\\ud800-\udfff]")

@@ -20,6 +20,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from npuscope.errors import StoreError
+from npuscope.messages import Stored, restored
 
 from .. import schema
 from ..model import Option, storable
@@ -65,7 +66,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """One rank's current generation and the story of its reading.
 
     `options`: what its profiler was told; `unverified`: keys of what was read in ways that no real
-    profile confirmed (`readers.unverified`). Both are None where nothing tells.
+    profile confirmed (`readers.unverified`). Both are None where nothing tells. `kept_warnings`
+    are messages as they are stored; plain sentences in older manifests.
     """
 
     run: str
@@ -84,7 +86,7 @@ class Manifest(msgspec.Struct, frozen=True):
     tables: dict[str, Segment]
     summaries: dict[str, Segment]
     rules: dict[str, str] = {}
-    warnings: list[str] = []
+    kept_warnings: list[Stored] = msgspec.field(default_factory=list, name="warnings")
     failed_files: dict[str, str] = {}
     rows_lost: int = 0
     bytes_lost: int = 0
@@ -93,7 +95,13 @@ class Manifest(msgspec.Struct, frozen=True):
     options: dict[str, Option] | None = None
     unverified: list[str] | None = None
 
+    @property
+    def warnings(self) -> list[str]:
+        """What readers warned of."""
+        return list(map(restored, self.kept_warnings))
+
     def __post_init__(self) -> None:
+        list(map(restored, self.kept_warnings))  # refuses what no reader writes
         if not _GENERATION.fullmatch(self.generation):
             raise ValueError(f"no name of a generation: {self.generation!r}")
         require_own_files(self.generation, {**self.tables, **self.summaries})

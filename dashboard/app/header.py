@@ -155,12 +155,12 @@ def freshness(published_at: str, now: datetime) -> str:
     """How old what is shown is, in words: `published_at` is an ISO moment in UTC."""
     moment = datetime.fromisoformat(published_at.replace("Z", "+00:00"))
     age_s = max(0, int((now - moment).total_seconds()))
-    for unit, length_s in (("d", 86400), ("h", 3600), ("min", 60)):
+    for unit, length_s in (("{count} d", 86400), ("{count} h", 3600), ("{count} min", 60)):
         if age_s >= length_s:
-            age = f"{age_s // length_s} {unit}"
+            age: str = Message(unit, count=age_s // length_s)
             break
     else:
-        age = "less than a minute"
+        age = Message("less than a minute")
     return Message(
         "last published {moment} UTC, {age} ago", moment=f"{moment:%Y-%m-%d %H:%M:%S}", age=age
     )

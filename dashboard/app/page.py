@@ -17,6 +17,7 @@ import streamlit as st
 from npuscope.analysis.catalog import shown_in
 from npuscope.collector.store.csv_cells import quoted_cells
 from npuscope.console.printable import visible
+from npuscope.messages import Message
 
 from ..figures.layout import dressed, visible_names
 from ..locale.language import Say, labelled, language_of
@@ -309,7 +310,11 @@ def draw_table(
         key=f"table_{name}",
     )
     if chosen.height < frame.height:
-        told = f"The first {chosen.height:,} of {frame.height:,} rows: the files have all."
+        told = Message(
+            "The first {count} of {every} rows: the files have all.",
+            count=f"{chosen.height:,}",
+            every=f"{frame.height:,}",
+        )
         st.caption(plain(say(told)))
 
 

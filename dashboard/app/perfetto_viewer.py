@@ -28,10 +28,12 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message as Sent
 
 from npuscope.analysis.wording import megabytes
 from npuscope.errors import UsageError
+from npuscope.messages import Message
 from npuscope.profile import Opened
 
 from ..perfetto.choice import Choice
@@ -80,7 +82,7 @@ class _Secured:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_secured(message: Message) -> None:
+        async def send_secured(message: Sent) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(_HEADERS)
             await send(message)
@@ -159,7 +161,10 @@ def write_window(
     expected = expected_of(trace)
     if expected.size_bytes > MOST_BYTES:
         raise UsageError(
-            f"about {megabytes(expected.size_bytes)} MB, more than a browser opens quickly:"
-            " choose a shorter window or fewer ranks"
+            Message(
+                "about {size} MB, more than a browser opens quickly: choose a shorter window or"
+                " fewer ranks",
+                size=megabytes(expected.size_bytes),
+            )
         )
     write(trace, out, expected)

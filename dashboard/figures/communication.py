@@ -11,6 +11,7 @@ import polars as pl
 
 from npuscope.analysis.communication.volume import matrix_blocks
 from npuscope.analysis.wording import percent
+from npuscope.messages import Message
 
 from ..locale.language import Say
 from ..theme import COMPUTING, EXPOSED, SEQUENTIAL, TRANSFER, WAIT, WARNING
@@ -54,7 +55,14 @@ def masking_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
     )
     title = say("Communication of a mean step, hidden behind compute or exposed")
     if rows.height < every.height:
-        title = say(f"{title}: the {rows.height} most exposed of {every.height}")
+        title = say(
+            Message(
+                "{title}: the {count} most exposed of {every}",
+                title=title,
+                count=rows.height,
+                every=every.height,
+            )
+        )
     figure = laid_out(
         figure, say, title, height_px=rows_px(rows.height), x=say("ms per step and rank"),
         is_listed=True,
@@ -129,7 +137,11 @@ def links_figure(rates: pl.DataFrame, say: Say) -> go.Figure:
         )  # fmt: skip
     title = "Bandwidth by link"
     if rows.height < rates.height:
-        title = f"Bandwidth by link: the {rows.height} with most bytes of {rates.height}"
+        title = Message(
+            "Bandwidth by link: the {count} with most bytes of {every}",
+            count=rows.height,
+            every=rates.height,
+        )
     figure = laid_out(figure, say, title, height_px=rows_px(rows.height), x="GB/s", is_listed=True)
     return figure.update_xaxes(rangemode="tozero")
 
@@ -172,7 +184,14 @@ def matrix_figure(
         "bandwidth": "Bandwidth between ranks",
     }[measure]
     if block > 1:
-        title = say(f"{say(title)}: a cell is {block} by {block} ranks")
+        title = say(
+            Message(
+                "{title}: a cell is {count} by {again} ranks",
+                title=say(title),
+                count=block,
+                again=block,
+            )
+        )
     figure = laid_out(
         figure, say, title, height_px=max(320, min(720, 150 + 26 * places)), x=say("to rank"),
         y=say("from rank"),

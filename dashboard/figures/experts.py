@@ -12,6 +12,7 @@ import polars as pl
 from plotly.subplots import make_subplots
 
 from npuscope.analysis.experts.load.mean_layers import mean_costs, mean_devices, over_mean
+from npuscope.messages import Message
 
 from ..locale.language import Say
 from ..theme import BETTER, COMPUTING, DIVERGING, EXPOSED, FREE, SERIES, TRANSFER, WORSE
@@ -35,7 +36,7 @@ def load_figure(loads: pl.DataFrame, say: Say, item: Item | None = None) -> go.F
         else "Load of each device, times the mean of its layer"
     )
     if block > 1:
-        title = say(f"{title}: a cell is the maximum of {block}")
+        title = say(Message("{title}: a cell is the maximum of {count}", title=title, count=block))
     figure = laid_out(
         figure, say, title, height_px=_heat_px(len(layers)), x=say(item), y=say("layer")
     )

@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from npuscope.analysis.wording import percent
+from npuscope.messages import Message
 
 from ..locale.language import Say
 from ..theme import COMPUTING, EXPOSED, FREE, SERIES
@@ -78,7 +79,11 @@ def curve_figure(curve: pl.DataFrame, say: Say, steps: pl.DataFrame | None = Non
     )  # fmt: skip
     title = "Memory over time"
     if shown.height < components.height:
-        title = f"Memory over time: the {shown.height} largest of {components.height} components"
+        title = Message(
+            "Memory over time: the {count} largest of {every} components",
+            count=shown.height,
+            every=components.height,
+        )
     title = f"{say('rank')} {curve['rank'][0]} · {say(title)}" if curve.height else title
     figure = laid_out(figure, say, title, height_px=420, x=say("ms since the first record"), y=unit)
     return figure.update_yaxes(rangemode="tozero")
@@ -112,7 +117,11 @@ def peaks_figure(main: pl.DataFrame, say: Say) -> go.Figure:
         )
     title = "Peak of each rank"
     if shown.height < main.height:
-        title = f"Peak of each rank: the {shown.height} fullest of {main.height}"
+        title = Message(
+            "Peak of each rank: the {count} fullest of {every}",
+            count=shown.height,
+            every=main.height,
+        )
     figure.update_layout(barmode="group")
     return laid_out(
         figure, say, title, height_px=rows_px(shown.height, 30), x=unit, is_listed=True
@@ -144,7 +153,9 @@ def holders_figure(holders: pl.DataFrame, say: Say) -> go.Figure:
     title = "Who holds the memory at the peak"
     every = holders.filter(pl.col("held_bytes") > 0).height
     if shown.height < every:
-        title = f"Who holds the memory at the peak: {shown.height} of {every}"
+        title = Message(
+            "Who holds the memory at the peak: {count} of {every}", count=shown.height, every=every
+        )
     return laid_out(
         figure, say, title, height_px=rows_px(shown.height), x=unit, is_listed=True
     ).update_yaxes(dtick=1)
@@ -183,7 +194,11 @@ def growth_figure(steps: pl.DataFrame, growth: pl.DataFrame, say: Say) -> go.Fig
         )
     title = "Memory at the end of each step"
     if shown.height < order.height:
-        title = f"Memory at the end of each step: {shown.height} of {order.height} ranks"
+        title = Message(
+            "Memory at the end of each step: {count} of {every} ranks",
+            count=shown.height,
+            every=order.height,
+        )
     figure = laid_out(figure, say, title, height_px=360, x=say("step"), y=unit)
     ticks = steps["step"].drop_nulls().unique().sort()
     if ticks.len() <= 20:

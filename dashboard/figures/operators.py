@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from npuscope.analysis.wording import percent
+from npuscope.messages import Message
 
 from ..locale.language import Say
 from ..theme import COMPUTING, FREE, SERIES
@@ -46,7 +47,9 @@ def top_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     )
     title = "Longest kernels"
     if shown.height < rows.height:
-        title = f"Longest kernels: {shown.height} of {rows.height}"
+        title = Message(
+            "Longest kernels: {count} of {every}", count=shown.height, every=rows.height
+        )
     figure = laid_out(
         figure, say, title, height_px=rows_px(shown.height), x=say("ms per step and rank"),
         is_listed=True,
@@ -120,7 +123,7 @@ def _limits(figure: go.Figure, points: pl.DataFrame, peaks: pl.DataFrame, say: S
         figure.add_scatter(
             x=x,
             y=[one / 1e12 for one in y],
-            name=say(f"limit, {', '.join(dtypes)}"),
+            name=say(Message("limit, {dtypes}", dtypes=", ".join(dtypes))),
             mode="lines",
             line={"color": FREE, "width": 2, "dash": "solid" if hbm is not None else "dash"},
             hovertemplate="%{x:,.1f} FLOP/byte: %{y:,.1f} TFLOP/s",

@@ -11,6 +11,7 @@ import polars as pl
 
 from npuscope.analysis.means import deviations
 from npuscope.analysis.ranks.stragglers.blame import VERDICT_WORDS
+from npuscope.messages import Message
 
 from ..locale.language import Say
 from ..theme import COMPUTING, DIVERGING, FREE, SEQUENTIAL, SERIES
@@ -77,12 +78,21 @@ def steps_figure(
     )
     named = say(MEASURES[measure])
     title = (
-        say(f"{named}: more or less than the median rank of step and stage")
+        say(
+            Message("{measure}: more or less than the median rank of step and stage", measure=named)
+        )
         if is_deviation
-        else say(f"{named} of each rank and step")
+        else say(Message("{measure} of each rank and step", measure=named))
     )
     if len(shown) < len(steps):
-        title = say(f"{title}: the last {len(shown)} of {len(steps)} steps")
+        title = say(
+            Message(
+                "{title}: the last {count} of {every} steps",
+                title=title,
+                count=len(shown),
+                every=len(steps),
+            )
+        )
     figure = laid_out(
         figure, say, title, height_px=max(280, min(820, 130 + 22 * len(names))), x=say("step"),
         y=say("rank"),
@@ -140,7 +150,11 @@ def blame_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
         )
     title = "Waiting that each rank causes"
     if shown.height < rows.height:
-        title = f"Waiting that each rank causes: {shown.height} of {rows.height} ranks"
+        title = Message(
+            "Waiting that each rank causes: {count} of {every} ranks",
+            count=shown.height,
+            every=rows.height,
+        )
     figure.update_layout(barmode="stack", showlegend=True)
     figure = laid_out(
         figure, say, title, height_px=rows_px(shown.height, 20),

@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from npuscope.analysis.flops.losses import by_term
+from npuscope.messages import Message
 
 from ..locale.language import Say
 from ..terminal.parts_table import PART_WORDS, SHOWN_FROM, WORDS
@@ -73,9 +74,9 @@ def ranks_figure(bars: pl.DataFrame, say: Say) -> go.Figure:
     title = "A mean step of each rank" if key == "rank" else "Each step"
     if bars.height < every:
         title = (
-            f"A mean step of the {bars.height} slowest ranks"
+            Message("A mean step of the {count} slowest ranks", count=bars.height)
             if key == "rank"
-            else f"The {bars.height} longest of {every} steps"
+            else Message("The {count} longest of {every} steps", count=bars.height, every=every)
         )
     figure.update_layout(barmode="stack")
     figure.update_xaxes(title={"text": say(key)}, type="category" if bars.height <= 64 else None)

@@ -17,48 +17,36 @@ from npuscope.messages import Message, filled
 
 Say = Callable[[str], str]
 
-_HERE = Path(__file__).parent
-_FILE = "LC_MESSAGES/npuscope.po"
-_NAME = re.compile(r"\\{(\w+)\\}")
+
+@cache
+def catalogs() -> dict[str, Path]:
+    """The catalog of each language, by the language's code: `zh`."""
+    found = Path(__file__).parent.glob("*/LC_MESSAGES/npuscope.po")
+    return {path.parents[1].name.partition("_")[0]: path for path in sorted(found)}
 
 
 @cache
 def languages() -> dict[str, str]:
-    """What languages there are, `en` first, by what they call themselves."""
-    found = {path.parents[1].name.partition("_")[0]: path for path in _HERE.glob(f"*/{_FILE}")}
-    return {"en": "English"} | {
-        name: catalog(path).get("English", name) for name, path in sorted(found.items())
-    }
-
-
-def language_of(name: str) -> Say:
-    """Puts English into the language `name`; what its catalog does not have stays English.
-
-    Raises UsageError where there is no such language.
-    """
-    if name not in languages():
-        raise UsageError(f"--lang {name}: choose one of {', '.join(languages())}")
-    return str if name == "en" else _say_in(name)
+    """What languages there are, English first, by what they call themselves."""
+    return {"en": "English"} | {code: language_of(code)("English") for code in catalogs()}
 
 
 @cache
-def _say_in(name: str) -> Say:
-    [path] = list(_HERE.glob(f"{name}*/{_FILE}"))
-    told = catalog(path)
-    patterns = _patterns(told)
+def language_of(code: str) -> Say:
+    """Puts English into a language; what its catalog does not have stays English.
+
+    Raises UsageError where there is no such language.
+    """
+    if code == "en":
+        return str
+    if code not in catalogs():
+        raise UsageError(f"--lang {code}: choose one of {', '.join(('en', *catalogs()))}")
+    told = catalog(catalogs()[code])
 
     def say(text: str) -> str:
-        if isinstance(text, Message) and (template := told.get(text.template)):
-            return filled(template, text.values, say)
-        if text in told:
-            return told[text]
-        for pattern, template in patterns:
-            if found := pattern.fullmatch(text):
-                values = {name: say(value) for name, value in found.groupdict(default="").items()}
-                return template.format(**values)
-        parts = text.split("; ")  # sentences that were joined
-        told_parts = [say(part) for part in parts] if len(parts) > 1 else parts
-        return "；".join(told_parts) if told_parts != parts else text
+        if isinstance(text, Message):
+            return filled(told.get(text.template, text.template), text.values, say)
+        return told.get(text, text)
 
     return say
 
@@ -75,7 +63,7 @@ def catalog(path: Path) -> dict[str, str]:
     """Translations by what they translate: those that are there and not marked as fuzzy.
 
     Babel writes these files, and they are read as they are: gettext's own module takes only their
-    compiled form, which would be one more file to keep in step.
+    compiled form, which would be one more file to keep in step (docs/decisions).
     """
     found: dict[str, str] = {}
     for entry in path.read_text(encoding="utf-8").split("\n\n"):
@@ -89,22 +77,3 @@ def catalog(path: Path) -> dict[str, str]:
         if texts.get("msgid") and texts["msgstr"]:
             found[texts["msgid"]] = texts["msgstr"]
     return found
-
-
-def _patterns(told: dict[str, str]) -> tuple[tuple[re.Pattern[str], str], ...]:
-    """Templates with names in them; those with most fixed words are tried first."""
-    listed = [(english, said) for english, said in told.items() if _is_plain(english)]
-    listed.sort(key=lambda pair: -len(re.sub(r"\{\w+\}", "", pair[0])))
-    return tuple(
-        (re.compile(_NAME.sub(r"(?P<\1>.+?)", re.escape(english)), re.DOTALL), said)
-        for english, said in listed
-    )
-
-
-def _is_plain(english: str) -> bool:
-    names = re.findall(r"{\w+}", english)
-    return (
-        bool(names)
-        and len(set(names)) == len(names)
-        and bool(re.search("[a-z]{3}", re.sub(r"{\w+}", "", english)))
-    )

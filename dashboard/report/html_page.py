@@ -20,6 +20,7 @@ from npuscope import __version__
 from npuscope.analysis.findings.finding import Finding
 from npuscope.analysis.wording import ms, percent
 from npuscope.console.printable import visible
+from npuscope.messages import joined
 
 from ..figures.communication import masking_figure
 from ..figures.experts import load_figure
@@ -86,7 +87,7 @@ def _part(block: Block, say: Say) -> dict[str, Any]:
     if isinstance(block, Findings):
         return {"kind": "findings", "found": [_finding(one, say) for one in block.found]}
     if isinstance(block, Sentence):
-        text = say(block.text + block.emphasis)
+        text = say(joined((block.text, block.emphasis), "; "))
         return {"kind": "sentence", "text": text}
     if isinstance(block, Bullets):
         return {"kind": "bullets", "title": say(block.title), "lines": list(map(say, block.lines))}

@@ -8,6 +8,7 @@ from itertools import cycle
 
 from npuscope.analysis.wording import ms, percent
 from npuscope.console.printable import printable
+from npuscope.messages import joined
 
 from ..locale.language import Say, language_of
 from ..terminal.tables import FittedTable
@@ -41,7 +42,7 @@ def _lines(block: Block, say: Say) -> Iterator[str]:
             yield f"{number}. **{stake}{share}** ({say(one.certainty)}): {statement}"
             yield f"   {_sentence(say(one.advice))} {say('more')}: `{one.command}`"
     elif isinstance(block, Sentence):
-        yield _sentence(say(block.text + block.emphasis))
+        yield _sentence(say(joined((block.text, block.emphasis), "; ")))
     elif isinstance(block, Bullets):
         yield f"## {say(block.title)}"
         yield ""

@@ -20,14 +20,14 @@ from npuscope.analysis.experts.load.load_overview import Overview, hottest, over
 from npuscope.analysis.findings.list_findings import finding_rows, findings
 from npuscope.analysis.flops.kernels.count import kernel_work
 from npuscope.analysis.flops.losses import losses, together
-from npuscope.analysis.flops.mfu import ROWS, mfu
+from npuscope.analysis.flops.mfu import ROWS, Figures, mfu
 from npuscope.analysis.ranks.stragglers.blame import blame_rows, by_rank, rank_blame
 from npuscope.analysis.scope import Scope
 from npuscope.analysis.views import has_view
 from npuscope.analysis.wording import UNKNOWN, megabytes, ms, percent, plain, ranks_named, us
 from npuscope.collector.discover.captures import EPOCH_FROM_NS
+from npuscope.messages import Message, joined
 
-from ..terminal.comm_tables import counted
 from ..terminal.experts.expert_tables import ratio
 from ..terminal.parts_table import mean_parts_table, waterfall_table
 from ..terminal.straggler_tables import ranks_table
@@ -149,14 +149,21 @@ def _facts(facts: Mapping[str, Any]) -> Facts:
 def _ranks(facts: Mapping[str, Any]) -> str:
     listed = query.numbers(facts["ranks"])
     size = facts["world_size"]
-    told = f"{facts['rank_count']}" + (f" of {size}" if size else "")
-    return f"{told} ({listed})" + (" on " + ", ".join(facts["chips"]) if facts["chips"] else "")
+    told = "{number} of {all} ({ranks})" if size else "{number} ({ranks})"
+    found = Message(told, number=facts["rank_count"], all=size, ranks=listed)
+    if facts["chips"]:
+        found = Message("{ranks} on {chip}", ranks=found, chip=", ".join(facts["chips"]))
+    return found
 
 
 def _missing(facts: Mapping[str, Any]) -> str:
     """Waiting for them is a part of its own, and what they did is unknown."""
     missing = facts["missing_ranks"]
-    return f"{ranks_named(missing)}; waiting for them is shown separately" if missing else ""
+    return (
+        Message("{ranks}; waiting for them is shown separately", ranks=ranks_named(missing))
+        if missing
+        else ""
+    )
 
 
 def _parallel(facts: Mapping[str, Any]) -> str:
@@ -181,9 +188,13 @@ def _wall_time(facts: Mapping[str, Any]) -> str:
     if start is None or end is None:
         return ""
     if start < EPOCH_FROM_NS:
-        return f"{(end - start) / 1e9:.3f} s on a device clock"
+        return Message("{seconds} s on a device clock", seconds=f"{(end - start) / 1e9:.3f}")
     moment = datetime.fromtimestamp(start // 10**9, tz=timezone.utc)
-    return f"{(end - start) / 1e9:.3f} s from {moment:%Y-%m-%d %H:%M:%S} UTC"
+    return Message(
+        "{seconds} s from {moment} UTC",
+        seconds=f"{(end - start) / 1e9:.3f}",
+        moment=f"{moment:%Y-%m-%d %H:%M:%S}",
+    )
 
 
 def _steps(con: duckdb.DuckDBPyConnection, here: Scope, frame: pl.DataFrame) -> Iterator[Block]:
@@ -192,7 +203,12 @@ def _steps(con: duckdb.DuckDBPyConnection, here: Scope, frame: pl.DataFrame) -> 
         # The slowest say most; every rank is in the spread below.
         longest = frame.sort("stage_ns", descending=True, nulls_last=True).head(_MAX_STEP_ROWS)
         shown = longest.sort("rank", "step")
-        caption = f"the {_MAX_STEP_ROWS} longest of {frame.height}: `npuscope steps` gives all"
+        caption = Message(
+            "the {shown} longest of {all}: {command} gives all",
+            shown=_MAX_STEP_ROWS,
+            all=frame.height,
+            command="`npuscope steps`",
+        )
     yield _verdict(means.mean_steps(con, here).row(0, named=True))
     yield Chart("steps", means.mean_step_bars(con, here))
     yield steps_table(shown, caption=caption)
@@ -206,16 +222,19 @@ def _verdict(mean: Mapping[str, Any]) -> Sentence:
     """A mean step in one sentence: shares of its length, and how much communication is hidden."""
     if not mean["length_ns"]:
         return Sentence("no step has computing, communication and free time all known")
-    parts = {
-        "computing": "computing_ns",
-        "exposed": "exposed_communication_ns",
-        "free": "free_ns",
+    shares = {
+        name: percent(mean[of] / mean["length_ns"])
+        for name, of in (
+            ("computing", "computing_ns"),
+            ("exposed", "exposed_communication_ns"),
+            ("free", "free_ns"),
+        )
     }
-    shares = [f"{name} {percent(mean[of] / mean['length_ns'])}" for name, of in parts.items()]
-    masked = "no communication"
+    masked = Message("no communication")
     if mean["masking_ratio"] is not None:
-        masked = f"communication masked {percent(mean['masking_ratio'])}"
-    return Sentence(f"all steps: {', '.join(shares)}; ", masked)
+        masked = Message("communication masked {masked}", masked=percent(mean["masking_ratio"]))
+    told = "all steps: computing {computing}, exposed {exposed}, free {free}"
+    return Sentence(Message(told, **shares), masked)
 
 
 def _spread(con: duckdb.DuckDBPyConnection, here: Scope) -> Iterator[Block]:
@@ -262,15 +281,24 @@ def _kernels(con: duckdb.DuckDBPyConnection, here: Scope, top: int) -> Iterator[
     yield FittedTable(
         columns,
         frame.head(top).to_dicts(),
-        f"Top kernels by {key}: of a rank's step ({_over(frame)})",
-        f"and {more} more: `npuscope kernels --by {key}`" if more > 0 else None,
+        Message("Top kernels by {key}: of a rank's step ({scope})", key=key, scope=_over(frame)),
+        _more(more, f"`npuscope kernels --by {key}`"),
     )
 
 
 def _over(frame: pl.DataFrame) -> str:
     """What rows of a mean are over: ranks of which single events are known, steps but warm-up."""
     first = frame.row(0, named=True)
-    return f"mean of {counted(first['rank_count'], 'rank')}, {counted(first['step_count'], 'step')}"
+    ranks, steps = first["rank_count"], first["step_count"]
+    over = ("mean of {ranks} ranks, {steps} steps", "mean of {ranks} ranks, 1 step")
+    if ranks == 1:
+        over = ("mean of 1 rank, {steps} steps", "mean of 1 rank, 1 step")
+    return Message(over[steps == 1], ranks=f"{ranks:,}", steps=f"{steps:,}")
+
+
+def _more(count: int, command: str) -> str | None:
+    told = "and {number} more: {command}"
+    return Message(told, number=count, command=command) if count > 0 else None
 
 
 def _count(value: float | None) -> str:
@@ -293,13 +321,15 @@ def _communication(con: duckdb.DuckDBPyConnection, here: Scope, top: int) -> Ite
         Column("MB", "size_bytes", megabytes),
     ]
     more = frame.height - top
-    measured = "" if frame["union_ns"].null_count() < frame.height else ", as HCCL measured it"
+    over = _over(frame)
+    if frame["union_ns"].null_count() == frame.height:
+        over = Message("{scope}, as HCCL measured it", scope=over)
     yield Chart("communication", frame)
     yield FittedTable(
         columns,
         frame.head(top).to_dicts(),
-        f"Communication by group and operation: of a rank's step ({_over(frame)}{measured})",
-        f"and {more} more: `npuscope comm --by op`" if more > 0 else None,
+        Message("Communication by group and operation: of a rank's step ({scope})", scope=over),
+        _more(more, "`npuscope comm --by op`"),
     )
 
 
@@ -325,24 +355,23 @@ def _waits(con: duckdb.DuckDBPyConnection, here: Scope, top: int) -> Iterator[Bl
 
 def _mfu(con: duckdb.DuckDBPyConnection, here: Scope) -> Iterator[Block]:
     """From the peak of the chip to what its kernels achieve, loss by loss."""
-    figures, rows, notes = _losses(con, here)
-    if why := _no_waterfall(rows, notes):
+    found, rows = _losses(con, here)
+    if why := _no_waterfall(rows, found.notes):
         yield Sentence(why)
         return
-    counted = figures.filter(pl.col("kernel_mfu_causal_ratio").is_not_null())
+    counted = found.rows.filter(pl.col("kernel_mfu_causal_ratio").is_not_null())
     for peak in counted["peak_source"].unique(maintain_order=True):
-        yield Sentence(f"peak: {peak}; attention counted as causal")
+        told = "peak: {source}; attention counted as causal"
+        yield Sentence(Message(told, source=found.sources[peak]))
     job = together(con, rows)
     yield Chart("waterfall", job)
     yield waterfall_table(job, together(con, rows, by="stage"), top=2)
 
 
-def _losses(
-    con: duckdb.DuckDBPyConnection, here: Scope
-) -> tuple[pl.DataFrame, pl.DataFrame, Sequence[str]]:
-    """Rows of `mfu` and of its waterfall, and what is unknown of them."""
+def _losses(con: duckdb.DuckDBPyConnection, here: Scope) -> tuple[Figures, pl.DataFrame]:
+    """What `mfu` tells, and rows of its waterfall."""
     found = mfu(con, here)
-    return found.rows, losses(con, found.rows, kernel_work(found.counted), here), found.notes
+    return found, losses(con, found.rows, kernel_work(found.counted), here)
 
 
 def _no_waterfall(rows: pl.DataFrame, notes: Sequence[str]) -> str:
@@ -350,15 +379,15 @@ def _no_waterfall(rows: pl.DataFrame, notes: Sequence[str]) -> str:
     if not rows.filter(pl.col("term") == "achieved").is_empty():
         return ""
     why = notes[0] if notes else "no kernel has shapes that FLOPs follow from"
-    return f"From the peak to what is achieved: not known: {why}"
+    return Message("From the peak to what is achieved: not known: {why}", why=why)
 
 
 def _mfu_rows(con: duckdb.DuckDBPyConnection, here: Scope) -> dict[str, Any]:
     """The same for programs: `mfu` per rank and step, `waterfall` of all of them together."""
-    figures, rows, notes = _losses(con, here)
+    found, rows = _losses(con, here)
     return {
-        "no_waterfall": _no_waterfall(rows, notes) or None,
-        "mfu": query.rows(figures.select(ROWS)),
+        "no_waterfall": _no_waterfall(rows, found.notes) or None,
+        "mfu": query.rows(found.rows.select(ROWS)),
         "waterfall": query.rows(together(con, rows)),
     }
 
@@ -400,7 +429,7 @@ def experts_blocks(seen: Overview | None, *, top: int, path: str) -> Iterator[Bl
         _columns(seen),
         seen.layers.head(top).to_dicts(),
         "Expert load by layer (mean of steps)",
-        f"and {more} more: `npuscope experts`" if more > 0 else None,
+        Message("and {more} more: `npuscope experts`", more=more) if more > 0 else None,
     )
     for note in seen.notes:
         yield Sentence(note)
@@ -408,7 +437,7 @@ def experts_blocks(seen: Overview | None, *, top: int, path: str) -> Iterator[Bl
         yield Sentence(COLLECT)
     elif seen.devices_count and seen.devices_count > 1:
         command = f"npuscope experts plan {shlex.quote(path)} --devices {seen.devices_count}"
-        yield Sentence(f"a better placement and its gain: `{command}`")
+        yield Sentence(Message("a better placement and its gain: `{command}`", command=command))
 
 
 def experts_rows(seen: Overview | None) -> dict[str, Any] | None:
@@ -429,34 +458,39 @@ def _expert_verdict(seen: Overview) -> tuple[str, str] | None:
     devices = seen.layers["device_max_over_mean"].drop_nulls()
     if seen.item == "device" and devices.is_empty():
         return None
-    told = "experts: "
+    told: list[str] = []
     if seen.item == "expert":
-        told += (
-            f"the most loaded expert of a layer has {_mean(seen, 'max_over_mean')} times the mean"
-        )
-        told += ", " if len(devices) else ""
+        of_experts = "the most loaded expert of a layer has {mean} times the mean"
+        told.append(Message(of_experts, mean=_mean(seen, "max_over_mean")))
     if len(devices):
-        mean = _mean(seen, "device_max_over_mean")
-        told += f"the most loaded device has {mean} times the mean of its group"
+        of_devices = "the most loaded device has {mean} times the mean of its group"
+        told.append(Message(of_devices, mean=_mean(seen, "device_max_over_mean")))
+    experts = Message("experts: {told}", told=joined(told))
     if seen.cost is None or seen.cost["excess_ns"] is None:
-        return told, ""
-    return f"{told}; ", f"the imbalance costs {ms(seen.cost['excess_ns'])} ms per step"
+        return experts, ""
+    cost = Message("the imbalance costs {cost} ms per step", cost=ms(seen.cost["excess_ns"]))
+    return experts, cost
 
 
 def _mean(seen: Overview, column: str) -> str:
     mean = seen.mean_of(column)
-    return "an unknown number of" if mean is None else f"{mean:.2f}"
+    return Message("an unknown number of") if mean is None else f"{mean:.2f}"
 
 
 def _hottest(seen: Overview) -> str:
     found = hottest(seen, _HOTTEST)
     if found.is_empty():
         return ""
-    listed = ", ".join(
-        f"expert {row['expert']} of layer {row['layer']} ({row['over_mean']:.2f})"
+    listed = joined(
+        Message(
+            "expert {expert} of layer {layer} ({over})",
+            expert=row["expert"],
+            layer=row["layer"],
+            over=f"{row['over_mean']:.2f}",
+        )
         for row in found.to_dicts()
     )
-    return f"hottest, times the mean of the layer: {listed}"
+    return Message("hottest, times the mean of the layer: {experts}", experts=listed)
 
 
 def _columns(seen: Overview) -> list[Column]:

@@ -30,7 +30,9 @@ def drawn(block: Block) -> Iterator[RenderableType]:
         yield from _findings(block.found)
         yield Text()
     elif isinstance(block, Sentence):
-        yield Text(block.text).append(block.emphasis, style="bold")
+        yield Text(f"{block.text}; " if block.emphasis else block.text).append(
+            block.emphasis, style="bold"
+        )
     elif isinstance(block, Bullets):
         yield Text(block.title, style="bold")
         yield from (Padding(Text(f"• {line}"), (0, 0, 0, 2)) for line in block.lines)

@@ -11,6 +11,7 @@ import polars as pl
 from npuscope.analysis.ranks.stragglers.blame import VERDICT_WORDS, by_rank
 from npuscope.analysis.ranks.stragglers.hot_experts import hottest
 from npuscope.analysis.wording import UNKNOWN, ms, number, numbers, percent, plain, us
+from npuscope.messages import Message, joined
 
 from .tables import Column, FittedTable
 
@@ -64,12 +65,14 @@ def ranks_table(
     ]
     if any(row["hottest"] for row in rows):
         columns.append(Column("most tokens", "hottest", left_out=2))
-    caption = "caused wait: sum over all other ranks and the steps shown; score: -log10 p"
+    caption: list[str] = [
+        Message("caused wait: sum over all other ranks and the steps shown; score: -log10 p")
+    ]
     if waits is not None:
-        caption += "; waits: its own, exposed"
+        caption.append(Message("waits: its own, exposed"))
     if shown.height < together.height:
-        caption += f"; {together.height - shown.height} more ranks"
-    return FittedTable(columns, rows, "Ranks that make others wait", caption)
+        caption.append(Message("{number} more ranks", number=together.height - shown.height))
+    return FittedTable(columns, rows, "Ranks that make others wait", joined(caption, "; "))
 
 
 def explained_table(frame: pl.DataFrame) -> FittedTable:

@@ -8,7 +8,6 @@ neither                   what to collect
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ import duckdb
 import polars as pl
 
 from npuscope.analysis.scope import Scope
+from npuscope.messages import Message
 
 from ...experts.load.device_load import contiguous_placement
 from ...experts.load.from_trace import trace_load
@@ -32,8 +32,6 @@ STAGES = (
     " recorded"
 )
 _MOST_RANKS = 64  # of a capture, to number layers by the trace of all of them
-# The start of a line that names a layer, and an expert.
-_NAMED = re.compile(r"(all layers|layer \d+)(?:, expert (\d+))?: tokens per step")
 _RANK = ("run", "capture", "rank")
 _STEP = ("run", "capture", "step", "phase")
 _SHARE = 100.0
@@ -72,9 +70,10 @@ def hottest(evidence: str) -> str | None:
     None where it names none."""
     named: dict[str, list[str]] = {}
     for line in json.loads(evidence):
-        if found := _NAMED.match(line["what"]):
-            experts = named.setdefault(found[1], [])
-            experts += [found[2]] if found[2] else []
+        if {"layer", "expert"} <= line.keys():
+            place = "all layers" if line["layer"] is None else f"layer {line['layer']}"
+            experts = named.setdefault(place, [])
+            experts += [] if line["expert"] is None else [str(line["expert"])]
     told = [
         f"{layer}: expert {', '.join(experts)}" if experts else layer
         for layer, experts in named.items()
@@ -83,12 +82,16 @@ def hottest(evidence: str) -> str | None:
 
 
 def _line(row: dict[str, Any]) -> dict[str, Any]:
-    place = "all layers" if row["layer"] is None else f"layer {row['layer']}"
+    what = "all layers: tokens per step, {share} % of the rank's"
     if row["expert"] is not None:
-        place += f", expert {row['expert']}"
+        what = "layer {layer}, expert {expert}: tokens per step, {share} % of the rank's"
+    elif row["layer"] is not None:
+        what = "layer {layer}: tokens per step, {share} % of the rank's"
+    place = {"layer": row["layer"], "expert": row["expert"]}
     share = row["tokens"] / row["all_tokens"] * _SHARE
     return {
-        "what": f"{place}: tokens per step, {share:.0f} % of the rank's",
+        **place,
+        "what": Message(what, **place, share=f"{share:.0f}"),
         "value": float(row["tokens"]),
         "peers": None if row["peers"] is None else float(row["peers"]),
         "unit": "tokens",

@@ -28,12 +28,15 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import duckdb
+import msgspec
 import numpy as np
 import polars as pl
 
 from npuscope.analysis.scope import Scope
+from npuscope.messages import stored
 
 from ...catalog import metric
 from ...views import frame, open_views
@@ -153,7 +156,7 @@ def _of_capture(
         for row in full:
             row["evidence"] += lines[row["rank"]]
     judged = pl.DataFrame(
-        [{**row, "evidence": json.dumps(row["evidence"])} for row in found],
+        [{**row, "evidence": json.dumps([_kept(one) for one in row["evidence"]])} for row in found],
         schema={name: RANK_BLAME[name] for name in ("rank", "score", "verdict", "evidence")},
     )
     last = waits.last
@@ -390,3 +393,9 @@ def _followed_back(last: pl.DataFrame, waits: pl.DataFrame, shares: pl.DataFrame
     return table.with_columns(pl.Series("caused_ns", caused)).drop(
         "before", "own_share", "passed_share", "excess_ns", "aligned_start_ns"
     )
+
+
+def _kept(line: dict[str, Any]) -> dict[str, Any]:
+    """A line of evidence with the message it is: what others say in their reader's language."""
+    message = stored(line["what"])
+    return line if isinstance(message, str) else {**line, "message": msgspec.to_builtins(message)}

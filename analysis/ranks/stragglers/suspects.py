@@ -223,14 +223,18 @@ def _slow_hosts(rows: list[dict[str, Any]]) -> dict[str, Evidence]:
 
 
 def _link_lines(link: dict[str, Any], step_count: int) -> Evidence:
-    ends = "all its links" if link["other"] is None else f"the link with rank {link['other']}"
-    what = f"{link['link']}, {ends}"
+    ends = Message("all its links")
+    if link["other"] is not None:
+        ends = Message("the link with rank {rank}", rank=link["other"])
+    place = {"link": link["link"], "ends": ends}
+    rate = Message("{link}, {ends}: rate", **place)
+    slow = Message("{link}, {ends}: slow pairs", **place)
+    over = Message("{link}, {ends}: transfer time over the others' rate per step", **place)
     return [
-        _line(f"{what}: rate", link["bandwidth_bytes_per_s"], link["usual_bytes_per_s"], "bytes/s"),
-        _line(f"{what}: slow pairs", link["slow_pair_count"], link["pair_count"], "pairs"),
-        _line(f"{what}: transfer time over the others' rate per step",
-              link["excess_ns"] / step_count, 0.0, "ns"),
-    ]  # fmt: skip
+        _line(rate, link["bandwidth_bytes_per_s"], link["usual_bytes_per_s"], "bytes/s"),
+        _line(slow, link["slow_pair_count"], link["pair_count"], "pairs"),
+        _line(over, link["excess_ns"] / step_count, 0.0, "ns"),
+    ]
 
 
 def _line(what: str, value: float | None, peers: float | None, unit: str) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from pathlib import Path
 import duckdb
 
 from npuscope.errors import TraceFormatError
+from npuscope.messages import Message
 
 from ...model import RankSource, ReadLog
 from ...staging import insert_rows
@@ -214,7 +215,13 @@ def read(
     if path is None:
         return
     for other in source.paths("main_db")[1:]:
-        log.warn(f"{Path(other).name}: not read, {Path(path).name} is the rank's database")
+        log.warn(
+            Message(
+                "{other}: not read, {file} is the rank's database",
+                other=Path(other).name,
+                file=Path(path).name,
+            )
+        )
     left_bytes = source.files["main_db"][0].size_bytes
 
     def spend(arrow_bytes: int) -> None:
@@ -334,9 +341,19 @@ def _check_starts(con: duckdb.DuckDBPyConnection, table: str, log: ReadLog) -> N
     if lost:
         con.execute(f"delete from {name} where startNs is null")
         log.rows_lost += lost
-        log.warn(f"{table}: {lost} rows without a start time are left out")
+        log.warn(
+            Message(
+                "{table}: {lost} rows without a start time are left out", table=table, lost=lost
+            )
+        )
     if backwards:
-        log.warn(f"{table}: {backwards} rows end before they start: their duration is unknown")
+        log.warn(
+            Message(
+                "{table}: {backwards} rows end before they start: their duration is unknown",
+                table=table,
+                backwards=backwards,
+            )
+        )
 
 
 def _check_strings(con: duckdb.DuckDBPyConnection, file: SqliteFile, log: ReadLog) -> None:
@@ -347,7 +364,12 @@ def _check_strings(con: duckdb.DuckDBPyConnection, file: SqliteFile, log: ReadLo
     [(rows, words)] = con.execute(counts).fetchall()
     if rows == 0 or words < min(rows, 2):
         what = "no rows" if rows == 0 else "no value" if words == 0 else "one value in all its rows"
-        log.warn(f"STRING_IDS has {what}: names of kernels, operations and groups are unknown")
+        log.warn(
+            Message(
+                "STRING_IDS has {what}: names of kernels, operations and groups are unknown",
+                what=what,
+            )
+        )
 
 
 def _check_names(con: duckdb.DuckDBPyConnection, table: str, log: ReadLog) -> None:
@@ -358,8 +380,12 @@ def _check_names(con: duckdb.DuckDBPyConnection, table: str, log: ReadLog) -> No
     [(rows, names)] = con.execute(counts).fetchall()
     if rows and not names:
         log.warn(
-            f"{table} has no name in any of its {rows} rows: communication and wait tasks among"
-            " its kernels may count as computing"
+            Message(
+                "{table} has no name in any of its {rows} rows: communication and wait tasks "
+                "among its kernels may count as computing",
+                table=table,
+                rows=rows,
+            )
         )
 
 
@@ -369,7 +395,12 @@ def _warn_devices(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
     ).fetchall()
     if len(found) > 1:
         devices = ", ".join(str(device) for (device,) in found)
-        log.warn(f"tasks of several devices ({devices}) in one database: see device_id")
+        log.warn(
+            Message(
+                "tasks of several devices ({devices}) in one database: see device_id",
+                devices=devices,
+            )
+        )
 
 
 _SMALL = ("SESSION_TIME_INFO", "NPU_INFO", "HOST_INFO", "RANK_DEVICE_MAP", "STEP_TIME")

@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
+from npuscope.messages import Message
+
 from ...model import ReadLog
 from .events import Event, decode_series, number
 
@@ -71,7 +73,9 @@ def tables(form: Form, values: Values, log: ReadLog) -> Iterator[tuple[str, pa.T
             column.clear()
         if kind == "counter":
             kept = table.filter(pc.and_(pc.is_valid(table[2]), pc.is_valid(table[4])))
-            count_lost(log, table.num_rows - kept.num_rows, "counters without time or value")
+            count_lost(
+                log, table.num_rows - kept.num_rows, Message("counters without time or value")
+            )
             yield kind, kept
         else:
             yield from form.rows(kind, table, log)
@@ -150,7 +154,9 @@ def drop_unplaced(table: pa.Table, needed: Iterable[str], what: str, log: ReadLo
     if pc.all(is_placed).as_py():
         return table
     kept = table.filter(is_placed)
-    count_lost(log, table.num_rows - kept.num_rows, f"slices without {what}")
+    count_lost(
+        log, table.num_rows - kept.num_rows, Message("slices without {what}", what=Message(what))
+    )
     return kept
 
 
@@ -172,4 +178,4 @@ def count_lost(log: ReadLog, count: int, what: str) -> None:
     """Count rows that were left out."""
     if count:
         log.rows_lost += count
-        log.warn(f"trace: {what} left out")
+        log.warn(Message("trace: {what} left out", what=what))

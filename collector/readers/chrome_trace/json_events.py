@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from npuscope.errors import TraceFormatError
+from npuscope.messages import Message
 
 from ...model import ReadLog
 from ...small_files import decompressed
@@ -245,14 +246,21 @@ def _tell_losses(reading: _Reading[Event], path: str, log: ReadLog) -> None:
     if not reading.has_ended:
         log.lose(
             path,
-            "the closing ] is missing (the analysis was interrupted): read up to the last"
-            f" complete event, {reading.lost_bytes} bytes lost",
+            Message(
+                "the closing ] is missing (the analysis was interrupted): read up to the last"
+                " complete event, {lost_bytes} bytes lost",
+                lost_bytes=reading.lost_bytes,
+            ),
         )
     elif reading.lost_bytes:
         log.lose(
             path,
-            f"{reading.lost_bytes} bytes in {reading.lost_places} place(s) are not complete events"
-            " and were left out",
+            Message(
+                "{lost_bytes} bytes in {lost_places} place(s) are not complete events and "
+                "were left out",
+                lost_bytes=reading.lost_bytes,
+                lost_places=reading.lost_places,
+            ),
         )
 
 
@@ -282,13 +290,19 @@ def _opened(
         if len(head) > limit_bytes:
             break
     if not head:
-        log.lose(path, "empty file")
+        log.lose(path, Message("empty file"))
         return None, False
     match = _EVENT_START.search(head)
     if match is None:
         raise TraceFormatError(path, "start", f"not an array of trace events, but {head[:40]!r}")
     log.bytes_lost += match.start()
-    log.lose(path, f"the opening [ is missing; {match.start()} bytes before the first event lost")
+    log.lose(
+        path,
+        Message(
+            "the opening [ is missing; {start} bytes before the first event lost",
+            start=match.start(),
+        ),
+    )
     return head[match.start() :], False
 
 
@@ -308,7 +322,7 @@ def _chunks(
                     pieces.append(piece)
                     missing -= len(piece)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                log.lose(path, f"packed data ends early: {error}")
+                log.lose(path, Message("packed data ends early: {error}", error=str(error)))
                 ends = True
             position = raw.tell()
             advance(position - told)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 import duckdb
 import pyarrow as pa
 
+from npuscope.messages import Stored
+
 from ... import schema
 from ...discover.cluster_outputs import ranks_in
 from ...model import ReadLog
@@ -51,12 +53,13 @@ class Group:
 @dataclass(slots=True)
 class JobFacts:
     """What concerns all ranks. `seen`: ranks that have operations of a group, by its hash;
-    `args`: the job's sizes (distributed_args), as JSON."""
+    `args`: the job's sizes (distributed_args), as JSON; `warnings`: of the log, as stored."""
 
     groups: list[Group] = field(default_factory=list)
     seen: dict[str, list[int]] = field(default_factory=dict)
     args: str | None = None
     log: ReadLog = field(default_factory=ReadLog)
+    warnings: list[Stored] = field(default_factory=list)
 
 
 _RANK: Column = ("rank", "integer", ("rank_id",))

@@ -12,6 +12,8 @@ import duckdb
 import msgspec
 import pyarrow as pa
 
+from npuscope.messages import restored
+
 from ...groups import group_hash, parallel_kind
 from ...model import RankSource, ReadLog
 from ...staging import insert_row, insert_rows, staging_place
@@ -36,7 +38,7 @@ def read(
     if not source.parts:
         split_by_rank(files, None, place, _MEMORY_BYTES)
     facts = msgspec.json.decode((place / "job.json").read_bytes(), type=JobFacts)
-    for warning in facts.log.warnings:
+    for warning in map(restored, facts.warnings):
         log.warn(warning)
     log.rules |= facts.log.rules
     log.damaged |= facts.log.damaged

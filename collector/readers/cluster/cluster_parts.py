@@ -34,6 +34,7 @@ import numpy as np
 import pyarrow as pa
 
 from npuscope.errors import TraceFormatError
+from npuscope.messages import Message, stored
 
 from ... import schema
 from ...discover import cluster_outputs as outputs
@@ -93,7 +94,10 @@ def split_by_rank(
                 try:
                     read(paths[name])
                 except TraceFormatError as error:
-                    log.lose(paths[name], f"not read: {error.where}: {error.got}")
+                    log.lose(
+                        paths[name],
+                        Message("not read: {where}: {got}", where=error.where, got=error.got),
+                    )
         _tell_strangers(con, ranks, log)
         _number_globally(con, facts)
         for table in TABLES:
@@ -104,6 +108,8 @@ def split_by_rank(
             )
     finally:
         con.close()
+    facts.warnings = list(map(stored, log.warnings))
+    log.warnings.clear()
     (folder / "job.json").write_bytes(msgspec.json.encode(facts))
 
 
@@ -143,7 +149,12 @@ def _tell_strangers(
     strangers = [rank for rank in found if ranks is not None and rank not in ranks]
     if strangers:
         listed = ", ".join(map(str, strangers[:8])) + (", ..." if strangers[8:] else "")
-        log.warn(f"figures of ranks without a row in the table of steps are left out: {listed}")
+        log.warn(
+            Message(
+                "figures of ranks without a row in the table of steps are left out: {listed}",
+                listed=listed,
+            )
+        )
 
 
 def _number_globally(con: duckdb.DuckDBPyConnection, facts: JobFacts) -> None:
@@ -365,8 +376,11 @@ def _operations(file: BinaryIO, path: str, log: ReadLog) -> Iterator[_Operation]
         log.lose(
             path,
             (
-                f"truncated or damaged: only the entries before the damage are read ({count}"
-                " entries)"
+                Message(
+                    "truncated or damaged: only the entries before the damage are read "
+                    "({count} entries)",
+                    count=count,
+                )
             ),
         )
 

@@ -17,6 +17,7 @@ import msgspec
 import polars as pl
 
 from npuscope.errors import TraceFormatError, TraceNotFound
+from npuscope.messages import Message
 
 from ...small_files import decode, read_small
 from .load_frames import PLACEMENT_SCHEMA, few_numbers
@@ -100,17 +101,31 @@ def _require_once(path: Path, where: str, numbers: Sequence[int]) -> None:
 def _misfits(told: _Map, placement: pl.DataFrame) -> list[str]:
     notes: list[str] = []
     if told.moe_layer_count not in (None, len(told.layer_list)):
-        notes.append(f"{len(told.layer_list)} layers, but the header says {told.moe_layer_count}")
+        notes.append(
+            Message(
+                "{count} layers, but the header says {moe_layer_count}",
+                count=len(told.layer_list),
+                moe_layer_count=told.moe_layer_count,
+            )
+        )
     short = [
         layer.layer_id
         for layer in told.layer_list
         if layer.device_count not in (None, len(layer.device_list))
     ]
     if short:
-        notes.append(f"other devices than it counts in layers {few_numbers(short)}")
+        notes.append(
+            Message("other devices than it counts in layers {short}", short=few_numbers(short))
+        )
     last = placement.select(pl.col("expert").max()).item()
     per_layer = placement.group_by("layer").agg(pl.col("expert").n_unique().alias("count"))
     lacking = per_layer.filter(pl.col("count") < last + 1)["layer"].sort().to_list()
     if lacking:
-        notes.append(f"not all of {last + 1} experts have a slot in layers {few_numbers(lacking)}")
+        notes.append(
+            Message(
+                "not all of {last} experts have a slot in layers {lacking}",
+                last=last + 1,
+                lacking=few_numbers(lacking),
+            )
+        )
     return notes

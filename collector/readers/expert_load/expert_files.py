@@ -8,6 +8,7 @@ from pathlib import Path
 import duckdb
 
 from npuscope.errors import TraceFormatError, TraceNotFound
+from npuscope.messages import Message
 
 from ...model import RankSource, ReadLog, SourceFile
 from ...staging import insert_rows
@@ -50,8 +51,10 @@ def read_files(
     notes = list(found.notes)
     if any(mindie_dump.FILE.fullmatch(Path(file.path).name) for file in rest):
         notes.append(
-            "inference dumps in the same folder as the hook's files: not read; ingest them from a"
-            " folder of their own"
+            Message(
+                "inference dumps in the same folder as the hook's files: not read; ingest "
+                "them from a folder of their own"
+            )
         )
     placement = found.placement
     if len(maps) == 1:
@@ -60,7 +63,10 @@ def read_files(
         notes += told.notes
     elif maps:
         notes.append(
-            f"{len(maps)} deployment files in the same folder as the hook's files: none is used"
+            Message(
+                "{count} deployment files in the same folder as the hook's files: none is used",
+                count=len(maps),
+            )
         )
     return ExpertLoad(found.load, placement, found.facts, tuple(notes), found.counts)
 
@@ -88,7 +94,7 @@ def read(
         for part in rows.iter_slices(at_once) if table in wanted else ():
             insert_rows(con, table, part.to_arrow())
     for note in found.notes:
-        log.warn(f"expert loads: {note}")
+        log.warn(Message("expert loads: {note}", note=note))
     for name in ExpertFacts.__dataclass_fields__:
         value = getattr(found.facts, name)
         if value is not None:

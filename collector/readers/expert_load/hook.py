@@ -24,6 +24,7 @@ import numpy as np
 import polars as pl
 
 from npuscope.errors import TraceFormatError, TraceNotFound
+from npuscope.messages import Message
 
 from ...model import SourceFile
 from .load_frames import ExpertFacts, ExpertLoad, as_load, few_numbers, no_placement
@@ -106,7 +107,10 @@ def read_hook(
     absent = sorted(set(range(ranks[-1] + 1)) - set(ranks))
     if absent:
         gathered.notes.append(
-            f"no file of rank(s) {few_numbers(absent)}: the tokens they routed are missing"
+            Message(
+                "no file of rank(s) {absent}: the tokens they routed are missing",
+                absent=few_numbers(absent),
+            )
         )
     layers, whole = _layers(gathered), _whole(gathered)
     load = _frame(gathered, layers, whole)
@@ -177,14 +181,29 @@ def _one_file(file: SourceFile, gathered: _Gathered, found: dict[Key, dict[int, 
     name = Path(file.path).name
     if unreadable:
         gathered.notes.append(
-            f"{name}: {len(unreadable)} line(s) cannot be read, the first is {unreadable[0]}"
+            Message(
+                "{file}: {count} line(s) cannot be read, the first is {unreadable}",
+                file=name,
+                count=len(unreadable),
+                unreadable=unreadable[0],
+            )
         )
     if again:
         gathered.notes.append(
-            f"{name}: {again} line(s) repeat a layer and step (a restart): the last one is used"
+            Message(
+                "{file}: {again} line(s) repeat a layer and step (a restart): the last one is used",
+                file=name,
+                again=again,
+            )
         )
     if strangers:
-        gathered.notes.append(f"{name}: not read: block(s) {', '.join(sorted(strangers))}")
+        gathered.notes.append(
+            Message(
+                "{file}: not read: block(s) {strangers}",
+                file=name,
+                strangers=", ".join(sorted(strangers)),
+            )
+        )
 
 
 def _counts(told: _Line, gathered: _Gathered) -> tuple[Counts, bool]:
@@ -267,7 +286,13 @@ def _frame(
     for (is_mtp, number), sums in sorted(gathered.sums.items()):
         layer = layers[is_mtp, number]
         if is_mtp:
-            gathered.notes.append(f"layer {layer} is multi-token prediction block {number}")
+            gathered.notes.append(
+                Message(
+                    "layer {layer} is multi-token prediction block {number}",
+                    layer=layer,
+                    number=number,
+                )
+            )
         whole = sorted(told[is_mtp, number])
         for step in everywhere - set(whole):
             incomplete.setdefault(step, []).append(layer)
@@ -291,8 +316,12 @@ def _frame(
     if incomplete:
         short = sorted({layer for found in incomplete.values() for layer in found})
         gathered.notes.append(
-            f"step(s) {few_numbers(sorted(incomplete))}: layer(s) {few_numbers(short)} were not"
-            " recorded by all of their ranks and are left out"
+            Message(
+                "step(s) {incomplete}: layer(s) {short} were not recorded by all of their "
+                "ranks and are left out",
+                incomplete=few_numbers(sorted(incomplete)),
+                short=few_numbers(short),
+            )
         )
     return as_load(pl.concat(parts)).sort("step", "layer", "expert")
 

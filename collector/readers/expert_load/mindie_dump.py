@@ -29,6 +29,7 @@ import numpy.typing as npt
 import polars as pl
 
 from npuscope.errors import TraceFormatError, TraceNotFound
+from npuscope.messages import Message
 
 from ...model import SourceFile
 from ...small_files import decode, open_regular, read_small
@@ -114,7 +115,12 @@ def read_dump(
     if not by_phase:
         raise TraceNotFound("no prefill_N.csv or decode_N.csv of a rank with routed experts")
     if shared:
-        notes.append(f"ranks below {shared} hold shared experts only: left out, {shared} is rank 0")
+        notes.append(
+            Message(
+                "ranks below {shared} hold shared experts only: left out, {shared} is rank 0",
+                shared=shared,
+            )
+        )
     phases = [
         _phase(name, by_phase[name], config, _deployment_file(name, files, config), notes)
         for name in sorted(by_phase)
@@ -128,13 +134,20 @@ def read_dump(
         expected = _expected(phase, config)
         if expected is not None and len(phase.loads) < expected:
             notes.append(
-                f"{phase.name}: {len(phase.loads)} of {expected} ranks are here: the load of the"
-                " other ranks' experts is unknown"
+                Message(
+                    "{phase}: {count} of {expected} ranks are here: the load of the other "
+                    "ranks' experts is unknown",
+                    phase=phase.name,
+                    count=len(phase.loads),
+                    expected=expected,
+                )
             )
     if facts.is_physical:
         notes.append(
-            "no deployment file maps slots to experts: experts are numbered by slot, rank x slots"
-            " + column"
+            Message(
+                "no deployment file maps slots to experts: experts are numbered by slot, rank"
+                " x slots + column"
+            )
         )
     return ExpertLoad(load, placement, facts, tuple(dict.fromkeys(notes)))
 
@@ -142,7 +155,9 @@ def read_dump(
 def _config(files: Sequence[SourceFile], notes: list[str]) -> _Config:
     found = [file.path for file in files if Path(file.path).name == CONFIG]
     if not found:
-        notes.append(f"no {CONFIG}: all rows of a file are read as layers of one dump")
+        notes.append(
+            Message("no {config}: all rows of a file are read as layers of one dump", config=CONFIG)
+        )
         return _Config()
     try:
         return decode(read_small(found[0]), _Config, strict=False)
@@ -195,8 +210,14 @@ def _phase(
     if dumps < max(counts.values()):
         late = sorted(rank for rank, count in counts.items() if count == dumps)
         notes.append(
-            f"{name}: ranks {few_numbers(late)} have {dumps} dump(s), others up to"
-            f" {max(counts.values())}: only the first {dumps} are used"
+            Message(
+                "{file}: ranks {late} have {dumps} dump(s), others up to {counts}: only the "
+                "first {dumps} are used",
+                file=name,
+                late=few_numbers(late),
+                dumps=dumps,
+                counts=max(counts.values()),
+            )
         )
     loads = {
         rank: _own_loads(
@@ -232,7 +253,9 @@ def _fitting(
         why = f"{most} slots of a device, the dump has {slots}"
     if why is None:
         return Deployment(used, told.experts_count, told.slots_count)
-    notes.append(f"{Path(name).name} does not match this dump ({why}): not used")
+    notes.append(
+        Message("{file} does not match this dump ({why}): not used", file=Path(name).name, why=why)
+    )
     return None
 
 
@@ -275,7 +298,12 @@ def _placement(phases: Sequence[_Phase], notes: list[str]) -> pl.DataFrame:
     """Where experts are: of the decoding phase where the phases differ."""
     found = [_own_placement(phase) for phase in phases]
     if any(not found[0].equals(other) for other in found[1:]):
-        notes.append(f"the phases have different placements: that of {phases[0].name} is kept")
+        notes.append(
+            Message(
+                "the phases have different placements: that of {phases} is kept",
+                phases=phases[0].name,
+            )
+        )
     return found[0] if found else no_placement()
 
 
@@ -345,7 +373,7 @@ def _read_counts(file: SourceFile, notes: list[str]) -> _Counts:
     wrong = lines.filter(~pl.col("is_count") | (pl.col("columns") != width))
     is_cut = not text.endswith(("\n", "\r"))
     if wrong.height == 1 and is_cut and wrong["number"][0] == lines["number"][-1] > 1:
-        notes.append(f"{path.name}: the last line is incomplete and left out")
+        notes.append(Message("{file}: the last line is incomplete and left out", file=path.name))
         lines, wrong = lines.head(-1), wrong.clear()
     if wrong.height:
         number, shown, is_count, columns = wrong.select(
@@ -373,7 +401,12 @@ def layers_in(counts: _Counts, told: int | None, path: Path, notes: list[str]) -
         return rows
     if rows < told:
         notes.append(
-            f"{path.name}: {rows} rows, but there are {told} MoE layers: the rows are used"
+            Message(
+                "{file}: {rows} rows, but there are {told} MoE layers: the rows are used",
+                file=path.name,
+                rows=rows,
+                told=told,
+            )
         )
         return rows
     if rows % told == 0:
@@ -381,12 +414,24 @@ def layers_in(counts: _Counts, told: int | None, path: Path, notes: list[str]) -
         return told
     if told > 1 and rows % (told - 1) == 0 and _only_grows(counts, told - 1):
         notes.append(
-            f"{path.name}: its rows repeat after {told - 1} layers, not after {told}: the rows are"
-            " used"
+            Message(
+                "{file}: its rows repeat after {told} layers, not after {told_2}: the rows "
+                "are used",
+                file=path.name,
+                told=told - 1,
+                told_2=told,
+            )
         )
         return told - 1
     if _only_grows(counts, told):
-        notes.append(f"{path.name}: its last dump has {rows % told} of {told} layers: left out")
+        notes.append(
+            Message(
+                "{file}: its last dump has {rows} of {told} layers: left out",
+                file=path.name,
+                rows=rows % told,
+                told=told,
+            )
+        )
         return told
     raise TraceFormatError(
         path,
@@ -404,7 +449,14 @@ def _own_loads(dumps: _Counts, path: Path, notes: list[str]) -> _Counts:
     fell = np.flatnonzero((grown < 0).any(axis=(1, 2)))
     if len(fell):
         grown[fell] = dumps[fell]
-        notes.append(f"{path.name}: counters were reset at dump {fell[0]} ({len(fell)} time(s))")
+        notes.append(
+            Message(
+                "{file}: counters were reset at dump {fell} ({count} time(s))",
+                file=path.name,
+                fell=fell[0],
+                count=len(fell),
+            )
+        )
     return grown
 
 

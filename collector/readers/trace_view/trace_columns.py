@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct, field
 
+from npuscope.messages import Message
+
 from ...model import ReadLog
 from ..chrome_trace.columns import (
     COUNTER,
@@ -225,7 +227,7 @@ class TraceForm:
             yield from _slices(kind, drop_unplaced(table, PLACE, what, log))
         elif kind == "flow":
             kept = table.drop_null()
-            count_lost(log, table.num_rows - kept.num_rows, "flows without id or place")
+            count_lost(log, table.num_rows - kept.num_rows, Message("flows without id or place"))
             yield kind, kept
         else:
             yield kind, table

@@ -23,6 +23,8 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
+from npuscope.messages import Message
+
 from ... import schema
 from ...groups import group_hash
 from ...model import RankSource, ReadLog
@@ -111,7 +113,12 @@ def _derive(
                 log.rules["steps"] = "iterations of the timeline"
     unbound = scalar(con, sql["unbound"])
     if unbound and "launches" in wanted:
-        log.warn(f"trace: {unbound} device tasks whose launching call was not recorded")
+        log.warn(
+            Message(
+                "trace: {unbound} device tasks whose launching call was not recorded",
+                unbound=unbound,
+            )
+        )
 
 
 def _keep_device(
@@ -164,8 +171,10 @@ def _find_devices(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadL
     else:
         log.rules["trace.device"] = "none"
         log.warn(
-            "trace: its processes do not record their device, and there are several: data found"
-            " only in the timeline is left out"
+            Message(
+                "trace: its processes do not record their device, and there are several: data"
+                " found only in the timeline is left out"
+            )
         )
 
 

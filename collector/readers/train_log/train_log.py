@@ -16,6 +16,7 @@ import duckdb
 import polars as pl
 
 from npuscope.errors import TraceFormatError, TraceNotFound
+from npuscope.messages import Message
 
 from ...model import RankSource, ReadLog
 from ...small_files import open_regular
@@ -200,12 +201,20 @@ def _last_of_each(rows: pl.DataFrame, name: str) -> tuple[pl.DataFrame, tuple[st
     changed = stepped.unique().height - once.height
     if changed:
         notes.append(
-            f"{name}: {changed} line(s) differ from a later line of the same step (a restart, or"
-            " several logging ranks): the last one is used"
+            Message(
+                "{file}: {changed} line(s) differ from a later line of the same step (a "
+                "restart, or several logging ranks): the last one is used",
+                file=name,
+                changed=changed,
+            )
         )
     if unnumbered.height:
         notes.append(
-            f"{name}: {unnumbered.height} line(s) have no step number: their step is unknown"
+            Message(
+                "{file}: {height} line(s) have no step number: their step is unknown",
+                file=name,
+                height=unnumbered.height,
+            )
         )
     return pl.concat([once, unnumbered]), tuple(notes)
 

@@ -13,6 +13,7 @@ from npuscope.analysis.doctor.doctor import CaptureReport, RankReport, examine
 from npuscope.analysis.scope import ALL, Scope
 from npuscope.analysis.wording import ranks_named
 from npuscope.collector.store.manifest import is_store, manifests
+from npuscope.messages import Message
 
 from ...terminal.doctor.doctor_rows import Disk, config_of, doctor_notes, tables_of
 
@@ -135,4 +136,7 @@ def _warnings(report: CaptureReport) -> list[str]:
     for one in report.ranks:
         for warning in one.warnings or ():
             concerned[warning].append(one.rank)
-    return [f"{ranks_named(ranks)}: {warning}" for warning, ranks in concerned.items()]
+    return [
+        Message("{place}: {note}", place=ranks_named(ranks), note=warning)
+        for warning, ranks in concerned.items()
+    ]

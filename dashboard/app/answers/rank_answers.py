@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import duckdb
+import msgspec
 import polars as pl
 
 from npuscope.analysis.ranks.stragglers.blame import VERDICT_WORDS
@@ -13,8 +15,7 @@ from npuscope.analysis.views import frame, open_views
 from npuscope.analysis.wording import UNKNOWN
 from npuscope.dashboard.locale.language import Say
 from npuscope.dashboard.terminal.straggler_tables import figure_text
-
-_EVIDENCE = {"what": pl.String, "rank": pl.String, "peers": pl.String}
+from npuscope.messages import StoredMessage, restored
 
 
 def hosts(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
@@ -45,32 +46,39 @@ def with_hosts(rows: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def evidence(row: dict[str, object]) -> pl.DataFrame:
+def evidence(row: dict[str, object]) -> list[dict[str, str]]:
     """What a verdict rests on: what, the rank's figure and that of its peers, as people read them.
 
     `row` is one of `by_rank`.
     """
     told = json.loads(str(row["evidence"]))
-    lines = [
+    return [
         {
-            "what": line["what"],
+            "what": _what(line),
             "rank": figure_text(line["value"], line["unit"]),
             "peers": figure_text(line["peers"], line["unit"]),
         }
         for line in told
     ]
-    return pl.DataFrame(lines, schema=_EVIDENCE)
 
 
-def in_sentences(lines: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
-    """Rows of `evidence` that have a figure, and what the others say."""
-    is_bare = (pl.col("rank") == UNKNOWN) & (pl.col("peers") == UNKNOWN)
-    return lines.filter(~is_bare), lines.filter(is_bare)["what"].to_list()
+def _what(line: dict[str, Any]) -> str:
+    kept = line.get("message")
+    return restored(msgspec.convert(kept, StoredMessage)) if kept else str(line["what"])
 
 
-def in_words(lines: pl.DataFrame, say: Say) -> pl.DataFrame:
-    """Rows of `evidence` with what they say and their columns in the reader's language."""
-    what = [say(text) for text in lines["what"]]
+def in_sentences(lines: list[dict[str, str]]) -> tuple[list[dict[str, str]], list[str]]:
+    """Lines of `evidence` that have a figure, and what the others say."""
+    bare = [line for line in lines if line["rank"] == line["peers"] == UNKNOWN]
+    return [line for line in lines if line not in bare], [line["what"] for line in bare]
+
+
+def in_words(lines: list[dict[str, str]], say: Say) -> pl.DataFrame:
+    """Lines of `evidence` with what they say and their columns in the reader's language."""
     return pl.DataFrame(
-        {say("what"): what, say("rank"): lines["rank"], say("its peers"): lines["peers"]}
+        {
+            say("what"): [say(line["what"]) for line in lines],
+            say("rank"): [line["rank"] for line in lines],
+            say("its peers"): [line["peers"] for line in lines],
+        }
     )

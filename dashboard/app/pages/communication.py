@@ -10,6 +10,7 @@ from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures import communication as figures
 from npuscope.dashboard.figures.steps import parts_figure
 from npuscope.errors import UsageError
+from npuscope.messages import Message
 
 BY = {"kind": "parallel kind", "type": "type", "op": "type and group"}
 
@@ -104,8 +105,11 @@ else:
     page.figure(figures.matrix_figure(known, say, measure, kind), key="matrix")
     if known.height < matrix.height:
         page.text(
-            f"{matrix.height - known.height} of {matrix.height} pairs are left out: their global"
-            " ranks are unknown."
+            Message(
+                "{count} of {every} pairs are left out: their global ranks are unknown.",
+                count=matrix.height - known.height,
+                every=matrix.height,
+            )
         )
     page.table(matrix, name="rank_matrix")
 

@@ -7,6 +7,7 @@ from npuscope.analysis import query
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures import memory as figures
+from npuscope.messages import Message
 
 COMPONENT = (
     "component", "peak_bytes", "peak_allocated_bytes", "fragmentation_bytes",
@@ -31,9 +32,16 @@ present = main["rank"].unique().sort().to_list()
 rank = page.view.rank if page.view.rank in present else int(main["rank"][0])
 if page.view.rank is not None and page.view.rank != rank:
     page.text(
-        f"No memory of rank {page.view.rank} was recorded: this is the rank with the highest peak."
+        Message(
+            "No memory of rank {rank} was recorded: this is the rank with the highest peak.",
+            rank=page.view.rank,
+        )
     )
-page.heading(f"{say('rank')} {rank}" if page.view.rank == rank else f"Rank {rank}, the fullest")
+page.heading(
+    f"{say('rank')} {rank}"
+    if page.view.rank == rank
+    else Message("Rank {rank}, the fullest", rank=rank)
+)
 components = facts.components.filter(pl.col("rank") == rank)
 own = main.filter(pl.col("rank") == rank)
 shown = st.segmented_control(
@@ -87,10 +95,10 @@ else:
     most = int(growth["step_count"].max() or 0)
     growing = facts.growing
     if most < 5:
-        page.text(f"A trend needs five steps, recorded: {most}.")
+        page.text(Message("A trend needs five steps, recorded: {count}.", count=most))
     elif growing.is_empty():
         page.text("Nothing grows steadily.")
     else:
-        page.text(f"{growing.height} components of ranks grow steadily.")
+        page.text(Message("{count} components of ranks grow steadily.", count=growing.height))
     page.table(facts.growth, name="memory_growth")
 page.notes([*page.frame(query.memory_notes, rank=None, step=None), *page.warnings])

@@ -11,6 +11,7 @@ from npuscope.dashboard.app.answers import operator_answers as answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures import operators as figures
+from npuscope.messages import Message
 
 POINT = (
     "type", "input_shapes", "dtype", "count", "total_ns", "moved_bytes", "intensity",
@@ -71,6 +72,11 @@ if cores.is_empty() or cores["timed_ns"].null_count() == cores.height:
     page.empty("No core times were recorded here.", how_to_collect(page, "pmu"))
 else:
     page.figure(figures.cores_figure(cores, say), key="cores")
-    page.text(f"Of rank {rank}: choose another above. Parts of a core work at the same time.")
+    page.text(
+        Message(
+            "Of rank {rank}: choose another above. Parts of a core work at the same time.",
+            rank=rank,
+        )
+    )
     page.table(cores, name="core_use")
 page.notes([*page.frame(query.notes, rank=None, step=None), *page.warnings])

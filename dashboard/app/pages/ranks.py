@@ -10,6 +10,7 @@ from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures import ranks as figures
 from npuscope.dashboard.figures.steps import parts_figure
+from npuscope.messages import Message
 
 LINKS = 3
 
@@ -74,14 +75,21 @@ else:
         verdict = blamed_ranks.VERDICT_WORDS.get(row["verdict"], figures.NO_SUSPECT)
         page.heading(f"{say('rank')} {row['rank']}: {say(verdict)}")
         lines, sentences = answers.in_sentences(answers.evidence(row))
-        if not lines.is_empty():
+        if lines:
             st.dataframe(answers.in_words(lines, say), hide_index=True)
         elif not sentences:
             page.text("This rank does not differ from its peers.")
         page.text(*sentences)
-        page.link(f"Rank {row['rank']} in the timeline", "timeline", rank=row["rank"])
+        page.link(
+            Message("Rank {rank} in the timeline", rank=row["rank"]), "timeline", rank=row["rank"]
+        )
     if len(suspects) > LINKS and not told:
-        page.text(f"{len(suspects) - LINKS} more suspects: choose a rank above for its evidence.")
+        page.text(
+            Message(
+                "{count} more suspects: choose a rank above for its evidence.",
+                count=len(suspects) - LINKS,
+            )
+        )
 
 mean_ranks = page.frame(means.mean_steps, by="rank", rank=None, step=None)
 placed = figures.by_host(mean_ranks, hosts)
@@ -95,7 +103,11 @@ if not pairs.is_empty():
     page.heading("Is it a link?")
     slow = pairs.filter(pairs["is_slow"].fill_null(False))
     page.text(
-        f"{slow.height} of {pairs.height} pairs of ranks are slower than others of their link."
+        Message(
+            "{count} of {every} pairs of ranks are slower than others of their link.",
+            count=slow.height,
+            every=pairs.height,
+        )
     )
     page.table(pairs, name="slow_pairs")
 page.notes([*notes, *page.frame(query.notes, rank=None, step=None), *page.warnings])

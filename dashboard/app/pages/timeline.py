@@ -18,6 +18,7 @@ from npuscope.dashboard.app.plain_text import plain
 from npuscope.dashboard.app.state import MOST_LANES, SHARES, lanes_text, range_text
 from npuscope.dashboard.figures import timeline as figures
 from npuscope.errors import NpuscopeError
+from npuscope.messages import Message
 
 page = open_page("timeline")
 say, view = page.say, page.view
@@ -116,8 +117,13 @@ found = page.frame(overview, at=at, ranks=ranks, window_ns=window_ns)
 drawn = figures.heat_figure(found, share, borders, window_ns, say)
 page.figure(drawn, key=heat_key, boxed=zoom_to)
 page.text(
-    f"{length:,.3f} {unit}, beginning {since:,.3f} ms after the capture's first event, in bins of"
-    f" {found.width_ns / 1e3:,g} us. Draw a box to look closer."
+    Message(
+        "{length}, beginning {since} ms after the capture's first event, in bins of {width} us."
+        " Draw a box to look closer.",
+        length=f"{length:,.3f} {unit}",
+        since=f"{since:,.3f}",
+        width=f"{found.width_ns / 1e3:,g}",
+    )
 )
 
 chosen = ranks

@@ -11,6 +11,7 @@ from npuscope.analysis.doctor.compared_steps import Compared
 from npuscope.analysis.doctor.doctor import CaptureReport, RankReport, known_options
 from npuscope.analysis.doctor.profiler_options import snippet, unused
 from npuscope.analysis.wording import ranks_named
+from npuscope.messages import Message
 
 if TYPE_CHECKING:
     from npuscope.analysis.doctor.compared_steps import Compared
@@ -139,8 +140,12 @@ def doctor_notes(reports: Sequence[CaptureReport], disk: Disk) -> list[str]:
     """What concerns captures and the disk, each a sentence."""
     notes: list[str] = []
     for report in reports:
-        place = f"{report.run}, {report.capture}: " if len(reports) > 1 else ""
-        notes += [place + told for told in (*_missing(report), *remarks(report))]
+        told = [*_missing(report), *remarks(report)]
+        if len(reports) > 1:
+            of_one = "{run}, {capture}: {note}"
+            place = {"run": report.run, "capture": report.capture}
+            told = [Message(of_one, **place, note=one) for one in told]
+        notes += told
     notes += compared_notes(disk.compared)
     notes += [f"{problem.path}: {problem.message}" for problem in disk.problems]
     if disk.beside is None:
@@ -152,28 +157,35 @@ def doctor_notes(reports: Sequence[CaptureReport], disk: Disk) -> list[str]:
 
 def _missing(report: CaptureReport) -> Iterator[str]:
     if report.missing_ranks:
-        of = f" of {report.world_size}" if report.world_size else ""
-        yield f"{ranks_named(report.missing_ranks)}{of} missing"
+        told = "{ranks} of {count} missing" if report.world_size else "{ranks} missing"
+        yield Message(told, ranks=ranks_named(report.missing_ranks), count=report.world_size)
 
 
 def remarks(report: CaptureReport) -> Iterator[str]:
     """What is unknown of a capture, and what was recorded in vain: a sentence each."""
     if report.missing_ranks is None:
         least = report.least_rank_count
-        told = f", at least {least}" if least and least > len(report.ranks) else ""
-        yield f"how many ranks the job has is unknown{told}"
+        told = "how many ranks the job has is unknown"
+        if least and least > len(report.ranks):
+            told = "how many ranks the job has is unknown, at least {count}"
+        yield Message(told, count=least)
     if report.overhead.reason:
-        yield f"the profiler's overhead is unknown: {report.overhead.reason}"
+        yield Message("the profiler's overhead is unknown: {reason}", reason=report.overhead.reason)
     if all(rank.root is None for rank in report.ranks):
         yield "an exported file does not record how its ranks were read"
     yield from report.doubts
     others = {rank.facts["framework"] for rank in report.ranks} - {None, "pytorch", "kineto"}
     if others:
         listed = " and ".join(sorted(others))
-        yield f"remedies are given as torch_npu options; options of {listed} differ"
+        yield Message(
+            "remedies are given as torch_npu options; options of {frameworks} differ",
+            frameworks=listed,
+        )
     needless = sorted({name for rank in report.ranks for name in unused(rank.options)})
     if needless:
-        yield f"recorded at a cost, but used by no analysis here: {', '.join(needless)}"
+        yield Message(
+            "recorded at a cost, but used by no analysis here: {names}", names=", ".join(needless)
+        )
 
 
 RULES = "where the rules differ: docs/steps-and-the-profiler.md"

@@ -15,6 +15,7 @@ from npuscope.dashboard.report.html_page import page
 from npuscope.dashboard.report.markdown import markdown
 from npuscope.dashboard.report.report import COLLECT, NO_LOAD, experts_blocks, experts_rows
 from npuscope.dashboard.terminal.tables import FittedTable
+from npuscope.messages import joined
 from tests.analysis.tables import Row, connect, fill
 
 chinese = language_of("zh")
@@ -40,7 +41,7 @@ def blocks(rows: list[Row], top: int = 10) -> list[Block]:
 
 
 def said(found: list[Block]) -> list[str]:
-    return [one.text + one.emphasis for one in found if isinstance(one, Sentence)]
+    return [joined((one.text, one.emphasis), "; ") for one in found if isinstance(one, Sentence)]
 
 
 def test_counts_of_experts() -> None:

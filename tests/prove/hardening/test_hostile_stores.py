@@ -291,6 +291,33 @@ def test_a_manifest_names_tables_as_ours_are_named(
     assert not written.exists()
 
 
+NESTED: dict[str, Any] = {"template": "a"}
+for _ in range(50):
+    NESTED = {"template": "{x}", "values": {"x": NESTED}}
+
+
+@pytest.mark.parametrize(
+    "warning",
+    [
+        3, ["a"], {"template": ["a"]}, {"template": "a", "values": {"x": [1]}},
+        {"template": "a", "values": {"x": {"template": "b", "values": {"y": True}}}}, NESTED,
+    ],
+)  # fmt: skip
+def test_a_manifest_warns_in_messages(target: Path, capture: Path, warning: object) -> None:
+    change(capture / "rank=0" / MANIFEST, lambda told: told.update(warnings=[warning]))
+    assert [m.rank for m in manifests(target)] == [1]
+
+
+def test_warnings_reach_nothing_and_old_ones_are_sentences(target: Path, capture: Path) -> None:
+    steered = {"template": "{x.__class__} {x} {y}", "values": {"x": "{y}", "y": 7}}
+    change(
+        capture / "rank=0" / MANIFEST,
+        lambda told: told.update(warnings=["a sentence of an older manifest", steered]),
+    )
+    [first, _] = manifests(target)
+    assert first.warnings == ["a sentence of an older manifest", "{x.__class__} {y} 7"]
+
+
 @pytest.mark.parametrize("generation", ["..", ".", "", "a/b", "/etc", ".tmp-a-1-0123456789ab"])
 def test_a_generation_is_one_name(target: Path, capture: Path, generation: str) -> None:
     def edit(told: dict[str, Any]) -> None:
