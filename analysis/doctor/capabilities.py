@@ -35,10 +35,11 @@ class Need:
     """Something an analysis needs of a rank: any of `contents` must count more than 0.
 
     `missing` says what lacks otherwise, `settings` what would record it, `file` where it stands,
-    `advice` what else helps. Where it lacks, the answer is no; but partly where it is not
-    `essential`, or where one of `instead` is there (then `only` says what that gives). Of `of` it
-    must have the share `least`, else the answer is partly. `ingest` names an option of ours that
-    keeps it. `tells_peak`: it is for the peak of the chip, which decides where it was looked for.
+    `advice` what else helps, `gpu_advice` on a GPU. Where it lacks, the answer is no; but partly
+    where it is not `essential`, or where one of `instead` is there (then `only` says what
+    that gives). Of `of` it must have the share `least`, else the answer is partly. `ingest` names
+    an option of ours that keeps it. `tells_peak`: it is for the peak of the chip,
+    which decides where it was looked for.
     """
 
     contents: tuple[str, ...]
@@ -46,6 +47,7 @@ class Need:
     settings: tuple[Setting, ...] = ()
     file: str = ""
     advice: str = ""
+    gpu_advice: str = ""
     essential: bool = True
     instead: tuple[str, ...] = ()
     only: str = ""
@@ -134,8 +136,11 @@ CAPABILITIES: tuple[Capability, ...] = (
             Need(("comm_ops.grouped", "comm_times"), "operations are recorded without their"
             " group",
                  (LEVEL1,), COMMUNICATION),
-            Need(("groups.known",), "what each group is for is unknown", (METADATA,),
-                 advice="a torch_npu of 2025-02 or later names groups by itself", essential=False),
+            Need(("groups.known",), "the purpose of communication groups is not recorded:"
+                 " inferred from what they do", (METADATA,),
+                 advice="a torch_npu of 2025-02 or later names groups by itself", essential=False,
+                 gpu_advice="torch.distributed.new_group(..., group_desc=NAME), as Megatron and"
+                 " DeviceMesh do"),
         ),
         talks=True,
     ),

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -33,7 +32,14 @@ from ..experts.load.dropped_tokens import doubts
 from ..flops.chips import unknown_peaks
 from ..scope import ALL, Scope
 from ..views import open_views
-from .judge import CaptureVerdict, Recorded, Verdict, across_ranks, judge, whole_capture
+from .judge import (
+    CaptureVerdict,
+    Verdict,
+    across_ranks,
+    judge,
+    recorded,
+    whole_capture,
+)
 from .profiler_options import Options
 from .reading_rules import reading_rules
 
@@ -187,7 +193,7 @@ def _rank_report(
     manifest: Manifest | None,
     no_peak: str | None,
 ) -> RankReport:
-    verdicts = judge(replace(_recorded(facts, counts, manifest), no_peak=no_peak))
+    verdicts = judge(replace(recorded(facts, counts, manifest), no_peak=no_peak))
     if manifest is None:
         return RankReport(facts["rank"], facts, counts, steps, {}, rules, Loss(), verdicts)
     sources = {
@@ -214,34 +220,6 @@ def _rank_report(
         root=manifest.source_root,
         npuscope_version=manifest.npuscope_version,
     )
-
-
-def _recorded(facts: Row, counts: Mapping[str, int], manifest: Manifest | None) -> Recorded:
-    left_out = frozenset(facts["left_out_tables"] or ())
-    options = known_options(facts, manifest.options if manifest else None)
-    is_gpu = facts["framework"] == "kineto"
-    if manifest is None:
-        return Recorded(
-            counts, options, left_out=left_out, world_size=facts["world_size"], is_gpu=is_gpu
-        )
-    return Recorded(
-        counts,
-        options,
-        files=frozenset(Path(source.path).name for source in manifest.sources),
-        unread=frozenset(Path(path).name for path in manifest.failed_files),
-        left_out=left_out,
-        stacks=manifest.selection.stacks,
-        world_size=facts["world_size"],
-        is_gpu=is_gpu,
-    )
-
-
-def known_options(facts: Row, options: Options | None) -> Options:
-    """What the profiler was told: by its own file, else what tables kept of it."""
-    if options is not None:
-        return options
-    kept = ("profiler_level", "aic_metrics")
-    return {name: facts[name] for name in kept if facts[name] is not None}
 
 
 def _capture_report(

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
+from npuscope.collector.store.manifest import Manifest
 from npuscope.messages import Message, joined
 
 from ..wording import numbers, ranks_named
@@ -33,6 +35,7 @@ _GPU_SAYS = {
     CPU: CPU.says, NPU: "activities with ProfilerActivity.CUDA", MEMORY: MEMORY.says,
     STACKS: STACKS.says, STEPS: STEPS.says,
 }  # fmt: skip
+NOT_SELECTED = "not selected when the rank was read"
 _ANALYSE = "run analyse() on the whole folder, or copy all that it wrote"
 
 
@@ -77,6 +80,36 @@ class _Lack:
     settings: tuple[Setting, ...] = ()
 
 
+def recorded(
+    facts: Mapping[str, Any],
+    counts: Mapping[str, int],
+    manifest: Manifest | None = None,
+    no_peak: str | None = None,
+) -> Recorded:
+    """What is known of a rank: `facts` of the table `ranks`, `counts` of the metric `contents`."""
+    return Recorded(
+        counts,
+        known_options(facts, manifest.options if manifest else None),
+        files=frozenset(Path(one.path).name for one in manifest.sources) if manifest else None,
+        unread=frozenset(Path(one).name for one in manifest.failed_files)
+        if manifest
+        else frozenset(),
+        left_out=frozenset(facts["left_out_tables"] or ()),
+        stacks=manifest.selection.stacks if manifest else False,
+        world_size=facts["world_size"],
+        is_gpu=facts["framework"] == "kineto",
+        no_peak=no_peak,
+    )
+
+
+def known_options(facts: Mapping[str, Any], options: Options | None) -> Options:
+    """What the profiler was told: by its own file, else what tables kept of it."""
+    if options is not None:
+        return options
+    kept = ("profiler_level", "aic_metrics")
+    return {name: facts[name] for name in kept if facts[name] is not None}
+
+
 def judge(rank: Recorded) -> list[Verdict]:
     """A verdict for every capability, in their order."""
     return [_verdict(known, rank) for known in CAPABILITIES]
@@ -101,10 +134,16 @@ def _verdict(known: Capability, rank: Recorded) -> Verdict:
     return Verdict(
         known.name,
         "no" if fatal else "partly",
-        joined(dict.fromkeys(lack.reason for lack in told), "; "),
-        joined(dict.fromkeys(text for lack in lacks for text in lack.remedies), "; ") or None,
+        joined(dict.fromkeys(_said(lack.reason) for lack in told), "; "),
+        joined(dict.fromkeys(_said(text) for lack in lacks for text in lack.remedies), "; ")
+        or None,
         tuple(dict.fromkeys(setting for lack in lacks for setting in lack.settings)),
     )
+
+
+def _said(text: str) -> Message:
+    """Words of ours, to be translated within a sentence."""
+    return text if isinstance(text, Message) else Message(text)
 
 
 def _communicates(rank: Recorded) -> bool:
@@ -130,11 +169,11 @@ def _lack(need: Need, rank: Recorded) -> _Lack | None:
             "{count} of {whole} only: for the others, {reason}",
             count=f"{count:,}",
             whole=f"{whole:,}",
-            reason=reason,
+            reason=_said(reason),
         )
     return _Lack(
         is_fatal,
-        Message("{reason} ({why})", reason=reason, why=why) if why else reason,
+        Message("{reason} ({why})", reason=_said(reason), why=_said(why)) if why else reason,
         remedies,
         settings,
     )
@@ -145,7 +184,7 @@ def _explained(need: Need, rank: Recorded) -> tuple[str, tuple[str, ...], tuple[
     if need.tables and need.tables <= rank.left_out:
         tables = ",".join(sorted(need.tables))
         command = f"`npuscope ingest PATH --tables {tables} --ranks LIST`"
-        return "not selected when the rank was read", (command,), ()
+        return NOT_SELECTED, (command,), ()
     asked = [s for s in need.settings if s in _GPU_SAYS] if rank.is_gpu else need.settings
     on = {setting: _is_on(setting, rank) for setting in asked}
     settings = tuple(setting for setting, is_on in on.items() if is_on is not True)
@@ -157,6 +196,7 @@ def _explained(need: Need, rank: Recorded) -> tuple[str, tuple[str, ...], tuple[
         return Message("{file} was not read in full", file=file), ("see what was lost",), ()
     if rank.is_gpu:
         remedies = tuple(_GPU_SAYS[setting] for setting in settings)
+        remedies += (need.gpu_advice,) if need.gpu_advice else ()
         return "" if remedies else "not in a GPU's trace, or not read from it", remedies, ()
     if all_on and _is_elsewhere(need, rank):
         return Message("{file} is not here", file=need.file), (_ANALYSE,), ()

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from npuscope.analysis.doctor.compared_steps import Compared
-from npuscope.analysis.doctor.doctor import CaptureReport, RankReport, known_options
+from npuscope.analysis.doctor.doctor import CaptureReport, RankReport
+from npuscope.analysis.doctor.judge import known_options
 from npuscope.analysis.doctor.profiler_options import snippet, unused
 from npuscope.analysis.wording import ranks_named
 from npuscope.messages import Message

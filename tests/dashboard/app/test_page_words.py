@@ -14,10 +14,10 @@ pytest.importorskip("streamlit")
 from npuscope import console
 from npuscope.analysis.doctor.capabilities import CAPABILITIES
 from npuscope.analysis.doctor.judge import Recorded, judge
+from npuscope.analysis.doctor.limits import lacks
 from npuscope.console.printable import json_text
 from npuscope.dashboard.app import state
 from npuscope.dashboard.app.answers.rank_answers import evidence, in_sentences, with_hosts
-from npuscope.dashboard.app.collecting import lacking
 from npuscope.dashboard.app.page import _text_px
 from npuscope.dashboard.app.plain_text import plain
 from npuscope.dashboard.figures import timeline
@@ -37,18 +37,20 @@ def test_what_to_collect_is_said_of_this_capture() -> None:
     con = connect()
     fill(con, "ranks", [{"world_size": 2}])
     fill(con, "kernels", [kernel(0, MS, 1)])
-    told = lacking(con)
-    assert told["waiting"] == (
-        "waiting and transfer cannot be separated", "profiler_level=ProfilerLevel.Level1"
+    told = {one.capability: one for one in lacks(con)}
+    waiting = told["waiting"]
+    assert (waiting.ranks, waiting.support, waiting.reason, waiting.remedy) == (
+        (0,), "no", "waiting and transfer cannot be separated",
+        "profiler_level=ProfilerLevel.Level1",
     )  # fmt: skip
-    assert told["steps"][0] != "no compute kernel was recorded"
+    assert told["steps"].reason != "no compute kernel was recorded"
 
 
 def test_nobody_is_told_to_set_options_that_a_gpu_has_not() -> None:
     con = connect()
     fill(con, "ranks", [{"world_size": 2, "framework": "kineto"}])
     fill(con, "kernels", [kernel(0, MS, 1)])
-    remedies = [remedy for _, remedy in lacking(con).values() if remedy]
+    remedies = [one.remedy for one in lacks(con) if one.remedy]
     assert remedies
     assert not [one for one in remedies if "NPU" in one or "Level1" in one or "AiC" in one]
 
