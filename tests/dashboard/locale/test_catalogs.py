@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("babel")
+
 from npuscope.dashboard.locale import language
 from npuscope.dashboard.locale.language import catalog, catalogs, language_of, languages
 from npuscope.errors import UsageError
 from npuscope.messages import Message
 from tests.dashboard.locale.extraction import faults, main, said
 
-pytest.importorskip("babel")
 CHINESE = catalogs()["zh"]
 
 
