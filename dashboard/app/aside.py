@@ -71,9 +71,9 @@ def wait(say: Say, is_ready: Callable[[], bool]) -> None:
     """Say that something is being computed; starts the page anew when it is there."""
 
     @st.fragment(run_every=_POLL_S)
-    def looking() -> None:
+    def poll() -> None:
         if is_ready():
             st.rerun()
         st.info(plain(say("Being computed: it will appear here in a moment.")))
 
-    looking()
+    poll()

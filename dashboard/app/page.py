@@ -19,7 +19,7 @@ from npuscope.collector.store.csv_cells import quoted_cells
 from npuscope.console.printable import visible
 from npuscope.messages import Message
 
-from ..figures.layout import dressed, visible_names
+from ..figures.layout import apply_theme, visible_names
 from ..locale.language import Say, labelled, language_of
 from ..terminal.parts_table import WORDS
 from ..units import Readable, readable
@@ -121,7 +121,7 @@ class Page:
     ) -> None:
         """Draw a figure in the page's colours. `boxed` is called with the ranges of a box that the
         visitor drew, {"x": (least, most), "y": (least, most)}, after which the page starts anew."""
-        dressed(visible_names(figure), is_dark=self.is_dark)
+        apply_theme(visible_names(figure), is_dark=self.is_dark)
         if boxed is None:
             st.plotly_chart(figure, key=key, theme=None, config=_PLOTLY)
             return
@@ -139,7 +139,7 @@ class Page:
     def clicked(self, figure: go.Figure, *, key: str) -> Any:
         """Draw a figure in the page's colours; the `customdata` of the point that the visitor
         clicked, or None."""
-        dressed(visible_names(figure), is_dark=self.is_dark)
+        apply_theme(visible_names(figure), is_dark=self.is_dark)
         event: Any = st.plotly_chart(
             figure, key=key, theme=None, config=_PLOTLY, on_select="rerun", selection_mode="points"
         )

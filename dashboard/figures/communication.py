@@ -21,10 +21,10 @@ from .layout import (
     MOST_CELLS,
     add_parts,
     colour_bar,
-    laid_out,
+    lay_out,
     numbered_names,
     rows_px,
-    shortened,
+    shorten,
 )
 
 Measure = Literal["size", "time", "bandwidth"]
@@ -63,7 +63,7 @@ def masking_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
                 every=every.height,
             )
         )
-    figure = laid_out(
+    figure = lay_out(
         figure, say, title, height_px=rows_px(rows.height), x=say("ms per step and rank"),
         is_listed=True,
     )  # fmt: skip
@@ -84,7 +84,7 @@ def waiting_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     rows = rows.head(MOST_ROWS * 3)
     names = [rows["kind"].to_list(), [say(name) for name in rows["estimate"]]]
     figure = add_parts(go.Figure(), rows, names, _WAITING_PARTS, say)
-    figure = laid_out(
+    figure = lay_out(
         figure, say, "Waiting or transferring?", height_px=rows_px(rows.height, 20),
         x=say("ms per step and rank"), is_listed=True,
     )  # fmt: skip
@@ -142,7 +142,7 @@ def links_figure(rates: pl.DataFrame, say: Say) -> go.Figure:
             count=rows.height,
             every=rates.height,
         )
-    figure = laid_out(figure, say, title, height_px=rows_px(rows.height), x="GB/s", is_listed=True)
+    figure = lay_out(figure, say, title, height_px=rows_px(rows.height), x="GB/s", is_listed=True)
     return figure.update_xaxes(rangemode="tozero")
 
 
@@ -192,7 +192,7 @@ def matrix_figure(
                 again=block,
             )
         )
-    figure = laid_out(
+    figure = lay_out(
         figure, say, title, height_px=max(320, min(720, 150 + 26 * places)), x=say("to rank"),
         y=say("from rank"),
     )  # fmt: skip
@@ -206,7 +206,7 @@ def contention_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
     """Rows of `mean_contention`: bandwidth beside compute and without it, by link and type."""
     rows = frame.head(MOST_ROWS)
     names = [
-        shortened(f"{link or '-'} · {op or '-'}")
+        shorten(f"{link or '-'} · {op or '-'}")
         for link, op in rows.select("link", "op_type").iter_rows()
     ]
     figure = go.Figure()
@@ -223,7 +223,7 @@ def contention_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
             hovertemplate="%{y}: %{x:,.2f} GB/s",
         )
     figure.update_layout(barmode="group")
-    return laid_out(
+    return lay_out(
         figure, say, "Does compute slow links down?", height_px=rows_px(rows.height, 34), x="GB/s",
         is_listed=True,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from npuscope.messages import Message
 
 from ..locale.language import Say
 from ..theme import BETTER, COMPUTING, DIVERGING, EXPOSED, FREE, SERIES, TRANSFER, WORSE
-from .layout import MOST_CELLS, colour_bar, laid_out, rows_px
+from .layout import MOST_CELLS, colour_bar, lay_out, rows_px
 
 Item = Literal["expert", "device"]
 _ALL_LAYERS = "all"
@@ -37,7 +37,7 @@ def load_figure(loads: pl.DataFrame, say: Say, item: Item | None = None) -> go.F
     )
     if block > 1:
         title = say(Message("{title}: a cell is the maximum of {count}", title=title, count=block))
-    figure = laid_out(
+    figure = lay_out(
         figure, say, title, height_px=_heat_px(len(layers)), x=say(item), y=say("layer")
     )
     return _heat_axes(figure)
@@ -113,7 +113,7 @@ def plan_figure(devices: pl.DataFrame, say: Say) -> go.Figure:
         drawn.update(showscale=column == 2)
         figure.add_trace(drawn, row=1, col=column)
     title = "Devices before and after the plan, times the mean of the layer"
-    figure = laid_out(figure, say, title, height_px=_heat_px(len(layers)) + 24)
+    figure = lay_out(figure, say, title, height_px=_heat_px(len(layers)) + 24)
     figure = _heat_axes(figure)
     figure.update_xaxes(title={"text": say("device")})
     figure.update_yaxes(title={"text": say("layer")}, col=1)
@@ -148,7 +148,7 @@ def plan_gain_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
             marker={"size": 9, "color": colour},
             hovertemplate=f"{say('layer')} %{{x}}: %{{y:.3f}}",
         )
-    figure = laid_out(
+    figure = lay_out(
         figure, say, "Most loaded device of each layer, times the mean", height_px=300,
         x=say("layer"), y=say("max / mean"),
     )  # fmt: skip
@@ -178,7 +178,7 @@ def time_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
                 line={"color": colour, "width": 2, "dash": dash},
                 hovertemplate=f"{say('step')} %{{x}}: %{{y:.3f}}",
             )
-    figure = laid_out(
+    figure = lay_out(
         figure, say, "Imbalance over time", height_px=320, x=say("step"), y=say("max / mean")
     )
     steps = rows["step"].drop_nulls().unique()
@@ -214,7 +214,7 @@ def cost_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
             hovertemplate=f"{say('layer')} %{{x}}: %{{y:,.3f}} ms, max / mean %{{customdata:.3f}}",
         )
     figure.update_layout(barmode="stack", showlegend=True)
-    figure = laid_out(
+    figure = lay_out(
         figure, say, "Cost of the imbalance by layer", height_px=320, x=say("layer"),
         y=say("ms per step"),
     )  # fmt: skip
@@ -239,7 +239,7 @@ def devices_figure(loads: pl.DataFrame, say: Say) -> go.Figure:
             x=mean, line={"color": EXPOSED, "width": 2, "dash": "dot"},
             annotation={"text": say("mean"), "yanchor": "bottom"},
         )  # fmt: skip
-    figure = laid_out(
+    figure = lay_out(
         figure, say, "Tokens of each device in a mean step, all layers",
         height_px=rows_px(min(devices.height, 40)), x=say("tokens"), y=say("device"),
         is_listed=True,

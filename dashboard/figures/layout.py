@@ -32,7 +32,7 @@ HIDING_PARTS: tuple[Part, ...] = (
 )
 
 
-def laid_out(
+def lay_out(
     figure: go.Figure,
     say: Say,
     title: str,
@@ -72,7 +72,7 @@ def laid_out(
     return figure
 
 
-def dressed(figure: go.Figure, *, is_dark: bool) -> go.Figure:
+def apply_theme(figure: go.Figure, *, is_dark: bool) -> go.Figure:
     """The figure in the colours of a page."""
     figure.layout.template = _template(is_dark=is_dark)
     return figure
@@ -120,7 +120,7 @@ def colour_bar(title: str) -> dict[str, object]:
     return {"title": {"text": title, "side": "right"}, "thickness": 14, "outlinewidth": 0}
 
 
-def shortened(text: str | None, most: int = 56) -> str:
+def shorten(text: str | None, most: int = 56) -> str:
     """A long name with its middle left out: beginnings and ends tell kernels and shapes apart."""
     if text is None:
         return "-"
@@ -151,7 +151,7 @@ def add_parts(
 
 def numbered_names(names: Iterable[str]) -> list[str]:
     """The names, those that came before with a number: bars of one name would lie on each other,
-    and names that were shortened may be one."""
+    and shortened names may be one."""
     found: dict[str, None] = {}
     for name in names:
         several = chain([name], (f"{name} ({number})" for number in count(2)))

@@ -13,7 +13,7 @@ from npuscope.messages import Message
 from ..locale.language import Say
 from ..theme import COMPUTING, EXPOSED, FREE, SERIES
 from ..units import fitting_unit
-from .layout import laid_out, numbered_names, rows_px, shortened
+from .layout import lay_out, numbered_names, rows_px, shorten
 
 MOST_CURVES = 6
 MOST_RANKS = 48
@@ -85,7 +85,7 @@ def curve_figure(curve: pl.DataFrame, say: Say, steps: pl.DataFrame | None = Non
             every=components.height,
         )
     title = f"{say('rank')} {curve['rank'][0]} · {say(title)}" if curve.height else title
-    figure = laid_out(figure, say, title, height_px=420, x=say("ms since the first record"), y=unit)
+    figure = lay_out(figure, say, title, height_px=420, x=say("ms since the first record"), y=unit)
     return figure.update_yaxes(rangemode="tozero")
 
 
@@ -123,7 +123,7 @@ def peaks_figure(main: pl.DataFrame, say: Say) -> go.Figure:
             every=main.height,
         )
     figure.update_layout(barmode="group")
-    return laid_out(
+    return lay_out(
         figure, say, title, height_px=rows_px(shown.height, 30), x=unit, is_listed=True
     ).update_yaxes(dtick=1)
 
@@ -136,7 +136,7 @@ def holders_figure(holders: pl.DataFrame, say: Say) -> go.Figure:
     figure = go.Figure()
     figure.add_bar(
         y=numbered_names(
-            shortened(name) if holder == "operator" else say(holder)
+            shorten(name) if holder == "operator" else say(holder)
             for holder, name in shown.select("holder", "name").iter_rows()
         ),
         x=(shown["held_bytes"] / divisor).to_list(),
@@ -156,7 +156,7 @@ def holders_figure(holders: pl.DataFrame, say: Say) -> go.Figure:
         title = Message(
             "Who holds the memory at the peak: {count} of {every}", count=shown.height, every=every
         )
-    return laid_out(
+    return lay_out(
         figure, say, title, height_px=rows_px(shown.height), x=unit, is_listed=True
     ).update_yaxes(dtick=1)
 
@@ -199,7 +199,7 @@ def growth_figure(steps: pl.DataFrame, growth: pl.DataFrame, say: Say) -> go.Fig
             count=shown.height,
             every=order.height,
         )
-    figure = laid_out(figure, say, title, height_px=360, x=say("step"), y=unit)
+    figure = lay_out(figure, say, title, height_px=360, x=say("step"), y=unit)
     ticks = steps["step"].drop_nulls().unique().sort()
     if ticks.len() <= 20:
         figure.update_xaxes(tickvals=ticks.to_list())

@@ -10,7 +10,7 @@ from npuscope.messages import Message
 
 from ..locale.language import Say
 from ..theme import COMPUTING, FREE, SERIES
-from .layout import laid_out, numbered_names, rows_px, shortened
+from .layout import lay_out, numbered_names, rows_px, shorten
 
 MOST_ROWS = 30
 MOST_POINTS = 5_000
@@ -27,7 +27,7 @@ def top_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     """Rows of `mean_kernels`: the MOST_ROWS longest of a mean rank's step, and their shares."""
     shown = rows.head(MOST_ROWS)
     key = next(name for name in ("type", "name", "shape", "core") if name in rows.columns)
-    names = [f"{shortened(value)} " for value in shown[key]]
+    names = [f"{shorten(value)} " for value in shown[key]]
     figure = go.Figure()
     figure.add_bar(
         y=list(range(shown.height)),
@@ -50,7 +50,7 @@ def top_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
         title = Message(
             "Longest kernels: {count} of {every}", count=shown.height, every=rows.height
         )
-    figure = laid_out(
+    figure = lay_out(
         figure, say, title, height_px=rows_px(shown.height), x=say("ms per step and rank"),
         is_listed=True,
     )  # fmt: skip
@@ -72,7 +72,7 @@ def roofline_figure(points: pl.DataFrame, peaks: pl.DataFrame, say: Say) -> go.F
         figure.add_scatter(
             x=one["intensity"].to_list(),
             y=(one["achieved_flops_per_s"] / 1e12).to_list(),
-            name=shortened(name, 32),
+            name=shorten(name, 32),
             mode="markers",
             marker={
                 "size": [6 + 26 * (ns / scale) ** 0.5 for ns in one["total_ns"]],
@@ -81,7 +81,7 @@ def roofline_figure(points: pl.DataFrame, peaks: pl.DataFrame, say: Say) -> go.F
                 "line": {"width": 0},
             },
             customdata=one.select(
-                pl.col("input_shapes").map_elements(shortened, return_dtype=pl.String),
+                pl.col("input_shapes").map_elements(shorten, return_dtype=pl.String),
                 pl.col("total_ns") / 1e6,
                 pl.col("peak_share_ratio") * 100,
             ).rows(),
@@ -91,7 +91,7 @@ def roofline_figure(points: pl.DataFrame, peaks: pl.DataFrame, say: Say) -> go.F
     if shown.height:
         _limits(figure, shown, peaks, say)
     title = "Kernels under the roofline of their chip"
-    figure = laid_out(figure, say, title, height_px=460, x=say("FLOP per byte moved"), y="TFLOP/s")
+    figure = lay_out(figure, say, title, height_px=460, x=say("FLOP per byte moved"), y="TFLOP/s")
     figure.update_layout(
         legend={
             "orientation": "v", "x": 1.01, "xanchor": "left", "y": 1, "yanchor": "top",
@@ -134,7 +134,7 @@ def cores_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     """Rows of `core_use`: how long cube and vector cores of the longest types are busy, and what
     they do, as shares of the kernels' time."""
     shown = rows.filter(pl.col("timed_ns") > 0).head(MOST_ROWS)
-    names = numbered_names(shortened(name, 40) for name in shown["type"])
+    names = numbered_names(shorten(name, 40) for name in shown["type"])
     columns = [
         (say("cube busy"), "cube_busy_ratio"),
         (say("vector busy"), "vector_busy_ratio"),
@@ -159,7 +159,7 @@ def cores_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
             ygap=2,
         )
     )
-    figure = laid_out(
+    figure = lay_out(
         figure, say, "What the cores do, share of the kernels' time",
         height_px=rows_px(shown.height), is_listed=True,
     )  # fmt: skip

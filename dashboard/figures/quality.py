@@ -7,7 +7,7 @@ import polars as pl
 
 from ..locale.language import Say, labelled
 from ..theme import BETTER, WARNING, WORSE
-from .layout import laid_out, rows_px
+from .layout import lay_out, rows_px
 
 _LEVELS = {"no": 0, "partly": 1, "yes": 2}
 _COLOURS = (WORSE, WARNING, BETTER)
@@ -43,6 +43,6 @@ def support_figure(support: pl.DataFrame, say: Say) -> go.Figure:
             marker={"color": colour, "symbol": "square", "size": 11},
         )  # fmt: skip
     figure.update_xaxes(type="category", title={"text": say("rank")}, nticks=32)
-    return laid_out(
+    return lay_out(
         figure, say, "What each rank can answer", height_px=rows_px(len(names), 20), is_listed=True
     )

@@ -15,7 +15,7 @@ from npuscope.messages import Message
 
 from ..locale.language import Say
 from ..theme import COMPUTING, DIVERGING, FREE, SEQUENTIAL, SERIES
-from .layout import MOST_CELLS, colour_bar, laid_out, rows_px
+from .layout import MOST_CELLS, colour_bar, lay_out, rows_px
 
 Measure = Literal["stage_ns", "computing_ns", "exposed_communication_ns", "free_ns"]
 MEASURES: dict[Measure, str] = {
@@ -93,7 +93,7 @@ def steps_figure(
                 every=len(steps),
             )
         )
-    figure = laid_out(
+    figure = lay_out(
         figure, say, title, height_px=max(280, min(820, 130 + 22 * len(names))), x=say("step"),
         y=say("rank"),
     )  # fmt: skip
@@ -156,7 +156,7 @@ def blame_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
             every=rows.height,
         )
     figure.update_layout(barmode="stack", showlegend=True)
-    figure = laid_out(
+    figure = lay_out(
         figure, say, title, height_px=rows_px(shown.height, 20),
         x=say("ms, sum over all other ranks and steps shown"), is_listed=True,
     )  # fmt: skip
@@ -185,7 +185,7 @@ def hosts_figure(frame: pl.DataFrame, hosts: pl.DataFrame, say: Say) -> go.Figur
             hovertemplate=f"{say('rank')} %{{customdata}}, %{{x}}: %{{y:,.3f}} ms",
         )
     figure.update_layout(boxmode="group")
-    figure = laid_out(
+    figure = lay_out(
         figure, say, "Ranks by host, a mean step", height_px=340, x=say("host"),
         y=say("ms per step"),
     )  # fmt: skip

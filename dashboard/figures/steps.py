@@ -14,7 +14,7 @@ from ..locale.language import Say
 from ..terminal.parts_table import PART_WORDS, SHOWN_FROM, WORDS
 from ..theme import COMPUTING, EXPOSED, FONT, FREE, MASKED, STEP_PART_COLOURS
 from ..units import fitting_unit
-from .layout import MOST_BARS, STEP_PARTS, laid_out, rows_px
+from .layout import MOST_BARS, STEP_PARTS, lay_out, rows_px
 
 _GAUGE_PX = 190
 _MOST_COLUMNS = MOST_BARS // len(STEP_PARTS)
@@ -80,7 +80,7 @@ def ranks_figure(bars: pl.DataFrame, say: Say) -> go.Figure:
         )
     figure.update_layout(barmode="stack")
     figure.update_xaxes(title={"text": say(key)}, type="category" if bars.height <= 64 else None)
-    return laid_out(figure, say, title, height_px=380, y=unit)
+    return lay_out(figure, say, title, height_px=380, y=unit)
 
 
 def parts_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
@@ -106,7 +106,7 @@ def parts_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
             hovertemplate="%{y}: %{x:,.3f} ms",
         )
     figure.update_layout(barmode="stack")
-    return laid_out(
+    return lay_out(
         figure, say, "Where a step's time goes", height_px=rows_px(len(names)),
         x=say("ms per step"), is_listed=True,
     )  # fmt: skip
@@ -139,7 +139,7 @@ def waterfall_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
         showlegend=False,
     )
     figure.update_xaxes(range=[0, 1.12 * max(accumulate(points[:-1]))])
-    return laid_out(
+    return lay_out(
         figure, say, "From the peak to what is achieved", height_px=rows_px(len(names)),
         x=say("% of the peak"), is_listed=True,
     )  # fmt: skip

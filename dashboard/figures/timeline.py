@@ -17,7 +17,7 @@ from npuscope.analysis.timeline.lanes import flat_lanes
 
 from .. import theme
 from ..locale.language import Say
-from .layout import MOST_BARS, colour_bar, laid_out, shortened
+from .layout import MOST_BARS, colour_bar, lay_out, shorten
 
 # What a cell's colour tells: the column, and the colour of the whole.
 SHARES = {
@@ -95,7 +95,7 @@ def heat_figure(
         showlegend=False,
     )
     _draw_borders(figure, borders, window_ns, unit_ns, say)
-    laid_out(
+    lay_out(
         figure, say, "", height_px=_heat_px(len(found.ranks)),
         x=f"{unit} {say('from the start of the window')}",
     )  # fmt: skip
@@ -180,7 +180,7 @@ def lanes_figure(rows: pl.DataFrame, window_ns: tuple[int, int], say: Say) -> go
         # Cut at the window: a bar that began long before would have its name out of sight.
         start = chosen["start_ns"].clip(lower_bound=window_ns[0])
         end = (chosen["start_ns"] + chosen["dur_ns"]).clip(upper_bound=window_ns[1])
-        told = [shortened(text, 80) for text in chosen["name"]]
+        told = [shorten(text, 80) for text in chosen["name"]]
         rooms = ((end - start) * (_LETTERS / whole_ns)).cast(pl.Int64).to_list()
         figure.add_bar(
             orientation="h",
@@ -207,7 +207,7 @@ def lanes_figure(rows: pl.DataFrame, window_ns: tuple[int, int], say: Say) -> go
             hovertemplate="%{customdata[0]}<br>%{customdata[1]:,.3f} us %{customdata[2]}"
             "<extra></extra>",
         )
-    laid_out(
+    lay_out(
         figure, say, "", height_px=max(220, 96 + 22 * len(names)),
         x=f"{unit} {say('from the start of the window')}",
     )  # fmt: skip

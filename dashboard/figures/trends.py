@@ -14,7 +14,7 @@ from npuscope.collector.discover.captures import EPOCH_FROM_NS
 from ..locale.language import Say
 from ..theme import COMPUTING, MASKED, SERIES, kind_colour
 from ..units import fitting_unit
-from .layout import STEP_PARTS, laid_out
+from .layout import STEP_PARTS, lay_out
 
 _PANEL_PX = 190
 
@@ -39,7 +39,7 @@ def trends_figure(captures: pl.DataFrame, exposed: pl.DataFrame, say: Say) -> go
         figure.update_yaxes(title={"text": unit}, rangemode="tozero", row=number, col=1)
     for title in figure.layout.annotations:
         title.update(x=0, xanchor="left", font={"size": 13})
-    laid_out(figure, say, "", height_px=100 + _PANEL_PX * len(shown))
+    lay_out(figure, say, "", height_px=100 + _PANEL_PX * len(shown))
     figure.update_layout(hovermode="x unified", legend={"y": 1.04}, margin={"t": 70})
     if not is_dated(captures):
         figure.update_xaxes(dtick=1, row=len(shown), col=1)
