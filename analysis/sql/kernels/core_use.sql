@@ -7,7 +7,7 @@
 --
 -- title: Use of cores
 -- meaning: What cube and vector cores do inside kernels of each type, by PMU counters.
--- function: core_use.core_use
+-- function: query.core_use
 -- table: core_use
 --
 --   type              varchar  operator type; NULL where the profiler level has none
