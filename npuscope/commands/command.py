@@ -78,15 +78,15 @@ class Asked:
     def tables(self, *, need_steps: bool = True) -> Iterator[tuple[Opened, Scope]]:
         """Open the tables, say what reading did; at the end, leave with 4 where it was partial.
 
-        The scope is the one asked for, of the run that was read where one was. Raises UsageError
-        where no step with figures is of it, TraceNotFound where there is none at all.
+        The scope is the one asked for, of the run that was read where one was. Raises as
+        `require_steps` where steps are needed.
         """
         from npuscope.profile import opened
 
         with opened(self.source) as data:
             scope = self.scope_of(data)
             if need_steps:
-                self._require_steps(data, scope)
+                self.require_steps(data, scope)
             yield data, scope
         if data.result is not None:
             leave_with(data.result)
@@ -97,7 +97,9 @@ class Asked:
             say(message)
         return replace(self.scope, run=data.result.run) if data.result else self.scope
 
-    def _require_steps(self, data: Opened, scope: Scope) -> None:
+    def require_steps(self, data: Opened, scope: Scope) -> None:
+        """Raises UsageError where no step with figures is of the scope, TraceNotFound where there
+        is none at all."""
         from npuscope.analysis import query
 
         if query.steps(data.con, scope).is_empty():

@@ -171,9 +171,11 @@ def comm(
     from npuscope.profile import compare_ranks
 
     view = _hierarchy(experts, top_k) if by == "hierarchy" else _VIEWS[by]()
-    with asked.tables() as (data, scope):
+    with asked.tables(need_steps=False) as (data, scope):
         compare_ranks(data, is_needed=False)  # all ranks together know what groups are for
         frame = view.rows(data.con, scope, top if asked.json else None)
+        if frame.is_empty():  # a lone file of traffic answers without steps
+            asked.require_steps(data, scope)
         notes = [*notes_of(data, scope), *view.notes(frame)]
         if frame.is_empty():
             notes.append("no communication was recorded here: see `npuscope doctor`")

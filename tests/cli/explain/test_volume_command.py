@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from npuscope.analysis.catalog import metric
 from tests.analysis.communication.test_volume import JOB
 from tests.cli.command import Run
-from tests.conftest import WrittenJob
+from tests.conftest import REPOSITORY, WrittenJob
 
 METRICS = {
     "link": "link_traffic", "matrix": "rank_matrix", "bandwidth": "bandwidth",
@@ -57,3 +58,19 @@ def test_schemes_need_to_know_the_routing(run: Run, job: Path) -> None:
         assert code == 2 and "--experts 256 --top-k 8" in err
     code, _, err = run("comm", job, "--by", "nothing")
     assert code == 2 and "hierarchy" in err
+
+
+@pytest.mark.parametrize(
+    "file, by", [("communication_matrix", "matrix"), ("communication", "link")]
+)
+def test_a_lone_file_of_traffic_answers_without_steps(
+    run_apart: Run, tmp_path: Path, file: str, by: str
+) -> None:
+    one = min((REPOSITORY / "sample_traces").rglob(f"{file}.json"))
+    lone = shutil.copy(one, tmp_path / "figures.json")
+
+    code, out, _ = run_apart("comm", lone, "--by", by, "--json")
+    assert code == 0
+    assert sum(row["size_bytes"] for row in json.loads(out)["rows"]) > 0
+    code, _, err = run_apart("comm", lone, "--by", by, "--step", "9999")
+    assert code == 2 and "step" in err
