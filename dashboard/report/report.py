@@ -28,7 +28,7 @@ from npuscope.analysis.wording import UNKNOWN, megabytes, ms, percent, plain, ra
 from npuscope.collector.discover.captures import EPOCH_FROM_NS
 from npuscope.messages import Message, joined
 
-from ..terminal.experts.expert_tables import ratio
+from ..terminal.experts.expert_tables import layer_columns
 from ..terminal.parts_table import mean_parts_table, waterfall_table
 from ..terminal.straggler_tables import ranks_table
 from ..terminal.tables import Column, FittedTable, steps_table
@@ -426,7 +426,7 @@ def experts_blocks(seen: Overview | None, *, top: int, path: str) -> Iterator[Bl
         yield Chart("experts", known)
     more = seen.layers.height - top
     yield FittedTable(
-        _columns(seen),
+        layer_columns(seen),
         seen.layers.head(top).to_dicts(),
         "Expert load by layer (mean of steps)",
         Message("and {more} more: `npuscope experts`", more=more) if more > 0 else None,
@@ -491,26 +491,3 @@ def _hottest(seen: Overview) -> str:
         for row in found.to_dicts()
     )
     return Message("hottest, times the mean of the layer: {experts}", experts=listed)
-
-
-def _columns(seen: Overview) -> list[Column]:
-    of_experts = [
-        Column("max/mean", "max_over_mean", ratio),
-        Column("worst", "worst_max_over_mean", ratio, 3),
-        Column("hottest expert", "hottest_expert", plain),
-        Column("cold experts", "cold_count", _tenths, 2),
-    ]
-    columns = [
-        Column("layer", "layer", plain),
-        *(of_experts if seen.item == "expert" else []),
-        Column("device max/mean", "device_max_over_mean", ratio),
-        Column("fullest device", "hottest_device", plain, 1),
-        Column("costs ms", "excess_ns", ms),
-    ]
-    if seen.layers["phase"].n_unique() > 1:
-        columns.insert(0, Column("phase", "phase"))
-    return [c for c in columns if c.key == "layer" or seen.layers[c.key].is_not_null().any()]
-
-
-def _tenths(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"

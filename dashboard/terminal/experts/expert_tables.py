@@ -9,6 +9,7 @@ import polars as pl
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
+from npuscope.analysis.experts.load.load_overview import Overview
 from npuscope.analysis.experts.load.mean_layers import over_mean
 from npuscope.analysis.wording import UNKNOWN, megabytes, ms, number, percent, plain
 
@@ -299,3 +300,27 @@ def _signed(value: float | None) -> str:
 def _several(frame: pl.DataFrame) -> list[Column]:
     """Columns that tell one plan from another."""
     return [Column(key, key) for key in _PLACE if frame[key].n_unique() > 1]
+
+
+def layer_columns(seen: Overview) -> list[Column]:
+    """Of the layers of a report: those that are known."""
+    of_experts = [
+        Column("max/mean", "max_over_mean", ratio),
+        Column("worst", "worst_max_over_mean", ratio, 3),
+        Column("hottest expert", "hottest_expert", plain),
+        Column("cold experts", "cold_count", _one_decimal, 2),
+    ]
+    columns = [
+        Column("layer", "layer", plain),
+        *(of_experts if seen.item == "expert" else []),
+        Column("device max/mean", "device_max_over_mean", ratio),
+        Column("fullest device", "hottest_device", plain, 1),
+        Column("costs ms", "excess_ns", ms),
+    ]
+    if seen.layers["phase"].n_unique() > 1:
+        columns.insert(0, Column("phase", "phase"))
+    return [c for c in columns if c.key == "layer" or seen.layers[c.key].is_not_null().any()]
+
+
+def _one_decimal(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
