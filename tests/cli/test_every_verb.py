@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from npuscope.analysis.catalog import metrics
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest.ingest import ingest
 from tests.analysis.tables import connect, fill
@@ -69,16 +70,18 @@ def test_a_table_and_json_say_the_same_thing(
     told = run(verb[0], small_store, *verb[1:], "--json")
     table = run(verb[0], small_store, *verb[1:])
     assert table.code == told.code
-    if verb[0] == "experts":  # no counts were recorded
-        assert told.code == 3 and "no expert load here" in told.err and table.err == told.err
+    if told.code:  # no counts were recorded, and shapes of kernels tell only tokens per device
+        assert verb[0] == "experts" and told.code == 3
+        assert "no expert load here" in told.err and table.err == told.err
         return
-    assert told.code == 0
     answer = told.json()
     assert list(answer) == ["schema_version", "metric", "rows", "notes"]
-    assert answer["schema_version"] == 1 and answer["metric"].startswith(verb[0][:4])
+    assert answer["schema_version"] == 1
+    assert answer["metric"] in {"report", "doctor", "ranks", *(known.name for known in metrics())}
     assert answer["rows"] and {tuple(row) for row in answer["rows"]} == {tuple(answer["rows"][0])}
     assert all(isinstance(note, str) for note in answer["notes"])
-    assert len(table.out.splitlines()) > 2 and "{" not in table.out.partition("\n")[0]
+    if "contention" not in verb:  # whose table leaves out links that never shared the time
+        assert len(table.out.splitlines()) > 2 and "{" not in table.out.partition("\n")[0]
 
 
 @pytest.mark.parametrize("name", [pytest.param("none", marks=pytest.mark.slow), "kernel"])
