@@ -16,10 +16,11 @@ from npuscope.analysis.scope import Scope
 @dataclass(frozen=True, slots=True)
 class Roofline:
     """kernels: rows of `roofline.kernel_table`; peaks: dtype, peak_flops_per_s, hbm_bytes_per_s
-    (NULL where unknown) and source of the chosen ranks' chips."""
+    (NULL where unknown) and source of the chosen ranks' chips; sources: these as messages."""
 
     kernels: pl.DataFrame
     peaks: pl.DataFrame
+    sources: dict[str, str]
 
 
 def under_roofline(con: duckdb.DuckDBPyConnection, scope: Scope) -> Roofline:
@@ -38,4 +39,5 @@ def under_roofline(con: duckdb.DuckDBPyConnection, scope: Scope) -> Roofline:
         "source": pl.String,
     }  # fmt: skip
     rows = pl.DataFrame(limits, schema=schema, orient="row")
-    return Roofline(kernels, rows.unique(maintain_order=True))
+    sources = {str(source): source for *_, source in limits if source is not None}
+    return Roofline(kernels, rows.unique(maintain_order=True), sources)

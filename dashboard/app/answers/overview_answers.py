@@ -18,7 +18,7 @@ from npuscope.analysis.flops.kernels.count import kernel_work
 from npuscope.analysis.flops.losses import losses, together
 from npuscope.analysis.flops.mfu import mfu
 from npuscope.analysis.scope import ALL, Scope
-from npuscope.messages import Message, joined
+from npuscope.messages import Message
 
 # Where a finding is looked into; the rest is seen best in the timeline.
 _PAGES = {
@@ -60,7 +60,7 @@ def job_use(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> JobUse:
     return JobUse(
         kernel[0] if len(kernel) else None,
         together(con, lost),
-        tuple(_conventions(counted)),
+        tuple(dict.fromkeys(_conventions(counted))),
         tuple(
             found.sources[source]
             for source in counted["peak_source"].drop_nulls().unique(maintain_order=True)
@@ -76,7 +76,7 @@ def _conventions(counted: pl.DataFrame) -> Iterator[str]:
         for dtype in counted["dtype"].fill_null("bf16").unique()
     }
     for told in counted["conventions"].drop_nulls().unique(maintain_order=True):
-        yield joined((peaks.get(part, part) for part in told.split("; ")), "; ")
+        yield from (peaks.get(part, part) for part in told.split("; "))
 
 
 def found_here(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[Finding]:

@@ -59,8 +59,8 @@ else:
         " area of a point is its duration."
     )
     drawn = roofline.peaks.filter(pl.col("dtype").is_in(points["dtype"].unique().implode()))
-    for source in drawn["source"].unique(maintain_order=True):
-        page.text(f"peak: {source}")
+    for source in drawn["source"].drop_nulls().unique(maintain_order=True):
+        page.text(f"{say('peak')}: {say(roofline.sources[source])}")
     page.table(points, name="roofline", columns=POINT)
     with st.expander(say("Every rank and step")):
         page.table(roofline.kernels, name="mfu_kernels")

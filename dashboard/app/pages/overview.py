@@ -37,7 +37,7 @@ with right:
         conventions = [
             "Kernel MFU: FLOPs of executed kernels by their shapes / (step x ranks x peak)",
             *(f"{say('peak')}: {say(one)}" for one in use.peaks),
-            *dict.fromkeys("; ".join(use.conventions).split("; ")),
+            *use.conventions,
         ]
     if masking is not None:
         conventions.append(
