@@ -159,7 +159,7 @@ def test_devices_without_a_number_in_their_label(
         ends = "'...' || regexp_extract(name, '__([0-9]+)_', 1)"
         told = f"select bool_and(group_hash = {ends}), count(distinct device_id) from comm_ops"
         assert rows(place, told) == [(True, 2)]
-        assert any("do not say which" in w for w in manifests(place)[0].warnings)
+        assert any("do not record their device" in str(w) for w in manifests(place)[0].warnings)
     else:
         assert rules["trace.device"] == "process id"
         assert table(place, "comm_ops", UNLIKE) == operations

@@ -152,11 +152,12 @@ def test_memory(monkeypatch: pytest.MonkeyPatch, sample: Path) -> None:
     rows = rows_of("memory", sample, "--by", "curve", "--rank", "3")
     mine = rows.filter(pl.col("component") == "PTA+GE").sort("start_ns")
     allocated = values(trace(curve, "PTA+GE allocated")["y"])
-    assert allocated * 2**30 == pytest.approx(mine["allocated_max_bytes"].to_list())
+    assert allocated * 2**20 == pytest.approx(mine["allocated_max_bytes"].to_list())
     held = rows_of("memory", sample, "--by", "holder", "--rank", "3")
-    assert values(holders["data"][0]["x"]) * 2**30 == pytest.approx(
+    assert values(holders["data"][0]["x"]) * 2**20 == pytest.approx(
         held.filter(pl.col("held_bytes") > 0)["held_bytes"].to_list()
     )
+    assert "MiB" in curve["layout"]["yaxis"]["title"]["text"]
     assert len(peaks["data"][0]["y"]) == 8 and growth["data"]
 
 
