@@ -202,6 +202,8 @@ def _explained(need: Need, rank: Recorded) -> tuple[str, tuple[str, ...], tuple[
         return Message("{file} is not here", file=need.file), (_ANALYSE,), ()
     advice = (need.advice,) if need.advice else ()
     if all_on:
+        if need.file and rank.files is None:  # it may be elsewhere: nobody knows its files
+            advice = (*advice, _ANALYSE)
         return "though it was asked for", advice, ()
     told = tuple(setting.says for setting in settings)
     return "", told + (advice if not told or not need.essential else ()), settings

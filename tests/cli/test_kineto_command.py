@@ -95,8 +95,13 @@ def test_gpus_and_npus_in_one_store_each_hear_their_own(
         run("ingest", path, "--store", tmp_path / "store", "--run", path.name)
     limits = {one["run"]: one["limits"] for one in run("report", tmp_path / "store", "--json").rows}
 
-    assert any("no memory curve" in limit for limit in limits["npus"])
-    assert not any("Level1" in limit for limit in limits["traces"])
+    # Level1 was asked for: what lacks of communication was not copied.
+    assert limits["npus"] == [
+        "ranks 0-1: waiting and transfer cannot be separated (though it was asked for). To know"
+        " it: run analyse() on the whole folder, or copy all that it wrote",
+        "ranks 0-1: no memory curve. To know it: profile_memory=True",
+    ]
+    assert limits["traces"] == ["ranks 0-1: no memory curve. To know it: profile_memory=True"]
     figures = {
         (one["run"], one["rank"], one["step"]): (one["computing_ns"], one["communication_ns"])
         for one in run("steps", tmp_path / "store", "--json").rows

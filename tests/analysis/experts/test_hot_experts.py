@@ -51,6 +51,7 @@ def test_experts_by_counts_and_by_the_trace(con: duckdb.DuckDBPyConnection) -> N
     most, expert = planted()[0]
     everywhere = JOB.sequence * JOB.top_k * JOB.micro_batches * JOB.dp
     assert found[0] == {
+        "layer": 1, "expert": expert,
         "what": f"layer 1, expert {expert}: tokens per step,"
         f" {most / sum(t for t, _ in planted()) * 100:.0f} % of the rank's",
         "value": float(most), "peers": everywhere / JOB.experts, "unit": "tokens",
@@ -76,9 +77,9 @@ def test_what_to_collect(con: duckdb.DuckDBPyConnection) -> None:
 
 def test_the_table_names_them() -> None:
     told = [
-        {"what": f"{place}: tokens per step, 9 % of the rank's", "value": 1.0, "peers": 1.0,
-         "unit": "tokens"} for place in ("layer 3, expert 17", "layer 5, expert 9",
-                                         "layer 3, expert 4")
+        {"layer": layer, "expert": expert, "value": 1.0, "peers": 1.0, "unit": "tokens",
+         "what": f"layer {layer}, expert {expert}: tokens per step, 9 % of the rank's"}
+        for layer, expert in ((3, 17), (5, 9), (3, 4))
     ]  # fmt: skip
     evidence = json.dumps(
         [{"what": "own time per step", "value": 1, "peers": 1, "unit": "ns"}, *told]

@@ -45,7 +45,12 @@ def test_one_of_each(fault: Fault) -> None:
     assert found.height == planted.job.world_size * planted.job.steps
     evidence = found.drop_nulls("verdict")["evidence"].to_list()
     for lines in map(json.loads, evidence):
-        assert lines and all(line.keys() == {"what", "value", "peers", "unit"} for line in lines)
+        assert lines
+        for line in lines:
+            assert line.keys() >= {"what", "value", "peers", "unit"}
+            # `message`: what a text with values is made of, for readers of other languages.
+            assert line.keys() <= {"what", "value", "peers", "unit", "message", "layer", "expert"}
+            assert ("expert" in line) is ("layer" in line)
     assert set(found.filter(pl.col("verdict").is_null())["evidence"]) <= {"[]"}
 
 
