@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import pytest
 import typer.main
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest.ingest import ingest
@@ -35,7 +35,7 @@ typer.main.get_command = functools.cache(typer.main.get_command)
 waiting.PATIENCE_S = 600.0
 
 # How long one example takes is the machine's affair, and a busy machine is no failure.
-settings.register_profile("npuscope", deadline=None)
+settings.register_profile("npuscope", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("npuscope")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
