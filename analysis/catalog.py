@@ -24,7 +24,6 @@ __all__ = [
     "metric",
     "metrics",
     "metrics_markdown",
-    "shown_by",
     "shown_in",
     "sql_metrics",
     "write_docs",
@@ -74,16 +73,6 @@ def _modules(folder: Traversable, place: str) -> Iterator[str]:
             yield from _modules(one, f"{place}{one.name}/")
         elif one.name.endswith(".py"):
             yield place + one.name
-
-
-def shown_by(command: str) -> dict[str, Metric]:
-    """Metrics that a command shows, by the key of its `--by`; '' without one."""
-    return {
-        asked.removeprefix(command).removeprefix(" --by ").strip(): known
-        for known in metrics()
-        for asked in known.commands
-        if asked.partition(" --")[0] == command
-    }
 
 
 def shown_in(table: str) -> Metric | None:

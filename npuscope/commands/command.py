@@ -156,7 +156,7 @@ def command(*of: str, json: bool = True) -> Callable[[Callable[..., None]], Call
 
         run.__name__, run.__doc__, run.__module__ = body.__name__, body.__doc__, body.__module__
         parameters = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in options]
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__dict__["__signature__"] = inspect.Signature(parameters)  # what inspect looks for
         run.__annotations__ = {one.name: one.annotation for one in parameters}
         return run
 

@@ -14,7 +14,6 @@ from npuscope.analysis.catalog import (
     metric,
     metrics,
     metrics_markdown,
-    shown_by,
     shown_in,
     write_docs,
 )
@@ -95,11 +94,6 @@ def test_functions_are_there(known: Metric) -> None:
 
 
 def test_who_shows_a_metric() -> None:
-    assert {key: known.name for key, known in shown_by("mfu").items()} == {
-        "step": "mfu", "stage": "mfu_stage", "job": "mfu_job", "kernel": "mfu_kernels",
-        "log": "mfu_log", "--waterfall": "mfu_waterfall",
-    }  # fmt: skip
-    assert {key: known.name for key, known in shown_by("clocks").items()} == {"": "clocks"}
     shown = shown_in("communication_waits")
     assert shown is not None and shown.name == "mean_waits"
     assert shown_in("nowhere") is None

@@ -9,6 +9,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from npuscope.analysis.catalog import metrics
 from npuscope.cli import GROUPS, app
 from tests.conftest import REPOSITORY
 
@@ -28,6 +29,23 @@ def test_commands_are_grouped() -> None:
     assert listed["Start here"][:4] == ["report", "findings", "doctor", "dashboard"]
     assert sorted(name for names in listed.values() for name in names) == COMMANDS
     assert "..." not in told.partition("Start here:")[2].replace("...]", "")
+
+
+def test_keys_of_by_are_those_of_the_catalog() -> None:
+    """What a command takes, what its help names and which metrics say that it shows them."""
+    listed: dict[str, set[str]] = {}
+    for asked in (one for known in metrics() for one in known.commands):
+        command, _, key = asked.partition(" --by ")
+        assert command.split()[0] in COMMANDS
+        if key:
+            listed.setdefault(command, set()).add(key)
+    assert listed.keys() == {"kernels", "comm", "memory", "mfu", "experts"}
+    every = get_command(app).commands  # type: ignore[attr-defined]
+    for name, command in every.items():
+        found = getattr(command, "commands", {}).get("show", command)
+        by = next((one for one in found.params if one.name == "by"), None)
+        keys = {*by.help.partition(" ")[0].split("|")} if by else None  # as its type lists them
+        assert keys == listed.get(name)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 _SHOWN = 10
 
+Key = Literal["component", "holder", "block", "step", "growth", "curve", "spread"]
 By = Annotated[
-    Literal["component", "holder", "block", "step", "growth", "curve", "spread"] | None,
+    Key | None,
     typer.Option(
         "--by",
         metavar="KEY",
-        help="component|holder|block|step|growth|curve|spread  [default: the summary]",
+        help="|".join(get_args(Key)) + "  [default: the summary]",
     ),
 ]
 Bins = Annotated[

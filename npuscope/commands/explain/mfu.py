@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from npuscope.profile import Opened
 
 By = Literal["step", "stage", "job", "kernel", "log"]
-Key = Annotated[By, typer.Option("--by", metavar="KEY", help="step|stage|job|kernel|log")]
+Key = Annotated[By, typer.Option("--by", metavar="KEY", help="|".join(get_args(By)))]
 Fall = Annotated[bool, typer.Option("--waterfall", help="Losses from peak to achieved FLOP/s.")]
 LogFile = Annotated[
     Path | None,

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import typer
 
 from npuscope.commands.command import Asked, TopOrAll, command, notes_of
 
-By = Annotated[
-    Literal["type", "name", "core", "shape"],
-    typer.Option("--by", metavar="KEY", help="type|name|core|shape"),
-]
+Key = Literal["type", "name", "core", "shape"]
+By = Annotated[Key, typer.Option("--by", metavar="KEY", help="|".join(get_args(Key)))]
 
 
 @command("run", "capture", "rank", "step")
