@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Column",
     "Metric",
+    "drawn_in",
     "in_order",
     "metric",
     "metrics",
@@ -78,6 +79,11 @@ def _modules(folder: Traversable, place: str) -> Iterator[str]:
 def shown_in(table: str) -> Metric | None:
     """The metric that a table of that name shows on a page."""
     return next((known for known in metrics() if table in known.tables), None)
+
+
+def drawn_in(figure: str) -> tuple[Metric, ...]:
+    """The metrics that a figure or tile of that name is drawn from."""
+    return tuple(known for known in metrics() if figure in known.figures)
 
 
 def in_order(chosen: Iterable[Metric] | None = None) -> list[Metric]:
@@ -143,6 +149,7 @@ def _source(known: Metric) -> str:
 def _shown(known: Metric) -> list[str]:
     outlets = [f"`npuscope {one}`" for one in known.commands]
     outlets += [f"table `{one}` of pages" for one in known.tables]
+    outlets += [f"figure `{one}`" for one in known.figures]
     outlets += [f"gauge `{one.name}`" for one in known.gauges]
     return ["", f"Shown by {', '.join(outlets)}."] if outlets else []
 

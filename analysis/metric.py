@@ -15,6 +15,7 @@ this module reads it, so that tables, JSON, exporter and documentation cannot di
     -- function: flops.mfu.mfu, where one has to be asked for rows, in place of a view
     -- command: comm --by kind, comm --by type
     -- table: tables of pages that show it
+    -- figure: figures and tiles of pages, and figures of the report, that are drawn from it
     -- gauge: npuscope_part_seconds{part} = a_ns, b_ns: What the exporter says of it.
     --
     --   column_ns  bigint  what it means
@@ -35,7 +36,7 @@ import duckdb
 
 _COLUMN = re.compile(r"--   (\w+) +(\w+(?:\[\])?) +(\S.*)")
 _FACT = re.compile(
-    r"-- (title|meaning|view|rows from|over all ranks of|function|by|command|table|gauge):"
+    r"-- (title|meaning|view|rows from|over all ranks of|function|by|command|table|figure|gauge):"
     r" (\S.*)"
 )
 _MORE = re.compile(r"\n--     +(?=\S)")
@@ -57,7 +58,7 @@ _READ = re.compile(r'"type":"BASE_TABLE"[^{}]*?"table_name":"(\w+)"')
 _MADE = re.compile(r'"key":"(\w+)"')
 _RATIOS = (
     "_over_mean", "_over_mean_before", "_over_mean_after", "_max_vio", "_cv", "_gini",
-    "_balance_loss", "_rank_correlation", "_mfu_points", "_value",
+    "_balance_loss", "_rank_correlation", "_mfu_points", "_value", "_imbalance",
 )  # fmt: skip
 _UNITS = (
     ("_ns", "ns"),
@@ -113,8 +114,8 @@ class Metric:
     `rows_from` has tables, the answer is kept beside each rank, because it needs no other (a
     summary): where all of them are empty, so is the answer. Where `over` has names, it is computed
     from these over all ranks of a capture and kept beside them (`ranks.derive`); its file is then
-    the last of several steps. `commands`, `tables` and `gauges` show it: commands, tables of pages,
-    the exporter.
+    the last of several steps. `commands`, `tables`, `figures` and `gauges` show it: commands,
+    tables of pages, figures (of which one may be drawn from several metrics), the exporter.
     """
 
     name: str
@@ -127,6 +128,7 @@ class Metric:
     over: tuple[str, ...]
     commands: tuple[str, ...]
     tables: tuple[str, ...]
+    figures: tuple[str, ...]
     gauges: tuple[Gauge, ...]
     question: str
     rules: str
@@ -227,6 +229,7 @@ def head_of(text: str, name: str, file: str, *, function: str = "") -> Metric | 
         over=listed("over all ranks of"),
         commands=listed("command"),
         tables=listed("table"),
+        figures=listed("figure"),
         gauges=tuple(_gauge(one) for one in told.get("gauge", ())),
         question=question.strip(),
         rules=" ".join(rule.strip() for rule in rules if rule.strip()),

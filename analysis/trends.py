@@ -39,6 +39,45 @@ class Trends:
     exposed: pl.DataFrame
 
 
+# metric: trends
+# How does a run change from capture to capture?
+#
+# Of all ranks and steps of each capture. A job's step is its slowest rank's; parts are means of
+# ranks and steps (mean_steps); MFU is mean_mfu's. The only rank there is cannot be compared.
+#
+# title: Captures over time
+# meaning: A run's captures in order of time: length of a step, its parts, masking, MFU, imbalance.
+# by: run, capture
+# table: trends
+# figure: trends
+#
+#   start_ns                  bigint   first start of a rank's profiling session
+#   rank_count                bigint   ranks that are here
+#   step_count                bigint   steps with figures
+#   step_ns                   double   length of a step on the slowest rank, mean of steps
+#   computing_ns              double   time in which compute kernels run
+#   exposed_communication_ns  double   communication that no compute hides
+#   free_ns                   double   time of neither
+#   masking_ratio             double   communication that compute hides over communication
+#   kernel_mfu_causal_ratio   double   FLOPs of kernels over the peak, attention counted as causal
+#   rank_imbalance            double   computing of the slowest rank over the mean, mean of steps
+#   expert_imbalance          double   fullest expert over the mean, mean of layers and steps
+
+
+# metric: trends_exposed
+# Which kind's exposed communication changes from capture to capture?
+#
+# The attributed share of mean_comm, so that kinds add up; mean of ranks and steps.
+#
+# title: Exposed communication over time
+# meaning: Exposed communication of each parallel kind in a run's captures.
+# by: run, capture
+# table: trends_exposed
+# figure: trends
+#
+#   start_ns               bigint   first start of a rank's profiling session
+#   kind                   varchar  parallel kind of the group
+#   exposed_attributed_ns  double   exposed time attributed to the kind
 def trends(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> Trends:
     """All captures of a run side by side; of a scope only the run is heeded."""
     run = Scope(scope.run)

@@ -111,6 +111,7 @@ def mean_pairs(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFra
 #
 # title: Contention of links
 # meaning: Bandwidth of each link with and without overlapping computation, over ranks and steps.
+# figure: contention
 #
 #   link                          varchar  HCCS, RDMA, PCIE, SIO
 #   op_type                       varchar  allReduce, allToAllV, send, ...

@@ -102,6 +102,58 @@ class CaptureReport:
     doubts: tuple[str, ...] = ()
 
 
+# metric: doctor
+# What was recorded of each rank, what was lost, and which questions does that answer?
+#
+# One row per rank. What was counted is the metric contents; each capability is judged by what it
+# needs of it (analysis/doctor/capabilities.py), and its remedies become one call of the profiler.
+#
+# title: Data quality
+# meaning: What was recorded of each rank, what is missing, and what can be answered by it.
+# by: run, capture, rank
+# command: doctor
+# table: capabilities, recorded, tables, losses
+# figure: support, recorded_ranks, possible_analyses, lost_rows, profiler_overhead
+#
+#   status                     varchar    read, in_part (lost or not selected), not_read
+#   framework                  varchar    pytorch, mindspore, msprof, kineto (a GPU)
+#   source_format              varchar    db, text, db+text, light, cluster
+#   profiler_level             varchar    Level_none, Level0, Level1, Level2
+#   aic_metrics                varchar    PMU events that were recorded
+#   framework_version          varchar    torch_npu's or MindSpore's
+#   cann_version               varchar    version of CANN
+#   chip_name                  varchar    e.g. Ascend910B
+#   host_name                  varchar    host it ran on
+#   device_id                  integer    device of the host
+#   clock                      varchar    epoch, device: origin of timestamps
+#   window_start_ns            bigint     start of the profiling session
+#   window_end_ns              bigint     its end
+#   world_size                 integer    ranks of the whole job; NULL where not recorded
+#   left_out_tables            varchar[]  tables that were not selected
+#   kept_steps                 bigint[]   steps that were selected; NULL: all
+#   rank_origin                varchar    what its number is from
+#   source_root                varchar    folder it was read from
+#   npuscope_version           varchar    that read it
+#   options                    json       options of the profiler, as recorded
+#   expected_rank_count        integer    ranks of the job
+#   least_rank_count           integer    ranks that groups name, at least
+#   missing_ranks              integer[]  ranks of the job that are not here; NULL: unknown
+#   steps                      bigint[]   steps with figures
+#   missing_steps              bigint[]   steps between these that are not here
+#   window_covered_ratio       double     of the profiling session, in steps
+#   tables                     json       rows of each table, and what they were read from
+#   contents                   json       rows of each kind: the metric contents
+#   rows_lost                  bigint     rows that could not be read
+#   bytes_lost                 bigint     bytes that could not be read
+#   failed_files               json       files that could not be read, and why
+#   warnings                   varchar[]  what readers warned of
+#   rules                      json       rules that reading followed
+#   not_verified_on_real_data  varchar[]  of what it was read by
+#   capabilities               json       whether each question can be answered, else why not
+#   profiler_config            varchar    the profiler call that records what is missing
+#   profiler_overhead_ratio    double     length of profiled steps over others, less 1
+#   profiler_overhead_reason   varchar    why it is not known
+#   reason                     varchar    why a rank could not be read
 def examine(
     con: duckdb.DuckDBPyConnection, read: Iterable[Manifest] = (), scope: Scope = ALL
 ) -> list[CaptureReport]:

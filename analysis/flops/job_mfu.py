@@ -125,6 +125,7 @@ def gathered(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, by: Group) -> p
 #     their length.
 # gauge: npuscope_rank_mfu_ratio{rank, convention} = value: FLOPs that the rank's kernels
 #     executed, over its peak in the time of its steps.
+# figure: mfu
 #
 #   figure  varchar  which ratio: a column of mfu or mfu_job
 #   value   double   the ratio

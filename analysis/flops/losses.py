@@ -126,6 +126,7 @@ def by_term(rows: pl.DataFrame) -> pl.DataFrame:
 # table: waterfall
 # gauge: npuscope_loss_ratio{term} = mfu_points: Share of the steps' time that each term of the
 #     loss waterfall takes, achieved work included: they add up to 1.
+# figure: waterfall
 #
 #   term        varchar  as in mfu_waterfall
 #   part        varchar  type of kernels or parallel kind; NULL: none

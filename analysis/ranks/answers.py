@@ -60,6 +60,7 @@ def comm_waits(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFra
 # title: Waiting or transferring in a mean step
 # meaning: Waiting and transfer of a rank's mean step by parallel kind and way of telling them.
 # table: communication_waits
+# figure: waiting
 #
 #   kind         varchar  parallel kind: tp, pp, dp, ep, ...
 #   estimate     varchar  shortest duration, last arrival or HCCL's own

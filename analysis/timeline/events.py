@@ -122,6 +122,26 @@ def _ranks(column: str, rows: pl.DataFrame, at: Extent) -> str:
     return f"{column} in ({', '.join(map(str, rows['rank']))})"
 
 
+# metric: window_events
+# What did ranks do in a short window, event by event?
+#
+# Kernels, operations and host calls that touch the window, on fitted clocks; pieces in which one
+# hides the other are cut at the window. Of many host calls the longest.
+#
+# title: Events of a window
+# meaning: Kernels, operations, what of them overlaps, and host calls of a window.
+# table: longest_events
+# figure: lanes
+#
+#   rank      integer  global rank
+#   kind      varchar  compute, communication, overlap or host
+#   lane      varchar  stream, group or thread
+#   name      varchar  of the kernel, operation or call; of a piece: masked or exposed
+#   type      varchar  type of the kernel or operation
+#   detail    varchar  core of a kernel
+#   step      bigint   producer's step number
+#   start_ns  bigint   start, on the shown clock
+#   dur_ns    bigint   length
 def window_events(
     con: duckdb.DuckDBPyConnection,
     at: Extent,

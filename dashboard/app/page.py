@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 import polars as pl
 import streamlit as st
 
-from npuscope.analysis.catalog import shown_in
+from npuscope.analysis.catalog import Metric, drawn_in, shown_in
 from npuscope.collector.store.csv_cells import quoted_cells
 from npuscope.console.printable import visible
 from npuscope.messages import Message
@@ -117,13 +117,16 @@ class Page:
         figure: go.Figure,
         *,
         key: str,
+        name: str = "",
         boxed: Callable[[dict[str, tuple[Any, Any]]], None] | None = None,
     ) -> None:
-        """Draw a figure in the page's colours. `boxed` is called with the ranges of a box that the
+        """Draw a figure in the page's colours, with the metrics it is drawn from: by `name`, which
+        is the key where it does not change. `boxed` is called with the ranges of a box that the
         visitor drew, {"x": (least, most), "y": (least, most)}, after which the page starts anew."""
         apply_theme(visible_names(figure), is_dark=self.is_dark)
         if boxed is None:
             st.plotly_chart(figure, key=key, theme=None, config=_PLOTLY)
+            self._named(name or key)
             return
         figure.update_layout(dragmode="select")
 
@@ -135,6 +138,7 @@ class Page:
         st.plotly_chart(
             figure, key=key, theme=None, config=_PLOTLY, on_select=selected, selection_mode="box"
         )
+        self._named(name or key)
 
     def clicked(self, figure: go.Figure, *, key: str) -> Any:
         """Draw a figure in the page's colours; the `customdata` of the point that the visitor
@@ -143,8 +147,22 @@ class Page:
         event: Any = st.plotly_chart(
             figure, key=key, theme=None, config=_PLOTLY, on_select="rerun", selection_mode="points"
         )
+        self._named(key)
         points = event["selection"]["points"] if event else []
         return points[0].get("customdata") if points else None
+
+    def tile(self, label: str, value: str, *, name: str) -> None:
+        """One number; its help names the metrics it is from."""
+        st.metric(self.say(label), value, help=self._help(drawn_in(name)))
+
+    def _named(self, figure: str) -> None:
+        """The metrics that a figure is drawn from, below it."""
+        known = drawn_in(figure)
+        st.caption(", ".join(f"`{one.name}`" for one in known), help=self._help(known))
+
+    def _help(self, known: Sequence[Metric]) -> str:
+        """What each metric means, and where it is computed."""
+        return "  \n".join(f"{plain(self.say(one.meaning))}  \n{_place(one)}" for one in known)
 
     def table(
         self,
@@ -331,11 +349,15 @@ def _helps(name: str) -> dict[str, str]:
     known = shown_in(name)
     if known is None:
         return {}
-    place = f"`{known.name}`: analysis/{known.file}"
+    place = _place(known)
     return {
         "": place,
         **{column.name: f"{plain(column.meaning)}  \n{place}" for column in known.columns},
     }
+
+
+def _place(known: Metric) -> str:
+    return f"`{known.name}`: analysis/{known.file}"
 
 
 def _configured(one: Readable, label: str, told: str | None) -> Any:

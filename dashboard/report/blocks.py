@@ -11,7 +11,10 @@ from npuscope.analysis.findings.finding import Finding
 
 from ..terminal.tables import FittedTable
 
-ChartName = Literal["steps", "parts", "kernels", "communication", "memory", "waterfall", "experts"]
+# As pages name the same figures: the catalog tells what each is drawn from.
+ChartName = Literal[
+    "ranks", "parts", "kernels", "communication", "memory_curve", "waterfall", "load", "devices"
+]
 
 
 @dataclass(frozen=True, slots=True)

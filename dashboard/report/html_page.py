@@ -17,6 +17,7 @@ from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from npuscope import __version__
+from npuscope.analysis.catalog import drawn_in
 from npuscope.analysis.findings.finding import Finding
 from npuscope.analysis.wording import ms, percent
 from npuscope.console.printable import visible
@@ -35,13 +36,14 @@ from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
 _CONFIG = {"displaylogo": False, "displayModeBar": False, "responsive": True}
 # The pages' own, by the name of their chart.
 _FIGURES: dict[str, Callable[[pl.DataFrame, Say], go.Figure]] = {
-    "steps": ranks_figure,
+    "ranks": ranks_figure,
     "parts": parts_figure,
     "kernels": top_figure,
     "communication": masking_figure,
-    "memory": curve_figure,
+    "memory_curve": curve_figure,
     "waterfall": waterfall_figure,
-    "experts": load_figure,
+    "load": load_figure,
+    "devices": load_figure,
 }
 _CODE = re.compile(r"`([^`]+)`")
 
@@ -95,7 +97,8 @@ def _part(block: Block, say: Say) -> dict[str, Any]:
         figure = visible_names(_FIGURES[block.name](block.frame, say))
         figure.update_layout(template="plotly_white")
         html = figure.to_html(full_html=False, include_plotlyjs=False, config=_CONFIG)
-        return {"kind": "figure", "html": html}
+        sources = [(one.name, one.file, say(one.meaning)) for one in drawn_in(block.name)]
+        return {"kind": "figure", "html": html, "sources": sources}
     return {"kind": "table", **table(block, say)}
 
 

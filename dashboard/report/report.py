@@ -210,7 +210,7 @@ def _steps(con: duckdb.DuckDBPyConnection, here: Scope, frame: pl.DataFrame) -> 
             command="`npuscope steps`",
         )
     yield _verdict(means.mean_steps(con, here).row(0, named=True))
-    yield Chart("steps", means.mean_step_bars(con, here))
+    yield Chart("ranks", means.mean_step_bars(con, here))
     yield steps_table(shown, caption=caption)
     parts = means.mean_parts(con, here)
     if not parts.is_empty():
@@ -400,7 +400,7 @@ def _memory(con: duckdb.DuckDBPyConnection, here: Scope) -> Iterator[Block]:
         return
     run, capture, rank = fullest
     curve = query.memory_curve(con, Scope(run, capture, rank), source="record")
-    yield Chart("memory", curve)
+    yield Chart("memory_curve", curve)
 
 
 def _limits(con: duckdb.DuckDBPyConnection, here: Scope) -> Iterator[Block]:
@@ -423,7 +423,7 @@ def experts_blocks(seen: Overview | None, *, top: int, path: str) -> Iterator[Bl
     shown = seen.loads.filter(pl.col("phase") == phase[0]) if len(phase) else seen.loads
     known = shown.drop_nulls("layer")
     if known.height and known["layer"].n_unique() > 1:
-        yield Chart("experts", known)
+        yield Chart("load" if seen.item == "expert" else "devices", known)
     more = seen.layers.height - top
     yield FittedTable(
         layer_columns(seen),

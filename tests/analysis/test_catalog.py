@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 from pathlib import Path
+from typing import get_args
 
 import duckdb
 import pytest
 
 from npuscope.analysis.catalog import (
     Metric,
+    drawn_in,
     metric,
     metrics,
     metrics_markdown,
@@ -21,6 +24,7 @@ from npuscope.analysis.ranks.derive import derive
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.views import open_views
 from npuscope.collector import schema
+from npuscope.dashboard.report.blocks import ChartName
 from tests.analysis.tables import answer, connect, fill
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -29,6 +33,7 @@ NAMES = [known.name for known in metrics()]
 # In the unit of another column, or as the trainer has it.
 UNITLESS = {"printed", "ours", "loss", "grad_norm"}
 VIEWS = [known for known in metrics() if known.view]
+TABLES = {one for known in metrics() for one in known.tables}
 every_metric = pytest.mark.parametrize("known", metrics(), ids=NAMES)
 every_view = pytest.mark.parametrize("known", VIEWS, ids=lambda known: known.name)
 
@@ -103,6 +108,29 @@ def test_who_shows_a_metric() -> None:
         [one.name for known in metrics() for one in known.gauges],
     ):
         assert len(set(every)) == len(every) > 0
+
+
+def test_every_figure_and_table_of_pages_and_reports_has_its_metric() -> None:
+    """Also those that no capture of these tests fills; and no metric names what nobody draws."""
+    found: dict[str, set[str]] = {"figure": set(get_args(ChartName)), "table": set()}
+    for path in (REPOSITORY / "dashboard" / "app" / "pages").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            given = {one.arg: one.value for one in node.keywords}
+            name = given.get("name", given.get("key"))
+            kind = {"clicked": "figure", "tile": "figure"}.get(node.func.attr, node.func.attr)
+            if ast.unparse(node.func.value) != "page" or kind not in found:
+                continue
+            assert isinstance(name, (ast.Constant, ast.JoinedStr)), ast.unparse(node)
+            if isinstance(name, ast.Constant):
+                found[kind].add(str(name.value))
+            else:  # communication_by_{by}
+                begins = ast.unparse(name.values[0])[1:-1]
+                found[kind] |= {one for one in TABLES if one.startswith(begins)}
+    assert found["figure"] == {one for known in metrics() for one in known.figures}
+    assert all(drawn_in(one) for one in found["figure"]) and not drawn_in("nowhere")
+    assert found["table"] == TABLES
 
 
 def _reads(sql: str, table: str) -> bool:

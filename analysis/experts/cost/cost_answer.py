@@ -37,6 +37,7 @@ from .token_times import CAPTURE, grouped_kernels
 # by: run, capture, step, phase, layer
 # command: experts --by cost
 # table: experts_cost
+# figure: cost
 #
 #   stage                        integer  pipeline stage of the layer
 #   groups_count                 bigint   expert-parallel groups

@@ -119,6 +119,7 @@ def _of_step(rows: pl.DataFrame, units: pl.DataFrame) -> pl.DataFrame:
 # by: run, capture, step, phase, layer
 # command: experts --by expert
 # table: experts_expert
+# figure: load
 #
 #   expert       bigint  logical expert
 #   tokens       bigint  its tokens
@@ -145,6 +146,7 @@ def by_expert(tables: ExpertTables) -> pl.DataFrame:
 # by: run, capture, step, phase, layer
 # command: experts --by device
 # table: experts_device
+# figure: devices, device_tokens
 #
 #   device                bigint  place in the expert-parallel group
 #   tokens                double  its tokens; replicas share an expert's evenly
@@ -219,6 +221,7 @@ def _apart(tables: ExpertTables) -> pl.DataFrame:
 # by: run, capture, step, phase
 # command: experts --by time
 # table: experts_time
+# figure: times
 #
 #   layers_count          bigint   layers
 #   tokens                bigint   tokens of all of them

@@ -121,6 +121,7 @@ def plans(
 # by: run, capture, phase, layer
 # command: experts plan
 # table: experts_plan
+# figure: plan, plan_gain
 #
 #   max_over_mean_before  double   of devices, where experts are
 #   max_over_mean_after   double   of devices, where they would be

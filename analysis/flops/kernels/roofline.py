@@ -28,6 +28,7 @@ ROWS = (
 # by: run, capture, rank, step
 # command: mfu --by kernel
 # table: roofline, mfu_kernels
+# figure: roofline
 #
 #   type                  varchar  operator type
 #   input_shapes          varchar  shapes of its inputs

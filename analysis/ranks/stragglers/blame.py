@@ -51,6 +51,7 @@ def blame_rows(found: pl.DataFrame) -> list[dict[str, Any]]:
 #     a rank is suspected: host, compute, frequency, alltoall_bytes, link or unknown.
 # gauge: npuscope_rank_suspect_captures{rank} = suspect_captures: Consecutive newest captures of
 #     the run in which the rank is suspected.
+# figure: blame
 #
 #   step_count           bigint   steps
 #   last_arrivals_count  bigint   operations at which it arrived last

@@ -17,7 +17,6 @@
 -- meaning: How much was recorded of what, on each rank.
 -- view: rank_contents
 -- rows from: ranks
--- command: doctor
 --
 --   run      varchar  run of the training job
 --   capture  varchar  ranks profiled at the same time

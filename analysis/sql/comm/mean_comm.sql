@@ -11,6 +11,7 @@
 -- table: communication_means
 -- gauge: npuscope_masking_ratio{kind} = masking_ratio: Masking ratio of a parallel kind: its communication overlapped by computing over all of it.
 -- gauge: npuscope_exposed_seconds{kind} = exposed_attributed_ns: Exposed communication of a parallel kind, mean over ranks and steps; kinds exposed at the same time share that time, so kinds add up.
+-- figure: communication
 --
 --   run                          varchar  run of the training job
 --   capture                      varchar  ranks profiled at the same time

@@ -8,6 +8,7 @@
 -- title: Links of a mean step
 -- meaning: Bytes and bandwidth of a rank's mean step by kind of link, and the slowest rank.
 -- table: links
+-- figure: links
 --
 --   run                      varchar  run of the training job
 --   capture                  varchar  ranks profiled at the same time

@@ -9,6 +9,7 @@
 -- meaning: What cube and vector cores do inside kernels of each type, by PMU counters.
 -- function: query.core_use
 -- table: core_use
+-- figure: cores
 --
 --   type              varchar  operator type; NULL where the profiler level has none
 --   core              varchar  core the kernels ran on; NULL where several

@@ -7,6 +7,7 @@
 -- title: Kernels of a mean step
 -- meaning: Compute kernels of a rank's mean step by type, name, core or shape.
 -- table: kernels_by_type, kernels_by_name, kernels_by_core, kernels_by_shape
+-- figure: kernels
 --
 --   run              varchar  run of the training job
 --   capture          varchar  ranks profiled at the same time

@@ -13,6 +13,7 @@
 -- rows from: memory
 -- command: memory --by component
 -- table: memory, memory_ranks
+-- figure: peaks
 --
 --   run                   varchar  run of the training job
 --   capture               varchar  ranks profiled at the same time

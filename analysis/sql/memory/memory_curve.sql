@@ -11,6 +11,7 @@
 -- function: memory.memory.memory_curve
 -- command: memory --by curve
 -- table: memory_curve
+-- figure: memory_curve
 --
 --   run                  varchar  run of the training job
 --   capture              varchar  ranks profiled at the same time

@@ -10,6 +10,7 @@
 -- meaning: How much memory grows per step, and whether steadily.
 -- command: memory --by growth
 -- table: memory_growth
+-- figure: growth
 --
 --   run                    varchar  run of the training job
 --   capture                varchar  ranks profiled at the same time

@@ -14,6 +14,7 @@
 -- rows from: operator_memory
 -- command: memory --by holder
 -- table: memory_holders
+-- figure: holders
 --
 --   run                   varchar  run of the training job
 --   capture               varchar  ranks profiled at the same time

@@ -10,6 +10,7 @@
 -- meaning: Memory at the end of each step, and the most inside it, by component.
 -- rows from: memory
 -- command: memory --by step
+-- figure: memory_curve, growth
 --
 --   run           varchar  run of the training job
 --   capture       varchar  ranks profiled at the same time

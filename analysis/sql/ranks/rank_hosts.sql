@@ -5,6 +5,7 @@
 --
 -- title: Hosts
 -- meaning: On which host each rank runs.
+-- figure: rank_steps, hosts
 --
 --   run        varchar  run of the training job
 --   capture    varchar  ranks profiled at the same time

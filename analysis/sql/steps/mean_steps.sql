@@ -18,6 +18,8 @@
 -- gauge: npuscope_rank_exposed_seconds{rank} = exposed_communication_ns: Exposed communication per step, mean over steps.
 -- gauge: npuscope_rank_free_seconds{rank} = free_ns: Time with neither a kernel nor an operation of the step (another step's may run), mean of steps.
 -- gauge: npuscope_rank_masking_ratio{rank} = masking_ratio: Masking ratio: communication overlapped by computing over communication.
+-- table: ranks_by_host
+-- figure: masking, ranks, hosts
 --
 --   run                       varchar  run of the training job
 --   capture                   varchar  ranks profiled at the same time

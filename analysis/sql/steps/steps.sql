@@ -26,6 +26,7 @@
 -- rows from: kernels, comm_ops, profiler_steps
 -- command: steps
 -- table: steps
+-- figure: rank_steps
 --
 --   run                        varchar  run of the training job
 --   capture                    varchar  ranks profiled at the same time

@@ -11,6 +11,7 @@
 -- title: Timeline
 -- meaning: Computing, communication, overlap and idle time of each rank in bins, fine to coarse.
 -- rows from: kernels, comm_ops
+-- figure: heat
 --
 --   run                        varchar  run of the training job
 --   capture                    varchar  ranks profiled at the same time

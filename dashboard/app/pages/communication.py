@@ -31,7 +31,7 @@ if rows["masked_ns"].null_count() == rows.height:
     page.empty("Only HCCL's own measurements are here: the overlap with computing is unknown.",
                how_to_collect(page, "masking"))  # fmt: skip
 else:
-    page.figure(figures.masking_figure(rows, say), key="masking")
+    page.figure(figures.masking_figure(rows, say), key="communication")
     page.text(
         "Mean of the selected ranks and steps; % is the masking ratio. Kinds may communicate at"
         " the same time, so the bars overlap; exposed_attributed_ns in the table counts no time"

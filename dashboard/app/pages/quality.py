@@ -19,14 +19,19 @@ if found is None:
 said = found.capabilities["support"]
 ranks, analyses, lost, overhead = st.columns(4)
 expected = f" / {found.expected_count}" if found.expected_count else ""
-ranks.metric(say("ranks"), f"{found.present_count}{expected}")
-analyses.metric(say("analyses possible"), f"{said.to_list().count('yes')} / {said.len()}")
 rows_lost = found.ranks["rows_lost"].drop_nulls()
-lost.metric(say("rows lost when reading"), f"{sum(rows_lost):,}" if rows_lost.len() else "-")
-overhead.metric(
-    say("profiler's overhead"),
-    f"{found.overhead_ratio:+.1%}" if found.overhead_ratio is not None else "-",
-)
+with ranks:
+    page.tile("ranks", f"{found.present_count}{expected}", name="recorded_ranks")
+with analyses:
+    possible = f"{said.to_list().count('yes')} / {said.len()}"
+    page.tile("analyses possible", possible, name="possible_analyses")
+with lost:
+    lost_text = f"{sum(rows_lost):,}" if rows_lost.len() else "-"
+    page.tile("rows lost when reading", lost_text, name="lost_rows")
+with overhead:
+    ratio = found.overhead_ratio
+    told = f"{ratio:+.1%}" if ratio is not None else "-"
+    page.tile("profiler's overhead", told, name="profiler_overhead")
 page.figure(figures.support_figure(found.support, say), key="support")
 named = [figures.capability_named(one, say) for one in found.capabilities["capability"]]
 capabilities = page.translated(found.capabilities).with_columns(

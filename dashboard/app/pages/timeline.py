@@ -115,7 +115,7 @@ key = f"{window_ns[0]}_{window_ns[1]}"
 heat_key = f"heat_{key}_{share}_{ranks[0]}_{ranks[-1]}"
 found = page.frame(overview, at=at, ranks=ranks, window_ns=window_ns)
 drawn = figures.heat_figure(found, share, borders, window_ns, say)
-page.figure(drawn, key=heat_key, boxed=zoom_to)
+page.figure(drawn, key=heat_key, name="heat", boxed=zoom_to)
 page.text(
     Message(
         "{length}, beginning {since} ms after the capture's first event, in bins of {width} us."
@@ -146,7 +146,7 @@ if chosen:
         page.text("Nothing runs on these ranks in this window.")
     else:
         lanes = figures.lanes_figure(events.rows, window_ns, say)
-        page.figure(lanes, key=f"lanes_{key}_{chosen}", boxed=zoom_to)
+        page.figure(lanes, key=f"lanes_{key}_{chosen}", name="lanes", boxed=zoom_to)
         if not events.has_all_host:
             page.text("Only the longest host calls are shown.")
         page.table(answers.longest(events), name="longest_events", title="Longest events")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -12,6 +15,7 @@ pytest.importorskip("streamlit")
 
 from streamlit.testing.v1 import AppTest
 
+from npuscope.analysis.catalog import metrics
 from npuscope.analysis.scope import Scope
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest.ingest import ingest
@@ -66,6 +70,39 @@ def test_every_page_shows_the_sample_in_both_languages(
             assert len(visited.subheader) >= 1, name
             question = visited.subheader[0].value
             assert question.isascii() == (lang == "en"), (name, question)
+
+
+def drawn(node: Any) -> Iterator[Any]:
+    """Elements of a page in order, with those inside of others."""
+    for one in getattr(node, "children", {}).values():
+        yield one
+        yield from drawn(one)
+
+
+def test_every_figure_and_tile_names_its_metrics(
+    monkeypatch: pytest.MonkeyPatch, sample_store: Path
+) -> None:
+    files = {one.name: f"analysis/{one.file}" for one in metrics()}
+    assert [file for file in files.values() if not (REPOSITORY / file).is_file()] == []
+    counted: dict[str, int] = {}
+    visited = visit(monkeypatch, sample_store)
+    for name in PAGES:
+        visited.switch_page(f"{name}.py").run()
+        assert is_clean(visited)
+        elements = list(drawn(visited.main))
+        for one, following in zip(elements, [*elements[1:], None], strict=True):
+            if one.type == "plotly_chart":
+                assert following is not None and following.type == "caption", one.proto.id
+                told, named = following.help, re.findall("`(\\w+)`", following.value)
+            elif one.type == "metric":
+                told, named = one.help, re.findall("^`(\\w+)`: ", one.help, re.M)
+            else:
+                continue
+            counted[one.type] = counted.get(one.type, 0) + 1
+            assert named, (name, one)
+            places = re.findall("^`(\\w+)`: (.+?) *$", told, re.M)
+            assert places == [(metric, files[metric]) for metric in named]
+    assert counted["metric"] == 4 and counted["plotly_chart"] > 15
 
 
 def test_every_page_says_that_an_empty_store_is_empty(

@@ -33,7 +33,7 @@ SHOWN: dict[str, tuple[int, ...]] = {
     "laid_out": (2,), "Column": (0,), "FittedTable": (2, 3), "Sentence": (0, 1), "Bullets": (0,),
 }  # fmt: skip
 OUTLETS = ("app", "figures", "report")
-PAGE = {"title", "heading", "text", "empty", "link"}
+PAGE = {"title", "heading", "text", "empty", "link", "tile"}
 _NAME = re.compile(r"\{\w+\}")
 _WORD = re.compile(r"[a-z]\w+")
 _ENDINGS = ("", "_ns", "_bytes", "_ratio", "_bytes_per_s", "_flops_per_s", "_flops", "_count")
@@ -145,6 +145,7 @@ def extracted() -> tuple[set[str], Words]:
         needed |= {text for _, text, *_ in found if isinstance(text, str)}
     for metric in metrics():
         words.names |= {column.name for column in metric.columns}
+        needed |= {metric.meaning} if metric.figures else set()  # their help
     for path in (*(ROOT / "analysis").rglob("*.sql"), ROOT / "collector/schema.sql"):
         words.names |= set(_WORD.findall(path.read_text(encoding="utf-8")))
     return needed, words

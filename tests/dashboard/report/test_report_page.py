@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from npuscope.analysis import query
+from npuscope.analysis.catalog import drawn_in, metrics
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.scope import ALL
 from npuscope.analysis.wording import ranks_named
@@ -99,6 +100,19 @@ def steering() -> list[Block]:
     return blocks_with(STEERING)
 
 
+def test_every_figure_names_its_metrics(pages: dict[str, str], sample: list[Block]) -> None:
+    files = {one.name: f"analysis/{one.file}" for one in metrics()}
+    charts = [one for one in sample if isinstance(one, Chart)]
+    for html in pages.values():
+        told = re.findall("<figcaption.*?</figcaption>", html, re.S)
+        assert len(told) == len(charts) == html.count("<figure>") > 4
+        for chart, one in zip(charts, told, strict=True):
+            named = re.findall(r"<code title=\".+?\">(\w+): (\S+)</code>", one)
+            assert (
+                named == [(known.name, files[known.name]) for known in drawn_in(chart.name)] != []
+            )
+
+
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_a_page_names_nothing_outside_of_itself(pages: dict[str, str], language: str) -> None:
     html = pages[language]
@@ -122,7 +136,7 @@ def test_a_page_has_every_part(sample: list[Block], pages: dict[str, str]) -> No
     [found] = [block.found for block in sample if isinstance(block, Findings)]
     assert all(one.statement in words for one in found)
     assert {block.name for block in sample if isinstance(block, Chart)} == {
-        "steps", "parts", "kernels", "communication", "memory", "waterfall", "experts"
+        "ranks", "parts", "kernels", "communication", "memory_curve", "waterfall", "devices"
     }  # fmt: skip
 
 
