@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Column",
     "Metric",
+    "column_names",
     "drawn_in",
     "in_order",
     "metric",
@@ -53,6 +54,11 @@ def metric(name: str) -> Metric:
     """The metric of that name; KeyError where there is none."""
     found = {known.name: known for known in sql_metrics()}.get(name)
     return found or {known.name: known for known in _computed()}[name]
+
+
+def column_names(name: str) -> tuple[str, ...]:
+    """Names of the columns of the metric of that name, in order."""
+    return tuple(column.name for column in metric(name).columns)
 
 
 @cache

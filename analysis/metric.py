@@ -72,6 +72,7 @@ _UNITS = (
     ("elapsed_s", "s"),
     ("even_steps", "number"),
     ("_ns_per_token", "ns/token"),
+    ("_flops_per_token", "FLOPs/token"),
     ("_tokens", "tokens"),
     ("_tokens_per_s", "tokens/s"),
     ("_tokens_per_s_per_rank", "tokens/s"),

@@ -23,6 +23,7 @@ import polars as pl
 from npuscope.analysis.views import frame, open_views
 from npuscope.messages import Message
 
+from ..catalog import column_names
 from ..scope import ALL, JOB, Scope
 from ..wording import ms
 from .chips import Place, peaks
@@ -33,12 +34,6 @@ from .needed_flops import refused_steps
 from .peaks import GIVEN, Peak
 from .tokens import STEP, sequence_length_of, tokens_of_steps
 
-ROWS = (
-    *PLACE, "step_ns", "matmul_flops", "attention_flops_causal", "attention_flops_full",
-    "other_flops", "unresolved_kernel_ns", "peak_flops_per_s", "peak_source",
-    "kernel_mfu_causal_ratio", "kernel_mfu_full_ratio", "matmul_mfu_ratio", "tokens_per_step",
-    "tokens_basis", "model_flops", "model_mfu_ratio", "hfu_ratio", "conventions",
-)  # fmt: skip
 _WORLD = """
 select run, capture, max(world_size) as world_size from (
     select run, capture, world_size from ranks
@@ -66,7 +61,7 @@ class ModelUse:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """`rows`: ROWS, then dtype, frequency_ratio, world_size and hardware_flops.
+    """`rows`: columns of the metric, then dtype, frequency_ratio, world_size and hardware_flops.
 
     frequency_ratio: the clock by cycles, else by its counter, over the peak's (NULL: unknown);
     tokens_per_step, model_flops and hardware_flops: of the whole job's step. `counted`: the kernels
@@ -151,7 +146,9 @@ def mfu(
             ignore_nulls=True,
         )
     )
-    rows = found.select(*ROWS, "dtype", "frequency_ratio", "world_size", "hardware_flops")
+    rows = found.select(
+        *column_names("mfu"), "dtype", "frequency_ratio", "world_size", "hardware_flops"
+    )
     return Figures(rows, counted, notes + told, sources)
 
 

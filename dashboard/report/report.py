@@ -16,14 +16,20 @@ import duckdb
 import polars as pl
 
 from npuscope.analysis import means, query
-from npuscope.analysis.experts.load.load_overview import Overview, hottest, overview
-from npuscope.analysis.findings.list_findings import finding_rows, findings
-from npuscope.analysis.flops.kernels.count import kernel_work
-from npuscope.analysis.flops.losses import losses, together
-from npuscope.analysis.flops.mfu import ROWS, Figures, mfu
-from npuscope.analysis.ranks.stragglers.blame import blame_rows, by_rank, rank_blame
+from npuscope.analysis.experts.load.load_overview import Overview, hottest
+from npuscope.analysis.findings.list_findings import findings
+from npuscope.analysis.flops.losses import together
+from npuscope.analysis.ranks.stragglers.blame import by_rank, rank_blame
+from npuscope.analysis.report_rows import (
+    ABSENT,
+    HOTTEST,
+    NO_LOAD,
+    expert_overview,
+    is_across,
+    mfu_losses,
+    no_waterfall,
+)
 from npuscope.analysis.scope import Scope
-from npuscope.analysis.views import has_view
 from npuscope.analysis.wording import UNKNOWN, megabytes, ms, percent, plain, ranks_named, us
 from npuscope.collector.discover.captures import EPOCH_FROM_NS
 from npuscope.messages import Message, joined
@@ -35,20 +41,10 @@ from ..terminal.tables import Column, FittedTable, steps_table
 from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
 
 _MAX_STEP_ROWS = 48
-_HOTTEST = 3
-NO_LOAD = "Expert load: no tokens per expert were recorded, and no kernel shows them"
 COLLECT = (
     "the trace gives tokens per device only: a plan needs tokens per expert, from the training"
     " hook (tokens_per_expert) or the server's dumps"
 )
-# Where a section would stand that this capture cannot fill.
-_ABSENT = {
-    "kernels": "Top kernels: no single kernel was recorded, only the producer's own steps",
-    "communication": "Communication: no communication operation was recorded",
-    "rank_blame": "Who makes the others wait: no operation was recorded by two ranks or more",
-    "experts": NO_LOAD,
-    "memory": "Memory: no memory curve was recorded",
-}
 
 
 def report(
@@ -70,7 +66,7 @@ def report(
         frame = query.steps(con, here)
         if frame.is_empty():
             continue
-        seen = _experts(con, here)
+        seen = expert_overview(con, here)
         sections = (
             _steps(con, here, frame),
             _spread(con, here),
@@ -91,46 +87,6 @@ def report(
                 yield block
     if warnings:
         yield Bullets("Data lost or inferred when reading", tuple(warnings))
-
-
-def report_rows(
-    con: duckdb.DuckDBPyConnection, scope: Scope, *, top: int, path: str = "PATH"
-) -> list[dict[str, Any]]:
-    """The report for programs: facts of each capture, with the rows of every section."""
-    found: list[dict[str, Any]] = []
-    for facts in query.capture_facts(con, scope).to_dicts():
-        here = replace(scope, run=facts["run"], capture=facts["capture"])
-        seen = _experts(con, here)
-        sections = {
-            "findings": finding_rows(findings(con, here, path=path, experts=seen)),
-            "mean_step": query.rows(means.mean_steps(con, here)),
-            "mean_parts": query.rows(means.mean_parts(con, here)),
-            "mean_kernels": query.rows(means.mean_kernels(con, here).head(top)),
-            "mean_communication": query.rows(means.mean_comm(con, here, by="op")),
-            "step_rows": query.rows(query.steps(con, here)),
-            "spread": query.rows(query.spread(con, here)),
-            **_mfu_rows(con, here),
-            "kernels": query.rows(query.kernels(con, here, by="type", top=top)),
-            "communication": query.rows(query.comm(con, here)),
-            "rank_blame": blame_rows(rank_blame(con, here)) if _is_across(con) else [],
-            "experts": experts_rows(seen),
-            "limits": query.limits(con, here),
-        }
-        no_waterfall = sections.pop("no_waterfall")
-        sections["not_shown"] = [
-            *([no_waterfall] if no_waterfall else []),
-            *(why for name, why in _ABSENT.items() if name in sections and not sections[name]),
-        ]
-        if sections["step_rows"]:
-            found.append({**facts, **sections})
-    return found
-
-
-def _experts(con: duckdb.DuckDBPyConnection, here: Scope) -> Overview | None:
-    """Expert load, over all ranks only."""
-    if here.rank is not None:
-        return None
-    return overview(con, run=here.run or "", capture=here.capture or "", step=here.step)
 
 
 def _facts(facts: Mapping[str, Any]) -> Facts:
@@ -262,7 +218,7 @@ def _kernels(con: duckdb.DuckDBPyConnection, here: Scope, top: int) -> Iterator[
     key: means.KernelKey = "type"
     frame = means.mean_kernels(con, here, by=key)
     if frame.is_empty():
-        yield Sentence(_ABSENT["kernels"])
+        yield Sentence(ABSENT["kernels"])
         return
     if frame[key].null_count() == frame.height:  # the profiler level records no types
         key = "name"
@@ -308,7 +264,7 @@ def _count(value: float | None) -> str:
 def _communication(con: duckdb.DuckDBPyConnection, here: Scope, top: int) -> Iterator[Block]:
     frame = means.mean_comm(con, here, by="op")
     if frame.is_empty():
-        yield Sentence(_ABSENT["communication"])
+        yield Sentence(ABSENT["communication"])
         return
     columns = [
         Column("group", "kind"),
@@ -333,19 +289,14 @@ def _communication(con: duckdb.DuckDBPyConnection, here: Scope, top: int) -> Ite
     )
 
 
-def _is_across(con: duckdb.DuckDBPyConnection) -> bool:
-    """Whether what needs all ranks was opened too."""
-    return has_view(con, "rank_blame")
-
-
 def _waits(con: duckdb.DuckDBPyConnection, here: Scope, top: int) -> Iterator[Block]:
     """Who makes the others wait, suspects first."""
     if here.rank is not None:
         return
-    blame = rank_blame(con, here) if _is_across(con) else None
+    blame = rank_blame(con, here) if is_across(con) else None
     ranks = None if blame is None else by_rank(blame)
     if blame is None or ranks is None or ranks.height < 2:
-        yield Sentence(_ABSENT["rank_blame"])
+        yield Sentence(ABSENT["rank_blame"])
         return
     caused = ranks.filter((pl.col("caused_wait_ns") > 0) | pl.col("verdict").is_not_null())
     if caused.is_empty():
@@ -355,8 +306,8 @@ def _waits(con: duckdb.DuckDBPyConnection, here: Scope, top: int) -> Iterator[Bl
 
 def _mfu(con: duckdb.DuckDBPyConnection, here: Scope) -> Iterator[Block]:
     """From the peak of the chip to what its kernels achieve, loss by loss."""
-    found, rows = _losses(con, here)
-    if why := _no_waterfall(rows, found.notes):
+    found, rows = mfu_losses(con, here)
+    if why := no_waterfall(rows, found.notes):
         yield Sentence(why)
         return
     counted = found.rows.filter(pl.col("kernel_mfu_causal_ratio").is_not_null())
@@ -368,35 +319,11 @@ def _mfu(con: duckdb.DuckDBPyConnection, here: Scope) -> Iterator[Block]:
     yield waterfall_table(job, together(con, rows, by="stage"), top=2)
 
 
-def _losses(con: duckdb.DuckDBPyConnection, here: Scope) -> tuple[Figures, pl.DataFrame]:
-    """What `mfu` tells, and rows of its waterfall."""
-    found = mfu(con, here)
-    return found, losses(con, found.rows, kernel_work(found.counted), here)
-
-
-def _no_waterfall(rows: pl.DataFrame, notes: Sequence[str]) -> str:
-    """Why there is no waterfall; empty where there is one."""
-    if not rows.filter(pl.col("term") == "achieved").is_empty():
-        return ""
-    why = notes[0] if notes else "no kernel has shapes that FLOPs follow from"
-    return Message("From the peak to what is achieved: not known: {why}", why=why)
-
-
-def _mfu_rows(con: duckdb.DuckDBPyConnection, here: Scope) -> dict[str, Any]:
-    """The same for programs: `mfu` per rank and step, `waterfall` of all of them together."""
-    found, rows = _losses(con, here)
-    return {
-        "no_waterfall": _no_waterfall(rows, found.notes) or None,
-        "mfu": query.rows(found.rows.select(ROWS)),
-        "waterfall": query.rows(together(con, rows)),
-    }
-
-
 def _memory(con: duckdb.DuckDBPyConnection, here: Scope) -> Iterator[Block]:
     """Memory of the rank that takes most, where curves were recorded."""
     fullest = query.memory_facts(con, here).fullest
     if fullest is None:
-        yield Sentence(_ABSENT["memory"])
+        yield Sentence(ABSENT["memory"])
         return
     run, capture, rank = fullest
     curve = query.memory_curve(con, Scope(run, capture, rank), source="record")
@@ -440,20 +367,6 @@ def experts_blocks(seen: Overview | None, *, top: int, path: str) -> Iterator[Bl
         yield Sentence(Message("a better placement and its gain: `{command}`", command=command))
 
 
-def experts_rows(seen: Overview | None) -> dict[str, Any] | None:
-    """The same for programs; None where it is not known."""
-    if seen is None:
-        return None
-    return {
-        "item": seen.item,
-        "layers": query.rows(seen.layers),
-        "hottest": query.rows(hottest(seen, _HOTTEST)),
-        "cost": seen.cost,
-        "devices_count": seen.devices_count,
-        "notes": list(seen.notes),
-    }
-
-
 def _expert_verdict(seen: Overview) -> tuple[str, str] | None:
     devices = seen.layers["device_max_over_mean"].drop_nulls()
     if seen.item == "device" and devices.is_empty():
@@ -478,7 +391,7 @@ def _mean(seen: Overview, column: str) -> str:
 
 
 def _hottest(seen: Overview) -> str:
-    found = hottest(seen, _HOTTEST)
+    found = hottest(seen, HOTTEST)
     if found.is_empty():
         return ""
     listed = joined(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from pathlib import Path
 
 import pytest
 
-from npuscope.analysis.catalog import metrics
+from npuscope.analysis.catalog import column_names, metrics
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest.ingest import ingest
 from tests.analysis.tables import connect, fill
 from tests.cli.command import Run
+from tests.conftest import REPOSITORY
 
 COMM = "kind type op stretch link matrix bandwidth contention part".split()
 MEMORY = "component holder block step growth spread curve".split()
@@ -27,6 +29,12 @@ VERBS = [
     ),
     pytest.param(("mfu", "--waterfall"), id="mfu --waterfall"),
 ]
+# What shows a metric, as the catalog has it; without --by by the key that is the default.
+SHOWN = {asked: known for known in metrics() for asked in known.commands}
+DEFAULTS = {"comm": "kind", "kernels": "type", "memory": "component", "mfu": "step"}
+SHOWN |= {verb: SHOWN[f"{verb} --by {key}"] for verb, key in DEFAULTS.items()}
+SHOWN["experts"] = SHOWN["experts --by layer"]
+CALLS = ("asked.answer", "print_json", "_answer", "View")
 MATRIX = {
     "step1": {
         "p2p": {},
@@ -77,11 +85,42 @@ def test_a_table_and_json_say_the_same_thing(
     answer = told.json()
     assert list(answer) == ["schema_version", "metric", "rows", "notes"]
     assert answer["schema_version"] == 1
-    assert answer["metric"] in {"report", "doctor", "ranks", *(known.name for known in metrics())}
+    assert answer["metric"] == SHOWN[" ".join(verb)].name
+    if verb in (("report",), ("doctor",), ("ranks",)):  # made of several metrics
+        assert answer["rows"][0].keys() <= {one.name for one in SHOWN[verb[0]].columns}
     assert answer["rows"] and {tuple(row) for row in answer["rows"]} == {tuple(answer["rows"][0])}
     assert all(isinstance(note, str) for note in answer["notes"])
     if "contention" not in verb:  # whose table leaves out links that never shared the time
         assert len(table.out.splitlines()) > 2 and "{" not in table.out.partition("\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        ((), "models"), (("deepseek-v3",), "model"),
+        (("deepseek-v3", "--reconcile"), "model_reconcile"),
+        (("pangu-ultra-moe-718b", "--reconcile"), "model_reconcile"),
+    ],
+)  # fmt: skip
+def test_answers_on_models_are_metrics(run: Run, asked: tuple[str, ...], name: str) -> None:
+    answer = run("model", *asked, "--json").json()
+    assert answer["metric"] == name
+    assert tuple(answer["rows"][0]) == column_names(name)
+
+
+def test_every_metric_that_a_command_answers_with_is_in_the_catalog() -> None:
+    """Also where these tests have no input for it."""
+    named = {"stores", "profile_config", "profile_config_check"}  # no analyses
+    for path in (REPOSITORY / "npuscope" / "commands").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in CALLS and call.args:
+                [first, *_] = call.args
+                if isinstance(first, ast.Constant):
+                    named.add(str(first.value))
+    assert len(named) > 15
+    assert named - {known.name for known in metrics()} == {
+        "stores", "profile_config", "profile_config_check",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [pytest.param("none", marks=pytest.mark.slow), "kernel"])

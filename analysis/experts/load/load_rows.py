@@ -12,6 +12,7 @@ import polars as pl
 
 from npuscope.messages import Message
 
+from ...catalog import column_names
 from .device_load import device_loads, expert_places, node_loads, with_imbalance
 from .dropped_tokens import RoutedBy, with_dropped
 from .imbalance import PLACE, expert_loads, expert_metrics
@@ -19,11 +20,6 @@ from .load import ExpertTables, even_nodes, nodes_of
 from .scopes import PartName, loads_at
 
 By = Literal["layer", "expert", "device", "node", "time"]
-LAYER_COLUMNS = (
-    *PLACE, "experts_count", "tokens", "max_over_mean", "max_vio", "cv", "gini", "entropy_ratio",
-    "cold_count", "hottest_expert", "balance_loss", "dropped_tokens", "dropped_ratio", "scope",
-    "scope_index", "micro_batch", "dead_count", "device_max_over_mean", "node_max_over_mean",
-)  # fmt: skip
 _CAPTURE = ("run", "capture")
 _UNIT = ("run", "capture", "part")
 _STEP = ("run", "capture", "step", "phase")
@@ -72,7 +68,11 @@ def by_layer(
     global); `nodes` as in `by_node`."""
     found = _layers(tables, scope, nodes)
     known = routed if routed is not None and scope == "global" else {}
-    return with_dropped(found, known).with_columns(scope=pl.lit(scope)).select(LAYER_COLUMNS)
+    return (
+        with_dropped(found, known)
+        .with_columns(scope=pl.lit(scope))
+        .select(column_names("experts_layer"))
+    )
 
 
 def _layers(tables: ExpertTables, scope: PartName, nodes: int | None) -> pl.DataFrame:

@@ -6,15 +6,10 @@ from collections.abc import Mapping
 
 import polars as pl
 
+from ...catalog import column_names
 from ..chips import Place
 from ..peaks import Peak
 from .count import PLACE
-
-ROWS = (
-    *PLACE, "type", "input_shapes", "output_shapes", "dtype", "count", "total_ns", "flops",
-    "achieved_flops_per_s", "peak_flops_per_s", "peak_share_ratio", "moved_bytes",
-    "roofline_flops_per_s", "roofline_share_ratio", "bound", "reason",
-)  # fmt: skip
 
 
 # metric: mfu_kernels
@@ -85,10 +80,10 @@ def kernel_table(
         roofline_share_ratio=pl.col("achieved_flops_per_s") / pl.col("roofline_flops_per_s"),
     )
     order = pl.struct(-pl.col("total_ns"), "type", "input_shapes", "output_shapes")
-    found = found.sort(*PLACE, order, nulls_last=True).select(ROWS)
+    found = found.sort(*PLACE, order, nulls_last=True).select(column_names("mfu_kernels"))
     if top is None:
         return found
-    return found.group_by(PLACE, maintain_order=True).head(top).select(ROWS)
+    return found.group_by(PLACE, maintain_order=True).head(top).select(column_names("mfu_kernels"))
 
 
 def points(rows: pl.DataFrame) -> pl.DataFrame:

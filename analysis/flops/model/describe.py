@@ -44,6 +44,20 @@ _FLAGS = ("gated", "tied_embeddings")
 
 
 @cache
+# metric: models
+# Which models are known by name?
+#
+# Parameters are those of matrices, active ones of a token with the head without the embedding.
+#
+# title: Models known by name
+# meaning: Presets of models, with their sizes.
+# command: model
+#
+#   preset             varchar  name to give
+#   layers             bigint   layers
+#   hidden_size        bigint   width of the hidden state
+#   parameters         bigint   matrices only
+#   active_parameters  bigint   active for a token
 def presets() -> dict[str, Model]:
     """Models known by name."""
     text = resources.files(__package__).joinpath("presets.json").read_bytes()

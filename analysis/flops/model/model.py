@@ -123,6 +123,38 @@ class ModelFlops:
         return _conventions(self)
 
 
+# metric: model
+# How many FLOPs does a token take in this model, and in which terms?
+#
+# Of products with weights and of the core of attention, two for a multiply-accumulate; backward is
+# twice the forward. What is counted is stated in the conventions.
+#
+# title: FLOPs of a model
+# meaning: FLOPs per token of a model by term, under stated conventions, and its parameters.
+# command: model FILE|PRESET
+#
+#   model                          varchar    its name
+#   sequence_length                bigint     tokens of a sequence
+#   attention                      varchar    scores that are counted: causal or full
+#   mtp                            bigint     MTP blocks that are counted
+#   router                         boolean    whether the experts' router is counted
+#   recompute                      varchar    none, selective or full
+#   forward_flops                  bigint     forward, per token
+#   matmul_flops                   bigint     of these, products with weights
+#   attention_flops                bigint     of these, the core of attention
+#   backward_flops                 bigint     backward, per token
+#   train_flops                    bigint     forward and backward: what MFU counts
+#   recomputed_flops               bigint     computed once more in backward
+#   hardware_flops                 bigint     all together: what HFU counts
+#   megatron_flops                 bigint     training by Megatron's own counter
+#   megatron_before_2025_03_flops  bigint     the same before 2025-03
+#   parameters                     bigint     matrices only
+#   active_parameters              bigint     active for a token, with the head
+#   embedding_parameters           bigint     of the embedding
+#   mtp_parameters                 bigint     of MTP blocks, not in the above
+#   mtp_active_parameters          bigint     of these, active for a token
+#   conventions                    varchar[]  what was counted how
+#   terms                          json       each term: part, formula, layers, FLOPs, share
 def count(
     model: Model,
     *,

@@ -141,6 +141,32 @@ def published_of(model: Model) -> Published:
     return known
 
 
+# metric: model_reconcile
+# Which conventions of counting give the MFU that was published of a model?
+#
+# Every combination of sequence length, attention, MTP, router, recompute and peak, and the short
+# forms of the active parameters; a convention's error is its largest over the points of a claim.
+#
+# title: Conventions behind a published MFU
+# meaning: The MFU that each convention of counting predicts beside the published one.
+# command: model --reconcile
+#
+#   model                varchar   its name
+#   claim                varchar   what was published
+#   reading              varchar   mfu, short form, or hfu: recomputed work is counted
+#   formula              varchar   of the short form, or what is counted
+#   sequence_length      bigint    tokens of a sequence
+#   attention            varchar   causal or full
+#   mtp                  bigint    MTP blocks that are counted
+#   router               boolean   whether the experts' router is counted
+#   recompute            varchar   none, selective or full
+#   peak_name            varchar   of the device
+#   peak_flops_per_s     double    of the device
+#   flops_per_token      double    by this convention
+#   predicted_mfu_ratio  double[]  for each point of the claim
+#   published_mfu_ratio  double[]  the points
+#   error_ratio          double    the largest over the points
+#   reconciles           boolean   whether that is within the tolerance
 def reconcile(
     model: Model, known: Published, *, tolerance: float = TOLERANCE
 ) -> tuple[Reconciled, ...]:
@@ -248,6 +274,19 @@ def _judged(
     )
 
 
+# metric: model_bubbles
+# Which bubble does a pipeline schedule have, and which was published?
+#
+# Where no MFU was published of a model, but bubbles of its schedules.
+#
+# title: Published pipeline bubbles
+# meaning: Bubbles of pipeline schedules by formula beside the published ones.
+#
+#   stages           bigint  pipeline stages
+#   micro_batches    bigint  micro-batches of a step
+#   virtual_chunks   bigint  chunks of layers on each stage
+#   bubble_ratio     double  by the formula
+#   published_ratio  double  as published
 def bubble_ratio(stages: int, micro_batches: int, virtual_chunks: int = 1) -> Fraction:
     """Bubble / step of a balanced 1F1B pipeline, interleaved where a stage has several chunks.
 

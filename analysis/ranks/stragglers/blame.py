@@ -28,6 +28,30 @@ def rank_blame(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFra
     return select(con, "rank_blame", scope)
 
 
+# metric: ranks
+# Who makes the others wait in each step, why, and for whom does it wait itself?
+#
+# Rows of the metric rank_blame, their evidence as a list, beside the parts of the rank's own
+# exposed communication in the step (step_parts).
+#
+# title: Who makes the others wait
+# meaning: Waiting that each rank causes in each step and why, and what its own waiting is for.
+# by: run, capture, rank, step
+# command: ranks
+#
+#   last_arrivals_count       bigint   operations at which it arrived last, by more than the clock
+#     error; NULL: no operation met all its members
+#   caused_wait_ns            bigint   waiting of all other ranks that goes back to this rank; NULL:
+#     unknown
+#   score                     double   -log10 of the smallest corrected p-value of its tests
+#   verdict                   varchar  host, compute, frequency, alltoall_bytes, link or unknown;
+#     NULL: no suspect
+#   evidence                  json     list of {what, value, peers, unit}
+#   transfer_ns               bigint   own exposed communication that moves bytes
+#   peer_wait_ns              bigint   that waits for a captured rank
+#   absent_wait_ns            bigint   that waits for ranks that were not captured
+#   pipeline_wait_ns          bigint   that waits for another pipeline stage
+#   unknown_communication_ns  bigint   of which neither is known
 def blame_rows(found: pl.DataFrame) -> list[dict[str, Any]]:
     """The rows as JSON can hold them; `evidence` is a list of {what, value, peers, unit}."""
     return [{**row, "evidence": json.loads(row["evidence"])} for row in found.to_dicts()]

@@ -5,7 +5,6 @@
 --
 -- title: Captures
 -- meaning: What was recorded: ranks, steps, software, chip, profiler level.
--- command: report
 -- gauge: npuscope_capture_info{capture} = 1: The capture that the samples of a run come from.
 -- gauge: npuscope_capture_ranks = rank_count: Ranks of the capture in the store.
 -- gauge: npuscope_capture_steps = nullif(step_count, 0): Number of steps of the capture.

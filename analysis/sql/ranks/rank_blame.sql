@@ -10,7 +10,6 @@
 -- title: Slow ranks
 -- meaning: Ranks by the waiting they cause, with a verdict for suspected stragglers.
 -- over all ranks of: arrivals, comm_progress, kernel_summary, rank_work, step_summary, comm_summary, link_transfers, ranks
--- command: ranks
 -- table: ranks
 --
 --   run                  varchar  run of the training job

@@ -59,10 +59,10 @@ def mfu(
       npuscope mfu ./profiles --waterfall
       npuscope mfu ./profiles --model qwen3-8b --log train.log --by log
     """
+    from npuscope.analysis.catalog import column_names
     from npuscope.analysis.flops import chips, job_mfu
     from npuscope.analysis.flops.kernels import roofline
     from npuscope.analysis.flops.log_figures import reconciled, trainer_log, verdict_notes, verdicts
-    from npuscope.analysis.flops.mfu import ROWS
     from npuscope.analysis.flops.mfu import mfu as figures_of
     from npuscope.analysis.flops.peaks import parse_peaks
     from npuscope.dashboard.terminal import mfu_tables as tables
@@ -100,7 +100,7 @@ def mfu(
             )
             asked.answer("mfu_kernels", kernels, notes, tables.roofline_table)
         elif by == "step":
-            rows = found.rows.select(ROWS)
+            rows = found.rows.select(column_names("mfu"))
             rows = rows if top is None else rows.head(top)
             asked.answer("mfu", rows, notes, tables.mfu_table)
         else:

@@ -45,9 +45,9 @@ def report(
       npuscope report ./profiles --html report.html --lang zh
       npuscope report ./profiles --markdown -o report.md
     """
+    from npuscope.analysis.report_rows import report_rows
     from npuscope.dashboard.locale.language import language_of
     from npuscope.dashboard.report.report import report as blocks_of
-    from npuscope.dashboard.report.report import report_rows
     from npuscope.profile import compare_ranks
 
     language_of(lang)  # refuses what it does not know, before anything is read

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+from npuscope.analysis.catalog import column_names
 from npuscope.analysis.experts.load import (
     dropped_tokens,
     imbalance,
@@ -89,7 +90,7 @@ def test_figures_of_each_part(scope: scopes.PartName) -> None:
     tables = at(planted())
     assert scopes.scope_notes(tables, scope) == []
     rows = load_rows.by_layer(tables, scope)
-    assert rows.columns == list(load_rows.LAYER_COLUMNS)
+    assert rows.columns == list(column_names("experts_layer"))
     expected = parts_of(scope)
     found = {
         (r["step"], r["layer"], r["scope_index"], r["micro_batch"]): r for r in rows.to_dicts()

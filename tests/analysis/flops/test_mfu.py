@@ -9,12 +9,13 @@ from typing import Any
 import polars as pl
 import pytest
 
+from npuscope.analysis.catalog import column_names
 from npuscope.analysis.flops.chips import peaks
 from npuscope.analysis.flops.job_mfu import gathered
 from npuscope.analysis.flops.kernels import roofline
 from npuscope.analysis.flops.kernels.count import PLACE, kernel_work
 from npuscope.analysis.flops.lengths import ACTIVITY, TO_NEXT, WINDOW, step_lengths
-from npuscope.analysis.flops.mfu import ROWS, Figures, ModelUse, mfu
+from npuscope.analysis.flops.mfu import Figures, ModelUse, mfu
 from npuscope.analysis.flops.model.architecture import Grouped, Model
 from npuscope.analysis.flops.model.model import count
 from npuscope.analysis.scope import Scope
@@ -72,7 +73,7 @@ def test_a_real_training_step(qwen: Figures, goldens: dict[str, Any]) -> None:
 
 def test_ranks_read_lightly_have_no_figures(qwen: Figures) -> None:
     (row,) = qwen.rows.filter(pl.col("rank") == 1).to_dicts()
-    unknown = set(ROWS) - {*PLACE, "peak_flops_per_s", "peak_source", "conventions"}
+    unknown = set(column_names("mfu")) - {*PLACE, "peak_flops_per_s", "peak_source", "conventions"}
     assert {name for name in unknown if row[name] is not None} == set()
     assert any("without kernels" in note for note in qwen.notes)
 
@@ -136,7 +137,11 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figures]:
 @pytest.mark.slow
 def test_text_and_database_agree(job: dict[str, Figures]) -> None:
     text, database = (job[form].rows for form in ("text", "db"))
-    same = [name for name in ROWS if name not in ("run", "capture", "peak_source", "step_ns")]
+    same = [
+        name
+        for name in column_names("mfu")
+        if name not in ("run", "capture", "peak_source", "step_ns")
+    ]
     counts = [name for name in same if name.endswith(("flops", "causal", "full"))]
     assert text.select(counts).equals(database.select(counts))
     assert text["peak_flops_per_s"].unique().to_list() == [20 * 1800e6 * 8192]

@@ -9,11 +9,12 @@ import polars as pl
 import pytest
 
 from npuscope.analysis.experts.load.load_overview import Overview, overview
+from npuscope.analysis.report_rows import NO_LOAD, experts_rows
 from npuscope.dashboard.locale.language import language_of
 from npuscope.dashboard.report.blocks import Block, Chart, Sentence
 from npuscope.dashboard.report.html_page import page
 from npuscope.dashboard.report.markdown import markdown
-from npuscope.dashboard.report.report import COLLECT, NO_LOAD, experts_blocks, experts_rows
+from npuscope.dashboard.report.report import COLLECT, experts_blocks
 from npuscope.dashboard.terminal.tables import FittedTable
 from npuscope.messages import joined
 from tests.analysis.tables import Row, connect, fill
