@@ -20,7 +20,7 @@ from npuscope import __version__
 from npuscope.commands.explain import comm, memory, mfu, model, ranks, steps
 from npuscope.commands.plan import experts, experts_plan
 from npuscope.commands.serve import exporter, profile_config
-from npuscope.commands.start import dashboard, doctor, report
+from npuscope.commands.start import compare, dashboard, doctor, report
 from npuscope.commands.store import export, stores, watch
 from npuscope.console import reader_may_leave, say
 from npuscope.console.waiting import waiting
@@ -39,7 +39,7 @@ GROUPS = {
         "findings": "findings",
         "doctor": "doctor",
         "dashboard": "dashboard",
-        "compare": "findings",
+        "compare": "compare",
     },
     "Explain": {
         "steps": "steps-and-the-profiler",
@@ -160,6 +160,7 @@ def _root(
 
 app.command()(report.report)
 app.command()(report.findings)
+app.command()(compare.compare)
 
 
 app.command()(steps.steps)

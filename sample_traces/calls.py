@@ -159,7 +159,7 @@ def compute(
 ) -> int:
     """A kernel as long as its work takes on this rank, give or take 1.5 % unless `even`."""
     on_ai_core = work.core not in ("AI_CPU", "DSA_SQE")
-    slowness = d.job.slowness(d.rank, on_cube=work.is_cube, on_ai_core=on_ai_core)
+    slowness = d.job.slowness(d.rank, work.type, on_cube=work.is_cube, on_ai_core=on_ai_core)
     spread = 1.0 if even else d.chance.uniform(0.985, 1.015)
     dur_ns = int(work.dur_ns * slowness * spread)
     if d.job.noise:
@@ -170,7 +170,8 @@ def compute(
         d.sequence += 1
         sequence = d.sequence
         d.forward_sequences.append(sequence)
-    index = add(d, KernelCall(_with_duration(work, dur_ns), stream, after, backward, sequence))
+    for _ in range(2 if work.type == d.job.repeated_kernel else 1):
+        index = add(d, KernelCall(_with_duration(work, dur_ns), stream, after, backward, sequence))
     if stream == COMPUTE_STREAM:
         d.last = index
     return index

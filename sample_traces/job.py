@@ -24,9 +24,11 @@ class Job:
 
     What can be wrong, each by its own factor: `slow_rank` runs its cube kernels longer, at a clock
     that much lower if `slow_rank_lowers_clock`; `slow_clock` is a rank whose AI cores all run at a
-    lower frequency; the ranks of host number `slow_host` take longer for every launch; transfers
-    of link type `slow_link_type` take longer at one rank, or between the two, of `slow_link`; to
-    `overloaded`, its expert-parallel group routes more tokens than to its other members.
+    lower frequency; kernels of type `slow_kernel` take longer on every rank, those of type
+    `repeated_kernel` are launched twice; the ranks of host number `slow_host` take longer for every
+    launch; transfers of link type `slow_link_type` take longer at one rank, or between the two, of
+    `slow_link`; to `overloaded`, its expert-parallel group routes more tokens than to its other
+    members.
 
     `noise` is the sigma of the lognormal law by which kernels, transfers and launches vary, with a
     hiccup now and then. `clock_offsets_ns[r]` is added to every time of rank r, whose clock runs
@@ -76,6 +78,9 @@ class Job:
     start_ns: int = 1_764_246_877_000_000_000
     seed: int = 1
     layers_by_stage: tuple[int, ...] = ()
+    slow_kernel: str = ""
+    slow_kernel_factor: float = 1.5
+    repeated_kernel: str = ""
 
     def __post_init__(self) -> None:
         if self.layers_by_stage:
@@ -110,9 +115,10 @@ class Job:
         ppm = self.clock_drift_ppm[host] if host < len(self.clock_drift_ppm) else 0.0
         return time_ns + self.offset_ns(rank) + round((time_ns - self.start_ns) * ppm * 1e-6)
 
-    def slowness(self, rank: int, *, on_cube: bool, on_ai_core: bool) -> float:
-        """How many times longer the rank's kernels of a kind of core take."""
+    def slowness(self, rank: int, kernel: str, *, on_cube: bool, on_ai_core: bool) -> float:
+        """How many times longer the rank's kernels of a type and kind of core take."""
         slow = self.slow_factor if rank == self.slow_rank and on_cube else 1.0
+        slow *= self.slow_kernel_factor if kernel == self.slow_kernel else 1.0
         return slow * (self.slow_clock_factor if rank == self.slow_clock and on_ai_core else 1.0)
 
     def clock_slowness(self, rank: int) -> float:
@@ -134,7 +140,7 @@ _WRONG = (
     "recompute",
     "slow_rank_lowers_clock", "slow_clock", "slow_clock_factor", "slow_host", "slow_host_factor",
     "slow_link", "slow_link_type", "slow_link_factor", "overloaded", "overload_factor", "noise",
-    "clock_drift_ppm", "layers_by_stage",
+    "clock_drift_ppm", "layers_by_stage", "slow_kernel", "slow_kernel_factor", "repeated_kernel",
 )  # fmt: skip
 
 

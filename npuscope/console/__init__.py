@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 _FILLED = re.compile(r" +$", re.MULTILINE)  # tables fill their lines with blanks
 
 
-def print_json(metric: str, rows: list[dict[str, Any]], notes: list[str]) -> None:
-    """One JSON object on stdout, the same shape for every metric."""
-    answer = {"schema_version": 1, "metric": metric, "rows": rows, "notes": notes}
+def print_json(metric: str, rows: list[dict[str, Any]], notes: list[str], **more: object) -> None:
+    """One JSON object on stdout, the same shape for every metric; `more` is said beside the rows of
+    what is no table alone."""
+    answer = {"schema_version": 1, "metric": metric, **more, "rows": rows, "notes": notes}
     print_text(json_text(answer, sys.stdout.encoding) + "\n")
 
 

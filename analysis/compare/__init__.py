@@ -1,0 +1,1 @@
+"""Two runs compared: whether the difference is real, and where it comes from."""

@@ -1,0 +1,185 @@
+"""One side of a comparison: the times of its job steps, and what a mean rank's step consists of.
+
+job_steps --> time of each step of the job
+step_parts, kernels of the same ranks and steps --> parts of a mean rank and step
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import duckdb
+import polars as pl
+
+from npuscope.errors import UsageError
+from npuscope.messages import Message
+
+from ..means import job_steps, without_warm_up
+from ..parts import COMMUNICATION, step_parts
+from ..scope import PLACE, Scope
+from ..views import frame
+
+# What else of each step of the job is compared: over its ranks.
+MEASURES = {
+    "computing_ns": pl.col("computing_ns").mean(),
+    "exposed_communication_ns": pl.col("exposed_communication_ns").mean(),
+    "free_ns": pl.col("free_ns").mean(),
+    "masking_ratio": pl.col("overlapped_ns").sum() / pl.col("communication_ns").sum(),
+}
+# What a capture knows of itself.
+_FACTS = (
+    "framework", "framework_version", "cann_version", "chip_name", "profiler_level", "aic_metrics",
+    "world_size", "tp_size", "pp_size", "dp_size", "cp_size", "ep_size",
+)  # fmt: skip
+# From the end of a rank's step to its next one, where that was recorded too.
+_PAUSES = """
+select * exclude (next_ns, end_ns), coalesce(greatest(next_ns - end_ns, 0), 0) as ns
+from (
+    select run, capture, rank, step, end_ns,
+        case when lead(step) over _later = step + 1 then lead(start_ns) over _later end as next_ns
+    from step_summary
+    window _later as (partition by run, capture, rank order by step nulls last)
+)"""
+_KERNELS = """
+select p.run, p.capture, k.type, k.name, k.input_shapes as shape, count(*) as count,
+    cast(sum(dur_ns) as bigint) as total_ns
+from kernels as k join compared_pairs as p on p.run = k.run and p.capture = k.capture
+    and p.rank = k.rank and p.step is not distinct from k.step
+where is_compute and dur_ns > 0 and start_ns is not null
+group by all"""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one or several captures tell.
+
+    `steps`: run, capture, step, step_ns and the measures, without warm-up. `parts`: part, name, ns
+    of a mean rank and step. `kernels`: type, name, shape, count and total_ns of the same. `facts`:
+    what each rank knows of itself, a set of values each.
+    """
+
+    steps: pl.DataFrame
+    parts: pl.DataFrame
+    kernels: pl.DataFrame
+    facts: dict[str, frozenset[str]]
+
+    @property
+    def step_ns(self) -> int:
+        """Time of a mean step of the job: of captures alike, each the mean of its steps."""
+        return round(self.captures()["step_ns"].mean() or 0)  # type: ignore[arg-type]
+
+    def captures(self) -> pl.DataFrame:
+        """The mean step of each capture."""
+        values = [name for name in ("step_ns", *MEASURES) if name in self.steps.columns]
+        return self.steps.group_by("run", "capture", maintain_order=True).agg(pl.col(values).mean())
+
+
+def measure(con: duckdb.DuckDBPyConnection, scope: Scope) -> Side:
+    """A side from the captures of `scope`.
+
+    Raises UsageError where these are of several runs, or have no step with figures.
+    """
+    steps = _job_steps(con, scope)
+    if steps["run"].n_unique() > 1:
+        names = ", ".join(steps["run"].unique().sort())
+        raise UsageError(
+            Message("several runs here ({names}): give one as PATH@RUN or PATH@RUN/CAPTURE",
+                    names=names)
+        )  # fmt: skip
+    parts = without_warm_up(con, step_parts(con, scope))
+    parts = parts.filter(pl.col("ns").null_count().over(PLACE) == 0)
+    pairs = parts.select(PLACE).unique()
+    con.register("compared_pairs", pairs.to_arrow())
+    try:
+        kernels = frame(con, _KERNELS)
+    finally:
+        con.unregister("compared_pairs")
+    pauses = frame(con, _PAUSES).join(pairs, on=PLACE, how="semi", nulls_equal=True)
+    parts = pl.concat(
+        [
+            parts.select(
+                *PLACE, "part",
+                pl.when(pl.col("part").is_in(COMMUNICATION))
+                .then(pl.col("kind").fill_null("unknown")).alias("name"), "ns",
+            ),
+            pauses.select(
+                *PLACE, pl.lit("between_steps").alias("part"),
+                pl.lit(None, pl.String).alias("name"), "ns",
+            ),
+        ]
+    )  # fmt: skip
+    return Side(
+        steps,
+        _mean(parts, pairs, ["part", "name"], ["ns"]),
+        _mean(kernels, pairs, ["type", "name", "shape"], ["count", "total_ns"]),
+        _facts(con, scope),
+    )
+
+
+def together(sides: list[Side]) -> Side:
+    """Captures alike as one side: each capture counts as much as another."""
+    if len(sides) == 1:
+        return sides[0]
+    counts = [side.captures().height for side in sides]
+
+    def mean(frames: list[pl.DataFrame], by: list[str], values: list[str]) -> pl.DataFrame:
+        weighed = [
+            frame.with_columns(pl.col(values) * (count / sum(counts)))
+            for frame, count in zip(frames, counts, strict=True)
+        ]
+        return pl.concat(weighed).group_by(by).agg(pl.col(values).sum()).sort(by, nulls_last=True)
+
+    # Of two folders, runs and captures may be called alike.
+    steps = [
+        side.steps.with_columns(run=pl.lit(f"{place} ") + pl.col("run"))
+        for place, side in enumerate(sides)
+    ]
+    return Side(
+        pl.concat(steps),
+        mean([side.parts for side in sides], ["part", "name"], ["ns"]),
+        mean([side.kernels for side in sides], ["type", "name", "shape"], ["count", "total_ns"]),
+        {name: frozenset().union(*(side.facts[name] for side in sides)) for name in sides[0].facts},
+    )
+
+
+def _job_steps(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
+    times = without_warm_up(con, job_steps(con, scope)).drop_nulls("step_ns")
+    if times.is_empty():
+        raise UsageError(Message("no step with figures to compare: see `npuscope steps`"))
+    clause, values = scope.where()
+    ranks = frame(con, f"select * from step_summary {clause}", values)
+    keys = ["run", "capture", "step"]
+    measures = ranks.group_by(keys).agg(
+        # Of a step of which a rank's figure is unknown, so is the job's.
+        pl.when(pl.col(_basis(name)).null_count() == 0).then(how).alias(name)
+        for name, how in MEASURES.items()
+    )
+    return times.select(*keys, "step_ns").join(
+        measures, on=keys, how="left", nulls_equal=True, maintain_order="left"
+    )
+
+
+def _basis(measure: str) -> str:
+    return measure if measure.endswith("_ns") else "overlapped_ns"
+
+
+def _mean(
+    rows: pl.DataFrame, pairs: pl.DataFrame, by: list[str], values: list[str]
+) -> pl.DataFrame:
+    """Means over the pairs of rank and step of each capture, and of the captures in turn."""
+    job = ["run", "capture"]
+    count = max(pairs.select(job).n_unique(), 1)
+    return (
+        rows.group_by(*job, *by)
+        .agg(pl.col(values).sum())
+        .join(pairs.group_by(job).len(), on=job)
+        .group_by(by)
+        .agg((pl.col(values) / pl.col("len")).sum() / count)
+        .sort(by, nulls_last=True)
+    )
+
+
+def _facts(con: duckdb.DuckDBPyConnection, scope: Scope) -> dict[str, frozenset[str]]:
+    clause, values = scope.where()
+    ranks = frame(con, f"select {', '.join(_FACTS)} from ranks {clause}", values)
+    return {name: frozenset(map(str, ranks[name].drop_nulls())) for name in _FACTS}

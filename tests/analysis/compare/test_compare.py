@@ -1,0 +1,215 @@
+"""Two runs compared: planted causes in the right rows, sums to the ns, and honest intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from npuscope.analysis.compare.difference import Comparison, compare
+from npuscope.analysis.compare.side import MEASURES, Side, measure, together
+from npuscope.analysis.scope import ALL
+from npuscope.collector.store import store
+from npuscope.errors import UsageError
+from npuscope.profile import summary_versions
+from npuscope.sample_traces.frames import canonical_frames
+from npuscope.sample_traces.job import Job
+from tests.analysis.tables import connect, put
+
+TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "launches")
+# Every rank does the same, so that what is planted is not spread over waiting.
+JOB = Job(name="compared", layers=4, tp=2, dp=8, pp=1, ep=4, steps=6, noise=0.03, seed=11)
+EXPOSED = ("transfer", "peer_wait", "pipeline_wait", "unknown_communication")
+CAUSES: dict[str, tuple[dict[str, object], Callable[[pl.Expr, pl.Expr, pl.Expr], pl.Expr]]] = {
+    "kernel longer": (
+        {"slow_kernel": "FlashAttentionScoreGrad"},
+        lambda part, name, how: (name == "FlashAttentionScoreGrad") & (how == "duration"),
+    ),
+    "vector kernel longer": (
+        {"slow_kernel": "ApplyAdamWV2", "slow_kernel_factor": 1.6},
+        lambda part, name, how: (name == "ApplyAdamWV2") & (how == "duration"),
+    ),
+    "launched twice": (
+        {"repeated_kernel": "ApplyAdamWV2"},
+        lambda part, name, how: (name == "ApplyAdamWV2") & (how == "count"),
+    ),
+    "other shapes": (
+        {"ffn": 4096},
+        lambda part, name, how: name.is_in(["GroupedMatmul", "SwiGlu", "SwiGluGrad"])
+        | part.is_in(EXPOSED),  # gradients of wider experts are more bytes, too
+    ),
+    "link slower": (
+        {"slow_link": (3,), "slow_link_factor": 3.0}, lambda part, name, how: part.is_in(EXPOSED)
+    ),
+    "overlap lost": (  # matrix multiplications hide it, each as long as what it hides
+        {"overlap": 0.0},
+        lambda part, name, how: part.is_in(EXPOSED) | (name == "MatMulV3").fill_null(False),
+    ),
+    "skew of experts": (
+        {"expert_skew": 1.6},
+        lambda part, name, how: part.is_in(EXPOSED)
+        | name.str.contains("Grouped|SwiGlu|Moe").fill_null(False),
+    ),
+    "slow rank": (
+        {"slow_rank": 5},
+        lambda part, name, how: part.is_in(EXPOSED)
+        | name.str.contains("Mat|Flash").fill_null(False),
+    ),
+    "slow host": (
+        {"slow_host": 1, "slow_host_factor": 20.0},
+        lambda part, name, how: part.is_in([*EXPOSED, "host", "idle", "free"]),
+    ),
+    "more micro-batches": (
+        {"micro_batches": 4},
+        lambda part, name, how: (how == "count") | part.is_in(EXPOSED) | (how == "shape"),
+    ),
+}  # fmt: skip
+
+
+@cache
+def side(job: Job) -> Side:
+    with connect() as con:
+        put(con, canonical_frames(job, tables=TABLES))
+        return measure(con, ALL)
+
+
+def adds_up(found: Comparison) -> None:
+    assert found.rows["a_ns"].sum() == found.step_a_ns
+    assert found.rows["b_ns"].sum() == found.step_b_ns
+    assert found.rows["delta_ns"].sum() == found.delta_ns == found.step_b_ns - found.step_a_ns
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        pytest.param(
+            name, marks=() if name in ("launched twice", "slow rank") else pytest.mark.slow
+        )
+        for name in CAUSES
+    ],
+)
+def test_a_planted_cause_stands_in_its_row(cause: str) -> None:
+    changes, where = CAUSES[cause]
+    found = compare(side(JOB), side(replace(JOB, **changes)))  # type: ignore[arg-type]
+
+    adds_up(found)
+    assert found.delta_ns > 0.01 * found.step_a_ns
+    assert found.delta_low_ns is not None and found.delta_high_ns is not None
+    assert found.delta_low_ns <= found.delta_ns <= found.delta_high_ns
+    # Steps of this job differ by some 3 %: of small changes six of them cannot be sure.
+    assert found.verdict == ("different" if found.delta_low_ns > 0 else "not_enough")
+    right = found.rows.filter(where(pl.col("part"), pl.col("name"), pl.col("change")))
+    assert right["delta_ns"].sum() == pytest.approx(found.delta_ns, rel=0.05)
+
+
+def test_itself_and_backwards() -> None:
+    ours, theirs = side(JOB), side(replace(JOB, repeated_kernel="ApplyAdamWV2"))
+    itself = compare(ours, ours)
+    adds_up(itself)
+    assert itself.verdict != "different" and set(itself.rows["delta_ns"]) == {0}
+    steady = steps_only([1e7, 1.001e7, 1.002e7])
+    assert compare(steady, steady).verdict == "same"
+    there, back = compare(ours, theirs), compare(theirs, ours)
+    assert back.delta_ns == -there.delta_ns
+    assert (back.delta_low_ns, back.delta_high_ns) == (-there.delta_high_ns, -there.delta_low_ns)  # type: ignore[operator]
+
+
+def steps_only(times_ns: Collection[float], run: str = "r") -> Side:
+    """A side of nothing but times of steps."""
+    count = len(times_ns)
+    steps = pl.DataFrame(
+        {"run": [run] * count, "capture": ["c"] * count, "step": range(count),
+         "step_ns": [float(t) for t in times_ns],
+         **{name: [None] * count for name in MEASURES}},
+        schema_overrides=dict.fromkeys(MEASURES, pl.Float64),
+    )  # fmt: skip
+    parts = pl.DataFrame(schema={"part": pl.String, "name": pl.String, "ns": pl.Float64})
+    kernels = pl.DataFrame(
+        schema={"type": pl.String, "name": pl.String, "shape": pl.String, "count": pl.Float64,
+                "total_ns": pl.Float64}
+    )  # fmt: skip
+    return Side(steps, parts, kernels, {})
+
+
+def test_too_few_steps_are_not_enough() -> None:
+    one = compare(steps_only([1e7]), steps_only([2e7]))
+    assert (one.verdict, one.delta_ns, one.delta_low_ns) == ("not_enough", 10**7, None)
+    assert one.rows.select("part", "delta_ns").rows() == [("latest_rank", 10**7)]
+    noisy = compare(steps_only([1.0e7, 1.2e7, 0.9e7]), steps_only([1.1e7, 1.0e7, 1.2e7]))
+    assert noisy.verdict == "not_enough" and noisy.more is None  # more than anybody records
+    fair = compare(steps_only([1.00e7, 1.03e7, 1.01e7]), steps_only([1.01e7, 1.02e7, 1.00e7]))
+    assert fair.verdict == "not_enough" and fair.more is not None and 3 < fair.more < 100
+
+
+def test_the_interval_by_hand() -> None:
+    # Two of four steps, each with the variance 1/3 of 1e5 squared; Welch's degrees are then 6.
+    ours, theirs = [1.00e7, 1.01e7, 1.00e7, 1.01e7], [1.10e7, 1.11e7, 1.10e7, 1.11e7]
+    found = compare(steps_only(ours), steps_only(theirs))
+    half = 2.446912 * (2 * (1e10 / 3) / 4) ** 0.5  # the two-sided 95 % point of 6 degrees
+    assert found.verdict == "different" and found.delta_ns == 10**6
+    assert found.delta_low_ns == pytest.approx(1e6 - half, abs=2)
+    assert found.delta_high_ns == pytest.approx(1e6 + half, abs=2)
+
+
+def test_captures_are_the_unit_where_there_are_several() -> None:
+    """Captures of one side that differ more than their steps: the difference is within them."""
+    dice = np.random.default_rng(4)
+    monday, tuesday, new = (
+        steps_only(level * (1 + 0.001 * dice.standard_normal(10)))
+        for level in (1.00e7, 1.06e7, 1.04e7)
+    )
+    assert compare(monday, new).verdict == "different"
+    found = compare(together([monday, tuesday]), new)
+    assert found.unit == "capture" and found.verdict == "not_enough"
+    assert found.step_a_ns == pytest.approx(1.03e7, rel=0.002)
+
+
+@pytest.mark.parametrize(("rho", "most"), [(0.0, 0.08), (0.5, 0.08)])
+def test_alike_is_seldom_called_different(rho: float, most: float) -> None:
+    """600 pairs of 40 steps; steps that follow each other's level are no independent witnesses."""
+    dice = np.random.default_rng(7)
+
+    def steps() -> Side:
+        noise = dice.standard_normal(60)
+        for at in range(1, 60):
+            noise[at] += rho * noise[at - 1]
+        return steps_only(1e7 * (1 + 0.02 * noise[20:]))
+
+    verdicts = [compare(steps(), steps()).verdict for _ in range(600)]
+    assert verdicts.count("different") / len(verdicts) <= most + (0.06 if rho else 0.0)
+
+
+def test_the_interval_covers_the_truth_and_finds_three_percent() -> None:
+    dice = np.random.default_rng(3)
+    found = [
+        compare(
+            steps_only(1e7 * (1 + 0.02 * dice.standard_normal(10))),
+            steps_only(1.03e7 * (1 + 0.02 * dice.standard_normal(10))),
+        )
+        for _ in range(1000)
+    ]
+    covered = [(one.delta_low_ns or 0) <= 3e5 <= (one.delta_high_ns or 0) for one in found]
+    assert 0.92 <= np.mean(covered) <= 0.98
+    assert np.mean([one.verdict == "different" for one in found]) >= 0.85
+
+
+def test_several_runs_are_refused() -> None:
+    with connect() as con:
+        put(con, canonical_frames(replace(JOB, steps=2, layers=2, tp=1), tables=TABLES))
+        con.execute("insert into kernels by name select * replace ('other' as run) from kernels")
+        with pytest.raises(UsageError, match="several runs here"):
+            measure(con, ALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["alexnet_ddp_text_level1", "alexnet_ddp_db_level0"])
+def test_real_profiles_against_themselves(name: str, real_stores: Callable[[str], Path]) -> None:
+    with store.open(real_stores(name), summaries=summary_versions()) as con:
+        found = compare(measure(con, ALL), measure(con, ALL))
+    adds_up(found)
+    assert set(found.rows["delta_ns"]) == {0}

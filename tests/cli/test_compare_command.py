@@ -1,0 +1,68 @@
+"""`npuscope compare`: two places on one command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from npuscope.sample_traces.job import Job
+from tests.cli.command import Run
+
+BASE = Job(name="before", layers=2, tp=1, dp=2, pp=1, ep=2, steps=3, noise=0.002, seed=3)
+TWICE = replace(BASE, repeated_kernel="ApplyAdamWV2")
+
+
+@pytest.fixture(scope="module")
+def stores(stored_job: Callable[..., Path]) -> tuple[Path, Path]:
+    return stored_job(BASE, "text"), stored_job(TWICE, "db")
+
+
+def test_text_against_database(run: Run, stores: tuple[Path, Path]) -> None:
+    outcome = run("compare", *stores, "--json")
+    assert outcome.code == 0
+    answer = json.loads(outcome.out)
+    assert answer["metric"] == "compare" and answer["verdict"] == "different"
+    assert answer["delta_ns"] == answer["step_b_ns"] - answer["step_a_ns"] > 0
+    assert answer["delta_low_ns"] < answer["delta_ns"] < answer["delta_high_ns"]
+    assert sum(row["delta_ns"] for row in answer["rows"]) == answer["delta_ns"]
+    most = max(answer["rows"], key=lambda row: row["delta_ns"])
+    assert (most["part"], most["name"], most["change"]) == ("computing", "ApplyAdamWV2", "count")
+    assert most["delta_ns"] == pytest.approx(answer["delta_ns"], rel=0.1)
+
+
+def test_the_table_says_it_first(run: Run, stores: tuple[Path, Path]) -> None:
+    outcome = run("compare", *stores)
+    assert outcome.code == 0
+    first = next(line for line in outcome.out.splitlines() if line.startswith("step "))
+    assert first.endswith(": different") and "%" in first
+    assert "ApplyAdamWV2" in outcome.out and "ran more or less often" in outcome.out
+    assert run("compare", f"{stores[0]}@job", stores[1]).out == outcome.out
+    place = run("compare", f"{stores[0]}@other", stores[1])
+    assert place.code == 2 and "no run other here: there is job" in place.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ((), 2, "Missing argument"),
+        (("A",), 2, "Missing argument"),
+        (("none", "none"), 3, "none"),
+        (("none@", "none"), 2, "PATH@RUN"),
+    ],
+)
+def test_wrong_usage(
+    run: Run, tmp_path: Path, words: tuple[str, ...], code: int, said: str
+) -> None:
+    outcome = run("compare", *(str(tmp_path / word) if word != "A" else word for word in words))
+    assert outcome.code == code and said in outcome.err
+
+
+def test_one_step_is_not_enough(run: Run, small_store: Path) -> None:
+    outcome = run("compare", small_store, small_store, "--json")
+    answer = json.loads(outcome.out)
+    assert answer["delta_ns"] == 0 and {row["delta_ns"] for row in answer["rows"]} == {0}
+    assert answer["verdict"] in ("not_enough", "same")
