@@ -59,6 +59,7 @@ _MADE = re.compile(r'"key":"(\w+)"')
 _RATIOS = (
     "_over_mean", "_over_mean_before", "_over_mean_after", "_max_vio", "_cv", "_gini",
     "_balance_loss", "_rank_correlation", "_mfu_points", "_value", "_imbalance",
+    "_slowdown", "_share",
 )  # fmt: skip
 _UNITS = (
     ("_ns", "ns"),

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from npuscope import __version__
-from npuscope.commands.explain import comm, memory, mfu, model, ranks, steps
+from npuscope.commands.explain import comm, memory, mfu, model, ranks, steps, whatif
 from npuscope.commands.plan import experts, experts_plan
 from npuscope.commands.serve import exporter, profile_config
 from npuscope.commands.start import compare, dashboard, doctor, report
@@ -50,6 +50,7 @@ GROUPS = {
         "mfu": "mfu",
         "model": "mfu",
         "memory": "metrics",
+        "whatif": "whatif",
     },
     "Plan": {"experts": "expert-load"},
     "Store": {
@@ -180,6 +181,7 @@ app.add_typer(experts_app, name="experts")
 app.command()(memory.memory)
 app.command()(mfu.mfu)
 app.command()(model.model)
+app.command()(whatif.whatif)
 app.command()(doctor.doctor)
 app.command()(dashboard.dashboard)
 app.command()(stores.ingest)

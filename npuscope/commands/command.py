@@ -128,7 +128,7 @@ def command(*of: str, json: bool = True) -> Callable[[Callable[..., None]], Call
 
     It gets the function's own arguments, PATH and -d, the function's own options, --store, what
     the scope is chosen by (`of`), the function's keyword-only options, --json, --jobs and
-    --memory, in this order.
+    --memory, in this order; keyword-only arguments come after PATH.
     """
 
     def made(body: Callable[..., None]) -> Callable[..., None]:
@@ -136,13 +136,14 @@ def command(*of: str, json: bool = True) -> Callable[[Callable[..., None]], Call
         last = [one for one in own if one.kind is Parameter.KEYWORD_ONLY]
         arguments = [one for one in own if _is_argument(one)]
         options = [
-            *arguments,
+            *(one for one in arguments if one not in last),
             _option("path", Profile),
+            *(one for one in arguments if one in last),
             _option("folder", Folder),
             *(one for one in own if one not in (*arguments, *last)),
             _option("store", Store),
             *(_option(name, _SCOPE[name]) for name in of),
-            *last,
+            *(one for one in last if one not in arguments),
             *([_option("json", Json, False)] if json else []),
             _option("jobs", Jobs),
             _option("memory", Memory),

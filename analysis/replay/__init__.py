@@ -1,0 +1,1 @@
+"""Replay: how long a step takes when what it is made of takes another time."""

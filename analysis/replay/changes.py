@@ -1,0 +1,52 @@
+"""What a what-if changes, in one word: `comm:pp=0.5`, `worker:1,3=median`, `ideal`.
+
+TARGET[:NAME][=VALUE]; a number multiplies durations. Which targets there are, and what their names
+and values mean, is said where they are applied.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from npuscope.errors import UsageError
+
+_WORD = re.compile(r"([a-z_]+)(?::(.+?))?(?:=([^=]*))?", re.S)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """`target` and `name` say what changes, `value` to what; `word` is how the user wrote it."""
+
+    word: str
+    target: str
+    name: str
+    value: str
+
+    def factor(self, *words: str) -> float | str:
+        """By what durations are multiplied, or one of `words`. Raises UsageError."""
+        if self.value in words:
+            return self.value
+        try:
+            factor = float(self.value)
+        except ValueError:
+            factor = math.nan
+        if not 0 <= factor < math.inf:
+            told = "a number from 0 on: 0.5 is half the time"
+            raise UsageError(f"{self.word}: the value is {', '.join((told, *words))}")
+        return factor
+
+    def unknown(self, there: Collection[object]) -> UsageError:
+        """What to raise where nothing has that name."""
+        shown = ", ".join(map(str, [*there][:12])) + (", ..." if len(there) > 12 else "")
+        return UsageError(f"{self.word}: no such {self.target} here: there is {shown or 'none'}")
+
+
+def parse_change(word: str) -> Change:
+    """A change as it was written. Raises UsageError."""
+    found = _WORD.fullmatch(word)
+    if found is None or (found[2] is None and found[3] is not None):
+        raise UsageError(f"{word}: a change is TARGET=VALUE, such as comm:pp=0.5, or ideal")
+    return Change(word, found[1], found[2] or "", "" if found[3] is None else found[3])
