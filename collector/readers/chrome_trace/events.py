@@ -210,6 +210,7 @@ def decode_series(events: Sequence[Event], log: ReadLog) -> list[dict[str, float
 
 _MICROSECONDS = pa.decimal128(38, 18)
 _NANOSECONDS = pa.decimal128(30, 3)
+_LAST_NS = 2**63 - 1
 _EXACT_NS = 1e11  # a double keeps 1e-5 ns up to here
 _NEAR_TIE_NS = 1e-3
 
@@ -217,7 +218,8 @@ _NEAR_TIE_NS = 1e-3
 def instants_ns(values: Sequence[Raw], base_ns: int = 0) -> pa.Array:
     """Numbers of microseconds, or such numbers as text, since `base_ns` as integer ns.
 
-    Digits below one ns are rounded half to even; NULL where there is no number.
+    Digits below one ns are rounded half to even; NULL where there is no number, or none that 64
+    bits hold.
     """
     whole = _alike(values)
     if whole is None:
@@ -235,8 +237,9 @@ def instants_ns(values: Sequence[Raw], base_ns: int = 0) -> pa.Array:
     try:
         return pc.add_checked(whole, base_ns)
     except pa.ArrowInvalid:  # nonsense: later than the year 2262
-        far = pc.greater(pc.abs(whole), 2**62)
-        return pc.add(pc.if_else(far, None, whole), base_ns)
+        is_late = pc.greater(whole, min(_LAST_NS, _LAST_NS - base_ns))
+        is_early = pc.less(whole, max(~_LAST_NS, ~_LAST_NS - base_ns))
+        return pc.add(pc.if_else(pc.or_(is_late, is_early), None, whole), base_ns)
 
 
 def _alike(values: Sequence[Raw]) -> pa.Array | None:

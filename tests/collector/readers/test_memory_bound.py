@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from npuscope.collector.model import RankSource, ReadLog, SourceFile
-from npuscope.collector.readers import trace_view
+from npuscope.collector.readers.trace_view import trace_view
 from npuscope.collector.staging import is_empty, open_staging, scalar
 
 path = Path(sys.argv[1])

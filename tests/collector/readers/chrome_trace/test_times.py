@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
 
@@ -28,7 +28,8 @@ DECIMALS = st.one_of(
 )
 
 
-@given(st.lists(DECIMALS, min_size=1, max_size=30), st.booleans(), st.sampled_from([0, 1, BASE_NS]))
+@given(st.lists(DECIMALS, min_size=1, max_size=30), st.booleans(), st.sampled_from([0, 1, BASE_NS, -1]))
+@example(["4611686018427387.905", "7432515010854775.808"], False, BASE_NS)
 def test_instants_are_exact_and_round_half_to_even(
     texts: list[str], is_quoted: bool, base_ns: int
 ) -> None:
