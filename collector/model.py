@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from npuscope.messages import Message
+from npuscope.messages import Message, Value
 
 from .selection import Selection
 
@@ -112,13 +112,16 @@ class ReadLog:
     bytes_lost: int = 0
     damaged: dict[str, str] = field(default_factory=dict)
 
-    def warn(self, message: str) -> None:
+    def warn(self, text: str, /, **values: Value) -> None:
+        """A message, or a template and its values; what was said is not said again."""
+        message = text if isinstance(text, Message) else Message(text, **values)
         if message not in self.warnings:
             self.warnings.append(message)
 
-    def lose(self, path: str, what: str) -> None:
+    def lose(self, path: str, text: str, /, **values: Value) -> None:
         """Tell what of a file is missing: it is listed as damaged, and the rank is not complete."""
-        self.warn(Message("{place}: {note}", place=Path(path).name, note=what))
+        what = text if isinstance(text, Message) else Message(text, **values)
+        self.warn("{place}: {note}", place=Path(path).name, note=what)
         told = self.damaged.get(path)
         if told is None:
             self.damaged[path] = str(what)

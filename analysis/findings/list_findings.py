@@ -174,7 +174,6 @@ _MOVING_TYPES = frozenset({
 })  # fmt: skip
 _SETTING_TYPES = frozenset({"ZerosLike", "OnesLike", "Fill", "Fills", "MemSet", "Zero"})
 _VERSION = re.compile(r"(V\d+)?D?$")
-_AI_CPU = "AI_CPU"
 
 
 def data_movement(seen: Material) -> Iterator[Finding]:
@@ -182,7 +181,7 @@ def data_movement(seen: Material) -> Iterator[Finding]:
     yield from _of_types(
         seen,
         "data_movement",
-        _MOVING_TYPES,
+        _typed(seen, _MOVING_TYPES),
         "{stake} ms per step ({share} of it) go to kernels that only move or convert data,"
         " most to {type}.",
         "Sum of the kernels' durations. Some conversions and copies cannot be avoided.",
@@ -196,7 +195,7 @@ def data_setting(seen: Material) -> Iterator[Finding]:
     yield from _of_types(
         seen,
         "data_setting",
-        _SETTING_TYPES,
+        _typed(seen, _SETTING_TYPES),
         "{stake} ms per step ({share} of it) go to kernels that only fill memory with a value,"
         " most to {type}.",
         "Sum of the kernels' durations. Buffers used for accumulation must be cleared once.",
@@ -207,55 +206,39 @@ def data_setting(seen: Material) -> Iterator[Finding]:
 
 def ai_cpu_kernels(seen: Material) -> Iterator[Finding]:
     """Kernels on the device's own CPU, slow and a break in the stream."""
-    rows = seen.kernels.filter(pl.col("core") == _AI_CPU)
-    if rows.is_empty():
-        return
-    stake_ns = float(rows["total_ns"].sum())
-    if not is_worth(stake_ns, seen):
-        return
-    evidence = _evidence(rows)
-    yield stated(
+    yield from _of_types(
         seen,
         "ai_cpu_kernels",
-        Message(
-            "{stake} ms per step ({share} of it) go to kernels on the AI CPU, most to {type}.",
-            stake=ms(stake_ns),
-            share=percent(share(stake_ns, seen)),
-            type=evidence["type"][0],
-        ),
-        stake_ns,
-        "estimated",
+        seen.kernels.filter(pl.col("core") == "AI_CPU"),
+        "{stake} ms per step ({share} of it) go to kernels on the AI CPU, most to {type}.",
         "Sum of the kernels' durations: on the AI cores the same work would take a fraction of it.",
         "Other types or an equivalent operator usually bring them to the AI cores: int64 and bool"
         " inputs, dynamic shapes and unusual index operators are frequent causes.",
-        evidence,
-        "npuscope kernels PATH --by core",
+        by="core",
     )
 
 
-def _of_types(
-    seen: Material, name: str, types: frozenset[str], statement: str, reason: str, advice: str
-) -> Iterator[Finding]:
+def _typed(seen: Material, types: frozenset[str]) -> pl.DataFrame:
     wanted = [t for t in seen.kernels["type"].drop_nulls() if _VERSION.sub("", t) in types]
-    rows = seen.kernels.filter(pl.col("type").is_in(wanted))
-    if rows.is_empty():
-        return
+    return seen.kernels.filter(pl.col("type").is_in(wanted))
+
+
+def _of_types(
+    seen: Material, name: str, rows: pl.DataFrame, statement: str, reason: str, advice: str,
+    by: str = "type",
+) -> Iterator[Finding]:  # fmt: skip
     stake_ns = float(rows["total_ns"].sum())
-    if not is_worth(stake_ns, seen):
+    if rows.is_empty() or not is_worth(stake_ns, seen):
         return
-    evidence = _evidence(rows)
+    evidence = rows.select("type", "core", count_per_step="count", total_per_step_ns="total_ns")
     told = Message(
         statement,
         stake=ms(stake_ns),
         share=percent(share(stake_ns, seen)),
         type=evidence["type"][0],
     )
-    command = "npuscope kernels PATH --by type"
+    command = f"npuscope kernels PATH --by {by}"
     yield stated(seen, name, told, stake_ns, "estimated", reason, advice, evidence, command)
-
-
-def _evidence(rows: pl.DataFrame) -> pl.DataFrame:
-    return rows.select("type", "core", count_per_step="count", total_per_step_ns="total_ns")
 
 
 RULES: tuple[Rule, ...] = (

@@ -27,8 +27,6 @@ from pathlib import Path
 
 import duckdb
 
-from npuscope.messages import Message
-
 from .. import schema
 from ..discover.captures import EPOCH_FROM_NS
 from ..model import RankSource, ReadLog
@@ -62,10 +60,8 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
         if not is_empty(con, "comm_ops"):
             log.rules["comm_ops"] = "spans of their tasks"
             log.warn(
-                Message(
-                    "communication was recorded as tasks only: an operation spans its first "
-                    "to its last task"
-                )
+                "communication was recorded as tasks only: an operation spans its first "
+                "to its last task"
             )
     numbered = ("comm_groups", "comm_ops", "comm_tasks")
     there = () if is_empty(con, "comm_ops") and is_empty(con, "comm_tasks") else numbered
@@ -87,10 +83,8 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
     is_silent = "comm_ops" in source.selection.read and is_empty(con, "comm_ops")
     if traces and is_silent and not is_empty(con, "kernels"):
         log.warn(
-            Message(
-                "communication tasks, but no operations with times: communication of the "
-                "steps is unknown"
-            )
+            "communication tasks, but no operations with times: communication of the "
+            "steps is unknown"
         )
 
 
@@ -187,12 +181,10 @@ def _notice_devices(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
     devices = scalar(con, found) or []
     if len(devices) > 1:
         log.warn(
-            Message(
-                "kernels of {count} devices {devices} under one rank: its figures are unions "
-                "over all devices",
-                count=len(devices),
-                devices=str(devices),
-            )
+            "kernels of {count} devices {devices} under one rank: its figures are unions "
+            "over all devices",
+            count=len(devices),
+            devices=str(devices),
         )
 
 
@@ -252,15 +244,13 @@ def cross_check(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog
     if apart:
         step, apart_ns = apart[0]
         log.warn(
-            Message(
-                "clocks: kernels of {count} step(s) are far from the step on the host, in "
-                "step {step} by {seconds} s: a clock was adjusted during profiling, or files of "
-                "several profiling runs were mixed; intervals between host and device are "
-                "unreliable",
-                count=len(apart),
-                step=step,
-                seconds=f"{apart_ns / 1e9:.0f}",
-            )
+            "clocks: kernels of {count} step(s) are far from the step on the host, in "
+            "step {step} by {seconds} s: a clock was adjusted during profiling, or files of "
+            "several profiling runs were mixed; intervals between host and device are "
+            "unreliable",
+            count=len(apart),
+            step=step,
+            seconds=f"{apart_ns / 1e9:.0f}",
         )
 
 
@@ -280,15 +270,13 @@ def _compare_sums(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadL
     if differing:
         step, told_ns, kernels_ns = max(differing, key=lambda one: abs(one[1] - one[2]))
         log.warn(
-            Message(
-                "the kernel table does not fit the profiler's table of steps in {count} "
-                "step(s): in step {step} kernels run for {own} ms, which the profiler counted "
-                "as {told} ms: rows are missing, or belong to another rank",
-                count=len(differing),
-                step=step,
-                own=f"{kernels_ns / 1e6:.3f}",
-                told=f"{told_ns / 1e6:.3f}",
-            )
+            "the kernel table does not fit the profiler's table of steps in {count} "
+            "step(s): in step {step} kernels run for {own} ms, which the profiler counted "
+            "as {told} ms: rows are missing, or belong to another rank",
+            count=len(differing),
+            step=step,
+            own=f"{kernels_ns / 1e6:.3f}",
+            told=f"{told_ns / 1e6:.3f}",
         )
 
 

@@ -23,7 +23,7 @@ import duckdb
 
 import npuscope
 from npuscope.errors import TraceFormatError
-from npuscope.messages import Message, stored
+from npuscope.messages import stored
 
 from .. import schema
 from ..model import RankSource, ReadLog, SourceFile, storable
@@ -253,10 +253,10 @@ def _run_readers(
                 # Half a table would give figures that look whole.
                 for table in wanted - SHARED:
                     con.execute(f'delete from "{table}"')
-            reading.warn(Message("not read: {error}", error=error_line(error)))
+            reading.warn("not read: {error}", error=error_line(error))
         trace = source.path("trace")
         if read is trace_view.read and trace in reading.damaged and "kernels" in reading.rules:
-            reading.lose(trace, Message("figures of this rank cover only the part that was read"))
+            reading.lose(trace, "figures of this rank cover only the part that was read")
         for table in sorted(nonempty(con, wanted)):
             reading.rules.setdefault(f"from.{table}", read.__module__.rpartition(".")[2])
         done(max(0, size - done.total))

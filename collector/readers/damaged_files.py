@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from npuscope.errors import TraceFormatError
-from npuscope.messages import Message
 
 from ..model import ReadLog, SourceFile
 
@@ -25,8 +24,6 @@ def read_each(
             failures.append(error)
         advance(file.size_bytes)
     for failure in failures[1:]:
-        log.lose(
-            failure.path, Message("not read: {where}: {got}", where=failure.where, got=failure.got)
-        )
+        log.lose(failure.path, "not read: {where}: {got}", where=failure.where, got=failure.got)
     if failures:
         raise failures[0]

@@ -29,7 +29,6 @@ from pathlib import Path
 import duckdb
 
 from npuscope.errors import TraceFormatError
-from npuscope.messages import Message
 
 from ..model import ReadLog
 from ..staging import staging_place
@@ -107,7 +106,7 @@ def open_rows(path: str, log: ReadLog, required: Iterable[tuple[str, ...]] = ())
     line = line.replace("\0", "\ufffd")  # Python 3.10 refuses NUL
     names = next(csv.reader([line]), []) if len(line) < _HEADER_LIMIT_BYTES else [line[:80]]
     if not any(name.strip() for name in names):
-        log.lose(path, Message("empty file"))
+        log.lose(path, "empty file")
         return None
     columns: dict[str, str] = {}
     for index, name in enumerate(names):
@@ -140,14 +139,12 @@ def fill(
         with engine_file(rows.path, staging_place(con)) as file:
             _execute(con, replace(rows, path=file.path), rows, log, statement, numbers)
         if has_zero_bytes(rows.path):
-            log.lose(rows.path, Message("damaged: zero bytes in place of text"))
+            log.lose(rows.path, "damaged: zero bytes in place of text")
         if file.is_torn:
             log.lose(
                 rows.path,
-                Message(
-                    "truncated in the middle of a line: the incomplete row is left out, and "
-                    "later rows are missing"
-                ),
+                "truncated in the middle of a line: the incomplete row is left out, and "
+                "later rows are missing",
             )
     except OSError as error:
         if is_out_of_space(error):
@@ -188,11 +185,9 @@ def _count_rejects(con: duckdb.DuckDBPyConnection, rows: Rows, log: ReadLog) -> 
         log.rows_lost += found[0]
         log.lose(
             rows.path,
-            Message(
-                "{count} broken rows left out, the first at line {line}",
-                count=found[0],
-                line=found[1],
-            ),
+            "{count} broken rows left out, the first at line {line}",
+            count=found[0],
+            line=found[1],
         )
 
 
@@ -200,7 +195,7 @@ def lose(log: ReadLog, path: str, count: int, why: str) -> None:
     """Count rows that were left out, and say why."""
     if count:
         log.rows_lost += count
-        log.lose(path, Message("{count} rows left out: {why}", count=count, why=why))
+        log.lose(path, "{count} rows left out: {why}", count=count, why=why)
 
 
 _ODD_NAME = re.compile(r"[*?\[\\\ud800-\udfff]")

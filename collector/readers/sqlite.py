@@ -29,7 +29,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from npuscope.errors import TraceFormatError
-from npuscope.messages import Message
 
 from ..model import ReadLog
 
@@ -356,7 +355,7 @@ def tell_views(file: SqliteFile, wanted: Iterable[str], log: ReadLog) -> None:
     names = {name.lower() for name in wanted}
     for view, what in sorted(file.views.items()):
         if view.lower() in names:
-            log.lose(file.path, Message("{view} {what}: not read", view=view, what=what))
+            log.lose(file.path, "{view} {what}: not read", view=view, what=what)
 
 
 def _format_error(path: str, error: Exception) -> TraceFormatError:

@@ -23,6 +23,7 @@ from .layout import (
     colour_bar,
     lay_out,
     numbered_names,
+    of_many,
     rows_px,
     shorten,
 )
@@ -30,6 +31,10 @@ from .layout import (
 Measure = Literal["size", "time", "bandwidth"]
 MEASURES: tuple[Measure, ...] = ("size", "time", "bandwidth")
 MOST_ROWS = 40
+_CONTENTION_PARTS = (
+    ("beside compute", "beside_bandwidth_bytes_per_s", COMPUTING),
+    ("alone", "alone_bandwidth_bytes_per_s", TRANSFER),
+)
 _WAITING_PARTS = (("wait", "wait_ns", WAIT), ("transfer", "transfer_ns", TRANSFER))
 
 
@@ -55,14 +60,8 @@ def masking_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
     )
     title = say("Communication of a mean step, hidden behind compute or exposed")
     if rows.height < every.height:
-        title = say(
-            Message(
-                "{title}: the {count} most exposed of {every}",
-                title=title,
-                count=rows.height,
-                every=every.height,
-            )
-        )
+        told = "{title}: the {count} most exposed of {every}"
+        title = say(Message(told, title=title, count=rows.height, every=every.height))
     figure = lay_out(
         figure, say, title, height_px=rows_px(rows.height), x=say("ms per step and rank"),
         is_listed=True,
@@ -135,13 +134,8 @@ def links_figure(rates: pl.DataFrame, say: Say) -> go.Figure:
             },
             hovertemplate="%{y}: %{x:,.2f} GB/s",
         )  # fmt: skip
-    title = "Bandwidth by link"
-    if rows.height < rates.height:
-        title = Message(
-            "Bandwidth by link: the {count} with most bytes of {every}",
-            count=rows.height,
-            every=rates.height,
-        )
+    part = "Bandwidth by link: the {count} with most bytes of {every}"
+    title = of_many("Bandwidth by link", part, rows.height, rates.height)
     figure = lay_out(figure, say, title, height_px=rows_px(rows.height), x="GB/s", is_listed=True)
     return figure.update_xaxes(rangemode="tozero")
 
@@ -151,10 +145,8 @@ def matrix_figure(
 ) -> go.Figure:
     """Rows of `rank_matrix` as a heat map, from each rank (down) to each other (across)."""
     found, block = matrix_blocks(frame, kind, most_cells=MOST_CELLS)
-    column = {"size": "size_bytes", "time": "time_ns", "bandwidth": "bandwidth_bytes_per_s"}[
-        measure
-    ]
-    values = found[column].cast(pl.Float64)
+    columns = {"size": "size_bytes", "time": "time_ns", "bandwidth": "bandwidth_bytes_per_s"}
+    values = found[columns[measure]].cast(pl.Float64)
     divisor, unit = 1e9, "GB/s"
     if measure != "bandwidth":
         divisor, unit = fitting_unit(values.max(), "time" if measure == "time" else "bytes")
@@ -184,14 +176,8 @@ def matrix_figure(
         "bandwidth": "Bandwidth between ranks",
     }[measure]
     if block > 1:
-        title = say(
-            Message(
-                "{title}: a cell is {count} by {again} ranks",
-                title=say(title),
-                count=block,
-                again=block,
-            )
-        )
+        told = "{title}: a cell is {count} by {again} ranks"
+        title = say(Message(told, title=say(title), count=block, again=block))
     figure = lay_out(
         figure, say, title, height_px=max(320, min(720, 150 + 26 * places)), x=say("to rank"),
         y=say("from rank"),
@@ -209,20 +195,10 @@ def contention_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
         shorten(f"{link or '-'} · {op or '-'}")
         for link, op in rows.select("link", "op_type").iter_rows()
     ]
-    figure = go.Figure()
-    for name, column, colour in (
-        ("beside compute", "beside_bandwidth_bytes_per_s", COMPUTING),
-        ("alone", "alone_bandwidth_bytes_per_s", TRANSFER),
-    ):
-        figure.add_bar(
-            y=numbered_names(names),
-            x=(rows[column] / 1e9).to_list(),
-            name=say(name),
-            orientation="h",
-            marker_color=colour,
-            hovertemplate="%{y}: %{x:,.2f} GB/s",
-        )
-    figure.update_layout(barmode="group")
+    figure = add_parts(
+        go.Figure(), rows, numbered_names(names), _CONTENTION_PARTS, say, divisor=1e9,
+        hover="%{y}: %{x:,.2f} GB/s", mode="group",
+    )  # fmt: skip
     return lay_out(
         figure, say, "Does compute slow links down?", height_px=rows_px(rows.height, 34), x="GB/s",
         is_listed=True,

@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from npuscope.console.printable import visible
+from npuscope.messages import Message
 
 from ..locale.language import Say
 from ..theme import COMPUTING, EXPOSED, FONT, FREE, MASKED, template
@@ -110,6 +111,11 @@ def _template(*, is_dark: bool) -> go.layout.Template:
     return go.Figure().update_layout(template=template(is_dark=is_dark)).layout.template
 
 
+def of_many(whole: str, part: str, count: int, every: int) -> str:
+    """A title: `whole`, or where only some are shown `part`, which says {count} of {every}."""
+    return Message(part, count=count, every=every) if count < every else whole
+
+
 def rows_px(rows: int, each: int = ROW_PX) -> int:
     """Height of a figure with so many rows, in pixels."""
     return max(_LEAST_PX, _FRAME_PX + each * rows)
@@ -135,18 +141,25 @@ def add_parts(
     names: Sequence[object],
     parts: Sequence[Part],
     say: Say,
+    *,
+    divisor: float = 1e6,
+    hover: str = "%{y}: %{x:,.3f} ms",
+    mode: str = "stack",
+    **more: object,
 ) -> go.Figure:
-    """Parts of each row in ms, one behind the other, at the places that `names` gives them."""
+    """Parts of each row at the places that `names` gives them, one behind the other or (`group`)
+    under each other."""
     for name, column, colour in parts:
         figure.add_bar(
             y=names,
-            x=(rows[column] / 1e6).to_list(),
+            x=(rows[column] / divisor).to_list(),
             name=say(name),
             orientation="h",
             marker_color=colour,
-            hovertemplate="%{y}: %{x:,.3f} ms",
+            hovertemplate=hover,
+            **more,
         )
-    return figure.update_layout(barmode="stack")
+    return figure.update_layout(barmode=mode)
 
 
 def numbered_names(names: Iterable[str]) -> list[str]:

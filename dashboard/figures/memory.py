@@ -8,16 +8,19 @@ import plotly.graph_objects as go
 import polars as pl
 
 from npuscope.analysis.wording import percent
-from npuscope.messages import Message
 
 from ..locale.language import Say
 from ..theme import COMPUTING, EXPOSED, FREE, SERIES
 from ..units import fitting_unit
-from .layout import lay_out, numbered_names, rows_px, shorten
+from .layout import add_parts, lay_out, numbered_names, of_many, rows_px, shorten
 
 MOST_CURVES = 6
 MOST_RANKS = 48
 MOST_HOLDERS = 20
+_PEAK_PARTS = (
+    ("reserved at most", "peak_bytes", SERIES[6]),
+    ("allocated at most", "peak_allocated_bytes", SERIES[0]),
+)
 _MOST_NAMED = 12  # ranks in a legend
 
 
@@ -77,13 +80,8 @@ def curve_figure(curve: pl.DataFrame, say: Say, steps: pl.DataFrame | None = Non
             for step, ms in at_step[:: max(1, len(at_step) // _MOST_NAMED)]
         ],
     )  # fmt: skip
-    title = "Memory over time"
-    if shown.height < components.height:
-        title = Message(
-            "Memory over time: the {count} largest of {every} components",
-            count=shown.height,
-            every=components.height,
-        )
+    part = "Memory over time: the {count} largest of {every} components"
+    title = of_many("Memory over time", part, shown.height, components.height)
     title = f"{say('rank')} {curve['rank'][0]} · {say(title)}" if curve.height else title
     figure = lay_out(figure, say, title, height_px=420, x=say("ms since the first record"), y=unit)
     return figure.update_yaxes(rangemode="tozero")
@@ -99,30 +97,14 @@ def peaks_figure(main: pl.DataFrame, say: Say) -> go.Figure:
         f"{say('rank')} {rank}" + (f" {say('device')} {device}" if several else "")
         for rank, device in shown.select("rank", "device_id").iter_rows()
     )
-    figure = go.Figure()
-    for name, column, colour in (
-        ("reserved at most", "peak_bytes", SERIES[6]),
-        ("allocated at most", "peak_allocated_bytes", SERIES[0]),
-    ):
-        if shown[column].null_count() == shown.height:
-            continue
-        figure.add_bar(
-            y=names,
-            x=(shown[column] / divisor).to_list(),
-            name=say(name),
-            orientation="h",
-            marker_color=colour,
-            customdata=shown["component"].to_list(),
-            hovertemplate=f"%{{y}}, %{{customdata}}: %{{x:,.3f}} {unit}",
-        )
-    title = "Peak of each rank"
-    if shown.height < main.height:
-        title = Message(
-            "Peak of each rank: the {count} fullest of {every}",
-            count=shown.height,
-            every=main.height,
-        )
-    figure.update_layout(barmode="group")
+    known = [part for part in _PEAK_PARTS if shown[part[1]].is_not_null().any()]
+    figure = add_parts(
+        go.Figure(), shown, names, known, say, divisor=divisor, mode="group",
+        hover=f"%{{y}}, %{{customdata}}: %{{x:,.3f}} {unit}",
+        customdata=shown["component"].to_list(),
+    )  # fmt: skip
+    part = "Peak of each rank: the {count} fullest of {every}"
+    title = of_many("Peak of each rank", part, shown.height, main.height)
     return lay_out(
         figure, say, title, height_px=rows_px(shown.height, 30), x=unit, is_listed=True
     ).update_yaxes(dtick=1)
@@ -150,12 +132,9 @@ def holders_figure(holders: pl.DataFrame, say: Say) -> go.Figure:
         "<extra></extra>",
         showlegend=False,
     )
-    title = "Who holds the memory at the peak"
     every = holders.filter(pl.col("held_bytes") > 0).height
-    if shown.height < every:
-        title = Message(
-            "Who holds the memory at the peak: {count} of {every}", count=shown.height, every=every
-        )
+    part = "Who holds the memory at the peak: {count} of {every}"
+    title = of_many("Who holds the memory at the peak", part, shown.height, every)
     return lay_out(
         figure, say, title, height_px=rows_px(shown.height), x=unit, is_listed=True
     ).update_yaxes(dtick=1)
@@ -192,13 +171,8 @@ def growth_figure(steps: pl.DataFrame, growth: pl.DataFrame, say: Say) -> go.Fig
             },
             hovertemplate=f"{say('step')} %{{x}}: %{{y:,.3f}} {unit}",
         )
-    title = "Memory at the end of each step"
-    if shown.height < order.height:
-        title = Message(
-            "Memory at the end of each step: {count} of {every} ranks",
-            count=shown.height,
-            every=order.height,
-        )
+    part = "Memory at the end of each step: {count} of {every} ranks"
+    title = of_many("Memory at the end of each step", part, shown.height, order.height)
     figure = lay_out(figure, say, title, height_px=360, x=say("step"), y=unit)
     ticks = steps["step"].drop_nulls().unique().sort()
     if ticks.len() <= 20:

@@ -10,7 +10,7 @@ from npuscope.messages import Message
 
 from ..locale.language import Say
 from ..theme import COMPUTING, FREE, SERIES
-from .layout import lay_out, numbered_names, rows_px, shorten
+from .layout import lay_out, numbered_names, of_many, rows_px, shorten
 
 MOST_ROWS = 30
 MOST_POINTS = 5_000
@@ -45,11 +45,8 @@ def top_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
         "%{customdata[1]:,.1f} × %{customdata[2]:,.1f} us<extra></extra>",
         showlegend=False,
     )
-    title = "Longest kernels"
-    if shown.height < rows.height:
-        title = Message(
-            "Longest kernels: {count} of {every}", count=shown.height, every=rows.height
-        )
+    part = "Longest kernels: {count} of {every}"
+    title = of_many("Longest kernels", part, shown.height, rows.height)
     figure = lay_out(
         figure, say, title, height_px=rows_px(shown.height), x=say("ms per step and rank"),
         is_listed=True,

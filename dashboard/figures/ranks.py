@@ -15,7 +15,7 @@ from npuscope.messages import Message
 
 from ..locale.language import Say
 from ..theme import COMPUTING, DIVERGING, FREE, SEQUENTIAL, SERIES
-from .layout import MOST_CELLS, colour_bar, lay_out, rows_px
+from .layout import MOST_CELLS, colour_bar, lay_out, of_many, rows_px
 
 Measure = Literal["stage_ns", "computing_ns", "exposed_communication_ns", "free_ns"]
 MEASURES: dict[Measure, str] = {
@@ -77,22 +77,13 @@ def steps_figure(
         )
     )
     named = say(MEASURES[measure])
-    title = (
-        say(
-            Message("{measure}: more or less than the median rank of step and stage", measure=named)
-        )
-        if is_deviation
-        else say(Message("{measure} of each rank and step", measure=named))
-    )
+    title = say(Message("{measure} of each rank and step", measure=named))
+    if is_deviation:
+        told = "{measure}: more or less than the median rank of step and stage"
+        title = say(Message(told, measure=named))
     if len(shown) < len(steps):
-        title = say(
-            Message(
-                "{title}: the last {count} of {every} steps",
-                title=title,
-                count=len(shown),
-                every=len(steps),
-            )
-        )
+        cut = "{title}: the last {count} of {every} steps"
+        title = say(Message(cut, title=title, count=len(shown), every=len(steps)))
     figure = lay_out(
         figure, say, title, height_px=max(280, min(820, 130 + 22 * len(names))), x=say("step"),
         y=say("rank"),
@@ -148,13 +139,8 @@ def blame_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
             customdata=one["last_arrivals_count"].to_list(),
             hovertemplate=f"%{{y}}: %{{x:,.3f}} ms, {say('last to arrive')} %{{customdata}}",
         )
-    title = "Waiting that each rank causes"
-    if shown.height < rows.height:
-        title = Message(
-            "Waiting that each rank causes: {count} of {every} ranks",
-            count=shown.height,
-            every=rows.height,
-        )
+    part = "Waiting that each rank causes: {count} of {every} ranks"
+    title = of_many("Waiting that each rank causes", part, shown.height, rows.height)
     figure.update_layout(barmode="stack", showlegend=True)
     figure = lay_out(
         figure, say, title, height_px=rows_px(shown.height, 20),

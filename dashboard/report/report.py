@@ -30,14 +30,14 @@ from npuscope.analysis.report_rows import (
     no_waterfall,
 )
 from npuscope.analysis.scope import Scope
-from npuscope.analysis.wording import UNKNOWN, megabytes, ms, percent, plain, ranks_named, us
+from npuscope.analysis.wording import megabytes, ms, percent, plain, ranks_named, us
 from npuscope.collector.discover.captures import EPOCH_FROM_NS
 from npuscope.messages import Message, joined
 
 from ..terminal.experts.expert_tables import layer_columns
 from ..terminal.parts_table import mean_parts_table, waterfall_table
 from ..terminal.straggler_tables import ranks_table
-from ..terminal.tables import Column, FittedTable, steps_table
+from ..terminal.tables import Column, FittedTable, decimals, steps_table
 from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
 
 _MAX_STEP_ROWS = 48
@@ -226,7 +226,7 @@ def _kernels(con: duckdb.DuckDBPyConnection, here: Scope, top: int) -> Iterator[
     columns = [
         Column(key, key),
         Column("core", "core", None, 1),
-        Column("count", "count", _count),
+        Column("count", "count", decimals("{:,.1f}")),
         Column("ms", "total_ns", ms),
         Column("of computing", "share_ratio", percent),
         Column("mean us", "mean_ns", us),
@@ -257,10 +257,6 @@ def _more(count: int, command: str) -> str | None:
     return Message(told, number=count, command=command) if count > 0 else None
 
 
-def _count(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:,.1f}"
-
-
 def _communication(con: duckdb.DuckDBPyConnection, here: Scope, top: int) -> Iterator[Block]:
     frame = means.mean_comm(con, here, by="op")
     if frame.is_empty():
@@ -270,7 +266,7 @@ def _communication(con: duckdb.DuckDBPyConnection, here: Scope, top: int) -> Ite
         Column("group", "kind"),
         Column("operation", "op_type"),
         Column("groups", "group_count", plain, 1),
-        Column("count", "op_count", _count),
+        Column("count", "op_count", decimals("{:,.1f}")),
         Column("ms", "total_ns", ms),
         Column("exposed ms", "exposed_attributed_ns", ms),
         Column("masked", "masking_ratio", percent),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import polars as pl
 from rich.console import Group, RenderableType
 
 from npuscope.analysis.wording import UNKNOWN, megabytes, ms, number, percent, plain
 
-from .tables import Column, FittedTable, place_columns
+from .tables import Column, FittedTable, decimals, place_columns
 
 _MOST_ROWS = 50  # of single ranks and steps
 _PLACE = ["run", "capture", "rank", "step"]
@@ -27,13 +27,30 @@ def masking_table(
     """
     keys = [name for name in _KEYS if name in frame.columns]
     single = _single(frame, keys, top)
+    return _after_means(frame, single, means, lambda rows, of: _means(rows, keys, top, of))
+
+
+def _after_means(
+    frame: pl.DataFrame,
+    single: FittedTable,
+    means: pl.DataFrame,
+    table_of: Callable[[pl.DataFrame, str], FittedTable],
+) -> RenderableType:
+    """Tables of means, one per capture, then single ranks and steps where they are few; only these
+    where there is one of them."""
     if frame.select(_PLACE).n_unique() < 2:
         return single
     captures = means.partition_by("run", "capture", maintain_order=True)
-    tables = [_means(rows, keys, top, several=len(captures) > 1) for rows in captures]
+    names = [", {} {}".format(*rows.row(0)) if len(captures) > 1 else "" for rows in captures]
+    tables = [table_of(rows, of) for rows, of in zip(captures, names, strict=True)]
     if len(single.rows) > _MOST_ROWS:
         return Group(*tables, "of one rank or step: --rank N, --step N; all rows: --json")
     return Group(*(part for table in tables for part in (table, "")), single)
+
+
+def _over(rows: pl.DataFrame) -> str:
+    first = rows.row(0, named=True)
+    return f"mean of {counted(first['rank_count'], 'rank')}, {counted(first['step_count'], 'step')}"
 
 
 def _single(frame: pl.DataFrame, keys: Sequence[str], top: int | None) -> FittedTable:
@@ -52,29 +69,22 @@ def _single(frame: pl.DataFrame, keys: Sequence[str], top: int | None) -> Fitted
     return FittedTable(columns, rows.to_dicts(), title, f"{_EXPOSED}; {_MEASURED}")
 
 
-def _means(
-    rows: pl.DataFrame, keys: Sequence[str], top: int | None, *, several: bool
-) -> FittedTable:
+def _means(rows: pl.DataFrame, keys: Sequence[str], top: int | None, capture: str) -> FittedTable:
     """Ranks have groups of their own, so groups are only counted."""
-    first = rows.row(0, named=True)
     has_groups = "group_hash" in keys
     columns = [
         *_key_columns(rows, [name for name in keys if name != "group_hash"]),
         *([Column("groups", "group_count", number, 3)] if has_groups else []),
-        Column("ops", "op_count", lambda value: f"{value:,.1f}"),
+        Column("ops", "op_count", decimals("{:,.1f}")),
         *_time_columns(),
         Column("MB", "size_bytes", megabytes, 3),
     ]
-    if first["rank_count"] > 1:
+    if rows["rank_count"][0] > 1:
         columns[-1:-1] = [
             Column("worst rank", "worst_rank", plain, 2),
             Column("its exposed", "worst_exposed_attributed_ns", ms, 1),
         ]
-    capture = f", {first['run']} {first['capture']}" if several else ""
-    title = (
-        f"Communication by {_named(keys)}{capture}: ms of a rank's step (mean of"
-        f" {counted(first['rank_count'], 'rank')}, {counted(first['step_count'], 'step')})"
-    )
+    title = f"Communication by {_named(keys)}{capture}: ms of a rank's step ({_over(rows)})"
     caption = f"{_EXPOSED}; {_MEASURED}"
     if top is not None and rows.height > top:
         caption = f"and {rows.height - top} more; {caption}"
@@ -89,7 +99,7 @@ def stretch_table(frame: pl.DataFrame) -> FittedTable:
         Column("their time", "overlapped_ns", ms),
         Column("compared", "compared_ns", ms, 1),
         Column("alone", "expected_ns", ms, 1),
-        Column("stretch", "stretch_ratio", _times),
+        Column("stretch", "stretch_ratio", decimals("{:.3f}")),
         Column("extra", "extra_ns", ms),
         Column("masked", "masked_ns", ms),
         Column("net gain", "net_gain_ns", ms),
@@ -97,10 +107,6 @@ def stretch_table(frame: pl.DataFrame) -> FittedTable:
     caption = "alone: duration of the compared kernels without communication; net: masked - extra"
     title = "Kernels during communication, and what overlap gains (ms)"
     return FittedTable(columns, frame.to_dicts(), title, caption)
-
-
-def _times(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.3f}"
 
 
 def _time_columns() -> list[Column]:
@@ -138,9 +144,7 @@ _MOST_RANKS = 16  # whose matrix fits into a terminal
 _PACKETS = "GB/s of a single link; small: time in packets below 32 MB (RDMA: 0.5 MB)"
 
 
-def gigabytes_per_s(value: float | None) -> str:
-    """Bytes per second as GB/s."""
-    return UNKNOWN if value is None else f"{value / 1e9:.2f}"
+gigabytes_per_s = decimals("{:.2f}", 1e9)
 
 
 def links_table(frame: pl.DataFrame, means: pl.DataFrame, top: int | None = None) -> RenderableType:
@@ -152,31 +156,18 @@ def links_table(frame: pl.DataFrame, means: pl.DataFrame, top: int | None = None
         "Traffic of each rank and step by link",
         _PACKETS,
     )
-    if frame.select(_PLACE).n_unique() < 2:
-        return single
-    captures = means.partition_by("run", "capture", maintain_order=True)
-    tables = [_mean_links(rows, top, several=len(captures) > 1) for rows in captures]
-    if frame.height > _MOST_ROWS:
-        return Group(*tables, "of one rank or step: --rank N, --step N; all rows: --json")
-    return Group(*(part for table in tables for part in (table, "")), single)
+    return _after_means(frame, single, means, lambda rows, of: _mean_links(rows, top, of))
 
 
-def _mean_links(rows: pl.DataFrame, top: int | None, *, several: bool) -> FittedTable:
-    first = rows.row(0, named=True)
+def _mean_links(rows: pl.DataFrame, top: int | None, capture: str) -> FittedTable:
     columns = _link_columns()
-    if first["rank_count"] > 1:
+    if rows["rank_count"][0] > 1:
         columns += [
             Column("slowest rank", "slowest_rank", plain, 2),
             Column("its GB/s", "slowest_bytes_per_s", gigabytes_per_s, 2),
         ]
-    capture = f", {first['run']} {first['capture']}" if several else ""
-    over = f"{counted(first['rank_count'], 'rank')}, {counted(first['step_count'], 'step')}"
-    return FittedTable(
-        columns,
-        rows.head(top or rows.height).to_dicts(),
-        f"Traffic by link{capture}: of a rank's step (mean of {over})",
-        _PACKETS,
-    )
+    title = f"Traffic by link{capture}: of a rank's step ({_over(rows)})"
+    return FittedTable(columns, rows.head(top or rows.height).to_dicts(), title, _PACKETS)
 
 
 def _link_columns() -> list[Column]:
@@ -188,12 +179,7 @@ def _link_columns() -> list[Column]:
         Column("ms", "time_ns", ms),
         Column("GB/s", "bandwidth_bytes_per_s", gigabytes_per_s),
         Column("of peak", "peak_ratio", percent, 1),
-        Column(
-            "packets",
-            "packet_count",
-            lambda value: UNKNOWN if value is None else f"{value:,.0f}",
-            3,
-        ),
+        Column("packets", "packet_count", decimals("{:,.0f}"), 3),
         Column("small", "small_time_ratio", percent, 4),
         Column("unaligned", "unaligned_count", number, 5),
     ]
@@ -210,12 +196,8 @@ def matrix_table(pairs: pl.DataFrame, top: int | None = None) -> RenderableType:
         Column("ms", "time_ns", ms),
         Column("GB/s", "bandwidth_bytes_per_s", gigabytes_per_s),
     ]
-    hosts = (
-        pl.when("is_between_hosts")
-        .then(pl.lit("between"))
-        .when(pl.col("is_between_hosts").not_())
-        .then(pl.lit("inside"))
-    )
+    words = {True: "between", False: "inside", None: None}
+    hosts = pl.col("is_between_hosts").replace_strict(words, return_dtype=pl.String)
     shown = pairs.with_columns(hosts=hosts).head(top or _MOST_PAIRS)
     caption = (
         f"and {pairs.height - shown.height} more: --json" if pairs.height > shown.height else None
@@ -228,14 +210,11 @@ def matrix_table(pairs: pl.DataFrame, top: int | None = None) -> RenderableType:
 
 
 def _ends(frame: pl.DataFrame) -> list[Column]:
-    if frame["src_rank"].null_count() == 0 and frame["dst_rank"].null_count() == 0:
-        return [Column("from", "src_rank", plain), Column("to", "dst_rank", plain)]
-    return [
-        Column("from", "src_rank", plain),
-        Column("to", "dst_rank", plain),
-        Column("from place", "src_group_rank", plain, 1),
-        Column("to place", "dst_group_rank", plain, 1),
-    ]
+    ends = [Column("from", "src_rank", plain), Column("to", "dst_rank", plain)]
+    if frame["src_rank"].null_count() or frame["dst_rank"].null_count():
+        ends.append(Column("from place", "src_group_rank", plain, 1))
+        ends.append(Column("to place", "dst_group_rank", plain, 1))
+    return ends
 
 
 def _square(pairs: pl.DataFrame) -> FittedTable | None:
@@ -287,7 +266,7 @@ def contention_table(frame: pl.DataFrame, top: int | None = None) -> FittedTable
         Column("GB/s beside", "beside_bandwidth_bytes_per_s", gigabytes_per_s),
         Column("ops alone", "alone_count", number, 2),
         Column("GB/s alone", "alone_bandwidth_bytes_per_s", gigabytes_per_s),
-        Column("slowdown", "slowdown_ratio", lambda value: f"{value:.3f}"),
+        Column("slowdown", "slowdown_ratio", decimals("{:.3f}")),
     ]
     rows = frame.drop_nulls("slowdown_ratio").sort("slowdown_ratio", descending=True)
     shown = rows.head(top or _MOST_ROWS)

@@ -6,7 +6,27 @@ import polars as pl
 
 from npuscope.analysis.wording import UNKNOWN, ms, number, percent, plain
 
-from .tables import Column, FittedTable, place_columns
+from .tables import Column, FittedTable, decimals, place_columns, several
+
+_tera = decimals("{:,.3f}", 1e12)
+_rate = decimals("{:,.1f}")
+_ratio = decimals("{:.4f}")
+
+
+def percent_of_peak(value: float | None) -> str:
+    """A share of the peak as per cent, three digits: MFU are compared to tenths of a point."""
+    return UNKNOWN if value is None else f"{value * 100:.3f} %"
+
+
+_KERNEL_MFU = (
+    Column("kernel MFU causal", "kernel_mfu_causal_ratio", percent_of_peak),
+    Column("full", "kernel_mfu_full_ratio", percent_of_peak),
+    Column("matmul only", "matmul_mfu_ratio", percent_of_peak, 1),
+)
+_MODEL_MFU = (
+    Column("model MFU", "model_mfu_ratio", percent_of_peak),
+    Column("HFU", "hfu_ratio", percent_of_peak, 1),
+)
 
 
 def mfu_table(frame: pl.DataFrame) -> FittedTable:
@@ -19,36 +39,26 @@ def mfu_table(frame: pl.DataFrame) -> FittedTable:
         Column("other", "other_flops", _tera, 6),
         Column("unresolved ms", "unresolved_kernel_ns", ms, 1),
         Column("peak TFLOP/s", "peak_flops_per_s", _tera, 2),
-        Column("kernel MFU causal", "kernel_mfu_causal_ratio", percent_of_peak),
-        Column("full", "kernel_mfu_full_ratio", percent_of_peak),
-        Column("matmul only", "matmul_mfu_ratio", percent_of_peak, 1),
+        *_KERNEL_MFU,
+        *(_MODEL_MFU if frame["model_flops"].is_not_null().any() else []),
     ]
-    if frame["model_flops"].is_not_null().any():
-        columns += [
-            Column("model MFU", "model_mfu_ratio", percent_of_peak),
-            Column("HFU", "hfu_ratio", percent_of_peak, 1),
-        ]
     caption = "; ".join([*_told(frame["conventions"]), *_told(frame["peak_source"], "peak: ")])
     return FittedTable(columns, frame.to_dicts(), "MFU", caption or None)
 
 
 def gathered_table(frame: pl.DataFrame) -> FittedTable:
     """Figures of stages or of the job, a row per step."""
-    several = [Column(key, key) for key in ("run", "capture") if frame[key].n_unique() > 1]
     columns = [
-        *several,
+        *several(frame),
         Column("step", "step", plain),
         *([Column("stage", "stage", plain)] if "stage" in frame.columns else []),
         Column("ranks", "rank_count", number),
         Column("longest ms", "step_ns", ms),
-        Column("kernel MFU causal", "kernel_mfu_causal_ratio", percent_of_peak),
-        Column("full", "kernel_mfu_full_ratio", percent_of_peak),
-        Column("matmul only", "matmul_mfu_ratio", percent_of_peak, 1),
+        *_KERNEL_MFU,
     ]
     if "model_flops" in frame.columns and frame["model_flops"].is_not_null().any():
         columns += [
-            Column("model MFU", "model_mfu_ratio", percent_of_peak),
-            Column("HFU", "hfu_ratio", percent_of_peak, 1),
+            *_MODEL_MFU,
             Column("tokens/s", "tokens_per_s", _rate),
             Column("per NPU", "tokens_per_s_per_rank", _rate),
         ]
@@ -65,7 +75,7 @@ def roofline_table(frame: pl.DataFrame) -> FittedTable:
         Column("dtype", "dtype", None, 4),
         Column("count", "count", number, 1),
         Column("total ms", "total_ns", ms),
-        Column("GFLOP", "flops", _giga, 3),
+        Column("GFLOP", "flops", decimals("{:,.3f}", 1e9), 3),
         Column("TFLOP/s", "achieved_flops_per_s", _tera),
         Column("of peak", "peak_share_ratio", percent),
         Column("of roofline", "roofline_share_ratio", percent, 2),
@@ -89,29 +99,8 @@ def log_table(frame: pl.DataFrame) -> FittedTable:
     return FittedTable(columns, frame.to_dicts(), "MFU of the training log by counting convention")
 
 
-def _ratio(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.4f}"
-
-
 def _whether(value: bool | None) -> str:
     return {True: "yes", False: "no", None: UNKNOWN}[value]
-
-
-def percent_of_peak(value: float | None) -> str:
-    """A share of the peak as per cent, three digits: MFU are compared to tenths of a point."""
-    return UNKNOWN if value is None else f"{value * 100:.3f} %"
-
-
-def _tera(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value / 1e12:,.3f}"
-
-
-def _rate(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:,.1f}"
-
-
-def _giga(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value / 1e9:,.3f}"
 
 
 def _told(column: pl.Series, prefix: str = "") -> list[str]:

@@ -20,8 +20,7 @@ from npuscope.analysis.flops.model.reconcile import (
 )
 from npuscope.analysis.wording import UNKNOWN, percent, plain
 
-from ..results import records
-from .tables import Column, FittedTable
+from .tables import Column, FittedTable, decimals
 
 # Which readings of an MFU are shown up to which error.
 _READINGS = (
@@ -31,14 +30,8 @@ _READINGS = (
 _PARTS = {"layers": "layers", "mtp": "MTP blocks", "head": "head"}
 
 
-def gigaflops(value: float | None) -> str:
-    """FLOPs as GFLOP."""
-    return UNKNOWN if value is None else f"{value / 1e9:,.3f}"
-
-
-def billions(value: float | None) -> str:
-    """A count of parameters in billions."""
-    return UNKNOWN if value is None else f"{value / 1e9:,.2f} B"
+_gigaflops = decimals("{:,.3f}", 1e9)
+_billions = decimals("{:,.2f} B", 1e9)
 
 
 def precise(value: float | None) -> str:
@@ -50,7 +43,7 @@ def model_row(counted: ModelFlops) -> dict[str, Any]:
     """The whole count as one JSON-ready row, its terms inside; FLOPs are per token."""
     held = counted.parameters
     forward = counted.forward_flops
-    row = {
+    return {
         "model": counted.model.name,
         "sequence_length": counted.sequence_length,
         "attention": counted.attention,
@@ -86,7 +79,6 @@ def model_row(counted: ModelFlops) -> dict[str, Any]:
             for term in counted.terms
         ],
     }
-    return row
 
 
 def _megatron(counted: ModelFlops) -> dict[str, int]:
@@ -106,9 +98,9 @@ def model_table(row: Mapping[str, Any]) -> RenderableType:
             Column("term", "term"),
             Column("formula, a token and layer", "formula", None, 4),
             Column("layers", "layer_count", plain, 1),
-            Column("GFLOP a layer", "layer_flops", gigaflops, 3),
-            Column("forward", "forward_flops", gigaflops),
-            Column("training", "train_flops", gigaflops),
+            Column("GFLOP a layer", "layer_flops", _gigaflops, 3),
+            Column("forward", "forward_flops", _gigaflops),
+            Column("training", "train_flops", _gigaflops),
             Column("share", "share_ratio", percent),
         ],
         shown,
@@ -134,9 +126,9 @@ def model_table(row: Mapping[str, Any]) -> RenderableType:
     return Group(
         terms,
         "",
-        _pairs("Totals", "GFLOP per token", totals, gigaflops),
+        _pairs("Totals", "GFLOP per token", totals, _gigaflops),
         "",
-        _pairs("Parameters, matrices only", "count", held, billions),
+        _pairs("Parameters, matrices only", "count", held, _billions),
         "",
         "Conventions: " + "; ".join(row["conventions"]),
     )
@@ -172,18 +164,13 @@ def presets_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
             Column("preset", "preset"),
             Column("layers", "layers", plain, 2),
             Column("hidden size", "hidden_size", plain, 1),
-            Column("parameters", "parameters", billions),
-            Column("active", "active_parameters", billions),
+            Column("parameters", "parameters", _billions),
+            Column("active", "active_parameters", _billions),
         ],
         rows,
         "Models known by name",
         "active: of a token, head without embedding",
     )
-
-
-def reconciled_rows(found: Sequence[Reconciled]) -> list[dict[str, Any]]:
-    """Conventions tried as JSON-ready rows."""
-    return records(found)
 
 
 def reconcile_table(found: Sequence[Reconciled], known: Published) -> RenderableType:
@@ -218,7 +205,7 @@ _RECONCILED = [
     Column("convention", "formula"),
     Column("peak TFLOP/s", "peak", str),
     Column("of", "peak_name", None, 3),
-    Column("GFLOP per token", "flops_per_token", lambda value: f"{value / 1e9:,.2f}"),
+    Column("GFLOP per token", "flops_per_token", decimals("{:,.2f}", 1e9)),
     Column("MFU", "mfu", str),
     Column("published", "published", str, 2),
 ]

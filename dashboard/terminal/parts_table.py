@@ -11,7 +11,7 @@ from npuscope.analysis.flops.losses import by_term
 from npuscope.analysis.parts import COMMUNICATION, exposed_parts
 from npuscope.analysis.wording import ms, percent, plain
 
-from .tables import Column, FittedTable
+from .tables import Column, FittedTable, several
 
 PART_WORDS = {
     "computing": "computing",
@@ -32,9 +32,8 @@ _HEADERS = {
 
 def parts_table(frame: pl.DataFrame) -> FittedTable:
     """A row per rank and step, a column per part; `-`: none is known of it."""
-    several = [Column(key, key) for key in ("run", "capture") if frame[key].n_unique() > 1]
     columns = [
-        *several,
+        *several(frame),
         Column("rank", "rank", plain),
         Column("step", "step", plain),
         Column("exposed", "exposed_ns", ms),
@@ -79,7 +78,6 @@ def waterfall_table(job: pl.DataFrame, stages: pl.DataFrame, *, top: int = 3) ->
 
     job, stages: rows of `losses.together` by job and by stage.
     """
-    several = [key for key in ("run", "capture") if job[key].n_unique() > 1]
     place = ["run", "capture"]
     named = stages.drop_nulls("stage")["stage"].unique().sort().to_list()[:_STAGES_AT_MOST]
     shown = named if len(named) > 1 else []
@@ -115,7 +113,7 @@ def waterfall_table(job: pl.DataFrame, stages: pl.DataFrame, *, top: int = 3) ->
             .iter_rows()
         ]  # fmt: skip
     columns = [
-        *(Column(key, key) for key in several),
+        *several(job),
         Column("where the peak goes", "term", is_word=True),
         Column("of the peak", "bar", _bar, 3, is_drawing=True),
         Column("ms per step", "ns", ms),

@@ -13,7 +13,7 @@ from npuscope.analysis.ranks.stragglers.hot_experts import hottest
 from npuscope.analysis.wording import UNKNOWN, ms, number, numbers, percent, plain, us
 from npuscope.messages import Message, joined
 
-from .tables import Column, FittedTable
+from .tables import Column, FittedTable, decimals, several
 
 _FORMS: dict[str, Callable[[float], str]] = {
     "ns": lambda value: f"{ms(value)} ms",
@@ -22,6 +22,7 @@ _FORMS: dict[str, Callable[[float], str]] = {
     "MHz": lambda value: f"{value:,.0f} MHz",
     "ratio": lambda value: f"{value:.3f}",
 }
+_score = decimals("{:.1f}")
 
 
 def ranks_table(
@@ -33,9 +34,8 @@ def ranks_table(
     """
     together = by_rank(frame)
     shown = together if top is None else together.head(top)
-    several = [Column(key, key) for key in ("run", "capture") if together[key].n_unique() > 1]
     columns = [
-        *several,
+        *several(together),
         Column("rank", "rank", plain),
         Column("caused wait ms", "caused_wait_ns", ms),
         Column("share", "share_ratio", percent, 4),
@@ -110,24 +110,19 @@ def figure_text(value: float | None, unit: str) -> str:
     return form(value) if form else number(round(value))
 
 
-def _score(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.1f}"
-
-
 def clocks_table(frame: pl.DataFrame) -> FittedTable:
     """A row per clock: how far it is ahead of the reference host's, and how sure that is."""
-    several = [Column(key, key) for key in ("run", "capture") if frame[key].n_unique() > 1]
     rows = [
         {**row, "of": numbers(row["ranks"]), "host": row["host"] or "(unknown)"}
         for row in frame.to_dicts()
     ]
     columns = [
-        *several,
+        *several(frame),
         Column("host", "host"),
         Column("ranks", "of"),
         Column("offset ms", "offset_ns", _signed_ms),
         Column("+- us", "error_ns", us),
-        Column("drift ppm", "drift_ppm", _ppm),
+        Column("drift ppm", "drift_ppm", decimals("{:+.3f}")),
         Column("residual us", "residual_ns", us, 1),
         Column("least ms", "lower_ns", _signed_ms, 5),
         Column("most ms", "upper_ns", _signed_ms, 4),
@@ -140,7 +135,3 @@ def clocks_table(frame: pl.DataFrame) -> FittedTable:
 
 def _signed_ms(value: int | None) -> str:
     return UNKNOWN if value is None else f"{value / 1e6:+,.6f}" if value else "0"
-
-
-def _ppm(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:+.3f}"

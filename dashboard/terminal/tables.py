@@ -111,10 +111,20 @@ class FittedTable:
         yield table
 
 
+def decimals(template: str, unit: float = 1) -> Callable[[float | None], str]:
+    """A form of figures, told in multiples of `unit`; unknown is a dash."""
+    return lambda value: UNKNOWN if value is None else template.format(value / unit)
+
+
+def several(frame: pl.DataFrame, *more: str) -> list[Column]:
+    """Run, capture and the columns named, each where rows differ in it."""
+    names = ("run", "capture", *more)
+    return [Column(name, name) for name in names if frame[name].n_unique() > 1]
+
+
 def place_columns(frame: pl.DataFrame) -> list[Column]:
     """Run and capture where there are several, then rank and step."""
-    several = [Column(key, key) for key in ("run", "capture") if frame[key].n_unique() > 1]
-    return [*several, Column("rank", "rank", plain), Column("step", "step", plain)]
+    return [*several(frame), Column("rank", "rank", plain), Column("step", "step", plain)]
 
 
 def step_bar(row: Mapping[str, Any], width: int = 20) -> Text:

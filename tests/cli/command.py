@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from typer.testing import CliRunner
 
-from npuscope.cli import main
+from npuscope.cli import app, main
 
 
 class Outcome(NamedTuple):
@@ -31,6 +32,19 @@ class Outcome(NamedTuple):
 
 
 Run = Callable[..., Outcome]
+
+
+def output_of(*words: object) -> str:
+    """What a command that succeeds prints."""
+    done = CliRunner().invoke(app, [*map(str, words)])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def rows_of(*words: object) -> list[dict[str, Any]]:
+    """What a command that succeeds says for programs."""
+    found: list[dict[str, Any]] = json.loads(output_of(*words, "--json"))["rows"]
+    return found
 
 
 def runner(cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:

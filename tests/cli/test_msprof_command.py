@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from npuscope.sample_traces.capture import captures
 from npuscope.sample_traces.forms.msprof import write_msprof
 from npuscope.sample_traces.generate import Job
+from tests.cli.command import output_of
+from tests.cli.command import rows_of as rows
 
 JOB = Job(name="served", layers=2, dp=2, pp=1, ep=2, seed=6)
 
@@ -23,21 +21,6 @@ def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cli_msprof") / "profiles"
     write_msprof(captures(JOB), folder, slices=2, iterations=False)
     return folder
-
-
-def asked(*arguments: object, code: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "npuscope", *map(str, arguments)],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout
-
-
-def rows(*arguments: object) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(asked(*arguments, "--json"))["rows"]
-    return found
 
 
 @pytest.mark.slow
@@ -53,7 +36,7 @@ def test_every_answer_for_each_device(profiles: Path, tmp_path: Path) -> None:
         assert count == sum(k.work.is_compute for k in c.kernels)
         sql = f"select count(*) as count from comm_ops where rank = {c.rank}"
         assert rows("sql", profiles, sql, *place) == [{"count": len(c.comm_ops)}]
-    assert "2 (0-1)" in asked("report", profiles, *place)
+    assert "2 (0-1)" in output_of("report", profiles, *place)
 
 
 @pytest.mark.slow
@@ -72,6 +55,6 @@ def test_real_iterations(real_data: Path, tmp_path: Path) -> None:
     assert [row["step"] for row in rows("steps", source, *place)] == list(range(1, 11))
     sql = "select distinct op_type, step from comm_ops"
     assert len(rows("sql", source, sql, *place)) == 10
-    assert "on a device clock" in asked("report", source, *place)
+    assert "on a device clock" in output_of("report", source, *place)
     (told,) = rows("doctor", source, *place)
     assert told["not_verified_on_real_data"] == []

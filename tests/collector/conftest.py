@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import duckdb
 import pytest
@@ -26,8 +28,6 @@ ROLES: dict[str, Role] = {
     "profiler_metadata.json": "profiler_metadata",
 }
 
-Read = Callable[..., ReadLog]
-
 
 @pytest.fixture
 def staging(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -47,17 +47,22 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBP
     con.close()
 
 
-@pytest.fixture
-def read(staging: duckdb.DuckDBPyConnection) -> Read:
-    """`read(reader, {role: path or paths})` or `read(reader, folder)`: fills `staging`."""
+@dataclass(frozen=True)
+class Staged:
+    """A staging database, a folder for files, and what readers make of these."""
 
-    def run(
+    con: duckdb.DuckDBPyConnection
+    folder: Path
+
+    def read(
+        self,
         reader: ModuleType,
         files: Path | Mapping[Role, Path | list[Path]],
         *,
         wanted: frozenset[str] = frozenset(schema.tables()),
         rank: int = 0,
     ) -> ReadLog:
+        """`read(reader, {role: path or paths})` or `read(reader, folder)`."""
         chosen = _of_folder(files) if isinstance(files, Path) else files
         roles: dict[Role, tuple[SourceFile, ...]] = {
             role: tuple(
@@ -69,11 +74,22 @@ def read(staging: duckdb.DuckDBPyConnection) -> Read:
         source = RankSource("job", "pytorch", rank, "test", roles)
         log = ReadLog()
         consumed: list[int] = []
-        reader.read(staging, source, log, wanted, consumed.append)
+        reader.read(self.con, source, log, wanted, consumed.append)
         assert sum(consumed) <= source.size_bytes
         return log
 
-    return run
+    def rows(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
+        found: list[Any] = self.con.execute(sql, values).fetchall()
+        return found
+
+    def records(self, sql: str) -> list[dict[str, Any]]:
+        names = [column[0] for column in self.con.execute(sql).description or ()]
+        return [dict(zip(names, row, strict=True)) for row in self.con.fetchall()]
+
+
+@pytest.fixture
+def staged(staging: duckdb.DuckDBPyConnection, tmp_path: Path) -> Staged:
+    return Staged(staging, tmp_path)
 
 
 def _of_folder(folder: Path) -> dict[Role, Path]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
@@ -14,11 +11,11 @@ import pytest
 from npuscope.analysis import means
 from npuscope.analysis.parts import COMMUNICATION, FREE
 from npuscope.analysis.ranks.rank_views import open_across
-from npuscope.cli import main
 from npuscope.collector.store import store as stores
 from npuscope.dashboard.exporter.snapshot import Snapshot, take_snapshot
 from npuscope.dashboard.figures.steps import parts_figure
 from npuscope.dashboard.terminal.parts_table import PART_WORDS
+from tests.cli.command import rows_of
 
 NOW_S = 1_764_300_000.0
 Values = dict[str, float]
@@ -28,25 +25,14 @@ def gauge(taken: Snapshot, name: str) -> Values:
     return {sample.labels[-1]: sample.value for sample in taken.samples[name]}
 
 
-def test_every_outlet_tells_the_same_parts(
-    sample_store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def asked(*words: str) -> list[dict[str, Any]]:
-        line = ["npuscope", words[0], str(sample_store), "--json", *words[1:]]
-        monkeypatch.setattr(sys, "argv", line)
-        with pytest.raises(SystemExit) as left:
-            main()
-        assert not left.value.code
-        rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["rows"]
-        return rows
-
+def test_every_outlet_tells_the_same_parts(sample_store: Path) -> None:
     def same(found: Values, expected: Values) -> None:
         assert {name: value for name, value in found.items() if value} == pytest.approx(
             {name: value for name, value in expected.items() if value}, rel=1e-9
         )
 
     # The command line's rows, added up by hand.
-    rows = asked("comm", "--by", "part")
+    rows = rows_of("comm", sample_store, "--by", "part")
     over = len({(row["rank"], row["step"]) for row in rows})
     truth: Values = {}
     for row in rows:
@@ -55,7 +41,7 @@ def test_every_outlet_tells_the_same_parts(
     waits = {part: truth.get(part, 0) for part in COMMUNICATION}
     free = {part: truth.get(part, 0) for part in FREE}
 
-    [reported] = asked("report")
+    [reported] = rows_of("report", sample_store)
     same({row["part"]: row["ns"] for row in reported["mean_parts"]}, truth)
     [step] = reported["mean_step"]
     assert sum(waits.values()) == pytest.approx(step["exposed_communication_ns"])
@@ -69,7 +55,7 @@ def test_every_outlet_tells_the_same_parts(
     same(fallen, {**waits, **free})
 
     told: Values = {}
-    for row in asked("ranks"):
+    for row in rows_of("ranks", sample_store):
         for part in COMMUNICATION:
             told[part] = told.get(part, 0) + (row[f"{part}_ns"] or 0) / over
     same(told, waits)

@@ -12,8 +12,6 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from npuscope.messages import Message
-
 from ...model import RankSource, ReadLog
 from ..damaged_files import read_each
 from ..hccl.communication_rows import insert_matrix, insert_packets, insert_times
@@ -85,7 +83,7 @@ def read(
 
     def read_one(path: str) -> None:
         if not Path(path).stat().st_size:
-            log.lose(path, Message("empty file"))
+            log.lose(path, "empty file")
         elif wanted & {"comm_times", "comm_links", "comm_matrix", "profiler_steps"}:
             with open_sqlite(path) as db:
                 _note_variants(db, log)
@@ -93,10 +91,7 @@ def read(
                 if db.tables and not there & _KNOWN:
                     named = ", ".join(sorted(db.tables)[:8])
                     log.lose(
-                        path,
-                        Message(
-                            "none of the tables of an analysis database, but {named}", named=named
-                        ),
+                        path, "none of the tables of an analysis database, but {named}", named=named
                     )
                 _read_tables(con, db, wanted, log)
 

@@ -36,7 +36,6 @@ from pathlib import Path
 import duckdb
 
 from npuscope.errors import TraceFormatError
-from npuscope.messages import Message
 
 from ...model import RankSource, ReadLog
 from ...staging import insert_rows
@@ -216,11 +215,9 @@ def read(
         return
     for other in source.paths("main_db")[1:]:
         log.warn(
-            Message(
-                "{other}: not read, {file} is the rank's database",
-                other=Path(other).name,
-                file=Path(path).name,
-            )
+            "{other}: not read, {file} is the rank's database",
+            other=Path(other).name,
+            file=Path(path).name,
         )
     left_bytes = source.files["main_db"][0].size_bytes
 
@@ -341,18 +338,12 @@ def _check_starts(con: duckdb.DuckDBPyConnection, table: str, log: ReadLog) -> N
     if lost:
         con.execute(f"delete from {name} where startNs is null")
         log.rows_lost += lost
-        log.warn(
-            Message(
-                "{table}: {lost} rows without a start time are left out", table=table, lost=lost
-            )
-        )
+        log.warn("{table}: {lost} rows without a start time are left out", table=table, lost=lost)
     if backwards:
         log.warn(
-            Message(
-                "{table}: {backwards} rows end before they start: their duration is unknown",
-                table=table,
-                backwards=backwards,
-            )
+            "{table}: {backwards} rows end before they start: their duration is unknown",
+            table=table,
+            backwards=backwards,
         )
 
 
@@ -365,10 +356,7 @@ def _check_strings(con: duckdb.DuckDBPyConnection, file: SqliteFile, log: ReadLo
     if rows == 0 or words < min(rows, 2):
         what = "no rows" if rows == 0 else "no value" if words == 0 else "one value in all its rows"
         log.warn(
-            Message(
-                "STRING_IDS has {what}: names of kernels, operations and groups are unknown",
-                what=what,
-            )
+            "STRING_IDS has {what}: names of kernels, operations and groups are unknown", what=what
         )
 
 
@@ -380,12 +368,10 @@ def _check_names(con: duckdb.DuckDBPyConnection, table: str, log: ReadLog) -> No
     [(rows, names)] = con.execute(counts).fetchall()
     if rows and not names:
         log.warn(
-            Message(
-                "{table} has no name in any of its {rows} rows: communication and wait tasks "
-                "among its kernels may count as computing",
-                table=table,
-                rows=rows,
-            )
+            "{table} has no name in any of its {rows} rows: communication and wait tasks "
+            "among its kernels may count as computing",
+            table=table,
+            rows=rows,
         )
 
 
@@ -396,10 +382,7 @@ def _warn_devices(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
     if len(found) > 1:
         devices = ", ".join(str(device) for (device,) in found)
         log.warn(
-            Message(
-                "tasks of several devices ({devices}) in one database: see device_id",
-                devices=devices,
-            )
+            "tasks of several devices ({devices}) in one database: see device_id", devices=devices
         )
 
 

@@ -29,8 +29,6 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-from npuscope.messages import Message
-
 from ... import schema
 from ...ingest.link import cut_steps
 from ...model import ReadLog
@@ -102,7 +100,7 @@ def fill_host_ops(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
     unknown = f"select count(*) from _pytorch_api where coalesce(type not in ({known}), true)"
     if lost := scalar(con, unknown):
         log.rows_lost += lost
-        log.warn(Message("PYTORCH_API: {lost} rows of an unknown type are left out", lost=lost))
+        log.warn("PYTORCH_API: {lost} rows of an unknown type are left out", lost=lost)
     build_stacks(con)
     build_queue_calls(con)
     build_host_words(con)
@@ -125,11 +123,7 @@ def note_taskless(con: duckdb.DuckDBPyConnection, table: str, ids_sql: str, log:
     lost = told - scalar(con, f"select count(*) from {table}")
     if lost > 0:
         log.rows_lost += lost
-        log.warn(
-            Message(
-                "{table}: {lost} rows without a task in TASK are left out", table=table, lost=lost
-            )
-        )
+        log.warn("{table}: {lost} rows without a task in TASK are left out", table=table, lost=lost)
 
 
 def _insert_part(con: duckdb.DuckDBPyConnection, text: str, parameters: dict[str, int]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any, Protocol, get_type_hints
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,11 +21,18 @@ from msgspec import Struct
 from npuscope.messages import Message
 
 from ...model import ReadLog
-from .events import Event, decode_series, number
+from .events import Event, Int64, decode_series, number
 
 PLACE = ("pid", "tid", "start_ns", "dur_ns", "name")
 COUNTER = ("pid", "name", "timestamp_ns", "series", "value")
 _ACCELERATOR = "acc_id"  # an argument of counters that is a label, not a series
+
+# Types of columns that no args give.
+_TYPES: dict[str, pa.DataType] = {
+    **dict.fromkeys(("pid", "tid", "start_ns", "dur_ns", "at_ns", "timestamp_ns"), pa.int64()),
+    "value": pa.float64(),
+}
+_NUMBERS = {Int64 | None: pa.int64(), float | None: pa.float64()}
 
 # Values of events that wait to become columns: kind -> one list per column.
 Values = dict[str, list[list[Any]]]
@@ -47,6 +54,25 @@ class Form(Protocol):
     def column(self, name: str, values: list[Any]) -> pa.Array: ...
     def rows(self, kind: str, table: pa.Table, log: ReadLog) -> Iterator[tuple[str, pa.Table]]:
         """Tables of `schemas` from one of a kind's values."""
+
+
+def hints_of(*kinds: type[Struct]) -> dict[str, Any]:
+    """How the attributes of args are typed, by name."""
+    return {
+        name: hint
+        for kind in kinds
+        for name, hint in get_type_hints(kind, include_extras=True).items()
+    }
+
+
+def arrow_types(hints: Mapping[str, Any]) -> dict[str, pa.DataType]:
+    """Types of columns that are numbers, by name; others are text."""
+    return _TYPES | {name: _NUMBERS[hint] for name, hint in hints.items() if hint in _NUMBERS}
+
+
+def schema_of(names: Iterable[str], types: Mapping[str, pa.DataType]) -> pa.Schema:
+    """The columns' schema."""
+    return pa.schema([(name, types.get(name, pa.string())) for name in names])
 
 
 def no_values(form: Form) -> Values:
@@ -178,4 +204,4 @@ def count_lost(log: ReadLog, count: int, what: str) -> None:
     """Count rows that were left out."""
     if count:
         log.rows_lost += count
-        log.warn(Message("trace: {what} left out", what=what))
+        log.warn("trace: {what} left out", what=what)

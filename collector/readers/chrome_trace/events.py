@@ -19,8 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Meta, Raw, Struct
 
-from npuscope.messages import Message
-
 from ...model import ReadLog
 
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -107,11 +105,7 @@ def decode_events(text: bytes, log: ReadLog) -> list[Event]:
         raise ValueError("no trace event")
     if len(events) < len(raws):
         log.rows_lost += len(raws) - len(events)
-        log.warn(
-            Message(
-                "trace: elements that are not trace events (missing or unknown fields) left out"
-            )
-        )
+        log.warn("trace: elements that are not trace events (missing or unknown fields) left out")
     return events
 
 
@@ -177,16 +171,14 @@ def _args(text: bytes, decoder: msgspec.json.Decoder[Args], kind: type[Args], lo
     try:
         return decoder.decode(text)
     except (msgspec.DecodeError, RecursionError):
-        log.warn(
-            Message("trace: args of some events are not of the documented types and were left out")
-        )
+        log.warn("trace: args of some events are not of the documented types and were left out")
         return kind()
 
 
 def replace_bad_bytes(text: bytes, log: ReadLog | None) -> bytes:
     """The text with bytes that are no UTF-8 replaced."""
     if log is not None:
-        log.warn(Message("trace: bytes that are not UTF-8 replaced"))
+        log.warn("trace: bytes that are not UTF-8 replaced")
     return text.decode("utf-8", "replace").encode()
 
 
@@ -203,7 +195,7 @@ def decode_series(events: Sequence[Event], log: ReadLog) -> list[dict[str, float
             found.append(one.decode(replace_bad_bytes(bytes(event.args), None)))
         except (msgspec.DecodeError, RecursionError):
             log.rows_lost += 1
-            log.warn(Message("trace: counters with non-numeric values left out"))
+            log.warn("trace: counters with non-numeric values left out")
             found.append({})
     return found
 

@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from npuscope.errors import TraceFormatError
-from npuscope.messages import Message
 
 from ...model import ReadLog
 from ...small_files import decompressed
@@ -246,21 +245,17 @@ def _tell_losses(reading: _Reading[Event], path: str, log: ReadLog) -> None:
     if not reading.has_ended:
         log.lose(
             path,
-            Message(
-                "the closing ] is missing (the analysis was interrupted): read up to the last"
-                " complete event, {lost_bytes} bytes lost",
-                lost_bytes=reading.lost_bytes,
-            ),
+            "the closing ] is missing (the analysis was interrupted): read up to the last"
+            " complete event, {lost_bytes} bytes lost",
+            lost_bytes=reading.lost_bytes,
         )
     elif reading.lost_bytes:
         log.lose(
             path,
-            Message(
-                "{lost_bytes} bytes in {lost_places} place(s) are not complete events and "
-                "were left out",
-                lost_bytes=reading.lost_bytes,
-                lost_places=reading.lost_places,
-            ),
+            "{lost_bytes} bytes in {lost_places} place(s) are not complete events and "
+            "were left out",
+            lost_bytes=reading.lost_bytes,
+            lost_places=reading.lost_places,
         )
 
 
@@ -290,7 +285,7 @@ def _opened(
         if len(head) > limit_bytes:
             break
     if not head:
-        log.lose(path, Message("empty file"))
+        log.lose(path, "empty file")
         return None, False
     match = _EVENT_START.search(head)
     if match is None:
@@ -298,10 +293,8 @@ def _opened(
     log.bytes_lost += match.start()
     log.lose(
         path,
-        Message(
-            "the opening [ is missing; {start} bytes before the first event lost",
-            start=match.start(),
-        ),
+        "the opening [ is missing; {start} bytes before the first event lost",
+        start=match.start(),
     )
     return head[match.start() :], False
 
@@ -322,7 +315,7 @@ def _chunks(
                     pieces.append(piece)
                     missing -= len(piece)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                log.lose(path, Message("packed data ends early: {error}", error=str(error)))
+                log.lose(path, "packed data ends early: {error}", error=str(error))
                 ends = True
             position = raw.tell()
             advance(position - told)

@@ -23,7 +23,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from npuscope.errors import TraceFormatError
-from npuscope.messages import Message
 
 from ...engines.worker import begin_worker
 from ...model import ReadLog
@@ -115,7 +114,7 @@ def stage(
         try:
             folders += _stage_slice(path, place, form, log, advance, processes)
         except TraceFormatError as error:
-            log.lose(path, Message("not read: {where}: {got}", where=error.where, got=error.got))
+            log.lose(path, "not read: {where}: {got}", where=error.where, got=error.got)
             failed.append(error)
     if failed and not folders:
         raise failed[0]

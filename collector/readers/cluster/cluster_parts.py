@@ -34,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 
 from npuscope.errors import TraceFormatError
-from npuscope.messages import Message, stored
+from npuscope.messages import stored
 
 from ... import schema
 from ...discover import cluster_outputs as outputs
@@ -95,8 +95,7 @@ def split_by_rank(
                     read(paths[name])
                 except TraceFormatError as error:
                     log.lose(
-                        paths[name],
-                        Message("not read: {where}: {got}", where=error.where, got=error.got),
+                        paths[name], "not read: {where}: {got}", where=error.where, got=error.got
                     )
         _tell_strangers(con, ranks, log)
         _number_globally(con, facts)
@@ -150,10 +149,8 @@ def _tell_strangers(
     if strangers:
         listed = ", ".join(map(str, strangers[:8])) + (", ..." if strangers[8:] else "")
         log.warn(
-            Message(
-                "figures of ranks without a row in the table of steps are left out: {listed}",
-                listed=listed,
-            )
+            "figures of ranks without a row in the table of steps are left out: {listed}",
+            listed=listed,
         )
 
 
@@ -375,13 +372,8 @@ def _operations(file: BinaryIO, path: str, log: ReadLog) -> Iterator[_Operation]
     if depth or rest.strip(_BLANK):
         log.lose(
             path,
-            (
-                Message(
-                    "truncated or damaged: only the entries before the damage are read "
-                    "({count} entries)",
-                    count=count,
-                )
-            ),
+            "truncated or damaged: only the entries before the damage are read ({count} entries)",
+            count=count,
         )
 
 

@@ -94,7 +94,7 @@ def read(
         for part in rows.iter_slices(at_once) if table in wanted else ():
             insert_rows(con, table, part.to_arrow())
     for note in found.notes:
-        log.warn(Message("expert loads: {note}", note=note))
+        log.warn("expert loads: {note}", note=note)
     for name in ExpertFacts.__dataclass_fields__:
         value = getattr(found.facts, name)
         if value is not None:

@@ -15,8 +15,6 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from npuscope.messages import Message
-
 from ... import schema
 from ...groups import group_hash
 from ...model import RankSource, ReadLog
@@ -58,7 +56,7 @@ def read(
         _name(con, source, groups)
         _derive(con, log, wanted)
         if path in log.damaged:
-            log.lose(path, Message("figures of this rank cover only the part that was read"))
+            log.lose(path, "figures of this rank cover only the part that was read")
         # Of a packed file discovery saw the beginning only.
         [window_ns] = con.execute(_WINDOW).fetchall() if path.endswith(".gz") else [(None, None)]
         _fill_head(con, source, head, tuple(groups), wanted, window_ns)
@@ -76,10 +74,7 @@ def _derive(con: duckdb.DuckDBPyConnection, log: ReadLog, wanted: frozenset[str]
     unbound = scalar(con, sql["unbound"])
     if unbound and "launches" in wanted:
         log.warn(
-            Message(
-                "trace: {unbound} device tasks whose launching call was not recorded",
-                unbound=unbound,
-            )
+            "trace: {unbound} device tasks whose launching call was not recorded", unbound=unbound
         )
 
 

@@ -21,13 +21,16 @@ from ..chrome_trace.columns import (
     COUNTER,
     PLACE,
     Values,
+    arrow_types,
     drop_unplaced,
     fit_schema,
     gather_counters,
+    hints_of,
     numbers,
     put,
     put_slices,
     scalars,
+    schema_of,
 )
 from ..chrome_trace.events import (
     NOTHING,
@@ -130,28 +133,14 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "counter": COUNTER,
     "label": ("pid", "text"),
 }
-_TEXT = frozenset({
-    "name", "series", "text", "module", "call_stack", "collective", "data_type", "kind", "category",
-})  # fmt: skip
-_JSON = frozenset({"input_shapes", "input_dtypes", "group_ranks"})
-_SCALARS = frozenset({"correlation", "group_name", "group_label"})
-_DOUBLES = frozenset({"flops", "value"})
-
-
-def _type_of(name: str) -> pa.DataType:
-    if name in _TEXT | _JSON | _SCALARS:
-        return pa.string()
-    return pa.float64() if name in _DOUBLES else pa.int64()
-
-
-def _schema(*names: str) -> pa.Schema:
-    return pa.schema([(name, _type_of(name)) for name in names])
-
-
+_HINTS = hints_of(StackArgs, CallArgs, TaskArgs, MemoryArgs)
+_JSON = frozenset(name for name, hint in _HINTS.items() if hint is Raw)
+_SCALARS = frozenset(name for name, hint in _HINTS.items() if hint == Scalar)
+_TYPES = arrow_types(_HINTS)
 _SCHEMAS: dict[str, pa.Schema] = {
-    "host": _schema("kind", *_COLUMNS["operator"]),
-    "device": _schema("category", *_COLUMNS["kernel"]),
-    **{kind: _schema(*_COLUMNS[kind])
+    "host": schema_of(("kind", *_COLUMNS["operator"]), _TYPES),
+    "device": schema_of(("category", *_COLUMNS["kernel"]), _TYPES),
+    **{kind: schema_of(_COLUMNS[kind], _TYPES)
        for kind in ("api", "step", "range", "memory", "counter", "label")},
 }  # fmt: skip
 
@@ -222,7 +211,7 @@ class KinetoForm:
             return scalars(values)
         if name in ("pid", "tid"):
             return numbers(values)
-        return pa.array(values, _type_of(name))
+        return pa.array(values, _TYPES.get(name, pa.string()))
 
     def rows(self, kind: str, table: pa.Table, log: ReadLog) -> Iterator[tuple[str, pa.Table]]:
         if "start_ns" in table.column_names:

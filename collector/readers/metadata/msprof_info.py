@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 import duckdb
 
 from npuscope.errors import TraceFormatError
-from npuscope.messages import Message
 
 from ...discover.msprof_layout import device_of
 from ...model import RankSource, ReadLog
@@ -59,7 +58,7 @@ def _infos(source: RankSource, log: ReadLog) -> Iterator[tuple[str, Mapping[str,
         try:
             yield path, json_object(path)
         except TraceFormatError as error:
-            log.lose(path, Message("{where}: {got}", where=error.where, got=error.got))
+            log.lose(path, "{where}: {got}", where=error.where, got=error.got)
 
 
 def _devices(

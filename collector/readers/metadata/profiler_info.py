@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import duckdb
 
 from npuscope.errors import TraceFormatError
-from npuscope.messages import Message
 
 from ...model import Option, RankSource, ReadLog, Role
 from ...staging import insert_row, insert_rows
@@ -74,7 +73,7 @@ def read_info(path: str, log: ReadLog | None = None) -> ProfilerInfo:
         info = json_object(path)
     except TraceFormatError as error:
         if log is not None:
-            log.lose(path, Message("{where}: {got}", where=error.where, got=error.got))
+            log.lose(path, "{where}: {got}", where=error.where, got=error.got)
         return ProfilerInfo()
     level = re.search(r"level_?(none|\d)", text(_setting(info, "profiler_level")) or "", re.I)
     end_ns = whole(_section(info, "end_info").get("collectionTimeEnd"))

@@ -13,7 +13,6 @@ import msgspec
 import pyarrow as pa
 
 from npuscope.errors import TraceFormatError
-from npuscope.messages import Message
 
 from ...groups import group_hash, parallel_kind
 from ...model import ReadLog
@@ -81,7 +80,7 @@ def read_metadata(path: str, log: ReadLog | None = None) -> ProfilerMetadata:
         return parse_metadata(mapping)
     except TraceFormatError as error:
         if log is not None:
-            log.lose(path, Message("{where}: {got}", where=error.where, got=error.got))
+            log.lose(path, "{where}: {got}", where=error.where, got=error.got)
         return ProfilerMetadata()
 
 

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import duckdb
 
-from npuscope.messages import Message
-
 from ...discover.msprof_layout import device_of
 from ...model import RankSource, ReadLog
 from ..delimited import Rows
@@ -35,10 +33,7 @@ def names_device(rows: Rows, source: RankSource, log: ReadLog) -> bool:
         return True
     name = Path(rows.path).name
     log.warn(
-        Message(
-            "{file}: left out: its rows do not record their device, and there are several",
-            file=name,
-        )
+        "{file}: left out: its rows do not record their device, and there are several", file=name
     )
     return False
 
@@ -73,10 +68,8 @@ def tables_without_device(source: RankSource, log: ReadLog) -> frozenset[str]:
         return frozenset()
     if source.files.keys() & {"communication", "communication_matrix", "analysis_db"}:
         log.warn(
-            Message(
-                "HCCL's measurements of operations are left out: its files do not record the "
-                "device, and there are several"
-            )
+            "HCCL's measurements of operations are left out: its files do not record the "
+            "device, and there are several"
         )
     return frozenset({"comm_times", "comm_links", "comm_matrix"})
 
@@ -101,10 +94,8 @@ def drop_strange_rows(con: duckdb.DuckDBPyConnection, source: RankSource, log: R
             con.execute(f'delete from "{table}" {elsewhere}')
     if strange:
         log.warn(
-            Message(
-                "rows of device {strange} left out: no other file of the profile has this device",
-                strange=", ".join(map(str, sorted(strange))),
-            )
+            "rows of device {strange} left out: no other file of the profile has this device",
+            strange=", ".join(map(str, sorted(strange))),
         )
 
 

@@ -15,8 +15,6 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from npuscope.messages import Message
-
 from ...discover.msprof_layout import device_of
 from ...model import RankSource, ReadLog
 from ..chrome_trace.events import Event, decode_events, durations_ns, instants_ns
@@ -90,13 +88,11 @@ def put_steps(con: duckdb.DuckDBPyConnection, log: ReadLog) -> bool:
         if len(told) > 1:
             others = ", ".join(str(other) for other, _ in told[1:])
             log.warn(
-                Message(
-                    "iterations of {count} models: those of model {model}, which ran longest,"
-                    " are used as steps; not those of {others}",
-                    count=len(told),
-                    model=model,
-                    others=others,
-                )
+                "iterations of {count} models: those of model {model}, which ran longest,"
+                " are used as steps; not those of {others}",
+                count=len(told),
+                model=model,
+                others=others,
             )
     con.execute("drop table _iterations")
     return bool(told)

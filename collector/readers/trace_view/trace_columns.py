@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,14 +18,17 @@ from ..chrome_trace.columns import (
     COUNTER,
     PLACE,
     Values,
+    arrow_types,
     count_lost,
     drop_unplaced,
     fit_schema,
     gather_counters,
+    hints_of,
     numbers,
     put,
     put_slices,
     scalars,
+    schema_of,
 )
 from ..chrome_trace.events import (
     NO_ARGS,
@@ -133,27 +136,12 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
 }
 
 
-def _arrow_types(kind: type[Struct]) -> dict[str, pa.DataType]:
-    number = {Int64 | None: pa.int64(), float | None: pa.float64()}
-    hints = get_type_hints(kind, include_extras=True)
-    return {name: number.get(hint, pa.string()) for name, hint in hints.items()}
-
-
-_SCALARS = {
-    name
-    for kind in (HostArgs, SliceArgs)
-    for name, hint in get_type_hints(kind, include_extras=True).items()
-    if hint == Scalar
-} | {"id"}
-_TYPES: dict[str, pa.DataType] = {
-    **_arrow_types(StackArgs), **_arrow_types(SliceArgs),
-    **dict.fromkeys(("pid", "tid", "start_ns", "dur_ns", "at_ns", "timestamp_ns"), pa.int64()),
-    **dict.fromkeys(("name", "category", "side", "id", "label", "series", "kind"), pa.string()),
-    "value": pa.float64(),
-}  # fmt: skip
+_HINTS = hints_of(StackArgs, SliceArgs)
+_SCALARS = {name for name, hint in _HINTS.items() if hint == Scalar} | {"id"}
+_TYPES = arrow_types(_HINTS)
 _HOST = ("kind", *PLACE, *_SLICES["operator"], "connection_id")
 _SCHEMAS: dict[str, pa.Schema] = {
-    kind: pa.schema([(name, _TYPES.get(name, pa.string())) for name in columns])
+    kind: schema_of(columns, _TYPES)
     for kind, columns in (
         ("host", _HOST), ("step", PLACE),
         *((kind, _COLUMNS[kind])

@@ -23,8 +23,6 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from npuscope.messages import Message
-
 from ... import schema
 from ...groups import group_hash
 from ...model import RankSource, ReadLog
@@ -114,10 +112,7 @@ def _derive(
     unbound = scalar(con, sql["unbound"])
     if unbound and "launches" in wanted:
         log.warn(
-            Message(
-                "trace: {unbound} device tasks whose launching call was not recorded",
-                unbound=unbound,
-            )
+            "trace: {unbound} device tasks whose launching call was not recorded", unbound=unbound
         )
 
 
@@ -171,10 +166,8 @@ def _find_devices(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadL
     else:
         log.rules["trace.device"] = "none"
         log.warn(
-            Message(
-                "trace: its processes do not record their device, and there are several: data"
-                " found only in the timeline is left out"
-            )
+            "trace: its processes do not record their device, and there are several: data"
+            " found only in the timeline is left out"
         )
 
 

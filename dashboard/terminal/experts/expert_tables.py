@@ -13,7 +13,9 @@ from npuscope.analysis.experts.load.load_overview import Overview
 from npuscope.analysis.experts.load.mean_layers import over_mean
 from npuscope.analysis.wording import UNKNOWN, megabytes, ms, number, percent, plain
 
-from ..tables import Column, FittedTable
+from ..tables import Column, FittedTable, decimals, several
+
+_ratio = decimals("{:.3f}")
 
 
 def layer_table(frame: pl.DataFrame) -> FittedTable:
@@ -24,17 +26,17 @@ def layer_table(frame: pl.DataFrame) -> FittedTable:
         *_parts(frame),
         Column("experts", "experts_count", number, 2),
         Column("tokens", "tokens", number, 3),
-        Column("max/mean", "max_over_mean", ratio),
-        Column("MaxVio", "max_vio", ratio, 6),
-        Column("CV", "cv", ratio, 1),
-        Column("Gini", "gini", ratio, 4),
-        Column("entropy", "entropy_ratio", ratio, 5),
+        Column("max/mean", "max_over_mean", _ratio),
+        Column("MaxVio", "max_vio", _ratio, 6),
+        Column("CV", "cv", _ratio, 1),
+        Column("Gini", "gini", _ratio, 4),
+        Column("entropy", "entropy_ratio", _ratio, 5),
         Column("cold", "cold_count", number),
         Column("hottest", "hottest_expert", plain),
-        *_known(frame, Column("balance loss", "balance_loss", ratio, 7)),
+        *_known(frame, Column("balance loss", "balance_loss", _ratio, 7)),
         *_known(frame, Column("dropped", "dropped_ratio", percent, 8)),
-        *_known(frame, Column("devices", "device_max_over_mean", ratio, 9)),
-        *_known(frame, Column("nodes", "node_max_over_mean", ratio, 10)),
+        *_known(frame, Column("devices", "device_max_over_mean", _ratio, 9)),
+        *_known(frame, Column("nodes", "node_max_over_mean", _ratio, 10)),
     ]
     caption = "of the experts in the source; cold: under a tenth of the mean"
     if {"devices", "nodes"} & {column.heading for column in columns}:
@@ -50,7 +52,7 @@ def expert_table(frame: pl.DataFrame) -> FittedTable:
         Column("expert", "expert", plain),
         Column("tokens", "tokens", number),
         Column("of the layer", "share_ratio", percent, 1),
-        Column("times the mean", "over_mean", ratio),
+        Column("times the mean", "over_mean", _ratio),
     ]
     return FittedTable(columns, frame.to_dicts(), "Experts")
 
@@ -62,7 +64,7 @@ def device_table(frame: pl.DataFrame) -> FittedTable:
         Column("layer", "layer", plain),
         Column("device", "device", plain),
         Column("tokens", "tokens", _tokens),
-        Column("layer's max/mean", "device_max_over_mean", ratio),
+        Column("layer's max/mean", "device_max_over_mean", _ratio),
     ]
     caption = "device: position in the expert-parallel group; such groups are summed"
     return FittedTable(columns, frame.to_dicts(), "Tokens on devices", caption)
@@ -76,7 +78,7 @@ def node_table(frame: pl.DataFrame) -> FittedTable:
         Column("node", "node", plain),
         Column("devices", "devices_count", number, 1),
         Column("tokens", "tokens", _tokens),
-        Column("layer's max/mean", "node_max_over_mean", ratio),
+        Column("layer's max/mean", "node_max_over_mean", _ratio),
     ]
     return FittedTable(columns, frame.to_dicts(), "Tokens on nodes")
 
@@ -88,13 +90,13 @@ def time_table(frame: pl.DataFrame) -> FittedTable:
         Column("layers", "layers_count", number, 5),
         *([Column("parts", "parts_count", number)] if _scope_of(frame) != "global" else []),
         Column("tokens", "tokens", number, 4),
-        Column("mean max/mean", "mean_max_over_mean", ratio),
-        Column("worst", "worst_max_over_mean", ratio),
+        Column("mean max/mean", "mean_max_over_mean", _ratio),
+        Column("worst", "worst_max_over_mean", _ratio),
         Column("in layer", "worst_layer", plain),
-        Column("devices", "device_max_over_mean", ratio, 1),
-        *_known(frame, Column("nodes", "node_max_over_mean", ratio, 6)),
-        Column("balance loss", "balance_loss", ratio, 3),
-        Column("order kept", "rank_correlation", ratio, 2),
+        Column("devices", "device_max_over_mean", _ratio, 1),
+        *_known(frame, Column("nodes", "node_max_over_mean", _ratio, 6)),
+        Column("balance loss", "balance_loss", _ratio, 3),
+        Column("order kept", "rank_correlation", _ratio, 2),
         Column("hot stay hot", "hot_overlap_ratio", percent),
     ]
     caption = "order kept: rank correlation with the previous step; balance loss: 1 is even"
@@ -107,9 +109,9 @@ def cost_table(frame: pl.DataFrame) -> FittedTable:
         *_place(frame),
         Column("stage", "stage", plain, 2),
         Column("layer", "layer", plain),
-        Column("max/mean", "device_max_over_mean", ratio),
+        Column("max/mean", "device_max_over_mean", _ratio),
         Column("excess tokens", "excess_tokens", _tokens, 3),
-        Column("ns per token", "ns_per_token", _tenths, 5),
+        Column("ns per token", "ns_per_token", decimals("{:,.1f}"), 5),
         Column("matmuls ms", "grouped_excess_ns", ms),
         Column("activations ms", "activation_excess_ns", ms, 2),
         Column("all-to-alls ms", "exchange_exposed_ns", ms, 1),
@@ -122,11 +124,6 @@ def cost_table(frame: pl.DataFrame) -> FittedTable:
         " exposed part; ±: standard error"
     )
     return FittedTable(columns, frame.to_dicts(), "Cost of the imbalance", caption)
-
-
-def ratio(value: float | None) -> str:
-    """A figure around 1."""
-    return UNKNOWN if value is None else f"{value:.3f}"
 
 
 _PARTS = {"ep_group": "EP group of rank", "dp_group": "DP group of rank", "micro_batch": "rank"}
@@ -160,16 +157,10 @@ def _tokens(value: float | None) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
 
 
-def _tenths(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:,.1f}"
-
-
 def _place(frame: pl.DataFrame) -> list[Column]:
     """Run, capture and phase where there are several, then the step where there are steps."""
-    several = ("run", "capture", "phase")
-    named = [Column(key, key) for key in several if frame[key].n_unique() > 1]
     has_steps = frame["step"].is_not_null().any()
-    return [*named, *([Column("step", "step", plain)] if has_steps else [])]
+    return [*several(frame, "phase"), *([Column("step", "step", plain)] if has_steps else [])]
 
 
 # From how many times the layer's mean on a block is drawn like this.
@@ -255,16 +246,13 @@ def _span(column: pl.Series) -> tuple[int, int]:
     return int(values[0]), int(values[-1])
 
 
-_PLACE = ("run", "capture", "phase")
-
-
 def plan_table(frame: pl.DataFrame) -> FittedTable:
     """Each layer's gain, and the total, whose layer is null."""
     columns = [
-        *_several(frame),
+        *several(frame, "phase"),
         Column("layer", "layer", lambda layer: "all" if layer is None else plain(layer)),
-        Column("max/mean now", "max_over_mean_before", ratio),
-        Column("planned", "max_over_mean_after", ratio),
+        Column("max/mean now", "max_over_mean_before", _ratio),
+        Column("planned", "max_over_mean_after", _ratio),
         Column("gain ms/step", "predicted_gain_ns", ms),
         Column("moved", "moved_experts_count", number),
         Column("MB", "migration_bytes", megabytes, 1),
@@ -280,7 +268,7 @@ def plan_table(frame: pl.DataFrame) -> FittedTable:
 def backtest_table(frame: pl.DataFrame) -> FittedTable:
     """What each forecast missed."""
     columns = [
-        *_several(frame),
+        *several(frame, "phase"),
         Column("forecast", "method"),
         Column("best", "is_best", lambda best: "yes" if best else ""),
         Column("error", "error_ratio", percent),
@@ -297,30 +285,21 @@ def _signed(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value * 100:+.1f} %"
 
 
-def _several(frame: pl.DataFrame) -> list[Column]:
-    """Columns that tell one plan from another."""
-    return [Column(key, key) for key in _PLACE if frame[key].n_unique() > 1]
-
-
 def layer_columns(seen: Overview) -> list[Column]:
     """Of the layers of a report: those that are known."""
     of_experts = [
-        Column("max/mean", "max_over_mean", ratio),
-        Column("worst", "worst_max_over_mean", ratio, 3),
+        Column("max/mean", "max_over_mean", _ratio),
+        Column("worst", "worst_max_over_mean", _ratio, 3),
         Column("hottest expert", "hottest_expert", plain),
-        Column("cold experts", "cold_count", _one_decimal, 2),
+        Column("cold experts", "cold_count", decimals("{:.1f}"), 2),
     ]
     columns = [
         Column("layer", "layer", plain),
         *(of_experts if seen.item == "expert" else []),
-        Column("device max/mean", "device_max_over_mean", ratio),
+        Column("device max/mean", "device_max_over_mean", _ratio),
         Column("fullest device", "hottest_device", plain, 1),
         Column("costs ms", "excess_ns", ms),
     ]
     if seen.layers["phase"].n_unique() > 1:
         columns.insert(0, Column("phase", "phase"))
     return [c for c in columns if c.key == "layer" or seen.layers[c.key].is_not_null().any()]
-
-
-def _one_decimal(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"

@@ -11,9 +11,10 @@ from rich.console import RenderableType
 from npuscope.analysis.query import MemoryKey
 from npuscope.analysis.wording import UNKNOWN, mebibytes, number, percent, plain
 
-from ..tables import Column, FittedTable
+from ..tables import Column, FittedTable, decimals, several
 
 TOP = 10
+_ms = decimals("{:,.1f}", 1e6)
 _MEASURES = {
     "peak": "peak",
     "peak_allocated": "peak allocated",
@@ -28,17 +29,12 @@ def change(value: int | float | None) -> str:
     return ("+" if value > 0 else "-") + mebibytes(abs(value))
 
 
-def _ms(value: int | None) -> str:
-    return UNKNOWN if value is None else f"{value / 1e6:,.1f}"
-
-
 def _places(frame: pl.DataFrame) -> list[Column]:
     """Run, capture and device where there are several, and the rank."""
-    several = [Column(key, key) for key in ("run", "capture") if frame[key].n_unique() > 1]
     devices = frame.select("run", "capture", "rank", "device_id").unique()
     many = devices.select("run", "capture", "rank").is_duplicated().any()
     return [
-        *several,
+        *several(frame),
         Column("rank", "rank", plain),
         *([Column("device", "device_id", plain)] if many else []),
     ]
@@ -99,9 +95,8 @@ def components_table(
 def spread_table(frame: pl.DataFrame) -> FittedTable:
     """Components across ranks."""
     rows = [{**row, "measure": _MEASURES[row["measure"]]} for row in _rows(frame)]
-    several = [Column(key, key) for key in ("run", "capture") if frame[key].n_unique() > 1]
     columns = [
-        *several,
+        *several(frame),
         Column("component", "named"),
         Column("of", "measure"),
         Column("ranks", "rank_count", number, 2),

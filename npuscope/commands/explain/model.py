@@ -104,6 +104,7 @@ def model(
 def _reconcile(what: str, json: bool) -> None:
     from npuscope.analysis.flops.model import reconcile
     from npuscope.analysis.flops.model.describe import model_of
+    from npuscope.dashboard.results import records
     from npuscope.dashboard.terminal import model_tables
 
     described = model_of(what)
@@ -116,7 +117,7 @@ def _reconcile(what: str, json: bool) -> None:
             f"{sum(row.reconciles for row in as_mfu)} of {len(as_mfu)} conventions give the"
             f" published MFU within {reconcile.TOLERANCE * 100:g} %; a match is no proof"
         )
-    rows = model_tables.reconciled_rows(found) or model_tables.bubble_rows(known.pipelines)
+    rows = records(found) or model_tables.bubble_rows(known.pipelines)
     metric = "model_reconcile" if found else "model_bubbles"
     _answer(metric, rows, notes, json, lambda: model_tables.reconcile_table(found, known))
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
-import duckdb
 import pytest
 
 from npuscope.collector.discover import msprof_layout
 from npuscope.collector.discover.identity import session_ns
 from npuscope.collector.discover.roles import role_of
-from npuscope.collector.model import ReadLog, SourceFile
+from npuscope.collector.model import SourceFile
 from npuscope.collector.readers.metadata import msprof_info
 from npuscope.collector.readers.text import iterations, task_time
-
-Read = Callable[..., ReadLog]
+from tests.collector.conftest import Staged
 
 
 def test_devices_are_told_by_their_own_folders_only() -> None:
@@ -128,33 +125,29 @@ def test_a_session_that_nobody_ended(session: list[str]) -> None:
     assert session_ns(session, 0) is None
 
 
-def test_what_info_json_tells(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
-    (tmp_path / "host").mkdir()
-    (tmp_path / "device_3").mkdir()
-    host, device = tmp_path / "host" / "info.json", tmp_path / "device_3" / "info.json.3"
+def test_what_info_json_tells(staged: Staged) -> None:
+    (staged.folder / "host").mkdir()
+    (staged.folder / "device_3").mkdir()
+    host, device = staged.folder / "host" / "info.json", staged.folder / "device_3" / "info.json.3"
     host.write_text(json.dumps({"hostname": "node7", "hostUid": "42", "platform_version": "5"}))
     entry = {"id": 3, "ai_core_num": 24, "aic_frequency": "1850"}
     device.write_text(json.dumps({"hostname": "", "DeviceInfo": [{"id": 1}, entry], "pid": "77"}))
 
-    read(msprof_info, {"info": [host, device]})
+    staged.read(msprof_info, {"info": [host, device]})
 
     sql = """select device_id, host_name, host_uid, chip_name, ai_core_count,
         ai_core_frequency_mhz from ranks"""
-    assert staging.execute(sql).fetchall() == [(3, "node7", "42", "Ascend910B", 24, 1850.0)]
+    assert staged.rows(sql) == [(3, "node7", "42", "Ascend910B", 24, 1850.0)]
 
 
-def test_an_info_json_that_is_none(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
-    broken, strange = tmp_path / "info.json", tmp_path / "info.json.1"
+def test_an_info_json_that_is_none(staged: Staged) -> None:
+    broken, strange = staged.folder / "info.json", staged.folder / "info.json.1"
     broken.write_text("{")
     strange.write_text(json.dumps({"DeviceInfo": "none", "hostname": 5, "platform_version": 99}))
 
-    log = read(msprof_info, {"info": [broken, strange]})
+    log = staged.read(msprof_info, {"info": [broken, strange]})
 
-    assert staging.execute("select count(*) from ranks").fetchall() == [(0,)]
+    assert staged.rows("select count(*) from ranks") == [(0,)]
     assert set(log.damaged) == {str(broken)}
 
 
@@ -170,21 +163,19 @@ def thread(tid: int, model: int) -> dict[str, object]:
 STEPS = "select step, window_start_ns, window_end_ns, device_start_ns, device_end_ns from steps"
 
 
-def test_iterations_of_a_timeline(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
+def test_iterations_of_a_timeline(staged: Staged) -> None:
     """Numbers keep their digits; each iteration counts once, however many files have it."""
     paths = []
     for number in (1, 2):
-        path = tmp_path / f"step_trace_0_2_{number}.json"
+        path = staged.folder / f"step_trace_0_2_{number}.json"
         events = [thread(1, 2), iteration(1, 56635864652.490005, 47587.81), iteration(2, 1e11, 5)]
         path.write_text(json.dumps(events))
         paths.append(path)
 
-    log = read(iterations, {"iterations": paths})
+    log = staged.read(iterations, {"iterations": paths})
 
     first = (1, 56635864652490, 56635912240300)
-    assert staging.execute(STEPS).fetchall() == [
+    assert staged.rows(STEPS) == [
         (*first, *first[1:]),
         (2, 10**14, 10**14 + 5000, 10**14, 10**14 + 5000),
     ]
@@ -192,19 +183,17 @@ def test_iterations_of_a_timeline(
     assert log.warnings == []
 
 
-def test_only_one_models_iterations_are_steps(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
-    path = tmp_path / "step_trace_20250101000000.json"
+def test_only_one_models_iterations_are_steps(staged: Staged) -> None:
+    path = staged.folder / "step_trace_20250101000000.json"
     events = [
         thread(1, 2), thread(2, 1), iteration(1, 1000, 9), iteration(1, 2000, 4, tid=2),
         iteration(2, 3000, 4, tid=2),
     ]  # fmt: skip
     path.write_text(json.dumps(events))
 
-    log = read(iterations, {"iterations": path})
+    log = staged.read(iterations, {"iterations": path})
 
-    assert [row[:2] for row in staging.execute(STEPS).fetchall()] == [(1, 1_000_000)]
+    assert [row[:2] for row in staged.rows(STEPS)] == [(1, 1_000_000)]
     assert log.warnings == [
         "iterations of 2 models: those of model 2, which ran longest, are used as steps; not"
         " those of 1"
@@ -214,18 +203,16 @@ def test_only_one_models_iterations_are_steps(
 HEADER = "Device_id,Iteration ID,Iteration End(us),Iteration Time(us),Model ID"
 
 
-def test_iterations_of_a_table(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
-    path = tmp_path / "step_trace_20250101000000.csv"
+def test_iterations_of_a_table(staged: Staged) -> None:
+    path = staged.folder / "step_trace_20250101000000.csv"
     rows = ["0,0,N/A,N/A,4", f"0,1,{US}.500\t,20.250,4", f"0,2,{US + 100}.750\t,10,4"]
     path.write_text("\n".join([HEADER, *rows, ""]))
-    beside = tmp_path / "step_trace_20250101000000.json"
+    beside = staged.folder / "step_trace_20250101000000.json"
     beside.write_text("[]")
 
-    log = read(iterations, {"iterations": [path, beside]})
+    log = staged.read(iterations, {"iterations": [path, beside]})
 
-    found = [row[:3] for row in staging.execute(STEPS).fetchall()]
+    found = [row[:3] for row in staged.rows(STEPS)]
     assert found == [
         (1, US * 1000 - 19_750, US * 1000 + 500),
         (2, US * 1000 + 90_750, US * 1000 + 100_750),
@@ -233,22 +220,18 @@ def test_iterations_of_a_table(
     assert log.rules["steps"] == "iterations of step_trace_*.csv"
 
 
-def test_no_iterations_are_no_steps(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
-    path = tmp_path / "step_trace_20250101000000.csv"
+def test_no_iterations_are_no_steps(staged: Staged) -> None:
+    path = staged.folder / "step_trace_20250101000000.csv"
     path.write_text(f"{HEADER}\n0,0,N/A,N/A,4\n")
 
-    log = read(iterations, {"iterations": path})
+    log = staged.read(iterations, {"iterations": path})
 
-    assert staging.execute(STEPS).fetchall() == []
+    assert staged.rows(STEPS) == []
     assert "steps" not in log.rules
 
 
-def test_tasks_with_a_kernels_name(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
-    path = tmp_path / "task_time_20250101000000.csv"
+def test_tasks_with_a_kernels_name(staged: Staged) -> None:
+    path = staged.folder / "task_time_20250101000000.csv"
     rows = [
         f"3,MatMul,KERNEL_AICORE,2,7,10.5\t,{US}.250\t,0",
         f"3,N/A,EVENT_WAIT,2,8,10.5\t,{US}.250\t,0",
@@ -260,10 +243,10 @@ def test_tasks_with_a_kernels_name(
     header = "Device_id,kernel_name,kernel_type,stream_id,task_id,task_time(us),task_start(us)"
     path.write_text("\n".join([f"{header},task_stop(us)", *rows, ""]))
 
-    log = read(task_time, {"task_time": path})
+    log = staged.read(task_time, {"task_time": path})
 
     sql = "select name, core, is_compute, device_id, stream_id, start_ns, dur_ns from kernels"
-    assert staging.execute(sql).fetchall() == [
+    assert staged.rows(sql) == [
         ("MatMul", "AI_CORE", True, 3, 2, US * 1000 + 250, 10_500),
         ("Sort", "AI_CPU", True, 3, None, US * 1000 + 1000, 1000),
         ("hcom_allReduce_AicpuKernel", "AI_CPU", False, 3, 2, US * 1000 + 2000, 1000),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,7 @@ from npuscope.collector.readers.metadata.profiler_info import (
     read_metadata,
 )
 from npuscope.collector.readers.metadata.profiler_metadata import rank_columns
-
-Read = Callable[..., ReadLog]
+from tests.collector.conftest import Staged
 
 
 def write(path: Path, content: Any) -> Path:
@@ -53,18 +51,16 @@ def test_real_file_of_2025(real_data: Path) -> None:
     )  # fmt: skip
 
 
-def test_real_rank_and_groups(
-    staging: duckdb.DuckDBPyConnection, read: Read, real_data: Path
-) -> None:
-    read(profiler_info, real_data / "qwen3_pp2_dp2_text_level2" / "rank_1_ascend_pt", rank=1)
-    assert staging.execute("""select framework, profiler_level, source_format, clock, world_size,
+def test_real_rank_and_groups(staged: Staged, real_data: Path) -> None:
+    staged.read(profiler_info, real_data / "qwen3_pp2_dp2_text_level2" / "rank_1_ascend_pt", rank=1)
+    assert staged.rows("""select framework, profiler_level, source_format, clock, world_size,
         tp_size, pp_size, dp_size, cp_size, ep_size, tp_rank, pp_rank, dp_rank, cp_rank, ep_rank,
-        device_id, cann_version from ranks""").fetchall() == [
+        device_id, cann_version from ranks""") == [
         ("pytorch", "Level2", "light", "epoch", 4, 1, 2, 2, 1, 1, 0, 0, 1, 0, 0, None, "8.3.RC1")
     ]  # fmt: skip
-    groups = staging.execute(
+    groups = staged.rows(
         "select group_hash, group_label, parallel_kind, group_rank, global_ranks from groups"
-    ).fetchall()
+    )
     assert ("5862276093215481612", "default_group", "world", 1, [0, 1, 2, 3]) in groups
     assert [g[4] for g in groups if g[2] == "dp_cp"] == [[0, 1]]
 
@@ -163,16 +159,17 @@ def test_single_keys(tmp_path: Path, content: Any, field: str, expected: object)
 
 
 @pytest.mark.parametrize("content", [b"{", b"[1]", b"\xff\xfe{", b"null", b'{"rank_id": 1'])
-def test_malformed_files_warn_and_say_nothing(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path, content: bytes
-) -> None:
-    info, metadata = tmp_path / "profiler_info_0.json", tmp_path / "profiler_metadata.json"
+def test_malformed_files_warn_and_say_nothing(staged: Staged, content: bytes) -> None:
+    info, metadata = (
+        staged.folder / "profiler_info_0.json",
+        staged.folder / "profiler_metadata.json",
+    )
     info.write_bytes(content)
     metadata.write_bytes(content)
-    log = read(profiler_info, {"profiler_info": info, "profiler_metadata": metadata})
+    log = staged.read(profiler_info, {"profiler_info": info, "profiler_metadata": metadata})
     assert len(log.warnings) == 2
     assert "profiler_info_0.json: JSON" in log.warnings[0]
-    ranks = staging.execute("select profiler_level, world_size, source_format from ranks")
+    ranks = staged.con.execute("select profiler_level, world_size, source_format from ranks")
     assert ranks.fetchall() == [(None, None, "light")]
     assert read_metadata(str(metadata)) == ProfilerMetadata()
 

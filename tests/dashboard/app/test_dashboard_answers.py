@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,28 +12,18 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from streamlit.testing.v1 import AppTest
-from typer.testing import CliRunner
 
 from npuscope.analysis.summaries import summarise
-from npuscope.cli import app
 from npuscope.collector.ingest.ingest import ingest
-from npuscope.dashboard.app.served_stores import Place, Served, environment_of
 from npuscope.sample_traces.generate import write_job
 from npuscope.sample_traces.job import Job
+from tests.cli import command
 from tests.collector.readers.expert_load.expert_dumps import write_hook
+from tests.dashboard.app.visited_pages import figures, visit
 
-REPOSITORY = Path(__file__).resolve().parents[3]
-MAIN = REPOSITORY / "dashboard" / "app" / "pages" / "main.py"
-TIMEOUT_S = 120
 JOB = Job(name="hot", layers=2, pp=1, dp=2, ep=2, experts=8, micro_batches=1, expert_skew=1.2)
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def sample(sample_store: Path) -> Path:
-    return sample_store
 
 
 @pytest.fixture(scope="module")
@@ -45,25 +34,6 @@ def hot(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_hook(JOB, folder / "profiles" / "tokens_per_expert")
     assert ingest(folder / "profiles", folder / "store", summarise=summarise, jobs=1).is_complete
     return folder / "store"
-
-
-def page(
-    monkeypatch: pytest.MonkeyPatch, store: Path, name: str, lang: str = "en", **params: str
-) -> AppTest:
-    for key, value in environment_of(Served([Place(str(store), "store")], lang)).items():
-        monkeypatch.setenv(key, value)
-    visited = AppTest.from_file(MAIN, default_timeout=TIMEOUT_S)
-    for key, value in params.items():
-        visited.query_params[key] = value
-    visited.run()
-    visited.switch_page(f"{name}.py").run()
-    assert not visited.exception and not visited.error, (visited.exception, visited.error)
-    return visited
-
-
-def drawn(visited: AppTest) -> list[dict[str, Any]]:
-    """The figures of a page as plotly's JSON."""
-    return [json.loads(one.proto.spec) for one in visited.get("plotly_chart")]
 
 
 def trace(figure: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -82,16 +52,14 @@ def values(told: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.array(told, dtype=float)
 
 
-def rows_of(*words: str | Path) -> pl.DataFrame:
-    done = CliRunner().invoke(app, [*map(str, words), "--json"])
-    assert done.exit_code == 0, done.output
-    return pl.DataFrame(json.loads(done.stdout)["rows"], infer_schema_length=None)
+def rows_of(*words: object) -> pl.DataFrame:
+    return pl.DataFrame(command.rows_of(*words), infer_schema_length=None)
 
 
-def test_communication(monkeypatch: pytest.MonkeyPatch, sample: Path) -> None:
-    visited = page(monkeypatch, sample, "communication", rank="5", step="12")
-    masking, _, waiting, links, *_, matrix = drawn(visited)
-    rows = rows_of("comm", sample, "--rank", "5", "--step", "12")
+def test_communication(monkeypatch: pytest.MonkeyPatch, sample_store: Path) -> None:
+    visited = visit(monkeypatch, sample_store, page="communication", rank="5", step="12")
+    masking, _, waiting, links, *_, matrix = figures(visited)
+    rows = rows_of("comm", sample_store, "--rank", "5", "--step", "12")
     by_kind = {row["kind"]: row for row in rows.to_dicts()}
     for name, column in (("exposed", "exposed_ns"), ("hidden", "masked_ns")):
         bars = trace(masking, name)
@@ -101,21 +69,21 @@ def test_communication(monkeypatch: pytest.MonkeyPatch, sample: Path) -> None:
     assert set(waiting["data"][0]["y"][1]) == {
         "shortest duration", "last arrival", "HCCL's own",
     }  # fmt: skip
-    traffic = rows_of("comm", sample, "--by", "link", "--rank", "5", "--step", "12")
+    traffic = rows_of("comm", sample_store, "--by", "link", "--rank", "5", "--step", "12")
     rates = values(trace(links, "all ranks")["x"])
     assert sorted(rates) == pytest.approx(sorted(traffic["bandwidth_bytes_per_s"] / 1e9))
-    pairs = rows_of("comm", sample, "--by", "matrix", "--rank", "5", "--step", "12")
+    pairs = rows_of("comm", sample_store, "--by", "matrix", "--rank", "5", "--step", "12")
     assert np.nansum(values(matrix["data"][0]["z"])) * 1e6 == pytest.approx(
         pairs["size_bytes"].sum()
     )
 
 
-def test_operators(monkeypatch: pytest.MonkeyPatch, sample: Path) -> None:
-    visited = page(monkeypatch, sample, "operators", rank="0", step="12")
-    longest, roofline, cores = drawn(visited)
-    rows = rows_of("kernels", sample, "--by", "type", "--rank", "0", "--step", "12")
+def test_operators(monkeypatch: pytest.MonkeyPatch, sample_store: Path) -> None:
+    visited = visit(monkeypatch, sample_store, page="operators", rank="0", step="12")
+    longest, roofline, cores = figures(visited)
+    rows = rows_of("kernels", sample_store, "--by", "type", "--rank", "0", "--step", "12")
     assert values(longest["data"][0]["x"]) == pytest.approx((rows["total_ns"] / 1e6).to_list())
-    kernels = rows_of("mfu", sample, "--by", "kernel", "--rank", "0", "--step", "12")
+    kernels = rows_of("mfu", sample_store, "--by", "kernel", "--rank", "0", "--step", "12")
     known = kernels.drop_nulls(["flops", "moved_bytes", "achieved_flops_per_s"])
     points = [y for one in roofline["data"] if one["mode"] == "markers" for y in values(one["y"])]
     assert sorted(points) == pytest.approx(sorted(known["achieved_flops_per_s"] / 1e12))
@@ -125,10 +93,10 @@ def test_operators(monkeypatch: pytest.MonkeyPatch, sample: Path) -> None:
     assert not visited.exception
 
 
-def test_ranks(monkeypatch: pytest.MonkeyPatch, sample: Path) -> None:
-    visited = page(monkeypatch, sample, "ranks")
-    by_step, _, blame, *_ = drawn(visited)
-    steps = rows_of("steps", sample)
+def test_ranks(monkeypatch: pytest.MonkeyPatch, sample_store: Path) -> None:
+    visited = visit(monkeypatch, sample_store, page="ranks")
+    by_step, _, blame, *_ = figures(visited)
+    steps = rows_of("steps", sample_store)
     heat = by_step["data"][0]
     stage = pl.col("rank") // 4  # two pipeline stages of four ranks
     middle = steps.with_columns(
@@ -136,7 +104,7 @@ def test_ranks(monkeypatch: pytest.MonkeyPatch, sample: Path) -> None:
     )
     expected = middle.sort("step", "rank").pivot(on="step", index="rank", values="more")
     assert values(heat["z"]) == pytest.approx(expected.drop("rank").to_numpy())
-    caused = rows_of("ranks", sample).group_by("rank").agg(pl.col("caused_wait_ns").sum())
+    caused = rows_of("ranks", sample_store).group_by("rank").agg(pl.col("caused_wait_ns").sum())
     told_ms = {
         name: ms
         for one in blame["data"]
@@ -146,14 +114,14 @@ def test_ranks(monkeypatch: pytest.MonkeyPatch, sample: Path) -> None:
     assert any("rank 5" in one.value for one in visited.markdown)  # the planted slow one
 
 
-def test_memory(monkeypatch: pytest.MonkeyPatch, sample: Path) -> None:
-    visited = page(monkeypatch, sample, "memory", rank="3")
-    curve, holders, peaks, growth = drawn(visited)
-    rows = rows_of("memory", sample, "--by", "curve", "--rank", "3")
+def test_memory(monkeypatch: pytest.MonkeyPatch, sample_store: Path) -> None:
+    visited = visit(monkeypatch, sample_store, page="memory", rank="3")
+    curve, holders, peaks, growth = figures(visited)
+    rows = rows_of("memory", sample_store, "--by", "curve", "--rank", "3")
     mine = rows.filter(pl.col("component") == "PTA+GE").sort("start_ns")
     allocated = values(trace(curve, "PTA+GE allocated")["y"])
     assert allocated * 2**20 == pytest.approx(mine["allocated_max_bytes"].to_list())
-    held = rows_of("memory", sample, "--by", "holder", "--rank", "3")
+    held = rows_of("memory", sample_store, "--by", "holder", "--rank", "3")
     assert values(holders["data"][0]["x"]) * 2**20 == pytest.approx(
         held.filter(pl.col("held_bytes") > 0)["held_bytes"].to_list()
     )
@@ -162,28 +130,28 @@ def test_memory(monkeypatch: pytest.MonkeyPatch, sample: Path) -> None:
 
 
 def test_experts_of_devices_by_the_trace_alone(
-    monkeypatch: pytest.MonkeyPatch, sample: Path
+    monkeypatch: pytest.MonkeyPatch, sample_store: Path
 ) -> None:
-    visited = page(monkeypatch, sample, "experts")
+    visited = visit(monkeypatch, sample_store, page="experts")
     assert "tokens per device" in visited.info[0].value
     assert "expert-load" in visited.info[0].value
-    devices = next(one for one in drawn(visited) if "Tokens" in one["layout"]["title"]["text"])
-    told = rows_of("experts", sample, "--by", "device")
+    devices = next(one for one in figures(visited) if "Tokens" in one["layout"]["title"]["text"])
+    told = rows_of("experts", sample_store, "--by", "device")
     assert values(devices["data"][0]["x"]).sum() == pytest.approx(
         told["tokens"].sum() / told["step"].n_unique()
     )
 
 
 def test_experts_and_a_plan(monkeypatch: pytest.MonkeyPatch, hot: Path) -> None:
-    visited = page(monkeypatch, hot, "experts", step="12")
-    heat = drawn(visited)[0]["data"][0]
+    visited = visit(monkeypatch, hot, page="experts", step="12")
+    heat = figures(visited)[0]["data"][0]
     told = rows_of("experts", hot, "--by", "expert", "--step", "12")
     expected = told.sort("expert", "layer").pivot(on="expert", index="layer", values="over_mean")
     assert values(heat["z"]) == pytest.approx(expected.sort("layer").drop("layer").to_numpy())
     visited.number_input(key="plan_slots").set_value(5)
     visited.button[0].click().run()
     assert not visited.exception and not visited.error
-    gain = next(one for one in drawn(visited) if "ost loaded" in one["layout"]["title"]["text"])
+    gain = next(one for one in figures(visited) if "ost loaded" in one["layout"]["title"]["text"])
     layers = rows_of("experts", "plan", hot, "--devices", "2", "--slots", "5").drop_nulls("layer")
     for name, column in (
         ("as it is", "max_over_mean_before"), ("as planned", "max_over_mean_after")
@@ -203,7 +171,7 @@ def test_pages_say_what_to_collect(
     }  # fmt: skip
     for name, remedy in wanted.items():
         for lang in ("en", "zh"):
-            visited = page(monkeypatch, tmp_path / "store", name, lang=lang)
+            visited = visit(monkeypatch, tmp_path / "store", page=name, lang=lang)
             said = "\n".join(one.value for one in visited.info).replace("\\", "")
             assert remedy in said, (name, said)
             assert lang == "en" or "若要获知" in said, said

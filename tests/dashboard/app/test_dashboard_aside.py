@@ -11,12 +11,10 @@ import pytest
 pytest.importorskip("streamlit")
 
 import streamlit as st
-from streamlit.testing.v1 import AppTest
 
 from npuscope.dashboard.app import aside, sources
-from npuscope.dashboard.app.served_stores import Place, Served, environment_of
+from tests.dashboard.app.visited_pages import visit
 
-MAIN = Path(__file__).resolve().parents[3] / "dashboard" / "app" / "pages" / "main.py"
 WAITING = "Being computed"
 
 
@@ -24,16 +22,14 @@ WAITING = "Being computed"
 def test_findings_come_into_their_place(
     monkeypatch: pytest.MonkeyPatch, sample_store: Path
 ) -> None:
-    for key, value in environment_of(Served([Place(str(sample_store), "store")], "en")).items():
-        monkeypatch.setenv(key, value)
-    visited = AppTest.from_file(MAIN, default_timeout=120).run()
+    visited = visit(monkeypatch, sample_store)
     cards = [one.value for one in visited.markdown]
     assert not [one for one in visited.info if WAITING in one.value]
 
     monkeypatch.setattr(aside, "MANY_OPERATIONS", 1)
     monkeypatch.setattr(aside, "HEAD_START_S", 0.5)
     st.cache_data.clear()  # how many operations there are is kept, too
-    visited = AppTest.from_file(MAIN, default_timeout=120).run()
+    visited = visit(monkeypatch, sample_store)
     assert len([one for one in visited.info if WAITING in one.value]) == 1
     assert len(visited.markdown) < len(cards)
     until = time.monotonic() + 60

@@ -23,31 +23,15 @@ from npuscope.collector.store.manifest import create_store
 from npuscope.dashboard.app import sources
 from npuscope.dashboard.app.answers.overview_answers import found_here
 from npuscope.dashboard.app.page import PAGES
-from npuscope.dashboard.app.served_stores import ENVIRONMENT, Place, Served, environment_of
+from npuscope.dashboard.app.served_stores import ENVIRONMENT
 from npuscope.profile import Source, compare_ranks, opened
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job
 from tests.conftest import WriteProfile
 from tests.dashboard.app.published_jobs import publish_rank
-
-REPOSITORY = Path(__file__).resolve().parents[3]
-MAIN = REPOSITORY / "dashboard" / "app" / "pages" / "main.py"
-TIMEOUT_S = 120
+from tests.dashboard.app.visited_pages import visit
 
 pytestmark = pytest.mark.slow
-
-
-def visit(
-    monkeypatch: pytest.MonkeyPatch, *stores: Path, starts_in: str = "en", **params: str
-) -> AppTest:
-    """A first visit of the overview with these URL parameters."""
-    places = [Place(str(store), f"store{n}") for n, store in enumerate(stores)]
-    for name, value in environment_of(Served(places, starts_in)).items():
-        monkeypatch.setenv(name, value)
-    visited = AppTest.from_file(MAIN, default_timeout=TIMEOUT_S)
-    for name, value in params.items():
-        visited.query_params[name] = value
-    return visited.run()
 
 
 def picked(visited: AppTest, label: str) -> object:
@@ -62,7 +46,7 @@ def test_every_page_shows_the_sample_in_both_languages(
     monkeypatch: pytest.MonkeyPatch, sample_store: Path
 ) -> None:
     for lang in ("en", "zh"):
-        visited = visit(monkeypatch, sample_store, starts_in=lang)
+        visited = visit(monkeypatch, sample_store, lang=lang)
         assert is_clean(visited)
         for name in PAGES:
             visited.switch_page(f"{name}.py").run()

@@ -6,7 +6,6 @@ import gzip
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -18,11 +17,8 @@ from streamlit.testing.v1 import AppTest
 from npuscope.analysis.timeline.shared_axis import Extent, extent, step_borders
 from npuscope.collector.store.manifest import create_store
 from npuscope.dashboard.app import perfetto_viewer
-from npuscope.dashboard.app.served_stores import Place, Served, environment_of
 from npuscope.profile import Source, compare_ranks, opened
-
-REPOSITORY = Path(__file__).resolve().parents[3]
-MAIN = REPOSITORY / "dashboard" / "app" / "pages" / "main.py"
+from tests.dashboard.app.visited_pages import figures, visit
 
 pytestmark = pytest.mark.slow
 
@@ -46,22 +42,6 @@ def sample(sample_store: Path) -> Sample:
     return Sample(sample_store, at, (borders["start_ns"][1], borders["end_ns"][1]))
 
 
-def visit(monkeypatch: pytest.MonkeyPatch, store: Path, **params: str | int) -> AppTest:
-    for name, value in environment_of(Served([Place(str(store), "here")], "en")).items():
-        monkeypatch.setenv(name, value)
-    visited = AppTest.from_file(MAIN, default_timeout=120)
-    for name, asked in params.items():
-        visited.query_params[name] = str(asked)
-    visited.run()
-    visited.switch_page("timeline.py").run()
-    assert not visited.exception and not visited.error, (visited.exception, visited.error)
-    return visited
-
-
-def figures(visited: AppTest) -> list[dict[str, Any]]:
-    return [json.loads(one.proto.spec) for one in visited.get("plotly_chart")]
-
-
 def window(visited: AppTest) -> tuple[int, int] | None:
     params = visited.query_params
     if "start_ns" not in params:
@@ -79,14 +59,16 @@ def pressed(visited: AppTest, label: str) -> AppTest:
 def test_all_of_it_then_a_window_then_back(monkeypatch: pytest.MonkeyPatch, sample: Sample) -> None:
     whole = sample.at.window_ns
     assert whole is not None
-    visited = visit(monkeypatch, sample.store)
+    visited = visit(monkeypatch, sample.store, page="timeline")
     heat, lanes = figures(visited)
     length_ms = (whole[1] - whole[0]) / 1e6
     assert heat["layout"]["xaxis"]["range"] == [0, length_ms]
     assert lanes["data"]
 
     window_ns = (whole[0] + 9_000_000, whole[0] + 10_000_000)
-    visited = visit(monkeypatch, sample.store, start_ns=window_ns[0], end_ns=window_ns[1])
+    visited = visit(
+        monkeypatch, sample.store, page="timeline", start_ns=window_ns[0], end_ns=window_ns[1]
+    )
     assert window(visited) == window_ns
     assert figures(visited)[0]["layout"]["xaxis"]["range"] == [0, 1000]
     pressed(visited, "Out")
@@ -100,7 +82,7 @@ def test_all_of_it_then_a_window_then_back(monkeypatch: pytest.MonkeyPatch, samp
 def test_a_finding_s_rank_and_step_are_its_place(
     monkeypatch: pytest.MonkeyPatch, sample: Sample
 ) -> None:
-    visited = visit(monkeypatch, sample.store, rank=3, step=13)
+    visited = visit(monkeypatch, sample.store, page="timeline", rank=3, step=13)
     heat = figures(visited)[0]
     length_ms = (sample.step_ns[1] - sample.step_ns[0]) / 1e6
     assert heat["layout"]["xaxis"]["range"] == [0, length_ms]
@@ -111,7 +93,9 @@ def test_a_finding_s_rank_and_step_are_its_place(
 def test_share_ranks_and_lanes_are_in_the_link(
     monkeypatch: pytest.MonkeyPatch, sample: Sample
 ) -> None:
-    visited = visit(monkeypatch, sample.store, share="free", ranks="2-4", lanes="3")
+    visited = visit(
+        monkeypatch, sample.store, page="timeline", share="free", ranks="2-4", lanes="3"
+    )
     heat, lanes = figures(visited)
     assert heat["layout"]["yaxis"]["ticktext"] == ["2", "3", "4"]
     assert heat["data"][0]["hovertemplate"].count("free") == 1
@@ -134,7 +118,14 @@ def test_a_window_is_opened_in_the_viewer(monkeypatch: pytest.MonkeyPatch, sampl
     whole = sample.at.window_ns
     assert whole is not None
     start_ns = whole[0] + 9_000_000
-    visited = visit(monkeypatch, sample.store, rank=4, start_ns=start_ns, end_ns=start_ns + 10**6)
+    visited = visit(
+        monkeypatch,
+        sample.store,
+        page="timeline",
+        rank=4,
+        start_ns=start_ns,
+        end_ns=start_ns + 10**6,
+    )
     pressed(visited, "prepare for Perfetto")
     (link,) = [one.proto.url for one in visited.get("link_button")]
     token = unquote(link).rpartition("/perfetto/trace/")[2]
@@ -152,5 +143,5 @@ def test_a_store_without_events_says_what_to_collect(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     create_store(tmp_path / "empty")
-    visited = visit(monkeypatch, tmp_path / "empty")
+    visited = visit(monkeypatch, tmp_path / "empty", page="timeline")
     assert "No data is ingested yet" in visited.info[0].value

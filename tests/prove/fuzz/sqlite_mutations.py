@@ -131,56 +131,50 @@ def _value(chance: random.Random) -> object:
     )
 
 
+# What is done to rows, columns and tables: statements, and what they did.
+_ROWS = (
+    (('delete from "{t}"',), "{t} without rows"),
+    (('delete from "{t}" where rowid % 2 = 0',), "every other row of {t} deleted"),
+    (('insert or ignore into "{t}" select * from "{t}"',), "rows of {t} twice, where they may be"),
+    (('insert or ignore into "{t}" default values',), "a row of NULLs in {t}"),
+)
+_COLUMNS = (
+    (('alter table "{t}" rename column "{c}" to "{c}_old"',), "{t}.{c} renamed"),
+    (('alter table "{t}" drop column "{c}"',), "{t}.{c} dropped"),
+    (('alter table "{t}" add column "it\'s ""new""" text default 7',),
+     "a column with quotes in {t}"),
+    (('create table _made as select * from "{t}"', 'drop table "{t}"',
+      'alter table _made rename to "{t}"'), "{t} without declared keys"),
+)  # fmt: skip
+_TABLES = (
+    (('drop table "{t}"',), "{t} dropped"),
+    (('alter table "{t}" rename to "{lower}_"',), "{t} renamed"),
+    (('alter table "{t}" rename to _renamed', 'create view "{t}" as select * from _renamed'),
+     "{t} is a view"),
+    (('create index "by {t}" on "{t}" ("{one}")',), "an index on {t}"),
+)  # fmt: skip
+
+
 def _rows(chance: random.Random, con: sqlite3.Connection, table: str, columns: list[str]) -> str:
-    match chance.randrange(4):
-        case 0:
-            con.execute(f'delete from "{table}"')
-            return f"{table} without rows"
-        case 1:
-            con.execute(f'delete from "{table}" where rowid % 2 = 0')
-            return f"every other row of {table} deleted"
-        case 2:
-            con.execute(f'insert or ignore into "{table}" select * from "{table}"')
-            return f"rows of {table} twice, where they may be"
-        case _:
-            con.execute(f'insert or ignore into "{table}" default values')
-            return f"a row of NULLs in {table}"
+    return _done(con, chance.choice(_ROWS), t=table)
 
 
 def _columns(chance: random.Random, con: sqlite3.Connection, table: str, columns: list[str]) -> str:
     column = chance.choice(columns)
-    match chance.randrange(4):
-        case 0:
-            con.execute(f'alter table "{table}" rename column "{column}" to "{column}_old"')
-            return f"{table}.{column} renamed"
-        case 1:
-            con.execute(f'alter table "{table}" drop column "{column}"')
-            return f"{table}.{column} dropped"
-        case 2:
-            con.execute(f'alter table "{table}" add column "it\'s ""new""" text default 7')
-            return f"a column with quotes in {table}"
-        case _:
-            con.execute(f'create table _made as select * from "{table}"')
-            con.execute(f'drop table "{table}"')
-            con.execute(f'alter table _made rename to "{table}"')
-            return f"{table} without declared keys"
+    return _done(con, chance.choice(_COLUMNS), t=table, c=column)
 
 
 def _tables(chance: random.Random, con: sqlite3.Connection, table: str, columns: list[str]) -> str:
-    match chance.randrange(4):
-        case 0:
-            con.execute(f'drop table "{table}"')
-            return f"{table} dropped"
-        case 1:
-            con.execute(f'alter table "{table}" rename to "{table.lower()}_"')
-            return f"{table} renamed"
-        case 2:
-            con.execute(f'alter table "{table}" rename to _renamed')
-            con.execute(f'create view "{table}" as select * from _renamed')
-            return f"{table} is a view"
-        case _:
-            con.execute(f'create index "by {table}" on "{table}" ("{chance.choice(columns)}")')
-            return f"an index on {table}"
+    chosen = chance.choice(_TABLES)
+    one = chance.choice(columns) if chosen is _TABLES[-1] else ""
+    return _done(con, chosen, t=table, lower=table.lower(), one=one)
+
+
+def _done(con: sqlite3.Connection, chosen: tuple[tuple[str, ...], str], **names: str) -> str:
+    statements, told = chosen
+    for statement in statements:
+        con.execute(statement.format(**names))
+    return told.format(**names)
 
 
 def _schema(chance: random.Random, con: sqlite3.Connection, table: str, columns: list[str]) -> str:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import duckdb
-
 from npuscope.collector.model import ReadLog
+from npuscope.collector.readers.ascend_db import ascend_db
+from tests.collector.conftest import Staged
 
-Read = Callable[..., ReadLog]
 Tables = Mapping[str, tuple[str, list[tuple[Any, ...]]]]
 T0 = 1_700_000_000_000_000_000
 TASK = (
@@ -31,16 +30,6 @@ STRINGS = (
 )  # fmt: skip
 
 
-def rows(con: duckdb.DuckDBPyConnection, sql: str) -> list[Any]:
-    return con.execute(sql).fetchall()
-
-
-def records(con: duckdb.DuckDBPyConnection, sql: str) -> list[dict[str, Any]]:
-    result = con.execute(sql)
-    names = [column[0] for column in result.description or ()]
-    return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
-
-
 def write(path: Path, tables: Tables) -> Path:
     with sqlite3.connect(path) as db:
         for name, (columns, values) in tables.items():
@@ -51,6 +40,12 @@ def write(path: Path, tables: Tables) -> Path:
                 )
     db.close()
     return path
+
+
+def fill(staged: Staged, tables: Tables, **options: Any) -> ReadLog:
+    """What the reader says of a database with these tables."""
+    path = write(staged.folder / "a.db", tables)
+    return staged.read(ascend_db, {"main_db": path}, **options)
 
 
 def task(

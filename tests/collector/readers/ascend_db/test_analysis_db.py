@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
-import duckdb
-
-from npuscope.collector.model import ReadLog
 from npuscope.collector.readers.ascend_db import analysis_db
+from tests.collector.conftest import Staged
 
-Read = Callable[..., ReadLog]
 HASH = "5862276093215481612"
 
 
@@ -24,11 +20,9 @@ def database(folder: Path, *statements: str) -> Path:
     return path
 
 
-def test_databases_of_mindspore_and_msprof(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
-) -> None:
+def test_databases_of_mindspore_and_msprof(staged: Staged) -> None:
     path = database(
-        tmp_path,
+        staged.folder,
         "create table CommAnalyzerTime (hccl_op_name, group_name, start_timestamp, elapse_time,"
         " transit_time, wait_time, synchronization_time, idle_time)",
         "insert into CommAnalyzerTime values"
@@ -45,62 +39,60 @@ def test_databases_of_mindspore_and_msprof(
         "insert into CommAnalyzerMatrix values"
         f" ('hcom_receive__1_1', '{HASH}', '1', '0', 'HCCS', 3, 1, 3)",
     )
-    read(analysis_db, {"analysis_db": path})
-    assert staging.execute(
-        "select step, op_type, category, start_ns, elapse_ns from comm_times"
-    ).fetchall() == [(None, "receive", "p2p", 10250, 1e6)]
-    links = staging.execute("select link, size_bytes, packets from comm_links order by 1")
+    staged.read(analysis_db, {"analysis_db": path})
+    assert staged.rows("select step, op_type, category, start_ns, elapse_ns from comm_times") == [
+        (None, "receive", "p2p", 10250, 1e6)
+    ]
+    links = staged.con.execute("select link, size_bytes, packets from comm_links order by 1")
     assert links.fetchall() == [
         ("HCCS", 3e6, [{"size_bytes": 1e6, "packet_count": 1, "time_ns": 2.5e5},
                        {"size_bytes": 2e6, "packet_count": 1, "time_ns": 7.5e5}]),
         ("SDMA", 3e6, None),
     ]  # fmt: skip
-    assert staging.execute(
+    assert staged.rows(
         "select variant, name, op_type, src_group_rank, dst_group_rank from comm_matrix"
-    ).fetchall() == [("op", "hcom_receive__1_1", "receive", 1, 0)]
+    ) == [("op", "hcom_receive__1_1", "receive", 1, 0)]
 
 
-def test_steps_and_missing_columns_of_the_step_table(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
-) -> None:
+def test_steps_and_missing_columns_of_the_step_table(staged: Staged) -> None:
     path = database(
-        tmp_path,
+        staged.folder,
         "create table StepTraceTime (step text, computing numeric, communication numeric, stage)",
         "insert into StepTraceTime values ('50', 4001.281999999992, 'N/A', '12.5'),"
         " (null, 1, 2, 3), ('step13', null, 0, 'x')",
     )
-    read(analysis_db, {"analysis_db": path})
-    assert staging.execute(
+    staged.read(analysis_db, {"analysis_db": path})
+    assert staged.rows(
         "select step, computing_ns, communication_ns, stage_ns, preparing_ns from profiler_steps"
-    ).fetchall() == [
+    ) == [
         (50, 4001281.999999992, None, 12500.0, None), (None, 1000.0, 2000.0, 3000.0, None),
         (13, None, 0.0, None, None),
     ]  # fmt: skip
 
 
-def test_an_empty_file_and_an_empty_schema(read: Read, tmp_path: Path) -> None:
-    nothing = tmp_path / "communication_analyzer.db"
+def test_an_empty_file_and_an_empty_schema(staged: Staged) -> None:
+    nothing = staged.folder / "communication_analyzer.db"
     nothing.touch()
     bare = database(
-        tmp_path, "create table t (id integer primary key autoincrement)", "drop table t"
+        staged.folder, "create table t (id integer primary key autoincrement)", "drop table t"
     )
-    log = read(analysis_db, {"analysis_db": [nothing, bare]})
+    log = staged.read(analysis_db, {"analysis_db": [nothing, bare]})
     assert log.warnings == ["communication_analyzer.db: empty file"]
     assert log.damaged == {str(nothing): "empty file"}
 
 
-def test_a_database_of_something_else_is_told(read: Read, tmp_path: Path) -> None:
-    log = read(analysis_db, {"analysis_db": [database(tmp_path, "create table unrelated (a)")]})
+def test_a_database_of_something_else_is_told(staged: Staged) -> None:
+    log = staged.read(
+        analysis_db, {"analysis_db": [database(staged.folder, "create table unrelated (a)")]}
+    )
     [reason] = log.damaged.values()
     assert reason == "none of the tables of an analysis database, but unrelated"
 
 
-def test_sums_over_operations_are_none(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
-) -> None:
+def test_sums_over_operations_are_none(staged: Staged) -> None:
     names = ("hcom_send__1_1", "Total Op Info", "TOTAL", None)
     path = database(
-        tmp_path,
+        staged.folder,
         "create table CommAnalyzerTime (hccl_op_name, group_name, start_timestamp, elapse_time)",
         "create table CommAnalyzerBandwidth (hccl_op_name, group_name, transport_type,"
         " transit_size, transit_time)",
@@ -116,7 +108,7 @@ def test_sums_over_operations_are_none(
             sql = f"insert into CommAnalyzer{table} values (?, '{HASH}', {values})"
             con.executemany(sql, [(name,) for name in names])
     con.close()
-    read(analysis_db, {"analysis_db": path})
+    staged.read(analysis_db, {"analysis_db": path})
     for table in ("comm_times", "comm_links", "comm_matrix"):
-        rows = staging.execute(f"select name from {table} order by 1").fetchall()
+        rows = staged.rows(f"select name from {table} order by 1")
         assert rows == [("hcom_send__1_1",), (None,)], table  # one without a name is one

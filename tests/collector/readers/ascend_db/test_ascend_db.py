@@ -16,16 +16,15 @@ from npuscope.collector.groups import group_hash
 from npuscope.collector.model import RankSource, ReadLog, SourceFile
 from npuscope.collector.readers.ascend_db import ascend_db
 from npuscope.collector.staging import open_staging
-from tests.collector.readers.ascend_db.profiler_databases import Read, records, rows
+from tests.collector.conftest import Staged
 
 REAL = [(f"alexnet_ddp_db_level{level}", rank) for level in (0, 1) for rank in (0, 1)]
 
 
 @dataclass(frozen=True)
-class Real:
-    """A real database as read into `con`, and its golden figures."""
+class Real(Staged):
+    """A real database as it was read, and its golden figures."""
 
-    con: duckdb.DuckDBPyConnection
     gold: dict[str, Any]
     rank: int
     log: ReadLog
@@ -46,7 +45,7 @@ def real(
     log = ReadLog()
     con = open_staging(tmp_path_factory.mktemp("staging"))
     ascend_db.read(con, source, log, frozenset(schema.tables()), lambda _: None)
-    yield Real(con, goldens[dataset][str(rank)], rank, log)
+    yield Real(con, folder, goldens[dataset][str(rank)], rank, log)
     con.close()
 
 
@@ -60,19 +59,19 @@ def union_ns(intervals: list[tuple[int, int]]) -> int:
 
 def in_step(con: duckdb.DuckDBPyConnection, table: str) -> str:
     """Rows of a table that start in the device range of the only step."""
-    [(start, end)] = rows(con, "select device_start_ns, device_end_ns from steps")
+    [(start, end)] = con.execute("select device_start_ns, device_end_ns from steps").fetchall()
     return f"(select * from {table} where start_ns >= {start} and start_ns < {end})"
 
 
 def test_real_steps(real: Real) -> None:
     gold = real.gold["steps"]["50"]["db"]
-    assert rows(real.con, "from steps") == [
+    assert real.rows("from steps") == [
         (50, gold["host_start"], gold["host_end"], gold["window_start"], gold["window_end"])
     ]
     kernels, comm = in_step(real.con, "kernels where is_compute"), in_step(real.con, "comm_ops")
     kernels = kernels.replace("is_compute where", "is_compute and")
-    busy = rows(real.con, f"select start_ns, start_ns + dur_ns from {kernels}")
-    talk = rows(real.con, f"select start_ns, start_ns + dur_ns from {comm}")
+    busy = real.rows(f"select start_ns, start_ns + dur_ns from {kernels}")
+    talk = real.rows(f"select start_ns, start_ns + dur_ns from {comm}")
     both = union_ns(busy + talk)
     extent = max(end for _, end in busy + talk) - min(start for start, _ in busy + talk)
     assert (len(busy), len(talk)) == (gold["n_compute"], gold["n_comm"])
@@ -93,8 +92,8 @@ def test_real_kernels(real: Real) -> None:
     def totals(key: str) -> dict[str, tuple[int, int]]:
         return {
             name or "N/A": (total, count)
-            for name, total, count in rows(
-                real.con, f"select {key}, sum(dur_ns)::bigint, count(*) from kernels group by 1"
+            for name, total, count in real.rows(
+                f"select {key}, sum(dur_ns)::bigint, count(*) from kernels group by 1"
             )
         }
 
@@ -109,27 +108,27 @@ def test_real_kernels(real: Real) -> None:
     # Level0 records no block count, shapes or PMU: unknown, not 0.
     level1 = "AI_CORE" in gold["by_core"]
     known = "count(block_count), count(input_shapes), count(pmu), count(aiv_time_ns)"
-    assert (min(rows(real.con, f"select {known} from kernels")[0]) > 0) == level1
+    assert (min(real.rows(f"select {known} from kernels")[0]) > 0) == level1
     if not level1:
-        assert rows(real.con, f"select {known} from kernels") == [(0, 0, 0, 0)]
+        assert real.rows(f"select {known} from kernels") == [(0, 0, 0, 0)]
 
 
-def test_real_pmu(read: Read, staging: duckdb.DuckDBPyConnection, real_data: Path) -> None:
+def test_real_pmu(staged: Staged, real_data: Path) -> None:
     folder = real_data / "alexnet_ddp_db_level1/rank0_ascend_pt/ASCEND_PROFILER_OUTPUT"
-    read(ascend_db, {"main_db": folder / "ascend_pytorch_profiler_0.db"})
-    [kernel] = records(staging, "from kernels order by start_ns limit 1")
+    staged.read(ascend_db, {"main_db": folder / "ascend_pytorch_profiler_0.db"})
+    [kernel] = staged.records("from kernels order by start_ns limit 1")
     assert kernel["aiv_time_ns"] == pytest.approx(49912.98611111111, abs=0)
     assert kernel["aiv_cycles"] == 2874988
     assert kernel["pmu"]["aiv_vec_ratio"] == pytest.approx(0.18843904739776304, abs=0)
     assert "aiv_total_time" not in kernel["pmu"]
     assert (kernel["input_shapes"], kernel["block_count"]) == ("32,3,224,224", 32)
-    [(cells,)] = rows(staging, "select sum(cardinality(pmu) + 4)::bigint from kernels")
+    [(cells,)] = staged.rows("select sum(cardinality(pmu) + 4)::bigint from kernels")
     assert cells == 5180  # every row of TASK_PMU_INFO
 
 
 def test_real_communication(real: Real) -> None:
     gold, rank = real.gold, real.rank
-    found = records(real.con, "from comm_ops order by start_ns")
+    found = real.records("from comm_ops order by start_ns")
     assert [(op["name"], op["start_ns"], op["dur_ns"], op["group_hash"]) for op in found] == [
         (op["name"], op["start_ns"], op["dur_ns"], group_hash(op["group"]))
         for op in gold["comm_ops"]
@@ -141,29 +140,25 @@ def test_real_communication(real: Real) -> None:
     for op in gold["ops_from_tasks"]:
         tasks = f"(from comm_tasks where op_name = '{op['name']}')"
         kinds = dict(
-            rows(real.con, f"select coalesce(task_type, 'N/A'), count(*) from {tasks} group by 1")
+            real.rows(f"select coalesce(task_type, 'N/A'), count(*) from {tasks} group by 1")
         )
         assert kinds == op["types"]
         links = {
             link: {"bytes": size, "dur_ns": dur, "n": count}
-            for link, size, dur, count in rows(
-                real.con,
+            for link, size, dur, count in real.rows(
                 f"""select transport || '/' || link, sum(size_bytes)::bigint, sum(dur_ns)::bigint,
                     count(*) from {tasks} where link is not null group by 1""",
             )
         }
         assert links == op["links"]
     unmatched = "select count(*) from comm_tasks where op_id not in (select op_id from comm_ops)"
-    assert rows(real.con, unmatched) == [(0,)]
+    assert real.rows(unmatched) == [(0,)]
 
 
-def test_placeholders_of_level0_are_unknown(
-    read: Read, staging: duckdb.DuckDBPyConnection, real_data: Path
-) -> None:
+def test_placeholders_of_level0_are_unknown(staged: Staged, real_data: Path) -> None:
     folder = real_data / "alexnet_ddp_db_level0/rank0_ascend_pt/ASCEND_PROFILER_OUTPUT"
-    read(ascend_db, {"main_db": folder / "ascend_pytorch_profiler_0.db"})
-    assert rows(
-        staging,
+    staged.read(ascend_db, {"main_db": folder / "ascend_pytorch_profiler_0.db"})
+    assert staged.rows(
         """select count(*), count(plane_id), count(task_type), count(size_bytes),
             count(src_group_rank), count(dst_group_rank), count(transport), count(link),
             count(rdma_type), count(data_type), count(notify_id), count(start_ns)
@@ -182,8 +177,8 @@ def test_real_launches(real: Real, name: str, targets: str) -> None:
     gold = real.gold[f"launch_latency_{name}"]
     found = [
         latency
-        for (latency,) in rows(
-            real.con, f"select latency_ns from launches where target in {targets} order by 1"
+        for (latency,) in real.rows(
+            f"select latency_ns from launches where target in {targets} order by 1"
         )
     ]
     assert len(found) == gold["count"]
@@ -193,17 +188,16 @@ def test_real_launches(real: Real, name: str, targets: str) -> None:
     if "negative" in gold:
         assert sum(latency < 0 for latency in found) == gold["negative"]
     if name == "compute":
-        assert rows(
-            real.con, "select count(operator_name) from launches where target = 'kernel'"
-        ) == [(gold["count"],)]
+        assert real.rows("select count(operator_name) from launches where target = 'kernel'") == [
+            (gold["count"],)
+        ]
 
 
 def test_real_memory(real: Real) -> None:
     gold = real.gold["memory"]
     found = {
         component: figures
-        for component, *figures in rows(
-            real.con,
+        for component, *figures in real.rows(
             """select component, count(*), max(reserved_bytes), max(allocated_bytes),
                 coalesce(max(active_bytes), 0)
             from memory where source = 'record' group by 1""",
@@ -223,7 +217,7 @@ def test_real_facts(real: Real) -> None:
     gold, rank, log = real.gold, real.rank, real.log
     tables = gold["tables"]
     [[device, chip]] = gold["npu"]
-    [facts] = records(real.con, "from ranks")
+    [facts] = real.records("from ranks")
     assert (facts["device_id"], facts["chip_name"], facts["host_name"]) == (device, chip, "ubuntu")
     assert (facts["ai_core_frequency_mhz"], facts["clock"]) == (1800, "epoch")
     assert facts["window_start_ns"] < facts["window_end_ns"]
@@ -233,7 +227,7 @@ def test_real_facts(real: Real) -> None:
     assert (log.warnings, log.rows_lost) == ([], 0)
 
     def count(table: str) -> int:
-        return int(rows(real.con, f"select count(*) from {table}")[0][0])
+        return int(real.rows(f"select count(*) from {table}")[0][0])
 
     assert count("(from memory where source = 'module')") == tables["NPU_MODULE_MEM"]
     assert count("operator_memory") == tables["OP_MEMORY"]
@@ -244,17 +238,17 @@ def test_real_facts(real: Real) -> None:
     assert count("(from counters where name like 'HBM %')") == tables["HBM"]
     assert count("(from counters where name like 'LLC %')") == 2 * tables["LLC"]
     assert count("(from counters where series like 'acc %')") == 4 * tables["ACC_PMU"]
-    assert rows(real.con, "select distinct device_id from counters") == [(rank,)]
-    assert {name for (name,) in rows(real.con, "select distinct level from host_ops")} == {
+    assert real.rows("select distinct device_id from counters") == [(rank,)]
+    assert {name for (name,) in real.rows("select distinct level from host_ops")} == {
         None, "acl", "node", "communication",
     }  # fmt: skip
 
 
-def test_real_host_ops(read: Read, staging: duckdb.DuckDBPyConnection, real_data: Path) -> None:
+def test_real_host_ops(staged: Staged, real_data: Path) -> None:
     folder = real_data / "alexnet_ddp_db_level1/rank0_ascend_pt/ASCEND_PROFILER_OUTPUT"
-    read(ascend_db, {"main_db": folder / "ascend_pytorch_profiler_0.db"})
+    staged.read(ascend_db, {"main_db": folder / "ascend_pytorch_profiler_0.db"})
     # This build writes shapes and types into each other's column.
-    [conv] = records(staging, "from host_ops where name = 'aten::conv2d' order by start_ns limit 1")
+    [conv] = staged.records("from host_ops where name = 'aten::conv2d' order by start_ns limit 1")
     assert conv["input_shapes"] == "32,3,224,224;64,3,11,11;64;;;;"
     assert conv["input_dtypes"].startswith("float;float;float;ScalarList")
     frames = conv["call_stack"].split("\n")
@@ -262,4 +256,4 @@ def test_real_host_ops(read: Read, staging: duckdb.DuckDBPyConnection, real_data
     assert "<module>" in frames[-1]
     paired = """select count(*) from host_ops e join host_ops d using (connection_id)
         where e.kind = 'enqueue' and d.kind = 'dequeue' and d.start_ns >= e.start_ns"""
-    assert rows(staging, paired) == [(159,)]
+    assert staged.rows(paired) == [(159,)]

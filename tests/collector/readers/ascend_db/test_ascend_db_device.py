@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import duckdb
 import pytest
 
-from npuscope.collector.readers.ascend_db import ascend_db
+from tests.collector.conftest import Staged
 from tests.collector.readers.ascend_db.profiler_databases import (
     NONE,
     STRINGS,
     T0,
     TASK,
-    Read,
-    records,
-    rows,
+    fill,
     task,
-    write,
 )
 
 
@@ -31,18 +25,16 @@ from tests.collector.readers.ascend_db.profiler_databases import (
     ],
 )
 def test_block_count_variants(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path,
-    columns: str, expected: int | None, rule: str,
-) -> None:  # fmt: skip
+    staged: Staged, columns: str, expected: int | None, rule: str
+) -> None:
     info = (
         f"name, globalTaskId, taskType, opType, inputShapes, {columns}",
         [(2, 1, 3, 1, 13, 24, 3)],
     )
-    path = write(tmp_path / "a.db", {
+    log = fill(staged, {
         "STRING_IDS": STRINGS, "TASK": (TASK, [task(1, 0, 10)]), "COMPUTE_TASK_INFO": info,
     })  # fmt: skip
-    log = read(ascend_db, {"main_db": path})
-    [kernel] = records(staging, "from kernels")
+    [kernel] = staged.records("from kernels")
     assert (kernel["block_count"], log.rules["ascend_db.block_count_column"]) == (expected, rule)
     assert (kernel["name"], kernel["type"], kernel["core"]) == ("matmul", "MatMulV3", "AI_CORE")
     assert (kernel["input_shapes"], kernel["is_compute"]) == ("2,3;3,4", True)
@@ -50,19 +42,16 @@ def test_block_count_variants(
     assert (kernel["task_id"], kernel["context_id"], kernel["connection_id"]) == (65535, None, None)
 
 
-def test_kernels_that_do_not_compute(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
+def test_kernels_that_do_not_compute(staged: Staged) -> None:
     info = "name, globalTaskId, taskType, opType"
-    path = write(tmp_path / "a.db", {
+    fill(staged, {
         "STRING_IDS": STRINGS,
         "TASK": (TASK, [task(1, 0, 10), task(2, 5, 10), task(3, 9, 1), task(4, 9, 1)]),
         "COMPUTE_TASK_INFO": (info, [(2, 1, 3, 1), (9, 2, 10, 4)]),
         "COMMUNICATION_SCHEDULE_TASK_INFO": (info, [(6, 3, 10, 4)]),
     })  # fmt: skip
-    read(ascend_db, {"main_db": path})
-    assert rows(
-        staging, "select name, type, is_compute from kernels order by task_id, start_ns, name"
+    assert staged.rows(
+        "select name, type, is_compute from kernels order by task_id, start_ns, name"
     ) == [
         ("matmul", "MatMulV3", True),
         ("allReduceAicpuKernel", None, False),
@@ -70,8 +59,8 @@ def test_kernels_that_do_not_compute(
     ]
 
 
-def test_pmu_values(read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
-    path = write(tmp_path / "a.db", {
+def test_pmu_values(staged: Staged) -> None:
+    fill(staged, {
         "STRING_IDS": STRINGS,
         "TASK": (TASK, [task(n, n, 1) for n in (1, 2, 3)]),
         "COMPUTE_TASK_INFO": ("name, globalTaskId", [(2, n) for n in (1, 2, 3)]),
@@ -79,17 +68,14 @@ def test_pmu_values(read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Pa
         "TASK_PMU_INFO": ("globalTaskId, name, value NUMERIC", [
             (1, 15, 1234.5), (1, 16, 0.25), (1, 16, 0.25), (2, 15, 7), (2, 999, 3)]),
     })  # fmt: skip
-    read(ascend_db, {"main_db": path})
-    assert rows(staging, "select aic_time_ns, pmu from kernels order by start_ns") == [
+    assert staged.rows("select aic_time_ns, pmu from kernels order by start_ns") == [
         (1234.5, {"aic_mac_ratio": 0.25}), (7.0, {}), (None, None),
     ]  # fmt: skip
 
 
-def test_communication_variants(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
+def test_communication_variants(staged: Staged) -> None:
     strings = (STRINGS[0], [*STRINGS[1], (30, "5862276093215481612")])
-    path = write(tmp_path / "a.db", {
+    log = fill(staged, {
         "STRING_IDS": strings,
         "TASK": (TASK, [task(1, 0, 10, 70), task(2, 5, 10, 71, 3), task(3, 6, 1, 72),
                         task(4, 6, 1, 72, 3)]),
@@ -106,9 +92,7 @@ def test_communication_variants(
             (6, 3, 19, 1, 8, 17, 404, 0, NONE, 404, -1, 404, 404, 3)]),
         "ENUM_HCCL_DATA_TYPE": ("id, name", [(3, "INT32"), (65534, "N/A")]),
     })  # fmt: skip
-    log = read(ascend_db, {"main_db": path})
-    assert rows(
-        staging,
+    assert staged.rows(
         """select op_id, device_id, op_type, group_hash, data_type, size_bytes, relay, retry,
             group_size, element_count from comm_ops order by op_id""",
     ) == [
@@ -116,8 +100,7 @@ def test_communication_variants(
         (2, 3, "allReduce", "5862276093215481612", None, None, None, False, None, 100),
         (3, None, "allReduce", None, None, None, False, False, 2, None),
     ]
-    assert rows(
-        staging,
+    assert staged.rows(
         """select task_type, plane_id, notify_id, rdma_type, src_group_rank, dst_group_rank,
             transport, size_bytes, data_type, link, start_ns from comm_tasks order by op_id""",
     ) == [
@@ -129,17 +112,14 @@ def test_communication_variants(
     assert any("several devices (0, 3)" in warning for warning in log.warnings)
 
 
-def test_values_of_another_kind_are_unknown(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
-    path = write(tmp_path / "a.db", {
+def test_values_of_another_kind_are_unknown(staged: Staged) -> None:
+    log = fill(staged, {
         "STRING_IDS": ("id, value", [("2", "matmul"), (None, "x"), (3, None)]),
         "TASK": ("startNs, endNs, globalTaskId", [
             (str(T0), T0 + 5, "1"), ("soon", T0, 2), (T0 + 1, "late", 3), (T0 + 2, T0, 4)]),
         "COMPUTE_TASK_INFO": ("globalTaskId, name", [(1, "2"), (2, 2), (3, 2), (4, "two")]),
     })  # fmt: skip
-    log = read(ascend_db, {"main_db": path})
-    assert rows(staging, "select start_ns, dur_ns, name from kernels order by start_ns") == [
+    assert staged.rows("select start_ns, dur_ns, name from kernels order by start_ns") == [
         (T0, 5, "matmul"), (T0 + 1, None, "matmul"), (T0 + 2, None, None),
     ]  # fmt: skip
     assert (log.rows_lost, log.warnings) == (2, [
@@ -149,16 +129,13 @@ def test_values_of_another_kind_are_unknown(
     ])  # fmt: skip
 
 
-def test_kernels_without_a_task_are_told(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
-    path = write(tmp_path / "a.db", {
+def test_kernels_without_a_task_are_told(staged: Staged) -> None:
+    log = fill(staged, {
         "TASK": (TASK, [task(1, 0, 10)]), "STRING_IDS": STRINGS,
         "COMPUTE_TASK_INFO": ("name, globalTaskId", [(2, 1), (2, 8), (2, None)]),
         "COMMUNICATION_TASK_INFO": ("name, globalTaskId", [(6, 9)]),
     })  # fmt: skip
-    log = read(ascend_db, {"main_db": path})
-    assert rows(staging, "select start_ns, name from kernels") == [(T0, "matmul")]
+    assert staged.rows("select start_ns, name from kernels") == [(T0, "matmul")]
     assert (log.rows_lost, log.warnings) == (3, [
         "kernels: 2 rows without a task in TASK are left out",
         "comm_tasks: 1 rows without a task in TASK are left out",

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import duckdb
 import pytest
 
-from npuscope.collector.readers.ascend_db import ascend_db
+from tests.collector.conftest import Staged
 from tests.collector.readers.ascend_db.profiler_databases import (
     NONE,
     STRINGS,
     T0,
     TASK,
-    Read,
-    rows,
+    fill,
     task,
-    write,
 )
 
 
-def test_counters_keep_their_values(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
-    path = write(tmp_path / "a.db", {
+def test_counters_keep_their_values(staged: Staged) -> None:
+    fill(staged, {
         "STRING_IDS": STRINGS,
         "AICORE_FREQ": ("deviceId, timestampNs, freq, dieId", [(0, T0, 1800, 0), (0, T0, 800, 1)]),
         "HBM": ("deviceId, timestampNs, bandwidth NUMERIC, hbmId, type", [(0, T0, 12.5, 2, 18)]),
@@ -35,9 +28,8 @@ def test_counters_keep_their_values(
         "HCCS": ("deviceId, timestampNs, txThroughput, note", [
             (NONE, T0, None, "x"), (0, T0, 8, "x")]),
     })  # fmt: skip
-    read(ascend_db, {"main_db": path})
-    assert rows(
-        staging, "select device_id, name, series, value from counters order by name, series"
+    assert staged.rows(
+        "select device_id, name, series, value from counters order by name, series"
     ) == [
         (0, "AI Core Freq", "MHz", 1800),
         (0, "AI Core Freq", "MHz die 1", 800),
@@ -52,11 +44,9 @@ def test_counters_keep_their_values(
     ]
 
 
-def test_memory_without_the_frameworks_curve(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
+def test_memory_without_the_frameworks_curve(staged: Staged) -> None:
     strings = (STRINGS[0], [*STRINGS[1], (50, "MindSpore")])
-    path = write(tmp_path / "a.db", {
+    log = fill(staged, {
         "STRING_IDS": strings,
         "NPU_OP_MEM": ("timestampNs, totalAllocate, totalReserve, component, deviceId", [
             (T0, 5, 8, 50, 0)]),
@@ -64,10 +54,7 @@ def test_memory_without_the_frameworks_curve(
         "NPU_MODULE_MEM": ("moduleId, timestampNs, totalReserved, deviceId", [
             (3, T0 + 2, 1024, 0), (404, T0 + 3, -1024, 0)]),
     })  # fmt: skip
-    log = read(ascend_db, {"main_db": path})
-    assert rows(
-        staging,
-        """select source, component, allocated_bytes, reserved_bytes from memory
+    assert staged.rows("""select source, component, allocated_bytes, reserved_bytes from memory
         order by timestamp_ns""",
     ) == [
         ("record", "MindSpore", 5, 8), ("record", "APP", None, 99),
@@ -76,12 +63,10 @@ def test_memory_without_the_frameworks_curve(
     assert log.rules["ascend_db.memory_curve"] == "NPU_OP_MEM"
 
 
-def test_what_a_process_holds_is_in_both_kinds_of_memory(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
+def test_what_a_process_holds_is_in_both_kinds_of_memory(staged: Staged) -> None:
     strings = (STRINGS[0], [*STRINGS[1], (51, "device")])
     unknown, most = -1, (1 << 63) - 1
-    path = write(tmp_path / "a.db", {
+    fill(staged, {
         "STRING_IDS": strings,
         "NPU_MEM": ("type, ddr, hbm, timestampNs, deviceId", [
             (17, 700, 99, T0, 0), (51, 900, 100, T0 + 1, 0), (17, 5, unknown, T0 + 2, 0),
@@ -90,55 +75,42 @@ def test_what_a_process_holds_is_in_both_kinds_of_memory(
         ]),
     })  # fmt: skip
 
-    read(ascend_db, {"main_db": path})
-
-    assert rows(staging, "select component, reserved_bytes from memory order by timestamp_ns") == [
+    assert staged.rows("select component, reserved_bytes from memory order by timestamp_ns") == [
         ("APP", 799), ("DEVICE", 1000), ("APP", 5), ("APP", 8), ("APP", None), ("APP", None),
     ]  # fmt: skip
 
 
-def test_a_database_without_a_column_for_ddr_gives_what_is_in_hbm(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
-    path = write(tmp_path / "a.db", {
+def test_a_database_without_a_column_for_ddr_gives_what_is_in_hbm(staged: Staged) -> None:
+    fill(staged, {
         "STRING_IDS": STRINGS, "NPU_MEM": ("type, hbm, timestampNs, deviceId", [(17, 99, T0, 0)]),
     })  # fmt: skip
 
-    read(ascend_db, {"main_db": path})
-
-    assert rows(staging, "select reserved_bytes from memory") == [(99,)]
+    assert staged.rows("select reserved_bytes from memory") == [(99,)]
 
 
 @pytest.mark.parametrize(
     ("mapping", "expected"),
     [([(2, 4), (1, 6)], 4), ([(-1, 6)], 6), ([(5, 6)], 3), ([], 3)],
 )
-def test_the_ranks_device(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path,
-    mapping: list[tuple[int, int]], expected: int,
-) -> None:  # fmt: skip
-    path = write(tmp_path / "a.db", {
+def test_the_ranks_device(staged: Staged, mapping: list[tuple[int, int]], expected: int) -> None:
+    fill(staged, {
         "TASK": (TASK, [task(1, 0, 1, device=3), task(2, 1, 1, device=3), task(3, 2, 1, device=4)]),
         "RANK_DEVICE_MAP": ("rankId, deviceId", mapping),
         "NPU_INFO": ("id, name", [(3, "Ascend910A"), (4, "Ascend910B"), (6, "Ascend950")]),
-    })  # fmt: skip
-    read(ascend_db, {"main_db": path}, rank=2)
+    }, rank=2)  # fmt: skip
     chip = {3: "Ascend910A", 4: "Ascend910B", 6: "Ascend950"}[expected]
-    assert rows(staging, "select device_id, chip_name from ranks") == [(expected, chip)]
+    assert staged.rows("select device_id, chip_name from ranks") == [(expected, chip)]
 
 
-def test_groups_and_layout_of_the_job(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
+def test_groups_and_layout_of_the_job(staged: Staged) -> None:
     group = '{"group_name_0": {"group_name": "tp", "group_rank": 1, "global_ranks": [0, 1]}}'
-    path = write(tmp_path / "a.db", {
+    log = fill(staged, {
         "META_DATA": ("name TEXT, value TEXT", [
             ("ENV_VARIABLES", "{}"), ("ENV_VARIABLES", "{}"), ("SCHEMA_VERSION", "1.2.0"),
             ("parallel_group_info", group), ("distributed_args", '{"world_size": 4}')]),
-    })  # fmt: skip
-    log = read(ascend_db, {"main_db": path}, rank=1)
-    assert rows(staging, "from groups") == [
+    }, rank=1)  # fmt: skip
+    assert staged.rows("from groups") == [
         ("5862276093215481612", "group_name_0", "tp", "tp", 1, [0, 1])
     ]
-    assert rows(staging, "select world_size, tp_size, tp_rank from ranks") == [(4, 2, 1)]
+    assert staged.rows("select world_size, tp_size, tp_rank from ranks") == [(4, 2, 1)]
     assert log.rules["ascend_db.schema_version"] == "1.2.0"

@@ -12,86 +12,74 @@ from npuscope.collector.model import RankSource, ReadLog, SourceFile
 from npuscope.collector.readers.ascend_db import ascend_db
 from npuscope.collector.readers.ascend_db.lookups import ranges
 from npuscope.errors import TraceFormatError
+from tests.collector.conftest import Staged
 from tests.collector.readers.ascend_db.profiler_databases import (
     CANN,
     LAUNCHED,
     STRINGS,
     T0,
     TASK,
-    Read,
     Tables,
-    rows,
+    fill,
     task,
     write,
 )
 
 
-def test_only_wanted_tables_are_filled(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
-    path = write(tmp_path / "a.db", {
+def test_only_wanted_tables_are_filled(staged: Staged) -> None:
+    fill(staged, {
         "STRING_IDS": STRINGS, "TASK": LAUNCHED, "CANN_API": CANN,
         "COMPUTE_TASK_INFO": ("name, globalTaskId", [(2, 1)]),
         "META_DATA": ("name, value", [("distributed_args", '{"world_size": 4}')]),
-    })  # fmt: skip
-    read(ascend_db, {"main_db": path}, wanted=frozenset({"kernels"}))
-    assert rows(staging, "select count(*) from kernels") == [(1,)]
+    }, wanted=frozenset({"kernels"}))  # fmt: skip
+    assert staged.rows("select count(*) from kernels") == [(1,)]
     for table in ("ranks", "launches", "host_ops"):
-        assert rows(staging, f"select count(*) from {table}") == [(0,)]
+        assert staged.rows(f"select count(*) from {table}") == [(0,)]
     left = "select count(*) from duckdb_tables() where temporary"
-    assert rows(staging, left) == [(0,)]
+    assert staged.rows(left) == [(0,)]
 
 
-def test_foreign_tables_beside_empty_ones(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
-    path = write(tmp_path / "a.db", {
+def test_foreign_tables_beside_empty_ones(staged: Staged) -> None:
+    fill(staged, {
         "TASK": (TASK, []), "_COMPUTE_TASK_INFO_old_20251014": ("name", [(1,)]),
         "status_info": ("key, value", [("a", "b")]),
     })  # fmt: skip
-    read(ascend_db, {"main_db": path})
-    assert rows(staging, "select device_id, clock, framework from ranks") == [
-        (None, None, "pytorch")
-    ]
-    assert rows(staging, "select count(*) from kernels") == [(0,)]
+    assert staged.rows("select device_id, clock, framework from ranks") == [(None, None, "pytorch")]
+    assert staged.rows("select count(*) from kernels") == [(0,)]
 
 
 @pytest.mark.parametrize("tables", [{}, {"status_info": ("key", [("a",)])}])
-def test_a_database_of_something_else(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path, tables: Tables
-) -> None:
-    path = tmp_path / "a.db"
+def test_a_database_of_something_else(staged: Staged, tables: Tables) -> None:
+    path = staged.folder / "a.db"
     with sqlite3.connect(path) as db:
         db.execute("create table t (id integer primary key autoincrement)")
         db.execute("drop table t")
     db.close()
     with pytest.raises(TraceFormatError, match="none of the profiler's"):
-        read(ascend_db, {"main_db": write(path, tables)})
+        staged.read(ascend_db, {"main_db": write(path, tables)})
 
 
-def test_rows_still_in_the_log(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
-    path = write(tmp_path / "a.db", {"TASK": (TASK, [])})
+def test_rows_still_in_the_log(staged: Staged) -> None:
+    path = write(staged.folder / "a.db", {"TASK": (TASK, [])})
     db = sqlite3.connect(path)
     db.execute("pragma journal_mode = wal")
     db.execute("create table COMPUTE_TASK_INFO (name, globalTaskId)")
     db.execute("insert into COMPUTE_TASK_INFO values (2, 1)")
     db.execute(f"insert into TASK values ({','.join('?' * 10)})", task(1, 0, 10))
     db.commit()
-    assert (tmp_path / "a.db-wal").stat().st_size > 0
-    read(ascend_db, {"main_db": path})
+    assert (staged.folder / "a.db-wal").stat().st_size > 0
+    staged.read(ascend_db, {"main_db": path})
     db.close()
-    assert rows(staging, "select start_ns, dur_ns from kernels") == [(T0, 10)]
+    assert staged.rows("select start_ns, dur_ns from kernels") == [(T0, 10)]
 
 
-def test_a_cut_database(read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+def test_a_cut_database(staged: Staged) -> None:
     many = (TASK, [task(n, n, 1) for n in range(5000)])
-    path = write(tmp_path / "a.db", {"TASK": many, "STRING_IDS": STRINGS})
+    path = write(staged.folder / "a.db", {"TASK": many, "STRING_IDS": STRINGS})
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2 // 4096 * 4096])
     with pytest.raises(TraceFormatError, match="damaged or cut short"):
-        read(ascend_db, {"main_db": path})
-    assert rows(staging, "select count(*) from duckdb_tables() where temporary") == [(0,)]
+        staged.read(ascend_db, {"main_db": path})
+    assert staged.rows("select count(*) from duckdb_tables() where temporary") == [(0,)]
 
 
 def test_ranges_meet_without_gap_or_overlap(staging: duckdb.DuckDBPyConnection) -> None:
@@ -107,15 +95,13 @@ def test_ranges_meet_without_gap_or_overlap(staging: duckdb.DuckDBPyConnection) 
 def test_no_database_is_nothing_to_do(staging: duckdb.DuckDBPyConnection) -> None:
     source = RankSource("job", "pytorch", 0, "test", {})
     ascend_db.read(staging, source, ReadLog(), frozenset({"ranks"}), lambda _: None)
-    assert rows(staging, "select count(*) from ranks") == [(0,)]
+    assert staging.execute("select count(*) from ranks").fetchall() == [(0,)]
 
 
-def test_a_second_database_is_named(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
-    one = write(tmp_path / "msprof_2.db", {"TASK": (TASK, [])})
-    two = write(tmp_path / "msprof_1.db", {"TASK": (TASK, [])})
-    log = read(ascend_db, {"main_db": [one, two]})
+def test_a_second_database_is_named(staged: Staged) -> None:
+    one = write(staged.folder / "msprof_2.db", {"TASK": (TASK, [])})
+    two = write(staged.folder / "msprof_1.db", {"TASK": (TASK, [])})
+    log = staged.read(ascend_db, {"main_db": [one, two]})
     assert log.warnings == ["msprof_1.db: not read, msprof_2.db is the rank's database"]
 
 
@@ -131,13 +117,10 @@ def test_progress_ends_at_the_files_size(
     assert len(spent) > 3
 
 
-def test_a_database_without_names_is_told(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
+def test_a_database_without_names_is_told(staged: Staged) -> None:
     compute = ("name, globalTaskId", [(2, 1)])
     tasks = (TASK, [task(1, 0, 10)])
-    path = write(tmp_path / "a.db", {"TASK": tasks, "COMPUTE_TASK_INFO": compute})
-    log = read(ascend_db, {"main_db": path})
-    assert rows(staging, "select start_ns, name from kernels") == [(T0, None)]
+    log = fill(staged, {"TASK": tasks, "COMPUTE_TASK_INFO": compute})
+    assert staged.rows("select start_ns, name from kernels") == [(T0, None)]
     [warning] = log.warnings
     assert "names of kernels, operations and groups are unknown" in warning

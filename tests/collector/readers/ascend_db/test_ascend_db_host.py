@@ -2,43 +2,32 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import duckdb
-
-from npuscope.collector.readers.ascend_db import ascend_db
+from tests.collector.conftest import Staged
 from tests.collector.readers.ascend_db.profiler_databases import (
     CANN,
     LAUNCHED,
     STRINGS,
     T0,
     TASK,
-    Read,
-    rows,
+    fill,
     task,
-    write,
 )
 
 
-def test_step_range_on_the_device(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
+def test_step_range_on_the_device(staged: Staged) -> None:
     steps = ("id, startNs, endNs", [
         (7, T0 + 50, T0 + 200), (7, T0 + 50, T0 + 200), (8, T0 + 300, T0 + 350)])  # fmt: skip
-    path = write(tmp_path / "a.db", {"TASK": LAUNCHED, "CANN_API": CANN, "STEP_TIME": steps})
-    read(ascend_db, {"main_db": path})
-    assert rows(staging, "select * from steps order by step") == [
+    fill(staged, {"TASK": LAUNCHED, "CANN_API": CANN, "STEP_TIME": steps})
+    assert staged.rows("select * from steps order by step") == [
         (7, T0 + 50, T0 + 200, T0 + 150, T0 + 450),
         (8, T0 + 300, T0 + 350, T0 + 300, T0 + 350),
     ]
 
 
-def test_launches_and_their_operators(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
+def test_launches_and_their_operators(staged: Staged) -> None:
     api = ("startNs TEXT, endNs TEXT, globalTid, connectionId, name, sequenceNumber, fwdThreadId,"
            " inputDtypes, inputShapes, callchainId, type")  # fmt: skip
-    path = write(tmp_path / "a.db", {
+    fill(staged, {
         "STRING_IDS": STRINGS, "TASK": LAUNCHED, "CANN_API": CANN,
         "COMPUTE_TASK_INFO": ("name, globalTaskId", [(2, 1)]),
         "COMMUNICATION_OP": ("opName, startNs, endNs, connectionId", [(6, T0 + 165, T0 + 170, 70)]),
@@ -53,9 +42,7 @@ def test_launches_and_their_operators(
             (str(T0 + 50), str(T0 + 200), 5 << 32 | 4, None, 14, -1, 0, None, None, None, 50001)]),
         "CONNECTION_IDS": ("id, connectionId", [(1, 70), (1, 71), (2, 70), (3, 73)]),
     })  # fmt: skip
-    read(ascend_db, {"main_db": path})
-    assert rows(
-        staging,
+    assert staged.rows(
         f"""select connection_id, target, target_name, operator_name, operator_start_ns - {T0},
             latency_ns, api_thread_id from launches order by device_start_ns""",
     ) == [
@@ -66,11 +53,10 @@ def test_launches_and_their_operators(
         ("70", "communication", "hcom_allReduce__097_0_1", "aten::mm", 90, 65, 9),
         ("71", "task", "KERNEL_AICORE", "aten::mm", 90, 210, 9),
     ]
-    assert rows(
-        staging, "select kind, name, start_ns, dur_ns, process_id, thread_id from marks"
-    ) == [("profiler_step", "ProfilerStep#7", T0 + 50, 150, 5, 4)]
-    assert rows(
-        staging,
+    assert staged.rows("select kind, name, start_ns, dur_ns, process_id, thread_id from marks") == [
+        ("profiler_step", "ProfilerStep#7", T0 + 50, 150, 5, 4)
+    ]
+    assert staged.rows(
         """select kind, name, connection_id, sequence_number, forward_thread_id from host_ops
         where kind <> 'api' order by start_ns""",
     ) == [
@@ -82,10 +68,10 @@ def test_launches_and_their_operators(
     ]
 
 
-def test_call_stacks(read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+def test_call_stacks(staged: Staged) -> None:
     strings = (STRINGS[0], [*STRINGS[1], (40, "inner.py(1): f"), (41, "outer.py(2): g")])
     api = "startNs, endNs, globalTid, name, type, callchainId, inputShapes, inputDtypes"
-    path = write(tmp_path / "a.db", {
+    fill(staged, {
         "STRING_IDS": strings,
         "PYTORCH_API": (api, [
             (T0 + n, T0 + n + 1, 1, 12, 50001, chain, 13, 3)
@@ -93,22 +79,19 @@ def test_call_stacks(read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: P
         "PYTORCH_CALLCHAINS": ("id, stack, stackDepth", [
             (1, 41, 1), (1, 40, 0), (2, 40, 0), (2, 41, 1), (3, 40, 1), (3, 41, 0)]),
     })  # fmt: skip
-    read(ascend_db, {"main_db": path})
     one, other = "inner.py(1): f\nouter.py(2): g", "outer.py(2): g\ninner.py(1): f"
-    assert rows(staging, "select call_stack from host_ops order by start_ns") == [
+    assert staged.rows("select call_stack from host_ops order by start_ns") == [
         (one,), (one,), (other,), (None,),
     ]  # fmt: skip
     # Where each stands in its own column, they stay there.
-    assert rows(staging, "select distinct input_shapes, input_dtypes from host_ops") == [
+    assert staged.rows("select distinct input_shapes, input_dtypes from host_ops") == [
         ('"2,3;3,4"', "AI_CORE")
     ]
 
 
-def test_marks_are_counted_once(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
+def test_marks_are_counted_once(staged: Staged) -> None:
     api = "startNs, endNs, globalTid, connectionId, name, type"
-    path = write(tmp_path / "a.db", {
+    fill(staged, {
         "STRING_IDS": STRINGS,
         "TASK": (TASK, [task(1, 150, 10, 4000000001)]),
         "MSTX_EVENTS": ("startNs, endNs, eventType, message, globalTid, domainId, connectionId", [
@@ -117,9 +100,7 @@ def test_marks_are_counted_once(
         "PYTORCH_API": (api, [(T0, T0 + 5, 1, 1, 20, 50004), (T0 + 8, T0 + 9, 1, 2, 20, 50004)]),
         "CONNECTION_IDS": ("id, connectionId", [(1, 4000000001), (2, 4000000007)]),
     })  # fmt: skip
-    read(ascend_db, {"main_db": path})
-    assert rows(
-        staging,
+    assert staged.rows(
         "select kind, name, domain, start_ns, dur_ns, device_start_ns, device_dur_ns from marks"
         " order by start_ns, dur_ns desc",
     ) == [

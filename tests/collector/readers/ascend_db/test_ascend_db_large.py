@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -13,13 +12,12 @@ from npuscope.collector import schema
 from npuscope.collector.readers.ascend_db import ascend_db, large_tables
 from npuscope.collector.readers.text import kernel_details
 from npuscope.errors import TraceFormatError
+from tests.collector.conftest import Staged
 from tests.collector.readers.ascend_db.profiler_databases import (
     STRINGS,
     T0,
     TASK,
-    Read,
     Tables,
-    rows,
     task,
     write,
 )
@@ -77,57 +75,52 @@ def content(con: duckdb.DuckDBPyConnection, table: str) -> list[Any]:
         f'cast("{c.name}" as {c.type})' if c.type.startswith("map") else f'cast("{c.name}" as text)'
         for c in schema.tables()[table].columns
     )
-    return rows(con, f"select {columns} from {table} order by all")
+    found: list[Any] = con.execute(f"select {columns} from {table} order by all").fetchall()
+    return found
 
 
 @pytest.mark.slow
-def test_parts_add_up_and_stand_in_order(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write(tmp_path / "a.db", job())
-    read(ascend_db, {"main_db": path})
-    whole = {table: content(staging, table) for table in large_tables.LARGE}
+def test_parts_add_up_and_stand_in_order(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(staged.folder / "a.db", job())
+    staged.read(ascend_db, {"main_db": path})
+    whole = {table: content(staged.con, table) for table in large_tables.LARGE}
     assert [len(whole[table]) for table in ("kernels", "launches", "host_ops")] == [
         N // 2, N + N // 5, 2 * N
     ]  # fmt: skip
-    assert {step for (step,) in rows(staging, "select distinct step from kernels")} == {7, 8}
+    assert {step for (step,) in staged.rows("select distinct step from kernels")} == {7, 8}
     for table in large_tables.LARGE:
-        staging.execute(f"delete from {table}")
-        large_tables.spell_out(staging, table)
+        staged.con.execute(f"delete from {table}")
+        large_tables.spell_out(staged.con, table)
     monkeypatch.setattr(large_tables, "_KERNELS_AT_ONCE", 13)
     monkeypatch.setattr(large_tables, "_ROWS_AT_ONCE", 17)
     monkeypatch.setattr(large_tables, "_WORDS_AT_MOST", 0)
-    read(ascend_db, {"main_db": path})
+    staged.read(ascend_db, {"main_db": path})
     for table in large_tables.LARGE:
-        assert content(staging, table) == whole[table]
+        assert content(staged.con, table) == whole[table]
         keys = f"select {order(table)} from {table}"
-        assert rows(staging, keys) == rows(staging, f"{keys} order by {order(table)}")
+        assert staged.rows(keys) == staged.rows(f"{keys} order by {order(table)}")
 
 
-def test_words_are_text_again_for_other_readers(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
+def test_words_are_text_again_for_other_readers(staged: Staged) -> None:
     tables = {**job(), "COMPUTE_TASK_INFO": ("name, globalTaskId", [(2, N + 1)])}
-    read(ascend_db, {"main_db": write(tmp_path / "a.db", tables)})
-    csv = tmp_path / "kernel_details.csv"
+    staged.read(ascend_db, {"main_db": write(staged.folder / "a.db", tables)})
+    csv = staged.folder / "kernel_details.csv"
     csv.write_text(
         "Name,Type,Accelerator Core,Start Time(us),Duration(us),aic_new_ratio\n"
         "unheard of,New,AI_CORE,1700000000000000.001\t,5.5,0.25\n"
     )
-    read(kernel_details, {"kernels": csv}, wanted=frozenset({"kernels"}))
-    assert rows(staging, "select name, pmu['aic_new_ratio'] from kernels") == [("unheard of", 0.25)]
+    staged.read(kernel_details, {"kernels": csv}, wanted=frozenset({"kernels"}))
+    assert staged.rows("select name, pmu['aic_new_ratio'] from kernels") == [("unheard of", 0.25)]
 
 
-def test_a_reading_that_fails_leaves_nothing_behind(
-    read: Read, staging: duckdb.DuckDBPyConnection, tmp_path: Path
-) -> None:
+def test_a_reading_that_fails_leaves_nothing_behind(staged: Staged) -> None:
     many = [(n, n + 1, 1, n) for n in range(20_000)]
     tables = {**job(), "MEMORY_RECORD": ("component, timestamp, totalAllocated, streamPtr", many)}
-    path = write(tmp_path / "a.db", tables)
+    path = write(staged.folder / "a.db", tables)
     path.write_bytes(path.read_bytes()[:-200_000])
     with pytest.raises(TraceFormatError, match="damaged"):
-        read(ascend_db, {"main_db": path})
+        staged.read(ascend_db, {"main_db": path})
     for table in large_tables.LARGE:
-        assert rows(staging, f"select count(*) from {table}") == [(0,)]
-        found = rows(staging, f"select column_name, lower(column_type) from (describe {table})")
+        assert staged.rows(f"select count(*) from {table}") == [(0,)]
+        found = staged.rows(f"select column_name, lower(column_type) from (describe {table})")
         assert found == [(c.name, c.type.lower()) for c in schema.tables()[table].columns]

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 
-from npuscope.collector.model import ReadLog
 from npuscope.collector.readers.ascend_db import analysis_db
 from npuscope.collector.readers.hccl import communication
+from tests.collector.conftest import Staged
 
-Read = Callable[..., ReadLog]
 TABLES = ("comm_times", "comm_links", "comm_matrix")
 SETS = [
     ("alexnet_ddp_text_level1", "rank0_ascend_pt", "0"),
@@ -55,40 +53,39 @@ def check_links(con: duckdb.DuckDBPyConnection, category: str, golden: dict[str,
 
 @pytest.mark.parametrize(("dataset", "folder", "rank"), SETS)
 def test_real_files_match_the_golden_figures(
-    staging: duckdb.DuckDBPyConnection, read: Read, real_data: Path, goldens: dict[str, Any],
-    dataset: str, folder: str, rank: str,
-) -> None:  # fmt: skip
-    log = read(communication, real_data / dataset / folder)
+    staged: Staged, real_data: Path, goldens: dict[str, Any], dataset: str, folder: str, rank: str
+) -> None:
+    log = staged.read(communication, real_data / dataset / folder)
     ((step, categories),) = goldens[dataset][rank]["communication"].items()
     for category, golden in categories.items():
-        check_times(staging, category, golden["total"])
-        check_links(staging, category, golden["transport"])
-        by_type = staging.execute(
+        check_times(staged.con, category, golden["total"])
+        check_links(staged.con, category, golden["transport"])
+        by_type = staged.rows(
             """select op_type, count(*), sum(elapse_ns) from comm_times
             where category = ? group by 1""",
             [category],
-        ).fetchall()
+        )
         assert {name: (n, elapse) for name, n, elapse in by_type} == {
             name: (g["count"], near(g["elapse_ms"])) for name, g in golden["by_type"].items()
         }
     for table in TABLES:
-        steps = staging.execute(f"select distinct step from {table}").fetchall()
+        steps = staged.rows(f"select distinct step from {table}")
         assert steps == [(int(step.removeprefix("step")),)]
     assert (log.rows_lost, log.warnings) == (0, [])
 
 
 def test_real_packets_sum_to_the_file_s_own_totals(
-    staging: duckdb.DuckDBPyConnection, read: Read, real_data: Path, goldens: dict[str, Any]
+    staged: Staged, real_data: Path, goldens: dict[str, Any]
 ) -> None:
-    read(communication, real_data / "alexnet_ddp_text_level1" / "rank0_ascend_pt")
+    staged.read(communication, real_data / "alexnet_ddp_text_level1" / "rank0_ascend_pt")
     totals = goldens["alexnet_ddp_text_level1"]["0"]["communication"]["step50"]["collective"]
     sizes = totals["total_op_info_file"]["Communication Bandwidth Info"]["HCCS"][
         "Size Distribution"
     ]
-    found = staging.execute("""
+    found = staged.rows("""
         select p.size_bytes, sum(p.packet_count)::bigint, sum(p.time_ns)
         from (select unnest(packets) as p from comm_links where link = 'HCCS')
-        group by 1""").fetchall()
+        group by 1""")
     assert {size: (count, time) for size, count, time in found} == {
         float(size) * 1e6: (count, near(ms)) for size, (count, ms) in sizes.items()
     }
@@ -96,41 +93,38 @@ def test_real_packets_sum_to_the_file_s_own_totals(
 
 @pytest.mark.parametrize(("folder", "rank"), QWEN)
 def test_database_and_json_of_a_real_run_give_the_same_rows(
-    staging: duckdb.DuckDBPyConnection, read: Read, real_data: Path, folder: str, rank: str
+    staged: Staged, real_data: Path, folder: str, rank: str
 ) -> None:
     path = real_data / "qwen3_pp2_dp2_text_level2" / folder
     found = []
     for reader in (communication, analysis_db):
-        read(reader, path)
-        found.append(
-            {t: staging.execute(f"select * from {t} order by all").fetchall() for t in TABLES}
-        )
+        staged.read(reader, path)
+        found.append({t: staged.rows(f"select * from {t} order by all") for t in TABLES})
         for table in TABLES:
-            staging.execute(f"delete from {table}")
+            staged.con.execute(f"delete from {table}")
     assert [len(rows) for rows in found[0].values()] == {"0": [15, 16, 67], "1": [15, 22, 73]}[rank]
     assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(("folder", "rank"), QWEN)
 def test_real_analysis_database_matches_the_golden_figures(
-    staging: duckdb.DuckDBPyConnection, read: Read, real_data: Path, goldens: dict[str, Any],
-    folder: str, rank: str,
-) -> None:  # fmt: skip
-    read(analysis_db, real_data / "qwen3_pp2_dp2_text_level2" / folder)
+    staged: Staged, real_data: Path, goldens: dict[str, Any], folder: str, rank: str
+) -> None:
+    staged.read(analysis_db, real_data / "qwen3_pp2_dp2_text_level2" / folder)
     golden = goldens["qwen3_pp2_dp2_text_level2"][rank]["analysis_db"]
     for category, types in golden["CommAnalyzerTime"].items():
         for op_type, figures in types.items():
-            row = staging.execute(
+            row = staged.con.execute(
                 """select count(*), sum(elapse_ns), sum(transit_ns), sum(wait_ns) from comm_times
                 where category = ? and op_type = ?""",
                 [category, op_type],
             ).fetchone()
             times = (figures[f"{key}_ms"] for key in ("elapse", "transit", "wait"))
             assert row == (figures["count"], *map(near, times))
-        check_links(staging, category, golden["CommAnalyzerBandwidth"][category])
+        check_links(staged.con, category, golden["CommAnalyzerBandwidth"][category])
     steps = golden["profiler_StepTraceTime"][0]
-    assert staging.execute("""select device_id, step, computing_ns, communication_ns, free_ns,
-        stage_ns, preparing_ns from profiler_steps""").fetchall() == [
+    assert staged.rows("""select device_id, step, computing_ns, communication_ns, free_ns,
+        stage_ns, preparing_ns from profiler_steps""") == [
         (steps["deviceId"], int(steps["step"]), *(
             float(steps[k]) * 1000
             for k in ("computing", "communication", "free", "stage", "preparing")

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 
-from npuscope.collector.model import RankSource, ReadLog, SourceFile
+from npuscope.collector.model import RankSource, ReadLog, Role, SourceFile
 from npuscope.collector.readers.hccl import communication
 from npuscope.collector.staging import open_staging
 from npuscope.errors import TraceFormatError
+from tests.collector.conftest import Staged
 
-Read = Callable[..., ReadLog]
 HASH = "5862276093215481612"
 LINKS = ("RDMA", "HCCS", "PCIE", "SDMA", "SIO")
 NOTHING = {
@@ -44,28 +42,26 @@ def job(**steps: Any) -> dict[str, Any]:
     return steps
 
 
-def read_json(read: Read, folder: Path, content: Any, *, name: str = "communication") -> ReadLog:
-    path = folder / f"{name}.json"
+def read_json(staged: Staged, content: Any, *, name: Role = "communication") -> ReadLog:
+    path = staged.folder / f"{name}.json"
     text = content if isinstance(content, bytes) else json.dumps(content).encode()
     path.write_bytes(text)
-    return read(communication, {name: path})
+    return staged.read(communication, {name: path})
 
 
-def test_an_operation_with_its_links(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
-) -> None:
+def test_an_operation_with_its_links(staged: Staged) -> None:
     name = "hcom_alltoallv__612_7_1"
     operations = {
         f"{name}@{HASH}": OPERATION,
         f"Total Op Info@{HASH}": TOTAL,
         "Total Op Info": TOTAL,
     }
-    read_json(read, tmp_path, job(step7={"p2p": {}, "collective": operations}))
-    assert staging.execute("select * from comm_times").fetchall() == [
+    read_json(staged, job(step7={"p2p": {}, "collective": operations}))
+    assert staged.rows("select * from comm_times") == [
         (7, name, "allToAllV", "collective", HASH, 1736414119678217250, 2.5e6, 1e6, 5e5, 2.5e5,
          pytest.approx(-0.1)),
     ]  # fmt: skip
-    assert staging.execute("select * from comm_links").fetchall() == [
+    assert staged.rows("select * from comm_links") == [
         (7, name, "allToAllV", "collective", HASH, "RDMA", pytest.approx(3000004.0),
          1.5e6, 2e9, 0.5, [{"size_bytes": 4.0, "packet_count": 1, "time_ns": 2.5e5},
           {"size_bytes": 3e6, "packet_count": 1, "time_ns": 1.25e6}]),
@@ -77,24 +73,21 @@ def test_an_operation_with_its_links(
     [("step", "p2p", None), ("step13", "collective", 13), (None, None, None)],
 )
 def test_steps_without_number_and_flat_files_of_msprof(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path,
-    key: str | None, category: str | None, step: int | None,
-) -> None:  # fmt: skip
+    staged: Staged, key: str | None, category: str | None, step: int | None
+) -> None:
     operations = {
         f"hcom_send__612_1_1@{HASH}": OPERATION,
         f"hcom_broadcast__612_2@{HASH}": OPERATION,
     }
     content = {**operations, "total": TOTAL} if key is None else {key: {category: operations}}
-    read_json(read, tmp_path, content)
-    found = staging.execute("select step, op_type, category, group_hash from comm_times").fetchall()
+    read_json(staged, content)
+    found = staged.rows("select step, op_type, category, group_hash from comm_times")
     assert found == [
         (step, "send", category or "p2p", HASH), (step, "broadcast", category or "collective", HASH)
     ]  # fmt: skip
 
 
-def test_single_bad_entries_are_skipped_and_counted(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
-) -> None:
+def test_single_bad_entries_are_skipped_and_counted(staged: Staged) -> None:
     bad = copy.deepcopy(OPERATION)
     bad["Communication Time Info"]["Elapse Time(ms)"] = {"not": "a number"}
     texts = copy.deepcopy(OPERATION)
@@ -103,8 +96,8 @@ def test_single_bad_entries_are_skipped_and_counted(
         f"hcom_send__1_1@{HASH}": OPERATION, f"hcom_send__1_2@{HASH}": bad,
         f"hcom_send__1_3@{HASH}": texts, f"hcom_send__1_4@{HASH}": [1, 2], "hcom_send__1_5": {},
     }  # fmt: skip
-    log = read_json(read, tmp_path, job(step1={"p2p": operations}))
-    assert staging.execute("select name, elapse_ns from comm_times").fetchall() == [
+    log = read_json(staged, job(step1={"p2p": operations}))
+    assert staged.rows("select name, elapse_ns from comm_times") == [
         ("hcom_send__1_1", 2.5e6), ("hcom_send__1_3", 2.5e6)
     ]  # fmt: skip
     assert log.rows_lost == 2
@@ -119,34 +112,30 @@ WHOLE = json.dumps(job(step1={"collective": {f"hcom_send__1_1@{HASH}": OPERATION
     [WHOLE[:-1], WHOLE[: len(WHOLE) // 2], b"[]", b"[1, 2]", b'{"step1": [1]}', b'"text"',
      b"\xff\xfe", b'{"step1": {"p2p": 5}}'],
 )  # fmt: skip
-def test_cut_and_foreign_files_say_where(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path, content: bytes, name: str
-) -> None:
+def test_cut_and_foreign_files_say_where(staged: Staged, content: bytes, name: Role) -> None:
     with pytest.raises(TraceFormatError) as caught:
-        read_json(read, tmp_path, content, name=name)
+        read_json(staged, content, name=name)
     assert caught.value.path.endswith(f"{name}.json")
     assert "cut short or damaged" in caught.value.got
-    assert staging.execute("select count(*) from comm_times").fetchone() == (0,)
+    assert staged.con.execute("select count(*) from comm_times").fetchone() == (0,)
 
 
 @pytest.mark.parametrize("content", [b"", b" \n", b"\xef\xbb\xbf"])
-def test_an_empty_file_is_told(read: Read, tmp_path: Path, content: bytes) -> None:
+def test_an_empty_file_is_told(staged: Staged, content: bytes) -> None:
     with pytest.raises(TraceFormatError, match="empty file"):
-        read_json(read, tmp_path, content)
+        read_json(staged, content)
 
 
 @pytest.mark.parametrize("content", [b"{}", b'{"step1": {}}'])
-def test_empty_objects_hold_nothing(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path, content: bytes
-) -> None:
-    log = read_json(read, tmp_path, content)
-    assert staging.execute("select count(*) from comm_times").fetchone() == (0,)
+def test_empty_objects_hold_nothing(staged: Staged, content: bytes) -> None:
+    log = read_json(staged, content)
+    assert staged.con.execute("select count(*) from comm_times").fetchone() == (0,)
     assert log.rows_lost == 0
 
 
-def test_byte_order_mark(staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path) -> None:
-    read_json(read, tmp_path, b"\xef\xbb\xbf" + WHOLE)
-    assert staging.execute("select count(*) from comm_times").fetchone() == (1,)
+def test_byte_order_mark(staged: Staged) -> None:
+    read_json(staged, b"\xef\xbb\xbf" + WHOLE)
+    assert staged.con.execute("select count(*) from comm_times").fetchone() == (1,)
 
 
 def link(name: str | None = None, **figures: Any) -> dict[str, Any]:
@@ -157,12 +146,10 @@ def link(name: str | None = None, **figures: Any) -> dict[str, Any]:
     return block if name is None else {**block, "Op Name": name}
 
 
-def test_matrix_of_2024_and_of_2023(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
-) -> None:
+def test_matrix_of_2024_and_of_2023(staged: Staged) -> None:
     scatter = "hcom_reduceScatter__097_2_1"
     read_json(
-        read, tmp_path,
+        staged,
         job(step5={"p2p": {}, "collective": {
             f"reduce-top1@{HASH}": {"1-0": link(scatter)},
             f"reduce-total@{HASH}": {"1-0": link(), "1-1": link(**{"Transport Type": "LOCAL"})},
@@ -172,9 +159,9 @@ def test_matrix_of_2024_and_of_2023(
         }}),
         name="communication_matrix",
     )  # fmt: skip
-    assert staging.execute("""select step, op_type, category, variant, name, group_hash,
+    assert staged.rows("""select step, op_type, category, variant, name, group_hash,
         src_group_rank, dst_group_rank, src_rank, link, size_bytes, time_ns, bandwidth_bytes_per_s
-        from comm_matrix""").fetchall() == [
+        from comm_matrix""") == [
         (5, op, "collective", variant, name, HASH, src, dst, None, kind, 2e6, 5e5, 4e9)
         for op, variant, name, src, dst, kind in (
             ("reduceScatter", "top1", scatter, 1, 0, "HCCS"),
@@ -186,36 +173,28 @@ def test_matrix_of_2024_and_of_2023(
     ]  # fmt: skip
 
 
-def test_a_bad_file_leaves_the_matrix_readable(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
-) -> None:
-    cut, matrix = tmp_path / "communication.json", tmp_path / "communication_matrix.json"
+def test_a_bad_file_leaves_the_matrix_readable(staged: Staged) -> None:
+    cut, matrix = staged.folder / "communication.json", staged.folder / "communication_matrix.json"
     cut.write_bytes(WHOLE[:100])
     matrix.write_text(json.dumps(job(step={"p2p": {f"send-total@{HASH}": {"0-1": link()}}})))
     with pytest.raises(TraceFormatError):
-        read(communication, {"communication": cut, "communication_matrix": matrix})
-    assert staging.execute("select count(*) from comm_matrix").fetchone() == (1,)
+        staged.read(communication, {"communication": cut, "communication_matrix": matrix})
+    assert staged.con.execute("select count(*) from comm_matrix").fetchone() == (1,)
 
 
-def test_only_wanted_tables_are_filled(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
-) -> None:
-    path = tmp_path / "communication.json"
+def test_only_wanted_tables_are_filled(staged: Staged) -> None:
+    path = staged.folder / "communication.json"
     path.write_bytes(WHOLE)
-    read(communication, {"communication": path}, wanted=frozenset({"comm_links"}))
-    assert staging.execute("select count(*) from comm_times").fetchone() == (0,)
-    assert staging.execute("select count(*) from comm_links").fetchone() == (1,)
+    staged.read(communication, {"communication": path}, wanted=frozenset({"comm_links"}))
+    assert staged.con.execute("select count(*) from comm_times").fetchone() == (0,)
+    assert staged.con.execute("select count(*) from comm_links").fetchone() == (1,)
 
 
-def test_chunks_do_not_change_the_result(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunks_do_not_change_the_result(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(communication, "_CHUNK_ENTRIES", 3)
     operations = {f"hcom_send__1_{i}@{HASH}": OPERATION for i in range(10)}
-    read_json(read, tmp_path, job(step1={"p2p": operations}))
-    assert staging.execute("select count(*), count(distinct name) from comm_links").fetchone() == (
-        10, 10
-    )  # fmt: skip
+    read_json(staged, job(step1={"p2p": operations}))
+    assert staged.rows("select count(*), count(distinct name) from comm_links") == [(10, 10)]
 
 
 def test_many_operations_fit_into_a_small_engine(tmp_path: Path) -> None:

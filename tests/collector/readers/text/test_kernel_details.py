@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 
-from npuscope.collector.model import ReadLog
 from npuscope.collector.readers.text import kernel_details
 from npuscope.errors import TraceFormatError
-
-Read = Callable[..., ReadLog]
+from tests.collector.conftest import Staged
 
 LEVEL0 = "Step Id,Name,Type,Accelerator Core,Start Time(us),Duration(us),Wait Time(us),Block Dim"
 LEVEL0_ROWS = [
@@ -42,59 +39,60 @@ def rows(con: duckdb.DuckDBPyConnection, columns: str, table: str = "kernels") -
 
 @pytest.mark.parametrize(("dataset", "folder", "rank", "step"), TEXT_SETS)
 def test_real_profiles_match_the_golden_figures(
-    staging: duckdb.DuckDBPyConnection, read: Read, real_data: Path, goldens: dict[str, Any],
-    dataset: str, folder: str, rank: str, step: str,
-) -> None:  # fmt: skip
-    log = read(kernel_details, real_data / dataset / folder)
+    staged: Staged,
+    real_data: Path,
+    goldens: dict[str, Any],
+    dataset: str,
+    folder: str,
+    rank: str,
+    step: str,
+) -> None:
+    log = staged.read(kernel_details, real_data / dataset / folder)
     golden = goldens[dataset][rank]["steps"][step]["kernel_details"]
 
-    by_core = staging.execute(
+    by_core = staged.con.execute(
         "select coalesce(core, 'N/A'), count(*), sum(dur_ns) from kernels group by all"
     ).fetchall()
-    comm = staging.execute("select count(*), sum(dur_ns) from _comm_rows").fetchone()
+    comm = staged.con.execute("select count(*), sum(dur_ns) from _comm_rows").fetchone()
     found = {core: {"count": n, "total_ns": total} for core, n, total in by_core}
     assert comm is not None
     communication_core = next(c for c in golden["by_core"] if c in ("HCCL", "COMMUNICATION"))
     assert {**found, communication_core: {"count": comm[0], "total_ns": comm[1]}} == (
         golden["by_core"]
     )
-    assert staging.execute("select bool_and(is_compute) from kernels").fetchone() == (True,)
-    totals = staging.execute("""
+    assert staged.con.execute("select bool_and(is_compute) from kernels").fetchone() == (True,)
+    totals = staged.con.execute("""
         select coalesce(type, 'N/A'), sum(dur_ns)::bigint, count(*) from kernels
         group by all order by 2 desc, 1""").fetchall()
     expected = [(t["name"], t["total_ns"], t["count"]) for t in golden["top10_by_type"]]
     assert sorted(totals, key=lambda t: -t[1])[: len(expected)] == expected
-    assert staging.execute("select distinct step from kernels").fetchall() == [(int(step),)]
+    assert staged.con.execute("select distinct step from kernels").fetchall() == [(int(step),)]
     assert log.rows_lost == 0
     assert log.warnings == []
 
 
-def test_real_pmu_columns(
-    staging: duckdb.DuckDBPyConnection, read: Read, real_data: Path, goldens: dict[str, Any]
-) -> None:
-    read(kernel_details, real_data / "qwen3_pp2_dp2_text_level2" / "rank_0_ascend_pt")
+def test_real_pmu_columns(staged: Staged, real_data: Path, goldens: dict[str, Any]) -> None:
+    staged.read(kernel_details, real_data / "qwen3_pp2_dp2_text_level2" / "rank_0_ascend_pt")
     cycles = goldens["qwen3_pp2_dp2_text_level2"]["0"]["flops"]["cycles"]
-    found = staging.execute("select sum(aic_cycles), sum(aiv_cycles) from kernels").fetchone()
+    found = staged.con.execute("select sum(aic_cycles), sum(aiv_cycles) from kernels").fetchone()
     assert found == (cycles["aic_total_cycles"], cycles["aiv_total_cycles"])
     first = rows(
-        staging, "aiv_time_ns, pmu['aiv_vec_time'], pmu['aiv_vec_ratio'], cardinality(pmu)"
+        staged.con, "aiv_time_ns, pmu['aiv_vec_time'], pmu['aiv_vec_ratio'], cardinality(pmu)"
     )[0]
     assert first == (1883842.0, 98456.0, 0.052, 20)
-    peak = staging.execute("select max(cube_utilization_ratio) from kernels").fetchone()
+    peak = staged.con.execute("select max(cube_utilization_ratio) from kernels").fetchone()
     assert peak is not None
     assert 0.5 < peak[0] <= 1
 
 
-def test_level0_says_nothing_of_type_core_and_blocks(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
-) -> None:
-    read(kernel_details, {"kernels": write(tmp_path, LEVEL0, *LEVEL0_ROWS, end="\r\n")})
+def test_level0_says_nothing_of_type_core_and_blocks(staged: Staged) -> None:
+    staged.read(kernel_details, {"kernels": write(staged.folder, LEVEL0, *LEVEL0_ROWS, end="\r\n")})
     columns = "step, name, type, core, is_compute, start_ns, dur_ns, block_count, pmu"
-    assert rows(staging, columns) == [
+    assert rows(staged.con, columns) == [
         (50, "add", None, None, True, 1736405443881410320, 50621, None, None),
         (None, "late", None, None, True, 1736405443881600000, 1000, None, None),
     ]  # fmt: skip
-    assert rows(staging, "*", "_comm_rows") == [
+    assert rows(staged.con, "*", "_comm_rows") == [
         (50, None, "hcom_allReduce__868_0_1", None, 1736405443881500001, 6280, "HCCL")
     ]
 
@@ -147,39 +145,33 @@ def renamed(header: str, *pairs: tuple[str, str]) -> str:
     ],
     ids=["2025", "bom", "block num", "task start", "total time", "micro sign", "op_summary"],
 )  # fmt: skip
-def test_header_variants_give_the_same_row(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path, header: str
-) -> None:
-    read(kernel_details, {"kernels": write(tmp_path, header, FULL_ROW)})
-    assert rows(staging, COLUMNS) == [EXPECTED]
+def test_header_variants_give_the_same_row(staged: Staged, header: str) -> None:
+    staged.read(kernel_details, {"kernels": write(staged.folder, header, FULL_ROW)})
+    assert rows(staged.con, COLUMNS) == [EXPECTED]
 
 
-def test_column_order_and_row_order_do_not_matter(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
-) -> None:
+def test_column_order_and_row_order_do_not_matter(staged: Staged) -> None:
     shuffled = "Duration(us),Name,Start Time(us),Accelerator Core"
     lines = ["1.5,b,20.000\t,AI_CORE", "2,a,10.000\t,AI_CORE"]
-    read(kernel_details, {"kernels": write(tmp_path, shuffled, *lines)})
-    assert rows(staging, "name, start_ns, dur_ns, step") == [
+    staged.read(kernel_details, {"kernels": write(staged.folder, shuffled, *lines)})
+    assert rows(staged.con, "name, start_ns, dur_ns, step") == [
         ("a", 10000, 2000, None), ("b", 20000, 1500, None)
     ]  # fmt: skip
 
 
-def test_older_chips_keep_their_pmu_names(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
-) -> None:
+def test_older_chips_keep_their_pmu_names(staged: Staged) -> None:
     header = (
         "Op Name,OP Type,Task Type,Task Start Time(us),Task Duration(us),aicore_time(us),"
         "total_cycles,vec_time(us),mac_ratio,memory_bound,0x1f,GM_to_L1_datas(KB),ub_read_bw(GB/s)"
     )
     path = write(
-        tmp_path,
+        staged.folder,
         header,
         "conv,Conv2D,AI_CORE,10,2,1.5,900,0.5,0.25,1.75,33,2,3",
         name="op_summary.csv",
     )
-    log = read(kernel_details, {"kernels": path})
-    assert rows(staging, "aic_time_ns, aic_cycles, pmu") == [
+    log = staged.read(kernel_details, {"kernels": path})
+    assert rows(staged.con, "aic_time_ns, aic_cycles, pmu") == [
         (1500.0, 900.0, {
             "vec_time": 500.0, "mac_ratio": 0.25, "memory_bound": 1.75, "0x1f": 33.0,
             "GM_to_L1_datas": 2.0, "ub_read_bw": 3.0,
@@ -188,20 +180,16 @@ def test_older_chips_keep_their_pmu_names(
     assert log.rules["kernels.table"] == "op_summary"
 
 
-def test_pmu_values_that_are_not_there_have_no_entry(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
-) -> None:
+def test_pmu_values_that_are_not_there_have_no_entry(staged: Staged) -> None:
     header = "Name,Start Time(us),Duration(us),aic_mac_time(us),AIC_MAC_TIME,aic_mac_ratio"
     lines = ["all,10,1,0.001234567,9,0.5", "some,20,1,N/A,9,0.25", "none,30,1,N/A,9,N/A"]
-    read(kernel_details, {"kernels": write(tmp_path, header, *lines)})
-    assert rows(staging, "pmu") == [
+    staged.read(kernel_details, {"kernels": write(staged.folder, header, *lines)})
+    assert rows(staged.con, "pmu") == [
         ({"aic_mac_time": 1.234567, "aic_mac_ratio": 0.5},), ({"aic_mac_ratio": 0.25},), (None,)
     ]  # fmt: skip
 
 
-def test_figures_that_are_no_numbers_cost_only_themselves(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
-) -> None:
+def test_figures_that_are_no_numbers_cost_only_themselves(staged: Staged) -> None:
     header = (
         "Step Id,Name,Start Time(us),Duration(us),Task ID,aiv_time(us),aic_mac_ratio,aiv_x_ratio"
     )
@@ -209,8 +197,8 @@ def test_figures_that_are_no_numbers_cost_only_themselves(
         "1,a,10,1,7,1.5,0.5,1", "N/A,b,20,1,N/A,N/A,N/A,N/A", "x,c,30,1,-,-,n/a\t,inf", "1,cut,40",
         "2,d,50,1,9, 2.5\t,nan,0.25",
     ]  # fmt: skip
-    log = read(kernel_details, {"kernels": write(tmp_path, header, *lines)})
-    assert rows(staging, "name, step, task_id, aiv_time_ns, pmu") == [
+    log = staged.read(kernel_details, {"kernels": write(staged.folder, header, *lines)})
+    assert rows(staged.con, "name, step, task_id, aiv_time_ns, pmu") == [
         ("a", 1, 7, 1500.0, {"aic_mac_ratio": 0.5, "aiv_x_ratio": 1.0}),
         ("b", None, None, None, None),
         ("c", None, None, None, None),
@@ -220,9 +208,7 @@ def test_figures_that_are_no_numbers_cost_only_themselves(
     assert "1 broken rows left out, the first at line 5" in log.warnings[0]
 
 
-def test_implementation_kernels_of_hccl_are_not_computing(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
-) -> None:
+def test_implementation_kernels_of_hccl_are_not_computing(staged: Staged) -> None:
     lines = [
         "1,hcomAllReduceAicpuKernel,x,AI_CPU,1,1,0,1",
         "1,allGatherAivKernel,x,AI_VECTOR_CORE,2,1,0,1",
@@ -232,28 +218,24 @@ def test_implementation_kernels_of_hccl_are_not_computing(
         "1,AllGatherMatmul,AllGatherMatmul,MIX_AIC,6,1,0,1",
         "1,hcom_send__1_0_1,hcom_send_,COMMUNICATION,7,1,0,0",
     ]
-    read(kernel_details, {"kernels": write(tmp_path, LEVEL0, *lines)})
-    assert [r[0] for r in rows(staging, "is_compute")] == [False, False, False, True, True, True]
-    assert rows(staging, "name, type", "_comm_rows") == [("hcom_send__1_0_1", "hcom_send_")]
+    staged.read(kernel_details, {"kernels": write(staged.folder, LEVEL0, *lines)})
+    assert [r[0] for r in rows(staged.con, "is_compute")] == [False, False, False, True, True, True]
+    assert rows(staged.con, "name, type", "_comm_rows") == [("hcom_send__1_0_1", "hcom_send_")]
 
 
-def test_rows_without_valid_times_are_dropped_and_counted(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
-) -> None:
+def test_rows_without_valid_times_are_dropped_and_counted(staged: Staged) -> None:
     lines = [
         "1,ok,x,AI_CORE,10,1,0,1", "1,a,x,AI_CORE,N/A,1,0,1", "1,b,x,AI_CORE,10,inf,0,1",
         "1,c,x,AI_CORE,nan,nan,0,1", "1,d,x,AI_CORE,10,-1,0,1", "1,e,x,AI_CORE,,,0,1",
     ]  # fmt: skip
-    log = read(kernel_details, {"kernels": write(tmp_path, LEVEL0, *lines)})
-    assert rows(staging, "name") == [("ok",)]
+    log = staged.read(kernel_details, {"kernels": write(staged.folder, LEVEL0, *lines)})
+    assert rows(staged.con, "name") == [("ok",)]
     assert log.rows_lost == 5
     assert "no valid start or duration" in log.warnings[0]
 
 
-def test_ragged_cut_and_undecodable_rows_cost_only_themselves(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
-) -> None:
-    path = tmp_path / "kernel_details.csv"
+def test_ragged_cut_and_undecodable_rows_cost_only_themselves(staged: Staged) -> None:
+    path = staged.folder / "kernel_details.csv"
     path.write_bytes(
         (LEVEL0 + "\r\n").encode()
         + b"1,first,x,AI_CORE,10,1,0,1\n"
@@ -263,64 +245,52 @@ def test_ragged_cut_and_undecodable_rows_cost_only_themselves(
         + b"1,bad\xff\xfe,x,AI_CORE,40,1,0,1\n\r\n"
         + b"1,last,x,AI_CORE,50,1"
     )
-    log = read(kernel_details, {"kernels": path})
-    assert rows(staging, "name") == [("first",), ("long",), ("two\r\nlines",)]
+    log = staged.read(kernel_details, {"kernels": path})
+    assert rows(staged.con, "name") == [("first",), ("long",), ("two\r\nlines",)]
     assert log.rows_lost == 3
     assert "3 broken rows left out, the first at line 3" in log.warnings[0]
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xef\xbb\xbf", LEVEL0.encode()])
-def test_files_without_rows_are_nothing_to_read(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path, content: bytes
-) -> None:
-    path = tmp_path / "kernel_details.csv"
+def test_files_without_rows_are_nothing_to_read(staged: Staged, content: bytes) -> None:
+    path = staged.folder / "kernel_details.csv"
     path.write_bytes(content)
-    log = read(kernel_details, {"kernels": path})
-    assert rows(staging, "name") == rows(staging, "name", "_comm_rows") == []
+    log = staged.read(kernel_details, {"kernels": path})
+    assert rows(staged.con, "name") == rows(staged.con, "name", "_comm_rows") == []
     assert log.rows_lost == 0
 
 
 @pytest.mark.parametrize("content", [b"\x00\x01binary", b"a,b\n1,2\n", LEVEL0.encode("utf-16")])
-def test_foreign_files_are_refused_with_what_was_missing(
-    read: Read, tmp_path: Path, content: bytes
-) -> None:
-    path = tmp_path / "kernel_details.csv"
+def test_foreign_files_are_refused_with_what_was_missing(staged: Staged, content: bytes) -> None:
+    path = staged.folder / "kernel_details.csv"
     path.write_bytes(content)
     with pytest.raises(TraceFormatError, match="header: no column Start Time"):
-        read(kernel_details, {"kernels": path})
+        staged.read(kernel_details, {"kernels": path})
 
 
-def test_a_bad_slice_does_not_hide_the_others(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
-) -> None:
-    bad = write(tmp_path, "nonsense", name="op_summary_slice_0.csv")
-    first = write(tmp_path, LEVEL0, LEVEL0_ROWS[0], name="op_summary_slice_1.csv")
-    second = write(tmp_path, LEVEL0, LEVEL0_ROWS[2], name="op_summary_slice_2.csv")
+def test_a_bad_slice_does_not_hide_the_others(staged: Staged) -> None:
+    bad = write(staged.folder, "nonsense", name="op_summary_slice_0.csv")
+    first = write(staged.folder, LEVEL0, LEVEL0_ROWS[0], name="op_summary_slice_1.csv")
+    second = write(staged.folder, LEVEL0, LEVEL0_ROWS[2], name="op_summary_slice_2.csv")
     with pytest.raises(TraceFormatError, match="op_summary_slice_0"):
-        read(kernel_details, {"kernels": [bad, first, second]})
-    assert rows(staging, "name") == [("add",), ("late",)]
+        staged.read(kernel_details, {"kernels": [bad, first, second]})
+    assert rows(staged.con, "name") == [("add",), ("late",)]
 
 
-def test_only_wanted_tables_are_filled(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
-) -> None:
-    files = {"kernels": write(tmp_path, LEVEL0, *LEVEL0_ROWS)}
-    read(kernel_details, files, wanted=frozenset({"comm_ops"}))
-    assert rows(staging, "name") == []
-    assert len(rows(staging, "name", "_comm_rows")) == 1
+def test_only_wanted_tables_are_filled(staged: Staged) -> None:
+    path = write(staged.folder, LEVEL0, *LEVEL0_ROWS)
+    staged.read(kernel_details, {"kernels": path}, wanted=frozenset({"comm_ops"}))
+    assert rows(staged.con, "name") == []
+    assert len(rows(staged.con, "name", "_comm_rows")) == 1
 
 
-def test_the_hand_over_table_exists_without_any_file(
-    staging: duckdb.DuckDBPyConnection, read: Read
-) -> None:
-    read(kernel_details, {})
-    assert rows(staging, "name", "_comm_rows") == []
+def test_the_hand_over_table_exists_without_any_file(staged: Staged) -> None:
+    staged.read(kernel_details, {})
+    assert rows(staged.con, "name", "_comm_rows") == []
 
 
-def test_paths_with_patterns_and_quotes_are_taken_literally(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
-) -> None:
-    folder = tmp_path / "run=1" / "it's [a]*?"
+def test_paths_with_patterns_and_quotes_are_taken_literally(staged: Staged) -> None:
+    folder = staged.folder / "run=1" / "it's [a]*?"
     folder.mkdir(parents=True)
-    read(kernel_details, {"kernels": write(folder, LEVEL0, *LEVEL0_ROWS)})
-    assert len(rows(staging, "name")) == 2
+    staged.read(kernel_details, {"kernels": write(folder, LEVEL0, *LEVEL0_ROWS)})
+    assert len(rows(staged.con, "name")) == 2

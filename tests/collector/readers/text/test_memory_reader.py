@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 
-from npuscope.collector.model import ReadLog
 from npuscope.collector.readers.text import memory_record
 from npuscope.errors import TraceFormatError
+from tests.collector.conftest import Staged
 
-Read = Callable[..., ReadLog]
 MIB = 1 << 20
 
 SETS = [
@@ -31,15 +28,14 @@ def mib(size_bytes: int | None) -> float | None:
 
 @pytest.mark.parametrize(("dataset", "folder", "rank"), SETS)
 def test_real_profiles_match_the_golden_figures(
-    staging: duckdb.DuckDBPyConnection, read: Read, real_data: Path, goldens: dict[str, Any],
-    dataset: str, folder: str, rank: str,
-) -> None:  # fmt: skip
-    log = read(memory_record, real_data / dataset / folder)
+    staged: Staged, real_data: Path, goldens: dict[str, Any], dataset: str, folder: str, rank: str
+) -> None:
+    log = staged.read(memory_record, real_data / dataset / folder)
     golden = goldens[dataset][rank]["memory"]
 
-    record = staging.execute("""
+    record = staged.rows("""
         select component, count(*), max(reserved_bytes), max(allocated_bytes), max(active_bytes)
-        from memory where source = 'record' group by 1""").fetchall()
+        from memory where source = 'record' group by 1""")
     assert {
         name: {
             "rows": n, "peak_reserved_mb": mib(reserved), "peak_allocated_mb": mib(allocated),
@@ -49,15 +45,15 @@ def test_real_profiles_match_the_golden_figures(
     } == golden["memory_record"]  # fmt: skip
 
     module = dict(golden["npu_module_mem_peak"])
-    peaks = staging.execute(
+    peaks = staged.rows(
         "select component, max(reserved_bytes) from memory where source = 'module' group by 1"
-    ).fetchall()
-    count = staging.execute("select count(*) from memory where source = 'module'").fetchone()
+    )
+    count = staged.con.execute("select count(*) from memory where source = 'module'").fetchone()
     assert count == (module.pop("rows"),)
     assert module.items() <= {name: mib(peak) for name, peak in peaks}.items()
 
     blocks = golden["operator_memory"]
-    assert staging.execute("""
+    assert staged.con.execute("""
         select count(*), count(*) filter (released_at_ns is null), sum(size_bytes) / 1024,
             max(size_bytes) / 1024, count(*) filter (size_bytes < 0),
             max(allocation_total_allocated_bytes) / 1048576
@@ -65,13 +61,11 @@ def test_real_profiles_match_the_golden_figures(
         blocks["rows"], blocks["no_release"], blocks["sum_size_kb"], blocks["max_size_kb"],
         blocks["negative_size"], blocks["max_alloc_total_allocated_mb"],
     )  # fmt: skip
-    assert staging.execute("select distinct device_id from memory").fetchall() == [(int(rank),)]
+    assert staged.rows("select distinct device_id from memory") == [(int(rank),)]
     assert (log.rows_lost, log.warnings) == (0, [])
 
 
-def test_units_devices_and_exponents(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
-) -> None:
+def test_units_devices_and_exponents(staged: Staged) -> None:
     variants = {
         "new": "Component,Timestamp(us),Total Allocated(MB),Total Reserved(MB),Total Active(MB),"
         "Stream Ptr,Device Type\nPTA,1736405443756384.100\t,1.5,2,0.25,77,NPU:3\n",
@@ -82,11 +76,11 @@ def test_units_devices_and_exponents(
         "app": "Component,Timestamp(us),Total Reserved(MB),Device_id\nAPP,10.5,N/A,6\n",
     }
     for name, content in variants.items():
-        path = tmp_path / f"{name}.csv"
+        path = staged.folder / f"{name}.csv"
         path.write_text(content, encoding="utf-8", newline="")
-        read(memory_record, {"memory_record": path})
-    assert staging.execute("""select device_id, component, timestamp_ns, allocated_bytes,
-        reserved_bytes, active_bytes, stream_ptr, source from memory""").fetchall() == [
+        staged.read(memory_record, {"memory_record": path})
+    assert staged.rows("""select device_id, component, timestamp_ns, allocated_bytes,
+        reserved_bytes, active_bytes, stream_ptr, source from memory""") == [
         (3, "PTA", 1736405443756384100, 1572864, 2097152, 262144, "77", "record"),
         (12, "GE", 1695120000000000000, 1572864, 2097152, None, None, "record"),
         (5, "WORKSPACE", 10000, 1536, 2048, None, None, "record"),
@@ -94,37 +88,33 @@ def test_units_devices_and_exponents(
     ]
 
 
-def test_modules_and_their_marker_for_unknown(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
-) -> None:
-    mb, kb = tmp_path / "npu_module_mem.csv", tmp_path / "npu_module_mem_1.csv"
+def test_modules_and_their_marker_for_unknown(staged: Staged) -> None:
+    mb, kb = staged.folder / "npu_module_mem.csv", staged.folder / "npu_module_mem_1.csv"
     mb.write_text(
         "Device_id,Component,Timestamp(us),Total Reserved(MB),Device\n"
         "0,HCCL,1,2.5,NPU:0\n0,APP,2,-0.0009765625,NPU:0\n0,RUNTIME,when,1,NPU:0\n"
     )
     kb.write_text("Component,Timestamp(us),Total Reserved(KB),Device\nAPP,3,-1,NPU:0\n")
-    log = read(memory_record, {"module_memory": [mb, kb]})
-    assert staging.execute(
+    log = staged.read(memory_record, {"module_memory": [mb, kb]})
+    assert staged.rows(
         "select source, component, timestamp_ns, reserved_bytes from memory"
-    ).fetchall() == [
+    ) == [
         ("module", "HCCL", 1000, 2621440), ("module", "APP", 2000, None),
         ("module", "APP", 3000, None),
     ]  # fmt: skip
     assert log.rows_lost == 1
 
 
-def test_sizes_that_are_no_numbers_cost_only_themselves(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
-) -> None:
-    path = tmp_path / "memory_record.csv"
+def test_sizes_that_are_no_numbers_cost_only_themselves(staged: Staged) -> None:
+    path = staged.folder / "memory_record.csv"
     path.write_text(
         "Component,Timestamp(us),Total Allocated(MB),Total Reserved(MB),Device Type\n"
         "PTA,1,N/A,2,NPU:0\nPTA,2,-,1,NPU:0\nPTA,3\nPTA,N/A,1,1,NPU:0\nGE,4,1,x,\n"
     )
-    log = read(memory_record, {"memory_record": path})
-    assert staging.execute(
+    log = staged.read(memory_record, {"memory_record": path})
+    assert staged.rows(
         "select component, timestamp_ns, allocated_bytes, reserved_bytes, device_id from memory"
-    ).fetchall() == [
+    ) == [
         ("PTA", 1000, None, 2 * MIB, 0), ("PTA", 2000, None, MIB, 0), ("GE", 4000, MIB, None, None)
     ]  # fmt: skip
     assert log.rows_lost == 2
@@ -133,10 +123,8 @@ def test_sizes_that_are_no_numbers_cost_only_themselves(
     ]  # fmt: skip
 
 
-def test_blocks_freed_outside_the_window(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
-) -> None:
-    new, old = tmp_path / "operator_memory.csv", tmp_path / "operator_memory_2.csv"
+def test_blocks_freed_outside_the_window(staged: Staged) -> None:
+    new, old = staged.folder / "operator_memory.csv", staged.folder / "operator_memory_2.csv"
     new.write_text(
         "Name,Size(KB),Allocation Time(us),Release Time(us),Active Release Time(us),Duration(us),"
         "Active Duration(us),Allocation Total Allocated(MB),Allocation Total Reserved(MB),"
@@ -152,8 +140,8 @@ def test_blocks_freed_outside_the_window(
         "Release Total Allocated(MB),Release Total Reserved(MB),Device Type\n"
         "cann::x,2,1,2,1,1,1,1,1,NPU:0\n"
     )
-    read(memory_record, {"operator_memory": [new, old]})
-    assert staging.execute("select * from operator_memory").fetchall() == [
+    staged.read(memory_record, {"operator_memory": [new, old]})
+    assert staged.rows("select * from operator_memory") == [
         (1, "aten::mm", 512, 10001, 20002, 19000, 10001, 8999, MIB, 2 * MIB, 3 * MIB, 4 * MIB,
          5 * MIB, 6 * MIB, "9"),
         (1, None, -524288, None, 30500, None, None, None, None, None, None, MIB, None, None, "9"),
@@ -163,12 +151,10 @@ def test_blocks_freed_outside_the_window(
     ]  # fmt: skip
 
 
-def test_one_bad_file_does_not_hide_the_others(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
-) -> None:
-    bad, good = tmp_path / "memory_record.csv", tmp_path / "npu_module_mem.csv"
+def test_one_bad_file_does_not_hide_the_others(staged: Staged) -> None:
+    bad, good = staged.folder / "memory_record.csv", staged.folder / "npu_module_mem.csv"
     bad.write_text("no,such,columns\n")
     good.write_text("Component,Timestamp(us),Total Reserved(MB),Device\nAPP,1,1,NPU:0\n")
     with pytest.raises(TraceFormatError, match="memory_record"):
-        read(memory_record, {"memory_record": bad, "module_memory": good})
-    assert staging.execute("select count(*) from memory").fetchone() == (1,)
+        staged.read(memory_record, {"memory_record": bad, "module_memory": good})
+    assert staged.con.execute("select count(*) from memory").fetchone() == (1,)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pytest
 
-from npuscope.collector.model import ReadLog
 from npuscope.collector.readers.text import step_trace
 from npuscope.errors import TraceFormatError
-
-Read = Callable[..., ReadLog]
+from tests.collector.conftest import Staged
 
 OLD = (
     "Step,Computing,Communication(Not Overlapped),Overlapped,Communication,Free,Stage,Bubble,"
@@ -44,29 +40,34 @@ GOLDEN_COLUMNS = {
     ],
 )
 def test_real_tables_keep_their_digits(
-    staging: duckdb.DuckDBPyConnection, read: Read, real_data: Path, goldens: dict[str, Any],
-    dataset: str, folder: str, rank: str, step: str,
-) -> None:  # fmt: skip
-    read(step_trace, real_data / dataset / folder)
+    staged: Staged,
+    real_data: Path,
+    goldens: dict[str, Any],
+    dataset: str,
+    folder: str,
+    rank: str,
+    step: str,
+) -> None:
+    staged.read(step_trace, real_data / dataset / folder)
     tool = goldens[dataset][rank]["steps"][step]["tool"]
     columns = ", ".join(["step", *GOLDEN_COLUMNS])
-    found = staging.execute(f"select {columns} from profiler_steps").fetchall()
+    found = staged.rows(f"select {columns} from profiler_steps")
     expected = [float(tool[c]) * 1000 for c in GOLDEN_COLUMNS.values()]
     assert [row[0] for row in found] == [int(step)]
     assert list(found[0][1:]) == pytest.approx(expected, rel=1e-15)
 
 
-def test_header_generations(staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path) -> None:
+def test_header_generations(staged: Staged) -> None:
     numbers = "1.5,2,3,4,5,6,7,-8.25"
     for name, header, row in (
         ("a", OLD, f"10,{numbers}"),
         ("b", f"{OLD},Preparing", f",{numbers},-9.5"),
         ("c", f"Device_id,{OLD},Preparing", f"4,11,{numbers},9"),
     ):
-        path = tmp_path / f"{name}.csv"
+        path = staged.folder / f"{name}.csv"
         path.write_text(f"\ufeff{header}\r\n{row}\r\n", encoding="utf-8")
-        read(step_trace, {"step_trace": path})
-    found = staging.execute("""
+        staged.read(step_trace, {"step_trace": path})
+    found = staged.con.execute("""
         select device_id, step, computing_ns, bubble_ns, preparing_ns,
             communication_not_overlapped_and_exclude_receive_ns from profiler_steps""")
     assert found.fetchall() == [
@@ -76,18 +77,16 @@ def test_header_generations(staging: duckdb.DuckDBPyConnection, read: Read, tmp_
     ]  # fmt: skip
 
 
-def test_a_cut_row_is_lost_not_wrong(
-    staging: duckdb.DuckDBPyConnection, read: Read, tmp_path: Path
-) -> None:
-    path = tmp_path / "step_trace_time.csv"
+def test_a_cut_row_is_lost_not_wrong(staged: Staged) -> None:
+    path = staged.folder / "step_trace_time.csv"
     path.write_text(f"{OLD}\n1,1,1,1,1,1,1,1,1\n2,2,2,2", encoding="utf-8")
-    log = read(step_trace, {"step_trace": path})
-    assert staging.execute("select step from profiler_steps").fetchall() == [(1,)]
+    log = staged.read(step_trace, {"step_trace": path})
+    assert staged.rows("select step from profiler_steps") == [(1,)]
     assert log.rows_lost == 1
 
 
-def test_a_foreign_file_is_refused(read: Read, tmp_path: Path) -> None:
-    path = tmp_path / "step_trace_time.csv"
+def test_a_foreign_file_is_refused(staged: Staged) -> None:
+    path = staged.folder / "step_trace_time.csv"
     path.write_text("Iteration ID,FP Start(us)\n1,2\n", encoding="utf-8")
     with pytest.raises(TraceFormatError, match="no column Computing"):
-        read(step_trace, {"step_trace": path})
+        staged.read(step_trace, {"step_trace": path})

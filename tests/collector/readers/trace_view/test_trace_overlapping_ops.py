@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import duckdb
-
-from npuscope.collector.model import ReadLog
 from npuscope.collector.readers.trace_view import trace_view
+from tests.collector.conftest import Staged
 
 HARDWARE, COMMUNICATION, GROUP = 101, 102, 0
 
@@ -24,9 +20,7 @@ def piece(pid: int, tid: int, name: str, at_us: int, dur_us: int, **args: object
     return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur_us, "args": args}
 
 
-def test_tasks_belong_to_the_operation_that_launched_them(
-    staging: duckdb.DuckDBPyConnection, read: Callable[..., ReadLog], tmp_path: Path
-) -> None:
+def test_tasks_belong_to_the_operation_that_launched_them(staged: Staged) -> None:
     send = {"connection_id": 7, "data_type": "FP16", "alg_type": "NA", "count": 4}
     receive = {**send, "connection_id": 9}
     events = [
@@ -45,12 +39,12 @@ def test_tasks_belong_to_the_operation_that_launched_them(
         if connection_id is not None:
             task = {"Task Id": task_id, "Task Type": "SDMA", "connection_id": connection_id}
             events.append(piece(HARDWARE, 5, "SDMA", at_us, 1, **task))
-    trace = tmp_path / "trace_view.json"
+    trace = staged.folder / "trace_view.json"
     trace.write_text(json.dumps(events))
 
-    read(trace_view, {"trace": trace})
+    staged.read(trace_view, {"trace": trace})
 
-    found = staging.execute("select task_id, op_name from comm_tasks order by task_id").fetchall()
+    found = staged.rows("select task_id, op_name from comm_tasks order by task_id")
     assert found == [
         (1, "hcom_send__097_0_1"),
         (2, "hcom_receive__097_1_1"),
