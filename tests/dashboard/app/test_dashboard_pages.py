@@ -27,7 +27,7 @@ from npuscope.dashboard.app.served_stores import ENVIRONMENT
 from npuscope.profile import Source, compare_ranks, opened
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job
-from tests.conftest import WriteProfile
+from tests.conftest import REPOSITORY, WriteProfile
 from tests.dashboard.app.published_jobs import publish_rank
 from tests.dashboard.app.visited_pages import visit
 
