@@ -171,7 +171,7 @@ def test_pages_say_what_to_collect(
     }  # fmt: skip
     for name, remedy in wanted.items():
         for lang in ("en", "zh"):
-            visited = visit(monkeypatch, tmp_path / "store", page=name, lang=lang)
+            visited = visit(monkeypatch, tmp_path / "store", page=name, starts_in=lang)
             said = "\n".join(one.value for one in visited.info).replace("\\", "")
             assert remedy in said, (name, said)
             assert lang == "en" or "若要获知" in said, said

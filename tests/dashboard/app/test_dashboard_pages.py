@@ -46,7 +46,7 @@ def test_every_page_shows_the_sample_in_both_languages(
     monkeypatch: pytest.MonkeyPatch, sample_store: Path
 ) -> None:
     for lang in ("en", "zh"):
-        visited = visit(monkeypatch, sample_store, lang=lang)
+        visited = visit(monkeypatch, sample_store, starts_in=lang)
         assert is_clean(visited)
         for name in PAGES:
             visited.switch_page(f"{name}.py").run()

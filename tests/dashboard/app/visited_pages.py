@@ -17,12 +17,12 @@ def visit(
     monkeypatch: pytest.MonkeyPatch,
     *stores: Path,
     page: str = "",
-    lang: str = "en",
+    starts_in: str = "en",
     **params: object,
 ) -> AppTest:
     """A first visit with these URL parameters: of a page without errors, or of the overview."""
     places = [Place(str(store), f"store{number}") for number, store in enumerate(stores)]
-    for name, value in environment_of(Served(places, lang)).items():
+    for name, value in environment_of(Served(places, starts_in)).items():
         monkeypatch.setenv(name, value)
     main = REPOSITORY / "dashboard" / "app" / "pages" / "main.py"
     visited = AppTest.from_file(main, default_timeout=120)
