@@ -28,7 +28,9 @@ DECIMALS = st.one_of(
 )
 
 
-@given(st.lists(DECIMALS, min_size=1, max_size=30), st.booleans(), st.sampled_from([0, 1, BASE_NS, -1]))
+@given(
+    st.lists(DECIMALS, min_size=1, max_size=30), st.booleans(), st.sampled_from([0, 1, BASE_NS, -1])
+)
 @example(["4611686018427387.905", "7432515010854775.808"], False, BASE_NS)
 def test_instants_are_exact_and_round_half_to_even(
     texts: list[str], is_quoted: bool, base_ns: int
