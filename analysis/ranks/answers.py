@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import duckdb
+import msgspec
 import polars as pl
 
 from npuscope.analysis.communication.communication import comm
@@ -10,7 +11,7 @@ from npuscope.analysis.means import without_warm_up
 from npuscope.analysis.scope import ALL, JOB, Scope
 from npuscope.analysis.views import select
 from npuscope.analysis.wording import ranks_named
-from npuscope.messages import Message, joined
+from npuscope.messages import Message, Stored, joined, restored
 
 _ESTIMATES = (
     ("shortest duration", "wait_min_duration_ns", "transfer_min_duration_ns"),
@@ -30,14 +31,13 @@ def clock_notes(found: pl.DataFrame) -> list[str]:
     several = found.select("run", "capture").n_unique() > 1
     for row in found.to_dicts():
         place = (row["run"], row["capture"]) if several else None
-        for remark in (row["note"] or "").split("; "):
-            if remark:
-                hosts, ranks = concerned.setdefault((place, remark), ([], []))
-                hosts += [row["host"]] if row["host"] else []
-                ranks += [] if row["host"] else row["ranks"]
+        for kept in msgspec.json.decode(row["remarks"], type=list[Stored]):
+            hosts, ranks = concerned.setdefault((place, restored(kept)), ([], []))
+            hosts += [row["host"]] if row["host"] else []
+            ranks += [] if row["host"] else row["ranks"]
     told: list[str] = []
     for (place, remark), (hosts, ranks) in concerned.items():
-        note = Message("{place}: {note}", place=_named(hosts, ranks), note=Message(remark))
+        note = Message("{place}: {note}", place=_named(hosts, ranks), note=remark)
         if place:
             run, capture = place
             note = Message("{run}, {capture}: {note}", run=run, capture=capture, note=note)

@@ -21,11 +21,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import duckdb
+import msgspec
 import numpy as np
 import polars as pl
 
 from npuscope.analysis.metric import sql_text
 from npuscope.collector.store import store
+from npuscope.messages import Message, joined, stored
 
 from .fit import (
     APART_NS,
@@ -64,6 +66,7 @@ _FIGURES: dict[str, type[pl.DataType]] = {
 _SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     "clock": pl.Int32, "host": pl.String, "ranks": pl.List(pl.Int32), "reference_rank": pl.Int32,
     "reference_ns": pl.Int64, **_FIGURES, "basis": pl.String, "note": pl.String,
+    "remarks": pl.String,
 }  # fmt: skip
 
 
@@ -161,7 +164,9 @@ def _tell_drifts(clocks: Sequence[Clock], moving: Fit, told: Errors, free: Flags
         drift, error = moving.drift_ns[number] / per_ppm, told.drift_ns[number] / per_ppm
         if not np.isfinite(error):
             clock.remarks.append(
-                f"drift cannot be determined: fewer than {HEAPS} common operations"
+                Message(
+                    "drift cannot be determined: fewer than {count} common operations", count=HEAPS
+                )
             )
             continue
         clock.drift_error_ppm, clock.fitted_ppm = float(error), float(drift)
@@ -171,8 +176,11 @@ def _tell_drifts(clocks: Sequence[Clock], moving: Fit, told: Errors, free: Flags
             clock.drift_ppm = float(drift)
         else:
             clock.remarks.append(
-                f"drift cannot be determined: {2 * moving.half_ns / 1e9:.3g} s allow an error of"
-                f" {error:.3g} ppm only"
+                Message(
+                    "drift cannot be determined: {seconds} s allow an error of {error} ppm only",
+                    seconds=f"{2 * moving.half_ns / 1e9:.3g}",
+                    error=f"{error:.3g}",
+                )
             )
     return known
 
@@ -202,7 +210,8 @@ def _tell_apart(clocks: Sequence[Clock], ranks: pl.Series, readings: Readings, s
     far_ns = max(APART_NS, 6 * still.spread_ns)
     for number, range_ns in ranges.filter(pl.col("range_ns") > far_ns).sort("clock").iter_rows():
         one = clocks[number]
-        one.remarks.append(f"clocks of its ranks differ by up to {range_ns / 1e3:.0f} us")
+        told = "clocks of its ranks differ by up to {range} us"
+        one.remarks.append(Message(told, range=f"{range_ns / 1e3:.0f}"))
         if one.error_ns is not None:
             one.error_ns += int(np.ceil(range_ns / 2))
 
@@ -227,7 +236,7 @@ def _bound(
     least, largest = bounds(spans, reference)
     contradictory = least > largest + 1
     for number in np.flatnonzero(contradictory).tolist():
-        clocks[number].remarks.append("operations give contradicting orders of events")
+        clocks[number].remarks.append(Message("operations give contradicting orders of events"))
     for number, one in enumerate(clocks):
         if number != reference and not contradictory[number]:
             lower, upper = float(least[number]), float(largest[number])
@@ -247,7 +256,10 @@ def _bound(
             one.offset_ns = round(float(offset_ns[number]) + (low + high) / 2)
             one.error_ns = int(np.ceil((high - low) / 2))
             one.remarks.append(
-                "no collective shared with the reference clock: the midpoint of the bounds is used"
+                Message(
+                    "no collective shared with the reference clock: the midpoint of the bounds is"
+                    " used"
+                )
             )
 
 
@@ -257,7 +269,8 @@ def _hold(one: Clock, lower: float, upper: float) -> None:
     held = round(min(max(one.offset_ns, lower), upper))
     moved = abs(held - one.offset_ns)
     if moved > 1:
-        one.remarks.append(f"moved by {moved} ns so that no operation ends before its cause")
+        told = "moved by {moved} ns so that no operation ends before its cause"
+        one.remarks.append(Message(told, moved=moved))
         one.error_ns = max(one.error_ns or 0, moved)
         one.offset_ns = held
     if one.error_ns is None and np.isfinite(lower) and np.isfinite(upper):
@@ -312,16 +325,16 @@ def _leave_alone(clocks: Sequence[Clock], reference: int) -> None:
     one = clocks[reference]
     one.offset_ns = one.error_ns = one.drift_ppm = None
     one.remarks.append(
-        "no other clock to compare it with"
-        if not others
-        else ("shares no operation with another clock")
+        Message("shares no operation with another clock")
+        if others
+        else Message("no other clock to compare it with")
     )
 
 
 def _unjoined(clocks: Sequence[Clock]) -> None:
     for clock in clocks:
         if clock.offset_ns is None:
-            clock.remarks.append("no operation shared with the reference clock")
+            clock.remarks.append(Message("no operation shared with the reference clock"))
 
 
 def _write(
@@ -336,7 +349,8 @@ def _write(
             "reference_ns": reference_ns,
             **{name: getattr(one, name) for name in _FIGURES},
             "basis": one.basis,
-            "note": "; ".join(one.remarks) or None,
+            "note": joined(one.remarks, "; ") or None,
+            "remarks": msgspec.json.encode([stored(remark) for remark in one.remarks]).decode(),
         }
         for number, one in enumerate(clocks)
     ]

@@ -31,6 +31,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from npuscope.collector.store import store
+from npuscope.messages import Message
 
 from ...catalog import metric
 
@@ -354,12 +355,16 @@ def clocks_of(con: duckdb.DuckDBPyConnection) -> list[Clock]:
     for one in ranks:
         key, host = one["host_key"], one["host"]
         if key is None:
-            by_host[f"rank {one['rank']}"] = Clock(None, [one["rank"]], remarks=["host unknown"])
+            by_host[f"rank {one['rank']}"] = Clock(
+                None, [one["rank"]], remarks=[Message("host unknown")]
+            )
             continue
         # Machines may share a name.
         shown = f"{host} ({key})" if len(names[host]) > 1 else host
         if one["is_device"]:
-            clock = Clock(shown, [one["rank"]], remarks=["its device clock has its own zero"])
+            clock = Clock(
+                shown, [one["rank"]], remarks=[Message("its device clock has its own zero")]
+            )
             by_host[f"rank {one['rank']}"] = clock
             continue
         by_host.setdefault(f"host {key}", Clock(shown, [])).ranks.append(one["rank"])
@@ -395,7 +400,7 @@ def hosts_apart(found: pl.DataFrame) -> set[int]:
 
 def split_hosts(clocks: Sequence[Clock], apart: set[int]) -> list[Clock]:
     """The same, with a clock of its own for each rank of the hosts named."""
-    remark = "ranks of this host do not share a clock"
+    remark = Message("ranks of this host do not share a clock")
     split: list[Clock] = []
     for number, clock in enumerate(clocks):
         if number in apart:

@@ -31,9 +31,11 @@
 --   instance_count   bigint     collectives it has in common with other clocks
 --   basis            varchar    reference, collectives, transfers or none
 --   note             varchar    what else is to know; NULL: nothing
+--   remarks          varchar    its parts as a JSON list of templates with values
 with
 _here as (select any_value(run) as run, any_value(capture) as capture from ranks)
 select run, capture, host, ranks, cast(len(ranks) as bigint) as rank_count, reference_rank, reference_ns,
-    offset_ns, drift_ppm, drift_error_ppm, residual_ns, error_ns, lower_ns, upper_ns, instance_count, basis, note
+    offset_ns, drift_ppm, drift_error_ppm, residual_ns, error_ns, lower_ns, upper_ns, instance_count, basis, note,
+    remarks
 from _clocks, _here
 order by ranks

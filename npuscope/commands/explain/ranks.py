@@ -82,4 +82,4 @@ def clocks(asked: Asked) -> None:
         compare_ranks(data)
         found = answers.clocks(data.con, scope)
         notes = answers.clock_notes(found) + notes_of(data, scope)
-        asked.answer("clocks", found, notes, clocks_table)
+        asked.answer("clocks", found.drop("remarks"), notes, clocks_table)  # notes have them

@@ -13,6 +13,7 @@ from npuscope.analysis.ranks.answers import clock_notes, clocks
 from npuscope.analysis.ranks.clocks.clocks import Spans, bounds
 from npuscope.analysis.ranks.clocks.fit import Readings, components, fit
 from npuscope.analysis.ranks.rank_views import open_across
+from npuscope.dashboard.locale.language import language_of
 from npuscope.sample_traces.generate import Job
 from tests.analysis.ranks.across_tables import across, job_tables, planted_clock
 from tests.analysis.tables import connect, fill, op
@@ -109,12 +110,18 @@ def test_errors_hold() -> None:
 
 
 def test_few_operations_tell_no_drift() -> None:
+    """The remark stays one English text; as a note, its parts are said in the reader's language."""
     job = spread_job(layers=1, pp=1, dp=2, ep=1, experts=0, steps=1, ranks_per_host=1,
                      micro_batches=1, clock_offsets_ns=(0, 9_000))  # fmt: skip
-    (_, other) = across(job_tables(job), "clocks", "ranks")
+    con = job_tables(job)
+    open_across(None, con)
+    (_, other) = clocks(con).to_dicts()
     assert other["offset_ns"] == 9_000
     assert other["drift_ppm"] is None
     assert other["note"] == "drift cannot be determined: fewer than 8 common operations"
+    (note,) = clock_notes(clocks(con))
+    assert note == f"{other['host']}: {other['note']}"
+    assert language_of("zh")(note) == f"{other['host']}：无法确定漂移：共同的通信算子少于 8 个"
 
 
 @pytest.mark.slow
