@@ -13,6 +13,12 @@ A message says what, where, and what to do next. Libraries raise; only `npuscope
 class NpuscopeError(Exception):
     """Base of every error npuscope raises on purpose."""
 
+    @property
+    def message(self) -> str:
+        """What is said: a text, or a `Message`, which `str` would make a text of."""
+        text: str = self.args[0]
+        return text
+
 
 class TraceNotFound(NpuscopeError):
     """No profile where one was expected."""

@@ -13,6 +13,7 @@ import duckdb
 import polars as pl
 
 from npuscope.errors import UsageError
+from npuscope.messages import Message
 
 from ..catalog import metric
 from ..means import without_warm_up
@@ -150,7 +151,13 @@ def hierarchy(
     Raises UsageError where the experts cannot be shared out so.
     """
     if not 0 < top_k <= experts:
-        raise UsageError(f"top-k {top_k} of {experts} experts: choose one from 1 to {experts}")
+        raise UsageError(
+            Message(
+                "top-k {top_k} of {experts} experts: choose one from 1 to {experts}",
+                top_k=top_k,
+                experts=experts,
+            )
+        )
     open_views(con, ("all_to_all",))
     clause, values = scope.where(JOB)
     found = frame(con, f"select * from all_to_all {clause}", values)
@@ -179,7 +186,13 @@ def _factors(
     """Bytes between hosts of an all-gather, of copies once per host, and once per rank, each as a
     multiple of a flat exchange's."""
     if experts % ranks:
-        raise UsageError(f"{experts} experts cannot be split evenly over {ranks} ranks")
+        raise UsageError(
+            Message(
+                "{experts} experts cannot be split evenly over {ranks} ranks",
+                experts=experts,
+                ranks=ranks,
+            )
+        )
     if hosts < 2:
         return None, None, None
     flat = top_k * (hosts - 1) / hosts

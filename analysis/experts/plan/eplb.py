@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from npuscope.errors import UsageError
+from npuscope.messages import Message
 
 from .placement import EMPTY, Floats, Placement, checked_sizes
 
@@ -23,7 +24,13 @@ from .placement import EMPTY, Floats, Placement, checked_sizes
 def is_hierarchical(experts: int, groups: int, nodes: int) -> bool:
     """Whether groups of experts stay on their nodes: nodes share groups evenly, and are several."""
     if groups < 1 or experts % groups:
-        raise UsageError(f"{experts} experts do not make {groups} groups of equal size")
+        raise UsageError(
+            Message(
+                "{experts} experts do not make {groups} groups of equal size",
+                experts=experts,
+                groups=groups,
+            )
+        )
     return nodes > 1 and groups % nodes == 0
 
 

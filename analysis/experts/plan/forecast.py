@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from npuscope.errors import UsageError
+from npuscope.messages import Message
 
 Floats = npt.NDArray[np.float64]
 
@@ -161,7 +162,9 @@ def backtest(loads: npt.ArrayLike, horizon: int, *, window: int = WINDOW) -> Bac
     if horizon < 1 or window < 1:
         raise UsageError(f"horizon and window must be 1 or more: got {horizon} and {window}")
     if steps < 3:
-        raise UsageError(f"a back-test needs three steps or more: there are {steps}")
+        raise UsageError(
+            Message("a back-test needs three steps or more: there are {steps}", steps=steps)
+        )
     farthest = min(horizon, steps // 2)
     leads = np.unique(np.linspace(1, farthest, _LEADS).round().astype(np.int64))
     least = min(window, steps - farthest)

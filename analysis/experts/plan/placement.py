@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from npuscope.errors import UsageError
+from npuscope.messages import Message
 
 Floats = npt.NDArray[np.float64]
 Placement = npt.NDArray[np.int64]
@@ -145,14 +146,27 @@ def checked_sizes(experts: int, devices: int, slots: int, nodes: int = 1) -> Non
     """Raises UsageError, with the numbers, where so many experts cannot be placed."""
     if min(devices, slots, nodes) < 1:
         raise UsageError(
-            f"devices, slots and nodes must be 1 or more: got {devices}, {slots} and {nodes}"
+            Message(
+                "devices, slots and nodes must be 1 or more: got {devices}, {slots} and {nodes}",
+                devices=devices,
+                slots=slots,
+                nodes=nodes,
+            )
         )
     if devices % nodes:
-        raise UsageError(f"{devices} devices cannot be shared evenly by {nodes} nodes")
+        told = "{devices} devices cannot be shared evenly by {nodes} nodes"
+        raise UsageError(Message(told, devices=devices, nodes=nodes))
     if devices * slots < experts:
         raise UsageError(
-            f"{devices} devices x {slots} slots = {devices * slots} hold fewer than the"
-            f" {experts} experts of a layer: {-(-experts // devices)} slots are needed"
+            Message(
+                "{devices} devices x {slots} slots = {all} hold fewer than the {experts} experts of"
+                " a layer: {needed} slots are needed",
+                devices=devices,
+                slots=slots,
+                all=devices * slots,
+                experts=experts,
+                needed=-(-experts // devices),
+            )
         )
 
 
@@ -184,8 +198,12 @@ def with_slots(placement: Placement, slots: int) -> Placement:
     missing = slots - placement.shape[2]
     if missing < 0:
         raise UsageError(
-            f"the current placement has {placement.shape[2]}slots per device, the plan {slots}:"
-            f" give {placement.shape[2]} or more"
+            Message(
+                "the current placement has {count} slots per device, the plan {slots}: give {count}"
+                " or more",
+                count=placement.shape[2],
+                slots=slots,
+            )
         )
     return np.pad(placement, ((0, 0), (0, 0), (0, missing)), constant_values=EMPTY)
 

@@ -231,7 +231,7 @@ def backtest_rows(tables: ExpertTables, horizon: int) -> tuple[pl.DataFrame, lis
             tested = backtest(one.loads, horizon)
         except UsageError as error:  # of too few steps: the others have their own
             refused = error
-            notes.append(_placed(place, str(error)))
+            notes.append(_placed(place, error.message))
             continue
         if tested.leads[-1] < horizon:
             told.append(
@@ -259,7 +259,9 @@ def _tested_row(one: _Known, tested: BackTest, method: str) -> dict[str, Any]:
 def _known(tables: ExpertTables) -> Iterator[_Known]:
     loads = expert_loads(tables.load)
     if loads.is_empty():
-        raise UsageError("the load of single experts is not recorded: only that of devices, if any")
+        raise UsageError(
+            Message("the load of single experts is not recorded: only that of devices, if any")
+        )
     for key, some in loads.group_by(_KEY, maintain_order=True):
         matrix = load_matrix(some)
         tokens, rows, notes = known_loads(matrix.tokens)

@@ -23,10 +23,10 @@ def known_loads(loads: Floats) -> tuple[Floats, list[int], list[str]]:
     whole = np.asarray(np.isfinite(loads).all(axis=2))
     kept = np.flatnonzero(whole.any(axis=0))
     if not kept.size:
-        raise UsageError("no layer has counts for all of its experts in any step")
+        raise UsageError(Message("no layer has counts for all of its experts in any step"))
     steps = whole[:, kept].all(axis=1)
     if not steps.any():
-        raise UsageError("no step has counts for all layers: select fewer ranks")
+        raise UsageError(Message("no step has counts for all layers: select fewer ranks"))
     notes: list[str] = []
     if gone := loads.shape[1] - kept.size:
         notes.append(
@@ -90,7 +90,11 @@ def placed_now(
     now = checked_placement(current, layers, experts)
     if now.shape[1] != devices:
         raise UsageError(
-            f"the current placement has {now.shape[1]} devices, the plan {devices}: leave it out"
+            Message(
+                "the current placement has {count} devices, the plan {devices}: leave it out",
+                count=now.shape[1],
+                devices=devices,
+            )
         )
     return with_slots(now, slots)
 

@@ -21,6 +21,7 @@ from npuscope.analysis.experts.plan.placement import device_tokens
 from npuscope.analysis.experts.plan.plan_cost import Wish
 from npuscope.analysis.scope import Scope
 from npuscope.errors import UsageError
+from npuscope.messages import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,9 @@ def plans(
     Raises UsageError, TraceNotFound where some ranks' counts are missing."""
     tables = expert_rows(con, scope.job)
     if tables.load.is_empty():
-        raise UsageError("the load of single experts is not recorded: only that of devices, if any")
+        raise UsageError(
+            Message("the load of single experts is not recorded: only that of devices, if any")
+        )
     require_all_ranks(tables, (con, Path(path)))
     tokens, links = plan_costs(con, tables, scope)
     made = plan_frames.plans(tables, Wish(devices, nodes, slots), tokens, links)

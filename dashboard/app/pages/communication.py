@@ -131,7 +131,7 @@ with st.expander(say("How many bytes would other all-to-all schemes move between
                 volume.hierarchy, rank=None, step=None, experts=int(experts), top_k=int(top_k)
             )
         except UsageError as error:
-            page.empty(str(error))
+            page.empty(error.message)
         else:
             if schemes.is_empty():
                 page.empty("No all-to-all was recorded here.")

@@ -99,7 +99,7 @@ if load.is_of_experts:
                     devices=kept[1], nodes=kept[2], slots=kept[3],
                 )  # fmt: skip
         except (TraceNotFound, UsageError) as error:
-            page.empty(str(error))
+            page.empty(error.message)
         else:
             page.figure(figures.plan_figure(of_phase(made.devices), say), key="plan")
             page.figure(figures.plan_gain_figure(of_phase(made.rows), say), key="plan_gain")

@@ -26,7 +26,7 @@ chosen = st.navigation(menu, position="top")
 try:
     chosen.run()
 except NpuscopeError as error:
-    st.error(plain(say(sources.without_paths(str(error)))))
+    st.error(plain(sources.without_paths(say(error.message))))
 except duckdb.Error:
     sys.stderr.write(printable(traceback.format_exc()))
     st.error(plain(say("The query failed: see the server's log. Reload the page.")))

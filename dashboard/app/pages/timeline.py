@@ -99,7 +99,7 @@ def perfetto_link(windows_ns: Mapping[int, tuple[int, int]]) -> None:
                         run=view.run, capture=view.capture, windows_ns=windows_ns,
                     )  # fmt: skip
             except NpuscopeError as error:
-                st.warning(plain(say(str(error))))
+                st.warning(plain(say(error.message)))
                 return
         tokens[key] = viewer.add_trace(out)
     base = str(st.get_option("server.baseUrlPath")).strip("/")

@@ -194,7 +194,7 @@ def test_impossible_plans_are_refused_with_their_numbers() -> None:
         plan(loads, devices=0)
     with pytest.raises(UsageError, match="has 4 devices, the plan 8"):
         planned(loads, current=placed.contiguous(4, 32, 4, 8))
-    with pytest.raises(UsageError, match="has 6slots per device, the plan 5: give 6 or more"):
+    with pytest.raises(UsageError, match="has 6 slots per device, the plan 5: give 6 or more"):
         planned(loads, current=placed.contiguous(4, 32, 8, 6))
     with pytest.raises(UsageError, match="needs the bytes of an expert"):
         planned(loads, memory_bytes=1)

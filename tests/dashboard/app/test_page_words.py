@@ -6,15 +6,20 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
 pytest.importorskip("streamlit")
 
 from npuscope import console
+from npuscope.analysis.communication import volume
 from npuscope.analysis.doctor.capabilities import CAPABILITIES
 from npuscope.analysis.doctor.judge import Recorded, judge
 from npuscope.analysis.doctor.limits import lacks
+from npuscope.analysis.experts.plan import plan_inputs
+from npuscope.analysis.experts.plan.placement import checked_sizes
+from npuscope.analysis.scope import ALL
 from npuscope.console.printable import json_text
 from npuscope.dashboard.app import state
 from npuscope.dashboard.app.answers.rank_answers import evidence, in_sentences, with_hosts
@@ -24,6 +29,7 @@ from npuscope.dashboard.figures import timeline
 from npuscope.dashboard.figures.quality import capability_named
 from npuscope.dashboard.locale.language import labelled, language_of
 from npuscope.dashboard.units import readable
+from npuscope.errors import UsageError
 from npuscope.messages import Message, joined
 from tests.analysis.tables import connect, fill, kernel
 from tests.cli.command import Run, runner
@@ -121,6 +127,29 @@ def test_evidence_without_a_figure_is_a_sentence() -> None:
 
 def test_names_do_not_steer_a_sentence_of_a_page() -> None:
     assert plain("mat\x1bmul\u202e*") == r"mat\\u001bmul\\u202e\*"
+
+
+REFUSED: dict[str, Callable[[], object]] = {
+    "设备数、每设备专家数和主机数必须不小于 1：得到 0、1 和 1": lambda: checked_sizes(8, 0, 1),
+    "3 个设备不能被 2 台主机均分": lambda: checked_sizes(8, 3, 4, 2),
+    "2 个设备 × 3 个位置 = 6，少于一层的 8 个专家：每设备需要 4 个位置": (
+        lambda: checked_sizes(8, 2, 3)
+    ),
+    "8 个专家不能取 top-k 9：请选 1 到 8": (
+        lambda: volume.hierarchy(connect(), ALL, experts=8, top_k=9)
+    ),
+    "任何一步都没有一层记录了其全部专家的计数": (
+        lambda: plan_inputs.known_loads(np.full((2, 1, 4), np.nan))
+    ),
+}
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_errors_of_pages_are_said_in_chinese(said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        REFUSED[said]()
+    assert chinese(refused.value.message) == said
+    assert str(refused.value) == refused.value.message and str(refused.value).isascii()
 
 
 # Commands whose notes pages and reports show, too.
