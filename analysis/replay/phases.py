@@ -34,6 +34,7 @@ KNOWN = COMMUNICATION | {FORWARD, BACKWARD, "gc", "optimizer"}
 _LATE_CLOCK_S = -0.01  # a transfer that ends so long before its start is none
 _JITTER_S = 50e-6
 _PLACE = ("stage", "optype")
+_NTH = pl.int_range(pl.len()).over("step", "dp_rank", *_PLACE).alias("nth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +62,12 @@ class PhaseJob:
 @dataclass(frozen=True, slots=True)
 class _Step:
     """The first step on the first DP rank: nodes by stage and optype, in the order of their starts;
-    of each node its start, its end, the chunk of its stage's model (-1: not told) and that chunk's
+    of each node its start, the chunk of its stage's model (-1: not told) and that chunk's
     position in the whole model."""
 
     trace: PhaseTrace
     nodes: dict[tuple[int, str], list[int]]
     starts: Times
-    ends: Times
     chunks: NDArray[np.int64]
     positions: NDArray[np.int64]
     stages: int
@@ -96,13 +96,19 @@ def phase_job(trace: PhaseTrace) -> PhaseJob:
         raise TraceFormatError(trace.path, "duration", "a step takes no time at all")
     rows = trace.rows.filter(is_known).sort(*_PLACE, "step", "dp_rank", "start_ts", "duration")
     counts = _counts(trace, rows)
+    idle = _idle(rows)
+    if idle.height:
+        rows = rows.with_columns(_NTH).join(
+            idle, on=idle.columns, how="anti", maintain_order="left"
+        )
+        counts = _counts(trace, rows)
     steps = tuple(trace.rows["step"].unique().sort())
     peers = tuple(trace.rows["dp_rank"].unique().sort())
     starts, durations = (_by_node(rows[name], counts, len(steps), len(peers))
                          for name in ("start_ts", "duration"))  # fmt: skip
     stages = np.repeat(counts["stage"].to_numpy(), counts["count"].to_numpy())
     optypes = np.repeat(counts["optype"].to_numpy(), counts["count"].to_numpy()).astype(str)
-    first = _first_step(trace, rows, counts, len(steps) * len(peers), starts, durations)
+    first = _first_step(trace, rows, counts, len(steps) * len(peers), starts)
     waits_for, groups = _rules(first)
     try:
         made = graph(len(stages), waits_for, groups)
@@ -137,8 +143,9 @@ def _counts(trace: PhaseTrace, rows: pl.DataFrame) -> pl.DataFrame:
         told = f"there is none of stage {gone}: all stages from 0 to the last are needed"
         raise TraceFormatError(trace.path, "stage", told)
     keys = ["step", "dp_rank", *_PLACE]
-    key = [*keys, "start_ts", "duration"]
-    twice = rows.filter((rows["duration"] > 0) & rows.select(key).is_duplicated())
+    # Sorted by all of these, equal rows are neighbours.
+    is_again = [pl.col(one) == pl.col(one).shift(1) for one in (*keys, "start_ts", "duration")]
+    twice = rows.filter(pl.all_horizontal(is_again) & (pl.col("duration") > 0))
     if twice.height:
         raise TraceFormatError(trace.path, place_of(twice.row(0, named=True)), "a row stands twice")
     found = rows.group_by(keys).agg(pl.len().cast(pl.Int64).alias("count"))
@@ -166,6 +173,20 @@ def _counts(trace: PhaseTrace, rows: pl.DataFrame) -> pl.DataFrame:
     return expected.sort(_PLACE)
 
 
+def _idle(rows: pl.DataFrame) -> pl.DataFrame:
+    """Sends before there is anything to send and receives after the last compute began, in the
+    first step: stage, optype and number of what is left out."""
+    first = rows.filter(step=rows["step"].min(), dp_rank=rows["dp_rank"].min())
+    first = first.with_columns(_NTH, end=pl.col("start_ts") + pl.col("duration"))
+    computes = first.filter(pl.col("optype").is_in([FORWARD, BACKWARD]))
+    bounds = computes.group_by("stage").agg(
+        first_end=pl.col("end").min(), last_start=pl.col("start_ts").max()
+    )
+    is_early = pl.col("optype").is_in(SENDS) & (pl.col("end") < pl.col("first_end") - _JITTER_S)
+    is_late = pl.col("optype").is_in(RECEIVES) & (pl.col("start_ts") > pl.col("last_start"))
+    return first.join(bounds, on="stage").filter(is_early | is_late).select(*_PLACE, "nth")
+
+
 def _by_node(values: pl.Series, counts: pl.DataFrame, steps: int, peers: int) -> list[Times]:
     """Values of sorted rows by stage and optype: arrays of node, step and DP rank."""
     array = values.to_numpy()
@@ -180,7 +201,6 @@ def _first_step(
     counts: pl.DataFrame,
     workers: int,
     starts: list[Times],
-    durations: list[Times],
 ) -> _Step:
     stages = counts["stage"].n_unique()
     nodes: dict[tuple[int, str], list[int]] = {}
@@ -196,9 +216,8 @@ def _first_step(
         positions.append(np.where(told["gmc"] < 0, by_chunk, told["gmc"]))
         row += count * workers
     begun = [part[:, 0, 0].astype(np.float64) for part in starts]
-    ended = [one + part[:, 0, 0] for one, part in zip(begun, durations, strict=True)]
     return _Step(
-        trace, nodes, np.concatenate(begun), np.concatenate(ended), np.concatenate(chunks),
+        trace, nodes, np.concatenate(begun), np.concatenate(chunks),
         np.concatenate(positions), stages,
     )  # fmt: skip
 
@@ -206,7 +225,6 @@ def _first_step(
 def _rules(step: _Step) -> tuple[dict[int, list[int]], list[Group]]:
     """What each node waits for, and what starts together."""
     waits_for: dict[int, list[int]] = defaultdict(list)
-    unused: set[int] = set()
     for stage in range(step.stages):
         computes = step.of(stage, FORWARD, BACKWARD)
         if not computes:
@@ -215,7 +233,7 @@ def _rules(step: _Step) -> tuple[dict[int, list[int]], list[Group]]:
         _chain(waits_for, step.of(stage, GATHER, SCATTER))
         for optype in (*SENDS, *RECEIVES):
             _chain(waits_for, step.of(stage, optype))
-        _pass_on(step, stage, waits_for, unused)
+        _pass_on(step, stage, waits_for)
         forwards = step.of(stage, FORWARD)
         for gathered in step.of(stage, GATHER):
             own = [node for node in forwards if step.chunks[node] == step.chunks[gathered]]
@@ -224,7 +242,7 @@ def _rules(step: _Step) -> tuple[dict[int, list[int]], list[Group]]:
         _finish(step, stage, computes[-1], waits_for)
     over_dp = [node for stage in range(step.stages) for node in step.of(stage, GATHER, SCATTER)]
     return waits_for, [
-        *_pairs(step, unused),
+        *_pairs(step),
         *(Group((node,), True) for node in over_dp),
         *(Group(nodes) for nodes in _together(step, EMBEDDING)),
         *(Group(nodes, True) for nodes in _together(step, CLIP)),
@@ -236,11 +254,9 @@ def _chain(waits_for: dict[int, list[int]], nodes: list[int]) -> None:
         waits_for[node].append(before)
 
 
-def _pass_on(step: _Step, stage: int, waits_for: dict[int, list[int]], unused: set[int]) -> None:
+def _pass_on(step: _Step, stage: int, waits_for: dict[int, list[int]]) -> None:
     """A send waits for what it sends; a receive waits for the compute before, and gates its own."""
     computes = step.of(stage, FORWARD, BACKWARD)
-    last_start = step.starts[computes[-1]]
-    first_end = min(step.ends[node] for node in computes)
     backwards = {*step.of(stage, BACKWARD)}
     warm_up = [*itertools.takewhile(lambda node: node not in backwards, computes)]
     last_position = max(step.positions)
@@ -252,13 +268,7 @@ def _pass_on(step: _Step, stage: int, waits_for: dict[int, list[int]], unused: s
         at = {node: place for place, node in enumerate(own)}
         for optype, end_of_model in ((send, sends_not), (receive, receives_not)):
             is_send = optype == send
-            every = step.of(stage, optype)
-            used = [
-                node for node in every
-                if (step.ends[node] >= first_end - _JITTER_S if is_send
-                    else step.starts[node] <= last_start)
-            ]  # fmt: skip
-            unused |= {*every} - {*used}
+            used = step.of(stage, optype)
             inner = [node for node in own if step.positions[node] != end_of_model]
             passing = own if len(used) == len(own) else inner
             if used and len(used) != len(passing):
@@ -294,15 +304,13 @@ def _finish(step: _Step, stage: int, last: int, waits_for: dict[int, list[int]])
         waits_for[after[0]].append(scatters[-1])
 
 
-def _pairs(step: _Step, unused: set[int]) -> list[Group]:
+def _pairs(step: _Step) -> list[Group]:
     """Each send with the receive of the same number on the stage that it goes to."""
     found = []
     for send, receive, way in zip(SENDS, RECEIVES, (1, -1), strict=True):
         for stage in range(step.stages):
             other = (stage + way) % step.stages
             sent, got = step.of(stage, send), step.of(other, receive)
-            if len(sent) != len(got):
-                sent, got = ([one for one in nodes if one not in unused] for nodes in (sent, got))
             if len(sent) != len(got):
                 told = f"{len(sent)} {send} for {len(got)} {receive} on stage {other}"
                 step.refuse(stage, told)

@@ -22,7 +22,7 @@ _MAGIC = b"PAR1"
 _TIMES = ("start_ts", "duration")
 _KEYS = ("step", "dp_rank", "stage")
 _CHUNKS = ("mc", "gmc")
-_ROWS_AT_MOST = 50_000_000  # 5 GB as it is read and sorted
+_ROWS_AT_MOST = 16_000_000  # 4.5 GB as they are sorted and laid out
 
 
 @dataclass(frozen=True, slots=True)
