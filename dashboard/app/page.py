@@ -304,7 +304,7 @@ def draw_table(
     chosen = chosen.head(_MOST_ROWS_SENT)
     shown: dict[str, pl.Series] = {}
     config: dict[str, Any] = {}
-    helps = _helps(name)
+    helps = _helps(name, say)
     columns_shown = readable(chosen, of_memory=name.startswith("memory"))
     for column, one in zip(chosen.columns, columns_shown, strict=True):
         values = one.values
@@ -343,7 +343,7 @@ def _visible(values: pl.Series) -> pl.Series:
     return pl.Series(values.name, texts, pl.String)
 
 
-def _helps(name: str) -> dict[str, str]:
+def _helps(name: str, say: Say) -> dict[str, str]:
     """What each column of the table of that name means, and where that is computed; of columns that
     are no metric's own by ''."""
     known = shown_in(name)
@@ -352,7 +352,7 @@ def _helps(name: str) -> dict[str, str]:
     place = _place(known)
     return {
         "": place,
-        **{column.name: f"{plain(column.meaning)}  \n{place}" for column in known.columns},
+        **{column.name: f"{plain(say(column.meaning))}  \n{place}" for column in known.columns},
     }
 
 

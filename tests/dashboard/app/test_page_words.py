@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("streamlit")
 
 from npuscope import console
+from npuscope.analysis.catalog import metrics
 from npuscope.analysis.communication import volume
 from npuscope.analysis.doctor.capabilities import CAPABILITIES
 from npuscope.analysis.doctor.judge import Recorded, judge
@@ -23,7 +24,7 @@ from npuscope.analysis.scope import ALL
 from npuscope.console.printable import json_text
 from npuscope.dashboard.app import state
 from npuscope.dashboard.app.answers.rank_answers import evidence, in_sentences, with_hosts
-from npuscope.dashboard.app.page import _text_px
+from npuscope.dashboard.app.page import _helps, _text_px
 from npuscope.dashboard.app.plain_text import plain
 from npuscope.dashboard.figures import timeline
 from npuscope.dashboard.figures.quality import capability_named
@@ -69,6 +70,19 @@ def test_whatever_a_capture_lacks_is_said_in_chinese() -> None:
     sentences = {one for one in sentences if "=" not in one}  # options of programs
     assert len(sentences) > 30
     assert [one for one in sentences if chinese(one).isascii()] == []
+
+
+def test_help_of_columns_is_said_in_chinese() -> None:
+    tables = [(table, known) for known in metrics() for table in known.tables]
+    assert len(tables) > 30
+    for table, known in tables:
+        told, english = _helps(table, chinese), _helps(table, str)
+        assert list(told) == list(english) == ["", *(one.name for one in known.columns)]
+        place = f"`{known.name}`: analysis/{known.file}"
+        for column in known.columns:
+            assert english[column.name] == f"{plain(column.meaning)}  \n{place}"
+            said = told[column.name].removesuffix(f"  \n{place}")
+            assert not said.isascii() or (not PHRASE.search(said) and "/" in said), said
 
 
 def test_joined_sentences_are_translated_each() -> None:

@@ -147,6 +147,7 @@ def extracted() -> tuple[set[str], Words]:
     for metric in metrics():
         words.names |= {column.name for column in metric.columns}
         needed |= {metric.meaning} if metric.figures else set()  # their help
+        needed |= {column.meaning for column in metric.columns} if metric.tables else set()
     for path in (*(ROOT / "analysis").rglob("*.sql"), ROOT / "collector/schema.sql"):
         words.names |= set(_WORD.findall(path.read_text(encoding="utf-8")))
     return needed, words
