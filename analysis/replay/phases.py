@@ -33,6 +33,8 @@ COMMUNICATION = frozenset({*SENDS, *RECEIVES, GATHER, SCATTER, *_TAIL[1:], SEPAR
 KNOWN = COMMUNICATION | {FORWARD, BACKWARD, "gc", "optimizer"}
 _LATE_CLOCK_S = -0.01  # a transfer that ends so long before its start is none
 _JITTER_S = 50e-6
+_LONGEST_S = 1e8  # of a step: three years
+_NODES_AT_MOST = 1_000_000
 _PLACE = ("stage", "optype")
 _NTH = pl.int_range(pl.len()).over("step", "dp_rank", *_PLACE).alias("nth")
 
@@ -92,8 +94,11 @@ def phase_job(trace: PhaseTrace) -> PhaseJob:
         .agg((pl.col("end").max() - pl.col("start_ts").min()).alias("length"))
         .sort("step")["length"]
     )
-    if not measured.min():
-        raise TraceFormatError(trace.path, "duration", "a step takes no time at all")
+    lengths = measured.to_numpy()
+    shortest, longest = float(lengths.min()), float(lengths.max())
+    if not 0 < shortest <= longest < _LONGEST_S:
+        told = f"a step takes {shortest if shortest <= 0 else longest:g} s: seconds are needed"
+        raise TraceFormatError(trace.path, "duration", told)
     rows = trace.rows.filter(is_known).sort(*_PLACE, "step", "dp_rank", "start_ts", "duration")
     counts = _counts(trace, rows)
     idle = _idle(rows)
@@ -149,12 +154,19 @@ def _counts(trace: PhaseTrace, rows: pl.DataFrame) -> pl.DataFrame:
     if twice.height:
         raise TraceFormatError(trace.path, place_of(twice.row(0, named=True)), "a row stands twice")
     found = rows.group_by(keys).agg(pl.len().cast(pl.Int64).alias("count"))
-    workers = (
-        trace.rows.select("step").unique().join(trace.rows.select("dp_rank").unique(), how="cross")
-    )
-    step, peer = workers.min().row(0)
+    step, peer = trace.rows.select("step", "dp_rank").min().row(0)
     expected = found.filter(step=step, dp_rank=peer).select(*_PLACE, "count")
     places = found.select(_PLACE).unique()
+    each = [trace.rows.select(one).unique() for one in ("step", "dp_rank")]
+    if each[0].height * each[1].height * places.height > 4 * rows.height + 100_000:
+        told = (
+            f"{each[0].height} steps of {each[1].height} DP ranks cannot all have the same phases"
+        )
+        raise TraceFormatError(trace.path, "rows", f"{rows.height} are too few: {told}")
+    if expected["count"].sum() > _NODES_AT_MOST:
+        told = f"more than {_NODES_AT_MOST:,} phases of one DP rank: too many to replay"
+        raise TraceFormatError(trace.path, f"step {step}", told)
+    workers = each[0].join(each[1], how="cross")
     both = (
         workers.join(places, how="cross")
         .join(found, on=keys, how="left")

@@ -34,6 +34,7 @@ _PASSES = {
 _COMM = {"pp": (*SENDS, *RECEIVES), "dp": (GATHER, SCATTER)}
 TARGETS = ("ideal", "optype", "comm", "stage", "dp_rank", "worker", "rank")
 _WORST_SHARE = 0.03
+_LONGEST_S = 9e9  # more is no integer of ns
 _CELLS = 4_000_000  # durations that are replayed at once
 
 
@@ -83,7 +84,12 @@ def what_if(job: PhaseJob, changes: Sequence[Change] = ()) -> pl.DataFrame:
     changed = _changed(job, changes)
     ideal = float(job.graph.lengths(job.ideal_s[:, None, None])[0])
     replayed = _lengths(job, lambda own: own)
-    predicted = _lengths(job, changed) if changes else None
+    with np.errstate(over="ignore", invalid="ignore"):
+        predicted = _lengths(job, changed) if changes else None
+    if predicted is not None and not predicted.max() < _LONGEST_S:
+        raise UsageError(
+            f"with {' '.join(one.word for one in changes)} a step would last centuries"
+        )
     alone = contributions(job)
     worst = _worst_workers(job, alone)
     measured = job.measured_s

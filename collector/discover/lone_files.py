@@ -103,6 +103,10 @@ def look_at(path: Path) -> LoneFile:
     for mark, told in _BESIDE if head.lstrip().startswith(b"{") else ():
         if mark.search(head):
             raise TraceNotFound(f"{path}: {told}")
+    if head.startswith(b"PAR1"):
+        raise TraceNotFound(
+            f"{path}: a Parquet file is no profile: of a phase-level trace ask `npuscope whatif`"
+        )
     raise TraceNotFound(
         f"{path}: not a profile by its content: give {_KNOWN}; training logs go with --train-log"
     )

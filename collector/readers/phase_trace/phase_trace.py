@@ -79,7 +79,7 @@ def _checked(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
         if name not in _CHUNKS and (count := rows[name].null_count()):
             raise TraceFormatError(path, name, f"{count} rows have no value")
     for name in _TIMES:
-        if not rows[name].dtype.is_float():
+        if rows[name].dtype not in (pl.Float32, pl.Float64):
             rows = rows.with_columns(pl.col(name).cast(pl.Float64))
         _refuse(path, rows, ~pl.col(name).is_finite(), f"{name} is not finite")
     _refuse(path, rows, pl.col("duration") < 0, "duration is negative")

@@ -223,6 +223,7 @@ def test_changes_follow_each_other() -> None:
         ("worker:1=1", "there is 0,0, 1,0"),
         ("rank:9=1", "there is 0, 1, 2, 3"),
         ("dp_rank:2=1", "there is 0, 1"),
+        ("rank:all=1e300", "would last centuries"),
         ("kernel:MatMul=0.5", "change one of ideal, optype"),
     ],
 )
@@ -273,7 +274,14 @@ BROKEN: list[tuple[str, Callable[[pl.DataFrame], pl.DataFrame], str]] = [
      "stage 1: 4 forward-recv for 3 forward-compute"),
     ("twice", lambda rows: pl.concat([rows, rows[5:6]]), "a row stands twice"),
     ("nothing known", lambda rows: rows.with_columns(optype=pl.lit("x")), "none of them is one"),
-    ("no time", lambda rows: rows.with_columns(start_ts=0.0, duration=0.0), "no time at all"),
+    ("no time", lambda rows: rows.with_columns(start_ts=0.0, duration=0.0), "takes 0 s"),
+    ("no seconds", lambda rows: rows.with_columns(pl.col("start_ts", "duration") * 1e300),
+     "seconds are needed"),
+    ("overflow", lambda rows: rows.with_columns(duration=1.7e308, start_ts=1.7e308),
+     "a step takes inf s"),
+    ("sparse", lambda rows: pl.concat([rows, pl.concat([rows[:1]] * 2000).with_columns(
+        step=pl.int_range(pl.len()) + 50, dp_rank=pl.int_range(pl.len()) + 50)]),
+     "2002 steps of 2002 DP ranks cannot all"),
     ("clips", lambda rows: rows.filter((pl.col("optype") != CLIP) | (pl.col("stage") != 0)).vstack(
         rows.filter(optype=CLIP, stage=1).with_columns(pl.col("start_ts") + 9)),
      "stages do not have as many"),

@@ -68,3 +68,8 @@ def test_what_is_no_phase_level_trace_is_refused(
             refused = run("whatif", path, *more)
             assert (refused.code, refused.out) == (3, "") and told in refused.err, path
             assert len(refused.err.strip().splitlines()) == 1
+
+
+def test_other_commands_name_the_one_that_reads_it(run: Run, trace: Path) -> None:
+    refused = run("steps", trace)
+    assert refused.code == 3 and "`npuscope whatif`" in refused.err
