@@ -66,13 +66,14 @@ class Figures:
     frequency_ratio: the clock by cycles, else by its counter, over the peak's (NULL: unknown);
     tokens_per_step, model_flops and hardware_flops: of the whole job's step. `counted`: the kernels
     the rows are from. `notes`: what is unknown, why, and what to do. `sources`: the message that
-    each peak_source of the rows is.
+    each peak_source of the rows is; `conventions`: the parts of each text of that column.
     """
 
     rows: pl.DataFrame
     counted: pl.DataFrame
     notes: list[str]
     sources: Mapping[str, str] = field(default_factory=dict)
+    conventions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 # metric: mfu
@@ -133,7 +134,7 @@ def mfu(
     found, told, words = _with_model(con, found, everywhere, use)
     found = _with_ratios(found)
     found = found.with_columns(
-        conventions=pl.concat_str(
+        parts=pl.concat_list(
             pl.col("length_basis").fill_null("step of unknown length"),
             pl.format("peak of {}", pl.col("dtype").fill_null("bf16")),
             pl.lit("causal attention is half of full, backward 2.5 x forward"),
@@ -141,15 +142,21 @@ def mfu(
                 pl.lit("kernel FLOPs without unresolved kernels")
             ),
             pl.when("is_rounded").then(pl.lit("sizes as layouts round them up")),
-            pl.lit(words, pl.String),
-            separator="; ",
-            ignore_nulls=True,
-        )
-    )
+            *(pl.lit(word, pl.String) for word in words),
+        ).list.drop_nulls()
+    ).with_columns(conventions=pl.col("parts").list.join("; "))
+    said = {
+        f"peak of {dtype}": Message("peak of {dtype}", dtype=dtype)
+        for dtype in found["dtype"].fill_null("bf16").unique()
+    }
+    conventions = {
+        text: tuple(said.get(part, part) for part in parts)
+        for text, parts in found.select("conventions", "parts").iter_rows()
+    }
     rows = found.select(
         *column_names("mfu"), "dtype", "frequency_ratio", "world_size", "hardware_flops"
     )
-    return Figures(rows, counted, notes + told, sources)
+    return Figures(rows, counted, notes + told, sources, conventions)
 
 
 def _summed(counted: pl.DataFrame) -> pl.DataFrame:
@@ -241,23 +248,23 @@ def _with_model(
     found: pl.DataFrame,
     counted: pl.DataFrame,
     use: ModelUse | None,
-) -> tuple[pl.DataFrame, list[str], str | None]:
+) -> tuple[pl.DataFrame, list[str], tuple[str, ...]]:
     """With tokens, model_flops and hardware_flops of the job's step, notes, and the model's
     conventions. `counted`: kernels of all ranks."""
     nothing = found.with_columns(
         pl.lit(None, kind).alias(name) for name, kind in _OF_MODEL.items()
     )  # fmt: skip
     if use is None:
-        return nothing, [], None
+        return nothing, [], ()
     sequence = use.sequence_length or sequence_length_of(counted)
     if sequence is None:
         told = "model FLOPs: kernel shapes do not show the sequence length; give --sequence-length"
-        return nothing, [told], None
+        return nothing, [told], ()
     model = count(
         use.model, sequence_length=sequence, attention=use.attention,
         recompute=use.recompute or "none",
     )  # fmt: skip
-    words = "; ".join([use.model.name, *model.conventions])
+    words = (use.model.name, *model.conventions)
     notes: list[str] = []
     if use.tokens_per_step is None:
         told = "model MFU: tokens per step are unknown; give --tokens-per-step N or auto"
@@ -270,7 +277,7 @@ def _with_model(
             tokens_per_step=pl.lit(use.tokens_per_step, pl.Int64),
             tokens_basis=pl.lit(use.tokens_from, pl.String),
         )
-        words += f"; {use.tokens_per_step} tokens per step"
+        words += (f"{use.tokens_per_step} tokens per step",)
     if found["world_size"].is_null().any():
         notes.append("model MFU: the job's number of ranks was not recorded")
     if use.recompute is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import polars as pl
 
 from npuscope.analysis.wording import UNKNOWN, ms, number, percent, plain
@@ -29,7 +31,7 @@ _MODEL_MFU = (
 )
 
 
-def mfu_table(frame: pl.DataFrame) -> FittedTable:
+def mfu_table(frame: pl.DataFrame, conventions: Mapping[str, Sequence[str]]) -> FittedTable:
     """Figures of each rank and step; model figures where there are any."""
     columns = [
         *place_columns(frame),
@@ -42,7 +44,9 @@ def mfu_table(frame: pl.DataFrame) -> FittedTable:
         *_KERNEL_MFU,
         *(_MODEL_MFU if frame["model_flops"].is_not_null().any() else []),
     ]
-    caption = "; ".join([*_told(frame["conventions"]), *_told(frame["peak_source"], "peak: ")])
+    peaks = {source: (f"peak: {source}",) for source in frame["peak_source"].drop_nulls()}
+    told = [*_told(frame["conventions"], conventions), *_told(frame["peak_source"], peaks)]
+    caption = "; ".join(told)
     return FittedTable(columns, frame.to_dicts(), "MFU", caption or None)
 
 
@@ -103,11 +107,8 @@ def _whether(value: bool | None) -> str:
     return {True: "yes", False: "no", None: UNKNOWN}[value]
 
 
-def _told(column: pl.Series, prefix: str = "") -> list[str]:
+def _told(column: pl.Series, parts_of: Mapping[str, Sequence[str]]) -> list[str]:
     """What the sentences of all rows say, part by part; parts of some rows only are named so."""
-    rows = [value.split("; ") for value in column.unique(maintain_order=True).drop_nulls()]
+    rows = [parts_of[value] for value in column.unique(maintain_order=True).drop_nulls()]
     parts = dict.fromkeys(part for row in rows for part in row)
-    return [
-        f"{prefix}{part}" if all(part in row for row in rows) else f"of some rows: {prefix}{part}"
-        for part in parts
-    ]
+    return [part if all(part in row for row in rows) else f"of some rows: {part}" for part in parts]

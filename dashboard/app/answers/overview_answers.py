@@ -5,7 +5,6 @@ mfu of each rank and step --> of the whole job, and the loss waterfall
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import duckdb
@@ -18,7 +17,6 @@ from npuscope.analysis.flops.kernels.count import kernel_work
 from npuscope.analysis.flops.losses import losses, together
 from npuscope.analysis.flops.mfu import mfu
 from npuscope.analysis.scope import ALL, Scope
-from npuscope.messages import Message
 
 # Where a finding is looked into; the rest is seen best in the timeline.
 _PAGES = {
@@ -60,23 +58,19 @@ def job_use(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> JobUse:
     return JobUse(
         kernel[0] if len(kernel) else None,
         together(con, lost),
-        tuple(dict.fromkeys(_conventions(counted))),
+        tuple(
+            dict.fromkeys(
+                part
+                for text in counted["conventions"].unique(maintain_order=True)
+                for part in found.conventions[text]
+            )
+        ),
         tuple(
             found.sources[source]
             for source in counted["peak_source"].drop_nulls().unique(maintain_order=True)
         ),
         tuple(found.notes),
     )
-
-
-def _conventions(counted: pl.DataFrame) -> Iterator[str]:
-    """What figures rest on, its parts each to be said."""
-    peaks = {
-        f"peak of {dtype}": Message("peak of {dtype}", dtype=dtype)
-        for dtype in counted["dtype"].fill_null("bf16").unique()
-    }
-    for told in counted["conventions"].drop_nulls().unique(maintain_order=True):
-        yield from (peaks.get(part, part) for part in told.split("; "))
 
 
 def found_here(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[Finding]:

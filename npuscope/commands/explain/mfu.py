@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
@@ -102,7 +103,8 @@ def mfu(
         elif by == "step":
             rows = found.rows.select(column_names("mfu"))
             rows = rows if top is None else rows.head(top)
-            asked.answer("mfu", rows, notes, tables.mfu_table)
+            shown = partial(tables.mfu_table, conventions=found.conventions)
+            asked.answer("mfu", rows, notes, shown)
         else:
             together = job_mfu.gathered(data.con, found.rows, by)
             asked.answer(f"mfu_{by}", together, notes, tables.gathered_table)

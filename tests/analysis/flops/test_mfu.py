@@ -22,6 +22,8 @@ from npuscope.analysis.scope import Scope
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
+from npuscope.dashboard.terminal.mfu_tables import mfu_table
+from npuscope.messages import Message
 from npuscope.sample_traces.generate import small, write_job
 from tests.analysis.tables import connect, fill, kernel, op
 
@@ -344,3 +346,15 @@ def test_communication_alone_has_no_kernel_figures() -> None:
     (row,) = mfu(con).rows.to_dicts()
     assert row["matmul_flops"] is None and row["kernel_mfu_full_ratio"] is None
     assert mfu(connect()).rows.is_empty()
+
+
+def test_parts_of_conventions_are_kept_as_parts(job: dict[str, Figures]) -> None:
+    found = job["text"]
+    texts = found.rows["conventions"].unique().to_list()
+    assert texts and {*texts} == found.conventions.keys()
+    for text, parts in found.conventions.items():
+        assert "; ".join(parts) == text and len(parts) > 2
+        (peak,) = [part for part in parts if isinstance(part, Message)]
+        assert peak.template == "peak of {dtype}"
+    caption = str(mfu_table(found.rows, dict.fromkeys(texts, ("a; b", "c"))).caption)
+    assert caption.startswith("a; b; c; peak: ")
