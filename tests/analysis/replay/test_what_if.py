@@ -73,16 +73,6 @@ def test_without_launch_delays_the_simulated_times_are_found_back(plan: Plan) ->
     assert job.graph.lengths(job.own_s) == pytest.approx(job.measured_s, rel=1e-12)
 
 
-def test_the_first_backward_transfer_waits_for_forwards() -> None:
-    def slow(op: Op) -> float:
-        if op.optype in ("backward-send", "backward-recv"):
-            return 800.0
-        return 40.0 if op[1:] == (0, "forward-compute", 0, 1) else 1.0
-
-    job = job_of(simulated(Plan(pp=3, dp=1, steps=1, factor=slow)))
-    assert job.graph.lengths(job.own_s) == pytest.approx(job.measured_s, rel=1e-12)
-
-
 @pytest.mark.parametrize(("early_s", "counts"), [(0.005, True), (0.015, False)])
 def test_a_transfer_that_ends_far_before_it_starts_is_none(early_s: float, counts: bool) -> None:
     rows = simulated(Plan(pp=1, dp=2, steps=1, tail=(SCATTER,), noise=0))
