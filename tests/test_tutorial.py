@@ -19,6 +19,7 @@ from tests.test_readme import COLUMNS, arguments_of, matches, normalised, shown_
 TUTORIALS = [REPOSITORY / "docs" / name for name in ("tutorial.md", "tutorial.zh-CN.md")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tutorial", [TUTORIALS[0], pytest.param(TUTORIALS[1], marks=pytest.mark.slow)],
     ids=lambda path: path.name,

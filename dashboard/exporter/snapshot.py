@@ -14,14 +14,14 @@ import polars as pl
 from npuscope.analysis.flops.mfu import ModelUse
 from npuscope.analysis.metric import Gauge
 from npuscope.analysis.ranks.rank_views import open_across
+from npuscope.analysis.ranks.stragglers.blame import by_rank, rank_blame
 from npuscope.analysis.views import open_views
 from npuscope.collector.store import store as stores
 from npuscope.profile import summary_versions
 
 from .expert_gauges import expert_gauges
 from .flops_gauges import flops_gauges
-from .gauges import BY_NAME, GAUGES, Frames, detail, metric_gauges
-from .rank_gauges import blame_gauges
+from .gauges import BY_NAME, GAUGES, Frames, detail, gauges_of, metric_gauges
 from .shown_captures import Run, newest_runs
 
 # Measured: rendering takes 6 us a series, and a scrape should take less than half a second.
@@ -165,7 +165,7 @@ def _gathered(
     try:
         _limit(con, memory_bytes)
         open_across(store, con, memory_bytes=memory_bytes)
-        frames |= blame_gauges(con, {run.name: run.names for run in runs})
+        frames |= _blame_gauges(con, {run.name: run.names for run in runs})
     finally:
         con.close()
     con = stores.over(store, newest, summaries=summary_versions())
@@ -184,3 +184,42 @@ def _gathered(
 def _limit(con: duckdb.DuckDBPyConnection, memory_bytes: int) -> None:
     con.execute(f"set memory_limit = '{memory_bytes >> 20}MiB'")
     con.execute("set threads = 2")
+
+
+def _blame_gauges(
+    con: duckdb.DuckDBPyConnection, newest_first: Mapping[str, Sequence[str]]
+) -> Frames:
+    """Slow ranks of each run's newest capture; `newest_first` are its captures, which `con` has.
+
+    `con` has what all ranks tell (`open_across`).
+    """
+    every = by_rank(rank_blame(con))
+    newest = pl.DataFrame(
+        [(run, captures[0]) for run, captures in newest_first.items()],
+        schema={"run": pl.String, "capture": pl.String},
+        orient="row",
+    )
+    found = every.join(newest, on=["run", "capture"], how="semi")
+    steady = _steady(every, newest_first)
+    rows = found.join(steady, on=["run", "rank"], how="left").with_columns(
+        pl.col("suspect_captures").fill_null(0)
+    )
+    return gauges_of("rank_suspects", rows, ("run", "capture"))
+
+
+def _steady(every: pl.DataFrame, newest_first: Mapping[str, Sequence[str]]) -> pl.DataFrame:
+    """Captures, from the newest back without a gap, in which a rank has a verdict."""
+    suspected = every.filter(pl.col("verdict").is_not_null())
+    places = pl.DataFrame(
+        [(run, one, at) for run, all_ in newest_first.items() for at, one in enumerate(all_)],
+        schema={"run": pl.String, "capture": pl.String, "age": pl.Int64},
+        orient="row",
+    )
+    nth = pl.int_range(pl.len()).over("run", "rank")
+    return (
+        suspected.join(places, on=["run", "capture"])
+        .sort("run", "rank", "age")
+        .filter(pl.col("age") == nth)
+        .unique(["run", "rank"], keep="last", maintain_order=True)
+        .select("run", "rank", (pl.col("age") + 1).alias("suspect_captures"))
+    )

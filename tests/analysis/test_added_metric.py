@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import npuscope
 from npuscope.analysis.catalog import metrics
 
@@ -37,6 +39,7 @@ def _added() -> list[str]:
     return ["".join(f"{line[1:]}\n" for line in file.splitlines()) for file in files]
 
 
+@pytest.mark.slow
 def test_a_file_is_all_it_takes(tmp_path: Path, sample_store: Path) -> None:
     copied = tmp_path / "npuscope"
     (installed,) = npuscope.__path__

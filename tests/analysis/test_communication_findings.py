@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import duckdb
@@ -29,8 +30,14 @@ def found_in(con: duckdb.DuckDBPyConnection, path: Path | None = None) -> list[F
         return findings(con)
 
 
+@cache
+def found_of(ranks: tuple[int, ...] = ()) -> list[Finding]:
+    """Of the job's own captures, which tests ask more than once."""
+    return found_in(captured(ranks=ranks))
+
+
 def test_uneven_stages_come_first_and_name_the_heavy_one() -> None:
-    first, *others = found_in(captured())
+    first, *others = found_of()
     assert first.name == "uneven_stages"
     assert "stage 1" in first.statement.split(",")[0] and "most on stage 0." in first.statement
     assert first.evidence["stage"].to_list() == [1, 0]
@@ -49,7 +56,7 @@ def test_even_stages_have_bubbles_of_their_schedule_only() -> None:
 
 
 def test_one_stage_alone_waits_for_one_that_was_not_captured() -> None:
-    first = found_in(captured(ranks=STAGE_0))[0]
+    first = found_of(STAGE_0)[0]
     assert first.name == "uncaptured_ranks"
     assert first.statement.endswith("for a pipeline stage that was not captured (ranks 2-3).")
     assert first.evidence["kind"][0] == "pp"
@@ -69,7 +76,7 @@ def test_most_of_a_real_pipelines_waiting_is_for_the_stage_that_was_not_captured
 
 @pytest.mark.parametrize("ranks", [(), STAGE_0, (0, 1, 3)])
 def test_they_are_told_in_chinese(ranks: tuple[int, ...]) -> None:
-    for one in found_in(captured(ranks=ranks)):
+    for one in found_of(ranks):
         for text in (one.statement, one.reason, one.advice):
             assert chinese(text) != text, text
 

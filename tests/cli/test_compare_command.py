@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from npuscope.sample_traces.job import Job
+from npuscope.sample_traces.job import small
 from tests.cli.command import Run
 
-BASE = Job(name="before", layers=2, tp=1, dp=2, pp=1, ep=2, steps=3, noise=0.002, seed=3)
+BASE = small()
 TWICE = replace(BASE, repeated_kernel="ApplyAdamWV2")
 
 

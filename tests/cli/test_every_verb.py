@@ -187,6 +187,7 @@ MISSING_CHINESE = (
 )
 
 
+@pytest.mark.slow
 def test_a_section_that_cannot_be_computed_says_why_in_its_place(
     run: Run, bare: dict[str, Path], tmp_path: Path
 ) -> None:

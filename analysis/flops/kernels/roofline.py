@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+import duckdb
 import polars as pl
 
 from ...catalog import column_names
-from ..chips import Place
+from ...scope import Scope
+from ..chips import Place, peaks
 from ..peaks import Peak
-from .count import PLACE
+from .count import PLACE, counted_kernels
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """kernels: rows of `kernel_table`; peaks: dtype, peak_flops_per_s, hbm_bytes_per_s
+    (NULL where unknown) and source of the chosen ranks' chips; sources: these as messages."""
+
+    kernels: pl.DataFrame
+    peaks: pl.DataFrame
+    sources: dict[str, str]
 
 
 # metric: mfu_kernels
@@ -111,3 +124,23 @@ def points(rows: pl.DataFrame) -> pl.DataFrame:
         .with_columns(peak_share_ratio=pl.col("achieved_flops_per_s") / pl.col("peak_flops_per_s"))
         .sort("total_ns", *keys, descending=[True, *(False for _ in keys)], nulls_last=True)
     )
+
+
+def under_roofline(con: duckdb.DuckDBPyConnection, scope: Scope) -> Roofline:
+    """Kernels that multiply with their FLOPs and bytes; attention counted as causal."""
+    counted = counted_kernels(con, scope)
+    known = peaks(con)
+    kernels = kernel_table(counted, known)
+    places = {place: known[place] for place in kernels.select("run", "capture", "rank").rows()}
+    limits = [
+        (dtype, flops, peak.hbm_bytes_per_s, peak.source_of(dtype))
+        for peak in places.values()
+        for dtype, flops in peak.flops_per_s.items()
+    ]
+    schema = {
+        "dtype": pl.String, "peak_flops_per_s": pl.Float64, "hbm_bytes_per_s": pl.Float64,
+        "source": pl.String,
+    }  # fmt: skip
+    rows = pl.DataFrame(limits, schema=schema, orient="row")
+    sources = {str(source): source for *_, source in limits if source is not None}
+    return Roofline(kernels, rows.unique(maintain_order=True), sources)

@@ -7,7 +7,7 @@ import streamlit as st
 
 from npuscope.analysis import means, query
 from npuscope.analysis.flops.kernels.roofline import points as points_of
-from npuscope.dashboard.app.answers import operator_answers as answers
+from npuscope.analysis.flops.kernels.roofline import under_roofline
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures import operators as figures
@@ -43,7 +43,7 @@ with st.expander(say("Every rank and step")):
     page.table(page.frame(query.kernels, by=by), name="kernels")
 
 page.heading("How close are they to the chip's limits?")
-roofline = page.frame(answers.under_roofline)
+roofline = page.frame(under_roofline)
 points = points_of(roofline.kernels)
 if points.is_empty():
     page.empty("FLOPs of kernels are unknown here.", how_to_collect(page, "mfu"))

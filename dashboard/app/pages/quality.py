@@ -6,7 +6,7 @@ import streamlit as st
 from npuscope.dashboard.app.answers.quality_answers import quality
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.app.plain_text import plain
-from npuscope.dashboard.figures import quality as figures
+from npuscope.dashboard.figures import ranks as figures
 
 page = open_page("quality")
 say = page.say

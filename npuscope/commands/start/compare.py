@@ -12,7 +12,6 @@ from npuscope.commands.command import Asked, Jobs, Json, Memory, say_notes, sour
 from npuscope.commands.command import notes_of as told
 from npuscope.console import print_json, show
 from npuscope.errors import UsageError
-from npuscope.messages import Message
 
 if TYPE_CHECKING:
     from npuscope.analysis.compare.side import Side
@@ -60,7 +59,7 @@ def compare(
     if json:
         print_json("compare", found.rows.to_dicts(), notes, **figures_of(found))
         return
-    from npuscope.dashboard.terminal.compare_table import compare_tables
+    from npuscope.dashboard.terminal.change_tables import compare_tables
 
     for table in compare_tables(found):
         show(table)
@@ -70,6 +69,7 @@ def compare(
 def _measured(text: str, jobs: int | None, memory: str | None, notes: list[str]) -> Side:
     """What one PATH tells; says what reading did, and keeps what to know beside its figures."""
     from npuscope.analysis.compare.side import measure
+    from npuscope.messages import Message
     from npuscope.profile import compare_ranks, opened
 
     place, scope = _place(text)

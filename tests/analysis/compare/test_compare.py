@@ -18,7 +18,7 @@ from npuscope.collector.store import store
 from npuscope.errors import UsageError
 from npuscope.profile import summary_versions
 from npuscope.sample_traces.frames import canonical_frames
-from npuscope.sample_traces.job import Job
+from npuscope.sample_traces.job import Job, small
 from tests.analysis.tables import connect, put
 
 TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "launches")
@@ -84,15 +84,8 @@ def adds_up(found: Comparison) -> None:
     assert found.rows["delta_ns"].sum() == found.delta_ns == found.step_b_ns - found.step_a_ns
 
 
-@pytest.mark.parametrize(
-    "cause",
-    [
-        pytest.param(
-            name, marks=() if name in ("launched twice", "slow rank") else pytest.mark.slow
-        )
-        for name in CAUSES
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("cause", CAUSES)
 def test_a_planted_cause_stands_in_its_row(cause: str) -> None:
     changes, where = CAUSES[cause]
     found = compare(side(JOB), side(replace(JOB, **changes)))  # type: ignore[arg-type]
@@ -108,7 +101,8 @@ def test_a_planted_cause_stands_in_its_row(cause: str) -> None:
 
 
 def test_itself_and_backwards() -> None:
-    ours, theirs = side(JOB), side(replace(JOB, repeated_kernel="ApplyAdamWV2"))
+    job = small(steps=3)
+    ours, theirs = side(job), side(replace(job, repeated_kernel="ApplyAdamWV2"))
     itself = compare(ours, ours)
     adds_up(itself)
     assert itself.verdict != "different" and set(itself.rows["delta_ns"]) == {0}
@@ -169,6 +163,7 @@ def test_captures_are_the_unit_where_there_are_several() -> None:
     assert found.step_a_ns == pytest.approx(1.03e7, rel=0.002)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rho", "most"), [(0.0, 0.08), (0.5, 0.08)])
 def test_alike_is_seldom_called_different(rho: float, most: float) -> None:
     """600 pairs of 40 steps; steps that follow each other's level are no independent witnesses."""
@@ -184,6 +179,7 @@ def test_alike_is_seldom_called_different(rho: float, most: float) -> None:
     assert verdicts.count("different") / len(verdicts) <= most + (0.06 if rho else 0.0)
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_truth_and_finds_three_percent() -> None:
     dice = np.random.default_rng(3)
     found = [
@@ -200,7 +196,7 @@ def test_the_interval_covers_the_truth_and_finds_three_percent() -> None:
 
 def test_several_runs_are_refused() -> None:
     with connect() as con:
-        put(con, canonical_frames(replace(JOB, steps=2, layers=2, tp=1), tables=TABLES))
+        put(con, canonical_frames(small(), tables=TABLES))
         con.execute("insert into kernels by name select * replace ('other' as run) from kernels")
         with pytest.raises(UsageError, match="several runs here"):
             measure(con, ALL)

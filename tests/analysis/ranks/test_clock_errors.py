@@ -57,7 +57,9 @@ def is_covered(clock: dict[str, Any], offset_ns: int, ppm: float) -> bool:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("shared", [2, 3, 5, 12])
+@pytest.mark.parametrize(
+    "shared", [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (3, 5, 12))]
+)
 def test_the_true_offset_lies_within_the_error(shared: int) -> None:
     chance = random.Random(shared)
     covered = []

@@ -82,10 +82,16 @@ def measured(found: list[Event], *, shift_ns: int = 0) -> dict[tuple[int, int | 
     return answers
 
 
-@given(events)
-@settings(max_examples=150)
-def test_steps_equals_counting_nanoseconds(found: list[Event]) -> None:
+def steps_are_counted_nanoseconds(found: list[Event]) -> None:
     assert measured(found, shift_ns=EPOCH_NS) == twin(found)
+
+
+test_steps_equals_counting_nanoseconds = settings(max_examples=60)(
+    given(events)(steps_are_counted_nanoseconds)
+)
+test_steps_equals_counting_nanoseconds_of_many = pytest.mark.slow(
+    settings(max_examples=300)(given(events)(steps_are_counted_nanoseconds))
+)
 
 
 @pytest.mark.slow

@@ -61,7 +61,11 @@ def test_schemes_need_to_know_the_routing(run: Run, job: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "file, by", [("communication_matrix", "matrix"), ("communication", "link")]
+    "file, by",
+    [
+        ("communication_matrix", "matrix"),
+        pytest.param("communication", "link", marks=pytest.mark.slow),
+    ],
 )
 def test_a_lone_file_of_traffic_answers_without_steps(
     run_apart: Run, tmp_path: Path, file: str, by: str

@@ -235,6 +235,7 @@ def test_every_rank_is_in_one_share_and_shares_are_even(
 STAGING_NAME = "from npuscope.collector.store.manifest import staging_name as n; print(n())"
 
 
+@pytest.mark.slow
 def test_a_container_that_shares_its_hosts_name_keeps_what_it_writes(
     shared: Path, tmp_path: Path
 ) -> None:

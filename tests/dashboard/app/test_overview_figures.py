@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from npuscope.dashboard import theme
-from npuscope.dashboard.figures import quality, steps, trends
+from npuscope.dashboard.figures import ranks, steps, trends
 
 START_NS = 1_764_246_877_000_000_000
 HUGE_NS = 600 * 7_800_000  # beyond 32 bits
@@ -101,7 +101,7 @@ def test_every_rank_says_what_it_can_answer() -> None:
             "support": ["yes", "no", "partly", "yes"],
         }
     )
-    heat = quality.support_figure(support, str).data[0]
+    heat = ranks.support_figure(support, str).data[0]
     assert list(heat.x) == ["0", "7"] and list(heat.y) == ["steps", "mfu"]
     assert [list(row) for row in heat.z] == [[2, 1], [0, 2]]
 

@@ -27,7 +27,7 @@ from npuscope.dashboard.app.answers.rank_answers import evidence, in_sentences, 
 from npuscope.dashboard.app.page import _helps, _text_px
 from npuscope.dashboard.app.plain_text import plain
 from npuscope.dashboard.figures import timeline
-from npuscope.dashboard.figures.quality import capability_named
+from npuscope.dashboard.figures.ranks import capability_named
 from npuscope.dashboard.locale.language import labelled, language_of
 from npuscope.dashboard.units import readable
 from npuscope.errors import UsageError

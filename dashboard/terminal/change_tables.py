@@ -1,19 +1,21 @@
-"""Two runs compared, as terminal tables: the verdict, the figures, and where the difference is."""
+"""A change as terminal tables: what it made of a step, and what it would make of one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
-from npuscope.analysis.compare.difference import Comparison
 from npuscope.analysis.wording import UNKNOWN, ms, percent
 
 from .parts_table import PART_WORDS
 from .tables import Column, FittedTable
+
+if TYPE_CHECKING:
+    from npuscope.analysis.compare.difference import Comparison  # loads scipy
 
 _PARTS = {
     **PART_WORDS,
@@ -40,7 +42,14 @@ _MEASURES = {
     "free_ns": "free",
     "masking_ratio": "masking",
 }
-_MOST = 20
+_MOST_ROWS = 20
+_MOST_CONTRIBUTIONS = 12
+_STEPS = {
+    "measured_ns": "measured",
+    "replayed_ns": "replayed, without launch delays",
+    "predicted_ns": "with the changes",
+    "ideal_ns": "ideal: all phases of a type alike",
+}
 
 
 def compare_tables(found: Comparison) -> Iterator[RenderableType]:
@@ -73,9 +82,9 @@ def compare_tables(found: Comparison) -> Iterator[RenderableType]:
         for row in found.rows.sort(pl.col("delta_ns").abs(), descending=True).to_dicts()
         if row["delta_ns"]
     ]
-    rest = rows[_MOST:]
+    rest = rows[_MOST_ROWS:]
     if rest:
-        rows = rows[:_MOST]
+        rows = rows[:_MOST_ROWS]
         rows.append(
             {"what": f"{len(rest)} more rows: --json", "name": "", "how": ""}
             | {key: sum(row[key] for row in rest) for key in ("a_ns", "b_ns", "delta_ns")}
@@ -95,3 +104,48 @@ def _shown(row: dict[str, Any], key: str) -> str:
     if row[key] is None:
         return UNKNOWN
     return percent(row[key]) if row["measure"].endswith("_ratio") else ms(row[key])
+
+
+def what_if_tables(found: pl.DataFrame) -> RenderableType:
+    """A row of the metric `whatif`: a table of steps, and of contributions where nothing else was
+    asked for than the ideal."""
+    (row,) = found.to_dicts()
+    replayed = row["replayed_ns"]
+    steps = [
+        {"words": words, "ns": row[key], "factor": replayed / row[key] if row[key] else None}
+        for key, words in _STEPS.items()
+        if row[key] is not None
+    ]
+    workers = ", ".join(f"({peer},{stage})" for peer, stage in row["worst_workers"])
+    shares = (
+        f"{percent(row['last_stage_share'])} of what is lost to the ideal step is the last stage"
+        f" (M_s), {percent(row['worst_workers_share'])} the worst workers (M_w): {workers}"
+    )
+    columns = [
+        Column("mean step", "words", is_word=True),
+        Column("ms", "ns", ms),
+        Column("faster than replayed", "factor", _times),
+    ]
+    first = FittedTable(columns, steps, "What if", shares)
+    if row["predicted_ns"] not in (None, row["ideal_ns"]):
+        return first
+    listed = sorted(row["contributions"], key=_weight)
+    more = len(listed) - _MOST_CONTRIBUTIONS
+    return Group(first, FittedTable(
+        [
+            Column("of", "kind"),
+            Column("name", "name"),
+            Column("step, times the ideal", "slowdown", _times),
+        ],
+        listed[:_MOST_CONTRIBUTIONS],
+        "What makes the step longer, each alone",
+        f"{more} more with --json" if more > 0 else None,
+    ))  # fmt: skip
+
+
+def _weight(row: dict[str, Any]) -> float:
+    return -(row["slowdown"] or 0.0)
+
+
+def _times(value: float | None) -> str:
+    return UNKNOWN if value is None else f"x {value:.4f}"
