@@ -247,7 +247,8 @@ def _degrees(variances: list[float], counts: tuple[int, int]) -> float:
 #   name      varchar  kernel type, or parallel kind of the communication; NULL: the part has none
 #   change    varchar  of computing: count (kernels ran more or less often), duration (each took
 #     longer or shorter), shape (shapes that one side alone has), new or gone (types that one side
-#     alone has), at_once (time that kernels beside each other count twice)
+#     alone has), at_once (time that kernels beside each other count
+#     twice); NULL where a side has no kernels to tell
 #   a_ns      bigint   of A; of count 0, as A's time stands with duration
 #   b_ns      bigint   of B, likewise
 #   delta_ns  bigint   b - a: positive where B is slower
@@ -259,7 +260,9 @@ def waterfall(a: Side, b: Side) -> pl.DataFrame:
         - sum(row[key] for row in rows)
         for side, key in ((a, "a"), (b, "b"))
     }
-    rows.append({"part": "computing", "name": None, "change": "at_once", **at_once})
+    has_kernels = a.kernels.height and b.kernels.height
+    change = "at_once" if has_kernels else None
+    rows.append({"part": "computing", "name": None, "change": change, **at_once})
     parts = a.parts.join(b.parts, on=("part", "name"), how="full", coalesce=True, nulls_equal=True)
     rows += [
         {"part": part, "name": name, "a": a_ns, "b": b_ns}
@@ -296,8 +299,11 @@ def _kernel_rows(a: Side, b: Side) -> list[dict[str, Any]]:
     sides = (a.kernels, b.kernels)
     has_types = all(side["type"].null_count() < side.height for side in sides)
     what = pl.coalesce("type", "name") if has_types else pl.col("name")
+    # Of a side without shapes nothing is known of them: they tell no kernels apart.
+    has_shapes = all(side["shape"].null_count() < side.height for side in sides)
+    shape = pl.col("shape") if has_shapes else pl.lit(None, pl.String).alias("shape")
     ours, theirs = (
-        side.group_by(what.alias("what"), "shape").agg(pl.col("count", "total_ns").sum())
+        side.group_by(what.alias("what"), shape).agg(pl.col("count", "total_ns").sum())
         for side in sides
     )
     both = ours.join(

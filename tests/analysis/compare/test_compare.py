@@ -113,6 +113,31 @@ def test_itself_and_backwards() -> None:
     assert (back.delta_low_ns, back.delta_high_ns) == (-there.delta_high_ns, -there.delta_low_ns)  # type: ignore[operator]
 
 
+def test_a_side_without_types_and_shapes_is_compared_by_name() -> None:
+    """As Level0 against Level1: nothing changed, so nothing is new, gone or of another shape."""
+    ours = side(small(steps=3))
+    lacking = replace(
+        ours,
+        kernels=ours.kernels.with_columns(
+            pl.lit(None, pl.String).alias("type"), pl.lit(None, pl.String).alias("shape")
+        ),
+    )
+    for found in (compare(ours, lacking), compare(lacking, ours)):
+        adds_up(found)
+        assert set(found.rows["delta_ns"]) == {0}
+        assert set(found.rows["change"].drop_nulls()) <= {"duration", "at_once"}
+
+
+def test_a_side_without_kernels_has_computing_in_one() -> None:
+    ours = side(small(steps=3))
+    found = compare(ours, replace(ours, kernels=ours.kernels.clear()))
+    adds_up(found)
+    told = found.rows.filter(pl.col("part") == "computing", pl.col("change").is_null())
+    (row,) = told.to_dicts()
+    gone = found.rows.filter(pl.col("change") == "gone")
+    assert row["name"] is None and row["delta_ns"] == pytest.approx(-gone["delta_ns"].sum(), abs=99)
+
+
 def steps_only(times_ns: Collection[float], run: str = "r") -> Side:
     """A side of nothing but times of steps."""
     count = len(times_ns)
