@@ -58,23 +58,26 @@ REAL = {
 }
 
 
-def _supports(source: Path, into: Path) -> dict[str, str]:
-    """Support by capability, of the capture that is read best."""
+def _stored(source: Path, into: Path) -> Path:
     assert ingest(source, into, summarise=summarise, jobs=1).published
+    return into
+
+
+def _supports(into: Path) -> dict[str, str]:
+    """Support by capability, of the capture that is read best."""
     with closing(store.open(into)) as con:
         report, *_ = examine(con, manifests(into))
     return {verdict.capability: verdict.support for verdict in report.verdicts}
 
 
 @pytest.mark.slow
-def test_the_table_says_what_the_doctor_says(real_data: Path, tmp_path: Path) -> None:
+def test_the_table_says_what_the_doctor_says(
+    real_stores: Callable[[str], Path], tmp_path: Path
+) -> None:
     found = {
-        name: _supports(make(tmp_path / name / "in"), tmp_path / name / "store")
+        name: _supports(_stored(make(tmp_path / name / "in"), tmp_path / name / "store"))
         for name, make in SOURCES.items()
-    } | {
-        name: _supports(real_data / folder, tmp_path / name / "store")
-        for name, folder in REAL.items()
-    }
+    } | {name: _supports(real_stores(folder)) for name, folder in REAL.items()}
     capabilities = list(next(iter(found.values())))
     lines = [f"| | {' | '.join(capabilities)} |", "| --- " * (len(capabilities) + 1) + "|"]
     for name, supports in found.items():
