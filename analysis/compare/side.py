@@ -24,7 +24,10 @@ MEASURES = {
     "computing_ns": pl.col("computing_ns").mean(),
     "exposed_communication_ns": pl.col("exposed_communication_ns").mean(),
     "free_ns": pl.col("free_ns").mean(),
-    "masking_ratio": pl.col("overlapped_ns").sum() / pl.col("communication_ns").sum(),
+    # A step without communication has nothing to mask: unknown, not 0/0.
+    "masking_ratio": pl.when(pl.col("communication_ns").sum() > 0).then(
+        pl.col("overlapped_ns").sum() / pl.col("communication_ns").sum()
+    ),
 }
 # What a capture knows of itself.
 _FACTS = (
@@ -66,7 +69,7 @@ class Side:
     @property
     def step_ns(self) -> int:
         """Time of a mean step of the job: of captures alike, each the mean of its steps."""
-        return round(self.captures()["step_ns"].mean() or 0)  # type: ignore[arg-type]
+        return round(float(self.captures().select(pl.col("step_ns").mean()).item() or 0))
 
     def captures(self) -> pl.DataFrame:
         """The mean step of each capture."""

@@ -6,14 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
+from typer.main import get_group
 from typer.testing import CliRunner
 
 from npuscope.analysis.catalog import metrics
 from npuscope.cli import GROUPS, app
 from tests.conftest import REPOSITORY
 
-COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
+COMMANDS = sorted(get_group(app).commands)
 
 
 def help_of(*command: str) -> str:
@@ -40,9 +40,9 @@ def test_keys_of_by_are_those_of_the_catalog() -> None:
         if key:
             listed.setdefault(command, set()).add(key)
     assert listed.keys() == {"kernels", "comm", "memory", "mfu", "experts"}
-    every = get_command(app).commands  # type: ignore[attr-defined]
-    for name, command in every.items():
-        found = getattr(command, "commands", {}).get("show", command)
+    every = get_group(app).commands
+    for name, verb in every.items():
+        found = getattr(verb, "commands", {}).get("show", verb)
         by = next((one for one in found.params if one.name == "by"), None)
         keys = {*by.help.partition(" ")[0].split("|")} if by else None  # as its type lists them
         assert keys == listed.get(name)

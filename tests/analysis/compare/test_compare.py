@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -25,7 +26,7 @@ TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "launches")
 # Every rank does the same, so that what is planted is not spread over waiting.
 JOB = Job(name="compared", layers=4, tp=2, dp=8, pp=1, ep=4, steps=4, noise=0.03, seed=11)
 EXPOSED = ("transfer", "peer_wait", "pipeline_wait", "unknown_communication")
-CAUSES: dict[str, tuple[dict[str, object], Callable[[pl.Expr, pl.Expr, pl.Expr], pl.Expr]]] = {
+CAUSES: dict[str, tuple[dict[str, Any], Callable[[pl.Expr, pl.Expr, pl.Expr], pl.Expr]]] = {
     "kernel longer": (
         {"slow_kernel": "FlashAttentionScoreGrad"},
         lambda part, name, how: (name == "FlashAttentionScoreGrad") & (how == "duration"),
@@ -88,7 +89,7 @@ def adds_up(found: Comparison) -> None:
 @pytest.mark.parametrize("cause", CAUSES)
 def test_a_planted_cause_stands_in_its_row(cause: str) -> None:
     changes, where = CAUSES[cause]
-    found = compare(side(JOB), side(replace(JOB, **changes)))  # type: ignore[arg-type]
+    found = compare(side(JOB), side(replace(JOB, **changes)))
 
     adds_up(found)
     assert found.delta_ns > 0.01 * found.step_a_ns
@@ -110,7 +111,16 @@ def test_itself_and_backwards() -> None:
     assert compare(steady, steady).verdict == "same"
     there, back = compare(ours, theirs), compare(theirs, ours)
     assert back.delta_ns == -there.delta_ns
-    assert (back.delta_low_ns, back.delta_high_ns) == (-there.delta_high_ns, -there.delta_low_ns)  # type: ignore[operator]
+    assert there.delta_low_ns is not None and there.delta_high_ns is not None
+    assert (back.delta_low_ns, back.delta_high_ns) == (-there.delta_high_ns, -there.delta_low_ns)
+
+
+def test_steps_without_communication_have_no_masking() -> None:
+    alone = side(small(steps=3, layers=1, tp=1, dp=1, pp=1, ep=1, experts=0))
+    assert alone.parts.filter(pl.col("part").is_in(EXPOSED)).is_empty()
+    found = compare(alone, alone)
+    row = found.figures.row(by_predicate=pl.col("measure") == "masking_ratio", named=True)
+    assert [row[name] for name in ("a", "b", "delta", "low", "high")] == [None] * 5
 
 
 def test_a_side_without_types_and_shapes_is_compared_by_name() -> None:
