@@ -90,7 +90,7 @@ def compare(a: Side, b: Side) -> Comparison:
     figures = []
     for name in ("step_ns", *MEASURES):
         one = whole if name == "step_ns" else estimate(a, b, name)
-        within = SAME_WITHIN * (abs(one.a or 0.0) if name.endswith("_ns") else 1.0)
+        within = SAME_WITHIN * (1.0 if name.endswith("_ratio") else abs(one.a or 0.0))
         figures.append(
             {"measure": name, "a": one.a, "b": one.b, "delta": one.delta, "low": one.low,
              "high": one.high, "verdict": one.verdict(within)}

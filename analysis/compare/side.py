@@ -1,6 +1,7 @@
 """One side of a comparison: the times of its job steps, and what a mean rank's step consists of.
 
 job_steps --> time of each step of the job
+steps, mfu, memory, experts --> measures of each of these steps
 step_parts, kernels of the same ranks and steps --> parts of a mean rank and step
 """
 
@@ -14,13 +15,17 @@ import polars as pl
 from npuscope.errors import UsageError
 from npuscope.messages import Message
 
+from ..experts.load.mean_layers import mean_layers
+from ..flops.job_mfu import gathered
+from ..flops.mfu import mfu
 from ..means import job_steps, without_warm_up
+from ..memory.memory import memory_facts, memory_steps
 from ..parts import COMMUNICATION, step_parts
-from ..scope import PLACE, Scope
+from ..scope import JOB, PLACE, Scope
 from ..views import frame
 
 # What else of each step of the job is compared: over its ranks.
-MEASURES = {
+_OF_RANKS = {
     "computing_ns": pl.col("computing_ns").mean(),
     "exposed_communication_ns": pl.col("exposed_communication_ns").mean(),
     "free_ns": pl.col("free_ns").mean(),
@@ -29,6 +34,10 @@ MEASURES = {
         pl.col("overlapped_ns").sum() / pl.col("communication_ns").sum()
     ),
 }
+# Likewise: FLOPs of kernels over the peak, the fullest rank's memory, and the fullest expert over
+# the mean (of layers).
+MEASURES = (*_OF_RANKS, "kernel_mfu_causal_ratio", "peak_memory_bytes", "expert_max_over_mean")
+_STEP = ("run", "capture", "step")
 # What a capture knows of itself.
 _FACTS = (
     "framework", "framework_version", "cann_version", "chip_name", "profiler_level", "aic_metrics",
@@ -151,14 +160,40 @@ def _job_steps(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
         raise UsageError(Message("no step with figures to compare: see `npuscope steps`"))
     clause, values = scope.where()
     ranks = frame(con, f"select * from step_summary {clause}", values)
-    keys = ["run", "capture", "step"]
-    measures = ranks.group_by(keys).agg(
+    measures = ranks.group_by(_STEP).agg(
         # Of a step of which a rank's figure is unknown, so is the job's.
         pl.when(pl.col(_basis(name)).null_count() == 0).then(how).alias(name)
-        for name, how in MEASURES.items()
+        for name, how in _OF_RANKS.items()
     )
-    return times.select(*keys, "step_ns").join(
-        measures, on=keys, how="left", nulls_equal=True, maintain_order="left"
+    found = times.select(*_STEP, "step_ns")
+    for more in (
+        measures,
+        gathered(con, mfu(con, scope).rows, "job").select(*_STEP, "kernel_mfu_causal_ratio"),
+        _peak_memory(con, scope, ranks.select(PLACE)),
+        mean_layers(con, _STEP)[0].group_by(_STEP).agg(
+            pl.col("max_over_mean").mean().alias("expert_max_over_mean")
+        ),
+    ):  # fmt: skip
+        found = found.join(more, on=_STEP, how="left", nulls_equal=True, maintain_order="left")
+    return found
+
+
+def _peak_memory(con: duckdb.DuckDBPyConnection, scope: Scope, ranks: pl.DataFrame) -> pl.DataFrame:
+    """The fullest rank's peak in each step, by each rank's main curve; unknown where that of a rank
+    of the step is. Of captures without steps the peak of the capture."""
+    main = memory_facts(con, scope).main
+    by = ["run", "capture", "rank", "component", "source", "device_id"]
+    inside = memory_steps(con, scope).join(main.select(by), on=by, how="semi", nulls_equal=True)
+    whole = main.with_columns(
+        step=pl.lit(None, pl.Int64), peak_bytes=pl.coalesce("peak_allocated_bytes", "peak_bytes")
+    )
+    peaks = pl.concat([rows.select(*PLACE, "peak_bytes") for rows in (inside, whole)])
+    peak = pl.col("peak_bytes")
+    return (
+        ranks.unique()
+        .join(peaks, on=PLACE, how="left", nulls_equal=True)
+        .group_by(_STEP)
+        .agg(peak_memory_bytes=pl.when(peak.null_count() == 0).then(peak.max()).cast(pl.Float64))
     )
 
 
@@ -170,7 +205,7 @@ def _mean(
     rows: pl.DataFrame, pairs: pl.DataFrame, by: list[str], values: list[str]
 ) -> pl.DataFrame:
     """Means over the pairs of rank and step of each capture, and of the captures in turn."""
-    job = ["run", "capture"]
+    job = list(JOB)
     count = max(pairs.select(job).n_unique(), 1)
     return (
         rows.group_by(*job, *by)

@@ -9,7 +9,7 @@ import polars as pl
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from npuscope.analysis.wording import UNKNOWN, ms, percent
+from npuscope.analysis.wording import UNKNOWN, mebibytes, ms, percent
 
 from .parts_table import PART_WORDS
 from .tables import Column, FittedTable
@@ -41,6 +41,9 @@ _MEASURES = {
     "exposed_communication_ns": "exposed communication",
     "free_ns": "free",
     "masking_ratio": "masking",
+    "kernel_mfu_causal_ratio": "kernel MFU",
+    "peak_memory_bytes": "peak memory (MiB)",
+    "expert_max_over_mean": "fullest expert over mean",
 }
 _MOST_ROWS = 20
 _MOST_CONTRIBUTIONS = 12
@@ -65,7 +68,7 @@ def compare_tables(found: Comparison) -> Iterator[RenderableType]:
     )
     measures = [
         {**row, "what": _MEASURES[row["measure"]], "verdict": _VERDICTS[row["verdict"]]}
-        | {key: _shown(row, key) for key in ("a", "b", "delta", "low", "high")}
+        | {key: figure(row["measure"], row[key]) for key in ("a", "b", "delta", "low", "high")}
         for row in found.figures.iter_rows(named=True)
     ]
     yield FittedTable(
@@ -100,10 +103,13 @@ def compare_tables(found: Comparison) -> Iterator[RenderableType]:
     )  # fmt: skip
 
 
-def _shown(row: dict[str, Any], key: str) -> str:
-    if row[key] is None:
+def figure(measure: str, value: float | None) -> str:
+    """A measure's value or difference in its unit: ms, per cent, MiB, or none."""
+    if value is None:
         return UNKNOWN
-    return percent(row[key]) if row["measure"].endswith("_ratio") else ms(row[key])
+    ending = measure.rpartition("_")[2]
+    form = {"ns": ms, "ratio": percent, "bytes": mebibytes}.get(ending, "{:.3f}".format)
+    return form(value)
 
 
 def what_if_tables(found: pl.DataFrame) -> RenderableType:

@@ -14,7 +14,9 @@ import pytest
 
 from npuscope.analysis.compare.difference import Comparison, compare
 from npuscope.analysis.compare.side import MEASURES, Side, measure, together
+from npuscope.analysis.flops.mfu import mfu
 from npuscope.analysis.scope import ALL
+from npuscope.analysis.views import frame
 from npuscope.collector.store import store
 from npuscope.errors import UsageError
 from npuscope.profile import summary_versions
@@ -113,6 +115,69 @@ def test_itself_and_backwards() -> None:
     assert back.delta_ns == -there.delta_ns
     assert there.delta_low_ns is not None and there.delta_high_ns is not None
     assert (back.delta_low_ns, back.delta_high_ns) == (-there.delta_high_ns, -there.delta_low_ns)
+
+
+def test_use_memory_and_experts_are_measured_where_recorded() -> None:
+    job = small(steps=3)
+    frames = canonical_frames(job, tables=(*TABLES, "memory", "expert_load"))
+    with connect() as con:
+        put(con, frames)
+        whole = measure(con, ALL)
+        ranks = mfu(con, ALL).rows
+        windows = frame(con, "select rank, step, window_start_ns, window_end_ns from steps")
+        con.execute("delete from memory where rank = 1")
+        con.execute("delete from expert_load where step = 12")
+        con.execute("update ranks set chip_name = null, ai_core_count = null")
+        con.execute("update kernels set type = null, input_shapes = null")
+        lacking = measure(con, ALL)
+
+    held = frames["memory"].filter(pl.col("component") == "PTA+GE").join(windows, on="rank")
+    held = held.filter(pl.col("timestamp_ns") < pl.col("window_end_ns"))
+    # A level stays until the next record: that before the step counts with those inside.
+    before = pl.col("timestamp_ns") < pl.col("window_start_ns")
+    levels = held.sort("timestamp_ns").group_by("step", "rank").agg(
+        pl.max_horizontal(
+            pl.col("allocated_bytes").filter(~before).max(),
+            pl.col("allocated_bytes").filter(before).last(),
+        )
+    )  # fmt: skip
+    assert whole.steps.select("step", "peak_memory_bytes").rows() == [
+        (step, float(most))
+        for step, most in levels.group_by("step").agg(pl.col("allocated_bytes").max())
+        .sort("step").rows()
+    ]  # fmt: skip
+    tokens = frames["expert_load"].group_by("step", "layer", "expert").agg(pl.col("tokens").sum())
+    of_layers = tokens.group_by("step", "layer").agg(
+        pl.col("tokens").max() / pl.col("tokens").mean()
+    )
+    uneven = of_layers.group_by("step").agg(pl.col("tokens").mean()).sort("step")
+    assert whole.steps["expert_max_over_mean"].to_list() == pytest.approx(
+        uneven["tokens"].to_list()
+    )
+    possible = pl.col("step_ns") * pl.col("peak_flops_per_s")
+    flops = (pl.col("kernel_mfu_causal_ratio") * possible).sum() / possible.sum()
+    use = ranks.group_by("step").agg(flops.alias("use")).sort("step")
+    assert whole.steps["kernel_mfu_causal_ratio"].to_list() == pytest.approx(use["use"].to_list())
+
+    # Of a rank of the job nothing is known: of the job neither.
+    assert lacking.steps["peak_memory_bytes"].to_list() == [None] * 3
+    assert lacking.steps["kernel_mfu_causal_ratio"].to_list() == [None] * 3
+    assert lacking.steps["expert_max_over_mean"].is_null().to_list() == [True, False, False]
+    figures = compare(whole, lacking).figures.rows_by_key("measure", named=True, unique=True)
+    for name in ("peak_memory_bytes", "kernel_mfu_causal_ratio"):
+        told = figures[name]
+        assert told["a"] and [told[key] for key in ("b", "delta", "low", "high")] == [None] * 4
+        assert told["verdict"] == "not_enough"
+
+
+def test_memory_of_captures_without_steps_is_that_of_the_capture() -> None:
+    frames = canonical_frames(small(), tables=(*TABLES, "memory"))
+    with connect() as con:
+        put(con, {name: rows for name, rows in frames.items() if name != "steps"})
+        con.execute("update kernels set step = null; update comm_ops set step = null")
+        found = measure(con, ALL).steps
+    most = frames["memory"].filter(pl.col("component") == "PTA+GE")["allocated_bytes"].max()
+    assert found.select("step", "peak_memory_bytes").rows() == [(None, most)]
 
 
 def test_steps_without_communication_have_no_masking() -> None:
