@@ -1,7 +1,8 @@
 """The command line: subcommands as thin calls; the only place that prints and sets exit codes.
 
-Exit codes: 0 ok; 2 usage; 3 input missing or unreadable; 4 partly ingested (what failed is listed,
-the rest is published). Tables and JSON go to stdout, progress and messages to stderr.
+Exit codes: 0 ok; 1 a limit is broken (`gate`); 2 usage; 3 input missing or unreadable; 4 partly
+ingested (what failed is listed, the rest is published). Tables and JSON go to stdout, progress and
+messages to stderr.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from npuscope import __version__
 from npuscope.commands.explain import comm, memory, mfu, model, ranks, steps, whatif
 from npuscope.commands.plan import experts, experts_plan
 from npuscope.commands.serve import exporter, profile_config
-from npuscope.commands.start import compare, dashboard, doctor, report
+from npuscope.commands.start import compare, dashboard, doctor, gate, report
 from npuscope.commands.store import export, stores, watch
 from npuscope.console import reader_may_leave, say
 from npuscope.console.waiting import waiting
@@ -53,6 +54,7 @@ GROUPS = {
         "whatif": "whatif",
     },
     "Plan": {"experts": "expert-load"},
+    "Over time": {"gate": "compare", "baseline": "compare"},
     "Store": {
         "ingest": "scale-out",
         "watch": "watch",
@@ -162,7 +164,10 @@ def _root(
 app.command()(report.report)
 app.command()(report.findings)
 app.command()(compare.compare)
-
+app.command()(gate.gate)
+baseline_app = typer.Typer(help="Runs to hold others against, as small files.", **_PLAIN)
+baseline_app.command("save")(gate.save)
+app.add_typer(baseline_app, name="baseline")
 
 app.command()(steps.steps)
 app.command()(steps.kernels)

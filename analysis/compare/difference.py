@@ -24,7 +24,7 @@ SAME_WITHIN = 0.01
 _MOST_STEPS = 1000  # nobody records more
 _CORRELATED_FROM = 20  # of fewer steps, correlation cannot be told from chance
 # Parts in the order in which a step is told; what computing consists of comes in their place.
-_ORDER = (
+ORDER = (
     "computing", "transfer", "peer_wait", "absent_wait", "pipeline_wait", "unknown_communication",
     "host", "idle", "free", "between_steps", "latest_rank",
 )  # fmt: skip
@@ -35,7 +35,7 @@ class Estimate:
     """A mean of either side, B's minus A's, and the interval of that; None: not enough to tell.
 
     `more`: how many steps (or captures) each side would need for an interval as narrow as
-    SAME_WITHIN, where that is known.
+    SAME_WITHIN, where that is known. `count`: how many the side with fewer has.
     """
 
     a: float | None
@@ -43,6 +43,7 @@ class Estimate:
     low: float | None = None
     high: float | None = None
     more: int | None = None
+    count: int = 0
 
     @property
     def delta(self) -> float | None:
@@ -86,14 +87,14 @@ def compare(a: Side, b: Side) -> Comparison:
     # Around the difference of whole nanoseconds, which is what is printed.
     shift = (step_b_ns - step_a_ns) - (times.delta or 0.0)
     low, high = (None if end is None else end + shift for end in (times.low, times.high))
-    whole = Estimate(step_a_ns, step_b_ns, low, high, times.more)
+    whole = Estimate(step_a_ns, step_b_ns, low, high, times.more, times.count)
     figures = []
     for name in ("step_ns", *MEASURES):
         one = whole if name == "step_ns" else estimate(a, b, name)
         within = SAME_WITHIN * (1.0 if name.endswith("_ratio") else abs(one.a or 0.0))
         figures.append(
             {"measure": name, "a": one.a, "b": one.b, "delta": one.delta, "low": one.low,
-             "high": one.high, "verdict": one.verdict(within)}
+             "high": one.high, "verdict": one.verdict(within), "count": one.count}
         )  # fmt: skip
     return Comparison(
         whole.verdict(SAME_WITHIN * step_a_ns),
@@ -105,7 +106,7 @@ def compare(a: Side, b: Side) -> Comparison:
         pl.DataFrame(
             figures,
             {"measure": pl.String, **dict.fromkeys(("a", "b", "delta", "low", "high"), pl.Float64),
-             "verdict": pl.String},
+             "verdict": pl.String, "count": pl.Int64},
         ),
         {
             name: (_listed(a.facts[name]), _listed(b.facts[name]))
@@ -135,19 +136,24 @@ def figures_of(found: Comparison) -> dict[str, object]:
 
 def remarks(found: Comparison) -> list[str]:
     """What to know before the figures: what was recorded differently, and what would tell more."""
-    notes: list[str] = []
-    if "profiler_level" in found.changed:
-        a, b = found.changed["profiler_level"]
-        notes.append(
-            Message(
-                "recorded at different levels (A {a}, B {b}): recording itself moves times, more"
-                " at a higher level; profile both alike before the difference is believed",
-                a=a, b=b,
-            )
-        )  # fmt: skip
+    notes = recorded_differently(found)
     if found.verdict == "not_enough":
         notes.append(_what_would_tell(found))
     return notes
+
+
+def recorded_differently(found: Comparison) -> list[str]:
+    """Why the difference may be none of the runs."""
+    if "profiler_level" not in found.changed:
+        return []
+    a, b = found.changed["profiler_level"]
+    return [
+        Message(
+            "recorded at different levels (A {a}, B {b}): recording itself moves times, more"
+            " at a higher level; profile both alike before the difference is believed",
+            a=a, b=b,
+        )
+    ]  # fmt: skip
 
 
 def _what_would_tell(found: Comparison) -> Message:
@@ -183,13 +189,14 @@ def estimate(a: Side, b: Side, measure: str) -> Estimate:
         for side in (a, b)
     )
     mean_a, mean_b = (_figure(side.mean()) for side in (ours, theirs))
-    if mean_a is None or mean_b is None:
-        return Estimate(mean_a, mean_b)
     counts = len(ours), len(theirs)
+    few = Estimate(mean_a, mean_b, count=min(counts))
+    if mean_a is None or mean_b is None:
+        return few
     spreads = [_figure(side.var()) for side in (ours, theirs)]  # of one value: None
     known = [(v, n) for v, n in zip(spreads, counts, strict=True) if v is not None]
     if not known or (unit == "step" and len(known) < 2):
-        return Estimate(mean_a, mean_b)
+        return few
     if unit == "capture":
         degrees = float(sum(n - 1 for _, n in known))
         pooled = sum(v * (n - 1) for v, n in known) / degrees
@@ -207,7 +214,7 @@ def estimate(a: Side, b: Side, measure: str) -> Estimate:
         least = min(counts)
         needed = math.ceil(least * (half / within) ** 2)
         more = needed - least if needed <= _MOST_STEPS else None
-    return Estimate(mean_a, mean_b, delta - half, delta + half, more)
+    return Estimate(mean_a, mean_b, delta - half, delta + half, more, min(counts))
 
 
 def _figure(value: object) -> float | None:
@@ -260,7 +267,7 @@ def waterfall(a: Side, b: Side) -> pl.DataFrame:
         - sum(row[key] for row in rows)
         for side, key in ((a, "a"), (b, "b"))
     }
-    has_kernels = a.kernels.height and b.kernels.height
+    has_kernels = rows and a.kernels.height and b.kernels.height
     change = "at_once" if has_kernels else None
     rows.append({"part": "computing", "name": None, "change": change, **at_once})
     parts = a.parts.join(b.parts, on=("part", "name"), how="full", coalesce=True, nulls_equal=True)
@@ -282,7 +289,7 @@ def waterfall(a: Side, b: Side) -> pl.DataFrame:
         "part": ["latest_rank"], "name": [None], "change": [None],
         "a_ns": [a.step_ns - found["a_ns"].sum()], "b_ns": [b.step_ns - found["b_ns"].sum()],
     }  # fmt: skip
-    order = {part: place for place, part in enumerate(_ORDER)}
+    order = {part: place for place, part in enumerate(ORDER)}
     return (
         pl.concat([found, pl.DataFrame(rest, found.schema)])
         .with_columns(delta_ns=pl.col("b_ns") - pl.col("a_ns"))
@@ -299,6 +306,8 @@ def _kernel_rows(a: Side, b: Side) -> list[dict[str, Any]]:
     sides = (a.kernels, b.kernels)
     has_types = all(side["type"].null_count() < side.height for side in sides)
     what = pl.coalesce("type", "name") if has_types else pl.col("name")
+    if not has_types and any(side.height and not side["name"].count() for side in sides):
+        return []  # one side knows types alone, the other names alone
     # Of a side without shapes nothing is known of them: they tell no kernels apart.
     has_shapes = all(side["shape"].null_count() < side.height for side in sides)
     shape = pl.col("shape") if has_shapes else pl.lit(None, pl.String).alias("shape")

@@ -39,7 +39,7 @@ _OF_RANKS = {
 MEASURES = (*_OF_RANKS, "kernel_mfu_causal_ratio", "peak_memory_bytes", "expert_max_over_mean")
 _STEP = ("run", "capture", "step")
 # What a capture knows of itself.
-_FACTS = (
+FACTS = (
     "framework", "framework_version", "cann_version", "chip_name", "profiler_level", "aic_metrics",
     "world_size", "tp_size", "pp_size", "dp_size", "cp_size", "ep_size",
 )  # fmt: skip
@@ -219,5 +219,5 @@ def _mean(
 
 def _facts(con: duckdb.DuckDBPyConnection, scope: Scope) -> dict[str, frozenset[str]]:
     clause, values = scope.where()
-    ranks = frame(con, f"select {', '.join(_FACTS)} from ranks {clause}", values)
-    return {name: frozenset(map(str, ranks[name].drop_nulls())) for name in _FACTS}
+    ranks = frame(con, f"select {', '.join(FACTS)} from ranks {clause}", values)
+    return {name: frozenset(map(str, ranks[name].drop_nulls())) for name in FACTS}

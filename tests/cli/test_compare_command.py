@@ -45,6 +45,29 @@ def test_the_table_says_it_first(run: Run, stores: tuple[Path, Path]) -> None:
     assert place.code == 2 and "no run other here: there is job" in place.err
 
 
+def test_the_answer_as_a_page_and_as_markdown(
+    run: Run, stores: tuple[Path, Path], tmp_path: Path
+) -> None:
+    page, text = tmp_path / "change.html", tmp_path / "change.md"
+    assert run("compare", *stores, "--html", page, "--lang", "zh").code == 0
+    assert run("compare", *stores, "--markdown", "-o", text).code == 0
+    told = page.read_text(encoding="utf-8")
+    assert all(words in told for words in ("差异是否真实？", "ApplyAdamWV2", "执行次数增减"))
+    assert "ran more or less often" not in told and "http" not in told.partition("<body")[2]
+    lines = text.read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "# npuscope compare" and f"* B: {stores[1]}" in [
+        line.replace("\\", "") for line in lines
+    ]
+    answer = run("compare", *stores, "--json").json()
+    table = [line.split(" | ") for line in lines[lines.index("## Is it real?") :]]
+    told_ms = next(row for row in table if row[0] == "| step of the job")[1:4]
+    assert told_ms == [
+        f"{answer[key] / 1e6:,.3f}" for key in ("step_a_ns", "step_b_ns", "delta_ns")
+    ]
+    for words in (("--html", page, "--json"), ("-o", text), ("--markdown", "--lang", "xx")):
+        assert run("compare", *stores, *words).code == 2
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

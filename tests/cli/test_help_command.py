@@ -25,7 +25,7 @@ def test_commands_are_grouped() -> None:
     sections = re.findall(r"^(\w[\w ]*):\n((?:  .*\n?)+)", told, re.M)
     listed = {name: re.findall(r"^  ([a-z-]+)  ", body, re.M) for name, body in sections}
     del listed["Options"]
-    assert list(listed) == ["Start here", "Explain", "Plan", "Store", "Serve"]
+    assert list(listed) == ["Start here", "Explain", "Plan", "Over time", "Store", "Serve"]
     assert listed["Start here"][:4] == ["report", "findings", "doctor", "dashboard"]
     assert sorted(name for names in listed.values() for name in names) == COMMANDS
     assert "..." not in told.partition("Start here:")[2].replace("...]", "")

@@ -33,7 +33,7 @@ def whatif(asked: Asked, *, changes: Changes = None) -> None:
     from npuscope.analysis.replay.phases import phase_job
     from npuscope.analysis.replay.what_if import trust_notes, what_if
     from npuscope.collector.readers.phase_trace.phase_trace import is_parquet, read_phases
-    from npuscope.dashboard.terminal.change_tables import what_if_tables
+    from npuscope.dashboard.terminal.what_if_tables import what_if_tables
     from npuscope.errors import TraceNotFound
 
     wanted = [parse_change(word) for word in changes or ()]

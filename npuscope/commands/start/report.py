@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from npuscope.commands.command import Asked, Out, command, notes_of, say_notes
 from npuscope.console import print_json, print_text, say, show
 from npuscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from npuscope.dashboard.report.blocks import Block
 
 _NO_FINDING = (
     "no finding costs 1 % of a step or more: `npuscope doctor` lists what this profile cannot show"
@@ -46,15 +50,10 @@ def report(
       npuscope report ./profiles --markdown -o report.md
     """
     from npuscope.analysis.report_rows import report_rows
-    from npuscope.dashboard.locale.language import language_of
     from npuscope.dashboard.report.report import report as blocks_of
     from npuscope.profile import compare_ranks
 
-    language_of(lang)  # refuses what it does not know, before anything is read
-    if (html is not None) + markdown + asked.json > 1:
-        raise UsageError("one of --html, --markdown, --json")
-    if out is not None and not markdown:
-        raise UsageError("-o goes with --markdown: --html takes the file name itself")
+    check_outputs(html, markdown, out, lang, asked.json)
     place = str(asked.source.path)
     with asked.tables() as (data, chosen):
         compare_ranks(data, is_needed=False)
@@ -66,15 +65,8 @@ def report(
                 data.con, chosen, top=top, path=place, warnings=data.warnings,
                 charts=html is not None,
             )  # fmt: skip
-            if html is not None:
-                from npuscope.dashboard.report.html_page import page
-
-                _write(page(blocks, language=lang), html)
-            elif markdown:
-                from npuscope.dashboard.report.markdown import markdown as text_of
-
-                text = text_of(blocks, language=lang)
-                print_text(text) if out is None else _write(text, out)
+            if html is not None or markdown:
+                document(blocks, html, out, lang)
             else:
                 from npuscope.dashboard.report.report_terminal import drawn
 
@@ -82,7 +74,35 @@ def report(
                     show(part)
 
 
-def _write(text: str, out: Path) -> None:
+def check_outputs(
+    html: Path | None, markdown: bool, out: Path | None, lang: str, json: bool
+) -> None:
+    """Before anything is read. Raises UsageError where options contradict each other, or there is
+    no such language."""
+    from npuscope.dashboard.locale.language import language_of
+
+    language_of(lang)
+    if (html is not None) + markdown + json > 1:
+        raise UsageError("one of --html, --markdown, --json")
+    if out is not None and not markdown:
+        raise UsageError("-o goes with --markdown: --html takes the file name itself")
+
+
+def document(blocks: Iterable[Block], html: Path | None, out: Path | None, lang: str) -> None:
+    """A page into the file `html`, else Markdown to `out` or stdout."""
+    if html is not None:
+        from npuscope.dashboard.report.html_page import page
+
+        write(page(blocks, language=lang), html)
+        return
+    from npuscope.dashboard.report.markdown import markdown as text_of
+
+    text = text_of(blocks, language=lang)
+    print_text(text) if out is None else write(text, out)
+
+
+def write(text: str, out: Path) -> None:
+    """Write a file, and say so."""
     from npuscope.dashboard.whole_files import write_text
 
     write_text(text, out)

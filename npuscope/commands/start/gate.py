@@ -1,0 +1,151 @@
+"""`npuscope gate`: limits on the change from one run to another; `npuscope baseline save`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from npuscope.commands.command import Jobs, Json, Memory, say_notes
+from npuscope.commands.start.compare import compared, side_of
+from npuscope.commands.start.report import Language, Markdown, document, write
+from npuscope.console import print_json, print_text, say, show
+from npuscope.errors import UsageError
+
+_LIMITED = (
+    "step_time, computing_time, exposed_communication_time, free_time, masking_ratio, mfu,"
+    " peak_memory, expert_imbalance"
+)
+Before = Annotated[
+    str,
+    typer.Option(
+        "--baseline", metavar="A", help="What may change: a PATH of compare, or a saved baseline."
+    ),
+]
+After = Annotated[str, typer.Option("--candidate", metavar="B", help="What is judged, likewise.")]
+AlsoBefore = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--also-baseline", metavar="PATH", help="Another capture like A: tells the noise."
+    ),
+]
+AlsoAfter = Annotated[
+    list[str] | None,
+    typer.Option("--also-candidate", metavar="PATH", help="Another capture like B."),
+]
+Limits = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        metavar="NAME=LIMIT",
+        help=f"How far it may change: + grow, - fall. NAME is one of {_LIMITED}.",
+    ),
+]
+LimitFile = Annotated[
+    Path | None,
+    typer.Option("--limits", metavar="FILE", help='TOML file of lines such as step_time = "+3 %".'),
+]
+Junit = Annotated[
+    Path | None, typer.Option("--junit", metavar="FILE", help="JUnit XML, a test per limit.")
+]
+Annotations = Annotated[
+    bool, typer.Option("--annotations", help="On stdout, as GitHub's workflow commands.")
+]
+Out = Annotated[
+    Path | None, typer.Option("-o", "--out", metavar="OUT", help="Where to write the Markdown.")
+]
+Saved = Annotated[Path, typer.Option("-o", "--out", metavar="OUT", help="The file to write.")]
+Of = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATH",
+        help="Profile folder, store, .duckdb export, or PATH@RUN or PATH@RUN/CAPTURE of one.",
+    ),
+]
+Also = Annotated[
+    list[str] | None,
+    typer.Option("--also", metavar="PATH", help="Another capture like it: tells the noise."),
+]
+
+
+def gate(
+    baseline: Before,
+    candidate: After,
+    limit: Limits = None,
+    limits: LimitFile = None,
+    also_baseline: AlsoBefore = None,
+    also_candidate: AlsoAfter = None,
+    junit: Junit = None,
+    annotations: Annotations = False,
+    markdown: Markdown = False,
+    out: Out = None,
+    lang: Language = "en",
+    json: Json = False,
+    jobs: Jobs = None,
+    memory: Memory = None,
+) -> None:
+    """Does a change keep its limits? Exit code 1 where one is broken and the difference is real.
+
+    \b
+    Examples:
+      npuscope gate --baseline base.json --candidate ./profiles --limit "step_time=+3 %"
+      npuscope gate --baseline ./before --candidate ./after --limits limits.toml --junit gate.xml
+      npuscope gate --baseline base.json --candidate ./profiles --limits limits.toml \\
+          --annotations --markdown -o comment.md
+      npuscope baseline save ./profiles -o base.json
+    """
+    from npuscope.analysis.compare.difference import recorded_differently
+    from npuscope.analysis.compare.limits import judge, limits_of
+    from npuscope.dashboard.locale.language import language_of
+    from npuscope.dashboard.report import gate_results
+
+    language_of(lang)
+    if json + annotations + (markdown and out is None) > 1:
+        raise UsageError("one of --json, --annotations and --markdown without -o has stdout")
+    if out is not None and not markdown:
+        raise UsageError("-o goes with --markdown")
+    asked = limits_of(limit or [], limits)
+    found, notes = compared(
+        [baseline, *(also_baseline or [])], [candidate, *(also_candidate or [])], jobs, memory
+    )
+    judged = judge(asked, found)
+    notes = [*recorded_differently(found), *notes]
+    warnings = gate_results.warnings(judged, found.unit)
+    if junit is not None:
+        write(gate_results.junit(judged, found), junit)
+    if markdown:
+        document(
+            gate_results.gate_blocks(judged, found, (baseline, candidate), notes), None, out, lang
+        )
+    if json:
+        print_json("gate", judged.to_dicts(), [*warnings, *notes])
+    elif annotations:
+        print_text(gate_results.workflow_commands(judged, found.unit))
+    elif not markdown or out is not None:
+        show(gate_results.limits_table(judged))
+        say_notes(notes)
+    for warning in warnings:
+        say(f"warning: {warning}")
+    broken = judged.filter(verdict="broken")["limit"].to_list()
+    if broken:
+        say(f"npuscope: broken: {', '.join(broken)}")
+        raise typer.Exit(1)
+
+
+def save(path: Of, out: Saved, also: Also = None, jobs: Jobs = None, memory: Memory = None) -> None:
+    """Keep what `gate` and `compare` need of a run as a file of a few kB.
+
+    \b
+    Examples:
+      npuscope baseline save ./profiles -o base.json
+      npuscope baseline save ./monday --also ./tuesday -o base.json
+    """
+    from npuscope.analysis.compare.baseline import baseline_bytes
+    from npuscope.dashboard.whole_files import written
+
+    side, notes = side_of([path, *(also or [])], jobs, memory)
+    with written(out) as file:
+        size = file.write(baseline_bytes(side))
+    say_notes(notes)
+    say(f"written: {out} ({side.steps.height} steps, {size / 1000:.1f} kB)")
