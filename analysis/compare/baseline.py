@@ -13,8 +13,8 @@ import polars as pl
 
 from npuscope.errors import TraceFormatError
 
-from .difference import ORDER
-from .side import FACTS, MEASURES, Side
+from .side import FACTS, KERNEL, MEASURES, Side
+from .waterfall import ORDER
 
 _VERSION = 1
 _MARK = b'{"npuscope_baseline":'
@@ -96,10 +96,10 @@ def _side(kept: _Baseline) -> Side:
     parts = pl.DataFrame(kept.parts, {"part": text, "name": text, "ns": figure}, orient="row")
     types = {"type": text, "count": figure, "total_ns": figure}
     kernels = pl.DataFrame(kept.kernels, types, orient="row").with_columns(
-        pl.lit(None, pl.String).alias(name) for name in ("name", "shape")
+        pl.lit(None, pl.String).alias(name) for name in ("name", "operator", "shape", "core")
     )
     facts = {name: frozenset(kept.facts.get(name, ())) for name in FACTS}
-    order = ("type", "name", "shape", "count", "total_ns")
+    order = (*KERNEL, "count", "total_ns")
     return Side(steps, parts, kernels.select(order), facts)
 
 

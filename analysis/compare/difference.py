@@ -7,27 +7,26 @@ Side A, Side B --> verdict with an interval
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import polars as pl
-from scipy import stats
+from scipy.special import stdtrit
 
+from npuscope.errors import UsageError
 from npuscope.messages import Message
 
-from .side import MEASURES, Side
+from ..wording import numbers
+from .side import GPU, MEASURES, PER_TOKEN, Key, Side
+from .waterfall import at_each, waterfall
 
 Verdict = Literal["same", "different", "not_enough"]
 # The interval's level, and how near is the same: a share of A's step.
 CONFIDENCE = 0.95
 SAME_WITHIN = 0.01
 _MOST_STEPS = 1000  # nobody records more
+_LAYOUT = ("world_size", "tp_size", "pp_size", "dp_size", "cp_size", "ep_size")
 _CORRELATED_FROM = 20  # of fewer steps, correlation cannot be told from chance
-# Parts in the order in which a step is told; what computing consists of comes in their place.
-ORDER = (
-    "computing", "transfer", "peer_wait", "absent_wait", "pipeline_wait", "unknown_communication",
-    "host", "idle", "free", "between_steps", "latest_rank",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,9 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`rows` (see `waterfall`) add up to `delta_ns`; `figures` is a row per measure."""
+    """`rows` (see `waterfall`) add up to `delta_ns`; `figures` is a row per measure. `at`: the rows
+    of each stage or rank that both sides have, where that was asked for; `alone`: what one side
+    alone has of these. `tokens`: of a step of either side, where known."""
 
     verdict: Verdict
     step_a_ns: int
@@ -73,15 +74,40 @@ class Comparison:
     changed: dict[str, tuple[str, str]]
     unit: Literal["step", "capture"]
     more: int | None
+    at: pl.DataFrame | None = None
+    alone: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    tokens: tuple[int | None, int | None] = (None, None)
 
     @property
     def delta_ns(self) -> int:
         """B minus A: positive where B is slower."""
         return self.step_b_ns - self.step_a_ns
 
+    @property
+    def is_per_token(self) -> bool:
+        """Whether the sides do other work in a step, or a rank of theirs does, and what each token
+        takes is known of both."""
+        is_other = self.layouts is not None or self.tokens[0] != self.tokens[1]
+        known = self.rows.select("a_ns_per_token", "b_ns_per_token").null_count().row(0)
+        return is_other and not any(known)
 
-def compare(a: Side, b: Side) -> Comparison:
-    """A is the baseline."""
+    @property
+    def layouts(self) -> tuple[str, str] | None:
+        """Sizes of A's and B's parallel layout that differ; None: none does."""
+        names = [name for name in _LAYOUT if name in self.changed]
+        if not names:
+            return None
+        told = [
+            ", ".join(f"{name.removesuffix('_size')} {self.changed[name][side]}" for name in names)
+            for side in (0, 1)
+        ]
+        return told[0], told[1]
+
+
+def compare(a: Side, b: Side, by: Key | None = None) -> Comparison:
+    """A is the baseline; `by` as the sides were measured. Raises UsageError where ranks are asked
+    for and the layouts differ."""
+    a, b = _with_tokens(a), _with_tokens(b)
     times = estimate(a, b, "step_ns")
     step_a_ns, step_b_ns = a.step_ns, b.step_ns
     # Around the difference of whole nanoseconds, which is what is printed.
@@ -89,20 +115,20 @@ def compare(a: Side, b: Side) -> Comparison:
     low, high = (None if end is None else end + shift for end in (times.low, times.high))
     whole = Estimate(step_a_ns, step_b_ns, low, high, times.more, times.count)
     figures = []
-    for name in ("step_ns", *MEASURES):
+    for name in ("step_ns", *MEASURES, PER_TOKEN):
         one = whole if name == "step_ns" else estimate(a, b, name)
         within = SAME_WITHIN * (1.0 if name.endswith("_ratio") else abs(one.a or 0.0))
         figures.append(
             {"measure": name, "a": one.a, "b": one.b, "delta": one.delta, "low": one.low,
              "high": one.high, "verdict": one.verdict(within), "count": one.count}
         )  # fmt: skip
-    return Comparison(
+    found = Comparison(
         whole.verdict(SAME_WITHIN * step_a_ns),
         step_a_ns,
         step_b_ns,
         None if low is None else math.floor(low),
         None if high is None else math.ceil(high),
-        waterfall(a, b),
+        _per_token(waterfall(a, b), a, b),
         pl.DataFrame(
             figures,
             {"measure": pl.String, **dict.fromkeys(("a", "b", "delta", "low", "high"), pl.Float64),
@@ -115,7 +141,33 @@ def compare(a: Side, b: Side) -> Comparison:
         },
         unit_of(a, b),
         times.more,
+        _per_token(at_each(a, b, by), a, b) if by else None,
+        (_only(a, b), _only(b, a)),
+        (a.tokens, b.tokens),
     )  # fmt: skip
+    if by == "rank" and found.layouts is not None:
+        raise UsageError(
+            "--by rank: the parallel layouts differ, and a rank of A is none of B: leave it out"
+        )
+    return found
+
+
+def _with_tokens(side: Side) -> Side:
+    each = pl.col("step_ns") * pl.lit(side.ranks_per_token, pl.Float64)
+    return replace(side, steps=side.steps.with_columns(each.alias(PER_TOKEN)))
+
+
+def _per_token(rows: pl.DataFrame, a: Side, b: Side) -> pl.DataFrame:
+    return rows.with_columns(
+        (pl.col(f"{name}_ns") * pl.lit(side.ranks_per_token, pl.Float64)).alias(
+            f"{name}_ns_per_token"
+        )
+        for name, side in (("a", a), ("b", b))
+    )
+
+
+def _only(one: Side, other: Side) -> tuple[int, ...]:
+    return tuple(sorted(one.at.keys() - other.at.keys()))
 
 
 def figures_of(found: Comparison) -> dict[str, object]:
@@ -129,6 +181,8 @@ def figures_of(found: Comparison) -> dict[str, object]:
         "delta_low_ns": found.delta_low_ns,
         "delta_high_ns": found.delta_high_ns,
         "unit": found.unit,
+        "tokens_a": found.tokens[0],
+        "tokens_b": found.tokens[1],
         "measures": found.figures.to_dicts(),
         "changed": [{"fact": name, "a": a, "b": b} for name, (a, b) in found.changed.items()],
     }
@@ -143,17 +197,52 @@ def remarks(found: Comparison) -> list[str]:
 
 
 def recorded_differently(found: Comparison) -> list[str]:
-    """Why the difference may be none of the runs."""
-    if "profiler_level" not in found.changed:
-        return []
-    a, b = found.changed["profiler_level"]
-    return [
-        Message(
-            "recorded at different levels (A {a}, B {b}): recording itself moves times, more"
-            " at a higher level; profile both alike before the difference is believed",
-            a=a, b=b,
+    """Why the difference may be none of the runs, or not one of equal work."""
+    notes: list[str] = []
+    if "profiler_level" in found.changed:
+        a, b = found.changed["profiler_level"]
+        notes.append(
+            Message(
+                "recorded at different levels (A {a}, B {b}): recording itself moves times, more"
+                " at a higher level; profile both alike before the difference is believed",
+                a=a, b=b,
+            )
+        )  # fmt: skip
+    if GPU in found.changed.get("framework", ()):
+        notes.append(
+            Message("a GPU against an NPU: kernels are matched by the framework's operator")
         )
-    ]  # fmt: skip
+    if found.layouts is not None:
+        a, b = found.layouts
+        notes.append(
+            Message(
+                "parallel layouts differ (A {a}; B {b}): a rank of A does other work than one of B",
+                a=a, b=b,
+            )
+        )  # fmt: skip
+    tokens_a, tokens_b = found.tokens
+    if tokens_a and tokens_b and tokens_a != tokens_b:
+        notes.append(
+            Message(
+                "tokens per step differ (A {a}, B {b}): compare times per token",
+                a=f"{tokens_a:,}", b=f"{tokens_b:,}",
+            )
+        )  # fmt: skip
+    elif found.layouts is not None and not (tokens_a and tokens_b):
+        notes.append(
+            Message(
+                "tokens per step may differ and are not known of both: --tokens-a and --tokens-b"
+                " give times per token"
+            )
+        )
+    if any(found.alone):
+        notes.append(
+            Message(
+                "of one side alone: {a} of A, {b} of B",
+                a=numbers(found.alone[0]) or "-", b=numbers(found.alone[1]) or "-",
+            )
+        )  # fmt: skip
+    return notes
 
 
 def _what_would_tell(found: Comparison) -> Message:
@@ -206,7 +295,7 @@ def estimate(a: Side, b: Side, measure: str) -> Estimate:
         variances = [v * more / n for (v, n), more in zip(known, wide, strict=True)]
         degrees = _degrees(variances, counts)
     error = math.sqrt(sum(variances))
-    half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, degrees)) * error
+    half = float(stdtrit(degrees, 0.5 + CONFIDENCE / 2)) * error
     delta = mean_b - mean_a
     within = SAME_WITHIN * abs(mean_a)
     more = None
@@ -236,120 +325,6 @@ def _degrees(variances: list[float], counts: tuple[int, int]) -> float:
         return float(sum(counts) - 2)
     parts = sum(v * v / (n - 1) for v, n in zip(variances, counts, strict=True))
     return sum(variances) ** 2 / parts
-
-
-# metric: compare
-# Where does the difference between two runs come from?
-#
-# Rows follow the mean rank's step and add up to the mean step of the job on either side, and to the
-# difference: whole ns, the last row takes the rest. Computing is taken apart by kernel type (by
-# name where a side was recorded without types).
-#
-# title: Difference of two runs
-# meaning: The change of each part of a step from run A to run B; the changes add up.
-# command: compare
-#
-#   part      varchar  computing, a part of step_parts, between_steps (from a rank's step to its
-#     next), latest_rank (what the job's step takes beyond the mean rank's)
-#   name      varchar  kernel type, or parallel kind of the communication; NULL: the part has none
-#   change    varchar  of computing: count (kernels ran more or less often), duration (each took
-#     longer or shorter), shape (shapes that one side alone has), new or gone (types that one side
-#     alone has), at_once (time that kernels beside each other count
-#     twice); NULL where a side has no kernels to tell
-#   a_ns      bigint   of A; of count 0, as A's time stands with duration
-#   b_ns      bigint   of B, likewise
-#   delta_ns  bigint   b - a: positive where B is slower
-def waterfall(a: Side, b: Side) -> pl.DataFrame:
-    """Rows of the metric `compare`, in the order of a step, the largest change of a part first."""
-    rows = _kernel_rows(a, b)
-    at_once = {
-        key: side.parts.filter(pl.col("part") == "computing")["ns"].sum()
-        - sum(row[key] for row in rows)
-        for side, key in ((a, "a"), (b, "b"))
-    }
-    has_kernels = rows and a.kernels.height and b.kernels.height
-    change = "at_once" if has_kernels else None
-    rows.append({"part": "computing", "name": None, "change": change, **at_once})
-    parts = a.parts.join(b.parts, on=("part", "name"), how="full", coalesce=True, nulls_equal=True)
-    rows += [
-        {"part": part, "name": name, "a": a_ns, "b": b_ns}
-        for part, name, a_ns, b_ns in parts.iter_rows()
-        if part != "computing"
-    ]
-    found = (
-        pl.DataFrame(
-            rows,
-            {"part": pl.String, "name": pl.String, "change": pl.String, "a": pl.Float64,
-             "b": pl.Float64},
-        )
-        .group_by("part", "name", "change", maintain_order=True)
-        .agg(pl.col("a", "b").sum().round().cast(pl.Int64).name.suffix("_ns"))
-    )  # fmt: skip
-    rest = {
-        "part": ["latest_rank"], "name": [None], "change": [None],
-        "a_ns": [a.step_ns - found["a_ns"].sum()], "b_ns": [b.step_ns - found["b_ns"].sum()],
-    }  # fmt: skip
-    order = {part: place for place, part in enumerate(ORDER)}
-    return (
-        pl.concat([found, pl.DataFrame(rest, found.schema)])
-        .with_columns(delta_ns=pl.col("b_ns") - pl.col("a_ns"))
-        .filter((pl.col("a_ns") != 0) | (pl.col("b_ns") != 0) | (pl.col("part") == "latest_rank"))
-        .sort(
-            pl.col("part").replace_strict(order), -pl.col("delta_ns").abs(), "name", "change",
-            nulls_last=True, maintain_order=True,
-        )
-    )  # fmt: skip
-
-
-def _kernel_rows(a: Side, b: Side) -> list[dict[str, Any]]:
-    """By kernel type; by name where either side was recorded without types."""
-    sides = (a.kernels, b.kernels)
-    has_types = all(side["type"].null_count() < side.height for side in sides)
-    what = pl.coalesce("type", "name") if has_types else pl.col("name")
-    if not has_types and any(side.height and not side["name"].count() for side in sides):
-        return []  # one side knows types alone, the other names alone
-    # Of a side without shapes nothing is known of them: they tell no kernels apart.
-    has_shapes = all(side["shape"].null_count() < side.height for side in sides)
-    shape = pl.col("shape") if has_shapes else pl.lit(None, pl.String).alias("shape")
-    ours, theirs = (
-        side.group_by(what.alias("what"), shape).agg(pl.col("count", "total_ns").sum())
-        for side in sides
-    )
-    both = ours.join(
-        theirs, on=("what", "shape"), how="full", coalesce=True, nulls_equal=True, suffix="_b"
-    )
-    n_a, n_b, ns_a, ns_b = (pl.col(n) for n in ("count", "count_b", "total_ns", "total_ns_b"))
-    is_paired = ns_a.is_not_null() & ns_b.is_not_null()
-    has_a, has_b = (side.is_not_null().any() for side in (ns_a, ns_b))
-    # What A's kernels would take in B's number, each as long as A's: between are the two changes.
-    as_often = (ns_a / n_a * n_b).filter(is_paired).sum()
-    types = both.group_by("what").agg(
-        as_often=as_often,
-        paired_a=ns_a.filter(is_paired).sum(),
-        paired_b=ns_b.filter(is_paired).sum(),
-        count_a=n_a.sum(),
-        count_b=n_b.sum(),
-        all_a=ns_a.sum(),
-        alone_a=ns_a.filter(ns_b.is_null()).sum(),
-        alone_b=ns_b.filter(ns_a.is_null()).sum(),
-        change=pl.when(has_a & has_b).then(pl.lit("shape"))
-        .when(has_a).then(pl.lit("gone")).otherwise(pl.lit("new")),
-    )  # fmt: skip
-    rows: list[dict[str, Any]] = []
-    for row in types.iter_rows(named=True):
-        duration, count = row["paired_b"] - row["as_often"], row["as_often"] - row["paired_a"]
-        alone = row["alone_b"] - row["alone_a"]
-        if row["change"] == "shape":
-            # Some may only have changed their shape: those of the type together tell how many ran.
-            more = (row["count_b"] - row["count_a"]) * row["all_a"] / row["count_a"]
-            count, alone = more, alone + count - more
-        told = {"part": "computing", "name": row["what"]}
-        rows += [
-            {**told, "change": "duration", "a": row["paired_a"], "b": row["paired_a"] + duration},
-            {**told, "change": "count", "a": 0.0, "b": count},
-            {**told, "change": row["change"], "a": row["alone_a"], "b": row["alone_a"] + alone},
-        ]
-    return rows
 
 
 def _listed(values: frozenset[str]) -> str:

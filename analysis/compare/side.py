@@ -7,7 +7,8 @@ step_parts, kernels of the same ranks and steps --> parts of a mean rank and ste
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import duckdb
 import polars as pl
@@ -21,7 +22,7 @@ from ..flops.mfu import mfu
 from ..means import job_steps, without_warm_up
 from ..memory.memory import memory_facts, memory_steps
 from ..parts import COMMUNICATION, step_parts
-from ..scope import JOB, PLACE, Scope
+from ..scope import JOB, PLACE, RANK, Scope
 from ..views import frame
 
 # What else of each step of the job is compared: over its ranks.
@@ -37,6 +38,8 @@ _OF_RANKS = {
 # Likewise: FLOPs of kernels over the peak, the fullest rank's memory, and the fullest expert over
 # the mean (of layers).
 MEASURES = (*_OF_RANKS, "kernel_mfu_causal_ratio", "peak_memory_bytes", "expert_max_over_mean")
+# Time of the job's ranks together for each token, where tokens are known.
+PER_TOKEN = "rank_ns_per_token"
 _STEP = ("run", "capture", "step")
 # What a capture knows of itself.
 FACTS = (
@@ -53,12 +56,27 @@ from (
     window _later as (partition by run, capture, rank order by step nulls last)
 )"""
 _KERNELS = """
-select p.run, p.capture, k.type, k.name, k.input_shapes as shape, count(*) as count,
-    cast(sum(dur_ns) as bigint) as total_ns
+select p.run, p.capture, p.place, k.type, k.name, {operator} as operator, k.input_shapes as shape,
+    k.core, count(*) as count, cast(sum(dur_ns) as bigint) as total_ns
 from kernels as k join compared_pairs as p on p.run = k.run and p.capture = k.capture
     and p.rank = k.rank and p.step is not distinct from k.step
+{launches}
 where is_compute and dur_ns > 0 and start_ns is not null
 group by all"""
+# What the framework was doing when it launched a kernel: one call launches for one operator.
+_LAUNCHES = """left join (
+    select run, capture, rank, connection_id, any_value(operator_name) as operator_name
+    from launches where connection_id is not null group by all
+) as l on l.run = k.run and l.capture = k.capture and l.rank = k.rank
+    and l.connection_id = k.connection_id"""
+_PLACES = {
+    "stage": "select run, capture, rank, any_value(pp_rank) as place from ranks group by all",
+    "rank": "select distinct run, capture, rank, rank as place from ranks",
+    None: "select distinct run, capture, rank, cast(null as integer) as place from ranks",
+}
+KERNEL = ["type", "name", "operator", "shape", "core"]
+GPU = "kineto"
+Key = Literal["stage", "rank"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,28 +84,44 @@ class Side:
     """What one or several captures tell.
 
     `steps`: run, capture, step, step_ns and the measures, without warm-up. `parts`: part, name, ns
-    of a mean rank and step. `kernels`: type, name, shape, count and total_ns of the same. `facts`:
-    what each rank knows of itself, a set of values each.
+    of a mean rank and step. `kernels`: type, name, operator (of the framework; where it was asked
+    for), shape, core, count and total_ns of the same. `facts`: what each rank knows of itself, a
+    set of values each. `at`: the same of each stage or rank alone, where that was asked for.
+    `tokens`: of a step of the job, where known.
     """
 
     steps: pl.DataFrame
     parts: pl.DataFrame
     kernels: pl.DataFrame
     facts: dict[str, frozenset[str]]
+    at: dict[int, Side] = field(default_factory=dict)
+    tokens: int | None = None
 
     @property
     def step_ns(self) -> int:
         """Time of a mean step of the job: of captures alike, each the mean of its steps."""
         return round(float(self.captures().select(pl.col("step_ns").mean()).item() or 0))
 
+    @property
+    def ranks_per_token(self) -> float | None:
+        """Ranks of the job over tokens of a step: what a mean rank's ns are times per token."""
+        sizes = [*self.facts.get("world_size", ())]
+        return int(sizes[0]) / self.tokens if len(sizes) == 1 and self.tokens else None
+
     def captures(self) -> pl.DataFrame:
         """The mean step of each capture."""
-        values = [name for name in ("step_ns", *MEASURES) if name in self.steps.columns]
+        values = [n for n in ("step_ns", *MEASURES, PER_TOKEN) if n in self.steps.columns]
         return self.steps.group_by("run", "capture", maintain_order=True).agg(pl.col(values).mean())
 
 
-def measure(con: duckdb.DuckDBPyConnection, scope: Scope) -> Side:
-    """A side from the captures of `scope`.
+def measure(
+    con: duckdb.DuckDBPyConnection,
+    scope: Scope,
+    by: Key | None = None,
+    *,
+    with_operators: bool = False,
+) -> Side:
+    """A side from the captures of `scope`; operators take a look at every launch.
 
     Raises UsageError where these are of several runs, or have no step with figures.
     """
@@ -100,13 +134,15 @@ def measure(con: duckdb.DuckDBPyConnection, scope: Scope) -> Side:
         )  # fmt: skip
     parts = without_warm_up(con, step_parts(con, scope))
     parts = parts.filter(pl.col("ns").null_count().over(PLACE) == 0)
-    pairs = parts.select(PLACE).unique()
+    pairs = parts.select(PLACE).unique().join(frame(con, _PLACES[by]), on=RANK, how="left")
+    operator, launches = ("l.operator_name", _LAUNCHES) if with_operators else ("null::varchar", "")
     con.register("compared_pairs", pairs.to_arrow())
     try:
-        kernels = frame(con, _KERNELS)
+        kernels = frame(con, _KERNELS.format(operator=operator, launches=launches))
     finally:
         con.unregister("compared_pairs")
     pauses = frame(con, _PAUSES).join(pairs, on=PLACE, how="semi", nulls_equal=True)
+    placed = pairs.select(*RANK, "place").unique()
     parts = pl.concat(
         [
             parts.select(
@@ -119,13 +155,20 @@ def measure(con: duckdb.DuckDBPyConnection, scope: Scope) -> Side:
                 pl.lit(None, pl.String).alias("name"), "ns",
             ),
         ]
-    )  # fmt: skip
-    return Side(
-        steps,
-        _mean(parts, pairs, ["part", "name"], ["ns"]),
-        _mean(kernels, pairs, ["type", "name", "shape"], ["count", "total_ns"]),
-        _facts(con, scope),
-    )
+    ).join(placed, on=RANK, how="left")  # fmt: skip
+
+    def side(at: pl.Expr) -> Side:
+        here = pairs.filter(at)
+        return Side(
+            steps,
+            _mean(parts.filter(at), here, ["part", "name"], ["ns"]),
+            _mean(kernels.filter(at), here, KERNEL, ["count", "total_ns"]),
+            facts,
+        )
+
+    facts = _facts(con, scope)
+    places = pairs["place"].unique().drop_nulls().sort() if by else ()
+    return replace(side(pl.lit(True)), at={at: side(pl.col("place") == at) for at in places})
 
 
 def together(sides: list[Side]) -> Side:
@@ -146,11 +189,15 @@ def together(sides: list[Side]) -> Side:
         side.steps.with_columns(run=pl.lit(f"{place} ") + pl.col("run"))
         for place, side in enumerate(sides)
     ]
+    places = set(sides[0].at).intersection(*(side.at for side in sides))
+    tokens = {side.tokens for side in sides}
     return Side(
         pl.concat(steps),
         mean([side.parts for side in sides], ["part", "name"], ["ns"]),
-        mean([side.kernels for side in sides], ["type", "name", "shape"], ["count", "total_ns"]),
+        mean([side.kernels for side in sides], KERNEL, ["count", "total_ns"]),
         {name: frozenset().union(*(side.facts[name] for side in sides)) for name in sides[0].facts},
+        {at: together([side.at[at] for side in sides]) for at in sorted(places)},
+        tokens.pop() if len(tokens) == 1 else None,
     )
 
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import polars as pl
 
 from npuscope.analysis.compare.difference import Comparison
-from npuscope.analysis.wording import UNKNOWN, mebibytes, ms, percent
+from npuscope.analysis.compare.side import PER_TOKEN
+from npuscope.analysis.wording import UNKNOWN, mebibytes, ms, percent, plain
 from npuscope.messages import Message
 
 from ..terminal.parts_table import PART_WORDS
-from ..terminal.tables import Column, FittedTable
+from ..terminal.tables import Column, FittedTable, decimals
 from .blocks import Block, Bullets, Facts, Heading, Sentence
 
 _PARTS = {
@@ -23,6 +24,8 @@ _CHANGES = {
     "count": "ran more or less often",
     "duration": "each took longer or shorter",
     "shape": "other shapes",
+    "core": "on other cores",
+    "kernels": "other kernels of the operator",
     "new": "only in B",
     "gone": "only in A",
     "at_once": "beside each other, counted once",
@@ -41,6 +44,7 @@ _MEASURES = {
     "kernel_mfu_causal_ratio": "kernel MFU",
     "peak_memory_bytes": "peak memory (MiB)",
     "expert_max_over_mean": "fullest expert over mean",
+    PER_TOKEN: "time of a rank per token (ns)",
 }
 _MOST_ROWS = 20
 
@@ -82,6 +86,7 @@ def comparison_tables(found: Comparison) -> list[Block]:
         {**row, "what": _MEASURES[row["measure"]], "verdict": VERDICTS[row["verdict"]]}
         | {key: figure(row["measure"], row[key]) for key in ("a", "b", "delta", "low", "high")}
         for row in found.figures.iter_rows(named=True)
+        if row["measure"] != PER_TOKEN or row["delta"] is not None
     ]
     columns = [
         Column("mean of a step (ms)", "what", is_word=True), Column("A", "a", str),
@@ -93,28 +98,41 @@ def comparison_tables(found: Comparison) -> list[Block]:
 
 
 def where_from(found: Comparison) -> FittedTable:
-    """The largest changes of parts of a step, and all together."""
+    """The largest changes of parts of a step, and all together; of each stage or rank where that
+    was asked for. Per token where a rank of one side is none of the other."""
+    told = found.rows if found.at is None else found.at
+    place = told.columns[0] if found.at is not None else None
+    unit = "_ns_per_token" if found.is_per_token else "_ns"
+    values = ["a", "b", "delta"]
+    told = told.with_columns(
+        a=pl.col(f"a{unit}"), b=pl.col(f"b{unit}"), delta=pl.col(f"b{unit}") - pl.col(f"a{unit}")
+    )
     rows = [
         {**row, "what": _PARTS[row["part"]], "how": _CHANGES.get(row["change"], "")}
-        for row in found.rows.sort(pl.col("delta_ns").abs(), descending=True).to_dicts()
-        if row["delta_ns"]
+        for row in told.sort(pl.col("delta").abs(), descending=True).to_dicts()
+        if row["delta"]
     ]
     rest = rows[_MOST_ROWS:]
-    if rest:
-        rows = rows[:_MOST_ROWS]
-        rows.append(
-            {"what": "smaller changes together", "name": "", "how": ""}
-            | {key: sum(row[key] for row in rest) for key in ("a_ns", "b_ns", "delta_ns")}
-        )
-    total = {"what": "all", "name": "", "how": "", "a_ns": found.step_a_ns}
+    empty = {"name": "", "how": "", **({place: None} if place else {})}
+    rows = rows[:_MOST_ROWS]
+    if place is None:
+        if rest:
+            sums = {key: sum(row[key] for row in rest) for key in values}
+            rows.append({"what": "smaller changes together", **empty, **sums})
+        total = {key: told[key].sum() for key in values}
+        rows.append({"what": "all", **empty, **total})
+    form = decimals("{:,.3f}") if found.is_per_token else ms
     return FittedTable(
         [
+            *([Column(place, place, plain)] if place else []),
             Column("part", "what", is_word=True), Column("of", "name"),
             Column("by", "how", None, 1, is_word=True),
-            Column("A", "a_ns", ms, 2), Column("B", "b_ns", ms, 2), Column("B - A", "delta_ns", ms),
+            Column("A", "a", form, 2), Column("B", "b", form, 2), Column("B - A", "delta", form),
         ],
-        [*rows, total | {"b_ns": found.step_b_ns, "delta_ns": found.delta_ns}],
-        "Where it comes from (ms of a mean rank's step)",
+        rows,
+        "Where it comes from (ns of a rank per token)"
+        if found.is_per_token
+        else "Where it comes from (ms of a mean rank's step)",
         Message("{count} smaller changes: --json has them", count=len(rest)) if rest else None,
     )  # fmt: skip
 

@@ -68,6 +68,35 @@ def test_the_answer_as_a_page_and_as_markdown(
         assert run("compare", *stores, *words).code == 2
 
 
+def test_by_rank_and_per_token(run: Run, stores: tuple[Path, Path]) -> None:
+    answer = run("compare", *stores, "--by", "rank", "--json").json()
+    assert answer["metric"] == "compare_rank"
+    for rank in (0, 1):
+        rows = [row for row in answer["rows"] if row["rank"] == rank]
+        assert sum(row["delta_ns"] for row in rows) == answer["delta_ns"]
+    asked = ("--tokens-a", 1000, "--tokens-b", 2000)
+    told = run("compare", *stores, *asked)
+    assert "ns of a rank per token" in told.out and "tokens per step differ" in told.err
+    answer = run("compare", *stores, *asked, "--json").json()
+    assert (answer["tokens_a"], answer["tokens_b"]) == (1000, 2000)
+    each = sum(row["a_ns_per_token"] for row in answer["rows"])
+    assert each == pytest.approx(answer["step_a_ns"] * BASE.world_size / 1000)
+    assert run("compare", *stores, "--by", "colour").code == 2
+
+
+@pytest.mark.slow
+def test_a_trace_of_kineto_against_one_of_ascend(
+    run: Run, stored_job: Callable[..., Path], stores: tuple[Path, Path]
+) -> None:
+    answer = run("compare", stored_job(BASE, "kineto"), stores[0], "--json").json()
+    for side in ("a", "b", "delta"):
+        known = answer["delta_ns"] if side == "delta" else answer[f"step_{side}_ns"]
+        assert sum(row[f"{side}_ns"] for row in answer["rows"]) == known
+    paired = [row["name"] for row in answer["rows"] if row["change"] == "kernels"]
+    assert {"aten::matmul", "npu::npu_grouped_matmul"} <= {*paired}
+    assert any("matched by the framework's operator" in note for note in answer["notes"])
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
-from npuscope.analysis.scope import Scope
+from npuscope.analysis.scope import ALL, Scope
 from npuscope.commands.command import Asked, Jobs, Json, Memory, Out, say_notes, source_of
 from npuscope.commands.command import notes_of as told
 from npuscope.commands.start.report import Html, Language, Markdown, check_outputs, document
@@ -19,6 +21,7 @@ from npuscope.errors import UsageError
 if TYPE_CHECKING:
     from npuscope.analysis.compare.difference import Comparison
     from npuscope.analysis.compare.side import Side
+    from npuscope.profile import Opened
 
 _WHAT = (
     "Profile folder, store, .duckdb export, PATH@RUN or PATH@RUN/CAPTURE of one, or a file of"
@@ -33,6 +36,22 @@ AlsoA = Annotated[
 AlsoB = Annotated[
     list[str] | None, typer.Option("--also-b", metavar="PATH", help="Another capture like B.")
 ]
+Key = Literal["stage", "rank"]
+By = Annotated[
+    Key | None,
+    typer.Option(
+        "--by", metavar="KEY", help="|".join(get_args(Key)) + "  [default: the mean rank]"
+    ),
+]
+TokensA = Annotated[
+    int | None,
+    typer.Option(
+        "--tokens-a", metavar="N", min=1, help="Tokens per step of A.  [default: as its log says]"
+    ),
+]
+TokensB = Annotated[
+    int | None, typer.Option("--tokens-b", metavar="N", min=1, help="Tokens per step of B.")
+]
 
 
 def compare(
@@ -40,6 +59,9 @@ def compare(
     b: Candidate,
     also_a: AlsoA = None,
     also_b: AlsoB = None,
+    by: By = None,
+    tokens_a: TokensA = None,
+    tokens_b: TokensB = None,
     html: Html = None,
     markdown: Markdown = False,
     out: Out = None,
@@ -55,15 +77,20 @@ def compare(
       npuscope compare ./before ./after
       npuscope compare ./store@baseline ./store@candidate --json
       npuscope compare ./monday ./tuesday --also-a ./sunday
+      npuscope compare ./before ./after --by stage
       npuscope compare ./before ./after --html change.html --lang zh
     """
     from npuscope.analysis.compare.difference import figures_of, remarks
 
     check_outputs(html, markdown, out, lang, json)
-    found, notes = compared([a, *(also_a or [])], [b, *(also_b or [])], jobs, memory)
+    found, notes = compared(
+        [a, *(also_a or [])], [b, *(also_b or [])], jobs, memory, by, (tokens_a, tokens_b)
+    )
     notes = [*remarks(found), *notes]
     if json:
-        print_json("compare", found.rows.to_dicts(), notes, **figures_of(found))
+        rows = found.rows if found.at is None else found.at
+        name = "compare" if by is None else f"compare_{by}"
+        print_json(name, rows.to_dicts(), notes, **figures_of(found))
         return
     from npuscope.dashboard.report.comparison import comparison_blocks, comparison_tables
 
@@ -78,42 +105,91 @@ def compare(
 
 
 def compared(
-    a: Sequence[str], b: Sequence[str], jobs: int | None, memory: str | None
+    a: Sequence[str],
+    b: Sequence[str],
+    jobs: int | None,
+    memory: str | None,
+    by: Key | None = None,
+    tokens: tuple[int | None, int | None] = (None, None),
 ) -> tuple[Comparison, list[str]]:
-    """What the PATHs of two sides tell, and what to know beside it."""
+    """What the PATHs of two sides tell, and what to know beside it; `tokens` of a step of either
+    side, where the user says so."""
     from npuscope.analysis.compare.difference import compare as difference
+    from npuscope.analysis.compare.waterfall import needs_operators
 
-    side_a, notes = side_of(a, jobs, memory)
-    side_b, more = side_of(b, jobs, memory)
-    return difference(side_a, side_b), [*dict.fromkeys([*notes, *more])]
+    with contextlib.ExitStack() as opened_ones:
+        sides = [[_open(opened_ones, one, jobs, memory) for one in paths] for paths in (a, b)]
+        ours, theirs = _measured(sides, by)
+        if needs_operators(ours, theirs):
+            ours, theirs = _measured(sides, by, with_operators=True)
+        notes = [note for place in (*sides[0], *sides[1]) for note in place.notes()]
+    ours, theirs = (
+        side if given is None else replace(side, tokens=given)
+        for side, given in zip((ours, theirs), tokens, strict=True)
+    )
+    return difference(ours, theirs, by), [*dict.fromkeys(notes)]
 
 
 def side_of(paths: Sequence[str], jobs: int | None, memory: str | None) -> tuple[Side, list[str]]:
     """One side of a comparison, its PATHs being captures alike, and what to know beside it."""
-    from npuscope.analysis.compare.side import together
+    with contextlib.ExitStack() as opened_ones:
+        places = [_open(opened_ones, one, jobs, memory) for one in paths]
+        (side,) = _measured([places])
+        return side, [*dict.fromkeys(note for place in places for note in place.notes())]
 
-    notes: list[str] = []
-    return together([_measured(path, jobs, memory, notes) for path in paths]), notes
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A PATH of a side: open tables, or `kept`, the side of a file of `baseline save`."""
+
+    text: str
+    scope: Scope = ALL
+    data: Opened | None = None
+    kept: Side | None = None
+
+    def side(self, by: Key | None, with_operators: bool) -> Side:
+        """What it tells."""
+        from npuscope.analysis.compare.side import measure
+        from npuscope.analysis.flops.log_figures import trainer_log
+
+        if self.kept is not None:
+            return self.kept
+        assert self.data is not None
+        side = measure(self.data.con, self.scope, by, with_operators=with_operators)
+        log = trainer_log(self.data.con, self.data.target, None, self.scope)
+        return replace(side, tokens=log.facts.tokens_per_step) if log else side
+
+    def notes(self) -> list[str]:
+        """What to know beside its figures."""
+        from npuscope.messages import Message
+
+        found = told(self.data, self.scope) if self.data is not None else []
+        return [Message("{place}: {note}", place=self.text, note=note) for note in found]
 
 
-def _measured(text: str, jobs: int | None, memory: str | None, notes: list[str]) -> Side:
-    """What one PATH tells; says what reading did, and keeps what to know beside its figures."""
+def _open(stack: contextlib.ExitStack, text: str, jobs: int | None, memory: str | None) -> _Place:
+    """Open one PATH; says what reading did."""
     from npuscope.analysis.compare.baseline import is_baseline, read_baseline
-    from npuscope.analysis.compare.side import measure
-    from npuscope.messages import Message
     from npuscope.profile import compare_ranks, opened
 
     if is_baseline(Path(text)):
-        return read_baseline(Path(text))
-    place, scope = _place(text)
-    source = source_of(place, None, None, scope.run, jobs, memory)
-    with opened(source) as data:
-        asked = Asked(source, scope)
-        chosen = asked.scope_of(data)
-        asked.require_steps(data, chosen)
-        compare_ranks(data, is_needed=False)
-        notes += [Message("{place}: {note}", place=text, note=note) for note in told(data, chosen)]
-        return measure(data.con, chosen)
+        return _Place(text, kept=read_baseline(Path(text)))
+    path, scope = _place(text)
+    source = source_of(path, None, None, scope.run, jobs, memory)
+    data = stack.enter_context(opened(source))
+    asked = Asked(source, scope)
+    chosen = asked.scope_of(data)
+    asked.require_steps(data, chosen)
+    compare_ranks(data, is_needed=False)
+    return _Place(text, chosen, data)
+
+
+def _measured(
+    sides: Sequence[Sequence[_Place]], by: Key | None = None, *, with_operators: bool = False
+) -> list[Side]:
+    from npuscope.analysis.compare.side import together
+
+    return [together([place.side(by, with_operators) for place in places]) for places in sides]
 
 
 def _place(text: str) -> tuple[Path, Scope]:

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from npuscope.analysis.compare.difference import Comparison, compare
-from npuscope.analysis.compare.side import MEASURES, Side, measure, together
+from npuscope.analysis.compare.side import KERNEL, MEASURES, Side, measure, together
 from npuscope.analysis.flops.mfu import mfu
 from npuscope.analysis.scope import ALL
 from npuscope.analysis.views import frame
@@ -224,8 +224,7 @@ def steps_only(times_ns: Collection[float], run: str = "r") -> Side:
     )  # fmt: skip
     parts = pl.DataFrame(schema={"part": pl.String, "name": pl.String, "ns": pl.Float64})
     kernels = pl.DataFrame(
-        schema={"type": pl.String, "name": pl.String, "shape": pl.String, "count": pl.Float64,
-                "total_ns": pl.Float64}
+        schema={**dict.fromkeys(KERNEL, pl.String), "count": pl.Float64, "total_ns": pl.Float64}
     )  # fmt: skip
     return Side(steps, parts, kernels, {})
 
