@@ -51,6 +51,7 @@ GROUPS = {
         "mfu": "mfu",
         "model": "mfu",
         "memory": "metrics",
+        "replay": "whatif",
         "whatif": "whatif",
     },
     "Plan": {"experts": "expert-load"},
@@ -186,6 +187,7 @@ app.add_typer(experts_app, name="experts")
 app.command()(memory.memory)
 app.command()(mfu.mfu)
 app.command()(model.model)
+app.command()(whatif.replay)
 app.command()(whatif.whatif)
 app.command()(doctor.doctor)
 app.command()(dashboard.dashboard)

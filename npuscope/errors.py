@@ -4,6 +4,7 @@
     ├── TraceNotFound      nothing to read where the caller pointed
     ├── TraceFormatError   a file is there but cannot be read as what it claims to be
     ├── StoreError         a store is missing, foreign, or of another layout
+    ├── CannotAnswer       what was recorded does not tell
     └── UsageError         arguments that contradict each other or name nothing
 
 A message says what, where, and what to do next. Libraries raise; only `npuscope.cli` prints.
@@ -37,6 +38,10 @@ class TraceFormatError(NpuscopeError):
 
 class StoreError(NpuscopeError):
     """A store that cannot be opened or written."""
+
+
+class CannotAnswer(NpuscopeError):
+    """A question that what was recorded does not answer: which, why, and what to record."""
 
 
 class UsageError(NpuscopeError):

@@ -57,6 +57,63 @@ def what_if_tables(found: pl.DataFrame) -> RenderableType:
     ))  # fmt: skip
 
 
+def replay_table(found: pl.DataFrame) -> RenderableType:
+    """Steps of the job, and of each the rank whose replay without gaps is furthest off."""
+    rows = []
+    for part in found.partition_by("step", maintain_order=True):
+        rows += part.filter(pl.col("rank").is_null()).to_dicts()
+        off = pl.col("without_gaps_error_ratio").abs()
+        rows += part.drop_nulls("rank").sort(off, descending=True, nulls_last=True)[:1].to_dicts()
+    return FittedTable(
+        [
+            Column("step", "step", _whole), Column("rank", "rank", _rank),
+            Column("measured (ms)", "measured_ns", ms), Column("replayed", "replayed_ns", ms, 2),
+            Column("off", "error_ratio", _off), Column("without gaps", "without_gaps_ns", ms, 2),
+            Column("off", "without_gaps_error_ratio", _off),
+            Column("unexplained", "unexplained_ratio", percent),
+            Column("peers not captured", "exogenous_ratio", percent, 1),
+        ],
+        rows,
+        "Replay: the job's steps, and of each the rank that is furthest off",
+    )  # fmt: skip
+
+
+def whatif_steps_table(found: pl.DataFrame) -> RenderableType:
+    """Rows of the metric `whatif_steps`."""
+    mean = found.height - 1
+    rows = [
+        {**row, "what": "mean" if at == mean else _whole(row["step"]),
+         "change": _ratio_of(row["predicted_step_ns"], row["replayed_step_ns"])}
+        for at, row in enumerate(found.to_dicts())
+    ]  # fmt: skip
+    return FittedTable(
+        [
+            Column("step", "what"), Column("measured (ms)", "measured_step_ns", ms),
+            Column("replayed", "replayed_step_ns", ms, 1),
+            Column("predicted", "predicted_step_ns", ms), Column("change", "change", _off),
+            Column("from", "predicted_low_ns", ms, 2), Column("to", "predicted_high_ns", ms, 2),
+        ],
+        rows,
+        "What if",
+    )  # fmt: skip
+
+
+def _ratio_of(part: int, whole: int) -> float | None:
+    return part / whole - 1 if whole else None
+
+
+def _off(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:+.2%}"
+
+
+def _whole(value: int | None) -> str:
+    return UNKNOWN if value is None else str(value)
+
+
+def _rank(value: int | None) -> str:
+    return "all" if value is None else str(value)
+
+
 def _weight(row: dict[str, Any]) -> float:
     return -(row["slowdown"] or 0.0)
 

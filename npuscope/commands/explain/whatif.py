@@ -1,12 +1,15 @@
-"""`npuscope whatif`: what a step would take, were some of its work faster or all workers alike."""
+"""`npuscope replay` and `npuscope whatif`: steps as they were, and as they would be."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from npuscope.commands.command import Asked, command
+
+if TYPE_CHECKING:
+    from npuscope.analysis.replay.changes import Change
 
 Changes = Annotated[
     list[str] | None,
@@ -18,12 +21,37 @@ Changes = Annotated[
 ]
 
 
-@command()
-def whatif(asked: Asked, *, changes: Changes = None) -> None:
-    """What a step would take with other durations, and what slows it: phase-level traces.
+@command("run", "capture")
+def replay(asked: Asked) -> None:
+    """How close a replay comes to the measured steps, with and without recorded gaps.
 
     \b
     Examples:
+      npuscope replay ./profiles                          may a what-if be trusted here?
+      npuscope replay ./profiles --json                   per rank and step
+    """
+    from npuscope.analysis.replay import captures
+    from npuscope.dashboard.terminal.what_if_tables import replay_table
+    from npuscope.profile import compare_ranks
+
+    with asked.tables() as (data, scope):
+        compare_ranks(data)
+        job = captures.capture_job(data.con, scope)
+        found = captures.replay(job)
+        asked.answer("replay", found, captures.replay_notes(job, found), replay_table)
+
+
+@command("run", "capture")
+def whatif(asked: Asked, *, changes: Changes = None) -> None:
+    """What a step would take with other durations, and what slows it.
+
+    \b
+    Examples, of a profile:
+      npuscope whatif ./profiles rank:5=median            as fast as its peers
+      npuscope whatif ./profiles comm:ep=0.5 'kernel:FlashAttention*=0.67'
+      npuscope whatif ./profiles link:3-7=0.5 --json      host=0.5 host:free host:node01=0.5
+    \b
+    Of a phase-level trace:
       npuscope whatif trace.parquet                       slowdown by optype, stage and worker
       npuscope whatif trace.parquet comm:pp=0 comm:dp=0.5
       npuscope whatif trace.parquet stage:3=ideal worker:1,0=median
@@ -34,15 +62,29 @@ def whatif(asked: Asked, *, changes: Changes = None) -> None:
     from npuscope.analysis.replay.what_if import trust_notes, what_if
     from npuscope.collector.readers.phase_trace.phase_trace import is_parquet, read_phases
     from npuscope.dashboard.terminal.what_if_tables import what_if_tables
-    from npuscope.errors import TraceNotFound
 
     wanted = [parse_change(word) for word in changes or ()]
     path = asked.source.path
     if not is_parquet(path):
-        raise TraceNotFound(
-            f"{path}: not a phase-level trace (.parquet): replay of profiler traces is not there"
-            " yet"
-        )
+        _of_capture(asked, wanted)
+        return
     job = phase_job(read_phases(path))
     found = what_if(job, wanted)
     asked.answer("whatif", found, trust_notes(found.row(0, named=True), job), what_if_tables)
+
+
+def _of_capture(asked: Asked, changes: list[Change]) -> None:
+    from npuscope.analysis.replay.capture_what_if import TARGETS, whatif_notes, whatif_steps
+    from npuscope.analysis.replay.captures import capture_job
+    from npuscope.dashboard.terminal.what_if_tables import whatif_steps_table
+    from npuscope.errors import UsageError
+    from npuscope.profile import compare_ranks
+
+    if not changes:
+        named = ", ".join(TARGETS)
+        raise UsageError(f"of a capture, say what changes, such as rank:5=median: one of {named}")
+    with asked.tables() as (data, scope):
+        compare_ranks(data)
+        job = capture_job(data.con, scope)
+        found = whatif_steps(data.con, job, changes)
+        asked.answer("whatif_steps", found, whatif_notes(job), whatif_steps_table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,54 @@ def test_a_wrong_change_is_a_wrong_use(run: Run, trace: Path, change: str, told:
     assert (refused.code, refused.out) == (2, "") and told in refused.err
 
 
+def test_a_profile_is_replayed_and_asked(run: Run, sample_store: Path) -> None:
+    told = run("whatif", sample_store, "rank:all=median", "comm:ep=0.5", "--json").json()
+    assert told["metric"] == "whatif_steps"
+    *steps, mean = told["rows"]
+    assert [row["step"] for row in (*steps, mean)] == [12, 13, None]
+    assert list(mean) == [column.name for column in metric("whatif_steps").columns]
+    for row in told["rows"]:
+        assert row["predicted_low_ns"] < row["predicted_step_ns"] < row["predicted_high_ns"]
+        assert row["predicted_high_ns"] < row["replayed_step_ns"]
+        assert row["replayed_step_ns"] == pytest.approx(row["measured_step_ns"], rel=0.005)
+    for name in ("measured_step_ns", "predicted_step_ns"):
+        assert mean[name] == pytest.approx(sum(row[name] for row in steps) / 2, abs=1)
+    trust = run("replay", sample_store, "--json").json()["notes"]
+    assert told["notes"][: len(trust)] == trust and "without recorded gaps" in trust[0]
+    table = run("whatif", sample_store, "rank:all=median")
+    assert table.code == 0 and "mean" in table.out and trust[0] in table.err
+    assert "without gaps" in run("replay", sample_store).out
+
+
+def test_what_a_profile_does_not_tell_is_refused_in_a_sentence(
+    run: Run, sample_store: Path, real_stores: Callable[[str], Path]
+) -> None:
+    qwen = real_stores("qwen3_pp2_dp2_text_level2")
+    for path, words, code, told in (
+        (qwen, ("host=0.5",), 3, "no launches were recorded"),
+        (qwen, ("kernel:MatMul*=0.5", "host:free"), 3, "no launches were recorded"),
+        (qwen, ("comm:all=0.5",), 3, "record all ranks"),
+        (sample_store, ("experts:balanced",), 3, "not validated"),
+        (sample_store, (), 2, "say what changes"),
+        (sample_store, ("comm:cp=0.5",), 2, "no such comm"),
+    ):
+        refused = run("whatif", path, *words)
+        assert (refused.code, refused.out) == (code, "") and told in refused.err
+        assert len(refused.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["alexnet_ddp_db_level1", "alexnet_ddp_text_level1"])
+def test_real_profiles_are_found_back(
+    run: Run, real_stores: Callable[[str], Path], name: str
+) -> None:
+    told = run("replay", real_stores(name), "--json").json()
+    for row in told["rows"]:
+        assert abs(row["error_ratio"]) < 0.01 and abs(row["without_gaps_error_ratio"]) < 0.02
+        assert row["exogenous_ratio"] > 0.5  # two of eight ranks were recorded
+    host = run("whatif", real_stores(name), "host=0.5", "--json").rows[-1]
+    assert host["predicted_high_ns"] > host["measured_step_ns"]  # the other six may not follow
+
+
 def test_what_is_no_phase_level_trace_is_refused(
     run: Run, trace: Path, small_store: Path, tmp_path: Path
 ) -> None:
@@ -57,14 +106,11 @@ def test_what_is_no_phase_level_trace_is_refused(
     (tmp_path / "cut.parquet").write_bytes(trace.read_bytes()[:999])
     segment = next(small_store.rglob("kernels*.parquet"))
     for path, told in (
-        (small_store, "replay of profiler traces is not there yet"),
-        (tmp_path, "replay of profiler traces is not there yet"),
-        (tmp_path / "trace_view.json", "replay of profiler traces is not there yet"),
-        (tmp_path / "absent", "no such file"),
+        (tmp_path / "absent", "no such"),
         (tmp_path / "cut.parquet", "cannot be read"),
         (segment, "it lacks"),
     ):
-        for more in ((), ("comm:pp=0.5", "--json")):
+        for more in (("comm:pp=0.5",), ("comm:pp=0.5", "--json")):
             refused = run("whatif", path, *more)
             assert (refused.code, refused.out) == (3, "") and told in refused.err, path
             assert len(refused.err.strip().splitlines()) == 1

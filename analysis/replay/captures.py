@@ -1,0 +1,238 @@
+"""Replay of a capture: its steps worked out from what waits for what, and how far off that is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import duckdb
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from npuscope.analysis.wording import percent
+from npuscope.errors import UsageError
+from npuscope.messages import Message
+
+from ..scope import JOB, Scope
+from ..views import frame
+from .operations import Operations, read_operations
+from .points import Flags, Integers
+from .waits import RECORDED, RULE, Waits, waits
+
+Ratios = NDArray[np.float64]
+_UNKNOWN_NS = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """First start and last end of each step on each rank (by step and rank; `is_there`)."""
+
+    starts: Integers
+    ends: Integers
+    is_there: Flags
+
+    def lengths(self) -> Integers:
+        """Of the job's steps: from the latest start over ranks to that of the next step; of the
+        last one to the latest end."""
+        begins = np.where(self.is_there, self.starts, -_UNKNOWN_NS).max(axis=1)
+        ends = np.where(self.is_there, self.ends, -_UNKNOWN_NS).max(axis=1)
+        found: Integers = np.append(begins[1:], ends[-1:]) - begins
+        return found
+
+    def lengths_by_rank(self) -> Integers:
+        """The same of each rank; of no meaning where it is not there."""
+        following = np.concatenate([self.starts[1:], self.ends[-1:]])
+        is_next = np.concatenate([self.is_there[1:], np.zeros_like(self.is_there[:1])])
+        found: Integers = np.where(is_next, following, self.ends) - self.starts
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureJob:
+    """A capture with what waits for what; `warm_up` are steps that stand out."""
+
+    run: str
+    capture: str
+    ops: Operations
+    waits: Waits
+    measured: Span
+    warm_up: frozenset[int | None]
+
+    @property
+    def without_gaps(self) -> Integers:
+        """Gaps of points, zero but for those that wait for nothing."""
+        is_root = np.diff(self.waits.points.first)[self.waits.points.place] == 0
+        found: Integers = np.where(is_root, self.waits.gap, 0)
+        return found
+
+    def span(
+        self, durations: Integers | None = None, host: Integers | None = None,
+        gap: Integers | None = None,
+    ) -> Span:  # fmt: skip
+        """Steps replayed: with durations, times of the host and gaps as recorded where None."""
+        starts, ends = self.times(durations, host, gap)
+        return _span(self.ops, starts, ends)
+
+    def times(
+        self, durations: Integers | None = None, host: Integers | None = None,
+        gap: Integers | None = None,
+    ) -> tuple[Integers, Integers]:  # fmt: skip
+        """Starts and ends of all operations, replayed."""
+        made, ops = self.waits, self.ops
+        durations = made.transfer if durations is None else durations
+        at = made.starts(
+            durations, made.host if host is None else host, made.gap if gap is None else gap
+        )
+        count = len(ops.rank)
+        starts = at[:count]
+        begins = np.where(ops.is_communication, at[count + np.maximum(ops.instance, 0)], starts) \
+            if made.meetings else starts  # fmt: skip
+        return starts, begins + durations[:count]
+
+
+def capture_job(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob:
+    """The capture of a scope as a graph. `con` has all ranks compared. Raises UsageError where it
+    is not one capture, TraceNotFound where it has nothing to replay."""
+    clause, values = scope.where(JOB)
+    there = con.execute(
+        f"select distinct run, capture from ranks {clause} order by all", values
+    ).fetchall()
+    if len(there) != 1:
+        named = ", ".join(f"--run {run} --capture {capture}" for run, capture in there[:4])
+        raise UsageError(
+            f"one capture at a time is replayed: choose it by {named or 'another name'}"
+        )
+    run, capture = there[0]
+    ops = read_operations(con, run, capture)
+    steps = frame(con, "select step from job_steps where is_warm_up and run = ? and capture = ?",
+                  [run, capture])["step"].to_list()  # fmt: skip
+    made = waits(ops)
+    measured = _span(ops, ops.start, ops.start + ops.dur)
+    return CaptureJob(run, capture, ops, made, measured, frozenset(steps))
+
+
+def _span(ops: Operations, starts: Integers, ends: Integers) -> Span:
+    shape = (len(ops.steps), len(ops.ranks))
+    inside = ops.step >= 0
+    at = (ops.step[inside], ops.rank[inside])
+    first, last = np.full(shape, _UNKNOWN_NS), np.full(shape, -_UNKNOWN_NS)
+    np.minimum.at(first, at, starts[inside])
+    np.maximum.at(last, at, ends[inside])
+    is_there = first < _UNKNOWN_NS
+    return Span(np.where(is_there, first, 0), np.where(is_there, last, 0), is_there)
+
+
+# metric: replay
+# How close does the replay of a capture come to what was measured, and what of it is not explained?
+#
+# Operations of all ranks start when what they wait for has ended: those before them on their
+# stream, their launch, the peers of a collective, and what rules or touching times tell. What of a
+# start none of these explains is kept as a recorded gap; without such gaps the replay has to
+# explain all.
+# A row per step of the job (rank is NULL) and per rank and step.
+#
+# title: Replay
+# meaning: Steps replayed with and without recorded gaps, and what of them is not explained.
+# command: replay
+#
+#   run                  varchar  run of the training job
+#   capture              varchar  ranks profiled at the same time
+#   rank                 integer  global rank; NULL: the job
+#   step                 bigint   producer's step number; NULL: the capture has none
+#   measured_ns          bigint   latest start over ranks to the next step's; last: to the end
+#   replayed_ns          bigint   the same replayed; what nothing explains is kept as recorded
+#   without_gaps_ns      bigint   the same with nothing kept
+#   error_ratio          double   (replayed - measured) / measured
+#   without_gaps_error_ratio double (without gaps - measured) / measured
+#   unexplained_ratio    double   gaps that nothing explains, of the time; job: most of a rank
+#   exogenous_ratio      double   operations with members not captured; job: most of a rank
+#   inferred_edge_ratio  double   share of edges that rules or touching times tell, not records
+def replay(job: CaptureJob) -> pl.DataFrame:
+    """Rows of the metric."""
+    measured, kept = job.measured, job.span()
+    bare = job.span(gap=job.without_gaps)
+    unexplained, exogenous = shares(job)
+    inferred = float(np.mean(job.waits.origin != RECORDED)) if len(job.waits.origin) else 0.0
+    rows = []
+    for number, step in enumerate(job.ops.steps):
+        there = measured.is_there[number]
+        parts = [(None, one.lengths()[number]) for one in (measured, kept, bare)]
+        job_row = [int(value) for _, value in parts]
+        rows.append((None, step, *job_row, unexplained[number, there].max(initial=0),
+                     exogenous[number, there].max(initial=0)))  # fmt: skip
+        by_rank = [one.lengths_by_rank()[number] for one in (measured, kept, bare)]
+        rows += [
+            (job.ops.ranks[at], step, *(int(one[at]) for one in by_rank),
+             unexplained[number, at], exogenous[number, at])
+            for at in np.flatnonzero(there).tolist()
+        ]  # fmt: skip
+    names = ("rank", "step", "measured_ns", "replayed_ns", "without_gaps_ns",
+             "unexplained_ratio", "exogenous_ratio")  # fmt: skip
+    found = pl.DataFrame(rows, schema=names, orient="row", infer_schema_length=None)
+
+    def off(name: str) -> pl.Expr:
+        error = (pl.col(name) - pl.col("measured_ns")) / pl.col("measured_ns")
+        return pl.when(pl.col("measured_ns") > 0).then(error)
+
+    return found.select(
+        pl.lit(job.run).alias("run"), pl.lit(job.capture).alias("capture"),
+        pl.col("rank").cast(pl.Int32), pl.col("step").cast(pl.Int64),
+        "measured_ns", "replayed_ns", "without_gaps_ns",
+        off("replayed_ns").alias("error_ratio"),
+        off("without_gaps_ns").alias("without_gaps_error_ratio"),
+        pl.col("unexplained_ratio").cast(pl.Float64), pl.col("exogenous_ratio").cast(pl.Float64),
+        pl.lit(inferred).alias("inferred_edge_ratio"),
+    )  # fmt: skip
+
+
+def shares(job: CaptureJob) -> tuple[Ratios, Ratios]:
+    """Of each step and rank: the share of unexplained gaps, and of exogenous operations."""
+    ops, made = job.ops, job.waits
+    count = len(ops.rank)
+    shape = job.measured.starts.shape
+    is_root = np.diff(made.points.first)[made.points.place][:count] == 0
+    gap = np.where(is_root | made.explained[:count], 0, np.abs(made.gap[:count]))
+    # What several wait at once is counted once: up to where an earlier one of the rank started.
+    before = np.append(0, ops.start[:-1])
+    before[np.diff(ops.rank, prepend=-1) != 0] = np.iinfo(np.int64).min // 2
+    gap = np.minimum(gap, np.maximum(ops.start - before, 0))
+    outside = np.where(ops.exogenous, ops.dur, 0)
+    length = np.maximum(job.measured.lengths_by_rank(), 1)
+    found = []
+    inside = ops.step >= 0
+    for value in (gap, outside):
+        total = np.zeros(shape)
+        np.add.at(total, (ops.step[inside], ops.rank[inside]), value[inside])
+        found.append(np.minimum(total / length, 1.0))
+    return found[0], found[1]
+
+
+def replay_notes(job: CaptureJob, rows: pl.DataFrame) -> list[str]:
+    """The trust statement: what a replay of this capture is good for."""
+    whole = rows.filter(pl.col("rank").is_null())
+    worst = whole.select(
+        pl.col("error_ratio", "without_gaps_error_ratio").abs().max(),
+        pl.col("unexplained_ratio", "exogenous_ratio", "inferred_edge_ratio").max(),
+    ).row(0, named=True)
+    notes: list[str] = [
+        Message(
+            "replayed without recorded gaps, steps are off by at most {bare}; with what nothing"
+            " explains kept as recorded, by {kept}: that checks the arithmetic more than the rules",
+            bare=percent(worst["without_gaps_error_ratio"]), kept=percent(worst["error_ratio"]),
+        ),
+        Message(
+            "of the time of a step, at most {unexplained} are gaps that nothing explains and"
+            " {exogenous} operations whose other members were not captured; {inferred} of the"
+            " edges are inferred",
+            unexplained=percent(worst["unexplained_ratio"]),
+            exogenous=percent(worst["exogenous_ratio"]),
+            inferred=percent(worst["inferred_edge_ratio"]),
+        ),
+    ]  # fmt: skip
+    if not job.ops.has_launches:
+        notes.append(
+            Message("no launches were recorded: what the host does cannot be told apart from gaps")
+        )
+    if not (job.waits.origin == RULE).any() and job.ops.is_communication.any():
+        notes.append(Message("nothing tells what communication waits for: gaps stand for it"))
+    return notes

@@ -1,0 +1,143 @@
+"""Device operations of all ranks of a capture as arrays, on one clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from npuscope.analysis.metric import sql_text
+from npuscope.collector.store import store
+from npuscope.errors import TraceNotFound
+
+from .points import Flags, Indices, Integers
+
+UNKNOWN = np.iinfo(np.int64).min  # a time that was not recorded
+_EARLIEST_NS = -100_000  # an end before another member's start: clocks are not so far off
+_SYNCS = """
+    select rank, start_ns, start_ns + dur_ns as end_ns from host_ops
+    where kind = 'api' and name ilike 'aclrtSynchronize%' and dur_ns > 0
+        and run = $run and capture = $capture order by rank, start_ns"""
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """Sorted by rank and start; times in ns since `zero_ns`, of a rank on the reference clock.
+
+    `rank`, `step`, `stream`, `type` and `kind` are positions in lists of theirs; -1: none. Streams
+    of different ranks are different. What ranks do together has one `instance`; kernels have -1.
+    `launch` is UNKNOWN where none was recorded. An operation is `exogenous` where members were not
+    captured, or it is not sure which operations of others are the same.
+    """
+
+    rank: Indices
+    step: Indices
+    start: Integers
+    dur: Integers
+    launch: Integers
+    stream: Indices
+    type: Indices
+    kind: Indices
+    instance: Indices
+    exogenous: Flags
+    is_stream_recorded: Flags
+    ranks: list[int]
+    steps: list[int | None]
+    types: list[str]
+    kinds: list[str]
+    zero_ns: int = 0
+    syncs: dict[int, Integers] = field(
+        default_factory=dict
+    )  # starts and ends by position of the rank
+    names: pl.DataFrame = field(default_factory=pl.DataFrame)  # name, core, shapes, op_id
+
+    @property
+    def is_communication(self) -> Flags:
+        found: Flags = self.instance >= 0
+        return found
+
+    @property
+    def has_launches(self) -> bool:
+        return bool((self.launch != UNKNOWN).any())
+
+
+def read_operations(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> Operations:
+    """Of a capture whose ranks were compared. Raises TraceNotFound where there are none."""
+    chosen = {"run": run, "capture": capture}
+    rows = store.frame(con.sql(sql_text("device_operations.sql"), params=chosen))
+    if rows.is_empty():
+        raise TraceNotFound(f"{capture}: no kernels or operations with times: nothing to replay")
+    zero_ns = int(rows["start_ns"].min() or 0)  # type: ignore[arg-type]
+    launch = rows["launch_ns"].fill_null(UNKNOWN + zero_ns).to_numpy() - zero_ns
+    is_communication = rows["is_communication"].to_numpy()
+    recorded = rows["stream_id"].is_not_null().to_numpy()
+    lane = pl.coalesce(pl.col("stream_id").cast(pl.String), "group_hash", pl.lit("?"))
+    alone = (
+        pl.when(pl.col("instance").is_not_null())
+        .then(pl.col("instance"))
+        .otherwise(-1 - pl.int_range(pl.len()))
+    )
+    codes = rows.select(
+        stream=pl.struct("rank", lane).rank("dense") - 1,
+        instance=pl.when("is_communication").then(alone),
+    )
+    instance = codes["instance"].rank("dense").fill_null(0).to_numpy().astype(np.int32) - 1
+    exogenous = (
+        is_communication
+        & ~rows["is_complete"].fill_null(value=False).to_numpy()
+        & (rows["group_size"].fill_null(2).to_numpy() > 1)
+    )
+    ends = (rows["start_ns"] + rows["dur_ns"]).to_numpy() - zero_ns
+    instance = _apart(instance, rows["start_ns"].to_numpy() - zero_ns, ends, exogenous)
+    rank, ranks = _codes(rows["rank"])
+    step, steps = _codes(rows["step"])
+    kinds = rows.select(pl.when("is_communication").then(pl.col("kind").fill_null("unknown")))
+    type_, types = _codes(rows["type"].fill_null("?"))
+    kind, kind_names = _codes(kinds.to_series())
+    if not steps:
+        step, steps = np.zeros(len(rank), np.int32), [None]
+    syncs = {}
+    for (one,), part in (
+        store.frame(con.sql(_SYNCS, params=chosen)).partition_by("rank", as_dict=True).items()
+    ):
+        own = rows.filter(rank=one)
+        if own.height:
+            shift = own["recorded_ns"] - own["start_ns"]
+            times = part.select("start_ns", "end_ns").to_numpy().T
+            ahead = np.interp(times, own["recorded_ns"].to_numpy(), shift.to_numpy())
+            syncs[ranks.index(one)] = times - np.round(ahead).astype(np.int64) - zero_ns
+    return Operations(
+        rank, step, rows["start_ns"].to_numpy() - zero_ns, rows["dur_ns"].to_numpy().copy(),
+        launch, codes["stream"].to_numpy().astype(np.int32), type_, kind, instance,
+        exogenous, recorded,
+        ranks, steps, types, kind_names, zero_ns, syncs,
+        rows.select("name", "core", "shapes", "op_id"),
+    )  # fmt: skip
+
+
+def _apart(instance: Indices, start: Integers, end: Integers, exogenous: Flags) -> Indices:
+    """Instances, but what ends long before another member starts is not that one's."""
+    is_comm = instance >= 0
+    if not is_comm.any():
+        return instance
+    met = np.full(int(instance.max(initial=-1)) + 1, UNKNOWN)
+    np.maximum.at(met, instance[is_comm], start[is_comm])
+    wrong = np.zeros(len(met), bool)
+    wrong[instance[is_comm & (end - met[instance] < _EARLIEST_NS)]] = True
+    alone = is_comm & wrong[instance]
+    exogenous |= alone
+    found = np.where(alone, len(met) + np.cumsum(alone), instance)
+    _, dense = np.unique(found[is_comm], return_inverse=True)
+    found[is_comm] = dense
+    return found.astype(np.int32)
+
+
+def _codes(values: pl.Series) -> tuple[NDArray[np.int32], list[Any]]:
+    """Positions in the sorted list of distinct values; -1 where there is none."""
+    names = values.drop_nulls().unique().sort()
+    codes = values.rank("dense").fill_null(0).to_numpy().astype(np.int32) - 1
+    return codes, names.to_list()

@@ -1,0 +1,85 @@
+"""Moments that wait for others, in levels: each level is worked out at once, over all ranks.
+
+A point is when something starts, or when the last member of a collective has arrived. It is the
+latest of what it waits for, each with its own delay, plus a gap of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
+Indices = NDArray[np.int32]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Edges by the point that waits, points by level: `place[i]` is where point i stands.
+
+    `source` is a place; the edges of the point at place p are `first[p]` to `first[p + 1]`, `edge`
+    is the number that they had. `bounds` are the first places of the levels.
+    """
+
+    place: Indices
+    source: Indices
+    edge: Indices
+    first: Integers
+    bounds: Integers
+
+    def times(self, delays: Integers, gaps: Integers) -> Integers:
+        """When each point is; delays by place of their edge, gaps (of those that wait for nothing:
+        their times) by point. The answer is by point."""
+        found = np.empty(len(self.place), np.int64)
+        found[self.place] = gaps
+        source, first = self.source, self.first
+        bounds = self.bounds.tolist()
+        edges = first[self.bounds].tolist()
+        for level in range(1, len(bounds) - 1):
+            low, high = bounds[level], bounds[level + 1]
+            begin, end = edges[level], edges[level + 1]
+            arrived = found[source[begin:end]]
+            arrived += delays[begin:end]
+            found[low:high] += np.maximum.reduceat(arrived, first[low:high] - begin)
+        return found[self.place]
+
+
+def points(count: int, source: Indices, target: Indices) -> tuple[Points, Flags]:
+    """Points in levels, and which of them wait for each other: their levels are not known, and
+    there are no `Points` of use while there are any."""
+    level, open_ones = _levels(count, source, target)
+    place = np.empty(count, np.int32)
+    order = np.argsort(level, kind="stable")
+    place[order] = np.arange(count, dtype=np.int32)
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(level))])
+    by_target = np.argsort(place[target], kind="stable").astype(np.int32)
+    first = np.concatenate([[0], np.cumsum(np.bincount(place[target], minlength=count))])
+    made = Points(place, place[source[by_target]], by_target, first, bounds)
+    return made, open_ones
+
+
+def _levels(count: int, source: Indices, target: Indices) -> tuple[Indices, Flags]:
+    by_source = np.argsort(source, kind="stable")
+    after = target[by_source]
+    first = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=count))])
+    waiting = np.bincount(target, minlength=count).astype(np.int32)
+    level = np.zeros(count, np.int32)
+    ready = np.flatnonzero(waiting == 0)
+    number = 0
+    while len(ready):
+        level[ready] = number
+        number += 1
+        begin = first[ready]
+        counts = first[ready + 1] - begin
+        ends = np.cumsum(counts)
+        total = int(ends[-1])
+        if total == 0:
+            break
+        every = np.repeat(begin - ends + counts, counts) + np.arange(total)
+        later = after[every]
+        np.subtract.at(waiting, later, 1)
+        ready = np.unique(later[waiting[later] == 0])
+    return level, waiting > 0

@@ -1,0 +1,420 @@
+"""What an operation of a device waits for, and how sure that is.
+
+stream order and launches as recorded ──▶ rules ──▶ touching times, and wherever else the same two
+operations follow each other at the same distance
+
+A rule that measured times refute is not applied there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from .operations import UNKNOWN, Operations
+from .points import Flags, Indices, Integers, Points, points
+
+Wait = Callable[[Integers, Integers, Integers, int], None]  # target, source, lag, origin
+
+RECORDED, RULE, TOUCHING = 0, 1, 2
+_NEAR_NS = 6_000  # what starts so soon after an end may have waited for it
+_OVERLAP_NS = 40_000  # kernels of a stream can overlap by as much
+_EARLY_NS = 1_000  # a start so long before an end did not wait for it
+_SYNC_NS = 60_000  # from an end to the first launch of a host that waited for it
+_RETURN_NS = 1_000_000  # from an end to the return of the call that waited for it
+_LONG_PAUSE = 5.0  # median times from launch to launch
+_DISTANCES = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """A capture as moments that wait for each other.
+
+    Points are the starts of operations, the meetings of collectives, and the moments from which
+    the host of a rank launches without waiting. An edge's delay is its `lag`, and the duration of
+    operation `work` (a collective's: from its last member's start) or, where that is negative,
+    the time of its host from there to launch `-1 - work`. `gap`: what of a recorded start nothing
+    explains; of points that wait for nothing, when they were.
+    """
+
+    points: Points
+    lag: Integers  # by edge place, as `work` and `origin`
+    work: Indices
+    origin: Indices
+    gap: Integers
+    transfer: Integers  # durations by operation
+    host: Integers  # by launch: host time since the point its host goes on from
+    explained: Flags  # by point: has a recorded start that something explains
+    meetings: int
+
+    def delays(self, durations: Integers, host: Integers) -> Integers:
+        """Of every edge."""
+        work = self.work
+        found = np.where(work >= 0, durations[work], 0) + self.lag
+        is_host = work < 0
+        found[is_host] += host[-1 - work[is_host]]
+        return found
+
+    def starts(self, durations: Integers, host: Integers, gap: Integers) -> Integers:
+        """When points are."""
+        return self.points.times(self.delays(durations, host), gap)
+
+
+class _Edges:
+    """Edges while they are found: what waits, for which point, after whose duration."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[Integers, Integers, Integers, Integers, int]] = []
+
+    def add(
+        self, target: Integers, source: Integers, work: Integers, lag: Integers | int, origin: int
+    ) -> None:
+        lags = np.broadcast_to(np.asarray(lag, np.int64), target.shape)
+        self.parts.append((target, source, work, lags, origin))
+
+    def whole(self) -> tuple[Indices, Indices, Indices, Integers, Indices]:
+        columns = [np.concatenate([part[i] for part in self.parts]) for i in range(4)]
+        origin = np.concatenate([np.full(len(part[0]), part[4]) for part in self.parts])
+        target, source, work, origin = (one.astype(np.int32) for one in (*columns[:3], origin))
+        return target, source, work, columns[3], origin
+
+
+def waits(ops: Operations) -> Waits:
+    """Who waits for whom in a capture."""
+    count = len(ops.rank)
+    everyone = np.arange(count)
+    is_comm = ops.is_communication
+    meetings = int(ops.instance.max(initial=-1)) + 1
+    met = np.full(meetings, UNKNOWN)
+    np.maximum.at(met, ops.instance[is_comm], ops.start[is_comm])
+    end = ops.start + ops.dur
+    transfer = ops.dur.copy()
+    transfer[is_comm] = end[is_comm] - met[ops.instance[is_comm]]
+    # What waits for an operation waits for this point, and then its duration.
+    after = np.where(is_comm, count + ops.instance, everyone)
+    edges = _Edges()
+    at_comm = everyone[is_comm]
+    edges.add(after[at_comm], at_comm, np.full(len(at_comm), count), 0, RECORDED)
+    best = np.full(count, UNKNOWN)  # the latest of what explains a start
+
+    def wait(target: Integers, source: Integers, lag: Integers, origin: int) -> None:
+        edges.add(target, after[source], source, lag, origin)
+        np.maximum.at(best, target, end[source] + lag)
+
+    _follow_streams(ops, end, wait)
+    order, position = _program(ops)
+    main = _main_streams(ops)
+    _comm_after_compute(ops, end, order, main, wait)
+    host, segments, segment_edges = _launches(ops, end, order, best, edges, count + meetings)
+    touched = _touching(ops, end, best)
+    _again(ops, end, order, position, touched, wait)
+    _after_anything(ops, end, best, wait)
+    for number, source, lag in segment_edges:
+        edges.add(
+            np.array([count + meetings + number]), after[[source]], np.array([source]), lag, RULE
+        )
+    total = count + meetings + len(segments)
+    transfer = np.append(transfer, 0)  # of nothing
+    return _made(ops, edges, transfer, host, np.array(segments, np.int64), total, meetings, met)
+
+
+def _made(
+    ops: Operations, edges: _Edges, transfer: Integers, host: Integers, segments: Integers,
+    total: int, meetings: int, met: Integers,
+) -> Waits:  # fmt: skip
+    count = len(ops.rank)
+    target, source, work, lag, origin = edges.whole()
+    made, open_ones = points(total, source, target)
+    while open_ones.any():
+        # What was inferred between points that wait for each other cannot be.
+        keep = ~(open_ones[target] & open_ones[source] & (origin != RECORDED))
+        if keep.all():
+            keep = ~(open_ones[target] & open_ones[source])
+        target, source, work, lag, origin = (
+            one[keep] for one in (target, source, work, lag, origin)
+        )
+        made, open_ones = points(total, source, target)
+    measured = np.concatenate([ops.start, met, segments])
+    work, lag, origin = work[made.edge], lag[made.edge], origin[made.edge]
+    draft = Waits(made, lag, work, origin, measured, transfer, host, np.zeros(0, bool), meetings)
+    delays = draft.delays(transfer, host)
+    has_edge = np.diff(made.first) > 0
+    arrived = measured[_by_place(made)][made.source] + delays
+    latest = np.full(total, UNKNOWN)
+    latest[has_edge] = np.maximum.reduceat(arrived, made.first[:-1][has_edge])
+    waits_for = np.empty(total, np.int64)
+    is_root = np.empty(total, bool)
+    place = made.place
+    waits_for[:], is_root[:] = latest[place], ~has_edge[place]
+    gap = np.where(is_root, measured, measured - waits_for)
+    explained = ~is_root & (np.abs(gap) <= _NEAR_NS)
+    explained[count : count + meetings] = True
+    gap[explained] = 0
+    return Waits(made, lag, work, origin, gap, transfer, host, explained, meetings)
+
+
+def _by_place(made: Points) -> Indices:
+    order = np.empty_like(made.place)
+    order[made.place] = np.arange(len(order), dtype=np.int32)
+    return order
+
+
+def _follow_streams(ops: Operations, end: Integers, wait: Wait) -> None:
+    order = np.lexsort((ops.start, ops.stream))
+    before, after = order[:-1], order[1:]
+    gap = ops.start[after] - end[before]
+    keep = (ops.stream[before] == ops.stream[after]) & (gap >= -_OVERLAP_NS)
+    before, after, gap = before[keep], after[keep], gap[keep]
+    near = np.abs(gap) <= _NEAR_NS
+    lag = _mean_by(ops.rank[after], gap, near, len(ops.ranks))[ops.rank[after]]
+    lag = np.where(gap < -_NEAR_NS, gap, lag)
+    recorded = ops.is_stream_recorded[after]
+    for origin, chosen in ((RECORDED, recorded), (RULE, ~recorded)):
+        wait(after[chosen], before[chosen], lag[chosen], origin)
+
+
+def _mean_by(key: Indices, values: Integers, chosen: Flags, count: int) -> Integers:
+    """Mean of the chosen values of each key; of all where a key has none; else 0."""
+    counts = np.bincount(key[chosen], minlength=count)
+    sums = np.bincount(key[chosen], weights=values[chosen], minlength=count)
+    every = sums.sum() / max(counts.sum(), 1)
+    means = np.where(counts > 0, sums / np.maximum(counts, 1), every)
+    return np.round(means).astype(np.int64)
+
+
+def _program(ops: Operations) -> tuple[Integers | None, Integers]:
+    """Operations by rank and launch, and where each stands; None without launches."""
+    position = np.full(len(ops.rank), -1)
+    if not ops.has_launches:
+        return None, position
+    known = np.flatnonzero(ops.launch != UNKNOWN)
+    order = known[np.lexsort((ops.launch[known], ops.rank[known]))]
+    position[order] = np.arange(len(order))
+    return order, position
+
+
+def _main_streams(ops: Operations) -> Flags:
+    """Operations of the stream of their rank that runs the most kernels."""
+    kernels = ~ops.is_communication
+    counts = np.bincount(ops.stream[kernels], minlength=int(ops.stream.max(initial=-1)) + 1)
+    owner = np.zeros(len(counts), np.int32)
+    owner[ops.stream] = ops.rank
+    order = np.lexsort((counts, owner))
+    main = np.full(len(ops.ranks), -1)
+    main[owner[order]] = order  # the last one of a rank stays
+    found: Flags = kernels & (ops.stream == main[ops.rank])
+    return found
+
+
+def _comm_after_compute(
+    ops: Operations, end: Integers, order: Integers | None, main: Flags, wait: Wait
+) -> None:
+    """A communication operation waits for the last compute kernel launched before it; without
+    launches, for the last that had ended."""
+    if order is None:
+        kernels = np.flatnonzero(main)
+        order = np.concatenate([kernels, np.flatnonzero(ops.is_communication)])
+        when = np.where(ops.is_communication[order], ops.start[order] + _EARLY_NS, end[order])
+        order = order[np.lexsort((when, ops.rank[order]))]
+    is_main = main[order]
+    last = np.maximum.accumulate(np.where(is_main, np.arange(len(order)), -1))
+    at = np.flatnonzero(ops.is_communication[order] & (last >= 0))
+    after, before = order[at], order[last[at]]
+    gap = ops.start[after] - end[before]
+    keep = (ops.rank[after] == ops.rank[before]) & (gap >= -_EARLY_NS)
+    after, before, gap = after[keep], before[keep], gap[keep]
+    near = gap <= _NEAR_NS
+    lag = _mean_by(ops.rank[after], gap, near, len(ops.ranks))[ops.rank[after]]
+    wait(after, before, np.minimum(lag, np.maximum(gap, 0)), RULE)
+
+
+def _launches(
+    ops: Operations,
+    end: Integers,
+    order: Integers | None,
+    best: Integers,
+    edges: _Edges,
+    first_point: int,
+) -> tuple[Integers, list[int], list[tuple[int, int, int]]]:
+    """Edges from the host: times of launches since their host went on, when it went on, and where
+    it waited for the end of an operation."""
+    if order is None:
+        return np.zeros(0, np.int64), [], []
+    launch, rank = ops.launch[order], ops.rank[order]
+    starts = np.flatnonzero(np.diff(rank, prepend=-1))
+    is_first = np.zeros(len(order), bool)
+    is_first[starts] = True
+    pause = np.diff(launch, prepend=launch[:1])
+    pause[is_first] = 0
+    goes_on = launch.copy()  # where a segment begins: from when on the host's time counts
+    waited_for = np.full(len(order), -1)
+    bounds = np.append(starts, len(order))
+    for low, high in pairwise(bounds.tolist()):
+        own = slice(low, high)
+        latest, which = _latest(end[order[own]])
+        _host_waits(ops, number_of=int(rank[low]), low=low, launch=launch[own],
+                    pause=pause[own], latest=latest, which=which + low,
+                    goes_on=goes_on, waited_for=waited_for)  # fmt: skip
+    begins = is_first | (waited_for >= 0)
+    segment = np.cumsum(begins) - 1
+    at = np.flatnonzero(begins)
+    segments = goes_on[at]
+    host = launch - segments[segment]
+    latency = ops.start[order] - launch
+    is_touched = np.zeros(len(ops.rank), bool)
+    is_touched[_touching(ops, end, best)[0]] = True
+    is_free = (ops.start - best > _NEAR_NS)[order] & ~is_touched[order]
+    least = [
+        _usual_latency(latency[low:high], is_free[low:high])
+        for low, high in pairwise(bounds.tolist())
+    ]
+    lag = np.zeros(len(ops.ranks), np.int64)
+    lag[rank[starts]] = least
+    number = np.arange(len(order))
+    lags = lag[rank]
+    edges.add(order, first_point + segment, -1 - number, lags, RECORDED)
+    np.maximum.at(best, order, launch + lags)
+    # A host goes on no sooner than it had launched before.
+    later = at[~is_first[at]]
+    segment_edges = [
+        (int(segment[i]), int(order[waited_for[i]]), int(goes_on[i] - end[order[waited_for[i]]]))
+        for i in later
+    ]
+    edges.add(
+        first_point + segment[later], first_point + segment[later - 1], -1 - (later - 1),
+        0, RECORDED,
+    )  # fmt: skip
+    return host, segments.tolist(), segment_edges
+
+
+def _usual_latency(latency: Integers, is_free: Flags) -> int:
+    """What a launch takes that waits for nothing else on the device: where most of them lie, the
+    lowest of such places. Where none is free, the least."""
+    free = np.sort(latency[is_free])
+    if not len(free):
+        return int(np.quantile(latency, 0.002, method="lower"))
+    beside = np.searchsorted(free, free + _NEAR_NS, side="right") - np.arange(len(free))
+    low = int(np.argmax(2 * beside >= beside.max()))
+    return round(float(free[low : low + beside[low]].mean()))
+
+
+def _latest(ends: Integers) -> tuple[Integers, Integers]:
+    """The latest of the ends so far, and whose it is."""
+    latest = np.maximum.accumulate(ends)
+    is_new = ends >= latest
+    return latest, np.maximum.accumulate(np.where(is_new, np.arange(len(ends)), 0))
+
+
+def _host_waits(
+    ops: Operations, *, number_of: int, low: int, launch: Integers, pause: Integers,
+    latest: Integers, which: Integers, goes_on: Integers, waited_for: Integers,
+) -> None:  # fmt: skip
+    """Where one rank's host waited for the last of what it had launched."""
+    syncs = ops.syncs.get(number_of)
+    if syncs is not None:
+        at = np.searchsorted(launch, syncs[1])
+        inside = (at > 0) & (at < len(launch))
+        at, begin, until = at[inside], syncs[0][inside], syncs[1][inside]
+        ended = latest[at - 1]
+        good = (ended > begin) & (ended <= until) & (until - ended <= _RETURN_NS)
+        at, until = at[good], until[good]
+        goes_on[low + at] = until
+    else:
+        usual = float(np.median(pause[1:])) if len(pause) > 1 else 0.0
+        at = np.flatnonzero(pause > max(_LONG_PAUSE * usual, _SYNC_NS / 4))
+        at = at[at > 0]
+        since = launch[at] - latest[at - 1]
+        good = (since >= 0) & (since <= _SYNC_NS + usual) & (since < pause[at])
+        at = at[good]
+        goes_on[low + at] = latest[at - 1]
+    waited_for[low + at] = which[at - 1]
+
+
+def _touching(ops: Operations, end: Integers, best: Integers) -> tuple[Integers, Integers]:
+    """Starts that nothing else explains, each with the operation of another stream of its rank
+    that ended right before."""
+    late = np.flatnonzero((ops.start - best > 300) & (best != UNKNOWN))
+    span = int(end.max(initial=0) - ops.start.min(initial=0)) + 4 * _NEAR_NS + 1
+    base = ops.start.min(initial=0)
+    order = np.argsort(ops.rank.astype(np.int64) * span + (end - base), kind="stable")
+    keys = ops.rank[order].astype(np.int64) * span + (end[order] - base)
+    at = np.searchsorted(keys, ops.rank[late].astype(np.int64) * span + ops.start[late] - base,
+                         side="right") - 1  # fmt: skip
+    found = np.full(len(late), -1)
+    for _ in range(3):  # an operation may itself have ended, or others of its stream
+        candidate = order[np.maximum(at, 0)]
+        fits = (
+            (found < 0) & (at >= 0) & (ops.rank[candidate] == ops.rank[late])
+            & (ops.stream[candidate] != ops.stream[late])
+            & (ops.start[late] - end[candidate] <= _NEAR_NS)
+            & (end[candidate] > best[late] - _EARLY_NS)
+        )  # fmt: skip
+        found[fits] = candidate[fits]
+        at = at - 1
+    keep = found >= 0
+    return late[keep], found[keep]
+
+
+def _after_anything(ops: Operations, end: Integers, best: Integers, wait: Wait) -> None:
+    """What waits for nothing so far and is not the first of its rank waits for whatever of its
+    rank had ended last."""
+    order = np.lexsort((end, ops.rank))
+    span = int(end.max(initial=0) - ops.start.min(initial=0)) + 1
+    keys = ops.rank[order] * np.int64(span) + end[order] - ops.start.min(initial=0)
+    free = np.flatnonzero(best == UNKNOWN)
+    at = np.searchsorted(
+        keys, ops.rank[free] * np.int64(span) + ops.start[free] - ops.start.min(initial=0), "right"
+    )
+    before = order[np.maximum(at - 1, 0)]
+    keep = (at > 0) & (ops.rank[before] == ops.rank[free]) & (before != free)
+    wait(free[keep], before[keep], np.zeros(int(keep.sum()), np.int64), RULE)
+
+
+def _again(
+    ops: Operations, end: Integers, order: Integers | None, position: Integers,
+    touched: tuple[Integers, Integers], wait: Wait,
+) -> None:  # fmt: skip
+    """Edges where times touch, and where the same follows the same elsewhere in the program."""
+    target, source = touched
+    if not len(target):
+        return
+    lag = ops.start[target] - end[source]
+    typical = _mean_by(ops.rank[target], lag, np.ones(len(lag), bool), len(ops.ranks))
+    distance = position[target] - position[source]
+    is_placed = (position[target] >= 0) & (position[source] >= 0) & (distance > 0)
+    alone = ~is_placed
+    chosen: list[tuple[Integers, Integers]] = [(target[alone], source[alone])]
+    if order is not None and is_placed.any():
+        types = len(ops.types)
+        pairs = ops.type[source].astype(np.int64) * types + ops.type[target]
+        distances, counts = np.unique(distance[is_placed], return_counts=True)
+        common = distances[np.argsort(-counts, kind="stable")[:_DISTANCES]]
+        rest = is_placed & ~np.isin(distance, common)
+        chosen.append((target[rest], source[rest]))
+        kind = ops.type[order].astype(np.int64)
+        for one in common.tolist():
+            here = is_placed & (distance == one)
+            known = np.unique(pairs[here])
+            every = kind[:-one] * types + kind[one:]
+            slot = np.minimum(np.searchsorted(known, every), len(known) - 1)
+            alike = np.flatnonzero(known[slot] == every)
+            first, second = order[alike], order[alike + one]
+            same = ops.rank[first] == ops.rank[second]
+            alike, first, second = alike[same], first[same], second[same]
+            refuted = ops.start[second] < end[first] - _EARLY_NS
+            code = slot[alike]
+            wrong = np.bincount(code[refuted], minlength=len(known))
+            holds = (wrong <= 0.02 * np.bincount(code, minlength=len(known)))[code] & ~refuted
+            holds &= ops.stream[first] != ops.stream[second]
+            chosen.append((second[holds], first[holds]))
+            # What touched but does not hold elsewhere: there alone.
+            lone = here.copy()
+            lone[here] = wrong[np.searchsorted(known, pairs[here])] > 0
+            chosen.append((target[lone], source[lone]))
+    both = np.unique(np.concatenate([np.stack(one, axis=1) for one in chosen]), axis=0)
+    after, before = both[:, 0], both[:, 1]
+    lags = np.minimum(typical[ops.rank[after]], np.maximum(ops.start[after] - end[before], 0))
+    wait(after, before, lags, TOUCHING)

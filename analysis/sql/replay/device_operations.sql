@@ -1,0 +1,59 @@
+-- Which operations did the devices of a capture run, on one clock, and when did the host launch them?
+--
+-- Compute kernels and communication operations with a start and a duration, by rank and start. Times are those that the
+-- clock of the reference host would have read: see clocks. A rank that nothing joins keeps its own clock, and
+-- is_joined is false. `instance` numbers what ranks do together; NULL: it is not sure which operations are one.
+with
+_aligned as (
+    select unnest(ranks) as rank, reference_ns,
+        case when list_contains(ranks, reference_rank) then 0 else offset_ns end as offset_ns,
+        case when list_contains(ranks, reference_rank) then 0 else coalesce(drift_ppm, 0) / 1e6 end as drift
+    from clocks where run = $run and capture = $capture
+),
+_clocks as (
+    select rank, coalesce(reference_ns, 0) as reference_ns, coalesce(offset_ns, 0) as offset_ns,
+        coalesce(drift, 0) as drift, offset_ns is not null as is_joined
+    from (select distinct rank from ranks where run = $run and capture = $capture) left join _aligned using (rank)
+),
+_launched as (
+    select rank, connection_id, target = 'communication' as is_communication,
+        min(api_start_ns) as launch_ns, any_value(stream_id) as stream_id
+    from launches
+    where target in ('kernel', 'communication') and connection_id is not null and run = $run and capture = $capture
+    group by all
+),
+_met as (
+    select rank, name, start_ns, any_value(instance) as instance, any_value(kind) as kind,
+        bool_and(is_complete) as is_complete, any_value(rank_count) as rank_count,
+        any_value(group_size) as group_size
+    from arrivals where run = $run and capture = $capture group by all
+),
+_all as (
+    select rank, step, start_ns, dur_ns, stream_id, coalesce(type, name) as type, name, core,
+        input_shapes as shapes, false as is_communication, connection_id,
+        cast(null as bigint) as instance, cast(null as varchar) as kind, cast(null as boolean) as is_complete,
+        cast(null as integer) as rank_count, cast(null as integer) as group_size, cast(null as bigint) as op_id, cast(null as varchar) as group_hash
+    from kernels
+    where is_compute and start_ns is not null and dur_ns >= 0 and run = $run and capture = $capture
+    union all
+    select rank, step, start_ns, dur_ns, null, op_type, name, null, null, true, connection_id, instance,
+        kind, is_complete, rank_count, coalesce(_met.group_size, comm_ops.group_size), op_id, group_hash
+    from comm_ops left join _met using (rank, name, start_ns)
+    where comm_ops.start_ns is not null and dur_ns >= 0
+        and comm_ops.run = $run and comm_ops.capture = $capture
+)
+select rank, step,
+    start_ns - cast(round(offset_ns + drift * (start_ns - reference_ns - offset_ns) / (1 + drift)) as bigint) as start_ns,
+    dur_ns, start_ns as recorded_ns,
+    launch_ns - cast(round(offset_ns + drift * (launch_ns - reference_ns - offset_ns) / (1 + drift)) as bigint)
+        as launch_ns,
+    coalesce(_all.stream_id, _launched.stream_id) as stream_id, group_hash, type, name, core, shapes, is_communication,
+    case when is_joined then instance end as instance, kind,
+    -- A member of whom only HCCL's times are known has no operations that could change.
+    is_joined and coalesce(is_complete, false)
+        and count(*) over (partition by instance, is_joined and instance is not null) = rank_count as is_complete,
+    group_size, op_id
+from _all
+join _clocks using (rank)
+left join _launched using (rank, connection_id, is_communication)
+order by rank, start_ns, dur_ns, is_communication, name

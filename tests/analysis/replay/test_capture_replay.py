@@ -1,0 +1,254 @@
+"""Replay of captures: generated jobs that ran both ways, and what must change nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import duckdb
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from npuscope.analysis.ranks.rank_views import open_across
+from npuscope.analysis.replay.capture_what_if import whatif_notes, whatif_steps
+from npuscope.analysis.replay.captures import CaptureJob, capture_job, replay, replay_notes
+from npuscope.analysis.replay.changes import parse_change
+from npuscope.analysis.replay.points import points
+from npuscope.analysis.scope import ALL
+from npuscope.errors import CannotAnswer, TraceNotFound, UsageError
+from npuscope.sample_traces.generate import Job, canonical_frames
+from tests.analysis.tables import connect, put
+
+TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "comm_tasks", "launches")
+SMALL = Job(tp=1, pp=2, dp=2, ep=2, layers=2, micro_batches=2, steps=2, seed=3107, memory=False)
+LARGE = Job(tp=2, pp=4, dp=2, ep=2, layers=8, micro_batches=4, steps=2, seed=4211, memory=False)
+NOISY = replace(LARGE, noise=0.03, seed=5323, clock_offsets_ns=tuple([0] * 8 + [3_000_000] * 8))
+
+
+@lru_cache(maxsize=16)
+def tables(job: Job) -> duckdb.DuckDBPyConnection:
+    return compared(connect(), job)
+
+
+def compared(con: duckdb.DuckDBPyConnection, job: Job, *after: str) -> duckdb.DuckDBPyConnection:
+    """A job's tables with its ranks compared, once statements have changed them."""
+    put(con, canonical_frames(job, tables=TABLES))
+    for statement in after:
+        con.execute(statement)
+    open_across(None, con)
+    return con
+
+
+@lru_cache(maxsize=16)
+def replayed(job: Job) -> CaptureJob:
+    return capture_job(tables(job), ALL)
+
+
+def mean_of(con: duckdb.DuckDBPyConnection, job: CaptureJob, *words: str) -> dict[str, Any]:
+    """The row of the mean step."""
+    found = whatif_steps(con, job, [parse_change(word) for word in words])
+    assert found["step"].to_list() == [*job.ops.steps, None]
+    return found.row(-1, named=True)
+
+
+def check_pair(base: Job, other: Job, *words: str, within: float = 0.01) -> None:
+    """What changes make of `base` is what the other job really took, within its range and better
+    than saying that nothing changes."""
+    row = mean_of(tables(base), replayed(base), *words)
+    truth = float(replayed(other).measured.lengths().mean())
+    assert row["predicted_step_ns"] == pytest.approx(truth, rel=within)
+    assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
+    nothing = abs(row["measured_step_ns"] - truth)
+    assert abs(row["predicted_step_ns"] - truth) < 0.2 * nothing
+    assert nothing > 0.01 * truth
+
+
+def check_factual(job: Job) -> None:
+    rows = replay(replayed(job))
+    assert rows["error_ratio"].abs().max() < 0.005  # type: ignore[operator]
+    assert rows["without_gaps_error_ratio"].abs().max() < 0.005  # type: ignore[operator]
+    assert (rows["replayed_ns"] != rows["measured_ns"]).any()  # no identity
+    assert rows["exogenous_ratio"].max() == 0
+    assert 0 < rows["inferred_edge_ratio"][0] < 0.3
+
+
+@pytest.mark.parametrize("job", [SMALL, Job(seed=61, memory=False, crossing=False)])
+def test_steps_are_found_back_without_their_gaps(job: Job) -> None:
+    check_factual(job)
+    rows = replay(replayed(job))
+    ranks = job.world_size
+    assert rows["rank"].null_count() == job.steps and rows.height == job.steps * (1 + ranks)
+    told = dict(tables(job).sql("select step, step_ns from job_steps").fetchall())
+    whole = rows.filter(rows["rank"].is_null())
+    assert dict(whole.select("step", "measured_ns").iter_rows()) == told
+
+
+SLOW_RANK: dict[str, Any] = {"slow_rank": 3, "slow_factor": 1.6}
+SLOW_LINK: dict[str, Any] = {"slow_link": (0, 1), "slow_link_factor": 6.0}
+LARGE_LINK: dict[str, Any] = {"slow_link": (4, 6), "slow_link_factor": 6.0}
+
+
+def test_a_rank_as_fast_as_its_peers_and_a_link_twice_as_fast_as_they_ran() -> None:
+    check_pair(replace(SMALL, **SLOW_RANK), SMALL, "rank:3=median")
+    check_pair(replace(SMALL, **SLOW_LINK), SMALL, f"link:0-1={1 / 6}")
+
+
+def test_kernels_and_a_slow_host_as_they_ran() -> None:
+    check_pair(SMALL, replace(SMALL, slow_kernel="GroupedMatmul", slow_kernel_factor=2.0),
+               "kernel:Grouped*=2")  # fmt: skip
+    # A launch costs 3 us and 1.05 times its operator's time.
+    slow = replace(SMALL, host_op_ns=150_000)
+    check_pair(slow, replace(SMALL, host_op_ns=73_571), "host=0.5")
+    check_pair(slow, replace(SMALL, host_op_ns=1_000), "host:free", within=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", [LARGE, NOISY], ids=["plain", "noise and clocks"])
+def test_a_larger_job_as_it_ran_both_ways(job: Job) -> None:
+    check_factual(job)
+    check_pair(replace(job, **{**SLOW_RANK, "slow_rank": 5}), job, "rank:5=median")
+    check_pair(replace(job, **LARGE_LINK), job, f"link:4-6={1 / 6}")
+    check_pair(job, replace(job, **LARGE_LINK), "link:4-6=6")
+    check_pair(job, replace(job, slow_kernel="MatMulV3", slow_kernel_factor=1.5),
+               "kernel:MatMulV3=1.5")  # fmt: skip
+    check_pair(replace(job, host_op_ns=60_000), replace(job, host_op_ns=28_571), "host=0.5")
+    check_pair(replace(job, slow_host=1), job, "host:node01=0.1131")
+    both = replace(job, **SLOW_RANK, **LARGE_LINK)
+    check_pair(both, job, "rank:3=median", f"link:4-6={1 / 6}")
+
+
+@pytest.mark.slow
+def test_another_seed_ran_as_predicted() -> None:
+    # Which experts are popular is drawn by the seed, too: here all are alike.
+    even = replace(LARGE, expert_skew=0.0)
+    slow = replace(even, slow_rank=5, slow_factor=1.6, seed=77)
+    row = mean_of(tables(slow), replayed(slow), "rank:5=median")
+    truth = float(replayed(even).measured.lengths().mean())
+    assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.015)
+    assert abs(row["predicted_step_ns"] - truth) < abs(row["measured_step_ns"] - truth)
+
+
+@pytest.mark.parametrize("word", ["rank:all=1", "kernel:*=1", "comm:all=1", "link:all=1", "host=1"])
+def test_a_factor_of_one_changes_nothing(word: str) -> None:
+    row = mean_of(tables(SMALL), replayed(SMALL), word)
+    assert row["predicted_step_ns"] == row["replayed_step_ns"]
+    off = abs(row["replayed_step_ns"] - row["measured_step_ns"])
+    assert row["predicted_high_ns"] - row["predicted_low_ns"] <= 4 * off + 2_000
+
+
+@pytest.mark.parametrize("words", [("rank:2=0.5", "comm:ep=0.5"), ("host=3",)])
+def test_the_clock_of_a_host_changes_nothing(words: tuple[str, ...]) -> None:
+    job = replace(SMALL, ranks_per_host=1)
+    late = replace(job, clock_offsets_ns=(0, 0, 7_654_321, 0))
+    plain, shifted = (mean_of(tables(one), replayed(one), *words) for one in (job, late))
+    names = [name for name in plain if name.endswith("_ns")]
+    assert [shifted[name] for name in names] == pytest.approx([plain[name] for name in names], 1e-3)
+
+
+def test_a_kernel_that_takes_longer_within_its_slack_changes_nothing() -> None:
+    job = replayed(SMALL)
+    at = [one for one, name in enumerate(job.ops.types) if name == "DSAGenBitMask"]
+    row = mean_of(tables(SMALL), job, "kernel:DSAGenBitMask=1.2")
+    assert at and row["predicted_step_ns"] == row["replayed_step_ns"]
+    longer = mean_of(tables(SMALL), job, "kernel:DSAGenBitMask=500")
+    assert longer["predicted_step_ns"] > row["replayed_step_ns"]
+
+
+def test_everything_twice_as_long_makes_steps_twice_as_long() -> None:
+    job = replayed(SMALL)
+    made = job.waits
+    delays = made.delays(made.transfer, made.host)
+    once, twice = (made.points.times(k * delays, k * made.gap) for k in (1, 2))
+    assert (twice == 2 * once).all()
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_points_are_where_the_longest_path_leads(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 12))
+    pairs = st.tuples(st.integers(0, count - 1), st.integers(0, count - 1))
+    edges = data.draw(st.lists(pairs.filter(lambda two: two[0] < two[1]), max_size=30))
+    number = st.integers(-50, 1_000)
+    delays = data.draw(st.lists(number, min_size=len(edges), max_size=len(edges)))
+    gaps = data.draw(st.lists(number, min_size=count, max_size=count))
+    order = np.array(data.draw(st.permutations(range(count))))  # numbers tell nothing
+    source = order[np.array([one for one, _ in edges], int)].astype(np.int32)
+    target = order[np.array([one for _, one in edges], int)].astype(np.int32)
+    made, circular = points(count, source, target)
+    own = np.empty(count, np.int64)
+    own[order] = gaps
+    expected: list[int] = []
+    for point in range(count):
+        before = [expected[a] + d for (a, b), d in zip(edges, delays, strict=True) if b == point]
+        expected.append(gaps[point] + max(before, default=0))
+    found = made.times(np.array(delays, np.int64)[made.edge], own)
+    assert not circular.any() and found[order].tolist() == expected
+
+
+def test_points_that_wait_for_each_other_are_told() -> None:
+    _, circular = points(4, np.array([0, 1, 2, 1], np.int32), np.array([1, 2, 1, 3], np.int32))
+    assert circular.tolist() == [False, True, True, True]
+
+
+def test_without_launches_the_host_is_refused_and_kernels_are_still_told() -> None:
+    base = replace(SMALL, slow_kernel="GroupedMatmul", slow_kernel_factor=2.0)
+    con = compared(connect(), base, "delete from launches")
+    job = capture_job(con, ALL)
+    for word in ("host=0.5", "host:free"):
+        with pytest.raises(CannotAnswer, match="no launches were recorded"):
+            mean_of(con, job, word)
+    assert any("no launches" in note for note in replay_notes(job, replay(job)))
+    row = mean_of(con, job, "kernel:GroupedMatmul=0.5")
+    truth = float(replayed(SMALL).measured.lengths().mean())
+    assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
+
+
+def test_without_tasks_links_are_refused() -> None:
+    con = compared(connect(), SMALL, "delete from comm_tasks")
+    job = capture_job(con, ALL)
+    with pytest.raises(CannotAnswer, match="which link"):
+        mean_of(con, job, "link:0-1=0.5")
+
+
+def test_members_that_were_not_captured_widen_the_range() -> None:
+    base = replace(SMALL, slow_rank=0, slow_factor=1.6)
+    gone = [f"delete from {name} where rank = 3" for name in TABLES]
+    con = compared(connect(), base, *gone)
+    job = capture_job(con, ALL)
+    assert replay(job)["exogenous_ratio"].max() > 0.05  # type: ignore[operator]
+    row = mean_of(con, job, "rank:0=median")
+    truth = float(replayed(SMALL).measured.lengths().mean())
+    assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
+    assert any("not captured" in note for note in whatif_notes(job))
+    lone = compared(connect(), base, *(f"delete from {name} where rank > 0" for name in TABLES))
+    with pytest.raises(CannotAnswer, match="recorded on all its members"):
+        mean_of(lone, capture_job(lone, ALL), "comm:ep=0.5")
+    with pytest.raises(CannotAnswer, match="no peers"):
+        mean_of(lone, capture_job(lone, ALL), "rank:0=median")
+
+
+@pytest.mark.parametrize(
+    ("word", "error", "told"),
+    [
+        ("rank:99=median", UsageError, "no such rank"), ("comm:cp=0.5", UsageError, "dp, ep"),
+        ("kernel:Nothing=0.5", UsageError, "no such kernel"),
+        ("link:0-9=0.5", UsageError, "no such link"), ("host:moon=1", UsageError, "node00"),
+        ("stage:1=0.5", UsageError, "change one of"), ("comm:ep=-1", UsageError, "from 0 on"),
+        ("kernel:*=1e300", UsageError, "for years"), ("host", UsageError, "the value"),
+        ("ideal", CannotAnswer, "not validated"), ("experts:balanced", CannotAnswer, "not valid"),
+    ],
+)  # fmt: skip
+def test_what_is_not_there_or_not_told_is_said(
+    word: str, error: type[Exception], told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        mean_of(tables(SMALL), replayed(SMALL), word)
+
+
+def test_a_capture_without_operations_is_no_replay() -> None:
+    con = compared(connect(), SMALL, "delete from kernels", "delete from comm_ops")
+    with pytest.raises(TraceNotFound, match="nothing to replay"):
+        capture_job(con, ALL)
