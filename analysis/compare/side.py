@@ -20,7 +20,7 @@ from ..experts.load.mean_layers import mean_layers
 from ..flops.job_mfu import gathered
 from ..flops.mfu import mfu
 from ..means import job_steps, without_warm_up
-from ..memory.memory import memory_facts, memory_steps
+from ..memory.memory import main_components, memory, memory_steps
 from ..parts import COMMUNICATION, step_parts
 from ..scope import JOB, PLACE, RANK, Scope
 from ..views import frame
@@ -56,19 +56,25 @@ from (
     window _later as (partition by run, capture, rank order by step nulls last)
 )"""
 _KERNELS = """
-select p.run, p.capture, p.place, k.type, k.name, {operator} as operator, k.input_shapes as shape,
-    k.core, count(*) as count, cast(sum(dur_ns) as bigint) as total_ns
+select p.run, p.capture, p.place, type, name, null::varchar as operator, input_shapes as shape,
+    core, cast(sum(count) as bigint) as count, cast(sum(total_ns) as bigint) as total_ns
+from kernel_kinds as k join compared_pairs as p on p.run = k.run and p.capture = k.capture
+    and p.rank = k.rank and p.step is not distinct from k.step
+group by all"""
+# The same with names, and with what the framework was doing when it launched a kernel: one call
+# launches for one operator.
+_KERNELS_IN_FULL = """
+select p.run, p.capture, p.place, k.type, k.name, l.operator_name as operator,
+    k.input_shapes as shape, k.core, count(*) as count, cast(sum(dur_ns) as bigint) as total_ns
 from kernels as k join compared_pairs as p on p.run = k.run and p.capture = k.capture
     and p.rank = k.rank and p.step is not distinct from k.step
-{launches}
-where is_compute and dur_ns > 0 and start_ns is not null
-group by all"""
-# What the framework was doing when it launched a kernel: one call launches for one operator.
-_LAUNCHES = """left join (
+left join (
     select run, capture, rank, connection_id, any_value(operator_name) as operator_name
     from launches where connection_id is not null group by all
 ) as l on l.run = k.run and l.capture = k.capture and l.rank = k.rank
-    and l.connection_id = k.connection_id"""
+    and l.connection_id = k.connection_id
+where is_compute and dur_ns > 0 and start_ns is not null
+group by all"""
 _PLACES = {
     "stage": "select run, capture, rank, any_value(pp_rank) as place from ranks group by all",
     "rank": "select distinct run, capture, rank, rank as place from ranks",
@@ -84,10 +90,10 @@ class Side:
     """What one or several captures tell.
 
     `steps`: run, capture, step, step_ns and the measures, without warm-up. `parts`: part, name, ns
-    of a mean rank and step. `kernels`: type, name, operator (of the framework; where it was asked
-    for), shape, core, count and total_ns of the same. `facts`: what each rank knows of itself, a
-    set of values each. `at`: the same of each stage or rank alone, where that was asked for.
-    `tokens`: of a step of the job, where known.
+    of a mean rank and step. `kernels`: type, name (where there is no type), operator (of the
+    framework; both where asked for in full), shape, core, count and total_ns of the same. `facts`:
+    what each rank knows of itself, a set of values each. `at`: the same of each stage or rank
+    alone, where that was asked for. `tokens`: of a step of the job, where known.
     """
 
     steps: pl.DataFrame
@@ -119,9 +125,10 @@ def measure(
     scope: Scope,
     by: Key | None = None,
     *,
-    with_operators: bool = False,
+    in_full: bool = False,
 ) -> Side:
-    """A side from the captures of `scope`; operators take a look at every launch.
+    """A side from the captures of `scope`; `in_full` takes a look at every kernel and launch, for
+    names of kernels that have types, and for the framework's operators.
 
     Raises UsageError where these are of several runs, or have no step with figures.
     """
@@ -135,10 +142,9 @@ def measure(
     parts = without_warm_up(con, step_parts(con, scope))
     parts = parts.filter(pl.col("ns").null_count().over(PLACE) == 0)
     pairs = parts.select(PLACE).unique().join(frame(con, _PLACES[by]), on=RANK, how="left")
-    operator, launches = ("l.operator_name", _LAUNCHES) if with_operators else ("null::varchar", "")
     con.register("compared_pairs", pairs.to_arrow())
     try:
-        kernels = frame(con, _KERNELS.format(operator=operator, launches=launches))
+        kernels = frame(con, _KERNELS_IN_FULL if in_full else _KERNELS)
     finally:
         con.unregister("compared_pairs")
     pauses = frame(con, _PAUSES).join(pairs, on=PLACE, how="semi", nulls_equal=True)
@@ -228,7 +234,7 @@ def _job_steps(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
 def _peak_memory(con: duckdb.DuckDBPyConnection, scope: Scope, ranks: pl.DataFrame) -> pl.DataFrame:
     """The fullest rank's peak in each step, by each rank's main curve; unknown where that of a rank
     of the step is. Of captures without steps the peak of the capture."""
-    main = memory_facts(con, scope).main
+    main = main_components(memory(con, scope))
     by = ["run", "capture", "rank", "component", "source", "device_id"]
     inside = memory_steps(con, scope).join(main.select(by), on=by, how="semi", nulls_equal=True)
     whole = main.with_columns(

@@ -152,13 +152,14 @@ def at_each(a: Side, b: Side, by: str) -> pl.DataFrame:
     return pl.concat(found)
 
 
-def needs_operators(a: Side, b: Side) -> bool:
-    """Whether a type is of one side alone, or types of a GPU and an NPU are to be matched: then the
-    framework's operators tell what belongs together."""
+def needs_all(a: Side, b: Side) -> bool:
+    """Whether sides have to be measured in full: by name, where one side alone knows types; by the
+    framework's operators, where a type is of one side alone, or a GPU's and an NPU's are matched.
+    """
     if is_gpu(a) != is_gpu(b):
         return True
     types = [set(side.kernels["type"].drop_nulls()) for side in (a, b)]
-    return all(types) and types[0] != types[1]
+    return types[0] != types[1] and all(side.kernels.height for side in (a, b))
 
 
 def is_gpu(side: Side) -> bool:

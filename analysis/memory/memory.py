@@ -38,20 +38,8 @@ class MemoryFacts:
 
     @property
     def main(self) -> pl.DataFrame:
-        """Of `components` the main one of each rank and device, the fullest first.
-
-        That is the framework's curve that rose highest; where there is none, the highest of all.
-        """
-        place = ["run", "capture", "rank", "device_id"]
-        framework = pl.col("peak_allocated_bytes").is_not_null() & (pl.col("source") == "record")
-        by_size = self.components.filter(pl.col("peak_bytes").is_not_null() | framework).sort(
-            framework, "peak_allocated_bytes", "peak_bytes", "component",
-            descending=True, nulls_last=True,
-        )  # fmt: skip
-        return by_size.unique(place, keep="first", maintain_order=True).sort(
-            "peak_bytes", "peak_allocated_bytes", *place,
-            descending=[True, True, False, False, False, False], nulls_last=True,
-        )  # fmt: skip
+        """Of `components` the main ones."""
+        return main_components(self.components)
 
     @property
     def fullest(self) -> tuple[str, str, int] | None:
@@ -65,6 +53,23 @@ class MemoryFacts:
         return self.growth.filter(pl.col("is_steady")).sort(
             "growth_per_step_bytes", descending=True, maintain_order=True
         )
+
+
+def main_components(components: pl.DataFrame) -> pl.DataFrame:
+    """Of rows of `memory` the main one of each rank and device, the fullest first.
+
+    That is the framework's curve that rose highest; where there is none, the highest of all.
+    """
+    place = ["run", "capture", "rank", "device_id"]
+    framework = pl.col("peak_allocated_bytes").is_not_null() & (pl.col("source") == "record")
+    by_size = components.filter(pl.col("peak_bytes").is_not_null() | framework).sort(
+        framework, "peak_allocated_bytes", "peak_bytes", "component",
+        descending=True, nulls_last=True,
+    )  # fmt: skip
+    return by_size.unique(place, keep="first", maintain_order=True).sort(
+        "peak_bytes", "peak_allocated_bytes", *place,
+        descending=[True, True, False, False, False, False], nulls_last=True,
+    )  # fmt: skip
 
 
 def memory_facts(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> MemoryFacts:

@@ -70,38 +70,39 @@ class Repeated:
     period_ns: int
 
 
-def stored(repeats: int, *, jobs: int = 2) -> Path:
+def stored(repeats: int, *, jobs: int = 2, job: Job = JOB) -> Path:
     """The store of 64 ranks x 10 steps x (500 x `repeats`) kernels; kept for the next time."""
-    path = BUILD / f"job_{JOB.world_size}x{STEPS}x{repeats}"
+    name = "job" if job is JOB else job.name
+    path = BUILD / f"{name}_{job.world_size}x{STEPS}x{repeats}"
     record = path / ".bench.json"
     versions = sorted(one.version for one in summaries())
-    made_by = json.dumps([schema.digest(), *versions, asdict(JOB), _NUMBERED, _RECORDED])
+    made_by = json.dumps([schema.digest(), *versions, asdict(job), _NUMBERED, _RECORDED])
     if record.is_file() and record.read_text() == made_by:
         return path
     shutil.rmtree(path, ignore_errors=True)
     create_store(path)
     with ProcessPoolExecutor(jobs) as pool:
-        list(pool.map(partial(_publish_part, path, repeats, jobs), range(jobs)))
-    write_index(rank_folder(path, JOB.name, _CAPTURE, 0).parent)
-    compare_capture(path, JOB.name, _CAPTURE)
+        list(pool.map(partial(_publish_part, job, path, repeats, jobs), range(jobs)))
+    write_index(rank_folder(path, job.name, _CAPTURE, 0).parent)
+    compare_capture(path, job.name, _CAPTURE)
     record.write_text(made_by)
     return path
 
 
-def _publish_part(path: Path, repeats: int, parts: int, part: int) -> None:
+def _publish_part(job: Job, path: Path, repeats: int, parts: int, part: int) -> None:
     """Every so manyth rank."""
-    frames = canonical_frames(JOB, tables=_TABLES, capture=_CAPTURE)
+    frames = canonical_frames(job, tables=_TABLES, capture=_CAPTURE)
     timed = [frames[name] for name in ("kernels", "comm_ops")]
     first = min(min(one["start_ns"].to_list()) for one in timed)
     last = max(max((one["start_ns"] + one["dur_ns"]).to_list()) for one in timed)
     how = Repeated(repeats, last - first + _APART_NS)
-    for rank in range(part, JOB.world_size, parts):
+    for rank in range(part, job.world_size, parts):
         mine = {
             name: rows.filter(pl.col("rank") == rank).drop("run", "capture", "rank", "pmu",
                                                            strict=False)
             for name, rows in frames.items()
         }  # fmt: skip
-        publish(path, (JOB.name, _CAPTURE, rank), mine, how)
+        publish(path, (job.name, _CAPTURE, rank), mine, how)
 
 
 def publish(

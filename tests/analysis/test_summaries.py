@@ -73,7 +73,8 @@ def measured(rank: int) -> list[Row]:
 def test_names() -> None:
     found = list(summaries.summarise(connect()))
     assert {one.name for one in found} == {
-        "step_summary", "kernel_summary", "timeline_bins", "shape_summary", "comm_summary",
+        "step_summary", "kernel_summary", "kernel_kinds", "timeline_bins", "shape_summary",
+        "comm_summary",
         "stretched_kernels", "link_summary", "pair_summary", "contention_summary",
         "comm_progress", "rank_work",
         "link_transfers", "outside_steps", "rank_contents", "memory_summary", "memory_holders",

@@ -31,6 +31,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from typing import Literal
@@ -355,6 +356,7 @@ RULES: tuple[tuple[str, Family, Rule | None], ...] = (
 _FIRST = tuple((re.compile(beginning), family, rule) for beginning, family, rule in RULES)
 
 
+@lru_cache(maxsize=1 << 14)  # another capture of a job has the same shapes
 def flops_of(
     type_: Cell,
     input_shapes: Cell = None,

@@ -115,13 +115,13 @@ def compared(
     """What the PATHs of two sides tell, and what to know beside it; `tokens` of a step of either
     side, where the user says so."""
     from npuscope.analysis.compare.difference import compare as difference
-    from npuscope.analysis.compare.waterfall import needs_operators
+    from npuscope.analysis.compare.waterfall import needs_all
 
     with contextlib.ExitStack() as opened_ones:
         sides = [[_open(opened_ones, one, jobs, memory) for one in paths] for paths in (a, b)]
         ours, theirs = _measured(sides, by)
-        if needs_operators(ours, theirs):
-            ours, theirs = _measured(sides, by, with_operators=True)
+        if needs_all(ours, theirs):
+            ours, theirs = _measured(sides, by, in_full=True)
         notes = [note for place in (*sides[0], *sides[1]) for note in place.notes()]
     ours, theirs = (
         side if given is None else replace(side, tokens=given)
@@ -147,7 +147,7 @@ class _Place:
     data: Opened | None = None
     kept: Side | None = None
 
-    def side(self, by: Key | None, with_operators: bool) -> Side:
+    def side(self, by: Key | None, in_full: bool) -> Side:
         """What it tells."""
         from npuscope.analysis.compare.side import measure
         from npuscope.analysis.flops.log_figures import trainer_log
@@ -155,7 +155,7 @@ class _Place:
         if self.kept is not None:
             return self.kept
         assert self.data is not None
-        side = measure(self.data.con, self.scope, by, with_operators=with_operators)
+        side = measure(self.data.con, self.scope, by, in_full=in_full)
         log = trainer_log(self.data.con, self.data.target, None, self.scope)
         return replace(side, tokens=log.facts.tokens_per_step) if log else side
 
@@ -185,11 +185,11 @@ def _open(stack: contextlib.ExitStack, text: str, jobs: int | None, memory: str 
 
 
 def _measured(
-    sides: Sequence[Sequence[_Place]], by: Key | None = None, *, with_operators: bool = False
+    sides: Sequence[Sequence[_Place]], by: Key | None = None, *, in_full: bool = False
 ) -> list[Side]:
     from npuscope.analysis.compare.side import together
 
-    return [together([place.side(by, with_operators) for place in places]) for places in sides]
+    return [together([place.side(by, in_full) for place in places]) for places in sides]
 
 
 def _place(text: str) -> tuple[Path, Scope]:

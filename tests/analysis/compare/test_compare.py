@@ -75,10 +75,10 @@ CAUSES: dict[str, tuple[dict[str, Any], Callable[[pl.Expr, pl.Expr, pl.Expr], pl
 
 
 @cache
-def side(job: Job) -> Side:
+def side(job: Job, *, in_full: bool = False) -> Side:
     with connect() as con:
         put(con, canonical_frames(job, tables=TABLES))
-        return measure(con, ALL)
+        return measure(con, ALL, in_full=in_full)
 
 
 def adds_up(found: Comparison) -> None:
@@ -180,6 +180,13 @@ def test_memory_of_captures_without_steps_is_that_of_the_capture() -> None:
     assert found.select("step", "peak_memory_bytes").rows() == [(None, most)]
 
 
+def test_kinds_of_kernels_tell_what_kernels_do() -> None:
+    ours, theirs = small(steps=3), small(steps=3, repeated_kernel="ApplyAdamWV2", ffn=2048)
+    kept = compare(side(ours), side(theirs))
+    full = compare(side(ours, in_full=True), side(theirs, in_full=True))
+    assert kept.rows.equals(full.rows)
+
+
 def test_steps_without_communication_have_no_masking() -> None:
     alone = side(small(steps=3, layers=1, tp=1, dp=1, pp=1, ep=1, experts=0))
     assert alone.parts.filter(pl.col("part").is_in(EXPOSED)).is_empty()
@@ -190,7 +197,7 @@ def test_steps_without_communication_have_no_masking() -> None:
 
 def test_a_side_without_types_and_shapes_is_compared_by_name() -> None:
     """As Level0 against Level1: nothing changed, so nothing is new, gone or of another shape."""
-    ours = side(small(steps=3))
+    ours = side(small(steps=3), in_full=True)
     lacking = replace(
         ours,
         kernels=ours.kernels.with_columns(

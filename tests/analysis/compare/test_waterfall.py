@@ -12,7 +12,7 @@ import pytest
 
 from npuscope.analysis.compare.difference import compare, remarks
 from npuscope.analysis.compare.side import Key, Side, measure
-from npuscope.analysis.compare.waterfall import needs_operators
+from npuscope.analysis.compare.waterfall import needs_all
 from npuscope.analysis.scope import ALL
 from npuscope.collector.store import store
 from npuscope.errors import UsageError
@@ -39,7 +39,7 @@ def side(job: Job, by: Key | None = None, change: str = "", *, operators: bool =
         put(con, canonical_frames(job, tables=TABLES))
         if change:
             con.execute(change)
-        return measure(con, ALL, by, with_operators=operators)
+        return measure(con, ALL, by, in_full=operators)
 
 
 def test_each_stage_and_rank_adds_up_and_has_its_own_cause() -> None:
@@ -60,6 +60,7 @@ def test_each_stage_and_rank_adds_up_and_has_its_own_cause() -> None:
         assert longer.filter(pl.col(by) == 0)["delta_ns"].item() == 0
 
 
+@pytest.mark.slow
 def test_what_one_side_alone_has_is_said() -> None:
     ours, theirs = side(JOB, "stage"), side(JOB, "stage")
     theirs = replace(theirs, at={0: theirs.at[0]})
@@ -76,7 +77,7 @@ def test_a_fusion_is_one_row_of_its_operator() -> None:
     before = _SPLIT + "; update kernels set type = 'Mul' where type = 'Add'"
     after = "update kernels set type = 'Mul' where type = 'Add'"
     ours, theirs = side(job, change=before), side(job, change=after)
-    assert needs_operators(ours, theirs)
+    assert needs_all(ours, theirs)
     found = compare(ours, theirs)
     adds_up(found)
     assert set(found.rows["delta_ns"]) == {0} and found.verdict != "different"
@@ -91,6 +92,7 @@ def test_a_fusion_is_one_row_of_its_operator() -> None:
     assert bare.rows.filter(change="new")["name"].to_list() == ["SwiGlu"]
 
 
+@pytest.mark.slow
 def test_the_same_kernels_on_other_cores() -> None:
     job = small(steps=3)
     theirs = side(job, change="update kernels set core = 'AI_CPU', dur_ns = 3 * dur_ns"
@@ -103,10 +105,11 @@ def test_the_same_kernels_on_other_cores() -> None:
     assert found.rows.filter(pl.col("change").is_in(["shape", "new", "gone"])).is_empty()
 
 
+@pytest.mark.slow
 def test_a_gpu_and_an_npu_are_matched_by_operator() -> None:
     job = small(steps=3)
     gpu, npu = side(job, change=_AS_GPU), side(job)
-    assert needs_operators(gpu, npu) and not needs_operators(npu, npu)
+    assert needs_all(gpu, npu) and not needs_all(npu, npu)
     for ours, theirs in ((gpu, npu), (npu, gpu)):
         found = compare(ours, theirs)
         adds_up(found)
@@ -117,6 +120,7 @@ def test_a_gpu_and_an_npu_are_matched_by_operator() -> None:
         assert any("matched by the framework's operator" in note for note in remarks(found))
 
 
+@pytest.mark.slow
 def test_layouts_are_compared_by_token() -> None:
     wide = replace(JOB, pp=1, dp=4, ep=2)
     ours, theirs = side(JOB, "stage"), side(wide, "stage")
@@ -159,7 +163,7 @@ def test_real_profiles_of_one_program(
     sides = []
     for name in pair:
         with store.open(real_stores(name), summaries=summary_versions()) as con:
-            sides.append([measure(con, ALL, "rank", with_operators=told) for told in (False, True)])
+            sides.append([measure(con, ALL, "rank", in_full=told) for told in (False, True)])
     for ours, theirs in zip(*sides, strict=True):
         found = compare(ours, theirs, "rank")
         adds_up(found)
@@ -177,7 +181,7 @@ def test_real_profiles_of_one_program(
 def test_launches_without_connections_tell_no_operators() -> None:
     def nothing(con: duckdb.DuckDBPyConnection) -> Side:
         con.execute("update launches set connection_id = null")
-        return measure(con, ALL, with_operators=True)
+        return measure(con, ALL, in_full=True)
 
     with connect() as con:
         put(con, canonical_frames(small(), tables=TABLES))
