@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import duckdb
@@ -81,7 +82,8 @@ def stored(repeats: int, *, jobs: int = 2, job: Job = JOB) -> Path:
         return path
     shutil.rmtree(path, ignore_errors=True)
     create_store(path)
-    with ProcessPoolExecutor(jobs) as pool:
+    # Not forked: the engine of another store may have threads in this process.
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
         list(pool.map(partial(_publish_part, job, path, repeats, jobs), range(jobs)))
     write_index(rank_folder(path, job.name, _CAPTURE, 0).parent)
     compare_capture(path, job.name, _CAPTURE)
