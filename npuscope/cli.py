@@ -52,6 +52,7 @@ GROUPS = {
         "model": "mfu",
         "memory": "metrics",
         "replay": "whatif",
+        "critical-path": "whatif",
         "whatif": "whatif",
     },
     "Plan": {"experts": "expert-load"},
@@ -188,6 +189,7 @@ app.command()(memory.memory)
 app.command()(mfu.mfu)
 app.command()(model.model)
 app.command()(whatif.replay)
+app.command()(whatif.critical_path)
 app.command()(whatif.whatif)
 app.command()(doctor.doctor)
 app.command()(dashboard.dashboard)

@@ -203,9 +203,7 @@ def _host(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
     is_free = change.name == "free" and not change.value
     factor = 0.0 if is_free else change.factor()
     assert not isinstance(factor, str)
-    # In the order of launches, as the graph has them.
-    known = np.flatnonzero(ops.launch != ops.launch.dtype.type(np.iinfo(np.int64).min))
-    launched = known[np.lexsort((ops.launch[known], ops.rank[known]))]
+    launched = job.waits.launched
     mask = np.ones(len(launched), bool)
     if change.name and not is_free:
         hosts = dict(con.execute(

@@ -9,10 +9,11 @@ A rule that measured times refute is not applied there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .operations import UNKNOWN, Operations
 from .points import Flags, Indices, Integers, Points, points
@@ -26,6 +27,7 @@ _EARLY_NS = 1_000  # a start so long before an end did not wait for it
 _SYNC_NS = 60_000  # from an end to the first launch of a host that waited for it
 _RETURN_NS = 1_000_000  # from an end to the return of the call that waited for it
 _LONG_PAUSE = 5.0  # median times from launch to launch
+_LONGEST_LAG_NS = 2_000_000_000
 _DISTANCES = 24
 
 
@@ -41,21 +43,23 @@ class Waits:
     """
 
     points: Points
-    lag: Integers  # by edge place, as `work` and `origin`
+    lag: Indices  # by edge place, as `work` and `origin`
     work: Indices
-    origin: Indices
+    origin: NDArray[np.int8]
     gap: Integers
     transfer: Integers  # durations by operation
     host: Integers  # by launch: host time since the point its host goes on from
+    launched: Integers  # operations by launch
     explained: Flags  # by point: has a recorded start that something explains
     meetings: int
 
     def delays(self, durations: Integers, host: Integers) -> Integers:
         """Of every edge."""
         work = self.work
-        found = np.where(work >= 0, durations[work], 0) + self.lag
-        is_host = work < 0
-        found[is_host] += host[-1 - work[is_host]]
+        found: Integers = durations[np.maximum(work, 0)]
+        at = np.flatnonzero(work < 0)
+        found[at] = host[-1 - work[at]]
+        found += self.lag
         return found
 
     def starts(self, durations: Integers, host: Integers, gap: Integers) -> Integers:
@@ -116,16 +120,17 @@ def waits(ops: Operations) -> Waits:
         edges.add(
             np.array([count + meetings + number]), after[[source]], np.array([source]), lag, RULE
         )
-    total = count + meetings + len(segments)
     transfer = np.append(transfer, 0)  # of nothing
-    return _made(ops, edges, transfer, host, np.array(segments, np.int64), total, meetings, met)
+    recorded = np.concatenate([ops.start, met, np.array(segments, np.int64)])
+    launched = np.zeros(0, np.int64) if order is None else order
+    return _made(edges, recorded, transfer, host, launched, count, meetings)
 
 
 def _made(
-    ops: Operations, edges: _Edges, transfer: Integers, host: Integers, segments: Integers,
-    total: int, meetings: int, met: Integers,
+    edges: _Edges, measured: Integers, transfer: Integers, host: Integers, launched: Integers,
+    count: int, meetings: int,
 ) -> Waits:  # fmt: skip
-    count = len(ops.rank)
+    total = len(measured)
     target, source, work, lag, origin = edges.whole()
     made, open_ones = points(total, source, target)
     while open_ones.any():
@@ -137,9 +142,13 @@ def _made(
             one[keep] for one in (target, source, work, lag, origin)
         )
         made, open_ones = points(total, source, target)
-    measured = np.concatenate([ops.start, met, segments])
-    work, lag, origin = work[made.edge], lag[made.edge], origin[made.edge]
-    draft = Waits(made, lag, work, origin, measured, transfer, host, np.zeros(0, bool), meetings)
+    # A lag of seconds is none: what is cut off stays in the gap.
+    lags = np.clip(lag, -_LONGEST_LAG_NS, _LONGEST_LAG_NS).astype(np.int32)[made.edge]
+    work, origins = work[made.edge], origin[made.edge].astype(np.int8)
+    made = replace(made, edge=made.edge[:0])  # it has done its duty, and takes memory
+    draft = Waits(
+        made, lags, work, origins, measured, transfer, host, launched, np.zeros(0, bool), meetings
+    )
     delays = draft.delays(transfer, host)
     has_edge = np.diff(made.first) > 0
     arrived = measured[_by_place(made)][made.source] + delays
@@ -153,7 +162,7 @@ def _made(
     explained = ~is_root & (np.abs(gap) <= _NEAR_NS)
     explained[count : count + meetings] = True
     gap[explained] = 0
-    return Waits(made, lag, work, origin, gap, transfer, host, explained, meetings)
+    return Waits(made, lags, work, origins, gap, transfer, host, launched, explained, meetings)
 
 
 def _by_place(made: Points) -> Indices:

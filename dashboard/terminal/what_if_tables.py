@@ -12,6 +12,7 @@ from npuscope.analysis.wording import UNKNOWN, ms, percent
 from .tables import Column, FittedTable
 
 _MOST_CONTRIBUTIONS = 12
+_MOST_OF_A_STEP = 12
 _STEPS = {
     "measured_ns": "measured",
     "replayed_ns": "replayed, without launch delays",
@@ -75,6 +76,28 @@ def replay_table(found: pl.DataFrame) -> RenderableType:
         ],
         rows,
         "Replay: the job's steps, and of each the rank that is furthest off",
+    )  # fmt: skip
+
+
+def critical_path_table(found: pl.DataFrame) -> RenderableType:
+    """What is longest on the path of each step; the rest in a row of its own."""
+    rows = []
+    for part in found.partition_by("step", maintain_order=True):
+        rows += part[:_MOST_OF_A_STEP].to_dicts()
+        rest = part[_MOST_OF_A_STEP:]
+        if rest.height:
+            sums = rest.select(pl.col("count", "path_ns", "share_ratio").sum()).row(0, named=True)
+            rows.append({**rest.row(0, named=True), **sums, "rank": None, "kind": None,
+                         "part": f"{rest.height} more", "type": None})  # fmt: skip
+    return FittedTable(
+        [
+            Column("step", "step", _whole), Column("rank", "rank", _whole), Column("part", "part"),
+            Column("kind", "kind"), Column("type", "type"), Column("times", "count", str, 1),
+            Column("on the path (ms)", "path_ns", ms),
+            Column("of the step", "share_ratio", percent),
+        ],
+        rows,
+        "Critical path",
     )  # fmt: skip
 
 

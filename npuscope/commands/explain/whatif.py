@@ -1,4 +1,4 @@
-"""`npuscope replay` and `npuscope whatif`: steps as they were, and as they would be."""
+"""`npuscope replay`, `critical-path` and `whatif`: steps as they were, and as they would be."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from npuscope.commands.command import Asked, command
+from npuscope.commands.command import Asked, TopOrAll, command
 
 if TYPE_CHECKING:
     from npuscope.analysis.replay.changes import Change
@@ -39,6 +39,30 @@ def replay(asked: Asked) -> None:
         job = captures.capture_job(data.con, scope)
         found = captures.replay(job)
         asked.answer("replay", found, captures.replay_notes(job, found), replay_table)
+
+
+@command("run", "capture")
+def critical_path(asked: Asked, *, top: TopOrAll = None) -> None:
+    """Which operations of which rank make a step as long as it is; rows add up to the step.
+
+    
+    Examples:
+      npuscope critical-path ./profiles
+      npuscope critical-path ./profiles --top 20 --json
+    """
+    from npuscope.analysis.replay import captures
+    from npuscope.analysis.replay.critical_path import critical_path
+    from npuscope.dashboard.terminal.what_if_tables import critical_path_table
+    from npuscope.profile import compare_ranks
+
+    with asked.tables() as (data, scope):
+        compare_ranks(data)
+        job = captures.capture_job(data.con, scope)
+        found = critical_path(job)
+        if top is not None:
+            found = found.group_by("step", maintain_order=True).head(top).select(found.columns)
+        notes = captures.replay_notes(job, captures.replay(job))
+        asked.answer("critical_path", found, notes, critical_path_table)
 
 
 @command("run", "capture")

@@ -8,6 +8,7 @@ from typing import Any
 
 import duckdb
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.replay.capture_what_if import whatif_notes, whatif_steps
 from npuscope.analysis.replay.captures import CaptureJob, capture_job, replay, replay_notes
 from npuscope.analysis.replay.changes import parse_change
+from npuscope.analysis.replay.critical_path import critical_path
 from npuscope.analysis.replay.points import points
 from npuscope.analysis.scope import ALL
 from npuscope.errors import CannotAnswer, TraceNotFound, UsageError
@@ -228,6 +230,38 @@ def test_members_that_were_not_captured_widen_the_range() -> None:
         mean_of(lone, capture_job(lone, ALL), "comm:ep=0.5")
     with pytest.raises(CannotAnswer, match="no peers"):
         mean_of(lone, capture_job(lone, ALL), "rank:0=median")
+
+
+@pytest.mark.parametrize("job", [SMALL, replace(SMALL, noise=0.05, host_op_ns=150_000)])
+def test_the_critical_path_adds_up_to_each_step(job: Job) -> None:
+    found = critical_path(replayed(job))
+    sums = found.group_by("step").agg(pl.col("path_ns").sum()).sort("step")["path_ns"]
+    assert sums.to_list() == replayed(job).measured.lengths().tolist()
+    shares = found.group_by("step").agg(pl.col("share_ratio").sum())["share_ratio"]
+    assert shares.to_list() == pytest.approx([1.0] * job.steps)
+    of_part = dict(found.group_by("part").agg(pl.col("path_ns").sum()).iter_rows())
+    whole = int(found["path_ns"].sum())
+    assert abs(of_part.get("gap", 0)) < 0.01 * whole
+    assert (of_part["host"] > 0.5 * whole) == (job.host_op_ns > 100_000)
+
+
+def test_the_critical_path_runs_through_the_slow_rank() -> None:
+    def share(job: Job) -> float:
+        found = critical_path(replayed(job))
+        mine = found.filter((pl.col("rank") == 3) & (pl.col("part") == "computing"))["path_ns"]
+        return float(mine.sum()) / float(found["path_ns"].sum())
+
+    slow = replace(SMALL, slow_rank=3, slow_factor=1.6)
+    assert share(slow) > 2 * share(SMALL)
+
+
+def test_what_is_on_no_path_saves_nothing_and_what_is_saves_no_more_than_its_time() -> None:
+    job = replayed(SMALL)
+    on_path = critical_path(job).filter(pl.col("part") == "computing")
+    for name in sorted({job.ops.types[at] for at in job.ops.type[~job.ops.is_communication]}):
+        row = mean_of(tables(SMALL), job, f"kernel:{name}=0")
+        there = on_path.filter(pl.col("type") == name)["path_ns"].sum() / len(job.ops.steps)
+        assert row["replayed_step_ns"] - row["predicted_step_ns"] <= there + 5_000, name
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,167 @@
+"""Which operations of which ranks make the steps of a job as long as they are."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from .captures import CaptureJob
+from .points import Integers
+
+_Key = tuple[int, str, str | None, str | None]  # position of the rank, part, kind, type
+
+
+# metric: critical_path
+# Which operations of which rank make a step as long as it is?
+#
+# From what ends a step (the start of the next one on the rank that starts it last, else the last
+# end) back through what each start waited for, over all ranks, to where the step began. Rows of a
+# step add up to it. Nothing that is not on this path makes the step shorter when it gets faster.
+# Communication counts from its last member's start; exogenous: members were not captured, waiting
+# for them is part of it. Host: from launch to launch. Launch: to an idle device. Overhead: what
+# usually lies between an end and what waits for it. Gap: what nothing explains; below 0 where an
+# operation came sooner than usual.
+#
+# title: Critical path
+# meaning: What a step waits for from its start to its end, over all ranks, by rank and operation.
+# command: critical-path
+#
+#   run         varchar  run of the training job
+#   capture     varchar  ranks profiled at the same time
+#   step        bigint   producer's step number; NULL: the capture has none
+#   rank        integer  global rank
+#   part        varchar  computing, communication, exogenous, host, launch, overhead or gap
+#   kind        varchar  parallel kind of communication
+#   type        varchar  of the operation, or of the one that waits
+#   count       bigint   how often it is on the path
+#   path_ns     bigint   its time on the path
+#   share_ratio double   of the step
+def critical_path(job: CaptureJob) -> pl.DataFrame:
+    """Rows of the metric, the longest of each step first."""
+    walk = _walk(job)
+    rows = []
+    measured = job.measured
+    begins = np.where(measured.is_there, measured.starts, np.iinfo(np.int64).min)
+    for number, step in enumerate(job.ops.steps):
+        begin = int(begins[number].max())
+        spent: dict[_Key, list[int]] = defaultdict(lambda: [0, 0])
+        if number + 1 < len(job.ops.steps):
+            last = int(begins[number + 1].argmax())
+            here = (job.ops.step == number + 1) & (job.ops.rank == last)
+            at = np.flatnonzero(here & (job.ops.start == begins[number + 1, last]))
+            walk.back(int(at[0]), begin, spent)
+        else:
+            inside = np.flatnonzero(job.ops.step == number)
+            ends = job.ops.start[inside] + job.ops.dur[inside]
+            walk.back_from_end(int(inside[ends.argmax()]), begin, spent)
+        length = sum(ns for _, ns in spent.values())
+        rows += [
+            (job.run, job.capture, step, job.ops.ranks[rank], part, kind, of, count, ns,
+             ns / length if length else None)
+            for (rank, part, kind, of), (count, ns) in spent.items()
+        ]  # fmt: skip
+    names = {
+        "run": pl.String, "capture": pl.String, "step": pl.Int64, "rank": pl.Int32,
+        "part": pl.String, "kind": pl.String, "type": pl.String, "count": pl.Int64,
+        "path_ns": pl.Int64, "share_ratio": pl.Float64,
+    }  # fmt: skip
+    found = pl.DataFrame(rows, schema=names, orient="row")
+    return found.sort(
+        "step", "path_ns", "rank", "part", "type", descending=[False, True, False, False, False]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """Measured times of points, and of each the edge that bound it (-1: none)."""
+
+    job: CaptureJob
+    measured: Integers
+    source: Integers
+    binding: Integers
+
+    def back_from_end(self, op: int, begin: int, spent: dict[_Key, list[int]]) -> None:
+        """The path to the end of an operation, down to `begin`."""
+        ops = self.job.ops
+        instance = int(ops.instance[op])
+        point = op if instance < 0 else len(ops.rank) + instance
+        until = int(ops.start[op] + ops.dur[op])
+        self._spend(spent, self._of(op), until - max(int(self.measured[point]), begin))
+        self.back(point, begin, spent)
+
+    def back(self, point: int, begin: int, spent: dict[_Key, list[int]]) -> None:
+        """The path to a point, down to `begin`. Walks over what is on it, nothing else."""
+        made, measured = self.job.waits, self.measured
+        while measured[point] > begin:
+            edge = int(self.binding[point])
+            if edge < 0:  # nothing is known before it
+                own = self._of(min(point, len(self.job.ops.rank) - 1))
+                self._spend(spent, (own[0], "gap", None, own[3]), int(measured[point]) - begin)
+                return
+            work, lag = int(made.work[edge]), int(made.lag[edge])
+            before = int(self.source[edge])
+            spanned = int(measured[point] - measured[before])
+            if work < 0:
+                busy, launched = int(made.host[-1 - work]), int(made.launched[-1 - work])
+                worked: _Key = (self._of(launched)[0], "host", None, None)
+                lagged = "launch"
+            else:
+                busy, lagged = int(made.transfer[work]), "overhead"
+                worked = self._of(work) if busy else (0, "overhead", None, None)
+            waiting = self._of(point) if point < len(self.job.ops.rank) else worked
+            # What lies before the step began is cut off, the earliest first.
+            cut = max(begin - int(measured[before]), 0)
+            pieces = (
+                (worked, busy),
+                ((waiting[0], lagged, None, waiting[3]), lag),
+                ((waiting[0], "gap", None, waiting[3]), spanned - busy - lag),
+            )
+            for key, piece in pieces:
+                taken = min(max(piece, 0), cut)
+                cut -= taken
+                self._spend(spent, key, piece - taken)
+            point = before
+
+    def _of(self, op: int) -> _Key:
+        ops = self.job.ops
+        kind = int(ops.kind[op])
+        is_comm = bool(ops.instance[op] >= 0)
+        part = "exogenous" if ops.exogenous[op] else "communication" if is_comm else "computing"
+        return (
+            int(ops.rank[op]), part,
+            ops.kinds[kind] if is_comm and kind >= 0 else None, ops.types[int(ops.type[op])],
+        )  # fmt: skip
+
+    @staticmethod
+    def _spend(spent: dict[_Key, list[int]], key: _Key, ns: int) -> None:
+        if ns:
+            spent[key][0] += 1
+            spent[key][1] += ns
+
+
+def _walk(job: CaptureJob) -> _Walk:
+    made, ops = job.waits, job.ops
+    count = len(ops.rank)
+    places = made.points.place
+    total = len(places)
+    point_at = np.empty(total, np.int64)
+    point_at[places] = np.arange(total)
+    met = np.full(made.meetings, np.iinfo(np.int64).min)
+    comm = ops.is_communication
+    np.maximum.at(met, ops.instance[comm], ops.start[comm])
+    segments = made.starts(made.transfer, made.host, made.gap)[count + made.meetings :]
+    measured = np.concatenate([ops.start, met, segments])
+    source = point_at[made.points.source]
+    arrived = measured[source] + made.delays(made.transfer, made.host)
+    first = made.points.first
+    has_edge = np.flatnonzero(np.diff(first) > 0)
+    binding = np.full(total, -1)
+    if len(has_edge):
+        begins = first[:-1][has_edge]
+        latest = np.repeat(np.maximum.reduceat(arrived, begins), np.diff(first)[has_edge])
+        numbers = np.where(arrived == latest, np.arange(len(arrived)), len(arrived))
+        binding[point_at[has_edge]] = np.minimum.reduceat(numbers, begins)
+    return _Walk(job, measured, source, binding)

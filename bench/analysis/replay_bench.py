@@ -1,0 +1,114 @@
+"""How long the graph of a capture takes, and one what-if on it.
+
+    .venv/bin/python -m bench.analysis.replay_bench [--full]
+
+Ranks run one program of kernels with an all-reduce in groups of eight every 20 operations, which
+the next kernel waits for; the host launches ahead of the device. With all kernels half as long the
+replay must give the step that such a program takes. Limits for 1,000 ranks x 20,000 operations
+(--full): the graph in 60 s; then one what-if in 10 s, with 4 GiB held. The operations are made in
+memory: reading them from a store is measured elsewhere.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from bench.measure import arguments, report, table, verdict
+from npuscope.analysis.replay.operations import Operations
+from npuscope.analysis.replay.waits import waits
+
+GRAPH_S, WHAT_IF_S, LIMIT_GIB = 60.0, 10.0, 4.0
+EVERY, MEMBERS = 20, 8
+
+
+def ran(ranks: int, count: int, factor: float) -> Operations:
+    """What every rank ran, kernels `factor` times as long; ranks are columns while it is made."""
+    chance = np.random.default_rng(7)
+    spread = chance.integers(8_000, 20_000, (count, ranks))
+    start, dur = (np.empty((count, ranks), np.int64) for _ in range(2))
+    free, arrived = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+    for at in range(count):
+        if at % EVERY == EVERY - 1:
+            start[at] = np.maximum(free + 1_000, arrived)
+            met = np.repeat(start[at].reshape(-1, MEMBERS).max(axis=1), MEMBERS)
+            arrived = met + 30_000
+            dur[at] = arrived - start[at]
+        else:
+            start[at] = np.maximum(free + 1_000, np.maximum(arrived + 500, 5_000 + 3_000 * at))
+            dur[at] = np.round(spread[at] * factor)
+            free = start[at] + dur[at]
+    is_comm = np.arange(count) % EVERY == EVERY - 1
+    number = np.cumsum(is_comm) - 1
+    groups = ranks // MEMBERS
+    group = np.repeat(np.arange(groups), MEMBERS)
+    instance = np.where(is_comm[:, None], number[:, None] * groups + group, -1)
+    launch = np.broadcast_to(3_000 * np.arange(count)[:, None] - 1_000, start.shape)
+    kind = np.where(is_comm, 0, -1)
+    types = np.where(is_comm, 6, np.arange(count) % 6)
+
+    def flat(value: np.ndarray) -> np.ndarray:
+        whole = np.broadcast_to(value if value.ndim > 1 else value[:, None], start.shape)
+        return np.ascontiguousarray(whole.T).ravel()
+
+    rank = np.repeat(np.arange(ranks, dtype=np.int32), count)
+    return Operations(
+        rank, np.zeros(ranks * count, np.int32), flat(start), flat(dur), flat(launch),
+        2 * rank + flat(is_comm.astype(np.int32)), flat(types.astype(np.int32)),
+        flat(kind.astype(np.int32)), flat(instance.astype(np.int32)),
+        np.zeros(ranks * count, bool), np.ones(ranks * count, bool),
+        [*range(ranks)], [1], [*"abcdefC"], ["dp"],
+    )  # fmt: skip
+
+
+def held_gib() -> float:
+    """Memory of this process now."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize() / 2**30
+
+
+def main() -> int:
+    """Checks and measures captures of growing size, prints the table."""
+    chosen = arguments(__doc__)
+    rows, worst = [], 0.0
+    for ranks, count in ((8, 2_000), (64, 5_000), (1_000, 20_000) if chosen.full else (200, 8_000)):
+        faster = ran(ranks, count, 0.5)
+        truth = int((faster.start + faster.dur).max() - faster.start.min())
+        del faster
+        ops = ran(ranks, count, 1.0)
+        began = time.perf_counter()
+        made = waits(ops)
+        graph_s = time.perf_counter() - began
+        began = time.perf_counter()
+        durations = made.transfer.copy()
+        durations[:-1][~ops.is_communication] //= 2
+        at = made.starts(durations, made.host, made.gap)
+        what_if_s, gib = time.perf_counter() - began, held_gib()
+        size = len(ops.rank)
+        ends = at[:size] + durations[:size]
+        comm = ops.is_communication
+        ends[comm] = at[size + ops.instance[comm]] + durations[:size][comm]
+        error = (int(ends.max()) - int(at[:size].min())) / truth - 1
+        if abs(error) > 0.005:
+            print(f"{ranks} ranks: WRONG by {error:.2%}")
+            return 1
+        limits = (graph_s / GRAPH_S, what_if_s / WHAT_IF_S, gib / LIMIT_GIB)
+        worst = max(worst, *limits)
+        rows.append((
+            f"{ranks:,}", f"{count:,}", f"{len(made.points.bounds):,}", f"{graph_s:.2f}",
+            f"{what_if_s:.2f}", f"{gib:.2f}", f"{error:+.3%}", *(f"{one:.2f}" for one in limits),
+        ))  # fmt: skip
+        del ops, made, at, durations, ends
+    header = ("ranks", "operations", "levels", "graph s", "what-if s", "GiB held", "off",
+              "/ 60 s", "/ 10 s", "/ 4 GiB")  # fmt: skip
+    told = f"{table(header, rows)}\n\nworst ratio to a limit: {worst:.2f}, "
+    report("What if: captures", told + verdict(worst, 1, at_least=False))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
