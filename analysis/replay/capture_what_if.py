@@ -107,7 +107,7 @@ def _waiting_for_others(job: CaptureJob, predicted: Integers, replayed: Integers
     return np.where(has_others, np.maximum(predicted, replayed), predicted)
 
 
-def whatif_notes(job: CaptureJob) -> list[str]:
+def whatif_notes(job: CaptureJob, changes: Sequence[Change] = ()) -> list[str]:
     """The trust statement of the replay, and what a range is made of."""
     notes = replay_notes(job, replay(job))
     notes.append(
@@ -122,6 +122,13 @@ def whatif_notes(job: CaptureJob) -> list[str]:
             Message(
                 "members that were not captured may wait or not: the range goes from their changing"
                 " alike to their changing nothing"
+            )
+        )
+    if any(one.value == "median" for one in changes) and job.ops.names["shapes"].is_null().all():
+        notes.append(
+            Message(
+                "no shapes were recorded: kernels whose work differs between ranks became alike,"
+                " too, so that the gain may be that of balanced work"
             )
         )
     if job.warm_up:

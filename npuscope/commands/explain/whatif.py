@@ -111,4 +111,4 @@ def _of_capture(asked: Asked, changes: list[Change]) -> None:
         compare_ranks(data)
         job = capture_job(data.con, scope)
         found = whatif_steps(data.con, job, changes)
-        asked.answer("whatif_steps", found, whatif_notes(job), whatif_steps_table)
+        asked.answer("whatif_steps", found, whatif_notes(job, changes), whatif_steps_table)

@@ -208,9 +208,14 @@ def test_without_launches_the_host_is_refused_and_kernels_are_still_told() -> No
     assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
 
 
-def test_without_tasks_links_are_refused() -> None:
-    con = compared(connect(), SMALL, "delete from comm_tasks")
+def test_without_tasks_links_are_refused_and_without_shapes_a_median_is_told_of() -> None:
+    shapes = "update kernels set input_shapes = null"
+    con = compared(connect(), SMALL, "delete from comm_tasks", shapes)
     job = capture_job(con, ALL)
+    change = [parse_change("rank:all=median")]
+    assert any("no shapes" in note for note in whatif_notes(job, change))
+    assert not any("no shapes" in note for note in whatif_notes(replayed(SMALL), change))
+    assert not any("no shapes" in note for note in whatif_notes(job))
     with pytest.raises(CannotAnswer, match="which link"):
         mean_of(con, job, "link:0-1=0.5")
 
