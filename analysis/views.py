@@ -34,10 +34,15 @@ def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = N
     missing = {known.view: known for known in sql_metrics() if known.view and not known.over}
     for view in missing.keys() & present:
         del missing[view]
+    ((found,),) = con.execute(f"select getvariable('{store.EMPTY_SUMMARIES}')").fetchall()
+    empty = {*(found or ())}
 
     def create(view: str) -> None:
         known = missing.pop(view, None)
-        if known is not None:
+        if known is not None and view in empty:
+            columns = ", ".join(f'null::{one.type} as "{one.name}"' for one in known.columns)
+            con.execute(f'create temp view "{view}" as select {columns} where false')
+        elif known is not None:
             for read in read_by(con, known.sql):
                 create(read)
             con.execute(f'create temp view "{view}" as {known.sql}')

@@ -51,6 +51,8 @@ from .manifest import (
 
 # In an exported file: which summaries it holds, in which version.
 SUMMARY_VERSIONS = "summary_versions"
+# A variable of connections to stores: the summaries that are known to have no row.
+EMPTY_SUMMARIES = "empty_summaries"
 # Processes of containers that share the temporary folder may have the same number.
 _PROCESS = secrets.token_hex(4)
 _PATTERN = re.compile(r"[*?\[]")
@@ -208,9 +210,16 @@ def create_views(
     digests = {manifest.schema_digest for manifest in found}
     for name in schema.tables():
         create_view(con, name, located.get(name, ()), is_current=digests <= {schema.digest()})
+    empty = []
     for name, version in summary_versions(found).items():
-        if located.get(name) and (summaries is None or summaries.get(name) == version):
+        if summaries is not None and summaries.get(name) != version:
+            continue
+        if located.get(name):
             create_view(con, name, located[name])
+        else:
+            empty.append(name)
+    # What has no row in any rank has no file: whoever knows its columns need not compute it again.
+    con.execute(f"set variable {EMPTY_SUMMARIES} = ?::varchar[]", [empty])
 
 
 def create_view(

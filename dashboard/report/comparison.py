@@ -30,7 +30,7 @@ _CHANGES = {
     "gone": "only in A",
     "at_once": "beside each other, counted once",
 }
-VERDICTS = {
+_VERDICTS = {
     "different": "different",
     "same": "the same within 1 %",
     "not_enough": "not enough to tell",
@@ -78,12 +78,16 @@ def comparison_tables(found: Comparison) -> list[Block]:
                 "step {a} ms -> {b} ms ({share}): {verdict}",
                 a=ms(found.step_a_ns), b=ms(found.step_b_ns),
                 share=UNKNOWN if share is None else f"{share:+.2%}",
-                verdict=VERDICTS[found.verdict],
+                verdict=_VERDICTS[found.verdict],
             )
         )
     )  # fmt: skip
     measures = [
-        {**row, "what": _MEASURES[row["measure"]], "verdict": VERDICTS[row["verdict"]]}
+        {
+            **row,
+            "what": _MEASURES[row["measure"]],
+            "verdict": "unknown" if row["delta"] is None else _VERDICTS[row["verdict"]],
+        }
         | {key: figure(row["measure"], row[key]) for key in ("a", "b", "delta", "low", "high")}
         for row in found.figures.iter_rows(named=True)
         if row["measure"] != PER_TOKEN or row["delta"] is not None

@@ -14,7 +14,10 @@ from npuscope.analysis import metric as metric_room
 from npuscope.analysis import summaries
 from npuscope.analysis.catalog import metric, metrics
 from npuscope.analysis.metric import sql_text
+from npuscope.analysis.views import open_views
 from npuscope.collector import schema
+from npuscope.collector.store import store
+from npuscope.profile import summary_versions
 from tests.analysis.tables import Event, Row, answer, connect, fill, insert, kernel, select
 
 
@@ -147,3 +150,19 @@ def test_a_lone_thread_with_little_memory_is_enough(tmp_path: Path) -> None:
         con.execute(schema.create_sql(table, keys=True))
     fill(con, "kernels", [kernel(0, 10, 1)])
     assert con.execute(metric("steps").sql).fetchall()[0][9] == 10
+
+
+def test_summaries_without_rows_are_not_computed_again(small_store: Path) -> None:
+    """A store knows of them; only their columns are left to be told."""
+    with store.open(small_store, summaries=summary_versions()) as con:
+        ((empty,),) = con.execute("select getvariable('empty_summaries')").fetchall()
+        assert "outside_steps" in empty and "step_summary" not in empty
+        open_views(con)
+        views = dict(con.execute("select view_name, sql from duckdb_views()").fetchall())
+        bare = connect()
+        open_views(bare)
+        for name in empty:
+            assert "kernels" not in views[name] and "comm_ops" not in views[name]
+            assert con.execute(f'from "{name}"').fetchall() == []
+            described = f'select column_name, column_type from (describe from "{name}")'
+            assert con.execute(described).fetchall() == bare.execute(described).fetchall()
