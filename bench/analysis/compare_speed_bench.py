@@ -43,7 +43,11 @@ def main() -> int:
     words = {"compare": (), "--by stage": ("--by", "stage"), "--by rank": ("--by", "rank")}
     found = interleaved(
         {
-            name: Command([NPUSCOPE, "compare", str(a), str(b), *more, "--json"])
+            # As for users: modules are compiled once.
+            name: Command(
+                [NPUSCOPE, "compare", str(a), str(b), *more, "--json"],
+                environment={"PYTHONDONTWRITEBYTECODE": ""},
+            )
             for name, more in words.items()
         },
         chosen.runs,
