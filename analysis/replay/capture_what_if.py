@@ -6,7 +6,7 @@ sentence; what has not been validated on jobs that ran both ways is refused, too
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import pairwise
@@ -21,7 +21,10 @@ from npuscope.messages import Message
 
 from .captures import CaptureJob, replay, replay_notes, shares
 from .changes import Change
+from .critical_path import time_by_part
 from .points import Flags, Integers
+
+Part = tuple[str, str | None]  # of a step, and its parallel kind
 
 TARGETS = ("rank", "kernel", "comm", "link", "host")
 _LATER = ("ideal", "experts")  # words of phase-level traces and of plans: not validated here
@@ -66,6 +69,7 @@ class Other:
 #   predicted_step_ns bigint   the same replayed with the changes
 #   predicted_low_ns  bigint   low end of the range
 #   predicted_high_ns bigint   high end of the range
+#   saved             struct[] part, kind, saved_ns: adds up to replayed - predicted
 def whatif_steps(
     con: duckdb.DuckDBPyConnection, job: CaptureJob, changes: Sequence[Change]
 ) -> pl.DataFrame:
@@ -86,16 +90,37 @@ def whatif_steps(
     high = np.max(variants, axis=0) + margin
     columns = [measured, replayed, predicted, low, high]
     usual = [at for at, step in enumerate(job.ops.steps) if step not in job.warm_up]
+    made = job.waits
+    before = time_by_part(job, made.transfer, made.host)
+    after = time_by_part(job, other.durations, other.host)
+    every = range(len(job.ops.steps))
     rows = [
-        (step, *(round(float(one[at])) for one in columns)) for at, step in enumerate(job.ops.steps)
+        (step, *(round(float(one[at])) for one in columns), _saved(before, after, [at]))
+        for at, step in enumerate(job.ops.steps)
     ]
-    rows.append((None, *(round(float(one[usual].mean())) for one in columns)))
+    means = (round(float(one[usual].mean())) for one in columns)
+    rows.append((None, *means, _saved(before, after, usual or [*every])))
     names = ("measured_step_ns", "replayed_step_ns", "predicted_step_ns", "predicted_low_ns",
              "predicted_high_ns")  # fmt: skip
-    found = pl.DataFrame(rows, schema=dict.fromkeys(("step", *names), pl.Int64), orient="row")
+    saved = pl.List(pl.Struct({"part": pl.String, "kind": pl.String, "saved_ns": pl.Int64}))
+    schema = {**dict.fromkeys(("step", *names), pl.Int64()), "saved": saved}
+    found = pl.DataFrame(rows, schema=schema, orient="row")
     return found.select(
-        pl.lit(job.run).alias("run"), pl.lit(job.capture).alias("capture"), "step", *names
+        pl.lit(job.run).alias("run"), pl.lit(job.capture).alias("capture"), "step", *names, "saved"
     )
+
+
+def _saved(
+    before: Sequence[Mapping[Part, int]], after: Sequence[Mapping[Part, int]], steps: Sequence[int]
+) -> list[dict[str, str | int | None]]:
+    """Means over steps, the largest first; what comes out at 0 is left out."""
+    parts = sorted({part for at in steps for part in (*before[at], *after[at])}, key=str)
+    means = [
+        (part, sum(before[at].get(part, 0) - after[at].get(part, 0) for at in steps) / len(steps))
+        for part in parts
+    ]
+    means.sort(key=lambda one: -abs(one[1]))
+    return [{"part": part, "kind": kind, "saved_ns": round(ns)} for (part, kind), ns in means if ns]
 
 
 def _waiting_for_others(job: CaptureJob, predicted: Integers, replayed: Integers) -> Integers:

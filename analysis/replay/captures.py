@@ -71,7 +71,7 @@ class CaptureJob:
     ) -> Span:  # fmt: skip
         """Steps replayed: with durations, times of the host and gaps as recorded where None."""
         starts, ends = self.times(durations, host, gap)
-        return _span(self.ops, starts, ends)
+        return span_of(self.ops, starts, ends)
 
     def times(
         self, durations: Integers | None = None, host: Integers | None = None,
@@ -107,11 +107,12 @@ def capture_job(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob:
     steps = frame(con, "select step from job_steps where is_warm_up and run = ? and capture = ?",
                   [run, capture])["step"].to_list()  # fmt: skip
     made = waits(ops)
-    measured = _span(ops, ops.start, ops.start + ops.dur)
+    measured = span_of(ops, ops.start, ops.start + ops.dur)
     return CaptureJob(run, capture, ops, made, measured, frozenset(steps))
 
 
-def _span(ops: Operations, starts: Integers, ends: Integers) -> Span:
+def span_of(ops: Operations, starts: Integers, ends: Integers) -> Span:
+    """Steps of operations with these starts and ends."""
     shape = (len(ops.steps), len(ops.ranks))
     inside = ops.step >= 0
     at = (ops.step[inside], ops.rank[inside])

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from .captures import CaptureJob
-from .points import Integers
+from .captures import CaptureJob, span_of
+from .points import Indices, Integers
 
 _Key = tuple[int, str, str | None, str | None]  # position of the rank, part, kind, type
 
@@ -41,25 +41,18 @@ _Key = tuple[int, str, str | None, str | None]  # position of the rank, part, ki
 #   share_ratio double   of the step
 def critical_path(job: CaptureJob) -> pl.DataFrame:
     """Rows of the metric, the longest of each step first."""
-    walk = _walk(job)
+    made, ops = job.waits, job.ops
+    met = np.full(made.meetings, np.iinfo(np.int64).min)
+    comm = ops.is_communication
+    np.maximum.at(met, ops.instance[comm], ops.start[comm])
+    segments = made.starts(made.transfer, made.host, made.gap)[len(ops.rank) + made.meetings :]
+    measured = np.concatenate([ops.start, met, segments])
     rows = []
-    measured = job.measured
-    begins = np.where(measured.is_there, measured.starts, np.iinfo(np.int64).min)
-    for number, step in enumerate(job.ops.steps):
-        begin = int(begins[number].max())
-        spent: dict[_Key, list[int]] = defaultdict(lambda: [0, 0])
-        if number + 1 < len(job.ops.steps):
-            last = int(begins[number + 1].argmax())
-            here = (job.ops.step == number + 1) & (job.ops.rank == last)
-            at = np.flatnonzero(here & (job.ops.start == begins[number + 1, last]))
-            walk.back(int(at[0]), begin, spent)
-        else:
-            inside = np.flatnonzero(job.ops.step == number)
-            ends = job.ops.start[inside] + job.ops.dur[inside]
-            walk.back_from_end(int(inside[ends.argmax()]), begin, spent)
+    paths = _paths(job, measured, ops.start + ops.dur, made.transfer, made.host)
+    for step, spent in zip(ops.steps, paths, strict=True):
         length = sum(ns for _, ns in spent.values())
         rows += [
-            (job.run, job.capture, step, job.ops.ranks[rank], part, kind, of, count, ns,
+            (job.run, job.capture, step, ops.ranks[rank], part, kind, of, count, ns,
              ns / length if length else None)
             for (rank, part, kind, of), (count, ns) in spent.items()
         ]  # fmt: skip
@@ -74,46 +67,93 @@ def critical_path(job: CaptureJob) -> pl.DataFrame:
     )
 
 
+def time_by_part(
+    job: CaptureJob, durations: Integers, host: Integers
+) -> list[dict[tuple[str, str | None], int]]:
+    """Of each step replayed with these durations and host times: the time on its critical path by
+    part and parallel kind."""
+    made, ops = job.waits, job.ops
+    at = made.starts(durations, host, made.gap)
+    begins = at[: len(ops.rank)].copy()
+    comm = ops.is_communication
+    begins[comm] = at[len(ops.rank) + ops.instance[comm]]
+    found = []
+    for spent in _paths(job, at, begins + durations[:-1], durations, host):
+        parts: dict[tuple[str, str | None], int] = defaultdict(int)
+        for (_, part, kind, _), (_, ns) in spent.items():
+            parts[part, kind] += ns
+        found.append(dict(parts))
+    return found
+
+
+def _paths(
+    job: CaptureJob, at: Integers, ends: Integers, durations: Integers, host: Integers
+) -> list[dict[_Key, list[int]]]:
+    """What is spent on the way to the end of each step, where points are at these times and
+    operations end at those."""
+    ops = job.ops
+    walk = _walk(job, at, durations, host)
+    starts = at[: len(ops.rank)]
+    span = span_of(ops, starts, ends)
+    begins = np.where(span.is_there, span.starts, np.iinfo(np.int64).min)
+    found = []
+    for number in range(len(ops.steps)):
+        begin = int(begins[number].max())
+        spent: dict[_Key, list[int]] = defaultdict(lambda: [0, 0])
+        if number + 1 < len(ops.steps):
+            last = int(begins[number + 1].argmax())
+            here = (ops.step == number + 1) & (ops.rank == last)
+            first = np.flatnonzero(here & (starts == begins[number + 1, last]))
+            walk.back(int(first[0]), begin, spent)
+        else:
+            inside = np.flatnonzero(ops.step == number)
+            latest = int(inside[ends[inside].argmax()])
+            walk.back_from_end(latest, int(ends[latest]), begin, spent)
+        found.append(spent)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """Measured times of points, and of each the edge that bound it (-1: none)."""
+    """Times of points, of each the edge that bound it (-1: none), and what edges take."""
 
     job: CaptureJob
-    measured: Integers
-    source: Integers
+    at: Integers
+    source: Indices
     binding: Integers
+    durations: Integers
+    host: Integers
 
-    def back_from_end(self, op: int, begin: int, spent: dict[_Key, list[int]]) -> None:
-        """The path to the end of an operation, down to `begin`."""
+    def back_from_end(self, op: int, until: int, begin: int, spent: dict[_Key, list[int]]) -> None:
+        """The path to the end of an operation, at `until`, down to `begin`."""
         ops = self.job.ops
         instance = int(ops.instance[op])
         point = op if instance < 0 else len(ops.rank) + instance
-        until = int(ops.start[op] + ops.dur[op])
-        self._spend(spent, self._of(op), until - max(int(self.measured[point]), begin))
+        self._spend(spent, self._of(op), until - max(int(self.at[point]), begin))
         self.back(point, begin, spent)
 
     def back(self, point: int, begin: int, spent: dict[_Key, list[int]]) -> None:
         """The path to a point, down to `begin`. Walks over what is on it, nothing else."""
-        made, measured = self.job.waits, self.measured
-        while measured[point] > begin:
+        made, at = self.job.waits, self.at
+        while at[point] > begin:
             edge = int(self.binding[point])
             if edge < 0:  # nothing is known before it
                 own = self._of(min(point, len(self.job.ops.rank) - 1))
-                self._spend(spent, (own[0], "gap", None, own[3]), int(measured[point]) - begin)
+                self._spend(spent, (own[0], "gap", None, own[3]), int(at[point]) - begin)
                 return
             work, lag = int(made.work[edge]), int(made.lag[edge])
             before = int(self.source[edge])
-            spanned = int(measured[point] - measured[before])
+            spanned = int(at[point] - at[before])
             if work < 0:
-                busy, launched = int(made.host[-1 - work]), int(made.launched[-1 - work])
+                busy, launched = int(self.host[-1 - work]), int(made.launched[-1 - work])
                 worked: _Key = (self._of(launched)[0], "host", None, None)
                 lagged = "launch"
             else:
-                busy, lagged = int(made.transfer[work]), "overhead"
+                busy, lagged = int(self.durations[work]), "overhead"
                 worked = self._of(work) if busy else (0, "overhead", None, None)
             waiting = self._of(point) if point < len(self.job.ops.rank) else worked
             # What lies before the step began is cut off, the earliest first.
-            cut = max(begin - int(measured[before]), 0)
+            cut = max(begin - int(at[before]), 0)
             pieces = (
                 (worked, busy),
                 ((waiting[0], lagged, None, waiting[3]), lag),
@@ -142,26 +182,21 @@ class _Walk:
             spent[key][1] += ns
 
 
-def _walk(job: CaptureJob) -> _Walk:
-    made, ops = job.waits, job.ops
-    count = len(ops.rank)
+def _walk(job: CaptureJob, at: Integers, durations: Integers, host: Integers) -> _Walk:
+    made = job.waits
     places = made.points.place
     total = len(places)
-    point_at = np.empty(total, np.int64)
-    point_at[places] = np.arange(total)
-    met = np.full(made.meetings, np.iinfo(np.int64).min)
-    comm = ops.is_communication
-    np.maximum.at(met, ops.instance[comm], ops.start[comm])
-    segments = made.starts(made.transfer, made.host, made.gap)[count + made.meetings :]
-    measured = np.concatenate([ops.start, met, segments])
+    point_at = np.empty(total, np.int32)
+    point_at[places] = np.arange(total, dtype=np.int32)
     source = point_at[made.points.source]
-    arrived = measured[source] + made.delays(made.transfer, made.host)
+    arrived = made.delays(durations, host)
+    arrived += at[source]
     first = made.points.first
     has_edge = np.flatnonzero(np.diff(first) > 0)
     binding = np.full(total, -1)
     if len(has_edge):
         begins = first[:-1][has_edge]
-        latest = np.repeat(np.maximum.reduceat(arrived, begins), np.diff(first)[has_edge])
-        numbers = np.where(arrived == latest, np.arange(len(arrived)), len(arrived))
-        binding[point_at[has_edge]] = np.minimum.reduceat(numbers, begins)
-    return _Walk(job, measured, source, binding)
+        latest = np.maximum.reduceat(arrived, begins)
+        binds = np.flatnonzero(arrived == np.repeat(latest, np.diff(first)[has_edge]))
+        binding[point_at[has_edge]] = binds[np.searchsorted(binds, begins)]
+    return _Walk(job, at, source, binding, durations, host)

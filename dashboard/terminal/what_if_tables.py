@@ -109,7 +109,7 @@ def whatif_steps_table(found: pl.DataFrame) -> RenderableType:
          "change": _ratio_of(row["predicted_step_ns"], row["replayed_step_ns"])}
         for at, row in enumerate(found.to_dicts())
     ]  # fmt: skip
-    return FittedTable(
+    steps = FittedTable(
         [
             Column("step", "what"), Column("measured (ms)", "measured_step_ns", ms),
             Column("replayed", "replayed_step_ns", ms, 1),
@@ -119,6 +119,11 @@ def whatif_steps_table(found: pl.DataFrame) -> RenderableType:
         rows,
         "What if",
     )  # fmt: skip
+    saved = found["saved"].to_list()[mean]
+    columns = [Column("part", "part"), Column("kind", "kind"), Column("saved (ms)", "saved_ns", ms)]
+    return Group(
+        steps, FittedTable(columns, saved, "Where the saved time was, on the critical path")
+    )
 
 
 def _ratio_of(part: int, whole: int) -> float | None:

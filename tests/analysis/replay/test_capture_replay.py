@@ -260,6 +260,19 @@ def test_the_critical_path_runs_through_the_slow_rank() -> None:
     assert share(slow) > 2 * share(SMALL)
 
 
+@pytest.mark.parametrize(
+    ("word", "part", "kind"),
+    [("kernel:*=0.5", "computing", None), ("comm:ep=0.5", "communication", "ep")],
+)
+def test_what_is_saved_adds_up_and_is_where_it_was(word: str, part: str, kind: str | None) -> None:
+    found = whatif_steps(tables(SMALL), replayed(SMALL), [parse_change(word)])
+    for row in found.iter_rows(named=True):
+        whole = row["replayed_step_ns"] - row["predicted_step_ns"]
+        assert sum(one["saved_ns"] for one in row["saved"]) == pytest.approx(whole, abs=10)
+        most = row["saved"][0]
+        assert (most["part"], most["kind"]) == (part, kind) and most["saved_ns"] > 0.7 * whole
+
+
 def test_what_is_on_no_path_saves_nothing_and_what_is_saves_no_more_than_its_time() -> None:
     job = replayed(SMALL)
     on_path = critical_path(job).filter(pl.col("part") == "computing")
