@@ -30,6 +30,7 @@ TARGETS = ("rank", "kernel", "comm", "link", "host")
 _LATER = ("ideal", "experts")  # words of phase-level traces and of plans: not validated here
 _LEAST_ERROR = 0.005  # of a step that changes at all
 _CONTENTION = 0.1  # of a change: kernels beside less traffic, edges that were not seen
+_MOST_FOR_PATHS = 5_000_000  # operations: both critical paths of more take too long
 _LONGEST_NS = 1e17  # of all that is changed together: three years
 _PAYLOADS = """
     select rank, op_id, src_rank, dst_rank, link, sum(dur_ns) as payload_ns from comm_tasks
@@ -69,7 +70,7 @@ class Other:
 #   predicted_step_ns bigint   the same replayed with the changes
 #   predicted_low_ns  bigint   low end of the range
 #   predicted_high_ns bigint   high end of the range
-#   saved             struct[] part, kind, saved_ns: adds up to replayed - predicted
+#   saved             struct[] part, kind, saved_ns: sum is replayed - predicted; NULL: > 5 M ops
 def whatif_steps(
     con: duckdb.DuckDBPyConnection, job: CaptureJob, changes: Sequence[Change]
 ) -> pl.DataFrame:
@@ -91,8 +92,14 @@ def whatif_steps(
     columns = [measured, replayed, predicted, low, high]
     usual = [at for at, step in enumerate(job.ops.steps) if step not in job.warm_up]
     made = job.waits
-    before = time_by_part(job, made.transfer, made.host)
-    after = time_by_part(job, other.durations, other.host)
+    before, after = (
+        (
+            time_by_part(job, made.transfer, made.host),
+            time_by_part(job, other.durations, other.host),
+        )
+        if len(job.ops.rank) <= _MOST_FOR_PATHS
+        else (None, None)
+    )
     every = range(len(job.ops.steps))
     rows = [
         (step, *(round(float(one[at])) for one in columns), _saved(before, after, [at]))
@@ -111,9 +118,13 @@ def whatif_steps(
 
 
 def _saved(
-    before: Sequence[Mapping[Part, int]], after: Sequence[Mapping[Part, int]], steps: Sequence[int]
-) -> list[dict[str, str | int | None]]:
+    before: Sequence[Mapping[Part, int]] | None,
+    after: Sequence[Mapping[Part, int]] | None,
+    steps: Sequence[int],
+) -> list[dict[str, str | int | None]] | None:
     """Means over steps, the largest first; what comes out at 0 is left out."""
+    if before is None or after is None:
+        return None
     parts = sorted({part for at in steps for part in (*before[at], *after[at])}, key=str)
     means = [
         (part, sum(before[at].get(part, 0) - after[at].get(part, 0) for at in steps) / len(steps))

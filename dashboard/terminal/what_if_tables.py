@@ -119,7 +119,7 @@ def whatif_steps_table(found: pl.DataFrame) -> RenderableType:
         rows,
         "What if",
     )  # fmt: skip
-    saved = found["saved"].to_list()[mean]
+    saved = found["saved"].to_list()[mean] or []
     columns = [Column("part", "part"), Column("kind", "kind"), Column("saved (ms)", "saved_ns", ms)]
     return Group(
         steps, FittedTable(columns, saved, "Where the saved time was, on the critical path")
