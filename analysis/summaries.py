@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 
 import duckdb
@@ -32,24 +33,27 @@ class Summary:
     rows_from: tuple[str, ...]
 
 
-def _summary(known: Metric) -> Summary:
+@cache  # ingest asks for each rank; the files of rules stay while a process runs
+def _summary(known: Metric, sql: str, digest: str) -> Summary:
     file = known.file.rpartition("/")[2]
     reached = rules.sources([file], resources.files(rules.PACKAGE))
     del reached[file]  # `sql` is that file with what is put into it
     text = "\n".join(
         [
-            rules.without_remarks(known.sql),
+            rules.without_remarks(sql),
             *(reached[file] for file in sorted(reached)),
-            schema.digest(),
+            digest,
         ]
     )
     version = hashlib.sha256(text.encode()).hexdigest()[:12]
-    return Summary(known.view, version, known.sql, known.rows_from)
+    return Summary(known.view, version, sql, known.rows_from)
 
 
 def summaries() -> tuple[Summary, ...]:
     """Every summary in its current version."""
-    return tuple(_summary(known) for known in sql_metrics() if known.rows_from)
+    return tuple(
+        _summary(known, known.sql, schema.digest()) for known in sql_metrics() if known.rows_from
+    )
 
 
 def summarise(con: duckdb.DuckDBPyConnection) -> Iterable[Summary]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import duckdb
 import polars as pl
@@ -98,3 +99,8 @@ def select(
         values.append(top)
     by = ", ".join([*(f"{name} nulls last" for name in of), *([order] if order else [])])
     return frame(con, f"select {columns} from {view} {clause} {best} order by {by}", values)
+
+
+def sum_of(rows: pl.DataFrame, names: Sequence[str]) -> dict[str, Any]:
+    """One row for those that an outlet does not show each: these columns added up, others NULL."""
+    return {**dict.fromkeys(rows.columns), **rows.select(pl.col(names).sum()).row(0, named=True)}

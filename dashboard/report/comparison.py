@@ -8,6 +8,7 @@ import polars as pl
 
 from npuscope.analysis.compare.difference import Comparison
 from npuscope.analysis.compare.side import PER_TOKEN
+from npuscope.analysis.views import sum_of
 from npuscope.analysis.wording import UNKNOWN, mebibytes, ms, percent, plain
 from npuscope.messages import Message
 
@@ -111,20 +112,17 @@ def where_from(found: Comparison) -> FittedTable:
     told = told.with_columns(
         a=pl.col(f"a{unit}"), b=pl.col(f"b{unit}"), delta=pl.col(f"b{unit}") - pl.col(f"a{unit}")
     )
+    changed = told.filter(pl.col("delta") != 0).sort(pl.col("delta").abs(), descending=True)
+    rest = changed[_MOST_ROWS:]
     rows = [
         {**row, "what": _PARTS[row["part"]], "how": _CHANGES.get(row["change"], "")}
-        for row in told.sort(pl.col("delta").abs(), descending=True).to_dicts()
-        if row["delta"]
+        for row in changed[:_MOST_ROWS].to_dicts()
     ]
-    rest = rows[_MOST_ROWS:]
-    empty = {"name": "", "how": "", **({place: None} if place else {})}
-    rows = rows[:_MOST_ROWS]
     if place is None:
-        if rest:
-            sums = {key: sum(row[key] for row in rest) for key in values}
-            rows.append({"what": "smaller changes together", **empty, **sums})
-        total = {key: told[key].sum() for key in values}
-        rows.append({"what": "all", **empty, **total})
+        empty = {"name": "", "how": ""}
+        if rest.height:
+            rows.append({**sum_of(rest, values), **empty, "what": "smaller changes together"})
+        rows.append({**sum_of(told, values), **empty, "what": "all"})
     form = decimals("{:,.3f}") if found.is_per_token else ms
     return FittedTable(
         [
@@ -137,7 +135,9 @@ def where_from(found: Comparison) -> FittedTable:
         "Where it comes from (ns of a rank per token)"
         if found.is_per_token
         else "Where it comes from (ms of a mean rank's step)",
-        Message("{count} smaller changes: --json has them", count=len(rest)) if rest else None,
+        Message("{count} smaller changes: --json has them", count=rest.height)
+        if rest.height
+        else None,
     )  # fmt: skip
 
 

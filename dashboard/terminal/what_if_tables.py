@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 from rich.console import Group, RenderableType
 
+from npuscope.analysis.views import sum_of
 from npuscope.analysis.wording import UNKNOWN, ms, percent
 
 from .tables import Column, FittedTable
@@ -86,9 +87,8 @@ def critical_path_table(found: pl.DataFrame) -> RenderableType:
         rows += part[:_MOST_OF_A_STEP].to_dicts()
         rest = part[_MOST_OF_A_STEP:]
         if rest.height:
-            sums = rest.select(pl.col("count", "path_ns", "share_ratio").sum()).row(0, named=True)
-            rows.append({**rest.row(0, named=True), **sums, "rank": None, "kind": None,
-                         "part": f"{rest.height} more", "type": None})  # fmt: skip
+            sums = sum_of(rest, ["count", "path_ns", "share_ratio"])
+            rows.append({**sums, "step": rest["step"][0], "part": f"{rest.height} more"})
     return FittedTable(
         [
             Column("step", "step", _whole), Column("rank", "rank", _whole), Column("part", "part"),

@@ -21,6 +21,7 @@ def stores(stored_job: Callable[..., Path]) -> tuple[Path, Path]:
     return stored_job(BASE, "text"), stored_job(TWICE, "db")
 
 
+@pytest.mark.slow
 def test_text_against_database(run: Run, stores: tuple[Path, Path]) -> None:
     outcome = run("compare", *stores, "--json")
     assert outcome.code == 0
@@ -68,6 +69,7 @@ def test_the_answer_as_a_page_and_as_markdown(
         assert run("compare", *stores, *words).code == 2
 
 
+@pytest.mark.slow
 def test_by_rank_and_per_token(run: Run, stores: tuple[Path, Path]) -> None:
     answer = run("compare", *stores, "--by", "rank", "--json").json()
     assert answer["metric"] == "compare_rank"

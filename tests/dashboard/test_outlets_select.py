@@ -18,10 +18,6 @@ FUNCTIONS = {"average", "fmean", "mean", "median", "nanmean", "nansum", "quantil
 IN_SQL = re.compile(r"\b(sum|avg|mean|median|quantile\w*|stddev\w*)\s*\(", re.IGNORECASE)
 # file: (function, why it may).
 MAY = {
-    "terminal/memory/memory_tables.py": (
-        "holders_table",
-        "a line for the rows that are not shown",
-    ),
     "perfetto/slice_rows.sql": ("", "a running count places slices that overlap into tracks"),
 }
 

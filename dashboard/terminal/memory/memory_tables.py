@@ -9,6 +9,7 @@ import polars as pl
 from rich.console import RenderableType
 
 from npuscope.analysis.query import MemoryKey
+from npuscope.analysis.views import sum_of
 from npuscope.analysis.wording import UNKNOWN, mebibytes, number, percent, plain
 
 from ..tables import Column, FittedTable, decimals, several
@@ -118,10 +119,9 @@ def holders_table(frame: pl.DataFrame, *, top: int = TOP) -> FittedTable:
         rows += named.head(top).to_dicts()
         others = named.slice(top)
         if others.height:
-            kept = dict.fromkeys(frame.columns)
+            kept = sum_of(others, ["held_bytes", "share_ratio"])
             kept |= {name: others[name][0] for name in ("run", "capture", "rank", "device_id")}
-            kept |= {name: others[name].sum() for name in ("held_bytes", "share_ratio")}
-            rows.append({**kept, "holder": f"{others.height} more", "block_count": None})
+            rows.append({**kept, "holder": f"{others.height} more"})
         rows += place.filter(unexplained).to_dicts()
     told = {"earlier": "(older than the capture)", "unexplained": "(no recorded block)"}
     for row in rows:

@@ -180,6 +180,7 @@ def test_memory_of_captures_without_steps_is_that_of_the_capture() -> None:
     assert found.select("step", "peak_memory_bytes").rows() == [(None, most)]
 
 
+@pytest.mark.slow
 def test_kinds_of_kernels_tell_what_kernels_do() -> None:
     ours, theirs = small(steps=3), small(steps=3, repeated_kernel="ApplyAdamWV2", ffn=2048)
     kept = compare(side(ours), side(theirs))

@@ -42,6 +42,7 @@ def side(job: Job, by: Key | None = None, change: str = "", *, operators: bool =
         return measure(con, ALL, by, in_full=operators)
 
 
+@pytest.mark.slow
 def test_each_stage_and_rank_adds_up_and_has_its_own_cause() -> None:
     slow = replace(JOB, slow_rank=2, slow_factor=1.5)
     keys: tuple[tuple[Key, int, int], ...] = (("stage", 1, 2), ("rank", 2, 4))
@@ -71,6 +72,7 @@ def test_what_one_side_alone_has_is_said() -> None:
         compare(ours, replace(theirs, at={}), "stage")
 
 
+@pytest.mark.slow
 def test_a_fusion_is_one_row_of_its_operator() -> None:
     """What two types did, a third does; one of the two works elsewhere as well."""
     job = small(steps=3)

@@ -93,11 +93,13 @@ SLOW_LINK: dict[str, Any] = {"slow_link": (0, 1), "slow_link_factor": 6.0}
 LARGE_LINK: dict[str, Any] = {"slow_link": (4, 6), "slow_link_factor": 6.0}
 
 
+@pytest.mark.slow
 def test_a_rank_as_fast_as_its_peers_and_a_link_twice_as_fast_as_they_ran() -> None:
     check_pair(replace(SMALL, **SLOW_RANK), SMALL, "rank:3=median")
     check_pair(replace(SMALL, **SLOW_LINK), SMALL, f"link:0-1={1 / 6}")
 
 
+@pytest.mark.slow
 def test_kernels_and_a_slow_host_as_they_ran() -> None:
     check_pair(SMALL, replace(SMALL, slow_kernel="GroupedMatmul", slow_kernel_factor=2.0),
                "kernel:Grouped*=2")  # fmt: skip
@@ -141,6 +143,7 @@ def test_a_factor_of_one_changes_nothing(word: str) -> None:
     assert row["predicted_high_ns"] - row["predicted_low_ns"] <= 4 * off + 2_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("rank:2=0.5", "comm:ep=0.5"), ("host=3",)])
 def test_the_clock_of_a_host_changes_nothing(words: tuple[str, ...]) -> None:
     job = replace(SMALL, ranks_per_host=1)
@@ -220,6 +223,7 @@ def test_without_tasks_links_are_refused_and_without_shapes_a_median_is_told_of(
         mean_of(con, job, "link:0-1=0.5")
 
 
+@pytest.mark.slow
 def test_members_that_were_not_captured_widen_the_range() -> None:
     base = replace(SMALL, slow_rank=0, slow_factor=1.6)
     gone = [f"delete from {name} where rank = 3" for name in TABLES]

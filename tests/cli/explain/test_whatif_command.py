@@ -51,6 +51,7 @@ def test_a_wrong_change_is_a_wrong_use(run: Run, trace: Path, change: str, told:
     assert (refused.code, refused.out) == (2, "") and told in refused.err
 
 
+@pytest.mark.slow
 def test_a_profile_is_replayed_and_asked(run: Run, sample_store: Path) -> None:
     told = run("whatif", sample_store, "rank:all=median", "comm:ep=0.5", "--json").json()
     assert told["metric"] == "whatif_steps"
@@ -70,6 +71,7 @@ def test_a_profile_is_replayed_and_asked(run: Run, sample_store: Path) -> None:
     assert "without gaps" in run("replay", sample_store).out
 
 
+@pytest.mark.slow
 def test_what_a_profile_does_not_tell_is_refused_in_a_sentence(
     run: Run, sample_store: Path, real_stores: Callable[[str], Path]
 ) -> None:
@@ -87,6 +89,7 @@ def test_what_a_profile_does_not_tell_is_refused_in_a_sentence(
         assert len(refused.err.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["alexnet_ddp_db_level1", "alexnet_ddp_text_level1"])
 def test_real_profiles_are_found_back(
     run: Run, real_stores: Callable[[str], Path], name: str

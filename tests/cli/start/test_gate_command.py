@@ -46,6 +46,7 @@ def test_backwards_nothing_is_broken(run: Run, stores: tuple[Path, Path]) -> Non
     assert run(*words, *BROKEN).code == 0
 
 
+@pytest.mark.slow
 def test_a_saved_baseline_stands_for_its_run(
     run: Run, stores: tuple[Path, Path], sides: tuple[object, ...], tmp_path: Path
 ) -> None:
