@@ -71,7 +71,7 @@ def read_operations(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> O
     rows = store.frame(con.sql(sql_text("device_operations.sql"), params=chosen))
     if rows.is_empty():
         raise TraceNotFound(f"{capture}: no kernels or operations with times: nothing to replay")
-    zero_ns = int(rows["start_ns"].min() or 0)  # type: ignore[arg-type]
+    zero_ns = int(rows.select(pl.col("start_ns").min()).item() or 0)
     launch = rows["launch_ns"].fill_null(UNKNOWN + zero_ns).to_numpy() - zero_ns
     is_communication = rows["is_communication"].to_numpy()
     recorded = rows["stream_id"].is_not_null().to_numpy()

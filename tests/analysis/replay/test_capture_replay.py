@@ -70,8 +70,8 @@ def check_pair(base: Job, other: Job, *words: str, within: float = 0.01) -> None
 
 def check_factual(job: Job) -> None:
     rows = replay(replayed(job))
-    assert rows["error_ratio"].abs().max() < 0.005  # type: ignore[operator]
-    assert rows["without_gaps_error_ratio"].abs().max() < 0.005  # type: ignore[operator]
+    assert (rows["error_ratio"].abs() < 0.005).all()
+    assert (rows["without_gaps_error_ratio"].abs() < 0.005).all()
     assert (rows["replayed_ns"] != rows["measured_ns"]).any()  # no identity
     assert rows["exogenous_ratio"].max() == 0
     assert 0 < rows["inferred_edge_ratio"][0] < 0.3
@@ -229,7 +229,7 @@ def test_members_that_were_not_captured_widen_the_range() -> None:
     gone = [f"delete from {name} where rank = 3" for name in TABLES]
     con = compared(connect(), base, *gone)
     job = capture_job(con, ALL)
-    assert replay(job)["exogenous_ratio"].max() > 0.05  # type: ignore[operator]
+    assert (replay(job)["exogenous_ratio"] > 0.05).any()
     row = mean_of(con, job, "rank:0=median")
     truth = float(replayed(SMALL).measured.lengths().mean())
     assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
