@@ -8,6 +8,7 @@ step_parts, kernels of the same ranks and steps --> parts of a mean rank and ste
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
 import duckdb
@@ -18,6 +19,7 @@ from npuscope.messages import Message
 
 from ..experts.load.mean_layers import mean_layers
 from ..flops.job_mfu import gathered
+from ..flops.log_figures import trainer_log
 from ..flops.mfu import mfu
 from ..means import job_steps, without_warm_up
 from ..memory.memory import main_components, memory, memory_steps
@@ -126,9 +128,11 @@ def measure(
     by: Key | None = None,
     *,
     in_full: bool = False,
+    target: str | None = None,
 ) -> Side:
     """A side from the captures of `scope`; `in_full` takes a look at every kernel and launch, for
-    names of kernels that have types, and for the framework's operators.
+    names of kernels that have types, and for the framework's operators. `target` is the store or
+    exported file behind `con`, whose training log tells tokens per step.
 
     Raises UsageError where these are of several runs, or have no step with figures.
     """
@@ -174,7 +178,12 @@ def measure(
 
     facts = _facts(con, scope)
     places = pairs["place"].unique().drop_nulls().sort() if by else ()
-    return replace(side(pl.lit(True)), at={at: side(pl.col("place") == at) for at in places})
+    log = trainer_log(con, Path(target), None, scope) if target is not None else None
+    return replace(
+        side(pl.lit(True)),
+        at={at: side(pl.col("place") == at) for at in places},
+        tokens=log.facts.tokens_per_step if log else None,
+    )
 
 
 def together(sides: list[Side]) -> Side:

@@ -32,6 +32,8 @@ ORDER = (
 # title: Difference of two runs
 # meaning: The change of each part of a step from run A to run B; the changes add up.
 # command: compare
+# table: compare
+# figure: compare
 #
 #   part      varchar  computing, a part of step_parts, between_steps (from a rank's step to its
 #     next), latest_rank (what the job's step takes beyond the mean rank's)
@@ -87,6 +89,13 @@ def waterfall(a: Side, b: Side) -> pl.DataFrame:
             nulls_last=True, maintain_order=True,
         )
     )  # fmt: skip
+
+
+def by_part(rows: pl.DataFrame) -> pl.DataFrame:
+    """Sums of rows of the metric `compare` for each part, in their order: part, a_ns, b_ns,
+    delta_ns."""
+    sums = pl.col("a_ns", "b_ns", "delta_ns").sum()
+    return rows.group_by("part", maintain_order=True).agg(sums)
 
 
 # metric: compare_stage

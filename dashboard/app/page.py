@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,17 +21,17 @@ from npuscope.messages import Message
 
 from ..figures.layout import apply_theme, visible_names
 from ..locale.language import Say, labelled, language_of
-from ..terminal.parts_table import WORDS
+from ..terminal.parts_table import CHANGES, WORDS
 from ..units import Readable, readable
 from . import aside, header, sources
 from .plain_text import plain
 from .served_stores import Place
-from .state import Known, KnownCapture, View, moved, params_of
+from .state import SHARES, Known, KnownCapture, View, moved, params_of
 
 PAGES = {
     "overview": "Overview", "timeline": "Timeline", "communication": "Communication",
     "experts": "Experts", "operators": "Operators", "ranks": "Ranks", "memory": "Memory",
-    "trends": "Trends", "quality": "Data quality",
+    "trends": "Trends", "compare": "Compare", "quality": "Data quality",
 }  # fmt: skip
 _PLOTLY = {"displaylogo": False, "scrollZoom": False, "responsive": True}
 
@@ -74,6 +74,13 @@ class Page:
         """Whether the visitor looks at the dark theme."""
         return st.context.theme.type == "dark"
 
+    def at(self, capture: KnownCapture) -> Page:
+        """The same visit looking at all of another capture, maybe of another store."""
+        store = capture.store if len(self.known.stores) > 1 else None
+        view = View(capture.run, capture.capture, lang=self.view.lang, store=store)
+        place = sources.place_named(capture.store)
+        return replace(self, view=view, place=place, version=sources.version_of(place.path))
+
     def frame(self, fn: Callable[..., Any], **arguments: Any) -> Any:
         """`fn(con, scope, **arguments)`, computed once per store version.
 
@@ -98,6 +105,16 @@ class Page:
             return self.frame(fn, **arguments)
         aside.wait(self.say, is_ready)
         return None
+
+    def picked_share(self) -> str:
+        """One of SHARES, what the colours of a timeline tell: a control that shows and sets it."""
+        share = self.view.share or SHARES[0]
+        st.session_state["share"] = share
+        st.segmented_control(
+            self.say("share of time"), SHARES, required=True, format_func=self.say, key="share",
+            on_change=lambda: self.look_at(share=st.session_state["share"]),
+        )  # fmt: skip
+        return share
 
     def title(self, question: str) -> None:
         """The question this page answers."""
@@ -264,7 +281,8 @@ def open_page(name: str) -> Page:
 
 
 _ROW_PX, _MOST_ROWS_SHOWN = 35, 12
-_CODED = ("part", "term")  # columns of codes that have words
+# Columns of codes that have words.
+_CODED = {"part": WORDS, "term": WORDS, "change": CHANGES}
 _MOST_ROWS_SENT = 5_000  # to the browser: the files have all
 _MEASURED, _SHORT_LETTERS = 200, 12
 _LETTER_PX, _BESIDE_PX, _MOST_TEXT_PX = 7, 24, 420
@@ -309,7 +327,7 @@ def draw_table(
     for column, one in zip(chosen.columns, columns_shown, strict=True):
         values = one.values
         if column in _CODED:
-            values = values.replace({code: say(words) for code, words in WORDS.items()})
+            values = values.replace({code: say(words) for code, words in _CODED[column].items()})
         shown[column] = _visible(values)
         label = titles.get(column) or labelled(column, one.words, say)
         told = helps.get(column, helps.get(""))

@@ -19,6 +19,7 @@ _LAST_NS = 2**63 - 1
 _NUMBER = re.compile(r"[+-]?[0-9]{1,30}")
 _RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 _NO_LANES = "none"
+BASE = ("base_store", "base_run", "base_capture")
 # What the timeline's colours tell, computing unless asked otherwise, and how many ranks' events.
 SHARES = ("computing", "exposed communication", "masked communication", "free")
 MOST_LANES = 8
@@ -31,7 +32,8 @@ class View:
     `store` is the title of one of several stores (None: the only one). `start_ns` and `end_ns`
     are a window of time, half-open, and always in order. Of the timeline: `share` is what its
     colours tell (None: computing), `ranks` the first and last of those it shows, `lanes` those
-    whose events it shows one by one (None: the first few).
+    whose events it shows one by one (None: the first few). `base` is the capture that this one is
+    compared with, by store, run and name (None: as `Known.base` chooses).
     """
 
     run: str | None = None
@@ -45,6 +47,7 @@ class View:
     share: str | None = None
     ranks: tuple[int, int] | None = None
     lanes: tuple[int, ...] | None = None
+    base: tuple[str | None, str, str] | None = None
 
     @property
     def scope(self) -> Scope:
@@ -97,6 +100,22 @@ class Known:
                 return one
         return None
 
+    def base(self, view: View) -> KnownCapture | None:
+        """The baseline that a view compares its capture with: the one asked for, else the one
+        before it in its run, else after it, else the newest of another run; None: there is none."""
+        chosen = self.chosen(view)
+        others = [one for one in self.captures if one is not chosen]
+        if chosen is None or not others:
+            return None
+        if view.base is not None:
+            store, *names = view.base
+            for one in others:
+                if [one.run, one.capture] == names and store in (None, one.store):
+                    return one
+        run = self.of_run(chosen.store, chosen.run)
+        at = run.index(chosen)
+        return next(iter((*run[at + 1 :], *reversed(run[:at]), *others)))
+
 
 def view_of(params: Mapping[str, str], known: Known) -> View:
     """The view that URL parameters ask for, as far as it exists.
@@ -122,6 +141,7 @@ def view_of(params: Mapping[str, str], known: Known) -> View:
         share=params["share"] if params.get("share") in SHARES[1:] else None,
         ranks=_range(params.get("ranks"), capture.ranks),
         lanes=_several(params.get("lanes"), capture.ranks),
+        base=_base_of(params, known, capture),
     )
 
 
@@ -138,6 +158,7 @@ def params_of(view: View) -> dict[str, str]:
         "share": view.share,
         "ranks": None if view.ranks is None else range_text(view.ranks),
         "lanes": None if view.lanes is None else lanes_text(view.lanes),
+        **dict(zip(BASE, view.base or (None, None, None), strict=True)),
         "lang": view.lang,
     }
     return {name: str(value) for name, value in named.items() if value is not None}
@@ -173,6 +194,18 @@ def _capture_of(params: Mapping[str, str], known: Known) -> KnownCapture | None:
     candidates = [one for one in candidates if one.store == store] or candidates
     candidates = [one for one in candidates if one.capture == capture] or candidates
     return candidates[0] if candidates else None
+
+
+def _base_of(
+    params: Mapping[str, str], known: Known, capture: KnownCapture
+) -> tuple[str | None, str, str] | None:
+    """The baseline asked for, where it is there and another capture."""
+    store, run, name = (params.get(one) for one in BASE)
+    for one in known.captures:
+        if (one.run, one.capture) == (run, name) and store in (None, one.store):
+            if one is not capture:
+                return one.store if len(known.stores) > 1 else None, one.run, one.capture
+    return None
 
 
 def _number(text: str | None) -> int | None:

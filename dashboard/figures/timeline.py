@@ -7,10 +7,12 @@ instants since the epoch are longer than what a browser's numbers hold.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import plotly.graph_objects as go
 import polars as pl
+from plotly.subplots import make_subplots
 
 from npuscope.analysis.timeline.bins import Overview
 from npuscope.analysis.timeline.lanes import flat_lanes
@@ -56,32 +58,10 @@ def heat_figure(
     part of a bin in which its rank was recorded; what is unknown or outside is empty. Two invisible
     points let boxes be drawn, wherever they are: cells alone do not.
     """
-    column, colour = SHARES[share]
     unit, unit_ns = unit_of(window_ns[1] - window_ns[0])
-    rows, step = _positions(found.ranks)
-    place = pl.DataFrame({"rank": found.ranks, "row": rows}, schema_overrides={"rank": pl.Int32})
-    cells = found.cells.join(place, on="rank", how="inner", maintain_order="left")
-    height = (max(rows) - min(rows) + 1) if rows else 0
-    shares = np.full((height, found.columns), np.nan, dtype=np.float32)
-    at_row = (cells["row"] - min(rows, default=0)).to_numpy()
-    at_column = ((cells["bin_start_ns"] - found.start_ns) // max(found.width_ns, 1)).to_numpy()
-    shares[at_row, at_column] = (cells[column] / cells["active_ns"]).cast(pl.Float32).to_numpy()
-    first = (found.start_ns - window_ns[0]) / unit_ns
+    rows, _ = _positions(found.ranks)
     figure = go.Figure()
-    figure.add_heatmap(
-        z=shares,
-        x0=first + found.width_ns / unit_ns / 2,
-        dx=found.width_ns / unit_ns,
-        y0=min(rows, default=0),
-        dy=1,
-        zmin=0,
-        zmax=1,
-        colorscale=_scale(colour),
-        colorbar={**colour_bar(say("share of time")), "tickformat": ".0%"},
-        hovertemplate=("rank %{y}<br>" if step else "")
-        + f"%{{x:,.4~f}} {unit}<br>{say(share)}: %{{z:.1%}}<extra></extra>",
-        hoverongaps=False,
-    )  # fmt: skip
+    figure.add_trace(_heat(found, share, window_ns[0], unit, unit_ns, say))
     span = (window_ns[1] - window_ns[0]) / unit_ns
     middle = (min(rows, default=0) + max(rows, default=0)) / 2
     figure.add_scatter(
@@ -101,12 +81,97 @@ def heat_figure(
     )  # fmt: skip
     figure.update_layout(title=None, margin={"t": 28})
     figure.update_xaxes(range=[0, span], showgrid=False, zeroline=False)
-    low, high = min(rows, default=0) - 0.5, max(rows, default=0) + 0.5
-    figure.update_yaxes(
-        range=[high, low], showgrid=False, zeroline=False, title={"text": say("rank")},
-        **_ticks(found.ranks, rows),
-    )  # fmt: skip
+    figure.update_yaxes(**_ranks_axis(found.ranks, say))
     return figure
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A step's bins and where its first instant stands on the axis; `step` None: no steps."""
+
+    step: int | None
+    found: Overview
+    start_ns: int
+    at_ns: int
+
+
+def aligned_figure(
+    sides: Sequence[tuple[str, Sequence[Slot]]], length_ns: int, share: str, say: Say
+) -> go.Figure:
+    """Ranks x time of two captures under each other, on one axis as long as `length_ns`: a title
+    and the steps of each."""
+    unit, unit_ns = unit_of(length_ns)
+    figure = make_subplots(rows=len(sides), cols=1, shared_xaxes=True, vertical_spacing=0.14)
+    beside = {"xref": "x", "xanchor": "left", "yanchor": "bottom", "y": 1, "showarrow": False}
+    height_px = 60
+    for row, (title, slots) in enumerate(sides, start=1):
+        domain = f"y{row if row > 1 else ''} domain"
+        figure.add_annotation(**beside, yref=domain, x=0, text=title, yshift=14)
+        for slot in slots:
+            zero_ns = slot.start_ns - slot.at_ns
+            figure.add_trace(_heat(slot.found, share, zero_ns, unit, unit_ns, say), row, 1)
+            at = slot.at_ns / unit_ns
+            if slot.step is not None:
+                named = f"{say('step')} {slot.step}"
+                font = {"size": 11}
+                figure.add_annotation(**beside, yref=domain, x=at, text=named, font=font)
+            if at:
+                line = {"width": 1, "dash": "dot", "color": "#8a94a0"}
+                figure.add_shape(
+                    type="line", x0=at, x1=at, y0=0, y1=1, xref="x", yref=domain, line=line
+                )
+        ranks = slots[0].found.ranks
+        figure.update_yaxes(**_ranks_axis(ranks, say), row=row)
+        height_px += _heat_px(len(ranks))
+    figure.update_traces(colorbar=None, showscale=False)
+    figure.data[0].update(
+        showscale=True, colorbar={**colour_bar(say("share of time")), "tickformat": ".0%"}
+    )
+    lay_out(figure, say, "", height_px=height_px)
+    figure.update_layout(title=None, margin={"t": 44})
+    figure.update_xaxes(range=[0, length_ns / unit_ns], showgrid=False, zeroline=False)
+    figure.update_xaxes(title={"text": f"{unit} {say('from the start of the first step')}"}, row=2)
+    return figure
+
+
+def _ranks_axis(ranks: Sequence[int], say: Say) -> dict[str, object]:
+    """An axis with the first rank on top."""
+    rows, _ = _positions(ranks)
+    low, high = min(rows, default=0) - 0.5, max(rows, default=0) + 0.5
+    return {
+        "range": [high, low], "showgrid": False, "zeroline": False,
+        "title": {"text": say("rank")}, **_ticks(ranks, rows),
+    }  # fmt: skip
+
+
+def _heat(
+    found: Overview, share: str, zero_ns: int, unit: str, unit_ns: int, say: Say
+) -> go.Heatmap:
+    """Cells of some ranks, counted from `zero_ns`."""
+    column, colour = SHARES[share]
+    rows, is_numbered = _positions(found.ranks)
+    place = pl.DataFrame({"rank": found.ranks, "row": rows}, schema_overrides={"rank": pl.Int32})
+    cells = found.cells.join(place, on="rank", how="inner", maintain_order="left")
+    height = (max(rows) - min(rows) + 1) if rows else 0
+    shares = np.full((height, found.columns), np.nan, dtype=np.float32)
+    at_row = (cells["row"] - min(rows, default=0)).to_numpy()
+    at_column = ((cells["bin_start_ns"] - found.start_ns) // max(found.width_ns, 1)).to_numpy()
+    shares[at_row, at_column] = (cells[column] / cells["active_ns"]).cast(pl.Float32).to_numpy()
+    first = (found.start_ns - zero_ns) / unit_ns
+    return go.Heatmap(
+        z=shares,
+        x0=first + found.width_ns / unit_ns / 2,
+        dx=found.width_ns / unit_ns,
+        y0=min(rows, default=0),
+        dy=1,
+        zmin=0,
+        zmax=1,
+        colorscale=_scale(colour),
+        colorbar={**colour_bar(say("share of time")), "tickformat": ".0%"},
+        hovertemplate=("rank %{y}<br>" if is_numbered else "")
+        + f"%{{x:,.4~f}} {unit}<br>{say(share)}: %{{z:.1%}}<extra></extra>",
+        hoverongaps=False,
+    )
 
 
 def _heat_px(ranks: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import polars as pl
 
@@ -12,26 +13,11 @@ from npuscope.analysis.views import sum_of
 from npuscope.analysis.wording import UNKNOWN, mebibytes, ms, percent, plain
 from npuscope.messages import Message
 
-from ..terminal.parts_table import PART_WORDS
+from ..terminal.parts_table import CHANGES, WORDS
 from ..terminal.tables import Column, FittedTable, decimals
 from .blocks import Block, Bullets, Facts, Heading, Sentence
 
-_PARTS = {
-    **PART_WORDS,
-    "between_steps": "between a rank's steps",
-    "latest_rank": "the latest rank beyond the mean",
-}
-_CHANGES = {
-    "count": "ran more or less often",
-    "duration": "each took longer or shorter",
-    "shape": "other shapes",
-    "core": "on other cores",
-    "kernels": "other kernels of the operator",
-    "new": "only in B",
-    "gone": "only in A",
-    "at_once": "beside each other, counted once",
-}
-_VERDICTS = {
+VERDICTS = {
     "different": "different",
     "same": "the same within 1 %",
     "not_enough": "not enough to tell",
@@ -72,34 +58,38 @@ def comparison_tables(found: Comparison) -> list[Block]:
         facts = [{"fact": name, "a": a, "b": b} for name, (a, b) in found.changed.items()]
         columns = [Column("fact", "fact", is_word=True), Column("A", "a"), Column("B", "b")]
         told.append(FittedTable(columns, facts, "What else differs"))
-    share = found.delta_ns / found.step_a_ns if found.step_a_ns else None
-    told.append(
-        Sentence(
-            Message(
-                "step {a} ms -> {b} ms ({share}): {verdict}",
-                a=ms(found.step_a_ns), b=ms(found.step_b_ns),
-                share=UNKNOWN if share is None else f"{share:+.2%}",
-                verdict=_VERDICTS[found.verdict],
-            )
-        )
-    )  # fmt: skip
-    measures = [
-        {
-            **row,
-            "what": _MEASURES[row["measure"]],
-            "verdict": "unknown" if row["delta"] is None else _VERDICTS[row["verdict"]],
-        }
-        | {key: figure(row["measure"], row[key]) for key in ("a", "b", "delta", "low", "high")}
-        for row in found.figures.iter_rows(named=True)
-        if row["measure"] != PER_TOKEN or row["delta"] is not None
-    ]
+    told.append(Sentence(headline(found)))
     columns = [
         Column("mean of a step (ms)", "what", is_word=True), Column("A", "a", str),
         Column("B", "b", str), Column("B - A", "delta", str),
         Column("95 % from", "low", str, 1), Column("to", "high", str, 1),
         Column("verdict", "verdict", is_word=True),
     ]  # fmt: skip
-    return [*told, FittedTable(columns, measures, "Is it real?"), where_from(found)]
+    return [*told, FittedTable(columns, measure_rows(found), "Is it real?"), where_from(found)]
+
+
+def headline(found: Comparison) -> Message:
+    """The time of a step of either side, and the verdict."""
+    share = found.delta_ns / found.step_a_ns if found.step_a_ns else None
+    return Message(
+        "step {a} ms -> {b} ms ({share}): {verdict}",
+        a=ms(found.step_a_ns), b=ms(found.step_b_ns),
+        share=UNKNOWN if share is None else f"{share:+.2%}",
+        verdict=VERDICTS[found.verdict],
+    )  # fmt: skip
+
+
+def measure_rows(found: Comparison) -> list[dict[str, Any]]:
+    """A row of texts per measure that there may be: what, a, b, delta, low, high, verdict."""
+    return [
+        {
+            "what": _MEASURES[row["measure"]],
+            "verdict": "unknown" if row["delta"] is None else VERDICTS[row["verdict"]],
+        }
+        | {key: figure(row["measure"], row[key]) for key in ("a", "b", "delta", "low", "high")}
+        for row in found.figures.iter_rows(named=True)
+        if row["measure"] != PER_TOKEN or row["delta"] is not None
+    ]
 
 
 def where_from(found: Comparison) -> FittedTable:
@@ -115,7 +105,7 @@ def where_from(found: Comparison) -> FittedTable:
     changed = told.filter(pl.col("delta") != 0).sort(pl.col("delta").abs(), descending=True)
     rest = changed[_MOST_ROWS:]
     rows = [
-        {**row, "what": _PARTS[row["part"]], "how": _CHANGES.get(row["change"], "")}
+        {**row, "what": WORDS[row["part"]], "how": CHANGES.get(row["change"], "")}
         for row in changed[:_MOST_ROWS].to_dicts()
     ]
     if place is None:

@@ -66,6 +66,19 @@ WORDS = {
     "other_compute": "vector and other compute",
     **PART_WORDS,
     "tail": "before the first and after the last work",
+    "between_steps": "between a rank's steps",
+    "latest_rank": "the latest rank beyond the mean",
+}
+# How a part of computing changed from one run to another.
+CHANGES = {
+    "count": "ran more or less often",
+    "duration": "each took longer or shorter",
+    "shape": "other shapes",
+    "core": "on other cores",
+    "kernels": "other kernels of the operator",
+    "new": "only in B",
+    "gone": "only in A",
+    "at_once": "beside each other, counted once",
 }
 _WIDTH = 24
 _SPACE = "·"

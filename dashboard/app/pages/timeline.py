@@ -15,7 +15,7 @@ from npuscope.dashboard.app.answers import timeline_answers as answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.app.plain_text import plain
-from npuscope.dashboard.app.state import MOST_LANES, SHARES, lanes_text, range_text
+from npuscope.dashboard.app.state import MOST_LANES, lanes_text, range_text
 from npuscope.dashboard.figures import timeline as figures
 from npuscope.errors import NpuscopeError
 from npuscope.messages import Message
@@ -39,12 +39,7 @@ if view.rank in ranks:
 
 left, middle, right = st.columns([11, 5, 8], vertical_alignment="bottom")
 with left:
-    share = view.share or SHARES[0]
-    st.session_state["timeline_share"] = share
-    st.segmented_control(
-        say("share of time"), SHARES, required=True, format_func=say, key="timeline_share",
-        on_change=lambda: page.look_at(share=st.session_state["timeline_share"]),
-    )  # fmt: skip
+    share = page.picked_share()
 with middle:
     if len(ranks) > 1:
         first, last = answers.shown_ranks(ranks, view.ranks)

@@ -150,14 +150,12 @@ class _Place:
     def side(self, by: Key | None, in_full: bool) -> Side:
         """What it tells."""
         from npuscope.analysis.compare.side import measure
-        from npuscope.analysis.flops.log_figures import trainer_log
 
         if self.kept is not None:
             return self.kept
         assert self.data is not None
-        side = measure(self.data.con, self.scope, by, in_full=in_full)
-        log = trainer_log(self.data.con, self.data.target, None, self.scope)
-        return replace(side, tokens=log.facts.tokens_per_step) if log else side
+        target = str(self.data.target)
+        return measure(self.data.con, self.scope, by, in_full=in_full, target=target)
 
     def notes(self) -> list[str]:
         """What to know beside its figures."""

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npuscope.dashboard.app.state import (
+    BASE,
     MOST_LANES,
     SHARES,
     Known,
@@ -29,7 +30,7 @@ SEVERAL = Known((NEWEST, OLDER, CLOCKLESS, OTHER))
 
 names = st.sampled_from(
     ["store", "run", "capture", "rank", "step", "start_ns", "end_ns", "lang", "share", "ranks",
-     "lanes"]
+     "lanes", *BASE]
 )  # fmt: skip
 values = st.one_of(
     st.text(max_size=30),
@@ -58,12 +59,27 @@ def test_whatever_a_url_says_the_view_exists(params: dict[str, str], known: Know
     if view.start_ns is not None and view.end_ns is not None:
         assert 0 <= view.start_ns < view.end_ns < 2**63
     assert view_of(params_of(view), known) == view  # a link shows the same
+    assert known.base(view) not in (None, capture)
 
 
 def test_without_parameters_the_newest_capture_is_shown() -> None:
     assert view_of({}, ALONE) == View(run="moe", capture="c2")
     assert view_of({}, SEVERAL).store == "a"
     assert view_of({}, Known((), lang="zh")) == View(lang="zh")
+
+
+def test_a_capture_is_compared_with_the_one_before_unless_another_is_asked_for() -> None:
+    def base(**asked: str) -> KnownCapture | None:
+        return SEVERAL.base(view_of(asked, SEVERAL))
+
+    assert base(run="moe", capture="c2", store="a") == OLDER
+    assert base(run="moe", capture="c1", store="a") == NEWEST  # the first of its run
+    assert base(run="dense") == NEWEST  # the only one of its run
+    asked = {"base_store": "b", "base_run": "moe", "base_capture": "c1"}
+    assert base(run="moe", capture="c2", **asked) == OTHER
+    assert base(store="b", run="moe", capture="c1", **asked) == NEWEST  # not with itself
+    assert base(run="moe", capture="c2", base_run="moe", base_capture="c9") == OLDER
+    assert Known((NEWEST,)).base(view_of({}, Known((NEWEST,)))) is None
 
 
 def test_the_preferred_run_is_shown_first() -> None:

@@ -1,0 +1,186 @@
+"""The page Compare: the figures of `npuscope compare --json`, and steps beside each other."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+pytest.importorskip("streamlit")
+
+from typer.testing import CliRunner
+
+from npuscope.analysis.compare.difference import Comparison
+from npuscope.analysis.timeline.bins import MOST_CELLS, Overview
+from npuscope.cli import app
+from npuscope.dashboard.app import sources
+from npuscope.dashboard.app.answers.compare_answers import (
+    Window,
+    columns_of,
+    side_by_side,
+    windows,
+)
+from npuscope.dashboard.figures.comparison import change_figure
+from npuscope.dashboard.figures.timeline import Slot, aligned_figure
+from npuscope.dashboard.report.comparison import figure as shown
+from npuscope.sample_traces.job import small
+from tests.dashboard.app.published_jobs import TABLES, publish_job
+from tests.dashboard.app.visited_pages import figures, visit
+
+DAY_NS = 86_400 * 10**9
+JOB = small(steps=3, name="moe")
+A, B = "20251127T123437.000Z", "20251128T123437.000Z"
+
+
+def published(store: Path, capture: str, days: int, **changes: Any) -> None:
+    job = replace(JOB, start_ns=JOB.start_ns + days * DAY_NS, **changes)
+    publish_job(store, job, capture, published_s=days, tables=(*TABLES, "memory", "launches"))
+
+
+def printed(store: Path, a: str, b: str) -> Any:
+    done = CliRunner().invoke(app, ["compare", f"{store}@{a}", f"{store}@{b}", "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def by_part(rows: list[dict[str, Any]]) -> dict[str, list[int]]:
+    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for row in rows:
+        for at, name in enumerate(("a_ns", "b_ns", "delta_ns")):
+            sums[row["part"]][at] += row[name]
+    return dict(sums)
+
+
+@pytest.mark.slow
+def test_the_page_shows_what_the_command_prints(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    published(tmp_path / "one", A, 0)
+    visited = visit(monkeypatch, tmp_path / "one", page="compare")
+    assert "There is one capture here" in visited.info[0].value
+
+    published(tmp_path / "one", B, 1, slow_kernel="FlashAttentionScoreGrad", name="moe")
+    sources.version_of.clear()  # its two seconds are over
+    visited.run()
+    assert not visited.exception and not visited.error  # what is looked at stays, now as B
+    assert (visited.query_params["capture"], visited.query_params["base_capture"]) == (A, B)
+    next(one for one in visited.button if "Swap" in one.label).click().run()
+    assert not visited.exception and not visited.error
+    assert {name: visited.query_params[name] for name in visited.query_params} == {
+        "run": "moe", "capture": B, "base_run": "moe", "base_capture": A, "lang": "en",
+    }  # fmt: skip
+    told = printed(tmp_path / "one", f"moe/{A}", f"moe/{B}")
+    waterfall, timelines = figures(visited)
+    (bars,) = waterfall["data"]
+    whole = [told["step_a_ns"], told["step_b_ns"], told["delta_ns"]]
+    parts = by_part(told["rows"])
+    assert bars["customdata"] == [whole, *parts.values(), whole]
+    assert bars["x"] == [ns / 1e6 for ns in (whole[0], *(p[2] for p in parts.values()), whole[1])]
+    assert sum(part[2] for part in parts.values()) == told["delta_ns"] > 0
+    said = " ".join(one.value for one in (*visited.markdown, *visited.caption)).replace("\\", "")
+    assert f"from {told['delta_low_ns'] / 1e6:+,.3f} to {told['delta_high_ns'] / 1e6:+,.3f}" in said
+    measures, rows = (table.value for table in visited.dataframe[:2])
+    assert measures[["a", "b", "delta", "low", "high"]].to_numpy().tolist() == [
+        [shown(one["measure"], one[key]) for key in ("a", "b", "delta", "low", "high")]
+        for one in told["measures"]
+        if one["measure"] != "rank_ns_per_token"
+    ]
+    names = [row["name"] for row in told["rows"] if row["name"] is not None]
+    assert list(rows["name"].dropna()) == names
+    assert len(timelines["data"]) == 6  # three steps of each
+
+
+@pytest.mark.slow
+def test_captures_of_two_stores_and_other_kernels_are_compared(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of other types of kernels all are looked at, as by the command; a step is chosen above."""
+    published(tmp_path / "one", A, 0)
+    published(tmp_path / "two", B, 1, experts=0, name="dense", ep=1)
+    visited = visit(
+        monkeypatch, tmp_path / "one", tmp_path / "two", page="compare", store="store1",
+        run="dense", capture=B, step=JOB.first_step + 1, base_store="store0", base_run="moe",
+        base_capture=A, lang="zh",
+    )  # fmt: skip
+    done = CliRunner().invoke(
+        app, ["compare", f"{tmp_path / 'one'}@moe", f"{tmp_path / 'two'}@dense/{B}", "--json"]
+    )
+    told = json.loads(done.stdout)
+    waterfall, timelines = figures(visited)
+    assert waterfall["data"][0]["customdata"][1:-1] == [*by_part(told["rows"]).values()]
+    assert len(timelines["data"]) == 2
+    named = [note["text"] for note in timelines["layout"]["annotations"]]
+    assert sum(str(JOB.first_step + 1) in text for text in named) == 2
+
+
+def comparison(rows: list[tuple[str, int, int]]) -> Comparison:
+    frame = pl.DataFrame(
+        [{"part": part, "a_ns": a, "b_ns": b, "delta_ns": b - a} for part, a, b in rows]
+    )
+    a_ns, b_ns = sum(a for _, a, _ in rows), sum(b for _, _, b in rows)
+    none = pl.DataFrame()
+    return Comparison("different", a_ns, b_ns, None, None, frame, none, {}, "step", None)
+
+
+def test_bars_of_a_small_change_fill_the_figure_and_those_of_a_large_one_begin_at_zero() -> None:
+    rows = [("computing", 600_000_000, 601_000_001), ("computing", 100_000_000, 100_000_000),
+            ("transfer", 50_000_000, 48_500_000), ("latest_rank", 7, 9)]  # fmt: skip
+    found = comparison(rows)
+    small_one = change_figure(found, str)
+    (bars,) = small_one.data
+    assert [*bars.x] == [750.000007, 1.000001, -1.5, 0.000002, 749.50001]
+    assert sum(bars.x[:-1]) == pytest.approx(bars.x[-1])
+    assert [*bars.text] == ["750.000", "+1.000", "-1.500", "+0.000", "749.500"]
+    low, high = small_one.layout.xaxis.range
+    assert 748 < low < 749.5 and 751 < high < 753
+    large = change_figure(comparison([("computing", 10_000_000, 40_000_000)]), str)
+    assert large.layout.xaxis.range[0] == 0
+
+
+def test_steps_stand_in_pairs_that_begin_together() -> None:
+    borders = pl.DataFrame({"step": [8, 7, 6], "start_ns": [200, 100, 0], "end_ns": [330, 200, 90]})
+    ours = windows(borders, (7, 8), (0, 330))
+    assert ours == [Window(7, 100, 200), Window(8, 200, 330)]
+    assert windows(borders.clear(), (None,), (5, 9)) == [Window(None, 5, 9)]
+    theirs = [Window(71, 1_000, 1_120), Window(72, 1_120, 1_230), Window(73, 1_230, 1_300)]
+    pairs, length_ns = side_by_side(ours, theirs, None, ranks=8)
+    assert [(a.step, b.step, a.at_ns, b.at_ns) for a, b in pairs] == [
+        (7, 71, 0, 0),
+        (8, 72, 120, 120),
+    ]
+    assert length_ns == 120 + 130
+    pairs, length_ns = side_by_side(ours, theirs, 72, ranks=8)
+    assert [(a.step, b.step, a.at_ns) for a, b in pairs] == [(8, 72, 0)] and length_ns == 130
+    assert len(side_by_side(ours, theirs, 73, ranks=8)[0]) == 2  # A has no third
+    assert len(side_by_side(ours, theirs, None, ranks=1_000)[0]) == 1
+    assert 2 * 1_000 * columns_of(1, 1_000) <= MOST_CELLS and columns_of(3, 8) == 500
+
+
+def test_bins_stand_where_their_step_begins() -> None:
+    cells = pl.DataFrame(
+        {"rank": [0, 0], "bin_start_ns": [50, 60], "active_ns": [10, 10], "computing_ns": [10, 5]},
+        schema_overrides={"rank": pl.Int32},
+    )
+    found = Overview(cells, (0,), 50, 70, 10, 2)
+    sides = [
+        ("A", [Slot(7, found, 50, 0), Slot(8, found, 40, 30_000)]),
+        ("B", [Slot(7, found, 50, 0)]),
+    ]
+    drawn = aligned_figure(sides, 60_000, "computing", str)
+    assert [(trace.x0, trace.yaxis) for trace in drawn.data] == [
+        (0.005, "y"), (30.015, "y"), (0.005, "y2"),
+    ]  # fmt: skip
+    assert [trace.showscale for trace in drawn.data] == [True, False, False]
+    assert [note.text for note in drawn.layout.annotations] == [
+        "A",
+        "step 7",
+        "step 8",
+        "B",
+        "step 7",
+    ]
+    assert drawn.layout.xaxis2.title.text == "us from the start of the first step"
