@@ -114,14 +114,6 @@ def compare(a: Side, b: Side, by: Key | None = None) -> Comparison:
     shift = (step_b_ns - step_a_ns) - (times.delta or 0.0)
     low, high = (None if end is None else end + shift for end in (times.low, times.high))
     whole = Estimate(step_a_ns, step_b_ns, low, high, times.more, times.count)
-    figures = []
-    for name in ("step_ns", *MEASURES, PER_TOKEN):
-        one = whole if name == "step_ns" else estimate(a, b, name)
-        within = SAME_WITHIN * (1.0 if name.endswith("_ratio") else abs(one.a or 0.0))
-        figures.append(
-            {"measure": name, "a": one.a, "b": one.b, "delta": one.delta, "low": one.low,
-             "high": one.high, "verdict": one.verdict(within), "count": one.count}
-        )  # fmt: skip
     found = Comparison(
         whole.verdict(SAME_WITHIN * step_a_ns),
         step_a_ns,
@@ -129,16 +121,8 @@ def compare(a: Side, b: Side, by: Key | None = None) -> Comparison:
         None if low is None else math.floor(low),
         None if high is None else math.ceil(high),
         _per_token(waterfall(a, b), a, b),
-        pl.DataFrame(
-            figures,
-            {"measure": pl.String, **dict.fromkeys(("a", "b", "delta", "low", "high"), pl.Float64),
-             "verdict": pl.String, "count": pl.Int64},
-        ),
-        {
-            name: (_listed(a.facts[name]), _listed(b.facts[name]))
-            for name in a.facts
-            if a.facts[name] != b.facts[name] and a.facts[name] and b.facts[name]
-        },
+        measure_differences(a, b, whole),
+        {fact: (ours, theirs) for fact, ours, theirs in changed_facts(a, b).iter_rows()},
         unit_of(a, b),
         times.more,
         _per_token(at_each(a, b, by), a, b) if by else None,
@@ -150,6 +134,59 @@ def compare(a: Side, b: Side, by: Key | None = None) -> Comparison:
             "--by rank: the parallel layouts differ, and a rank of A is none of B: leave it out"
         )
     return found
+
+
+# metric: compare_measures
+# Which figures of a step differ between two runs, and is it real?
+#
+# title: Measures of two runs
+# meaning: Mean figures of a step of run A and of run B, their difference and its 95 % interval.
+# table: compare_measures
+#
+#   measure  varchar  step_ns, computing_ns, exposed_communication_ns, free_ns, masking_ratio,
+#     kernel_mfu_causal_ratio, peak_memory_bytes, expert_max_over_mean or rank_ns_per_token
+#   a        double   of A; NULL where unknown
+#   b        double   of B, likewise
+#   delta    double   b - a
+#   low      double   lower end of the 95 % interval of delta; NULL: too few steps
+#   high     double   its upper end
+#   verdict  varchar  different, same or not_enough (see docs/compare.md)
+#   count    bigint   steps, or captures, of the side that has fewer
+def measure_differences(a: Side, b: Side, whole: Estimate) -> pl.DataFrame:
+    """Rows of the metric `compare_measures`; `whole` is the estimate of the step's time."""
+    rows = []
+    for name in ("step_ns", *MEASURES, PER_TOKEN):
+        one = whole if name == "step_ns" else estimate(a, b, name)
+        within = SAME_WITHIN * (1.0 if name.endswith("_ratio") else abs(one.a or 0.0))
+        rows.append(
+            {"measure": name, "a": one.a, "b": one.b, "delta": one.delta, "low": one.low,
+             "high": one.high, "verdict": one.verdict(within), "count": one.count}
+        )  # fmt: skip
+    return pl.DataFrame(
+        rows,
+        {"measure": pl.String, **dict.fromkeys(("a", "b", "delta", "low", "high"), pl.Float64),
+         "verdict": pl.String, "count": pl.Int64},
+    )  # fmt: skip
+
+
+# metric: changed_facts
+# What else differs between two runs?
+#
+# title: Facts that differ between two runs
+# meaning: What captures know of themselves (versions, chips, parallel sizes) and differs.
+# table: changed_facts
+#
+#   fact  varchar  column of the table ranks
+#   a     varchar  of A: every value that its ranks have
+#   b     varchar  of B, likewise
+def changed_facts(a: Side, b: Side) -> pl.DataFrame:
+    """Rows of the metric `changed_facts`: none of what one side does not know."""
+    rows = [
+        (name, _listed(a.facts[name]), _listed(b.facts[name]))
+        for name in a.facts
+        if a.facts[name] != b.facts[name] and a.facts[name] and b.facts[name]
+    ]
+    return pl.DataFrame(rows, dict.fromkeys(("fact", "a", "b"), pl.String), orient="row")
 
 
 def _with_tokens(side: Side) -> Side:
