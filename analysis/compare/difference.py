@@ -139,6 +139,9 @@ def compare(a: Side, b: Side, by: Key | None = None) -> Comparison:
 # metric: compare_measures
 # Which figures of a step differ between two runs, and is it real?
 #
+# A row per measure, each judged by itself with Welch's interval over steps of the job (or captures,
+# where a side has several); see docs/compare.md.
+#
 # title: Measures of two runs
 # meaning: Mean figures of a step of run A and of run B, their difference and its 95 % interval.
 # table: compare_measures
@@ -171,6 +174,8 @@ def measure_differences(a: Side, b: Side, whole: Estimate) -> pl.DataFrame:
 
 # metric: changed_facts
 # What else differs between two runs?
+#
+# A row per fact that both sides know and that is not the same.
 #
 # title: Facts that differ between two runs
 # meaning: What captures know of themselves (versions, chips, parallel sizes) and differs.
