@@ -154,16 +154,17 @@ def replay(job: CaptureJob) -> pl.DataFrame:
     bare = job.span(gap=job.without_gaps)
     unexplained, exogenous = shares(job)
     inferred = float(np.mean(job.waits.origin != RECORDED)) if len(job.waits.origin) else 0.0
+    spans = (measured, kept, bare)
+    of_job = [one.lengths() for one in spans]
+    of_ranks = [one.lengths_by_rank() for one in spans]
     rows = []
     for number, step in enumerate(job.ops.steps):
         there = measured.is_there[number]
-        parts = [(None, one.lengths()[number]) for one in (measured, kept, bare)]
-        job_row = [int(value) for _, value in parts]
+        job_row = [int(one[number]) for one in of_job]
         rows.append((None, step, *job_row, unexplained[number, there].max(initial=0),
                      exogenous[number, there].max(initial=0)))  # fmt: skip
-        by_rank = [one.lengths_by_rank()[number] for one in (measured, kept, bare)]
         rows += [
-            (job.ops.ranks[at], step, *(int(one[at]) for one in by_rank),
+            (job.ops.ranks[at], step, *(int(one[number, at]) for one in of_ranks),
              unexplained[number, at], exogenous[number, at])
             for at in np.flatnonzero(there).tolist()
         ]  # fmt: skip

@@ -45,7 +45,7 @@ def replay(asked: Asked) -> None:
 def critical_path(asked: Asked, *, top: TopOrAll = None) -> None:
     """Which operations of which rank make a step as long as it is; rows add up to the step.
 
-    
+    \b
     Examples:
       npuscope critical-path ./profiles
       npuscope critical-path ./profiles --top 20 --json

@@ -9,7 +9,7 @@ import typer
 
 from npuscope.commands.command import Jobs, Json, Memory, say_notes
 from npuscope.commands.start.compare import compared, side_of
-from npuscope.commands.start.report import Language, Markdown, document, write
+from npuscope.commands.start.report import Markdown, document, write
 from npuscope.console import print_json, print_text, say, show
 from npuscope.errors import UsageError
 
@@ -55,6 +55,9 @@ Annotations = Annotated[
 Out = Annotated[
     Path | None, typer.Option("-o", "--out", metavar="OUT", help="Where to write the Markdown.")
 ]
+MarkdownLanguage = Annotated[
+    str, typer.Option("--lang", metavar="LANG", help="For --markdown: en|zh")
+]
 Saved = Annotated[Path, typer.Option("-o", "--out", metavar="OUT", help="The file to write.")]
 Of = Annotated[
     str,
@@ -80,7 +83,7 @@ def gate(
     annotations: Annotations = False,
     markdown: Markdown = False,
     out: Out = None,
-    lang: Language = "en",
+    lang: MarkdownLanguage = "en",
     json: Json = False,
     jobs: Jobs = None,
     memory: Memory = None,
