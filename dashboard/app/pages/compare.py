@@ -10,7 +10,7 @@ from npuscope.analysis.compare.waterfall import needs_all
 from npuscope.analysis.timeline.bins import overview
 from npuscope.analysis.timeline.shared_axis import extent, step_borders
 from npuscope.console.printable import visible
-from npuscope.dashboard.app.answers import compare_answers as answers
+from npuscope.dashboard.app.answers import timeline_answers as answers
 from npuscope.dashboard.app.page import Page, open_page
 from npuscope.dashboard.app.state import BASE, KnownCapture
 from npuscope.dashboard.figures.comparison import change_figure

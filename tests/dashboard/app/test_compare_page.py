@@ -19,7 +19,7 @@ from npuscope.analysis.compare.difference import Comparison
 from npuscope.analysis.timeline.bins import MOST_CELLS, Overview
 from npuscope.cli import app
 from npuscope.dashboard.app import sources
-from npuscope.dashboard.app.answers.compare_answers import (
+from npuscope.dashboard.app.answers.timeline_answers import (
     Window,
     columns_of,
     side_by_side,
