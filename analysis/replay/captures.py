@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import duckdb
 import numpy as np
@@ -59,35 +59,24 @@ class CaptureJob:
     warm_up: frozenset[int | None]
 
     @property
-    def without_gaps(self) -> Integers:
-        """Gaps of points, zero but for those that wait for nothing."""
+    def without_gaps(self) -> Waits:
+        """What waits for what, with gaps only where something waits for nothing."""
         is_root = np.diff(self.waits.points.first)[self.waits.points.place] == 0
-        found: Integers = np.where(is_root, self.waits.gap, 0)
-        return found
+        return replace(self.waits, gap=np.where(is_root, self.waits.gap, 0))
 
-    def span(
-        self, durations: Integers | None = None, host: Integers | None = None,
-        gap: Integers | None = None,
-    ) -> Span:  # fmt: skip
-        """Steps replayed: with durations, times of the host and gaps as recorded where None."""
-        starts, ends = self.times(durations, host, gap)
-        return span_of(self.ops, starts, ends)
+    def span(self, made: Waits | None = None) -> Span:
+        """Steps replayed; `made`: with other durations, times of the host or gaps."""
+        return span_of(self.ops, *self.times(made))
 
-    def times(
-        self, durations: Integers | None = None, host: Integers | None = None,
-        gap: Integers | None = None,
-    ) -> tuple[Integers, Integers]:  # fmt: skip
-        """Starts and ends of all operations, replayed."""
-        made, ops = self.waits, self.ops
-        durations = made.transfer if durations is None else durations
-        at = made.starts(
-            durations, made.host if host is None else host, made.gap if gap is None else gap
-        )
+    def times(self, made: Waits | None = None) -> tuple[Integers, Integers]:
+        """Starts and ends of all operations, replayed; `made` as for `span`."""
+        made, ops = made or self.waits, self.ops
+        at = made.starts()
         count = len(ops.rank)
         starts = at[:count]
         begins = np.where(ops.is_communication, at[count + np.maximum(ops.instance, 0)], starts) \
             if made.meetings else starts  # fmt: skip
-        return starts, begins + durations[:count]
+        return starts, begins + made.transfer[:count]
 
 
 def capture_job(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob:
@@ -151,7 +140,7 @@ def span_of(ops: Operations, starts: Integers, ends: Integers) -> Span:
 def replay(job: CaptureJob) -> pl.DataFrame:
     """Rows of the metric."""
     measured, kept = job.measured, job.span()
-    bare = job.span(gap=job.without_gaps)
+    bare = job.span(job.without_gaps)
     unexplained, exogenous = shares(job)
     inferred = float(np.mean(job.waits.origin != RECORDED)) if len(job.waits.origin) else 0.0
     spans = (measured, kept, bare)

@@ -10,6 +10,7 @@ import polars as pl
 
 from .captures import CaptureJob, span_of
 from .points import Indices, Integers
+from .waits import Waits
 
 _Key = tuple[int, str, str | None, str | None]  # position of the rank, part, kind, type
 
@@ -45,10 +46,10 @@ def critical_path(job: CaptureJob) -> pl.DataFrame:
     met = np.full(made.meetings, np.iinfo(np.int64).min)
     comm = ops.is_communication
     np.maximum.at(met, ops.instance[comm], ops.start[comm])
-    segments = made.starts(made.transfer, made.host, made.gap)[len(ops.rank) + made.meetings :]
+    segments = made.starts()[len(ops.rank) + made.meetings :]
     measured = np.concatenate([ops.start, met, segments])
     rows = []
-    paths = _paths(job, measured, ops.start + ops.dur, made.transfer, made.host)
+    paths = _paths(job, made, measured, ops.start + ops.dur)
     for step, spent in zip(ops.steps, paths, strict=True):
         length = sum(ns for _, ns in spent.values())
         rows += [
@@ -67,18 +68,15 @@ def critical_path(job: CaptureJob) -> pl.DataFrame:
     )
 
 
-def time_by_part(
-    job: CaptureJob, durations: Integers, host: Integers
-) -> list[dict[tuple[str, str | None], int]]:
-    """Of each step replayed with these durations and host times: the time on its critical path by
-    part and parallel kind."""
-    made, ops = job.waits, job.ops
-    at = made.starts(durations, host, made.gap)
+def time_by_part(job: CaptureJob, made: Waits) -> list[dict[tuple[str, str | None], int]]:
+    """Of each step replayed: the time on its critical path by part and parallel kind."""
+    ops = job.ops
+    at = made.starts()
     begins = at[: len(ops.rank)].copy()
     comm = ops.is_communication
     begins[comm] = at[len(ops.rank) + ops.instance[comm]]
     found = []
-    for spent in _paths(job, at, begins + durations[:-1], durations, host):
+    for spent in _paths(job, made, at, begins + made.transfer[:-1]):
         parts: dict[tuple[str, str | None], int] = defaultdict(int)
         for (_, part, kind, _), (_, ns) in spent.items():
             parts[part, kind] += ns
@@ -87,12 +85,12 @@ def time_by_part(
 
 
 def _paths(
-    job: CaptureJob, at: Integers, ends: Integers, durations: Integers, host: Integers
+    job: CaptureJob, made: Waits, at: Integers, ends: Integers
 ) -> list[dict[_Key, list[int]]]:
     """What is spent on the way to the end of each step, where points are at these times and
     operations end at those."""
     ops = job.ops
-    walk = _walk(job, at, durations, host)
+    walk = _walk(job, made, at)
     starts = at[: len(ops.rank)]
     span = span_of(ops, starts, ends)
     begins = np.where(span.is_there, span.starts, np.iinfo(np.int64).min)
@@ -118,11 +116,10 @@ class _Walk:
     """Times of points, of each the edge that bound it (-1: none), and what edges take."""
 
     job: CaptureJob
+    made: Waits
     at: Integers
     source: Indices
     binding: Integers
-    durations: Integers
-    host: Integers
 
     def back_from_end(self, op: int, until: int, begin: int, spent: dict[_Key, list[int]]) -> None:
         """The path to the end of an operation, at `until`, down to `begin`."""
@@ -134,7 +131,7 @@ class _Walk:
 
     def back(self, point: int, begin: int, spent: dict[_Key, list[int]]) -> None:
         """The path to a point, down to `begin`. Walks over what is on it, nothing else."""
-        made, at = self.job.waits, self.at
+        made, at = self.made, self.at
         while at[point] > begin:
             edge = int(self.binding[point])
             if edge < 0:  # nothing is known before it
@@ -145,11 +142,11 @@ class _Walk:
             before = int(self.source[edge])
             spanned = int(at[point] - at[before])
             if work < 0:
-                busy, launched = int(self.host[-1 - work]), int(made.launched[-1 - work])
+                busy, launched = int(made.host[-1 - work]), int(made.launched[-1 - work])
                 worked: _Key = (self._of(launched)[0], "host", None, None)
                 lagged = "launch"
             else:
-                busy, lagged = int(self.durations[work]), "overhead"
+                busy, lagged = int(made.transfer[work]), "overhead"
                 worked = self._of(work) if busy else (0, "overhead", None, None)
             waiting = self._of(point) if point < len(self.job.ops.rank) else worked
             # What lies before the step began is cut off, the earliest first.
@@ -182,14 +179,13 @@ class _Walk:
             spent[key][1] += ns
 
 
-def _walk(job: CaptureJob, at: Integers, durations: Integers, host: Integers) -> _Walk:
-    made = job.waits
+def _walk(job: CaptureJob, made: Waits, at: Integers) -> _Walk:
     places = made.points.place
     total = len(places)
     point_at = np.empty(total, np.int32)
     point_at[places] = np.arange(total, dtype=np.int32)
     source = point_at[made.points.source]
-    arrived = made.delays(durations, host)
+    arrived = made.delays()
     arrived += at[source]
     first = made.points.first
     has_edge = np.flatnonzero(np.diff(first) > 0)
@@ -199,4 +195,4 @@ def _walk(job: CaptureJob, at: Integers, durations: Integers, host: Integers) ->
         latest = np.maximum.reduceat(arrived, begins)
         binds = np.flatnonzero(arrived == np.repeat(latest, np.diff(first)[has_edge]))
         binding[point_at[has_edge]] = binds[np.searchsorted(binds, begins)]
-    return _Walk(job, at, source, binding, durations, host)
+    return _Walk(job, made, at, source, binding)

@@ -53,18 +53,18 @@ class Waits:
     explained: Flags  # by point: has a recorded start that something explains
     meetings: int
 
-    def delays(self, durations: Integers, host: Integers) -> Integers:
+    def delays(self) -> Integers:
         """Of every edge."""
         work = self.work
-        found: Integers = durations[np.maximum(work, 0)]
+        found: Integers = self.transfer[np.maximum(work, 0)]
         at = np.flatnonzero(work < 0)
-        found[at] = host[-1 - work[at]]
+        found[at] = self.host[-1 - work[at]]
         found += self.lag
         return found
 
-    def starts(self, durations: Integers, host: Integers, gap: Integers) -> Integers:
+    def starts(self) -> Integers:
         """When points are."""
-        return self.points.times(self.delays(durations, host), gap)
+        return self.points.times(self.delays(), self.gap)
 
 
 class _Edges:
@@ -149,7 +149,7 @@ def _made(
     draft = Waits(
         made, lags, work, origins, measured, transfer, host, launched, np.zeros(0, bool), meetings
     )
-    delays = draft.delays(transfer, host)
+    delays = draft.delays()
     has_edge = np.diff(made.first) > 0
     arrived = measured[_by_place(made)][made.source] + delays
     latest = np.full(total, UNKNOWN)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -86,7 +87,7 @@ def main() -> int:
         began = time.perf_counter()
         durations = made.transfer.copy()
         durations[:-1][~ops.is_communication] //= 2
-        at = made.starts(durations, made.host, made.gap)
+        at = replace(made, transfer=durations).starts()
         what_if_s, gib = time.perf_counter() - began, held_gib()
         size = len(ops.rank)
         ends = at[:size] + durations[:size]

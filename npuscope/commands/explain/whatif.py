@@ -98,7 +98,8 @@ def whatif(asked: Asked, *, changes: Changes = None) -> None:
 
 
 def _of_capture(asked: Asked, changes: list[Change]) -> None:
-    from npuscope.analysis.replay.capture_what_if import TARGETS, whatif_notes, whatif_steps
+    from npuscope.analysis.replay.capture_changes import TARGETS
+    from npuscope.analysis.replay.capture_what_if import whatif_notes, whatif_steps
     from npuscope.analysis.replay.captures import capture_job
     from npuscope.dashboard.terminal.what_if_tables import whatif_steps_table
     from npuscope.errors import UsageError

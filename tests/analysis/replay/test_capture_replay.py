@@ -165,7 +165,7 @@ def test_a_kernel_that_takes_longer_within_its_slack_changes_nothing() -> None:
 def test_everything_twice_as_long_makes_steps_twice_as_long() -> None:
     job = replayed(SMALL)
     made = job.waits
-    delays = made.delays(made.transfer, made.host)
+    delays = made.delays()
     once, twice = (made.points.times(k * delays, k * made.gap) for k in (1, 2))
     assert (twice == 2 * once).all()
 

@@ -1,0 +1,240 @@
+"""What changes make of a capture: other durations of its operations, or another host.
+
+Each change works on what those before it left. What a capture does not tell is refused in one
+sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from itertools import pairwise
+
+import duckdb
+import numpy as np
+
+from npuscope.collector.store import store
+from npuscope.errors import CannotAnswer, UsageError
+
+from .captures import CaptureJob
+from .changes import Change
+from .points import Flags, Integers
+from .waits import Waits
+
+_LATER = ("ideal", "experts")  # words of phase-level traces and of plans: not validated here
+_LONGEST_NS = 1e17  # of all that is changed together: three years
+_PAYLOADS = """
+    select rank, op_id, src_rank, dst_rank, link, sum(dur_ns) as payload_ns from comm_tasks
+    where size_bytes > 0 and dur_ns > 0 and src_rank <> dst_rank
+        and task_type not ilike 'notify%' and run = $run and capture = $capture
+    group by all"""
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A capture after changes; `outside`: durations where exogenous operations change as others
+    do."""
+
+    waits: Waits
+    outside: Integers
+
+    def lasting(self, durations: Integers, outside: Integers) -> Other:
+        """The same with other durations."""
+        return replace(self, waits=replace(self.waits, transfer=durations), outside=outside)
+
+    def scaled(self, mask: Flags, factor: float, outside: Flags | None = None) -> Other:
+        """The same with some durations multiplied; `outside`: which, where exogenous ones change
+        as others do."""
+        return self.lasting(
+            _scaled(self.waits.transfer, mask, factor),
+            _scaled(self.outside, mask if outside is None else outside, factor),
+        )
+
+
+def changed(con: duckdb.DuckDBPyConnection, job: CaptureJob, changes: Sequence[Change]) -> Other:
+    """Raises UsageError where a change is of nothing here, CannotAnswer where the capture does not
+    tell."""
+    own = Other(job.waits, job.waits.transfer)
+    for one in changes:
+        if one.target in _LATER:
+            raise CannotAnswer(
+                f"{one.word}: not validated on captures yet: change {', '.join(TARGETS)}"
+            )
+        if one.target not in TARGETS:
+            raise UsageError(f"{one.word}: of a capture, change one of {', '.join(TARGETS)}")
+        own = _CHANGES[one.target](con, job, own, one)
+    return own
+
+
+def _scaled(values: Integers, mask: Flags, factor: float) -> Integers:
+    if float(np.abs(values[mask]).sum()) * factor > _LONGEST_NS:
+        raise UsageError(f"times {factor:g}, a step would last for years")
+    found = values.copy()
+    found[mask] = np.round(values[mask] * factor).astype(np.int64)
+    return found
+
+
+def _factor(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
+    """`comm:KIND` and `kernel:PATTERN`."""
+    ops = job.ops
+    factor = change.factor()
+    assert not isinstance(factor, str)
+    mask = np.zeros(len(ops.rank) + 1, bool)
+    if change.target == "comm":
+        there = [name for name in ops.kinds if name]
+        if change.name != "all" and change.name not in there:
+            raise change.unknown(there)
+        named = [at for at, name in enumerate(ops.kinds) if change.name in ("all", name)]
+        mask[:-1] = ops.is_communication & np.isin(ops.kind, named)
+        within = mask.copy()
+        within[:-1] &= ~ops.exogenous
+        if not within.any():
+            raise CannotAnswer(
+                f"{change.word}: no operation of this kind was recorded on all its members, so"
+                " waiting and moving cannot be told apart: record all ranks of its groups"
+            )
+        return own.scaled(within, factor, mask)
+    names = ops.names["name"].fill_null("").unique().to_list()
+    alike = [name for name in names if fnmatchcase(name, change.name)]
+    by_type = [at for at, name in enumerate(ops.types) if fnmatchcase(name, change.name)]
+    mask[:-1] = ~ops.is_communication & (
+        np.isin(ops.type, by_type) | ops.names["name"].is_in(alike).to_numpy()
+    )
+    if not mask.any():
+        raise change.unknown(sorted({ops.types[at] for at in ops.type[~ops.is_communication]}))
+    return own.scaled(mask, factor)
+
+
+def _host(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
+    """`host`, or `host:NAME` of the ranks of one host; `host:free` is `host=0`."""
+    ops = job.ops
+    if not ops.has_launches:
+        raise CannotAnswer(
+            f"{change.word}: no launches were recorded, so the host's time is not known: record"
+            " CPU activities, too (`npuscope doctor`)"
+        )
+    is_free = change.name == "free" and not change.value
+    factor = 0.0 if is_free else change.factor()
+    assert not isinstance(factor, str)
+    launched = job.waits.launched
+    mask = np.ones(len(launched), bool)
+    if change.name and not is_free:
+        hosts = dict(con.execute(
+            "select rank, host_name from ranks where run = ? and capture = ?",
+            [job.run, job.capture],
+        ).fetchall())  # fmt: skip
+        of_rank = np.array([hosts.get(rank) == change.name for rank in ops.ranks])
+        if not of_rank.any():
+            raise change.unknown(sorted({name for name in hosts.values() if name}))
+        mask = of_rank[ops.rank[launched]]
+    host = _scaled(own.waits.host, mask, factor)
+    return replace(own, waits=replace(own.waits, host=host))
+
+
+def _link(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
+    """`link:3-7` between two ranks, `link:3` of one, `link:HCCS` of a type, `link:all`: what moves
+    bytes takes another time; an operation takes as long as its slowest transfer."""
+    factor = change.factor()
+    assert not isinstance(factor, str)
+    ops = job.ops
+    tasks = store.frame(con.sql(_PAYLOADS, params={"run": job.run, "capture": job.capture}))
+    if tasks.is_empty():
+        raise CannotAnswer(
+            f"{change.word}: no tasks of communication with peers were recorded, so which link an"
+            " operation waits for is not known: record profiler level 1 or higher"
+        )
+    is_comm = ops.is_communication
+    at = np.flatnonzero(is_comm)
+    places = (
+        ops.names[at].select("op_id").with_columns(at=at, rank=np.array(ops.ranks)[ops.rank[at]])
+    )
+    moved = places.join(tasks.cast({"rank": places.schema["rank"]}), on=["rank", "op_id"])
+    ends = moved.select("src_rank", "dst_rank").to_numpy()
+    name = change.name
+    parts = name.split("-")
+    if all(part.isdigit() for part in parts) and len(parts) <= 2:
+        wanted = [int(part) for part in parts]
+        hit = np.all([(ends == one).any(axis=1) for one in wanted], axis=0)
+    else:
+        hit = np.array([name in ("all", link) for link in moved["link"].to_list()], bool)
+    if not hit.any():
+        pairs = sorted({f"{min(a, b)}-{max(a, b)}" for a, b in ends.tolist()})
+        raise change.unknown([*moved["link"].drop_nulls().unique().sort(), *pairs])
+    instance = ops.instance[moved["at"].to_numpy()]
+    payload = moved["payload_ns"].cast(float).to_numpy().astype(np.int64)
+    count = job.waits.meetings
+    before, after = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    np.maximum.at(before, instance, payload)
+    np.maximum.at(
+        after, instance, np.where(hit, np.round(payload * factor), payload).astype(np.int64)
+    )
+    shorter = np.where(is_comm, (before - after)[np.maximum(ops.instance, 0)], 0)
+    outside, durations = own.outside.copy(), own.waits.transfer.copy()
+    outside[:-1] = np.maximum(outside[:-1] - shorter, np.minimum(outside[:-1], 0))
+    durations[:-1] = np.where(ops.exogenous, durations[:-1], outside[:-1])
+    if not (shorter[~ops.exogenous] != 0).any() and not (before == after).all():
+        raise CannotAnswer(
+            f"{change.word}: no operation over this link was recorded on all its members: record"
+            " all ranks of its groups"
+        )
+    return own.lasting(durations, outside)
+
+
+def _rank(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
+    """`rank:5=median`, `rank:all=median`: each kernel takes the median of its peers, the ranks that
+    run the same program; one whose work differs among them (other shapes) takes as much less as
+    the rank's kernels of that core with like shapes do. `rank:5=0.5` multiplies its kernels."""
+    ops = job.ops
+    value = change.factor("median")
+    kernels = ~ops.is_communication
+    number = {str(rank): at for at, rank in enumerate(ops.ranks)}
+    if change.name != "all" and change.name not in number:
+        raise change.unknown(ops.ranks)
+    chosen = range(len(ops.ranks)) if change.name == "all" else [number[change.name]]
+    if not isinstance(value, str):
+        mask = np.append(kernels & np.isin(ops.rank, [*chosen]), False)
+        return own.scaled(mask, value)
+    order = np.flatnonzero(kernels)
+    order = order[np.lexsort((ops.start[order], ops.stream[order], ops.rank[order]))]
+    firsts = np.searchsorted(ops.rank[order], np.arange(len(ops.ranks) + 1))
+    mine = [order[low:high] for low, high in pairwise(firsts.tolist())]
+    programs: dict[tuple[bytes, bytes], list[int]] = {}
+    for one, its in enumerate(mine):
+        programs.setdefault((ops.type[its].tobytes(), ops.step[its].tobytes()), []).append(one)
+    shapes = ops.names["shapes"].rank("dense").fill_null(0).to_numpy()
+    cores = ops.names["core"].rank("dense").fill_null(0).to_numpy()
+    durations, found = own.waits.transfer.copy(), False
+    for peers in programs.values():
+        wanted = [one for one in peers if one in chosen]
+        if len(peers) < 2 or not wanted:
+            continue
+        found = True
+        at = np.stack([mine[one] for one in peers])
+        dur = own.waits.transfer[at]
+        alike = (shapes[at] == shapes[at][0]).all(axis=0)
+        core = cores[at[0]]
+        middle = np.median(dur, axis=0)
+        for one in wanted:
+            row = peers.index(one)
+            # Of one rank alone: what the others take; of all: what all do.
+            usual = middle if change.name == "all" else np.median(np.delete(dur, row, 0), axis=0)
+            new = usual.copy()
+            for kind in np.unique(core[~alike]):
+                like = alike & (core == kind) & (dur[row] > 0)
+                other = ~alike & (core == kind)
+                if like.any():
+                    new[other] = dur[row, other] * np.median(usual[like] / dur[row, like])
+            durations[at[row]] = np.round(new).astype(np.int64)
+    if not found:
+        raise CannotAnswer(
+            f"{change.word}: no other rank ran the same kernels in the same order, so there are no"
+            " peers to be alike: record all ranks of a stage"
+        )
+    outside = own.outside.copy()
+    outside[order] = durations[order]
+    return own.lasting(durations, outside)
+
+
+_CHANGES = {"rank": _rank, "kernel": _factor, "comm": _factor, "link": _link, "host": _host}
+TARGETS = tuple(_CHANGES)
