@@ -72,6 +72,7 @@ _UNITS = (
     ("score", "-log10 p"),
     ("elapsed_s", "s"),
     ("even_steps", "number"),
+    ("_activations", "micro-batches"),
     ("_ns_per_token", "ns/token"),
     ("_flops_per_token", "FLOPs/token"),
     ("_tokens", "tokens"),

@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 
 from npuscope import __version__
 from npuscope.commands.explain import comm, memory, mfu, model, ranks, steps, whatif
-from npuscope.commands.plan import experts, experts_plan
+from npuscope.commands.plan import experts, experts_plan, pipeline
 from npuscope.commands.serve import exporter, profile_config
 from npuscope.commands.start import compare, dashboard, doctor, gate, report
 from npuscope.commands.store import export, stores, watch
@@ -55,7 +55,7 @@ GROUPS = {
         "critical-path": "whatif",
         "whatif": "whatif",
     },
-    "Plan": {"experts": "expert-load"},
+    "Plan": {"experts": "expert-load", "pipeline": "pipeline"},
     "Over time": {"gate": "compare", "baseline": "compare"},
     "Store": {
         "ingest": "scale-out",
@@ -185,6 +185,7 @@ experts_app.command("show")(experts.experts)
 experts_app.command("plan")(experts_plan.plan_command)
 experts_app.command("backtest")(experts_plan.backtest_command)
 app.add_typer(experts_app, name="experts")
+app.command()(pipeline.pipeline)
 app.command()(memory.memory)
 app.command()(mfu.mfu)
 app.command()(model.model)

@@ -1,0 +1,1 @@
+"""Pipelines: which pass runs where and when, and what its schedule costs."""
