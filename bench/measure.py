@@ -166,6 +166,14 @@ def machine() -> str:
     )
 
 
+def commit() -> str:
+    """Short name of the commit that is measured."""
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True
+    )
+    return done.stdout.strip() or "unknown"
+
+
 def arguments(description: str | None, argv: Sequence[str] | None = None) -> argparse.Namespace:
     """`full` and `runs` of a benchmark's command line."""
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])

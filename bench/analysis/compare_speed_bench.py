@@ -10,7 +10,6 @@ the start of Python and its libraries: from opening the stores to the rows. `--b
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -18,7 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.inputs import job_stores
-from bench.measure import HERE, NPUSCOPE, Command, arguments, failures, interleaved, report, table
+from bench.measure import NPUSCOPE, Command, arguments, commit, failures, interleaved, report, table
 from bench.measure import verdict as met
 from npuscope.commands.start.compare import compared
 
@@ -56,12 +55,9 @@ def main() -> int:
     rows_s(a, b)
     within_s = median(rows_s(a, b) for _ in range(chosen.runs))
     rows.append(("from opened stores to rows", f"{within_s:.2f}", ""))
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True
-    ).stdout.strip()
     kernels = job_stores.KERNELS * repeats
     said = table((f"64 ranks x 10 steps x {kernels:,} kernels, twice", "wall s", "CPU s"), rows)
-    said += f"\n\nseeds {job_stores.JOB.seed} and {B.seed}, commit {commit or 'unknown'}"
+    said += f"\n\nseeds {job_stores.JOB.seed} and {B.seed}, commit {commit()}"
     wall_s = found["compare"].wall_s
     said += f"\n\ncompare: {met(wall_s, LIMIT_S, at_least=False)}"
     report("Two captures compared: how long it takes", said + failures(found))

@@ -1,0 +1,206 @@
+"""Where a series changes its level: a pure function on arrays, for captures and for logs alike.
+
+values --> logarithms, lone spikes cut --> blocks, where there are many
+       --> binary segmentation, each split held against chance --> places to the value, sizes
+
+A series without change has a change found in ALARMS of all cases, by every split's own test: its
+largest drop of the sum of squares (over all places, and over stretches of every length) against
+that of the same values in random order, or, of few values, of normal ones. What follows the level
+before (correlation from value to value) widens noise as in `compare`: (1 + r) / (1 - r).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+Floats = NDArray[np.float64]
+# How often a series that has no change is said to have one.
+ALARMS = 0.01
+LEAST = 4  # of fewer values nothing can be told
+_CONFIDENCE = 0.95
+# Of fewer values their order cannot tell chance, nor their neighbours a spike or correlation.
+_MANY = 20
+_MOST_BLOCKS = 1000
+_ORDERS = 199
+_DRAWS = 999
+_SHORTEST = 16  # of the stretches inside of a segment
+_SPIKE = 4.0  # robust standard deviations from the neighbours' median
+_AROUND = 5
+_MOST_CORRELATED = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePoint:
+    """`at`: index of the first value of the new level. `before`, `after`: levels until the change
+    before and after this one (geometric means without spikes; plain ones where a value is 0 or
+    less). `delta` = after - before; `low`, `high`: its 95 % interval, None where noise is unknown.
+    `count_before`, `count_after`: values of the two levels."""
+
+    at: int
+    before: float
+    after: float
+    low: float | None
+    high: float | None
+    count_before: int
+    count_after: int
+
+    @property
+    def delta(self) -> float:
+        """In the unit of the values."""
+        return self.after - self.before
+
+    def share(self, change: float | None) -> float | None:
+        """A change as a share of the level before; None where that is 0 or the change unknown."""
+        return None if change is None or not self.before else change / self.before
+
+
+def change_points(values: Floats, *, seed: int = 0) -> list[ChangePoint]:
+    """Changes of level of values in order of time, first to last.
+
+    `values`: n finite numbers of one unit. Equal input gives equal output: random orders are drawn
+    from `seed`. A change that lasts less than n / 1000 values is not looked for.
+    """
+    if len(values) < LEAST:
+        return []
+    is_log = bool((values > 0).all())
+    whole = np.log(values) if is_log else values.astype(np.float64)
+    if len(whole) >= _MANY:
+        whole = _without_spikes(whole)
+    size = math.ceil(len(whole) / _MOST_BLOCKS)
+    starts = np.arange(0, len(whole), size)
+    blocks = np.add.reduceat(whole, starts) / np.diff(starts, append=len(whole))
+    dice = np.random.default_rng(seed)
+    borders = [0, *(size * at for at in _splits(blocks, _widening(blocks), dice)), len(whole)]
+    for place in range(1, len(borders) - 1):
+        borders[place] = _sharpened(whole, *borders[place - 1 : place + 2])
+    wide = _widening(whole)
+    return [
+        _sized(whole, *borders[place - 1 : place + 2], wide, is_log)
+        for place in range(1, len(borders) - 1)
+    ]
+
+
+def _without_spikes(values: Floats) -> Floats:
+    """A value far from the median of its neighbours is moved near it; steps keep their edge."""
+    half = _AROUND // 2
+    around = np.lib.stride_tricks.sliding_window_view(np.pad(values, half, "reflect"), _AROUND)
+    middle = np.median(around, axis=1)
+    spread = 1.4826 * float(np.median(np.abs(values - middle)))
+    if not spread:
+        return values
+    return np.clip(values, middle - _SPIKE * spread, middle + _SPIKE * spread)
+
+
+def _widening(values: Floats) -> float:
+    """How much more a mean varies than one of independent values. From differences of values one
+    and two apart, of which changes of level touch few."""
+    if len(values) < _MANY:
+        return 1.0
+    near, far = (
+        float(np.mean(np.sort((values[lag:] - values[:-lag]) ** 2)[: -len(values) // 50]))
+        for lag in (1, 2)
+    )
+    # By its own error more than that, which few values leave wide.
+    r = min(max(far / near - 1, 0.0) + len(values) ** -0.5, _MOST_CORRELATED) if near else 0.0
+    return (1 + r) / (1 - r)
+
+
+def _splits(values: Floats, wide: float, dice: np.random.Generator) -> list[int]:
+    """Binary segmentation: places of the changes, in order."""
+    found: list[int] = []
+    todo = [(0, len(values))]
+    while todo:
+        low, high = todo.pop()
+        at = _split(values[low:high], wide, dice)
+        if at is not None:
+            found.append(low + at)
+            todo += [(low, low + at), (low + at, high)]
+    return sorted(found)
+
+
+def _split(values: Floats, wide: float, dice: np.random.Generator) -> int | None:
+    """Where the values change most, if chance seldom does as much."""
+    count = len(values)
+    if count < LEAST or values.max() == values.min():
+        return None
+    drop, at = _largest_drop(values[None, :])
+    # Explained over unexplained, the latter that much more than it seems.
+    drop = drop / (drop + wide * (1 - drop))
+    if count < _MANY:
+        by_chance = _largest_drop(dice.standard_normal((_DRAWS, count)))[0]
+    else:
+        orders = np.tile(values, (_ORDERS, 1))
+        by_chance = _largest_drop(dice.permuted(orders, axis=1, out=orders))[0]
+    as_much = int((by_chance >= drop[0]).sum())
+    return int(at[0]) if (1 + as_much) / (1 + len(by_chance)) <= ALARMS else None
+
+
+def _largest_drop(series: Floats) -> tuple[Floats, NDArray[np.intp]]:
+    """Of each row the largest share of its sum of squares that one split explains, and where the
+    second part begins. A split is of the whole row or, of many values, of a stretch inside: these
+    are of half the length each time, and overlap by half (seeded binary segmentation)."""
+    rows, count = series.shape
+    least = 1 if count < _MANY else 2
+    series = series - series.mean(axis=1, keepdims=True)
+    sums = np.concatenate([np.zeros((rows, 1)), np.cumsum(series, axis=1)], axis=1)
+    best = np.full(rows, -1.0)
+    place = np.zeros(rows, np.intp)
+    length = count
+    while True:
+        left = np.arange(least, length - least + 1)
+        for start in _starts(count, length):
+            inside = sums[:, start : start + length + 1]
+            level = inside[:, -1:] - inside[:, :1]
+            gap = inside[:, left] - inside[:, :1] - level * (left / length)
+            drops = gap**2 * (length / (left * (length - left)))
+            at = drops.argmax(axis=1)
+            value = drops[np.arange(rows), at]
+            better = value > best
+            best[better] = value[better]
+            place[better] = start + left[at[better]]
+        length //= 2
+        if count < _MANY or length < _SHORTEST:
+            return best / (series**2).sum(axis=1), place
+
+
+def _starts(count: int, length: int) -> range | list[int]:
+    if length == count:
+        return [0]
+    last = count - length
+    return [*range(0, last, max(length // 2, 1)), last]
+
+
+def _sharpened(values: Floats, first: int, at: int, last: int) -> int:
+    """The place between the middles of two levels at which they fit best, given the levels."""
+    before, after = values[first:at].mean(), values[at:last].mean()
+    low, high = (first + at) // 2, (at + last + 1) // 2
+    # The cost of each value counted with the level before rather than that after.
+    cost = (values[low:high] - before) ** 2 - (values[low:high] - after) ** 2
+    place = low + int(np.argmin(np.concatenate([[0.0], np.cumsum(cost)])))
+    return min(max(place, first + 1), last - 1)
+
+
+def _sized(
+    values: Floats, first: int, at: int, last: int, wide: float, is_log: bool
+) -> ChangePoint:
+    before, after = values[first:at], values[at:last]
+    level, change = float(before.mean()), float(after.mean() - before.mean())
+    counts = len(before), len(after)
+    degrees = sum(counts) - 2
+    squares = float(((before - before.mean()) ** 2).sum() + ((after - after.mean()) ** 2).sum())
+    error = math.sqrt(wide * squares / degrees * sum(1 / one for one in counts))
+    half = float(stdtrit(degrees, 0.5 + _CONFIDENCE / 2)) * error
+    ends = (change, change - half, change + half)
+    if is_log:
+        level = math.exp(level)
+        ends = tuple(level * math.expm1(one) for one in ends)
+    known = error > 0
+    return ChangePoint(
+        at, level, level + ends[0],
+        ends[1] if known else None, ends[2] if known else None, *counts,
+    )  # fmt: skip
