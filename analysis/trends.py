@@ -4,6 +4,8 @@ steps  -> length, masking, computing of the slowest rank over the mean
 mfu    -> kernel MFU of the job
 comm   -> exposed time of each parallel kind
 experts' tokens -> fullest expert over the mean
+trainer's log -> time of each step
+captures, log -> where their levels change
 """
 
 from __future__ import annotations
@@ -13,16 +15,32 @@ from dataclasses import dataclass
 import duckdb
 import polars as pl
 
+from npuscope.messages import Message
+
 from . import query
+from .compare.change_points import ALARMS, LEAST, change_points
 from .experts.load.imbalance import expert_loads, expert_metrics
 from .experts.load.load import expert_rows
 from .flops.job_mfu import gathered, mean_use
 from .flops.mfu import mfu
 from .means import mean_comm, mean_steps, without_warm_up
 from .scope import ALL, Scope
+from .views import frame
+from .wording import percent
 
 _PARTS = ("computing_ns", "exposed_communication_ns", "free_ns")
 _AT = ("run", "capture")
+# Whose changes are looked for.
+_MEASURES = {
+    "captures": ("step_ns", *_PARTS, "masking_ratio", "kernel_mfu_causal_ratio"),
+    "train_log": ("step_ns", "tokens_per_s"),
+}
+_FIGURES = ("before", "after", "delta", "low", "high", "delta_ratio", "low_ratio", "high_ratio")
+_MOST_POINTS = 1000
+_LOG = """
+select run, step, elapsed_s * 1e9 as step_ns,
+    case when count(elapsed_s) over (partition by run) = 0 then tokens_per_s end as tokens_per_s
+from run_log {where} order by run, step"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +51,14 @@ class Trends:
     over the mean, mean of steps), expert_imbalance (fullest expert over the mean, mean of layers
     and steps); in order of time.
     `exposed`: run, capture, start_ns, kind, exposed_attributed_ns (mean of ranks and steps).
+    `log`: run, step, step_ns and, where that is never logged, tokens_per_s: steps of the trainer's
+    log. `changes`: rows of `trend_changes` of captures and log.
     """
 
     captures: pl.DataFrame
     exposed: pl.DataFrame
+    log: pl.DataFrame
+    changes: pl.DataFrame
 
 
 # metric: trends
@@ -98,7 +120,104 @@ def trends(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> Trends:
         .select(*_AT, "start_ns", "kind", "exposed_attributed_ns")
         .sort("start_ns", "capture", "kind", nulls_last=True)
     )
-    return Trends(captures, exposed)
+    clause, values = run.where(("run",))
+    log = frame(con, _LOG.format(where=clause), values)
+    return Trends(captures, exposed, log, trend_changes(captures, log))
+
+
+# metric: trend_changes
+# When did a run become slower or faster, and by how much?
+#
+# Where the level of a measure changes, over a run's captures in order of time and over the steps of
+# the trainer's log (their tokens per second where it has no times). Each measure is judged by
+# itself; of one that does not change, a change is told in 1 % of all cases. See docs/compare.md.
+#
+# title: Changes over time
+# meaning: Where the level of a step's time or of its parts changes for good, and by how much.
+# by: run
+# command: trends
+# table: trend_changes
+# figure: trends, trends_log
+#
+#   basis         varchar  captures or train_log
+#   measure       varchar  step_ns, computing_ns, exposed_communication_ns, free_ns, masking_ratio,
+#     kernel_mfu_causal_ratio, as in trends; of a log step_ns or tokens_per_s
+#   capture       varchar  first of the new level; NULL: of a log
+#   start_ns      bigint   its start
+#   step          bigint   first of the new level; NULL: of captures
+#   before        double   level until then, from the change before
+#   after         double   level since, until the next change
+#   delta         double   after - before
+#   low           double   lower end of the 95 % interval of delta; NULL: no noise to tell
+#   high          double   its upper end
+#   delta_ratio   double   delta over before
+#   low_ratio     double   low over before
+#   high_ratio    double   high over before
+#   before_count  bigint   captures or steps of the level before
+#   after_count   bigint   captures or steps of the level after
+def trend_changes(captures: pl.DataFrame, log: pl.DataFrame) -> pl.DataFrame:
+    """Rows of the metric `trend_changes`; `captures` and `log` as `Trends` has them."""
+    rows = [
+        {"run": run, "basis": basis, "measure": measure, "capture": at.get("capture"),
+         "start_ns": at.get("start_ns"), "step": at.get("step"),
+         "before": one.before, "after": one.after,
+         "delta": one.delta, "low": one.low, "high": one.high,
+         "delta_ratio": one.share(one.delta), "low_ratio": one.share(one.low),
+         "high_ratio": one.share(one.high),
+         "before_count": one.count_before, "after_count": one.count_after}
+        for basis, frame in (("captures", captures), ("train_log", log))
+        for (run,), of_run in frame.group_by("run", maintain_order=True)
+        for measure in _MEASURES[basis]
+        for known in (of_run.drop_nulls(measure),)
+        for one in change_points(known[measure].to_numpy())
+        for at in (known.row(one.at, named=True),)
+    ]  # fmt: skip
+    return pl.DataFrame(
+        rows,
+        {"run": pl.String, "basis": pl.String, "measure": pl.String, "capture": pl.String,
+         "start_ns": pl.Int64, "step": pl.Int64, **dict.fromkeys(_FIGURES, pl.Float64),
+         "before_count": pl.Int64, "after_count": pl.Int64},
+    )  # fmt: skip
+
+
+# metric: trends_log
+# How long are the steps that the trainer logged?
+#
+# Medians of stretches of equally many steps, at most 1,000 of a run.
+#
+# title: The trainer's log over time
+# meaning: Time of the steps in the trainer's log, or tokens per second where it has no times.
+# by: run
+# figure: trends_log
+#
+#   step          bigint  first step of the stretch
+#   step_ns       double  time of a step as logged; NULL: not logged
+#   tokens_per_s  double  tokens per second, as logged, where no step has a time
+def log_points(log: pl.DataFrame) -> pl.DataFrame:
+    """Rows of the metric `trends_log`; `log` as `Trends` has it."""
+    stretch = pl.int_range(pl.len()) * _MOST_POINTS // pl.max_horizontal(pl.len(), _MOST_POINTS)
+    return (
+        log.group_by("run", stretch.over("run").alias("stretch"), maintain_order=True)
+        .agg(pl.col("step").first(), pl.col("step_ns", "tokens_per_s").median())
+        .drop("stretch")
+    )
+
+
+def change_notes(found: Trends) -> list[str]:
+    """What keeps changes from being found, and how often one is told that is none."""
+    notes = [
+        Message("{run}: {count} captures; changes are told of {least} or more",
+                run=run, count=count, least=LEAST)
+        for run, count in found.captures.group_by("run", maintain_order=True).len().iter_rows()
+        if count < LEAST
+    ]  # fmt: skip
+    if found.log.is_empty():
+        notes.append(Message("no training log here: `npuscope ingest --train-log` adds one"))
+    told = Message(
+        "a measure that does not change is told to do so in {share} of all cases",
+        share=percent(ALARMS),
+    )
+    return [*notes, told]
 
 
 def _rank_imbalance(con: duckdb.DuckDBPyConnection, run: Scope) -> pl.DataFrame:

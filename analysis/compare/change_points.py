@@ -77,11 +77,11 @@ def change_points(values: Floats, *, seed: int = 0) -> list[ChangePoint]:
     dice = np.random.default_rng(seed)
     borders = [0, *(size * at for at in _splits(blocks, _widening(blocks), dice)), len(whole)]
     for place in range(1, len(borders) - 1):
-        borders[place] = _sharpened(whole, *borders[place - 1 : place + 2])
+        borders[place] = _sharpened(whole, (borders[place - 1], borders[place], borders[place + 1]))
     wide = _widening(whole)
     return [
-        _sized(whole, *borders[place - 1 : place + 2], wide, is_log)
-        for place in range(1, len(borders) - 1)
+        _sized(whole, levels, wide, is_log)
+        for levels in zip(borders, borders[1:], borders[2:], strict=False)
     ]
 
 
@@ -175,8 +175,10 @@ def _starts(count: int, length: int) -> range | list[int]:
     return [*range(0, last, max(length // 2, 1)), last]
 
 
-def _sharpened(values: Floats, first: int, at: int, last: int) -> int:
-    """The place between the middles of two levels at which they fit best, given the levels."""
+def _sharpened(values: Floats, levels: tuple[int, int, int]) -> int:
+    """The place between the middles of two levels (from first to at to last) at which they fit
+    best, given what they are."""
+    first, at, last = levels
     before, after = values[first:at].mean(), values[at:last].mean()
     low, high = (first + at) // 2, (at + last + 1) // 2
     # The cost of each value counted with the level before rather than that after.
@@ -185,9 +187,8 @@ def _sharpened(values: Floats, first: int, at: int, last: int) -> int:
     return min(max(place, first + 1), last - 1)
 
 
-def _sized(
-    values: Floats, first: int, at: int, last: int, wide: float, is_log: bool
-) -> ChangePoint:
+def _sized(values: Floats, levels: tuple[int, int, int], wide: float, is_log: bool) -> ChangePoint:
+    first, at, last = levels
     before, after = values[first:at], values[at:last]
     level, change = float(before.mean()), float(after.mean() - before.mean())
     counts = len(before), len(after)
@@ -195,12 +196,10 @@ def _sized(
     squares = float(((before - before.mean()) ** 2).sum() + ((after - after.mean()) ** 2).sum())
     error = math.sqrt(wide * squares / degrees * sum(1 / one for one in counts))
     half = float(stdtrit(degrees, 0.5 + _CONFIDENCE / 2)) * error
-    ends = (change, change - half, change + half)
+    low, high = change - half, change + half
     if is_log:
         level = math.exp(level)
-        ends = tuple(level * math.expm1(one) for one in ends)
-    known = error > 0
-    return ChangePoint(
-        at, level, level + ends[0],
-        ends[1] if known else None, ends[2] if known else None, *counts,
-    )  # fmt: skip
+        change, low, high = (level * math.expm1(one) for one in (change, low, high))
+    if not error:
+        return ChangePoint(at, level, level + change, None, None, *counts)
+    return ChangePoint(at, level, level + change, low, high, *counts)

@@ -1,4 +1,4 @@
-"""Captures of a run over time, one panel per question on a common axis."""
+"""Captures of a run over time, one panel per question on a common axis, and the trainer's log."""
 
 from __future__ import annotations
 
@@ -12,16 +12,25 @@ from plotly.subplots import make_subplots
 from npuscope.collector.discover.captures import EPOCH_FROM_NS
 
 from ..locale.language import Say
-from ..theme import COMPUTING, MASKED, SERIES, kind_colour
+from ..theme import COMPUTING, FREE, MASKED, SERIES, kind_colour
 from ..units import fitting_unit
 from .layout import STEP_PARTS, lay_out
 
 _PANEL_PX = 190
+# Where a measure whose level changes is shown.
+_PANELS = {
+    "step_ns": "A mean step of a rank",
+    "masking_ratio": "MFU and masking",
+    "kernel_mfu_causal_ratio": "MFU and masking",
+}
 
 
-def trends_figure(captures: pl.DataFrame, exposed: pl.DataFrame, say: Say) -> go.Figure:
+def trends_figure(
+    captures: pl.DataFrame, exposed: pl.DataFrame, changes: pl.DataFrame, say: Say
+) -> go.Figure:
     """Panels of what is known: parts of a mean step, MFU and masking, exposed time by kind,
-    imbalance. Rows of `trends.Trends`; x is when a capture started, or its number."""
+    imbalance. Rows of `trends.Trends`; x is when a capture started, or its number. Where a level
+    changes there is a line."""
     panels = [
         ("A mean step of a rank", _parts(captures, say)),
         ("MFU and masking", _ratios(captures, say)),
@@ -39,6 +48,7 @@ def trends_figure(captures: pl.DataFrame, exposed: pl.DataFrame, say: Say) -> go
         figure.update_yaxes(title={"text": unit}, rangemode="tozero", row=number, col=1)
     for title in figure.layout.annotations:
         title.update(x=0, xanchor="left", font={"size": 13})
+    _marked(figure, captures, changes, [title for title, _, _ in shown])
     lay_out(figure, say, "", height_px=100 + _PANEL_PX * len(shown))
     figure.update_layout(hovermode="x unified", legend={"y": 1.04}, margin={"t": 70})
     if not is_dated(captures):
@@ -47,6 +57,26 @@ def trends_figure(captures: pl.DataFrame, exposed: pl.DataFrame, say: Say) -> go
     else:
         figure.update_xaxes(title={"text": say("start, UTC")}, row=len(shown), col=1)
     return figure
+
+
+def log_figure(points: pl.DataFrame, changes: pl.DataFrame, say: Say) -> go.Figure:
+    """Steps of the trainer's log, one panel: rows of the metric `trends_log`, with a line where
+    `changes` of the log begin."""
+    is_timed = points["step_ns"].null_count() < points.height
+    divisor, unit = fitting_unit(points["step_ns"].max(), "time") if is_timed else (1, "tokens/s")
+    column = "step_ns" if is_timed else "tokens_per_s"
+    figure = go.Figure(
+        go.Scatter(
+            x=points["step"].to_list(), y=(points[column] / divisor).to_list(), mode="lines",
+            line={"color": COMPUTING, "width": 1}, hovertemplate=f"%{{x}}: %{{y:,.3f}} {unit}",
+            name="", showlegend=False,
+        )
+    )  # fmt: skip
+    for row in changes.filter(basis="train_log").iter_rows(named=True):
+        figure.add_vline(x=row["step"], **_mark(row))
+    return lay_out(
+        figure, say, "Steps in the training log", height_px=100 + _PANEL_PX, x=say("step"), y=unit
+    )
 
 
 def is_dated(captures: pl.DataFrame) -> bool:
@@ -73,6 +103,25 @@ def _line(
         marker={"size": 7}, connectgaps=False,
         hovertemplate=f"%{{y:,.3f}} {unit}",
     )  # fmt: skip
+
+
+def _mark(row: dict[str, Any]) -> dict[str, Any]:
+    """A line where a level changes, with the change as a share of what was before."""
+    share = row["delta_ratio"]
+    return {
+        "line": {"color": FREE, "width": 1, "dash": "dash"},
+        "annotation": {"text": "" if share is None else f"{share:+.1%}", "font": {"size": 11}},
+    }
+
+
+def _marked(
+    figure: go.Figure, captures: pl.DataFrame, changes: pl.DataFrame, panels: list[str]
+) -> None:
+    """Lines in the panels that show a measure that changes: of a step's parts those of the step."""
+    rows = changes.filter(pl.col("basis") == "captures", pl.col("measure").is_in([*_PANELS]))
+    for x, row in zip(_x(captures, rows), rows.iter_rows(named=True), strict=True):
+        panel = panels.index(_PANELS[row["measure"]]) + 1
+        figure.add_vline(x=x, row=panel, col=1, **_mark(row))
 
 
 def _parts(captures: pl.DataFrame, say: Say) -> tuple[list[Any], str]:

@@ -10,9 +10,10 @@ import polars as pl
 from npuscope.analysis.compare.difference import Comparison
 from npuscope.analysis.compare.side import PER_TOKEN
 from npuscope.analysis.views import sum_of
-from npuscope.analysis.wording import UNKNOWN, mebibytes, ms, percent, plain
+from npuscope.analysis.wording import UNKNOWN, ms, plain
 from npuscope.messages import Message
 
+from ..terminal.measures import MEASURES, figure
 from ..terminal.parts_table import CHANGES, WORDS
 from ..terminal.tables import Column, FittedTable, decimals
 from .blocks import Block, Bullets, Facts, Heading, Sentence
@@ -21,17 +22,6 @@ VERDICTS = {
     "different": "different",
     "same": "the same within 1 %",
     "not_enough": "not enough to tell",
-}
-_MEASURES = {
-    "step_ns": "step of the job",
-    "computing_ns": "computing",
-    "exposed_communication_ns": "exposed communication",
-    "free_ns": "free",
-    "masking_ratio": "masking",
-    "kernel_mfu_causal_ratio": "kernel MFU",
-    "peak_memory_bytes": "peak memory (MiB)",
-    "expert_max_over_mean": "fullest expert over mean",
-    PER_TOKEN: "time of a rank per token (ns)",
 }
 _MOST_ROWS = 20
 
@@ -83,7 +73,7 @@ def measure_rows(found: Comparison) -> list[dict[str, Any]]:
     """A row of texts per measure that there may be: what, a, b, delta, low, high, verdict."""
     return [
         {
-            "what": _MEASURES[row["measure"]],
+            "what": MEASURES[row["measure"]],
             "verdict": "unknown" if row["delta"] is None else VERDICTS[row["verdict"]],
         }
         | {key: figure(row["measure"], row[key]) for key in ("a", "b", "delta", "low", "high")}
@@ -129,12 +119,3 @@ def where_from(found: Comparison) -> FittedTable:
         if rest.height
         else None,
     )  # fmt: skip
-
-
-def figure(measure: str, value: float | None) -> str:
-    """A measure's value or difference in its unit: ms, per cent, MiB, or none."""
-    if value is None:
-        return UNKNOWN
-    ending = measure.rpartition("_")[2]
-    form = {"ns": ms, "ratio": percent, "bytes": mebibytes}.get(ending, "{:.3f}".format)
-    return form(value)

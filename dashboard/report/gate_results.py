@@ -12,9 +12,10 @@ from npuscope.analysis.compare.difference import Comparison
 from npuscope.console.printable import visible
 from npuscope.messages import Message
 
+from ..terminal.measures import figure
 from ..terminal.tables import Column, FittedTable
 from .blocks import Block, Bullets, Facts, Heading, Sentence
-from .comparison import figure, remaining, where_from
+from .comparison import remaining, where_from
 
 _VERDICTS = {
     "kept": "kept",

@@ -6,6 +6,7 @@ import streamlit as st
 from npuscope.analysis import trends
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures import trends as figures
+from npuscope.dashboard.terminal.trend_tables import change_rows
 
 # Rank, step and window were chosen in another capture.
 ALL_OF_IT = dict.fromkeys(("rank", "step", "start_ns", "end_ns"))
@@ -23,7 +24,7 @@ if found.captures.height < 2:
         "Collect again later in the same run: new captures appear here automatically.",
     )
 else:
-    drawn = figures.trends_figure(found.captures, found.exposed, say)
+    drawn = figures.trends_figure(found.captures, found.exposed, found.changes, say)
     if (clicked := page.clicked(drawn, key="trends")) is not None:
         page.visit("overview", capture=clicked, **ALL_OF_IT)
     page.text("A click on a point opens its capture.")
@@ -31,6 +32,19 @@ else:
         "All captures of the run, all ranks and steps of each; exposed time of a kind is its"
         " attributed share, so that no time counts twice."
     )
+if not found.log.is_empty():
+    points = trends.log_points(found.log)
+    page.figure(figures.log_figure(points, found.changes, say), key="trends_log")
+if not found.changes.is_empty():
+    told = {"what": "mean of a step", "since": "since capture or step", "before": "before",
+            "after": "after", "delta": "change", "share": "change (%)", "low_share": "95 % from",
+            "high_share": "to", "count": "values before / after"}  # fmt: skip
+    page.table(
+        page.translated(pl.DataFrame(change_rows(found.changes)).select(*told)),
+        name="trend_changes", title="Changes over time",
+        titles={column: say(title) for column, title in told.items()},
+    )  # fmt: skip
+page.notes(trends.change_notes(found))
 links = [page.go("overview", capture=one, **ALL_OF_IT) for one in found.captures["capture"]]
 page.table(
     found.captures.drop("run").with_columns(pl.Series("look", links)),

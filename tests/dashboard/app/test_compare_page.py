@@ -27,7 +27,7 @@ from npuscope.dashboard.app.answers.timeline_answers import (
 )
 from npuscope.dashboard.figures.comparison import change_figure
 from npuscope.dashboard.figures.timeline import Slot, aligned_figure
-from npuscope.dashboard.report.comparison import figure as shown
+from npuscope.dashboard.terminal.measures import figure as shown
 from npuscope.sample_traces.job import small
 from tests.dashboard.app.published_jobs import TABLES, publish_job
 from tests.dashboard.app.visited_pages import figures, visit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from streamlit.testing.v1 import AppTest
 from npuscope.analysis.catalog import metrics
 from npuscope.analysis.scope import Scope
 from npuscope.analysis.summaries import summarise
+from npuscope.analysis.trends import trends
 from npuscope.collector.ingest.ingest import ingest
+from npuscope.collector.store import store
 from npuscope.collector.store.manifest import create_store
 from npuscope.dashboard.app import sources
 from npuscope.dashboard.app.answers.overview_answers import found_here
@@ -26,12 +29,17 @@ from npuscope.dashboard.app.page import PAGES
 from npuscope.dashboard.app.served_stores import ENVIRONMENT
 from npuscope.profile import Source, compare_ranks, opened
 from npuscope.sample_traces.frames import canonical_frames
-from npuscope.sample_traces.job import Job
+from npuscope.sample_traces.job import Job, small
 from tests.conftest import REPOSITORY, WriteProfile
-from tests.dashboard.app.published_jobs import publish_rank
-from tests.dashboard.app.visited_pages import visit
+from tests.dashboard.app.published_jobs import publish_job, publish_rank
+from tests.dashboard.app.visited_pages import figures, visit
 
 pytestmark = pytest.mark.slow
+HOUR_NS = 3600 * 10**9
+OVER_TIME = small(steps=2, layers=1, name="moe", noise=0.003)
+LOG = pl.DataFrame(
+    {"step": range(300), "elapsed_s": [(1.0 + (n >= 200)) * (1 + n % 7 / 500) for n in range(300)]}
+)
 
 
 def picked(visited: AppTest, label: str) -> object:
@@ -206,3 +214,29 @@ def test_tables_can_be_taken_away(monkeypatch: pytest.MonkeyPatch, sample_store:
     frame = pl.DataFrame({"rank": [0], "groups": [["a", "b"]], "total_ns": [2**60]})
     assert page._csv(frame).decode() == "rank,groups,total_ns\n0,a b,1152921504606846976\n"
     assert pl.read_parquet(page._parquet(frame)).equals(frame)
+
+
+def test_changes_are_marked_and_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for number in range(8):
+        job = replace(OVER_TIME, seed=number, start_ns=OVER_TIME.start_ns + number * HOUR_NS)
+        if number >= 4:
+            job = replace(job, repeated_kernel="ApplyAdamWV2")
+        name = f"20251127T{number:02}3437.000Z"
+        publish_job(tmp_path / "store", job, name, published_s=number, more={"train_log": LOG})
+    visited = visit(monkeypatch, tmp_path / "store", page="trends", lang="zh")
+    over_time, log = figures(visited)
+    table = visited.dataframe[0].value
+    with store.open(tmp_path / "store") as con:
+        changes = trends(con).changes
+    logged = changes.filter(basis="train_log")
+    assert logged["step"].to_list() == [200] and logged["delta_ratio"][0] == pytest.approx(
+        1.0, abs=0.01
+    )
+    assert [line["x0"] for line in log["layout"]["shapes"]] == [200]
+    steps = changes.filter(basis="captures", measure="step_ns").height
+    assert len(over_time["layout"].get("shapes", [])) >= steps
+    assert changes.filter(measure="computing_ns")["capture"].to_list() == ["20251127T043437.000Z"]
+    assert list(table["since"]) == [
+        row["capture"] or str(row["step"]) for row in changes.to_dicts()
+    ]
+    assert any("变化点" in one.value for one in (*visited.markdown, *visited.caption))

@@ -7,11 +7,15 @@ from datetime import datetime, timezone
 import polars as pl
 import pytest
 
+from npuscope.analysis.trends import log_points, trend_changes
 from npuscope.dashboard import theme
 from npuscope.dashboard.figures import ranks, steps, trends
 
 START_NS = 1_764_246_877_000_000_000
 HUGE_NS = 600 * 7_800_000  # beyond 32 bits
+NO_LOG = pl.DataFrame(
+    schema={"run": pl.String, "step": pl.Int64, "step_ns": pl.Float64, "tokens_per_s": pl.Float64}
+)
 
 
 def bars(key: str, *rows: tuple[int, float, float, float]) -> pl.DataFrame:
@@ -75,7 +79,8 @@ def test_trends_stand_at_the_start_of_their_captures() -> None:
     frame = captures([START_NS, START_NS + 60 * 10**9])
     exposed = frame.select("run", "capture", "start_ns", kind=pl.lit("ep"),
                            exposed_attributed_ns=pl.lit(2e6))  # fmt: skip
-    figure = trends.trends_figure(frame, exposed, str)
+    figure = trends.trends_figure(frame, exposed, trend_changes(frame, NO_LOG), str)
+    assert not figure.layout.shapes
     by_name = {trace.name: trace for trace in figure.data}
     assert list(by_name["slowest rank"].y) == [4.0, 8.0]
     assert list(by_name["Communication masked"].y) == [25.0, 25.0]
@@ -89,8 +94,37 @@ def test_trends_stand_at_the_start_of_their_captures() -> None:
 def test_captures_without_a_clock_are_numbered() -> None:
     figure = trends.trends_figure(captures([5, None]), captures([]).select(
         "run", "capture", "start_ns", kind=pl.lit("ep"), exposed_attributed_ns=pl.lit(0.0)
-    ), str)  # fmt: skip
+    ), trend_changes(captures([]), NO_LOG), str)  # fmt: skip
     assert list(figure.data[0].x) == [1, 2]
+
+
+def test_changes_are_lines_with_their_size() -> None:
+    wave = [1, 1.01, 0.99, 1, 1.01, 0.99]
+    frame = captures([START_NS + n * 60 * 10**9 for n in range(12)]).with_columns(
+        step_ns=pl.Series([4e6 * one for one in wave] + [5e6 * one for one in wave])
+    )
+    log = NO_LOG.clear().vstack(
+        pl.DataFrame(
+            {"run": ["moe"] * 5000, "step": range(5000), "tokens_per_s": [None] * 5000,
+             "step_ns": [(1 + (n >= 3000)) * (1 + n % 7 / 100) * 1e9 for n in range(5000)]},
+            NO_LOG.schema,
+        )
+    )  # fmt: skip
+    changes = trend_changes(frame, log)
+    none = captures([]).select("run", "capture", "start_ns", kind=pl.lit("ep"),
+                               exposed_attributed_ns=pl.lit(0.0))  # fmt: skip
+    figure = trends.trends_figure(frame, none, changes, str)
+    lines = [(line.x0, line.yref) for line in figure.layout.shapes]
+    when = datetime.fromtimestamp(START_NS / 1e9 + 360, tz=timezone.utc)
+    assert lines == [(when, "y domain")]
+    assert "+25.0%" in [note.text for note in figure.layout.annotations]
+
+    points = log_points(log)
+    assert points.height == 1000 and points["step"][:2].to_list() == [0, 5]
+    figure = trends.log_figure(points, changes, str)
+    assert [line.x0 for line in figure.layout.shapes] == [3000]
+    assert figure.layout.annotations[0].text == "+100.0%"
+    assert figure.data[0].y[0] == pytest.approx(1020.0)  # ms, of 1.00 to 1.04 s
 
 
 def test_every_rank_says_what_it_can_answer() -> None:

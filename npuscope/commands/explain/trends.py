@@ -1,0 +1,25 @@
+"""`npuscope trends`: when a run became slower or faster."""
+
+from __future__ import annotations
+
+from npuscope.commands.command import Asked, command
+
+
+@command("run")
+def trends(asked: Asked) -> None:
+    """When did a run become slower or faster, and by how much? Over captures and trainer's log.
+
+    \b
+    Examples:
+      npuscope trends ./store
+      npuscope trends ./store --run pretrain --json
+      npuscope ingest ./profiles --store ./store --train-log train.log; npuscope trends ./store
+    """
+    from npuscope.analysis.trends import change_notes
+    from npuscope.analysis.trends import trends as over_time
+    from npuscope.dashboard.terminal.trend_tables import changes_table
+
+    with asked.tables() as (data, scope):
+        found = over_time(data.con, scope)
+        notes = change_notes(found) + data.warnings
+        asked.answer("trend_changes", found.changes, notes, changes_table)
