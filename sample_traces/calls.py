@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from . import kernels as k
 from .job import Group, Job
@@ -164,6 +164,11 @@ def compute(
     dur_ns = int(work.dur_ns * slowness * spread)
     if d.job.noise:
         dur_ns = jittered_ns(d.noise, dur_ns, d.job.noise)
+    last = d.calls[d.last]
+    if work.type == d.job.fused_kernel and not after and isinstance(last, KernelCall):
+        whole = _with_duration(last.work, last.work.dur_ns + dur_ns)
+        d.calls[d.last] = replace(last, work=whole)
+        return d.last
     if backward:
         sequence = d.forward_sequences.pop() if d.forward_sequences else -1
     else:

@@ -7,6 +7,7 @@ expert-parallel groups lie inside the data-parallel ones.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
@@ -29,6 +30,11 @@ class Job:
     launch; transfers of link type `slow_link_type` take longer at one rank, or between the two, of
     `slow_link`; to `overloaded`, its expert-parallel group routes more tokens than to its other
     members.
+
+    What could be otherwise: kernels of type `fused_kernel` run as part of the kernel before them;
+    with `serial_experts`, the shared expert waits for the all-to-all that it runs beside else;
+    `placement` lists for each layer the experts in the order of devices that hold them; kernels
+    beside communication of their rank that moves bytes run `contention` times as long.
 
     `noise` is the sigma of the lognormal law by which kernels, transfers and launches vary, with a
     hiccup now and then. `clock_offsets_ns[r]` is added to every time of rank r, whose clock runs
@@ -81,6 +87,10 @@ class Job:
     slow_kernel: str = ""
     slow_kernel_factor: float = 1.5
     repeated_kernel: str = ""
+    fused_kernel: str = ""
+    serial_experts: bool = False
+    placement: tuple[tuple[int, ...], ...] = ()
+    contention: float = 1.0
 
     def __post_init__(self) -> None:
         if self.layers_by_stage:
@@ -98,6 +108,11 @@ class Job:
                 raise ValueError(f"{name} must be below {self.world_size}")
         if len(self.slow_link) > 2:
             raise ValueError("slow_link names one rank or two")
+        if self.placement and (
+            len(self.placement) != self.layers
+            or any(sorted(row) != [*range(self.experts)] for row in self.placement)
+        ):
+            raise ValueError("placement needs every expert once for each layer")
 
     @property
     def world_size(self) -> int:
@@ -141,6 +156,7 @@ _WRONG = (
     "slow_rank_lowers_clock", "slow_clock", "slow_clock_factor", "slow_host", "slow_host_factor",
     "slow_link", "slow_link_type", "slow_link_factor", "overloaded", "overload_factor", "noise",
     "clock_drift_ppm", "layers_by_stage", "slow_kernel", "slow_kernel_factor", "repeated_kernel",
+    "fused_kernel", "serial_experts", "placement", "contention",
 )  # fmt: skip
 
 
@@ -250,7 +266,7 @@ def routed_tokens(
     chance = random.Random(f"{job.seed}/route/{step}/{micro_batch}/{layer}/{source_rank}")
     weights = [weight * chance.uniform(0.97, 1.03) for weight in weights]
     if job.overloaded is not None and job.overloaded in groups_of(job, source_rank)["ep"].ranks:
-        for expert in local_experts(job, coordinates(job, job.overloaded)["ep"]):
+        for expert in local_experts(job, coordinates(job, job.overloaded)["ep"], layer):
             weights[expert] *= job.overload_factor
     total = job.sequence // job.tp * job.top_k
     exact = [weight / sum(weights) * total for weight in weights]
@@ -261,10 +277,11 @@ def routed_tokens(
     return tuple(tokens)
 
 
-def local_experts(job: Job, ep_rank: int) -> range:
-    """Experts that a member of an expert-parallel group holds."""
+def local_experts(job: Job, ep_rank: int, layer: int = 0) -> Sequence[int]:
+    """Experts of a layer that a member of an expert-parallel group holds."""
     count = job.experts // job.ep
-    return range(ep_rank * count, (ep_rank + 1) * count)
+    every = job.placement[layer] if job.placement else range(job.experts)
+    return every[ep_rank * count : (ep_rank + 1) * count]
 
 
 def stage_layers(job: Job, pp_rank: int) -> range:

@@ -116,13 +116,13 @@ def _experts_forward(d: Draft, micro_batch: int, layer: int) -> None:
     compute(d, k.work("MoeGatingTopKSoftmax", gate, f"{rows},{job.top_k}", 14_000, "FLOAT"))
     compute(d, k.elementwise("MoeTokenPermute", rows * job.top_k, hidden))
     dispatched = _all_to_all(d, micro_batch, layer, home=False)
-    _shared_expert(d)
+    _shared_expert(d, dispatched)
     tokens, count = _local_tokens(d, micro_batch, layer), job.experts // job.ep
     compute(d, k.grouped_matmul(tokens, count, hidden, 2 * job.ffn), after=dispatched)
     compute(d, k.elementwise("SwiGlu", tokens, job.ffn))
     compute(d, k.grouped_matmul(tokens, count, job.ffn, hidden))
     combined = _all_to_all(d, micro_batch, layer, home=True)
-    _shared_expert(d)
+    _shared_expert(d, combined)
     compute(d, k.elementwise("MoeTokenUnpermute", rows * job.top_k, hidden), after=combined)
 
 
@@ -180,13 +180,13 @@ def _experts_backward(
     unpermute = k.elementwise("MoeTokenUnpermuteGrad", rows * job.top_k, hidden)
     compute(d, unpermute, after=after, backward=True)
     dispatched = _all_to_all(d, micro_batch, layer, home=False, backward=True)
-    _shared_expert(d, backward=True)
+    _shared_expert(d, dispatched, backward=True)
     grouped = k.grouped_matmul(tokens, count, hidden, job.ffn)
     compute(d, grouped, after=dispatched, backward=True)
     compute(d, k.elementwise("SwiGluGrad", tokens, job.ffn), backward=True)
     compute(d, k.grouped_matmul(tokens, count, 2 * job.ffn, hidden), backward=True)
     combined = _all_to_all(d, micro_batch, layer, home=True, backward=True)
-    _shared_expert(d, backward=True)
+    _shared_expert(d, combined, backward=True)
     permute = k.elementwise("MoeTokenPermuteGrad", rows * job.top_k, hidden)
     compute(d, permute, after=combined, backward=True)
     return ()
@@ -241,19 +241,21 @@ def _tensor_parallel(d: Draft, *, backward: bool) -> tuple[int, ...]:
     return collective(d, "tp", "allReduce", count, after=(d.last,), backward=backward)
 
 
-def _shared_expert(d: Draft, *, backward: bool = False) -> None:
-    """The shared expert, as wide as the wanted share of the all-to-all beside it."""
+def _shared_expert(d: Draft, exchanged: tuple[int, ...], *, backward: bool = False) -> None:
+    """The shared expert, as wide as the wanted share of the all-to-all beside it; after that with
+    `serial_experts`."""
     job, rows = d.job, d.job.sequence // d.job.tp
     sent = 2.0 * rows * job.top_k * job.hidden / job.ep
     wanted_ns = job.overlap * (2_000 + sent / BYTES_PER_NS["HCCS"]) - 6_000
     columns = int(wanted_ns / (k.cube_ns(2e6 * rows * job.hidden) - 6_000) * 1e6)
     if job.ep > 1 and columns >= 16:
-        compute(d, k.matmul(rows, job.hidden, columns), backward=backward)
+        after = exchanged if job.serial_experts else ()
+        compute(d, k.matmul(rows, job.hidden, columns), after=after, backward=backward)
 
 
 def _local_tokens(d: Draft, micro_batch: int, layer: int) -> int:
     """Tokens of the whole expert-parallel group for this rank's experts."""
-    experts = local_experts(d.job, d.place["ep"])
+    experts = local_experts(d.job, d.place["ep"], layer)
     return sum(
         sum(routed_tokens(d.job, d.step, micro_batch, layer, source)[e] for e in experts)
         for source in d.groups["ep"].ranks
@@ -270,7 +272,7 @@ def _all_to_all(
     for position, rank in enumerate(group.ranks):
         source, holder = (rank, me) if home else (d.rank, position)
         tokens = routed_tokens(d.job, d.step, micro_batch, layer, source)
-        sent.append(sum(tokens[e] for e in local_experts(d.job, holder)) * d.job.hidden)
+        sent.append(sum(tokens[e] for e in local_experts(d.job, holder, layer)) * d.job.hidden)
     peers = tuple((p, count * 2) for p, count in enumerate(sent) if p != me)
     return collective(
         d, "ep", "allToAllV", sum(sent), after=(d.last,), backward=backward, peers=peers

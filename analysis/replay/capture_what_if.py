@@ -53,10 +53,11 @@ def whatif_steps(
     other = changed(con, job, changes)
     measured = job.measured.lengths()
     replayed = job.span().lengths()
-    predicted = job.span(other.waits).lengths()
+    predicted = job.span(other.waits).lengths() + other.added_ns
     variants = [predicted]
     if job.ops.exogenous.any():
-        variants.append(job.span(replace(other.waits, transfer=other.outside)).lengths())
+        outside = replace(other.waits, transfer=other.outside)
+        variants.append(job.span(outside).lengths() + other.added_ns)
         variants.append(_waiting_for_others(job, predicted, replayed))
     unexplained, _ = shares(job)
     change = np.abs(predicted - replayed)
@@ -70,6 +71,8 @@ def whatif_steps(
     before, after = (
         time_by_part(job, made) if is_short else None for made in (job.waits, other.waits)
     )
+    if after is not None and other.added_ns:
+        after = [{**one, ("micro-batches", None): other.added_ns} for one in after]
     every = range(len(job.ops.steps))
     rows = [
         (step, *(round(float(one[at])) for one in columns), _saved(before, after, [at]))
