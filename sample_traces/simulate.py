@@ -32,7 +32,7 @@ _EVENT_NS = 640  # from the end of a call to the start of what waited for it
 _LATENCY_NS = 5_200  # launch to device start, at least
 _READY_NS = 4_000  # last member's arrival to first payload
 _CLOSE_NS = 4_000  # last payload to the end of the operation
-_ROUNDS = 4
+_MOST_ROUNDS, _SETTLED_NS = 12, 500
 _LONGEST_NS = 20_000_000  # more than a transfer takes
 
 
@@ -125,9 +125,13 @@ def run(job: Job) -> dict[int, tuple[list[Event], list[Wait], list[Window]]]:
     """Events in launch order, host waits and step windows of every rank, on one true clock."""
     ranks = _run(job, {})
     if job.contention != 1.0:
-        # What is stretched moves what is beside it: a few rounds settle that to about 1 %.
-        for _ in range(_ROUNDS):
-            ranks = _run(job, _stretched(job, ranks))
+        # What is stretched moves what is beside it, so that it settles in rounds.
+        extra_ns = dict[tuple[int, int], int]()
+        for _ in range(_MOST_ROUNDS):
+            before, extra_ns = extra_ns, _stretched(job, ranks)
+            if all(abs(ns - before.get(at, 0)) < _SETTLED_NS for at, ns in extra_ns.items()):
+                break
+            ranks = _run(job, extra_ns)
     return {
         r.rank: ([r.events[i] for i in sorted(r.events)], r.waits, r.windows)
         for r in ranks.values()
