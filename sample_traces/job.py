@@ -21,7 +21,10 @@ class Job:
     (what is hidden in the end is in the truth). `expert_skew` is the exponent of a Zipf law over
     the experts, in another order for each layer; `expert_weights` gives the popularity instead.
     With `crossing`, an asynchronous allGather starts in each step and ends in the next.
-    `experts = 0` makes a dense job. `layers_by_stage` makes stages uneven.
+    `experts = 0` makes a dense job. `layers_by_stage` makes stages uneven; so does
+    `compute_by_stage`, by which kernels of a stage take longer (1: as usual). With
+    `paired_transfers`, stages exchange tensors by batchSendRecv, activation and gradient in one
+    where 1F1B has both at a time.
 
     What can be wrong, each by its own factor: `slow_rank` runs its cube kernels longer, at a clock
     that much lower if `slow_rank_lowers_clock`; `slow_clock` is a rank whose AI cores all run at a
@@ -84,6 +87,8 @@ class Job:
     start_ns: int = 1_764_246_877_000_000_000
     seed: int = 1
     layers_by_stage: tuple[int, ...] = ()
+    compute_by_stage: tuple[float, ...] = ()
+    paired_transfers: bool = False
     slow_kernel: str = ""
     slow_kernel_factor: float = 1.5
     repeated_kernel: str = ""
@@ -96,7 +101,9 @@ class Job:
         if self.layers_by_stage:
             if len(self.layers_by_stage) != self.pp or sum(self.layers_by_stage) != self.layers:
                 raise ValueError("layers_by_stage needs one number per stage, layers altogether")
-        elif self.layers % self.pp:
+        if self.compute_by_stage and len(self.compute_by_stage) != self.pp:
+            raise ValueError("compute_by_stage needs one factor per stage")
+        if not self.layers_by_stage and self.layers % self.pp:
             raise ValueError("pp must divide layers")
         if self.dp % self.ep or (self.experts and self.experts % self.ep):
             raise ValueError("ep must divide dp and experts")
@@ -134,6 +141,8 @@ class Job:
         """How many times longer the rank's kernels of a type and kind of core take."""
         slow = self.slow_factor if rank == self.slow_rank and on_cube else 1.0
         slow *= self.slow_kernel_factor if kernel == self.slow_kernel else 1.0
+        if self.compute_by_stage:
+            slow *= self.compute_by_stage[rank // (self.tp * self.dp)]
         return slow * (self.slow_clock_factor if rank == self.slow_clock and on_ai_core else 1.0)
 
     def clock_slowness(self, rank: int) -> float:
@@ -155,7 +164,8 @@ _WRONG = (
     "recompute",
     "slow_rank_lowers_clock", "slow_clock", "slow_clock_factor", "slow_host", "slow_host_factor",
     "slow_link", "slow_link_type", "slow_link_factor", "overloaded", "overload_factor", "noise",
-    "clock_drift_ppm", "layers_by_stage", "slow_kernel", "slow_kernel_factor", "repeated_kernel",
+    "clock_drift_ppm", "layers_by_stage", "compute_by_stage", "paired_transfers",
+    "slow_kernel", "slow_kernel_factor", "repeated_kernel",
     "fused_kernel", "serial_experts", "placement", "contention",
 )  # fmt: skip
 

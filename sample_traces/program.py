@@ -23,6 +23,7 @@ from .calls import (
     add,
     collective,
     compute,
+    exchange,
     peer_to_peer,
 )
 from .job import Job, coordinates, groups_of, local_experts, routed_tokens, stage_layers
@@ -55,15 +56,33 @@ def _step(d: Draft) -> None:
     for micro_batch in range(warm_up):
         _forward(d, micro_batch, head)
     buckets: list[int] = []
-    for done in range(job.micro_batches - warm_up):
-        _forward(d, done + warm_up, head)
-        buckets += _backward(d, done)
+    steady = job.micro_batches - warm_up
+    for done in range(steady):
+        _forward(d, done + warm_up, head, exchanges=job.paired_transfers)
+        is_followed = done + 1 < steady
+        buckets += _backward(d, done, exchanges=job.paired_transfers and is_followed)
     for done in range(job.micro_batches - warm_up, job.micro_batches):
         buckets += _backward(d, done)
     _finish(d, buckets)
 
 
-def _forward(d: Draft, micro_batch: int, head: int) -> None:
+def _received(d: Draft, source: int, *, backward: bool) -> int:
+    """A tensor of another stage: what the exchange before brought, else an operation of its own."""
+    found, d.arrived = d.arrived, None
+    if found is None:
+        found = peer_to_peer(d, source, d.place["pp"], backward=backward)
+    return found
+
+
+def _sent(d: Draft, target: int, *, backward: bool, exchanges: bool) -> None:
+    """A tensor for another stage, in exchange for its next one or not."""
+    if exchanges:
+        d.arrived = exchange(d, target)
+    else:
+        peer_to_peer(d, d.place["pp"], target, backward=backward)
+
+
+def _forward(d: Draft, micro_batch: int, head: int, *, exchanges: bool = False) -> None:
     job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
     stage = d.place["pp"]
     after: tuple[int, ...] = ()
@@ -73,7 +92,7 @@ def _forward(d: Draft, micro_batch: int, head: int) -> None:
             d, k.work("GatherV2", inputs, f"1,{rows},{hidden}", k.vector_ns(4.0 * rows * hidden))
         )
     else:
-        after = (peer_to_peer(d, stage - 1, stage),)
+        after = (_received(d, stage - 1, backward=False),)
     mask = k.work("DSAGenBitMask", f"{rows}", f"{rows // 8}", 38_000, "UINT8")
     compute(d, mask, stream=SIDE_STREAM, after=(d.last,))
     if micro_batch == 0:
@@ -82,7 +101,7 @@ def _forward(d: Draft, micro_batch: int, head: int) -> None:
     for layer in stage_layers(job, stage):
         after = _layer_forward(d, micro_batch, layer, after)
     if stage + 1 < job.pp:
-        peer_to_peer(d, stage, stage + 1)
+        _sent(d, stage + 1, backward=False, exchanges=exchanges)
     else:
         compute(d, k.matmul(rows, hidden, job.vocabulary // 16), after=after)
         compute(d, k.elementwise("LogSoftmaxV2", rows, job.vocabulary // 16))
@@ -126,13 +145,13 @@ def _experts_forward(d: Draft, micro_batch: int, layer: int) -> None:
     compute(d, k.elementwise("MoeTokenUnpermute", rows * job.top_k, hidden), after=combined)
 
 
-def _backward(d: Draft, micro_batch: int) -> list[int]:
+def _backward(d: Draft, micro_batch: int, *, exchanges: bool = False) -> list[int]:
     """Layers in reverse; returns the layers whose gradients are still to be reduced."""
     job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
     stage = d.place["pp"]
     after: tuple[int, ...] = ()
     if stage + 1 < job.pp:
-        after = (peer_to_peer(d, stage + 1, stage, backward=True),)
+        after = (_received(d, stage + 1, backward=True),)
     else:
         compute(d, k.matmul(rows, job.vocabulary // 16, hidden), backward=True)
     layers = list(reversed(stage_layers(job, stage)))
@@ -164,7 +183,7 @@ def _backward(d: Draft, micro_batch: int) -> list[int]:
             else:
                 waiting.append(layer)
     if stage > 0:
-        peer_to_peer(d, stage, stage - 1, backward=True)
+        _sent(d, stage - 1, backward=True, exchanges=exchanges)
     else:
         inputs = f"{rows},{hidden};{rows}"
         grad = k.work("EmbeddingDenseGradV2", inputs, f"{job.vocabulary},{hidden}", 45_000, "FLOAT")

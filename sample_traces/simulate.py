@@ -336,7 +336,7 @@ def _payload(job: Job, rank: int, call: CommCall) -> tuple[int, ...]:
     for peer, size_bytes in call.peers:
         other = call.group.ranks[peer]
         wire = link(job, rank, other)
-        if call.collective == "receive":
+        if call.collective == "receive" or size_bytes == 0:
             found.append(0)
             continue
         exact_ns = passes * size_bytes / BYTES_PER_NS[wire] * chance.uniform(1.0, 1.02)

@@ -19,6 +19,7 @@ from npuscope.errors import CannotAnswer, UsageError
 from .captures import CaptureJob, Other, scaled
 from .changes import Change
 from .operations import programs
+from .stages import of_stages
 from .variants import structure
 from .variants.micro_batches import micro_batches
 
@@ -151,6 +152,14 @@ def _link(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
     return own.lasting(durations, outside)
 
 
+def _stage(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
+    """`stage:all=mean`: stages compute as long as the mean of them."""
+    durations, outside = (
+        of_stages(con, job, one, change) for one in (own.waits.transfer, own.outside)
+    )
+    return own.lasting(durations, outside)
+
+
 def _rank(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
     """`rank:5=median`, `rank:all=median`: each kernel takes the median of its peers, the ranks that
     run the same program; one whose work differs among them (other shapes) takes as much less as
@@ -200,7 +209,8 @@ def _rank(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
 
 
 _CHANGES = {
-    "rank": _rank, "kernel": _factor, "comm": _factor, "link": _link, "host": _host,
+    "rank": _rank, "stage": _stage, "kernel": _factor, "comm": _factor, "link": _link,
+    "host": _host,
     "remove": structure.remove, "fuse": structure.fuse, "hide": structure.hide,
     "micro_batches": micro_batches,
 }  # fmt: skip
