@@ -11,6 +11,7 @@ from pathlib import Path
 import duckdb
 import polars as pl
 
+from npuscope.analysis.findings.list_findings import findings
 from npuscope.analysis.flops.mfu import ModelUse
 from npuscope.analysis.metric import Gauge
 from npuscope.analysis.ranks.rank_views import open_across
@@ -176,6 +177,7 @@ def _gathered(
         frames |= metric_gauges(con, _KEYS)
         frames |= flops(con, _KEYS)
         frames |= expert_gauges(con, _KEYS, with_experts=with_experts)
+        frames |= _gain_gauges(con)
     finally:
         con.close()
     return frames
@@ -184,6 +186,18 @@ def _gathered(
 def _limit(con: duckdb.DuckDBPyConnection, memory_bytes: int) -> None:
     con.execute(f"set memory_limit = '{memory_bytes >> 20}MiB'")
     con.execute("set threads = 2")
+
+
+def _gain_gauges(con: duckdb.DuckDBPyConnection) -> Frames:
+    """Predicted gains of findings; of what a replay cannot answer, none."""
+    rows = [
+        (one.run, one.capture, one.name, one.predicted_gain_ns)
+        for one in findings(con)
+        if one.predicted_gain_ns is not None
+    ]
+    columns = {"run": pl.String, "capture": pl.String, "finding": pl.String,
+               "predicted_gain_ns": pl.Int64}  # fmt: skip
+    return gauges_of("findings", pl.DataFrame(rows, schema=columns, orient="row"), _KEYS)
 
 
 def _blame_gauges(

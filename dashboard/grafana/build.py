@@ -216,6 +216,12 @@ def overview() -> dashboard.Dashboard:
                 unit="percentunit",
                 told="Share of the time that each loss takes; achieved is what is left: MFU.",
             ),
+            bars(
+                "What findings would gain",
+                f"sort_desc(avg by (finding) (npuscope_predicted_gain_seconds{{{RUN}}} > 0))",
+                "{{finding}}", unit="s",
+                told="Predicted by a replay, per step; each alone: gains do not add up.",
+            ),
             lines(
                 "Exposed communication by kind",
                 (f"npuscope_exposed_seconds{{{RUN}}}", "{{run}} {{kind}}"), unit="s",

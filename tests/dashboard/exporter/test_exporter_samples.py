@@ -172,6 +172,16 @@ def test_mfu_of_a_model_is_that_of_the_command_line(store: Path, rows: Any) -> N
 
 
 @pytest.mark.slow
+def test_gains_are_those_of_the_command_line(taken: Snapshot, rows: Any) -> None:
+    told = {
+        (row["finding"],): row["predicted_gain_ns"] / 1e9
+        for row in rows("findings")
+        if row["predicted_gain_ns"] is not None
+    }
+    assert told and of(taken, "npuscope_predicted_gain_seconds") == approximately(told)
+
+
+@pytest.mark.slow
 def test_experts_are_those_of_the_command_line(taken: Snapshot, rows: Any) -> None:
     layers: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in rows("experts"):
