@@ -206,6 +206,11 @@ def overview() -> dashboard.Dashboard:
                 unit="percentunit", told="Which FLOPs are counted: see npuscope_mfu_ratio's help.",
             ),
             lines(
+                "Beside the baseline",
+                (f"npuscope_baseline_ratio{{{RUN}}}", "{{run}} {{measure}}"), unit="percentunit",
+                told="Measures of the newest capture over those of the exporter's --baseline.",
+            ),
+            lines(
                 "Parts of a step",
                 (f"avg by (part) (npuscope_step_part_seconds{{{RUN}}})", "{{part}}"),
                 unit="s", told="Of a mean rank and step, mean of the chosen runs.", stacked=True,
