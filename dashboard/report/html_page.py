@@ -24,6 +24,7 @@ from npuscope.console.printable import visible
 from npuscope.messages import joined
 
 from ..figures.communication import masking_figure
+from ..figures.comparison import change_figure
 from ..figures.experts import load_figure
 from ..figures.layout import visible_names
 from ..figures.memory import curve_figure
@@ -44,6 +45,7 @@ _FIGURES: dict[str, Callable[[pl.DataFrame, Say], go.Figure]] = {
     "waterfall": waterfall_figure,
     "load": load_figure,
     "devices": load_figure,
+    "compare": change_figure,
 }
 _CODE = re.compile(r"`([^`]+)`")
 
