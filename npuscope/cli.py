@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from npuscope import __version__
-from npuscope.commands.explain import comm, memory, mfu, model, ranks, steps, trends, whatif
+from npuscope.commands.explain import comm, health, memory, mfu, model, ranks, steps, trends, whatif
 from npuscope.commands.plan import experts, experts_plan, pipeline
 from npuscope.commands.serve import exporter, profile_config
 from npuscope.commands.start import compare, dashboard, doctor, gate, report
@@ -56,7 +56,12 @@ GROUPS = {
         "whatif": "whatif",
     },
     "Plan": {"experts": "expert-load", "pipeline": "pipeline"},
-    "Over time": {"trends": "compare", "gate": "compare", "baseline": "compare"},
+    "Over time": {
+        "health": "health",
+        "trends": "compare",
+        "gate": "compare",
+        "baseline": "compare",
+    },
     "Store": {
         "ingest": "scale-out",
         "watch": "watch",
@@ -167,6 +172,7 @@ app.command()(report.report)
 app.command()(report.findings)
 app.command()(compare.compare)
 app.command()(trends.trends)
+app.command()(health.health)
 app.command()(gate.gate)
 baseline_app = typer.Typer(help="Runs to hold others against, as small files.", **_PLAIN)
 baseline_app.command("save")(gate.save)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import polars as pl
 
 from .finding import EVIDENCE_ROWS, Certainty, Finding
 from .material import Material
 
 WORTH_RATIO = 0.01  # of a step's length
-LESS = 0.8  # of a time that has nothing to be alike: what a fifth less would gain
 
 
 def mean(rows: pl.DataFrame, column: str) -> float | None:
@@ -40,12 +37,8 @@ def stated(
     advice: str,
     evidence: pl.DataFrame,
     command: str,
-    *,
-    changes: Sequence[str] = (),
-    no_gain: str | None = None,
 ) -> Finding:
-    """A finding about what was seen, with the first rows of its evidence, and the changes that
-    would end it, or why there is none to replay."""
+    """A finding about what was seen, with the first rows of its evidence."""
     return Finding(
         name=name,
         run=seen.run,
@@ -58,6 +51,4 @@ def stated(
         advice=advice,
         evidence=evidence.head(EVIDENCE_ROWS),
         command=command,
-        changes=tuple(changes),
-        no_gain_reason=no_gain,
     )

@@ -13,15 +13,7 @@ from ..terminal.tables import FittedTable
 
 # As pages name the same figures: the catalog tells what each is drawn from.
 ChartName = Literal[
-    "ranks",
-    "parts",
-    "kernels",
-    "communication",
-    "memory_curve",
-    "waterfall",
-    "load",
-    "devices",
-    "compare",
+    "ranks", "parts", "kernels", "communication", "memory_curve", "waterfall", "load", "devices"
 ]
 
 

@@ -3,6 +3,9 @@
     iteration  10/ 500 | elapsed time per iteration (ms): 5123.4 | ... |    Megatron, MindSpeed-LLM
     [titan] step: 10  loss: 8.1  tps: 1,234  tflops: 56.7  mfu: 18.3%       torchtitan and alike
     {'loss': 8.1, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'epoch': 0.1}   Hugging Face's Trainer
+    { Epoch:[  1/  2], step:[   10/ 500], loss: 8.1, per_step_time: 512ms   MindFormers
+    step:3 - timing_s/gen:698.8 - timing_s/step:1268.4 - ...                verl
+    iteration: 3 / 100 | timing/rollout : 71.2 | timing/all : 120.1 |       MindSpeed-RL
 
 What stands before (times, `[rank0]:`, `(Worker pid=1)`, colours) does not matter, nor do fields
 that nobody asks for.
@@ -14,12 +17,16 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Literal
 
 Scope = Literal["job", "device"]
 
 # A line with a figure has one of these in it: whatever has none is never looked at.
-MARKS = (b"iteration", b"loss", b"seq_length", b"world_size", b"world size", b"global_batch_size")
+MARKS = (
+    b"iteration", b"loss", b"timing_s/", b"seq_length", b"world_size", b"world size",
+    b"global_batch_size",
+)  # fmt: skip
 
 # A field's name, in lower case and without blanks at its ends -> column, and what to divide by.
 _COLUMNS: dict[str, tuple[str, float]] = {
@@ -40,14 +47,72 @@ _COLUMNS: dict[str, tuple[str, float]] = {
     "learning_rate": ("learning_rate", 1.0),
     "lr": ("learning_rate", 1.0),
     "mfu": ("mfu_ratio", 1.0),
+    "per_step_time": ("elapsed_s", 1e3),
+    "step_time": ("elapsed_s", 1.0),
+    "step_time_s": ("elapsed_s", 1.0),
+    "elapsed_s": ("elapsed_s", 1.0),
+    "global_norm": ("grad_norm", 1.0),
+    "train_throughput_per_npu": ("tflops_per_s", 1.0),
+    "loss scale": ("loss_scale", 1.0),
+    "loss_scale": ("loss_scale", 1.0),
+    "number of skipped iterations": ("skipped_count", 1.0),
+    "number of nan iterations": ("nan_count", 1.0),
+    "consumed tokens": ("consumed_tokens", 1.0),
+    "global batch size": ("global_batch_size", 1.0),
+    # verl. MFU is of the actor's update alone: no MFU of the step.
+    "timing_s/step": ("elapsed_s", 1.0),
+    "timing_s/gen": ("generation_s", 1.0),
+    "timing_s/old_log_prob": ("old_log_prob_s", 1.0),
+    "timing_s/ref": ("reference_s", 1.0),
+    "timing_s/reward": ("reward_s", 1.0),
+    "timing_s/adv": ("advantage_s", 1.0),
+    "timing_s/update_actor": ("update_actor_s", 1.0),
+    "timing_s/update_critic": ("update_critic_s", 1.0),
+    "perf/total_num_tokens": ("step_tokens", 1.0),
+    "perf/throughput": ("tokens_per_s", 1.0),
+    "perf/max_memory_allocated_gb": ("memory_bytes", 2.0**-30),
+    "actor/pg_loss": ("loss", 1.0),
+    "actor/grad_norm": ("grad_norm", 1.0),
+    "actor/lr": ("learning_rate", 1.0),
+    # MindSpeed-RL. What runs beside generation counts as far as it does not.
+    "timing/all": ("elapsed_s", 1.0),
+    "timing/rollout": ("generation_s", 1.0),
+    "timing/old_log_p": ("old_log_prob_s", 1.0),
+    "timing/reference_model": ("reference_s", 1.0),
+    "timing/rule_reward": ("reward_s", 1.0),
+    "timing/adv": ("advantage_s", 1.0),
+    "timing/update": ("update_actor_s", 1.0),
+    "timing/non_overlap_reference_model": ("reference_s", 1.0),
+    "timing/non_overlap_rule_reward": ("reward_s", 1.0),
+    "timing/non_overlap_adv": ("advantage_s", 1.0),
+    "tokens/p/s": ("tokens_per_s", 1.0),
+}
+# In any key that ends so, as different versions begin it differently.
+_ENDINGS = {
+    "generate_sequences/max": "generation_max_s",
+    "generate_sequences/mean": "generation_mean_s",
 }
 COLUMNS = (
     "elapsed_s", "tokens_per_s", "loss", "grad_norm", "learning_rate", "mfu_ratio", "tflops_per_s",
 )  # fmt: skip
+# The phases of a step of reinforcement learning, in its order; what else it takes is the rest.
+PHASES = (
+    "generation_s", "old_log_prob_s", "reference_s", "reward_s", "advantage_s", "update_actor_s",
+    "update_critic_s",
+)  # fmt: skip
+# What `parse` tells beyond the columns of `train_log`.
+MORE_COLUMNS = (
+    "loss_scale", "skipped_count", "nan_count", "not_finite_count", "consumed_tokens",
+    "step_tokens", "memory_bytes", *PHASES, "generation_max_s", "generation_mean_s", "at_s",
+    "per_device", "global_batch_size",
+)  # fmt: skip
+# Told too where they ran beside generation: what did not is another key, which counts.
+WEAK = frozenset({"timing/reference_model", "timing/rule_reward", "timing/adv"})
 _COUNTS = frozenset({"global batch size", "consumed samples", "consumed tokens"})
 # Zero here is what a trainer prints that does not know.
-_POSITIVE = frozenset({"elapsed_s", "tokens_per_s", "tflops_per_s", "mfu_ratio"})
-_PER_DEVICE = "tps"
+_MAY_DIVERGE = frozenset({"loss", "grad_norm"})
+POSITIVE = frozenset({"elapsed_s", "tokens_per_s", "tflops_per_s", "mfu_ratio"})
+PER_DEVICE = frozenset({"tps", "perf/throughput", "tokens/p/s"})
 
 _GROUPED = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?"
 _PLAIN = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,4})?"
@@ -55,13 +120,17 @@ _NUMBER = rf"[-+]?(?:{_GROUPED}|{_PLAIN}|nan|NaN|inf)"
 _WHOLE_NUMBER = re.compile(rf"({_NUMBER})\s*(%?)")
 _COUNT = re.compile(r"\d{1,18}")
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_ITERATION = re.compile(r"\biteration(?:\s+(\d{1,18})\s*/\s*\d{1,18}|:\s*(\d{1,18}))\s*\|")
+_ITERATION = re.compile(r"\biteration(?::?\s+(\d{1,18})\s*/\s*\d{1,18}|:\s*(\d{1,18}))\s*\|")
 _STEP = re.compile(r"(?<![\w/.-])step\s*:\s*(\d{1,18})(?![\w.])")
 _PAIR = re.compile(rf"(?<![\w/.])([A-Za-z][\w/]*)\s*:\s*({_NUMBER}\s?%?)(?=[\s,;|]|$)")
 _RECORD = re.compile(r"\{[^{}]*['\"]loss['\"]\s*:[^{}]*\}")
 _MEMBER = re.compile(rf"['\"](\w+)['\"]\s*:\s*['\"]?({_NUMBER}\s?%?)['\"]?\s*(?=[,}}])")
 _BESIDE_LOSS = frozenset({"step", "global_step", "epoch", "grad_norm", "learning_rate"})
 _ARGUMENT = re.compile(r"(?<!\w)(seq_length|global_batch_size|world_size) \.{2,} (\d{1,18})(?!\S)")
+_MINDFORMERS = re.compile(r"\bEpoch:\[\s*(\d+)/\s*\d+\],\s*step:\[\s*(\d+)/\s*(\d+)\],(.*)")
+_FORMERS_PAIR = re.compile(rf"(\w+):\s*\[?({_NUMBER})\]?(?:ms|T)?(?=[,\s}}]|$)")
+_WRAPPED = re.compile(r"\b[A-Za-z_][\w.]*\(([^()]*?)(?:,[^()]*)?\)")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?")
 _WORLD = re.compile(r"\busing world size: (\d{1,18})\b")
 
 
@@ -81,19 +150,25 @@ def parse(line: bytes, *, is_ended: bool = True) -> Iterator[LogEntry]:
     Of a line that has not ended only what is certainly whole counts: it may still be written.
     """
     text = _COLOUR.sub("", line.decode("utf-8", "replace"))
+    if "(" in text:  # np.float64(1.5)
+        text = _WRAPPED.sub(r"\1", text)
     starts = list(_ITERATION.finditer(text))
     if starts:
         ends = [match.start() for match in starts[1:]] + [len(text)]
         for match, end in zip(starts, ends, strict=True):
-            yield from _piped(int(match[1] or match[2]), text[match.end() : end])
+            piped = text[match.end() : end]
+            yield from _piped(int(match[1] or match[2]), piped, text[: match.start()])
         return
     record = _RECORD.search(text)
     if record:
         yield from _record(record[0])
+    elif is_ended and (epoch := _MINDFORMERS.search(text)):  # steps begin again in each epoch
+        number = (int(epoch[1]) - 1) * int(epoch[3]) + int(epoch[2])
+        yield from _told(number, _FORMERS_PAIR.findall(epoch[4]), text[: epoch.start()])
     elif is_ended and (step := _STEP.search(text)):
         pairs = [(key.lower(), value) for key, value in _PAIR.findall(text[step.end() :])]
-        if "loss" in dict(pairs):
-            yield from _told(int(step[1]), pairs, is_percent=False)
+        if not {"loss", "timing_s/step", "timing_s/gen"}.isdisjoint(dict(pairs)):
+            yield from _told(int(step[1]), pairs, text[: step.start()])
 
 
 def arguments(line: bytes) -> Iterator[tuple[str, int]]:
@@ -105,11 +180,11 @@ def arguments(line: bytes) -> Iterator[tuple[str, int]]:
         yield "world_size", int(value)
 
 
-def _piped(step: int, text: str) -> Iterator[LogEntry]:
+def _piped(step: int, text: str, before: str) -> Iterator[LogEntry]:
     """Fields that end with a bar: one that does not was cut off."""
     pieces = (piece.rpartition(":") for piece in text.split("|")[:-1])
     pairs = [(" ".join(key.split()).lower(), value.strip()) for key, _, value in pieces]
-    yield from _told(step, pairs, is_percent=True)
+    yield from _told(step, pairs, before, is_percent=True)
 
 
 def _record(text: str) -> Iterator[LogEntry]:
@@ -118,31 +193,62 @@ def _record(text: str) -> Iterator[LogEntry]:
     if not _BESIDE_LOSS & found.keys():
         return
     step = found.get("step", found.get("global_step", ""))
-    yield from _told(int(step) if _COUNT.fullmatch(step) else None, pairs, is_percent=False)
+    yield from _told(int(step) if _COUNT.fullmatch(step) else None, pairs)
 
 
 def _told(
-    step: int | None, pairs: Iterable[tuple[str, str]], *, is_percent: bool
+    step: int | None,
+    pairs: Iterable[tuple[str, str]],
+    before: str = "",
+    *,
+    is_percent: bool = False,
 ) -> Iterator[LogEntry]:
-    """`is_percent`: how a bare `mfu` is meant; elsewhere one above 1 must be percent too."""
+    """`is_percent`: how a bare `mfu` is meant; elsewhere one above 1 must be percent too. `before`:
+    what stands before the figures, which may tell the time."""
     values: dict[str, float] = {}
     counts: dict[str, int] = {}
     tokens_of: Scope | None = None
     for key, text in pairs:
+        column, divisor = column_of(key, is_percent=is_percent)
+        if column is None and key not in _COUNTS:
+            continue
         number = _WHOLE_NUMBER.fullmatch(text)
         value = float(number[1].replace(",", "")) if number else math.nan
-        if not number or not math.isfinite(value):
+        if not math.isfinite(value):
+            if number and column in _MAY_DIVERGE:
+                values["not_finite_count"] = values.get("not_finite_count", 0.0) + 1
             continue
         if key in _COUNTS and value > 0:
             counts[key] = int(value)
-        if key not in _COLUMNS:
+        if column is None or (value <= 0 and column in POSITIVE):
             continue
-        column, divisor = _COLUMNS[key]
-        if column == "mfu_ratio" and (number[2] or is_percent or value > 1):
+        if column == "mfu_ratio" and number and (number[2] or value > 1):
             divisor = 100.0
-        if value > 0 or column not in _POSITIVE:
-            values[column] = value / divisor
-            if key == _PER_DEVICE:
-                tokens_of = "device"
-    if values:
+        if column in values and key in WEAK:
+            continue
+        values[column] = value / divisor
+        if key in PER_DEVICE:
+            tokens_of = "device"
+    if not values.keys().isdisjoint(COLUMNS):
+        if tokens_of:
+            values["per_device"] = 1.0
+        if at := _TIME.search(before):
+            values["at_s"] = _seconds(at[0])
         yield LogEntry(step, values, counts, tokens_of)
+
+
+def column_of(key: str, *, is_percent: bool) -> tuple[str | None, float]:
+    """Where a figure of that name belongs, None: nowhere, and what it is divided by."""
+    plain = " ".join(key.split()).lower()
+    if is_percent and plain == "mfu":
+        return "mfu_ratio", 100.0
+    return _COLUMNS.get(plain) or (_ENDINGS.get("/".join(plain.split("/")[-2:])), 1.0)
+
+
+def _seconds(text: str) -> float:
+    """Since 1970 on the clock of whoever wrote the line; NaN for what is no time."""
+    try:
+        found = datetime.fromisoformat(text.replace(",", "."))
+    except ValueError:
+        return math.nan
+    return found.replace(tzinfo=timezone.utc).timestamp()

@@ -7,10 +7,12 @@ Memory is bounded by a block and by what is logged: lines without a mark cost a 
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import duckdb
 import polars as pl
@@ -21,14 +23,22 @@ from npuscope.messages import Message
 from ...model import RankSource, ReadLog
 from ...small_files import open_regular
 from ...staging import insert_rows
-from .log_lines import COLUMNS, MARKS, LogEntry, Scope, arguments, parse
+from .bar_lines import split_bars
+from .log_lines import COLUMNS, MARKS, MORE_COLUMNS, LogEntry, Scope, arguments, parse
 
-SCHEMA: dict[str, type[pl.DataType]] = {"step": pl.Int64, **dict.fromkeys(COLUMNS, pl.Float64)}
+
+def _schema(columns: Sequence[str]) -> dict[str, type[pl.DataType]]:
+    return {"step": pl.Int64, **dict.fromkeys(columns, pl.Float64)}
+
+
+SCHEMA = _schema(COLUMNS)
 # In a rank's rules: the log's path, and before each of its facts.
 RULE = "train_log"
 _BLOCK_BYTES = 4 << 20
 # Whatever is longer is no line of a trainer.
 _LINE_BYTES = 1 << 16
+# Where `log_history` is looked for, and the most that is read of what has one.
+_HEAD_BYTES, _STATE_BYTES = 1 << 16, 256 << 20
 _CHUNK_ROWS = 10_000
 
 
@@ -74,6 +84,36 @@ def read_log(
     if found.rows.is_empty():
         raise _nothing_logged(path)
     return found
+
+
+def read_lines(
+    path: Path, advance: Callable[[int], None] = lambda n_bytes: None
+) -> tuple[pl.DataFrame, LogFacts]:
+    """Every logged line, in the file's order and with all that a line tells (`MORE_COLUMNS`).
+
+    Raises as `read_log`.
+    """
+    gathered = LogRows((*COLUMNS, *MORE_COLUMNS))
+    parts: list[pl.DataFrame] = []
+    for block, is_ended in _blocks(path, None, advance, 0):
+        lines = pl.Series(block.decode("utf-8", "replace").split("\n"), dtype=pl.String)
+        is_told = lines.str.contains_any([mark.decode() for mark in MARKS])
+        lines = lines.filter(is_told & (lines.str.len_bytes() <= _LINE_BYTES))
+        rows, is_other = split_bars(lines if is_ended else lines.clear())
+        numbers = is_other.arg_true().to_list() if is_ended else range(len(lines))
+        order = []
+        for number in numbers:
+            count = len(gathered)
+            _gather(gathered, lines[number].encode(), is_ended)
+            order += [number] * (len(gathered) - count)
+        others = gathered.take().with_columns(pl.Series("line", order, pl.UInt32))
+        parts.append(
+            pl.concat([rows, others.select(rows.columns)]).sort("line", maintain_order=True)
+        )
+    found = pl.concat(parts).drop("line") if parts else gathered.rows()
+    if found.is_empty():
+        raise _nothing_logged(path)
+    return found, gathered.facts()
 
 
 def gather(path: Path, gathered: LogRows, begin_bytes: int, end_bytes: int) -> None:
@@ -134,7 +174,8 @@ def read(
 class LogRows:
     """Figures by column, as the lines come."""
 
-    def __init__(self) -> None:
+    def __init__(self, columns: Sequence[str] = COLUMNS) -> None:
+        self._columns = columns
         self._chunks: list[pl.DataFrame] = []
         self._lines: list[tuple[float | None, ...]] = []
         # Two different values are as good as many: then there is no one value.
@@ -143,7 +184,7 @@ class LogRows:
         self._before: LogEntry | None = None
 
     def add(self, logged: LogEntry) -> None:
-        self._lines.append((logged.step, *(logged.values.get(name) for name in COLUMNS)))
+        self._lines.append((logged.step, *(logged.values.get(name) for name in self._columns)))
         if len(self._lines) >= _CHUNK_ROWS:
             self._flush()
         if "tokens_per_s" in logged.values:
@@ -164,10 +205,20 @@ class LogRows:
         if len(said) < 2:
             said.add(value)
 
+    def __len__(self) -> int:
+        return sum(chunk.height for chunk in self._chunks) + len(self._lines)
+
+    def take(self) -> pl.DataFrame:
+        """Every logged line since the last time; what was said of the run stays."""
+        rows = self.rows()
+        self._chunks = []
+        return rows
+
     def rows(self) -> pl.DataFrame:
         """Every logged line so far."""
         self._flush()
-        return pl.concat(self._chunks) if self._chunks else pl.DataFrame(schema=SCHEMA)
+        schema = _schema(self._columns)
+        return pl.concat(self._chunks) if self._chunks else pl.DataFrame(schema=schema)
 
     def facts(self) -> LogFacts:
         """What was said of the whole run."""
@@ -188,7 +239,9 @@ class LogRows:
 
     def _flush(self) -> None:
         if self._lines:
-            self._chunks.append(pl.DataFrame(self._lines, schema=SCHEMA, orient="row"))
+            self._chunks.append(
+                pl.DataFrame(self._lines, schema=_schema(self._columns), orient="row")
+            )
             self._lines = []
 
 
@@ -256,6 +309,10 @@ def _blocks(
         ) from error
     rest, is_inside = b"", False
     with file:
+        if history := _history(file) if not begin_bytes else b"":
+            advance(os.fstat(file.fileno()).st_size)
+            yield history, True
+            return
         file.seek(begin_bytes)
         left = os.fstat(file.fileno()).st_size if size_bytes is None else size_bytes
         while left > 0 and (block := file.read(min(_BLOCK_BYTES, left))):
@@ -272,6 +329,20 @@ def _blocks(
                 rest, is_inside = b"", True
     if rest:
         yield rest, False
+
+
+def _history(file: BinaryIO) -> bytes:
+    """The lines of a `trainer_state.json`, which Hugging Face's Trainer writes in one piece; none
+    where the file is something else. Its start is where it was."""
+    head = file.read(_HEAD_BYTES)
+    is_state = head.lstrip().startswith(b"{") and b'"log_history"' in head
+    content = head + file.read(_STATE_BYTES) if is_state else b""
+    file.seek(0)
+    try:
+        told = json.loads(content).get("log_history") if content else None
+    except (ValueError, RecursionError):
+        return b""
+    return "".join(f"{json.dumps(one)}\n" for one in told or () if isinstance(one, dict)).encode()
 
 
 def _nothing_logged(path: str | Path) -> TraceFormatError:

@@ -1,0 +1,1 @@
+"""Health of a whole training: what its log tells of every step, and where it went wrong."""

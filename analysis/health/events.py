@@ -1,0 +1,179 @@
+"""Where a training went wrong: spikes, changes of level, periodic costs, restarts, no numbers.
+
+Rules and their constants are those of docs/health.md. Each is a function on the steps of a log.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy.special import bdtrc
+
+from npuscope.analysis.compare.change_points import change_points
+
+Floats = NDArray[np.float64]
+# Above the median of the values before it by so many robust standard deviations, and that share.
+_SPIKE = 6.0
+_SPIKE_SHARE = 0.1
+_WINDOW, _FEWEST = 128, 16
+_LONGEST = 50  # steps that a spike lasts at most: longer is a change of level
+# The same of times, over the median around them, for what comes again and again.
+_COST, _COST_SHARE, _AROUND = 5.0, 0.03, 101
+_HIT_SHARE, _FEWEST_HITS, _CHANCE = 0.8, 3, 0.01
+_MOST_PERIODS = 5
+_ROBUST = 1.4826  # standard deviations in a median absolute deviation of normal values
+EVENT_COLUMNS = {
+    "kind": pl.String, "metric": pl.String, "step": pl.Int64, "end_step": pl.Int64,
+    "count": pl.Int64, "value": pl.Float64, "usual": pl.Float64, "low": pl.Float64,
+    "high": pl.Float64, "period_steps": pl.Int64, "cost_ns": pl.Int64,
+}  # fmt: skip
+
+
+def spikes(steps: pl.DataFrame, name: str) -> pl.DataFrame:
+    """Spikes of a column: an event for each stretch of steps above the rule's limit, from its first
+    step to the last one before it recovered; `value` is the highest."""
+    told = steps.filter(pl.col(name).is_finite() & pl.col("step").is_not_null())
+    value = pl.col(name)
+    told = told.with_columns(_median_before(value).alias("usual"))
+    spread = _ROBUST * _median_before((value - pl.col("usual")).abs())
+    limit = pl.col("usual") + pl.max_horizontal(
+        _SPIKE * spread, _SPIKE_SHARE * pl.col("usual").abs()
+    )
+    told = told.with_columns((value > limit).fill_null(value=False).alias("is_high"))
+    runs = told.with_columns(pl.col("is_high").rle_id().alias("run")).filter("is_high")
+    found = runs.group_by("run", maintain_order=True).agg(
+        pl.col("step").first(), pl.col("step").last().alias("end_step"),
+        pl.len().cast(pl.Int64).alias("count"), value.max().alias("value"),
+        pl.col("usual").first(),
+    )  # fmt: skip
+    return _events(found.filter(pl.col("count") <= _LONGEST), "spike", name)
+
+
+def _median_before(value: pl.Expr) -> pl.Expr:
+    return value.rolling_median(_WINDOW, min_samples=_FEWEST).shift(1)
+
+
+def not_finite(steps: pl.DataFrame) -> pl.DataFrame:
+    """Stretches of steps whose loss or gradients were no number, and of skipped iterations."""
+    return pl.concat([
+        _events(_stretches(steps, "not_finite_count"), "not_finite", "loss"),
+        _events(_stretches(steps, "skipped_count"), "skipped", "step"),
+    ])  # fmt: skip
+
+
+def _stretches(steps: pl.DataFrame, name: str) -> pl.DataFrame:
+    is_so = (pl.col(name).fill_null(0) > 0).alias("is_so")
+    runs = steps.with_columns(is_so).with_columns(pl.col("is_so").rle_id().alias("run"))
+    return runs.filter("is_so").group_by("run", maintain_order=True).agg(
+        pl.col("step").first(), pl.col("step").last().alias("end_step"),
+        pl.col(name).sum().alias("count"),
+    )  # fmt: skip
+
+
+def periodic_costs(steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
+    """Costs that come again every so many steps (checkpoints, garbage collection, evaluation), and
+    which steps have one: `count` of them, `cost_ns` of each over the usual step, on average."""
+    told = steps.filter(pl.col("step").is_not_null() & pl.col("step_ns").is_not_null())
+    usual = pl.col("step_ns").rolling_median(_AROUND, center=True, min_samples=1)
+    excess = pl.col("step_ns") - usual
+    told = told.with_columns(usual.alias("usual"), excess.alias("excess"))
+    if told.is_empty():
+        return pl.DataFrame(schema=EVENT_COLUMNS), told["step"]
+    numbers, over_ns = told["step"].to_numpy(), told["excess"].to_numpy()
+    limit_ns = np.maximum(
+        _COST * _ROBUST * float(np.median(np.abs(over_ns))), _COST_SHARE * told["usual"].to_numpy()
+    )
+    left_ns = over_ns.copy()
+    regular = np.zeros(len(numbers), np.bool_)
+    rows: list[dict[str, float]] = []
+    while len(rows) < _MOST_PERIODS:
+        hit = _most_regular(numbers, left_ns > limit_ns)
+        if hit is None:
+            break
+        period, chosen = hit
+        cost_ns = float(np.median(left_ns[chosen]))
+        left_ns[chosen] -= cost_ns  # a step may have several of them
+        regular |= chosen
+        usual_ns = float(np.median(told["usual"].to_numpy()[chosen]))
+        rows.append({
+            "step": int(numbers[chosen][0]), "end_step": int(numbers[chosen][-1]),
+            "count": int(chosen.sum()), "value": usual_ns + cost_ns, "usual": usual_ns,
+            "period_steps": period, "cost_ns": round(cost_ns),
+        })  # fmt: skip
+    return _events(pl.DataFrame(rows), "periodic", "step_ns"), told["step"].filter(regular)
+
+
+def _most_regular(
+    numbers: NDArray[np.int64], is_high: NDArray[np.bool_]
+) -> tuple[int, NDArray[np.bool_]] | None:
+    """The period and the high steps of it that explain most of them, if chance seldom does."""
+    high = numbers[is_high]
+    if len(high) < _FEWEST_HITS:
+        return None
+    gaps = np.concatenate([high[lag:] - high[:-lag] for lag in (1, 2, 3)])
+    periods, counts = np.unique(gaps[gaps > 1], return_counts=True)
+    best: tuple[int, int, NDArray[np.bool_]] | None = None
+    density = len(high) / len(numbers)
+    pairs = len(high) * (len(high) - 1) / 2
+    for period in periods[np.argsort(-counts, kind="stable")[:20]].tolist():
+        phases, hits = np.unique(high % period, return_counts=True)
+        phase, count = phases[hits.argmax()], int(hits.max())
+        if count < _FEWEST_HITS or (best is not None and count <= best[0]):
+            continue
+        is_of_phase = numbers % period == phase
+        chosen = is_of_phase & is_high
+        first, last = numbers[chosen][[0, -1]]
+        possible = int((is_of_phase & (numbers >= first) & (numbers <= last)).sum())
+        # Any two make a period: chance are the others on it.
+        by_chance = float(bdtrc(count - 3, possible - 2, density)) * pairs
+        if count >= _HIT_SHARE * possible and by_chance < _CHANCE:
+            best = (count, period, chosen)
+    return None if best is None else best[1:]
+
+
+def restarts(lines: pl.DataFrame) -> pl.DataFrame:
+    """Where the log goes back to an earlier step: from the step it began again with to the last
+    that was lost; `count` steps were done twice, `cost_ns` is what they took at first."""
+    told = lines.filter(pl.col("step").is_not_null())
+    step = told["step"]
+    # Several ranks may log: one that is a line behind has not gone back.
+    again = (step < step.shift(1)) & (step.shift(-1).fill_null(step + 1) > step)
+    again &= step.shift(-1).fill_null(step) < step.shift(1)
+    rows = []
+    elapsed = told["elapsed_s"].fill_null(0.0).to_numpy()
+    numbers = step.to_numpy()
+    for at in again.fill_null(value=False).arg_true().to_list():
+        lost = np.flatnonzero(numbers[:at] >= numbers[at])
+        rows.append({
+            "step": int(numbers[at]), "end_step": int(numbers[lost].max()), "count": len(lost),
+            "cost_ns": round(float(elapsed[lost].sum()) * 1e9),
+        })  # fmt: skip
+    return _events(pl.DataFrame(rows), "restart", "step")
+
+
+def _events(found: pl.DataFrame, kind: str, name: str) -> pl.DataFrame:
+    """Rows in the columns of events."""
+    if found.is_empty():
+        return pl.DataFrame(schema=EVENT_COLUMNS)
+    told = found.with_columns(pl.lit(kind).alias("kind"), pl.lit(name).alias("metric"))
+    return told.select(
+        (pl.col(column) if column in told.columns else pl.lit(None)).cast(dtype).alias(column)
+        for column, dtype in EVENT_COLUMNS.items()
+    )
+
+
+def level_changes(steps: pl.DataFrame, name: str) -> pl.DataFrame:
+    """Where a column changes its level for good (`compare.change_points`): `usual` before, `value`
+    after, `low` and `high` of the difference."""
+    told = steps.filter(pl.col(name).is_finite() & pl.col("step").is_not_null())
+    step = told["step"]
+    rows = [
+        {
+            "step": step[one.at], "end_step": step[one.at + one.count_after - 1],
+            "count": one.count_after, "value": one.after, "usual": one.before, "low": one.low,
+            "high": one.high,
+        }
+        for one in change_points(told[name].cast(pl.Float64).to_numpy())
+    ]  # fmt: skip
+    return _events(pl.DataFrame(rows), "change", name)

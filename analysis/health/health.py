@@ -1,0 +1,154 @@
+"""The health of one training, from its log: steps, what went wrong, and the sums of both.
+
+log --> steps (`steps`) --> events (`events`) --> goodput, rate of spikes --> beside another log's
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from scipy.special import betaincinv
+
+from npuscope.analysis.wording import percent
+from npuscope.collector.readers.train_log.train_log import LogFacts
+from npuscope.messages import Message
+
+from . import events
+from .steps import health_steps
+
+_SPIKED = ("grad_norm", "loss")
+_NS = 1e9
+_CONFIDENCE = 0.95
+_OVER = 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """`steps` as the metric `health`, `events` as `health_events`; `summary` sums both up: see
+    docs/health.md for its figures."""
+
+    steps: pl.DataFrame
+    events: pl.DataFrame
+    summary: dict[str, float | int | None]
+
+
+# metric: health_events
+# What went wrong in a training, and when?
+#
+# Spikes, levels that changed for good, costs that come again, restarts, steps that are no number:
+# the rules stand in docs/health.md.
+#
+# title: Events
+# meaning: Spikes, changes of level, periodic costs, restarts and lost steps of a training's log.
+#
+#   kind          varchar  spike, change, periodic, restart, not_finite, skipped
+#   metric        varchar  of which column
+#   step          bigint   first step of it
+#   end_step      bigint   last step of it; of a change the last of the new level
+#   count         bigint   steps of it; of a restart steps done twice
+#   value         double   the highest of a spike, the new level of a change, a step with the cost
+#   usual         double   the level before
+#   low           double   95 % interval of value - usual of a change, from
+#   high          double   to
+#   period_steps  bigint   of a periodic cost: it comes every so many steps
+#   cost_ns       bigint   of a periodic cost, each time; of a restart in all
+def health(lines: pl.DataFrame, facts: LogFacts) -> Health:
+    """What the lines of a log (`read_lines`) tell."""
+    steps = health_steps(lines, facts)
+    periodic, regular = events.periodic_costs(steps)
+    usual = steps.filter(~pl.col("step").is_in(regular.implode()))
+    found = pl.concat([
+        *(events.spikes(steps, name) for name in _SPIKED),
+        events.level_changes(usual, "step_ns"),
+        periodic,
+        events.restarts(lines),
+        events.not_finite(steps),
+    ]).sort("step", "kind", "metric", maintain_order=True)  # fmt: skip
+    return Health(steps, found, _summary(lines, steps, found))
+
+
+def _summary(
+    lines: pl.DataFrame, steps: pl.DataFrame, found: pl.DataFrame
+) -> dict[str, float | int | None]:
+    # A line every ten steps tells the mean of ten.
+    covered = np.clip(np.diff(steps["step"].drop_nulls().to_numpy()), 1, None)
+    every = (
+        float(np.median(covered)) if len(covered) else 1.0
+    )  # of the first line, and the unnumbered
+    times_ns = steps["step_ns"].fill_null(0).to_numpy()
+    weights = np.full(len(times_ns), every)
+    weights[1 : len(covered) + 1] = covered
+    useful_s = float(times_ns @ weights) / _NS
+    at_s = lines["at_s"].fill_nan(None).drop_nulls().to_numpy()
+    elapsed_s = lines["elapsed_s"].drop_nulls().to_numpy()
+    wall_s = None
+    if len(elapsed_s) and len(at_s) > 1 and at_s.max() > at_s.min():
+        wall_s = float(at_s.max() - at_s.min() + elapsed_s[0] * every)
+        if useful_s > _OVER * wall_s:  # then these times are not of these steps
+            wall_s = None
+    spikes = found.filter(pl.col("kind") == "spike")["metric"].value_counts(sort=True)
+    counts = dict(spikes.iter_rows())
+    return {
+        "steps_count": steps.height,
+        "useful_s": useful_s or None,
+        "wall_s": wall_s,
+        "goodput_ratio": useful_s / wall_s if wall_s else None,
+        **{f"{name}_spikes_count": counts.get(name, 0) for name in _SPIKED},
+        **{
+            f"{name}_spikes_per_1000_steps": 1000 * counts.get(name, 0) / told if told else None
+            for name in _SPIKED
+            for told in [steps[name].count()]
+        },
+    }
+
+
+def spike_change(ours: Health, theirs: Health, name: str) -> dict[str, float | str | None]:
+    """How much seldomer a column's spikes are in `ours` than in `theirs`: `change` of the rate per
+    step as a share, its 95 % interval from `low` to `high`, and `text`.
+
+    Spikes are taken as independent (Poisson); the interval is the exact one of a ratio of two rates
+    (Clopper and Pearson's, of ours among all spikes). No verdict where it holds 0.
+    """
+    counts = [int(one.summary[f"{name}_spikes_count"] or 0) for one in (ours, theirs)]
+    told = [one.steps[name].count() for one in (ours, theirs)]
+    found: dict[str, float | str | None] = {
+        "metric": name,
+        "change": None,
+        "low": None,
+        "high": None,
+    }
+    if not all(told) or not sum(counts):
+        return found | {"text": Message("{name}: no spikes to compare", name=name)}
+    tail = (1 - _CONFIDENCE) / 2
+    k, n = counts[0], sum(counts)
+    least = float(betaincinv(k, n - k + 1, tail)) if k else 0.0
+    most = float(betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
+    per_step = told[1] / told[0]
+    low = least / (1 - least) * per_step - 1
+    high = most / (1 - most) * per_step - 1 if most < 1 else None
+    change = counts[0] / counts[1] * per_step - 1 if counts[1] else None
+    found |= {"change": change, "low": low, "high": high}
+    if low < 0 and (high is None or high > 0):
+        text = Message(
+            "{name}: {ours} spikes in {steps} steps against {theirs} in {others}: not enough to"
+            " tell whether there are more or fewer",
+            name=name, ours=counts[0], steps=told[0], theirs=counts[1], others=told[1],
+        )  # fmt: skip
+    elif change is None or high is None:
+        text = Message(
+            "{name}: at least {low} more spikes per step than in the other log",
+            name=name, low=percent(low),
+        )  # fmt: skip
+    elif change > 0:
+        text = Message(
+            "{name}: {change} more spikes per step than in the other log (95 %: {low} to {high})",
+            name=name, change=percent(change), low=percent(low), high=percent(high),
+        )  # fmt: skip
+    else:
+        text = Message(
+            "{name}: {change} fewer spikes per step than in the other log (95 %: {low} to {high})",
+            name=name, change=percent(-change), low=percent(-high), high=percent(-low),
+        )  # fmt: skip
+    return found | {"text": text}

@@ -1,1 +1,0 @@
-"""What-ifs of a capture that change more than durations by a factor."""
