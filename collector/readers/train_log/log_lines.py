@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import Literal
 
 Scope = Literal["job", "device"]
@@ -129,7 +130,7 @@ _BESIDE_LOSS = frozenset({"step", "global_step", "epoch", "grad_norm", "learning
 _ARGUMENT = re.compile(r"(?<!\w)(seq_length|global_batch_size|world_size) \.{2,} (\d{1,18})(?!\S)")
 _MINDFORMERS = re.compile(r"\bEpoch:\[\s*(\d+)/\s*\d+\],\s*step:\[\s*(\d+)/\s*(\d+)\],(.*)")
 _FORMERS_PAIR = re.compile(rf"(\w+):\s*\[?({_NUMBER})\]?(?:ms|T)?(?=[,\s}}]|$)")
-_WRAPPED = re.compile(r"\b[A-Za-z_][\w.]*\(([^()]*?)(?:,[^()]*)?\)")
+_WRAPPED = re.compile(r"\b(?:np\.|numpy\.|tensor)\w*\(([^()]*?)(?:,[^()]*)?\)")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?")
 _WORLD = re.compile(r"\busing world size: (\d{1,18})\b")
 
@@ -149,20 +150,21 @@ def parse(line: bytes, *, is_ended: bool = True) -> Iterator[LogEntry]:
 
     Of a line that has not ended only what is certainly whole counts: it may still be written.
     """
-    text = _COLOUR.sub("", line.decode("utf-8", "replace"))
-    if "(" in text:  # np.float64(1.5)
+    text = _plain(line)
+    if "np." in text or "numpy." in text or "tensor(" in text:
         text = _WRAPPED.sub(r"\1", text)
-    starts = list(_ITERATION.finditer(text))
+    starts = list(_ITERATION.finditer(text)) if "iteration" in text else []
     if starts:
         ends = [match.start() for match in starts[1:]] + [len(text)]
         for match, end in zip(starts, ends, strict=True):
             piped = text[match.end() : end]
             yield from _piped(int(match[1] or match[2]), piped, text[: match.start()])
         return
-    record = _RECORD.search(text)
+    record = _RECORD.search(text) if "{" in text else None
     if record:
         yield from _record(record[0])
-    elif is_ended and (epoch := _MINDFORMERS.search(text)):  # steps begin again in each epoch
+    elif is_ended and "Epoch:[" in text and (epoch := _MINDFORMERS.search(text)):
+        # Steps begin again in each epoch.
         number = (int(epoch[1]) - 1) * int(epoch[3]) + int(epoch[2])
         yield from _told(number, _FORMERS_PAIR.findall(epoch[4]), text[: epoch.start()])
     elif is_ended and (step := _STEP.search(text)):
@@ -171,9 +173,16 @@ def parse(line: bytes, *, is_ended: bool = True) -> Iterator[LogEntry]:
             yield from _told(int(step[1]), pairs, text[: step.start()])
 
 
+def _plain(line: bytes) -> str:
+    text = line.decode("utf-8", "replace")
+    return _COLOUR.sub("", text) if "\x1b" in text else text
+
+
 def arguments(line: bytes) -> Iterator[tuple[str, int]]:
     """What a line of the list of arguments that Megatron prints at its start says."""
-    text = _COLOUR.sub("", line.decode("utf-8", "replace"))
+    text = _plain(line)
+    if " .." not in text and "using world size" not in text:
+        return
     for name, value in _ARGUMENT.findall(text):
         yield name, int(value)
     for value in _WORLD.findall(text):
@@ -237,6 +246,7 @@ def _told(
         yield LogEntry(step, values, counts, tokens_of)
 
 
+@lru_cache(maxsize=4096)  # a log has few names of figures
 def column_of(key: str, *, is_percent: bool) -> tuple[str | None, float]:
     """Where a figure of that name belongs, None: nowhere, and what it is divided by."""
     plain = " ".join(key.split()).lower()

@@ -184,7 +184,7 @@ class LogRows:
         self._before: LogEntry | None = None
 
     def add(self, logged: LogEntry) -> None:
-        self._lines.append((logged.step, *(logged.values.get(name) for name in self._columns)))
+        self._lines.append((logged.step, *map(logged.values.get, self._columns)))
         if len(self._lines) >= _CHUNK_ROWS:
             self._flush()
         if "tokens_per_s" in logged.values:
