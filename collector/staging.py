@@ -8,12 +8,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
-import pyarrow as pa
 
 from . import schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 DEFAULT_MEMORY_BYTES = 1 << 30
 

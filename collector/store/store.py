@@ -24,11 +24,11 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import duckdb
 import msgspec
 import polars as pl
-import pyarrow as pa
 
 from npuscope.errors import StoreError, UsageError
 
@@ -48,6 +48,9 @@ from .manifest import (
     write_atomically,
     write_index,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # In an exported file: which summaries it holds, in which version.
 SUMMARY_VERSIONS = "summary_versions"
