@@ -8,7 +8,7 @@ the file at a time; their values wait until there are enough of them to pay for 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
@@ -22,6 +22,7 @@ from npuscope.messages import Message
 
 from ...model import ReadLog
 from .events import Event, Int64, decode_series, number
+from .kept import Wanted
 
 PLACE = ("pid", "tid", "start_ns", "dur_ns", "name")
 COUNTER = ("pid", "name", "timestamp_ns", "series", "value")
@@ -51,6 +52,7 @@ class Form(Protocol):
     def gather(self, events: Sequence[Event], values: Values, log: ReadLog) -> None:
         """Add the values of a piece's events to those that wait; the events may go afterwards."""
 
+    def wanted(self) -> Wanted: ...
     def column(self, name: str, values: list[Any]) -> pa.Array: ...
     def rows(self, kind: str, table: pa.Table, log: ReadLog) -> Iterator[tuple[str, pa.Table]]:
         """Tables of `schemas` from one of a kind's values."""
@@ -141,12 +143,13 @@ def gather_counters(events: Sequence[Event], columns: list[list[Any]], log: Read
     pids += [event.pid for event in events]
     names += [event.name for event in events]
     instants += [event.ts for event in events]
-    series_names += map(_series_name, chain.from_iterable(decoded), accelerators)
+    series_names += map(series_name, chain.from_iterable(decoded), accelerators)
     values += chain.from_iterable([series.values() for series in decoded])
 
 
 @lru_cache(maxsize=4096)
-def _series_name(name: str, accelerator: float | None) -> str:
+def series_name(name: str, accelerator: float | None) -> str:
+    """A counter's series, with the accelerator where several share the counter."""
     if accelerator is None:
         return name
     label = f"acc {accelerator:.0f}"
@@ -169,6 +172,14 @@ def scalars(values: Sequence[Any]) -> pa.Array:
         except (pa.ArrowTypeError, pa.ArrowInvalid, OverflowError):
             pass
     return pa.array([None if v is None else str(v) for v in values], pa.string())
+
+
+def on_strings(column: pa.ChunkedArray, test: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """What a test of strings says of each row; of a dictionary's strings it is asked once each."""
+    rows = column.combine_chunks()
+    if not pa.types.is_dictionary(rows.type):
+        return test(rows)
+    return test(rows.dictionary).take(rows.indices)
 
 
 def drop_unplaced(table: pa.Table, needed: Iterable[str], what: str, log: ReadLog) -> pa.Table:
@@ -196,7 +207,7 @@ def fit_schema(table: pa.Table, schema: pa.Schema, column: str, value: str) -> p
             else pa.nulls(table.num_rows, schema.field(name).type)
             for name in schema.names
         ],
-        schema=schema,
+        names=schema.names,
     )  # fmt: skip
 
 

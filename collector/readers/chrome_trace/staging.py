@@ -17,6 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import duckdb
 import pyarrow as pa
@@ -30,12 +31,16 @@ from ...staging import staging_place
 from ...store.store import file_literal
 from .columns import Form, no_values, tables, waiting_rows
 from .events import Event, decode_events
-from .json_events import Torn, ranges, read_events, read_range
+from .json_events import Decode, Torn, ranges, read_events, read_range
+
+if TYPE_CHECKING:
+    from .scanned import Scan
 
 log_of_work = logging.getLogger(__name__)
 
 _WAITING_ROWS = 8192  # their values still fit the processor's cache
 _SPLIT_BYTES = 96 << 20  # below this, starting processes costs more than it saves
+SCAN_BYTES = 32 << 20  # below this, loading what is compiled costs more than it saves
 _ROW_GROUP_BYTES = 8 << 20
 # Columns of few values; looking for repetitions among ids only costs.
 _REPEATED = frozenset({"name", "kind", "level", "task_type", "category", "side"})
@@ -151,35 +156,70 @@ def _stage_slice(
             log_of_work.info("%s: not in ranges (%r), reading it in one go", path, error)
             shutil.rmtree(place, ignore_errors=True)
             advance(-told)
-    _stage_events(_events(path, log, advance), place, form, log)
+    scan = _scan(form, Path(path).stat().st_size)
+    _stage_events(_events(path, _decoder(log, scan), log, advance), place, form, log, scan)
     return [place]
 
 
-def _stage_events(pieces: Iterable[list[Event]], place: Path, form: Form, log: ReadLog) -> None:
+def _scan(form: Form, size_bytes: int) -> Scan | None:
+    """The compiled pass where it is worth loading and can be had."""
+    if size_bytes < SCAN_BYTES:
+        return None
+    try:
+        from .scanned import Scan
+    except (ImportError, RuntimeError):  # not installed; or no folder to keep what was compiled
+        return None
+    return Scan(form.wanted())
+
+
+def _stage_events(
+    pieces: Iterable[list[Event]], place: Path, form: Form, log: ReadLog, scan: Scan | None
+) -> None:
     files = _StagedFiles(place, form.schemas)
+
+    def write_scanned() -> None:
+        if scan:
+            for kind, scanned in scan.tables():
+                for name, table in form.rows(kind, scanned, log):
+                    files.append(name, table)
+
+    def write_values() -> None:
+        for kind, table in tables(form, values, log):
+            files.append(kind, table)
+
     try:
         values = no_values(form)
         for events in pieces:
-            form.gather(events, values, log)
-            if waiting_rows(values) > _WAITING_ROWS:
-                for kind, table in tables(form, values, log):
-                    files.append(kind, table)
-        for kind, table in tables(form, values, log):
-            files.append(kind, table)
+            if events:
+                form.gather(events, values, log)
+            if scan and (events or scan.is_filling):
+                write_scanned()
+                write_values()
+            elif waiting_rows(values) > _WAITING_ROWS:
+                write_values()
+        write_scanned()
+        write_values()
     finally:
         files.close()
         pa.default_memory_pool().release_unused()  # the SQL that follows has its own
 
 
-def _events(path: str, log: ReadLog, advance: Callable[[int], None]) -> Iterator[list[Event]]:
+def _events(
+    path: str, decode: Decode[Event], log: ReadLog, advance: Callable[[int], None]
+) -> Iterator[list[Event]]:
     try:
-        yield from read_events(path, _decoder(log), log, advance)
+        yield from read_events(path, decode, log, advance)
     except OSError as error:
         raise _unreadable(path, error) from error
 
 
-def _decoder(log: ReadLog) -> Callable[[bytes], list[Event]]:
-    return lambda text: decode_events(text, log)
+def _decoder(log: ReadLog, scan: Scan | None = None) -> Decode[Event]:
+    """Decodes pieces; what a scan takes of them leaves no event to decode."""
+
+    def decode(text: bytes) -> list[Event]:
+        return [] if scan and scan.add(text) else decode_events(text, log)
+
+    return decode
 
 
 def _unreadable(path: str, error: OSError) -> TraceFormatError:
@@ -226,8 +266,9 @@ def _stage_range(
     advance: Callable[[int], None] | None = None,
 ) -> ReadLog:
     log = ReadLog()
-    pieces = read_range(path, *part, _decoder(log), advance or _say_nothing)
-    _stage_events(pieces, folder, form, log)
+    scan = _scan(form, part[1] - part[0])
+    pieces = read_range(path, *part, _decoder(log, scan), advance or _say_nothing)
+    _stage_events(pieces, folder, form, log, scan)
     return log
 
 
@@ -259,6 +300,7 @@ class _StagedFiles:
 
     def append(self, kind: str, table: pa.Table) -> None:
         """Add rows; the columns are those of the kind's schema."""
+        table = table.cast(self._schemas[kind])
         self._waiting[kind].append(table)
         self._waiting_bytes[kind] += table.nbytes
         if self._waiting_bytes[kind] > _ROW_GROUP_BYTES:

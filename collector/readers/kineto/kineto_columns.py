@@ -6,14 +6,13 @@ overheads; what synchronises streams) are passed over.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import Raw, Struct, field
 
 from ...model import ReadLog
@@ -27,6 +26,7 @@ from ..chrome_trace.columns import (
     gather_counters,
     hints_of,
     numbers,
+    on_strings,
     put,
     put_slices,
     scalars,
@@ -42,6 +42,7 @@ from ..chrome_trace.events import (
     durations_ns,
     instants_ns,
 )
+from ..chrome_trace.kept import Kept, Wanted
 
 
 class OperatorArgs(Struct, gc=False):
@@ -109,7 +110,7 @@ KINDS: dict[str, str] = {
 }  # fmt: skip
 _HOST = {"operator": "operator", "annotation": "operator", "python": "python"}
 _DEVICE = frozenset({"kernel", "copy", "fill"})
-_STEP = re.compile(r"ProfilerStep#\d+")
+_STEP = r"^ProfilerStep#\d+$"
 
 _OPERATOR = (
     "external_id", "sequence_number", "forward_thread_id", "input_shapes", "input_dtypes",
@@ -174,9 +175,10 @@ class KinetoForm:
         for kind in _DEVICE:
             rows = found[kind]
             put_slices(values[kind], rows, decode_args(rows, TaskArgs, log), _TASK)
-        steps = [e for e in found["range"] if e.name and _STEP.fullmatch(e.name)]
-        put_slices(values["range"], steps)
-        _gather_memory(found["instant"], values["memory"], log)
+        put_slices(values["range"], found["range"])
+        totals = [e for e in found["instant"] if e.name == "[memory]"]
+        put(values["memory"][:1], totals, ("ts",))
+        put(values["memory"][1:], decode_args(totals, MemoryArgs, log), _MEMORY)
         labels = [e for e in found["else"] if e.ph == "M" and e.name == "process_labels"]
         put(values["label"][:1], labels, ("pid",))
         put(values["label"][1:], decode_args(labels, LabelArgs, log), ("labels",))
@@ -185,20 +187,42 @@ class KinetoForm:
             gather_counters(counters, values["counter"], log)
 
     def _gather_host(self, found: Mapping[str, list[Event]], values: Values, log: ReadLog) -> None:
-        annotations = [e for e in found["annotation"] if e.ph == "X"]
-        steps = [e for e in annotations if e.name and _STEP.fullmatch(e.name)]
-        if steps:
-            put_slices(values["step"], steps)
-            annotations = [e for e in annotations if not (e.name and _STEP.fullmatch(e.name))]
         known = StackArgs if self.stacks else OperatorArgs
         wanted = _OPERATOR if self.stacks else _OPERATOR[:-1]
-        for kind, rows in (("operator", found["operator"]), ("annotation", annotations)):
-            rows = [e for e in rows if e.ph == "X"]
+        for kind in ("operator", "annotation"):
+            rows = [e for e in found[kind] if e.ph == "X"]
             put_slices(values[kind], rows, decode_args(rows, known, log), wanted)
         put_slices(values["python"], [e for e in found["python"] if e.ph == "X"])
         calls = [e for e in found["api"] if e.ph == "X"]
         args = decode_args(calls, CallArgs, log)
         put_slices(values["api"], calls, args, ("correlation", "external_id"))
+
+    def wanted(self) -> Wanted:
+        """The same, for a compiled pass."""
+        place = ("pid", "tid")
+        operator = Kept(
+            [c for c in _COLUMNS["operator"] if self.stacks or c != "call_stack"],
+            StackArgs if self.stacks else OperatorArgs, or_null=place,
+        )  # fmt: skip
+        kinds = {
+            "operator": operator,
+            "annotation": operator,
+            "python": Kept(PLACE, or_null=place),
+            "api": Kept(_COLUMNS["api"], CallArgs, or_null=place),
+            **dict.fromkeys(_DEVICE, Kept(_COLUMNS["kernel"], TaskArgs, or_null=place)),
+            "range": Kept(PLACE, or_null=place),
+            "memory": Kept(_COLUMNS["memory"], MemoryArgs, only=("[memory]",)),
+            "label": Kept(("pid", "labels"), LabelArgs, ("process_labels",), or_null=place),
+            "counter": Kept(COUNTER, or_null=("pid", "name")),
+        }
+        counters = {"C": "counter"} if self.counters else {}
+        of: dict[str | None, Mapping[str, str]] = {
+            category: {"X": kind} if kind in (*_HOST, "api")
+            else {"i": "memory", "*": ""} if kind == "instant"
+            else {"X": kind, "*": ""}
+            for category, kind in KINDS.items()
+        }  # fmt: skip
+        return Wanted(kinds, of | {None: {"M": "label", **counters}, "": counters}, self.base_ns)
 
     def column(self, name: str, values: list[Any]) -> pa.Array:
         if name in ("start_ns", "timestamp_ns"):
@@ -214,27 +238,33 @@ class KinetoForm:
         return pa.array(values, _TYPES.get(name, pa.string()))
 
     def rows(self, kind: str, table: pa.Table, log: ReadLog) -> Iterator[tuple[str, pa.Table]]:
+        if kind == "range":
+            table = table.filter(_is_step(table))
         if "start_ns" in table.column_names:
             table = drop_unplaced(table, ("start_ns", "name"), "name, time or duration", log)
+        if kind == "annotation":
+            is_step = _is_step(table)
+            yield "step", table.filter(is_step).select(PLACE)
+            table = table.filter(pc.invert(is_step))
         if kind in _HOST:
             yield "host", fit_schema(table, _SCHEMAS["host"], "kind", _HOST[kind])
         elif kind in _DEVICE:
             yield "device", fit_schema(table, _SCHEMAS["device"], "category", kind)
+        elif kind == "memory":
+            is_device = pc.if_else(
+                pc.is_valid(table["device_type"]),
+                pc.not_equal(table["device_type"], 0),
+                pc.greater_equal(pc.fill_null(table["device_id"], 0), 0),
+            )
+            yield kind, table.filter(is_device)  # the host's totals are no device memory
+        elif kind == "label":
+            yield kind, table.rename_columns(["pid", "text"])
         else:
             yield kind, table
 
 
-def _gather_memory(events: Sequence[Event], columns: list[list[Any]], log: ReadLog) -> None:
-    """Totals of the devices' allocators; the host's are no device memory."""
-    events = [event for event in events if event.name == "[memory]"]
-    totals = decode_args(events, MemoryArgs, log)
-    is_device = [
-        bool(one.device_type) if one.device_type is not None else (one.device_id or 0) >= 0
-        for one in totals
-    ]
-    kept = list(compress(totals, is_device))
-    put(columns[:1], [*compress(events, is_device)], ("ts",))
-    put(columns[1:], kept, _MEMORY)
+def _is_step(table: pa.Table) -> pa.Array:
+    return on_strings(table["name"], lambda names: pc.match_substring_regex(names, _STEP))
 
 
 def _texts(values: Sequence[Raw]) -> pa.Array:

@@ -25,6 +25,7 @@ from ..chrome_trace.columns import (
     gather_counters,
     hints_of,
     numbers,
+    on_strings,
     put,
     put_slices,
     scalars,
@@ -40,6 +41,7 @@ from ..chrome_trace.events import (
     durations_ns,
     instants_ns,
 )
+from ..chrome_trace.kept import Kept, Wanted
 
 
 class HostArgs(Struct, gc=False):
@@ -198,6 +200,29 @@ class TraceForm:
         if self.counters and phases["C"]:
             gather_counters(phases["C"], values["counter"], log)
 
+    def wanted(self) -> Wanted:
+        """The same, for a compiled pass."""
+        operator = [c for c in _COLUMNS["operator"] if self.stacks or c != "call_stack"]
+        choices = (("task_type", "device"), ("plane_task_type", "plane"), ("level", "api"))
+        kinds = {
+            "operator": Kept(operator, StackArgs if self.stacks else HostArgs),
+            **{kind: Kept(_COLUMNS[kind]) for kind in ("python", "gc")},
+            **{kind: Kept(_COLUMNS[kind], HostArgs) for kind in ("enqueue", "dequeue")},
+            **{kind: Kept(_COLUMNS[kind], SliceArgs) for kind in ("device", "plane", "api")},
+            "other": Kept(_COLUMNS["other"], SliceArgs, bare=OVERLAP_NAMES, choices=choices),
+            "flow": Kept(_COLUMNS["flow"]),
+            "label": Kept(
+                ("label", "pid", "tid", "name", "labels"), LabelArgs, _LABELS,
+                or_null=("pid", "tid"),
+            ),
+            "counter": Kept(COUNTER, or_null=("pid", "name")),
+        }  # fmt: skip
+        others = {"X": "other", "M": "label"} | ({"C": "counter"} if self.counters else {})
+        of: dict[str | None, Mapping[str, str]] = {None: others, "": others}
+        of |= {category: {"X": kind} for category, kind in HOST_KINDS.items()}
+        of |= {category: {"s": "flow", "f": "flow"} for category in _FLOWS}
+        return Wanted(kinds, of)
+
     def column(self, name: str, values: list[Any]) -> pa.Array:
         if name in ("start_ns", "at_ns", "timestamp_ns"):
             return _near(instants_ns(values))
@@ -217,6 +242,9 @@ class TraceForm:
             kept = table.drop_null()
             count_lost(log, table.num_rows - kept.num_rows, Message("flows without id or place"))
             yield kind, kept
+        elif "labels" in table.column_names:
+            texts = [table[name].cast(pa.string()) for name in ("name", "labels")]
+            yield kind, table.select(range(3)).append_column("text", pc.coalesce(*texts))
         else:
             yield kind, table
 
@@ -246,8 +274,8 @@ def _gather_others(events: Sequence[Event], values: Values, log: ReadLog) -> Non
 
 def _slices(kind: str, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     """Slices of a kind without the profiler's steps among them, and these."""
-    if pc.any(pc.starts_with(table["name"], "ProfilerStep#")).as_py():
-        is_step = pc.match_substring_regex(table["name"], _STEP)
+    is_step = on_strings(table["name"], lambda names: pc.match_substring_regex(names, _STEP))
+    if pc.any(is_step).as_py():
         yield "step", table.filter(is_step).select(PLACE)
         table = table.filter(pc.invert(is_step))
     if kind in _SCHEMAS:
