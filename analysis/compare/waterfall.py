@@ -108,6 +108,7 @@ def by_part(rows: pl.DataFrame) -> pl.DataFrame:
 # meaning: The change of each part of a step from run A to run B in each pipeline stage.
 # by: stage
 # command: compare --by stage
+# table: compare_stage
 #
 #   part      varchar  computing, a part of step_parts, between_steps (from a rank's step to its
 #     next), latest_rank (what the job's step takes beyond this pipeline stage's)
@@ -135,6 +136,7 @@ def by_part(rows: pl.DataFrame) -> pl.DataFrame:
 # meaning: The change of each part of a step from run A to run B in each rank.
 # by: rank
 # command: compare --by rank
+# table: compare_rank
 #
 #   part      varchar  computing, a part of step_parts, between_steps (from a rank's step to its
 #     next), latest_rank (what the job's step takes beyond this rank's)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from npuscope.analysis.scope import Scope
 
@@ -23,6 +24,8 @@ BASE = ("base_store", "base_run", "base_capture")
 # What the timeline's colours tell, computing unless asked otherwise, and how many ranks' events.
 SHARES = ("computing", "exposed communication", "masked communication", "free")
 MOST_LANES = 8
+# Whose difference the comparison takes apart, beside the mean rank's.
+PLACES: dict[str, Literal["stage", "rank"]] = {"stage": "stage", "rank": "rank"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,8 @@ class View:
     are a window of time, half-open, and always in order. Of the timeline: `share` is what its
     colours tell (None: computing), `ranks` the first and last of those it shows, `lanes` those
     whose events it shows one by one (None: the first few). `base` is the capture that this one is
-    compared with, by store, run and name (None: as `Known.base` chooses).
+    compared with, by store, run and name (None: as `Known.base` chooses); `by` one of PLACES, of
+    each of which the comparison has rows (None: of the mean rank).
     """
 
     run: str | None = None
@@ -48,6 +52,7 @@ class View:
     ranks: tuple[int, int] | None = None
     lanes: tuple[int, ...] | None = None
     base: tuple[str | None, str, str] | None = None
+    by: Literal["stage", "rank"] | None = None
 
     @property
     def scope(self) -> Scope:
@@ -142,6 +147,7 @@ def view_of(params: Mapping[str, str], known: Known) -> View:
         ranks=_range(params.get("ranks"), capture.ranks),
         lanes=_several(params.get("lanes"), capture.ranks),
         base=_base_of(params, known, capture),
+        by=PLACES.get(params.get("by", "")),
     )
 
 
@@ -159,6 +165,7 @@ def params_of(view: View) -> dict[str, str]:
         "ranks": None if view.ranks is None else range_text(view.ranks),
         "lanes": None if view.lanes is None else lanes_text(view.lanes),
         **dict(zip(BASE, view.base or (None, None, None), strict=True)),
+        "by": view.by,
         "lang": view.lang,
     }
     return {name: str(value) for name, value in named.items() if value is not None}

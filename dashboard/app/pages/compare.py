@@ -12,7 +12,7 @@ from npuscope.analysis.timeline.shared_axis import extent, step_borders
 from npuscope.console.printable import visible
 from npuscope.dashboard.app.answers import timeline_answers as answers
 from npuscope.dashboard.app.page import Page, open_page
-from npuscope.dashboard.app.state import BASE, KnownCapture
+from npuscope.dashboard.app.state import BASE, PLACES, KnownCapture
 from npuscope.dashboard.figures.comparison import change_figure
 from npuscope.dashboard.figures.timeline import Slot, aligned_figure
 from npuscope.dashboard.report import comparison as words
@@ -68,7 +68,7 @@ def measured(*, in_full: bool) -> tuple[Side, Side]:
     sides = []
     for one in both:
         try:
-            side = one.later(measure, in_full=in_full, target=str(one.store_path))
+            side = one.later(measure, by=page.view.by, in_full=in_full, target=str(one.store_path))
         except UsageError as error:
             page.empty(Message("{place}: {note}", place=named(one.capture), note=error.message))
             st.stop()
@@ -81,7 +81,11 @@ def measured(*, in_full: bool) -> tuple[Side, Side]:
 sides = measured(in_full=False)
 if needs_all(*sides):
     sides = measured(in_full=True)
-found = difference.compare(*sides)
+refused = ""
+try:
+    found = difference.compare(*sides, page.view.by)
+except UsageError as error:  # ranks of other layouts, or no stage that both know
+    found, refused = difference.compare(*sides), error.message
 
 page.heading(words.headline(found))
 if found.delta_low_ns is not None and found.delta_high_ns is not None:
@@ -111,10 +115,21 @@ page.table(
     titles={column: say(title) for column, title in told.items()},
 )  # fmt: skip
 per_token = [f"{side}_ns_per_token" for side in ("a", "b")]
+WHOSE = {"": "the mean rank", "stage": "each stage", "rank": "each rank"}
+st.session_state["by"] = page.view.by or ""
+st.segmented_control(
+    say("Where it comes from"), ["", *PLACES], required=True, key="by",
+    format_func=lambda one: say(WHOSE[one]),
+    on_change=lambda: page.look_at(by=st.session_state["by"] or None),
+)  # fmt: skip
+if refused:
+    page.empty(refused)
+rows = found.rows if found.at is None else found.at
 page.table(
-    found.rows,
-    name="compare", title="Where it comes from",
-    columns=[one for one in found.rows.columns if found.is_per_token or one not in per_token],
+    rows,
+    name=f"compare{f'_{page.view.by}' if found.at is not None else ''}",
+    title="Where it comes from",
+    columns=[one for one in rows.columns if found.is_per_token or one not in per_token],
     titles={"name": say("of"), "change": say("by"), "a_ns": "A", "b_ns": "B", "delta_ns": "B - A"},
 )  # fmt: skip
 if found.changed:

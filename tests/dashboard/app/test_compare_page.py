@@ -94,6 +94,21 @@ def test_the_page_shows_what_the_command_prints(
     assert list(rows["name"].dropna()) == names
     assert len(timelines["data"]) == 6  # three steps of each
 
+    visited.segmented_control(key="by").set_value("rank").run()
+    assert not visited.exception and not visited.error
+    assert visited.query_params["by"] == ["rank"] or visited.query_params["by"] == "rank"
+    asked = [
+        "compare",
+        f"{tmp_path / 'one'}@moe/{A}",
+        f"{tmp_path / 'one'}@moe/{B}",
+        "--by",
+        "rank",
+    ]
+    by_rank = json.loads(CliRunner().invoke(app, [*asked, "--json"]).stdout)["rows"]
+    table = visited.dataframe[1].value
+    assert list(table["rank"]) == [row["rank"] for row in by_rank]
+    assert len(by_rank) > 2 * len(told["rows"]) - 9
+
 
 @pytest.mark.slow
 def test_captures_of_two_stores_and_other_kernels_are_compared(

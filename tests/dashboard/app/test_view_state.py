@@ -132,6 +132,8 @@ def test_what_the_timeline_shows_is_in_the_link() -> None:
     assert view_of(usual, ALONE) == view_of({}, ALONE)
     assert view_of({"ranks": "5-3"}, ALONE).ranks is None
     assert view_of({"lanes": "none"}, ALONE).lanes == ()
+    assert view_of({"by": "stage"}, ALONE).by == "stage" == params_of(View(by="stage"))["by"]
+    assert view_of({"by": "select 1"}, ALONE).by is None
     assert moved(view, ALONE, capture="c1").ranks is None  # it has no rank 3
 
 
