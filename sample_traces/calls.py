@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from . import kernels as k
 from .job import Group, Job
@@ -88,6 +88,7 @@ class Draft:
     noise: random.Random = field(default_factory=random.Random)
     forward_sequences: list[int] = field(default_factory=list)
     meetings: dict[str, int] = field(default_factory=dict)
+    arrived: int | None = None  # what an exchange brought before it is used
 
 
 def link(job: Job, rank: int, other: int) -> str:
@@ -140,10 +141,27 @@ def peer_to_peer(d: Draft, source: int, target: int, *, backward: bool = False) 
     sends = d.place["pp"] == source
     count = d.job.sequence // d.job.tp * d.job.hidden
     name = "send" if sends else "receive"
+    moved = 2 * count
+    if d.job.paired_transfers:
+        name, moved = "batchSendRecv", moved if sends else 0
     way = f"{group.name}/{source}-{target}"
     call = CommCall(
         name, group, f"{way}/{_next(d, way)}", 2, _COMM_STREAMS[role], (d.last,), backward,
-        ((target if sends else source, 2 * count),), count,
+        ((target if sends else source, moved),),
+        count,
+    )  # fmt: skip
+    return add(d, call)
+
+
+def exchange(d: Draft, other: int) -> int:
+    """The activation one way between two stages and a gradient the other way, in one operation."""
+    group = d.groups["forward"]
+    low, high = sorted((d.place["pp"], other))
+    count = d.job.sequence // d.job.tp * d.job.hidden
+    way = f"{group.name}/{low}+{high}"
+    call = CommCall(
+        "batchSendRecv", group, f"{way}/{_next(d, way)}", 2, _COMM_STREAMS["forward"], (d.last,),
+        False, ((other, 2 * count),), count,
     )  # fmt: skip
     return add(d, call)
 
@@ -164,6 +182,11 @@ def compute(
     dur_ns = int(work.dur_ns * slowness * spread)
     if d.job.noise:
         dur_ns = jittered_ns(d.noise, dur_ns, d.job.noise)
+    last = d.calls[d.last]
+    if work.type == d.job.fused_kernel and not after and isinstance(last, KernelCall):
+        whole = _with_duration(last.work, last.work.dur_ns + dur_ns)
+        d.calls[d.last] = replace(last, work=whole)
+        return d.last
     if backward:
         sequence = d.forward_sequences.pop() if d.forward_sequences else -1
     else:

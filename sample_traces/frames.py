@@ -279,7 +279,7 @@ def _expert_load(c: Capture) -> list[Row]:
                        for m in range(job.micro_batches) for source in members)}
         for step in c.steps
         for layer in stage_layers(job, c.place["pp"])
-        for expert in local_experts(job, c.place["ep"])
+        for expert in local_experts(job, c.place["ep"], layer)
     ]  # fmt: skip
 
 
@@ -288,7 +288,7 @@ def _expert_placement(job: Job) -> list[Row]:
         {"layer": layer, "device": ep_rank, "slot": slot, "expert": expert}
         for layer in range(job.layers if job.experts else 0)
         for ep_rank in range(job.ep)
-        for slot, expert in enumerate(local_experts(job, ep_rank))
+        for slot, expert in enumerate(local_experts(job, ep_rank, layer))
     ]
 
 

@@ -7,6 +7,7 @@ expert-parallel groups lie inside the data-parallel ones.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
@@ -20,7 +21,10 @@ class Job:
     (what is hidden in the end is in the truth). `expert_skew` is the exponent of a Zipf law over
     the experts, in another order for each layer; `expert_weights` gives the popularity instead.
     With `crossing`, an asynchronous allGather starts in each step and ends in the next.
-    `experts = 0` makes a dense job. `layers_by_stage` makes stages uneven.
+    `experts = 0` makes a dense job. `layers_by_stage` makes stages uneven; so does
+    `compute_by_stage`, by which kernels of a stage take longer (1: as usual). With
+    `paired_transfers`, stages exchange tensors by batchSendRecv, activation and gradient in one
+    where 1F1B has both at a time.
 
     What can be wrong, each by its own factor: `slow_rank` runs its cube kernels longer, at a clock
     that much lower if `slow_rank_lowers_clock`; `slow_clock` is a rank whose AI cores all run at a
@@ -29,6 +33,11 @@ class Job:
     launch; transfers of link type `slow_link_type` take longer at one rank, or between the two, of
     `slow_link`; to `overloaded`, its expert-parallel group routes more tokens than to its other
     members.
+
+    What could be otherwise: kernels of type `fused_kernel` run as part of the kernel before them;
+    with `serial_experts`, the shared expert waits for the all-to-all that it runs beside else;
+    `placement` lists for each layer the experts in the order of devices that hold them; kernels
+    beside communication of their rank that moves bytes run `contention` times as long.
 
     `noise` is the sigma of the lognormal law by which kernels, transfers and launches vary, with a
     hiccup now and then. `clock_offsets_ns[r]` is added to every time of rank r, whose clock runs
@@ -78,15 +87,23 @@ class Job:
     start_ns: int = 1_764_246_877_000_000_000
     seed: int = 1
     layers_by_stage: tuple[int, ...] = ()
+    compute_by_stage: tuple[float, ...] = ()
+    paired_transfers: bool = False
     slow_kernel: str = ""
     slow_kernel_factor: float = 1.5
     repeated_kernel: str = ""
+    fused_kernel: str = ""
+    serial_experts: bool = False
+    placement: tuple[tuple[int, ...], ...] = ()
+    contention: float = 1.0
 
     def __post_init__(self) -> None:
         if self.layers_by_stage:
             if len(self.layers_by_stage) != self.pp or sum(self.layers_by_stage) != self.layers:
                 raise ValueError("layers_by_stage needs one number per stage, layers altogether")
-        elif self.layers % self.pp:
+        if self.compute_by_stage and len(self.compute_by_stage) != self.pp:
+            raise ValueError("compute_by_stage needs one factor per stage")
+        if not self.layers_by_stage and self.layers % self.pp:
             raise ValueError("pp must divide layers")
         if self.dp % self.ep or (self.experts and self.experts % self.ep):
             raise ValueError("ep must divide dp and experts")
@@ -98,6 +115,11 @@ class Job:
                 raise ValueError(f"{name} must be below {self.world_size}")
         if len(self.slow_link) > 2:
             raise ValueError("slow_link names one rank or two")
+        if self.placement and (
+            len(self.placement) != self.layers
+            or any(sorted(row) != [*range(self.experts)] for row in self.placement)
+        ):
+            raise ValueError("placement needs every expert once for each layer")
 
     @property
     def world_size(self) -> int:
@@ -119,6 +141,8 @@ class Job:
         """How many times longer the rank's kernels of a type and kind of core take."""
         slow = self.slow_factor if rank == self.slow_rank and on_cube else 1.0
         slow *= self.slow_kernel_factor if kernel == self.slow_kernel else 1.0
+        if self.compute_by_stage:
+            slow *= self.compute_by_stage[rank // (self.tp * self.dp)]
         return slow * (self.slow_clock_factor if rank == self.slow_clock and on_ai_core else 1.0)
 
     def clock_slowness(self, rank: int) -> float:
@@ -140,7 +164,9 @@ _WRONG = (
     "recompute",
     "slow_rank_lowers_clock", "slow_clock", "slow_clock_factor", "slow_host", "slow_host_factor",
     "slow_link", "slow_link_type", "slow_link_factor", "overloaded", "overload_factor", "noise",
-    "clock_drift_ppm", "layers_by_stage", "slow_kernel", "slow_kernel_factor", "repeated_kernel",
+    "clock_drift_ppm", "layers_by_stage", "compute_by_stage", "paired_transfers",
+    "slow_kernel", "slow_kernel_factor", "repeated_kernel",
+    "fused_kernel", "serial_experts", "placement", "contention",
 )  # fmt: skip
 
 
@@ -250,7 +276,7 @@ def routed_tokens(
     chance = random.Random(f"{job.seed}/route/{step}/{micro_batch}/{layer}/{source_rank}")
     weights = [weight * chance.uniform(0.97, 1.03) for weight in weights]
     if job.overloaded is not None and job.overloaded in groups_of(job, source_rank)["ep"].ranks:
-        for expert in local_experts(job, coordinates(job, job.overloaded)["ep"]):
+        for expert in local_experts(job, coordinates(job, job.overloaded)["ep"], layer):
             weights[expert] *= job.overload_factor
     total = job.sequence // job.tp * job.top_k
     exact = [weight / sum(weights) * total for weight in weights]
@@ -261,10 +287,11 @@ def routed_tokens(
     return tuple(tokens)
 
 
-def local_experts(job: Job, ep_rank: int) -> range:
-    """Experts that a member of an expert-parallel group holds."""
+def local_experts(job: Job, ep_rank: int, layer: int = 0) -> Sequence[int]:
+    """Experts of a layer that a member of an expert-parallel group holds."""
     count = job.experts // job.ep
-    return range(ep_rank * count, (ep_rank + 1) * count)
+    every = job.placement[layer] if job.placement else range(job.experts)
+    return every[ep_rank * count : (ep_rank + 1) * count]
 
 
 def stage_layers(job: Job, pp_rank: int) -> range:

@@ -23,6 +23,7 @@ from .calls import (
     add,
     collective,
     compute,
+    exchange,
     peer_to_peer,
 )
 from .job import Job, coordinates, groups_of, local_experts, routed_tokens, stage_layers
@@ -55,15 +56,33 @@ def _step(d: Draft) -> None:
     for micro_batch in range(warm_up):
         _forward(d, micro_batch, head)
     buckets: list[int] = []
-    for done in range(job.micro_batches - warm_up):
-        _forward(d, done + warm_up, head)
-        buckets += _backward(d, done)
+    steady = job.micro_batches - warm_up
+    for done in range(steady):
+        _forward(d, done + warm_up, head, exchanges=job.paired_transfers)
+        is_followed = done + 1 < steady
+        buckets += _backward(d, done, exchanges=job.paired_transfers and is_followed)
     for done in range(job.micro_batches - warm_up, job.micro_batches):
         buckets += _backward(d, done)
     _finish(d, buckets)
 
 
-def _forward(d: Draft, micro_batch: int, head: int) -> None:
+def _received(d: Draft, source: int, *, backward: bool) -> int:
+    """A tensor of another stage: what the exchange before brought, else an operation of its own."""
+    found, d.arrived = d.arrived, None
+    if found is None:
+        found = peer_to_peer(d, source, d.place["pp"], backward=backward)
+    return found
+
+
+def _sent(d: Draft, target: int, *, backward: bool, exchanges: bool) -> None:
+    """A tensor for another stage, in exchange for its next one or not."""
+    if exchanges:
+        d.arrived = exchange(d, target)
+    else:
+        peer_to_peer(d, d.place["pp"], target, backward=backward)
+
+
+def _forward(d: Draft, micro_batch: int, head: int, *, exchanges: bool = False) -> None:
     job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
     stage = d.place["pp"]
     after: tuple[int, ...] = ()
@@ -73,7 +92,7 @@ def _forward(d: Draft, micro_batch: int, head: int) -> None:
             d, k.work("GatherV2", inputs, f"1,{rows},{hidden}", k.vector_ns(4.0 * rows * hidden))
         )
     else:
-        after = (peer_to_peer(d, stage - 1, stage),)
+        after = (_received(d, stage - 1, backward=False),)
     mask = k.work("DSAGenBitMask", f"{rows}", f"{rows // 8}", 38_000, "UINT8")
     compute(d, mask, stream=SIDE_STREAM, after=(d.last,))
     if micro_batch == 0:
@@ -82,7 +101,7 @@ def _forward(d: Draft, micro_batch: int, head: int) -> None:
     for layer in stage_layers(job, stage):
         after = _layer_forward(d, micro_batch, layer, after)
     if stage + 1 < job.pp:
-        peer_to_peer(d, stage, stage + 1)
+        _sent(d, stage + 1, backward=False, exchanges=exchanges)
     else:
         compute(d, k.matmul(rows, hidden, job.vocabulary // 16), after=after)
         compute(d, k.elementwise("LogSoftmaxV2", rows, job.vocabulary // 16))
@@ -116,23 +135,23 @@ def _experts_forward(d: Draft, micro_batch: int, layer: int) -> None:
     compute(d, k.work("MoeGatingTopKSoftmax", gate, f"{rows},{job.top_k}", 14_000, "FLOAT"))
     compute(d, k.elementwise("MoeTokenPermute", rows * job.top_k, hidden))
     dispatched = _all_to_all(d, micro_batch, layer, home=False)
-    _shared_expert(d)
+    _shared_expert(d, dispatched)
     tokens, count = _local_tokens(d, micro_batch, layer), job.experts // job.ep
     compute(d, k.grouped_matmul(tokens, count, hidden, 2 * job.ffn), after=dispatched)
     compute(d, k.elementwise("SwiGlu", tokens, job.ffn))
     compute(d, k.grouped_matmul(tokens, count, job.ffn, hidden))
     combined = _all_to_all(d, micro_batch, layer, home=True)
-    _shared_expert(d)
+    _shared_expert(d, combined)
     compute(d, k.elementwise("MoeTokenUnpermute", rows * job.top_k, hidden), after=combined)
 
 
-def _backward(d: Draft, micro_batch: int) -> list[int]:
+def _backward(d: Draft, micro_batch: int, *, exchanges: bool = False) -> list[int]:
     """Layers in reverse; returns the layers whose gradients are still to be reduced."""
     job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
     stage = d.place["pp"]
     after: tuple[int, ...] = ()
     if stage + 1 < job.pp:
-        after = (peer_to_peer(d, stage + 1, stage, backward=True),)
+        after = (_received(d, stage + 1, backward=True),)
     else:
         compute(d, k.matmul(rows, job.vocabulary // 16, hidden), backward=True)
     layers = list(reversed(stage_layers(job, stage)))
@@ -164,7 +183,7 @@ def _backward(d: Draft, micro_batch: int) -> list[int]:
             else:
                 waiting.append(layer)
     if stage > 0:
-        peer_to_peer(d, stage, stage - 1, backward=True)
+        _sent(d, stage - 1, backward=True, exchanges=exchanges)
     else:
         inputs = f"{rows},{hidden};{rows}"
         grad = k.work("EmbeddingDenseGradV2", inputs, f"{job.vocabulary},{hidden}", 45_000, "FLOAT")
@@ -180,13 +199,13 @@ def _experts_backward(
     unpermute = k.elementwise("MoeTokenUnpermuteGrad", rows * job.top_k, hidden)
     compute(d, unpermute, after=after, backward=True)
     dispatched = _all_to_all(d, micro_batch, layer, home=False, backward=True)
-    _shared_expert(d, backward=True)
+    _shared_expert(d, dispatched, backward=True)
     grouped = k.grouped_matmul(tokens, count, hidden, job.ffn)
     compute(d, grouped, after=dispatched, backward=True)
     compute(d, k.elementwise("SwiGluGrad", tokens, job.ffn), backward=True)
     compute(d, k.grouped_matmul(tokens, count, 2 * job.ffn, hidden), backward=True)
     combined = _all_to_all(d, micro_batch, layer, home=True, backward=True)
-    _shared_expert(d, backward=True)
+    _shared_expert(d, combined, backward=True)
     permute = k.elementwise("MoeTokenPermuteGrad", rows * job.top_k, hidden)
     compute(d, permute, after=combined, backward=True)
     return ()
@@ -241,19 +260,21 @@ def _tensor_parallel(d: Draft, *, backward: bool) -> tuple[int, ...]:
     return collective(d, "tp", "allReduce", count, after=(d.last,), backward=backward)
 
 
-def _shared_expert(d: Draft, *, backward: bool = False) -> None:
-    """The shared expert, as wide as the wanted share of the all-to-all beside it."""
+def _shared_expert(d: Draft, exchanged: tuple[int, ...], *, backward: bool = False) -> None:
+    """The shared expert, as wide as the wanted share of the all-to-all beside it; after that with
+    `serial_experts`."""
     job, rows = d.job, d.job.sequence // d.job.tp
     sent = 2.0 * rows * job.top_k * job.hidden / job.ep
     wanted_ns = job.overlap * (2_000 + sent / BYTES_PER_NS["HCCS"]) - 6_000
     columns = int(wanted_ns / (k.cube_ns(2e6 * rows * job.hidden) - 6_000) * 1e6)
     if job.ep > 1 and columns >= 16:
-        compute(d, k.matmul(rows, job.hidden, columns), backward=backward)
+        after = exchanged if job.serial_experts else ()
+        compute(d, k.matmul(rows, job.hidden, columns), after=after, backward=backward)
 
 
 def _local_tokens(d: Draft, micro_batch: int, layer: int) -> int:
     """Tokens of the whole expert-parallel group for this rank's experts."""
-    experts = local_experts(d.job, d.place["ep"])
+    experts = local_experts(d.job, d.place["ep"], layer)
     return sum(
         sum(routed_tokens(d.job, d.step, micro_batch, layer, source)[e] for e in experts)
         for source in d.groups["ep"].ranks
@@ -270,7 +291,7 @@ def _all_to_all(
     for position, rank in enumerate(group.ranks):
         source, holder = (rank, me) if home else (d.rank, position)
         tokens = routed_tokens(d.job, d.step, micro_batch, layer, source)
-        sent.append(sum(tokens[e] for e in local_experts(d.job, holder)) * d.job.hidden)
+        sent.append(sum(tokens[e] for e in local_experts(d.job, holder, layer)) * d.job.hidden)
     peers = tuple((p, count * 2) for p, count in enumerate(sent) if p != me)
     return collective(
         d, "ep", "allToAllV", sum(sent), after=(d.last,), backward=backward, peers=peers

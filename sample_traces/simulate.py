@@ -7,8 +7,9 @@ ends on all members together; the host launches ahead of the device until it has
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .calls import (
@@ -31,6 +32,8 @@ _EVENT_NS = 640  # from the end of a call to the start of what waited for it
 _LATENCY_NS = 5_200  # launch to device start, at least
 _READY_NS = 4_000  # last member's arrival to first payload
 _CLOSE_NS = 4_000  # last payload to the end of the operation
+_MOST_ROUNDS, _SETTLED_NS = 12, 500
+_LONGEST_NS = 20_000_000  # more than a transfer takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,21 +123,54 @@ class _Arrival:
 
 def run(job: Job) -> dict[int, tuple[list[Event], list[Wait], list[Window]]]:
     """Events in launch order, host waits and step windows of every rank, on one true clock."""
+    ranks = _run(job, {})
+    if job.contention != 1.0:
+        # What is stretched moves what is beside it, so that it settles in rounds.
+        extra_ns = dict[tuple[int, int], int]()
+        for _ in range(_MOST_ROUNDS):
+            before, extra_ns = extra_ns, _stretched(job, ranks)
+            if all(abs(ns - before.get(at, 0)) < _SETTLED_NS for at, ns in extra_ns.items()):
+                break
+            ranks = _run(job, extra_ns)
+    return {
+        r.rank: ([r.events[i] for i in sorted(r.events)], r.waits, r.windows)
+        for r in ranks.values()
+    }
+
+
+def _run(job: Job, extra_ns: Mapping[tuple[int, int], int]) -> dict[int, _Rank]:
+    """Every rank at its end; `extra_ns`: what kernels take longer, by rank and call."""
     ranks = {rank: _begin(job, rank) for rank in range(job.world_size)}
     meetings: dict[str, list[_Arrival]] = {}
     runnable = deque(ranks)
     waiting: set[tuple[int, int]] = set()
     while runnable:
         rank = runnable.popleft()
-        for settled in _advance(job, ranks, rank, meetings, waiting):
+        for settled in _advance(job, ranks, rank, meetings, waiting, extra_ns):
             runnable.append(settled)
     stuck = [r.rank for r in ranks.values() if r.position < len(r.calls)]
     if stuck:
         raise ValueError(f"the schedule deadlocks on ranks {stuck[:8]}")
-    return {
-        r.rank: ([r.events[i] for i in sorted(r.events)], r.waits, r.windows)
-        for r in ranks.values()
-    }
+    return ranks
+
+
+def _stretched(job: Job, ranks: Mapping[int, _Rank]) -> dict[tuple[int, int], int]:
+    """What kernels take longer for bytes that moved beside them as it ran."""
+    found: dict[tuple[int, int], int] = {}
+    for r in ranks.values():
+        moves = sorted((e.ready_ns, e.end_ns) for e in r.events.values()
+                       if isinstance(e.call, CommCall))  # fmt: skip
+        for index, event in r.events.items():
+            if isinstance(event.call, KernelCall):
+                until, beside_ns = event.start_ns, 0
+                low = bisect_left(moves, (event.start_ns - _LONGEST_NS, 0))
+                for begin, end in moves[low : bisect_left(moves, (event.end_ns, 0))]:
+                    begin = max(begin, until)
+                    end = min(end, event.end_ns)
+                    beside_ns += max(end - begin, 0)
+                    until = max(until, end)
+                found[r.rank, index] = round(beside_ns * (1 - 1 / job.contention))
+    return found
 
 
 def on_clock(
@@ -175,6 +211,7 @@ def _advance(
     rank: int,
     meetings: dict[str, list[_Arrival]],
     waiting: set[tuple[int, int]],
+    extra_ns: Mapping[tuple[int, int], int],
 ) -> list[int]:
     """Runs one rank until it needs an end that is not known yet; returns whom that set free."""
     r, freed = ranks[rank], list[int]()
@@ -195,6 +232,7 @@ def _advance(
             host = _issue(job, r)
             start_ns = _start(job, r, call, host)
             dur_ns = call.work.dur_ns if isinstance(call, KernelCall) else call.dur_ns
+            dur_ns += extra_ns.get((rank, index), 0)
             r.events[index] = Event(call, host, start_ns, start_ns + dur_ns)
             r.ends[index] = start_ns + dur_ns
             r.on_stream[call.stream] = index
@@ -298,7 +336,7 @@ def _payload(job: Job, rank: int, call: CommCall) -> tuple[int, ...]:
     for peer, size_bytes in call.peers:
         other = call.group.ranks[peer]
         wire = link(job, rank, other)
-        if call.collective == "receive":
+        if call.collective == "receive" or size_bytes == 0:
             found.append(0)
             continue
         exact_ns = passes * size_bytes / BYTES_PER_NS[wire] * chance.uniform(1.0, 1.02)

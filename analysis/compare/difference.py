@@ -145,6 +145,13 @@ def compare(a: Side, b: Side, by: Key | None = None) -> Comparison:
 # title: Measures of two runs
 # meaning: Mean figures of a step of run A and of run B, their difference and its 95 % interval.
 # table: compare_measures
+# gauge: npuscope_baseline_ratio{measure} = b / a: A measure of the run's newest capture over that
+#     of the baseline (--baseline): step_ns, computing_ns, exposed_communication_ns, free_ns,
+#     masking_ratio, kernel_mfu_causal_ratio, peak_memory_bytes or expert_max_over_mean.
+# gauge: npuscope_baseline_low_ratio{measure} = (a + low) / a: Lower end of the 95 % interval of
+#     npuscope_baseline_ratio.
+# gauge: npuscope_baseline_high_ratio{measure} = (a + high) / a: Upper end of the 95 % interval of
+#     npuscope_baseline_ratio.
 #
 #   measure  varchar  step_ns, computing_ns, exposed_communication_ns, free_ns, masking_ratio,
 #     kernel_mfu_causal_ratio, peak_memory_bytes, expert_max_over_mean or rank_ns_per_token

@@ -19,9 +19,10 @@ from npuscope.messages import Message, joined
 
 from ..parts import COMMUNICATION
 from ..wording import ms, percent, ranks_named
+from .cause_rules import suspect_changes, suspects_named
 from .finding import Finding
 from .material import Material
-from .weigh import is_worth, mean, share, stated
+from .weigh import LESS, is_worth, mean, share, stated
 
 _UNEVEN_FROM_RATIO = 0.1  # of what the heaviest stage computes
 _PLACE = ("rank", "step")
@@ -60,6 +61,7 @@ def uneven_stages(seen: Material) -> Iterator[Finding]:
         " overlap do not shorten this waiting.",
         stages,
         "npuscope steps PATH",
+        changes=("stage:all=mean",),
     )
 
 
@@ -87,6 +89,7 @@ def pipeline_bubble(seen: Material) -> Iterator[Finding]:
         " slowest stage.",
         worst,
         "npuscope steps PATH",
+        no_gain=Message("schedules and numbers of micro-batches are not replayed"),
     )
 
 
@@ -128,6 +131,7 @@ def uncaptured_ranks(seen: Material) -> Iterator[Finding]:
         " bandwidth do not shorten this waiting.",
         kinds,
         "npuscope comm PATH --by part",
+        no_gain=Message("what ranks that were not captured do is unknown"),
     )
 
 
@@ -137,16 +141,17 @@ def late_ranks(seen: Material) -> Iterator[Finding]:
     if not is_worth(stake_ns, seen):
         return
     worst = _by_step(seen, "peer_wait")
+    told = Message(
+        "{stake} ms of communication per step ({share}) wait for ranks that arrive later, "
+        "most on {rank}.",
+        stake=ms(stake_ns),
+        share=percent(share(stake_ns, seen)),
+        rank=ranks_named(worst["rank"].head(1)),
+    )
     yield stated(
         seen,
         "late_ranks",
-        Message(
-            "{stake} ms of communication per step ({share}) wait for ranks that arrive later, "
-            "most on {rank}.",
-            stake=ms(stake_ns),
-            share=percent(share(stake_ns, seen)),
-            rank=ranks_named(worst["rank"].head(1)),
-        ),
+        joined((told, suspects_named(seen)), " "),
         stake_ns,
         "measured",
         "Exposed communication by which an operation is longer than on the group member that"
@@ -155,6 +160,8 @@ def late_ranks(seen: Material) -> Iterator[Finding]:
         " bandwidth do not shorten this waiting.",
         _by_kind(seen, "peer_wait"),
         "npuscope ranks PATH",
+        changes=suspect_changes(seen),
+        no_gain=Message("no rank, host or link is suspected of it"),
     )
 
 
@@ -209,6 +216,8 @@ def exposed_communication(seen: Material) -> Iterator[Finding]:
         overlap,
         evidence,
         "npuscope comm PATH --by part",
+        changes=() if first["kind"] is None else (f"comm:{first['kind']}={LESS}",),
+        no_gain=Message("the parallel kind of what is exposed was not recorded"),
     )
 
 

@@ -9,6 +9,10 @@ from typing import Literal
 
 import polars as pl
 
+from npuscope.messages import Message
+
+from ..wording import ms
+
 Certainty = Literal["measured", "estimated", "hint"]
 CERTAINTIES: dict[Certainty, str] = {
     "measured": "the profile shows this time",
@@ -16,16 +20,22 @@ CERTAINTIES: dict[Certainty, str] = {
     "hint": "worth a look; its cost is not in the profile",
 }
 EVIDENCE_ROWS = 5
+# Without a gain in a capture that has others: members of groups were not captured.
+_WITH_OTHERS = ("uncaptured_ranks", "exposed_communication")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A statement about one capture.
 
-    `at_stake_ns`: time per step that the change could save at most, as a mean over steps and ranks;
-    None where it is not known. `step_share_ratio`: the same over the mean length of a step.
-    `reason`: why it is no surer. `advice`: what to try. `evidence`: the rows it rests on, the most
-    telling first. `command`: shows more; PATH stands for what the user opened.
+    `at_stake_ns`: time that it takes per step, as a mean over steps and ranks (where ranks wait in
+    turn, a step may get shorter by more); None where it is not known. `step_share_ratio`: the same
+    over the mean length of a step. `changes`: words of a what-if that would end it.
+    `predicted_gain_ns`: what a replay of the job's mean step says they save, between
+    `predicted_gain_low_ns` and `predicted_gain_high_ns`; None where it cannot answer:
+    `no_gain_reason` says why. `reason`: why it is no surer. `advice`: what to try. `evidence`: the
+    rows it rests on, the most telling first. `command`: shows more; PATH stands for what the user
+    opened.
     """
 
     name: str
@@ -39,6 +49,24 @@ class Finding:
     advice: str
     evidence: pl.DataFrame
     command: str
+    changes: tuple[str, ...] = ()
+    predicted_gain_ns: int | None = None
+    predicted_gain_low_ns: int | None = None
+    predicted_gain_high_ns: int | None = None
+    no_gain_reason: str | None = None
+
+
+def gain_words(one: Finding) -> str:
+    """What a replay predicts, in a sentence."""
+    if one.predicted_gain_ns is None:
+        return Message("not known: {why}", why=one.no_gain_reason or "")
+    return Message(
+        "{gain} ms per step ({low} to {high}), replayed with {changes}",
+        gain=ms(one.predicted_gain_ns),
+        low=ms(one.predicted_gain_low_ns),
+        high=ms(one.predicted_gain_high_ns),
+        changes=shlex.join(one.changes),
+    )
 
 
 def addressed(found: Iterable[Finding], path: str) -> list[Finding]:
@@ -48,15 +76,23 @@ def addressed(found: Iterable[Finding], path: str) -> list[Finding]:
 
 
 def ranked(found: Iterable[Finding]) -> list[Finding]:
-    """By the time at stake, the most first; what has none known comes last. Uneven stages lead:
-    other waiting follows from them. Raises ValueError for a finding without evidence."""
+    """By predicted gain, the most first; then, by the time at stake, what has none. Communication
+    with ranks that were not captured stands by its time at stake even so: gains of the others hang
+    on what those ranks do. Uneven stages without a gain lead: other waiting follows from them.
+    Raises ValueError for a finding without evidence."""
     listed = list(found)
     for finding in listed:
         if finding.evidence.is_empty():
             raise ValueError(f"{finding.name}: no evidence")
-    return sorted(
-        listed,
-        key=lambda one: (
-            one.name != "uneven_stages", one.at_stake_ns is None, -(one.at_stake_ns or 0)
-        ),
-    )  # fmt: skip
+    is_priced = any(one.predicted_gain_ns is not None for one in listed)
+
+    def place(one: Finding) -> tuple[bool, int, float, float]:
+        stake_ns = one.at_stake_ns or 0
+        gain_ns: float | None = one.predicted_gain_ns
+        if gain_ns is None and is_priced and one.name in _WITH_OTHERS:
+            gain_ns = stake_ns
+        known = 0 if gain_ns is not None else 1 if one.at_stake_ns is not None else 2
+        leads = one.name == "uneven_stages" and gain_ns is None
+        return not leads, known, -(gain_ns or 0), -stake_ns
+
+    return sorted(listed, key=place)

@@ -1,4 +1,4 @@
-"""All findings of the open captures, by the time at stake.
+"""All findings of the open captures, by what ending them would gain.
 
 Findings about expert load: devices that get more tokens than others.
 
@@ -23,10 +23,11 @@ from .. import query
 from ..experts.load.load_overview import Overview
 from ..scope import ALL, Scope
 from ..wording import mebibytes, ms, percent, ranks_named
-from . import communication_rules, time_rules
+from . import cause_rules, communication_rules, time_rules
 from .finding import CERTAINTIES, Finding, addressed, ranked
+from .gains import MOST_OPERATIONS, priced
 from .material import Material, material
-from .weigh import WORTH_RATIO, is_worth, share, stated
+from .weigh import LESS, WORTH_RATIO, is_worth, share, stated
 
 Rule = Callable[[Material], Iterator[Finding]]
 # A rule looks at one capture; its docstring says what for.
@@ -34,6 +35,7 @@ _PLAN = Message(
     "Rebalance experts or replicate the hottest ones: the plan gives the placement and its gain;"
     " in training, see whether the balance loss or bias is strong enough."
 )
+_NO_TIME = Message("memory costs no time until it runs out")
 _COLLECT = Message(
     "Record tokens per expert with the training hook: a plan then gives the moves and their gain;"
     " in training, see whether the balance loss or bias is strong enough."
@@ -92,6 +94,7 @@ def expert_imbalance(seen: Material) -> Iterator[Finding]:
         f"npuscope experts plan PATH --devices {experts.devices_count}"
         if is_planned
         else "npuscope experts PATH --by cost",
+        changes=("experts:balanced",),
     )
 
 
@@ -135,6 +138,7 @@ def memory_fragmentation(seen: Material) -> Iterator[Finding]:
             "fragmentation_ratio",
         ),
         "npuscope memory PATH",
+        no_gain=_NO_TIME,
     )  # fmt: skip
 
 
@@ -164,6 +168,7 @@ def memory_growth(seen: Material) -> Iterator[Finding]:
             "rank", "component", "growth_per_step_bytes", "growth_bytes", "step_count", "last_bytes"
         ),
         "npuscope memory PATH --by step",
+        no_gain=_NO_TIME,
     )
 
 
@@ -238,7 +243,12 @@ def _of_types(
         type=evidence["type"][0],
     )
     command = f"npuscope kernels PATH --by {by}"
-    yield stated(seen, name, told, stake_ns, "estimated", reason, advice, evidence, command)
+    types = evidence["type"].drop_nulls().unique(maintain_order=True)
+    yield stated(
+        seen, name, told, stake_ns, "estimated", reason, advice, evidence, command,
+        changes=[f"kernel:{one}={LESS}" for one in types],
+        no_gain=Message("the profiler level has no operator types"),
+    )  # fmt: skip
 
 
 RULES: tuple[Rule, ...] = (
@@ -251,6 +261,9 @@ RULES: tuple[Rule, ...] = (
     time_rules.between_steps,
     time_rules.stragglers,
     time_rules.uneven_steps,
+    cause_rules.slow_hosts,
+    cause_rules.slow_links,
+    cause_rules.slow_kernels,
     expert_imbalance,
     data_movement,
     data_setting,
@@ -267,36 +280,43 @@ def findings(
     path: str = "PATH",
     experts: Overview | None = None,
 ) -> list[Finding]:
-    """What is worth changing in the chosen captures, the most time at stake first.
+    """What is worth changing in the chosen captures, the most predicted gain first.
 
     `path` stands in the commands that show more; `experts` is of the one capture chosen, where it
     is known already.
     """
     found: list[Finding] = []
     for one in query.capture_facts(con, scope).to_dicts():
-        seen = material(
-            con, replace(scope, run=one["run"], capture=one["capture"]), experts=experts
-        )
-        for rule in RULES:
-            found += rule(seen)
+        here = replace(scope, run=one["run"], capture=one["capture"])
+        seen = material(con, here, experts=experts)
+        found += priced(con, here, [said for rule in RULES for said in rule(seen)])
     return addressed(ranked(found), path)
 
 
 # metric: findings
 # What should be changed first?
 #
-# By the time at stake, the most first; each has the rows it rests on.
+# By the predicted gain, the most first, then by the time at stake; each has the rows it rests on.
+# A gain is what a replay of the mean step answers (`npuscope whatif` with the same changes);
+# what has nothing to be alike takes a fifth less.
 #
 # title: Findings
 # meaning: What is worth changing first: time at stake, evidence, how sure that is, what to try.
 # by: run, capture
 # command: findings
+# gauge: npuscope_predicted_gain_seconds{finding} = predicted_gain_ns: What a replay says a mean
+#     step would be shorter by without what the finding names.
 #
 #   finding           varchar   name of the rule
 #   statement         varchar   what is the matter
-#   at_stake_ns       bigint    time per step that a change could save at most; NULL where not
-#     known
-#   step_share_ratio  double    that over the mean length of a step
+#   at_stake_ns       bigint    time that it takes of a mean rank's step; NULL where not known
+#   predicted_gain_ns  bigint    what a mean step is shorter by with the changes; NULL: see
+#     no_gain_reason
+#   predicted_gain_low_ns  bigint  low end of its range; below 0: it may gain nothing
+#   predicted_gain_high_ns  bigint  high end of its range
+#   changes           varchar[] words of the what-if that was replayed
+#   no_gain_reason    varchar   why there is no predicted gain
+#   step_share_ratio  double    time at stake over the mean length of a step
 #   certainty         varchar   measured, estimated or hint
 #   reason            varchar   why it is no surer
 #   advice            varchar   what to try
@@ -311,6 +331,11 @@ def finding_rows(found: Iterable[Finding]) -> list[dict[str, Any]]:
             "capture": one.capture,
             "statement": one.statement,
             "at_stake_ns": one.at_stake_ns,
+            "predicted_gain_ns": one.predicted_gain_ns,
+            "predicted_gain_low_ns": one.predicted_gain_low_ns,
+            "predicted_gain_high_ns": one.predicted_gain_high_ns,
+            "changes": list(one.changes),
+            "no_gain_reason": one.no_gain_reason,
             "step_share_ratio": one.step_share_ratio,
             "certainty": one.certainty,
             "reason": one.reason,
@@ -330,13 +355,25 @@ def findings_markdown() -> str:
         "Written from `analysis/findings`: change that.",
         "",
         "`npuscope findings PATH`, the report and its page open with what to change first, by the"
-        " time per step at stake: a mean over steps and ranks. What costs less than"
+        " predicted gain: what a replay of the job says a mean step would be shorter by"
+        " ([what if](whatif.md)), with its range. What costs less than"
         f" {WORTH_RATIO:.0%} of a step is left out, and so is a rule whose input is unknown.",
+        "",
+        "Each finding names the changes that were replayed, in the words of `npuscope whatif`, so"
+        " that anybody can repeat them: a rank, host, link or stage becomes as its like are; of"
+        " what has nothing to be alike (exposed communication, launches, copies) it is what"
+        f" {1 - LESS:.0%} less time would gain. Time at stake, a mean over steps and ranks, is what"
+        " the loss takes now: it is no gain, and where ranks wait for each other in turn, a step"
+        " may get shorter by more. Where a replay cannot answer, the gain is unknown, with the"
+        " reason, and the finding stands below the others, by its time at stake; communication"
+        " with ranks that were not captured stands by it among the others, whose gains hang on"
+        " what those ranks do."
+        f" Captures of more than {MOST_OPERATIONS:,} operations have no gains here: `npuscope"
+        " whatif` takes the time to work them out.",
         "",
         "A step's length is computing + exposed communication + free time. The first six rules"
         " share out what is not computing and count no nanosecond twice; the others may overlap"
-        " with them. Uneven stages stand first where there are any: other waiting follows from"
-        " them.",
+        " with them.",
         "",
         "| finding | what it is |",
         "| --- | --- |",

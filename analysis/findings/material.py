@@ -12,9 +12,13 @@ import duckdb
 import polars as pl
 
 from ..experts.load.load_overview import Overview, overview
+from ..flops.kernels.count import counted_kernels
 from ..means import mean_kernels, without_warm_up
 from ..memory.memory import MemoryFacts, memory_facts
 from ..parts import is_told, step_parts
+from ..ranks.answers import slow_pairs
+from ..ranks.stragglers.blame import by_rank, rank_blame
+from ..replay.stages import rank_stages
 from ..scope import RANK, Scope
 from ..views import frame
 
@@ -28,8 +32,13 @@ class Material:
     groups tell, too. kernels: rows of the metric `mean_kernels` by type, of a rank's mean step.
     outside: ranks with events outside of every step. parts: rows of the metric `step_parts`
     without warm-up. uncaptured: kind, ranks (members of such groups that were not captured).
-    is_gpu: no NPU is among the ranks. experts:
-    their load over all ranks, None where it is not known or single ranks were chosen.
+    suspects: rows of `rank_suspects` with a verdict, and hosts: host, ranks, launch_interval_ns
+    and launch_peers_ns (other hosts) of those whose ranks launch late; pairs: rows of `slow_pairs`
+    that are slow. All three are empty where single ranks were chosen. matmuls: type, total_ns (of
+    a mean rank and step) and flops_per_s of kernels that multiply matrices, the highest rate
+    first. is_gpu: no NPU is among the
+    ranks. experts: their load over all ranks, None where it is not known or single ranks were
+    chosen.
     """
 
     run: str
@@ -40,6 +49,10 @@ class Material:
     memory: MemoryFacts
     parts: pl.DataFrame
     uncaptured: pl.DataFrame
+    suspects: pl.DataFrame
+    hosts: pl.DataFrame
+    pairs: pl.DataFrame
+    matmuls: pl.DataFrame
     is_gpu: bool = False
     experts: Overview | None = None
 
@@ -69,15 +82,16 @@ _UNCAPTURED = """
     )
     where member not in (select rank from ranks where run = ? and capture = ?)
     group by kind order by kind"""
-_PLACES = """
-    select member as rank, cast(min(place) as integer) as place
-    from (
-        select unnest(list_sort(global_ranks)) as member,
-            unnest(range(len(global_ranks))) as place
-        from capture_groups
-        where run = ? and capture = ? and kind = 'pp' and len(global_ranks) > 1
-    )
-    group by member having min(place) = max(place)"""
+
+_PACES = """
+    select r.rank, any_value(host_name) as host, median(launch_interval_ns) as launch_interval_ns
+    from rank_work as w join ranks as r using (run, capture, rank)
+    where run = ? and capture = ? and host_name is not null and launch_interval_ns > 0
+    group by r.rank"""
+_HOST: dict[str, pl.DataType | type[pl.DataType]] = {
+    "host": pl.String, "ranks": pl.List(pl.Int32), "launch_interval_ns": pl.Float64,
+    "launch_peers_ns": pl.Float64,
+}  # fmt: skip
 
 
 def material(
@@ -93,6 +107,7 @@ def material(
     if experts is None and scope.rank is None:
         experts = overview(con, run=run, capture=capture, step=scope.step)
     outside, ranks = scope.where(RANK)
+    suspects = _suspects(con, scope)
     beyond = frame(con, f"select rank from outside_steps {outside}", ranks).rows()
     return Material(
         run=run,
@@ -102,6 +117,10 @@ def material(
         outside=frozenset(number for (number,) in beyond),
         parts=without_warm_up(con, step_parts(con, scope)),
         uncaptured=_uncaptured(con, run, capture),
+        suspects=suspects,
+        hosts=_hosts(con, run, capture, suspects),
+        pairs=_pairs(con, scope),
+        matmuls=_matmuls(con, scope),
         memory=memory_facts(con, scope),
         is_gpu=con.execute(_FRAMEWORKS.format(where=outside), ranks).fetchall() == [("kineto",)],
         experts=experts,
@@ -114,13 +133,67 @@ def _uncaptured(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.Da
     return frame(con, _UNCAPTURED, [run, capture, run, capture])
 
 
+def _suspects(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
+    if scope.rank is not None or not is_told(con):
+        return pl.DataFrame(
+            schema={"rank": pl.Int32, "caused_wait_ns": pl.Int64, "verdict": pl.String}
+        )
+    found = by_rank(rank_blame(con, scope)).drop_nulls("verdict")
+    return found.select("rank", "caused_wait_ns", "verdict")
+
+
+def _hosts(
+    con: duckdb.DuckDBPyConnection, run: str, capture: str, suspects: pl.DataFrame
+) -> pl.DataFrame:
+    late = suspects.filter(verdict="host")
+    if late.is_empty():
+        return pl.DataFrame(schema=_HOST)
+    paces = frame(con, _PACES, [run, capture]).with_columns(
+        is_late=pl.col("rank").is_in(late["rank"].implode())
+    )
+    usual = paces.filter(~pl.col("host").is_in(paces.filter("is_late")["host"].implode()))
+    mine = paces.filter("is_late").group_by("host").agg(
+        pl.col("rank").sort().alias("ranks"), pl.col("launch_interval_ns").median()
+    )  # fmt: skip
+    peers = pl.lit(usual["launch_interval_ns"].median(), pl.Float64)
+    return (
+        mine.with_columns(launch_peers_ns=peers)
+        .filter(pl.col("launch_interval_ns") > pl.col("launch_peers_ns"))
+        .sort("launch_interval_ns", "host", descending=[True, False])
+    )
+
+
+def _pairs(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
+    if scope.rank is not None or not is_told(con):
+        return pl.DataFrame(schema={"excess_ns": pl.Float64})
+    return slow_pairs(con, scope).filter("is_slow", pl.col("slow_ratio") > 1)
+
+
+def _matmuls(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
+    known = without_warm_up(con, counted_kernels(con, scope)).filter(
+        (pl.col("family") == "matmul") & (pl.col("full_flops") > 0) & (pl.col("total_ns") > 0)
+    )
+    over = max(known.select("rank", "step").n_unique(), 1)
+    flops = (pl.col("full_flops").cast(pl.Float64) * pl.col("count")).sum()
+    return (
+        known.group_by("type")
+        .agg(
+            (pl.col("total_ns").sum() / over).alias("total_ns"),
+            (flops * 1e9 / pl.col("total_ns").sum()).alias("flops_per_s"),
+        )
+        .sort("flops_per_s", "type", descending=[True, False])
+    )
+
+
 def _staged(
     con: duckdb.DuckDBPyConnection, steps: pl.DataFrame, run: str, capture: str
 ) -> pl.DataFrame:
     """The steps with the rank's stage: its own coordinate, else its place in a pipeline's group."""
     if not is_told(con):
         return steps.with_columns(pl.col("pp_rank").alias("stage"))
-    places = frame(con, _PLACES, [run, capture])
-    return steps.join(places, on="rank", how="left").with_columns(
-        pl.coalesce("pp_rank", "place").alias("stage")
+    known = rank_stages(con, run, capture)
+    stages = pl.DataFrame(
+        {"rank": [*known], "stage": [*known.values()]},
+        schema={"rank": pl.Int32, "stage": pl.Int32},
     )
+    return steps.join(stages, on="rank", how="left")

@@ -16,7 +16,7 @@ from npuscope.messages import Message, joined
 from ..wording import ms, percent, ranks_named
 from .finding import Certainty, Finding
 from .material import Material
-from .weigh import is_worth, mean, share, stated
+from .weigh import LESS, is_worth, mean, share, stated
 
 _UNEVEN_STEPS_AT_LEAST = 5
 _PLACE = ("rank", "step")
@@ -64,6 +64,7 @@ def device_idle(seen: Material) -> Iterator[Finding]:
         ),
         worst.select(*_PLACE, "free_ns", "host_ns", "idle_ns", "length_ns"),
         "npuscope steps PATH",
+        changes=(f"host={LESS}",),
     )
 
 
@@ -101,6 +102,7 @@ def between_steps(seen: Material) -> Iterator[Finding]:
         " batches, more loader workers, pinned memory, gc frozen or moved out of the loop.",
         gaps.select(*_PLACE, "gap_ns", "preparing_ns"),
         "npuscope steps PATH",
+        no_gain=Message("what the job does between steps was not recorded"),
     )
 
 
@@ -149,6 +151,7 @@ def stragglers(seen: Material) -> Iterator[Finding]:
         " the chip or its clock, more of them to uneven work, such as overloaded experts.",
         spread.select("step", "pp_rank", "rank", "computing_ns", "mean_computing_ns", "rank_count"),
         f"npuscope kernels PATH --rank {slowest['rank'][0]}",
+        changes=(f"rank:{slowest['rank'][0]}=median",),
     )
 
 
@@ -192,4 +195,5 @@ def uneven_steps(seen: Material) -> Iterator[Finding]:
         " data), communication to the network or a late rank, computing to longer sequences.",
         slow,
         f"npuscope steps PATH --step {slow['step'][0]}",
+        no_gain=Message("each step is replayed from its own times: why they differ is not in it"),
     )

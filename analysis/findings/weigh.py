@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from .finding import EVIDENCE_ROWS, Certainty, Finding
 from .material import Material
 
 WORTH_RATIO = 0.01  # of a step's length
+LESS = 0.8  # of a time that has nothing to be alike: what a fifth less would gain
 
 
 def mean(rows: pl.DataFrame, column: str) -> float | None:
@@ -37,8 +40,12 @@ def stated(
     advice: str,
     evidence: pl.DataFrame,
     command: str,
+    *,
+    changes: Sequence[str] = (),
+    no_gain: str | None = None,
 ) -> Finding:
-    """A finding about what was seen, with the first rows of its evidence."""
+    """A finding about what was seen, with the first rows of its evidence, and the changes that
+    would end it, or why there is none to replay."""
     return Finding(
         name=name,
         run=seen.run,
@@ -51,4 +58,6 @@ def stated(
         advice=advice,
         evidence=evidence.head(EVIDENCE_ROWS),
         command=command,
+        changes=tuple(changes),
+        no_gain_reason=no_gain,
     )

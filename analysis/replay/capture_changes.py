@@ -7,9 +7,8 @@ sentence.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
-from itertools import pairwise
 
 import duckdb
 import numpy as np
@@ -17,39 +16,19 @@ import numpy as np
 from npuscope.collector.store import store
 from npuscope.errors import CannotAnswer, UsageError
 
-from .captures import CaptureJob
+from .captures import CaptureJob, Other, scaled
 from .changes import Change
-from .points import Flags, Integers
-from .waits import Waits
+from .operations import programs
+from .stages import of_stages
+from .variants import structure
+from .variants.micro_batches import micro_batches
 
 _LATER = ("ideal", "experts")  # words of phase-level traces and of plans: not validated here
-_LONGEST_NS = 1e17  # of all that is changed together: three years
 _PAYLOADS = """
     select rank, op_id, src_rank, dst_rank, link, sum(dur_ns) as payload_ns from comm_tasks
     where size_bytes > 0 and dur_ns > 0 and src_rank <> dst_rank
         and task_type not ilike 'notify%' and run = $run and capture = $capture
     group by all"""
-
-
-@dataclass(frozen=True, slots=True)
-class Other:
-    """A capture after changes; `outside`: durations where exogenous operations change as others
-    do."""
-
-    waits: Waits
-    outside: Integers
-
-    def lasting(self, durations: Integers, outside: Integers) -> Other:
-        """The same with other durations."""
-        return replace(self, waits=replace(self.waits, transfer=durations), outside=outside)
-
-    def scaled(self, mask: Flags, factor: float, outside: Flags | None = None) -> Other:
-        """The same with some durations multiplied; `outside`: which, where exogenous ones change
-        as others do."""
-        return self.lasting(
-            _scaled(self.waits.transfer, mask, factor),
-            _scaled(self.outside, mask if outside is None else outside, factor),
-        )
 
 
 def changed(con: duckdb.DuckDBPyConnection, job: CaptureJob, changes: Sequence[Change]) -> Other:
@@ -65,14 +44,6 @@ def changed(con: duckdb.DuckDBPyConnection, job: CaptureJob, changes: Sequence[C
             raise UsageError(f"{one.word}: of a capture, change one of {', '.join(TARGETS)}")
         own = _CHANGES[one.target](con, job, own, one)
     return own
-
-
-def _scaled(values: Integers, mask: Flags, factor: float) -> Integers:
-    if float(np.abs(values[mask]).sum()) * factor > _LONGEST_NS:
-        raise UsageError(f"times {factor:g}, a step would last for years")
-    found = values.copy()
-    found[mask] = np.round(values[mask] * factor).astype(np.int64)
-    return found
 
 
 def _factor(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
@@ -128,7 +99,7 @@ def _host(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
         if not of_rank.any():
             raise change.unknown(sorted({name for name in hosts.values() if name}))
         mask = of_rank[ops.rank[launched]]
-    host = _scaled(own.waits.host, mask, factor)
+    host = scaled(own.waits.host, mask, factor)
     return replace(own, waits=replace(own.waits, host=host))
 
 
@@ -181,6 +152,14 @@ def _link(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
     return own.lasting(durations, outside)
 
 
+def _stage(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
+    """`stage:all=mean`: stages compute as long as the mean of them."""
+    durations, outside = (
+        of_stages(con, job, one, change) for one in (own.waits.transfer, own.outside)
+    )
+    return own.lasting(durations, outside)
+
+
 def _rank(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
     """`rank:5=median`, `rank:all=median`: each kernel takes the median of its peers, the ranks that
     run the same program; one whose work differs among them (other shapes) takes as much less as
@@ -195,22 +174,15 @@ def _rank(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
     if not isinstance(value, str):
         mask = np.append(kernels & np.isin(ops.rank, [*chosen]), False)
         return own.scaled(mask, value)
-    order = np.flatnonzero(kernels)
-    order = order[np.lexsort((ops.start[order], ops.stream[order], ops.rank[order]))]
-    firsts = np.searchsorted(ops.rank[order], np.arange(len(ops.ranks) + 1))
-    mine = [order[low:high] for low, high in pairwise(firsts.tolist())]
-    programs: dict[tuple[bytes, bytes], list[int]] = {}
-    for one, its in enumerate(mine):
-        programs.setdefault((ops.type[its].tobytes(), ops.step[its].tobytes()), []).append(one)
     shapes = ops.names["shapes"].rank("dense").fill_null(0).to_numpy()
     cores = ops.names["core"].rank("dense").fill_null(0).to_numpy()
     durations, found = own.waits.transfer.copy(), False
-    for peers in programs.values():
+    for at in programs(ops):
+        peers = ops.rank[at[:, 0]].tolist() if at.shape[1] else []
         wanted = [one for one in peers if one in chosen]
         if len(peers) < 2 or not wanted:
             continue
         found = True
-        at = np.stack([mine[one] for one in peers])
         dur = own.waits.transfer[at]
         alike = (shapes[at] == shapes[at][0]).all(axis=0)
         core = cores[at[0]]
@@ -232,9 +204,14 @@ def _rank(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
             " peers to be alike: record all ranks of a stage"
         )
     outside = own.outside.copy()
-    outside[order] = durations[order]
+    outside[:-1][kernels] = durations[:-1][kernels]
     return own.lasting(durations, outside)
 
 
-_CHANGES = {"rank": _rank, "kernel": _factor, "comm": _factor, "link": _link, "host": _host}
+_CHANGES = {
+    "rank": _rank, "stage": _stage, "kernel": _factor, "comm": _factor, "link": _link,
+    "host": _host,
+    "remove": structure.remove, "fuse": structure.fuse, "hide": structure.hide,
+    "micro_batches": micro_batches,
+}  # fmt: skip
 TARGETS = tuple(_CHANGES)

@@ -12,7 +12,7 @@ import polars as pl
 from npuscope.messages import Message
 
 from .capture_changes import changed
-from .captures import CaptureJob, replay, replay_notes, shares
+from .captures import CaptureJob, Other, replay, replay_notes, shares
 from .changes import Change
 from .critical_path import time_by_part
 from .points import Integers
@@ -51,12 +51,33 @@ def whatif_steps(
 ) -> pl.DataFrame:
     """Rows of the metric. Raises UsageError and CannotAnswer."""
     other = changed(con, job, changes)
+    times = predicted_steps(job, other)
+    usual = [at for at, step in enumerate(job.ops.steps) if step not in job.warm_up]
+    is_short = len(job.ops.rank) <= _MOST_FOR_PATHS
+    before, after = (
+        time_by_part(job, made) if is_short else None for made in (job.waits, other.waits)
+    )
+    if after is not None and other.added_ns:
+        after = [{**one, ("micro-batches", None): other.added_ns} for one in after]
+    every = range(len(job.ops.steps))
+    saved = [_saved(before, after, [at]) for at in every]
+    saved.append(_saved(before, after, usual or [*every]))
+    listed = pl.List(pl.Struct({"part": pl.String, "kind": pl.String, "saved_ns": pl.Int64}))
+    return times.select(
+        pl.lit(job.run).alias("run"), pl.lit(job.capture).alias("capture"), pl.all(),
+        pl.Series("saved", saved, dtype=listed),
+    )  # fmt: skip
+
+
+def predicted_steps(job: CaptureJob, other: Other) -> pl.DataFrame:
+    """`whatif_steps` without its keys and `saved`, which takes most of its time."""
     measured = job.measured.lengths()
     replayed = job.span().lengths()
-    predicted = job.span(other.waits).lengths()
+    predicted = job.span(other.waits).lengths() + other.added_ns
     variants = [predicted]
     if job.ops.exogenous.any():
-        variants.append(job.span(replace(other.waits, transfer=other.outside)).lengths())
+        outside = replace(other.waits, transfer=other.outside)
+        variants.append(job.span(outside).lengths() + other.added_ns)
         variants.append(_waiting_for_others(job, predicted, replayed))
     unexplained, _ = shares(job)
     change = np.abs(predicted - replayed)
@@ -66,25 +87,13 @@ def whatif_steps(
     high = np.max(variants, axis=0) + margin
     columns = [measured, replayed, predicted, low, high]
     usual = [at for at, step in enumerate(job.ops.steps) if step not in job.warm_up]
-    is_short = len(job.ops.rank) <= _MOST_FOR_PATHS
-    before, after = (
-        time_by_part(job, made) if is_short else None for made in (job.waits, other.waits)
-    )
-    every = range(len(job.ops.steps))
     rows = [
-        (step, *(round(float(one[at])) for one in columns), _saved(before, after, [at]))
-        for at, step in enumerate(job.ops.steps)
+        (step, *(round(float(one[at])) for one in columns)) for at, step in enumerate(job.ops.steps)
     ]
-    means = (round(float(one[usual].mean())) for one in columns)
-    rows.append((None, *means, _saved(before, after, usual or [*every])))
-    names = ("measured_step_ns", "replayed_step_ns", "predicted_step_ns", "predicted_low_ns",
-             "predicted_high_ns")  # fmt: skip
-    saved = pl.List(pl.Struct({"part": pl.String, "kind": pl.String, "saved_ns": pl.Int64}))
-    schema = {**dict.fromkeys(("step", *names), pl.Int64()), "saved": saved}
-    found = pl.DataFrame(rows, schema=schema, orient="row")
-    return found.select(
-        pl.lit(job.run).alias("run"), pl.lit(job.capture).alias("capture"), "step", *names, "saved"
-    )
+    rows.append((None, *(round(float(one[usual].mean())) for one in columns)))
+    names = ("step", "measured_step_ns", "replayed_step_ns", "predicted_step_ns",
+             "predicted_low_ns", "predicted_high_ns")  # fmt: skip
+    return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row")
 
 
 def _saved(

@@ -21,6 +21,7 @@ from .waits import RECORDED, RULE, Waits, waits
 
 Ratios = NDArray[np.float64]
 _UNKNOWN_NS = np.iinfo(np.int64).max
+_LONGEST_NS = 1e17  # of all that is changed together: three years
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,37 @@ class CaptureJob:
         begins = np.where(ops.is_communication, at[count + np.maximum(ops.instance, 0)], starts) \
             if made.meetings else starts  # fmt: skip
         return starts, begins + made.transfer[:count]
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A capture after changes; `outside`: durations where exogenous operations change as others
+    do; `added`: what every step takes beyond its replay."""
+
+    waits: Waits
+    outside: Integers
+    added_ns: int = 0
+
+    def lasting(self, durations: Integers, outside: Integers) -> Other:
+        """The same with other durations."""
+        return replace(self, waits=replace(self.waits, transfer=durations), outside=outside)
+
+    def scaled(self, mask: Flags, factor: float, outside: Flags | None = None) -> Other:
+        """The same with some durations multiplied; `outside`: which, where exogenous ones change
+        as others do. Raises UsageError where a step would last for years."""
+        return self.lasting(
+            scaled(self.waits.transfer, mask, factor),
+            scaled(self.outside, mask if outside is None else outside, factor),
+        )
+
+
+def scaled(values: Integers, mask: Flags, factor: float) -> Integers:
+    """Values with some multiplied. Raises UsageError where they become years."""
+    if float(np.abs(values[mask]).sum()) * factor > _LONGEST_NS:
+        raise UsageError(f"times {factor:g}, a step would last for years")
+    found = values.copy()
+    found[mask] = np.round(values[mask] * factor).astype(np.int64)
+    return found
 
 
 def capture_job(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob:

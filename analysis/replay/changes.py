@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from npuscope.errors import UsageError
 
+_ALONE = ("host", "micro_batches")  # take a value without a name
 _WORD = re.compile(r"([a-z_]+)(?::(.+?))?(?:=([^=]*))?", re.S)
 
 
@@ -47,6 +48,6 @@ class Change:
 def parse_change(word: str) -> Change:
     """A change as it was written. Raises UsageError."""
     found = _WORD.fullmatch(word)
-    if found is None or (found[2] is None and found[3] is not None and found[1] != "host"):
+    if found is None or (found[2] is None and found[3] is not None and found[1] not in _ALONE):
         raise UsageError(f"{word}: a change is TARGET=VALUE, such as comm:pp=0.5, or ideal")
     return Change(word, found[1], found[2] or "", "" if found[3] is None else found[3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import duckdb
@@ -117,6 +118,19 @@ def read_operations(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> O
         ranks, steps, types, kind_names, zero_ns, syncs,
         rows.select("name", "core", "shapes", "op_id"),
     )  # fmt: skip
+
+
+def programs(ops: Operations) -> list[Integers]:
+    """Ranks that run the same kernels in the same order: of each such program the kernels as
+    positions [ranks, kernels]."""
+    order = np.flatnonzero(~ops.is_communication)
+    order = order[np.lexsort((ops.start[order], ops.stream[order], ops.rank[order]))]
+    firsts = np.searchsorted(ops.rank[order], np.arange(len(ops.ranks) + 1))
+    alike: dict[tuple[bytes, bytes], list[Integers]] = {}
+    for low, high in pairwise(firsts.tolist()):
+        its = order[low:high]
+        alike.setdefault((ops.type[its].tobytes(), ops.step[its].tobytes()), []).append(its)
+    return [np.stack(one) for one in alike.values()]
 
 
 def _apart(instance: Indices, start: Integers, end: Integers, exogenous: Flags) -> Indices:

@@ -110,8 +110,7 @@ def waits(ops: Operations) -> Waits:
 
     _follow_streams(ops, end, wait)
     order, position = _program(ops)
-    main = _main_streams(ops)
-    _comm_after_compute(ops, end, order, main, wait)
+    _comm_after_compute(ops, end, wait)
     host, segments, segment_edges = _launches(ops, end, order, best, edges, count + meetings)
     touched = _touching(ops, end, best)
     _again(ops, end, order, position, touched, wait)
@@ -218,11 +217,11 @@ def _main_streams(ops: Operations) -> Flags:
     return found
 
 
-def _comm_after_compute(
-    ops: Operations, end: Integers, order: Integers | None, main: Flags, wait: Wait
-) -> None:
-    """A communication operation waits for the last compute kernel launched before it; without
-    launches, for the last that had ended."""
+def computed_before(ops: Operations, end: Integers) -> tuple[Integers, Integers]:
+    """Communication operations, and of each the last compute kernel launched before it; without
+    launches, the last that had ended."""
+    order, _ = _program(ops)
+    main = _main_streams(ops)
     if order is None:
         kernels = np.flatnonzero(main)
         order = np.concatenate([kernels, np.flatnonzero(ops.is_communication)])
@@ -232,8 +231,14 @@ def _comm_after_compute(
     last = np.maximum.accumulate(np.where(is_main, np.arange(len(order)), -1))
     at = np.flatnonzero(ops.is_communication[order] & (last >= 0))
     after, before = order[at], order[last[at]]
+    same = ops.rank[after] == ops.rank[before]
+    return after[same], before[same]
+
+
+def _comm_after_compute(ops: Operations, end: Integers, wait: Wait) -> None:
+    after, before = computed_before(ops, end)
     gap = ops.start[after] - end[before]
-    keep = (ops.rank[after] == ops.rank[before]) & (gap >= -_EARLY_NS)
+    keep = gap >= -_EARLY_NS
     after, before, gap = after[keep], before[keep], gap[keep]
     near = gap <= _NEAR_NS
     lag = _mean_by(ops.rank[after], gap, near, len(ops.ranks))[ops.rank[after]]

@@ -7,8 +7,10 @@ from typing import Literal
 
 import streamlit as st
 
-from npuscope.analysis.findings.finding import CERTAINTIES, Certainty, Finding
+from npuscope.analysis.findings.finding import CERTAINTIES, Certainty, Finding, gain_words
+from npuscope.analysis.wording import ms, percent
 from npuscope.dashboard.app.answers.overview_answers import page_of, place_of
+from npuscope.dashboard.locale.language import Say
 
 from .page import PAGES, Page
 from .plain_text import plain
@@ -41,15 +43,7 @@ def _card(page: Page, finding: Finding, number: int) -> None:
     with st.container(border=True, key=f"finding_{number}"):
         cost, told = st.columns([1, 4], vertical_alignment="center")
         with cost:
-            if finding.at_stake_ns is None:
-                st.markdown(f"**{plain(say('time unknown'))}**")
-            else:
-                share = finding.step_share_ratio
-                st.markdown(
-                    f"**{finding.at_stake_ns / 1e6:,.3f} ms**  \n"
-                    + (f"{share:.1%} " if share is not None else "")
-                    + f"/ {plain(say('step'))}"
-                )
+            _figures(say, finding)
             st.badge(
                 say(finding.certainty),
                 color=_MARKS[finding.certainty],
@@ -61,7 +55,26 @@ def _card(page: Page, finding: Finding, number: int) -> None:
                 _links(page, finding)
                 with st.popover(say("why, and what to try"), type="tertiary"):
                     st.markdown(f"**{plain(say('try'))}:** {plain(say(finding.advice))}")
+                    st.markdown(
+                        f"**{plain(say('predicted gain'))}:** {plain(say(gain_words(finding)))}"
+                    )
                     st.caption(plain(say(finding.reason)))
+
+
+def _figures(say: Say, finding: Finding) -> None:
+    """What ending it gains, as far as that is known, and what it takes now."""
+    gain, stake, share = finding.predicted_gain_ns, finding.at_stake_ns, finding.step_share_ratio
+    if gain is not None:
+        st.markdown(f"**{ms(gain)} ms**  \n{plain(say('predicted gain'))}")
+    if stake is None:
+        st.markdown(f"**{plain(say('time unknown'))}**" if gain is None else "")
+        return
+    part = f" ({percent(share)})" if share is not None else ""
+    told = f"{plain(say('at stake in a step'))}{part}"
+    if gain is None:
+        st.markdown(f"**{ms(stake)} ms**  \n{told}")
+    else:
+        st.caption(f"{ms(stake)} ms {told}")
 
 
 def _links(page: Page, finding: Finding) -> None:

@@ -30,6 +30,7 @@ from prometheus_client.exposition import ThreadingWSGIServer, choose_encoder, gz
 from prometheus_client.registry import Collector
 
 import npuscope
+from npuscope.analysis.compare.side import Side
 from npuscope.analysis.flops.mfu import ModelUse
 from npuscope.collector.watch.watch_state import read_watch_state
 from npuscope.errors import StoreError, UsageError
@@ -54,7 +55,7 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]  #
 class Options:
     """What is exported. `expire_s`: runs into which nothing was ingested for so long are left out
     (None: never). `run`: this one alone; `use` and `given_peaks` are those of all runs shown, as
-    `analysis.flops.mfu` takes them."""
+    `analysis.flops.mfu` takes them; `baseline` is what they are held against."""
 
     store: Path
     expire_s: float | None = None
@@ -63,6 +64,7 @@ class Options:
     run: str | None = None
     use: ModelUse | None = None
     given_peaks: Mapping[str, float] | None = None
+    baseline: Side | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,7 @@ class Exporter(Collector):
             run=options.run,
             use=options.use,
             given_peaks=options.given_peaks,
+            baseline=options.baseline,
             tell=self._say_once,
         )
 

@@ -11,12 +11,18 @@ from pathlib import Path
 import duckdb
 import polars as pl
 
+from npuscope.analysis.compare.difference import compare
+from npuscope.analysis.compare.side import Side, measure
+from npuscope.analysis.findings.list_findings import findings
 from npuscope.analysis.flops.mfu import ModelUse
 from npuscope.analysis.metric import Gauge
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.ranks.stragglers.blame import by_rank, rank_blame
+from npuscope.analysis.scope import Scope
 from npuscope.analysis.views import open_views
 from npuscope.collector.store import store as stores
+from npuscope.errors import UsageError
+from npuscope.messages import Message
 from npuscope.profile import summary_versions
 
 from .expert_gauges import expert_gauges
@@ -100,13 +106,15 @@ def take_snapshot(
     run: str | None = None,
     use: ModelUse | None = None,
     given_peaks: Mapping[str, float] | None = None,
+    baseline: Side | None = None,
     tell: Callable[[str], None] = lambda message: None,
 ) -> Snapshot:
     """Gather everything; runs of which nothing was ingested for `expire_s` are not looked at.
 
     Only `run`, where it is given. `use` is the model that runs train, `given_peaks` the peaks of
-    their chips, as `mfu` takes them; `tell` gets why figures of the model are not known. Unknown is
-    no sample. Raises StoreError, OSError or duckdb.Error where the store cannot be read.
+    their chips, as `mfu` takes them; `baseline` is what runs are held against; `tell` gets why
+    figures of the model are not known, or why a run cannot be compared. Unknown is no sample.
+    Raises StoreError, OSError or duckdb.Error where the store cannot be read.
     """
     began = time.monotonic()
     runs = [
@@ -117,7 +125,8 @@ def take_snapshot(
     frames = _fresh(runs)
     if runs:
         flops = partial(flops_gauges, use=use, given_peaks=given_peaks, tell=tell)
-        frames |= _gathered(store, runs, flops, with_experts, memory_bytes)
+        held = partial(_baseline_gauges, runs=runs, baseline=baseline, tell=tell)
+        frames |= _gathered(store, runs, (flops, held), with_experts, memory_bytes)
     samples = {
         gauge.name: samples_of(gauge, frames[gauge.name])
         for gauge in GAUGES
@@ -154,7 +163,7 @@ def _fresh(runs: Sequence[Run]) -> Frames:
 def _gathered(
     store: Path,
     runs: Sequence[Run],
-    flops: Callable[[duckdb.DuckDBPyConnection, Sequence[str]], Frames],
+    asked: Sequence[Callable[[duckdb.DuckDBPyConnection, Sequence[str]], Frames]],
     with_experts: bool,
     memory_bytes: int,
 ) -> Frames:
@@ -174,8 +183,10 @@ def _gathered(
         open_views(con)
         open_across(store, con, memory_bytes=memory_bytes)
         frames |= metric_gauges(con, _KEYS)
-        frames |= flops(con, _KEYS)
+        for gauges in asked:
+            frames |= gauges(con, _KEYS)
         frames |= expert_gauges(con, _KEYS, with_experts=with_experts)
+        frames |= _gain_gauges(con)
     finally:
         con.close()
     return frames
@@ -184,6 +195,45 @@ def _gathered(
 def _limit(con: duckdb.DuckDBPyConnection, memory_bytes: int) -> None:
     con.execute(f"set memory_limit = '{memory_bytes >> 20}MiB'")
     con.execute("set threads = 2")
+
+
+def _gain_gauges(con: duckdb.DuckDBPyConnection) -> Frames:
+    """Predicted gains of findings; of what a replay cannot answer, none."""
+    rows = [
+        (one.run, one.capture, one.name, one.predicted_gain_ns)
+        for one in findings(con)
+        if one.predicted_gain_ns is not None
+    ]
+    columns = {"run": pl.String, "capture": pl.String, "finding": pl.String,
+               "predicted_gain_ns": pl.Int64}  # fmt: skip
+    return gauges_of("findings", pl.DataFrame(rows, schema=columns, orient="row"), _KEYS)
+
+
+def _baseline_gauges(
+    con: duckdb.DuckDBPyConnection,
+    keys: Sequence[str],
+    *,
+    runs: Sequence[Run],
+    baseline: Side | None,
+    tell: Callable[[str], None],
+) -> Frames:
+    """Each run's newest capture beside the baseline, as `compare` tells it; `con` has the newest
+    captures alone."""
+    frames: list[pl.DataFrame] = []
+    if baseline is None:
+        return {}
+    for run in runs:
+        try:
+            figures = compare(baseline, measure(con, Scope(run.name))).figures
+        except UsageError as error:
+            tell(Message("{place}: {note}", place=run.name, note=error.message))
+            continue
+        frames.append(
+            figures.select(
+                pl.lit(run.name).alias("run"), pl.lit(run.names[0]).alias("capture"), pl.all()
+            )
+        )
+    return gauges_of("compare_measures", pl.concat(frames), keys) if frames else {}
 
 
 def _blame_gauges(

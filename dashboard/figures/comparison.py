@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
+import polars as pl
 
 from npuscope.analysis.compare.waterfall import by_part
+from npuscope.analysis.views import sum_of
 from npuscope.analysis.wording import ms
 from npuscope.messages import Message
 
@@ -16,33 +17,31 @@ from ..terminal.parts_table import WORDS
 from ..theme import BETTER, FREE, WORSE
 from .layout import lay_out, rows_px
 
-if TYPE_CHECKING:
-    from npuscope.analysis.compare.difference import Comparison
-
 # Where changes are small beside the step, the axis begins near them.
 _FROM_NOTHING = 0.4
 _ROOM = 0.3
 
 
-def change_figure(found: Comparison, say: Say) -> go.Figure:
-    """A waterfall from the mean step of A to that of B: bars are sums of `found.rows` for each
-    part and end at the step of B, to the nanosecond."""
-    parts = by_part(found.rows)
-    steps = {"A": found.step_a_ns, "B": found.step_b_ns}
+def change_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
+    """A waterfall from the mean step of A to that of B: bars are sums of the rows of the metric
+    `compare` for each part and end at the step of B, to the nanosecond."""
+    parts = by_part(rows)
+    whole = sum_of(parts, ("a_ns", "b_ns", "delta_ns"))
+    ends = (whole["a_ns"], whole["b_ns"], whole["delta_ns"])
     names = [say(Message("step of {side}", side="A")), *(say(WORDS[one]) for one in parts["part"]),
              say(Message("step of {side}", side="B"))]  # fmt: skip
     changes = parts["delta_ns"].to_list()
     figure = go.Figure()
     figure.add_waterfall(
         y=names,
-        x=[ns / 1e6 for ns in (steps["A"], *changes, steps["B"])],
+        x=[ns / 1e6 for ns in (ends[0], *changes, ends[1])],
         measure=["absolute", *["relative"] * len(changes), "total"],
         orientation="h",
-        text=[ms(steps["A"]), *(f"{ns / 1e6:+,.3f}" for ns in changes), ms(steps["B"])],
+        text=[ms(ends[0]), *(f"{ns / 1e6:+,.3f}" for ns in changes), ms(ends[1])],
         customdata=[
-            (steps["A"], steps["B"], found.delta_ns),
+            ends,
             *parts.select("a_ns", "b_ns", "delta_ns").rows(),
-            (steps["A"], steps["B"], found.delta_ns),
+            ends,
         ],
         hovertemplate="%{y}<br>A %{customdata[0]:,} ns<br>B %{customdata[1]:,} ns<br>"
         "B - A %{customdata[2]:+,} ns<extra></extra>",
@@ -54,7 +53,7 @@ def change_figure(found: Comparison, say: Say) -> go.Figure:
         cliponaxis=False,
         showlegend=False,
     )
-    levels = [ns / 1e6 for ns in accumulate((steps["A"], *changes))]
+    levels = [ns / 1e6 for ns in accumulate((ends[0], *changes))]
     spread = max(levels) - min(levels)
     low = 0.0 if spread > _FROM_NOTHING * max(levels) else min(levels) - max(spread, 0.001) * _ROOM
     figure.update_xaxes(range=[low, max(levels) + _ROOM * (max(levels) - low)])

@@ -206,6 +206,11 @@ def overview() -> dashboard.Dashboard:
                 unit="percentunit", told="Which FLOPs are counted: see npuscope_mfu_ratio's help.",
             ),
             lines(
+                "Beside the baseline",
+                (f"npuscope_baseline_ratio{{{RUN}}}", "{{run}} {{measure}}"), unit="percentunit",
+                told="Measures of the newest capture over those of the exporter's --baseline.",
+            ),
+            lines(
                 "Parts of a step",
                 (f"avg by (part) (npuscope_step_part_seconds{{{RUN}}})", "{{part}}"),
                 unit="s", told="Of a mean rank and step, mean of the chosen runs.", stacked=True,
@@ -215,6 +220,12 @@ def overview() -> dashboard.Dashboard:
                 f"sort_desc(avg by (term) (npuscope_loss_ratio{{{RUN}}}))", "{{term}}",
                 unit="percentunit",
                 told="Share of the time that each loss takes; achieved is what is left: MFU.",
+            ),
+            bars(
+                "What findings would gain",
+                f"sort_desc(avg by (finding) (npuscope_predicted_gain_seconds{{{RUN}}} > 0))",
+                "{{finding}}", unit="s",
+                told="Predicted by a replay, per step; each alone: gains do not add up.",
             ),
             lines(
                 "Exposed communication by kind",

@@ -13,7 +13,15 @@ from ..terminal.tables import FittedTable
 
 # As pages name the same figures: the catalog tells what each is drawn from.
 ChartName = Literal[
-    "ranks", "parts", "kernels", "communication", "memory_curve", "waterfall", "load", "devices"
+    "ranks",
+    "parts",
+    "kernels",
+    "communication",
+    "memory_curve",
+    "waterfall",
+    "load",
+    "devices",
+    "compare",
 ]
 
 

@@ -16,7 +16,7 @@ from npuscope.messages import Message
 from ..terminal.measures import MEASURES, figure
 from ..terminal.parts_table import CHANGES, WORDS
 from ..terminal.tables import Column, FittedTable, decimals
-from .blocks import Block, Bullets, Facts, Heading, Sentence
+from .blocks import Block, Bullets, Chart, Facts, Heading, Sentence
 
 VERDICTS = {
     "different": "different",
@@ -55,7 +55,10 @@ def comparison_tables(found: Comparison) -> list[Block]:
         Column("95 % from", "low", str, 1), Column("to", "high", str, 1),
         Column("verdict", "verdict", is_word=True),
     ]  # fmt: skip
-    return [*told, FittedTable(columns, measure_rows(found), "Is it real?"), where_from(found)]
+    return [
+        *told, FittedTable(columns, measure_rows(found), "Is it real?"),
+        Chart("compare", found.rows), where_from(found),
+    ]  # fmt: skip
 
 
 def headline(found: Comparison) -> Message:

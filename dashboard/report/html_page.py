@@ -18,12 +18,13 @@ from plotly.offline import get_plotlyjs
 
 from npuscope import __version__
 from npuscope.analysis.catalog import drawn_in
-from npuscope.analysis.findings.finding import Finding
+from npuscope.analysis.findings.finding import Finding, gain_words
 from npuscope.analysis.wording import ms, percent
 from npuscope.console.printable import visible
 from npuscope.messages import joined
 
 from ..figures.communication import masking_figure
+from ..figures.comparison import change_figure
 from ..figures.experts import load_figure
 from ..figures.layout import visible_names
 from ..figures.memory import curve_figure
@@ -44,6 +45,7 @@ _FIGURES: dict[str, Callable[[pl.DataFrame, Say], go.Figure]] = {
     "waterfall": waterfall_figure,
     "load": load_figure,
     "devices": load_figure,
+    "compare": change_figure,
 }
 _CODE = re.compile(r"`([^`]+)`")
 
@@ -125,6 +127,8 @@ def _finding(one: Finding, say: Say) -> dict[str, Any]:
         "stake": ms(one.at_stake_ns) if one.at_stake_ns is not None else None,
         "share": percent(one.step_share_ratio) if one.step_share_ratio is not None else None,
         "width": round(100 * min(one.step_share_ratio or 0, 1), 1),
+        "gain": ms(one.predicted_gain_ns) if one.predicted_gain_ns is not None else None,
+        "gain_words": say(gain_words(one)),
         "certainty": say(one.certainty),
         "statement": say(one.statement),
         "reason": say(one.reason),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import cycle
 
+from npuscope.analysis.findings.finding import gain_words
 from npuscope.analysis.wording import ms, percent
 from npuscope.console.printable import printable
 from npuscope.messages import joined
@@ -36,10 +37,11 @@ def _lines(block: Block, say: Say) -> Iterator[str]:
         for number, one in enumerate(block.found, 1):
             stake = say("time unknown")
             if one.at_stake_ns is not None:
-                stake = f"{ms(one.at_stake_ns)} {say('ms per step')}"
+                stake = f"{ms(one.at_stake_ns)} {say('ms per step at stake')}"
             share = f", {percent(one.step_share_ratio)}" if one.step_share_ratio else ""
             statement = _sentence(say(one.statement))
             yield f"{number}. **{stake}{share}** ({say(one.certainty)}): {statement}"
+            yield f"   {say('predicted gain')}: {_sentence(say(gain_words(one)))}"
             yield f"   {_sentence(say(one.advice))} {say('more')}: `{one.command}`"
     elif isinstance(block, Sentence):
         yield _sentence(say(joined((block.text, block.emphasis), "; ")))

@@ -9,13 +9,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from npuscope.analysis.findings.finding import Finding
+from npuscope.analysis.findings.finding import Finding, gain_words
 from npuscope.analysis.wording import ms, percent
 
 from ..terminal.tables import FittedTable, frame_table
 from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
 
-FIRST = "What to look at first (ms per step at stake, share of a step)"
+FIRST = "What to look at first (ms per step: predicted gain, at stake, share of a step)"
 _INDENT = (0, 0, 0, 3)
 _SHOWN = 6  # findings: `npuscope findings` has all, with their evidence
 
@@ -56,12 +56,13 @@ def _facts(block: Facts) -> Text:
 def _findings(found: Sequence[Finding]) -> Iterator[RenderableType]:
     yield Text(FIRST, style="bold")
     lines = Table.grid(padding=(0, 2, 0, 0))
-    for column in ("right", "right", "left"):
+    for column in ("right", "right", "right", "left"):
         lines.add_column(justify=column, no_wrap=column == "right")
     for one in found[:_SHOWN]:
         told = Text(one.statement).append(f" ({one.certainty})", style="dim")
         share = Text(percent(one.step_share_ratio))
-        lines.add_row(Text(ms(one.at_stake_ns), style="bold"), share, told)
+        gain = Text(ms(one.predicted_gain_ns), style="bold")
+        lines.add_row(gain, Text(ms(one.at_stake_ns)), share, told)
     yield Padding(lines, (0, 0, 0, 2))
     more = len(found) - _SHOWN
     rest = f"and {more} more; " if more > 0 else ""
@@ -75,11 +76,16 @@ def findings_in_full(found: Sequence[Finding]) -> Iterator[RenderableType]:
     for number, one in enumerate(found, 1):
         place = f"  {one.run} {one.capture}" if several else ""
         share = f" ({percent(one.step_share_ratio)})" if one.step_share_ratio is not None else ""
-        stake = f"{ms(one.at_stake_ns)} ms per step{share}" if one.at_stake_ns else "time unknown"
+        stake = (
+            f"{ms(one.at_stake_ns)} ms per step at stake{share}"
+            if one.at_stake_ns
+            else "time unknown"
+        )
         yield Text(f"{number}. {one.name.replace('_', ' ')}: {stake}{place}", style="bold")
         yield Padding(Text(one.statement), _INDENT)
         yield Padding(frame_table(one.evidence), (0, 0, 0, 5))
         for name, text in (
+            ("gain", gain_words(one)),
             ("sure", f"{one.certainty}: {one.reason}"),
             ("try", one.advice),
             ("more", one.command),

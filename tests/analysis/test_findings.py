@@ -220,7 +220,18 @@ def check(target: Path) -> list[Finding]:
     open_across(target, con)
     found = findings(con)
     assert found
-    stakes = [one.at_stake_ns for one in found if one.at_stake_ns is not None]
+    with_others = ("uncaptured_ranks", "exposed_communication")
+    by_stake = {
+        one.name for one in found if one.predicted_gain_ns is None and one.name in with_others
+    }
+    gains = [one.predicted_gain_ns for one in found if one.name not in by_stake]
+    priced = [gain for gain in gains if gain is not None]
+    assert priced == sorted(priced, reverse=True) and gains[: len(priced)] == priced
+    stakes = [
+        one.at_stake_ns or 0
+        for one in found
+        if one.name not in by_stake and one.predicted_gain_ns is None
+    ]
     assert stakes == sorted(stakes, reverse=True)
     steps = query.steps(con)
     for one in found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -55,11 +56,16 @@ def test_the_answer_as_a_page_and_as_markdown(
     told = page.read_text(encoding="utf-8")
     assert all(words in told for words in ("差异是否真实？", "ApplyAdamWV2", "执行次数增减"))
     assert "ran more or less often" not in told and "http" not in told.partition("<body")[2]
+    (bars,) = re.findall(r"Plotly\.newPlot\(\s*\"[\w-]+\",\s*(\[\{.*?\}\]),", told, re.DOTALL)
+    (waterfall,) = json.loads(bars)
     lines = text.read_text(encoding="utf-8").splitlines()
     assert lines[0] == "# npuscope compare" and f"* B: {stores[1]}" in [
         line.replace("\\", "") for line in lines
     ]
     answer = run("compare", *stores, "--json").json()
+    ends = [answer["step_a_ns"], answer["step_b_ns"], answer["delta_ns"]]
+    assert waterfall["customdata"][0] == waterfall["customdata"][-1] == ends
+    assert sum(row[2] for row in waterfall["customdata"][1:-1]) == answer["delta_ns"]
     table = [line.split(" | ") for line in lines[lines.index("## Is it real?") :]]
     told_ms = next(row for row in table if row[0] == "| step of the job")[1:4]
     assert told_ms == [

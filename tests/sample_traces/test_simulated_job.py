@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
 import pytest
 
+from npuscope.sample_traces.calls import CommCall, KernelCall
 from npuscope.sample_traces.capture import captures
 from npuscope.sample_traces.generate import Job, canonical_frames, small
+from npuscope.sample_traces.simulate import run
 from npuscope.sample_traces.truth import overlap_lengths, truth
 
 JOB = small(
@@ -153,3 +156,20 @@ def test_grouped_matmul_shapes_carry_the_expert_load() -> None:
         rows = sum(int(w.input_shapes.split(",")[0]) for w in work)
         held = frames["expert_load"].filter(pl.col("rank") == c.rank)["tokens"].sum()
         assert rows == 4 * held  # two matmuls forward, two backward
+
+
+def test_kernels_beside_transfers_take_longer_by_the_stated_factor() -> None:
+    job = small(experts=4, overlap=1.0, contention=1.5, seed=7)
+    plain, crowded = run(replace(job, contention=1.0)), run(job)
+    for rank, (events, _, _) in crowded.items():
+        moves = [(e.ready_ns, e.end_ns) for e in events if isinstance(e.call, CommCall)]
+        longer = 0
+        for now, was in zip(events, plain[rank][0], strict=True):
+            if not isinstance(now.call, KernelCall):
+                continue
+            extra = (now.end_ns - now.start_ns) - (was.end_ns - was.start_ns)
+            mine = [(now.start_ns, now.end_ns)]
+            beside = overlap_lengths(mine, moves)[2]
+            assert extra == pytest.approx(beside / 3, rel=0.02, abs=600)  # 1 - 1 / 1.5 of it
+            longer += extra
+        assert longer > 10_000

@@ -97,7 +97,7 @@ if found.delta_low_ns is not None and found.delta_high_ns is not None:
         )
     )  # fmt: skip
 page.text(*difference.remarks(found))
-page.figure(change_figure(found, say), key="compare")
+page.figure(change_figure(found.rows, say), key="compare")
 page.text("All ranks and steps but warm-up, whatever is selected above; the bars of the parts add"
           " up to the difference. The axis need not begin at 0.")  # fmt: skip
 page.notes(

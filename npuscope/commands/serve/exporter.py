@@ -28,6 +28,7 @@ from npuscope.console.printable import one_line
 from npuscope.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
+    from npuscope.analysis.compare.side import Side
     from npuscope.dashboard.exporter.exporter import Options, Protection
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -77,6 +78,12 @@ def exporter(
     attention: Counting = "causal",
     recompute: Again = None,
     peak: PeakText = None,
+    baseline: Annotated[
+        _File,
+        typer.Option(
+            "--baseline", metavar="FILE", help="Of `baseline save`: what runs are held against."
+        ),
+    ] = None,
     tls_cert: Annotated[_File, typer.Option("--tls-cert", metavar="FILE", help="PEM.")] = None,
     tls_key: Annotated[_File, typer.Option("--tls-key", metavar="FILE", help="PEM.")] = None,
     client_ca: Annotated[
@@ -94,6 +101,7 @@ def exporter(
     Examples:
       npuscope exporter ./store
       npuscope exporter ./store --run pretrain --model qwen3-8b --tokens-per-step 4194304
+      npuscope exporter ./store --run pretrain --baseline base.json
       npuscope exporter ./store --host 0.0.0.0 --tls-cert c.pem --tls-key k.pem --client-ca ca.pem
       npuscope exporter ./store --textfile /var/lib/node_exporter/npuscope.prom
     """  # fmt: skip
@@ -109,6 +117,7 @@ def exporter(
         run=run,
         use=use_of(model, sequence_length, tokens_per_step, attention, recompute, is_auto=True),
         given_peaks=parse_peaks(peak) if peak is not None else None,
+        baseline=_kept(baseline) if baseline is not None else None,
     )
     protection = _protection(tls_cert, tls_key, client_ca)
     if textfile is not None:
@@ -172,6 +181,14 @@ def _options(
     from npuscope.dashboard.exporter.snapshot import MAX_SERIES
 
     return Options(store, expire_s, max_series or MAX_SERIES, with_experts)
+
+
+def _kept(baseline: Path) -> Side:
+    from npuscope.analysis.compare.baseline import is_baseline, read_baseline
+
+    if not is_baseline(baseline):
+        raise UsageError(f"--baseline {baseline}: no file of `npuscope baseline save PATH -o FILE`")
+    return read_baseline(baseline)
 
 
 def _protection(certificate: _File, key: _File, client_ca: _File) -> Protection:

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from bench.analysis.compare_bench import judged
 from npuscope.analysis.compare.difference import Comparison, compare
 from npuscope.analysis.compare.side import KERNEL, MEASURES, Side, measure, together
 from npuscope.analysis.flops.mfu import mfu
@@ -299,6 +300,13 @@ def test_the_interval_covers_the_truth_and_finds_three_percent() -> None:
     covered = [(one.delta_low_ns or 0) <= 3e5 <= (one.delta_high_ns or 0) for one in found]
     assert 0.92 <= np.mean(covered) <= 0.98
     assert np.mean([one.verdict == "different" for one in found]) >= 0.85
+
+
+@pytest.mark.slow
+def test_a_tenth_of_what_the_bench_holds() -> None:
+    """Pairs of generated jobs, as compare_bench --full has 200 of each kind."""
+    told = judged(20)
+    assert told.false <= 0.08 and told.found >= 0.90 and told.covered >= 0.90
 
 
 def test_several_runs_are_refused() -> None:

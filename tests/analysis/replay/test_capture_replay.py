@@ -125,6 +125,18 @@ def test_a_larger_job_as_it_ran_both_ways(job: Job) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("job", [LARGE, NOISY], ids=["plain", "noise and clocks"])
+def test_what_changes_the_structure_of_a_step_as_it_ran_both_ways(job: Job) -> None:
+    check_pair(replace(job, **{**SLOW_RANK, "slow_rank": 5}), job, "remove:rank=5")
+    check_pair(job, replace(job, micro_batches=8), "micro_batches=8")
+    host = replace(job, host_op_ns=60_000)
+    check_pair(host, replace(host, fused_kernel="RmsNorm"), "fuse:RmsNorm")
+    # Shared experts long enough to hide all-to-alls, behind them and then beside them.
+    wide = replace(job, overlap=1.3)
+    check_pair(replace(wide, serial_experts=True), wide, "hide:ep")
+
+
+@pytest.mark.slow
 def test_another_seed_ran_as_predicted() -> None:
     # Which experts are popular is drawn by the seed, too: here all are alike.
     even = replace(LARGE, expert_skew=0.0)
@@ -133,6 +145,12 @@ def test_another_seed_ran_as_predicted() -> None:
     truth = float(replayed(even).measured.lengths().mean())
     assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.015)
     assert abs(row["predicted_step_ns"] - truth) < abs(row["measured_step_ns"] - truth)
+
+
+def test_as_many_micro_batches_change_nothing_and_more_are_added() -> None:
+    same, more = (mean_of(tables(SMALL), replayed(SMALL), f"micro_batches={m}") for m in (2, 3))
+    assert same["predicted_step_ns"] == same["replayed_step_ns"] < more["predicted_step_ns"]
+    assert [one["part"] for one in more["saved"]] == ["micro-batches"]
 
 
 @pytest.mark.parametrize("word", ["rank:all=1", "kernel:*=1", "comm:all=1", "link:all=1", "host=1"])
@@ -202,7 +220,7 @@ def test_without_launches_the_host_is_refused_and_kernels_are_still_told() -> No
     base = replace(SMALL, slow_kernel="GroupedMatmul", slow_kernel_factor=2.0)
     con = compared(connect(), base, "delete from launches")
     job = capture_job(con, ALL)
-    for word in ("host=0.5", "host:free"):
+    for word in ("host=0.5", "host:free", "fuse:RmsNorm"):
         with pytest.raises(CannotAnswer, match="no launches were recorded"):
             mean_of(con, job, word)
     assert any("no launches" in note for note in replay_notes(job, replay(job)))
@@ -237,8 +255,12 @@ def test_members_that_were_not_captured_widen_the_range() -> None:
     lone = compared(connect(), base, *(f"delete from {name} where rank > 0" for name in TABLES))
     with pytest.raises(CannotAnswer, match="recorded on all its members"):
         mean_of(lone, capture_job(lone, ALL), "comm:ep=0.5")
-    with pytest.raises(CannotAnswer, match="no peers"):
-        mean_of(lone, capture_job(lone, ALL), "rank:0=median")
+    for word, told in (
+        ("rank:0=median", "no peers"), ("remove:rank=0", "nobody shows"),
+        ("hide:ep", "all its members"), ("micro_batches=8", "all stages"),
+    ):  # fmt: skip
+        with pytest.raises(CannotAnswer, match=told):
+            mean_of(lone, capture_job(lone, ALL), word)
 
 
 @pytest.mark.parametrize("job", [SMALL, replace(SMALL, noise=0.05, host_op_ns=150_000)])
@@ -292,8 +314,13 @@ def test_what_is_on_no_path_saves_nothing_and_what_is_saves_no_more_than_its_tim
         ("rank:99=median", UsageError, "no such rank"), ("comm:cp=0.5", UsageError, "dp, ep"),
         ("kernel:Nothing=0.5", UsageError, "no such kernel"),
         ("link:0-9=0.5", UsageError, "no such link"), ("host:moon=1", UsageError, "node00"),
-        ("stage:1=0.5", UsageError, "change one of"), ("comm:ep=-1", UsageError, "from 0 on"),
+        ("stage:7=0.5", UsageError, "no such stage"), ("plan:1=0.5", UsageError, "change one of"),
+        ("comm:ep=-1", UsageError, "from 0 on"),
         ("kernel:*=1e300", UsageError, "for years"), ("host", UsageError, "the value"),
+        ("micro_batches=0", UsageError, "number of micro"), ("hide:cp", UsageError, "dp, ep"),
+        ("remove:host=1", UsageError, "is a rank"), ("remove:rank=9", UsageError, "no such remove"),
+        ("fuse:Nothing", UsageError, "no such fuse"),
+        ("fuse:DSAGenBitMask", CannotAnswer, "none can"),
         ("ideal", CannotAnswer, "not validated"), ("experts:balanced", CannotAnswer, "not valid"),
     ],
 )  # fmt: skip

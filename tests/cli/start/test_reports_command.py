@@ -69,7 +69,7 @@ def test_findings_with_their_evidence(run: Run, target: Path) -> None:
     assert f"'{target}'" in first["command"]
     shown = run("findings", target).out
     assert first["statement"].split()[0] in shown
-    for word in ("sure", "try", "more", first["certainty"]):
+    for word in ("gain", "sure", "try", "more", first["certainty"]):
         assert word in shown
 
 
@@ -77,5 +77,6 @@ def test_the_report_opens_with_findings(run: Run, target: Path) -> None:
     shown = run("report", target).out
     assert shown.index("What to look at first") < shown.index("Where each step goes")
     [capture] = run("report", target, "--json").rows
-    stakes = [one["at_stake_ns"] for one in capture["findings"] if one["at_stake_ns"]]
-    assert stakes == sorted(stakes, reverse=True)
+    gains = [one["predicted_gain_ns"] for one in capture["findings"]]
+    known = [gain for gain in gains if gain is not None]
+    assert known and gains[: len(known)] == sorted(known, reverse=True)

@@ -15,7 +15,6 @@ pytest.importorskip("streamlit")
 
 from typer.testing import CliRunner
 
-from npuscope.analysis.compare.difference import Comparison
 from npuscope.analysis.timeline.bins import MOST_CELLS, Overview
 from npuscope.cli import app
 from npuscope.dashboard.app import sources
@@ -133,27 +132,23 @@ def test_captures_of_two_stores_and_other_kernels_are_compared(
     assert sum(str(JOB.first_step + 1) in text for text in named) == 2
 
 
-def comparison(rows: list[tuple[str, int, int]]) -> Comparison:
-    frame = pl.DataFrame(
+def compared(rows: list[tuple[str, int, int]]) -> pl.DataFrame:
+    return pl.DataFrame(
         [{"part": part, "a_ns": a, "b_ns": b, "delta_ns": b - a} for part, a, b in rows]
     )
-    a_ns, b_ns = sum(a for _, a, _ in rows), sum(b for _, _, b in rows)
-    none = pl.DataFrame()
-    return Comparison("different", a_ns, b_ns, None, None, frame, none, {}, "step", None)
 
 
 def test_bars_of_a_small_change_fill_the_figure_and_those_of_a_large_one_begin_at_zero() -> None:
     rows = [("computing", 600_000_000, 601_000_001), ("computing", 100_000_000, 100_000_000),
             ("transfer", 50_000_000, 48_500_000), ("latest_rank", 7, 9)]  # fmt: skip
-    found = comparison(rows)
-    small_one = change_figure(found, str)
+    small_one = change_figure(compared(rows), str)
     (bars,) = small_one.data
     assert [*bars.x] == [750.000007, 1.000001, -1.5, 0.000002, 749.50001]
     assert sum(bars.x[:-1]) == pytest.approx(bars.x[-1])
     assert [*bars.text] == ["750.000", "+1.000", "-1.500", "+0.000", "749.500"]
     low, high = small_one.layout.xaxis.range
     assert 748 < low < 749.5 and 751 < high < 753
-    large = change_figure(comparison([("computing", 10_000_000, 40_000_000)]), str)
+    large = change_figure(compared([("computing", 10_000_000, 40_000_000)]), str)
     assert large.layout.xaxis.range[0] == 0
 
 

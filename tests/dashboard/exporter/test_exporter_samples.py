@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -12,11 +13,14 @@ from typing import Any
 
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
 from npuscope.analysis import query
+from npuscope.analysis.compare.baseline import read_baseline
 from npuscope.analysis.flops.mfu import ModelUse
 from npuscope.analysis.flops.model.describe import model_of
 from npuscope.analysis.flops.peaks import parse_peaks
+from npuscope.cli import app
 from npuscope.collector.store import store as stores
 from npuscope.collector.store.manifest import create_store, rank_folder, write_index
 from npuscope.commands.explain.model_options import use_of
@@ -169,6 +173,39 @@ def test_mfu_of_a_model_is_that_of_the_command_line(store: Path, rows: Any) -> N
     }
     assert len(said) == 1 and "--tokens-per-step" in said[0]
     assert take_snapshot(store, now_s=NOW_S, run="other").ingested_s == {}
+
+
+@pytest.mark.slow
+def test_gains_are_those_of_the_command_line(taken: Snapshot, rows: Any) -> None:
+    told = {
+        (row["finding"],): row["predicted_gain_ns"] / 1e9
+        for row in rows("findings")
+        if row["predicted_gain_ns"] is not None
+    }
+    assert told and of(taken, "npuscope_predicted_gain_seconds") == approximately(told)
+
+
+@pytest.mark.slow
+def test_what_a_baseline_tells_is_what_compare_tells(store: Path, tmp_path: Path) -> None:
+    kept, told = tmp_path / "base.json", list[str]()
+    saved = CliRunner().invoke(
+        app, ["baseline", "save", f"{store}@moe/first", "-o", str(kept)], catch_exceptions=False
+    )
+    assert saved.exit_code == 0
+    taken = take_snapshot(store, now_s=NOW_S, baseline=read_baseline(kept), tell=told.append)
+    asked = ["compare", str(kept), f"{store}@moe/second", "--json"]
+    measures = json.loads(CliRunner().invoke(app, asked).stdout)["measures"]
+    known = {(row["measure"],): row for row in measures if row["delta"] is not None}
+    assert {("step_ns",), ("masking_ratio",), ("kernel_mfu_causal_ratio",)} <= known.keys()
+    assert of(taken, "npuscope_baseline_ratio") == approximately(
+        {measure: row["b"] / row["a"] for measure, row in known.items()}
+    )
+    for end in ("low", "high"):
+        assert of(taken, f"npuscope_baseline_{end}_ratio") == approximately(
+            {measure: 1 + row[end] / row["a"] for measure, row in known.items()}
+        )
+    assert not told
+    assert "npuscope_baseline_ratio" not in take_snapshot(store, now_s=NOW_S).samples
 
 
 @pytest.mark.slow

@@ -1,0 +1,103 @@
+"""What findings are worth: the changes that would end each, replayed on one graph of the capture.
+
+A change brings a cause to what its peers do (a rank, a link, a host, a stage); what has no peers
+takes a fifth less (`weigh.LESS`). Both are what `npuscope whatif` answers for the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import duckdb
+import polars as pl
+
+from npuscope.errors import CannotAnswer, TraceNotFound, UsageError
+from npuscope.messages import Message
+
+from ..parts import is_told
+from ..replay.capture_changes import changed
+from ..replay.capture_what_if import predicted_steps
+from ..replay.captures import CaptureJob, capture_job
+from ..replay.changes import parse_change
+from ..scope import Scope
+from ..wording import number
+from .finding import Finding
+
+MOST_OPERATIONS = 300_000  # of a capture: about two seconds for the graph and ten changes
+_TOLD_THERE = Message("`npuscope whatif` with the same changes says why it cannot answer")
+# What a capture lacks where a change of this target is refused, in the reader's language.
+_REFUSED = {
+    "comm": Message("no operation of this kind was recorded on all its members"),
+    "experts": Message("moving experts is not replayed"),
+    "host": Message("no launches were recorded, so the host's time is not known"),
+    "rank": Message("no other rank ran the same kernels in the same order"),
+    "stage": Message("kernels of one pipeline stage at most were recorded"),
+}
+_OPERATIONS = """
+    select (select count(*) from kernels where run = $run and capture = $capture)
+        + (select count(*) from comm_ops where run = $run and capture = $capture)"""
+
+
+def operation_count(con: duckdb.DuckDBPyConnection, scope: Scope) -> int:
+    """Kernels and communication operations of one capture."""
+    chosen = {"run": scope.run, "capture": scope.capture}
+    [(count,)] = con.execute(_OPERATIONS, chosen).fetchall()
+    return int(count)
+
+
+def priced(
+    con: duckdb.DuckDBPyConnection, scope: Scope, found: Sequence[Finding]
+) -> Iterator[Finding]:
+    """Findings of one capture with their gains, or why they have none."""
+    if not any(one.changes for one in found):
+        yield from found
+        return
+    job = _job(con, scope)
+    for one in found:
+        if not one.changes:
+            yield one
+        elif isinstance(job, str):
+            yield replace(one, no_gain_reason=job)
+        else:
+            yield _with_gain(con, job, scope.step, replace(one, no_gain_reason=None))
+
+
+def _job(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob | str:
+    """The capture as a graph, or why there is none."""
+    if scope.rank is not None:
+        return Message("gains are of the whole job: leave the rank out")
+    if not is_told(con):
+        return Message("the ranks were not compared with each other")
+    count = operation_count(con, scope)
+    if count > MOST_OPERATIONS:
+        return Message(
+            "{count} operations: gains are worked out here up to {most}; `npuscope whatif` takes"
+            " more time and works them out",
+            count=number(count),
+            most=number(MOST_OPERATIONS),
+        )
+    try:
+        return capture_job(con, scope.job)
+    except TraceNotFound:
+        return Message("no single operations with times were recorded: nothing to replay")
+
+
+def _with_gain(
+    con: duckdb.DuckDBPyConnection, job: CaptureJob, step: int | None, one: Finding
+) -> Finding:
+    try:
+        other = changed(con, job, [parse_change(word) for word in one.changes])
+    except (CannotAnswer, UsageError):
+        why = _REFUSED.get(one.changes[0].partition(":")[0].partition("=")[0], _TOLD_THERE)
+        return replace(one, no_gain_reason=why)
+    times = predicted_steps(job, other)
+    row = times.row(-1, named=True)
+    for own in times.filter(pl.col("step").eq_missing(pl.lit(step, pl.Int64))).to_dicts():
+        row = own
+    return replace(
+        one,
+        predicted_gain_ns=row["replayed_step_ns"] - row["predicted_step_ns"],
+        predicted_gain_low_ns=row["measured_step_ns"] - row["predicted_high_ns"],
+        predicted_gain_high_ns=row["measured_step_ns"] - row["predicted_low_ns"],
+    )

@@ -1,0 +1,74 @@
+"""Changes of pipeline stages: all of them computing as long, or the kernels of one taking another
+time."""
+
+from __future__ import annotations
+
+import duckdb
+import numpy as np
+
+from npuscope.errors import CannotAnswer
+
+from .captures import CaptureJob, scaled
+from .changes import Change
+from .points import Integers
+
+_PLACES = """
+    with _told as (
+        select unnest(list_sort(global_ranks)) as rank, unnest(range(len(global_ranks))) as place
+        from capture_groups
+        where run = $run and capture = $capture and kind = 'pp' and len(global_ranks) > 1
+    ),
+    _seen as (
+        select rank, cast(min(place) as integer) as place from _told
+        group by rank having min(place) = max(place)
+    )
+    select distinct ranks.rank, coalesce(pp_rank, place) as stage
+    from ranks left join _seen using (rank)
+    where ranks.run = $run and ranks.capture = $capture and coalesce(pp_rank, place) is not null"""
+
+
+def rank_stages(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> dict[int, int]:
+    """The pipeline stage of each rank of a compared capture: its own coordinate, else its place in
+    the groups of its pipeline; ranks of which neither tells are left out."""
+    rows = con.execute(_PLACES, {"run": run, "capture": capture}).fetchall()
+    return dict(rows)
+
+
+def of_stages(
+    con: duckdb.DuckDBPyConnection, job: CaptureJob, durations: Integers, change: Change
+) -> Integers:
+    """Durations after `stage:N=VALUE`: a number multiplies the kernels of a stage; with `mean` they
+    take as much longer or less as brings the stage's computing to the mean of stages in each step.
+    Raises UsageError and CannotAnswer."""
+    ops = job.ops
+    value = change.factor("mean")
+    stage_of = rank_stages(con, job.run, job.capture)
+    there = sorted({stage_of[rank] for rank in ops.ranks if rank in stage_of})
+    if change.name != "all" and change.name not in map(str, there):
+        raise change.unknown(there)
+    wanted = [one for one in there if change.name in ("all", str(one))]
+    at = np.array([stage_of.get(rank, -1) for rank in ops.ranks])[ops.rank]
+    kernels = ~ops.is_communication & (ops.step >= 0)
+    chosen = np.append(kernels & np.isin(at, wanted), False)
+    if not isinstance(value, str):
+        return scaled(durations, chosen, value)
+    spent = np.zeros((len(ops.ranks), len(ops.steps)))
+    np.add.at(spent, (ops.rank[kernels], ops.step[kernels]), durations[:-1][kernels])
+    computing = {}
+    for stage in there:
+        own = spent[[stage_of.get(rank) == stage for rank in ops.ranks]]
+        if own.any():
+            computing[stage] = own[own.any(axis=1)].mean(axis=0)  # light ranks have no kernels
+    if len(computing) < 2:
+        raise CannotAnswer(
+            f"{change.word}: kernels of one pipeline stage at most were recorded: record a rank of"
+            " every stage"
+        )
+    mean = np.mean([*computing.values()], axis=0)
+    factors = np.ones((max(there) + 1, len(ops.steps)))
+    for stage, own in computing.items():
+        factors[stage] = mean / np.maximum(own, 1)
+    found = durations.copy()
+    places = np.flatnonzero(chosen)
+    found[places] = np.round(durations[places] * factors[at[places], ops.step[places]])
+    return found

@@ -1,0 +1,1 @@
+"""What-ifs of a capture that change more than durations by a factor."""

@@ -1,0 +1,65 @@
+"""Time that operations of a rank run beside others of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..points import Indices, Integers
+
+
+@dataclass(frozen=True, slots=True)
+class Covering:
+    """Intervals of several ranks as their union: keys of starts and ends, lengths summed up."""
+
+    starts: Integers
+    ends: Integers
+    total: Integers  # lengths before each interval
+    span: int
+    base: int
+
+    def within(self, rank: Indices, start: Integers, end: Integers) -> Integers:
+        """Of each interval of a rank the time that is covered."""
+        found: Integers = self._until(rank, np.maximum(end, start)) - self._until(rank, start)
+        return found
+
+    def _until(self, rank: Indices, time: Integers) -> Integers:
+        key = rank.astype(np.int64) * self.span + (time - self.base)
+        at = np.searchsorted(self.starts, key, side="right")
+        last = np.maximum(at - 1, 0)
+        beyond = np.where(at > 0, np.maximum(self.ends[last] - key, 0), 0)
+        found: Integers = self.total[at] - beyond
+        return found
+
+
+def covering(rank: Indices, start: Integers, end: Integers, low: int, high: int) -> Covering:
+    """The union of intervals of each rank; all times asked for lie between `low` and `high`."""
+    span = high - low + 1
+    chosen = end > start
+    key = rank[chosen].astype(np.int64) * span
+    begins, until = key + (start[chosen] - low), key + (end[chosen] - low)
+    order = np.argsort(begins, kind="stable")
+    begins = begins[order]
+    latest = np.maximum.accumulate(until[order]) if len(order) else until
+    is_first = np.ones(len(order), bool)
+    is_first[1:] = begins[1:] > latest[:-1]
+    first = np.flatnonzero(is_first)
+    starts = begins[first]
+    ends = latest[np.append(first[1:], len(order)) - 1] if len(order) else latest
+    total = np.concatenate([[0], np.cumsum(ends - starts)])
+    return Covering(starts, ends, total, span, low)
+
+
+def new_parts(rank: Indices, start: Integers, end: Integers) -> tuple[Integers, Integers]:
+    """Of each interval what begins after all intervals of its rank that start before it have
+    ended: starts and ends (of nothing: equal). Their lengths add up to that of the union."""
+    order = np.lexsort((start, rank))
+    span = int(end.max(initial=0) - start.min(initial=0)) + 1
+    key = rank[order].astype(np.int64) * span
+    latest = np.maximum.accumulate(end[order] + key) - key
+    before = np.append(np.iinfo(np.int64).min, latest[:-1])
+    before[np.diff(rank[order], prepend=-1) != 0] = np.iinfo(np.int64).min
+    begins = np.empty_like(start)
+    begins[order] = np.minimum(np.maximum(start[order], before), end[order])
+    return begins, end

@@ -1,0 +1,181 @@
+"""Steps of more or fewer micro-batches: their schedule, with the blocks that were measured.
+
+Ranks that meet within a micro-batch (tensor, expert, context parallel) make a block together: it
+begins with the last of their inputs and ends with the last of their outputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple, NoReturn
+
+import duckdb
+import numpy as np
+
+from npuscope.errors import CannotAnswer, UsageError
+
+from ..captures import CaptureJob, Other
+from ..changes import Change
+from ..operations import Operations
+from ..points import Indices, Integers
+from ..waits import computed_before
+from .pipeline import Pipeline, Times
+
+_RANKS = "select rank, pp_rank from ranks where pp_rank is not null and run = ? and capture = ?"
+_MOST = 10_000  # micro-batches
+_PASSES = ("send", "receive", "recv")
+_WITHIN = ("tp", "ep", "cp", "tp_cp", "tp_ep", "mp", "mp_ep", "pp")  # meet in every micro-batch
+_Blocks = tuple[Times, Times, float, float, float, float]
+
+
+class _Lane(NamedTuple):
+    """Transfers of one kind of a stage, by step and micro-batch: when the block before has been
+    computed, and their times."""
+
+    computed: Integers
+    start: Integers
+    end: Integers
+    met: Integers
+
+
+def micro_batches(
+    con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change
+) -> Other:
+    """`micro_batches=16`: steps take as much longer as the schedule with the measured blocks."""
+    if change.name or not change.value.isdigit() or not 0 < int(change.value) <= _MOST:
+        raise UsageError(f"{change.word}: a number of micro-batches, such as micro_batches=16")
+    stages = dict(con.execute(_RANKS, [job.run, job.capture]).fetchall())
+    recorded, pipelines = measured_pipelines(job, own, stages, change)
+    longer = []
+    for step in range(len(job.ops.steps)):
+        lengths = [[one.length(m, step * recorded) for one in pipelines]
+                   for m in (int(change.value), recorded)]  # fmt: skip
+        new, old = ([one for one in part if one is not None] for part in lengths)
+        if len(new) + len(old) < 2 * len(pipelines):
+            raise CannotAnswer(f"{change.word}: transfers of its schedule wait for each other")
+        longer.append(max(new) - max(old))
+    return replace(own, added_ns=own.added_ns + round(float(np.mean(longer))))
+
+
+def measured_pipelines(
+    job: CaptureJob, own: Other, stages: dict[int, int], change: Change
+) -> tuple[int, list[Pipeline]]:
+    """Micro-batches that were recorded, and the pipelines side by side. Raises CannotAnswer where
+    the capture is no such job."""
+    ops = job.ops
+
+    def refuse(why: str) -> NoReturn:
+        raise CannotAnswer(f"{change.word}: {why}")
+
+    stage_of = np.array([stages.get(rank, -1) for rank in ops.ranks])
+    count = int(stage_of.max(initial=-1)) + 1
+    if count < 2 or {*stage_of.tolist()} != {*range(count)}:
+        refuse("without transfers between all stages of a pipeline, micro-batches are not told")
+    passes = [at for at, name in enumerate(ops.types) if name.lower() in _PASSES]
+    pp = [at for at, name in enumerate(ops.kinds) if name == "pp"]
+    chosen = np.flatnonzero(np.isin(ops.type, passes) & np.isin(ops.kind, pp) & (ops.step >= 0))
+    if not len(chosen) or ops.exogenous[chosen].any():
+        refuse("sends and receives of all stages are needed: record all ranks of the job")
+    stage, instance = stage_of[ops.rank[chosen]], ops.instance[chosen]
+    members = np.bincount(instance)[instance]
+    other = np.bincount(instance, weights=stage)[instance] - stage
+    if (members != 2).any() or (np.abs(other - stage) != 1).any():
+        refuse("stages hold several chunks of the model, whose schedule is not known")
+    starts, ends = job.times(own.waits)
+    is_send = np.isin(ops.type[chosen], [at for at in passes if ops.types[at].lower() == "send"])
+    key = ops.rank[chosen] * 4 + np.where(is_send == (other > stage), 0, 2) + is_send
+    order = np.lexsort((starts[chosen], ops.step[chosen], key))
+    lane, steps = key[order], len(ops.steps)
+    sizes = np.diff(np.append(np.flatnonzero(np.diff(lane, prepend=-1)), len(lane)))
+    recorded, rest = divmod(int(sizes[0]), steps)
+    rows = np.zeros((0, steps, 1), np.int64)
+    if (sizes == sizes[0]).all() and not rest:
+        rows = chosen[order].reshape(-1, steps, recorded)
+    if recorded < 2 or not len(rows) or (ops.step[rows] != np.arange(steps)[:, None]).any():
+        refuse("each stage must send and receive as often in every step, at least twice")
+    keys = lane.reshape(len(rows), -1)[:, 0]
+    met = ends - own.waits.transfer[:-1]
+    computed = starts.copy()
+    after, before = computed_before(ops, ops.start + ops.dur)
+    computed[after] = ends[before]
+    replica = _replicas(ops)
+    pipelines = []
+    for one in np.unique(replica).tolist():
+        others, streams = np.zeros((4, count)), np.full((4, count), -1)
+        blocks: tuple[list[Times], list[Times]] = ([], [])
+        for at in range(count):
+            ranks = np.flatnonzero((replica == one) & (stage_of == at))
+            lanes: list[_Lane | None] = []
+            for number in range(4):
+                its = rows[np.isin(keys, ranks * 4 + number)]
+                times = (computed, starts, ends, met)
+                lanes.append(_Lane(*(one[its].max(axis=0) for one in times)) if len(its) else None)
+                if len(its):
+                    streams[number, at] = ops.stream[its[0, 0, 0]]
+            told = _blocks(lanes, count - at - 1) if len(ranks) else None
+            if told is None:
+                refuse("forwards and backwards do not follow each other as in the schedule 1F1B")
+            blocks[0].append(told[0])
+            blocks[1].append(told[1])
+            others[:, at] = told[2:]
+        moved, ready = (others[0], others[1]), (others[2], others[3])
+        pipelines.append(Pipeline(blocks, moved, ready, streams))
+    return recorded, pipelines
+
+
+def _replicas(ops: Operations) -> Indices:
+    """Of each rank the first of those that it meets in every micro-batch, at once or by others."""
+    within = [at for at, name in enumerate(ops.kinds) if name in _WITHIN]
+    at = np.flatnonzero(ops.is_communication & np.isin(ops.kind, within))
+    rank, instance = ops.rank[at], ops.instance[at]
+    found = np.arange(len(ops.ranks), dtype=np.int32)
+    while True:
+        least = np.full(int(instance.max(initial=-1)) + 1, len(found), np.int32)
+        np.minimum.at(least, instance, found[rank])
+        new = found.copy()
+        np.minimum.at(new, rank, least[instance])
+        if (new == found).all():
+            return found
+        found = new
+
+
+def _blocks(
+    lanes: list[_Lane | None], warm_up: int
+) -> tuple[Times, Times, float, float, float, float] | None:
+    """Of a stage: forward, backward, transfers and readiness as in `Pipeline`; None where its order
+    is another. `lanes`: receives and sends forward, then backward; None where it has none."""
+    receive, send, receive_back, send_back = lanes
+    both = (receive, receive_back)
+    moved = [0.0 if one is None else float(np.mean(one.end - one.met)) for one in both]
+    # Where a stream is busy a transfer starts later than it could.
+    ready = [0.0 if one is None else float(np.min(one.start - one.computed)) for one in both]
+    if receive_back is None:  # the last stage
+        if receive is None or send_back is None:
+            return None
+        whole = _usual(send_back.computed - receive.end)
+        return whole, whole, moved[0], moved[1], ready[0], ready[1]
+    if send is None:
+        return None
+    sent, ended = send.computed, receive_back.end
+    count = sent.shape[1]
+    last = min(warm_up, count - 1)  # the forward before the first backward
+    if (sent[:, last] > ended[:, 0]).any() or (sent[:, last + 1 :] < ended[:, :1]).any():
+        return None
+    if receive is not None:
+        if send_back is None:
+            return None
+        pair = (_usual(sent - receive.end), _usual(send_back.computed - ended))
+        return *pair, moved[0], moved[1], ready[0], ready[1]
+    # The first stage receives no input: a forward follows another one, or a backward.
+    forward = np.diff(sent[:, : last + 1], axis=1).astype(float).ravel()
+    first = max(count - warm_up - 1, 0)
+    alone = (receive_back.computed[:, 1:] - ended[:, :-1])[:, first:]
+    beside = sent[:, last + 1 :] - ended[:, : count - last - 1] - float(forward.mean())
+    backward = np.concatenate([alone, beside], axis=1).ravel()
+    return forward, backward, moved[0], moved[1], ready[0], ready[1]
+
+
+def _usual(times: Integers) -> Times:
+    """One after the other; the last micro-batch of each step also reduces gradients: of more than
+    two it is left out."""
+    return (times if times.shape[1] < 3 else times[:, :-1]).astype(float).ravel()

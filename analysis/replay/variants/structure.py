@@ -1,0 +1,127 @@
+"""Changes of what waits for what: a rank nobody waits for, kernels in one, communication hidden."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+import duckdb
+import numpy as np
+
+from npuscope.errors import CannotAnswer, UsageError
+
+from ..captures import CaptureJob, Other
+from ..changes import Change
+from ..operations import programs
+from .beside import covering, new_parts
+
+
+def remove(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
+    """`remove:rank=5`: nobody waits for its work: its kernels, its host and its gaps take no time,
+    what it communicates as long as before."""
+    ops = job.ops
+    if change.name != "rank":
+        raise UsageError(f"{change.word}: what is removed is a rank: remove:rank=5")
+    if change.value not in map(str, ops.ranks):
+        raise change.unknown(ops.ranks)
+    one = ops.ranks.index(int(change.value))
+    peers = [at for at in programs(ops) if at.shape[1] and one in ops.rank[at[:, 0]]]
+    if not peers or len(peers[0]) < 2:
+        raise CannotAnswer(
+            f"{change.word}: no other rank ran the same kernels in the same order, so nobody shows"
+            " what is left without it: record all ranks of a stage"
+        )
+    mine = np.append((ops.rank == one) & ~ops.is_communication, False)
+    made = own.scaled(mine, 0.0)
+    waits = made.waits
+    host, gap = waits.host.copy(), waits.gap.copy()
+    host[ops.rank[waits.launched] == one] = 0
+    is_bound = np.diff(waits.points.first)[waits.points.place] > 0
+    its = np.flatnonzero((ops.rank == one) & is_bound[: len(ops.rank)])
+    gap[its] = np.minimum(gap[its], 0)
+    return replace(made, waits=replace(waits, host=host, gap=gap))
+
+
+def fuse(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
+    """`fuse:TYPE`: kernels of the type run as part of the kernel before them on their stream, where
+    they wait for nothing else: no time lies between the two, and they need no launch."""
+    ops, waits = job.ops, own.waits
+    if not ops.has_launches:
+        raise CannotAnswer(
+            f"{change.word}: no launches were recorded, so what a launch costs is not known: record"
+            " CPU activities, too (`npuscope doctor`)"
+        )
+    by_type = [at for at, name in enumerate(ops.types) if fnmatchcase(name, change.name)]
+    kernels = ~ops.is_communication
+    wanted = kernels & np.isin(ops.type, by_type)
+    if not wanted.any():
+        raise change.unknown(sorted({ops.types[at] for at in ops.type[kernels]}))
+    count = len(ops.rank)
+    point_at = np.empty(len(waits.points.place), np.int64)
+    point_at[waits.points.place] = np.arange(len(point_at))
+    target = point_at[np.repeat(np.arange(len(point_at)), np.diff(waits.points.first))]
+    is_launch = waits.work < 0
+    before = np.maximum(waits.work, 0)
+    near = np.flatnonzero(~is_launch & (target < count) & (before < count))
+    near = near[ops.stream[target[near]] == ops.stream[before[near]]]
+    near = near[kernels[before[near]] & wanted[target[near]]]
+    others = np.bincount(target[~is_launch], minlength=len(point_at))[:count]
+    near = near[others[target[near]] == 1]
+    if not len(near):
+        raise CannotAnswer(
+            f"{change.word}: no such kernel waits for the kernel before it alone, so none can be"
+            " part of it"
+        )
+    merged = np.zeros(count, bool)
+    merged[target[near]] = True
+    lag, gap = waits.lag.copy(), waits.gap.copy()
+    lag[near] = 0
+    gap[:count][merged] = 0
+    order = waits.launched
+    segment = np.zeros(len(order), np.int64)
+    edge = np.flatnonzero(is_launch & (target < count))
+    segment[-1 - waits.work[edge]] = waits.points.source[edge]
+    pause = np.diff(waits.host, prepend=0)
+    is_first = np.diff(segment, prepend=-1) != 0
+    saved = np.cumsum(np.where(merged[order] & ~is_first, pause, 0))
+    within = saved - np.maximum.accumulate(np.where(is_first, saved, 0))
+    host = waits.host - within
+    return replace(own, waits=replace(waits, lag=lag, gap=gap, host=host))
+
+
+def hide(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
+    """`hide:ep`: what of the kind's transfers no kernel of the rank runs beside is hidden behind
+    computing of the rank and step that runs beside no communication, as far as that lasts. Waiting
+    for members stays."""
+    ops, waits = job.ops, own.waits
+    there = [name for name in ops.kinds if name]
+    if change.name != "all" and change.name not in there:
+        raise change.unknown(there)
+    kinds = [at for at, name in enumerate(ops.kinds) if change.name in ("all", name)]
+    chosen = ops.is_communication & np.isin(ops.kind, kinds)
+    known = chosen & ~ops.exogenous
+    if not known.any():
+        raise CannotAnswer(
+            f"{change.word}: no operation of this kind was recorded on all its members, so"
+            " waiting and moving cannot be told apart: record all ranks of its groups"
+        )
+    starts, ends = job.times(waits)
+    met = ends - waits.transfer[:-1]
+    low, high = int(starts.min()), int(np.maximum(ends, starts).max())
+    kernels, comm = ~ops.is_communication, ops.is_communication
+    computing = covering(ops.rank[kernels], starts[kernels], ends[kernels], low, high)
+    talking = covering(ops.rank[comm], starts[comm], ends[comm], low, high)
+    exposed = np.maximum(ends - met, 0) - computing.within(ops.rank, met, ends)
+    exposed = np.where(chosen, exposed, 0)
+    at, until = new_parts(ops.rank[kernels], starts[kernels], ends[kernels])
+    alone = until - at - talking.within(ops.rank[kernels], at, until)
+    place = ops.rank.astype(np.int64) * (len(ops.steps) + 1) + ops.step + 1
+    size = len(ops.ranks) * (len(ops.steps) + 1)
+    needed = np.bincount(place, weights=exposed, minlength=size)
+    room = np.bincount(place[kernels], weights=alone, minlength=size)
+    share = np.minimum(room / np.maximum(needed, 1), 1.0)
+    hidden = np.round(exposed * share[place]).astype(np.int64)
+    durations, outside = waits.transfer.copy(), own.outside.copy()
+    durations[:-1] -= np.where(known, hidden, 0)
+    outside[:-1] -= hidden
+    return own.lasting(durations, outside)

@@ -1,0 +1,138 @@
+"""Gains of findings: what the job really gains when it runs again without the cause."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from npuscope.analysis.findings import gains
+from npuscope.analysis.findings.finding import Finding
+from npuscope.analysis.findings.list_findings import findings
+from npuscope.analysis.replay.capture_what_if import whatif_steps
+from npuscope.analysis.replay.changes import parse_change
+from npuscope.analysis.scope import Scope
+from npuscope.dashboard.locale.language import language_of
+from npuscope.sample_traces.generate import Job
+from tests.analysis.replay.test_capture_replay import (
+    LARGE,
+    LARGE_LINK,
+    SLOW_RANK,
+    SMALL,
+    TABLES,
+    compared,
+    replayed,
+    tables,
+)
+from tests.analysis.tables import connect
+
+WIDE = replace(LARGE, micro_batches=2, layers=4)
+HEAVY = {"slow_kernel": "GroupedMatmul", "slow_kernel_factor": 3.0}
+# As a real job: stage 1 has the LM head and the loss and computes 401 ms, stage 0 231 ms.
+EVEN = Job(
+    tp=1, pp=2, dp=1, ep=1, experts=0, layers=2, micro_batches=2, steps=1, seed=3107, hidden=4096,
+    ffn=11_008, sequence=4096, memory=False, comm_tasks=False, paired_transfers=True,
+)  # fmt: skip
+UNEVEN = replace(EVEN, compute_by_stage=(231 / 316, 401 / 316))
+
+
+def step_ns(job: Job) -> float:
+    return float(replayed(job).measured.lengths().mean())
+
+
+def check_first(base: Job, name: str, change: str, **cause: Any) -> None:
+    """The first finding names the cause, and what it gains is what the job takes less without."""
+    first = findings(tables(replace(base, **cause)))[0]
+    truth_ns = step_ns(replace(base, **cause)) - step_ns(base)
+    assert first.name == name and first.changes[0].startswith(change)
+    gain_ns, low_ns, high_ns = known(first)
+    assert low_ns <= truth_ns <= high_ns
+    assert gain_ns == pytest.approx(truth_ns, abs=0.015 * step_ns(base))
+    assert truth_ns > 0.05 * step_ns(base)
+
+
+def known(one: Finding) -> tuple[int, int, int]:
+    gain, low, high = (
+        one.predicted_gain_ns, one.predicted_gain_low_ns, one.predicted_gain_high_ns
+    )  # fmt: skip
+    assert gain is not None and low is not None and high is not None
+    assert low <= gain <= high and one.no_gain_reason is None
+    return gain, low, high
+
+
+@pytest.mark.slow
+def test_a_slow_rank_and_a_slow_kernel_come_first_with_what_they_cost() -> None:
+    check_first(SMALL, "late_ranks", "rank:3=median", **SLOW_RANK)
+    check_first(SMALL, "slow_kernels", "kernel:GroupedMatmul=", **HEAVY)
+
+
+@pytest.mark.slow
+def test_a_slow_link_and_a_slow_host_come_first_with_what_they_cost() -> None:
+    check_first(SMALL, "slow_links", "link:0-1=", slow_link=(0, 1), slow_link_factor=6.0)
+    check_first(WIDE, "slow_links", "link:4-6=", **LARGE_LINK)
+    check_first(WIDE, "late_ranks", "host:node01=", slow_host=1)
+
+
+@pytest.mark.slow
+def test_a_gain_is_the_answer_of_whatif_to_the_same_changes() -> None:
+    slow = replace(SMALL, **SLOW_RANK)
+    listed = findings(tables(slow))
+    for one in listed:
+        assert (one.predicted_gain_ns is None) == (one.no_gain_reason is not None)
+        if one.predicted_gain_ns is None:
+            continue
+        changes = [parse_change(word) for word in one.changes]
+        row = whatif_steps(tables(slow), replayed(slow), changes).row(-1, named=True)
+        assert one.predicted_gain_ns == row["replayed_step_ns"] - row["predicted_step_ns"]
+        assert one.predicted_gain_high_ns == row["measured_step_ns"] - row["predicted_low_ns"]
+    gained = [one.predicted_gain_ns for one in listed]
+    assert gained[0] is not None and None in gained
+    values = [-1 if gain is None else gain for gain in gained]
+    assert values == sorted(values, reverse=True)
+    chosen = next(one for one in findings(tables(slow), Scope(step=13)) if one.name == "late_ranks")
+    rows = whatif_steps(tables(slow), replayed(slow), [parse_change("rank:3=median")])
+    own = rows.filter(step=13).row(0, named=True)
+    assert chosen.predicted_gain_ns == own["replayed_step_ns"] - own["predicted_step_ns"]
+
+
+def test_where_a_replay_cannot_answer_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    say = language_of("zh")
+    con = tables(SMALL)
+    for one in findings(con, Scope(rank=1)):
+        assert one.predicted_gain_ns is None and one.no_gain_reason
+    with monkeypatch.context() as changed:
+        changed.setattr(gains, "MOST_OPERATIONS", 100)
+        told = {one.name: one.no_gain_reason or "" for one in findings(con)}
+    assert "operations: gains are worked out here up to 100" in told["exposed_communication"]
+    for reason in told.values():
+        assert say(reason) != reason
+    with closing(compared(connect(), SMALL, "delete from launches")) as bare:
+        reasons = [one.no_gain_reason or "" for one in findings(bare) if one.name == "device_idle"]
+        assert reasons and "no launches were recorded" in reasons[0]
+
+
+@pytest.mark.slow
+def test_stages_evened_out_gain_what_the_even_job_takes_less() -> None:
+    first = findings(tables(UNEVEN))[0]
+    truth_ns = step_ns(UNEVEN) - step_ns(EVEN)
+    assert (first.name, first.changes) == ("uneven_stages", ("stage:all=mean",))
+    assert "stage 1" in first.statement.split(",")[0]
+    gain_ns, low_ns, high_ns = known(first)
+    assert low_ns <= truth_ns <= high_ns
+    assert gain_ns == pytest.approx(truth_ns, abs=0.01 * step_ns(EVEN))
+    assert truth_ns > 0.05 * step_ns(EVEN)
+    assert not any("ucket" in one.advice for one in findings(tables(UNEVEN)))
+
+
+@pytest.mark.slow
+def test_a_stage_that_was_not_captured_is_named() -> None:
+    gone = [f"delete from {name} where rank = 1" for name in TABLES]
+    with closing(compared(connect(), UNEVEN, *gone)) as con:
+        first = findings(con)[0]
+    assert (
+        first.name == "uncaptured_ranks"
+        and "stage that was not captured (rank 1)" in first.statement
+    )
+    assert first.predicted_gain_ns is None and first.no_gain_reason
