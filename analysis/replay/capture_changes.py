@@ -13,7 +13,6 @@ from fnmatch import fnmatchcase
 import duckdb
 import numpy as np
 
-from npuscope.collector.store import store
 from npuscope.errors import CannotAnswer, UsageError
 
 from .captures import CaptureJob, Other, scaled
@@ -21,14 +20,10 @@ from .changes import Change
 from .operations import programs
 from .stages import of_stages
 from .variants import structure
+from .variants.experts import experts
+from .variants.ideal import ideal
 from .variants.micro_batches import micro_batches
-
-_LATER = ("ideal", "experts")  # words of phase-level traces and of plans: not validated here
-_PAYLOADS = """
-    select rank, op_id, src_rank, dst_rank, link, sum(dur_ns) as payload_ns from comm_tasks
-    where size_bytes > 0 and dur_ns > 0 and src_rank <> dst_rank
-        and task_type not ilike 'notify%' and run = $run and capture = $capture
-    group by all"""
+from .variants.payloads import payloads
 
 
 def changed(con: duckdb.DuckDBPyConnection, job: CaptureJob, changes: Sequence[Change]) -> Other:
@@ -36,10 +31,6 @@ def changed(con: duckdb.DuckDBPyConnection, job: CaptureJob, changes: Sequence[C
     tell."""
     own = Other(job.waits, job.waits.transfer)
     for one in changes:
-        if one.target in _LATER:
-            raise CannotAnswer(
-                f"{one.word}: not validated on captures yet: change {', '.join(TARGETS)}"
-            )
         if one.target not in TARGETS:
             raise UsageError(f"{one.word}: of a capture, change one of {', '.join(TARGETS)}")
         own = _CHANGES[one.target](con, job, own, one)
@@ -109,18 +100,8 @@ def _link(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
     factor = change.factor()
     assert not isinstance(factor, str)
     ops = job.ops
-    tasks = store.frame(con.sql(_PAYLOADS, params={"run": job.run, "capture": job.capture}))
-    if tasks.is_empty():
-        raise CannotAnswer(
-            f"{change.word}: no tasks of communication with peers were recorded, so which link an"
-            " operation waits for is not known: record profiler level 1 or higher"
-        )
+    moved = payloads(con, job, change)
     is_comm = ops.is_communication
-    at = np.flatnonzero(is_comm)
-    places = (
-        ops.names[at].select("op_id").with_columns(at=at, rank=np.array(ops.ranks)[ops.rank[at]])
-    )
-    moved = places.join(tasks.cast({"rank": places.schema["rank"]}), on=["rank", "op_id"])
     ends = moved.select("src_rank", "dst_rank").to_numpy()
     name = change.name
     parts = name.split("-")
@@ -212,6 +193,7 @@ _CHANGES = {
     "rank": _rank, "stage": _stage, "kernel": _factor, "comm": _factor, "link": _link,
     "host": _host,
     "remove": structure.remove, "fuse": structure.fuse, "hide": structure.hide,
-    "micro_batches": micro_batches,
+    "micro_batches": micro_batches, "experts": experts,
+    "ideal": ideal,
 }  # fmt: skip
 TARGETS = tuple(_CHANGES)

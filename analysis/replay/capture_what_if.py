@@ -9,18 +9,22 @@ import duckdb
 import numpy as np
 import polars as pl
 
+from npuscope.analysis.wording import percent
 from npuscope.messages import Message
 
 from .capture_changes import changed
 from .captures import CaptureJob, Other, replay, replay_notes, shares
 from .changes import Change
+from .contention import beside_ns
 from .critical_path import time_by_part
 from .points import Integers
+from .variants.ideal import contributions
 
 Part = tuple[str, str | None]  # of a step, and its parallel kind
 
 _LEAST_ERROR = 0.005  # of a step that changes at all
-_CONTENTION = 0.1  # of a change: kernels beside less traffic, edges that were not seen
+_UNKNOWN_CONTENTION = 0.1  # of a change, where kernels beside traffic cannot be compared
+_ROUNDS = 2  # what is stretched moves what is beside it
 _MOST_FOR_PATHS = 5_000_000  # operations: both critical paths of more take too long
 
 
@@ -29,9 +33,10 @@ _MOST_FOR_PATHS = 5_000_000  # operations: both critical paths of more take too 
 #
 # Replayed from what waits for what, gaps that nothing explains kept as recorded. The last row is
 # the mean over steps that are no warm-up; its step is NULL. The range holds the error of the
-# replay, half a per cent of the step, a tenth of the change (contention, edges that were not seen),
-# the change times the share of time that nothing explains, and what members that were not captured
-# may or may not do.
+# replay, half a per cent of the step, what the change differs from step to step, the change times
+# the share of time that nothing explains, the step with kernels that lose as much beside transfers
+# as was measured (a tenth of the change where that is not told), and what members that were not
+# captured may or may not do.
 #
 # title: What if, of a capture
 # meaning: Each step of a job as measured, replayed and with changes, and the mean of them.
@@ -46,6 +51,7 @@ _MOST_FOR_PATHS = 5_000_000  # operations: both critical paths of more take too 
 #   predicted_low_ns  bigint   low end of the range
 #   predicted_high_ns bigint   high end of the range
 #   saved             struct[] part, kind, saved_ns: sum is replayed - predicted; NULL: > 5 M ops
+#   contributions     struct[] kind, name, slowdown: S_x, of the mean, of the ideal step; else NULL
 def whatif_steps(
     con: duckdb.DuckDBPyConnection, job: CaptureJob, changes: Sequence[Change]
 ) -> pl.DataFrame:
@@ -63,9 +69,13 @@ def whatif_steps(
     saved = [_saved(before, after, [at]) for at in every]
     saved.append(_saved(before, after, usual or [*every]))
     listed = pl.List(pl.Struct({"part": pl.String, "kind": pl.String, "saved_ns": pl.Int64}))
+    alone: list[list[dict[str, str | float | None]] | None] = [None] * (len(every) + 1)
+    if [one.target for one in changes] == ["ideal"]:
+        alone[-1] = contributions(con, job, other, usual or [*every])
+    named = pl.List(pl.Struct({"kind": pl.String, "name": pl.String, "slowdown": pl.Float64}))
     return times.select(
         pl.lit(job.run).alias("run"), pl.lit(job.capture).alias("capture"), pl.all(),
-        pl.Series("saved", saved, dtype=listed),
+        pl.Series("saved", saved, dtype=listed), pl.Series("contributions", alone, dtype=named),
     )  # fmt: skip
 
 
@@ -79,10 +89,16 @@ def predicted_steps(job: CaptureJob, other: Other) -> pl.DataFrame:
         outside = replace(other.waits, transfer=other.outside)
         variants.append(job.span(outside).lengths() + other.added_ns)
         variants.append(_waiting_for_others(job, predicted, replayed))
+    change = predicted - replayed
+    lost = job.contention.lost_ratio
+    if lost:
+        variants += _crowded(job, other)
     unexplained, _ = shares(job)
-    change = np.abs(predicted - replayed)
-    margin = np.abs(replayed - measured) + change * (_CONTENTION + unexplained.max(axis=1))
-    margin = margin + np.where(change > 0, _LEAST_ERROR * replayed, 0)
+    share = unexplained.max(axis=1) + (_UNKNOWN_CONTENTION if lost is None else 0)
+    margin = np.abs(replayed - measured) + np.abs(change) * share
+    if len(change) > 1:
+        margin = margin + 2 * change.std(ddof=1) / np.sqrt(len(change))
+    margin = margin + np.where(change != 0, _LEAST_ERROR * replayed, 0)
     low = np.maximum(np.min(variants, axis=0) - margin, 0)
     high = np.max(variants, axis=0) + margin
     columns = [measured, replayed, predicted, low, high]
@@ -94,6 +110,20 @@ def predicted_steps(job: CaptureJob, other: Other) -> pl.DataFrame:
     names = ("step", "measured_step_ns", "replayed_step_ns", "predicted_step_ns",
              "predicted_low_ns", "predicted_high_ns")  # fmt: skip
     return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row")
+
+
+def _crowded(job: CaptureJob, other: Other) -> list[Integers]:
+    """Steps where kernels lose as much beside transfers as was measured, wherever they now are."""
+    found = []
+    made = other.waits
+    for _ in range(_ROUNDS):
+        beside = beside_ns(job.ops, *job.times(made), made.transfer)
+        if other.hidden_ns is not None:
+            beside = beside + other.hidden_ns
+        durations = job.contention.stretched(job.ops, other.waits.transfer, beside)
+        made = replace(other.waits, transfer=durations)
+        found.append(job.span(made).lengths() + other.added_ns)
+    return found[-1:]
 
 
 def _saved(
@@ -125,11 +155,20 @@ def _waiting_for_others(job: CaptureJob, predicted: Integers, replayed: Integers
 def whatif_notes(job: CaptureJob, changes: Sequence[Change] = ()) -> list[str]:
     """The trust statement of the replay, and what a range is made of."""
     notes = replay_notes(job, replay(job))
+    lost = job.contention.lost_ratio
+    told = (
+        Message("a tenth of the change, as too few kernels beside transfers can be compared")
+        if lost is None
+        else Message(
+            "what kernels lose beside transfers ({lost} of that time, measured here)",
+            lost=percent(lost),
+        )
+    )
     notes.append(
         Message(
-            "a range holds the error of the replay, half a per cent of the step, a tenth of the"
-            " change for contention and edges that were not seen, and the share of time that"
-            " nothing explains"
+            "a range holds the error of the replay, half a per cent of the step, what the change"
+            " differs from step to step, the share of time that nothing explains, and {contention}",
+            contention=told,
         )
     )
     if job.ops.exogenous.any():

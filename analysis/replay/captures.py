@@ -15,6 +15,7 @@ from npuscope.messages import Message
 
 from ..scope import JOB, Scope
 from ..views import frame
+from .contention import Contention, contention
 from .operations import Operations, read_operations
 from .points import Flags, Integers
 from .waits import RECORDED, RULE, Waits, waits
@@ -58,6 +59,7 @@ class CaptureJob:
     waits: Waits
     measured: Span
     warm_up: frozenset[int | None]
+    contention: Contention
 
     @property
     def without_gaps(self) -> Waits:
@@ -83,11 +85,13 @@ class CaptureJob:
 @dataclass(frozen=True, slots=True)
 class Other:
     """A capture after changes; `outside`: durations where exogenous operations change as others
-    do; `added`: what every step takes beyond its replay."""
+    do; `added_ns`: what every step takes beyond its replay; `hidden_ns`: of operations the time
+    that transfers are beside them which the replay no longer has (None: none)."""
 
     waits: Waits
     outside: Integers
     added_ns: int = 0
+    hidden_ns: Integers | None = None
 
     def lasting(self, durations: Integers, outside: Integers) -> Other:
         """The same with other durations."""
@@ -129,7 +133,8 @@ def capture_job(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob:
                   [run, capture])["step"].to_list()  # fmt: skip
     made = waits(ops)
     measured = span_of(ops, ops.start, ops.start + ops.dur)
-    return CaptureJob(run, capture, ops, made, measured, frozenset(steps))
+    crowded = contention(ops, made.transfer)
+    return CaptureJob(run, capture, ops, made, measured, frozenset(steps), crowded)
 
 
 def span_of(ops: Operations, starts: Integers, ends: Integers) -> Span:

@@ -116,7 +116,7 @@ def read_operations(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> O
         launch, codes["stream"].to_numpy().astype(np.int32), type_, kind, instance,
         exogenous, recorded,
         ranks, steps, types, kind_names, zero_ns, syncs,
-        rows.select("name", "core", "shapes", "op_id"),
+        rows.select("name", "core", "shapes", "op_id", "size_bytes"),
     )  # fmt: skip
 
 

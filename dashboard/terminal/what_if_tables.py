@@ -45,18 +45,7 @@ def what_if_tables(found: pl.DataFrame) -> RenderableType:
     first = FittedTable(columns, steps, "What if", shares)
     if row["predicted_ns"] not in (None, row["ideal_ns"]):
         return first
-    listed = sorted(row["contributions"], key=_weight)
-    more = len(listed) - _MOST_CONTRIBUTIONS
-    return Group(first, FittedTable(
-        [
-            Column("of", "kind"),
-            Column("name", "name"),
-            Column("step, times the ideal", "slowdown", _times),
-        ],
-        listed[:_MOST_CONTRIBUTIONS],
-        "What makes the step longer, each alone",
-        f"{more} more with --json" if more > 0 else None,
-    ))  # fmt: skip
+    return Group(first, _contributions_table(row["contributions"]))
 
 
 def replay_table(found: pl.DataFrame) -> RenderableType:
@@ -121,8 +110,26 @@ def whatif_steps_table(found: pl.DataFrame) -> RenderableType:
     )  # fmt: skip
     saved = found["saved"].to_list()[mean] or []
     columns = [Column("part", "part"), Column("kind", "kind"), Column("saved (ms)", "saved_ns", ms)]
-    return Group(
+    tables = [
         steps, FittedTable(columns, saved, "Where the saved time was, on the critical path")
+    ]  # fmt: skip
+    listed = found["contributions"].to_list()[mean]
+    return Group(*tables, *([] if listed is None else [_contributions_table(listed)]))
+
+
+def _contributions_table(rows: list[dict[str, Any]]) -> FittedTable:
+    """What makes a step longer than the ideal, the largest first."""
+    listed = sorted(rows, key=_weight)
+    more = len(listed) - _MOST_CONTRIBUTIONS
+    return FittedTable(
+        [
+            Column("of", "kind"),
+            Column("name", "name"),
+            Column("step, times the ideal", "slowdown", _times),
+        ],
+        listed[:_MOST_CONTRIBUTIONS],
+        "What makes the step longer, each alone",
+        f"{more} more with --json" if more > 0 else None,
     )
 
 

@@ -18,10 +18,10 @@ from ..captures import CaptureJob, Other
 from ..changes import Change
 from ..operations import Operations
 from ..points import Indices, Integers
+from ..stages import rank_stages
 from ..waits import computed_before
 from .pipeline import Pipeline, Times
 
-_RANKS = "select rank, pp_rank from ranks where pp_rank is not null and run = ? and capture = ?"
 _MOST = 10_000  # micro-batches
 _PASSES = ("send", "receive", "recv")
 _WITHIN = ("tp", "ep", "cp", "tp_cp", "tp_ep", "mp", "mp_ep", "pp")  # meet in every micro-batch
@@ -44,7 +44,7 @@ def micro_batches(
     """`micro_batches=16`: steps take as much longer as the schedule with the measured blocks."""
     if change.name or not change.value.isdigit() or not 0 < int(change.value) <= _MOST:
         raise UsageError(f"{change.word}: a number of micro-batches, such as micro_batches=16")
-    stages = dict(con.execute(_RANKS, [job.run, job.capture]).fetchall())
+    stages = rank_stages(con, job.run, job.capture)
     recorded, pipelines = measured_pipelines(job, own, stages, change)
     longer = []
     for step in range(len(job.ops.steps)):

@@ -10,10 +10,10 @@ import numpy as np
 
 from npuscope.errors import CannotAnswer, UsageError
 
+from ..beside import covering, new_parts
 from ..captures import CaptureJob, Other
 from ..changes import Change
 from ..operations import programs
-from .beside import covering, new_parts
 
 
 def remove(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
@@ -124,4 +124,7 @@ def hide(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Ch
     durations, outside = waits.transfer.copy(), own.outside.copy()
     durations[:-1] -= np.where(known, hidden, 0)
     outside[:-1] -= hidden
-    return own.lasting(durations, outside)
+    filled = np.minimum(needed / np.maximum(room, 1), 1.0)[place[kernels]] * alone
+    behind = np.zeros(len(ops.rank), np.int64) if own.hidden_ns is None else own.hidden_ns.copy()
+    behind[kernels] += np.round(filled).astype(np.int64)
+    return replace(own.lasting(durations, outside), hidden_ns=behind)

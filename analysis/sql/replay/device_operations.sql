@@ -32,12 +32,13 @@ _all as (
     select rank, step, start_ns, dur_ns, stream_id, coalesce(type, name) as type, name, core,
         input_shapes as shapes, false as is_communication, connection_id,
         cast(null as bigint) as instance, cast(null as varchar) as kind, cast(null as boolean) as is_complete,
-        cast(null as integer) as rank_count, cast(null as integer) as group_size, cast(null as bigint) as op_id, cast(null as varchar) as group_hash
+        cast(null as integer) as rank_count, cast(null as integer) as group_size, cast(null as bigint) as op_id,
+        cast(null as varchar) as group_hash, cast(null as bigint) as size_bytes
     from kernels
     where is_compute and start_ns is not null and dur_ns >= 0 and run = $run and capture = $capture
     union all
     select rank, step, start_ns, dur_ns, null, op_type, name, null, null, true, connection_id, instance,
-        kind, is_complete, rank_count, coalesce(_met.group_size, comm_ops.group_size), op_id, group_hash
+        kind, is_complete, rank_count, coalesce(_met.group_size, comm_ops.group_size), op_id, group_hash, size_bytes
     from comm_ops left join _met using (rank, name, start_ns)
     where comm_ops.start_ns is not null and dur_ns >= 0
         and comm_ops.run = $run and comm_ops.capture = $capture
@@ -52,7 +53,7 @@ select rank, step,
     -- A member of whom only HCCL's times are known has no operations that could change.
     is_joined and coalesce(is_complete, false)
         and count(*) over (partition by instance, is_joined and instance is not null) = rank_count as is_complete,
-    group_size, op_id
+    group_size, op_id, size_bytes
 from _all
 join _clocks using (rank)
 left join _launched using (rank, connection_id, is_communication)

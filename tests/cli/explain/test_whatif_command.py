@@ -80,7 +80,8 @@ def test_what_a_profile_does_not_tell_is_refused_in_a_sentence(
         (qwen, ("host=0.5",), 3, "no launches were recorded"),
         (qwen, ("kernel:MatMul*=0.5", "host:free"), 3, "no launches were recorded"),
         (qwen, ("comm:all=0.5",), 3, "record all ranks"),
-        (sample_store, ("experts:balanced",), 3, "not validated"),
+        (qwen, ("experts:balanced",), 3, "all-to-alls"),
+        (qwen, ("fuse:MatMul*",), 3, "no launches were recorded"),
         (sample_store, (), 2, "say what changes"),
         (sample_store, ("comm:cp=0.5",), 2, "no such comm"),
     ):

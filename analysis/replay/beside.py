@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..points import Indices, Integers
+from .points import Indices, Integers
 
 
 @dataclass(frozen=True, slots=True)
