@@ -63,6 +63,11 @@ def priced(
             yield _with_gain(con, job, scope.step, replace(one, no_gain_reason=None))
 
 
+def why_refused(word: str) -> str:
+    """What a capture lacks that refuses to answer a change, by its target."""
+    return _REFUSED.get(word.partition(":")[0].partition("=")[0], _TOLD_THERE)
+
+
 def _job(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob | str:
     """The capture as a graph, or why there is none."""
     if scope.rank is not None:
@@ -89,8 +94,7 @@ def _with_gain(
     try:
         other = changed(con, job, [parse_change(word) for word in one.changes])
     except (CannotAnswer, UsageError):
-        why = _REFUSED.get(one.changes[0].partition(":")[0].partition("=")[0], _TOLD_THERE)
-        return replace(one, no_gain_reason=why)
+        return replace(one, no_gain_reason=why_refused(one.changes[0]))
     times = predicted_steps(job, other)
     row = times.row(-1, named=True)
     for own in times.filter(pl.col("step").eq_missing(pl.lit(step, pl.Int64))).to_dicts():

@@ -41,6 +41,8 @@ _MOST_FOR_PATHS = 5_000_000  # operations: both critical paths of more take too 
 # title: What if, of a capture
 # meaning: Each step of a job as measured, replayed and with changes, and the mean of them.
 # command: whatif PATH CHANGE
+# table: whatif_steps
+# figure: whatif_saved
 #
 #   run               varchar  run of the training job
 #   capture           varchar  ranks profiled at the same time

@@ -31,7 +31,7 @@ from .state import SHARES, Known, KnownCapture, View, moved, params_of
 PAGES = {
     "overview": "Overview", "timeline": "Timeline", "communication": "Communication",
     "experts": "Experts", "operators": "Operators", "ranks": "Ranks", "memory": "Memory",
-    "trends": "Trends", "compare": "Compare", "quality": "Data quality",
+    "whatif": "What if", "trends": "Trends", "compare": "Compare", "quality": "Data quality",
 }  # fmt: skip
 _PLOTLY = {"displaylogo": False, "scrollZoom": False, "responsive": True}
 

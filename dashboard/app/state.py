@@ -6,12 +6,15 @@ brought back into range, never an error, a path or SQL.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from npuscope.analysis.replay.changes import parse_change
 from npuscope.analysis.scope import Scope
+from npuscope.errors import UsageError
 
 from ..locale.language import languages
 
@@ -26,6 +29,7 @@ SHARES = ("computing", "exposed communication", "masked communication", "free")
 MOST_LANES = 8
 # Whose difference the comparison takes apart, beside the mean rank's.
 PLACES: dict[str, Literal["stage", "rank"]] = {"stage": "stage", "rank": "rank"}
+_MOST_CHANGES, _MOST_LETTERS = 8, 200  # letters of a change
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,8 @@ class View:
     colours tell (None: computing), `ranks` the first and last of those it shows, `lanes` those
     whose events it shows one by one (None: the first few). `base` is the capture that this one is
     compared with, by store, run and name (None: as `Known.base` chooses); `by` one of PLACES, of
-    each of which the comparison has rows (None: of the mean rank).
+    each of which the comparison has rows (None: of the mean rank); `change`
+    are words of a what-if, with spaces between (None: the page's own choice).
     """
 
     run: str | None = None
@@ -53,6 +58,7 @@ class View:
     lanes: tuple[int, ...] | None = None
     base: tuple[str | None, str, str] | None = None
     by: Literal["stage", "rank"] | None = None
+    change: str | None = None
 
     @property
     def scope(self) -> Scope:
@@ -148,6 +154,7 @@ def view_of(params: Mapping[str, str], known: Known) -> View:
         lanes=_several(params.get("lanes"), capture.ranks),
         base=_base_of(params, known, capture),
         by=PLACES.get(params.get("by", "")),
+        change=_change(params.get("change")),
     )
 
 
@@ -166,6 +173,7 @@ def params_of(view: View) -> dict[str, str]:
         "lanes": None if view.lanes is None else lanes_text(view.lanes),
         **dict(zip(BASE, view.base or (None, None, None), strict=True)),
         "by": view.by,
+        "change": view.change,
         "lang": view.lang,
     }
     return {name: str(value) for name, value in named.items() if value is not None}
@@ -241,6 +249,16 @@ def _several(text: str | None, present: Sequence[int]) -> tuple[int, ...] | None
         return ()
     asked = [_one_of(one, present) for one in (text or "").split(".", MOST_LANES)[:MOST_LANES]]
     return tuple(dict.fromkeys(one for one in asked if one is not None)) or None
+
+
+def _change(text: str | None) -> str | None:
+    """Words of a what-if, those that are none left out; of each only what can be printed."""
+    kept = []
+    for word in (text or "").split(maxsplit=_MOST_CHANGES)[:_MOST_CHANGES]:
+        with contextlib.suppress(UsageError):
+            if len(word) <= _MOST_LETTERS and word.isprintable():
+                kept.append(parse_change(word).word)
+    return " ".join(kept) or None
 
 
 def _window(params: Mapping[str, str], capture: KnownCapture) -> tuple[int | None, int | None]:
