@@ -12,6 +12,7 @@ import polars as pl
 
 from npuscope.errors import UsageError
 
+from .operator_names import same_work
 from .side import GPU, Side
 
 # Parts in the order in which a step is told; what computing consists of comes in their place.
@@ -27,7 +28,7 @@ ORDER = (
 # Rows follow the mean rank's step and add up to the mean step of the job on either side, and to the
 # difference: whole ns, the last row takes the rest. Computing is taken apart by kernel type (by
 # name where a side was recorded without types), by the framework's operator where other types do
-# its work.
+# its work (under whatever name: A's / B's).
 #
 # title: Difference of two runs
 # meaning: The change of each part of a step from run A to run B; the changes add up.
@@ -256,22 +257,35 @@ def _kernel_rows(a: pl.DataFrame, b: pl.DataFrame) -> list[dict[str, Any]]:
 def _by_operator(
     a: pl.DataFrame, b: pl.DataFrame
 ) -> tuple[list[dict[str, Any]], tuple[pl.DataFrame, pl.DataFrame]]:
-    """Operators that both sides call, where either has types of its own at their work: a row each;
-    and the other kernels."""
-    ours, theirs = (
-        side.drop_nulls("operator").group_by("operator", "type").agg(pl.col("total_ns").sum())
+    """Operators that both sides call, by whatever name, where either has types of its own at their
+    work: a row each; and the other kernels."""
+    a, b = (
+        side.with_columns(work=pl.col("operator").replace_strict(names, return_dtype=pl.String))
         for side in (a, b)
+        for names in ({one: same_work(one) for one in side["operator"].drop_nulls().unique()},)
     )
-    by = ["operator", "type"]
+    ours, theirs = (
+        side.drop_nulls("work").group_by("work", "type").agg(
+            pl.col("total_ns").sum(), pl.col("operator").unique()
+        )
+        for side in (a, b)
+    )  # fmt: skip
+    by = ["work", "type"]
     only = [ours.join(theirs, on=by, how="anti"), theirs.join(ours, on=by, how="anti")]
-    sums = [one.group_by("operator").agg(pl.col("total_ns").sum()) for one in only]
-    both = sums[0].join(sums[1], on="operator", suffix="_b").sort("operator")
-    rows = [
-        {"part": "computing", "name": name, "change": "kernels", "a": ns_a, "b": ns_b}
-        for name, ns_a, ns_b in both.iter_rows()
+    sums = [
+        one.group_by("work").agg(
+            pl.col("total_ns").sum(), pl.col("operator").explode().unique().sort().str.join(", ")
+        )
+        for one in only
     ]
+    both = sums[0].join(sums[1], on="work", suffix="_b").sort("work")
+    rows = [
+        {"part": "computing", "name": " / ".join(dict.fromkeys((name, name_b))),
+         "change": "kernels", "a": ns_a, "b": ns_b}
+        for _, ns_a, name, ns_b, name_b in both.iter_rows()
+    ]  # fmt: skip
     rest = [
-        side.join(one.join(both, on="operator", how="semi"), on=by, how="anti", nulls_equal=True)
+        side.join(one.join(both, on="work", how="semi"), on=by, how="anti", nulls_equal=True)
         for side, one in zip((a, b), only, strict=True)
     ]
     return rows, (rest[0], rest[1])
