@@ -18,12 +18,15 @@ from npuscope.errors import CannotAnswer, UsageError
 from .captures import CaptureJob, Other, scaled
 from .changes import Change
 from .operations import programs
+from .points import Integers
 from .stages import of_stages
 from .variants import structure
 from .variants.experts import experts
 from .variants.ideal import ideal
 from .variants.micro_batches import micro_batches
 from .variants.payloads import payloads
+
+_RARE, _RARE_NS = 1.0, 20_000  # beyond the usual pause of a place
 
 
 def changed(con: duckdb.DuckDBPyConnection, job: CaptureJob, changes: Sequence[Change]) -> Other:
@@ -90,8 +93,32 @@ def _host(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
         if not of_rank.any():
             raise change.unknown(sorted({name for name in hosts.values() if name}))
         mask = of_rank[ops.rank[launched]]
-    host = scaled(own.waits.host, mask, factor)
-    return replace(own, waits=replace(own.waits, host=host))
+    pauses = own.waits.pauses()
+    rare = np.where(factor, _hiccups(job, pauses), 0)
+    return replace(own, waits=own.waits.with_pauses(scaled(pauses - rare, mask, factor) + rare))
+
+
+def _hiccups(job: CaptureJob, pauses: Integers) -> Integers:
+    """What of a pause between launches is much beyond what the host takes at this place of its
+    program in other steps and on other ranks: a faster or slower host has it, too."""
+    ops, launched = job.ops, job.waits.launched
+    rank, step = ops.rank[launched], ops.step[launched]
+    begins = np.flatnonzero((np.diff(rank, prepend=-1) != 0) | (np.diff(step, prepend=-2) != 0))
+    alike: dict[bytes, list[int]] = {}
+    lengths = np.diff(np.append(begins, len(launched)))
+    for at, length in zip(begins.tolist(), lengths.tolist(), strict=True):
+        alike.setdefault(ops.type[launched[at : at + length]].tobytes(), []).append(at)
+    found = np.zeros(len(pauses), np.int64)
+    for program, places in alike.items():
+        length = len(program) // ops.type.itemsize
+        its = np.array(places)[:, None] + np.arange(length)
+        usual = np.median(pauses[its], axis=0)
+        usual = np.maximum(usual, np.median(usual))
+        if len(places) > 2:
+            beyond = pauses[its] - usual
+            is_rare = (beyond > _RARE * usual) & (beyond > _RARE_NS)
+            found[its] = np.where(is_rare, np.round(beyond), 0)
+    return found
 
 
 def _link(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:

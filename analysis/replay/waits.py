@@ -50,6 +50,7 @@ class Waits:
     transfer: Integers  # durations by operation
     host: Integers  # by launch: host time since the point its host goes on from
     launched: Integers  # operations by launch
+    segment: Integers  # by launch: which of those points
     explained: Flags  # by point: has a recorded start that something explains
     meetings: int
 
@@ -65,6 +66,27 @@ class Waits:
     def starts(self) -> Integers:
         """When points are."""
         return self.points.times(self.delays(), self.gap)
+
+    def pauses(self) -> Integers:
+        """Host time from launch to launch; of the first of a segment, since the host went on."""
+        return np.diff(self.host, prepend=0) + np.where(self._is_first, self._before, 0)
+
+    def with_pauses(self, pauses: Integers) -> Waits:
+        """The same with other host times from launch to launch."""
+        total = np.cumsum(pauses)
+        before = np.maximum.accumulate(np.where(self._is_first, np.arange(len(pauses)), 0))
+        host = total - (total - pauses)[before] if len(pauses) else total
+        return replace(self, host=host)
+
+    @property
+    def _is_first(self) -> Flags:
+        found: Flags = np.diff(self.segment, prepend=-1) != 0
+        return found
+
+    @property
+    def _before(self) -> Integers:
+        """Host time of the launch before."""
+        return np.append(0, self.host[:-1]) if len(self.host) else self.host
 
 
 class _Edges:
@@ -111,7 +133,9 @@ def waits(ops: Operations) -> Waits:
     _follow_streams(ops, end, wait)
     order, position = _program(ops)
     _comm_after_compute(ops, end, wait)
-    host, segments, segment_edges = _launches(ops, end, order, best, edges, count + meetings)
+    host, segment, segments, segment_edges = _launches(
+        ops, end, order, best, edges, count + meetings
+    )
     touched = _touching(ops, end, best)
     _again(ops, end, order, position, touched, wait)
     _after_anything(ops, end, best, wait)
@@ -122,12 +146,12 @@ def waits(ops: Operations) -> Waits:
     transfer = np.append(transfer, 0)  # of nothing
     recorded = np.concatenate([ops.start, met, np.array(segments, np.int64)])
     launched = np.zeros(0, np.int64) if order is None else order
-    return _made(edges, recorded, transfer, host, launched, count, meetings)
+    return _made(edges, recorded, transfer, host, launched, segment, count, meetings)
 
 
 def _made(
     edges: _Edges, measured: Integers, transfer: Integers, host: Integers, launched: Integers,
-    count: int, meetings: int,
+    segment: Integers, count: int, meetings: int,
 ) -> Waits:  # fmt: skip
     total = len(measured)
     target, source, work, lag, origin = edges.whole()
@@ -146,7 +170,17 @@ def _made(
     work, origins = work[made.edge], origin[made.edge].astype(np.int8)
     made = replace(made, edge=made.edge[:0])  # it has done its duty, and takes memory
     draft = Waits(
-        made, lags, work, origins, measured, transfer, host, launched, np.zeros(0, bool), meetings
+        made,
+        lags,
+        work,
+        origins,
+        measured,
+        transfer,
+        host,
+        launched,
+        segment,
+        np.zeros(0, bool),
+        meetings,
     )
     delays = draft.delays()
     has_edge = np.diff(made.first) > 0
@@ -161,7 +195,9 @@ def _made(
     explained = ~is_root & (np.abs(gap) <= _NEAR_NS)
     explained[count : count + meetings] = True
     gap[explained] = 0
-    return Waits(made, lags, work, origins, gap, transfer, host, launched, explained, meetings)
+    return Waits(
+        made, lags, work, origins, gap, transfer, host, launched, segment, explained, meetings
+    )
 
 
 def _by_place(made: Points) -> Indices:
@@ -252,11 +288,11 @@ def _launches(
     best: Integers,
     edges: _Edges,
     first_point: int,
-) -> tuple[Integers, list[int], list[tuple[int, int, int]]]:
+) -> tuple[Integers, Integers, list[int], list[tuple[int, int, int]]]:
     """Edges from the host: times of launches since their host went on, when it went on, and where
     it waited for the end of an operation."""
     if order is None:
-        return np.zeros(0, np.int64), [], []
+        return np.zeros(0, np.int64), np.zeros(0, np.int64), [], []
     launch, rank = ops.launch[order], ops.rank[order]
     starts = np.flatnonzero(np.diff(rank, prepend=-1))
     is_first = np.zeros(len(order), bool)
@@ -301,7 +337,7 @@ def _launches(
         first_point + segment[later], first_point + segment[later - 1], -1 - (later - 1),
         0, RECORDED,
     )  # fmt: skip
-    return host, segments.tolist(), segment_edges
+    return host, segment, segments.tolist(), segment_edges
 
 
 def _usual_latency(latency: Integers, is_free: Flags) -> int:

@@ -77,16 +77,9 @@ def fuse(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Ch
     lag, gap = waits.lag.copy(), waits.gap.copy()
     lag[near] = 0
     gap[:count][merged] = 0
-    order = waits.launched
-    segment = np.zeros(len(order), np.int64)
-    edge = np.flatnonzero(is_launch & (target < count))
-    segment[-1 - waits.work[edge]] = waits.points.source[edge]
-    pause = np.diff(waits.host, prepend=0)
-    is_first = np.diff(segment, prepend=-1) != 0
-    saved = np.cumsum(np.where(merged[order] & ~is_first, pause, 0))
-    within = saved - np.maximum.accumulate(np.where(is_first, saved, 0))
-    host = waits.host - within
-    return replace(own, waits=replace(waits, lag=lag, gap=gap, host=host))
+    is_first = np.diff(waits.segment, prepend=-1) != 0
+    pauses = np.where(merged[waits.launched] & ~is_first, 0, waits.pauses())
+    return replace(own, waits=replace(waits.with_pauses(pauses), lag=lag, gap=gap))
 
 
 def hide(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:

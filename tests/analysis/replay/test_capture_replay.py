@@ -135,6 +135,8 @@ def test_what_changes_the_structure_of_a_step_as_it_ran_both_ways() -> None:
     job = NOISY
     check_pair(replace(job, **{**SLOW_RANK, "slow_rank": 5}), job, "remove:rank=5")
     check_pair(job, replace(job, micro_batches=8), "micro_batches=8")
+    # Six times 3 us and 1.05 times 25 us; hiccups of the host are none of that.
+    check_pair(replace(job, host_op_ns=25_000), replace(job, host_op_ns=164_286), "host=6")
     host = replace(job, host_op_ns=60_000)
     check_pair(host, replace(host, fused_kernel="RmsNorm"), "fuse:RmsNorm")
     # Shared experts long enough to hide all-to-alls, behind them and then beside them.
