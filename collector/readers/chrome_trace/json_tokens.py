@@ -1,42 +1,24 @@
-"""JSON taken apart byte by byte, compiled by numba: where values end, and numbers of them.
+"""JSON taken apart byte by byte, to be compiled by numba: where values end, and their numbers.
 
 Everything here tells what it is not sure of, for another reader to judge: damage, control
 characters, halves of surrogate pairs, numbers of unusual form or of more digits than fit.
-
-Words are eight bytes from any byte on: whoever gives a buffer leaves `PADDING` bytes behind it.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-from numba import config as _config
-from numba import njit
+from numba import njit, types
+from numba.extending import intrinsic
+from numba.np import arrayobj
 
-from ...store.cache import cache_folder
-
-Array = np.ndarray[Any, Any]
-
-
-class Text(NamedTuple):
-    """Bytes, and the words that begin at each of them."""
-
-    bytes: Array
-    words: Array
-
+from .scan_codes import FRACTION, INTEGER, LONG, NONE, NULL, OTHER, STRING, Array
 
 # A division by zero raises nothing, and nobody counts who refers to an array.
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-PADDING = 64
-NULL = -(2**63)
-# Tokens.
-ABSENT, STRING, INTEGER, FRACTION, NONE, OTHER, LONG = range(7)  # LONG: of over 18 digits
 
 
 def compiled(function: Function) -> Function:
@@ -46,24 +28,64 @@ def compiled(function: Function) -> Function:
     return inlined
 
 
-def kept(function: Function) -> Function:
-    """Compiled for Python to call, and kept in the user's cache for the processes to come.
+def _place(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> Any:
+    """Pointer to the eight bytes from a place of an array of bytes on."""
+    data = context.make_array(array_type)(context, builder, array).data
+    word_type = context.get_value_type(types.uint64)
+    return builder.bitcast(builder.gep(data, [offset]), word_type.as_pointer())
 
-    Raises RuntimeError where no folder can be written.
-    """
-    config: Any = _config
-    before = config.CACHE_DIR
-    # What was compiled of other sources must not count: numba looks at the caller's alone.
-    state = hashlib.sha256()
-    for source in sorted(Path(__file__).parent.glob("*.py")):
-        state.update(source.read_bytes())
-    base = Path(before or cache_folder() / "compiled")
-    config.CACHE_DIR = str(base / state.hexdigest()[:16])
-    try:
-        called: Function = njit(cache=True, nogil=True, **OPTIONS)(function)
-    finally:
-        config.CACHE_DIR = before
-    return called
+
+def _word(typing: Any, array: Any, offset: Any) -> Any:
+    """Eight bytes from a place on, which need not be one of every eight."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        loaded = builder.load(_place(context, builder, array, *values))
+        loaded.align = 1
+        return loaded
+
+    return types.uint64(array, types.int64), generate
+
+
+def _set_word(typing: Any, array: Any, offset: Any, value: Any) -> Any:
+    """Put eight bytes at a place."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        stored = builder.store(values[2], _place(context, builder, array, *values[:2]))
+        stored.align = 1
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, types.uint64), generate
+
+
+word: Any = intrinsic(_word)
+set_word: Any = intrinsic(_set_word)
+
+
+def array_type(dtype: Any, n_axes: int) -> Any:
+    """What gives the array of a number in a table, whose lines are address and lengths."""
+    array = types.Array(dtype, n_axes, "C")
+    populate: Any = arrayobj.populate_array
+
+    def array_at(typing: Any, table: Any, number: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            whole = context.get_value_type(types.int64)
+            lines = builder.inttoptr(values[0], whole.as_pointer())
+            line = builder.mul(values[1], whole(3))
+            address, *lengths = (
+                builder.load(builder.gep(lines, [builder.add(line, whole(place))]))
+                for place in range(1 + n_axes)
+            )
+            item = context.get_value_type(dtype)
+            size = whole(context.get_abi_sizeof(item))
+            strides = [size] if n_axes == 1 else [builder.mul(lengths[1], size), size]
+            made = context.make_array(array)(context, builder)
+            data = builder.inttoptr(address, item.as_pointer())
+            populate(made, data, lengths, strides, size, None)
+            return made._getvalue()
+
+        return array(types.int64, types.int64), generate
+
+    return intrinsic(array_at)
 
 
 _TENS = 10.0 ** np.arange(23)
@@ -87,10 +109,10 @@ def past_blank(buf: Array, i: int) -> int:
 
 
 @compiled
-def string_end(buf: Array, words: Array, i: int) -> int:
+def string_end(buf: Array, i: int) -> int:
     """Place of the closing quote of a string whose content begins at i; -1 where it is unusual."""
     while True:
-        w = words[i]
+        w = word(buf, i)
         quote, slash = w ^ _QUOTES, w ^ _SLASHES
         found = ((quote - _LOW) & ~quote) | ((slash - _LOW) & ~slash) | ((w - _BLANKS) & ~w)
         if found & _HIGH == 0:
@@ -182,11 +204,11 @@ def literal_end(buf: Array, i: int) -> int:
 
 
 @compiled
-def scalar_end(buf: Array, words: Array, i: int) -> tuple[int, int]:
+def scalar_end(buf: Array, i: int) -> tuple[int, int]:
     """End of a value that holds no others, behind its quote where it is a string; -1: unusual."""
     c = buf[i]
     if c == 34:
-        end = string_end(buf, words, i + 1)
+        end = string_end(buf, i + 1)
         return (end + 1 if end >= 0 else -1), STRING
     if c == 45 or 48 <= c <= 57:
         end, whole = number_end(buf, i)
@@ -195,7 +217,7 @@ def scalar_end(buf: Array, words: Array, i: int) -> tuple[int, int]:
 
 
 @compiled
-def nested_end(buf: Array, words: Array, i: int) -> int:
+def nested_end(buf: Array, i: int) -> int:
     """End of an array or object at i; -1 where it is damaged or nested deeply."""
     objects = np.uint64(0)  # a bit for each level: whether it is an object
     depth = 0
@@ -212,14 +234,14 @@ def nested_end(buf: Array, words: Array, i: int) -> int:
                 depth -= 1
                 objects >>= np.uint64(1)
             elif c == 123:
-                i = _member(buf, words, i)
+                i = _member(buf, i)
                 if i < 0:
                     return -1
                 continue
             else:
                 continue
         else:
-            i, _ = scalar_end(buf, words, i)
+            i, _ = scalar_end(buf, i)
             if i < 0:
                 return -1
         while True:  # a value ended before i
@@ -231,7 +253,7 @@ def nested_end(buf: Array, words: Array, i: int) -> int:
             if c == 44:
                 i = past_blank(buf, i + 1)
                 if inside:
-                    i = _member(buf, words, i)
+                    i = _member(buf, i)
                     if i < 0:
                         return -1
                 break
@@ -243,11 +265,11 @@ def nested_end(buf: Array, words: Array, i: int) -> int:
 
 
 @compiled
-def _member(buf: Array, words: Array, i: int) -> int:
+def _member(buf: Array, i: int) -> int:
     """Where the value of the member begins whose key begins at i; -1 where there is none."""
     if buf[i] != 34:
         return -1
-    i = string_end(buf, words, i + 1)
+    i = string_end(buf, i + 1)
     if i < 0:
         return -1
     i = past_blank(buf, i + 1)

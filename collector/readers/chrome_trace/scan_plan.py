@@ -15,11 +15,10 @@ import msgspec
 import numpy as np
 from msgspec import Raw, Struct
 
-from . import json_tokens as tokens
-from . import scanner as s
+from . import scan_codes as s
 from .events import Int64, Scalar
-from .json_tokens import Array
 from .kept import Kept, Wanted
+from .scan_codes import Array
 
 _MIX, _SHIFT, _WORD = 0x9E3779B97F4A7C15, 29, (1 << 64) - 1
 _FIELDS = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "id", "args")
@@ -44,12 +43,12 @@ _TYPES = {
     float | None: s.NUMBER_OR_NULL,
     Raw: s.JSON_OR_NULL,
 }
-_NOTHING = 1 << tokens.ABSENT | 1 << tokens.NONE
+_NOTHING = 1 << s.ABSENT | 1 << s.NONE
 _ALLOWED = {
-    s.WHOLE_OR_NULL: _NOTHING | 1 << tokens.INTEGER,
-    s.CODE_OR_NULL: _NOTHING | 1 << tokens.STRING,
-    s.TEXT_OR_NULL: _NOTHING | 1 << tokens.INTEGER | 1 << tokens.LONG | 1 << tokens.STRING,
-    s.NUMBER_OR_NULL: _NOTHING | 1 << tokens.INTEGER | 1 << tokens.LONG | 1 << tokens.FRACTION,
+    s.WHOLE_OR_NULL: _NOTHING | 1 << s.INTEGER,
+    s.CODE_OR_NULL: _NOTHING | 1 << s.STRING,
+    s.TEXT_OR_NULL: _NOTHING | 1 << s.INTEGER | 1 << s.LONG | 1 << s.STRING,
+    s.NUMBER_OR_NULL: _NOTHING | 1 << s.INTEGER | 1 << s.LONG | 1 << s.FRACTION,
 }
 _ANY = (1 << 8) - 1
 

@@ -7,16 +7,17 @@ once for each string, not once for each row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from . import scanner as s
+from . import scan_codes as s
 from .columns import series_name
-from .json_tokens import NULL, PADDING, Array, Text
 from .kept import Wanted
+from .scan_codes import NULL, PADDING, Array
+from .scan_library import table_of
 from .scan_plan import hash_of, planned
 
 _PIECE_BYTES = 1 << 20
@@ -30,18 +31,22 @@ _LABEL = b"acc_id"  # the first entry of each dictionary: code 0 is no series
 class Scan:
     """Rows of a plan's kinds that wait to become tables."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: Wanted, scan: Callable[[int], int]) -> None:
+        self._scan = scan
         self._planned = planned(wanted, _ROWS)
-        self._text = _text(_PIECE_BYTES)
+        self._text = _room(_PIECE_BYTES)
         values = np.empty(sum(map(len, self._planned.columns)) * _ROWS, np.int64)
         slots = s.FIELDS + len(self._planned.plan.args.sizes)
         self._event = s.Event(*np.empty((3, slots), np.int64), *np.empty((3, s.SERIES), np.int64))
         self._rows = s.Rows(
             values, values.view(np.float64), np.empty((_SLOW, 2), np.int64),
             np.empty((_ENTRIES, 2), np.int64), np.zeros(4 * _ENTRIES, np.int32),
-            _text(_STORE_BYTES), _text(_STORE_BYTES),
+            _room(_STORE_BYTES), _room(_STORE_BYTES),
             np.zeros(s.ROWS + len(self._planned.kinds), np.int64),
         )  # fmt: skip
+        self._table = table_of(
+            self._text, self._planned.plan, self._event, self._rows, self._planned.counter, _ROWS
+        )
         self._forget()
 
     def add(self, text: bytes) -> bool:
@@ -49,14 +54,12 @@ class Scan:
         no room or something in it is not known for sure."""
         if len(text) > _PIECE_BYTES or not _is_utf8(text):
             return False
-        self._text.bytes[: len(text)] = np.frombuffer(text, np.uint8)
-        self._text.bytes[len(text) : len(text) + PADDING] = 0
+        self._text[: len(text)] = np.frombuffer(text, np.uint8)
+        self._text[len(text) : len(text) + PADDING] = 0
         counts = self._rows.counts
         before = counts.copy()
-        planned = self._planned
-        ended = s.scan(
-            self._text, len(text), planned.plan, planned.counter, _ROWS, self._event, self._rows
-        )
+        self._table[-3] = len(text)
+        ended = self._scan(self._table.ctypes.data)
         if ended == s.DONE:
             return True
         counts[s.TEXT_BYTES :] = before[s.TEXT_BYTES :]
@@ -79,7 +82,7 @@ class Scan:
         counts, planned = self._rows.counts, self._planned
         for place, packed in self._rows.slow[: counts[s.SLOW]].tolist():
             start, size = packed >> 24, packed & 0xFFFFFF
-            self._rows.floats[place] = float(self._rows.texts.bytes[start : start + size].tobytes())
+            self._rows.floats[place] = float(self._rows.texts[start : start + size].tobytes())
         written = self._written()
         strings = _unescaped(written)
         for number, kind in enumerate(planned.kinds):
@@ -130,7 +133,7 @@ class Scan:
         offsets[1:] = ends
         places = np.repeat((packed >> 24) - (ends - sizes), sizes) + np.arange(offsets[-1])
         valid = None if mask is None else pa.array(~mask).buffers()[1]
-        buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(self._rows.texts.bytes[places])]
+        buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(self._rows.texts[places])]
         return pa.Array.from_buffers(pa.string(), len(sizes), buffers)
 
     def _written(self) -> pa.Array:
@@ -138,7 +141,7 @@ class Scan:
         count = int(self._rows.counts[s.ENTRIES])
         offsets = np.zeros(count + 1, np.int32)
         offsets[1:] = np.cumsum(self._rows.entries[:count, 1])
-        used = self._rows.store.bytes[: offsets[-1]].tobytes()  # one stands behind the other
+        used = self._rows.store[: offsets[-1]].tobytes()  # one stands behind the other
         return pa.Array.from_buffers(
             pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(used)]
         )
@@ -147,16 +150,15 @@ class Scan:
         """Begin a new dictionary."""
         rows = self._rows
         rows.table[:] = 0
-        rows.store.bytes[: len(_LABEL)] = np.frombuffer(_LABEL, np.uint8)
+        rows.store[: len(_LABEL)] = np.frombuffer(_LABEL, np.uint8)
         rows.entries[0] = 0, len(_LABEL)
         rows.table[hash_of(_LABEL) % len(rows.table)] = 1
         rows.counts[[s.ENTRIES, s.ENTRY_BYTES]] = 1, len(_LABEL)
 
 
-def _text(size: int) -> Text:
+def _room(size: int) -> Array:
     """Room for so many bytes."""
-    buffer = np.zeros(size + 2 * PADDING, np.uint8)
-    return Text(buffer, np.ndarray(size + PADDING, "<u8", buffer=buffer, strides=(1,)))
+    return np.zeros(size + 2 * PADDING, np.uint8)
 
 
 def _is_utf8(text: bytes) -> bool:

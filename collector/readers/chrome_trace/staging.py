@@ -156,20 +156,23 @@ def _stage_slice(
             log_of_work.info("%s: not in ranges (%r), reading it in one go", path, error)
             shutil.rmtree(place, ignore_errors=True)
             advance(-told)
-    scan = _scan(form, Path(path).stat().st_size)
+    scan = scan_of(form, Path(path).stat().st_size)
     _stage_events(_events(path, _decoder(log, scan), log, advance), place, form, log, scan)
     return [place]
 
 
-def _scan(form: Form, size_bytes: int) -> Scan | None:
-    """The compiled pass where it is worth loading and can be had."""
+def scan_of(form: Form, size_bytes: int) -> Scan | None:
+    """A compiled pass for so many bytes, where it is worth loading and can be had."""
     if size_bytes < SCAN_BYTES:
         return None
     try:
+        from .scan_library import scan_function
         from .scanned import Scan
-    except (ImportError, RuntimeError):  # not installed; or no folder to keep what was compiled
+
+        scan = scan_function()
+    except ImportError:
         return None
-    return Scan(form.wanted())
+    return Scan(form.wanted(), scan) if scan else None
 
 
 def _stage_events(
@@ -266,7 +269,7 @@ def _stage_range(
     advance: Callable[[int], None] | None = None,
 ) -> ReadLog:
     log = ReadLog()
-    scan = _scan(form, part[1] - part[0])
+    scan = scan_of(form, part[1] - part[0])
     pieces = read_range(path, *part, _decoder(log, scan), advance or _say_nothing)
     _stage_events(pieces, folder, form, log, scan)
     return log
