@@ -29,7 +29,7 @@ _TOLD_THERE = Message("`npuscope whatif` with the same changes says why it canno
 # What a capture lacks where a change of this target is refused, in the reader's language.
 _REFUSED = {
     "comm": Message("no operation of this kind was recorded on all its members"),
-    "experts": Message("moving experts is not replayed"),
+    "experts": Message("all ranks of expert-parallel groups, with shapes, were not recorded"),
     "host": Message("no launches were recorded, so the host's time is not known"),
     "rank": Message("no other rank ran the same kernels in the same order"),
     "stage": Message("kernels of one pipeline stage at most were recorded"),

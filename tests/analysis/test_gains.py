@@ -88,7 +88,7 @@ def test_a_gain_is_the_answer_of_whatif_to_the_same_changes() -> None:
         assert one.predicted_gain_ns == row["replayed_step_ns"] - row["predicted_step_ns"]
         assert one.predicted_gain_high_ns == row["measured_step_ns"] - row["predicted_low_ns"]
     gained = [one.predicted_gain_ns for one in listed]
-    assert gained[0] is not None and None in gained
+    assert gained[0] is not None
     values = [-1 if gain is None else gain for gain in gained]
     assert values == sorted(values, reverse=True)
     chosen = next(one for one in findings(tables(slow), Scope(step=13)) if one.name == "late_ranks")

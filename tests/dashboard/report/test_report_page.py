@@ -235,11 +235,10 @@ def test_markdown_tables_have_as_many_cells_everywhere(
 def test_markdown_says_what_the_page_says(sample: list[Block]) -> None:
     text = markdown(sample)
     assert "## What to look at first" in text
-    assert "1. **3.986 ms per step at stake, 22.4 %** (measured): 3.986 ms of comm" in text
-    assert (
-        "   predicted gain: 1.271 ms per step (1.052 to 1.489), replayed with comm:ep=0.8" in text
-    )
-    assert "2. **2.019 ms per step at stake, 11.4 %** (measured): 2.019 ms of comm" in text
+    assert "1. **1.537 ms per step at stake, 8.6 %** (estimated): Expert load is" in text
+    assert "2. **3.986 ms per step at stake, 22.4 %** (measured): 3.986 ms of comm" in text
+    assert re.search(r"gain: 1\.271 ms per step \(1\.\d+ to 1\.\d+\), replayed with comm:ep=", text)
+    assert "3. **2.019 ms per step at stake, 11.4 %** (measured): 2.019 ms of comm" in text
     assert "predicted gain: not known: schedules and numbers of micro-batches are not" in text
     assert "| communication that moves bytes | 3.986 | 22.4 % |" in text
     assert "| waiting in the pipeline | 3.463 | 19.5 % |" in text
