@@ -19,6 +19,9 @@ Changes = Annotated[
         show_default=False,
     ),
 ]
+Slack = Annotated[
+    bool, typer.Option("--slack", help="How much longer each operation may take, least first.")
+]
 
 
 @command("run", "capture")
@@ -42,27 +45,32 @@ def replay(asked: Asked) -> None:
 
 
 @command("run", "capture")
-def critical_path(asked: Asked, *, top: TopOrAll = None) -> None:
+def critical_path(asked: Asked, *, top: TopOrAll = None, slack: Slack = False) -> None:
     """Which operations of which rank make a step as long as it is; rows add up to the step.
 
     \b
     Examples:
       npuscope critical-path ./profiles
       npuscope critical-path ./profiles --top 20 --json
+      npuscope critical-path ./profiles --slack           how much longer each operation may take
     """
     from npuscope.analysis.replay import captures
     from npuscope.analysis.replay.critical_path import critical_path
-    from npuscope.dashboard.terminal.what_if_tables import critical_path_table
+    from npuscope.analysis.replay.slack import operation_slack
+    from npuscope.dashboard.terminal.what_if_tables import critical_path_table, slack_table
     from npuscope.profile import compare_ranks
 
     with asked.tables() as (data, scope):
         compare_ranks(data)
         job = captures.capture_job(data.con, scope)
-        found = critical_path(job)
+        found = operation_slack(job) if slack else critical_path(job)
         if top is not None:
             found = found.group_by("step", maintain_order=True).head(top).select(found.columns)
         notes = captures.replay_notes(job, captures.replay(job))
-        asked.answer("critical_path", found, notes, critical_path_table)
+        if slack:
+            asked.answer("operation_slack", found, notes, slack_table)
+        else:
+            asked.answer("critical_path", found, notes, critical_path_table)
 
 
 @command("run", "capture")
@@ -74,6 +82,8 @@ def whatif(asked: Asked, *, changes: Changes = None) -> None:
       npuscope whatif ./profiles rank:5=median            as fast as its peers
       npuscope whatif ./profiles comm:ep=0.5 'kernel:FlashAttention*=0.67'
       npuscope whatif ./profiles link:3-7=0.5 --json      host=0.5 host:free host:node01=0.5
+      npuscope whatif ./profiles micro_batches=16         experts:balanced experts:plan=FILE ideal
+      npuscope whatif ./profiles remove:rank=5 hide:ep 'fuse:RmsNorm'
     \b
     Of a phase-level trace:
       npuscope whatif trace.parquet                       slowdown by optype, stage and worker

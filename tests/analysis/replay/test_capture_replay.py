@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from npuscope.analysis.catalog import metric
 from npuscope.analysis.experts.plan.placement import deployment_json
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.replay.capture_what_if import whatif_notes, whatif_steps
@@ -22,6 +23,7 @@ from npuscope.analysis.replay.captures import CaptureJob, capture_job, replay, r
 from npuscope.analysis.replay.changes import parse_change
 from npuscope.analysis.replay.critical_path import critical_path
 from npuscope.analysis.replay.points import points
+from npuscope.analysis.replay.slack import operation_slack, slacks
 from npuscope.analysis.scope import ALL
 from npuscope.errors import CannotAnswer, TraceNotFound, UsageError
 from npuscope.sample_traces.generate import Job, canonical_frames
@@ -219,6 +221,24 @@ def test_a_kernel_that_takes_longer_within_its_slack_changes_nothing() -> None:
     assert at and row["predicted_step_ns"] == row["replayed_step_ns"]
     longer = mean_of(tables(SMALL), job, "kernel:DSAGenBitMask=500")
     assert longer["predicted_step_ns"] > row["replayed_step_ns"]
+
+
+@pytest.mark.parametrize("job", [SMALL, replace(SMALL, noise=0.05, host_op_ns=150_000)])
+def test_an_operation_longer_by_its_slack_changes_nothing_and_by_more_it_does(job: Job) -> None:
+    made = replayed(job)
+    before, slack = made.span().lengths(), slacks(made)
+    assert (slack >= 0).all() and 0.02 < np.mean(slack == 0) < 0.9
+    chance = random.Random(5)
+    told = np.flatnonzero(slack < 10**12).tolist()
+    for at in chance.sample(told, 60):
+        for more, is_same in ((0, True), (2_000, False)):
+            durations = made.waits.transfer.copy()
+            durations[at] += slack[at] + more
+            longer = made.span(replace(made.waits, transfer=durations)).lengths()
+            assert (longer == before).all() == is_same, (at, more)
+    found = operation_slack(made)
+    assert found.height == len(slack) and found["slack_ns"].null_count() == (slack > 10**12).sum()
+    assert list(found.columns) == [one.name for one in metric("operation_slack").columns]
 
 
 def test_everything_twice_as_long_makes_steps_twice_as_long() -> None:

@@ -66,6 +66,10 @@ def test_a_profile_is_replayed_and_asked(run: Run, sample_store: Path) -> None:
         assert mean[name] == pytest.approx(sum(row[name] for row in steps) / 2, abs=1)
     trust = run("replay", sample_store, "--json").json()["notes"]
     assert told["notes"][: len(trust)] == trust and "without recorded gaps" in trust[0]
+    slack = run("critical-path", sample_store, "--slack", "--top", "5", "--json").json()
+    assert slack["metric"] == "operation_slack" and len(slack["rows"]) == 10
+    assert {row["slack_ns"] for row in slack["rows"]} == {0}
+    assert "longer by" in run("critical-path", sample_store, "--slack").out
     table = run("whatif", sample_store, "rank:all=median")
     assert table.code == 0 and "mean" in table.out and trust[0] in table.err
     assert "without gaps" in run("replay", sample_store).out
