@@ -27,6 +27,8 @@ create table ranks (
     source_format         varchar,   -- db | text | db+text | light | cluster (results over all ranks)
     framework_version     varchar,   -- torch_npu's or MindSpore's version
     cann_version          varchar,
+    environment           varchar,   -- environment variables as recorded, name -> value (JSON); {}: none was set
+    model_config          varchar,   -- what the job told the profiler of its model, name -> value (JSON)
     clock                 varchar,   -- epoch | device
     window_start_ns       bigint,    -- profiling session on this rank
     window_end_ns         bigint,

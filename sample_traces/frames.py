@@ -119,6 +119,7 @@ def _rank(c: Capture) -> Row:
         "framework": "pytorch",
         "framework_version": metadata.FRAMEWORK_VERSION,
         "cann_version": metadata.CANN_VERSION,
+        "environment": "{}",
         "chip_name": "Ascend910B",
         "ai_core_frequency_mhz": float(c.frequency_mhz) if job.frequency else None,
         "profiler_level": "Level1",

@@ -6,10 +6,12 @@ Side A, Side B --> verdict with an interval
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import msgspec
 import polars as pl
 from scipy.special import stdtrit
 
@@ -17,7 +19,7 @@ from npuscope.errors import UsageError
 from npuscope.messages import Message
 
 from ..wording import numbers
-from .side import GPU, MEASURES, PER_TOKEN, Key, Side
+from .side import GPU, MEASURES, PER_TOKEN, SETTINGS, Key, Side
 from .waterfall import at_each, waterfall
 
 Verdict = Literal["same", "different", "not_enough"]
@@ -26,6 +28,7 @@ CONFIDENCE = 0.95
 SAME_WITHIN = 0.01
 _MOST_STEPS = 1000  # nobody records more
 _LAYOUT = ("world_size", "tp_size", "pp_size", "dp_size", "cp_size", "ep_size")
+_UNSET = frozenset({"not set"})
 _CORRELATED_FROM = 20  # of fewer steps, correlation cannot be told from chance
 
 
@@ -188,17 +191,39 @@ def measure_differences(a: Side, b: Side, whole: Estimate) -> pl.DataFrame:
 # meaning: What captures know of themselves (versions, chips, parallel sizes) and differs.
 # table: changed_facts
 #
-#   fact  varchar  column of the table ranks
+#   fact  varchar  column of the table ranks, or a setting of its environment or model_config
 #   a     varchar  of A: every value that its ranks have
 #   b     varchar  of B, likewise
 def changed_facts(a: Side, b: Side) -> pl.DataFrame:
     """Rows of the metric `changed_facts`: none of what one side does not know."""
-    rows = [
-        (name, _listed(a.facts[name]), _listed(b.facts[name]))
-        for name in a.facts
-        if a.facts[name] != b.facts[name] and a.facts[name] and b.facts[name]
-    ]
+    rows: list[tuple[str, str, str]] = []
+    for name in a.facts:
+        ours, theirs = a.facts[name], b.facts.get(name, frozenset())
+        if ours == theirs or not ours or not theirs:
+            continue
+        if name not in SETTINGS:
+            rows.append((name, _listed(ours), _listed(theirs)))
+            continue
+        settings = [_settings(side) for side in (ours, theirs)]
+        rows += [
+            (one, _listed(values[0]), _listed(values[1]))
+            for one in sorted({*settings[0], *settings[1]})
+            if (values := [side.get(one, _UNSET) for side in settings])[0] != values[1]
+        ]
     return pl.DataFrame(rows, dict.fromkeys(("fact", "a", "b"), pl.String), orient="row")
+
+
+def _settings(texts: frozenset[str]) -> dict[str, frozenset[str]]:
+    """Values of each setting over JSON objects of ranks; of a rank that lacks it: not set. A text
+    that is none, of a store that somebody else made, tells nothing."""
+    ranks = []
+    for text in texts:
+        with contextlib.suppress(msgspec.DecodeError):
+            ranks.append(msgspec.json.decode(text, type=dict[str, str]))
+    return {
+        name: frozenset(one.get(name, *_UNSET) for one in ranks)
+        for name in {name for one in ranks for name in one}
+    }
 
 
 def _with_tokens(side: Side) -> Side:

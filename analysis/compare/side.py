@@ -43,10 +43,11 @@ MEASURES = (*_OF_RANKS, "kernel_mfu_causal_ratio", "peak_memory_bytes", "expert_
 # Time of the job's ranks together for each token, where tokens are known.
 PER_TOKEN = "rank_ns_per_token"
 _STEP = ("run", "capture", "step")
-# What a capture knows of itself.
+# What a capture knows of itself; of settings a JSON object, each of which is a fact of its own.
+SETTINGS = ("environment", "model_config")
 FACTS = (
     "framework", "framework_version", "cann_version", "chip_name", "profiler_level", "aic_metrics",
-    "world_size", "tp_size", "pp_size", "dp_size", "cp_size", "ep_size",
+    "world_size", "tp_size", "pp_size", "dp_size", "cp_size", "ep_size", *SETTINGS,
 )  # fmt: skip
 # From the end of a rank's step to its next one, where that was recorded too.
 _PAUSES = """

@@ -5,6 +5,7 @@ The same mapping stands in a profiler database (META_DATA), each value as JSON t
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ _SIZE_KEYS = {
 # Experts of a token, as Hugging Face's and Megatron's configurations name them.
 _TOP_K_KEYS = ("num_experts_per_tok", "moe_router_topk")
 TOP_K_RULE = "model.top_k"
+# Settings of a job, not files in them.
+_LONGEST, _MOST_NAMES = 400, 200
 _JOB_KEYS = ("job_name", "jobname", "run_name", "task_name", "experiment_name")
 
 GROUPS = pa.schema([
@@ -57,7 +60,8 @@ class ProcessGroup:
 @dataclass(frozen=True, slots=True)
 class ProfilerMetadata:
     """The job as its framework describes it; `sizes` are (kind, ranks per group), `top_k` the
-    experts that a router sends a token to."""
+    experts that a router sends a token to. `environment` and `model_config`: JSON objects of texts,
+    by name."""
 
     job_name: str | None = None
     rank: int | None = None
@@ -65,6 +69,8 @@ class ProfilerMetadata:
     sizes: tuple[tuple[str, int], ...] = ()
     groups: tuple[ProcessGroup, ...] = ()
     top_k: int | None = None
+    environment: str | None = None
+    model_config: str | None = None
 
     def rules(self) -> dict[str, str]:
         """What no table has a column for, for a rank's rules."""
@@ -100,6 +106,8 @@ def parse_metadata(mapping: Mapping[str, object]) -> ProfilerMetadata:
         sizes=tuple(_sizes(args, groups)),
         groups=groups,
         top_k=next((number for key in _TOP_K_KEYS if (number := natural(model.get(key)))), None),
+        environment=_texts(lower.get("env_variables")),
+        model_config=_texts(lower.get("model_config")),
     )
 
 
@@ -130,13 +138,16 @@ def coordinates(metadata: ProfilerMetadata, rank: int) -> dict[str, int | None]:
     return found
 
 
-def rank_columns(metadata: ProfilerMetadata, rank: int) -> dict[str, int | None]:
-    """Columns of the canonical table `ranks` that the metadata tells: sizes and coordinates."""
+def rank_columns(metadata: ProfilerMetadata, rank: int) -> dict[str, int | str | None]:
+    """Columns of the canonical table `ranks` that the metadata tells: sizes, coordinates, and how
+    the job was started."""
     sizes = dict(metadata.sizes)
     return {
         "world_size": metadata.world_size,
         **{f"{kind}_size": sizes.get(kind) for kind in SIZE_KINDS},
         **coordinates(metadata, rank),
+        "environment": metadata.environment,
+        "model_config": metadata.model_config,
     }
 
 
@@ -182,6 +193,21 @@ def _object(value: object) -> Mapping[str, object]:
         except msgspec.DecodeError:
             return {}
     return value if isinstance(value, dict) else {}
+
+
+def _texts(value: object) -> str | None:
+    """A mapping's values as texts, as JSON in order of names; None: there is no mapping. What is
+    empty, or deeper than lists, is left out; so is what is longer than a setting."""
+    mapping = _object(value)
+    if not mapping and not isinstance(value, dict):
+        return None
+    told = {
+        str(name): one if isinstance(one, str) else json.dumps(one)
+        for name, one in mapping.items()
+        if isinstance(one, (str, int, float, list)) and one not in ("", [])
+    }
+    kept = sorted((name, one) for name, one in told.items() if len(name) + len(one) <= _LONGEST)
+    return json.dumps(dict(kept[:_MOST_NAMES]))
 
 
 def json_object(path: str) -> dict[str, object]:

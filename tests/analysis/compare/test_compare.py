@@ -309,6 +309,26 @@ def test_a_tenth_of_what_the_bench_holds() -> None:
     assert told.false <= 0.08 and told.found >= 0.90 and told.covered >= 0.90
 
 
+def test_each_setting_that_differs_is_a_fact() -> None:
+    def told(*environments: str, model: str | None = None) -> Side:
+        facts = {"environment": frozenset(environments), "cann_version": frozenset({"8.3"}),
+                 "model_config": frozenset([model] if model else [])}  # fmt: skip
+        return replace(steps_only([1e7]), facts=facts)
+
+    expanding = '{"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True", "HCCL_ALGO": "ring"}'
+    found = compare(told("{}"), told(expanding, model='{"layers": "4"}'))
+    assert found.changed == {
+        "HCCL_ALGO": ("not set", "ring"),
+        "PYTORCH_NPU_ALLOC_CONF": ("not set", "expandable_segments:True"),
+    }
+    deeper = compare(
+        told(expanding, model='{"layers": "4", "hidden_size": "1"}'),
+        told(expanding, "{}", model='{"layers": "8", "hidden_size": "1"}'),
+    ).changed
+    assert deeper["layers"] == ("4", "8") and deeper["HCCL_ALGO"] == ("ring", "not set, ring")
+    assert not compare(told("[[]]"), told('{"a": 1}')).changed  # none of ours
+
+
 def test_several_runs_are_refused() -> None:
     with connect() as con:
         put(con, canonical_frames(small(), tables=TABLES))

@@ -65,6 +65,33 @@ def test_real_rank_and_groups(staged: Staged, real_data: Path) -> None:
     assert [g[4] for g in groups if g[2] == "dp_cp"] == [[0, 1]]
 
 
+def test_how_the_job_was_started(staged: Staged, real_data: Path, tmp_path: Path) -> None:
+    staged.read(profiler_info, real_data / "qwen3_pp2_dp2_text_level2" / "rank_1_ascend_pt", rank=1)
+    ((environment, model),) = staged.rows("select environment, model_config from ranks")
+    assert model is None and json.loads(environment) == {
+        "ASCEND_GLOBAL_LOG_LEVEL": "3", "PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True",
+    }  # fmt: skip
+    told = {
+        "ENV_VARIABLES": json.dumps({"HCCL_ALGO": "", "B": "x" * 1000}),  # as a database has it
+        "model_config": {
+            "hidden_size": 4096,
+            "num_experts_per_tok": "many",
+            "tie": False,
+            "layers": [1, 2],
+            "deep": {"a": 1},
+        },
+    }
+    metadata = read_metadata(str(write(tmp_path / "metadata.json", told)))
+    assert metadata.environment == "{}"  # none is set, which is known
+    assert json.loads(metadata.model_config or "") == {
+        "hidden_size": "4096", "layers": "[1, 2]", "num_experts_per_tok": "many", "tie": "false",
+    }  # fmt: skip
+    assert metadata.top_k is None
+    for nonsense in ("not JSON", 7, None, ["A=1"]):
+        path = write(tmp_path / "metadata.json", {"ENV_VARIABLES": nonsense})
+        assert read_metadata(str(path)).environment is None
+
+
 def test_real_group_hashes_are_those_of_the_operations(real_data: Path) -> None:
     folder = real_data / "qwen3_pp2_dp2_text_level2" / "rank_0_ascend_pt"
     metadata = read_metadata(str(folder / "profiler_metadata.json"))
@@ -204,6 +231,7 @@ def test_places_in_groups(staging: duckdb.DuckDBPyConnection) -> None:
     assert rank_columns(metadata, 3) == {
         "world_size": 16, "tp_size": 2, "pp_size": 4, "dp_size": None, "cp_size": 1, "ep_size": 2,
         "tp_rank": 1, "pp_rank": None, "dp_rank": 1, "cp_rank": 0, "ep_rank": 1,
+        "environment": None, "model_config": None,
     }  # fmt: skip
     staging.register("_rows", group_rows(metadata, 3))
     staging.execute("insert into groups by name select * from _rows")
@@ -238,7 +266,7 @@ def test_mapping_of_a_database_holds_json_text(as_text: bool) -> None:
 @pytest.mark.parametrize(
     "mapping",
     [{}, {"distributed_args": "{"}, {"parallel_group_info": [1]}, {"distributed_args": 3},
-     {"model_config": '{"num_experts_per_tok": "many", "hidden_size": 64}'}],
+     {"model_config": '["num_experts_per_tok", "many"]'}],
 )  # fmt: skip
 def test_nonsense_says_nothing(mapping: dict[str, object]) -> None:
     assert parse_metadata(mapping) == ProfilerMetadata()
