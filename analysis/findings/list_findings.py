@@ -25,8 +25,9 @@ from ..scope import ALL, Scope
 from ..wording import mebibytes, ms, percent, ranks_named
 from . import cause_rules, communication_rules, time_rules
 from .finding import CERTAINTIES, Finding, addressed, ranked
-from .gains import MOST_OPERATIONS, priced
+from .gains import MOST_OPERATIONS, operation_count, priced
 from .material import Material, material
+from .origins import located
 from .weigh import LESS, WORTH_RATIO, is_worth, share, stated
 
 Rule = Callable[[Material], Iterator[Finding]]
@@ -289,7 +290,10 @@ def findings(
     for one in query.capture_facts(con, scope).to_dicts():
         here = replace(scope, run=one["run"], capture=one["capture"])
         seen = material(con, here, experts=experts)
-        found += priced(con, here, [said for rule in RULES for said in rule(seen)])
+        said = [one for rule in RULES for one in rule(seen)]
+        if operation_count(con, here) <= MOST_OPERATIONS:
+            said = [*located(con, here, said)]
+        found += priced(con, here, said)
     return addressed(ranked(found), path)
 
 

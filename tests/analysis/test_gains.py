@@ -136,3 +136,33 @@ def test_a_stage_that_was_not_captured_is_named() -> None:
         and "stage that was not captured (rank 1)" in first.statement
     )
     assert first.predicted_gain_ns is None and first.no_gain_reason
+
+
+@pytest.mark.slow
+def test_stages_are_evened_out_without_launches_and_coordinates() -> None:
+    """As a text export has it: pipeline groups alone tell the stages, and no task tells a peer."""
+    told = ("delete from launches", "update ranks set pp_rank = null, tp_rank = null")
+    with closing(compared(connect(), UNEVEN, *told)) as con:
+        first = findings(con)[0]
+    truth_ns = step_ns(UNEVEN) - step_ns(EVEN)
+    assert first.name == "uneven_stages"
+    gain_ns, low_ns, high_ns = known(first)
+    assert low_ns <= truth_ns <= high_ns
+    assert gain_ns == pytest.approx(truth_ns, abs=0.01 * step_ns(EVEN))
+
+
+def test_a_finding_names_the_operator_and_the_line_that_launch_its_kernels() -> None:
+    con = tables(SMALL)
+
+    def moved() -> str:
+        return next(one.statement for one in findings(con) if one.name == "data_setting")
+
+    assert moved().endswith(" aten::zero_ launches 100.0 % of it.")
+    con.execute(
+        "insert into host_ops (run, capture, rank, kind, name, thread_id, start_ns, call_stack)"
+        " select run, capture, rank, 'operator', operator_name, operator_thread_id,"
+        " operator_start_ns, '/usr/lib/site-packages/torch/optim.py(7): zero' || chr(10)"
+        " || 'train.py(42): step' from launches where operator_name = 'aten::zero_'"
+    )
+    assert moved().endswith(" aten::zero_ launches 100.0 % of it, at train.py(42): step.")
+    con.execute("delete from host_ops")

@@ -1,0 +1,73 @@
+"""Where kernels of findings come from: the framework's operator that launched most of their time,
+with its module or the line of source below which it was called, as far as those were recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import duckdb
+
+from npuscope.messages import Message, joined
+
+from ..scope import Scope
+from ..wording import percent
+from .finding import Finding
+
+_KERNEL = "kernel:"
+# The innermost frame of a stack that is not the framework's own, else the innermost.
+_LAUNCHED = """
+    with _kernels as (
+        select run, capture, rank, connection_id, dur_ns from kernels
+        {where} and is_compute and coalesce(type, name) in (select unnest(?)) and dur_ns > 0
+    ),
+    _launched as (
+        select l.operator_name, k.dur_ns, h.module, string_split(h.call_stack, e'\\n') as frames
+        from _kernels as k
+        join launches as l on l.run = k.run and l.capture = k.capture and l.rank = k.rank
+            and l.connection_id = k.connection_id
+        left join (select * from host_ops where module is not null or call_stack is not null) as h
+            on h.run = k.run and h.capture = k.capture and h.rank = k.rank
+            and h.name = l.operator_name and h.thread_id is not distinct from l.operator_thread_id
+            and h.start_ns = l.operator_start_ns
+        where l.target = 'kernel'
+    ),
+    _placed as (
+        select operator_name, dur_ns,
+            coalesce(module, list_filter(frames, lambda frame: not regexp_matches(
+                frame, '(site|dist)-packages|torch_npu|[/\\\\]torch[/\\\\]|<frozen|<built-in'
+            ))[1], frames[1]) as place
+        from _launched
+    )
+    select operator_name, place, sum(dur_ns) as ns, (select sum(dur_ns) from _placed) as every_ns
+    from _placed where operator_name is not null
+    group by operator_name, place
+    order by ns desc, operator_name, place nulls last limit 1"""
+
+
+def located(
+    con: duckdb.DuckDBPyConnection, scope: Scope, found: Sequence[Finding]
+) -> Iterator[Finding]:
+    """Findings of one capture; those about types of kernels say what launched most of them."""
+    clause, values = scope.where()
+    for one in found:
+        types = [
+            word[len(_KERNEL) :].rpartition("=")[0]
+            for word in one.changes
+            if word.startswith(_KERNEL)
+        ]
+        rows = (
+            con.execute(_LAUNCHED.format(where=clause), [*values, types]).fetchall()
+            if types
+            else []
+        )
+        for operator, place, own_ns, every_ns in rows:
+            share = percent(own_ns / every_ns)
+            told = Message("{operator} launches {share} of it.", operator=operator, share=share)
+            if place is not None:
+                told = Message(
+                    "{operator} launches {share} of it, at {place}.",
+                    operator=operator, share=share, place=place.strip(),
+                )  # fmt: skip
+            one = replace(one, statement=joined((one.statement, told), " "))
+        yield one
