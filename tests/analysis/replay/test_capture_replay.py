@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from npuscope.analysis.catalog import metric
 from npuscope.analysis.experts.plan.placement import deployment_json
 from npuscope.analysis.ranks.rank_views import open_across
+from npuscope.analysis.replay.capture_changes import changed
 from npuscope.analysis.replay.capture_what_if import whatif_notes, whatif_steps
 from npuscope.analysis.replay.captures import CaptureJob, capture_job, replay, replay_notes
 from npuscope.analysis.replay.changes import parse_change
@@ -205,7 +206,9 @@ def test_a_factor_of_one_changes_nothing(word: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [("rank:2=0.5", "comm:ep=0.5"), ("host=3",)])
+@pytest.mark.parametrize(
+    "words", [("rank:2=0.5", "comm:ep=0.5"), ("host=3",), ("ideal", "hide:ep", "micro_batches=5")]
+)
 def test_the_clock_of_a_host_changes_nothing(words: tuple[str, ...]) -> None:
     job = replace(SMALL, ranks_per_host=1)
     late = replace(job, clock_offsets_ns=(0, 0, 7_654_321, 0))
@@ -221,6 +224,37 @@ def test_a_kernel_that_takes_longer_within_its_slack_changes_nothing() -> None:
     assert at and row["predicted_step_ns"] == row["replayed_step_ns"]
     longer = mean_of(tables(SMALL), job, "kernel:DSAGenBitMask=500")
     assert longer["predicted_step_ns"] > row["replayed_step_ns"]
+
+
+@pytest.mark.slow
+def test_a_rank_is_found_from_its_data_parallel_peer() -> None:
+    job = replayed(replace(SMALL, expert_skew=0.0, noise=0.03, seed=8_191))
+    con = tables(replace(SMALL, expert_skew=0.0, noise=0.03, seed=8_191))
+    measured = job.measured.lengths_by_rank()
+    for at, rank in enumerate(job.ops.ranks):
+        # Of two alike, one takes the other's times.
+        other = changed(con, job, [parse_change(f"rank:{rank}=median")])
+        assert (other.waits.transfer != job.waits.transfer).sum() > 100
+        found = job.span(other.waits).lengths_by_rank()
+        assert found[:, at] == pytest.approx(measured[:, at], rel=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "gone",
+    [
+        "delete from kernels where hash(rank, start_ns) % 20 = 0",
+        "delete from comm_ops where rank = 2 and hash(start_ns) % 10 = 0",
+        "update kernels set stream_id = null",
+    ],
+)  # fmt: skip
+def test_what_is_not_recorded_narrows_what_is_answered_and_not_its_truth(gone: str) -> None:
+    base = replace(SMALL, slow_kernel="GroupedMatmul", slow_kernel_factor=2.0)
+    con = compared(connect(), base, gone)
+    job = capture_job(con, ALL)
+    row = mean_of(con, job, "kernel:GroupedMatmul=0.5")
+    truth = float(replayed(SMALL).measured.lengths().mean())
+    assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
 
 
 @pytest.mark.parametrize("job", [SMALL, replace(SMALL, noise=0.05, host_op_ns=150_000)])
