@@ -21,6 +21,7 @@ FORMS: tuple[Form, ...] = ("text", "db", "msprof", "msprof_db")
 # msprof in microseconds. Cores are told by info.json alone.
 OF_FRAMEWORK = {
     "framework", "framework_version", "cann_version", "profiler_level", "aic_metrics",
+        "environment", "model_config",
     "world_size", *(f"{kind}_{what}" for kind in ("tp", "pp", "dp", "cp", "ep")
                     for what in ("size", "rank")),
     "source_format", "window_start_ns", "window_end_ns", "ai_core_count",
