@@ -22,9 +22,9 @@ from .scan_plan import hash_of, planned
 
 _PIECE_BYTES = 1 << 20
 _ROWS = (1 << 14) + 136  # no power of two: columns would share the same lines of the cache
-_ENTRIES = 1 << 16
-_STORE_BYTES = 8 << 20
-_SLOW = 1 << 14
+_ENTRIES = 1 << 15
+_STORE_BYTES = 4 << 20
+_SLOW = 1 << 13
 _LABEL = b"acc_id"  # the first entry of each dictionary: code 0 is no series
 
 

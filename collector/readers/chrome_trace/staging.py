@@ -13,7 +13,7 @@ import logging
 import multiprocessing
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -41,7 +41,7 @@ log_of_work = logging.getLogger(__name__)
 _WAITING_ROWS = 8192  # their values still fit the processor's cache
 _SPLIT_BYTES = 96 << 20  # below this, starting processes costs more than it saves
 SCAN_BYTES = 32 << 20  # below this, loading what is compiled costs more than it saves
-_ROW_GROUP_BYTES = 8 << 20
+_ROW_GROUP_BYTES = 3 << 20
 # Columns of few values; looking for repetitions among ids only costs.
 _REPEATED = frozenset({"name", "kind", "level", "task_type", "category", "side"})
 
@@ -237,13 +237,18 @@ def _stage_ranges(
     log: ReadLog,
     advance: Callable[[int], None],
 ) -> list[Path]:
-    """Stage the first range here and each other one in a process of its own.
+    """Stage the first range here and each other one beside it: in a process of its own, or a thread
+    where a compiled pass does the work, which leaves Python's lock to others.
 
     Raises Torn where a range is not whole, BrokenProcessPool where a process died.
     """
     folders = [place / str(number) for number in range(len(parts))]
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(len(parts) - 1, context, initializer=begin_worker)
+    pool: Executor
+    if scan_of(form, min(end - start for start, end in parts)):
+        pool = ThreadPoolExecutor(len(parts) - 1)
+    else:
+        context = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(len(parts) - 1, context, initializer=begin_worker)
     try:
         others = [
             pool.submit(_stage_range, path, part, folder, form)

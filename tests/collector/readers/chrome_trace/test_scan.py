@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyarrow import parquet
 
 from npuscope.collector.model import ReadLog
 from npuscope.collector.readers.chrome_trace import staging
@@ -180,13 +181,11 @@ def test_what_is_no_utf8_is_handed_over() -> None:
 
 def staged(path: Path, folder: Path, form: Form, monkeypatch: pytest.MonkeyPatch) -> list[Rows]:
     """All rows of a file, by the present reader and by the pass."""
-    from pyarrow import parquet as pq
-
     both = []
     for name, least in (("read", 1 << 60), ("scanned", 0)):
         monkeypatch.setattr(staging, "SCAN_BYTES", least)
         (place,) = stage([str(path)], folder / name, form, ReadLog(), lambda n: None)
-        found = {kind: [pq.read_table(place / f"{kind}.parquet")] for kind in form.schemas}
+        found = {kind: [parquet.read_table(place / f"{kind}.parquet")] for kind in form.schemas}
         both.append(in_order(found, form))
     return both
 
@@ -213,6 +212,25 @@ def test_a_file_that_is_scanned_and_read_by_turns(
     path.write_text(json.dumps(known * 3))
     read, scanned = staged(path, tmp_path / "staged", TraceForm(), monkeypatch)
     assert read == scanned
+
+
+def test_ranges_of_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = events_of(sorted(SAMPLE.glob("*/*/trace_view.json"))[0])
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(known * (10_000_000 // len(json.dumps(known)) + 1)))
+    (whole, _) = staged(path, tmp_path / "whole", TraceForm(), monkeypatch)
+    monkeypatch.setattr(staging, "_SPLIT_BYTES", 0)
+    monkeypatch.setattr(staging, "ProcessPoolExecutor", None)
+    folders = stage(
+        [str(path)], tmp_path / "parts", TraceForm(), ReadLog(), lambda n: None, processes=2
+    )
+    assert len(folders) == 2
+    form = TraceForm()
+    found = {
+        kind: [parquet.read_table(folder / f"{kind}.parquet") for folder in folders]
+        for kind in form.schemas
+    }
+    assert in_order(found, form) == whole
 
 
 def test_without_numba_files_are_read_all_the_same(
