@@ -37,7 +37,8 @@ class Job:
     What could be otherwise: kernels of type `fused_kernel` run as part of the kernel before them;
     with `serial_experts`, the shared expert waits for the all-to-all that it runs beside else;
     `placement` lists for each layer the experts in the order of devices that hold them; kernels
-    beside communication of their rank that moves bytes run `contention` times as long.
+    beside communication of their rank that moves bytes run `contention` times as long; with
+    `hierarchical`, all-to-alls over hosts go to one rank of each host first, then on within it.
 
     `noise` is the sigma of the lognormal law by which kernels, transfers and launches vary, with a
     hiccup now and then. `clock_offsets_ns[r]` is added to every time of rank r, whose clock runs
@@ -96,6 +97,7 @@ class Job:
     serial_experts: bool = False
     placement: tuple[tuple[int, ...], ...] = ()
     contention: float = 1.0
+    hierarchical: bool = False
 
     def __post_init__(self) -> None:
         if self.layers_by_stage:
@@ -166,7 +168,7 @@ _WRONG = (
     "slow_link", "slow_link_type", "slow_link_factor", "overloaded", "overload_factor", "noise",
     "clock_drift_ppm", "layers_by_stage", "compute_by_stage", "paired_transfers",
     "slow_kernel", "slow_kernel_factor", "repeated_kernel",
-    "fused_kernel", "serial_experts", "placement", "contention",
+    "fused_kernel", "serial_experts", "placement", "contention", "hierarchical",
 )  # fmt: skip
 
 

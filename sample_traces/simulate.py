@@ -315,6 +315,7 @@ def _meet(job: Job, ranks: dict[int, _Rank], meeting: list[_Arrival]) -> None:
         call = ranks[arrival.rank].calls[arrival.index]
         assert isinstance(call, CommCall)
         payloads.append(_payload(job, arrival.rank, call))
+    payloads = _staged(job, ranks, meeting) or payloads
     end_ns = ready_ns + max(max(payload) for payload in payloads) + _CLOSE_NS
     for arrival, payload in zip(sorted(meeting, key=lambda a: a.rank), payloads, strict=True):
         r = ranks[arrival.rank]
@@ -324,6 +325,43 @@ def _meet(job: Job, ranks: dict[int, _Rank], meeting: list[_Arrival]) -> None:
             call, arrival.host, arrival.start_ns, end_ns, ready_ns, payload
         )
         r.ends[arrival.index] = end_ns
+
+
+def _staged(
+    job: Job, ranks: dict[int, _Rank], meeting: list[_Arrival]
+) -> list[tuple[int, ...]]:  # fmt: skip
+    """Times of an all-to-all in two stages, the same for all; none where it is not one of those.
+
+    First a rank sends to its like on each other host what is for that host, then each passes on
+    within its host what came, with what it has itself."""
+    calls = {arrival.rank: ranks[arrival.rank].calls[arrival.index] for arrival in meeting}
+    members = sorted(calls)
+    hosts = sorted({job.host(rank) for rank in members})
+    if not job.hierarchical or len(hosts) == 1:
+        return []
+    sent: dict[tuple[int, int], int] = {}
+    for rank, call in calls.items():
+        assert isinstance(call, CommCall)
+        if call.collective != "allToAllV":
+            return []
+        sent |= {(rank, call.group.ranks[peer]): size for peer, size in call.peers}
+    on = {host: [rank for rank in members if job.host(rank) == host] for host in hosts}
+    like = {rank: on[job.host(rank)].index(rank) for rank in members}
+    far = max(sum(sent[rank, to] for to in on[host])
+              for rank in members for host in hosts if host != job.host(rank))  # fmt: skip
+    near = max(
+        sum(sent[rank, to] for rank in members if like[rank] == like[via] and rank != to)
+        for via in members for to in on[job.host(via)] if to != via
+    )  # fmt: skip
+    first = next(iter(calls.values()))
+    assert isinstance(first, CommCall)
+    chance = random.Random(f"{job.seed}/stages/{first.meeting}")
+    exact_ns = far / BYTES_PER_NS["ROCE"] + near / BYTES_PER_NS["HCCS"]
+    whole = int(exact_ns * chance.uniform(1.0, 1.02))
+    if job.noise:
+        whole = jittered_ns(chance, whole, job.noise)
+    return [(whole,) * len(call.peers) for _, call in sorted(calls.items())
+            if isinstance(call, CommCall)]  # fmt: skip
 
 
 def _payload(job: Job, rank: int, call: CommCall) -> tuple[int, ...]:

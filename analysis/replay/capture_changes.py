@@ -22,6 +22,7 @@ from .points import Integers
 from .stages import of_stages
 from .variants import structure
 from .variants.experts import experts
+from .variants.hierarchy import hierarchical
 from .variants.ideal import ideal
 from .variants.micro_batches import micro_batches
 from .variants.payloads import payloads
@@ -221,6 +222,6 @@ _CHANGES = {
     "host": _host,
     "remove": structure.remove, "fuse": structure.fuse, "hide": structure.hide,
     "micro_batches": micro_batches, "experts": experts,
-    "ideal": ideal,
+    "ideal": ideal, "hierarchical": hierarchical,
 }  # fmt: skip
 TARGETS = tuple(_CHANGES)

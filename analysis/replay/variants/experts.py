@@ -9,6 +9,7 @@ kernels that work on the tokens of a device take the time of their line over tok
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -36,7 +37,7 @@ _LOADS = """
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class ExchangeGroup:
     """Ranks (positions) that exchange tokens, their all-to-alls in the order of the program as
     positions [exchanges, members], and kernels likewise [kernels, members]."""
 
@@ -55,24 +56,17 @@ def experts(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
     if change.name not in ("balanced", "plan") or (change.name == "plan") != bool(change.value):
         raise UsageError(f"{change.word}: experts:balanced, or experts:plan=FILE")
     ops = job.ops
-    named = [at for at, name in enumerate(ops.kinds) if name in _KINDS]
-    types = [at for at, name in enumerate(ops.types) if name.lower().startswith("alltoall")]
-    exchanged = np.isin(ops.kind, named) & np.isin(ops.type, types) & (ops.instance >= 0)
-    exchanged &= ops.step >= 0
-    if not exchanged.any():
-        refuse("no all-to-alls of expert-parallel groups were recorded")
-    if ops.exogenous[exchanged].any():
-        refuse("all members of expert-parallel groups are needed: record all ranks of the job")
+    exchanged = exchanges(job, _KINDS, change)
     if ops.names["shapes"].is_null().all():
         refuse("no shapes were recorded, so tokens of kernels are not known: record shapes")
     moved = payloads(con, job, change)
     shares = _planned(con, job, change) if change.name == "plan" else None
     durations = own.waits.transfer.astype(float)
-    for group in _groups(job, exchanged):
+    for group in exchange_groups(job, exchanged):
         if not group.exchanges.size:
             refuse("ranks of an expert-parallel group do not run the same kernels")
         members = len(group.members)
-        sent, took = _matrices(job, group, moved)
+        sent, took = matrices(job, group, moved)
         is_dispatch = _spread(sent.sum(axis=2)) <= _spread(sent.sum(axis=1))
         homes = np.where(is_dispatch[:, None], sent.sum(axis=2), sent.sum(axis=1))
         tokens, key = _tokens(job, group)
@@ -107,7 +101,24 @@ def experts(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
     return own.lasting(new_ones, np.where(own.outside == own.waits.transfer, new_ones, own.outside))
 
 
-def _groups(job: CaptureJob, exchanged: Flags) -> list[_Group]:
+def exchanges(job: CaptureJob, kinds: Collection[str], change: Change) -> Flags:
+    """All-to-alls of these parallel kinds. Raises CannotAnswer where there are none, or members of
+    them were not captured."""
+    ops = job.ops
+    named = [at for at, name in enumerate(ops.kinds) if name in kinds]
+    types = [at for at, name in enumerate(ops.types) if name.lower().startswith("alltoall")]
+    found: Flags = np.isin(ops.kind, named) & np.isin(ops.type, types) & (ops.instance >= 0)
+    found &= ops.step >= 0
+    if not found.any():
+        raise CannotAnswer(f"{change.word}: no all-to-alls of such groups were recorded")
+    if ops.exogenous[found].any():
+        raise CannotAnswer(
+            f"{change.word}: all members of the groups are needed: record all ranks of the job"
+        )
+    return found
+
+
+def exchange_groups(job: CaptureJob, exchanged: Flags) -> list[ExchangeGroup]:
     ops = job.ops
     order = np.flatnonzero(exchanged)
     order = order[np.lexsort((ops.rank[order], ops.instance[order]))]
@@ -123,8 +134,8 @@ def _groups(job: CaptureJob, exchanged: Flags) -> list[_Group]:
         kernels = [run.get(one, np.zeros(0, np.int64)) for one in members]
         types = {ops.type[one].tobytes() for one in kernels}
         if len(types) > 1:
-            return [_Group([*members], np.zeros((0, len(members)), np.int64), exchanges)]
-        found.append(_Group([*members], exchanges, np.stack(kernels, axis=1)))
+            return [ExchangeGroup([*members], np.zeros((0, len(members)), np.int64), exchanges)]
+        found.append(ExchangeGroup([*members], exchanges, np.stack(kernels, axis=1)))
     return found
 
 
@@ -135,7 +146,7 @@ def _when(job: CaptureJob, at: Integers) -> Integers:
     return found
 
 
-def _matrices(job: CaptureJob, group: _Group, moved: pl.DataFrame) -> tuple[Floats, Floats]:
+def matrices(job: CaptureJob, group: ExchangeGroup, moved: pl.DataFrame) -> tuple[Floats, Floats]:
     """Of each exchange what each member sent to each, and how long: [exchanges, members, members].
     What a rank keeps is the rest of what the operation says it moves."""
     count = len(group.members)
@@ -164,7 +175,7 @@ def _spread(values: Floats) -> Floats:
     return found
 
 
-def _tokens(job: CaptureJob, group: _Group) -> tuple[Floats, Integers]:
+def _tokens(job: CaptureJob, group: ExchangeGroup) -> tuple[Floats, Integers]:
     """First dimension of the kernels' first input, [kernels, members] (0: none), and of each what
     else tells kernels apart; that of members that differ is -1."""
     shapes = pl.col("shapes")
@@ -206,7 +217,7 @@ class _Shares:
     slots: pl.DataFrame
 
     def of(
-        self, group: _Group, job: CaptureJob, window: tuple[Flags, Flags, Integers]
+        self, group: ExchangeGroup, job: CaptureJob, window: tuple[Flags, Flags, Integers]
     ) -> tuple[Floats, Floats] | None:
         """Shares of the devices, [exchanges, members] and [kernels, members]; None where they are
         not told. `window`: of each exchange, whether it is backward, and of each kernel."""
@@ -253,7 +264,7 @@ def _planned(con: duckdb.DuckDBPyConnection, job: CaptureJob, change: Change) ->
 
 
 def _windows(
-    job: CaptureJob, group: _Group, is_dispatch: Flags, varies: Flags
+    job: CaptureJob, group: ExchangeGroup, is_dispatch: Flags, varies: Flags
 ) -> tuple[Flags, Flags, Integers] | None:
     """From each dispatch to its combine: forward and backward by what runs between, and in which
     of them each kernel runs; None where they do not take turns or are of more than two sorts."""

@@ -83,7 +83,7 @@ def whatif(asked: Asked, *, changes: Changes = None) -> None:
       npuscope whatif ./profiles comm:ep=0.5 'kernel:FlashAttention*=0.67'
       npuscope whatif ./profiles link:3-7=0.5 --json      host=0.5 host:free host:node01=0.5
       npuscope whatif ./profiles micro_batches=16         experts:balanced experts:plan=FILE ideal
-      npuscope whatif ./profiles remove:rank=5 hide:ep 'fuse:RmsNorm'
+      npuscope whatif ./profiles remove:rank=5 hide:ep 'fuse:RmsNorm' hierarchical:ep
     \b
     Of a phase-level trace:
       npuscope whatif trace.parquet                       slowdown by optype, stage and worker
