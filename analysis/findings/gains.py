@@ -24,7 +24,8 @@ from ..scope import Scope
 from ..wording import number
 from .finding import Finding
 
-MOST_OPERATIONS = 300_000  # of a capture: about two seconds for the graph and ten changes
+MOST_OPERATIONS = 200_000  # of a capture: about two seconds for the graph and ten changes
+_MOST_FOR_EXPERTS = 60_000  # to share out tokens anew takes as long for so many
 _TOLD_THERE = Message("`npuscope whatif` with the same changes says why it cannot answer")
 # What a capture lacks where a change of this target is refused, in the reader's language.
 _REFUSED = {
@@ -76,21 +77,28 @@ def _job(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob | str:
         return Message("the ranks were not compared with each other")
     count = operation_count(con, scope)
     if count > MOST_OPERATIONS:
-        return Message(
-            "{count} operations: gains are worked out here up to {most}; `npuscope whatif` takes"
-            " more time and works them out",
-            count=number(count),
-            most=number(MOST_OPERATIONS),
-        )
+        return _too_many(count, MOST_OPERATIONS)
     try:
         return capture_job(con, scope.job)
     except TraceNotFound:
         return Message("no single operations with times were recorded: nothing to replay")
 
 
+def _too_many(count: int, most: int) -> str:
+    return Message(
+        "{count} operations: gains are worked out here up to {most}; `npuscope whatif` takes more"
+        " time and works them out",
+        count=number(count),
+        most=number(most),
+    )
+
+
 def _with_gain(
     con: duckdb.DuckDBPyConnection, job: CaptureJob, step: int | None, one: Finding
 ) -> Finding:
+    count = len(job.ops.rank)
+    if count > _MOST_FOR_EXPERTS and any(word.startswith("experts") for word in one.changes):
+        return replace(one, no_gain_reason=_too_many(count, _MOST_FOR_EXPERTS))
     try:
         other = changed(con, job, [parse_change(word) for word in one.changes])
     except (CannotAnswer, UsageError):
