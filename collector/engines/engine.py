@@ -11,14 +11,17 @@ from ..discover.search import Discovery
 from ..ingest.read_rank import RankOutcome, RankTask
 from ..readers.trust import Advance
 
-Read = Callable[[RankTask, Advance], RankOutcome]
+# Small ranks of one capture together.
+Read = Callable[[Sequence[RankTask], Advance], Sequence[RankOutcome]]
 GoOn = Callable[[], bool]
 
 
 class Map(Protocol):
-    """Runs `function` on every task, wherever the engine likes, and yields outcomes as they come.
+    """Runs `function` on all tasks, in batches, wherever the engine likes, and yields outcomes as
+    they come.
 
-    A process or machine that dies costs at most its own tasks, whose outcomes say so. `go_on` is
+    A process or machine that dies costs at most its own tasks, whose outcomes say so: those of a
+    batch are tried one by one before. `go_on` is
     asked before a task starts; tasks that were never started have no outcome. `advance` is told
     bytes read, in the calling process.
     """
@@ -48,8 +51,3 @@ class Engine:
 def lost_rank(task: RankTask, reason: str) -> RankOutcome:
     """The outcome of a task whose reader did not come back."""
     return RankOutcome(task.run, task.capture, task.source.rank, task.source.root, error=reason)
-
-
-def largest_first(tasks: Sequence[RankTask]) -> list[RankTask]:
-    """The order in which readers finish at about the same time."""
-    return sorted(tasks, key=lambda task: task.source.size_bytes, reverse=True)

@@ -11,9 +11,10 @@ from pathlib import Path
 
 from ..discover.search import Discovery, discover, job_name
 from ..ingest.deadline import over_time
-from ..ingest.read_rank import RankOutcome, RankTask, limit_of
+from ..ingest.read_batch import batch_limit, in_batches
+from ..ingest.read_rank import RankOutcome, RankTask
 from ..readers.trust import Advance
-from .engine import Engine, GoOn, Read, largest_first, lost_rank
+from .engine import Engine, GoOn, Read, lost_rank
 from .processes import LostWorker, Processes
 
 # Below this, starting processes costs more than it saves.
@@ -58,24 +59,43 @@ def _map(
     spare = (jobs or cpu_count()) // workers
     tasks = [replace(task, source=replace(task.source, processes=spare)) for task in tasks]
     total = sum(task.source.size_bytes for task in tasks)
-    if total >= _SMALL_BYTES or (workers > 1 and jobs is not None):
-        yield from _map_in_processes(function, largest_first(tasks), advance, go_on, workers)
+    in_processes = total >= _SMALL_BYTES or (workers > 1 and jobs is not None)
+    batches = in_batches(tasks, workers if in_processes else 1)
+    if in_processes:
+        yield from _map_in_processes(function, batches, advance, go_on, workers)
         return
-    for task in tasks:
+    for batch in batches:
         if not go_on():
             return
-        yield function(task, advance)
+        yield from function(batch, advance)
 
 
 def _map_in_processes(
-    function: Read, tasks: Sequence[RankTask], advance: Advance, go_on: GoOn, workers: int
+    function: Read,
+    batches: Sequence[tuple[RankTask, ...]],
+    advance: Advance,
+    go_on: GoOn,
+    workers: int,
 ) -> Iterator[RankOutcome]:
     """Read ranks in spawned processes; one that dies or takes too long fails its rank alone."""
-    processes: Processes[RankTask, RankOutcome] = Processes(
-        function, workers, limit_s=limit_of, advance=advance
+    processes: Processes[tuple[RankTask, ...], Sequence[RankOutcome]] = Processes(
+        function, workers, limit_s=batch_limit, advance=advance
     )
     with contextlib.closing(processes):
-        for task, outcome in processes.map(tasks, go_on):
-            if isinstance(outcome, LostWorker):
-                outcome = lost_rank(task, over_time(outcome.limit_s) if outcome.limit_s else _DIED)
-            yield outcome
+        alone: list[tuple[RankTask, ...]] = []
+        for batch, outcomes in processes.map(batches, go_on):
+            if not isinstance(outcomes, LostWorker):
+                yield from outcomes
+            elif len(batch) > 1:
+                alone += [(task,) for task in batch]
+            else:
+                yield _lost(batch[0], outcomes)
+        for (task,), outcomes in processes.map(alone, go_on):
+            if isinstance(outcomes, LostWorker):
+                yield _lost(task, outcomes)
+            else:
+                yield from outcomes
+
+
+def _lost(task: RankTask, lost: LostWorker) -> RankOutcome:
+    return lost_rank(task, over_time(lost.limit_s) if lost.limit_s else _DIED)

@@ -30,11 +30,12 @@ from npuscope.errors import StoreError, TraceNotFound, UsageError
 
 from .. import schema
 from ..discover.search import Discovery, Findings, Problem, Profile, job_name, number_ranks, search
+from ..ingest.read_batch import in_batches, size_bytes
 from ..ingest.read_rank import RankOutcome, RankTask
 from ..readers.trust import Advance
 from ..store.manifest import staging_name
 from ..store.space import file_system_of
-from .engine import Engine, GoOn, Read, largest_first, lost_rank
+from .engine import Engine, GoOn, Read, lost_rank
 
 # A task that is lost with its process or node is tried again this often: by Ray, and by us where
 # it may run on certain nodes only.
@@ -293,9 +294,9 @@ def _reach(store: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Try:
-    """A task under way, on a certain node or (None) where Ray likes."""
+    """A batch under way, on a certain node or (None) where Ray likes."""
 
-    task: RankTask
+    batch: tuple[RankTask, ...]
     node: str | None
 
 
@@ -311,46 +312,53 @@ def _map(
     import ray
 
     # By the nodes that see them, so that each is the next of those a free node may read.
-    waiting: dict[tuple[str, ...], deque[RankTask]] = {}
-    for task in largest_first(tasks):
-        waiting.setdefault(task.source.nodes, deque()).append(task)
+    waiting: dict[tuple[str, ...], deque[tuple[RankTask, ...]]] = {}
+    workers = max(1, min(sum(_cpus(_nodes())), jobs or len(tasks)))
+    for batch in in_batches(tasks, workers):
+        waiting.setdefault(batch[0].source.nodes, deque()).append(batch)
     losses: Counter[tuple[str, int]] = Counter()
     running: dict[Any, _Try] = {}
     try:
         while True:
             nodes = _nodes()
-            for task in _stranded(waiting, nodes):
-                yield lost_rank(task, "no node that sees its files is left in the cluster")
+            for batch in _stranded(waiting, nodes):
+                for task in batch:
+                    yield lost_rank(task, "no node that sees its files is left in the cluster")
             limit = min(sum(_cpus(nodes)), jobs or len(tasks))
             while len(running) < limit and go_on() and (chosen := _next(waiting, nodes, running)):
                 running[_start(function, chosen)] = chosen
             if not running:
                 return
             [ref], _ = ray.wait(list(running))
-            task, node = running[ref].task, running[ref].node
+            batch, node = running[ref].batch, running[ref].node
             del running[ref]
             try:
-                outcome: RankOutcome = ray.get(ref)
+                outcomes: Sequence[RankOutcome] = ray.get(ref)
             except ray.exceptions.RayTaskError:
                 raise  # a bug: its traceback is what we need
             except ray.exceptions.RayError as error:
+                task = batch[0]
                 key = (task.capture, task.source.rank)
                 losses[key] += 1
                 if node is not None and losses[key] <= _RETRIES:
-                    waiting[task.source.nodes].appendleft(task)
+                    waiting[task.source.nodes].appendleft(batch)
                     continue
-                outcome = lost_rank(task, _reason(error))
-            advance(task.source.size_bytes)
-            yield outcome
+                if len(batch) > 1:  # one by one, only who is to blame is lost
+                    del losses[key]
+                    waiting[task.source.nodes].extendleft((one,) for one in reversed(batch))
+                    continue
+                outcomes = [lost_rank(task, _reason(error))]
+            advance(size_bytes(batch))
+            yield from outcomes
     finally:
         for ref in running:
             ray.cancel(ref, force=True)
 
 
 def _stranded(
-    waiting: Mapping[tuple[str, ...], deque[RankTask]], nodes: Sequence[_Node]
-) -> Iterator[RankTask]:
-    """Take out tasks that no living node can do."""
+    waiting: Mapping[tuple[str, ...], deque[tuple[RankTask, ...]]], nodes: Sequence[_Node]
+) -> Iterator[tuple[RankTask, ...]]:
+    """Take out batches that no living node can read."""
     living = {node.id for node in nodes}
     for places, queue in waiting.items():
         if living.isdisjoint(places or living):
@@ -359,14 +367,14 @@ def _stranded(
 
 
 def _next(
-    waiting: Mapping[tuple[str, ...], deque[RankTask]],
+    waiting: Mapping[tuple[str, ...], deque[tuple[RankTask, ...]]],
     nodes: Sequence[_Node],
     running: Mapping[Any, _Try],
 ) -> _Try | None:
-    """Take out the largest task that a node has a CPU for."""
+    """Take out the largest batch that a node has a CPU for."""
     load = Counter(under_way.node for under_way in running.values())
     filled = [(places, queue) for places, queue in waiting.items() if queue]
-    for places, queue in sorted(filled, key=lambda f: -f[1][0].source.size_bytes):
+    for places, queue in sorted(filled, key=lambda f: -size_bytes(f[1][0])):
         if not places:
             return _Try(queue.popleft(), None)
         free = [node for node in nodes if node.id in places and load[node.id] < node.cpus]
@@ -377,13 +385,13 @@ def _next(
 
 
 def _start(function: Read, chosen: _Try) -> Any:
-    name = f"npuscope rank {chosen.task.source.rank}"
+    name = f"npuscope rank {chosen.batch[0].source.rank}"
     work = _remote(_work, chosen.node, num_cpus=1, max_retries=_RETRIES, name=name)
-    return work.remote(function, chosen.task)
+    return work.remote(function, chosen.batch)
 
 
-def _work(function: Read, task: RankTask) -> RankOutcome:
-    return function(task, lambda n_bytes: None)
+def _work(function: Read, batch: Sequence[RankTask]) -> Sequence[RankOutcome]:
+    return function(batch, lambda n_bytes: None)
 
 
 def _reason(error: Exception) -> str:

@@ -1,6 +1,6 @@
 """Plan, read ranks in parallel, publish each as it is done.
 
-    discover -> plan -> [read_rank, wherever the engine runs it] x ranks -> manifests -> index
+    discover -> plan -> [read_batch, wherever the engine runs it] x ranks -> manifests -> index
 
 Everything a rank needs is in its task, so ranks fail, finish and resume one by one: what was
 published before a kill stays, and the next ingest reads only the rest.
@@ -56,7 +56,8 @@ from ..store.manifest import (
 from ..store.segments import Summarise, rebuild_summaries
 from ..store.sweep import sweep
 from .plan import Plan, make_plan, remember
-from .read_rank import RankOutcome, RankTask, read_rank
+from .read_batch import read_batch
+from .read_rank import RankOutcome, RankTask
 from .shards import Shard
 
 ENGINES = ("local", "ray")
@@ -329,8 +330,10 @@ def _read_all(
     return outcomes, [Problem(str(store), message)]
 
 
-def _read(task: RankTask, advance: Advance, summarise: Summarise | None) -> RankOutcome:
-    return read_rank(task, summarise, advance)
+def _read(
+    tasks: Sequence[RankTask], advance: Advance, summarise: Summarise | None
+) -> Sequence[RankOutcome]:
+    return read_batch(tasks, summarise, advance)
 
 
 def _is_unread(manifest: Manifest, outcomes: list[RankOutcome], found: Discovery) -> bool:

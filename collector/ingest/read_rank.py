@@ -20,6 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import duckdb
+import msgspec
 
 import npuscope
 from npuscope.errors import TraceFormatError
@@ -111,7 +112,7 @@ def read_rank(task: RankTask, summarise: Summarise | None, advance: Advance) -> 
         advance(n_bytes)
 
     while True:
-        done = _Counted(advance_in_time)
+        done = Counted(advance_in_time)
         outcome = _read_within(process_bytes, task, summarise, done, deadline)
         process_bytes *= 2
         is_limited = task.memory_bytes is not None or process_bytes > _machine_bytes() // 2
@@ -144,79 +145,144 @@ def _read_within(
     try:
         staged = make_staging(folder)
         with ThreadPoolExecutor(1) as beside:
-            digests = beside.submit(_source_records, source, deadline)
+            digests = beside.submit(source_records, source, deadline)
             memory_bytes = database_bytes(process_bytes)
             with closing(open_staging(staged, memory_bytes=memory_bytes)) as con:
                 with deadline.interrupts(con):
-                    failed = _run_readers(con, source, reading, advance, deadline)
-                    failed |= changed_files(source) | dict(task.unreadable)
-                    _require_content(con, source, failed)
-                    link(con, source, reading)
-                    cross_check(con, source, reading)
-                    unconfirmed = unverified.unverified_keys(con, source, reading)
-                    allow_more(con, process_bytes)
-                    left_out = _leave_out(con, source, reading)
+                    told = fill_tables(con, task, reading, advance, deadline, process_bytes)
                     tables = write_tables(
                         con, (task.run, task.capture, source.rank), staged,
-                        leave_out=left_out, stacks=source.selection.stacks,
+                        leave_out=told.left_out, stacks=source.selection.stacks,
                     )  # fmt: skip
             sources = digests.result()
         shutil.rmtree(staged / SPILL, ignore_errors=True)
         located = {name: [Place(str(staged / one.file))] for name, one in tables.items()}
         summaries = write_summaries(staged, located, summarise, memory_bytes)
-        generation = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{staged.name[-12:]}"
-        manifest = Manifest(
-            run=task.run,
-            capture=task.capture,
-            rank=source.rank,
-            generation=generation,
-            npuscope_version=npuscope.__version__,
-            schema_digest=schema.digest(),
-            reading_digest=schema.reading_digest(),
-            published_at=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-            rank_origin=source.rank_origin,
-            source_root=storable(source.root),
-            sources=sources,
-            window_start_ns=source.window_start_ns,
-            window_end_ns=source.window_end_ns,
+        generation = generation_of(staged)
+        manifest = manifest_of(task, reading, told, sources, generation)
+        manifest = msgspec.structs.replace(
+            manifest,
             tables=in_generation(tables, generation),
             summaries=in_generation(summaries, generation),
-            rules=reading.rules,
-            kept_warnings=[stored(warning, storable) for warning in reading.warnings],
-            failed_files={storable(path): storable(why) for path, why in failed.items()},
-            rows_lost=reading.rows_lost,
-            bytes_lost=reading.bytes_lost,
             read_seconds=round(time.monotonic() - began, 3),
-            selection=source.selection,
-            options=reading.options,
-            unverified=unconfirmed,
         )
-        reason = None if task.force else worse_than(read_manifest(folder), manifest)
-        if reason:
-            raise TraceFormatError(source.root, "damaged after it was read", reason)
+        require_better(task, manifest)
         deadline.check()
         store.publish(Path(task.store), staged, manifest)
     except Exception as error:  # one that nobody foresaw must not cost the other ranks
         if staged:
             shutil.rmtree(staged, ignore_errors=True)
-        log.debug("rank %s of %s failed", source.rank, source.root, exc_info=True)
-        if isinstance(error, duckdb.InterruptException) and deadline.limit_s is not None:
-            error = OverTime(over_time(deadline.limit_s))
-        return RankOutcome(
-            task.run, task.capture, source.rank, source.root, error=error_line(error, task.store),
-            warnings=tuple(reading.warnings), seconds=time.monotonic() - began,
-            out_of_space=is_out_of_space(error),
-            out_of_memory=isinstance(error, duckdb.OutOfMemoryException),
-        )  # fmt: skip
+        return failure(task, reading, error, deadline, time.monotonic() - began)
+    return success(manifest, source, reading, told, time.monotonic() - began)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What filling a rank's tables told: files that were not read and why, keys of what no real
+    profile confirmed, tables that were not selected."""
+
+    failed: dict[str, str]
+    unconfirmed: list[str]
+    left_out: frozenset[str]
+
+
+def fill_tables(
+    con: duckdb.DuckDBPyConnection,
+    task: RankTask,
+    reading: ReadLog,
+    advance: Advance,
+    deadline: Deadline,
+    process_bytes: int,
+) -> Told:
+    """Fill the canonical tables with what a rank's files tell, linked and checked.
+
+    Raises TraceFormatError where nothing can be read, OverTime, and duckdb's errors.
+    """
+    source = task.source
+    failed = _run_readers(con, source, reading, advance, deadline)
+    failed |= changed_files(source) | dict(task.unreadable)
+    _require_content(con, source, failed)
+    link(con, source, reading)
+    cross_check(con, source, reading)
+    unconfirmed = unverified.unverified_keys(con, source, reading)
+    allow_more(con, process_bytes)
+    return Told(failed, unconfirmed, _leave_out(con, source, reading))
+
+
+def generation_of(staged: Path) -> str:
+    """The name of what was written to a staging folder."""
+    return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{staged.name[-12:]}"
+
+
+def manifest_of(
+    task: RankTask, reading: ReadLog, told: Told, sources: list[SourceRecord], generation: str
+) -> Manifest:
+    """A rank's manifest, but for its tables and summaries."""
+    source = task.source
+    return Manifest(
+        run=task.run,
+        capture=task.capture,
+        rank=source.rank,
+        generation=generation,
+        npuscope_version=npuscope.__version__,
+        schema_digest=schema.digest(),
+        reading_digest=schema.reading_digest(),
+        published_at=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+        rank_origin=source.rank_origin,
+        source_root=storable(source.root),
+        sources=sources,
+        window_start_ns=source.window_start_ns,
+        window_end_ns=source.window_end_ns,
+        tables={},
+        summaries={},
+        rules=reading.rules,
+        kept_warnings=[stored(warning, storable) for warning in reading.warnings],
+        failed_files={storable(path): storable(why) for path, why in told.failed.items()},
+        rows_lost=reading.rows_lost,
+        bytes_lost=reading.bytes_lost,
+        selection=source.selection,
+        options=reading.options,
+        unverified=told.unconfirmed,
+    )
+
+
+def require_better(task: RankTask, manifest: Manifest) -> None:
+    """Raises TraceFormatError where a reading must not replace the published one."""
+    folder = rank_folder(Path(task.store), task.run, task.capture, manifest.rank)
+    reason = None if task.force else worse_than(read_manifest(folder), manifest)
+    if reason:
+        raise TraceFormatError(task.source.root, "damaged after it was read", reason)
+
+
+def failure(
+    task: RankTask, reading: ReadLog, error: Exception, deadline: Deadline, seconds: float
+) -> RankOutcome:
+    """The outcome of a rank that was not published."""
+    source = task.source
+    log.debug("rank %s of %s failed", source.rank, source.root, exc_info=error)
+    if isinstance(error, duckdb.InterruptException) and deadline.limit_s is not None:
+        error = OverTime(over_time(deadline.limit_s))
     return RankOutcome(
-        task.run,
-        task.capture,
+        task.run, task.capture, source.rank, source.root, error=error_line(error, task.store),
+        warnings=tuple(reading.warnings), seconds=seconds,
+        out_of_space=is_out_of_space(error),
+        out_of_memory=isinstance(error, duckdb.OutOfMemoryException),
+    )  # fmt: skip
+
+
+def success(
+    manifest: Manifest, source: RankSource, reading: ReadLog, told: Told, seconds: float
+) -> RankOutcome:
+    """The outcome of a rank that was published."""
+    return RankOutcome(
+        manifest.run,
+        manifest.capture,
         source.rank,
         source.root,
-        failed_files=tuple(sorted(failed.items())),
+        failed_files=tuple(sorted(told.failed.items())),
         warnings=tuple(reading.warnings),
-        row_count=sum(segment.row_count for segment in tables.values()),
-        seconds=time.monotonic() - began,
+        row_count=sum(segment.row_count for segment in manifest.tables.values()),
+        seconds=seconds,
     )
 
 
@@ -240,7 +306,7 @@ def _run_readers(
             advance(size)
             continue
         began = time.monotonic()
-        done = _Counted(advance)
+        done = Counted(advance)
         try:
             read(con, source, reading, wanted, done)
         except (TraceFormatError, OSError, duckdb.Error) as error:
@@ -264,7 +330,7 @@ def _run_readers(
     return {**reading.damaged, **failed}
 
 
-class _Counted:
+class Counted:
     """Passes progress on and remembers the sum, so that every file counts once in the end."""
 
     def __init__(self, advance: Advance) -> None:
@@ -336,7 +402,7 @@ def _leave_out(
     return frozenset(left_out)
 
 
-def _source_records(source: RankSource, deadline: Deadline) -> list[SourceRecord]:
+def source_records(source: RankSource, deadline: Deadline) -> list[SourceRecord]:
     """The rank's files; a digest only of those that are read."""
     selection = source.selection
     read = {

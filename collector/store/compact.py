@@ -26,11 +26,9 @@ import duckdb
 from npuscope.errors import StoreError
 
 from ..staging import SPILL, connect, scalar
+from .batches import COMPACT_FOLDER, Batch, SharedFile
 from .compact_files import (
-    COMPACT_FOLDER,
-    Batch,
     Compacted,
-    CompactFile,
     Use,
     in_use,
     read_compacted,
@@ -67,7 +65,7 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A file with rows of `ranks` that count: their own segment, or a compact file in `use`."""
+    """A file with rows of `ranks` that count: their own segment, or one of several in `use`."""
 
     path: str
     ranks: tuple[int, ...]
@@ -159,7 +157,7 @@ def _pieces(folder: Path, found: Sequence[Manifest]) -> dict[_Key, list[_Piece]]
     manifests = {manifest.rank: manifest for manifest in found}
     pieces: dict[_Key, list[_Piece]] = defaultdict(list)
     copied: set[tuple[str, str, int]] = set()
-    for use in in_use(read_compacted(folder), found):
+    for use in in_use(folder, found):
         table, version = use.file.table, use.file.version
         copied.update((table, version, rank) for rank in use.ranks)
         told = [segment(manifests[rank], table, version) for rank in use.ranks]
@@ -186,7 +184,7 @@ def _pieces(folder: Path, found: Sequence[Manifest]) -> dict[_Key, list[_Piece]]
 
 def _merge(
     staged: Path, small: dict[_Key, list[_Piece]], target_bytes: int, memory_bytes: int
-) -> Iterator[CompactFile]:
+) -> Iterator[SharedFile]:
     """Write the pieces of each key into files of about `target_bytes`."""
     number = 0
     with contextlib.closing(connect(staged, memory_bytes=memory_bytes)) as con:
@@ -199,7 +197,7 @@ def _merge(
                 row_count = int(scalar(con, _copy_sql(part, path)))
                 written += row_count
                 ranks = [rank for rank, _ in part]
-                yield CompactFile(path.name, table, version, row_count, path.stat().st_size, ranks)
+                yield SharedFile(path.name, table, version, row_count, path.stat().st_size, ranks)
             if written != expected:
                 raise StoreError(
                     f"{table}: {expected} rows expected in the merged file, {written} found:"
@@ -255,8 +253,8 @@ def _read(files: str) -> str:
     return f"select * from read_parquet({files}, hive_partitioning = false)"
 
 
-def _placed(file: CompactFile, folder: str) -> CompactFile:
-    return CompactFile(
+def _placed(file: SharedFile, folder: str) -> SharedFile:
+    return SharedFile(
         f"{folder}/{file.file}",
         file.table,
         file.version,
@@ -267,7 +265,7 @@ def _placed(file: CompactFile, folder: str) -> CompactFile:
 
 
 def _publish(
-    folder: Path, found: Sequence[Manifest], merged: Sequence[_Piece], files: list[CompactFile]
+    folder: Path, found: Sequence[Manifest], merged: Sequence[_Piece], files: list[SharedFile]
 ) -> None:
     """Make readers take the merged files; what they replace begins its grace period before."""
     for piece in merged:
@@ -276,14 +274,14 @@ def _publish(
     generations = {m.rank: m.generation for m in found if m.rank in ranks}
     replaced = {piece.use.file.file for piece in merged if piece.use}
     # Another compaction may have published meanwhile: what it merged stays.
-    others = _pruned(read_compacted(folder), capture_manifests(folder), replaced)
+    others = _pruned(folder, replaced)
     write_compacted(folder, Compacted(uuid.uuid4().hex, [*others, Batch(generations, files)]))
 
 
-def _pruned(compacted: Compacted, found: Sequence[Manifest], replaced: set[str]) -> Iterator[Batch]:
-    """Batches with the files that anybody reads from, the `replaced` ones apart."""
-    used = {use.file.file for use in in_use(compacted, found)} - replaced
-    for batch in compacted.batches:
+def _pruned(folder: Path, replaced: set[str]) -> Iterator[Batch]:
+    """Merged before, with the files that anybody reads from, the `replaced` ones apart."""
+    used = {use.file.file for use in in_use(folder, capture_manifests(folder))} - replaced
+    for batch in read_compacted(folder).batches:
         files = [file for file in batch.files if file.file in used]
         ranks = {rank for file in files for rank in file.ranks}
         if files:

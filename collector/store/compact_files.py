@@ -11,44 +11,19 @@ compaction, and a copy of what was replaced since is passed over, row by row.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from .. import schema
 from ..small_files import LIST_BYTES, read_own
+from .batches import Batch, SharedFile, read_batch
 from .folder_handles import require_regular
 from .manifest import Manifest, Segment, rank_folder, write_atomically
 
 COMPACTED = "compacted.json"
-COMPACT_FOLDER = "compact-"
-_NAME = re.compile(schema.OWN_NAME)
-_FILE = re.compile(rf"{COMPACT_FOLDER}[A-Za-z0-9-]{{1,99}}/{schema.OWN_NAME}-\d+\.parquet")
-
-
-class CompactFile(msgspec.Struct, frozen=True):
-    """A Parquet file, relative to the capture's folder, with a table's rows of `ranks`.
-
-    `version` is that of a summary's rule.
-    """
-
-    file: str
-    table: str
-    version: str
-    row_count: int
-    size_bytes: int
-    ranks: list[int]
-
-
-class Batch(msgspec.Struct, frozen=True):
-    """Files that were made together, and the generations of ranks that were copied into them."""
-
-    generations: dict[int, str]
-    files: list[CompactFile]
 
 
 class Compacted(msgspec.Struct, frozen=True):
@@ -56,11 +31,6 @@ class Compacted(msgspec.Struct, frozen=True):
 
     id: str = ""
     batches: list[Batch] = []
-
-    def __post_init__(self) -> None:
-        for file in (file for batch in self.batches for file in batch.files):
-            if not _FILE.fullmatch(file.file) or not _NAME.fullmatch(file.table):
-                raise ValueError(f"no compact file: {file.file!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +43,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A compact file with the ranks that are read from it."""
+    """A file of several ranks with those that are read from it."""
 
     batch: Batch
-    file: CompactFile
+    file: SharedFile
     ranks: tuple[int, ...]
 
 
@@ -99,12 +69,16 @@ def segment(manifest: Manifest, table: str, version: str) -> Segment | None:
     return found if found and found.file and found.version == version else None
 
 
-def in_use(compacted: Compacted, found: Iterable[Manifest]) -> list[Use]:
-    """Compact files that count for ranks of one capture; each table of a rank in one at most."""
+def in_use(capture_folder: Path, found: Collection[Manifest]) -> list[Use]:
+    """Files of several ranks that count for ranks of one capture; each table of a rank in one at
+    most: one that `compact` made before one of ranks that were read together."""
     manifests = {manifest.rank: manifest for manifest in found}
+    together = dict.fromkeys(manifest.batch for manifest in found if manifest.batch)
+    read = (read_batch(capture_folder, name) for name in together)
+    batches = [*read_compacted(capture_folder).batches, *(batch for batch in read if batch)]
     taken: set[tuple[str, str, int]] = set()
     uses: list[Use] = []
-    for batch in compacted.batches:
+    for batch in batches:
         current = {
             rank
             for rank, generation in batch.generations.items()
@@ -133,7 +107,7 @@ def places(store: Path, found: Sequence[Manifest]) -> dict[str, list[Place]]:
     for folder, members in _by_capture(store, found):
         copied: set[tuple[str, int]] = set()
         files: list[str] = []
-        for use in in_use(read_compacted(folder), members):
+        for use in in_use(folder, members):
             path = str(folder / use.file.file)
             located[use.file.table].append(Place(path, _condition(use)))
             files.append(use.file.file)

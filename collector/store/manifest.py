@@ -26,6 +26,7 @@ from .. import schema
 from ..model import Option, storable
 from ..selection import Selection
 from ..small_files import LIST_BYTES, read_own
+from .batches import BATCH, Batch, read_batch
 from .folder_handles import below, children, handle
 
 MANIFEST = "manifest.json"
@@ -33,8 +34,9 @@ INDEX = "index.json"
 MARKER = "npuscope-store.json"
 DROPPED = "dropped"
 # 2: a rank's rows may stand in files that it shares with others, or be a selection only.
-LAYOUT = 2
-_READABLE = (1, 2)
+# 3: they may have been written into such files, see `batches`.
+LAYOUT = 3
+_READABLE = (1, 2, 3)
 _GENERATION = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NAME = re.compile(schema.OWN_NAME)
 _VERSION = re.compile("[A-Za-z0-9_-]{1,64}")
@@ -67,7 +69,8 @@ class Manifest(msgspec.Struct, frozen=True):
 
     `options`: what its profiler was told; `unverified`: keys of what was read in ways that no real
     profile confirmed (`readers.unverified`). Both are None where nothing tells. `kept_warnings`
-    are messages as they are stored; plain sentences in older manifests.
+    are messages as they are stored; plain sentences in older manifests. `batch`: the folder of the
+    ranks that it was read with, whose files hold its rows ('': it has files of its own).
     """
 
     run: str
@@ -94,6 +97,7 @@ class Manifest(msgspec.Struct, frozen=True):
     selection: Selection = Selection()
     options: dict[str, Option] | None = None
     unverified: list[str] | None = None
+    batch: str = ""
 
     @property
     def warnings(self) -> list[str]:
@@ -104,6 +108,8 @@ class Manifest(msgspec.Struct, frozen=True):
         list(map(restored, self.kept_warnings))  # refuses what no reader writes
         if not _GENERATION.fullmatch(self.generation):
             raise ValueError(f"no name of a generation: {self.generation!r}")
+        if self.batch and not BATCH.fullmatch(self.batch):
+            raise ValueError(f"no folder of a batch: {self.batch!r}")
         require_own_files(self.generation, {**self.tables, **self.summaries})
 
 
@@ -225,6 +231,7 @@ def capture_manifests(folder: Path) -> list[Manifest]:
         return []
     index = read_index(folder)
     found: list[Manifest] = []
+    batches: dict[str, Batch | None] = {}
     for rank in children(folder, "rank="):
         path = rank / MANIFEST
         try:
@@ -237,9 +244,17 @@ def capture_manifests(folder: Path) -> list[Manifest]:
                 manifest = read_own(path, Manifest)
         except (OSError, msgspec.MsgspecError):
             continue
-        if _is_of(manifest, rank):
+        if manifest.batch and manifest.batch not in batches:
+            batches[manifest.batch] = read_batch(folder, manifest.batch)
+        if _is_of(manifest, rank) and _has_rows(manifest, batches.get(manifest.batch)):
             found.append(manifest)
     return found
+
+
+def _has_rows(manifest: Manifest, batch: Batch | None) -> bool:
+    """Whether it has files of its own, or its batch can be read and is of its generation."""
+    told = batch.generations.get(manifest.rank) if batch else None
+    return not manifest.batch or told == manifest.generation
 
 
 def odd_places(store: Path, found: Sequence[Manifest]) -> list[str]:
@@ -282,7 +297,8 @@ def read_manifest(folder: Path) -> Manifest | None:
         manifest = read_own(folder / MANIFEST, Manifest)
     except (OSError, msgspec.MsgspecError):
         return None
-    return manifest if _is_of(manifest, folder) else None
+    batch = read_batch(folder.parent, manifest.batch) if manifest.batch else None
+    return manifest if _is_of(manifest, folder) and _has_rows(manifest, batch) else None
 
 
 def read_index(folder: Path) -> Index:

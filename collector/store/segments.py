@@ -1,10 +1,14 @@
-"""A rank's segments: its tables as sorted Parquet, and the summaries computed over them."""
+"""A rank's segments: its tables as sorted Parquet, and the summaries computed over them.
+
+Small ranks are gathered in one database, and become files with the rows of all of them: a statement
+costs the same for twenty ranks as for one.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -39,6 +43,8 @@ Summarise = Callable[[duckdb.DuckDBPyConnection], Iterable[Summary]]
 
 # Of Parquet: some ten thousand events. Less than planning costs where every query opens its files.
 _SMALL_BYTES = 1 << 20
+GATHERED = "gathered"
+_IN_ORDER = "select * from _summary order by rank, rowid"
 
 
 def write_tables(
@@ -54,32 +60,72 @@ def write_tables(
     Without the tables to `leave_out`, and without call stacks where `stacks` is false.
     """
     run, capture, rank = key
-    named = f"{store.sql_literal(run)} as run, {store.sql_literal(capture)} as capture"
-    keys = f"{named}, {rank}::integer as rank"
     written: dict[str, Segment] = {}
     kept = nonempty(con, schema.tables()) - leave_out
     for name, table in schema.tables().items():
-        if name not in kept:
-            continue
-        columns = ", ".join(
-            "cast(null as varchar) as call_stack"
-            if column.name == "call_stack" and not stacks
-            else f't."{column.name}"'
-            for column in table.columns
-        )
-        query = f'select {keys}, {columns} from "{name}" t {_order_by(con, table)}'
-        written[name] = _copy(con, query, out / f"{name}.parquet")
+        if name in kept:
+            order = _order_by(con, f'"{name}"', table.sort_columns)
+            columns = f"{_keys(run, capture)}, {rank}::integer as rank, {_columns(table, stacks)}"
+            query = f'select {columns} from "{name}" t {order}'
+            written[name] = _copy(con, query, out / f"{name}.parquet")
     return written
 
 
-def _order_by(con: duckdb.DuckDBPyConnection, table: schema.Table) -> str:
-    """The clause that sorts a table; empty where its rows already stand so, as readers try to
-    insert them: sorting costs more than all else where the table is larger than the memory."""
-    order = ", ".join(f't."{column}"' for column in table.sort_columns)
+def _keys(run: str, capture: str) -> str:
+    return f"{store.sql_literal(run)} as run, {store.sql_literal(capture)} as capture"
+
+
+def _columns(table: schema.Table, stacks: bool) -> str:
+    return ", ".join(
+        "cast(null as varchar) as call_stack"
+        if column.name == "call_stack" and not stacks
+        else f't."{column.name}"'
+        for column in table.columns
+    )
+
+
+def _order_by(con: duckdb.DuckDBPyConnection, rows: str, columns: Sequence[str]) -> str:
+    """The clause that sorts `rows`; empty where they already stand so, as readers try to insert
+    them: sorting costs more than all else where the table is larger than the memory."""
+    order = ", ".join(f't."{column}"' for column in columns)
     # As values of a row, NULLs stand last, as they do in a sort.
-    falls = f'select row({order}) < lag(row({order})) over () as falls from "{table.name}" t'
+    falls = f"select row({order}) < lag(row({order})) over () as falls from {rows} t"
     unsorted = scalar(con, f"select count(*) from ({falls}) where falls")
     return f"order by {order}" if unsorted else ""
+
+
+def gather_tables(
+    con: duckdb.DuckDBPyConnection, rank: int, names: Iterable[str], *, stacks: bool = True
+) -> None:
+    """Copy rows of one rank from canonical tables to those in which ranks are gathered, all or
+    nothing: closing the connection undoes what could not be finished."""
+    con.begin()
+    for name in names:
+        table = schema.tables()[name]
+        typed = ", ".join(f'"{column.name}" {column.type}' for column in table.columns)
+        con.execute(f'create table if not exists {GATHERED}."{name}" (rank integer, {typed})')
+        rows = f'select {rank}, {_columns(table, stacks)} from "{name}" t'
+        con.execute(f'insert into {GATHERED}."{name}" {rows}')
+    con.commit()
+
+
+def write_gathered(
+    con: duckdb.DuckDBPyConnection, run: str, capture: str, out: Path, tables: Iterable[str]
+) -> dict[str, list[Place]]:
+    """Write every table in which ranks were gathered as one file in order of ranks."""
+    written: dict[str, list[Place]] = {}
+    for name in tables:
+        rows = f'{GATHERED}."{name}"'
+        order = _order_by(con, rows, ("rank", *schema.tables()[name].sort_columns))
+        path = out / shared_name(name)
+        _copy(con, f"select {_keys(run, capture)}, t.* from {rows} t {order}", path)
+        written[name] = [Place(str(path))]
+    return written
+
+
+def shared_name(table: str, number: int = 0) -> str:
+    """The file with rows of several ranks of a table or a summary."""
+    return f"{table}-{number}.parquet"
 
 
 def write_summaries(
@@ -92,9 +138,50 @@ def write_summaries(
 
     An empty summary has no file, but its version is known.
     """
-    if summarise is None:
-        return {}
     written: dict[str, Segment] = {}
+    for summary, query, con in _asked(out, located, summarise, memory_bytes):
+        path = out / f"{summary.name}.{summary.version}.parquet"
+        written[summary.name] = Segment("", 0, 0, summary.version)
+        if query:
+            segment = _copy(con, query, path)
+            if segment.row_count:
+                written[summary.name] = msgspec.structs.replace(segment, version=summary.version)
+            else:
+                path.unlink()
+    return written
+
+
+def write_shared_summaries(
+    out: Path,
+    located: Mapping[str, Sequence[Place]],
+    summarise: Summarise | None,
+    memory_bytes: int,
+) -> dict[str, tuple[str, dict[int, int]]]:
+    """The same for all ranks whose rows the `located` files hold, in order of ranks: by name the
+    version, and how many rows each rank has."""
+    written: dict[str, tuple[str, dict[int, int]]] = {}
+    for summary, query, con in _asked(out, located, summarise, memory_bytes):
+        counts: dict[int, int] = {}
+        if query:
+            con.execute(f"create temp table _summary as {query}")
+            ranks = "select rank, count(*) from _summary group by rank order by rank"
+            counts = dict(con.execute(ranks).fetchall())
+            if counts:
+                _copy(con, _IN_ORDER, out / shared_name(summary.name))
+            con.execute("drop table _summary")
+        written[summary.name] = (summary.version, counts)
+    return written
+
+
+def _asked(
+    out: Path,
+    located: Mapping[str, Sequence[Place]],
+    summarise: Summarise | None,
+    memory_bytes: int,
+) -> Iterator[tuple[Summary, str, duckdb.DuckDBPyConnection]]:
+    """Every summary with its query and where to ask it; no query where it has no row."""
+    if summarise is None:
+        return
     con = connect(out, memory_bytes=memory_bytes)
     try:
         is_small = _size_bytes(located) <= _SMALL_BYTES
@@ -103,23 +190,11 @@ def write_summaries(
             if is_small and located.get(name):  # stands before the view of its name
                 con.execute(f'create temp table "{name}" as from main."{name}"')
         for summary in summarise(con):
-            if summary.rows_from and not any(map(located.get, summary.rows_from)):
-                written[summary.name] = Segment("", 0, 0, summary.version)
-                continue
-            path = out / f"{summary.name}.{summary.version}.parquet"
-            segment = _copy(con, summary.query, path)
-            if segment.row_count == 0:
-                path.unlink()
-            written[summary.name] = Segment(
-                path.name if segment.row_count else "",
-                segment.row_count,
-                segment.size_bytes if segment.row_count else 0,
-                summary.version,
-            )
+            is_empty = summary.rows_from and not any(map(located.get, summary.rows_from))
+            yield summary, "" if is_empty else summary.query, con
     finally:
         con.close()
         shutil.rmtree(out / SPILL, ignore_errors=True)
-    return written
 
 
 def _size_bytes(located: Mapping[str, Sequence[Place]]) -> int:

@@ -3,6 +3,7 @@
     <store>/npuscope-store.json                        marker and layout version
     <store>/run=R/capture=C/index.json                 cache of the capture's manifests
                            /compacted.json             what stands in merged files: see `compacted`
+                           /batch-<id>/<table>-0.parquet  ranks that were read together: `batches`
     <store>/run=R/capture=C/rank=12/manifest.json      the current generation and its files
                                     <generation>/<table>.parquet
                                     .tmp-<host>-<pid>-<id>/   being written; invisible
@@ -35,7 +36,7 @@ from npuscope.errors import StoreError, UsageError
 from .. import schema
 from ..small_files import open_regular
 from .compact_files import Place, places, read_compacted
-from .folder_handles import captures, discard, make_private, touch, unlink
+from .folder_handles import captures, discard, handle, make_private, touch, unlink
 from .manifest import (
     MANIFEST,
     Manifest,
@@ -339,17 +340,22 @@ def file_literal(path: str) -> str:
     return sql_literal(path if "\\" in path else _PATTERN.sub(r"[\g<0>]", path))
 
 
-def publish(store: Path, staged: Path, manifest: Manifest) -> None:
+def publish(store: Path, staged: Path | None, manifest: Manifest) -> None:
     """Make a written generation the rank's current one: all its tables at once.
 
     `staged` is the staging folder beside the rank's generations; its files are synced, it is
     renamed to the generation's name, then the manifest is replaced. Dying between any two of
     these leaves what was published before. Of processes that publish one rank at the same time
-    the last wins; generations of the others are swept like any superseded one.
+    the last wins; generations of the others are swept like any superseded one. None: its rows
+    stand in the files of its batch, which have their lasting name.
     """
     folder = rank_folder(store, manifest.run, manifest.capture, manifest.rank)
     superseded = read_manifest(folder)
-    publish_folder(staged, manifest.generation)
+    if staged is None:
+        with handle(folder, make=True):
+            pass
+    else:
+        publish_folder(staged, manifest.generation)
     try:
         write_atomically(folder / MANIFEST, msgspec.json.encode(manifest))
     except OSError:  # a full disk needs the room
@@ -358,7 +364,14 @@ def publish(store: Path, staged: Path, manifest: Manifest) -> None:
             discard(folder / manifest.generation)
         raise
     if superseded:
-        touch(folder / superseded.generation)
+        touch_files(folder, superseded)
+
+
+def touch_files(folder: Path, manifest: Manifest) -> None:
+    """Begin the grace period of a rank's files; those of a batch go when all its ranks did."""
+    touch(folder / manifest.generation)
+    if manifest.batch:
+        touch(folder.parent / manifest.batch)
 
 
 def replace_manifest(store: Path, manifest: Manifest) -> bool:
@@ -378,7 +391,7 @@ def drop(store: Path, manifest: Manifest) -> None:
     """Unpublish a rank; its files stay for readers of the moment until `sweep`."""
     folder = rank_folder(store, manifest.run, manifest.capture, manifest.rank)
     unlink(folder / MANIFEST)
-    touch(folder / manifest.generation)
+    touch_files(folder, manifest)
     write_index(folder.parent)
 
 

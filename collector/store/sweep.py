@@ -16,17 +16,19 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from .compact_files import COMPACT_FOLDER, COMPACTED, Compacted, in_use, read_compacted, segment
+from .batches import BATCH_FOLDER, COMPACT_FOLDER, LISTING
+from .compact_files import COMPACTED, in_use, read_compacted, segment
 from .derived import DERIVED, generations, read_derived
 from .derived import GENERATION as RESULTS
 from .folder_handles import below, captures, changed_s, children, delete, handle, touch, unlink
 from .manifest import DROPPED, INDEX, MANIFEST, capture_manifests, process_space, read_manifest
+from .store import touch_files
 
 GRACE_S = 86_400
 _STAGING = re.compile(r"\.tmp-(?P<host>.+)-(?P<pid>\d+)-[0-9a-f]{12}(\..*)?")
 _GENERATION = re.compile(r"\d{8}T\d{6}-[0-9a-f]{12}")
-_MERGED = re.compile(rf"{COMPACT_FOLDER}{_GENERATION.pattern}")
-_SEGMENT = re.compile(r"[a-z][a-z0-9_]*([.-][A-Za-z0-9_-]+)?\.parquet")
+_MERGED = re.compile(rf"({COMPACT_FOLDER}|{BATCH_FOLDER}){_GENERATION.pattern}")
+_OURS = re.compile(rf"[a-z][a-z0-9_]*([.-][A-Za-z0-9_-]+)?\.parquet|{re.escape(LISTING)}")
 
 
 def sweep(store: Path, *, grace_s: float = GRACE_S) -> int:
@@ -41,10 +43,10 @@ def sweep(store: Path, *, grace_s: float = GRACE_S) -> int:
     now = time.time()
     for capture in captures(store):
         finish_drop(capture)
-        compacted = read_compacted(capture)
-        merged = {file.file for batch in compacted.batches for file in batch.files}
-        copied = _copied_files(capture, compacted)
-        freed += _sweep(capture, _MERGED, now, grace_s, needed=merged)
+        merged = _merged_files(capture)
+        copied = _copied_files(capture)
+        still = partial(_is_merged, capture)
+        freed += _sweep(capture, _MERGED, now, grace_s, needed=merged, still=still)
         for rank in children(capture, "rank="):
             own = copied.get(rank.name, set())
             # A rank's generation may be published between our look and our deleting.
@@ -68,7 +70,7 @@ def finish_drop(capture: Path) -> None:
     for folder in children(capture, "rank="):
         manifest = read_manifest(folder)
         if manifest:
-            touch(folder / manifest.generation)
+            touch_files(folder, manifest)
         unlink(folder / MANIFEST)
     _drop_derived(capture / DERIVED)
     for name in (INDEX, COMPACTED, DROPPED):
@@ -117,8 +119,13 @@ def _sweep_generation(
     if not is_needed and (changed_s(at, name) >= before or still(name)):
         return 0
     freed = 0
+    # Whoever replaces one of many ranks touches the folder, not each file with rows of it.
+    is_shared = name.startswith(BATCH_FOLDER)
+    if is_shared and os.stat(name, dir_fd=at, follow_symlinks=False).st_mtime >= before:
+        return 0
     with below(at, name) as inner:
-        for file in filter(_SEGMENT.fullmatch, os.listdir(inner)):
+        # Of a batch, what is in it goes last: without that its files are nobody's.
+        for file in sorted(filter(_OURS.fullmatch, os.listdir(inner)), key=LISTING.__eq__):
             if f"{name}/{file}" not in needed and changed_s(inner, file) < before:
                 freed += delete(inner, file)
     if not is_needed:
@@ -140,11 +147,23 @@ def _is_needed(rank: Path, copied: set[str], generation: str) -> bool:
     return _is_in(_current_files(rank) - copied, generation)
 
 
-def _copied_files(capture: Path, compacted: Compacted) -> dict[str, set[str]]:
-    """By rank folder, segments that readers take from merged files instead."""
+def _merged_files(capture: Path) -> set[str]:
+    """Files of several ranks that are needed, and what tells what is in them."""
+    found = capture_manifests(capture)
+    listed = {file.file for batch in read_compacted(capture).batches for file in batch.files}
+    used = {use.file.file for use in in_use(capture, found)}
+    return listed | used | {f"{one.batch}/{LISTING}" for one in found if one.batch}
+
+
+def _is_merged(capture: Path, name: str) -> bool:
+    return _is_in(_merged_files(capture), name)
+
+
+def _copied_files(capture: Path) -> dict[str, set[str]]:
+    """By rank folder, segments that readers take from files of several ranks instead."""
     found = {manifest.rank: manifest for manifest in capture_manifests(capture)}
     copied: dict[str, set[str]] = defaultdict(set)
-    for use in in_use(compacted, found.values()):
+    for use in in_use(capture, found.values()):
         for rank in use.ranks:
             own = segment(found[rank], use.file.table, use.file.version)
             copied[f"rank={rank}"].add(own.file if own else "")

@@ -29,7 +29,7 @@ from ..model import SourceFile, storable
 from ..readers.train_log.train_log import RULE, SCHEMA, LogFacts, LogRows, gather, log_so_far
 from ..small_files import open_regular
 from ..staging import insert_rows
-from ..store.compact_files import Place
+from ..store.compact_files import places
 from ..store.manifest import Manifest, SourceRecord, capture_manifests, rank_folder
 from ..store.store import create_view, frame
 from .capture_spans import CaptureSpan, Key, places_of
@@ -246,16 +246,15 @@ def _seed(tail: Tail, store: Path, key: Key) -> None:
 
 
 def _rows_of(store: Path, manifest: Manifest) -> pl.DataFrame | None:
-    one = manifest.tables.get(_TABLE)
-    if one is None or not one.file:
+    found = places(store, [manifest]).get(_TABLE)
+    if not found:
         return None
-    folder = rank_folder(store, manifest.run, manifest.capture, manifest.rank)
     with contextlib.closing(duckdb.connect(":memory:")) as con:
-        create_view(con, "former", [Place(str(folder / one.file))])
+        create_view(con, "former", found)
         columns = ", ".join(f'"{name}"' for name in SCHEMA)
         try:
             return frame(con.sql(f"select {columns} from former"))
-        except duckdb.IOException:  # merged with others' and swept
+        except duckdb.IOException:  # replaced and swept meanwhile
             return None
 
 

@@ -1,0 +1,318 @@
+"""Small ranks from their files to files with the rows of all of them.
+
+    rank 0  ─ readers, link ─▶ canonical tables ─┐
+    rank 1  ─ readers, link ─▶ canonical tables ─┼─▶ gathered ─▶ a file for each table ─▶ ...
+    rank 2  ─ cannot be read: told, and left out ┘
+
+Of a rank of a few megabytes, most time goes into statements that take no longer for many ranks.
+One that fails leaves the batch. Where what they do together fails, each is read alone: whoever is
+to blame is told, and costs the others nothing but time.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import duckdb
+import msgspec
+
+from .. import schema
+from ..model import ReadLog
+from ..readers.ascend_db.large_tables import LARGE
+from ..readers.trust import Advance
+from ..staging import (
+    DATABASE_PROCESS_BYTES,
+    PROCESS_BYTES,
+    SPILL,
+    database_bytes,
+    nonempty,
+    open_staging,
+)
+from ..store import store
+from ..store.batches import BATCH_FOLDER, LISTING, Batch, SharedFile
+from ..store.folder_handles import discard
+from ..store.manifest import Manifest, Segment, make_staging, publish_folder, rank_folder
+from ..store.segments import (
+    GATHERED,
+    Summarise,
+    gather_tables,
+    shared_name,
+    write_gathered,
+    write_shared_summaries,
+)
+from ..store.space import is_out_of_space
+from .deadline import Deadline
+from .read_rank import (
+    Counted,
+    RankOutcome,
+    RankTask,
+    Told,
+    failure,
+    fill_tables,
+    generation_of,
+    limit_of,
+    manifest_of,
+    read_rank,
+    require_better,
+    source_records,
+    success,
+)
+
+log = logging.getLogger(__name__)
+
+# A batch ends at so many ranks or bytes of their files: a reader holds it, and a kill costs it.
+MOST_RANKS = 32
+MOST_BYTES = 32 << 20
+
+
+def in_batches(tasks: Sequence[RankTask], workers: int) -> list[tuple[RankTask, ...]]:
+    """Tasks that are read together: small ranks of one capture that the same nodes see, in order
+    of ranks, so many that each of the workers has some. The largest batch first."""
+    together: dict[object, list[RankTask]] = {}
+    for task in sorted(tasks, key=lambda task: task.source.rank):
+        key = (task.store, task.run, task.capture, task.source.nodes)
+        together.setdefault(key, []).append(task)
+    most = max(1, min(MOST_RANKS, -(-len(tasks) // workers)))
+    batches = [batch for found in together.values() for batch in _cut(found, most)]
+    return sorted(batches, key=size_bytes, reverse=True)
+
+
+def size_bytes(batch: Sequence[RankTask]) -> int:
+    """Bytes of the files of ranks."""
+    return sum(task.source.size_bytes for task in batch)
+
+
+def _cut(tasks: Sequence[RankTask], most: int) -> Iterator[tuple[RankTask, ...]]:
+    batch: list[RankTask] = []
+    for task in tasks:
+        if task.source.size_bytes * 2 > MOST_BYTES:
+            yield (task,)
+            continue
+        if len(batch) == most or (batch and size_bytes([*batch, task]) > MOST_BYTES):
+            yield tuple(batch)
+            batch = []
+        batch.append(task)
+    if batch:
+        yield tuple(batch)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    """A rank whose rows are gathered, with its manifest but for its batch and summaries."""
+
+    task: RankTask
+    reading: ReadLog
+    told: Told
+    manifest: Manifest
+
+
+def read_batch(
+    tasks: Sequence[RankTask], summarise: Summarise | None, advance: Advance
+) -> list[RankOutcome]:
+    """Read ranks of one capture and publish them. Bad input becomes an outcome's `error`."""
+    if len(tasks) == 1:
+        return [read_rank(tasks[0], summarise, advance)]
+    one = tasks[0]
+    deadline = Deadline(batch_limit(tasks))
+    advanced = {task.source.rank: Counted(advance) for task in tasks}
+    outcomes: dict[int, RankOutcome] = {}
+    alone: list[RankTask] = []
+    staged: Path | None = None
+    try:
+        staged = make_staging(rank_folder(Path(one.store), one.run, one.capture, 0).parent)
+        generation = generation_of(staged)
+        process_bytes = _process_bytes(tasks)
+        memory_bytes = database_bytes(process_bytes)
+        gathered: list[_Gathered] = []
+        with closing(open_staging(staged, memory_bytes=memory_bytes)) as con:
+            con.execute(f"create schema {GATHERED}")
+            for task in tasks:
+                rank = task.source.rank
+                found = _gather(con, task, generation, advanced[rank], process_bytes)
+                if isinstance(found, _Gathered):
+                    gathered.append(found)
+                elif found.out_of_memory:
+                    alone.append(task)
+                else:
+                    outcomes[rank] = found
+                    if found.out_of_space:
+                        break
+            filled = {name for g in gathered for name in g.manifest.tables}
+            with deadline.interrupts(con):
+                located = write_gathered(con, one.run, one.capture, staged, filled)
+        shutil.rmtree(staged / SPILL, ignore_errors=True)
+        if gathered:
+            summaries = write_shared_summaries(staged, located, summarise, memory_bytes)
+            deadline.check()
+            outcomes |= _publish(staged, gathered, summaries)
+    except Exception as error:  # of all of them together: alone, only who is to blame fails
+        log.debug("a batch of %d ranks failed", len(tasks), exc_info=True)
+        alone = [task for task in tasks if task.source.rank not in outcomes]
+        if is_out_of_space(error):
+            outcomes |= {t.source.rank: failure(t, ReadLog(), error, deadline, 0) for t in alone}
+            alone = []
+    finally:
+        if staged:
+            shutil.rmtree(staged, ignore_errors=True)
+    for task in alone:
+        advance(-advanced[task.source.rank].total)
+        outcomes[task.source.rank] = read_rank(task, summarise, advance)
+    return list(outcomes.values())
+
+
+def batch_limit(tasks: Sequence[RankTask]) -> float | None:
+    """How long reading ranks together may take, in seconds."""
+    limits = [limit for task in tasks if (limit := limit_of(task)) is not None]
+    return sum(limits) if len(limits) == len(tasks) else None
+
+
+def _process_bytes(tasks: Sequence[RankTask]) -> int:
+    least = max(
+        DATABASE_PROCESS_BYTES if "main_db" in task.source.files else PROCESS_BYTES
+        for task in tasks
+    )
+    return tasks[0].memory_bytes or least
+
+
+def _gather(
+    base: duckdb.DuckDBPyConnection,
+    task: RankTask,
+    generation: str,
+    advance: Counted,
+    process_bytes: int,
+) -> _Gathered | RankOutcome:
+    """Read one rank, whose rows are then gathered; the canonical tables are empty again."""
+    began = time.monotonic()
+    source = task.source
+    reading = ReadLog(warnings=list(source.warnings), rules=dict(source.rules))
+    deadline = Deadline(limit_of(task))
+
+    def advance_in_time(n_bytes: int) -> None:
+        deadline.check()
+        advance(n_bytes)
+
+    try:
+        # What readers put aside belongs to their connection, and goes with it.
+        with ThreadPoolExecutor(1) as beside, closing(base.cursor()) as con:
+            digests = beside.submit(source_records, source, deadline)
+            with deadline.interrupts(con):
+                told = fill_tables(con, task, reading, advance_in_time, deadline, process_bytes)
+            manifest = manifest_of(task, reading, told, digests.result(), generation)
+            kept = nonempty(con, schema.tables()) - told.left_out
+            counted = [f"(select '{name}', count(*) from \"{name}\")" for name in sorted(kept)]
+            counts = con.execute(" union all ".join(counted)).fetchall() if kept else []
+            manifest = msgspec.structs.replace(
+                manifest, tables={name: _segment(generation, name, n) for name, n in counts}
+            )
+            require_better(task, manifest)
+            with deadline.interrupts(con):
+                gather_tables(con, source.rank, kept, stacks=source.selection.stacks)
+        manifest = msgspec.structs.replace(
+            manifest, read_seconds=round(time.monotonic() - began, 3)
+        )
+        return _Gathered(task, reading, told, manifest)
+    except Exception as error:  # one that nobody foresaw must not cost the other ranks
+        return failure(task, reading, error, deadline, time.monotonic() - began)
+    finally:
+        base.execute(_emptied())
+
+
+@cache
+def _emptied() -> str:
+    """SQL that empties the canonical tables, whatever readers made of their columns."""
+    new = (
+        f'drop table if exists "{table.name}"; {schema.create_sql(table)}'
+        for table in schema.tables().values()
+    )
+    types = (f"drop type if exists {table}_{kind}" for table in LARGE for kind in ("word", "key"))
+    return ";".join((*new, *types))
+
+
+def _segment(generation: str, name: str, row_count: int, version: str = "") -> Segment:
+    """What a rank has of a shared file, named as one of its own would be."""
+    if not row_count:
+        return Segment("", 0, 0, version)
+    file = f"{name}.{version}.parquet" if version else f"{name}.parquet"
+    return Segment(f"{generation}/{file}", row_count, 0, version)
+
+
+def _publish(
+    staged: Path,
+    gathered: Sequence[_Gathered],
+    summaries: Mapping[str, tuple[str, Mapping[int, int]]],
+) -> dict[int, RankOutcome]:
+    """Give the written files their lasting names, then publish rank after rank."""
+    generation = gathered[0].manifest.generation
+    name = f"{BATCH_FOLDER}{generation}"
+    whole = [
+        msgspec.structs.replace(
+            g.manifest,
+            batch=name,
+            summaries={
+                table: _segment(generation, table, counts.get(g.manifest.rank, 0), version)
+                for table, (version, counts) in summaries.items()
+            },
+        )
+        for g in gathered
+    ]
+    files = _listed(staged, name, whole)
+    manifests = [_with_sizes(manifest, files) for manifest in whole]
+    batch = Batch({manifest.rank: generation for manifest in manifests}, list(files.values()))
+    (staged / LISTING).write_bytes(msgspec.json.encode(batch))
+    publish_folder(staged, name)
+    outcomes: dict[int, RankOutcome] = {}
+    for g, manifest in zip(gathered, manifests, strict=True):
+        store_path = Path(g.task.store)
+        try:
+            store.publish(store_path, None, manifest)
+            told = success(manifest, g.task.source, g.reading, g.told, manifest.read_seconds)
+        except OSError as error:  # a full disk: those before are published
+            told = failure(g.task, g.reading, error, Deadline(None), manifest.read_seconds)
+        outcomes[manifest.rank] = told
+    if all(outcome.error is not None for outcome in outcomes.values()):
+        discard(staged.parent / name)
+    return outcomes
+
+
+def _listed(staged: Path, folder: str, manifests: Sequence[Manifest]) -> dict[str, SharedFile]:
+    """The written files by table, with the ranks that have rows in them."""
+    files: dict[str, SharedFile] = {}
+    having: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for manifest in manifests:
+        for table, one in (*manifest.tables.items(), *manifest.summaries.items()):
+            if one.row_count:
+                having.setdefault((table, one.version), []).append((manifest.rank, one.row_count))
+    for (table, version), found in having.items():
+        size_bytes = (staged / shared_name(table)).stat().st_size
+        rows = sum(n for _, n in found)
+        ranks = [rank for rank, _ in found]
+        files[table] = SharedFile(
+            f"{folder}/{shared_name(table)}", table, version, rows, size_bytes, ranks
+        )
+    return files
+
+
+def _with_sizes(manifest: Manifest, files: Mapping[str, SharedFile]) -> Manifest:
+    """With the rank's share of the bytes, by rows."""
+
+    def sized(segments: Mapping[str, Segment]) -> dict[str, Segment]:
+        return {
+            name: msgspec.structs.replace(
+                one, size_bytes=files[name].size_bytes * one.row_count // files[name].row_count
+            )
+            if one.row_count
+            else one
+            for name, one in segments.items()
+        }
+
+    return msgspec.structs.replace(
+        manifest, tables=sized(manifest.tables), summaries=sized(manifest.summaries)
+    )
