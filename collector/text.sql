@@ -53,19 +53,18 @@ create macro mib_bytes(s) as try_cast(round(number(s) * 1048576) as bigint);
 create macro _op_word(s) as lower(case
     when s ilike '%hcom_%' then regexp_extract(s, '(?i)hcom_([a-z]+)', 1)
     else regexp_extract(s, '(?:.*/)?([A-Za-z]+)', 1) end);
-create macro comm_op_type(s) as case _op_word(s)
-    when 'allreduce' then 'allReduce'
-    when 'allgather' then 'allGather'
-    when 'allgatherv' then 'allGatherV'
-    when 'reducescatter' then 'reduceScatter'
-    when 'reducescatterv' then 'reduceScatterV'
-    when 'alltoall' then 'allToAll'
-    when 'alltoallv' then 'allToAllV'
-    when 'alltoallvc' then 'allToAllVC'
-    when 'batchsendrecv' then 'batchSendRecv'
-    when 'recv' then 'receive'
-    when '' then null
-    else _op_word(s) end;
+-- A map, as a CASE would repeat the word for each of its branches.
+create macro comm_op_type(s) as nullif(coalesce(map {
+    'allreduce': 'allReduce',
+    'allgather': 'allGather',
+    'allgatherv': 'allGatherV',
+    'reducescatter': 'reduceScatter',
+    'reducescatterv': 'reduceScatterV',
+    'alltoall': 'allToAll',
+    'alltoallv': 'allToAllV',
+    'alltoallvc': 'allToAllVC',
+    'batchsendrecv': 'batchSendRecv',
+    'recv': 'receive'}[_op_word(s)], _op_word(s)), '');
 
 -- Kernels that are communication operations in a kernel table: told by their core, or by an HCCL name where
 -- the level records no core.

@@ -21,6 +21,7 @@ import typer.main
 from hypothesis import HealthCheck, settings
 
 from npuscope.analysis.summaries import summarise
+from npuscope.collector.ingest import read_batch
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.console import waiting
 from npuscope.sample_traces.generate import Form, Job, small, write_job
@@ -50,6 +51,14 @@ def pytest_collection_finish() -> None:
 
 def pytest_sessionfinish() -> None:
     gc.unfreeze()
+
+
+@pytest.fixture(scope="module")
+def ranks_alone() -> Iterator[None]:
+    """Ranks are read one by one, as large ones are: each has files of its own."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(read_batch, "MOST_RANKS", 1)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -35,6 +35,7 @@ from ..staging import (
     database_bytes,
     nonempty,
     open_staging,
+    plan_plainly,
 )
 from ..store import store
 from ..store.batches import BATCH_FOLDER, LISTING, Batch, SharedFile
@@ -55,6 +56,7 @@ from .read_rank import (
     RankOutcome,
     RankTask,
     Told,
+    deadline_of,
     failure,
     fill_tables,
     generation_of,
@@ -129,14 +131,14 @@ def read_batch(
     try:
         staged = make_staging(rank_folder(Path(one.store), one.run, one.capture, 0).parent)
         generation = generation_of(staged)
-        process_bytes = _process_bytes(tasks)
-        memory_bytes = database_bytes(process_bytes)
+        memory_bytes = database_bytes(_process_bytes(tasks))
         gathered: list[_Gathered] = []
         with closing(open_staging(staged, memory_bytes=memory_bytes)) as con:
             con.execute(f"create schema {GATHERED}")
+            plan_plainly(con)
             for task in tasks:
                 rank = task.source.rank
-                found = _gather(con, task, generation, advanced[rank], process_bytes)
+                found = _gather(con, task, generation, advanced[rank])
                 if isinstance(found, _Gathered):
                     gathered.append(found)
                 elif found.out_of_memory:
@@ -187,13 +189,12 @@ def _gather(
     task: RankTask,
     generation: str,
     advance: Counted,
-    process_bytes: int,
 ) -> _Gathered | RankOutcome:
     """Read one rank, whose rows are then gathered; the canonical tables are empty again."""
     began = time.monotonic()
     source = task.source
     reading = ReadLog(warnings=list(source.warnings), rules=dict(source.rules))
-    deadline = Deadline(limit_of(task))
+    deadline = deadline_of(task)
 
     def advance_in_time(n_bytes: int) -> None:
         deadline.check()
@@ -204,7 +205,7 @@ def _gather(
         with ThreadPoolExecutor(1) as beside, closing(base.cursor()) as con:
             digests = beside.submit(source_records, source, deadline)
             with deadline.interrupts(con):
-                told = fill_tables(con, task, reading, advance_in_time, deadline, process_bytes)
+                told = fill_tables(con, task, reading, advance_in_time, deadline)
             manifest = manifest_of(task, reading, told, digests.result(), generation)
             kept = nonempty(con, schema.tables()) - told.left_out
             counted = [f"(select '{name}', count(*) from \"{name}\")" for name in sorted(kept)]
@@ -222,15 +223,15 @@ def _gather(
     except Exception as error:  # one that nobody foresaw must not cost the other ranks
         return failure(task, reading, error, deadline, time.monotonic() - began)
     finally:
-        base.execute(_emptied())
+        base.execute(_emptied(nonempty(base, schema.tables())))
 
 
 @cache
-def _emptied() -> str:
-    """SQL that empties the canonical tables, whatever readers made of their columns."""
+def _emptied(names: frozenset[str]) -> str:
+    """SQL that empties canonical tables, and gives those their columns back that readers change."""
     new = (
-        f'drop table if exists "{table.name}"; {schema.create_sql(table)}'
-        for table in schema.tables().values()
+        f'drop table "{name}"; {schema.create_sql(schema.tables()[name])}'
+        for name in sorted(names.union(LARGE))
     )
     types = (f"drop type if exists {table}_{kind}" for table in LARGE for kind in ("word", "key"))
     return ";".join((*new, *types))

@@ -105,7 +105,7 @@ def read_rank(task: RankTask, summarise: Summarise | None, advance: Advance) -> 
     """
     least_bytes = DATABASE_PROCESS_BYTES if "main_db" in task.source.files else PROCESS_BYTES
     process_bytes = task.memory_bytes or least_bytes
-    deadline = Deadline(limit_of(task))
+    deadline = deadline_of(task)
 
     def advance_in_time(n_bytes: int) -> None:
         deadline.check()
@@ -124,6 +124,11 @@ def read_rank(task: RankTask, summarise: Summarise | None, advance: Advance) -> 
 def limit_of(task: RankTask) -> float | None:
     """How long reading a rank may take, in seconds."""
     return time_limit_s(task.source.size_bytes)
+
+
+def deadline_of(task: RankTask) -> Deadline:
+    """The end of a rank's time, which begins now."""
+    return Deadline(limit_of(task))
 
 
 def _machine_bytes() -> int:
@@ -149,7 +154,8 @@ def _read_within(
             memory_bytes = database_bytes(process_bytes)
             with closing(open_staging(staged, memory_bytes=memory_bytes)) as con:
                 with deadline.interrupts(con):
-                    told = fill_tables(con, task, reading, advance, deadline, process_bytes)
+                    told = fill_tables(con, task, reading, advance, deadline)
+                    allow_more(con, process_bytes)
                     tables = write_tables(
                         con, (task.run, task.capture, source.rank), staged,
                         leave_out=told.left_out, stacks=source.selection.stacks,
@@ -192,7 +198,6 @@ def fill_tables(
     reading: ReadLog,
     advance: Advance,
     deadline: Deadline,
-    process_bytes: int,
 ) -> Told:
     """Fill the canonical tables with what a rank's files tell, linked and checked.
 
@@ -205,7 +210,6 @@ def fill_tables(
     link(con, source, reading)
     cross_check(con, source, reading)
     unconfirmed = unverified.unverified_keys(con, source, reading)
-    allow_more(con, process_bytes)
     return Told(failed, unconfirmed, _leave_out(con, source, reading))
 
 
@@ -300,9 +304,9 @@ def _run_readers(
         present = [role for role in roles if role in source.files]
         sizes = (file.size_bytes for role in present for file in source.files[role])
         size = sum(sizes) // source.shared_by
-        asked = fillable & tables
+        asked = fillable & tables if present else frozenset()
         wanted = asked - (nonempty(con, asked) - SHARED)
-        if not present or not wanted or _is_spared(con, source, read, wanted):
+        if not wanted or _is_spared(con, source, read, wanted):
             advance(size)
             continue
         began = time.monotonic()

@@ -43,16 +43,17 @@ class SharedFile(msgspec.Struct, frozen=True):
     size_bytes: int
     ranks: list[int]
 
-    def __post_init__(self) -> None:
-        if not _FILE.fullmatch(self.file) or not _NAME.fullmatch(self.table):
-            raise ValueError(f"no file of several ranks: {self.file!r}")
-
 
 class Batch(msgspec.Struct, frozen=True):
     """Files that were made together, and the generations of ranks whose rows they hold."""
 
     generations: dict[int, str]
     files: list[SharedFile]
+
+    def __post_init__(self) -> None:
+        for one in self.files:
+            if not _FILE.fullmatch(one.file) or not _NAME.fullmatch(one.table):
+                raise ValueError(f"no file of several ranks: {one.file!r}")
 
 
 def read_batch(capture_folder: Path, name: str) -> Batch | None:

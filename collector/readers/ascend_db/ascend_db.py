@@ -174,23 +174,29 @@ def _fill_one(
     sources["word_id"] = ("text", _quoted(present.get((counter.word or "").lower())))
     for number, column in enumerate(columns):
         sources[f"v{number}"] = ("real", _quoted(present[column.lower()]))
-    sql = "create temp table _counter as select * from _batches"
-    stream_columns(con, file.select(sources, file.rows_of(table)), sql, spend)
+    if not columns:
+        return
+    values = ", ".join(
+        f"{{'name': {name}, 'series': {series}, 'value': v{number}}}"
+        for number, column in enumerate(columns)
+        for name, series in [
+            counter.series.get(column, ("name", "'" + column.replace("'", "''") + "'"))
+        ]
+    )
     # A word is a string id; some versions write the text itself.
-    con.execute(f"""
-        create or replace temp view _named_counter as
-        select *, {counter.name} as name from (
-            select c.*, coalesce(s.value, nullif(c.word_id, '')) as word
-            from _counter as c left join _string as s on s.id = try_cast(c.word_id as bigint))
-        where timestampNs is not null""")
-    for number, column in enumerate(columns):
-        name, series = counter.series.get(column, ("name", "'" + column.replace("'", "''") + "'"))
-        con.execute(f"""
-            insert into counters by name
-            select try_cast(some_id(deviceId) as integer) as device_id,
-                {name} as name, {series} as series, timestampNs as timestamp_ns, v{number} as value
-            from _named_counter where isfinite(v{number})""")
-    con.execute("drop view _named_counter; drop table _counter")
+    sql = f"""
+        insert into counters by name
+        select try_cast(some_id(deviceId) as integer) as device_id, one.name as name,
+            one.series as series, timestampNs as timestamp_ns, one.value as value
+        from (
+            select deviceId, timestampNs, unnest([{values}]) as one from (
+                select *, {counter.name} as name from (
+                    select c.*, coalesce(s.value, nullif(c.word_id, '')) as word
+                    from _batches as c
+                    left join _string as s on s.id = try_cast(c.word_id as bigint))
+                where timestampNs is not null))
+        where isfinite(one.value)"""
+    stream_columns(con, file.select(sources, file.rows_of(table)), sql, spend)
 
 
 def _quoted(name: str | None) -> str:

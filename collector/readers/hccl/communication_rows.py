@@ -77,13 +77,14 @@ _INSERT_LINKS = f"""
 _INSERT_MATRIX = f"""
     insert into comm_matrix by name
     select {_COMMON},
-        comm_op_type(coalesce(cell(op_name), regexp_replace(name, {_VARIANT}, ''))) as op_type,
-        coalesce(nullif(regexp_extract(name, {_VARIANT}, 1), ''), 'op') as variant,
-        case when regexp_matches(name, {_VARIANT}) then cell(op_name) else cell(name) end as name,
+        comm_op_type(coalesce(op, regexp_replace(name, {_VARIANT}, ''))) as op_type,
+        coalesce(nullif(variant, ''), 'op') as variant,
+        case when variant <> '' then op else cell(name) end as name,
         try_cast(src as integer) as src_group_rank, try_cast(dst as integer) as dst_group_rank,
         cell(link) as link, finite(size_mb * 1e6) as size_bytes, finite(time_ms * 1e6) as time_ns,
         finite(bandwidth_gb_s * 1e9) as bandwidth_bytes_per_s
-    from _incoming where {_IS_OPERATION}"""
+    from (from _incoming select *, cell(op_name) as op,
+              regexp_extract(name, {_VARIANT}, 1) as variant where {_IS_OPERATION})"""
 
 
 Raw: TypeAlias = pa.Table | pa.RecordBatchReader

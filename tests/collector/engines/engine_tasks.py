@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Sequence
 
 from npuscope.collector.ingest.read_rank import RankOutcome, RankTask
 from npuscope.collector.model import RankSource, Role, SourceFile
@@ -20,15 +21,15 @@ def task(rank: int, size_bytes: int = 0, nodes: tuple[str, ...] = ()) -> RankTas
     return RankTask("store", "job", "capture", source, 0)
 
 
-def reads(todo: RankTask, advance: Advance) -> RankOutcome:
+def reads(batch: Sequence[RankTask], advance: Advance) -> list[RankOutcome]:
     """Reads nothing, at once."""
-    return RankOutcome(todo.run, todo.capture, todo.source.rank, todo.source.root)
+    return [RankOutcome(one.run, one.capture, one.source.rank, one.source.root) for one in batch]
 
 
-def dies_on_two(todo: RankTask, advance: Advance) -> RankOutcome:
+def dies_on_two(batch: Sequence[RankTask], advance: Advance) -> list[RankOutcome]:
     """Rank 2's reader is killed, as by a lack of memory."""
-    if todo.source.rank == 2:
+    if any(one.source.rank == 2 for one in batch):
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(0.05)
-    advance(10)
-    return reads(todo, advance)
+    advance(10 * len(batch))
+    return reads(batch, advance)

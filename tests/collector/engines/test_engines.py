@@ -184,20 +184,21 @@ def test_racing_for_one_rank_publishes_one_and_damages_nothing(
 
 
 @pytest.mark.slow
-def test_a_reader_that_dies_costs_its_rank_alone() -> None:
+@pytest.mark.parametrize("ranks", [4, 10])
+def test_a_reader_that_dies_costs_its_rank_alone(ranks: int) -> None:
     told: list[int] = []
 
     outcomes = list(
-        local_engine(2).map(dies_on_two, [task(n) for n in range(4)], told.append, lambda: True)
+        local_engine(2).map(dies_on_two, [task(n) for n in range(ranks)], told.append, lambda: True)
     )
 
-    assert sorted(o.rank for o in outcomes) == list(range(4))
+    assert sorted(o.rank for o in outcomes) == list(range(ranks))
     assert [o.rank for o in outcomes if o.error] == [2]
     assert "--memory" in str(next(o.error for o in outcomes if o.error))
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_nothing_starts_once_the_engine_is_told_not_to_go_on(jobs: int) -> None:
+def test_nothing_starts_once_the_engine_is_told_not_to_go_on(jobs: int, ranks_alone: None) -> None:
     first = threading.Event()
     outcomes = []
     for outcome in local_engine(jobs).map(

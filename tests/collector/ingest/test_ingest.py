@@ -14,6 +14,7 @@ import pytest
 
 from npuscope.analysis.summaries import summarise
 from npuscope.collector import schema
+from npuscope.collector.ingest import read_batch
 from npuscope.collector.ingest.ingest import IngestResult, ingest
 from npuscope.collector.store import manifest, store, sweep
 from npuscope.errors import StoreError, TraceNotFound
@@ -161,27 +162,27 @@ def test_nothing_readable_says_what_was_tried(tmp_path: Path, write_profile: Wri
         read(tmp_path, tmp_path.parent / f"{tmp_path.name}-store")
 
 
-def test_superseded_generations_stay_for_a_grace_period(shared: Path, filled: Path) -> None:
-    read(shared, filled, force=True)
-    generations = list(filled.rglob("kernels.parquet"))
-    assert len(generations) == 6
-
-    sweep.sweep(filled)
-    assert len(list(filled.rglob("kernels.parquet"))) == 6
-
-    sweep.sweep(filled, grace_s=-1)
-    assert len(list(filled.rglob("kernels.parquet"))) == 3
-    assert kernels_by_rank(filled) == {0: 20, 1: 20, 2: 20}
+# So many ranks are read together, so many files of kernels the store of three has.
+TOGETHER = [(1, 3), (2, 2), (3, 1)]
 
 
-def test_grace_counts_from_being_superseded(shared: Path, filled: Path) -> None:
-    for path in filled.rglob("*"):
+@pytest.mark.parametrize(("most", "count"), TOGETHER)
+def test_superseded_generations_stay_for_a_grace_period(
+    shared: Path, target: Path, monkeypatch: pytest.MonkeyPatch, most: int, count: int
+) -> None:
+    monkeypatch.setattr(read_batch, "MOST_RANKS", most)
+    read(shared, target)
+    for path in target.rglob("*"):
         os.utime(path, (0, 0))  # published long ago
+    read(shared, target, force=True)
+    assert len(list(target.rglob("kernels*.parquet"))) == 2 * count
 
-    read(shared, filled, force=True)
-    sweep.sweep(filled)
+    sweep.sweep(target)
+    assert len(list(target.rglob("kernels*.parquet"))) == 2 * count
 
-    assert len(list(filled.rglob("kernels.parquet"))) == 6
+    sweep.sweep(target, grace_s=-1)
+    assert len(list(target.rglob("kernels*.parquet"))) == count
+    assert kernels_by_rank(target) == {0: 20, 1: 20, 2: 20}
 
 
 def test_a_query_survives_a_generation_swept_under_its_feet(

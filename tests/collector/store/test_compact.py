@@ -32,7 +32,7 @@ def read(source: Path, into: Path, **options: Any) -> IngestResult:
 
 
 @pytest.fixture(scope="module")
-def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def once(tmp_path_factory: pytest.TempPathFactory, ranks_alone: None) -> Path:
     """A store of four ranks with rows in nearly every table: not to be changed."""
     folder = tmp_path_factory.mktemp("compact")
     write_job(small(dp=4), folder / "source", forms=FORMS)
@@ -150,7 +150,9 @@ def test_a_rank_read_again_replaces_its_rows_exactly(once: Path, target: Path) -
 
 
 @pytest.mark.slow
-def test_one_changed_rank_among_merged_ones(tmp_path: Path, write_profile: WriteProfile) -> None:
+def test_one_changed_rank_among_merged_ones(
+    tmp_path: Path, write_profile: WriteProfile, ranks_alone: None
+) -> None:
     source, target = tmp_path / "source", tmp_path / "store"
     for rank in range(5):
         write_profile(source / f"r{rank}_ascend_pt", rank)
@@ -274,10 +276,10 @@ def test_older_programs_are_refused_and_older_stores_are_not(target: Path) -> No
 
     compact(target)
 
-    assert msgspec.json.decode(marker.read_bytes()) == {"layout": 2}
+    assert msgspec.json.decode(marker.read_bytes()) == {"layout": 3}
     assert content(target) == before
-    marker.write_bytes(msgspec.json.encode({"layout": 3}))
-    with pytest.raises(StoreError, match="store layout 3, this npuscope reads 2"):
+    marker.write_bytes(msgspec.json.encode({"layout": 4}))
+    with pytest.raises(StoreError, match="store layout 4, this npuscope reads 3"):
         compact(target)
 
 

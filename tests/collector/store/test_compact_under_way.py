@@ -28,7 +28,9 @@ STEPS = "select count(*), count(distinct rank) from step_summary"
 
 
 @pytest.fixture(scope="module")
-def once(tmp_path_factory: pytest.TempPathFactory, write_profile: WriteProfile) -> Path:
+def once(
+    tmp_path_factory: pytest.TempPathFactory, write_profile: WriteProfile, ranks_alone: None
+) -> Path:
     folder = tmp_path_factory.mktemp("under_way")
     for rank in range(RANKS):
         write_profile(folder / "source" / f"r{rank}_ascend_pt", rank)

@@ -42,7 +42,7 @@ RESULTS = "0123456789abcdef-0123456789ab"
 
 
 @pytest.fixture(scope="module")
-def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def honest(tmp_path_factory: pytest.TempPathFactory, ranks_alone: None) -> Path:
     folder = tmp_path_factory.mktemp("honest")
     write_light(folder / "source")
     ingest(folder / "source", folder / "store", run="job", summarise=summarise, jobs=1)

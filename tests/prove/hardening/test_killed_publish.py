@@ -165,7 +165,7 @@ def source(tmp_path_factory: pytest.TempPathFactory, write_profile: WriteProfile
 
 
 @pytest.fixture(scope="module")
-def whole(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(source: Path, tmp_path_factory: pytest.TempPathFactory, ranks_alone: None) -> Path:
     target = tmp_path_factory.mktemp("whole") / "store"
     ingest(source, target, run="job", summarise=summarise, jobs=1)
     return target

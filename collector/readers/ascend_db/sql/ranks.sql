@@ -17,23 +17,32 @@ device as (
     order by preference, tasks desc nulls last, deviceId
     limit 1
 ),
-session as (
-    select min(nullif(startTimeNs, 0)) as startNs, max(nullif(endTimeNs, 0)) as endNs from _session_time_info
-)
+chosen as (select max(deviceId) as deviceId from device)
 select
-    (select deviceId from device) as device_id,
-    (select max(cell(hostName)) from _host_info) as host_name,
-    (select max(cell(hostUid)) from _host_info) as host_uid,
+    c.deviceId as device_id,
+    h.host_name,
+    h.host_uid,
     $framework as framework,
-    coalesce(
-        (select max(cell(name)) from _npu_info where id = (select deviceId from device)),
-        (select max(cell(name)) from _npu_info having count(distinct name) = 1)) as chip_name,
-    (select freq from _aicore_freq
-     where freq > 0 and coalesce(deviceId = (select deviceId from device), true)
-     order by timestampNs limit 1) as ai_core_frequency_mhz,
+    n.chip_name,
+    f.freq as ai_core_frequency_mhz,
     'db' as source_format,
     -- Ten years after 1970 in ns: no device counts that far from its own start.
-    case when coalesce(s.startNs, (select min(startNs) from _task)) > 315360000000000000 then 'epoch'
-         when coalesce(s.startNs, (select min(startNs) from _task)) is not null then 'device' end as clock,
+    case when coalesce(s.startNs, t.startNs) > 315360000000000000 then 'epoch'
+         when coalesce(s.startNs, t.startNs) is not null then 'device' end as clock,
     s.startNs as window_start_ns, s.endNs as window_end_ns
-from session as s;
+from chosen as c
+cross join (
+    select min(nullif(startTimeNs, 0)) as startNs, max(nullif(endTimeNs, 0)) as endNs from _session_time_info
+) as s
+cross join (select min(startNs) as startNs from _task) as t
+cross join (select max(cell(hostName)) as host_name, max(cell(hostUid)) as host_uid from _host_info) as h
+cross join (
+    select coalesce(
+        max(name) filter (where id = deviceId), case when count(distinct told) = 1 then max(name) end) as chip_name
+    from (select id, name as told, cell(name) as name from _npu_info) cross join chosen
+) as n
+cross join (
+    select coalesce(arg_min(freq, timestampNs), any_value(freq)) as freq
+    from _aicore_freq as f cross join chosen as c
+    where freq > 0 and coalesce(f.deviceId = c.deviceId, true)
+) as f;
