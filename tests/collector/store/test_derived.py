@@ -31,7 +31,9 @@ def counted(con: duckdb.DuckDBPyConnection) -> Iterator[Table]:
 
 
 @pytest.fixture(scope="module")
-def once(tmp_path_factory: pytest.TempPathFactory, write_profile: WriteProfile) -> Path:
+def once(
+    tmp_path_factory: pytest.TempPathFactory, write_profile: WriteProfile, ranks_alone: None
+) -> Path:
     """Three ranks and their store, not to be changed."""
     folder = tmp_path_factory.mktemp("derived")
     for rank in range(3):

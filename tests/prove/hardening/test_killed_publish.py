@@ -80,9 +80,10 @@ KILLED_AFTER = """
 import os, signal, sys
 from pathlib import Path
 from npuscope.analysis.summaries import summarise
-from npuscope.collector.ingest import ingest, read_rank
+from npuscope.collector.ingest import ingest, read_batch
 from npuscope.collector.store import store
 
+read_batch.MOST_RANKS = int(sys.argv[4])
 published = 0
 publish = store.publish
 
@@ -103,10 +104,12 @@ import json, os, shutil, sys
 from pathlib import Path
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.store import store
+from npuscope.collector.ingest import read_batch
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store.manifest import manifests
 
 source, small, nth = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+read_batch.MOST_RANKS = int(sys.argv[4])
 target = small / "store"
 renamed = 0
 
@@ -139,6 +142,8 @@ for _ in range(2):
             target, "select rank, count(*) from kernels group by rank").iter_rows()),
         "litter": [p.name for p in target.rglob(".tmp-*")],
         "orphans": sorted(set(listed) - set(before.values()) - set(now.values())),
+        "batches": sorted({p.name for p in target.glob("run=*/capture=*/batch-*")}
+                          - {m.batch for m in manifests(target)}),
     })
     (small / "filler").unlink(missing_ok=True)
 print(json.dumps(told))
@@ -197,13 +202,14 @@ def test_killed_before_every_step_of_a_publishing(whole: Path, tmp_path: Path) -
     assert [[r, n] for r, n in kernels(target).items()] == expected
 
 
+@pytest.mark.parametrize("together", [1, pytest.param(RANKS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("published", FIRST_IS_QUICK)
 def test_killed_after_a_publishing(
-    source: Path, whole: Path, tmp_path: Path, published: int
+    source: Path, whole: Path, tmp_path: Path, published: int, together: int
 ) -> None:
     """After the first, the second and the last rank; what is there stays, and the rest follows."""
     target = tmp_path / "store"
-    done = execute(python(KILLED_AFTER, source, target, published))
+    done = execute(python(KILLED_AFTER, source, target, published, together))
     assert done.returncode == -9, done.stderr
     before = {m.rank: m.generation for m in manifests(target)}
     assert len(before) == published
@@ -224,7 +230,7 @@ def test_a_disk_that_is_full_when_a_rank_is_published(
     (tmp_path / "small").mkdir()
     small = tmp_path / "small"
     command = in_private_mounts(
-        MOUNTED, str(small), str(whole), *python(FILLED, source, small, step)
+        MOUNTED, str(small), str(whole), *python(FILLED, source, small, step, 1)
     )
     done = execute(command)
     assert done.returncode == 0, done.stderr
@@ -236,3 +242,73 @@ def test_a_disk_that_is_full_when_a_rank_is_published(
     assert full["litter"] == [] and full["orphans"] == [], "they take room that is needed"
     assert repeated["published"] == list(range(RANKS)) and not repeated["errors"]
     assert repeated["kernels"] == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [1, 2, RANKS])
+def test_a_disk_that_is_full_when_a_batch_is_published(
+    source: Path, whole: Path, tmp_path: Path, step: int
+) -> None:
+    """As above for ranks that are read together. A manifest that is replaced makes room for the
+    next: then all may be published."""
+    (tmp_path / "small").mkdir()
+    small = tmp_path / "small"
+    filled = python(FILLED, source, small, step, RANKS)
+    done = execute(in_private_mounts(MOUNTED, str(small), str(whole), *filled))
+    assert done.returncode == 0, done.stderr
+    full, repeated = json.loads(done.stdout)
+    expected = {str(rank): n for rank, n in kernels(whole).items()}
+    assert full["filled"] and full["kernels"] == expected
+    assert all("no space left" in one for one in full["errors"])
+    assert len(full["errors"]) + len(full["published"]) == RANKS
+    assert full["changed"] == full["published"] and (step > 1 or not full["published"])
+    assert full["litter"] == [] and full["batches"] == [], "they take room that is needed"
+    assert repeated["published"] == list(range(RANKS)) and not repeated["errors"]
+    assert repeated["kernels"] == expected
+
+
+# Reads all ranks again, and is killed before it gives anything a name for the n-th time; told is
+# how often that went before the first that lives to the end.
+KILLED_BATCH = """
+import os, signal, sys
+from pathlib import Path
+from npuscope.collector.ingest.ingest import ingest
+from npuscope.collector.store import store
+from npuscope.collector.store.manifest import manifests
+
+source, target = Path(sys.argv[1]), Path(sys.argv[2])
+for last in range(100):
+    child = os.fork()
+    if not child:
+        done = 0
+        def step(event, arguments):
+            global done
+            if event == "os.rename":
+                done += 1
+                if done > last:
+                    os.kill(os.getpid(), signal.SIGKILL)
+        sys.addaudithook(step)
+        ingest(source, target, run="job", jobs=1, force=True)
+        os._exit(0)
+    _, code = os.waitpid(child, 0)
+    told = store.query(target, "select rank, count(*) from kernels group by rank order by rank")
+    print(code, len({m.batch for m in manifests(target)}), told.rows())
+    if code == 0:
+        break
+"""
+
+
+@pytest.mark.slow
+def test_killed_before_every_renaming_of_a_batch(source: Path, whole: Path, tmp_path: Path) -> None:
+    """First its folder gets its name, then rank after rank is published; and each is whole."""
+    target = Path(shutil.copytree(whole, tmp_path / "store"))
+    done = execute(python(KILLED_BATCH, source, target))
+    assert done.returncode == 0, done.stderr
+    told = [line.split(" ", 2) for line in done.stdout.splitlines()]
+    assert [code for code, *_ in told] == ["9"] * (len(told) - 1) + ["0"] and len(told) > RANKS
+    assert {rows for *_, rows in told} == {str(list(kernels(whole).items()))}
+    assert [int(batches) for _, batches, _ in told][:: len(told) - 1] == [1, 1]
+    assert max(int(batches) for _, batches, _ in told) > 1, "killed between two ranks"
+    sweep(target, grace_s=-1)
+    assert not [*target.rglob(".tmp-*")] and kernels(target) == kernels(whole)
+    assert len([*target.glob("run=*/capture=*/batch-*")]) == 1
