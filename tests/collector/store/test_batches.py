@@ -53,7 +53,7 @@ def kernels(target: Path) -> dict[int, int]:
 
 def test_one_file_for_each_table(target: Path) -> None:
     [batch] = {m.batch for m in manifests(target)}
-    files = [p for p in target.rglob("*.parquet")]
+    files = list(target.rglob("*.parquet"))
     assert {p.parent.name for p in files} == {batch}
     tables = {name for m in manifests(target) for name in m.tables}
     assert len(files) == len(tables)
