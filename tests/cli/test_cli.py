@@ -218,7 +218,7 @@ class TestSql:
         self, run_apart: Run, profile: Path, tmp_path: Path
     ) -> None:
         run_apart("steps", profile)
-        segment = next((tmp_path / "cache").rglob("kernels.parquet"))
+        segment = next((tmp_path / "cache").rglob("kernels*.parquet"))
         before = segment.read_bytes()
 
         outcome = run_apart("sql", profile, f"explain analyze copy (select 1) to '{segment}'")

@@ -105,7 +105,7 @@ def test_slips_are_usage_errors(
 
 @pytest.mark.slow
 def test_compact_says_what_it_did_and_changes_no_answer(
-    npuscope: Run, rows: Rows, source: Path, tmp_path: Path
+    npuscope: Run, rows: Rows, source: Path, tmp_path: Path, ranks_alone: None
 ) -> None:
     store = tmp_path / "store"
     npuscope("ingest", source, "--store", store)

@@ -229,7 +229,7 @@ def test_results_that_do_not_fit(target: Path, tmp_path: Path) -> None:
 
 
 def test_a_damaged_segment_says_what_to_do(source: Path, target: Path, tmp_path: Path) -> None:
-    segments = [*target.rglob("kernels.parquet"), *target.rglob("step_summary*.parquet")]
+    segments = [*target.rglob("kernels*.parquet"), *target.rglob("step_summary*.parquet")]
     for path in segments:
         path.write_bytes(path.read_bytes()[:50])
     done = run("steps", target, home=tmp_path)

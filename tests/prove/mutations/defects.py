@@ -200,8 +200,7 @@ DEFECTS: tuple[Defect, ...] = (
     ),
     _defect(
         "database: Total Op Info in the matrix", "collector/readers/hccl/communication_rows.py",
-        "as bandwidth_bytes_per_s\n    from _incoming where {_IS_OPERATION}",
-        "as bandwidth_bytes_per_s\n    from _incoming",
+        "as variant where {_IS_OPERATION})", "as variant)",
         _ANALYSIS,
     ),
 )  # fmt: skip
