@@ -119,6 +119,8 @@ def exchanges(job: CaptureJob, kinds: Collection[str], change: Change) -> Flags:
 
 
 def exchange_groups(job: CaptureJob, exchanged: Flags) -> list[ExchangeGroup]:
+    """Groups whose ranks meet in these all-to-alls; where members run other kernels than others,
+    one group without exchanges."""
     ops = job.ops
     order = np.flatnonzero(exchanged)
     order = order[np.lexsort((ops.rank[order], ops.instance[order]))]
