@@ -7,6 +7,7 @@ step_parts, kernels of the same ranks and steps --> parts of a mean rank and ste
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -117,6 +118,11 @@ class Side:
         sizes = [*self.facts.get("world_size", ())]
         return int(sizes[0]) / self.tokens if len(sizes) == 1 and self.tokens else None
 
+    def with_kernels(self, found: Mapping[int | None, pl.DataFrame]) -> Side:
+        """The same with what `kernels_in_full` tells."""
+        at = {place: replace(one, kernels=found[place]) for place, one in self.at.items()}
+        return replace(self, kernels=found[None], at=at)
+
     def captures(self) -> pl.DataFrame:
         """The mean step of each capture."""
         values = [n for n in ("step_ns", *MEASURES, PER_TOKEN) if n in self.steps.columns]
@@ -144,14 +150,8 @@ def measure(
             Message("several runs here ({names}): give one as PATH@RUN or PATH@RUN/CAPTURE",
                     names=names)
         )  # fmt: skip
-    parts = without_warm_up(con, step_parts(con, scope))
-    parts = parts.filter(pl.col("ns").null_count().over(PLACE) == 0)
-    pairs = parts.select(PLACE).unique().join(frame(con, _PLACES[by]), on=RANK, how="left")
-    con.register("compared_pairs", pairs.to_arrow())
-    try:
-        kernels = frame(con, _KERNELS_IN_FULL if in_full else _KERNELS)
-    finally:
-        con.unregister("compared_pairs")
+    parts, pairs = _compared(con, scope, by)
+    kernels = _kernels(con, pairs, _KERNELS_IN_FULL if in_full else _KERNELS)
     pauses = frame(con, _PAUSES).join(pairs, on=PLACE, how="semi", nulls_equal=True)
     placed = pairs.select(*RANK, "place").unique()
     parts = pl.concat(
@@ -168,23 +168,58 @@ def measure(
         ]
     ).join(placed, on=RANK, how="left")  # fmt: skip
 
-    def side(at: pl.Expr) -> Side:
-        here = pairs.filter(at)
-        return Side(
-            steps,
-            _mean(parts.filter(at), here, ["part", "name"], ["ns"]),
-            _mean(kernels.filter(at), here, KERNEL, ["count", "total_ns"]),
-            facts,
-        )
+    def side(place: int | None) -> Side:
+        here = _at(place)
+        means = _mean(parts.filter(here), pairs.filter(here), ["part", "name"], ["ns"])
+        return Side(steps, means, kernels[place], facts)
 
     facts = _facts(con, scope)
-    places = pairs["place"].unique().drop_nulls().sort() if by else ()
     log = trainer_log(con, Path(target), None, scope) if target is not None else None
     return replace(
-        side(pl.lit(True)),
-        at={at: side(pl.col("place") == at) for at in places},
+        side(None),
+        at={at: side(at) for at in kernels if at is not None},
         tokens=log.facts.tokens_per_step if log else None,
     )
+
+
+def kernels_in_full(
+    con: duckdb.DuckDBPyConnection, scope: Scope, by: Key | None = None
+) -> dict[int | None, pl.DataFrame]:
+    """What `measure` has as kernels where it looks at all of them: of the mean rank (None), and of
+    each stage or rank."""
+    return _kernels(con, _compared(con, scope, by)[1], _KERNELS_IN_FULL)
+
+
+def _compared(
+    con: duckdb.DuckDBPyConnection, scope: Scope, by: Key | None
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Parts of the compared ranks and steps, and these: run, capture, rank, step, place."""
+    parts = without_warm_up(con, step_parts(con, scope))
+    parts = parts.filter(pl.col("ns").null_count().over(PLACE) == 0)
+    places = frame(con, _PLACES[by])
+    return parts, parts.select(PLACE).unique().join(places, on=RANK, how="left")
+
+
+def _kernels(
+    con: duckdb.DuckDBPyConnection, pairs: pl.DataFrame, query: str
+) -> dict[int | None, pl.DataFrame]:
+    con.register("compared_pairs", pairs.to_arrow())
+    try:
+        kernels = frame(con, query)
+    finally:
+        con.unregister("compared_pairs")
+    places = pairs["place"].unique().drop_nulls().sort()
+    return {
+        place: _mean(
+            kernels.filter(_at(place)), pairs.filter(_at(place)), KERNEL, ["count", "total_ns"]
+        )
+        for place in (None, *places)
+    }
+
+
+def _at(place: int | None) -> pl.Expr:
+    """Rows of a stage or rank; None: all."""
+    return pl.lit(True) if place is None else pl.col("place") == place
 
 
 def together(sides: list[Side]) -> Side:

@@ -5,7 +5,7 @@ import streamlit as st
 
 from npuscope.analysis import query
 from npuscope.analysis.compare import difference
-from npuscope.analysis.compare.side import Side, measure
+from npuscope.analysis.compare.side import Side, kernels_in_full, measure
 from npuscope.analysis.compare.waterfall import needs_all
 from npuscope.analysis.timeline.bins import overview
 from npuscope.analysis.timeline.shared_axis import extent, step_borders
@@ -63,29 +63,26 @@ if page.view.base is None:
 both = (page.at(baseline), page.at(page.capture))
 
 
-def measured(*, in_full: bool) -> tuple[Side, Side]:
-    """Both sides; ends the script where one has nothing to compare, or is not computed yet."""
-    sides = []
-    for one in both:
-        try:
-            side = one.later(measure, by=page.view.by, in_full=in_full, target=str(one.store_path))
-        except UsageError as error:
-            page.empty(Message("{place}: {note}", place=named(one.capture), note=error.message))
-            st.stop()
-        if side is None:
-            st.stop()
-        sides.append(side)
-    return sides[0], sides[1]
-
-
-sides = measured(in_full=False)
-if needs_all(*sides):
-    sides = measured(in_full=True)
+sides: list[Side] = []
+for one in both:
+    try:
+        side = one.later(measure, by=page.view.by, target=str(one.store_path))
+    except UsageError as error:  # there is nothing to compare
+        page.empty(Message("{place}: {note}", place=named(one.capture), note=error.message))
+        st.stop()
+    if side is None:
+        st.stop()
+    sides.append(side)
+if needs_all(sides[0], sides[1]):
+    kernels = [one.later(kernels_in_full, by=page.view.by) for one in both]
+    if None in kernels:
+        st.stop()
+    sides = [side.with_kernels(found) for side, found in zip(sides, kernels, strict=True)]
 refused = ""
 try:
-    found = difference.compare(*sides, page.view.by)
+    found = difference.compare(sides[0], sides[1], page.view.by)
 except UsageError as error:  # ranks of other layouts, or no stage that both know
-    found, refused = difference.compare(*sides), error.message
+    found, refused = difference.compare(sides[0], sides[1]), error.message
 
 page.heading(words.headline(found))
 if found.delta_low_ns is not None and found.delta_high_ns is not None:

@@ -115,13 +115,18 @@ def compared(
     """What the PATHs of two sides tell, and what to know beside it; `tokens` of a step of either
     side, where the user says so."""
     from npuscope.analysis.compare.difference import compare as difference
+    from npuscope.analysis.compare.side import together
     from npuscope.analysis.compare.waterfall import needs_all
 
     with contextlib.ExitStack() as opened_ones:
         sides = [[_open(opened_ones, one, jobs, memory) for one in paths] for paths in (a, b)]
-        ours, theirs = _measured(sides, by)
+        measured = [[place.side(by) for place in places] for places in sides]
+        ours, theirs = map(together, measured)
         if needs_all(ours, theirs):
-            ours, theirs = _measured(sides, by, in_full=True)
+            ours, theirs = (
+                together([place.in_full(side, by) for place, side in zip(*pairs, strict=True)])
+                for pairs in zip(sides, measured, strict=True)
+            )
         notes = [note for place in (*sides[0], *sides[1]) for note in place.notes()]
     ours, theirs = (
         side if given is None else replace(side, tokens=given)
@@ -132,9 +137,11 @@ def compared(
 
 def side_of(paths: Sequence[str], jobs: int | None, memory: str | None) -> tuple[Side, list[str]]:
     """One side of a comparison, its PATHs being captures alike, and what to know beside it."""
+    from npuscope.analysis.compare.side import together
+
     with contextlib.ExitStack() as opened_ones:
         places = [_open(opened_ones, one, jobs, memory) for one in paths]
-        (side,) = _measured([places])
+        side = together([place.side(None) for place in places])
         return side, [*dict.fromkeys(note for place in places for note in place.notes())]
 
 
@@ -147,7 +154,7 @@ class _Place:
     data: Opened | None = None
     kept: Side | None = None
 
-    def side(self, by: Key | None, in_full: bool) -> Side:
+    def side(self, by: Key | None) -> Side:
         """What it tells."""
         from npuscope.analysis.compare.side import measure
 
@@ -155,7 +162,15 @@ class _Place:
             return self.kept
         assert self.data is not None
         target = str(self.data.target)
-        return measure(self.data.con, self.scope, by, in_full=in_full, target=target)
+        return measure(self.data.con, self.scope, by, target=target)
+
+    def in_full(self, side: Side, by: Key | None) -> Side:
+        """The same after a look at every kernel; of a file as it is."""
+        from npuscope.analysis.compare.side import kernels_in_full
+
+        if self.data is None:
+            return side
+        return side.with_kernels(kernels_in_full(self.data.con, self.scope, by))
 
     def notes(self) -> list[str]:
         """What to know beside its figures."""
@@ -180,14 +195,6 @@ def _open(stack: contextlib.ExitStack, text: str, jobs: int | None, memory: str 
     asked.require_steps(data, chosen)
     compare_ranks(data, is_needed=False)
     return _Place(text, chosen, data)
-
-
-def _measured(
-    sides: Sequence[Sequence[_Place]], by: Key | None = None, *, in_full: bool = False
-) -> list[Side]:
-    from npuscope.analysis.compare.side import together
-
-    return [together([place.side(by, in_full) for place in places]) for places in sides]
 
 
 def _place(text: str) -> tuple[Path, Scope]:
