@@ -78,6 +78,8 @@ _INTS = msgspec.json.Decoder(list[int])
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 # A ratio by an unknown number of multiprocessors is written as no JSON can have it.
 _NO_NUMBER = re.compile(rb"(?<=[:,\[])\s*[-+]?(?:inf(?:inity)?|nan)\s*(?=[,}\]])", re.I)
+_WORD = re.compile(rb"inf|nan", re.I)
+_PLACE = re.compile(r"\(byte (\d+)\)")
 
 
 def decode_events(text: bytes, log: ReadLog) -> list[Event]:
@@ -96,7 +98,7 @@ def decode_events(text: bytes, log: ReadLog) -> list[Event]:
     try:
         raws = _RAWS.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
-        numbers = _NO_NUMBER.sub(b"null", text)
+        numbers = _NO_NUMBER.sub(b"null", text) if _stops_at_no_number(text, error) else text
         if numbers == text:
             raise ValueError("no whole array") from error
         return decode_events(numbers, log)
@@ -107,6 +109,13 @@ def decode_events(text: bytes, log: ReadLog) -> list[Event]:
         log.rows_lost += len(raws) - len(events)
         log.warn("trace: elements that are not trace events (missing or unknown fields) left out")
     return events
+
+
+def _stops_at_no_number(text: bytes, error: Exception) -> bool:
+    """Whether decoding may have stopped where a number is written as no JSON can have it: looking
+    for such in all of a text that is torn elsewhere costs more than reading it."""
+    told = _PLACE.search(str(error))
+    return told is None or _WORD.search(text, int(told[1]) - 2, int(told[1]) + 4) is not None
 
 
 def _event(text: bytes, log: ReadLog) -> Event | None:
