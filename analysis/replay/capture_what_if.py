@@ -13,7 +13,7 @@ from npuscope.analysis.wording import percent
 from npuscope.messages import Message
 
 from .capture_changes import changed
-from .captures import CaptureJob, Other, replay, replay_notes, shares
+from .captures import CaptureJob, Other, replay, replay_notes, shares, span_of
 from .changes import Change
 from .contention import beside_ns
 from .critical_path import time_by_part
@@ -85,7 +85,8 @@ def predicted_steps(job: CaptureJob, other: Other) -> pl.DataFrame:
     """`whatif_steps` without its keys and `saved`, which takes most of its time."""
     measured = job.measured.lengths()
     replayed = job.span().lengths()
-    predicted = job.span(other.waits).lengths() + other.added_ns
+    times = job.times(other.waits)
+    predicted = span_of(job.ops, *times).lengths() + other.added_ns
     variants = [predicted]
     if job.ops.exogenous.any():
         outside = replace(other.waits, transfer=other.outside)
@@ -94,7 +95,7 @@ def predicted_steps(job: CaptureJob, other: Other) -> pl.DataFrame:
     change = predicted - replayed
     lost = job.contention.lost_ratio
     if lost:
-        variants += _crowded(job, other)
+        variants.append(_crowded(job, other, times))
     unexplained, _ = shares(job)
     share = unexplained.max(axis=1) + (_UNKNOWN_CONTENTION if lost is None else 0)
     margin = np.abs(replayed - measured) + np.abs(change) * share
@@ -114,18 +115,18 @@ def predicted_steps(job: CaptureJob, other: Other) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row")
 
 
-def _crowded(job: CaptureJob, other: Other) -> list[Integers]:
-    """Steps where kernels lose as much beside transfers as was measured, wherever they now are."""
-    found = []
+def _crowded(job: CaptureJob, other: Other, times: tuple[Integers, Integers]) -> Integers:
+    """Steps where kernels lose as much beside transfers as was measured, wherever they now are;
+    `times`: starts and ends where they lose what they did."""
     made = other.waits
     for _ in range(_ROUNDS):
-        beside = beside_ns(job.ops, *job.times(made), made.transfer)
+        beside = beside_ns(job.ops, *times, made.transfer)
         if other.hidden_ns is not None:
             beside = beside + other.hidden_ns
         durations = job.contention.stretched(job.ops, other.waits.transfer, beside)
         made = replace(other.waits, transfer=durations)
-        found.append(job.span(made).lengths() + other.added_ns)
-    return found[-1:]
+        times = job.times(made)
+    return span_of(job.ops, *times).lengths() + other.added_ns
 
 
 def _saved(
