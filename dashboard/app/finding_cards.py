@@ -85,3 +85,5 @@ def _links(page: Page, finding: Finding) -> None:
         rank = {"rank": place["rank"]} if name == "ranks" and "rank" in place else {}
         page.link(f"{page.say(PAGES[name])} →", name, **rank)
     page.link(f"{page.say(PAGES['timeline'])} →", "timeline", **place)
+    if finding.predicted_gain_ns is not None:
+        page.link(f"{page.say(PAGES['whatif'])} →", "whatif", change=" ".join(finding.changes))
