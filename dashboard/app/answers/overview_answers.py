@@ -74,7 +74,7 @@ def job_use(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> JobUse:
 
 
 def found_here(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[Finding]:
-    """Findings, the most time at stake first."""
+    """Findings, the most predicted gain first."""
     return findings(con, scope)
 
 
