@@ -232,7 +232,9 @@ def test_the_command_reads_on_the_cluster_and_says_where_there_is_none(
     assert "nothing answers" in none.stderr
 
 
-def test_nothing_starts_once_the_engine_is_told_not_to_go_on(cluster: Any) -> None:
+def test_nothing_starts_once_the_engine_is_told_not_to_go_on(
+    cluster: Any, ranks_alone: None
+) -> None:
     answers = iter([True] * 3)
     with ray_cluster.open_cluster(cluster.address, None) as engine:
         outcomes = list(
