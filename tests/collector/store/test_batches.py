@@ -188,3 +188,12 @@ def test_ranks_whose_listing_is_damaged_are_missing_until_they_are_read_again(
     result = ingest(once / "source", target, run="job", jobs=1)
     assert result.is_complete and len(result.published) == RANKS
     assert kernels(target) == dict.fromkeys(range(RANKS), 20)
+
+
+@pytest.mark.parametrize("batch", ["../../elsewhere", "batch-../x", "rank=0", "batch-absent"])
+def test_a_manifest_names_a_batch_of_its_capture(target: Path, batch: str) -> None:
+    path = capture_of(target) / "rank=1" / "manifest.json"
+    told = json.loads(path.read_text())
+    path.write_text(json.dumps({**told, "batch": batch}))
+    assert [m.rank for m in manifests(target)] == [0, 2, 3]
+    assert kernels(target) == {0: 20, 2: 20, 3: 20}
