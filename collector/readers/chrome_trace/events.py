@@ -114,6 +114,8 @@ def decode_events(text: bytes, log: ReadLog) -> list[Event]:
 def _stops_at_no_number(text: bytes, error: Exception) -> bool:
     """Whether decoding may have stopped where a number is written as no JSON can have it: looking
     for such in all of a text that is torn elsewhere costs more than reading it."""
+    if "truncated" in str(error):  # all before the end was well
+        return False
     told = _PLACE.search(str(error))
     return told is None or _WORD.search(text, int(told[1]) - 2, int(told[1]) + 4) is not None
 
