@@ -147,7 +147,7 @@ def trends(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> Trends:
 #   step          bigint   first of the new level; NULL: of captures
 #   before        double   level until then, from the change before
 #   after         double   level since, until the next change
-#   delta         double   after - before
+#   delta         double   how much higher the new level is than the one before
 #   low           double   lower end of the 95 % interval of delta; NULL: no noise to tell
 #   high          double   its upper end
 #   delta_ratio   double   delta over before

@@ -21,6 +21,8 @@ class Covering:
 
     def within(self, rank: Indices, start: Integers, end: Integers) -> Integers:
         """Of each interval of a rank the time that is covered."""
+        if not len(self.starts):
+            return np.zeros_like(start)
         found: Integers = self._until(rank, np.maximum(end, start)) - self._until(rank, start)
         return found
 

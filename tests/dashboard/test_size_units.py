@@ -20,7 +20,7 @@ MOVED = ("size_bytes", "link_bytes", "between_hosts_bytes", "migration_bytes", "
 @pytest.mark.parametrize(("metric", "column"), SIZES)
 def test_every_size_of_the_catalog_has_one_unit(metric: str, column: str) -> None:
     """A block's size, which is named like a message's, is told by its table."""
-    of_memory = metric.startswith("memory")
+    of_memory = metric.startswith("memory") or column == "memory_bytes"
     (shown,) = readable(pl.DataFrame({column: [73_400_320]}), of_memory=of_memory)
     assert shown.unit == ("MiB" if of_memory else "MB")
     if column != "size_bytes":
