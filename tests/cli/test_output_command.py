@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, write_profile: Callable[...
         ("kernels", "--by", "name"),
         ("kernels", "--by", "name", "--json"),
         ("report",),
-        ("report", "--markdown"),
+        pytest.param(("report", "--markdown"), marks=pytest.mark.slow),
         ("sql", "select name from kernels"),
         ("sql", "select name from kernels", "--csv"),
         ("sql", "select name from kernels", "--json"),

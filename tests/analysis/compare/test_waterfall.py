@@ -180,6 +180,7 @@ def test_real_profiles_of_one_program(
             assert set(found.rows["delta_ns"]) == set(found.at["delta_ns"]) == {0}
 
 
+@pytest.mark.slow
 def test_launches_without_connections_tell_no_operators() -> None:
     def nothing(con: duckdb.DuckDBPyConnection) -> Side:
         con.execute("update launches set connection_id = null")

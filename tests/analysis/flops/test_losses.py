@@ -77,6 +77,7 @@ def healthy(lost: Callable[..., Lost]) -> Lost:
 STAGE_0, STAGE_1 = range(4), range(4, 8)  # rank 5 is in the second; so is the second host
 
 
+@pytest.mark.slow
 def test_a_low_clock_is_lost_where_it_is_low(lost: Callable[..., Lost], healthy: Lost) -> None:
     now = lost(slow_clock=5)
     assert {rank for rank, term in now if term == "frequency"} == {5}
@@ -86,6 +87,7 @@ def test_a_low_clock_is_lost_where_it_is_low(lost: Callable[..., Lost], healthy:
     assert min(stalls[rank] for rank in STAGE_0) > 200 > max(stalls[rank] for rank in STAGE_1)
 
 
+@pytest.mark.slow
 def test_slow_kernels_are_the_cubes_inefficiency(lost: Callable[..., Lost], healthy: Lost) -> None:
     now = lost(slow_rank=5, slow_rank_lowers_clock=False)
     slower = grown(now, healthy, "cube_inefficiency")

@@ -26,6 +26,7 @@ JOB = Job(name="job", layers=4, experts=0, tp=1, pp=2, dp=2, ep=1, steps=1, cros
 MODEL = Model("dense", layers=4, hidden_size=1024, vocabulary_size=1000,
               attention=Grouped(16, 16, 64), ffn_size=704)  # fmt: skip
 AUTO = ModelUse(MODEL, tokens_per_step="auto")
+SLOW = pytest.mark.slow
 TABLES = ("ranks", "groups", "steps", "kernels")
 
 
@@ -40,7 +41,9 @@ def tokens(found: Figures) -> list[int | None]:
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
-@pytest.mark.parametrize("micro_batches", [1, 2, 4, 8])
+@pytest.mark.parametrize(
+    "micro_batches", [1, pytest.param(2, marks=SLOW), pytest.param(4, marks=SLOW), 8]
+)
 def test_planted_micro_batches(micro_batches: int, recompute: Recompute) -> None:
     """Of the whole job, of one stage of it, and of one rank; counted as in the whole for one."""
     job = replace(JOB, micro_batches=micro_batches, recompute=recompute)

@@ -7,12 +7,15 @@ from contextlib import closing
 from pathlib import Path
 from time import perf_counter
 
+import pytest
+
 from npuscope.collector.discover.cluster_outputs import FOLDER
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.selection import parse_selection
 from npuscope.collector.store import store
 
 
+@pytest.mark.slow
 def test_a_thousand_ranks_are_taken_apart_once(tmp_path: Path) -> None:
     """However many ranks share them, files are decoded once: a rank's own part is what is left."""
     count = 1_000

@@ -54,6 +54,7 @@ def test_a_database_without_an_end_hides_no_profile(tmp_path: Path) -> None:
     assert "without figures" in (ended(lambda: look_at(tmp_path / "cluster"), 20).problem or "")
 
 
+@pytest.mark.slow
 def test_tables_are_asked_for_a_bounded_time(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     with closing(sqlite3.connect(path)) as database:

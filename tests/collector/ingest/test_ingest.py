@@ -163,7 +163,9 @@ def test_nothing_readable_says_what_was_tried(tmp_path: Path, write_profile: Wri
 
 
 # So many ranks are read together, so many files of kernels the store of three has.
-TOGETHER = [(1, 3), (2, 2), (3, 1)]
+TOGETHER = [
+    pytest.param(1, 3, marks=pytest.mark.slow), (2, 2), pytest.param(3, 1, marks=pytest.mark.slow)
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("most", "count"), TOGETHER)
