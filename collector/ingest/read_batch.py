@@ -49,7 +49,6 @@ from ..store.segments import (
     write_gathered,
     write_shared_summaries,
 )
-from ..store.space import is_out_of_space
 from .deadline import Deadline
 from .read_rank import (
     Counted,
@@ -155,18 +154,17 @@ def read_batch(
             summaries = write_shared_summaries(staged, located, summarise, memory_bytes)
             deadline.check()
             outcomes |= _publish(staged, gathered, summaries)
-    except Exception as error:  # of all of them together: alone, only who is to blame fails
+    except Exception:  # of all of them together: alone, only who is to blame fails
         log.debug("a batch of %d ranks failed", len(tasks), exc_info=True)
         alone = [task for task in tasks if task.source.rank not in outcomes]
-        if is_out_of_space(error):
-            outcomes |= {t.source.rank: failure(t, ReadLog(), error, deadline, 0) for t in alone}
-            alone = []
     finally:
         if staged:
             shutil.rmtree(staged, ignore_errors=True)
     for task in alone:
         advance(-advanced[task.source.rank].total)
         outcomes[task.source.rank] = read_rank(task, summarise, advance)
+        if outcomes[task.source.rank].out_of_space:
+            break  # what fits is published, the others need not be tried
     return list(outcomes.values())
 
 
@@ -278,6 +276,8 @@ def _publish(
         except OSError as error:  # a full disk: those before are published
             told = failure(g.task, g.reading, error, Deadline(None), manifest.read_seconds)
         outcomes[manifest.rank] = told
+        if told.out_of_space:
+            break
     if all(outcome.error is not None for outcome in outcomes.values()):
         discard(staged.parent / name)
     return outcomes

@@ -34,12 +34,12 @@ TWINS: tuple[tuple[Form, Form], ...] = (("ms_text", "text"), ("ms_db", "db"))
 # in databases steps and the framework's operators.
 NOT_CARRIED: dict[Form, dict[str, set[str]]] = {
     "ms_text": {
-        "ranks": {"framework", "framework_version"},
+        "ranks": {"framework", "framework_version", "environment", "model_config"},
         "host_ops": {"sequence_number", "forward_thread_id"},
         "memory": {"component"},
     },
     "ms_db": {
-        "ranks": {"framework", "framework_version", "source_format"},
+        "ranks": {"framework", "framework_version", "source_format", "environment", "model_config"},
         "kernels": {"step"},
         "comm_ops": {"step"},
         "comm_times": {"step"},

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from npuscope.analysis.summaries import summarise
+from npuscope.collector.ingest import read_batch
 from npuscope.collector.ingest.ingest import IngestResult, ingest
 from npuscope.collector.store import manifest, store
 from npuscope.collector.store import sweep as sweeping
@@ -57,8 +58,9 @@ def test_processes_give_the_same_store_as_one(
 
 @pytest.mark.slow
 def test_a_reader_sees_each_rank_whole_or_not_at_all(
-    tmp_path: Path, target: Path, write_profile: WriteProfile
+    tmp_path: Path, target: Path, write_profile: WriteProfile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(read_batch, "MOST_RANKS", 3)
     manifest.create_store(target)
     done = threading.Event()
     torn: list[object] = []

@@ -14,6 +14,7 @@ import pytest
 from npuscope.analysis import query
 from npuscope.analysis.summaries import summaries, summarise
 from npuscope.collector import schema
+from npuscope.collector.ingest import read_batch
 from npuscope.collector.ingest.ingest import IngestResult, ingest
 from npuscope.collector.ingest.shards import Shard
 from npuscope.collector.selection import Selection, parse_selection
@@ -39,7 +40,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(source: Path) -> Path:
-    read(source, source.parent / "whole", Selection(stacks=True))
+    with pytest.MonkeyPatch.context() as patched:  # each rank has files of its own
+        patched.setattr(read_batch, "MOST_RANKS", 1)
+        read(source, source.parent / "whole", Selection(stacks=True))
     return source.parent / "whole"
 
 

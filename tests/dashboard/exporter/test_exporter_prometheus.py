@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import json
 import re
+import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
@@ -80,7 +81,9 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     log.write_text("".join(LOG.format(step=step, ms=18.0) for step in range(10, 15)))
     loads = recorded(folder / "tokens_per_expert")
     with ExitStack() as running:
-        ports = {"steady": running.enter_context(exporting(store)).port, "expiring": free_port()}
+        kept = ("--baseline", str(saved_baseline(folder / "baseline.json")))
+        steady = running.enter_context(exporting(store, *kept))
+        ports = {"steady": steady.port, "expiring": free_port()}
         # Before there is a store.
         assert "npuscope_up 0.0" in page(ports["steady"])
         server = running.enter_context(prometheus(folder, ports, rules_at_once(folder)))
@@ -94,6 +97,14 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             )
         )  # fmt: skip
         yield Scene(server, store, profiles, ports, watch)
+
+
+def saved_baseline(path: Path) -> Path:
+    """What `npuscope baseline save` keeps of the committed sample."""
+    sample = DASHBOARD.parent / "sample_traces" / "moe_8_ranks"
+    command = ["baseline", "save", str(sample), "-o", str(path)]
+    subprocess.run([sys.executable, "-m", "npuscope", *command], check=True, capture_output=True)
+    return path
 
 
 def recorded(folder: Path) -> Path:
