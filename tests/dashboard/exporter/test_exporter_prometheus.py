@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -103,7 +104,10 @@ def saved_baseline(path: Path) -> Path:
     """What `npuscope baseline save` keeps of the committed sample."""
     sample = DASHBOARD.parent / "sample_traces" / "moe_8_ranks"
     command = ["baseline", "save", str(sample), "-o", str(path)]
-    subprocess.run([sys.executable, "-m", "npuscope", *command], check=True, capture_output=True)
+    own = {**os.environ, "XDG_CACHE_HOME": f"{path}.cache"}
+    subprocess.run(
+        [sys.executable, "-m", "npuscope", *command], check=True, capture_output=True, env=own
+    )
     return path
 
 
