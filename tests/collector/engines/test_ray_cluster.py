@@ -46,10 +46,12 @@ def cluster() -> Iterator[Any]:
 
 @pytest.fixture
 def second_node(cluster: Any) -> Iterator[Any]:
+    before = living(cluster)
     node = cluster.add_node(**NODE)
     yield node
     if node in cluster.worker_nodes:  # no test has killed it
         cluster.remove_node(node)
+    wait_until(lambda: living(cluster) <= before)  # a killed one seems alive for some seconds
 
 
 @pytest.fixture(scope="module")
