@@ -19,6 +19,14 @@ STEP_PART_COLOURS = {
 }  # fmt: skip
 # What was better or worse than before, and what deserves a look.
 BETTER, WORSE, WARNING = "#2a7f9e", "#e4572e", "#d9a441"
+# A waterfall of what makes one step longer or shorter than another.
+WATERFALL: dict[str, Any] = {
+    "decreasing": {"marker": {"color": BETTER}},
+    "increasing": {"marker": {"color": WORSE}},
+    "totals": {"marker": {"color": FREE}},
+    "connector": {"line": {"color": FREE, "width": 1}},
+    "textposition": "outside", "cliponaxis": False, "showlegend": False,
+}  # fmt: skip
 
 # Parallel kinds: those that join two are shades of their first.
 KINDS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,8 +21,9 @@ def test_a_message_is_its_english_sentence() -> None:
     assert (NOTE.template, NOTE.values["count"]) == ("{ranks}: {count} of {what} are {state}", 1000)
     with pytest.raises(AttributeError):
         NOTE.template = "another"
+    values: Any = NOTE.values
     with pytest.raises(TypeError):
-        NOTE.values["count"] = 2  # type: ignore[index]
+        values["count"] = 2
 
 
 def test_it_crosses_processes_and_files_as_what_it_is() -> None:

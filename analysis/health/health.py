@@ -79,12 +79,13 @@ def _summary(
     )  # of the first line, and the unnumbered
     times_ns = steps["step_ns"].fill_null(0).to_numpy()
     weights = np.full(len(times_ns), every)
-    weights[1 : len(covered) + 1] = covered
+    weights[1 : len(covered) + 1] = np.minimum(covered, every)  # steps without a line are unknown
     useful_s = float(times_ns @ weights) / _NS
     at_s = lines["at_s"].fill_nan(None).drop_nulls().to_numpy()
     elapsed_s = lines["elapsed_s"].drop_nulls().to_numpy()
     wall_s = None
-    if len(elapsed_s) and len(at_s) > 1 and at_s.max() > at_s.min():
+    is_timed = len(elapsed_s) == lines.height  # else the useful time is not all
+    if is_timed and len(at_s) > 1 and at_s.max() > at_s.min():
         wall_s = float(at_s.max() - at_s.min() + elapsed_s[0] * every)
         if useful_s > _OVER * wall_s:  # then these times are not of these steps
             wall_s = None

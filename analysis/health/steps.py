@@ -72,7 +72,12 @@ def health_steps(lines: pl.DataFrame, facts: LogFacts) -> pl.DataFrame:
     rest = pl.col("step_ns") - pl.sum_horizontal(PHASE_COLUMNS)
     has_phases = pl.any_horizontal(pl.col(*PHASE_COLUMNS).is_not_null())
     whole = [pl.col(name).cast(pl.Int64) for name in ("memory_bytes", "skipped_count")]
-    strange = pl.sum_horizontal("not_finite_count", "nan_count").cast(pl.Int64)
+    is_told = pl.any_horizontal(
+        pl.col("loss", "grad_norm", "nan_count", "not_finite_count").is_not_null()
+    )
+    strange = pl.when(is_told).then(
+        pl.sum_horizontal("not_finite_count", "nan_count").cast(pl.Int64)
+    )
     return found.select(
         "step", "step_ns", "loss", "grad_norm", "learning_rate", "loss_scale", "mfu_ratio",
         *whole, strange.alias("not_finite_count"),

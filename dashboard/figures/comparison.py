@@ -14,7 +14,7 @@ from npuscope.messages import Message
 
 from ..locale.language import Say
 from ..terminal.parts_table import WORDS
-from ..theme import BETTER, FREE, WORSE
+from ..theme import WATERFALL
 from .layout import lay_out, rows_px
 
 # Where changes are small beside the step, the axis begins near them.
@@ -45,13 +45,7 @@ def change_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
         ],
         hovertemplate="%{y}<br>A %{customdata[0]:,} ns<br>B %{customdata[1]:,} ns<br>"
         "B - A %{customdata[2]:+,} ns<extra></extra>",
-        decreasing={"marker": {"color": BETTER}},
-        increasing={"marker": {"color": WORSE}},
-        totals={"marker": {"color": FREE}},
-        connector={"line": {"color": FREE, "width": 1}},
-        textposition="outside",
-        cliponaxis=False,
-        showlegend=False,
+        **WATERFALL,
     )
     levels = [ns / 1e6 for ns in accumulate((ends[0], *changes))]
     spread = max(levels) - min(levels)

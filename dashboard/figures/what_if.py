@@ -13,7 +13,7 @@ from npuscope.analysis.wording import ms
 from npuscope.messages import Message
 
 from ..locale.language import Say
-from ..theme import BETTER, FREE, WORSE
+from ..theme import WATERFALL, WORSE
 from .layout import lay_out, rows_px
 
 PATH_WORDS = {
@@ -49,13 +49,7 @@ def saved_figure(row: Mapping[str, Any], say: Say) -> go.Figure:
         orientation="h",
         text=[ms(begin), *(f"{ns / 1e6:+,.3f}" for ns in changes), ms(end)],
         hovertemplate="%{y}: %{text} ms<extra></extra>",
-        decreasing={"marker": {"color": BETTER}},
-        increasing={"marker": {"color": WORSE}},
-        totals={"marker": {"color": FREE}},
-        connector={"line": {"color": FREE, "width": 1}},
-        textposition="outside",
-        cliponaxis=False,
-        showlegend=False,
+        **WATERFALL,
     )
     low, high = row["predicted_low_ns"], row["predicted_high_ns"]
     figure.add_scatter(

@@ -173,5 +173,6 @@ def test_answers_by_key() -> None:
     assert query.comm(con, by="op").columns == [*place, *PLACES, *figures]
     assert query.comm(con)["kind"].to_list() == ["ep", "tp", "unknown"]
     assert query.comm(con, by="op", top=1)["group_hash"].to_list() == ["11"]
+    unknown: Any = "links"
     with pytest.raises(UsageError, match="kind, type, op"):
-        query.comm(con, by="links")  # type: ignore[arg-type]
+        query.comm(con, by=unknown)

@@ -194,3 +194,13 @@ def test_the_interval_of_the_change_covers() -> None:
         assert isinstance(low, float) and isinstance(high, float)
         covered += low <= -0.5 <= high
     assert 0.92 <= covered / 300 <= 1
+
+
+def test_what_is_unknown_is_not_made_up() -> None:
+    """Steps without a line cost nobody knows what; without a loss none was no number."""
+    found = of([10, 20, 30, 90], elapsed_s=[3.0] * 4, at_s=[0.0, 30.0, 60.0, 240.0])
+    assert found.summary["useful_s"] == 120
+    assert found.summary["goodput_ratio"] == pytest.approx(120 / 270)
+    assert found.steps["not_finite_count"].to_list() == [None] * 4
+    partly = of([1, 2, 3], elapsed_s=[3.0, None, 3.0], at_s=[0.0, 3.0, 6.0])
+    assert partly.summary["goodput_ratio"] is None
