@@ -143,8 +143,11 @@ def restarts(lines: pl.DataFrame) -> pl.DataFrame:
     rows = []
     elapsed = told["elapsed_s"].fill_null(0.0).to_numpy()
     numbers = step.to_numpy()
+    is_lost = np.zeros(len(numbers), np.bool_)
     for at in again.fill_null(value=False).arg_true().to_list():
-        lost = np.flatnonzero(numbers[:at] >= numbers[at])
+        # What an earlier restart had lost is not lost again.
+        lost = np.flatnonzero(~is_lost[:at] & (numbers[:at] >= numbers[at]))
+        is_lost[lost] = True
         rows.append({
             "step": int(numbers[at]), "end_step": int(numbers[lost].max()), "count": len(lost),
             "cost_ns": round(float(elapsed[lost].sum()) * 1e9),
