@@ -140,7 +140,7 @@ def restarts(lines: pl.DataFrame) -> pl.DataFrame:
     # Several ranks may log: one that is a line behind has not gone back.
     again = (step < step.shift(1)) & (step.shift(-1).fill_null(step + 1) > step)
     again &= step.shift(-1).fill_null(step) < step.shift(1)
-    rows = []
+    rows: list[dict[str, int]] = []
     elapsed = told["elapsed_s"].fill_null(0.0).to_numpy()
     numbers = step.to_numpy()
     is_lost = np.zeros(len(numbers), np.bool_)

@@ -142,8 +142,8 @@ def test_a_restart_tells_what_was_lost() -> None:
     assert found.summary["useful_s"] == 160
     assert found.summary["goodput_ratio"] == pytest.approx(160 / 180)
     twice = [*range(1, 51), *range(41, 48), *range(44, 60)]
-    found = events(of(twice, elapsed_s=[2.0] * len(twice)), "restart")
-    assert [(one["step"], one["count"]) for one in found] == [(41, 10), (44, 4)]
+    both = events(of(twice, elapsed_s=[2.0] * len(twice)), "restart")
+    assert [(one["step"], one["count"]) for one in both] == [(41, 10), (44, 4)]
     # Lines of several ranks, one of them a line behind.
     assert events(of([1, 1, 2, 2, 3, 2, 3, 4, 4]), "restart") == []
 
