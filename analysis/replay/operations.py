@@ -54,7 +54,7 @@ class Operations:
     syncs: dict[int, Integers] = field(
         default_factory=dict
     )  # starts and ends by position of the rank
-    names: pl.DataFrame = field(default_factory=pl.DataFrame)  # name, core, shapes, op_id
+    names: pl.DataFrame = field(default_factory=pl.DataFrame)  # name, core, shapes, ...
 
     @property
     def is_communication(self) -> Flags:
@@ -116,7 +116,7 @@ def read_operations(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> O
         launch, codes["stream"].to_numpy().astype(np.int32), type_, kind, instance,
         exogenous, recorded,
         ranks, steps, types, kind_names, zero_ns, syncs,
-        rows.select("name", "core", "shapes", "op_id", "size_bytes"),
+        rows.select("name", "core", "shapes", "op_id", "size_bytes", "connection_id"),
     )  # fmt: skip
 
 

@@ -53,7 +53,7 @@ select rank, step,
     -- A member of whom only HCCL's times are known has no operations that could change.
     is_joined and coalesce(is_complete, false)
         and count(*) over (partition by instance, is_joined and instance is not null) = rank_count as is_complete,
-    group_size, op_id, size_bytes
+    group_size, op_id, size_bytes, connection_id
 from _all
 join _clocks using (rank)
 left join _launched using (rank, connection_id, is_communication)

@@ -1,0 +1,152 @@
+"""Which way each kernel works: forward, backward, or for the gradients of weights alone.
+
+operator of the framework (its thread, its name, its forward's thread) > name of the kernel
+("...Grad") > what kernels of the same type and shapes do elsewhere > the kernels beside it
+"""
+
+from __future__ import annotations
+
+import duckdb
+import polars as pl
+
+from npuscope.collector.store import store
+
+FORWARD, BACKWARD, WEIGHTS = "F", "B", "W"
+# What names of kernels and operators say of gradients, and what of matrices.
+_GRADIENT = r"(?i)backward|grad|_bwd|bwd_|dgrad|wgrad"
+_CUBE = r"(?i)matmul|gemm|conv\dd|attention|flash|linear|::(?:b?mm|addmm)$|::\w*mm_"
+_PRODUCT = r"(?i)matmul|gemm|linear|::(?:b?mm|addmm)$|::\w*mm_"
+_CUBE_CORES = ("AI_CORE", "MIX_AIC")
+# Of a thread's operators that are backward by name, from which on all its kernels are.
+_AUTOGRAD_SHARE = 0.05
+_SURE = 0.9  # of the kernels of a type and shapes
+_RUN = 3  # products of weight gradients alone, one after the other: no layer's backward has these
+_OPERATORS = """
+    with _asked as (
+        select rank, connection_id, any_value(operator_name) as operator,
+            any_value(operator_thread_id) as thread, any_value(operator_start_ns) as operator_ns
+        from launches
+        where target in ('kernel', 'communication') and connection_id is not null
+            and run = $run and capture = $capture
+        group by all
+    ),
+    _told as (
+        select rank, thread_id as thread, start_ns as operator_ns,
+            any_value(sequence_number) as sequence,
+            any_value(forward_thread_id) as forward_thread
+        from host_ops
+        where kind = 'operator' and sequence_number >= 0 and run = $run and capture = $capture
+        group by all
+    )
+    select rank, connection_id, operator, thread, sequence, forward_thread
+    from _asked left join _told using (rank, thread, operator_ns)"""
+
+
+def operators(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFrame:
+    """Of each launch: rank, connection_id, operator, thread, sequence, forward_thread."""
+    return store.frame(con.sql(_OPERATORS, params={"run": run, "capture": capture}))
+
+
+def with_directions(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Kernels with `direction` (F, B, W) and `basis` (operators or names), `is_cube`,
+    `is_weight` (a product for the gradient of a weight) and `row`, their place in that order.
+
+    `kernels`: lane (rank and step), order (of the program, else of time), type, name, core, shapes,
+    operator, thread, sequence, forward_thread.
+    """
+    named = pl.concat_str(["type", "name"], separator=" ", ignore_nulls=True)
+    types = kernels.select("type", "name", "core", "shapes", "operator").unique()
+    types = types.with_columns(
+        is_gradient=named.str.contains(_GRADIENT),
+        is_cube=pl.col("core").is_in(_CUBE_CORES).fill_null(value=False)
+        | named.str.contains(_CUBE),
+        is_product=named.str.contains(_PRODUCT),
+        is_backward_operator=pl.col("operator").str.contains(_GRADIENT),
+        dims=pl.col("shapes").str.split(";").list.head(2),
+    )
+    found = kernels.join(types, on=["type", "name", "core", "shapes", "operator"],
+                         how="left", nulls_equal=True)  # fmt: skip
+    found = found.sort("lane", "order", "start").with_row_index("row")
+    found = _with_weights(found)
+    threads = (
+        found.filter(pl.col("operator").is_not_null())
+        .group_by("rank", "thread")
+        .agg(
+            is_autograd=(
+                pl.col("is_backward_operator")
+                | pl.col("forward_thread").gt(0).fill_null(value=False)
+            ).mean()
+            > _AUTOGRAD_SHARE
+        )
+    )  # fmt: skip
+    several = threads.group_by("rank").agg(
+        is_told=pl.col("is_autograd").any() & ~pl.col("is_autograd").all()
+    )
+    found = found.join(threads, on=["rank", "thread"], how="left", nulls_equal=True)
+    found = found.join(several, on="rank", how="left")
+    is_by_thread = pl.col("is_told").fill_null(value=False) & pl.col("operator").is_not_null()
+    is_forward_type = (pl.col("type") + "Grad").is_in(found["type"].unique().implode())
+    found = found.with_columns(
+        basis=pl.when(is_by_thread).then(pl.lit("operators")).otherwise(pl.lit("names")),
+        seed=pl.when(is_by_thread)
+        .then(pl.when("is_autograd").then(pl.lit(BACKWARD)).otherwise(pl.lit(FORWARD)))
+        .when(pl.col("is_gradient") | pl.col("is_backward_operator").fill_null(value=False))
+        .then(pl.lit(BACKWARD))
+        .when(is_forward_type | named.str.contains(r"(?i)forward|_fwd|fwd_"))
+        .then(pl.lit(FORWARD)),
+    )
+    near = (
+        pl.col("seed").forward_fill().over("lane").alias("before"),
+        pl.col("seed").backward_fill().over("lane").alias("after"),
+    )
+    found = found.with_columns(near)
+    # What lies between two of one way goes that way; most of a type and shapes decide for all.
+    told = (
+        found.filter((pl.col("before") == pl.col("after")) & pl.col("seed").is_null())
+        .group_by("type", "shapes")
+        .agg(backward=(pl.col("before") == BACKWARD).mean())
+    )
+    found = found.join(told, on=["type", "shapes"], how="left", nulls_equal=True)
+    learned = (
+        pl.when(pl.col("backward") > _SURE)
+        .then(pl.lit(BACKWARD))
+        .when(pl.col("backward") < 1 - _SURE)
+        .then(pl.lit(FORWARD))
+    )
+    direction = pl.coalesce("seed", learned, "before", "after")
+    return (
+        _with_runs(found)
+        .with_columns(direction=pl.when("is_run").then(pl.lit(WEIGHTS)).otherwise(direction))
+        .drop("before", "after", "backward", "seed", "dims", "is_told", "is_run")
+    )
+
+
+def _with_weights(found: pl.DataFrame) -> pl.DataFrame:
+    """With `is_weight`: both inputs of the product have the tokens, over which it adds up."""
+    cube = found.filter("is_product").select(
+        pl.col("dims").list.first().str.split(",").list.first()
+    )
+    common = cube.to_series().drop_nulls().mode() if cube.height else pl.Series(dtype=pl.String)
+    tokens = common.sort()[0] if len(common) else "?"
+    both = pl.col("dims").list
+    has = [both.get(at, null_on_oob=True).str.split(",").list.contains(tokens) for at in (0, 1)]
+    return found.with_columns(
+        is_weight=(pl.col("is_product") & has[0] & has[1]).fill_null(value=False)
+    )
+
+
+def _with_runs(found: pl.DataFrame) -> pl.DataFrame:
+    """With `is_run`: of a run of products for gradients of weights alone, or what adds these up
+    between them."""
+    is_break = ~pl.col("is_weight") & (pl.col("is_cube") | pl.col("is_gradient"))
+    one = pl.col("is_weight").cast(pl.Int32)
+    run = ["lane", "run"]
+    return (
+        found.with_columns(run=is_break.cum_sum().over("lane"))
+        .with_columns(
+            is_run=(one.sum().over(run) >= _RUN)
+            & (one.cum_sum().over(run) > 0)
+            & (one.cum_sum(reverse=True).over(run) > 0)
+        )
+        .drop("run")
+    )

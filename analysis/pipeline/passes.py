@@ -1,0 +1,299 @@
+"""The passes of a capture's pipeline as they ran, recognised without instrumentation.
+
+device operations on one clock --> directions of kernels --> cuts on each rank --> order that fits
+
+    stage 0   F0 F1 F2 ........ B0 F3 B1 ...
+    stage 1      F0 F1 .... B0 F2 B1 ...
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import duckdb
+import numpy as np
+import polars as pl
+
+from ..replay.beside import covering
+from ..replay.operations import UNKNOWN, Operations, read_operations
+from ..replay.stages import rank_stages
+from .cuts import cut
+from .directions import operators, with_directions
+from .recognition import Named, name_schedule, word
+
+TRANSFERS = ("send", "receive", "recv", "batchsendrecv")
+_LAUNCHED = 0.95  # of a rank's kernels and transfers, from which on the program's order is known
+_BESIDE = 0.3  # of the shorter of two passes
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A capture's pipeline: its passes (`passes`), and the schedule by its name and sizes.
+
+    stages: of the whole job, of which `seen` were captured. basis: what tells directions.
+    """
+
+    run: str
+    capture: str
+    passes: pl.DataFrame
+    named: Named
+    stages: int
+    seen: tuple[int, ...]
+    basis: str
+    ops: Operations
+
+
+def passes(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFrame:
+    """One row per recognised pass, by rank, step and start; empty where none is recognised.
+
+    `con` has all ranks of the capture compared (`ranks.rank_views.open_across`). Columns:
+
+        run, capture     varchar  of the capture
+        step             bigint   the producer's; NULL: it has none
+        rank             integer  global rank
+        stage            integer  pipeline stage (device of the pipeline, 0 the first)
+        chunk            integer  which of the stage's chunks of the model, 0 the first on the way
+                                  forward (as `schedules.Pass.chunk`); NULL: not sure
+        micro_batch      integer  from 0 in each step, as `schedules.Pass.micro_batch`; NULL: not
+                                  sure
+        kind             varchar  F, B (gradient of inputs alone), W (of weights alone), BW (both in
+                                  one), as `schedules.Kind`
+        start_ns         bigint   start of its first kernel on the compute stream, on the clock of
+                                  the reference host
+        end_ns           bigint   end of its last one
+        compute_ns       bigint   of that, some compute kernel of the rank ran (of passes beside
+                                  each other: kernels of their own)
+        exposed_comm_ns  bigint   of that, communication without any compute kernel, transfers of
+                                  the pipeline not counted
+        confidence       varchar  high, medium, low: as sure as directions, cuts and numbers are
+
+    Two passes of a rank overlap only where they ran beside each other. Raises TraceNotFound where
+    the capture has no kernels.
+    """
+    return pipeline(con, run, capture).passes
+
+
+def pipeline(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> Pipeline:
+    """The passes with the schedule that they make. As for `passes`."""
+    ops = read_operations(con, run, capture)
+    stage_of = rank_stages(con, run, capture)
+    lanes = _lanes(ops, stage_of)
+    kernels = _kernels(ops, operators(con, run, capture))
+    transfers = _transfers(ops)
+    kernels, transfers = _in_order(kernels, transfers)
+    kernels = with_directions(kernels)
+    pieces = _pieces(cut(kernels, transfers, lanes))
+    basis = "operators" if (kernels["basis"] == "operators").any() else "names"
+    stages = max([stage + 1 for stage in stage_of.values()] + [_recorded_stages(con, run, capture)])
+    found, named = _with_numbers(pieces, lanes, stages, is_sure=basis == "operators")
+    timed = _times(ops, found, named).with_columns(run=pl.lit(run), capture=pl.lit(capture))
+    table = timed.select(_TYPES.names()).cast(_TYPES)
+    seen = tuple(sorted(set(table["stage"].drop_nulls().to_list())))
+    return Pipeline(run, capture, table, named, stages, seen, basis, ops)
+
+
+_TYPES = pl.Schema({
+    "run": pl.String, "capture": pl.String, "step": pl.Int64, "rank": pl.Int32, "stage": pl.Int32,
+    "chunk": pl.Int32, "micro_batch": pl.Int32, "kind": pl.String, "start_ns": pl.Int64,
+    "end_ns": pl.Int64, "compute_ns": pl.Int64, "exposed_comm_ns": pl.Int64,
+    "confidence": pl.String,
+})  # fmt: skip
+
+
+def _recorded_stages(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> int:
+    asked = "select coalesce(max(pp_size), 1) from ranks where run = ? and capture = ?"
+    ((size,),) = con.execute(asked, [run, capture]).fetchall()
+    return int(size)
+
+
+def _lanes(ops: Operations, stage_of: dict[int, int]) -> pl.DataFrame:
+    """A lane is a rank in a step: lane, rank, step, stage (0 where there is one stage alone)."""
+    steps = len(ops.steps)
+    places = [(at * (steps + 1) + step + 1, rank, ops.steps[step] if step >= 0 else None,
+               stage_of.get(rank, None if stage_of else 0))
+              for at, rank in enumerate(ops.ranks) for step in range(-1, steps)]  # fmt: skip
+    schema = {"lane": pl.Int64, "rank": pl.Int32, "step": pl.Int64, "stage": pl.Int32}
+    return pl.DataFrame(places, schema=schema, orient="row")
+
+
+def lane_of(ops: Operations) -> pl.Series:
+    """The lane of each operation."""
+    return pl.Series(ops.rank.astype(np.int64) * (len(ops.steps) + 1) + ops.step + 1)
+
+
+def _kernels(ops: Operations, told: pl.DataFrame) -> pl.DataFrame:
+    types = pl.Series(ops.types, dtype=pl.String)
+    frame = pl.DataFrame({
+        "lane": lane_of(ops), "rank": pl.Series(ops.ranks, dtype=pl.Int32)[ops.rank],
+        "start": ops.start, "dur": ops.dur, "launch": ops.launch, "stream": ops.stream,
+        "type": types[ops.type],
+    }).with_columns(ops.names.select("name", "core", "shapes", "connection_id"))  # fmt: skip
+    frame = frame.filter(pl.Series(~ops.is_communication & (ops.step >= _first(ops))))
+    return frame.join(told, on=["rank", "connection_id"], how="left").drop("connection_id")
+
+
+def _first(ops: Operations) -> int:
+    """The least step that counts: what lies outside of steps only where there are none."""
+    return -1 if ops.steps == [None] else 0
+
+
+def _transfers(ops: Operations) -> pl.DataFrame:
+    at = transfers_of(ops)
+    kinds = pl.Series([ops.types[one].lower() for one in ops.type[at]], dtype=pl.String)
+    return pl.DataFrame({
+        "lane": lane_of(ops)[at], "start": ops.start[at], "end": ops.start[at] + ops.dur[at],
+        "launch": ops.launch[at], "type": kinds,
+    })  # fmt: skip
+
+
+def transfers_of(ops: Operations) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Positions of transfers between stages."""
+    types = [at for at, name in enumerate(ops.types) if name.lower() in TRANSFERS]
+    kinds = [at for at, name in enumerate(ops.kinds) if name == "pp"]
+    return np.flatnonzero(
+        ops.is_communication & np.isin(ops.type, types) & np.isin(ops.kind, kinds)
+    )
+
+
+def _in_order(kernels: pl.DataFrame, transfers: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Both with `order`: when the program launched them, where that is known for a lane; else
+    starts of kernels and sends and ends of receives."""
+    both = pl.concat([kernels.select("lane", "launch"), transfers.select("lane", "launch")])
+    known = both.group_by("lane").agg(is_launched=(pl.col("launch") != UNKNOWN).mean() >= _LAUNCHED)
+    launched = pl.col("is_launched") & (pl.col("launch") != UNKNOWN)
+    kernels = kernels.join(known, on="lane", how="left").with_columns(
+        order=pl.when(launched).then("launch").otherwise("start")
+    )
+    transfers = transfers.join(known, on="lane", how="left")
+    sends = transfers.filter(
+        pl.col("is_launched") | pl.col("type").is_in(["send", "batchsendrecv"])
+    )
+    receives = transfers.filter(~pl.col("is_launched") & (pl.col("type") != "send"))
+    marks = pl.concat([
+        sends.select("lane", order=pl.when(launched).then("launch").otherwise("start")),
+        receives.select("lane", order=pl.col("end")),
+    ])  # fmt: skip
+    return kernels, marks
+
+
+def _pieces(kernels: pl.DataFrame) -> pl.DataFrame:
+    """A row for each: lane, direction, piece, start, end, busy (of its kernels), kernels, weights
+    (products for weights in it), embeddings, and the sequence numbers of its operators."""
+    end = pl.col("start") + pl.col("dur")
+    return kernels.group_by("lane", "direction", "piece", maintain_order=True).agg(
+        start=pl.col("start").min(), end=end.max(), busy=pl.col("dur").sum(),
+        weights=pl.col("is_weight").sum(), sequences=pl.col("sequence").drop_nulls().unique(),
+    ).sort("lane", "start")  # fmt: skip
+
+
+def _with_numbers(
+    pieces: pl.DataFrame, lanes: pl.DataFrame, stages: int, *, is_sure: bool
+) -> tuple[pl.DataFrame, Named]:
+    """Pieces with kind, chunk, micro_batch, confidence, rank, step and stage; and the schedule."""
+    has_weights = pl.col("direction").eq("W").any().over("lane")
+    kind = (
+        pl.when(pl.col("direction") != "B")
+        .then("direction")
+        .when(has_weights & (pl.col("weights") == 0))
+        .then(pl.lit("B"))
+        .otherwise(pl.lit("BW"))
+    )
+    found = _with_pairs(pieces.with_columns(kind=kind).join(lanes, on="lane"))
+    words: dict[int, dict[str, int]] = {}
+    own: dict[int, str] = {}
+    for (lane, stage), part in found.group_by(["lane", "stage"], maintain_order=True):
+        letters = word(list(zip(part["kind"].to_list(), part["is_beside"].to_list(), strict=True)))
+        own[lane] = letters
+        if stage is not None:
+            words.setdefault(stage, {}).setdefault(letters, 0)
+            words[stage][letters] += 1
+    usual = {stage: max(told, key=lambda one: (told[one], one)) for stage, told in words.items()}
+    named = name_schedule(usual, stages, is_sure=is_sure, micro_batches=None)
+    numbers = []
+    for (lane, stage), part in found.group_by(["lane", "stage"], maintain_order=True):
+        numbers += _numbers(own[lane], stage, named, part["kind"].to_list())
+    schema = {"chunk": pl.Int32, "micro_batch": pl.Int32, "is_in_order": pl.Boolean}
+    return (
+        pl.concat([found, pl.DataFrame(numbers, schema=schema, orient="row")], how="horizontal"),
+        named,
+    )
+
+
+def _with_pairs(found: pl.DataFrame) -> pl.DataFrame:
+    """With `is_beside`; of two beside each other the forward first."""
+    forward = found.filter(kind="F").select("lane", "start", "end", at=pl.col("piece"))
+    others = found.filter(pl.col("kind") == "BW").select(
+        "lane", pl.col("start").alias("other_start"), pl.col("end").alias("other_end"),
+        other=pl.col("piece"),
+    )  # fmt: skip
+    # The backward that began last before a forward's end is the one it may run beside.
+    near = forward.sort("end").join_asof(
+        others.sort("other_start"), left_on="end", right_on="other_start", by="lane",
+        check_sortedness=False,
+    )  # fmt: skip
+    both = pl.min_horizontal("end", "other_end") - pl.max_horizontal("start", "other_start")
+    shorter = pl.min_horizontal(
+        pl.col("end") - pl.col("start"), pl.col("other_end") - pl.col("other_start")
+    )
+    near = near.filter((both > _BESIDE * shorter) & pl.col("other").is_not_null())
+    forwards = near.select("lane", kind=pl.lit("F"), piece="at", is_beside=pl.lit(value=True),
+                           together=pl.min_horizontal("start", "other_start"))  # fmt: skip
+    backwards = near.select("lane", kind=pl.lit("BW"), piece="other", is_beside=pl.lit(value=True),
+                            together=pl.min_horizontal("start", "other_start"))  # fmt: skip
+    found = found.join(
+        pl.concat([forwards, backwards]).unique(["lane", "kind", "piece"], maintain_order=True),
+        on=["lane", "kind", "piece"], how="left",
+    )  # fmt: skip
+    return (
+        found.with_columns(
+            pl.col("is_beside").fill_null(value=False),
+            pl.col("together").fill_null(pl.col("start")),
+        )
+        .sort("lane", "together", pl.col("kind") != "F", "start", maintain_order=True)
+        .drop("together")
+    )
+
+
+def _numbers(
+    letters: str, stage: int | None, named: Named, kinds: list[str]
+) -> list[tuple[int | None, int | None, bool]]:
+    """Of a lane's passes: chunk, micro-batch, and whether they are as in the schedule's order."""
+    if named.order is not None and stage is not None and stage < len(named.order.orders):
+        expected = [one for entry in named.order.orders[stage] for one in entry]
+        if word([(one.kind, len(entry) > 1) for entry in named.order.orders[stage]
+                 for one in entry]) == letters:  # fmt: skip
+            return [(one.chunk, one.micro_batch, True) for one in expected]
+    is_simple = named.chunks in (1, None)
+    counts: dict[str, int] = {}
+    told: list[tuple[int | None, int | None, bool]] = []
+    for kind in kinds:
+        at = counts[kind[0]] = counts.get(kind[0], -1) + 1
+        told.append((0, at, False) if is_simple else (None, None, False))
+    return told
+
+
+def _times(ops: Operations, found: pl.DataFrame, named: Named) -> pl.DataFrame:
+    """With times on the clock, what was busy in them, and how sure a pass is."""
+    steps = len(ops.steps) + 1
+    rank = (found["lane"].to_numpy() // steps).astype(np.int32)
+    start, end = found["start"].to_numpy(), found["end"].to_numpy()
+    kernels = ~ops.is_communication
+    others = ops.is_communication.copy()
+    others[transfers_of(ops)] = False
+    low = int(ops.start.min(initial=0))
+    high = int((ops.start + ops.dur).max(initial=0))
+
+    def within(chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pl.Series:
+        union = covering(ops.rank[chosen], ops.start[chosen], (ops.start + ops.dur)[chosen], low,
+                         high)  # fmt: skip
+        return pl.Series(union.within(rank, start, end))
+
+    computing, busy = within(kernels), within(kernels | others)
+    sure = {"high": "high", "medium": "medium"}.get(named.confidence, "low")
+    return found.with_columns(
+        start_ns=pl.col("start") + ops.zero_ns,
+        end_ns=pl.col("end") + ops.zero_ns,
+        compute_ns=pl.when("is_beside").then("busy").otherwise(computing),
+        exposed_comm_ns=busy - computing,
+        confidence=pl.when("is_in_order").then(pl.lit(sure)).otherwise(pl.lit("low")),
+    ).sort("rank", "step", "start_ns", maintain_order=True)
