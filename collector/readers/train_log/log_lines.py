@@ -60,6 +60,13 @@ _COLUMNS: dict[str, tuple[str, float]] = {
     "number of nan iterations": ("nan_count", 1.0),
     "consumed tokens": ("consumed_tokens", 1.0),
     "global batch size": ("global_batch_size", 1.0),
+    "iteration time": ("elapsed_s", 1.0),
+    "mem max allocated bytes": ("memory_bytes", 1.0),
+    "loss_metrics/global_avg_loss": ("loss", 1.0),
+    "throughput(tps)": ("tokens_per_s", 1.0),
+    "mfu(%)": ("mfu_ratio", 100.0),
+    "time_metrics/end_to_end(s)": ("elapsed_s", 1.0),
+    "memory/max_active(gib)": ("memory_bytes", 2.0**-30),
     # verl. MFU is of the actor's update alone: no MFU of the step.
     "timing_s/step": ("elapsed_s", 1.0),
     "timing_s/gen": ("generation_s", 1.0),
@@ -113,7 +120,7 @@ _COUNTS = frozenset({"global batch size", "consumed samples", "consumed tokens"}
 # Zero here is what a trainer prints that does not know.
 _MAY_DIVERGE = frozenset({"loss", "grad_norm"})
 POSITIVE = frozenset({"elapsed_s", "tokens_per_s", "tflops_per_s", "mfu_ratio"})
-PER_DEVICE = frozenset({"tps", "perf/throughput", "tokens/p/s"})
+PER_DEVICE = frozenset({"tps", "throughput(tps)", "perf/throughput", "tokens/p/s"})
 
 _GROUPED = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?"
 _PLAIN = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,4})?"

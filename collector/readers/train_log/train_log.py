@@ -24,6 +24,7 @@ from ...model import RankSource, ReadLog
 from ...small_files import open_regular
 from ...staging import insert_rows
 from .bar_lines import split_bars
+from .event_files import event_files, read_events
 from .log_lines import COLUMNS, MARKS, MORE_COLUMNS, LogEntry, Scope, arguments, parse
 
 
@@ -78,9 +79,13 @@ def read_log(
     Raises TraceNotFound where there is no such file, TraceFormatError where it logs no step.
     """
     gathered = LogRows()
-    for line, is_ended in _telling_lines(Path(path), size_bytes, advance):
-        _gather(gathered, line, is_ended)
-    found = log_so_far(gathered, path)
+    former = None
+    if written := event_files(Path(path)):
+        former = read_events(written, advance).select("step", *COLUMNS)
+    else:
+        for line, is_ended in _telling_lines(Path(path), size_bytes, advance):
+            _gather(gathered, line, is_ended)
+    found = log_so_far(gathered, path, former)
     if found.rows.is_empty():
         raise _nothing_logged(path)
     return found
@@ -91,9 +96,14 @@ def read_lines(
 ) -> tuple[pl.DataFrame, LogFacts]:
     """Every logged line, in the file's order and with all that a line tells (`MORE_COLUMNS`).
 
-    Raises as `read_log`.
+    `path` may be a folder of event files. Raises as `read_log`.
     """
     gathered = LogRows((*COLUMNS, *MORE_COLUMNS))
+    if written := event_files(path):
+        found = read_events(written, advance)
+        if found.is_empty():
+            raise _nothing_logged(path)
+        return found, gathered.facts()
     parts: list[pl.DataFrame] = []
     for block, is_ended in _blocks(path, None, advance, 0):
         lines = pl.Series(block.decode("utf-8", "replace").split("\n"), dtype=pl.String)
@@ -143,6 +153,10 @@ def _gather(gathered: LogRows, line: bytes, is_ended: bool) -> None:
 
 def require_logged(path: Path) -> None:
     """See that a file logs a step, no further than to its first. Raises as `read_log`."""
+    if written := event_files(path):
+        if not read_events(written).is_empty():
+            return
+        raise _nothing_logged(path)
     for line, is_ended in _telling_lines(path):
         if any(parse(line, is_ended=is_ended)):
             return

@@ -23,13 +23,15 @@ Against = Annotated[
 def health(asked: Asked, *, against: Against = None) -> None:
     """Spikes, slow stretches, periodic costs and restarts of a training; RL steps by phase.
 
-    PATH is a trainer's log, or a store or profiles read with --train-log.
+    PATH is a trainer's log, TensorBoard's event file or a folder of them, or a store or profiles
+    read with --train-log.
 
     \b
     Examples:
       npuscope health train.log
       npuscope health train.log --against yesterday.log
       npuscope health verl.log --json
+      npuscope health ./runs/pretrain              # events.out.tfevents.*
     """
     from npuscope.analysis.health.health import spike_change
     from npuscope.analysis.query import rows
@@ -53,11 +55,12 @@ def health(asked: Asked, *, against: Against = None) -> None:
 def _health(asked: Asked) -> Health:
     from npuscope.analysis.flops.log_figures import trainer_log
     from npuscope.analysis.health.health import health
+    from npuscope.collector.readers.train_log.event_files import event_files
     from npuscope.collector.readers.train_log.log_lines import MORE_COLUMNS
     from npuscope.errors import TraceNotFound
 
     path = asked.source.path
-    if path.is_file() and path.suffix != ".duckdb":
+    if (path.is_file() and path.suffix != ".duckdb") or event_files(path):
         return _of_log(path)
     with asked.tables(need_steps=False) as (data, scope):
         log = trainer_log(data.con, data.target, None, scope)
