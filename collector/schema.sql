@@ -312,7 +312,32 @@ create table train_log (
     grad_norm         double,
     learning_rate     double,
     mfu_ratio         double,
-    tflops_per_s      double
+    tflops_per_s      double,
+    loss_scale        double,
+    skipped_count     double,   -- iterations skipped since the line before
+    nan_count         double,   -- iterations without a number since the line before
+    not_finite_count  double,   -- figures of the line that are no number
+    consumed_tokens   double,   -- of the job since its start
+    step_tokens       double,   -- of the job in this step
+    memory_bytes      double,
+    generation_s      double,   -- of reinforcement learning: phases of the step
+    old_log_prob_s    double,
+    reference_s       double,
+    reward_s          double,
+    advantage_s       double,
+    update_actor_s    double,
+    update_critic_s   double,
+    generation_min_s  double,   -- the soonest, mean and slowest of generate_sequences
+    generation_mean_s double,
+    generation_max_s  double,
+    weight_sync_s     double,
+    resharding_s      double,
+    mtp_1_loss        double,   -- of heads that predict further tokens
+    mtp_2_loss        double,
+    mtp_3_loss        double,
+    at_s              double,   -- when the line was written, by its writer's clock
+    per_device        double,   -- 1: tokens_per_s is one device's
+    global_batch_size double    -- sequences
 );
 
 -- The producer's own table of steps: for cross-checks, and the only figures of light inputs.

@@ -21,7 +21,7 @@ import polars as pl
 
 from npuscope.analysis.scope import JOB, Scope
 from npuscope.collector.discover.train_logs import logged_facts
-from npuscope.collector.readers.train_log.train_log import LogFacts, TrainLog, read_log
+from npuscope.collector.readers.train_log.train_log import SCHEMA, LogFacts, TrainLog, read_log
 from npuscope.collector.store.manifest import is_store, manifests
 from npuscope.messages import Message, joined
 
@@ -202,9 +202,7 @@ def _at_peak(row: Mapping[str, Any]) -> str:
     return Message("{convention} at {peak}", convention=row["convention"], peak=row["peak"])
 
 
-_ROWS = """
-select step, elapsed_s, tokens_per_s, loss, grad_norm, learning_rate, mfu_ratio, tflops_per_s
-from train_log {where} order by step"""
+_ROWS = f"select {', '.join(SCHEMA)} from train_log {{where}} order by step"
 
 
 def trainer_log(

@@ -250,10 +250,10 @@ def _rows_of(store: Path, manifest: Manifest) -> pl.DataFrame | None:
     if not found:
         return None
     with contextlib.closing(duckdb.connect(":memory:")) as con:
-        create_view(con, "former", found)
+        create_view(con, _TABLE, found, is_current=False)
         columns = ", ".join(f'"{name}"' for name in SCHEMA)
         try:
-            return frame(con.sql(f"select {columns} from former"))
+            return frame(con.sql(f"select {columns} from {_TABLE}"))
         except duckdb.IOException:  # replaced and swept meanwhile
             return None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from .log_lines import COLUMNS, MORE_COLUMNS, PER_DEVICE, POSITIVE, WEAK, column_of
+from .log_lines import COLUMNS, MORE_COLUMNS, PER_DEVICE, POSITIVE, SUMMED, WEAK, column_of
 
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?"
 _LINE = (
@@ -48,7 +48,9 @@ def split_bars(lines: pl.Series) -> tuple[pl.DataFrame, pl.Series]:
                 chosen = pieces.filter(pl.col("key") == key)
                 told = chosen["value"].to_numpy()
                 is_told = (told > 0) | (name not in POSITIVE)
-                values[lines_at[chosen["line"].to_numpy()[is_told]]] = told[is_told] / divisor
+                places = lines_at[chosen["line"].to_numpy()[is_told]]
+                former = np.nan_to_num(values[places]) if name in SUMMED else 0.0
+                values[places] = former + told[is_told] / divisor
         rows[name] = pl.Series(values).fill_nan(None)
     own = pieces.filter(pl.col("key").str.strip_chars().is_in(PER_DEVICE))["line"].unique()
     rows["per_device"] = pl.select(pl.when(at.is_in(own.implode())).then(1.0)).to_series()

@@ -58,6 +58,14 @@ _COLUMNS: dict[str, tuple[str, float]] = {
     "loss_scale": ("loss_scale", 1.0),
     "number of skipped iterations": ("skipped_count", 1.0),
     "number of nan iterations": ("nan_count", 1.0),
+    "mtp_1 loss": ("mtp_1_loss", 1.0),
+    "mtp_2 loss": ("mtp_2_loss", 1.0),
+    "mtp_3 loss": ("mtp_3_loss", 1.0),
+    "mtp_1_loss": ("mtp_1_loss", 1.0),
+    "mtp_2_loss": ("mtp_2_loss", 1.0),
+    "mtp_3_loss": ("mtp_3_loss", 1.0),
+    "mtp_loss": ("mtp_1_loss", 1.0),
+    "mtp loss": ("mtp_1_loss", 1.0),
     "consumed tokens": ("consumed_tokens", 1.0),
     "global batch size": ("global_batch_size", 1.0),
     "iteration time": ("elapsed_s", 1.0),
@@ -76,6 +84,9 @@ _COLUMNS: dict[str, tuple[str, float]] = {
     "timing_s/adv": ("advantage_s", 1.0),
     "timing_s/update_actor": ("update_actor_s", 1.0),
     "timing_s/update_critic": ("update_critic_s", 1.0),
+    "timing_s/update_weights": ("weight_sync_s", 1.0),
+    "timing_s/sync_rollout_weights": ("weight_sync_s", 1.0),
+    "timing_s/reshard": ("resharding_s", 1.0),
     "perf/total_num_tokens": ("step_tokens", 1.0),
     "perf/throughput": ("tokens_per_s", 1.0),
     "perf/max_memory_allocated_gb": ("memory_bytes", 2.0**-30),
@@ -90,6 +101,8 @@ _COLUMNS: dict[str, tuple[str, float]] = {
     "timing/rule_reward": ("reward_s", 1.0),
     "timing/adv": ("advantage_s", 1.0),
     "timing/update": ("update_actor_s", 1.0),
+    "timing/resharding_to_train": ("resharding_s", 1.0),
+    "timing/resharding_to_infer": ("resharding_s", 1.0),
     "timing/non_overlap_reference_model": ("reference_s", 1.0),
     "timing/non_overlap_rule_reward": ("reward_s", 1.0),
     "timing/non_overlap_adv": ("advantage_s", 1.0),
@@ -97,6 +110,7 @@ _COLUMNS: dict[str, tuple[str, float]] = {
 }
 # In any key that ends so, as different versions begin it differently.
 _ENDINGS = {
+    "generate_sequences/min": "generation_min_s",
     "generate_sequences/max": "generation_max_s",
     "generate_sequences/mean": "generation_mean_s",
 }
@@ -108,14 +122,17 @@ PHASES = (
     "generation_s", "old_log_prob_s", "reference_s", "reward_s", "advantage_s", "update_actor_s",
     "update_critic_s",
 )  # fmt: skip
+MTP_LOSSES = ("mtp_1_loss", "mtp_2_loss", "mtp_3_loss")  # heads of multi-token prediction
 # What `parse` tells beyond the columns of `train_log`.
 MORE_COLUMNS = (
     "loss_scale", "skipped_count", "nan_count", "not_finite_count", "consumed_tokens",
-    "step_tokens", "memory_bytes", *PHASES, "generation_max_s", "generation_mean_s", "at_s",
-    "per_device", "global_batch_size",
+    "step_tokens", "memory_bytes", *PHASES, "generation_min_s", "generation_mean_s",
+    "generation_max_s", "weight_sync_s", "resharding_s", *MTP_LOSSES, "at_s", "per_device",
+    "global_batch_size",
 )  # fmt: skip
 # Told too where they ran beside generation: what did not is another key, which counts.
 WEAK = frozenset({"timing/reference_model", "timing/rule_reward", "timing/adv"})
+SUMMED = frozenset({"resharding_s"})  # told in two parts
 _COUNTS = frozenset({"global batch size", "consumed samples", "consumed tokens"})
 # Zero here is what a trainer prints that does not know.
 _MAY_DIVERGE = frozenset({"loss", "grad_norm"})
@@ -242,7 +259,8 @@ def _told(
             divisor = 100.0
         if column in values and key in WEAK:
             continue
-        values[column] = value / divisor
+        former = values.get(column, 0.0) if column in SUMMED else 0.0
+        values[column] = former + value / divisor
         if key in PER_DEVICE:
             tokens_of = "device"
     if not values.keys().isdisjoint(COLUMNS):

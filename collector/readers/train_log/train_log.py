@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -27,12 +27,8 @@ from .bar_lines import split_bars
 from .event_files import event_files, read_events
 from .log_lines import COLUMNS, MARKS, MORE_COLUMNS, LogEntry, Scope, arguments, parse
 
-
-def _schema(columns: Sequence[str]) -> dict[str, type[pl.DataType]]:
-    return {"step": pl.Int64, **dict.fromkeys(columns, pl.Float64)}
-
-
-SCHEMA = _schema(COLUMNS)
+_COLUMNS = (*COLUMNS, *MORE_COLUMNS)
+SCHEMA: dict[str, type[pl.DataType]] = {"step": pl.Int64, **dict.fromkeys(_COLUMNS, pl.Float64)}
 # In a rank's rules: the log's path, and before each of its facts.
 RULE = "train_log"
 _BLOCK_BYTES = 4 << 20
@@ -81,7 +77,7 @@ def read_log(
     gathered = LogRows()
     former = None
     if written := event_files(Path(path)):
-        former = read_events(written, advance).select("step", *COLUMNS)
+        former = read_events(written, advance)
     else:
         for line, is_ended in _telling_lines(Path(path), size_bytes, advance):
             _gather(gathered, line, is_ended)
@@ -98,7 +94,7 @@ def read_lines(
 
     `path` may be a folder of event files. Raises as `read_log`.
     """
-    gathered = LogRows((*COLUMNS, *MORE_COLUMNS))
+    gathered = LogRows()
     if written := event_files(path):
         found = read_events(written, advance)
         if found.is_empty():
@@ -188,8 +184,7 @@ def read(
 class LogRows:
     """Figures by column, as the lines come."""
 
-    def __init__(self, columns: Sequence[str] = COLUMNS) -> None:
-        self._columns = columns
+    def __init__(self) -> None:
         self._chunks: list[pl.DataFrame] = []
         self._lines: list[tuple[float | None, ...]] = []
         # Two different values are as good as many: then there is no one value.
@@ -198,7 +193,7 @@ class LogRows:
         self._before: LogEntry | None = None
 
     def add(self, logged: LogEntry) -> None:
-        self._lines.append((logged.step, *map(logged.values.get, self._columns)))
+        self._lines.append((logged.step, *map(logged.values.get, _COLUMNS)))
         if len(self._lines) >= _CHUNK_ROWS:
             self._flush()
         if "tokens_per_s" in logged.values:
@@ -231,8 +226,7 @@ class LogRows:
     def rows(self) -> pl.DataFrame:
         """Every logged line so far."""
         self._flush()
-        schema = _schema(self._columns)
-        return pl.concat(self._chunks) if self._chunks else pl.DataFrame(schema=schema)
+        return pl.concat(self._chunks) if self._chunks else pl.DataFrame(schema=SCHEMA)
 
     def facts(self) -> LogFacts:
         """What was said of the whole run."""
@@ -253,9 +247,7 @@ class LogRows:
 
     def _flush(self) -> None:
         if self._lines:
-            self._chunks.append(
-                pl.DataFrame(self._lines, schema=_schema(self._columns), orient="row")
-            )
+            self._chunks.append(pl.DataFrame(self._lines, schema=SCHEMA, orient="row"))
             self._lines = []
 
 

@@ -56,7 +56,6 @@ def _health(asked: Asked) -> Health:
     from npuscope.analysis.flops.log_figures import trainer_log
     from npuscope.analysis.health.health import health
     from npuscope.collector.readers.train_log.event_files import event_files
-    from npuscope.collector.readers.train_log.log_lines import MORE_COLUMNS
     from npuscope.errors import TraceNotFound
 
     path = asked.source.path
@@ -69,12 +68,7 @@ def _health(asked: Asked) -> Health:
                 f"{path}: no trainer's log was read with it: give the log itself, or read it with"
                 " --train-log"
             )
-        import polars as pl
-
-        unknown = [pl.lit(None, pl.Float64).alias(name) for name in MORE_COLUMNS]
-        per_device = 1.0 if log.facts.tokens_per_s_of == "device" else None
-        lines = log.rows.with_columns(*unknown).with_columns(per_device=pl.lit(per_device))
-        return health(lines, log.facts)
+        return health(log.rows, log.facts)
 
 
 def _of_log(path: Path) -> Health:
