@@ -48,6 +48,8 @@ _NS = 1e9
 #   update_critic_ns   bigint  RL: update of the critic
 #   other_ns           bigint  RL: the rest of the step: weights, resharding, waiting
 #   generation_tail_ns bigint  RL: the slowest generation less the mean one; part of generation_ns
+#   weight_sync_ns     bigint  RL: weights sent to generation, as printed; no phase of its own
+#   resharding_ns      bigint  RL: the same of resharding
 def health_steps(lines: pl.DataFrame, facts: LogFacts) -> pl.DataFrame:
     """The rows of the metric, of `lines` as `read_lines` gives them."""
     numbered = lines.filter(pl.col("step").is_not_null())
@@ -69,6 +71,10 @@ def health_steps(lines: pl.DataFrame, facts: LogFacts) -> pl.DataFrame:
         .alias("generation_tail_ns"),
         *_tokens(facts),
     )
+    beside = [
+        (pl.col(f"{name}_s") * _NS).round().cast(pl.Int64).alias(f"{name}_ns")
+        for name in ("weight_sync", "resharding")
+    ]
     rest = pl.col("step_ns") - pl.sum_horizontal(PHASE_COLUMNS)
     has_phases = pl.any_horizontal(pl.col(*PHASE_COLUMNS).is_not_null())
     whole = [pl.col(name).cast(pl.Int64) for name in ("memory_bytes", "skipped_count")]
@@ -83,6 +89,7 @@ def health_steps(lines: pl.DataFrame, facts: LogFacts) -> pl.DataFrame:
         *whole, strange.alias("not_finite_count"),
         "tokens_per_second", "tokens_per_second_per_card", *PHASE_COLUMNS,
         pl.when(has_phases & (rest >= 0)).then(rest).alias("other_ns"), "generation_tail_ns",
+        *beside,
     )  # fmt: skip
 
 

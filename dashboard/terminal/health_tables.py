@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+import polars as pl
 from rich.console import RenderableType
 
 from npuscope.analysis.health.health import Health
@@ -69,3 +70,44 @@ def health_tables(found: Health) -> Iterator[RenderableType]:
             last.to_dicts(),
             "Phases (s); the tail is part of generation",
         )
+
+
+_TITLES = {
+    "phases": "Phases: shares of time and of all cards",
+    "bounds": "Bounds: no step is shorter, if its phases take what they take now",
+    "scaling": "Scaling over supernodes",
+}
+_rate = decimals("{:,.1f}")
+_times = decimals("{:.3f}x")
+_COLUMNS = {
+    "phases": (
+        Column("phase", "phase", is_word=True),
+        Column("time (s)", "dur_ns", _seconds),
+        Column("of the step", "step_share", percent),
+        Column("of all cards", "device_share", percent),
+        Column("idle cards", "idle_share", percent),
+    ),
+    "bounds": (
+        Column("case", "case", is_word=True),
+        Column("steps ahead", "stale_count", _figure),
+        Column("step (s)", "step_ns", _seconds),
+        Column("tokens/s", "tokens_per_second", _rate),
+        Column("faster", "speedup_ratio", _times),
+    ),
+    "scaling": (
+        Column("supernodes", "supernodes_count", str),
+        Column("tokens/s", "tokens_per_second", _rate),
+        Column("of each", "supernode_tokens_per_s", _rate),
+        Column("faster", "speedup_ratio", _times),
+        Column("linear", "linear_share", percent),
+        Column("from", "low", percent, 1),
+        Column("to", "high", percent, 1),
+    ),
+}
+
+
+def more_tables(found: Mapping[str, pl.DataFrame]) -> Iterator[RenderableType]:
+    """What is told beyond the steps, where there is any."""
+    for name, rows in found.items():
+        if not rows.is_empty():
+            yield FittedTable(_COLUMNS[name], rows.to_dicts(), _TITLES[name])

@@ -9,18 +9,53 @@ import typer
 
 from npuscope.commands.command import Asked, command, say_notes
 from npuscope.console import print_json, show
+from npuscope.errors import UsageError
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from npuscope.analysis.health.health import Health
 
 Against = Annotated[
     Path | None,
     typer.Option("--against", metavar="LOG", help="Another training's log: more spikes or fewer?"),
 ]
+Cards = Annotated[
+    int | None,
+    typer.Option(
+        "--cards", min=1, metavar="N", help="RL: cards of the job.  [default: what the log tells]"
+    ),
+]
+RolloutCards = Annotated[
+    int | None,
+    typer.Option(
+        "--rollout-cards",
+        min=1,
+        metavar="N",
+        help="RL: of them those that only generate.  [default: all generate and train in turn]",
+    ),
+]
+Supernodes = Annotated[
+    int, typer.Option("--supernodes", min=1, metavar="N", help="Supernodes that the job ran on.")
+]
+Scaling = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scaling", metavar="N=LOG", help="The same job on N supernodes: how linear it scales."
+    ),
+]
 
 
 @command("run", "capture")
-def health(asked: Asked, *, against: Against = None) -> None:
+def health(
+    asked: Asked,
+    *,
+    against: Against = None,
+    cards: Cards = None,
+    rollout_cards: RolloutCards = None,
+    supernodes: Supernodes = 1,
+    scaling: Scaling = None,
+) -> None:
     """Spikes, slow stretches, periodic costs and restarts of a training; RL steps by phase.
 
     PATH is a trainer's log, TensorBoard's event file or a folder of them, or a store or profiles
@@ -31,11 +66,13 @@ def health(asked: Asked, *, against: Against = None) -> None:
       npuscope health train.log
       npuscope health train.log --against yesterday.log
       npuscope health verl.log --json
+      npuscope health verl.log --cards 32 --rollout-cards 24
+      npuscope health one.log --scaling 2=two.log --scaling 4=four.log
       npuscope health ./runs/pretrain              # events.out.tfevents.*
     """
     from npuscope.analysis.health.health import spike_change
     from npuscope.analysis.query import rows
-    from npuscope.dashboard.terminal.health_tables import health_tables
+    from npuscope.dashboard.terminal.health_tables import health_tables, more_tables
 
     found = _health(asked)
     changes = []
@@ -43,13 +80,46 @@ def health(asked: Asked, *, against: Against = None) -> None:
         other = _of_log(against)
         changes = [spike_change(found, other, name) for name in ("grad_norm", "loss")]
     notes = [str(one["text"]) for one in changes]
+    more = _post_training(found, cards, rollout_cards, {supernodes: found, **_logs(scaling or [])})
     if asked.json:
-        more = {"summary": found.summary, "events": rows(found.events)}
-        print_json("health", rows(found.steps), notes, **more, against=changes)
+        lists = {name: rows(frame) for name, frame in {"events": found.events, **more}.items()}
+        print_json(
+            "health", rows(found.steps), notes, summary=found.summary, **lists, against=changes
+        )
         return
-    for table in health_tables(found):
+    for table in (*health_tables(found), *more_tables(more)):
         show(table)
     say_notes(notes)
+
+
+def _post_training(
+    found: Health, cards: int | None, rollout_cards: int | None, logs: dict[int, Health]
+) -> dict[str, pl.DataFrame]:
+    """Phases, bounds and scaling, where the log has phases or there are several."""
+    from npuscope.analysis.health import post_training as rl
+
+    count = cards or rl.cards_of(found.steps)
+    if count is None and rollout_cards is not None:
+        raise UsageError("--rollout-cards: the log does not tell how many cards: add --cards")
+    used = rl.Cards(count, rollout_cards) if count is not None else None
+    told = {
+        "phases": rl.health_phases(found.steps, used),
+        "bounds": rl.health_bounds(found.steps, used),
+    }
+    rates = {count: one.steps["tokens_per_second"] for count, one in logs.items()}
+    if len(rates) > 1 or (1 not in rates and rates[min(rates)].count()):
+        told["scaling"] = rl.health_scaling(rates)
+    return told
+
+
+def _logs(named: list[str]) -> dict[int, Health]:
+    found = {}
+    for one in named:
+        count, _, path = one.partition("=")
+        if not path or not count.isdecimal() or not int(count):
+            raise UsageError(f"--scaling {one}: give supernodes and their log, as 4=four.log")
+        found[int(count)] = _of_log(Path(path))
+    return found
 
 
 def _health(asked: Asked) -> Health:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.cli.command import Run
 
 LINE = (
@@ -39,3 +41,29 @@ def test_what_has_no_log_is_told(run: Run, tmp_path: Path) -> None:
     told = run("health", tmp_path / "empty.log")
     assert (told.code, "no logged step" in told.err) == (3, True)
     assert run("health", tmp_path / "gone.log").code == 3
+
+
+VERL = (
+    "step:{0} - timing_s/gen:{1} - timing_s/update_actor:30.0 - timing_s/step:100.0 - actor/lr:1e-6"
+    " - timing_s/agent_loop/generate_sequences/mean:40.0 - perf/total_num_tokens:{2}"
+    " - timing_s/agent_loop/generate_sequences/max:np.float64(60.0) - perf/throughput:{3}\n"
+)
+
+
+def test_reinforcement_learning_by_phase_and_over_supernodes(run: Run, tmp_path: Path) -> None:
+    def log(name: str, tokens: float) -> Path:
+        (tmp_path / name).write_text(
+            "".join(VERL.format(step, 65.0, tokens, tokens / 100 / 16) for step in (1, 2, 3))
+        )
+        return tmp_path / name
+
+    one, four = log("one.log", 3.5e6), log("four.log", 12.7e6)
+    told = run("health", one, "--scaling", f"4={four}", "--rollout-cards", "12", "--json")
+    phases = {row["phase"]: row["device_share"] for row in told.json()["phases"]}
+    assert phases == pytest.approx({"generation": 0.4875, "update_actor": 0.075, "other": 0.05})
+    assert [row["linear_share"] for row in told.json()["scaling"]] == [1.0, 127 / 140]
+    assert {row["case"] for row in told.json()["bounds"]} == {"now", "fused", "stale"}
+    shown = run("health", one, "--scaling", f"4={four}").out
+    assert "90.7 %" in shown and "Bounds" in shown
+    assert run("health", one, "--scaling", "four.log").code == 2
+    assert run("health", one, "--rollout-cards", "16").code == 2
