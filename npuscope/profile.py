@@ -64,8 +64,10 @@ class Opened:
 
 
 @contextlib.contextmanager
-def opened(source: Source) -> Iterator[Opened]:
+def opened(source: Source, *, is_command: bool = True) -> Iterator[Opened]:
     """Open the tables behind a path; closes them at the end.
+
+    While a command has them open, it computes, and says so where that takes long.
 
     Raises TraceNotFound, StoreError or UsageError.
     """
@@ -74,7 +76,7 @@ def opened(source: Source) -> Iterator[Opened]:
     messages: list[str] = []
     if not is_ingested(source.path):
         target, result, messages = bring_up_to_date(source)
-    with waiting("computing"):
+    with waiting("computing") if is_command else contextlib.nullcontext():
         con = store.open(target, summaries=summary_versions(), writable=source.writable)
         try:
             told = reading_warnings(target)

@@ -12,8 +12,10 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
+import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -197,7 +199,8 @@ class Processes(Generic[Task, Result]):
         process = context.Process(
             target=_serve, args=(self._function, theirs, self._advance is not None)
         )
-        process.start()
+        with _without_script():
+            process.start()
         theirs.close()  # so that its end is noticed
         worker = _Worker(process, ours)
         self._workers.append(worker)
@@ -234,6 +237,18 @@ class Processes(Generic[Task, Result]):
     def _remove(self, worker: _Worker) -> None:
         _end(worker)
         self._workers.remove(worker)
+
+
+@contextlib.contextmanager
+def _without_script() -> Iterator[None]:
+    """What is started meanwhile does not run the script again that this process runs: it would
+    open the same profile, if the script has no guard against that."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 def end_all() -> None:

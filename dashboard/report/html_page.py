@@ -54,6 +54,33 @@ def page(blocks: Iterable[Block], *, language: str = "en") -> str:
     """The page; `language` is en or zh."""
     say = language_of(language)
     parts = [_part(block, say) for block in blocks]
+    return (
+        _environment()
+        .get_template("report.html.jinja")
+        .render(
+            parts=parts,
+            say=say,
+            language=language,
+            version=__version__,
+            made=f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC",
+            plotly=get_plotlyjs() if any(part["kind"] == "figure" for part in parts) else "",
+        )
+    )
+
+
+def fragment(blocks: Iterable[Block], *, language: str = "en") -> str:
+    """Facts and findings as HTML to stand within another page: what a notebook shows."""
+    say = language_of(language)
+    parts = [_part(block, say) for block in blocks]
+    return _environment().get_template("capture.html.jinja").render(parts=parts, say=say)
+
+
+def drawn(chart: Chart, say: Say) -> go.Figure:
+    """The figure of a chart, every name in it made visible."""
+    return visible_names(_FIGURES[chart.name](chart.frame, say))
+
+
+def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("npuscope.dashboard"),
         autoescape=True,
@@ -63,14 +90,7 @@ def page(blocks: Iterable[Block], *, language: str = "en") -> str:
         finalize=_finalized,
     )
     environment.filters["code"] = _with_code
-    return environment.get_template("report.html.jinja").render(
-        parts=parts,
-        say=say,
-        language=language,
-        version=__version__,
-        made=f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC",
-        plotly=get_plotlyjs() if any(part["kind"] == "figure" for part in parts) else "",
-    )
+    return environment
 
 
 def _finalized(value: Any) -> Any:
@@ -96,7 +116,7 @@ def _part(block: Block, say: Say) -> dict[str, Any]:
     if isinstance(block, Bullets):
         return {"kind": "bullets", "title": say(block.title), "lines": list(map(say, block.lines))}
     if isinstance(block, Chart):
-        figure = visible_names(_FIGURES[block.name](block.frame, say))
+        figure = drawn(block, say)
         figure.update_layout(template="plotly_white")
         html = figure.to_html(full_html=False, include_plotlyjs=False, config=_CONFIG)
         sources = [(one.name, one.file, say(one.meaning)) for one in drawn_in(block.name)]

@@ -6,7 +6,7 @@ Frames in, blocks out: `report_terminal`, `report_page` and `report_markdown` dr
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import chain
@@ -38,9 +38,10 @@ from ..terminal.experts.expert_tables import layer_columns
 from ..terminal.parts_table import mean_parts_table, waterfall_table
 from ..terminal.straggler_tables import ranks_table
 from ..terminal.tables import Column, FittedTable, decimals, steps_table
-from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
+from .blocks import Block, Bullets, Chart, ChartName, Facts, Findings, Heading, Sentence
 
 _MAX_STEP_ROWS = 48
+_CHART_TOP = 10  # as the report ranks
 COLLECT = (
     "the trace gives tokens per device only: a plan needs tokens per expert, from the training"
     " hook (tokens_per_expert) or the server's dumps"
@@ -78,15 +79,38 @@ def report(
             _memory(con, here) if charts else (),
             _limits(con, here),
         )
-        yield Heading(f"{facts['run']}  {facts['capture']}")
-        yield _facts(facts)
-        if found := findings(con, here, path=path, experts=seen):
-            yield Findings(tuple(found))
+        yield from _opening(con, here, facts, path, seen)
         for block in chain.from_iterable(sections):
             if charts or not isinstance(block, Chart):
                 yield block
     if warnings:
         yield Bullets("Data lost or inferred when reading", tuple(warnings))
+
+
+def summary(con: duckdb.DuckDBPyConnection, scope: Scope, *, path: str = "PATH") -> Iterator[Block]:
+    """How the report begins: facts and findings of each capture."""
+    for facts in query.capture_facts(con, scope).to_dicts():
+        here = replace(scope, run=facts["run"], capture=facts["capture"])
+        yield from _opening(con, here, facts, path, expert_overview(con, here))
+
+
+def chart(con: duckdb.DuckDBPyConnection, here: Scope, name: ChartName) -> Chart | None:
+    """What the report draws by that name, one of CHARTS, of one capture; None: nothing."""
+    blocks = CHARTS[name](con, here)
+    return next((one for one in blocks if isinstance(one, Chart) and one.name == name), None)
+
+
+def _opening(
+    con: duckdb.DuckDBPyConnection,
+    here: Scope,
+    facts: Mapping[str, Any],
+    path: str,
+    seen: Overview | None,
+) -> Iterator[Block]:
+    yield Heading(f"{facts['run']}  {facts['capture']}")
+    yield _facts(facts)
+    if found := findings(con, here, path=path, experts=seen):
+        yield Findings(tuple(found))
 
 
 def _facts(facts: Mapping[str, Any]) -> Facts:
@@ -400,3 +424,16 @@ def _hottest(seen: Overview) -> str:
         for row in found.to_dicts()
     )
     return Message("hottest, times the mean of the layer: {experts}", experts=listed)
+
+
+# The section of the report that draws each chart.
+CHARTS: dict[ChartName, Callable[[duckdb.DuckDBPyConnection, Scope], Iterator[Block]]] = {
+    "ranks": lambda con, here: _steps(con, here, query.steps(con, here)),
+    "parts": lambda con, here: _steps(con, here, query.steps(con, here)),
+    "waterfall": _mfu,
+    "kernels": lambda con, here: _kernels(con, here, _CHART_TOP),
+    "communication": lambda con, here: _communication(con, here, _CHART_TOP),
+    "memory_curve": _memory,
+    "load": lambda con, here: experts_blocks(expert_overview(con, here), top=1, path=""),
+    "devices": lambda con, here: experts_blocks(expert_overview(con, here), top=1, path=""),
+}

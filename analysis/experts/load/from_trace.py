@@ -35,9 +35,11 @@ import polars as pl
 from npuscope.analysis.scope import ALL, Scope
 from npuscope.analysis.views import frame, open_views
 from npuscope.collector.readers.expert_load.load_frames import few_numbers
+from npuscope.errors import TraceNotFound
 from npuscope.messages import Message
 
 from ...flops.kernels.shapes import Tensor, tensors
+from .load import ExpertTables, with_trace
 
 SCHEMA: dict[str, type[pl.DataType]] = {
     "run": pl.String, "capture": pl.String, "rank": pl.Int32, "step": pl.Int64, "layer": pl.Int32,
@@ -111,6 +113,22 @@ def trace_load(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> DeviceLoad
         "run", "capture", "rank", "step", "layer", nulls_last=True
     )
     return DeviceLoad(ordered, tuple(notes))
+
+
+def traced(
+    con: duckdb.DuckDBPyConnection, tables: ExpertTables, scope: Scope
+) -> tuple[ExpertTables, list[str]]:
+    """Tables whose load is of devices, by kernels and all-to-alls, and notes. Raises
+    TraceNotFound where these do not tell."""
+    found = trace_load(con, scope)
+    held = with_trace(tables, found.rows)
+    if held.load.is_empty():
+        told = ("there is no expert load here, and kernels do not show token counts", *found.notes)
+        raise TraceNotFound("; ".join(told))
+    return held, [
+        ("no expert load here: tokens per device are taken from kernel shapes in the trace"),
+        *found.notes,
+    ]
 
 
 def is_short_enough(

@@ -8,7 +8,8 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from npuscope.analysis.scope import ALL, JOB, Scope
+from npuscope.analysis.parts import exposed_parts, step_parts
+from npuscope.analysis.scope import ALL, JOB, PLACE, Scope
 from npuscope.analysis.views import select
 from npuscope.messages import Message
 
@@ -52,6 +53,18 @@ def rank_blame(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFra
 #   absent_wait_ns            bigint   that waits for ranks that were not captured
 #   pipeline_wait_ns          bigint   that waits for another pipeline stage
 #   unknown_communication_ns  bigint   of which neither is known
+def rank_answer(
+    con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, top: int | None = None
+) -> pl.DataFrame:
+    """Rows of the metric `ranks`, evidence as JSON text; `top`: the first of `by_rank` alone."""
+    found = rank_blame(con, scope)
+    if top is not None:
+        best = by_rank(found).head(top)
+        found = found.join(best, on=["run", "capture", "rank"], how="semi")
+    waits = exposed_parts(step_parts(con, scope)).drop("exposed_ns", "share_ratio")
+    return found.join(waits, on=PLACE, how="left", nulls_equal=True, maintain_order="left")
+
+
 def blame_rows(found: pl.DataFrame) -> list[dict[str, Any]]:
     """The rows as JSON can hold them; `evidence` is a list of {what, value, peers, unit}."""
     return [{**row, "evidence": json.loads(row["evidence"])} for row in found.to_dicts()]

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from npuscope.analysis.scope import PLACE
 from npuscope.commands.command import Asked, TopOrAll, command, notes_of, say_notes
 from npuscope.console import print_json, say, show
 from npuscope.errors import UsageError
@@ -45,13 +44,8 @@ def ranks(asked: Asked, explain: Explain = None, *, top: TopOrAll = None) -> Non
         if not found.is_empty():
             notes = blame.blame_notes(data.con, chosen) + notes
         if asked.json:
-            kept = found
-            if top is not None:
-                best = blame.by_rank(found).head(top)
-                kept = found.join(best, on=["run", "capture", "rank"], how="semi")
-            waits = exposed_parts(step_parts(data.con, chosen)).drop("exposed_ns", "share_ratio")
-            kept = kept.join(waits, on=PLACE, how="left", nulls_equal=True, maintain_order="left")
             notes = [_NONE, *notes] if found.is_empty() else notes
+            kept = blame.rank_answer(data.con, chosen, top=top)
             print_json("ranks", blame.blame_rows(kept), notes)
         else:
             if found.is_empty():

@@ -120,7 +120,9 @@ def experts(
         notes = list(data.warnings)
         if tables.load.is_empty():
             _require_load(asked, data, needs_experts=by not in ("device", "node", "cost"))
-            tables, told = _from_trace(data, tables, chosen.all_ranks)
+            from npuscope.analysis.experts.load.from_trace import traced
+
+            tables, told = traced(data.con, tables, chosen.all_ranks)
             notes += told
         if by == "cost":
             _cost(asked, data, tables, notes, chosen, top=top)
@@ -232,28 +234,6 @@ def _require_load(asked: Asked, data: Opened, *, needs_experts: bool) -> None:
         raise UsageError("no expert load of that run, capture, rank and step is here")
     if needs_experts:
         raise TraceNotFound(f"{asked.source.path}: {_NONE}")
-
-
-def _from_trace(data: Opened, tables: ExpertTables, scope: Scope) -> tuple[ExpertTables, list[str]]:
-    """Tokens of devices by kernels and all-to-alls, and notes. Raises TraceNotFound."""
-    from npuscope.analysis.experts.load.from_trace import trace_load
-    from npuscope.analysis.experts.load.load import with_trace
-
-    found = trace_load(data.con, scope)
-    held = with_trace(tables, found.rows)
-    if held.load.is_empty():
-        raise TraceNotFound(
-            "; ".join(
-                [
-                    ("there is no expert load here, and kernels do not show token counts"),
-                    *found.notes,
-                ]
-            )
-        )
-    return held, [
-        ("no expert load here: tokens per device are taken from kernel shapes in the trace"),
-        *found.notes,
-    ]
 
 
 def _answer(

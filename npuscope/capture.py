@@ -1,0 +1,373 @@
+"""One opened profile or store: every question as a method, every answer as a Polars frame."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from npuscope.analysis.scope import Scope
+from npuscope.errors import TraceNotFound, UsageError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import duckdb
+    import plotly.graph_objects as go
+    import polars as pl
+
+    from npuscope.analysis.experts.load.load_rows import By as ExpertKey
+    from npuscope.analysis.flops.mfu import Figures, ModelUse
+    from npuscope.analysis.flops.model.model import Attention, Recompute
+    from npuscope.analysis.query import CommKey, KernelKey, MemoryKey
+    from npuscope.dashboard.report.blocks import ChartName
+
+MfuKey = Literal["step", "stage", "job", "kernel"]
+
+
+class Capture:
+    """What `npuscope.open` returns; `close` it, or use it in a `with`.
+
+    Answers are those of the command of the same name: the rows of its `--json`, in its order, with
+    the columns and units that `npuscope.metrics()` and docs/metrics.md name (`_ns` integer
+    nanoseconds, `_bytes` bytes, `_ratio` 0 to 1; null is unknown). `rank` and `step` choose rows.
+    What the command says beside its figures is in `notes()`.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        run: str | None = None,
+        capture: str | None = None,
+        *,
+        store: str | Path | None = None,
+        jobs: int | None = None,
+    ) -> None:
+        from npuscope.profile import Source, opened
+
+        source = Source(Path(path), None if store is None else Path(store), run, jobs)
+        self._open = contextlib.ExitStack()
+        self._data = self._open.enter_context(opened(source, is_command=False))
+        self._asking = threading.RLock()  # a connection answers one question at a time
+        self._is_across = False
+        self._locked: duckdb.DuckDBPyConnection | None = None
+        self._chosen = Scope(self._data.result.run if self._data.result else run, capture)
+        try:
+            self._require()
+        except BaseException:
+            self._open.close()
+            raise
+
+    def close(self) -> None:
+        """Close its tables; what was answered stays."""
+        self._open.close()
+
+    def __enter__(self) -> Capture:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        names = ", ".join(f"{one['run']} {one['capture']}" for one in self.facts().to_dicts())
+        return f"<npuscope.Capture {self._data.target}: {names}>"
+
+    def _repr_html_(self) -> str:
+        """What was recorded and what to change first, as a notebook shows it."""
+        from npuscope.dashboard.report.html_page import fragment
+        from npuscope.dashboard.report.report import summary
+
+        with self._asking:
+            return fragment(summary(self._across(), self._chosen, path=str(self._data.target)))
+
+    def facts(self) -> pl.DataFrame:
+        """A row per run and capture: ranks, chips, versions, parallel sizes (`capture_facts`)."""
+        from npuscope.analysis import query
+
+        with self._asking:
+            return query.capture_facts(self._data.con, self._chosen)
+
+    def notes(self) -> list[str]:
+        """What to know beside the figures: limits of the capture, what reading lost or guessed."""
+        from npuscope.analysis import query
+
+        with self._asking:
+            return query.notes(self._data.con, self._chosen) + self._data.warnings
+
+    def steps(self, *, rank: int | None = None, step: int | None = None) -> pl.DataFrame:
+        """Each step of each rank: computing, communication, what of it is masked, free time."""
+        from npuscope.analysis import query
+
+        with self._asking:
+            return query.steps(self._data.con, self._scope(rank, step))
+
+    def kernels(
+        self,
+        by: KernelKey = "type",
+        *,
+        rank: int | None = None,
+        step: int | None = None,
+        top: int | None = None,
+    ) -> pl.DataFrame:
+        """Compute kernels by type, name, core or shape; `top`: the longest of each rank, step."""
+        from npuscope.analysis import query
+
+        _check_key("kernels", by, get_args(query.KernelKey))
+        with self._asking:
+            return query.kernels(self._data.con, self._scope(rank, step), by=by, top=top)
+
+    def comm(
+        self,
+        by: CommKey = "kind",
+        *,
+        rank: int | None = None,
+        step: int | None = None,
+        top: int | None = None,
+    ) -> pl.DataFrame:
+        """Communication by parallel kind, type or operation, and what of it compute hides."""
+        from npuscope.analysis import query
+
+        _check_key("comm", by, get_args(query.CommKey))
+        with self._asking:
+            return query.comm(self._across(), self._scope(rank, step), by=by, top=top)
+
+    def mfu(
+        self,
+        model: str | None = None,
+        *,
+        by: MfuKey = "step",
+        sequence_length: int | None = None,
+        tokens_per_step: int | Literal["auto"] | None = None,
+        attention: Attention = "causal",
+        recompute: Recompute | None = None,
+        peak: str | None = None,
+        rank: int | None = None,
+        step: int | None = None,
+    ) -> pl.DataFrame:
+        """Share of the chip's peak that kernels reach, and the model where it is told.
+
+        `model` is a preset or a config file, `peak` as in `--peak` ("294.9T").
+        """
+        from npuscope.analysis.catalog import column_names
+        from npuscope.analysis.flops import chips, job_mfu
+        from npuscope.analysis.flops.kernels import roofline
+
+        _check_key("mfu", by, get_args(MfuKey))
+        use = _use(model, sequence_length, tokens_per_step, attention, recompute)
+        with self._asking:
+            found, given = self._figures(self._scope(rank, step), peak, use)
+            if by == "kernel":
+                peaks = chips.peaks(self._data.con, given)
+                return roofline.kernel_table(found.counted, peaks, attention=attention)
+            if by == "step":
+                return found.rows.select(column_names("mfu"))
+            return job_mfu.gathered(self._data.con, found.rows, by)
+
+    def waterfall(
+        self,
+        *,
+        attention: Attention = "causal",
+        peak: str | None = None,
+        rank: int | None = None,
+        step: int | None = None,
+    ) -> pl.DataFrame:
+        """From the peak to what is achieved, loss by loss, of each rank and step
+        (`mfu --waterfall`)."""
+        from npuscope.analysis.flops.kernels.count import kernel_work
+        from npuscope.analysis.flops.losses import losses
+
+        with self._asking:
+            scope = self._scope(rank, step)
+            found, _ = self._figures(scope, peak, None)
+            work = kernel_work(found.counted, attention=attention)
+            return losses(self._across(), found.rows, work, scope)
+
+    def experts(
+        self, by: ExpertKey = "layer", *, rank: int | None = None, step: int | None = None
+    ) -> pl.DataFrame:
+        """How tokens fall on layers, experts, devices and nodes, or over time.
+
+        Where no token counts are stored, devices and nodes are told by kernel shapes. Raises
+        TraceNotFound where neither tells.
+        """
+        from npuscope.analysis.experts.load import load_rows
+        from npuscope.analysis.experts.load.from_trace import traced
+        from npuscope.analysis.experts.load.load import expert_rows
+
+        _check_key("experts", by, get_args(load_rows.By))
+        with self._asking:
+            scope = self._scope(rank, step)
+            tables = expert_rows(self._data.con, scope)
+            if tables.load.is_empty():
+                if by not in ("device", "node"):
+                    raise TraceNotFound(
+                        f"{self._data.target}: no tokens per expert here: ask by device or node"
+                    )
+                tables, _ = traced(self._data.con, tables, scope.all_ranks)
+            rows = load_rows.view(tables, by)
+            return rows.drop("basis", strict=False)
+
+    def ranks(self, *, rank: int | None = None, step: int | None = None) -> pl.DataFrame:
+        """Who makes the others wait in each step, and why; `evidence` is JSON text."""
+        from npuscope.analysis.ranks.stragglers.blame import rank_answer
+
+        with self._asking:
+            return rank_answer(self._across(), self._scope(rank, step))
+
+    def memory(self, by: MemoryKey = "component", *, rank: int | None = None) -> pl.DataFrame:
+        """Device memory: peaks by component, holders, blocks, steps, growth, curve or spread."""
+        from npuscope.analysis import query
+
+        with self._asking:
+            return query.memory_by(self._data.con, by, self._scope(rank))[1]
+
+    def findings(self) -> pl.DataFrame:
+        """What is worth changing first, by predicted gain; `evidence` is JSON text."""
+        from npuscope.analysis.findings.list_findings import finding_rows, findings
+
+        with self._asking:
+            path = str(self._data.target)
+            return _frame(finding_rows(findings(self._across(), self._chosen, path=path)))
+
+    def whatif(self, *changes: str) -> pl.DataFrame:
+        """Steps as they would be with the changes (`rank:5=median`, `comm:ep=0.5`): a row per
+        step, and one for their mean. Raises UsageError for a change that the capture cannot
+        answer."""
+        from npuscope.analysis.replay.capture_what_if import whatif_steps
+        from npuscope.analysis.replay.captures import capture_job
+        from npuscope.analysis.replay.changes import parse_change
+
+        wanted = [parse_change(word) for word in changes]
+        if not wanted:
+            raise UsageError("say what changes, such as whatif('rank:5=median')")
+        with self._asking:
+            con = self._across()
+            return whatif_steps(con, capture_job(con, self._chosen), wanted)
+
+    def doctor(self) -> pl.DataFrame:
+        """What was recorded of each rank, what is missing, what that allows; lists and structs are
+        JSON text."""
+        from npuscope.analysis.doctor.doctor import examine
+        from npuscope.collector.store.manifest import is_store, manifests
+        from npuscope.dashboard.terminal.doctor.doctor_rows import Disk, doctor_rows
+
+        with self._asking:
+            target = self._data.target
+            read = manifests(target) if is_store(target) else []
+            return _frame(doctor_rows(examine(self._data.con, read, self._chosen), Disk()))
+
+    def sql(self, text: str) -> pl.DataFrame:
+        """One SELECT in DuckDB's SQL over the canonical tables and metrics of every run: no files,
+        no settings, no writes. Raises UsageError."""
+        import polars as pl
+
+        from npuscope.analysis.views import open_views
+        from npuscope.collector.store import store
+        from npuscope.profile import summary_versions
+
+        with self._asking:
+            if self._locked is None:
+                con = store.open(self._data.target, summaries=summary_versions())
+                self._open.callback(con.close)
+                open_views(con)
+                store.lock_down(con, self._data.target)
+                self._locked = con
+            found = pl.from_arrow(store.run_select(self._locked, text).read_all())
+            return found if isinstance(found, pl.DataFrame) else found.to_frame()
+
+    def figure(self, name: ChartName, *, lang: str = "en") -> go.Figure:
+        """The figure that pages and reports show by that name. Raises UsageError for another name
+        and TraceNotFound where the capture has nothing to draw."""
+        from npuscope.dashboard.locale.language import language_of
+        from npuscope.dashboard.report.html_page import drawn
+        from npuscope.dashboard.report.report import CHARTS, chart
+
+        _check_key("figure", name, tuple(CHARTS))
+        with self._asking:
+            one = self._one("figure")
+            found = chart(self._across(), one, name)
+            if found is None:
+                raise TraceNotFound(f"{self._data.target}: nothing is recorded to draw {name} from")
+            return drawn(found, language_of(lang))
+
+    def _figures(
+        self, scope: Scope, peak: str | None, use: ModelUse | None
+    ) -> tuple[Figures, dict[str, float] | None]:
+        from npuscope.analysis.flops.mfu import mfu
+        from npuscope.analysis.flops.peaks import parse_peaks
+
+        given = parse_peaks(peak) if peak is not None else None
+        return mfu(self._data.con, scope, given_peaks=given, use=use), given
+
+    def _scope(self, rank: int | None = None, step: int | None = None) -> Scope:
+        return Scope(self._chosen.run, self._chosen.capture, rank, step)
+
+    def _across(self) -> duckdb.DuckDBPyConnection:
+        """The connection, with the views of all ranks together."""
+        from npuscope.profile import compare_ranks
+
+        if not self._is_across:
+            compare_ranks(self._data, is_needed=False)
+            self._is_across = True
+        return self._data.con
+
+    def _one(self, what: str) -> Scope:
+        """The scope of a single capture. Raises UsageError where there are several."""
+        from npuscope.analysis import query
+
+        facts = query.capture_facts(self._data.con, self._chosen).to_dicts()
+        if len(facts) != 1:
+            named = "; ".join(f"run={one['run']!r}, capture={one['capture']!r}" for one in facts)
+            raise UsageError(f"{what} is of one capture: open it with one of {named}")
+        return Scope(facts[0]["run"], facts[0]["capture"])
+
+    def _require(self) -> None:
+        from npuscope.analysis import query
+
+        if self._chosen.chosen() and query.capture_facts(self._data.con, self._chosen).is_empty():
+            raise UsageError(query.nothing_matches(self._data.con, self._chosen))
+
+
+def _use(
+    model: str | None,
+    sequence_length: int | None,
+    tokens_per_step: int | Literal["auto"] | None,
+    attention: Attention,
+    recompute: Recompute | None,
+) -> ModelUse | None:
+    from npuscope.analysis.flops.mfu import ModelUse
+    from npuscope.analysis.flops.model.describe import model_of
+
+    if model is None:
+        if (sequence_length, tokens_per_step, recompute) != (None, None, None):
+            raise UsageError("sequence_length, tokens_per_step and recompute need model=")
+        return None
+    return ModelUse(model_of(model), sequence_length, tokens_per_step, attention, recompute)
+
+
+def _check_key(what: str, key: str, known: tuple[str, ...]) -> None:
+    if key not in known:
+        raise UsageError(f"{what} by {key!r}: choose one of {', '.join(known)}")
+
+
+def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
+    """Rows of JSON as a frame; what is a list or an object in them as its JSON text."""
+    import polars as pl
+
+    def plain(value: object) -> object:
+        is_nested = isinstance(value, dict) or (
+            isinstance(value, list) and not all(isinstance(one, str) for one in value)
+        )
+        return json.dumps(value, ensure_ascii=False, default=str) if is_nested else value
+
+    return pl.DataFrame(
+        [{name: plain(value) for name, value in row.items()} for row in rows],
+        infer_schema_length=None,
+    )

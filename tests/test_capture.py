@@ -1,0 +1,152 @@
+"""Python's way in: each answer is that of the command, and of the catalog."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import npuscope
+from npuscope.analysis import query
+from npuscope.capture import Capture
+from npuscope.errors import TraceNotFound, UsageError
+from npuscope.sample_traces.generate import small, write_job
+from tests.cli.command import rows_of
+from tests.conftest import REPOSITORY
+
+WRONG: Any = "colour"
+Ask = Callable[[Capture], pl.DataFrame]
+# Question and its command, whose rows the catalog describes (tests/cli/test_every_verb.py).
+QUESTIONS: list[tuple[Ask, str]] = [
+    (lambda job: job.steps(), "steps"),
+    (lambda job: job.steps(rank=3, step=12), "steps --rank 3 --step 12"),
+    (lambda job: job.kernels(), "kernels"),
+    (lambda job: job.kernels("shape", top=2), "kernels --by shape --top 2"),
+    (lambda job: job.comm(), "comm"),
+    (lambda job: job.comm("op", rank=0), "comm --by op --rank 0"),
+    (lambda job: job.mfu(), "mfu"),
+    (lambda job: job.mfu("qwen3-8b", tokens_per_step=65536, sequence_length=4096),
+     "mfu --model qwen3-8b --tokens-per-step 65536 --sequence-length 4096"),
+    (lambda job: job.mfu(by="kernel", rank=0), "mfu --by kernel --rank 0"),
+    (lambda job: job.mfu(by="stage"), "mfu --by stage"),
+    (lambda job: job.waterfall(), "mfu --waterfall"),
+    (lambda job: job.experts("device"), "experts --by device"),
+    (lambda job: job.ranks(), "ranks"),
+    (lambda job: job.memory(), "memory"),
+    (lambda job: job.memory("holder", rank=0), "memory --by holder --rank 0"),
+    (lambda job: job.findings(), "findings"),
+    (lambda job: job.whatif("comm:ep=0.5"), "whatif comm:ep=0.5"),
+    (lambda job: job.doctor(), "doctor"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def job(sample_store: Path) -> Iterator[Capture]:
+    with npuscope.open(sample_store) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(("ask", "words"), QUESTIONS, ids=[one[1] for one in QUESTIONS])
+def test_an_answer_is_that_of_the_command(
+    job: Capture, sample_store: Path, ask: Ask, words: str
+) -> None:
+    verb, *options = words.split()
+    found = ask(job)
+    printed = rows_of(verb, sample_store, *options)
+    assert [_plain(row) for row in query.rows(found)] == [_plain(row) for row in printed]
+    assert found.height > 0
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """JSON text of lists as what it says; places that a command names are not compared."""
+    told = {name: _told(value) for name, value in row.items() if name not in ("command", "options")}
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, str) and value[:1] in ("[", "{"):
+        return json.loads(value)
+    return value
+
+
+def test_sql_reads_tables_and_nothing_else(job: Capture) -> None:
+    found = job.sql("select count(*) as kernels, count(distinct rank) as ranks from kernels")
+    assert found.rows() == [(2112, 8)]
+    assert job.sql("select rank from steps order by rank limit 1").item() == 0
+    for text in ("create table x as select 1", "select 1; select 2", "from '/etc/passwd'"):
+        with pytest.raises(UsageError):
+            job.sql(text)
+    assert not job.steps().is_empty()  # a shut connection is not that of the answers
+
+
+def test_figures_are_those_of_the_report(job: Capture) -> None:
+    ranks = job.figure("ranks", lang="zh")
+    assert [bar.name for bar in ranks.data] == ["计算", "未掩盖通信", "空闲"]
+    assert len(ranks.data[0].x) == 8
+    assert len(job.figure("waterfall").data) == 1
+    with pytest.raises(UsageError, match="choose one of ranks, parts"):
+        job.figure(WRONG)
+    with pytest.raises(TraceNotFound, match="to draw load from"):
+        job.figure("load")
+
+
+def test_a_notebook_shows_facts_and_findings(job: Capture) -> None:
+    shown = job._repr_html_()
+    first = job.findings().row(0, named=True)
+    assert "8 of 8 (0-7)" in shown
+    assert f"{first['predicted_gain_ns'] / 1e6:.3f}" in shown
+    assert "<script" not in shown
+    assert "moe_8_ranks" in repr(job)
+
+
+def test_what_is_not_there_is_said(tmp_path: Path, sample_store: Path) -> None:
+    with pytest.raises(UsageError, match="no run nobody here: there is moe_8_ranks"):
+        npuscope.open(sample_store, run="nobody")
+    with pytest.raises(TraceNotFound):
+        npuscope.open(tmp_path / "nothing")
+    with npuscope.open(sample_store) as job:
+        with pytest.raises(UsageError, match="choose one of type, name, core, shape"):
+            job.kernels(WRONG)
+        with pytest.raises(UsageError, match="rank:5=median"):
+            job.whatif()
+
+
+def test_examples_of_docstrings_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = doctest.testmod(npuscope, globs={"npuscope": npuscope})
+    assert (found.attempted, found.failed) == (1, 0)
+
+
+@pytest.mark.slow
+def test_a_script_reads_a_profile_without_a_guard(tmp_path: Path) -> None:
+    """Processes that read ranks do not run the script again."""
+    write_job(small(), tmp_path / "job")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\n"
+        "assert sys.argv[1:] == ['once'], sys.argv\n"
+        "import npuscope\n"
+        "job = npuscope.open('job', store='store', jobs=2)\n"
+        "print('rows', job.steps().height)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script, "once"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("rows") == 1
+
+
+def test_importing_loads_nothing_heavy() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", "import npuscope, sys; print(*sys.modules)"],
+        capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    assert not {"duckdb", "polars", "numpy", "typer", "plotly", "pyarrow"} & set(told)
