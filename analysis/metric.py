@@ -80,6 +80,7 @@ _UNITS = (
     ("tokens_per_second", "tokens/s"),
     ("tokens_per_second_per_card", "tokens/s"),
     ("period_steps", "number"),
+    ("accepted_length", "tokens"),
     ("_tokens_per_s_per_rank", "tokens/s"),
     ("_flops", "FLOPs"),
     ("_flops_per_s", "FLOP/s"),

@@ -16,6 +16,7 @@ from npuscope.collector.readers.train_log.train_log import LogFacts
 from npuscope.messages import Message
 
 from . import events
+from .speculation import health_heads
 from .steps import health_steps
 
 _SPIKED = ("grad_norm", "loss")
@@ -26,11 +27,12 @@ _OVER = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`steps` as the metric `health`, `events` as `health_events`; `summary` sums both up: see
-    docs/health.md for its figures."""
+    """`steps` as the metric `health`, `events` as `health_events`, `heads` as `health_heads`;
+    `summary` sums up: see docs/health.md for its figures."""
 
     steps: pl.DataFrame
     events: pl.DataFrame
+    heads: pl.DataFrame
     summary: dict[str, float | int | None]
 
 
@@ -66,7 +68,7 @@ def health(lines: pl.DataFrame, facts: LogFacts) -> Health:
         events.restarts(lines),
         events.not_finite(steps),
     ]).sort("step", "kind", "metric", maintain_order=True)  # fmt: skip
-    return Health(steps, found, _summary(lines, steps, found))
+    return Health(steps, found, health_heads(lines), _summary(lines, steps, found))
 
 
 def _summary(

@@ -76,8 +76,11 @@ _TITLES = {
     "phases": "Phases: shares of time and of all cards",
     "bounds": "Bounds: no step is shorter, if its phases take what they take now",
     "scaling": "Scaling over supernodes",
+    "heads": "MTP heads: accepted at least, by their losses",
+    "speculation": "Speculative decoding",
 }
 _rate = decimals("{:,.1f}")
+_length = decimals("{:.2f}")
 _times = decimals("{:.3f}x")
 _COLUMNS = {
     "phases": (
@@ -103,7 +106,29 @@ _COLUMNS = {
         Column("from", "low", percent, 1),
         Column("to", "high", percent, 1),
     ),
+    "heads": (
+        Column("head", "head", str),
+        Column("loss", "loss", _figure),
+        Column("of the head", "head_loss", _figure),
+        Column("accepted", "acceptance_share", percent),
+        Column("length", "accepted_length", _length),
+    ),
+    "speculation": (
+        Column("engine", "engine"),
+        Column("head", "head", _figure),
+        Column("drafted", "drafted_tokens", decimals("{:,.0f}"), 2),
+        Column("accepted", "accepted_tokens", decimals("{:,.0f}"), 1),
+        Column("acceptance", "acceptance_share", percent),
+        Column("length", "accepted_length", _length),
+        Column("tokens/s", "tokens_per_second", _rate),
+        Column("worth tokens/s", "worth_tokens_per_s", _rate),
+    ),
 }
+
+
+def speculation_table(rows: pl.DataFrame) -> RenderableType:
+    """Drafted and accepted tokens of serving engines."""
+    return FittedTable(_COLUMNS["speculation"], rows.to_dicts(), _TITLES["speculation"])
 
 
 def more_tables(found: Mapping[str, pl.DataFrame]) -> Iterator[RenderableType]:

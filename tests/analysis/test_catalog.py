@@ -33,7 +33,7 @@ NAMES = [known.name for known in metrics()]
 # In the unit of another column, or as the trainer has it.
 UNITLESS = {
     "printed", "ours", "loss", "grad_norm", "a", "b", "before", "after", "delta", "low", "high",
-    "learning_rate", "loss_scale", "value", "usual",
+    "learning_rate", "loss_scale", "value", "usual", "head_loss",
 }  # fmt: skip
 VIEWS = [known for known in metrics() if known.view]
 TABLES = {one for known in metrics() for one in known.tables}

@@ -9,12 +9,13 @@ import typer
 
 from npuscope.commands.command import Asked, command, say_notes
 from npuscope.console import print_json, show
-from npuscope.errors import UsageError
+from npuscope.errors import TraceFormatError, UsageError
 
 if TYPE_CHECKING:
     import polars as pl
 
     from npuscope.analysis.health.health import Health
+    from npuscope.collector.readers.train_log.serving_text import Speculation
 
 Against = Annotated[
     Path | None,
@@ -44,6 +45,15 @@ Scaling = Annotated[
         "--scaling", metavar="N=LOG", help="The same job on N supernodes: how linear it scales."
     ),
 ]
+DraftCost = Annotated[
+    float,
+    typer.Option(
+        "--draft-cost",
+        min=0,
+        metavar="SHARE",
+        help="Speculative decoding: what drafting adds to a step, of a step without.",
+    ),
+]
 
 
 @command("run", "capture")
@@ -55,11 +65,12 @@ def health(
     rollout_cards: RolloutCards = None,
     supernodes: Supernodes = 1,
     scaling: Scaling = None,
+    draft_cost: DraftCost = 0.0,
 ) -> None:
     """Spikes, slow stretches, periodic costs and restarts of a training; RL steps by phase.
 
-    PATH is a trainer's log, TensorBoard's event file or a folder of them, or a store or profiles
-    read with --train-log.
+    PATH is a trainer's log, TensorBoard's event file or a folder of them, a store or profiles read
+    with --train-log, or what a serving engine tells of speculative decoding: its metrics or log.
 
     \b
     Examples:
@@ -68,12 +79,23 @@ def health(
       npuscope health verl.log --json
       npuscope health verl.log --cards 32 --rollout-cards 24
       npuscope health one.log --scaling 2=two.log --scaling 4=four.log
+      npuscope health metrics.txt --draft-cost 0.1  # acceptance of drafts, and what it is worth
       npuscope health ./runs/pretrain              # events.out.tfevents.*
     """
     from npuscope.analysis.health.health import spike_change
+    from npuscope.analysis.health.speculation import health_speculation
     from npuscope.analysis.query import rows
-    from npuscope.dashboard.terminal.health_tables import health_tables, more_tables
+    from npuscope.dashboard.terminal.health_tables import (
+        health_tables,
+        more_tables,
+        speculation_table,
+    )
 
+    served, is_log = _served(asked)
+    speculation = health_speculation(served, draft_cost=draft_cost)
+    if not is_log:
+        asked.answer("health_speculation", speculation, [], speculation_table)
+        return
     found = _health(asked)
     changes = []
     if against is not None:
@@ -81,6 +103,7 @@ def health(
         changes = [spike_change(found, other, name) for name in ("grad_norm", "loss")]
     notes = [str(one["text"]) for one in changes]
     more = _post_training(found, cards, rollout_cards, {supernodes: found, **_logs(scaling or [])})
+    more["speculation"] = speculation
     if asked.json:
         lists = {name: rows(frame) for name, frame in {"events": found.events, **more}.items()}
         print_json(
@@ -92,10 +115,25 @@ def health(
     say_notes(notes)
 
 
+def _served(asked: Asked) -> tuple[list[Speculation], bool]:
+    """What a file tells of serving engines, and whether it logs steps of a training as well."""
+    from npuscope.collector.readers.train_log.serving_text import read_serving
+    from npuscope.collector.readers.train_log.train_log import require_logged
+
+    path = asked.source.path
+    told = read_serving(path) if path.is_file() and path.suffix != ".duckdb" else []
+    try:
+        if told:
+            require_logged(path)
+    except TraceFormatError:
+        return told, False
+    return told, True
+
+
 def _post_training(
     found: Health, cards: int | None, rollout_cards: int | None, logs: dict[int, Health]
 ) -> dict[str, pl.DataFrame]:
-    """Phases, bounds and scaling, where the log has phases or there are several."""
+    """Phases, bounds, scaling over several logs, and MTP heads; without rows where none is told."""
     from npuscope.analysis.health import post_training as rl
 
     count = cards or rl.cards_of(found.steps)
@@ -105,6 +143,7 @@ def _post_training(
     told = {
         "phases": rl.health_phases(found.steps, used),
         "bounds": rl.health_bounds(found.steps, used),
+        "heads": found.heads,
     }
     rates = {count: one.steps["tokens_per_second"] for count, one in logs.items()}
     if len(rates) > 1 or (1 not in rates and rates[min(rates)].count()):

@@ -67,3 +67,12 @@ def test_reinforcement_learning_by_phase_and_over_supernodes(run: Run, tmp_path:
     assert "90.7 %" in shown and "Bounds" in shown
     assert run("health", one, "--scaling", "four.log").code == 2
     assert run("health", one, "--rollout-cards", "16").code == 2
+
+
+def test_speculation_of_a_serving_engine(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "metrics.txt"
+    path.write_text("sglang:spec_accept_length 2.5\nsglang:gen_throughput 1000\n")
+    told = run("health", path, "--draft-cost", "0.25", "--json")
+    assert told.json()["metric"] == "health_speculation"
+    assert told.rows[0]["worth_tokens_per_s"] == 500
+    assert "2.50" in run("health", path).out
