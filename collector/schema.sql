@@ -92,10 +92,22 @@ create table kernels (
     pmu                map(varchar, double)   -- other PMU columns: times in ns, ratios 0..1, names as recorded without unit
 );
 
+-- Tasks of the device that are neither kernels nor part of a communication operation.
+create table device_tasks (
+    device_id     integer,
+    stream_id     bigint,
+    task_id       bigint,
+    type          varchar,   -- EVENT_RECORD | EVENT_WAIT | MEMCPY_ASYNC | Notify Wait | ..., as the runtime names it
+    start_ns      bigint,
+    dur_ns        bigint,    -- of a wait: from when the stream got to it until it went on
+    connection_id varchar    -- joins launches and host_ops
+);
+
 -- Communication operations (never their tasks).
 create table comm_ops (
     step          bigint,
     device_id     integer,
+    stream_id     bigint,      -- of its first task: where it stands in the order of a stream; NULL: not told
     op_id         bigint,      -- unique within the rank; joins comm_tasks
     name          varchar,     -- e.g. hcom_allReduce__868_0_1
     op_type       varchar,     -- allReduce allGather reduceScatter allToAll allToAllV broadcast reduce send receive batchSendRecv ...
@@ -109,6 +121,7 @@ create table comm_ops (
     relay         boolean,     -- bandwidth-sharing relay was used
     retry         boolean,     -- the operation was retried
     group_size    integer,     -- ranks in the group, where the profile says it
+    peer_ranks    integer[],   -- of send, receive, batchSendRecv: global ranks at the other end, ascending; NULL: not told
     connection_id varchar
 );
 

@@ -29,7 +29,7 @@ _POLARS: dict[str, pl.DataType] = {
 _PAIR = {"key": pl.String(), "value": pl.Float64()}
 Row = dict[str, object]
 TABLES = (
-    "ranks", "groups", "steps", "kernels", "comm_ops", "comm_tasks", "launches", "memory",
+    "ranks", "groups", "steps", "kernels", "device_tasks", "comm_ops", "comm_tasks", "launches", "memory",
     "operator_memory", "counters", "expert_load", "expert_placement",
 )  # fmt: skip
 
@@ -90,6 +90,12 @@ def _tables(c: Capture, wanted: Collection[str]) -> dict[str, list[Row]]:
             for step in c.steps
         ],
         "kernels": lambda: _kernels(c),
+        "device_tasks": lambda: [
+            {"device_id": c.device_id, "stream_id": copy.stream_id, "task_id": copy.task_id,
+             "type": copy.name, "start_ns": copy.start_ns, "dur_ns": copy.dur_ns,
+             "connection_id": str(copy.launch.connection_id)}
+            for copy in c.copies
+        ],
         "comm_ops": lambda: _comm_ops(c),
         "comm_tasks": lambda: _comm_tasks(c),
         "launches": lambda: _launches(c),
@@ -216,6 +222,7 @@ def _comm_ops(c: Capture) -> list[Row]:
         {
             "step": op.step,
             "device_id": c.device_id,
+            "stream_id": op.stream_id,
             "op_id": op.op_id,
             "name": op.name,
             "op_type": op.op_type,
@@ -229,10 +236,18 @@ def _comm_ops(c: Capture) -> list[Row]:
             "relay": False,
             "retry": False,
             "group_size": len(op.group.ranks),
+            "peer_ranks": _peers(c, op),
             "connection_id": str(op.launch.connection_id),
         }
         for op in c.comm_ops
     ]
+
+
+def _peers(c: Capture, op: CommOp) -> list[int] | None:
+    if op.op_type not in ("send", "receive", "batchSendRecv"):
+        return None
+    ends = {op.group.ranks[end] for task in op.tasks for end in (task.src, task.dst)}
+    return sorted((ends or set(op.group.ranks)) - {c.rank})
 
 
 def _comm_tasks(c: Capture) -> list[Row]:

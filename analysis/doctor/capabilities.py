@@ -173,6 +173,18 @@ CAPABILITIES: tuple[Capability, ...] = (
         talks=True,
     ),
     Capability(
+        "peers", "on which stream communication runs, and who is at its other end",
+        (
+            Need(("comm_ops",), "no communication operation was recorded", (NPU,), TIMELINE),
+            Need(("comm_ops.streamed",), "operations are recorded without their stream: those of a"
+                 " group count as one after another", (NPU,), TIMELINE, essential=False,
+                 of="comm_ops"),
+            Need(("comm_ops.peered",), "operations between two ranks are recorded without the"
+                 " other one", (LEVEL1,), TIMELINE, essential=False, of="comm_ops"),
+        ),
+        talks=True,
+    ),
+    Capability(
         "host", "what the host did: operators and CANN calls",
         (
             Need(("host_ops",), "no host activity was recorded", (CPU,), TIMELINE),
@@ -187,6 +199,18 @@ CAPABILITIES: tuple[Capability, ...] = (
             Need(("launches",), "no launch was recorded", (CPU, LEVEL1), TIMELINE),
             Need(("launches.operators",), "launches are recorded without their operator", (CPU,),
                  TIMELINE, essential=False),
+        ),
+    ),
+    Capability(
+        "replay", "what waits for what: replay, critical path, what-ifs",
+        (
+            _COMPUTE,
+            Need(("device_tasks.events",), "no waits of streams for each other: inferred from"
+                 " times and order", (NPU,), TIMELINE, essential=False),
+            Need(("launches",), "no launch was recorded: changes of the host are refused",
+                 (CPU, LEVEL1), TIMELINE, essential=False),
+            Need(("host_ops.api",), "no calls of CANN: when the host waits for the device is"
+                 " inferred from its pauses", (LEVEL1,), TIMELINE, essential=False),
         ),
     ),
     Capability(

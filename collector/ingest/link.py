@@ -63,11 +63,11 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
                 "communication was recorded as tasks only: an operation spans its first "
                 "to its last task"
             )
-    numbered = ("comm_groups", "comm_ops", "comm_tasks")
+    numbered = ("comm_groups", "op_tasks", "comm_ops", "comm_tasks")
     there = () if is_empty(con, "comm_ops") and is_empty(con, "comm_tasks") else numbered
     for name in (*there, *(() if is_empty(con, "comm_matrix") else ("comm_matrix",))):
         con.execute(statements[name].replace("{{3}}", "{3}"))
-        if name != "comm_groups":
+        if name not in ("comm_groups", "op_tasks"):
             _replace(con, name, f"_{name}")
     outside = ""
     if _has_table(con, "_comm_rows"):
@@ -288,6 +288,7 @@ def _differ(told_ns: float, kernels_ns: float) -> bool:
 _TIMES = {
     "host_ops": ("start_ns", "start_ns + dur_ns"),
     "comm_tasks": ("start_ns", "start_ns + dur_ns"),
+    "device_tasks": ("start_ns", "start_ns + dur_ns"),
     "marks": ("least(start_ns, device_start_ns)",
               "greatest(start_ns + dur_ns, device_start_ns + device_dur_ns)"),
     "launches": ("least(api_start_ns, device_start_ns)", "greatest(api_end_ns, device_start_ns)"),

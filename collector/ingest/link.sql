@@ -80,6 +80,18 @@ from (select group_hash from _groups union select group_hash from comm_times)
 where group_hash is not null
 group by 1 having count(distinct group_hash) = 1;
 
+-- name: op_tasks
+-- What an operation's tasks tell of it: its stream, and who is at the other end.
+create or replace temp table _op_tasks as
+select op_id, arg_min(stream_id, (plane_id, start_ns)) as stream_id,
+    list_sort(list_distinct(flatten(list([src_group_rank, dst_group_rank]) filter (is_p2p)))) as places
+from comm_tasks
+join (
+    select op_id, op_type in ('send', 'receive', 'batchSendRecv') as is_p2p from comm_ops
+    where stream_id is null or is_p2p
+) using (op_id)
+group by op_id;
+
 -- name: comm_ops
 -- Operations are numbered anew by start, so that a text and a DB export of one run agree.
 create or replace temp table _op_ids as
@@ -95,12 +107,21 @@ select o.* replace (
     row_number() over (order by o.start_ns, o.name, o.op_id) - 1 as op_id,
     coalesce(o.group_hash, n.group_hash, s.group_hash, '...' || nullif(regexp_extract(o.name, '__(\d{{3}})_', 1), ''))
         as group_hash,
-    coalesce(o.group_size, len(g.global_ranks)) as group_size
+    coalesce(o.group_size, len(g.global_ranks)) as group_size,
+    coalesce(o.stream_id, t.stream_id) as stream_id,
+    case when o.op_type in ('send', 'receive', 'batchSendRecv') then coalesce(
+        o.peer_ranks,
+        nullif([g.global_ranks[place + 1] for place in t.places
+            if place is not null and place <> g.group_rank and place < len(g.global_ranks)], []),
+        -- In a group of two there is one other.
+        case when len(g.global_ranks) = 2 and g.group_rank in (0, 1) then [g.global_ranks[2 - g.group_rank]] end)
+    end as peer_ranks
 )
 from comm_ops o
 left join _name_groups n on n.name = o.name
 left join _suffix_groups s on s.suffix = regexp_extract(o.name, '__(\d{{3}})_', 1)
-left join _groups g on g.group_hash = coalesce(o.group_hash, n.group_hash, s.group_hash);
+left join _groups g on g.group_hash = coalesce(o.group_hash, n.group_hash, s.group_hash)
+left join _op_tasks t on t.op_id = o.op_id;
 
 -- name: measured_steps
 -- HCCL's flat exports tell no steps: an operation's are that of the one operation of its name.

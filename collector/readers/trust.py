@@ -25,7 +25,17 @@ Advance = Callable[[int], None]
 Reader = Callable[[duckdb.DuckDBPyConnection, RankSource, ReadLog, frozenset[str], Advance], None]
 
 TIMELINE = frozenset(
-    {"kernels", "steps", "host_ops", "launches", "comm_ops", "comm_tasks", "counters", "marks"}
+    {
+        "kernels",
+        "device_tasks",
+        "steps",
+        "host_ops",
+        "launches",
+        "comm_ops",
+        "comm_tasks",
+        "counters",
+        "marks",
+    }
 )
 # (roles that must be there, what reads them, tables it may fill), in order of trust.
 READERS: tuple[tuple[tuple[Role, ...], Reader, frozenset[str]], ...] = (
@@ -44,7 +54,7 @@ READERS: tuple[tuple[tuple[Role, ...], Reader, frozenset[str]], ...] = (
     (("kernels",), kernel_details.read, frozenset({"kernels", "comm_ops"})),
     (("iterations",), iterations.read, frozenset({"steps"})),
     (("trace",), trace_view.read, TIMELINE),
-    (("task_time",), task_time.read, frozenset({"kernels"})),
+    (("task_time",), task_time.read, frozenset({"kernels", "device_tasks"})),
     (
         ("communication", "communication_matrix"),
         communication.read,

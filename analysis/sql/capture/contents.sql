@@ -6,7 +6,8 @@
 -- kernels.compute: computing; .typed, .shaped: computing, with a type, with input shapes; .cores: computing on cube
 -- or vector cores; .timed, .cycled: with the time and the cycles these measured; .pmu: with further counters;
 -- .cubes: on cube cores; .cubes_shaped: these with shapes; .stepped: in a step. comm_ops.grouped, .sized, .timed:
--- with a group, a size, a length; comm_tasks.typed, .moved, .master: with a type, bytes over a link, on a master
+-- with a group, a size, a length; .streamed: with the stream they ran on; .peered: with who is at the other end, or
+-- without any such end; device_tasks.events: waits of streams for each other; comm_tasks.typed, .moved, .master: with a type, bytes over a link, on a master
 -- plane; comm_matrix.total, .global: sums, with global ranks. groups.known: with a parallel kind. largest_group:
 -- ranks of the largest group that is named or seen. host_ops.KIND and .shaped, .stacked: by kind, with shapes,
 -- with call stacks. launches.operators: below a framework operator. memory.curve, .modules: by source.
@@ -48,8 +49,16 @@ _counted as (
         {content: 'comm_ops', count: count(*)},
         {content: 'comm_ops.grouped', count: count(group_hash)},
         {content: 'comm_ops.sized', count: count(size_bytes)},
-        {content: 'comm_ops.timed', count: count(*) filter (dur_ns > 0)}
+        {content: 'comm_ops.timed', count: count(*) filter (dur_ns > 0)},
+        {content: 'comm_ops.streamed', count: count(stream_id)},
+        {content: 'comm_ops.peered', count: count(*) filter (
+            peer_ranks is not null or coalesce(op_type not in ('send', 'receive', 'batchSendRecv'), false))}
     ], recursive := true) from comm_ops group by run, capture, rank
+    union all
+    select run, capture, rank, unnest([
+        {content: 'device_tasks', count: count(*)},
+        {content: 'device_tasks.events', count: count(*) filter (type ilike 'event_wait%')}
+    ], recursive := true) from device_tasks group by run, capture, rank
     union all
     select run, capture, rank, unnest([
         {content: 'comm_tasks', count: count(*)},

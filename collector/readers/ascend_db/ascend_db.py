@@ -63,6 +63,10 @@ _NEEDS: dict[str, tuple[str, ...]] = {
     "kernels": (
         "TASK", "COMPUTE_TASK_INFO", "COMMUNICATION_SCHEDULE_TASK_INFO", "TASK_PMU_INFO",
     ),
+    "device_tasks": (
+        "TASK", "COMPUTE_TASK_INFO", "COMMUNICATION_SCHEDULE_TASK_INFO", "COMMUNICATION_TASK_INFO",
+        "COMMUNICATION_OP",
+    ),
     "comm_tasks": ("TASK", "COMMUNICATION_TASK_INFO", "COMMUNICATION_OP"),
     "comm_ops": ("TASK", "COMMUNICATION_TASK_INFO", "COMMUNICATION_OP"),
     "launches": (

@@ -55,7 +55,7 @@ with told as (
         then coalesce(out_count, in_count) else coalesce(in_count, out_count) end as element_count
     from told
 )
-select try_cast(coalesce(c.device_id, c.pid) as integer) as device_id,
+select try_cast(coalesce(c.device_id, c.pid) as integer) as device_id, coalesce(c.stream_id, c.tid) as stream_id,
     row_number() over (order by c.start_ns, c.name, c.correlation) - 1 as op_id, c.name, c.op_type, g.group_hash,
     c.start_ns, c.dur_ns, c.algorithm, nullif(c.type_name, '') as data_type, c.element_count,
     try_cast(cast(c.element_count as hugeint) * c.width_bytes as bigint) as size_bytes,

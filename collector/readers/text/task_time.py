@@ -1,5 +1,5 @@
 """task_time.csv and task_time_*.csv: every task of the device. Where no kernel table and no
-timeline tell, its tasks with a kernel's name are the kernels."""
+timeline tell, its tasks with a kernel's name are the kernels, the others what else it did."""
 
 from __future__ import annotations
 
@@ -22,20 +22,37 @@ def read(
     wanted: frozenset[str],
     advance: Callable[[int], None],
 ) -> None:
-    """Fill `kernels`."""
+    """Fill `kernels` and `device_tasks`."""
 
     def read_one(path: str) -> None:
         rows = open_rows(path, log, (_START, _DURATION, ("kernel_name",)))
         if rows is None or not names_device(rows, source, log):
             return
         own = own_rows(source, "device_id")
-        fill(con, rows, log, lambda text: f"insert into kernels by name {_sql(rows, text, own)}")
-        bad = con.execute("delete from kernels where start_ns is null").fetchone() or (0,)
-        lose(log, path, bad[0], "no valid start or duration")
-        log.rules["kernels"] = "task_time"
+        make = "create or replace temp table _tasks as"
+        fill(con, rows, log, lambda text: f"{make} {_sql(rows, text, own)}")
+        found = con.execute("delete from _tasks where start_ns is null").fetchone() or (0,)
+        lose(log, path, found[0], "no valid start or duration")
+        if "kernels" in wanted:
+            con.execute(_KERNELS)
+            log.rules["kernels"] = "task_time"
+        if "device_tasks" in wanted:
+            con.execute(_OTHERS)
+        con.execute("drop table _tasks")
 
-    if "kernels" in wanted:
+    if wanted:
         read_each(source.files.get("task_time", ()), read_one, log, advance)
+
+
+_KERNELS = """
+    insert into kernels by name
+    select * exclude (kind) from _tasks
+    where name is not null and not (is_compute and is_comm_row(null, name))"""
+_OTHERS = """
+    insert into device_tasks by name
+    select device_id, stream_id, task_id, kind as type, start_ns, dur_ns from _tasks
+    where name is null and not starts_with(kind, 'PROFILING_') and (start_ns, task_id) not in (
+        select (start_ns, task_id) from comm_tasks)"""
 
 
 def _sql(rows: Rows, text: str, own: str) -> str:
@@ -47,8 +64,8 @@ def _sql(rows: Rows, text: str, own: str) -> str:
                 nullif(whole({rows.cell("stream_id")}), 4294967295) as stream_id,
                 nullif(whole({rows.cell("task_id")}), 4294967295) as task_id,
                 cell({rows.cell("kernel_name")}) as name,
-                task_core(cell({rows.cell("kernel_type")})) as core,
+                cell({rows.cell("kernel_type")}) as kind, task_core(kind) as core,
                 cell({rows.cell(*_START)}) as start, cell({rows.cell(*_DURATION)}) as dur,
                 is_compute_row(core, name) as is_compute
             from {text})
-        where name is not null and not (is_compute and is_comm_row(null, name)) and {own}"""
+        where {own}"""

@@ -39,6 +39,7 @@ _TABLES = (
     "marks",
     "counters",
     "kernels",
+    "device_tasks",
     "launches",
     "steps",
     "comm_ops",

@@ -129,6 +129,22 @@ group by k.kernel;
 update kernels set connection_id = c.connection_id
 from _trace_kernel_connection c where c.kernel = kernels.rowid;
 
+-- name: device_tasks
+-- What else the device did. Parts of communication operations stand among its tasks, too: with the operation's
+-- connection, or at the time of a task on a plane.
+insert into device_tasks by name
+select p.device_id, coalesce(t.stream_id, d.tid) as stream_id, d.task_id, d.name as type, d.start_ns, d.dur_ns,
+    d.connection_id
+from _trace_device d
+left join _trace_process p on p.pid = d.pid
+left join _trace_thread t on t.pid = d.pid and t.tid = d.tid
+where not coalesce(_is_computing(d.task_type, d.name), false)
+    and not regexp_matches(d.name, '(AicpuKernel|AivKernel)$') and not starts_with(d.name, 'PROFILING_')
+    and (d.connection_id is null
+        or d.connection_id not in (select connection_id from _trace_op where connection_id is not null))
+    and not exists (from _trace_plane l where l.start_ns = d.start_ns and l.plane_task_id = d.task_id)
+order by 2, d.start_ns;
+
 -- name: launches
 -- One row per arrow that ends on the device.
 create or replace temp table _trace_arrow as
@@ -251,8 +267,13 @@ with told as (
     select o.op_id, min_by(r.step, abs(r.start_ns - o.start_ns)) as step
     from _trace_op o join {comm_rows} r on r.name = o.name and same_time(o, r)
     group by o.op_id
+), task as (
+    select d.connection_id, arg_min(coalesce(t.stream_id, d.tid), d.start_ns) as stream_id
+    from _trace_device d left join _trace_thread t on t.pid = d.pid and t.tid = d.tid
+    where d.connection_id in (select connection_id from _trace_op)
+    group by d.connection_id
 )
-select r.step, o.device_id, o.op_id, o.name, comm_op_type(o.name) as op_type, g.group_hash, o.start_ns, o.dur_ns,
+select r.step, o.device_id, task.stream_id, o.op_id, o.name, comm_op_type(o.name) as op_type, g.group_hash, o.start_ns, o.dur_ns,
     cell(o.algorithm) as algorithm, nullif(cell(o.data_type), 'INVALID_TYPE') as data_type, o.element_count,
     try_cast(cast(o.element_count as hugeint) * type_bytes(o.data_type) as bigint) as size_bytes,
     case when lower(o.relay) in ('yes', 'true', '1') then true when lower(o.relay) in ('no', 'false', '0') then false end as relay,
@@ -260,6 +281,7 @@ select r.step, o.device_id, o.op_id, o.name, comm_op_type(o.name) as op_type, g.
     try_cast(nullif(o.group_size, 4294967295) as integer) as group_size, o.connection_id
 from _trace_op o
 left join told r on r.op_id = o.op_id
+left join task on task.connection_id = o.connection_id
 left join _trace_group g on g.group_name = o.group_name;
 
 -- name: comm_tasks

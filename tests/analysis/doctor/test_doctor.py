@@ -65,8 +65,8 @@ def verdict(rank: RankReport, name: str) -> Verdict:
 
 WHOLE = dict.fromkeys(
     ("steps", "kernels", "pmu", "masking", "groups", "waiting", "links", "matrix", "host",
-     "dispatch", "memory", "operator_memory", "mfu"), "yes",
-) | {"stacks": "no", "experts": "no", "frequency": "partly", "bandwidth": "no"}  # fmt: skip
+     "dispatch", "memory", "operator_memory", "mfu", "peers"), "yes",
+) | {"replay": "partly", "stacks": "no", "experts": "no", "frequency": "partly", "bandwidth": "no"}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_counts_are_those_of_the_tables(whole: dict[str, Path]) -> None:
 # What is removed -> analyses that change, and words of the reason and of the remedy.
 TEXT_PARTS: dict[str, tuple[dict[str, str], str, str]] = {
     "trace_view.json": (
-        {"steps": "partly", "host": "no", "dispatch": "no", "frequency": "no"},
+        {"steps": "partly", "host": "no", "dispatch": "no", "peers": "partly", "frequency": "no"},
         "(trace_view.json or DB is not here)", "analyse()",
     ),
     "communication.json": (

@@ -16,7 +16,7 @@ from npuscope.collector.store.manifest import manifests
 
 LEVEL1 = dict.fromkeys(
     ("steps", "kernels", "pmu", "masking", "waiting", "links", "host", "dispatch", "memory",
-     "operator_memory", "mfu"), "yes",
+     "operator_memory", "mfu", "peers", "replay"), "yes",
 ) | {
     "groups": "partly", "matrix": "partly", "stacks": "partly", "experts": "no",
     "frequency": "partly", "bandwidth": "partly", "ranks": "partly",
@@ -28,11 +28,12 @@ SUPPORT: dict[str, dict[str, str]] = {
     "alexnet_ddp_text_level1": LEVEL1,
     "alexnet_ddp_db_level1": LEVEL1,
     # Without a CANN process in its timeline.
-    "alexnet_ddp_text_level0": LEVEL0 | {"host": "partly"},
+    "alexnet_ddp_text_level0": LEVEL0 | {"host": "partly", "replay": "partly"},
     "alexnet_ddp_db_level0": LEVEL0,
     "qwen3_pp2_dp2_text_level2": LEVEL1 | {
         "steps": "partly", "groups": "yes", "matrix": "yes", "host": "no", "dispatch": "no",
-        "stacks": "no", "frequency": "no", "bandwidth": "no",
+        "stacks": "no", "frequency": "no", "bandwidth": "no", "peers": "partly",
+        "replay": "partly",
     },
 }  # fmt: skip
 every_set = pytest.mark.parametrize("name", SUPPORT)

@@ -198,7 +198,7 @@ def test_one_process_with_several_devices_under_torch_npu(
     for name in ("profiler_steps", "memory", "operator_memory"):
         assert table(place, name) == table(alone, name), name
     untraced = {*UNLIKE, "group_hash", "algorithm", "data_type", "element_count", "size_bytes",
-                "relay", "retry", "group_size"}  # fmt: skip
+                "relay", "retry", "group_size", "stream_id", "peer_ranks"}  # fmt: skip
     for name in ("kernels", "comm_ops"):
         assert table(place, name, untraced) == table(alone, name, untraced), name
 

@@ -1,16 +1,16 @@
 -- Communication operations. Where the table names no device, it is the one device that ran the
--- operation's tasks. An operation type that is no string of the database (viewers add such a column)
+-- operation's tasks; the stream is that of the first of them. An operation type that is no string of the database (viewers add such a column)
 -- gives way to the operation's name.
 insert into comm_ops by name
-with device as (
-    select connectionId, min(deviceId) as deviceId
+with task as (
+    select connectionId, arg_min(streamId, startNs) as streamId,
+        case when min(deviceId) = max(deviceId) then min(deviceId) end as deviceId
     from _task
-    where connectionId in (select connectionId from _communication_op where deviceId is null)
+    where connectionId in (select connectionId from _communication_op)
     group by connectionId
-    having count(distinct deviceId) = 1
 )
 select
-    coalesce(o.deviceId, d.deviceId) as device_id,
+    coalesce(o.deviceId, t.deviceId) as device_id, t.streamId as stream_id,
     o.opId as op_id, name.value as name,
     coalesce(comm_op_type(op.value), comm_op_type(name.value)) as op_type,
     g.hash as group_hash,
@@ -23,7 +23,7 @@ select
     o.rankSize as group_size,
     cast(o.connectionId as varchar) as connection_id
 from _communication_op as o
-left join device as d on d.connectionId = o.connectionId
+left join task as t on t.connectionId = o.connectionId
 left join _string as name on name.id = o.opName
 left join _string as op on op.id = o.opType
 left join _string as algorithm on algorithm.id = o.algType

@@ -28,7 +28,7 @@ OF_FRAMEWORK = {
 }  # fmt: skip
 NOT_CARRIED = {
     "ranks": OF_FRAMEWORK,
-    "comm_ops": {"group_size"},  # the members of groups
+    "comm_ops": {"group_size", "peer_ranks"},  # the members of groups
     "comm_tasks": {"src_rank", "dst_rank"},
     "launches": {"operator_name", "operator_thread_id", "operator_start_ns"},
     "steps": {"window_start_ns", "window_end_ns"},  # the host's range of a step

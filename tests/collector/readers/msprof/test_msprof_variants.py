@@ -242,6 +242,12 @@ def test_tasks_stand_in_for_kernels(job: Path, seen: Capture, plain: dict[str, R
         (k.work.name, k.work.core, k.work.is_compute, k.stream_id, k.task_id, k.start_ns, k.dur_ns)
         for k in seen.kernels
     )
+    copies = rows(place, "select type, stream_id, task_id, start_ns, dur_ns from device_tasks"
+                         " where type = 'MEMCPY_ASYNC' order by all")  # fmt: skip
+    assert copies and copies == sorted(
+        ("MEMCPY_ASYNC", copy.stream_id, copy.task_id, copy.start_ns, copy.dur_ns)
+        for copy in seen.copies
+    )
 
 
 def test_what_to_do_where_nothing_was_exported(job: Path, seen: Capture) -> None:
