@@ -29,8 +29,8 @@ _POLARS: dict[str, pl.DataType] = {
 _PAIR = {"key": pl.String(), "value": pl.Float64()}
 Row = dict[str, object]
 TABLES = (
-    "ranks", "groups", "steps", "kernels", "device_tasks", "comm_ops", "comm_tasks", "launches", "memory",
-    "operator_memory", "counters", "expert_load", "expert_placement",
+    "ranks", "groups", "steps", "kernels", "device_tasks", "comm_ops", "comm_tasks", "launches",
+    "memory", "operator_memory", "counters", "expert_load", "expert_placement",
 )  # fmt: skip
 
 

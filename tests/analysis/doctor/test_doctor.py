@@ -66,7 +66,9 @@ def verdict(rank: RankReport, name: str) -> Verdict:
 WHOLE = dict.fromkeys(
     ("steps", "kernels", "pmu", "masking", "groups", "waiting", "links", "matrix", "host",
      "dispatch", "memory", "operator_memory", "mfu", "peers"), "yes",
-) | {"replay": "partly", "stacks": "no", "experts": "no", "frequency": "partly", "bandwidth": "no"}  # fmt: skip
+) | {
+    "replay": "partly", "stacks": "no", "experts": "no", "frequency": "partly", "bandwidth": "no",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
