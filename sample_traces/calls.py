@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field, replace
 
+from npuscope.analysis.pipeline.schedules import Pass
+
 from . import kernels as k
 from .job import Group, Job
 
@@ -13,18 +15,20 @@ COMPUTE_STREAM, SIDE_STREAM = 2, 3
 _COMM_STREAMS = {
     "world": 11, "dp": 12, "tp": 13, "ep": 14, "dp_ep": 15, "forward": 16, "backward": 17,
 }  # fmt: skip
+_LANES = 4  # transfers of one way on their way at a time
 BYTES_PER_NS = {"HCCS": 20.0, "ROCE": 12.0}
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """A kernel on a stream, once the calls of `after` have ended."""
+    """A kernel on a stream, once the calls of `after` have ended; `part`: of which pass."""
 
     work: k.Work
     stream: int
     after: tuple[int, ...]
     backward: bool
     sequence: int
+    part: Pass | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +90,13 @@ class Draft:
     step: int = 0
     sequence: int = 1000
     noise: random.Random = field(default_factory=random.Random)
-    forward_sequences: list[int] = field(default_factory=list)
+    part: Pass | None = None
+    is_recomputing: bool = False
+    # Of operators whose backward is to come, by chunk and micro-batch.
+    forward_sequences: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     meetings: dict[str, int] = field(default_factory=dict)
     arrived: int | None = None  # what an exchange brought before it is used
+    unreduced: int = 0  # layers whose gradients are still to be reduced
 
 
 def link(job: Job, rank: int, other: int) -> str:
@@ -121,6 +129,7 @@ def collective(
     size = len(group.ranks)
     if size == 1:
         return ()
+    backward = backward or d.is_recomputing
     width = 4 if data_type == "FP32" else 2
     if not peers:
         me = group.ranks.index(d.rank)
@@ -145,8 +154,11 @@ def peer_to_peer(d: Draft, source: int, target: int, *, backward: bool = False) 
     if d.job.paired_transfers:
         name, moved = "batchSendRecv", moved if sends else 0
     way = f"{group.name}/{source}-{target}"
+    number, stream = _next(d, way), _COMM_STREAMS[role]
+    if d.job.schedule != "1f1b":  # tensors go several ways at a time
+        stream += 2 * (1 + number % _LANES + _LANES * (source * d.job.pp + target))
     call = CommCall(
-        name, group, f"{way}/{_next(d, way)}", 2, _COMM_STREAMS[role], (d.last,), backward,
+        name, group, f"{way}/{number}", 2, stream, (d.last,), backward,
         ((target if sends else source, moved),),
         count,
     )  # fmt: skip
@@ -187,14 +199,18 @@ def compute(
         whole = _with_duration(last.work, last.work.dur_ns + dur_ns)
         d.calls[d.last] = replace(last, work=whole)
         return d.last
+    made = d.forward_sequences.setdefault(d.part[1:] if d.part else (-1, -1), [])
+    sequence = -1
     if backward:
-        sequence = d.forward_sequences.pop() if d.forward_sequences else -1
-    else:
+        sequence = made.pop() if made else -1
+    elif d.part is None or d.part.kind == "F":
         d.sequence += 1
         sequence = d.sequence
-        d.forward_sequences.append(sequence)
+        made.append(sequence)
+    backward = backward or d.is_recomputing
     for _ in range(2 if work.type == d.job.repeated_kernel else 1):
-        index = add(d, KernelCall(_with_duration(work, dur_ns), stream, after, backward, sequence))
+        call = KernelCall(_with_duration(work, dur_ns), stream, after, backward, sequence, d.part)
+        index = add(d, call)
     if stream == COMPUTE_STREAM:
         d.last = index
     return index

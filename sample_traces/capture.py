@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
+from npuscope.analysis.pipeline.schedules import Pass
+
 from . import kernels as k
 from .calls import CommCall, CopyCall, KernelCall, link
 from .job import Group, Job, coordinates, group_hash, recorded_groups
@@ -33,7 +35,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A row of the kernel table that is no communication operation."""
+    """A row of the kernel table that is no communication operation; `part`: of which pass."""
 
     step: int
     stream_id: int
@@ -44,6 +46,7 @@ class Kernel:
     dur_ns: int
     launch: Launch
     wait_ns: int = 0
+    part: Pass | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +203,8 @@ def _capture(
         start_ns, dur_ns = event.start_ns, event.end_ns - event.start_ns
         if isinstance(call, KernelCall):
             context = 0 if call.work.core.startswith("MIX") else None
-            kernels.append(Kernel(step, *here, context, call.work, start_ns, dur_ns, launch))
+            kernels.append(Kernel(step, *here, context, call.work, start_ns, dur_ns, launch,
+                                  part=call.part))  # fmt: skip
         elif isinstance(call, CopyCall):
             copies.append(Copy(call.name, *here, start_ns, dur_ns, launch))
         else:

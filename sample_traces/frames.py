@@ -205,6 +205,7 @@ def _launches(c: Capture) -> list[Row]:
             "api_start_ns": item.launch.times.api_start_ns,
             "api_end_ns": item.launch.times.api_end_ns,
             "operator_name": item.launch.operator,
+            "operator_thread_id": c.backward_thread if item.launch.backward else c.main_thread,
             "operator_start_ns": item.launch.times.operator_start_ns,
             "target": "communication" if isinstance(item, CommOp) else "kernel",
             "target_name": item.name if isinstance(item, CommOp) else item.work.name,

@@ -12,6 +12,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
+from npuscope.analysis.pipeline import schedules
+from npuscope.errors import UsageError
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -21,10 +24,14 @@ class Job:
     (what is hidden in the end is in the truth). `expert_skew` is the exponent of a Zipf law over
     the experts, in another order for each layer; `expert_weights` gives the popularity instead.
     With `crossing`, an asynchronous allGather starts in each step and ends in the next.
-    `experts = 0` makes a dense job. `layers_by_stage` makes stages uneven; so does
-    `compute_by_stage`, by which kernels of a stage take longer (1: as usual). With
-    `paired_transfers`, stages exchange tensors by batchSendRecv, activation and gradient in one
-    where 1F1B has both at a time.
+    `experts = 0` makes a dense job. `layers_by_stage` makes stages uneven (a number for each chunk
+    on the way forward, where stages have several); so does `compute_by_stage`, by which kernels of
+    a stage take longer (1: as usual). With `paired_transfers`, stages exchange tensors by
+    batchSendRecv, activation and gradient in one where 1F1B has both at a time.
+
+    `schedule` is the order of passes by its name, `chunks` of the model on each stage where it can
+    have any number; where one runs passes beside each other, their parts take turns. `mtp` modules
+    predict further tokens after the last layer, each a layer and a head of its own.
 
     What can be wrong, each by its own factor: `slow_rank` runs its cube kernels longer, at a clock
     that much lower if `slow_rank_lowers_clock`; `slow_clock` is a rank whose AI cores all run at a
@@ -90,6 +97,9 @@ class Job:
     layers_by_stage: tuple[int, ...] = ()
     compute_by_stage: tuple[float, ...] = ()
     paired_transfers: bool = False
+    schedule: str = "1f1b"
+    chunks: int = 1
+    mtp: int = 0
     slow_kernel: str = ""
     slow_kernel_factor: float = 1.5
     repeated_kernel: str = ""
@@ -100,13 +110,19 @@ class Job:
     hierarchical: bool = False
 
     def __post_init__(self) -> None:
+        try:
+            if len(order(self).routes) > 1:
+                raise ValueError("schedules with two copies of the model are not generated")
+        except UsageError as error:
+            raise ValueError(str(error)) from error
+        places = len(order(self).routes[0])
         if self.layers_by_stage:
-            if len(self.layers_by_stage) != self.pp or sum(self.layers_by_stage) != self.layers:
-                raise ValueError("layers_by_stage needs one number per stage, layers altogether")
+            if len(self.layers_by_stage) != places or sum(self.layers_by_stage) != self.layers:
+                raise ValueError("layers_by_stage needs one number per chunk, layers altogether")
         if self.compute_by_stage and len(self.compute_by_stage) != self.pp:
             raise ValueError("compute_by_stage needs one factor per stage")
-        if not self.layers_by_stage and self.layers % self.pp:
-            raise ValueError("pp must divide layers")
+        if not self.layers_by_stage and self.layers % places:
+            raise ValueError("pp (by the chunks of a stage) must divide layers")
         if self.dp % self.ep or (self.experts and self.experts % self.ep):
             raise ValueError("ep must divide dp and experts")
         if self.expert_weights and len(self.expert_weights) != self.experts:
@@ -167,6 +183,7 @@ _WRONG = (
     "slow_rank_lowers_clock", "slow_clock", "slow_clock_factor", "slow_host", "slow_host_factor",
     "slow_link", "slow_link_type", "slow_link_factor", "overloaded", "overload_factor", "noise",
     "clock_drift_ppm", "layers_by_stage", "compute_by_stage", "paired_transfers",
+    "schedule", "chunks", "mtp",
     "slow_kernel", "slow_kernel_factor", "repeated_kernel",
     "fused_kernel", "serial_experts", "placement", "contention", "hierarchical",
 )  # fmt: skip
@@ -296,8 +313,28 @@ def local_experts(job: Job, ep_rank: int, layer: int = 0) -> Sequence[int]:
     return every[ep_rank * count : (ep_rank + 1) * count]
 
 
-def stage_layers(job: Job, pp_rank: int) -> range:
-    """Layers of a pipeline stage."""
-    counts = job.layers_by_stage or (job.layers // job.pp,) * job.pp
-    first = sum(counts[:pp_rank])
-    return range(first, first + counts[pp_rank])
+def order(job: Job) -> schedules.Schedule:
+    """What each stage runs, in order."""
+    chunks = job.chunks if job.schedule in schedules.ANY_CHUNKS else None
+    return _order(job.schedule, job.pp, job.micro_batches, chunks)
+
+
+@lru_cache(maxsize=64)
+def _order(name: str, stages: int, micro_batches: int, chunks: int | None) -> schedules.Schedule:
+    return schedules.schedule(name, stages, micro_batches, chunks)
+
+
+def place_layers(job: Job, place: int) -> range:
+    """Layers of the chunk at a place on the way forward."""
+    places = len(order(job).routes[0])
+    counts = job.layers_by_stage or (job.layers // places,) * places
+    first = sum(counts[:place])
+    return range(first, first + counts[place])
+
+
+def stage_layers(job: Job, pp_rank: int) -> list[int]:
+    """Layers of a pipeline stage, over all its chunks."""
+    places = enumerate(order(job).routes[0])
+    return [
+        layer for at, (stage, _) in places if stage == pp_rank for layer in place_layers(job, at)
+    ]

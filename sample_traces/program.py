@@ -1,4 +1,4 @@
-"""What each rank's framework launches, in order: the 1F1B schedule of a job as a list of calls.
+"""What each rank's framework launches, in order: the schedule of a job as a list of calls.
 
 step:  zero gradients | micro-batches: receive, layers, send ... | gradients | norm, sync | Adam
                                                           allGather of parameters, until here ->
@@ -8,6 +8,10 @@ step:  zero gradients | micro-batches: receive, layers, send ... | gradients | n
 from __future__ import annotations
 
 import random
+from collections.abc import Generator
+from typing import NamedTuple
+
+from npuscope.analysis.pipeline.schedules import Pass
 
 from . import kernels as k
 from .calls import (
@@ -26,7 +30,7 @@ from .calls import (
     exchange,
     peer_to_peer,
 )
-from .job import Job, coordinates, groups_of, local_experts, routed_tokens, stage_layers
+from .job import Job, coordinates, groups_of, local_experts, order, place_layers, routed_tokens
 
 # A step's last kernel outlasts the spread between ranks; the allGather launched before it outlasts
 # that kernel; the next step's first kernel outlasts the allGather.
@@ -52,18 +56,69 @@ def _step(d: Draft) -> None:
     zero = k.work("ZerosLike", f"{parameters}", f"{parameters}", _ZERO_NS, "FLOAT")
     head = compute(d, zero, even=True)
     add(d, CopyCall("MEMCPY_ASYNC", COMPUTE_STREAM, 21_340, ()))
+    entries = order(job).orders[d.place["pp"]]
     warm_up = min(job.pp - d.place["pp"] - 1, job.micro_batches)
-    for micro_batch in range(warm_up):
-        _forward(d, micro_batch, head)
-    buckets: list[int] = []
-    steady = job.micro_batches - warm_up
-    for done in range(steady):
-        _forward(d, done + warm_up, head, exchanges=job.paired_transfers)
-        is_followed = done + 1 < steady
-        buckets += _backward(d, done, exchanges=job.paired_transfers and is_followed)
-    for done in range(job.micro_batches - warm_up, job.micro_batches):
-        buckets += _backward(d, done)
-    _finish(d, buckets)
+    is_paired = job.paired_transfers and job.schedule == "1f1b"
+    for at, entry in enumerate(entries):
+        following = entries[at + 1][0].kind if at + 1 < len(entries) else ""
+        turns = following == ("BW" if entry[0].kind == "F" else "F")
+        exchanges = is_paired and at >= warm_up and turns
+        _take_turns(d, [(one, _pass(d, one, head, exchanges=exchanges)) for one in entry])
+    _finish(d)
+
+
+# Parts of a pass: it yields where it could let another one run, True before it ends with a send.
+Parts = Generator[bool, None, None]
+Within = Generator[bool, None, tuple[int, ...]]
+
+
+class Place(NamedTuple):
+    """Where a chunk stands on the way forward: the stages before and after it (None: none, or the
+    same stage), whether it is first or last, and its layers."""
+
+    before: int | None
+    after: int | None
+    is_first: bool
+    is_last: bool
+    layers: list[int]
+
+
+def _place(d: Draft, chunk: int) -> Place:
+    route, own = order(d.job).routes[0], d.place["pp"]
+    at = route.index((own, chunk))
+    before = route[at - 1][0] if at else own
+    after = route[at + 1][0] if at + 1 < len(route) else own
+    return Place(
+        None if before == own else before, None if after == own else after,
+        at == 0, at == len(route) - 1, list(place_layers(d.job, at)),
+    )  # fmt: skip
+
+
+def _pass(d: Draft, one: Pass, head: int, *, exchanges: bool) -> Parts:
+    if one.kind == "F":
+        return _forward(d, one, head, exchanges=exchanges)
+    if one.kind == "W":
+        return _weights(d, one)
+    return _backward(d, one, exchanges=exchanges)
+
+
+def _take_turns(d: Draft, passes: list[tuple[Pass, Parts]]) -> None:
+    """Passes beside each other: a part of each in turns, and all that they send at the end."""
+    last = [d.last] * len(passes)
+    recomputes = [False] * len(passes)
+    left = list(range(len(passes)))
+    while left:
+        for at in list(left):
+            d.part, d.last, d.is_recomputing = passes[at][0], last[at], recomputes[at]
+            if next(passes[at][1]):
+                left.remove(at)
+            last[at], recomputes[at] = d.last, d.is_recomputing
+    d.is_recomputing = False
+    for at, (one, parts) in enumerate(passes):
+        d.part, d.last = one, last[at]
+        for _ in parts:
+            raise AssertionError(one)
+    d.part, d.last = None, max(last)
 
 
 def _received(d: Draft, source: int, *, backward: bool) -> int:
@@ -82,34 +137,47 @@ def _sent(d: Draft, target: int, *, backward: bool, exchanges: bool) -> None:
         peer_to_peer(d, d.place["pp"], target, backward=backward)
 
 
-def _forward(d: Draft, micro_batch: int, head: int, *, exchanges: bool = False) -> None:
+def _forward(d: Draft, one: Pass, head: int, *, exchanges: bool) -> Parts:
     job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
-    stage = d.place["pp"]
+    place, micro_batch = _place(d, one.chunk), one.micro_batch
     after: tuple[int, ...] = ()
-    if stage == 0:
+    if place.is_first:
         inputs = f"{job.vocabulary},{hidden};1,{rows};1"
         compute(
             d, k.work("GatherV2", inputs, f"1,{rows},{hidden}", k.vector_ns(4.0 * rows * hidden))
         )
-    else:
-        after = (_received(d, stage - 1, backward=False),)
+    elif place.before is not None:
+        after = (_received(d, place.before, backward=False),)
+    yield False
     mask = k.work("DSAGenBitMask", f"{rows}", f"{rows // 8}", 38_000, "UINT8")
     compute(d, mask, stream=SIDE_STREAM, after=(d.last,))
     if micro_batch == 0:
         choice = k.work("RandomChoiceWithMask", f"{job.sequence}", "256", 61_000, "INT64")
         compute(d, choice, stream=SIDE_STREAM, after=(head,))
-    for layer in stage_layers(job, stage):
-        after = _layer_forward(d, micro_batch, layer, after)
-    if stage + 1 < job.pp:
-        _sent(d, stage + 1, backward=False, exchanges=exchanges)
-    else:
+    for layer in place.layers:
+        after = yield from _layer_forward(d, micro_batch, layer, after)
+    if place.is_last:
         compute(d, k.matmul(rows, hidden, job.vocabulary // 16), after=after)
         compute(d, k.elementwise("LogSoftmaxV2", rows, job.vocabulary // 16))
+        for module in range(job.mtp):
+            yield from _further_token(d, micro_batch, job.layers + module)
+    yield True
+    if place.after is not None:
+        _sent(d, place.after, backward=False, exchanges=exchanges)
 
 
-def _layer_forward(
-    d: Draft, micro_batch: int, layer: int, after: tuple[int, ...]
-) -> tuple[int, ...]:
+def _further_token(d: Draft, micro_batch: int, layer: int) -> Parts:
+    """A module for the prediction of one more token: its layer, its head."""
+    job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
+    inputs = f"{job.vocabulary},{hidden};1,{rows};1"
+    compute(d, k.work("GatherV2", inputs, f"1,{rows},{hidden}", k.vector_ns(4.0 * rows * hidden)))
+    compute(d, k.matmul(rows, 2 * hidden, hidden))
+    after = yield from _layer_forward(d, micro_batch, layer, ())
+    compute(d, k.matmul(rows, hidden, job.vocabulary // 16), after=after)
+    compute(d, k.elementwise("LogSoftmaxV2", rows, job.vocabulary // 16))
+
+
+def _layer_forward(d: Draft, micro_batch: int, layer: int, after: tuple[int, ...]) -> Within:
     job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
     compute(d, k.elementwise("RmsNorm", rows, hidden), after=after)
     compute(d, k.matmul(rows, hidden, 3 * hidden // job.tp))
@@ -117,10 +185,11 @@ def _layer_forward(
     compute(d, k.attention(job.sequence, hidden // job.tp, backward=False))
     compute(d, k.matmul(rows, hidden // job.tp, hidden))
     after = _tensor_parallel(d, backward=False)
+    yield False
     compute(d, k.elementwise("Add", rows, hidden), after=after)
     compute(d, k.elementwise("RmsNorm", rows, hidden))
     if job.experts:
-        _experts_forward(d, micro_batch, layer)
+        yield from _experts_forward(d, micro_batch, layer)
     else:
         compute(d, k.matmul(rows, hidden, 2 * job.ffn // job.tp))
         compute(d, k.elementwise("SwiGlu", rows, job.ffn // job.tp))
@@ -128,7 +197,7 @@ def _layer_forward(
     return _tensor_parallel(d, backward=False)
 
 
-def _experts_forward(d: Draft, micro_batch: int, layer: int) -> None:
+def _experts_forward(d: Draft, micro_batch: int, layer: int) -> Parts:
     job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
     compute(d, k.matmul(rows, hidden, job.experts))
     gate = f"{rows},{job.experts}"
@@ -136,86 +205,128 @@ def _experts_forward(d: Draft, micro_batch: int, layer: int) -> None:
     compute(d, k.elementwise("MoeTokenPermute", rows * job.top_k, hidden))
     dispatched = _all_to_all(d, micro_batch, layer, home=False)
     _shared_expert(d, dispatched)
+    yield False
     tokens, count = _local_tokens(d, micro_batch, layer), job.experts // job.ep
     compute(d, k.grouped_matmul(tokens, count, hidden, 2 * job.ffn), after=dispatched)
     compute(d, k.elementwise("SwiGlu", tokens, job.ffn))
     compute(d, k.grouped_matmul(tokens, count, job.ffn, hidden))
     combined = _all_to_all(d, micro_batch, layer, home=True)
     _shared_expert(d, combined)
+    yield False
     compute(d, k.elementwise("MoeTokenUnpermute", rows * job.top_k, hidden), after=combined)
 
 
-def _backward(d: Draft, micro_batch: int, *, exchanges: bool = False) -> list[int]:
-    """Layers in reverse; returns the layers whose gradients are still to be reduced."""
+def _backward(d: Draft, one: Pass, *, exchanges: bool) -> Parts:
+    """Layers in reverse; a pass for inputs alone leaves the gradients of weights to another."""
     job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
-    stage = d.place["pp"]
+    place, is_whole = _place(d, one.chunk), one.kind == "BW"
     after: tuple[int, ...] = ()
-    if stage + 1 < job.pp:
-        after = (_received(d, stage + 1, backward=True),)
-    else:
+    if place.after is not None:
+        after = (_received(d, place.after, backward=True),)
+    yield False
+    layers = list(reversed(place.layers))
+    if place.is_last:
+        further = list(reversed(range(job.layers, job.layers + job.mtp)))
+        for layer in further:
+            compute(d, k.matmul(rows, job.vocabulary // 16, hidden), backward=True)
+            after = yield from _layer_backward(d, one, layer, after)
+            compute(d, k.matmul(rows, hidden, 2 * hidden), after=after, backward=True)
+            after = ()
         compute(d, k.matmul(rows, job.vocabulary // 16, hidden), backward=True)
-    layers = list(reversed(stage_layers(job, stage)))
-    waiting: list[int] = []
     for position, layer in enumerate(layers):
-        if job.recompute == "full":
-            after = _layer_forward(d, micro_batch, layer, after)
-        if job.experts:
-            after = _experts_backward(d, micro_batch, layer, after)
-        else:
-            for inner, columns in ((hidden, job.ffn // job.tp), (job.ffn // job.tp, hidden)):
-                compute(d, k.matmul(rows, inner, columns), after=after, backward=True)
-                compute(d, k.matmul(inner, rows, columns), backward=True)
-        compute(d, k.elementwise("RmsNormGrad", rows, hidden), after=after, backward=True)
-        compute(d, k.matmul(rows, hidden, hidden // job.tp), backward=True)
-        compute(d, k.matmul(hidden // job.tp, rows, hidden), backward=True)
-        if job.recompute == "selective":
-            compute(d, k.attention(job.sequence, hidden // job.tp, backward=False))
-        compute(d, k.attention(job.sequence, hidden // job.tp, backward=True), backward=True)
-        compute(d, k.matmul(rows, 3 * hidden // job.tp, hidden), backward=True)
-        compute(d, k.matmul(hidden, rows, 3 * hidden // job.tp), backward=True)
-        after = _tensor_parallel(d, backward=True)
-        norm = k.elementwise("RmsNormGrad", rows, hidden)
-        compute(d, norm, after=after, backward=True)
-        after = ()
-        if micro_batch == job.micro_batches - 1:
-            if position < round(job.overlap * len(layers)):
-                _reduce_gradients(d)
-            else:
-                waiting.append(layer)
-    if stage > 0:
-        _sent(d, stage - 1, backward=True, exchanges=exchanges)
-    else:
+        after = yield from _layer_backward(d, one, layer, after)
+        if is_whole and one.micro_batch == job.micro_batches - 1:
+            _reduce(d, position, len(layers))
+    if place.is_first:
         inputs = f"{rows},{hidden};{rows}"
         grad = k.work("EmbeddingDenseGradV2", inputs, f"{job.vocabulary},{hidden}", 45_000, "FLOAT")
         compute(d, grad, backward=True)
-    return waiting
+    yield True
+    if place.before is not None:
+        _sent(d, place.before, backward=True, exchanges=exchanges)
 
 
-def _experts_backward(
-    d: Draft, micro_batch: int, layer: int, after: tuple[int, ...]
-) -> tuple[int, ...]:
+def _layer_backward(d: Draft, one: Pass, layer: int, after: tuple[int, ...]) -> Within:
+    job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
+    is_whole = one.kind == "BW"
+    if job.recompute == "full":
+        d.is_recomputing = True
+        after = yield from _layer_forward(d, one.micro_batch, layer, after)
+        d.is_recomputing = False
+    if job.experts:
+        after = yield from _experts_backward(d, one.micro_batch, layer, after)
+    else:
+        for inner, columns in ((hidden, job.ffn // job.tp), (job.ffn // job.tp, hidden)):
+            compute(d, k.matmul(rows, inner, columns), after=after, backward=True)
+            if is_whole:
+                compute(d, k.matmul(inner, rows, columns), backward=True)
+    compute(d, k.elementwise("RmsNormGrad", rows, hidden), after=after, backward=True)
+    compute(d, k.matmul(rows, hidden, hidden // job.tp), backward=True)
+    if is_whole:
+        compute(d, k.matmul(hidden // job.tp, rows, hidden), backward=True)
+    if job.recompute == "selective":
+        d.is_recomputing = True
+        compute(d, k.attention(job.sequence, hidden // job.tp, backward=False))
+        d.is_recomputing = False
+    compute(d, k.attention(job.sequence, hidden // job.tp, backward=True), backward=True)
+    compute(d, k.matmul(rows, 3 * hidden // job.tp, hidden), backward=True)
+    if is_whole:
+        compute(d, k.matmul(hidden, rows, 3 * hidden // job.tp), backward=True)
+    after = _tensor_parallel(d, backward=True)
+    yield False
+    compute(d, k.elementwise("RmsNormGrad", rows, hidden), after=after, backward=True)
+    return ()
+
+
+def _weights(d: Draft, one: Pass) -> Parts:
+    """The gradients of weights that a pass for inputs left."""
+    job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
+    layers = list(reversed(_place(d, one.chunk).layers))
+    for position in range(len(layers)):
+        if not job.experts:
+            for inner, columns in ((hidden, job.ffn // job.tp), (job.ffn // job.tp, hidden)):
+                compute(d, k.matmul(inner, rows, columns))
+        compute(d, k.matmul(hidden // job.tp, rows, hidden))
+        compute(d, k.matmul(hidden, rows, 3 * hidden // job.tp))
+        if one.micro_batch == job.micro_batches - 1:
+            _reduce(d, position, len(layers))
+    yield True
+
+
+def _reduce(d: Draft, position: int, layers: int) -> None:
+    """The gradients of a layer at once, where the wanted share of them has compute beside it."""
+    if position < round(d.job.overlap * layers):
+        _reduce_gradients(d)
+    else:
+        d.unreduced += 1
+
+
+def _experts_backward(d: Draft, micro_batch: int, layer: int, after: tuple[int, ...]) -> Within:
     job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
     tokens, count = _local_tokens(d, micro_batch, layer), job.experts // job.ep
     unpermute = k.elementwise("MoeTokenUnpermuteGrad", rows * job.top_k, hidden)
     compute(d, unpermute, after=after, backward=True)
     dispatched = _all_to_all(d, micro_batch, layer, home=False, backward=True)
     _shared_expert(d, dispatched, backward=True)
+    yield False
     grouped = k.grouped_matmul(tokens, count, hidden, job.ffn)
     compute(d, grouped, after=dispatched, backward=True)
     compute(d, k.elementwise("SwiGluGrad", tokens, job.ffn), backward=True)
     compute(d, k.grouped_matmul(tokens, count, 2 * job.ffn, hidden), backward=True)
     combined = _all_to_all(d, micro_batch, layer, home=True, backward=True)
     _shared_expert(d, combined, backward=True)
+    yield False
     permute = k.elementwise("MoeTokenPermuteGrad", rows * job.top_k, hidden)
     compute(d, permute, after=combined, backward=True)
     return ()
 
 
-def _finish(d: Draft, waiting: list[int]) -> None:
+def _finish(d: Draft) -> None:
     """The remaining gradients, their norm over the world, the optimizer."""
     job = d.job
-    for _ in waiting:
+    for _ in range(d.unreduced):
         _reduce_gradients(d)
+    d.unreduced = 0
     issued = tuple(i for i, call in enumerate(d.calls) if isinstance(call, CommCall))[-4:]
     norm = d.last
     if "world" in d.groups and len(d.groups["world"].ranks) > 1:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from npuscope.analysis.pipeline.schedules import Pass
+
+from .calls import COMPUTE_STREAM
 from .capture import Capture, CommOp, Kernel
 from .job import Job, group_hash, routed_tokens, stage_layers
 
@@ -20,6 +23,8 @@ def truth(job: Job, seen: list[Capture]) -> dict[str, object]:
         "slow_factor": job.slow_factor if job.slow_rank is not None else None,
         "clock_offsets_ns": {str(c.rank): job.offset_ns(c.rank) for c in seen},
         "expert_load": [list(row) for row in expert_load(job)],
+        "schedule": job.schedule if job.pp > 1 else "none",
+        "micro_batches": job.micro_batches,
         "ranks": {str(c.rank): _rank(c) for c in seen},
     }
 
@@ -40,6 +45,30 @@ def expert_load(job: Job) -> list[tuple[int, int, int, int]]:
                         total[expert] += tokens
             rows += [(step, layer, expert, tokens) for expert, tokens in enumerate(total)]
     return rows
+
+
+def passes(c: Capture) -> dict[int, list[tuple[Pass, int, int]]]:
+    """By step: each pass with the start of its first kernel and the end of its last one on the
+    compute stream, by start."""
+    found: dict[tuple[int, Pass], tuple[int, int]] = {}
+    for kernel in c.kernels:
+        if kernel.part is not None and kernel.stream_id == COMPUTE_STREAM:
+            start_ns, end_ns = _interval(kernel)
+            low, high = found.get((kernel.step, kernel.part), (start_ns, end_ns))
+            found[kernel.step, kernel.part] = min(low, start_ns), max(high, end_ns)
+    steps: dict[int, list[tuple[Pass, int, int]]] = {}
+    for (step, part), (start_ns, end_ns) in sorted(found.items(), key=lambda one: one[1]):
+        steps.setdefault(step, []).append((part, start_ns, end_ns))
+    return steps
+
+
+def phases(seen: list[tuple[Pass, int, int]]) -> list[int]:
+    """Of a stage's passes in a step: its first start, that of its first backward, the end of its
+    last forward (not before), and its last end: between them warm-up, steady phase, cool-down."""
+    start_ns, end_ns = min(one[1] for one in seen), max(one[2] for one in seen)
+    steady_ns = min(one[1] for one in seen if one[0].kind != "F")
+    forward_ns = max(one[2] for one in seen if one[0].kind == "F")
+    return [start_ns, steady_ns, max(steady_ns, forward_ns), end_ns]
 
 
 def overlap_lengths(
@@ -69,6 +98,7 @@ def _rank(c: Capture) -> dict[str, object]:
     computing = [kernel for kernel in c.kernels if kernel.work.is_compute]
     everywhere = [_interval(kernel) for kernel in computing]
     steps: dict[str, object] = {}
+    parts = passes(c)
     crossing = 0
     for step in c.steps:
         kernels = [k for k in computing if _starts_in(k, step.device_start_ns, step.device_end_ns)]
@@ -89,6 +119,8 @@ def _rank(c: Capture) -> dict[str, object]:
             "stage_ns": end_ns - start_ns - bubble_ns,
             "preparing_ns": start_ns - step.window_start_ns,
             "masking_ratio": _ratio(figures["overlapped_ns"], figures["communication_ns"]),
+            "passes": [[*one[0], *one[1:]] for one in parts[step.step]],
+            "phases_ns": phases(parts[step.step]),
             "kernels": _by_type(kernels),
             "communication": _by_kind(ops, everywhere),
         }

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from npuscope.errors import UsageError
 
-from .schedules import SCHEDULES, Pass, Schedule, schedule
+from .schedules import ANY_CHUNKS, SCHEDULES, Pass, Schedule, schedule
 
 NONE = "none"
 # Share of letters that may differ: of a name given with confidence, of any name.
@@ -85,16 +85,13 @@ def _candidates(passes: int, stages: int) -> list[tuple[str, int, int]]:
         return []
     found = []
     for name, (chunks, _) in SCHEDULES.items():
-        several = range(1, passes // stages + 1) if name in _ANY_CHUNKS else (chunks,)
+        several = range(1, passes // stages + 1) if name in ANY_CHUNKS else (chunks,)
         for v in several:
             if name == "dualpipe":
                 found.append((name, passes, v))
             elif passes % v == 0 and not (name == "interleaved" and v == 1):
                 found.append((name, passes // v, v))
     return found
-
-
-_ANY_CHUNKS = ("interleaved", "fb-overlap")
 
 
 @lru_cache(maxsize=512)

@@ -56,7 +56,7 @@ def schedule(name: str, p: int, m: int, v: int | None = None) -> Schedule:
     if min(p, m, 1 if v is None else v) < 1:
         raise UsageError("a pipeline has at least one stage, one micro-batch and one chunk")
     chunks, made = SCHEDULES[asked]
-    if asked == "interleaved":
+    if asked in ANY_CHUNKS:
         chunks = v or chunks
     elif v not in (None, chunks):
         raise UsageError(f"{asked} has {chunks} chunk(s) of a stage on each device, not {v}")
@@ -135,16 +135,41 @@ def _interleaved(p: int, m: int, v: int) -> Made:
             f"interleaved takes as many micro-batches at a time as there are stages: {m} are no"
             f" multiple of {p}"
         )
-    turns = [chunk for _ in range(m // p) for chunk in range(v) for _ in range(p)]
-    forward: list[Word] = [(("F", chunk),) for chunk in turns]
-    backward = [_backward(v - 1 - chunk) for chunk in turns]
+    forward, backward = _turns(p, m, v)
     words = []
     for device in range(p):
         ahead = min((p - device - 1) * 2 + (v - 1) * p, m * v)
         steady = [word for pair in zip(forward[ahead:], backward, strict=False) for word in pair]
         words.append(forward[:ahead] + steady + backward[m * v - ahead :])
-    route = tuple((device, chunk) for chunk in range(v) for device in range(p))
-    return words, (route,), Fraction(1, v)
+    return words, _rings(p, v), Fraction(1, v)
+
+
+def _turns(p: int, m: int, v: int) -> tuple[list[Word], list[Word]]:
+    """Forwards and backwards of a device: p micro-batches pass one chunk, then the next one."""
+    turns = [chunk for _ in range(-(-m // p)) for chunk in range(v) for _ in range(p)][: m * v]
+    return [(("F", chunk),) for chunk in turns], [_backward(v - 1 - chunk) for chunk in turns]
+
+
+def _rings(p: int, v: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """All devices over their first chunks, then over their second ones, and so on."""
+    return (tuple((device, chunk) for chunk in range(v) for device in range(p)),)
+
+
+def _overlapped(p: int, m: int, v: int) -> Made:
+    """Interleaved with one more forward ahead, so that the forward of one micro-batch runs beside
+    the backward of another (MindSpeed's moe-fb-overlap); one chunk needs twice 1F1B's forwards."""
+    if v > 1 and m % p:
+        raise UsageError(
+            f"fb-overlap takes as many micro-batches at a time as there are stages: {m} are no"
+            f" multiple of {p}"
+        )
+    forward, backward = _turns(p, m, v)
+    words = []
+    for device in range(p):
+        ahead = min((p - device - 1) * 2 + (v - 1) * p + 1, m * v)
+        steady = [one + other for one, other in zip(forward[ahead:], backward, strict=False)]
+        words.append(forward[:ahead] + steady + backward[m * v - ahead :])
+    return words, _rings(p, v), Fraction(1, v)
 
 
 def _zero_bubble(p: int, m: int, more: int) -> Made:
@@ -241,5 +266,7 @@ SCHEDULES: dict[str, tuple[int, Callable[[int, int, int], Made]]] = {
     "zb-v": (2, _zb_v),
     "dualpipe": (2, _dualpipe),
     "dualpipev": (2, _dualpipe_v),
+    "fb-overlap": (1, _overlapped),
 }
 _ALIASES = {"vpp": "interleaved"}
+ANY_CHUNKS = ("interleaved", "fb-overlap")
