@@ -16,6 +16,7 @@ from .directions import BACKWARD, FORWARD, WEIGHTS
 
 _WAYS = {FORWARD: 0, BACKWARD: 1, WEIGHTS: 2}
 _WIDTH = 4  # bytes of a type's code
+_PART = 0.25  # of the longer of two passes, the shorter has at least
 _CORE = 0.8  # of the shorter of two pieces that no other repeats
 
 
@@ -60,7 +61,13 @@ def cut(kernels: pl.DataFrame, transfers: pl.DataFrame, stages: pl.DataFrame) ->
             key = (int(lanes[first]), int(ways[first]))
             found.setdefault(key, []).append(Piece(first, last, codes[first:last].tobytes()))
     stage_of = dict(stages.select("lane", "stage").iter_rows())
+    weights = np.concatenate([[0], np.cumsum(kept["is_weight"].to_numpy())])
     whole = _repeated(found, stage_of)
+    for (lane, way), pieces in whole.items():
+        if way == _WAYS[WEIGHTS]:
+            others = whole.get((lane, _WAYS[BACKWARD]), [])
+            left = sum(int(weights[one.last] == weights[one.first]) for one in others)
+            whole[lane, way] = _at_least(_halved(pieces), left)
     number = np.full(len(kept), -1, np.int64)
     for pieces in whole.values():
         for at, piece in enumerate(pieces):
@@ -100,14 +107,12 @@ def _repeated(
         seen = usual[stage_of.get(lane, -1), way]
         known = [kinds for kinds, count in seen.most_common() if count > 1] or _core(seen)
         made[lane, way] = _mended(pieces, known)
-    counts = Counter(len(pieces) for (_, way), pieces in made.items() if way == 0)
-    if not counts:
-        return made
-    most = max(counts)
+    most = max([len(pieces) for (_, way), pieces in made.items() if way == 0], default=0)
     for (lane, way), pieces in made.items():
-        wanted = len(made.get((lane, _WAYS[BACKWARD]), [])) if way == _WAYS[WEIGHTS] else most
-        if len(pieces) < wanted:
-            made[lane, way] = _halved(pieces, wanted)
+        if way != _WAYS[WEIGHTS] and len(pieces) < most:
+            kinds = {*usual[stage_of.get(lane, -1), way], *(one.kinds for one in pieces)}
+            tried = (_parted(pieces, kinds), _halved(pieces), _in_two(pieces))
+            made[lane, way] = next((one for one in tried if len(one) == most), pieces)
     return made
 
 
@@ -175,26 +180,62 @@ def _core(seen: Counter[bytes]) -> list[bytes]:
     return [one[at : at + size].tobytes()]
 
 
-def _halved(pieces: list[Piece], wanted: int) -> list[Piece]:
-    """Pieces of which some are passes in a row with no transfer between, split into equal ones."""
-    if not pieces:
-        return pieces
-    least = min(len(one.kinds) for one in pieces)
-    done = []
+def _parted(pieces: list[Piece], kinds: set[bytes]) -> list[Piece]:
+    """Pieces of which some begin or end with what stands alone elsewhere, without a transfer
+    between, split there."""
+    done = pieces
+    while True:
+        split: list[Piece] = []
+        for piece in done:
+            parts = [(piece.kinds[: len(one)], piece.kinds[len(one) :]) for one in kinds
+                     if len(one) < len(piece.kinds) and piece.kinds.startswith(one)]  # fmt: skip
+            parts += [(piece.kinds[: -len(one)], piece.kinds[-len(one) :]) for one in kinds
+                      if len(one) < len(piece.kinds) and piece.kinds.endswith(one)]  # fmt: skip
+            # The most even: no part is a mere beginning.
+            best = max(parts, key=lambda two: min(map(len, two)), default=None)
+            if best is None or min(map(len, best)) < _PART * max(map(len, best)):
+                split.append(piece)
+                continue
+            middle = piece.first + len(best[0]) // _WIDTH
+            split += [Piece(piece.first, middle, best[0]), Piece(middle, piece.last, best[1])]
+        if len(split) == len(done):
+            return done
+        done, kinds = split, kinds | {one.kinds for one in split}
+
+
+def _halved(pieces: list[Piece]) -> list[Piece]:
+    """Pieces of which some repeat the shortest several times, split into these."""
+    least = min((one.kinds for one in pieces), key=len, default=b"")
+    done: list[Piece] = []
     for piece in pieces:
-        times, rest = divmod(len(piece.kinds), least)
-        unit = piece.kinds[:least]
-        if times > 1 and not rest and piece.kinds == unit * times:
-            size = least // _WIDTH
-            starts = range(piece.first, piece.last, size)
-            done += [Piece(start, start + size, unit) for start in starts]
-        else:
-            done.append(piece)
-    if len(done) == len(pieces) and 2 * len(pieces) == wanted:
-        done = []
-        for piece in pieces:
-            half = len(piece.kinds) // (2 * _WIDTH)
-            middle = piece.first + half
-            done += [Piece(piece.first, middle, piece.kinds[: _WIDTH * half]),
-                     Piece(middle, piece.last, piece.kinds[_WIDTH * half :])]  # fmt: skip
+        times, rest = divmod(len(piece.kinds), len(least))
+        size = len(least) // _WIDTH
+        is_multiple = not rest and piece.kinds == least * times
+        starts = range(piece.first, piece.last, size) if is_multiple else [piece.first]
+        done += [Piece(at, at + size if is_multiple else piece.last,
+                       least if is_multiple else piece.kinds) for at in starts]  # fmt: skip
+    return done
+
+
+def _at_least(pieces: list[Piece], wanted: int) -> list[Piece]:
+    """So many pieces, the longest in equal parts where there are fewer and it has as many."""
+    longest = max(pieces, key=lambda one: one.last - one.first)
+    parts = wanted - len(pieces) + 1
+    size, rest = divmod(longest.last - longest.first, max(parts, 1))
+    if parts < 1 or rest:
+        return pieces
+    at = pieces.index(longest)
+    equal = [Piece(start, start + size, longest.kinds[: size * _WIDTH])
+             for start in range(longest.first, longest.last, size)]  # fmt: skip
+    return [*pieces[:at], *equal, *pieces[at + 1 :]]
+
+
+def _in_two(pieces: list[Piece]) -> list[Piece]:
+    """Each piece as two of as many kernels: stages at the turn of a V."""
+    done: list[Piece] = []
+    for piece in pieces:
+        half = len(piece.kinds) // (2 * _WIDTH)
+        middle, size = piece.first + half, half * _WIDTH
+        done += [Piece(piece.first, middle, piece.kinds[:size]),
+                 Piece(middle, piece.last, piece.kinds[size:])]  # fmt: skip
     return done

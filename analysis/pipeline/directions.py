@@ -20,7 +20,11 @@ _CUBE_CORES = ("AI_CORE", "MIX_AIC")
 # Of a thread's operators that are backward by name, from which on all its kernels are.
 _AUTOGRAD_SHARE = 0.05
 _SURE = 0.9  # of the kernels of a type and shapes
-_RUN = 3  # products of weight gradients alone, one after the other: no layer's backward has these
+# Products of weight gradients alone, one after the other: no layer's backward has so many, its
+# forward none. What may add these up between them.
+_RUN, _RUN_FORWARD = 3, 2
+_ADDED_UP = r"(?i)add|axpy|cast|copy|move|zeros|memset"
+_MOST_WEIGHTS = 0.45  # of all products: with more, tokens are as many as features somewhere
 _OPERATORS = """
     with _asked as (
         select rank, connection_id, any_value(operator_name) as operator,
@@ -61,6 +65,7 @@ def with_directions(kernels: pl.DataFrame) -> pl.DataFrame:
         is_cube=pl.col("core").is_in(_CUBE_CORES).fill_null(value=False)
         | named.str.contains(_CUBE),
         is_product=named.str.contains(_PRODUCT),
+        is_sum=named.str.contains(_ADDED_UP),
         is_backward_operator=pl.col("operator").str.contains(_GRADIENT),
         dims=pl.col("shapes").str.split(";").list.head(2),
     )
@@ -117,7 +122,7 @@ def with_directions(kernels: pl.DataFrame) -> pl.DataFrame:
     return (
         _with_runs(found)
         .with_columns(direction=pl.when("is_run").then(pl.lit(WEIGHTS)).otherwise(direction))
-        .drop("before", "after", "backward", "seed", "dims", "is_told", "is_run")
+        .drop("before", "after", "backward", "seed", "dims", "is_told", "is_run", "is_sum")
     )
 
 
@@ -130,21 +135,27 @@ def _with_weights(found: pl.DataFrame) -> pl.DataFrame:
     tokens = common.sort()[0] if len(common) else "?"
     both = pl.col("dims").list
     has = [both.get(at, null_on_oob=True).str.split(",").list.contains(tokens) for at in (0, 1)]
+    is_weight = (pl.col("is_product") & has[0] & has[1]).fill_null(value=False)
+    found = found.with_columns(is_weight=is_weight)
+    share = found.filter("is_product")["is_weight"].mean()
     return found.with_columns(
-        is_weight=(pl.col("is_product") & has[0] & has[1]).fill_null(value=False)
+        pl.col("is_weight") & pl.lit(isinstance(share, float) and share < _MOST_WEIGHTS)
     )
 
 
 def _with_runs(found: pl.DataFrame) -> pl.DataFrame:
     """With `is_run`: of a run of products for gradients of weights alone, or what adds these up
     between them."""
-    is_break = ~pl.col("is_weight") & (pl.col("is_cube") | pl.col("is_gradient"))
+    is_break = ~pl.col("is_weight") & (pl.col("is_product") | ~pl.col("is_sum"))
     one = pl.col("is_weight").cast(pl.Int32)
     run = ["lane", "run"]
     return (
         found.with_columns(run=is_break.cum_sum().over("lane"))
         .with_columns(
-            is_run=(one.sum().over(run) >= _RUN)
+            is_run=(
+                one.sum().over(run)
+                >= pl.when(pl.col("seed") == FORWARD).then(_RUN_FORWARD).otherwise(_RUN)
+            )
             & (one.cum_sum().over(run) > 0)
             & (one.cum_sum(reverse=True).over(run) > 0)
         )
