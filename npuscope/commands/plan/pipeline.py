@@ -16,7 +16,8 @@ Formula = Annotated[
     typer.Option(
         "--formula",
         metavar="SCHEDULE",
-        help="gpipe, 1f1b, interleaved (or vpp), zb-h1, zb-h2, zb-v, dualpipe, dualpipev.",
+        help="gpipe, 1f1b, interleaved (or vpp), zb-h1, zb-h2, zb-v, dualpipe, dualpipev,"
+        " fb-overlap.",
         show_default=False,
     ),
 ]

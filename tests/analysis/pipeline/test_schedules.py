@@ -170,3 +170,8 @@ def test_devices_that_wait_for_each_other_are_told() -> None:
     )
     with pytest.raises(UsageError, match="mine: devices 0, 1 wait for each other"):
         execute(chosen, even_durations(chosen, 1, 1, 1))
+
+
+@pytest.mark.parametrize(("p", "m", "v"), [(2, 4, 1), (4, 8, 1), (4, 6, 1), (4, 8, 2), (3, 6, 3)])
+def test_forward_beside_backward_costs_what_interleaved_does(p: int, m: int, v: int) -> None:
+    assert is_every(bubbles_ns("fb-overlap", p, m, (6, 6, 6), v), (p - 1) * 18 / v)
