@@ -20,7 +20,7 @@ from typer.core import TyperGroup
 from npuscope import __version__
 from npuscope.commands.explain import comm, health, memory, mfu, model, ranks, steps, trends, whatif
 from npuscope.commands.plan import experts, experts_plan, pipeline
-from npuscope.commands.serve import exporter, profile_config
+from npuscope.commands.serve import exporter, mcp, profile_config
 from npuscope.commands.start import compare, dashboard, doctor, gate, report
 from npuscope.commands.store import export, stores, watch
 from npuscope.console import reader_may_leave, say
@@ -71,7 +71,7 @@ GROUPS = {
         "sql": "how-it-works",
         "sample": "tutorial",
     },
-    "Serve": {"exporter": "monitoring", "profile-config": "training"},
+    "Serve": {"exporter": "monitoring", "mcp": "mcp", "profile-config": "training"},
 }
 
 
@@ -204,6 +204,7 @@ app.command()(dashboard.dashboard)
 app.command()(stores.ingest)
 app.command()(export.export)
 app.command()(exporter.exporter)
+app.command()(mcp.mcp)
 app.command()(stores.compact)
 app.command()(watch.watch)
 app.command()(profile_config.profile_config)

@@ -1,0 +1,247 @@
+"""What programs may ask of the profiles they were given: questions, their answers page by page.
+
+Text of a profile (names of kernels, paths) is data: it stands in JSON strings only, at most so
+long, with whatever a terminal would obey spelled out.
+"""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from npuscope.analysis import query
+from npuscope.analysis.catalog import metrics
+from npuscope.analysis.experts.load.load_rows import By as ExpertKey
+from npuscope.capture import Capture, MfuKey
+from npuscope.console.printable import json_text, visible
+from npuscope.errors import UsageError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from npuscope.analysis.metric import Column
+
+Schema = dict[str, Any]
+MOST_ROWS = 200
+USUAL_ROWS = 40
+# Of an answer's rows as JSON, some 8,000 tokens; notes have a fifth of it beside.
+MOST_CHARACTERS = 24_000
+MOST_NOTES_CHARACTERS = MOST_CHARACTERS // 5
+MOST_OF_A_TEXT = 300
+_TYPES = {
+    "bigint": "integer", "integer": "integer", "ubigint": "integer", "double": "number",
+    "boolean": "boolean", "varchar": "string",
+}  # fmt: skip
+
+
+def _key(values: Iterable[str]) -> Schema:
+    return {"type": "string", "enum": [*values], "description": "what rows are by"}
+
+
+_RANK: Schema = {"type": "integer", "minimum": 0, "description": "only this global rank"}
+_STEP: Schema = {"type": "integer", "description": "only this step"}
+_CHANGES: Schema = {
+    "type": "array",
+    "items": {"type": "string"},
+    "minItems": 1,
+    "description": "TARGET=VALUE, durations times VALUE: rank:5=median, comm:ep=0.5, host:free",
+}
+_MODEL: Schema = {"type": "string", "description": "preset of the trained model, as qwen3-8b"}
+_TOKENS: Schema = {"type": "integer", "minimum": 1, "description": "of the whole job, with model"}
+_SQL: Schema = {"type": "string", "description": "one SELECT in DuckDB's SQL; `show tables`"}
+_NAME: Schema = {"type": "string", "description": "which of the given profiles"}
+_OFFSET: Schema = {"type": "integer", "minimum": 0, "description": "rows to leave out in front"}
+_LIMIT: Schema = {
+    "type": "integer", "minimum": 1, "maximum": MOST_ROWS,
+    "description": f"rows at most, {USUAL_ROWS} if it is left out",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A method of `Capture`, the command that answers the same, and what it takes by name."""
+
+    name: str
+    command: str
+    takes: Mapping[str, Schema] = field(default_factory=dict)
+    required: tuple[str, ...] = ()
+    about: str = ""
+
+    @property
+    def description(self) -> str:
+        """What it tells, in the catalog's words."""
+        found = _metrics_of(self.command)
+        return self.about or " ".join(dict.fromkeys(one.meaning for one in found))
+
+    def input_schema(self, profiles: Iterable[str]) -> Schema:
+        """JSON schema of its arguments, where these profiles may be asked about."""
+        names = [*profiles]
+        properties = {
+            "profile": {**_NAME, "enum": names}, **self.takes, "offset": _OFFSET, "limit": _LIMIT
+        }  # fmt: skip
+        required = [*self.required, *(["profile"] if len(names) > 1 else [])]
+        return {
+            "type": "object",
+            "properties": properties,
+            "required": required,
+            "additionalProperties": False,
+        }
+
+    def output_schema(self) -> Schema:
+        """JSON schema of its answers; columns with unit and meaning as the catalog has them."""
+        columns: dict[str, Schema] = {}
+        for known in _metrics_of(self.command):
+            for column in known.columns:
+                columns.setdefault(column.name, _column(column))
+        rows = {"type": "array", "items": {"type": "object", "properties": columns}}
+        return {
+            "type": "object",
+            "properties": {
+                "rows": rows,
+                "row_count": {"type": "integer", "description": "of all pages"},
+                "next_offset": {"type": ["integer", "null"], "description": "null: no more rows"},
+                "notes": {"type": "array", "items": {"type": "string"}},
+                "evidence": {"type": "string", "description": "the command that prints the same"},
+            },
+            "required": ["rows", "row_count", "next_offset", "notes", "evidence"],
+        }
+
+    def words(self, place: Path, arguments: Mapping[str, Any]) -> str:
+        """The command line that answers the same."""
+        verb, *options = self.command.split()
+        said: list[str] = []
+        for name, value in arguments.items():
+            if name in ("changes", "text"):
+                said += value if isinstance(value, list) else [value]
+            else:
+                said += [f"--{name.replace('_', '-')}", str(value)]
+        return shlex.join(["npuscope", verb, str(place), *options, *said, "--json"])
+
+
+_PLACE = {"rank": _RANK, "step": _STEP}
+QUESTIONS: tuple[Question, ...] = (
+    Question("findings", "findings"),
+    Question("facts", "doctor", about="What was recorded: ranks, chips, versions, parallel sizes."),
+    Question("steps", "steps", _PLACE),
+    Question("kernels", "kernels", {"by": _key(get_args(query.KernelKey)), **_PLACE}),
+    Question("comm", "comm", {"by": _key(get_args(query.CommKey)), **_PLACE}),
+    Question(
+        "mfu", "mfu",
+        {"model": _MODEL, "tokens_per_step": _TOKENS, "by": _key(get_args(MfuKey)), **_PLACE},
+    ),
+    Question("waterfall", "mfu --waterfall", _PLACE),
+    Question("experts", "experts", {"by": _key(get_args(ExpertKey)), **_PLACE}),
+    Question("ranks", "ranks", _PLACE),
+    Question("memory", "memory", {"by": _key(get_args(query.MemoryKey)), "rank": _RANK}),
+    Question("whatif", "whatif", {"changes": _CHANGES}, ("changes",)),
+    Question("doctor", "doctor"),
+    Question(
+        "sql", "sql", {"text": _SQL}, ("text",),
+        "Rows of one SELECT over the canonical tables and metrics; no files, no settings.",
+    ),
+)  # fmt: skip
+
+
+class Profiles:
+    """Profiles that may be asked about, and no others; each is opened when it is first asked.
+
+    Answers may be asked from several threads.
+    """
+
+    def __init__(self, places: Iterable[Path]) -> None:
+        self._places = {str(place): place for place in places}
+        self._open: dict[str, Capture] = {}
+        self._opening = threading.Lock()
+
+    @property
+    def names(self) -> list[str]:
+        """As they were given."""
+        return [*self._places]
+
+    def close(self) -> None:
+        """Close all of them."""
+        for job in self._open.values():
+            job.close()
+
+    def answer(self, question: Question, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """A page of an answer, as the question's `output_schema` says. Raises NpuscopeError."""
+        asked = dict(arguments)
+        name = asked.pop("profile", self.names[0])
+        offset, limit = asked.pop("offset", 0), asked.pop("limit", USUAL_ROWS)
+        job = self._capture(name)
+        evidence = question.words(self._places[name], asked)
+        if question.name == "whatif":
+            frame = job.whatif(*asked["changes"])
+        else:
+            frame = getattr(job, question.name)(**asked)
+        rows = _page(frame, offset, limit)
+        told = offset + len(rows)
+        return {
+            "rows": rows,
+            "row_count": frame.height,
+            "next_offset": told if told < frame.height else None,
+            "notes": _within(map(bounded, job.notes()), MOST_NOTES_CHARACTERS),
+            "evidence": evidence,
+        }
+
+    def _capture(self, name: str) -> Capture:
+        place = self._places.get(name)
+        if place is None:
+            listed = ", ".join(self.names)
+            raise UsageError(f"{bounded(name)} is none of the given profiles: {listed}")
+        with self._opening:
+            if name not in self._open:
+                self._open[name] = Capture(place)
+            return self._open[name]
+
+
+def bounded(value: Any) -> Any:
+    """A value whose texts obey nothing, and are at most so long."""
+    if isinstance(value, str):
+        text = visible(value)
+        return text if len(text) <= MOST_OF_A_TEXT else text[: MOST_OF_A_TEXT - 3] + "..."
+    if isinstance(value, dict):
+        return {bounded(name): bounded(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [bounded(one) for one in value]
+    return value
+
+
+def _page(frame: pl.DataFrame, offset: int, limit: int) -> list[Any]:
+    """Rows from the offset on, as many as fit, but one."""
+    return _within(map(bounded, query.rows(frame.slice(offset, limit))), MOST_CHARACTERS)
+
+
+def _within(values: Iterable[Any], most_characters: int) -> list[Any]:
+    """The first of the values whose JSON is so long together; one at least."""
+    kept: list[Any] = []
+    left = most_characters
+    for value in values:
+        left -= len(json_text(value))
+        if left < 0 and kept:
+            break
+        kept.append(value)
+    return kept
+
+
+@cache
+def _metrics_of(command: str) -> tuple[Any, ...]:
+    """Metrics that a command answers with, by whatever key."""
+    names = (command, f"{command} --by ")
+    return tuple(
+        known
+        for known in metrics()
+        if any(one == names[0] or one.startswith(names[1]) for one in known.commands)
+    )
+
+
+def _column(column: Column) -> Schema:
+    kind = _TYPES.get(column.type)
+    unit = f"[{column.unit}] " if column.unit else ""
+    told: Schema = {"description": f"{unit}{column.meaning}"}
+    return {"type": [kind, "null"], **told} if kind else told
