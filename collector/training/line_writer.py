@@ -32,7 +32,8 @@ _OURS: set[Path] = set()
 class LineWriter:
     """Formats and writes what is offered, in a thread; never blocks or raises to who offers.
 
-    `lines` makes bytes, whole lines, of an item, and `done` gets each item back, written or not.
+    `lines` makes bytes, whole lines, of an item, and `done` gets each item back, written or not;
+    `what` they are is told where they cannot be written.
     """
 
     def __init__(
@@ -45,15 +46,17 @@ class LineWriter:
         depth: int,
         rotate_bytes: int,
         rotate_seconds: float,
+        what: str = "expert loads",
     ) -> None:
         self.failure: str | None = None
         self.dropped = 0  # items that were offered and not written
         self.written = 0
         self._folder, self._stem, self._lines, self._done = folder, stem, lines, done
         self._rotate_bytes, self._rotate_seconds = rotate_bytes, rotate_seconds
+        self._what = what
         self._queue: queue.Queue[Any] = queue.Queue(maxsize=depth)
         self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="npuscope-expert-load", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="npuscope-lines", daemon=True)
         self._file: int | None = None
         self._size_bytes, self._opened_at = 0, 0.0
 
@@ -183,7 +186,7 @@ class LineWriter:
     def _fail(self, error: BaseException) -> None:
         if self.failure is None:
             self.failure = str(error) or type(error).__name__
-            warn(f"expert loads are no longer written: {self.failure}")
+            warn(f"{self._what} are no longer written: {self.failure}")
 
     def _refuse(self) -> None:
         """Give back what is still waiting."""

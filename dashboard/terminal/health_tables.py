@@ -131,6 +131,24 @@ def speculation_table(rows: pl.DataFrame) -> RenderableType:
     return FittedTable(_COLUMNS["speculation"], rows.to_dicts(), _TITLES["speculation"])
 
 
+def balance_table(rows: pl.DataFrame) -> RenderableType:
+    """What unequal sequences cost each step."""
+    return FittedTable(
+        [
+            Column("step", "step", str),
+            Column("ranks", "ranks_count", str, 1),
+            Column("sequences", "sequences_count", str, 2),
+            Column("mean (s)", "mean_ns", _seconds),
+            Column("slowest (s)", "max_ns", _seconds),
+            Column("unequal", "imbalance_share", percent),
+            Column("arranged (s)", "arranged_ns", _seconds),
+            Column("saves", "saved_share", percent),
+        ],
+        rows.to_dicts(),
+        "Sequences of unequal lengths",
+    )
+
+
 def more_tables(found: Mapping[str, pl.DataFrame]) -> Iterator[RenderableType]:
     """What is told beyond the steps, where there is any."""
     for name, rows in found.items():

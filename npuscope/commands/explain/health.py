@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from npuscope.analysis.health.health import Health
+    from npuscope.analysis.health.imbalance import Sync
     from npuscope.collector.readers.train_log.serving_text import Speculation
 
 Against = Annotated[
@@ -54,6 +55,18 @@ DraftCost = Annotated[
         help="Speculative decoding: what drafting adds to a step, of a step without.",
     ),
 ]
+Lengths = Annotated[
+    Path | None,
+    typer.Option(
+        "--lengths",
+        metavar="DIR",
+        help="Profiles as PATH: what unequal sequences cost, by sequence_length_recorder's files.",
+    ),
+]
+Together = Annotated[
+    Literal["step", "micro-batch"],
+    typer.Option("--sync", help="With --lengths: when data-parallel ranks wait for each other."),
+]
 
 
 @command("run", "capture")
@@ -66,6 +79,8 @@ def health(
     supernodes: Supernodes = 1,
     scaling: Scaling = None,
     draft_cost: DraftCost = 0.0,
+    lengths: Lengths = None,
+    sync: Together = "step",
 ) -> None:
     """Spikes, slow stretches, periodic costs and restarts of a training; RL steps by phase.
 
@@ -80,6 +95,7 @@ def health(
       npuscope health verl.log --cards 32 --rollout-cards 24
       npuscope health one.log --scaling 2=two.log --scaling 4=four.log
       npuscope health metrics.txt --draft-cost 0.1  # acceptance of drafts, and what it is worth
+      npuscope health ./store --lengths ./lengths
       npuscope health ./runs/pretrain              # events.out.tfevents.*
     """
     from npuscope.analysis.health.health import spike_change
@@ -91,6 +107,9 @@ def health(
         speculation_table,
     )
 
+    if lengths is not None:
+        _of_lengths(asked, lengths, sync)
+        return
     served, is_log = _served(asked)
     speculation = health_speculation(served, draft_cost=draft_cost)
     if not is_log:
@@ -113,6 +132,20 @@ def health(
     for table in (*health_tables(found), *more_tables(more)):
         show(table)
     say_notes(notes)
+
+
+def _of_lengths(asked: Asked, folder: Path, sync: Sync) -> None:
+    from npuscope.analysis import query
+    from npuscope.analysis.health.imbalance import cost_note, fitted_cost, sequence_balance
+    from npuscope.collector.readers.train_log.sequence_lengths import read_lengths
+    from npuscope.dashboard.terminal.health_tables import balance_table
+
+    told = read_lengths(folder)
+    with asked.tables() as (data, scope):
+        times = query.steps(data.con, scope).select("step", "rank", "computing_ns")
+        cost = fitted_cost(told, times)
+        rows = sequence_balance(told, cost, sync)
+        asked.answer("sequence_balance", rows, [cost_note(cost)], balance_table)
 
 
 def _served(asked: Asked) -> tuple[list[Speculation], bool]:

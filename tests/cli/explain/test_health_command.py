@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from npuscope.collector.training import sequence_length_recorder
 from tests.cli.command import Run
 
 LINE = (
@@ -76,3 +77,17 @@ def test_speculation_of_a_serving_engine(run: Run, tmp_path: Path) -> None:
     assert told.json()["metric"] == "health_speculation"
     assert told.rows[0]["worth_tokens_per_s"] == 500
     assert "2.50" in run("health", path).out
+
+
+def test_unequal_sequences_of_a_profiled_job(run: Run, tmp_path: Path, sample_store: Path) -> None:
+    for rank in range(8):
+        with sequence_length_recorder(tmp_path, rank=rank, start_step=11) as recorder:
+            for step in range(11, 15):
+                recorder.record([512 * (1 + rank % 3), 256 * (step - 9)])
+                recorder.step()
+    told = run("health", sample_store, "--lengths", tmp_path, "--json")
+    assert [row["step"] for row in told.rows] == [11, 12, 13, 14]  # the profile knows 12 and 13
+    assert [row["ranks_count"] for row in told.rows] == [8] * 4
+    assert "of 16 steps of ranks" in told.json()["notes"][0]
+    assert "Sequences" in run("health", sample_store, "--lengths", tmp_path).out
+    assert run("health", sample_store, "--lengths", sample_store).code == 3
