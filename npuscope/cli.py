@@ -22,7 +22,7 @@ from npuscope.commands.explain import comm, health, memory, mfu, model, ranks, s
 from npuscope.commands.plan import experts, experts_plan, pipeline
 from npuscope.commands.serve import exporter, mcp, profile_config
 from npuscope.commands.start import compare, dashboard, doctor, gate, report
-from npuscope.commands.store import export, stores, watch
+from npuscope.commands.store import bundle, export, stores, watch
 from npuscope.console import reader_may_leave, say
 from npuscope.console.waiting import waiting
 from npuscope.errors import NpuscopeError, UsageError
@@ -66,6 +66,7 @@ GROUPS = {
         "ingest": "scale-out",
         "watch": "watch",
         "export": "how-it-works",
+        "bundle": "bundle",
         "compact": "scale-out",
         "store": "how-it-works",
         "sql": "how-it-works",
@@ -203,6 +204,7 @@ app.command()(doctor.doctor)
 app.command()(dashboard.dashboard)
 app.command()(stores.ingest)
 app.command()(export.export)
+app.command()(bundle.bundle)
 app.command()(exporter.exporter)
 app.command()(mcp.mcp)
 app.command()(stores.compact)

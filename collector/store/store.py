@@ -22,6 +22,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 
 # In an exported file: which summaries it holds, in which version.
 SUMMARY_VERSIONS = "summary_versions"
+# In the second line of a page that carries tables.
+BUNDLE_HEAD = b"<!-- npuscope bundle 1 -->"
 # A variable of connections to stores: the summaries that are known to have no row.
 EMPTY_SUMMARIES = "empty_summaries"
 # Processes of containers that share the temporary folder may have the same number.
@@ -72,10 +75,11 @@ def open(
 ) -> duckdb.DuckDBPyConnection:
     """An in-memory DuckDB with one view per canonical table over everything published.
 
-    `path` is a store or a `.duckdb` file that `export` wrote. Views of tables that no rank has are
-    empty but typed. A summary is a view where every rank has it in the version that `summaries`
-    (name -> version) asks for; by default in any, as long as it is one. The views pin the
-    generations that were current at the call. What memory does not hold goes to the folder `spill`.
+    `path` is a store, a `.duckdb` file that `export` wrote, or a bundle. Views of tables that no
+    rank has are empty but typed. A summary is a view where every rank has it in the version that
+    `summaries` (name -> version) asks for; by default in any, as long as it is one. The views pin
+    the generations that were current at the call. What memory does not hold goes to the folder
+    `spill`.
 
     An exported file may be anybody's: the engine then reaches no other file, but for those that
     statements write below the folder `writable`. Raises StoreError.
@@ -83,7 +87,7 @@ def open(
     path = Path(path)
     con = _connection(spill)
     if path.is_file():
-        _attach_export(con, path, summaries, writable)
+        _attach_export(con, _database(path), summaries, writable)
         return con
     if not is_store(path):
         raise StoreError(f"{path}: not a store (no npuscope-store.json): ingest a profile into it")
@@ -93,12 +97,23 @@ def open(
 
 
 def is_export(path: Path) -> bool:
-    """Whether it is a DuckDB file, whatever its name."""
+    """Whether it is a DuckDB file or a page with tables in it, whatever its name."""
     try:
         with open_regular(path) as file:
-            return file.read(12)[8:] == b"DUCK"
+            head = file.read(200)
     except OSError:
         return False
+    return head[8:12] == b"DUCK" or BUNDLE_HEAD in head
+
+
+def _database(path: Path) -> Path:
+    """The DuckDB file: the file itself, or what a bundle's tables were unpacked to."""
+    with suppress(OSError), open_regular(path) as file:
+        if BUNDLE_HEAD in file.read(200):
+            from .bundle import unpacked  # seldom met, and it needs what is here
+
+            return unpacked(path)
+    return path
 
 
 def _connection(spill: Path | None = None) -> duckdb.DuckDBPyConnection:
