@@ -141,14 +141,14 @@ def _forward(d: Draft, one: Pass, head: int, *, exchanges: bool) -> Parts:
     job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
     place, micro_batch = _place(d, one.chunk), one.micro_batch
     after: tuple[int, ...] = ()
+    if place.before is not None:
+        after = (_received(d, place.before, backward=False),)
+    yield False
     if place.is_first:
         inputs = f"{job.vocabulary},{hidden};1,{rows};1"
         compute(
             d, k.work("GatherV2", inputs, f"1,{rows},{hidden}", k.vector_ns(4.0 * rows * hidden))
         )
-    elif place.before is not None:
-        after = (_received(d, place.before, backward=False),)
-    yield False
     mask = k.work("DSAGenBitMask", f"{rows}", f"{rows // 8}", 38_000, "UINT8")
     compute(d, mask, stream=SIDE_STREAM, after=(d.last,))
     if micro_batch == 0:

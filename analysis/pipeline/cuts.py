@@ -62,7 +62,8 @@ def cut(kernels: pl.DataFrame, transfers: pl.DataFrame, stages: pl.DataFrame) ->
             found.setdefault(key, []).append(Piece(first, last, codes[first:last].tobytes()))
     stage_of = dict(stages.select("lane", "stage").iter_rows())
     weights = np.concatenate([[0], np.cumsum(kept["is_weight"].to_numpy())])
-    whole = _repeated(found, stage_of)
+    products_of = frozenset(kept.filter("is_cube")["code"].unique().to_list())
+    whole = _repeated(found, stage_of, products_of)
     for (lane, way), pieces in whole.items():
         if way == _WAYS[WEIGHTS]:
             others = whole.get((lane, _WAYS[BACKWARD]), [])
@@ -96,17 +97,24 @@ def _numbered(kernels: pl.DataFrame, transfers: pl.DataFrame) -> pl.DataFrame:
 
 
 def _repeated(
-    found: dict[tuple[int, int], list[Piece]], stage_of: dict[int, int]
+    found: dict[tuple[int, int], list[Piece]], stage_of: dict[int, int], products: frozenset[int]
 ) -> dict[tuple[int, int], list[Piece]]:
-    """Pieces by lane and direction as the repetition of the same stage's pieces has them."""
+    """Pieces by lane and direction as the repetition of the same stage's pieces has them.
+
+    products: codes of kernels that multiply matrices: what has them is not cut off.
+    """
     usual: dict[tuple[int, int], Counter[bytes]] = {}
+    repeated: dict[tuple[int, int], set[bytes]] = {}
     for (lane, way), pieces in found.items():
-        usual.setdefault((stage_of.get(lane, -1), way), Counter()).update(p.kinds for p in pieces)
+        key = (stage_of.get(lane, -1), way)
+        own = Counter(piece.kinds for piece in pieces)
+        usual.setdefault(key, Counter()).update(own)
+        repeated.setdefault(key, set()).update(kinds for kinds in own if own[kinds] > 1)
     made = {}
     for (lane, way), pieces in found.items():
-        seen = usual[stage_of.get(lane, -1), way]
-        known = [kinds for kinds, count in seen.most_common() if count > 1] or _core(seen)
-        made[lane, way] = _mended(pieces, known)
+        key = (stage_of.get(lane, -1), way)
+        known = sorted(repeated[key], key=lambda one: (-len(one), one)) or _core(usual[key])
+        made[lane, way] = _mended(pieces, known, products)
     most = max([len(pieces) for (_, way), pieces in made.items() if way == 0], default=0)
     for (lane, way), pieces in made.items():
         if way != _WAYS[WEIGHTS] and len(pieces) < most:
@@ -116,29 +124,29 @@ def _repeated(
     return made
 
 
-def _mended(pieces: list[Piece], known: list[bytes]) -> list[Piece]:
+def _mended(pieces: list[Piece], known: list[bytes], products: frozenset[int]) -> list[Piece]:
     """Trimmed to, joined to, or split into what is known."""
     done: list[Piece] = []
     waiting: list[Piece] = []
     names = frozenset(known)
     for piece in pieces:
         if piece.kinds in names:
-            done += _joined(waiting, known)
+            done += _joined(waiting, known, products)
             waiting = []
             done.append(piece)
         else:
             waiting.append(piece)
-    return done + _joined(waiting, known)
+    return done + _joined(waiting, known, products)
 
 
-def _joined(parts: list[Piece], known: list[bytes]) -> list[Piece]:
+def _joined(parts: list[Piece], known: list[bytes], products: frozenset[int]) -> list[Piece]:
     """Pieces that nobody repeats, each trimmed, or some in a row together as one that is known."""
     done: list[Piece] = []
     at = 0
     while at < len(parts):
         for until in range(at + 1, len(parts) + 1):
             kinds = b"".join(one.kinds for one in parts[at:until])
-            trimmed = _trimmed(parts[at], kinds, known)
+            trimmed = _trimmed(parts[at], kinds, known, products)
             if trimmed is not None:
                 done.append(trimmed)
                 at = until
@@ -149,14 +157,19 @@ def _joined(parts: list[Piece], known: list[bytes]) -> list[Piece]:
     return done
 
 
-def _trimmed(first: Piece, kinds: bytes, known: list[bytes]) -> Piece | None:
+def _trimmed(
+    first: Piece, kinds: bytes, known: list[bytes], products: frozenset[int]
+) -> Piece | None:
+    """What is known of it, where nothing else in it multiplies matrices."""
     for one in known:
         at = kinds.find(one)
         while at % _WIDTH and at > 0:
             at = kinds.find(one, at + 1)
         if at >= 0:
-            begin = first.first + at // _WIDTH
-            return Piece(begin, begin + len(one) // _WIDTH, one)
+            rest = np.frombuffer(kinds[:at] + kinds[at + len(one) :], np.int32)
+            if products.isdisjoint(rest.tolist()):
+                begin = first.first + at // _WIDTH
+                return Piece(begin, begin + len(one) // _WIDTH, one)
     return None
 
 

@@ -127,15 +127,20 @@ def with_directions(kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_weights(found: pl.DataFrame) -> pl.DataFrame:
-    """With `is_weight`: both inputs of the product have the tokens, over which it adds up."""
+    """With `is_weight`: a product of two matrices that adds up over tokens, and cannot be another;
+    tokens are the commonest first size of a product."""
     cube = found.filter("is_product").select(
         pl.col("dims").list.first().str.split(",").list.first()
     )
     common = cube.to_series().drop_nulls().mode() if cube.height else pl.Series(dtype=pl.String)
     tokens = common.sort()[0] if len(common) else "?"
-    both = pl.col("dims").list
-    has = [both.get(at, null_on_oob=True).str.split(",").list.contains(tokens) for at in (0, 1)]
-    is_weight = (pl.col("is_product") & has[0] & has[1]).fill_null(value=False)
+    sizes = [pl.col("dims").list.get(at, null_on_oob=True).str.split(",") for at in (0, 1)]
+    a, b, c, d = (one.list.get(at, null_on_oob=True) for one in sizes for at in (-2, -1))
+    # Which sizes may be summed over: with one matrix as it is or transposed.
+    summed = [(b, b == c), (b, b == d), (a, a == c)]
+    is_tokens = pl.any_horizontal(fits & (size == tokens) for size, fits in summed)
+    is_other = pl.any_horizontal(fits & (size != tokens) for size, fits in summed)
+    is_weight = (pl.col("is_product") & is_tokens & ~is_other).fill_null(value=False)
     found = found.with_columns(is_weight=is_weight)
     share = found.filter("is_product")["is_weight"].mean()
     return found.with_columns(
