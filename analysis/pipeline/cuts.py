@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 import polars as pl
@@ -16,6 +17,7 @@ from .directions import BACKWARD, FORWARD, WEIGHTS
 
 _WAYS = {FORWARD: 0, BACKWARD: 1, WEIGHTS: 2}
 _WIDTH = 4  # bytes of a type's code
+_MOST_KINDS = 8  # of pieces that may be split
 _PART = 0.25  # of the longer of two passes, the shorter has at least
 _CORE = 0.8  # of the shorter of two pieces that no other repeats
 
@@ -68,7 +70,8 @@ def cut(kernels: pl.DataFrame, transfers: pl.DataFrame, stages: pl.DataFrame) ->
         if way == _WAYS[WEIGHTS]:
             others = whole.get((lane, _WAYS[BACKWARD]), [])
             left = sum(int(weights[one.last] == weights[one.first]) for one in others)
-            whole[lane, way] = _at_least(_halved(pieces), left)
+            tried = (pieces, _at_least(pieces, left), _halved(pieces))
+            whole[lane, way] = next((one for one in tried if len(one) == left), pieces)
     number = np.full(len(kept), -1, np.int64)
     for pieces in whole.values():
         for at, piece in enumerate(pieces):
@@ -115,13 +118,74 @@ def _repeated(
         key = (stage_of.get(lane, -1), way)
         known = sorted(repeated[key], key=lambda one: (-len(one), one)) or _core(usual[key])
         made[lane, way] = _mended(pieces, known, products)
-    most = max([len(pieces) for (_, way), pieces in made.items() if way == 0], default=0)
+    return _as_many(made, usual, stage_of)
+
+
+def _as_many(
+    made: dict[tuple[int, int], list[Piece]],
+    usual: dict[tuple[int, int], Counter[bytes]],
+    stage_of: dict[int, int],
+) -> dict[tuple[int, int], list[Piece]]:
+    """Every rank runs as many forwards, and as many backwards: where no transfer lies between two
+    passes of a rank, pieces are split so far that this is so, if they can be."""
+    ways = {}
     for (lane, way), pieces in made.items():
-        if way != _WAYS[WEIGHTS] and len(pieces) < most:
-            kinds = {*usual[stage_of.get(lane, -1), way], *(one.kinds for one in pieces)}
-            tried = (_parted(pieces, kinds), _halved(pieces), _in_two(pieces))
-            made[lane, way] = next((one for one in tried if len(one) == most), pieces)
-    return made
+        if way != _WAYS[WEIGHTS]:
+            ways[lane, way] = _splits(pieces, {*usual[stage_of.get(lane, -1), way]})
+    forwards = [{*counts} for (_, way), counts in ways.items() if way == _WAYS[FORWARD]]
+    possible = set.intersection(*forwards) if forwards else set()
+    if not possible:
+        return made
+    wanted = min(possible)
+    found = dict(made)
+    for place, counts in ways.items():
+        if wanted in counts:
+            found[place] = _split(made[place], counts[wanted])
+    return found
+
+
+Sizes = dict[bytes, tuple[int, ...]]  # of kinds that are split: of their parts
+
+
+def _splits(pieces: list[Piece], alone: set[bytes]) -> dict[int, Sizes]:
+    """How many passes pieces can be, and what of them is split for it: as little as can be, the
+    longest first."""
+    counts = Counter(piece.kinds for piece in pieces)
+    options = {kinds: parts for kinds in counts if (parts := _parts(kinds, alone | {*counts}))}
+    longest = sorted(options, key=lambda one: (-len(one), one))[:_MOST_KINDS]
+    found: dict[int, Sizes] = {}
+    for many in range(len(longest) + 1):
+        for chosen in combinations(longest, many):
+            more = sum(counts[kinds] * (len(options[kinds]) - 1) for kinds in chosen)
+            found.setdefault(len(pieces) + more, {kinds: options[kinds] for kinds in chosen})
+    return found
+
+
+def _parts(kinds: bytes, alone: set[bytes]) -> tuple[int, ...]:
+    """Sizes of two passes or more that a piece may be; none where nothing tells."""
+    ends = [len(one) for one in alone if len(one) < len(kinds) and kinds.startswith(one)]
+    ends += [
+        len(kinds) - len(one) for one in alone if len(one) < len(kinds) and kinds.endswith(one)
+    ]
+    even = [at for at in ends if min(at, len(kinds) - at) >= _PART * max(at, len(kinds) - at)]
+    if even:
+        at = max(even, key=lambda one: (
+            (kinds[:one] in alone) + (kinds[one:] in alone), min(one, len(kinds) - one)
+        ))  # fmt: skip
+        return at, len(kinds) - at
+    half = len(kinds) // (2 * _WIDTH) * _WIDTH
+    return (half, half) if kinds == kinds[:half] * 2 else ()
+
+
+def _split(pieces: list[Piece], sizes: Sizes) -> list[Piece]:
+    found: list[Piece] = []
+    for piece in pieces:
+        at = 0
+        for size in sizes.get(piece.kinds, (len(piece.kinds),)):
+            first = piece.first + at // _WIDTH
+            found.append(Piece(first, first + size // _WIDTH, piece.kinds[at : at + size]))
+            at += size
+    return found
 
 
 def _mended(pieces: list[Piece], known: list[bytes], products: frozenset[int]) -> list[Piece]:
@@ -193,29 +257,6 @@ def _core(seen: Counter[bytes]) -> list[bytes]:
     return [one[at : at + size].tobytes()]
 
 
-def _parted(pieces: list[Piece], kinds: set[bytes]) -> list[Piece]:
-    """Pieces of which some begin or end with what stands alone elsewhere, without a transfer
-    between, split there."""
-    done = pieces
-    while True:
-        split: list[Piece] = []
-        for piece in done:
-            parts = [(piece.kinds[: len(one)], piece.kinds[len(one) :]) for one in kinds
-                     if len(one) < len(piece.kinds) and piece.kinds.startswith(one)]  # fmt: skip
-            parts += [(piece.kinds[: -len(one)], piece.kinds[-len(one) :]) for one in kinds
-                      if len(one) < len(piece.kinds) and piece.kinds.endswith(one)]  # fmt: skip
-            # The most even: no part is a mere beginning.
-            best = max(parts, key=lambda two: min(map(len, two)), default=None)
-            if best is None or min(map(len, best)) < _PART * max(map(len, best)):
-                split.append(piece)
-                continue
-            middle = piece.first + len(best[0]) // _WIDTH
-            split += [Piece(piece.first, middle, best[0]), Piece(middle, piece.last, best[1])]
-        if len(split) == len(done):
-            return done
-        done, kinds = split, kinds | {one.kinds for one in split}
-
-
 def _halved(pieces: list[Piece]) -> list[Piece]:
     """Pieces of which some repeat the shortest several times, split into these."""
     least = min((one.kinds for one in pieces), key=len, default=b"")
@@ -241,14 +282,3 @@ def _at_least(pieces: list[Piece], wanted: int) -> list[Piece]:
     equal = [Piece(start, start + size, longest.kinds[: size * _WIDTH])
              for start in range(longest.first, longest.last, size)]  # fmt: skip
     return [*pieces[:at], *equal, *pieces[at + 1 :]]
-
-
-def _in_two(pieces: list[Piece]) -> list[Piece]:
-    """Each piece as two of as many kernels: stages at the turn of a V."""
-    done: list[Piece] = []
-    for piece in pieces:
-        half = len(piece.kinds) // (2 * _WIDTH)
-        middle, size = piece.first + half, half * _WIDTH
-        done += [Piece(piece.first, middle, piece.kinds[:size]),
-                 Piece(middle, piece.last, piece.kinds[size:])]  # fmt: skip
-    return done
