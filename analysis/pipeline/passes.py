@@ -31,6 +31,8 @@ class Pipeline:
     """A capture's pipeline: its passes (`passes`), and the schedule by its name and sizes.
 
     stages: of the whole job, of which `seen` were captured. basis: what tells directions.
+    work: of kernels and communication in the order of their program: at (position in `ops`), lane,
+    direction (F, B, W), piece (which of the lane's passes of that direction; NULL: none).
     """
 
     run: str
@@ -41,6 +43,8 @@ class Pipeline:
     seen: tuple[int, ...]
     basis: str
     ops: Operations
+    work: pl.DataFrame
+    lanes: pl.DataFrame
 
 
 def passes(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFrame:
@@ -82,14 +86,16 @@ def pipeline(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> Pipeline
     transfers = _transfers(ops)
     kernels, transfers = _in_order(kernels, transfers)
     kernels = with_directions(kernels)
-    pieces = _pieces(cut(kernels, transfers, lanes))
+    kept = cut(kernels, transfers, lanes)
+    pieces = _pieces(kept)
     basis = "operators" if (kernels["basis"] == "operators").any() else "names"
     stages = max([stage + 1 for stage in stage_of.values()] + [_recorded_stages(con, run, capture)])
     found, named = _with_numbers(pieces, lanes, stages, is_sure=basis == "operators")
     timed = _times(ops, found, named).with_columns(run=pl.lit(run), capture=pl.lit(capture))
     table = timed.select(_TYPES.names()).cast(_TYPES)
     seen = tuple(sorted(set(table["stage"].drop_nulls().to_list())))
-    return Pipeline(run, capture, table, named, stages, seen, basis, ops)
+    work = _work(ops, kernels, kept)
+    return Pipeline(run, capture, table, named, stages, seen, basis, ops, work, lanes)
 
 
 _TYPES = pl.Schema({
@@ -124,7 +130,8 @@ def lane_of(ops: Operations) -> pl.Series:
 def _kernels(ops: Operations, told: pl.DataFrame) -> pl.DataFrame:
     types = pl.Series(ops.types, dtype=pl.String)
     frame = pl.DataFrame({
-        "lane": lane_of(ops), "rank": pl.Series(ops.ranks, dtype=pl.Int32)[ops.rank],
+        "at": np.arange(len(ops.rank)), "lane": lane_of(ops),
+        "rank": pl.Series(ops.ranks, dtype=pl.Int32)[ops.rank],
         "start": ops.start, "dur": ops.dur, "launch": ops.launch, "stream": ops.stream,
         "type": types[ops.type],
     }).with_columns(ops.names.select("name", "core", "shapes", "connection_id"))  # fmt: skip
@@ -174,6 +181,26 @@ def _in_order(kernels: pl.DataFrame, transfers: pl.DataFrame) -> tuple[pl.DataFr
         receives.select("lane", order=pl.col("end")),
     ])  # fmt: skip
     return kernels, marks
+
+
+def _work(ops: Operations, kernels: pl.DataFrame, kept: pl.DataFrame) -> pl.DataFrame:
+    """As `Pipeline.work`: an operation is of the pass whose kernel the program launched before it
+    (where that is not known: whose kernel began before it)."""
+    own = kernels.join(kept.select("at", "piece"), on="at", how="left").sort("lane", "row")
+    own = own.with_columns(pl.col("piece").forward_fill().over("lane", "direction"))
+    is_launched = own.group_by("lane").agg(pl.col("is_launched").first())
+    comm = np.flatnonzero(ops.is_communication)
+    others = pl.DataFrame({"at": comm, "lane": lane_of(ops)[comm], "start": ops.start[comm],
+                           "launch": ops.launch[comm]}).join(is_launched, on="lane")  # fmt: skip
+    is_known = pl.col("is_launched") & (pl.col("launch") != UNKNOWN)
+    others = others.with_columns(order=pl.when(is_known).then("launch").otherwise("start"))
+    names = ["at", "lane", "order", "direction", "piece"]
+    placed = others.sort("order").join_asof(
+        own.select("lane", "order", "direction", "piece").sort("order"),
+        on="order", by="lane", strategy="backward", check_sortedness=False,
+    )  # fmt: skip
+    both = pl.concat([own.select(names), placed.select(names)])
+    return both.sort("lane", "order", maintain_order=True).drop("order")
 
 
 def _pieces(kernels: pl.DataFrame) -> pl.DataFrame:

@@ -1,0 +1,276 @@
+"""Phases of a pipeline: what each stage does while it fills, runs full, and drains.
+
+warm-up      from a stage's first pass to its first backward
+steady       from there to the end of its last forward
+cool-down    from there to the end of its last pass
+"""
+
+from __future__ import annotations
+
+import duckdb
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from npuscope.analysis.scope import Scope
+
+from ..flops.chips import peaks
+from ..flops.kernels.count import counted_kernels
+from ..replay.beside import Covering, covering
+from ..replay.points import Flags, Integers
+from .passes import Pipeline, transfers_of
+
+PHASES = ("warm-up", "steady", "cool-down")
+STEP = "step"
+_EXCHANGES = "alltoall"
+_KEYS = ["run", "capture", "step", "rank", "stage"]
+
+
+def phase_bounds(found: Pipeline) -> pl.DataFrame:
+    """Keys, lane, phase, start, end (since `ops.zero_ns`), forward_count, backward_count (passes
+    that begin in it); of ranks and steps that have forwards and backwards."""
+    zero_ns = found.ops.zero_ns
+    is_forward = pl.col("kind") == "F"
+    of_lane = (
+        found.passes.with_columns(
+            start=pl.col("start_ns") - zero_ns, end=pl.col("end_ns") - zero_ns
+        )
+        .group_by(_KEYS, maintain_order=True)
+        .agg(
+            begin=pl.col("start").min(),
+            steady=pl.col("start").filter(~is_forward).min(),
+            drain=pl.col("end").filter(is_forward).max(),
+            finish=pl.col("end").max(),
+            forwards=pl.col("start").filter(is_forward),
+            backwards=pl.col("start").filter(pl.col("kind").is_in(["B", "BW"])),
+        )
+        .drop_nulls(["steady", "drain"])
+        .with_columns(drain=pl.max_horizontal("steady", "drain"))
+    )
+    lanes = found.lanes.select("lane", "rank", "step")
+    of_lane = of_lane.join(lanes, on=["rank", "step"], how="left", nulls_equal=True)
+    edges = ("begin", "steady", "drain", "finish")
+    parts = [
+        of_lane.select(*_KEYS, "lane", "forwards", "backwards", phase=pl.lit(phase), start=low,
+                       end=high, number=pl.lit(at))
+        for at, (phase, low, high) in enumerate(zip(PHASES, edges[:-1], edges[1:], strict=True))
+    ]  # fmt: skip
+
+    def inside(name: str) -> pl.Expr:
+        begins = pl.col(name)
+        is_inside = (begins >= pl.col("start")) & (begins < pl.col("end"))
+        return is_inside.sum().over("row").cast(pl.Int64)
+
+    rows = pl.concat(parts).sort("rank", "step", "number").with_row_index("row")
+    counts = rows.select("row", "start", "end", "forwards", "backwards")
+    for name, column in (("forwards", "forward_count"), ("backwards", "backward_count")):
+        told = counts.explode(name).select("row", inside(name).alias(column)).unique("row")
+        rows = rows.join(told, on="row", how="left")
+    return rows.drop("row", "number", "forwards", "backwards")
+
+
+# metric: pipeline_phases
+# What does each stage of a pipeline do while it fills, runs full, and drains?
+#
+# Warm-up lasts from a stage's first pass to its first backward, the steady phase to the end of its
+# last forward, cool-down to the end of its last pass. An instant with a compute kernel is
+# computing, else with communication that is no transfer between stages exposed communication, else
+# with a transfer the transfer's, else idle: the four add up to the phase. FLOPs are those of the
+# kernels that begin in it, by their shapes, attention causal, over its length and the peak.
+#
+# title: Phases of the pipeline
+# meaning: Warm-up, steady phase and cool-down of each stage, and where their time goes.
+# command: pipeline
+# by: run, capture, step, rank, stage
+# gauge: npuscope_pipeline_phase_seconds{stage, phase} = computing_ns, exposed_communication_ns,
+#     exposed_transfer_ns, idle_ns: Parts of a phase of the pipeline.
+#
+#   phase                     varchar  warm-up, steady, cool-down
+#   start_ns                  bigint   when it begins, on the clock of the reference host
+#   dur_ns                    bigint   how long it lasts
+#   forward_count             bigint   forwards that begin in it
+#   backward_count            bigint   backwards that begin in it
+#   computing_ns              bigint   of it, some compute kernel ran
+#   exposed_communication_ns  bigint   of the rest, other communication than between stages
+#   exposed_transfer_ns       bigint   of the rest, a transfer between stages
+#   idle_ns                   bigint   of it, nothing ran
+#   kernel_mfu_ratio          double   FLOPs of its kernels over its length x peak; NULL: unknown
+def pipeline_phases(con: duckdb.DuckDBPyConnection, found: Pipeline) -> pl.DataFrame:
+    """Rows of the metric."""
+    ops, rows = found.ops, phase_bounds(found)
+    rank, start, end = _intervals(found, rows)
+    is_transfer = np.zeros(len(ops.rank), bool)
+    is_transfer[transfers_of(ops)] = True
+    kernels = ~ops.is_communication
+    computing = _union(found, kernels).within(rank, start, end)
+    busy = _union(found, ~is_transfer).within(rank, start, end)
+    any_ = _union(found, np.ones(len(ops.rank), bool)).within(rank, start, end)
+    flops, peak = _flops(con, found, rank, start, end)
+    return rows.select(
+        *_KEYS, "phase", start_ns=pl.col("start") + ops.zero_ns,
+        dur_ns=pl.col("end") - pl.col("start"), forward_count="forward_count",
+        backward_count="backward_count", computing_ns=pl.Series(computing),
+        exposed_communication_ns=pl.Series(busy - computing),
+        exposed_transfer_ns=pl.Series(any_ - busy), idle_ns=pl.Series(end - start - any_),
+        kernel_mfu_ratio=_ratio(flops, (end - start) * 1e-9 * peak),
+    )  # fmt: skip
+
+
+def _intervals(found: Pipeline, rows: pl.DataFrame) -> tuple[NDArray[np.int32], Integers, Integers]:
+    steps = len(found.ops.steps) + 1
+    rank = (rows["lane"].to_numpy() // steps).astype(np.int32)
+    return rank, rows["start"].to_numpy(), rows["end"].to_numpy()
+
+
+def _union(found: Pipeline, chosen: Flags) -> Covering:
+    ops = found.ops
+    low, high = int(ops.start.min(initial=0)), int((ops.start + ops.dur).max(initial=0))
+    return covering(ops.rank[chosen], ops.start[chosen], (ops.start + ops.dur)[chosen], low, high)
+
+
+def _ratio(part: NDArray[np.float64], whole: NDArray[np.float64]) -> pl.Series:
+    ratio = np.divide(part, whole, out=np.full(len(part), np.nan), where=whole > 0)
+    return pl.Series(ratio, dtype=pl.Float64, nan_to_null=True)
+
+
+def _flops(
+    con: duckdb.DuckDBPyConnection, found: Pipeline, rank: NDArray[np.int32], start: Integers,
+    end: Integers,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
+    """FLOPs of kernels that begin in each interval, and the peak (NaN: unknown)."""
+    ops = found.ops
+    counted = counted_kernels(con, Scope(found.run, found.capture))
+    done = pl.col("causal_flops") * pl.col("count")
+    known = counted.drop_nulls("causal_flops")
+    each = known.group_by("type", shapes="input_shapes").agg(
+        flops=done.sum() / pl.col("count").sum()
+    )
+    at = np.flatnonzero(~ops.is_communication)
+    types = pl.Series(ops.types, dtype=pl.String)[ops.type[at]]
+    kernels = pl.DataFrame({"type": types, "shapes": ops.names["shapes"][at]})
+    flops = kernels.join(each, on=["type", "shapes"], how="left", maintain_order="left")["flops"]
+    spent = np.concatenate([[0.0], np.cumsum(flops.fill_null(0).to_numpy())])
+    # Operations stand by rank and start.
+    span = int((ops.start + ops.dur).max(initial=0)) - int(ops.start.min(initial=0)) + 1
+    low = int(ops.start.min(initial=0))
+    keys = ops.rank[at].astype(np.int64) * span + ops.start[at] - low
+    edges = [np.searchsorted(keys, rank.astype(np.int64) * span + time - low)
+             for time in (start, end)]  # fmt: skip
+    usual = known.group_by("dtype").agg(done.sum()).sort("causal_flops", descending=True)
+    dtype = usual["dtype"][0] if usual.height else None
+    told = peaks(con)
+    peak = [told[found.run, found.capture, one].of(dtype) for one in ops.ranks]
+    has = np.array([np.nan if one is None else one for one in peak], np.float64)[rank]
+    sums = spent[edges[1]] - spent[edges[0]]
+    return np.where(known.height > 0, sums, np.nan), has
+
+
+# metric: pipeline_masking
+# How much of the communication is hidden in the steady phase, and in the whole step?
+#
+# Per stage, mean over its ranks and steps, and per kind of communication; all-to-alls of
+# experts apart: the first of two in a pass dispatches tokens, the second combines them. Transfers
+# between stages are left out. Hidden beside the other direction: kernels of a backward ran beside
+# communication of a forward, or the other way round; else only its own direction's.
+#
+# title: Masking by phase
+# meaning: What share of communication has compute beside it, by phase of the pipeline and kind.
+# command: pipeline
+#
+#   run                varchar  run of the training job
+#   capture            varchar  ranks profiled at the same time
+#   stage              integer  pipeline stage
+#   phase              varchar  warm-up, steady, cool-down; step: all of the step
+#   kind               varchar  ep dispatch, ep combine, tp, ...; all: every kind together
+#   communication_ns   bigint   communication of that kind, per rank and step
+#   masked_ns          bigint   of it, a compute kernel ran beside it
+#   masking_ratio      double   masked_ns over communication_ns
+#   beside_other_ns    bigint   of masked_ns, a kernel of the other direction ran
+def pipeline_masking(found: Pipeline) -> pl.DataFrame:
+    """Rows of the metric."""
+    ops = found.ops
+    rows = _with_steps(found, phase_bounds(found))
+    if rows.is_empty():
+        return pl.DataFrame(schema=_MASKING)
+    rank, start, end = _intervals(found, rows)
+    kinds = _kinds(found)
+    direction = np.full(len(ops.rank), "", dtype="<U1")
+    direction[found.work["at"].to_numpy()] = found.work["direction"].fill_null("").to_numpy()
+    is_forward = direction == "F"
+    kernels = ~ops.is_communication
+    computing = _union(found, kernels)
+    of_way = [_union(found, kernels & (is_forward == is_other)) for is_other in (False, True)]
+    places = ["run", "capture", "stage", "phase"]
+    parts = []
+    for kind in [*sorted({*kinds.tolist()} - {""}), "all"]:
+        chosen = (kinds == kind) if kind != "all" else kinds != ""
+        total = _union(found, chosen).within(rank, start, end)
+        either = _union(found, chosen | kernels).within(rank, start, end)
+        masked = total + computing.within(rank, start, end) - either
+        other = np.zeros_like(total)
+        for way in (False, True):
+            own = chosen & (is_forward == way) & (direction != "")
+            its = own | (kernels & (is_forward != way))
+            of_other = of_way[not way]
+            other += (
+                _union(found, own).within(rank, start, end)
+                + of_other.within(rank, start, end)
+                - _union(found, its).within(rank, start, end)
+            )
+        parts.append(rows.select(*places, kind=pl.lit(kind), communication_ns=pl.Series(total),
+                                 masked_ns=pl.Series(masked),
+                                 beside_other_ns=pl.Series(np.minimum(other, masked))))  # fmt: skip
+    summed = pl.concat(parts).group_by(*places, "kind", maintain_order=True).agg(
+        (pl.col(name).sum() // pl.len()).cast(pl.Int64)
+        for name in ("communication_ns", "masked_ns", "beside_other_ns")
+    )  # fmt: skip
+    order = pl.Enum([*PHASES, STEP])
+    return (
+        summed.filter(pl.col("communication_ns") > 0)
+        .with_columns(masking_ratio=pl.col("masked_ns") / pl.col("communication_ns"))
+        .sort("run", "capture", "stage", pl.col("phase").cast(order), "kind")
+        .select(_MASKING.names())
+        .cast(_MASKING)
+    )
+
+
+_MASKING = pl.Schema({
+    "run": pl.String, "capture": pl.String, "stage": pl.Int32, "phase": pl.String,
+    "kind": pl.String, "communication_ns": pl.Int64, "masked_ns": pl.Int64,
+    "masking_ratio": pl.Float64, "beside_other_ns": pl.Int64,
+})  # fmt: skip
+
+
+def _with_steps(found: Pipeline, rows: pl.DataFrame) -> pl.DataFrame:
+    """Phases, and each step of a rank as a whole: from its first operation to its last end."""
+    ops = found.ops
+    extent = (
+        pl.DataFrame({"lane": ops.rank.astype(np.int64) * (len(ops.steps) + 1) + ops.step + 1,
+                      "start": ops.start, "end": ops.start + ops.dur})
+        .group_by("lane")
+        .agg(pl.col("start").min(), pl.col("end").max())
+    )  # fmt: skip
+    whole = rows.select(*_KEYS, "lane").unique(maintain_order=True).join(extent, on="lane")
+    names = [*_KEYS, "lane", "phase", "start", "end"]
+    return pl.concat([rows.select(names), whole.with_columns(phase=pl.lit(STEP)).select(names)])
+
+
+def _kinds(found: Pipeline) -> NDArray[np.str_]:
+    """What each operation communicates for; '' for kernels and transfers between stages."""
+    ops = found.ops
+    names = np.array([*ops.kinds, "unknown"])
+    kinds: NDArray[np.str_] = np.where(ops.is_communication, names[ops.kind], "").astype("<U16")
+    kinds[transfers_of(ops)] = ""
+    types = [at for at, name in enumerate(ops.types) if name.lower().startswith(_EXCHANGES)]
+    is_exchange = (kinds == "ep") & np.isin(ops.type, types)
+    placed = found.work.with_row_index("order").filter(
+        pl.col("at").is_in(np.flatnonzero(is_exchange))
+    )
+    number = pl.int_range(pl.len()).over("lane", "direction", "piece", order_by="order")
+    count = pl.len().over("lane", "direction", "piece")
+    told = placed.with_columns(number=number, count=count).filter(
+        pl.col("piece").is_not_null() & (pl.col("count") % 2 == 0)
+    )
+    is_first = (told["number"] % 2 == 0).to_numpy()
+    kinds[told["at"].to_numpy()] = np.where(is_first, "ep dispatch", "ep combine")
+    return kinds
