@@ -30,7 +30,7 @@ _PAIR = {"key": pl.String(), "value": pl.Float64()}
 Row = dict[str, object]
 TABLES = (
     "ranks", "groups", "steps", "kernels", "device_tasks", "comm_ops", "comm_tasks", "launches",
-    "memory", "operator_memory", "counters", "expert_load", "expert_placement",
+    "host_ops", "memory", "operator_memory", "counters", "expert_load", "expert_placement",
 )  # fmt: skip
 
 
@@ -99,6 +99,7 @@ def _tables(c: Capture, wanted: Collection[str]) -> dict[str, list[Row]]:
         "comm_ops": lambda: _comm_ops(c),
         "comm_tasks": lambda: _comm_tasks(c),
         "launches": lambda: _launches(c),
+        "host_ops": lambda: _host_ops(c),
         "expert_load": lambda: _expert_load(c),
         "expert_placement": lambda: _expert_placement(c.job),
     }  # fmt: skip
@@ -215,6 +216,25 @@ def _launches(c: Capture) -> list[Row]:
             "latency_ns": item.start_ns - item.launch.times.api_start_ns,
         }
         for item in items
+    ]
+
+
+def _host_ops(c: Capture) -> list[Row]:
+    """The framework's operators that launch something; not what the device's interface does."""
+    return [
+        {
+            "kind": "operator",
+            "name": launch.operator,
+            "process_id": c.process_id,
+            "thread_id": c.backward_thread if launch.backward else c.main_thread,
+            "start_ns": launch.times.operator_start_ns,
+            "dur_ns": launch.times.operator_end_ns - launch.times.operator_start_ns,
+            "sequence_number": launch.sequence if launch.sequence >= 0 else None,
+            "forward_thread_id": c.main_thread
+            if launch.backward and launch.sequence >= 0
+            else None,
+        }
+        for launch in c.launches()
     ]
 
 

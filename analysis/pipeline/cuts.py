@@ -17,6 +17,7 @@ from .directions import BACKWARD, FORWARD, WEIGHTS
 
 _WAYS = {FORWARD: 0, BACKWARD: 1, WEIGHTS: 2}
 _WIDTH = 4  # bytes of a type's code
+_KNOWN_PARTNERS = 0.3  # of a rank's kernels, and sequence numbers cut passes
 _MOST_KINDS = 8  # of pieces that may be split
 _PART = 0.25  # of the longer of two passes, the shorter has at least
 _CORE = 0.8  # of the shorter of two pieces that no other repeats
@@ -46,7 +47,7 @@ def cut(kernels: pl.DataFrame, transfers: pl.DataFrame, stages: pl.DataFrame) ->
         .drop("dur")
     )
     kept = kernels.join(main, on=["lane", "direction", "stream"], how="inner")
-    kept = _numbered(kept, transfers)
+    kept = _by_partners(_numbered(kept, transfers))
     code = pl.col("type").fill_null("?").rank("dense").cast(pl.Int32).alias("code")
     kept = kept.sort("lane", "direction", "row").with_columns(code)
     lanes = kept["lane"].to_numpy()
@@ -97,6 +98,24 @@ def _numbered(kernels: pl.DataFrame, transfers: pl.DataFrame) -> pl.DataFrame:
     return kernels.with_columns(
         segment=pl.when(pl.col("marks") > 0).then("segment").otherwise(pl.col("run").cast(pl.Int64))
     ).drop("marks", "run")
+
+
+def _by_partners(kernels: pl.DataFrame) -> pl.DataFrame:
+    """With `segment` that also changes where the other direction's of the same operators does: by
+    the sequence numbers that join the backward of an operator to its forward."""
+    told = kernels.filter(pl.col("sequence").is_not_null())
+    of_way = [told.filter(direction=way).group_by("lane", "sequence").agg(
+        pl.col("segment").min().alias("partner")).with_columns(direction=pl.lit(other))
+        for way, other in ((FORWARD, BACKWARD), (BACKWARD, FORWARD))]  # fmt: skip
+    place = ["lane", "direction"]
+    found = kernels.join(pl.concat(of_way), on=[*place, "sequence"], how="left").sort("row")
+    is_known = pl.col("partner").is_not_null().mean().over(place) >= _KNOWN_PARTNERS
+    near = pl.col("partner").forward_fill().backward_fill().over([*place, "segment"])
+    found = found.with_columns(partner=pl.when(is_known).then(near).fill_null(-1))
+    is_new = pl.struct("segment", "partner") != pl.struct("segment", "partner").shift().over(place)
+    return found.with_columns(
+        segment=is_new.fill_null(value=False).cast(pl.Int64).cum_sum().over(place)
+    ).drop("partner")
 
 
 def _repeated(

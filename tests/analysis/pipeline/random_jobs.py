@@ -9,27 +9,29 @@ import duckdb
 import polars as pl
 
 from npuscope.analysis.pipeline.passes import Pipeline, pipeline
+from npuscope.analysis.pipeline.phases import phase_bounds
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.views import open_views
 from npuscope.sample_traces.capture import captures
 from npuscope.sample_traces.generate import Job, canonical_frames
-from npuscope.sample_traces.truth import passes
+from npuscope.sample_traces.truth import passes, phases
 from tests.analysis.tables import connect, put
 
-TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "launches")
+TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "launches", "host_ops")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipev", "fb-overlap")
 _NEAR_NS = 2_000  # fitted clocks are not exact
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was said of a job, and whether it is so: the name with micro-batches, and each pass
-    with its times."""
+    """What was said of a job, and whether it is so: the name with micro-batches; these with the
+    phases of every stage (`is_right`); every pass with its number and times."""
 
     name: str
     confidence: str
     is_named: bool
     is_right: bool
+    is_exact: bool
 
 
 def random_job(number: int) -> Job:
@@ -79,10 +81,11 @@ def judged(job: Job, found: Pipeline) -> Verdict:
     """What was recognised, beside the planted passes."""
     named = found.named
     is_named = (named.name, named.micro_batches) == (job.schedule, job.micro_batches)
-    rows = []
+    rows, edges = [], []
     for seen in captures(job):
         for step, parts in passes(seen).items():
             rows += [(seen.rank, step, *part, start, end) for part, start, end in parts]
+            edges.append((seen.rank, step, *phases(parts)))
     names = ["rank", "step", "kind", "chunk", "micro_batch", "true_start_ns", "true_end_ns"]
     truth = pl.DataFrame(rows, schema=names, orient="row")
     keys = names[:5]
@@ -93,8 +96,18 @@ def judged(job: Job, found: Pipeline) -> Verdict:
         (pl.col("end_ns") - pl.col("true_end_ns")).abs(),
     )
     near = both.filter(off <= _NEAR_NS).height
-    is_right = is_named and near == truth.height == found.passes.height
-    return Verdict(named.name, named.confidence, is_named, is_right)
+    is_exact = near == truth.height == found.passes.height
+    zero_ns = found.ops.zero_ns
+    seen_edges = {
+        (rank, step): [*part["start"].to_list(), part["end"].to_list()[-1]]
+        for (rank, step), part in phase_bounds(found).group_by(["rank", "step"])
+    }
+    is_phased = all(
+        abs(seen - true + zero_ns) <= _NEAR_NS
+        for rank, step, *times in edges
+        for seen, true in zip(seen_edges.get((rank, step), [0] * 4), times, strict=True)
+    )
+    return Verdict(named.name, named.confidence, is_named, is_named and is_phased, is_exact)
 
 
 def recognised(job: Job) -> Pipeline:

@@ -6,21 +6,10 @@ import polars as pl
 import pytest
 
 from npuscope.analysis.pipeline.passes import Pipeline, pipeline
+from npuscope.analysis.pipeline.phases import pipeline_masking, pipeline_phases
 from npuscope.analysis.pipeline.schedules import schedule
-from npuscope.analysis.ranks.rank_views import open_across
-from npuscope.analysis.views import open_views
-from npuscope.sample_traces.generate import Job, canonical_frames
-from tests.analysis.tables import connect, put
-
-TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "launches")
-
-
-def recognised(job: Job) -> Pipeline:
-    con = connect()
-    put(con, canonical_frames(job, tables=TABLES))
-    open_views(con)
-    open_across(None, con)
-    return pipeline(con, job.name, "planted")
+from npuscope.sample_traces.generate import Job
+from tests.analysis.pipeline.random_jobs import judged, opened, random_job, recognised
 
 
 @pytest.fixture(scope="module")
@@ -44,3 +33,48 @@ def test_a_backward_takes_longer_than_its_forward(plain: Pipeline) -> None:
     means = plain.passes.group_by("kind").agg(pl.col("compute_ns").mean())
     times = dict(means.iter_rows())
     assert times["BW"] > 1.1 * times["F"]
+
+
+@pytest.fixture(scope="module")
+def overlapped() -> Pipeline:
+    return recognised(
+        Job(pp=2, dp=2, ep=2, layers=4, micro_batches=4, steps=1, schedule="fb-overlap")
+    )
+
+
+def test_passes_beside_each_other_are_told_apart(overlapped: Pipeline) -> None:
+    assert (overlapped.named.name, overlapped.named.confidence) == ("fb-overlap", "high")
+    counts = overlapped.passes.group_by("stage", "kind").len()
+    assert counts["len"].to_list() == [8] * 4
+
+
+def test_forwards_hide_behind_backwards_in_the_steady_phase_alone(overlapped: Pipeline) -> None:
+    rows = pipeline_masking(overlapped).filter(stage=0, kind="all")
+    other = dict(rows.select("phase", "beside_other_ns").iter_rows())
+    ratio = dict(rows.select("phase", "masking_ratio").iter_rows())
+    assert (other["warm-up"], other["cool-down"]) == (0, 0)
+    assert other["steady"] > 0
+    assert ratio["steady"] > 1.3 * ratio["step"]
+
+
+def test_dispatch_and_combine_stand_apart(overlapped: Pipeline) -> None:
+    rows = pipeline_masking(overlapped).filter(stage=0, phase="step")
+    times = dict(rows.select("kind", "communication_ns").iter_rows())
+    assert times["ep dispatch"] == pytest.approx(times["ep combine"], rel=0.2)
+    assert "ep" not in times
+
+
+def test_parts_of_a_phase_add_up() -> None:
+    job = Job(pp=2, dp=1, ep=1, layers=2, micro_batches=3, steps=1)
+    con = opened(job)
+    rows = pipeline_phases(con, pipeline(con, job.name, "planted"))
+    parts = ("computing_ns", "exposed_communication_ns", "exposed_transfer_ns", "idle_ns")
+    assert rows.select(pl.sum_horizontal(parts)).to_series().to_list() == rows["dur_ns"].to_list()
+
+
+@pytest.mark.slow
+def test_schedules_of_drawn_jobs_are_recognised() -> None:
+    """A tenth of what `bench.analysis.recognition_bench` does."""
+    told = [judged(job, recognised(job)) for job in map(random_job, range(10))]
+    assert sum(one.is_right for one in told) == 10
+    assert sum(one.is_exact for one in told) >= 8
