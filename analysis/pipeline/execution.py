@@ -6,16 +6,21 @@ there, and its own forward. Two passes of one entry run beside each other, from 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from npuscope.errors import UsageError
 from npuscope.messages import Message
 
+from ..replay.points import Indices, Points, points
 from .schedules import Kind, Pass, Schedule
 
+Times = NDArray[np.float64]
 Entry = tuple[Pass, ...]
 FORMULA_NOTES: list[str] = [
     Message("times are those given, nothing is measured; transfers take none")
@@ -55,60 +60,100 @@ def even_durations(
     return duration_ns
 
 
-def execute(schedule: Schedule, duration_ns: Callable[[int, Entry], float]) -> list[Span]:
-    """When each entry of each device runs, the first at 0.
+_ORDER, _OWN = -1, -2  # edges that are no transfer: the entry before; the other half of a pass
 
-    Raises UsageError where devices would wait for each other forever.
+
+@dataclass(frozen=True, slots=True)
+class Precedence:
+    """What each entry waits for: entries of the first device, of the second, ... one after another.
+
+    link: of each edge the transfer in `links` (from a device to another), or what it is else.
     """
+
+    schedule: Schedule
+    entries: tuple[tuple[int, Entry], ...]
+    links: tuple[tuple[int, int], ...]
+    source: Indices
+    target: Indices
+    link: Indices
+    points: Points
+
+    def starts(
+        self, durations_ns: Times, gaps_ns: Times | None = None, lags_ns: Times | None = None
+    ) -> Times:
+        """When each entry begins, the first at 0; durations by entry, gaps (what lies at least
+        between an entry and the one before it on its device) too, lags by link. All may have a
+        second axis of as many executions at once."""
+        delays = durations_ns[self.source]
+        if gaps_ns is not None:
+            is_next = self.link == _ORDER
+            delays[is_next] += gaps_ns[self.target[is_next]]
+        if lags_ns is not None and len(self.links):
+            is_transfer = self.link >= 0
+            delays[is_transfer] += lags_ns[self.link[is_transfer]]
+        return self.points.times(delays[self.points.edge], np.zeros_like(durations_ns))
+
+
+def precedence(schedule: Schedule) -> Precedence:
+    """What waits for what. Raises UsageError where devices would wait for each other forever, or
+    for a pass that nobody runs."""
     position = {
         place: (route, number)
         for route, places in enumerate(schedule.routes)
         for number, place in enumerate(places)
     }
-    ends_ns: dict[tuple[int, int, str, int], float] = {}
-    spans: list[Span] = []
-    left = [iter(order) for order in schedule.orders]
-    heads = [next(order, None) for order in left]
-    free_ns = [0.0] * len(heads)
-    is_moving = True
-    while is_moving:
-        is_moving = False
-        for device, rest in enumerate(left):
-            while (entry := heads[device]) is not None:
-                needs = [
-                    need
-                    for one in entry
-                    for need in _needs(schedule, *position[device, one.chunk], one)
-                ]
-                if any(need not in ends_ns for need in needs):
-                    break
-                start_ns = max(free_ns[device], *(ends_ns[need] for need in needs), 0.0)
-                end_ns = free_ns[device] = start_ns + duration_ns(device, entry)
-                spans.append(Span(device, entry, start_ns, end_ns))
-                for one in entry:
-                    key = (*position[device, one.chunk], one.kind[0], one.micro_batch)
-                    ends_ns[key] = end_ns
-                heads[device] = next(rest, None)
-                is_moving = True
-    if stuck := [device for device, head in enumerate(heads) if head is not None]:
+    last = [len(places) - 1 for places in schedule.routes]
+    entries = [(device, entry) for device, order in enumerate(schedule.orders) for entry in order]
+    number_of = {
+        (*position[device, one.chunk], one.kind[0], one.micro_batch): at
+        for at, (device, entry) in enumerate(entries)
+        for one in entry
+    }
+    edges: list[tuple[int, int, int]] = []
+    links: dict[tuple[int, int], int] = {}
+    for at, (device, entry) in enumerate(entries):
+        if at and entries[at - 1][0] == device:
+            edges.append((at - 1, at, _ORDER))
+        for one in entry:
+            route, place = position[device, one.chunk]
+            needs = []
+            if one.kind == "F":
+                needs += [(route, place - 1, "F")] if place else []
+            elif one.kind == "W":
+                needs.append((route, place, "B"))
+            else:
+                needs.append((route, place, "F"))
+                needs += [(route, place + 1, "B")] if place < last[route] else []
+            for need in needs:
+                source = number_of.get((*need, one.micro_batch))
+                if source is None:
+                    raise UsageError(
+                        f"{schedule.name}: device {device} waits for a pass of micro-batch"
+                        f" {one.micro_batch} that nobody runs"
+                    )
+                there = entries[source][0]
+                link = _OWN if there == device else links.setdefault((there, device), len(links))
+                edges.append((source, at, link))
+    found = np.array(edges, np.int32).reshape(-1, 3)
+    made, is_open = points(len(entries), found[:, 0], found[:, 1])
+    if is_open.any():
+        stuck = dict.fromkeys(entries[at][0] for at in np.flatnonzero(is_open).tolist())
         raise UsageError(
             f"{schedule.name}: devices {', '.join(map(str, stuck))} wait for each other forever"
         )
-    return spans
+    return Precedence(schedule, tuple(entries), tuple(links), *found.T, made)
 
 
-def _needs(
-    schedule: Schedule, route: int, place: int, one: Pass
-) -> list[tuple[int, int, str, int]]:
-    """What must have ended before a pass of that place on its route: its own device's order holds
-    the halves of a backward apart already."""
-    if one.kind == "W":
-        return []
-    if one.kind == "F":
-        return [(route, place - 1, "F", one.micro_batch)] if place else []
-    later = [(route, place + 1, "B", one.micro_batch)]
-    own = [(route, place, "F", one.micro_batch)]
-    return own + later * (place + 1 < len(schedule.routes[route]))
+def execute(schedule: Schedule, duration_ns: Callable[[int, Entry], float]) -> list[Span]:
+    """When each entry of each device runs, the first at 0, transfers taking no time.
+
+    Raises UsageError as `precedence`.
+    """
+    made = precedence(schedule)
+    durations_ns = np.array([duration_ns(*one) for one in made.entries], np.float64)
+    starts_ns = made.starts(durations_ns)
+    times = zip(made.entries, starts_ns.tolist(), (starts_ns + durations_ns).tolist(), strict=True)
+    return [Span(*one, start_ns, end_ns) for one, start_ns, end_ns in times]
 
 
 # metric: pipeline_formula
@@ -131,20 +176,22 @@ def _needs(
 def schedule_cost(schedule: Schedule, spans: list[Span]) -> pl.DataFrame:
     """The rows of the metric, one for each device."""
     step_ns = max(span.end_ns for span in spans)
+    own: list[list[Span]] = [[] for _ in schedule.orders]
+    for span in spans:
+        own[span.device].append(span)
     rows = []
-    for device in range(len(schedule.orders)):
-        own = [span for span in spans if span.device == device]
-        bubble_ns = step_ns - sum(span.end_ns - span.start_ns for span in own)
+    for device, its in enumerate(own):
+        bubble_ns = step_ns - sum(span.end_ns - span.start_ns for span in its)
         rows.append({
             "device": device, "step_ns": step_ns, "bubble_ns": bubble_ns,
             "bubble_ratio": bubble_ns / step_ns if step_ns else None,
-            "live_activations": float(schedule.share * _held_at_most(own)),
+            "live_activations": float(schedule.share * held_at_most(its, {})),
         })  # fmt: skip
     return pl.DataFrame(rows)
 
 
-def _held_at_most(spans: list[Span]) -> int:
-    """Chunks' activations that a device holds at once, at most."""
+def held_at_most(spans: list[Span], sizes: Mapping[int, Any]) -> Any:
+    """Of one device: the most that its activations take at once, sizes by chunk (else 1)."""
     ends: dict[tuple[int, int], float] = {}
     starts: dict[tuple[int, int], float] = {}
     for span in spans:
@@ -155,9 +202,10 @@ def _held_at_most(spans: list[Span]) -> int:
             else:
                 ends[place] = max(span.end_ns, ends.get(place, 0.0))
     # What ends when another starts makes room for it.
-    moves = sorted([(at, -1) for at in ends.values()] + [(at, 1) for at in starts.values()])
+    moves = [(at, -sizes.get(chunk, 1)) for (chunk, _), at in ends.items()]
+    moves += [(at, sizes.get(chunk, 1)) for (chunk, _), at in starts.items()]
     held = most = 0
-    for _, change in moves:
+    for _, change in sorted(moves):
         held += change
         most = max(most, held)
     return most

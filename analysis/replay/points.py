@@ -7,6 +7,7 @@ latest of what it waits for, each with its own delay, plus a gap of its own.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 Integers = NDArray[np.int64]
 Indices = NDArray[np.int32]
 Flags = NDArray[np.bool_]
+Number = TypeVar("Number", np.int64, np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +32,11 @@ class Points:
     first: Integers
     bounds: Integers
 
-    def times(self, delays: Integers, gaps: Integers) -> Integers:
+    def times(self, delays: NDArray[Number], gaps: NDArray[Number]) -> NDArray[Number]:
         """When each point is; delays by place of their edge, gaps (of those that wait for nothing:
-        their times) by point. The answer is by point."""
-        found = np.empty(len(self.place), np.int64)
+        their times) by point. The answer is by point. Both may have a second axis: as many
+        runs of the same points at once."""
+        found = np.empty_like(gaps)
         found[self.place] = gaps
         source, first = self.source, self.first
         bounds = self.bounds.tolist()
@@ -43,8 +46,9 @@ class Points:
             begin, end = edges[level], edges[level + 1]
             arrived = found[source[begin:end]]
             arrived += delays[begin:end]
-            found[low:high] += np.maximum.reduceat(arrived, first[low:high] - begin)
-        return found[self.place]
+            found[low:high] += np.maximum.reduceat(arrived, first[low:high] - begin, axis=0)
+        by_point: NDArray[Number] = found[self.place]
+        return by_point
 
 
 def points(count: int, source: Indices, target: Indices) -> tuple[Points, Flags]:

@@ -46,13 +46,11 @@ def micro_batches(
         raise UsageError(f"{change.word}: a number of micro-batches, such as micro_batches=16")
     stages = rank_stages(con, job.run, job.capture)
     recorded, pipelines = measured_pipelines(job, own, stages, change)
+    asked = int(change.value)
     longer = []
     for step in range(len(job.ops.steps)):
-        lengths = [[one.length(m, step * recorded) for one in pipelines]
-                   for m in (int(change.value), recorded)]  # fmt: skip
-        new, old = ([one for one in part if one is not None] for part in lengths)
-        if len(new) + len(old) < 2 * len(pipelines):
-            raise CannotAnswer(f"{change.word}: transfers of its schedule wait for each other")
+        first = step * recorded
+        new, old = ([one.length(m, first) for one in pipelines] for m in (asked, recorded))
         longer.append(max(new) - max(old))
     return replace(own, added_ns=own.added_ns + round(float(np.mean(longer))))
 
@@ -101,7 +99,7 @@ def measured_pipelines(
     replica = _replicas(ops)
     pipelines = []
     for one in np.unique(replica).tolist():
-        others, streams = np.zeros((4, count)), np.full((4, count), -1)
+        others = np.zeros((4, count))
         blocks: tuple[list[Times], list[Times]] = ([], [])
         for at in range(count):
             ranks = np.flatnonzero((replica == one) & (stage_of == at))
@@ -110,8 +108,6 @@ def measured_pipelines(
                 its = rows[np.isin(keys, ranks * 4 + number)]
                 times = (computed, starts, ends, met)
                 lanes.append(_Lane(*(one[its].max(axis=0) for one in times)) if len(its) else None)
-                if len(its):
-                    streams[number, at] = ops.stream[its[0, 0, 0]]
             told = _blocks(lanes, count - at - 1) if len(ranks) else None
             if told is None:
                 refuse("forwards and backwards do not follow each other as in the schedule 1F1B")
@@ -119,7 +115,7 @@ def measured_pipelines(
             blocks[1].append(told[1])
             others[:, at] = told[2:]
         moved, ready = (others[0], others[1]), (others[2], others[3])
-        pipelines.append(Pipeline(blocks, moved, ready, streams))
+        pipelines.append(Pipeline(blocks, moved, ready))
     return recorded, pipelines
 
 
