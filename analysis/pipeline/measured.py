@@ -1,0 +1,254 @@
+"""A pipeline as it ran, for the executor: how long its passes took, and what lay between them.
+
+    start of a pass = latest of (end of the one before it on its device + gap,
+                                 end of the pass it needs on another device + lag of the link)
+
+A column is one pipeline in one step: the n-th captured rank of each stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from npuscope.errors import CannotAnswer
+
+from .execution import Precedence, Times, precedence
+from .schedules import Schedule
+
+_KINDS = ("F", "B", "W", "BW")
+_LEAST_COLUMNS = 0.5  # of the pipelines and steps that have all passes of the order
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Entries of the order that ran x columns; times in ns from the first start of a column.
+
+    alone_ns: how long passes take that nothing runs beside, by kind: places on the route x
+    micro-batches x columns. pair_ratio: a pair beside each other over both alone, a mean; None:
+    none ran. gaps_ns: usual ones by device, of entries that receive nothing and of those that do.
+    lags_ns: by link of the order.
+    """
+
+    made: Precedence
+    steps: tuple[int | None, ...]
+    ranks: tuple[tuple[int, ...], ...]
+    starts_ns: Times
+    ends_ns: Times
+    alone_ns: dict[str, Times]
+    pair_ratio: float | None
+    gaps_ns: Times
+    lags_ns: Times
+
+    @property
+    def devices(self) -> int:
+        return len(self.made.schedule.orders)
+
+    @property
+    def places(self) -> int:
+        """Parts of the model that a micro-batch passes."""
+        return len(self.made.schedule.routes[0])
+
+    @property
+    def micro_batches(self) -> int:
+        return self.alone_ns["F"].shape[1]
+
+    def entry_gaps(self, made: Precedence) -> Times:
+        """The gaps before the entries of an order."""
+        receives = np.zeros(len(made.entries), np.int64)
+        receives[made.target[made.link >= 0]] = 1
+        devices = np.array([device for device, _ in made.entries])
+        found: Times = self.gaps_ns[receives, devices]
+        return found
+
+    def link_lags(self, made: Precedence) -> Times:
+        """The lags of the links of an order: those that were not measured as the others usually."""
+        known = dict(zip(self.made.links, self.lags_ns.tolist(), strict=True))
+        usual = float(np.mean(self.lags_ns)) if len(self.lags_ns) else 0.0
+        return np.array([known.get(link, usual) for link in made.links])
+
+    def lengths(self, made: Precedence, durations_ns: Times) -> tuple[Times, Times]:
+        """Starts of entries by column, and from the first start of a column to its last end."""
+        starts = made.starts(
+            durations_ns, self.entry_gaps(made)[:, None], self.link_lags(made)[:, None]
+        )
+        return starts, (starts + durations_ns).max(axis=0) - starts.min(axis=0)
+
+    def by_step(self, lengths_ns: Times) -> Times:
+        """The longest pipeline of each step, steps in order."""
+        order = list(dict.fromkeys(self.steps))
+        found = np.full(len(order), -np.inf)
+        np.maximum.at(found, [order.index(step) for step in self.steps], lengths_ns)
+        return found
+
+
+def measured(passes: pl.DataFrame, order: Schedule) -> Measured:
+    """Passes (a frame as `passes.passes` makes it, of one capture) in the order that was
+    recognised. Raises CannotAnswer where passes of too many steps are not all there."""
+    made = precedence(order)
+    columns, ranks = _columns(passes, len(order.orders))
+    wanted = _wanted(made)
+    keys = ["stage", "chunk", "micro_batch", "kind"]
+    found = columns.join(wanted, on=keys, how="inner").unique(["column", *keys])
+    whole = found.group_by("column").len().filter(pl.col("len") == wanted.height)["column"]
+    every = columns["column"].n_unique()
+    if len(whole) < _LEAST_COLUMNS * every or not len(whole):
+        raise CannotAnswer(
+            f"the passes of {len(whole)} of {every} pipelines and steps are all there as"
+            f" {order.name} has them: record all stages, several steps, and the operators of the"
+            " host (`npuscope pipeline PATH` says what was recognised)"
+        )
+    kept = whole.sort().to_list()
+    found = found.filter(pl.col("column").is_in(kept)).with_columns(
+        column=pl.col("column").replace_strict(kept, range(len(kept)), return_dtype=pl.Int64)
+    )
+    shape = (len(made.entries), len(kept))
+    starts, ends = np.full(shape, np.inf), np.full(shape, -np.inf)
+    zero = int(found.select(pl.col("start_ns").min()).item())
+    at = (found["entry"].to_numpy(), found["column"].to_numpy())
+    np.minimum.at(starts, at, (found["start_ns"] - zero).to_numpy().astype(np.float64))
+    np.maximum.at(ends, at, (found["end_ns"] - zero).to_numpy().astype(np.float64))
+    first = starts.min(axis=0)
+    starts, ends = starts - first, ends - first
+    alone, pair_ratio = _alone(found, order, made, ends - starts)
+    gaps, lags = _between(made, starts, ends)
+    names = columns.unique("column").sort("column").filter(pl.col("column").is_in(kept))
+    steps = tuple(names["step"].to_list())
+    its = tuple(ranks[one] for one in names["nth"].to_list())
+    return Measured(made, steps, its, starts, ends, alone, pair_ratio, gaps, lags)
+
+
+def _columns(
+    passes: pl.DataFrame, devices: int
+) -> tuple[pl.DataFrame, dict[int, tuple[int, ...]]]:
+    """Passes with `nth` (rank of its stage) and `column`; and the ranks of the n-th of each."""
+    ranks = passes.select("stage", "rank").drop_nulls().unique().sort("stage", "rank")
+    ranks = ranks.with_columns(nth=pl.col("rank").cum_count().over("stage").cast(pl.Int64) - 1)
+    seen = set(ranks["stage"].to_list())
+    missing = [stage for stage in range(devices) if stage not in seen]
+    if missing:
+        raise CannotAnswer(
+            f"no pass of stage {', '.join(map(str, missing[:8]))} was recognised: record a rank of"
+            " every pipeline stage"
+        )
+    count = min(ranks.group_by("stage").len()["len"].to_list())
+    ranks = ranks.filter(pl.col("nth") < count)
+    together = {
+        nth: tuple(ranks.filter(nth=nth).sort("stage")["rank"].to_list()) for nth in range(count)
+    }
+    found = passes.join(ranks, on=["stage", "rank"], how="inner")
+    column = pl.struct("step", "nth").rank("dense").cast(pl.Int64) - 1
+    return found.with_columns(column=column), together
+
+
+def _wanted(made: Precedence) -> pl.DataFrame:
+    """The passes of an order: entry, route, place, stage, chunk, micro_batch, kind, is_beside."""
+    position = {
+        place: (route, number)
+        for route, places in enumerate(made.schedule.routes)
+        for number, place in enumerate(places)
+    }
+    rows = [
+        (at, *position[device, one.chunk], device, one.chunk, one.micro_batch, one.kind,
+         len(entry) > 1)
+        for at, (device, entry) in enumerate(made.entries)
+        for one in entry
+    ]  # fmt: skip
+    schema = {
+        "entry": pl.Int64, "route": pl.Int64, "place": pl.Int64, "stage": pl.Int32,
+        "chunk": pl.Int32, "micro_batch": pl.Int32, "kind": pl.String, "is_beside": pl.Boolean,
+    }  # fmt: skip
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def _alone(
+    found: pl.DataFrame, order: Schedule, made: Precedence, lengths_ns: Times
+) -> tuple[dict[str, Times], float | None]:
+    """Times of passes that nothing runs beside, by kind; and what pairs take of both alone. Where
+    a pass always runs beside another, its computing times what the others take of theirs."""
+    routes = len(order.routes)
+    places, columns = len(order.routes[0]), lengths_ns.shape[1]
+    of_route = int(found.select(pl.col("micro_batch").max()).item()) + 1
+    alone: dict[str, Times] = {}
+    ratio: dict[str, float] = {}
+    spent = pl.col("end_ns") - pl.col("start_ns")
+    for kind in _KINDS:
+        its = found.filter(kind=kind)
+        if its.is_empty():
+            continue
+        times = np.full((places, routes * of_route, columns), np.nan)
+        free = its.filter(~pl.col("is_beside"))
+        sums = free.select(spent.sum(), pl.col("compute_ns").sum()).row(0)
+        ratio[kind] = sums[0] / sums[1] if sums[1] else 1.0
+        for part, values in ((free, spent), (its.filter("is_beside"),
+                                             pl.col("compute_ns") * ratio[kind])):  # fmt: skip
+            at = (part["place"].to_numpy(),
+                  (part["micro_batch"] * routes + part["route"]).to_numpy(),
+                  part["column"].to_numpy())  # fmt: skip
+            times[at] = part.select(values.cast(pl.Float64)).to_series().to_numpy()
+        alone[kind] = times
+    if "BW" not in alone and "B" in alone:
+        alone["BW"] = alone["B"] + alone.get("W", np.zeros_like(alone["B"]))
+    elif "B" in alone:  # where some backwards are whole and others in halves, their sum is alike
+        alone["BW"] = np.where(np.isnan(alone["BW"]), alone["B"] + alone["W"], alone["BW"])
+    pairs = found.filter("is_beside")
+    if pairs.is_empty():
+        return alone, None
+    both = sum(
+        float(np.nansum(alone[kind][at["place"].to_numpy(),
+                                    (at["micro_batch"] * routes + at["route"]).to_numpy(),
+                                    at["column"].to_numpy()]))
+        for kind in _KINDS
+        for at in [pairs.filter(kind=kind)]
+        if at.height
+    )  # fmt: skip
+    entries = [at for at, (_, entry) in enumerate(made.entries) if len(entry) > 1]
+    return alone, float(lengths_ns[entries].sum()) / both if both else None
+
+
+def _between(made: Precedence, starts: Times, ends: Times) -> tuple[Times, Times]:
+    """Usual gaps by what is received and device, usual lags by link.
+
+    An entry whose transfer's source ended after the entry before it waited for that: this tells
+    the lag of the link; the others tell gaps.
+    """
+    count = len(made.entries)
+    before = np.full(starts.shape, -np.inf)
+    is_next = made.link == -1
+    before[made.target[is_next]] = ends[made.source[is_next]]
+    source = np.full(starts.shape, -np.inf)
+    link = np.full(starts.shape, -1)
+    for edge in np.flatnonzero(made.link >= 0).tolist():
+        at, end = made.target[edge], ends[made.source[edge]]
+        link[at] = np.where(end > source[at], made.link[edge], link[at])
+        source[at] = np.maximum(source[at], end)
+    waited = (source > before) & (link >= 0)
+    lags = np.zeros(len(made.links))
+    known = []
+    for one in range(len(made.links)):
+        samples = (starts - source)[waited & (link == one)]
+        if len(samples):
+            lags[one] = np.median(samples)
+            known.append(one)
+    unknown = np.setdiff1d(np.arange(len(lags)), known)
+    lags[unknown] = np.mean(lags[known]) if known else 0.0
+    devices = np.array([device for device, _ in made.entries])
+    receives = np.isin(np.arange(count), made.target[made.link >= 0])
+    is_gap = ~waited & np.isfinite(before)
+    pauses = np.where(is_gap, starts - before, np.nan)
+    gaps = np.zeros((2, int(devices.max()) + 1))
+    for does in (0, 1):
+        usual = _median(pauses[receives == bool(does)], 0.0)
+        for device in range(gaps.shape[1]):
+            own = pauses[(receives == bool(does)) & (devices == device)]
+            gaps[does, device] = _median(own, usual)
+    return gaps, lags
+
+
+def _median(values: NDArray[np.float64], default: float) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else default
+

@@ -1,0 +1,276 @@
+"""What a pipeline would take under another order of its passes.
+
+    measured passes --> parts of the model (layers, embedding, head) --> places of the other order
+    --> its passes, executed with the gaps and lags that were measured
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from npuscope.errors import CannotAnswer
+
+from .execution import Entry, Precedence, Span, Times, held_at_most, precedence
+from .measured import Measured
+from .schedules import Schedule
+
+_WEIGHT_UNSURE = 0.25  # of the time of weight gradients, where they were not measured apart
+_SHARES = 21  # executions with none to all of what pairs save
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the model that is not cut: share of the passes of the measured place it is in.
+
+    bytes: that it keeps for the backward of one micro-batch; None: unknown.
+    """
+
+    place: int
+    forward: float
+    backward: float
+    is_layer: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a capture tells beside its passes; None: it does not tell.
+
+    parts: of the model, in order. weight_share: of a backward by measured place, what makes
+    gradients of weights. pair_ratio: of a forward and a backward beside each other, over both
+    alone. kept_bytes: by measured place, of a micro-batch from its forward to its backward.
+    """
+
+    parts: tuple[Part, ...] | None = None
+    weight_share: tuple[float, ...] | None = None
+    pair_ratio: float | None = None
+    kept_bytes: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """An order executed with measured times: by entry and column.
+
+    low_ns, high_ns: lengths by column with what is not sure at its ends.
+    """
+
+    made: Precedence
+    starts_ns: Times
+    durations_ns: Times
+    lengths_ns: Times
+    low_ns: Times
+    high_ns: Times
+
+
+def split(measured: Measured, facts: Facts, places: int,
+          layers: Sequence[int] | None = None) -> NDArray[np.float64]:  # fmt: skip
+    """Which share of each measured place's passes each place of another cut of the model has:
+    forward and backward x places x measured places.
+
+    layers: how many layers each place gets; else as measured where there are as many places, else
+    as even as can be. What is no layer stays at its end of the model.
+    """
+    if layers is None and places == measured.places:
+        return np.stack([np.eye(places)] * 2)
+    parts = facts.parts or _even_parts(measured.places, places)
+    numbers = [at for at, part in enumerate(parts) if part.is_layer]
+    if layers is None:
+        each, more = divmod(len(numbers), places)
+        layers = [each + (place < more) for place in range(places)]
+    if sum(layers) != len(numbers) or min(layers) < 1:
+        raise CannotAnswer(
+            f"{places} chunks need as many layers, and {len(numbers)} were told apart:"
+            " choose fewer chunks"
+        )
+    place_of = np.repeat(np.arange(places), layers)
+    found = np.zeros((2, places, measured.places))
+    seen = 0
+    for part in parts:
+        at = place_of[min(seen, len(place_of) - 1)] if part.is_layer else (
+            place_of[max(seen - 1, 0)] if seen else 0)  # fmt: skip
+        found[:, at, part.place] += (part.forward, part.backward)
+        seen += part.is_layer
+    return found
+
+
+def _even_parts(measured: int, places: int) -> tuple[Part, ...]:
+    """Where no layers are told apart: each place's passes in equal parts."""
+    each = int(np.lcm(measured, places)) // measured
+    return tuple(Part(place, 1 / each, 1 / each) for place in range(measured) for _ in range(each))
+
+
+def durations(
+    measured: Measured,
+    facts: Facts,
+    made: Precedence,
+    layers: Sequence[int] | None = None,
+    *,
+    weight_factor: float = 1.0,
+    pair_ratio: float | None = None,
+) -> Times:
+    """How long the entries of an order take, by entry and column. Further micro-batches repeat the
+    measured ones; the last stays the last. Raises CannotAnswer where a kind of pass is unknown."""
+    schedule = made.schedule
+    shares = split(measured, facts, len(schedule.routes[0]), layers)
+    times = _kinds(measured, facts, schedule, weight_factor)
+    usual = {kind: np.einsum("kj,jmc->kmc", shares[int(kind != "F")], _filled(one))
+             for kind, one in times.items()}  # fmt: skip
+    position = {
+        place: (route, number)
+        for route, places in enumerate(schedule.routes)
+        for number, place in enumerate(places)
+    }
+    routes = len(schedule.routes)
+    asked = routes * (1 + max(one.micro_batch for _, entry in made.entries for one in entry))
+    number = np.arange(asked) % max(measured.micro_batches - 1, 1)
+    number[-1] = measured.micro_batches - 1
+    found = np.zeros((len(made.entries), measured.starts_ns.shape[1]))
+    first: dict[str, tuple[list[int], list[int], list[int]]] = {}
+    second: dict[str, tuple[list[int], list[int], list[int]]] = {}
+    for at, (device, entry) in enumerate(made.entries):
+        for nth, one in enumerate(entry):
+            route, place = position[device, one.chunk]
+            ats, places_, numbers = (second if nth else first).setdefault(one.kind, ([], [], []))
+            ats.append(at)
+            places_.append(place)
+            numbers.append(int(number[one.micro_batch * routes + route]))
+    for lists in (first, second):
+        for kind, (ats, places_, numbers) in lists.items():
+            found[ats] += usual[kind][places_, numbers]
+    if pair_ratio is not None:
+        pairs = [at for at, (_, entry) in enumerate(made.entries) if len(entry) > 1]
+        found[pairs] *= pair_ratio
+    return found
+
+
+def _kinds(
+    measured: Measured, facts: Facts, schedule: Schedule, weight_factor: float
+) -> dict[str, Times]:
+    """Times of the kinds of passes that an order has."""
+    wanted = {one.kind for order in schedule.orders for entry in order for one in entry}
+    times = {kind: one for kind, one in measured.alone_ns.items() if kind in wanted}
+    missing = wanted - set(times)
+    if not missing:
+        return times
+    if facts.weight_share is None:
+        raise CannotAnswer(
+            f"{schedule.name}: what gradients of weights take is not known here: record shapes or"
+            " types of kernels (`npuscope doctor`)"
+        )
+    whole = measured.alone_ns["BW"]
+    share = np.array(facts.weight_share)[:, None, None] * weight_factor
+    share = np.clip(share, 0.0, 0.95)
+    made = {"B": whole * (1 - share), "W": whole * share, "BW": whole}
+    return times | {kind: made[kind] for kind in missing}
+
+
+def _filled(times: Times) -> Times:
+    """Passes that are unknown as those of the place usually."""
+    known = ~np.isnan(times)
+    if known.all():
+        return times
+    if not known.any():
+        return np.zeros_like(times)
+    means = np.array([one[~np.isnan(one)].mean() if (~np.isnan(one)).any() else np.nan
+                      for one in times])  # fmt: skip
+    means = np.where(np.isnan(means), np.nanmean(means), means)
+    return np.where(known, times, means[:, None, None])
+
+
+def run(measured: Measured, facts: Facts, schedule: Schedule,
+        layers: Sequence[int] | None = None) -> Tried:  # fmt: skip
+    """An order executed with measured times. Raises CannotAnswer, and UsageError where devices
+    would wait for each other."""
+    if len(schedule.orders) != measured.devices:
+        raise CannotAnswer(
+            f"{schedule.name} is for {len(schedule.orders)} devices, and the pipeline has"
+            f" {measured.devices}"
+        )
+    made = precedence(schedule)
+    has_pairs = any(len(entry) > 1 for _, entry in made.entries)
+    ratio = measured.pair_ratio if measured.pair_ratio is not None else facts.pair_ratio
+    ratio = (1.0 if ratio is None else min(ratio, 1.0)) if has_pairs else None
+    usual = durations(measured, facts, made, layers, pair_ratio=ratio)
+    starts, lengths = measured.lengths(made, usual)
+    others = [lengths]
+    is_split = any(one.kind == "W" for _, entry in made.entries for one in entry)
+    if is_split and "W" not in measured.alone_ns:
+        for factor in (1 - _WEIGHT_UNSURE, 1 + _WEIGHT_UNSURE):
+            times = durations(measured, facts, made, layers, weight_factor=factor, pair_ratio=ratio)
+            others.append(measured.lengths(made, times)[1])
+    if ratio is not None and ratio < 1 and measured.pair_ratio is None:
+        times = durations(measured, facts, made, layers, pair_ratio=1.0)
+        others.append(measured.lengths(made, times)[1])
+    return Tried(made, starts, usual, lengths, np.min(others, axis=0), np.max(others, axis=0))
+
+
+def needed_overlap(measured: Measured, facts: Facts, tried: Tried, length_ns: float) -> float | None:
+    """Which share of the shorter of two passes beside each other has to be hidden for the order to
+    take no longer than `length_ns` (a mean over columns); None: no passes are beside each other, or
+    hiding all of it is not enough."""
+    made = tried.made
+    pairs = [at for at, (_, entry) in enumerate(made.entries) if len(entry) > 1]
+    if not pairs:
+        return None
+    alone = durations(measured, facts, made).mean(axis=1)
+    shorter = _shorter(measured, facts, made).mean(axis=1)
+    shares = np.linspace(0, 1, _SHARES)
+    times = np.repeat(alone[:, None], _SHARES, axis=1)
+    times[pairs] -= shorter[pairs][:, None] * shares
+    lengths = measured.lengths(made, times)[1]
+    enough = np.flatnonzero(lengths <= length_ns)
+    if not len(enough):
+        return None
+    first = int(enough[0])
+    if first == 0:
+        return 0.0
+    above, below = lengths[first - 1], lengths[first]
+    return float(shares[first] - (length_ns - below) / (above - below) * (shares[1]))
+
+
+def _shorter(measured: Measured, facts: Facts, made: Precedence) -> Times:
+    """Of each entry the shorter of its two passes."""
+    found = np.zeros((len(made.entries), measured.starts_ns.shape[1]))
+    halves = []
+    for which in (0, 1):
+        entries = tuple((device, entry[which : which + 1] or entry) for device, entry in made.entries)
+        halves.append(durations(measured, facts, replace(made, entries=entries)))
+    np.minimum(*halves, out=found)
+    return found
+
+
+def spans(tried_made: Precedence, starts_ns: Times, durations_ns: Times) -> list[list[Span]]:
+    """Mean over columns, by device."""
+    found: list[list[Span]] = [[] for _ in tried_made.schedule.orders]
+    begins, ends = starts_ns.mean(axis=1), (starts_ns + durations_ns).mean(axis=1)
+    for (device, entry), begin, end in zip(
+        tried_made.entries, begins.tolist(), ends.tolist(), strict=True
+    ):
+        found[device].append(Span(device, entry, begin, end))
+    return found
+
+
+def held(
+    measured: Measured, facts: Facts, made: Precedence, its: list[list[Span]],
+    layers: Sequence[int] | None = None,
+) -> tuple[list[float], list[float | None]]:  # fmt: skip
+    """By device: micro-batches of a stage held at most, and their bytes (None: unknown)."""
+    schedule = made.schedule
+    shares = split(measured, facts, len(schedule.routes[0]), layers)[0]
+    sizes: dict[int, dict[int, float]] = {device: {} for device in range(len(schedule.orders))}
+    for route in schedule.routes:
+        for place, (device, chunk) in enumerate(route):
+            if facts.kept_bytes is not None:
+                sizes[device][chunk] = float(shares[place] @ np.array(facts.kept_bytes))
+    count = [float(schedule.share * held_at_most(one, {})) for one in its]
+    if facts.kept_bytes is None:
+        return count, [None] * len(its)
+    return count, [float(held_at_most(one, sizes[device])) for device, one in enumerate(its)]
+
+
+def named(entry: Entry) -> str:
+    """An entry as order files write it."""
+    return "+".join(f"{one.kind}{one.micro_batch}" for one in entry)

@@ -1,0 +1,51 @@
+"""Layers over places, against every possible cut."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from npuscope.analysis.pipeline.placement import place_layers
+
+
+def every_cut(count: int, places: int) -> list[tuple[int, ...]]:
+    inner = combinations(range(1, count), places - 1)
+    return [tuple(b - a for a, b in pairwise((0, *at, count))) for at in inner]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[list[int], int, list[list[int]], list[int]]:
+    count = draw(st.integers(1, 9))
+    places = draw(st.integers(1, 5))
+    small = st.integers(0, 9)
+    times = draw(st.lists(small, min_size=count, max_size=count))
+    row = st.lists(small, min_size=count, max_size=count)
+    needed = draw(st.lists(row, min_size=places, max_size=places))
+    limits = draw(st.lists(st.integers(3, 30), min_size=places, max_size=places))
+    return times, places, needed, limits
+
+
+@given(cases())
+@settings(max_examples=300)
+def test_no_cut_that_fits_is_better(case: tuple[list[int], int, list[list[int]], list[int]]) -> None:
+    times, places, needed, limits = case
+    found = place_layers(times, places, needed, limits)
+    costs = {}
+    for cut in every_cut(len(times), places) if places <= len(times) else []:
+        at = [sum(cut[:k]) for k in range(places + 1)]
+        sums = [sum(times[a:b]) for a, b in pairwise(at)]
+        sizes = [sum(needed[k][a:b]) for k, (a, b) in enumerate(pairwise(at))]
+        if all(size <= limit for size, limit in zip(sizes, limits, strict=True)):
+            costs[cut] = (max(sums), sum(one**2 for one in sums))
+    if not costs:
+        assert found is None
+        return
+    assert found is not None
+    assert costs[tuple(found)] == min(costs.values())
+
+
+def test_61_layers_a_head_and_mtp_become_64_units() -> None:
+    """The last of 16 stages gets fewer layers, as the head and MTP take three."""
+    assert place_layers([1.0] * 60 + [1.0 + 3.0], 16) == [4] * 15 + [1]
