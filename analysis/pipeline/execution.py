@@ -141,7 +141,9 @@ def precedence(schedule: Schedule) -> Precedence:
         raise UsageError(
             f"{schedule.name}: devices {', '.join(map(str, stuck))} wait for each other forever"
         )
-    return Precedence(schedule, tuple(entries), tuple(links), *found.T, made)
+    return Precedence(
+        schedule, tuple(entries), tuple(links), found[:, 0], found[:, 1], found[:, 2], made
+    )
 
 
 def execute(schedule: Schedule, duration_ns: Callable[[int, Entry], float]) -> list[Span]:

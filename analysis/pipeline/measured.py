@@ -54,7 +54,7 @@ class Measured:
 
     @property
     def micro_batches(self) -> int:
-        return self.alone_ns["F"].shape[1]
+        return int(self.alone_ns["F"].shape[1])
 
     def entry_gaps(self, made: Precedence) -> Times:
         """The gaps before the entries of an order."""
@@ -121,9 +121,7 @@ def measured(passes: pl.DataFrame, order: Schedule) -> Measured:
     return Measured(made, steps, its, starts, ends, alone, pair_ratio, gaps, lags)
 
 
-def _columns(
-    passes: pl.DataFrame, devices: int
-) -> tuple[pl.DataFrame, dict[int, tuple[int, ...]]]:
+def _columns(passes: pl.DataFrame, devices: int) -> tuple[pl.DataFrame, dict[int, tuple[int, ...]]]:
     """Passes with `nth` (rank of its stage) and `column`; and the ranks of the n-th of each."""
     ranks = passes.select("stage", "rank").drop_nulls().unique().sort("stage", "rank")
     ranks = ranks.with_columns(nth=pl.col("rank").cum_count().over("stage").cast(pl.Int64) - 1)
@@ -251,4 +249,3 @@ def _between(made: Precedence, starts: Times, ends: Times) -> tuple[Times, Times
 def _median(values: NDArray[np.float64], default: float) -> float:
     known = values[~np.isnan(values)]
     return float(np.median(known)) if len(known) else default
-

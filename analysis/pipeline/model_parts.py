@@ -204,9 +204,7 @@ def _shares(ops: Operations, one: Look, bounds: Sequence[int]) -> NDArray[np.flo
     return found
 
 
-def weight_shares(
-    ops: Operations, seen: Sequence[Look], places: int
-) -> tuple[float, ...] | None:
+def weight_shares(ops: Operations, seen: Sequence[Look], places: int) -> tuple[float, ...] | None:
     """By place the share of a backward that its products for gradients of weights take: those with
     the tokens in both inputs; where shapes do not tell, as long as the products of the forward,
     which have as many FLOPs. None where no products are told."""
@@ -310,8 +308,8 @@ def beside_each_other(first: Stretches, second: Stretches) -> int:
     Two jobs on two machines: the shortest way through a plane of their progress past rectangles
     where both want one machine (Akers, Operations Research 4, 1956).
     """
-    x_at = np.concatenate([[0], np.cumsum(first)]).tolist()
-    y_at = np.concatenate([[0], np.cumsum(second)]).tolist()
+    x_at: list[int] = np.concatenate([[0], np.cumsum(first)]).tolist()
+    y_at: list[int] = np.concatenate([[0], np.cumsum(second)]).tolist()
 
     @cache
     def left(x: int, y: int) -> int:

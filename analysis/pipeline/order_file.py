@@ -71,7 +71,9 @@ def parse_order(text: str, source: str, name: str) -> Schedule:
     if missing:
         raise UsageError(f"{source}: device {min(missing)} has no order: devices count from 0")
     ordered = tuple(orders[device] for device in range(len(orders)))
-    chunks = 1 + max((one.chunk for order in ordered for entry in order for one in entry), default=0)
+    chunks = 1 + max(
+        (one.chunk for order in ordered for entry in order for one in entry), default=0
+    )
     if not routes:
         routes = [tuple((d, chunk) for chunk in range(chunks) for d in range(len(ordered)))]
     share = Fraction(len(routes), chunks)
@@ -146,8 +148,8 @@ def _check(made: Schedule, source: str, lines: dict[int, int]) -> None:
         for device, chunk in route:
             if device >= len(made.orders):
                 raise UsageError(f"{source}: device {device} is on the path and has no order")
-            for kind, counts in batches[device, chunk].items():
-                missing = expected - set(counts)
+            for kind, there in batches[device, chunk].items():
+                missing = expected - set(there)
                 if missing:
                     raise UsageError(
                         f"{source}: line {lines[device]}: micro-batch {min(missing)} never goes"

@@ -1,7 +1,7 @@
 """What a pipeline would take under another order of its passes.
 
-    measured passes --> parts of the model (layers, embedding, head) --> places of the other order
-    --> its passes, executed with the gaps and lags that were measured
+measured passes --> parts of the model (layers, embedding, head) --> places of the other order
+--> its passes, executed with the gaps and lags that were measured
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from npuscope.errors import CannotAnswer
 
-from .execution import Entry, Precedence, Span, Times, held_at_most, precedence
+from .execution import Precedence, Span, Times, held_at_most, precedence
 from .measured import Measured
 from .schedules import Schedule
 
@@ -54,15 +54,35 @@ class Facts:
 class Tried:
     """An order executed with measured times: by entry and column.
 
-    low_ns, high_ns: lengths by column with what is not sure at its ends.
+    layers: of each place; None: as measured, or as even as can be. low_ns, high_ns: lengths by
+    column with what is not sure at its ends.
     """
 
     made: Precedence
+    layers: tuple[int, ...] | None
     starts_ns: Times
     durations_ns: Times
     lengths_ns: Times
     low_ns: Times
     high_ns: Times
+
+    def spans(self) -> list[list[Span]]:
+        """Its entries by device, means over columns."""
+        found: list[list[Span]] = [[] for _ in self.made.schedule.orders]
+        starts = self.starts_ns.mean(axis=1)
+        ends = starts + self.durations_ns.mean(axis=1)
+        times = zip(self.made.entries, starts.tolist(), ends.tolist(), strict=True)
+        for (device, entry), start_ns, end_ns in times:
+            found[device].append(Span(device, entry, start_ns, end_ns))
+        return found
+
+    def bubbles_ns(self) -> Times:
+        """By device what it does not work from the first start of any device to the last end."""
+        devices = [device for device, _ in self.made.entries]
+        work = np.zeros((len(self.made.schedule.orders), self.durations_ns.shape[1]))
+        np.add.at(work, devices, self.durations_ns)
+        found: Times = (self.lengths_ns - work).mean(axis=1)
+        return found
 
 
 def split(measured: Measured, facts: Facts, places: int,
@@ -111,8 +131,8 @@ def durations(
     weight_factor: float = 1.0,
     pair_ratio: float | None = None,
 ) -> Times:
-    """How long the entries of an order take, by entry and column. Further micro-batches repeat the
-    measured ones; the last stays the last. Raises CannotAnswer where a kind of pass is unknown."""
+    """How long the entries of an order take, by entry and column. Raises CannotAnswer where a kind
+    of pass is unknown."""
     schedule = made.schedule
     shares = split(measured, facts, len(schedule.routes[0]), layers)
     times = _kinds(measured, facts, schedule, weight_factor)
@@ -125,8 +145,7 @@ def durations(
     }
     routes = len(schedule.routes)
     asked = routes * (1 + max(one.micro_batch for _, entry in made.entries for one in entry))
-    number = np.arange(asked) % max(measured.micro_batches - 1, 1)
-    number[-1] = measured.micro_batches - 1
+    number = _repeated(asked, measured.micro_batches)
     found = np.zeros((len(made.entries), measured.starts_ns.shape[1]))
     first: dict[str, tuple[list[int], list[int], list[int]]] = {}
     second: dict[str, tuple[list[int], list[int], list[int]]] = {}
@@ -146,11 +165,20 @@ def durations(
     return found
 
 
+def _repeated(asked: int, known: int) -> NDArray[np.int64]:
+    """Which measured micro-batch each one repeats. The first and the last, in which a step begins
+    and gradients are reduced, stay these."""
+    between = max(known - 2, 1)
+    found = np.minimum(1 + (np.arange(asked) - 1) % between, known - 1)
+    found[0], found[-1] = 0, known - 1
+    return found
+
+
 def _kinds(
     measured: Measured, facts: Facts, schedule: Schedule, weight_factor: float
 ) -> dict[str, Times]:
     """Times of the kinds of passes that an order has."""
-    wanted = {one.kind for order in schedule.orders for entry in order for one in entry}
+    wanted: set[str] = {one.kind for order in schedule.orders for entry in order for one in entry}
     times = {kind: one for kind, one in measured.alone_ns.items() if kind in wanted}
     missing = wanted - set(times)
     if not missing:
@@ -181,7 +209,7 @@ def _filled(times: Times) -> Times:
 
 
 def run(measured: Measured, facts: Facts, schedule: Schedule,
-        layers: Sequence[int] | None = None) -> Tried:  # fmt: skip
+        layers: tuple[int, ...] | None = None) -> Tried:  # fmt: skip
     """An order executed with measured times. Raises CannotAnswer, and UsageError where devices
     would wait for each other."""
     if len(schedule.orders) != measured.devices:
@@ -204,10 +232,14 @@ def run(measured: Measured, facts: Facts, schedule: Schedule,
     if ratio is not None and ratio < 1 and measured.pair_ratio is None:
         times = durations(measured, facts, made, layers, pair_ratio=1.0)
         others.append(measured.lengths(made, times)[1])
-    return Tried(made, starts, usual, lengths, np.min(others, axis=0), np.max(others, axis=0))
+    return Tried(
+        made, layers, starts, usual, lengths, np.min(others, axis=0), np.max(others, axis=0)
+    )
 
 
-def needed_overlap(measured: Measured, facts: Facts, tried: Tried, length_ns: float) -> float | None:
+def needed_overlap(
+    measured: Measured, facts: Facts, tried: Tried, length_ns: float
+) -> float | None:
     """Which share of the shorter of two passes beside each other has to be hidden for the order to
     take no longer than `length_ns` (a mean over columns); None: no passes are beside each other, or
     hiding all of it is not enough."""
@@ -233,44 +265,25 @@ def needed_overlap(measured: Measured, facts: Facts, tried: Tried, length_ns: fl
 
 def _shorter(measured: Measured, facts: Facts, made: Precedence) -> Times:
     """Of each entry the shorter of its two passes."""
-    found = np.zeros((len(made.entries), measured.starts_ns.shape[1]))
     halves = []
     for which in (0, 1):
-        entries = tuple((device, entry[which : which + 1] or entry) for device, entry in made.entries)
+        entries = tuple(
+            (device, entry[which : which + 1] or entry) for device, entry in made.entries
+        )
         halves.append(durations(measured, facts, replace(made, entries=entries)))
-    np.minimum(*halves, out=found)
+    found: Times = np.minimum(halves[0], halves[1])
     return found
 
 
-def spans(tried_made: Precedence, starts_ns: Times, durations_ns: Times) -> list[list[Span]]:
-    """Mean over columns, by device."""
-    found: list[list[Span]] = [[] for _ in tried_made.schedule.orders]
-    begins, ends = starts_ns.mean(axis=1), (starts_ns + durations_ns).mean(axis=1)
-    for (device, entry), begin, end in zip(
-        tried_made.entries, begins.tolist(), ends.tolist(), strict=True
-    ):
-        found[device].append(Span(device, entry, begin, end))
-    return found
-
-
-def held(
-    measured: Measured, facts: Facts, made: Precedence, its: list[list[Span]],
-    layers: Sequence[int] | None = None,
-) -> tuple[list[float], list[float | None]]:  # fmt: skip
+def held(measured: Measured, facts: Facts, tried: Tried) -> tuple[list[float], list[float | None]]:
     """By device: micro-batches of a stage held at most, and their bytes (None: unknown)."""
-    schedule = made.schedule
-    shares = split(measured, facts, len(schedule.routes[0]), layers)[0]
-    sizes: dict[int, dict[int, float]] = {device: {} for device in range(len(schedule.orders))}
-    for route in schedule.routes:
-        for place, (device, chunk) in enumerate(route):
-            if facts.kept_bytes is not None:
-                sizes[device][chunk] = float(shares[place] @ np.array(facts.kept_bytes))
+    schedule, its = tried.made.schedule, tried.spans()
     count = [float(schedule.share * held_at_most(one, {})) for one in its]
     if facts.kept_bytes is None:
         return count, [None] * len(its)
+    kept = split(measured, facts, len(schedule.routes[0]), tried.layers)[0] @ facts.kept_bytes
+    sizes: list[dict[int, float]] = [{} for _ in its]
+    for route in schedule.routes:
+        for place, (device, chunk) in enumerate(route):
+            sizes[device][chunk] = float(kept[place])
     return count, [float(held_at_most(one, sizes[device])) for device, one in enumerate(its)]
-
-
-def named(entry: Entry) -> str:
-    """An entry as order files write it."""
-    return "+".join(f"{one.kind}{one.micro_batch}" for one in entry)

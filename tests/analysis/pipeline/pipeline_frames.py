@@ -24,7 +24,7 @@ def ran(
     steps: int = 2,
     seed: int = 1,
 ) -> pl.DataFrame:
-    """A frame as `passes.passes` makes it."""
+    """A frame as `passes.passes` makes it; a pass computes all the time that it takes alone."""
     made = precedence(schedule)
     chance = np.random.default_rng(seed)
     columns = replicas * steps
@@ -41,7 +41,7 @@ def ran(
             end = ZERO_NS + step * 10**12 + round(starts[at, column] + times[at, column])
             rows += [
                 ("run", "c", step, device * replicas + replica, device, one.chunk, one.micro_batch,
-                 one.kind, start, end, end - start, 0, "high")
+                 one.kind, start, end, round(duration_ns(device, (one,))), 0, "high")
                 for one in entry
             ]  # fmt: skip
     names = ("run", "capture", "step", "rank", "stage", "chunk", "micro_batch", "kind", "start_ns",

@@ -29,7 +29,9 @@ def cases(draw: st.DrawFn) -> tuple[list[int], int, list[list[int]], list[int]]:
 
 @given(cases())
 @settings(max_examples=300)
-def test_no_cut_that_fits_is_better(case: tuple[list[int], int, list[list[int]], list[int]]) -> None:
+def test_no_cut_that_fits_is_better(
+    case: tuple[list[int], int, list[list[int]], list[int]],
+) -> None:
     times, places, needed, limits = case
     found = place_layers(times, places, needed, limits)
     costs = {}

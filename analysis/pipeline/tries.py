@@ -1,0 +1,363 @@
+"""A capture's pipeline as it ran, and under other orders of its passes or with its layers placed
+otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import polars as pl
+
+from npuscope.analysis.wording import percent
+from npuscope.errors import CannotAnswer, UsageError
+from npuscope.messages import Message
+
+from . import model_parts
+from .execution import Times
+from .measured import Measured, measured
+from .order_file import read_order
+from .passes import Pipeline
+from .placement import place_layers
+from .schedules import Schedule, schedule
+from .tried import Facts, Tried, held, needed_overlap, run
+
+MEASURED, PLACED = "measured", "layers"
+_LEAST_ERROR = 0.005  # of a step that changes at all
+_MOST_TRIES = 32
+_MOST_CHUNKS = 256
+_STEPS = """
+    select step, step_ns, is_warm_up from job_steps where run = $run and capture = $capture"""
+_LEVELS = """
+    select rank, cast(median(end_bytes) as double) as end_bytes,
+        cast(median(peak_bytes - end_bytes) as double) as kept_bytes
+    from memory_steps
+    where component = 'PTA' and level = 'allocated' and run = $run and capture = $capture
+    group by rank"""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An order to try: how it was asked for, the order, and how many layers its places get (None:
+    as measured, else as even as can be)."""
+
+    name: str
+    order: Schedule
+    layers: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A pipeline ready for other orders.
+
+    spans_ns: from the first pass to the last one, by step. step_ns: mean of the job's steps that
+    are no warm-up, with all that is no pass. end_bytes: memory by stage at the end of a step;
+    empty: unknown.
+    """
+
+    pipeline: Pipeline
+    measured: Measured
+    facts: Facts
+    factual: Tried
+    spans_ns: Times
+    step_ns: float
+    end_bytes: tuple[float, ...]
+
+
+def parse_tries(words: str, measured: Measured, micro_batches: int | None) -> list[Asked]:
+    """`vpp:2,zb-h1`: names of schedules, with chunks after a colon. Raises UsageError."""
+    asked = [word.strip() for word in words.split(",") if word.strip()]
+    if not asked or len(asked) > _MOST_TRIES:
+        raise UsageError(
+            f"--try takes 1 to {_MOST_TRIES} names with commas between, such as vpp:2,zb-h1"
+        )
+    found = []
+    for word in asked:
+        name, _, chunks = word.partition(":")
+        if chunks and not (chunks.isdecimal() and 0 < int(chunks) <= _MOST_CHUNKS):
+            raise UsageError(f"{word}: after the colon stands a number of chunks, such as vpp:2")
+        m = micro_batches or measured.micro_batches
+        order = schedule(name, measured.devices, m, int(chunks) if chunks else None)
+        found.append(Asked(word, order))
+    return found
+
+
+def pipeline_job(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Job:
+    """What other orders need of a recognised pipeline. Raises CannotAnswer where its schedule or
+    its passes are not known."""
+    order = pipeline.named.order
+    if pipeline.stages <= 1:
+        raise CannotAnswer("the job has one pipeline stage: there is no order to change")
+    if order is None:
+        raise CannotAnswer(
+            "no known schedule was recognised in the passes, so their order cannot be changed:"
+            " record all stages and the operators of the host"
+        )
+    missing = sorted(set(range(pipeline.stages)) - set(pipeline.seen))
+    if missing:
+        raise CannotAnswer(
+            f"stage {', '.join(map(str, missing[:8]))} of {pipeline.stages} was not captured:"
+            " record a rank of every pipeline stage to try other orders"
+        )
+    chosen = {"run": pipeline.run, "capture": pipeline.capture}
+    steps = con.execute(_STEPS, chosen).fetchall()
+    warm_up = {step for step, _, is_warm_up in steps if is_warm_up}
+    passes = pipeline.passes.filter(~pl.col("step").is_in(warm_up)) if warm_up else pipeline.passes
+    found = measured(passes, order)
+    spans_ns = found.by_step(found.ends_ns.max(axis=0) - found.starts_ns.min(axis=0))
+    lengths = {step: step_ns for step, step_ns, _ in steps}
+    known = [lengths.get(step) for step in dict.fromkeys(found.steps)]
+    step_ns = float(np.mean([
+        float(span) if length is None else max(float(length), float(span))
+        for length, span in zip(known, spans_ns, strict=True)
+    ]))  # fmt: skip
+    seen = model_parts.looks(pipeline.ops, passes, order.routes[0])
+    parts = model_parts.parts(pipeline.ops, seen, found.places)
+    weights = model_parts.weight_shares(pipeline.ops, seen, found.places)
+    ratio = model_parts.pair_ratio(pipeline.ops, seen, found.places)
+    facts = Facts(parts, weights, ratio)
+    factual = run(found, facts, order)
+    levels = con.execute(_LEVELS, chosen).fetchall()
+    kept, ends = _memory(found, levels, factual)
+    facts = Facts(parts, weights, ratio, kept)
+    return Job(pipeline, found, facts, factual, spans_ns, step_ns, ends)
+
+
+def _memory(
+    found: Measured, levels: Sequence[tuple[int, float, float]], factual: Tried
+) -> tuple[tuple[float, ...] | None, tuple[float, ...]]:
+    """Bytes of a micro-batch by place, and by stage at the end of a step."""
+    by_rank = {rank: (end, kept) for rank, end, kept in levels}
+    its = [[by_rank[ranks[at]] for ranks in dict.fromkeys(found.ranks) if ranks[at] in by_rank]
+           for at in range(found.devices)]  # fmt: skip
+    if not all(its):
+        return None, ()
+    order = factual.made.schedule
+    counts, _ = held(found, Facts(), factual)
+    chunks = [count / float(order.share) for count in counts]
+    kept = [float(np.median([one[1] for one in own])) / max(most, 1.0)
+            for own, most in zip(its, chunks, strict=True)]  # fmt: skip
+    ends = tuple(float(np.median([one[0] for one in own])) for own in its)
+    if min(kept) <= 0:
+        return None, ends
+    return tuple(kept[device] for device, _ in order.routes[0]), ends
+
+
+def placed_layers(job: Job, limit_bytes: float | None) -> Asked:
+    """The recognised order with layers placed so that its longest place is as short as can be.
+
+    limit_bytes: of a device, for what it holds at the end of a step (its layers' share of that) and
+    what it keeps of micro-batches. Raises CannotAnswer.
+    """
+    found, facts = job.measured, job.facts
+    order = found.made.schedule
+    if facts.parts is None:
+        raise CannotAnswer("the layers of the model were not told apart in the passes")
+    means = [np.nanmean(found.alone_ns[kind], axis=(1, 2)) for kind in ("F", "BW")]
+    kept = facts.kept_bytes or (0.0,) * found.places
+    times: list[float] = []
+    bytes_: list[list[float]] = []
+    before = [0.0, 0.0]
+    each = [sum(one.is_layer for one in facts.parts if one.place == place)
+            for place in range(found.places)]  # fmt: skip
+    for part in facts.parts:
+        spent = means[0][part.place] * part.forward + means[1][part.place] * part.backward
+        keeps = kept[part.place] * part.forward
+        if part.is_layer:
+            times.append(spent + before[0])
+            stays = job.end_bytes[part.place] / each[part.place] if job.end_bytes else 0.0
+            bytes_.append([stays, keeps + before[1]])
+            before = [0.0, 0.0]
+        elif times:
+            times[-1] += spent
+            bytes_[-1][1] += keeps
+        else:
+            before = [before[0] + spent, before[1] + keeps]
+    needed = limits = None
+    if limit_bytes is not None:
+        if not job.end_bytes or facts.kept_bytes is None:
+            raise CannotAnswer(
+                "no memory was recorded on every stage: place layers without a limit"
+            )
+        if found.places != found.devices:
+            raise CannotAnswer("a memory limit is heeded where each device has one chunk")
+        counts, _ = held(found, facts, job.factual)
+        needed = [[stays + count * keeps for stays, keeps in bytes_] for count in counts]
+        limits = [limit_bytes] * found.places
+    layers = place_layers(times, found.places, needed, limits)
+    if layers is None:
+        raise CannotAnswer(
+            f"{len(times)} layers do not fit on {found.places} places within that memory"
+        )
+    return Asked(PLACED, order, tuple(layers))
+
+
+def asked_tries(
+    job: Job,
+    words: str | None,
+    micro_batches: int | None,
+    files: Sequence[Path] = (),
+    *,
+    places_layers: bool = False,
+    limit_bytes: float | None = None,
+) -> list[Asked]:
+    """What is to be tried; the recognised schedule where only its micro-batches change. Raises
+    UsageError and CannotAnswer."""
+    found = parse_tries(words, job.measured, micro_batches) if words is not None else []
+    found += [Asked(path.name, read_order(path)) for path in files]
+    if places_layers:
+        found.append(placed_layers(job, limit_bytes))
+    if not found and micro_batches is not None:
+        named = job.pipeline.named
+        order = schedule(named.name, job.measured.devices, micro_batches, named.chunks)
+        found.append(Asked(named.name, order))
+    return found
+
+
+# metric: pipeline_tries
+# What would a step take under another schedule of the pipeline?
+#
+# The first row is the order that ran (`measured`), executed with the measured times of its passes,
+# the usual gaps of its devices and the usual lags of its links: how far its step lies from the
+# measured one is the error of what follows. The others are executed alike: of their passes each
+# takes its share of what the same layers took; the step takes as much longer or shorter. Further
+# micro-batches repeat the measured ones. The range holds that error, half a per cent of the step,
+# what steps differ, a quarter of the time of weight gradients where they were not measured apart,
+# and, where forward and backward are to run beside each other and did not, that nothing is hidden.
+#
+# title: Other schedules of a pipeline
+# meaning: Step, bubble and memory under other orders of the passes, executed with measured times.
+# command: pipeline PATH --try
+# table: pipeline_tries
+# figure: pipeline_chart
+#
+#   run                  varchar   run of the training job
+#   capture              varchar   ranks profiled at the same time
+#   name                 varchar   measured, as it was asked for, or layers: placed otherwise
+#   schedule             varchar   name of the schedule, or of the file
+#   chunks               bigint    chunks of the model on a device
+#   micro_batches        bigint    how many a step has
+#   measured_step_ns     double    mean of the job's steps that are no warm-up
+#   predicted_step_ns    double    the same under this order
+#   predicted_low_ns     double    low end of the range
+#   predicted_high_ns    double    high end of the range
+#   pipeline_ns          double    from the first start of a pass to the last end
+#   bubble_ratio         double    of it, what devices do not work, mean of them
+#   needed_overlap_ratio double    of the shorter of two passes beside each other that must be
+#                                   hidden to be as fast as measured; NULL: none are, or never
+#   layers               bigint[]  layers of each place; NULL: as measured, or as even as can be
+#   devices              struct[]  device, bubble_ns, bubble_ratio, live_activations, kept_bytes
+def pipeline_tries(job: Job, asked: Sequence[Asked]) -> pl.DataFrame:
+    """Rows of the metric. Raises CannotAnswer and UsageError."""
+    ran = job.measured.made.schedule
+    rows = [_row(job, Asked(MEASURED, ran), job.factual)]
+    rows += [_row(job, one, tried(job, one)) for one in asked]
+    return pl.DataFrame(rows, schema=_SCHEMA)
+
+
+def tried(job: Job, asked: Asked) -> Tried:
+    """One order executed. Raises CannotAnswer and UsageError."""
+    return run(job.measured, job.facts, asked.order, asked.layers)
+
+
+_DEVICE: dict[str, type[pl.DataType]] = {
+    "device": pl.Int64, "bubble_ns": pl.Float64, "bubble_ratio": pl.Float64,
+    "live_activations": pl.Float64, "kept_bytes": pl.Float64,
+}  # fmt: skip
+_SCHEMA: dict[str, type[pl.DataType] | pl.DataType] = {
+    "run": pl.String, "capture": pl.String, "name": pl.String, "schedule": pl.String,
+    "chunks": pl.Int64, "micro_batches": pl.Int64, "measured_step_ns": pl.Float64,
+    "predicted_step_ns": pl.Float64, "predicted_low_ns": pl.Float64,
+    "predicted_high_ns": pl.Float64, "pipeline_ns": pl.Float64, "bubble_ratio": pl.Float64,
+    "needed_overlap_ratio": pl.Float64, "layers": pl.List(pl.Int64),
+    "devices": pl.List(pl.Struct(_DEVICE)),
+}  # fmt: skip
+
+
+def _row(job: Job, asked: Asked, done: Tried) -> dict[str, object]:
+    found = job.measured
+    factual, lengths, low, high = (
+        found.by_step(one)
+        for one in (job.factual.lengths_ns, done.lengths_ns, done.low_ns, done.high_ns)
+    )
+    error_ns = float(np.abs(factual - job.spans_ns).mean())
+    if asked.name == MEASURED:
+        predicted = job.step_ns + float((factual - job.spans_ns).mean())
+        margin = error_ns
+    else:
+        change = lengths - factual
+        predicted = job.step_ns + float(change.mean())
+        margin = error_ns + _LEAST_ERROR * job.step_ns
+        if len(change) > 1:
+            margin += 2 * float(change.std(ddof=1)) / len(change) ** 0.5
+    order = asked.order
+    counts, kept = held(found, job.facts, done)
+    length_ns = float(done.lengths_ns.mean())
+    bubbles = done.bubbles_ns()
+    devices = [
+        {"device": at, "bubble_ns": float(bubble), "bubble_ratio": float(bubble) / length_ns,
+         "live_activations": counts[at], "kept_bytes": kept[at]}
+        for at, bubble in enumerate(bubbles)
+    ]  # fmt: skip
+    numbers = {(r, one.micro_batch) for r, route in enumerate(order.routes)
+               for device, chunk in route[:1] for entry in order.orders[device] for one in entry
+               if one.chunk == chunk}  # fmt: skip
+    return {
+        "run": job.pipeline.run, "capture": job.pipeline.capture, "name": asked.name,
+        "schedule": order.name, "chunks": sum(map(len, order.routes)) // len(order.orders),
+        "micro_batches": len(numbers), "measured_step_ns": job.step_ns,
+        "predicted_step_ns": predicted,
+        "predicted_low_ns": max(predicted + float((low - lengths).mean()) - margin, 0.0),
+        "predicted_high_ns": predicted + float((high - lengths).mean()) + margin,
+        "pipeline_ns": length_ns, "bubble_ratio": float(bubbles.mean()) / length_ns,
+        "needed_overlap_ratio": needed_overlap(
+            found, job.facts, done, float(job.factual.lengths_ns.mean())
+        ),
+        "layers": asked.layers, "devices": devices,
+    }  # fmt: skip
+
+
+def tries_notes(job: Job) -> list[str]:
+    """What to know beside the rows."""
+    notes: list[str] = [
+        Message(
+            "the first row is the order that ran, executed: how far it is from the measured step is"
+            " the error of the others"
+        )
+    ]
+    if job.facts.parts is None:
+        notes.append(
+            Message(
+                "layers were not told apart: where chunks are cut otherwise, each takes an even"
+                " share of its stage"
+            )
+        )
+    if "W" not in job.measured.alone_ns and job.facts.weight_share is not None:
+        share = float(np.mean(job.facts.weight_share))
+        notes.append(
+            Message(
+                "gradients of weights take {share} of a backward, by its products; measured apart"
+                " they were not",
+                share=percent(share),
+            )
+        )
+    ratio = job.measured.pair_ratio
+    if ratio is not None:
+        notes.append(
+            Message(
+                "a forward and a backward beside each other take {share} of both alone, as"
+                " measured",
+                share=percent(ratio),
+            )
+        )
+    elif job.facts.pair_ratio is not None:
+        notes.append(
+            Message(
+                "a forward and a backward beside each other take {share} of both alone where"
+                " computing of one hides communication of the other as well as can be",
+                share=percent(job.facts.pair_ratio),
+            )
+        )
+    return notes
