@@ -210,8 +210,8 @@ def _filled(times: Times) -> Times:
 
 def run(measured: Measured, facts: Facts, schedule: Schedule,
         layers: tuple[int, ...] | None = None) -> Tried:  # fmt: skip
-    """An order executed with measured times. Raises CannotAnswer, and UsageError where devices
-    would wait for each other."""
+    """An order executed with measured times, that which ran with those of its own entries. Raises
+    CannotAnswer, and UsageError where devices would wait for each other."""
     if len(schedule.orders) != measured.devices:
         raise CannotAnswer(
             f"{schedule.name} is for {len(schedule.orders)} devices, and the pipeline has"
@@ -221,6 +221,10 @@ def run(measured: Measured, facts: Facts, schedule: Schedule,
     has_pairs = any(len(entry) > 1 for _, entry in made.entries)
     ratio = measured.pair_ratio if measured.pair_ratio is not None else facts.pair_ratio
     ratio = (1.0 if ratio is None else min(ratio, 1.0)) if has_pairs else None
+    if schedule is measured.made.schedule and layers is None:
+        usual = measured.ends_ns - measured.starts_ns
+        starts, lengths = measured.lengths(made, usual)
+        return Tried(made, layers, starts, usual, lengths, lengths, lengths)
     usual = durations(measured, facts, made, layers, pair_ratio=ratio)
     starts, lengths = measured.lengths(made, usual)
     others = [lengths]

@@ -49,8 +49,8 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """A pipeline ready for other orders.
+class Ready:
+    """A pipeline with all that other orders of it need.
 
     spans_ns: from the first pass to the last one, by step. step_ns: mean of the job's steps that
     are no warm-up, with all that is no pass. end_bytes: memory by stage at the end of a step;
@@ -84,7 +84,7 @@ def parse_tries(words: str, measured: Measured, micro_batches: int | None) -> li
     return found
 
 
-def pipeline_job(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Job:
+def ready(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Ready:
     """What other orders need of a recognised pipeline. Raises CannotAnswer where its schedule or
     its passes are not known."""
     order = pipeline.named.order
@@ -122,7 +122,7 @@ def pipeline_job(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Job:
     levels = con.execute(_LEVELS, chosen).fetchall()
     kept, ends = _memory(found, levels, factual)
     facts = Facts(parts, weights, ratio, kept)
-    return Job(pipeline, found, facts, factual, spans_ns, step_ns, ends)
+    return Ready(pipeline, found, facts, factual, spans_ns, step_ns, ends)
 
 
 def _memory(
@@ -145,7 +145,7 @@ def _memory(
     return tuple(kept[device] for device, _ in order.routes[0]), ends
 
 
-def placed_layers(job: Job, limit_bytes: float | None) -> Asked:
+def placed_layers(job: Ready, limit_bytes: float | None) -> Asked:
     """The recognised order with layers placed so that its longest place is as short as can be.
 
     limit_bytes: of a device, for what it holds at the end of a step (its layers' share of that) and
@@ -195,7 +195,7 @@ def placed_layers(job: Job, limit_bytes: float | None) -> Asked:
 
 
 def asked_tries(
-    job: Job,
+    job: Ready,
     words: str | None,
     micro_batches: int | None,
     files: Sequence[Path] = (),
@@ -249,7 +249,7 @@ def asked_tries(
 #                                   hidden to be as fast as measured; NULL: none are, or never
 #   layers               bigint[]  layers of each place; NULL: as measured, or as even as can be
 #   devices              struct[]  device, bubble_ns, bubble_ratio, live_activations, kept_bytes
-def pipeline_tries(job: Job, asked: Sequence[Asked]) -> pl.DataFrame:
+def pipeline_tries(job: Ready, asked: Sequence[Asked]) -> pl.DataFrame:
     """Rows of the metric. Raises CannotAnswer and UsageError."""
     ran = job.measured.made.schedule
     rows = [_row(job, Asked(MEASURED, ran), job.factual)]
@@ -257,7 +257,7 @@ def pipeline_tries(job: Job, asked: Sequence[Asked]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=_SCHEMA)
 
 
-def tried(job: Job, asked: Asked) -> Tried:
+def tried(job: Ready, asked: Asked) -> Tried:
     """One order executed. Raises CannotAnswer and UsageError."""
     return run(job.measured, job.facts, asked.order, asked.layers)
 
@@ -276,7 +276,7 @@ _SCHEMA: dict[str, type[pl.DataType] | pl.DataType] = {
 }  # fmt: skip
 
 
-def _row(job: Job, asked: Asked, done: Tried) -> dict[str, object]:
+def _row(job: Ready, asked: Asked, done: Tried) -> dict[str, object]:
     found = job.measured
     factual, lengths, low, high = (
         found.by_step(one)
@@ -319,7 +319,7 @@ def _row(job: Job, asked: Asked, done: Tried) -> dict[str, object]:
     }  # fmt: skip
 
 
-def tries_notes(job: Job) -> list[str]:
+def tries_notes(job: Ready) -> list[str]:
     """What to know beside the rows."""
     notes: list[str] = [
         Message(

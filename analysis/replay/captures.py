@@ -115,9 +115,8 @@ def scaled(values: Integers, mask: Flags, factor: float) -> Integers:
     return found
 
 
-def capture_job(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob:
-    """The capture of a scope as a graph. `con` has all ranks compared. Raises UsageError where it
-    is not one capture, TraceNotFound where it has nothing to replay."""
+def one_capture(con: duckdb.DuckDBPyConnection, scope: Scope) -> tuple[str, str]:
+    """Run and capture of a scope. Raises UsageError where it is not one capture."""
     clause, values = scope.where(JOB)
     there = con.execute(
         f"select distinct run, capture from ranks {clause} order by all", values
@@ -128,6 +127,13 @@ def capture_job(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob:
             f"one capture at a time is replayed: choose it by {named or 'another name'}"
         )
     run, capture = there[0]
+    return run, capture
+
+
+def capture_job(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob:
+    """The capture of a scope as a graph. `con` has all ranks compared. Raises UsageError where it
+    is not one capture, TraceNotFound where it has nothing to replay."""
+    run, capture = one_capture(con, scope)
     ops = read_operations(con, run, capture)
     steps = frame(con, "select step from job_steps where is_warm_up and run = ? and capture = ?",
                   [run, capture])["step"].to_list()  # fmt: skip

@@ -1,18 +1,31 @@
-"""`npuscope pipeline`: what schedules of pipeline parallelism cost."""
+"""`npuscope pipeline`: a capture's pipeline under other schedules, and what schedules cost."""
 
 from __future__ import annotations
 
 from math import isfinite
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from npuscope.commands.command import Json, say_notes
+from npuscope.analysis.scope import Scope
+from npuscope.commands.command import (
+    Asked,
+    Folder,
+    Jobs,
+    Json,
+    Memory,
+    Profile,
+    Run,
+    Store,
+    say_notes,
+    source_of,
+)
 from npuscope.console import print_json, show
 from npuscope.errors import UsageError
 
 Formula = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--formula",
         metavar="SCHEDULE",
@@ -22,11 +35,12 @@ Formula = Annotated[
     ),
 ]
 Stages = Annotated[
-    int, typer.Option("-p", metavar="P", min=1, max=4096, help="Stages.", show_default=False)
+    int | None,
+    typer.Option("-p", metavar="P", min=1, max=4096, help="With --formula: stages."),
 ]
 MicroBatches = Annotated[
-    int,
-    typer.Option("-m", metavar="M", min=1, max=65536, help="Micro-batches.", show_default=False),
+    int | None,
+    typer.Option("-m", metavar="M", min=1, max=65536, help="With --formula: micro-batches."),
 ]
 Chunks = Annotated[
     int | None,
@@ -53,27 +67,130 @@ Pair = Annotated[
 ]
 
 
+Try = Annotated[
+    str | None,
+    typer.Option(
+        "--try",
+        metavar="A,B,...",
+        help="Schedules to execute with the measured times, chunks after a colon: vpp:2,zb-h1.",
+    ),
+]
+TriedMicroBatches = Annotated[
+    int | None,
+    typer.Option(
+        "--micro-batches", metavar="N", min=1, max=65536, help="Of a step, in what is tried."
+    ),
+]
+Orders = Annotated[
+    list[Path] | None,
+    typer.Option("--order", metavar="FILE", help="An order of passes as text, to execute."),
+]
+PlaceLayers = Annotated[
+    bool, typer.Option("--place-layers", help="The best layers for each stage, and their step.")
+]
+DeviceMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--device-memory", metavar="SIZE", help="What a device may hold with --place-layers: 60GiB."
+    ),
+]
+CaptureName = Annotated[str | None, typer.Option("--capture", help="Only this capture.")]
+
+
 def pipeline(
-    formula: Formula,
-    stages: Stages,
-    micro_batches: MicroBatches,
+    path: Profile = None,
+    folder: Folder = None,
+    try_: Try = None,
+    tried_micro_batches: TriedMicroBatches = None,
+    order: Orders = None,
+    place_layers: PlaceLayers = False,
+    device_memory: DeviceMemory = None,
+    formula: Formula = None,
+    stages: Stages = None,
+    micro_batches: MicroBatches = None,
     chunks: Chunks = None,
     forward: Forward = 1.0,
     backward: Backward = 1.0,
     weight: Weight = 1.0,
     pair: Pair = None,
+    store: Store = None,
+    run: Run = None,
+    capture: CaptureName = None,
     json: Json = False,
+    jobs: Jobs = None,
+    memory: Memory = None,
 ) -> None:
-    """Step, bubble and held activations of each device under a pipeline schedule.
+    """A pipeline's step under other schedules, with the times that were measured.
 
-    Times are of a whole stage and one micro-batch: a chunk takes its share.
+    Each order is executed with the measured passes, gaps and transfers; the first row is the order
+    that ran. Without PATH, --formula says what a schedule costs on even stages.
 
     \b
     Examples:
-      npuscope pipeline --formula 1f1b -p 8 -m 16
+      npuscope pipeline ./profiles --try vpp:2,zb-h1,dualpipev --micro-batches 32
+      npuscope pipeline ./profiles --order mine.txt --json
+      npuscope pipeline ./profiles --place-layers --device-memory 60GiB
       npuscope pipeline --formula vpp -p 8 -m 16 -v 6 --forward 10e6 --backward 10e6 --weight 10e6
-      npuscope pipeline --formula dualpipe -p 16 -m 64 --pair 2.4 --json
     """
+    if formula is not None:
+        if path is not None or folder is not None:
+            raise UsageError("--formula takes times, no profile: leave out PATH or --formula")
+        if stages is None or micro_batches is None:
+            raise UsageError("--formula needs stages and micro-batches: -p 8 -m 16")
+        _formula(formula, stages, micro_batches, chunks, (forward, backward, weight, pair), json)
+        return
+    if (stages, micro_batches, chunks) != (None, None, None):
+        raise UsageError(
+            "-p, -m and -v are for --formula; with a profile: --try vpp:2 --micro-batches 32"
+        )
+    source = source_of(path, folder, store, run, jobs, memory)
+    if device_memory is not None and not place_layers:
+        raise UsageError("--device-memory is for --place-layers")
+    from npuscope.profile import parse_size
+
+    limit = None if device_memory is None else parse_size(device_memory, "--device-memory")
+    asked = Asked(source, Scope(run=run, capture=capture), json)
+    _tries(asked, try_, tried_micro_batches, order or [], limit, places_layers=place_layers)
+
+
+def _tries(
+    asked: Asked,
+    words: str | None,
+    micro_batches: int | None,
+    files: list[Path],
+    limit_bytes: int | None,
+    *,
+    places_layers: bool,
+) -> None:
+    from npuscope.analysis.pipeline.passes import pipeline
+    from npuscope.analysis.pipeline.tries import (
+        asked_tries,
+        pipeline_tries,
+        ready,
+        tries_notes,
+    )
+    from npuscope.analysis.replay.captures import one_capture
+    from npuscope.dashboard.terminal.pipeline_tables import tries_table
+    from npuscope.profile import compare_ranks
+
+    with asked.tables() as (data, scope):
+        compare_ranks(data)
+        job = ready(data.con, pipeline(data.con, *one_capture(data.con, scope)))
+        tries = asked_tries(
+            job, words, micro_batches, files, places_layers=places_layers, limit_bytes=limit_bytes
+        )
+        found = pipeline_tries(job, tries)
+        asked.answer("pipeline_tries", found, tries_notes(job) + data.warnings, tries_table)
+
+
+def _formula(
+    name: str,
+    stages: int,
+    micro_batches: int,
+    chunks: int | None,
+    times_ns: tuple[float, float, float, float | None],
+    json: bool,
+) -> None:
     from npuscope.analysis.pipeline.execution import (
         FORMULA_NOTES,
         even_durations,
@@ -84,10 +201,10 @@ def pipeline(
     from npuscope.analysis.query import rows
     from npuscope.dashboard.terminal.pipeline_tables import formula_table
 
-    if not all(map(isfinite, (forward, backward, weight, pair or 0.0))):
+    if not all(isfinite(one or 0.0) for one in times_ns):
         raise UsageError("--forward, --backward, --weight and --pair are finite numbers of ns")
-    chosen = schedule(formula, stages, micro_batches, chunks)
-    times = even_durations(chosen, forward, backward, weight, pair)
+    chosen = schedule(name, stages, micro_batches, chunks)
+    times = even_durations(chosen, *times_ns)
     found = schedule_cost(chosen, execute(chosen, times))
     if json:
         print_json("pipeline_formula", rows(found), FORMULA_NOTES)
