@@ -1,6 +1,8 @@
-"""`npuscope pipeline --formula`: what a schedule costs, printed."""
+"""`npuscope pipeline`: other schedules of a capture, and what a schedule costs, printed."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
@@ -27,3 +29,36 @@ def test_what_it_refuses(run: Run) -> None:
     assert "even stages" in told.err
     told = run("pipeline", "--formula", "gpipe", "-p", 2, "-m", 2, "--forward", "inf")
     assert (told.code, "finite" in told.err) == (2, True)
+
+
+def test_other_schedules_of_a_capture(run: Run, sample_store: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("0: F0 F1 BW0 BW1\n1: F0 F1 BW0 BW1\n")
+    words = ("pipeline", sample_store, "--try", "gpipe,vpp:2", "--order", tmp_path / "mine.txt")
+    told = run(*words, "--json")
+    assert (told.code, told.json()["metric"]) == (0, "pipeline_tries")
+    measured, gpipe, vpp, mine = told.rows
+    assert [row["name"] for row in told.rows] == ["measured", "gpipe", "vpp:2", "mine.txt"]
+    assert vpp["chunks"] == 2 and len(vpp["devices"]) == 2
+    assert gpipe["predicted_step_ns"] == mine["predicted_step_ns"] > measured["measured_step_ns"]
+    shown = run(*words)
+    assert "vpp:2" in shown.out and f"{vpp['predicted_step_ns'] / 1e6:,.3f}" in shown.out
+    assert "is the error of the others" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--try", "zbh1"), "no schedule is called 'zbh1'"),
+        (("--try", "dualpipev", "--micro-batches", "2"), "4, not 2"),
+        (("--order", "none.txt"), "none.txt: cannot be read"),
+        (("-p", "4"), "are for --formula"),
+        (("--device-memory", "1GB"), "is for --place-layers"),
+        (("--formula", "1f1b"), "leave out PATH"),
+    ],
+)
+def test_what_cannot_be_tried(
+    run: Run, sample_store: Path, words: tuple[str, ...], told: str
+) -> None:
+    found = run("pipeline", sample_store, *words)
+    assert (found.code, found.out) == (2, "")
+    assert told in found.err

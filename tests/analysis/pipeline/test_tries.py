@@ -1,0 +1,143 @@
+"""Other schedules of a recognised pipeline, against jobs that were generated with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from npuscope.analysis.pipeline import tries
+from npuscope.analysis.pipeline.order_file import written_order
+from npuscope.analysis.pipeline.passes import pipeline
+from npuscope.analysis.pipeline.schedules import schedule
+from npuscope.analysis.ranks.rank_views import open_across
+from npuscope.analysis.views import open_views
+from npuscope.errors import CannotAnswer, UsageError
+from npuscope.sample_traces.generate import Job, canonical_frames
+from tests.analysis.tables import connect, put
+
+TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "comm_tasks", "launches", "host_ops")
+SMALL = Job(pp=2, dp=2, ep=2, layers=4, micro_batches=4, steps=2, seed=907, memory=False)
+NOISY = Job(
+    pp=4, dp=2, ep=2, layers=16, micro_batches=8, steps=3, seed=42, noise=0.03, memory=False,
+    clock_offsets_ns=(0, 0, 0, 0, 2_000_000, 2_000_000, 2_000_000, 2_000_000), ranks_per_host=4,
+)  # fmt: skip
+
+
+def tables(job: Job, *after: str) -> duckdb.DuckDBPyConnection:
+    con = connect()
+    put(con, canonical_frames(job, tables=TABLES))
+    for statement in after:
+        con.execute(statement)
+    open_across(None, con)
+    open_views(con)
+    return con
+
+
+def of_tables(con: duckdb.DuckDBPyConnection) -> tries.Ready:
+    ((run, capture),) = con.execute("select distinct run, capture from ranks").fetchall()
+    return tries.ready(con, pipeline(con, run, capture))
+
+
+@lru_cache(maxsize=4)
+def job_of(job: Job) -> tries.Ready:
+    return of_tables(tables(job))
+
+
+def step_ns(job: Job) -> float:
+    ((length,),) = tables(job).execute("select avg(step_ns) from job_steps").fetchall()
+    return float(length)
+
+
+def rows(ready: tries.Ready, *words: Any, **more: Any) -> list[dict[str, Any]]:
+    asked = tries.asked_tries(ready, *words, **more)
+    return tries.pipeline_tries(ready, asked).to_dicts()
+
+
+def test_the_order_that_ran_and_more_micro_batches() -> None:
+    ready = job_of(SMALL)
+    assert ready.facts.parts is not None
+    assert [one.is_layer for one in ready.facts.parts] == [False, *[True] * 4, False]
+    measured, more = rows(ready, None, 7)
+    assert measured["name"] == "measured" and measured["schedule"] == "1f1b"
+    assert measured["predicted_step_ns"] == pytest.approx(measured["measured_step_ns"], rel=0.002)
+    assert measured["predicted_step_ns"] != measured["measured_step_ns"]  # no identity
+    assert [one["live_activations"] for one in measured["devices"]] == [2, 1]
+    truth = step_ns(replace(SMALL, micro_batches=7))
+    assert more["predicted_step_ns"] == pytest.approx(truth, rel=0.003)
+    assert more["predicted_low_ns"] < truth < more["predicted_high_ns"]
+    assert more["micro_batches"] == 7
+
+
+def check(base: Job, word: str, **changes: Any) -> None:
+    """Within 1.5 % of the other job, within the range, and better than that nothing changes."""
+    *_, row = rows(job_of(base), word, changes.get("micro_batches"))
+    truth = step_ns(replace(base, **changes))
+    assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.015)
+    assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
+    nothing = abs(row["measured_step_ns"] - truth)
+    assert abs(row["predicted_step_ns"] - truth) < 0.3 * nothing
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("word", "changes"),
+    [
+        ("vpp:2", {"schedule": "interleaved", "chunks": 2}),
+        ("vpp:4", {"schedule": "interleaved", "chunks": 4, "micro_batches": 16}),
+        ("zb-v", {"schedule": "zb-v"}),
+        ("dualpipev", {"schedule": "dualpipev"}),
+        ("1f1b", {"micro_batches": 16}),
+    ],
+)
+def test_another_schedule_takes_what_it_takes_when_it_is_generated(
+    word: str, changes: dict[str, Any]
+) -> None:
+    check(NOISY, word, **changes)
+
+
+def test_an_order_of_a_file_is_the_schedule_that_it_writes(tmp_path: Path) -> None:
+    ready = job_of(SMALL)
+    (tmp_path / "mine.txt").write_text(written_order(schedule("gpipe", 2, 4)))
+    _, named, mine = rows(ready, "gpipe", None, [tmp_path / "mine.txt"])
+    same = set(named) - {"name", "schedule"}
+    assert {key: named[key] for key in same} == {key: mine[key] for key in same}
+    assert (mine["name"], mine["schedule"]) == ("mine.txt", "mine")
+    assert [one["live_activations"] for one in mine["devices"]] == [4, 4]
+
+
+@pytest.mark.slow
+def test_layers_are_placed_where_a_stage_has_too_many() -> None:
+    even = replace(SMALL, layers=6, seed=911)
+    uneven = replace(even, layers_by_stage=(4, 2))
+    _, placed = rows(of_tables(tables(uneven)), None, None, places_layers=True)
+    assert placed["layers"] == [3, 3]
+    assert placed["predicted_step_ns"] == pytest.approx(step_ns(even), rel=0.01)
+
+
+def test_what_is_no_schedule_is_refused() -> None:
+    ready = job_of(SMALL)
+    for word, told in (("vpp:x", "number of chunks"), (",", "--try takes"), ("zz", "no schedule")):
+        with pytest.raises(UsageError, match=told):
+            tries.asked_tries(ready, word, None)
+    with pytest.raises(CannotAnswer, match="no memory was recorded"):
+        tries.placed_layers(ready, 1e9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [
+        ("delete from {} where rank >= 2", "stage 1 of 2 was not captured"),
+        ("update ranks set pp_size = 1, pp_rank = 0; delete from groups where parallel_kind = 'pp'",
+         "one pipeline stage"),
+    ],
+)  # fmt: skip
+def test_a_capture_that_cannot_tell_is_refused(after: str, told: str) -> None:
+    statements = [after.format(name) for name in TABLES] if "{}" in after else [after]
+    with pytest.raises(CannotAnswer, match=told):
+        of_tables(tables(SMALL, *statements))
