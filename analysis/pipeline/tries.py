@@ -230,8 +230,6 @@ def asked_tries(
 # title: Other schedules of a pipeline
 # meaning: Step, bubble and memory under other orders of the passes, executed with measured times.
 # command: pipeline PATH --try
-# table: pipeline_tries
-# figure: pipeline_chart
 #
 #   run                  varchar   run of the training job
 #   capture              varchar   ranks profiled at the same time
