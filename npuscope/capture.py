@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
     import polars as pl
 
+    from npuscope.analysis.compare.side import Side
     from npuscope.analysis.experts.load.load_rows import By as ExpertKey
     from npuscope.analysis.flops.mfu import Figures, ModelUse
     from npuscope.analysis.flops.model.model import Attention, Recompute
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from npuscope.dashboard.report.blocks import ChartName
 
 MfuKey = Literal["step", "stage", "job", "kernel"]
+CompareKey = Literal["part", "measure", "stage", "rank"]
 
 
 class Capture:
@@ -59,6 +61,11 @@ class Capture:
         except BaseException:
             self._open.close()
             raise
+
+    @property
+    def path(self) -> Path:
+        """The store, or the file, whose tables are open."""
+        return self._data.target
 
     def close(self) -> None:
         """Close its tables; what was answered stays."""
@@ -250,6 +257,47 @@ class Capture:
         with self._asking:
             con = self._across()
             return whatif_steps(con, capture_job(con, self._chosen), wanted)
+
+    def replay(self) -> pl.DataFrame:
+        """How close a replay comes to the measured steps: how far to trust `whatif`."""
+        from npuscope.analysis.replay.captures import capture_job, replay
+
+        with self._asking:
+            return replay(capture_job(self._across(), self._chosen))
+
+    def critical_path(self) -> pl.DataFrame:
+        """Which operations of which rank make a step as long as it is; rows add up to the step."""
+        from npuscope.analysis.replay.captures import capture_job
+        from npuscope.analysis.replay.critical_path import critical_path
+
+        with self._asking:
+            return critical_path(capture_job(self._across(), self._chosen))
+
+    def compare(self, other: Capture, by: CompareKey = "part") -> pl.DataFrame:
+        """Where each ns of the difference from this capture, the baseline, to the other comes from,
+        for the mean rank or by stage or rank; by measure: each with its 95 % interval."""
+        from npuscope.analysis.compare.difference import compare
+        from npuscope.analysis.compare.side import kernels_in_full, measure
+        from npuscope.analysis.compare.waterfall import needs_all
+
+        _check_key("compare", by, get_args(CompareKey))
+        key = by if by == "stage" or by == "rank" else None
+
+        def side(job: Capture) -> Side:
+            with job._asking:
+                return measure(job._across(), job._chosen, key, target=str(job._data.target))
+
+        def in_full(job: Capture, told: Side) -> Side:
+            with job._asking:
+                return told.with_kernels(kernels_in_full(job._across(), job._chosen, key))
+
+        ours, theirs = side(self), side(other)
+        if needs_all(ours, theirs):
+            ours, theirs = in_full(self, ours), in_full(other, theirs)
+        found = compare(ours, theirs, key)
+        if by == "measure":
+            return found.figures
+        return found.rows if found.at is None else found.at
 
     def doctor(self) -> pl.DataFrame:
         """What was recorded of each rank, what is missing, what that allows; lists and structs are

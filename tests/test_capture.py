@@ -18,7 +18,7 @@ from npuscope.analysis import query
 from npuscope.capture import Capture
 from npuscope.errors import TraceNotFound, UsageError
 from npuscope.sample_traces.generate import small, write_job
-from tests.cli.command import rows_of
+from tests.cli.command import output_of, rows_of
 from tests.conftest import REPOSITORY
 
 WRONG: Any = "colour"
@@ -43,6 +43,8 @@ QUESTIONS: list[tuple[Ask, str]] = [
     (lambda job: job.memory("holder", rank=0), "memory --by holder --rank 0"),
     (lambda job: job.findings(), "findings"),
     (lambda job: job.whatif("comm:ep=0.5"), "whatif comm:ep=0.5"),
+    (lambda job: job.replay(), "replay"),
+    (lambda job: job.critical_path(), "critical-path"),
     (lambda job: job.doctor(), "doctor"),
 ]  # fmt: skip
 
@@ -74,6 +76,17 @@ def _told(value: Any) -> Any:
     if isinstance(value, str) and value[:1] in ("[", "{"):
         return json.loads(value)
     return value
+
+
+def test_a_comparison_is_that_of_the_command(job: Capture, small_store: Path) -> None:
+    with npuscope.open(small_store) as other:
+        found = job.compare(other)
+        measures = job.compare(other, by="measure")
+        with pytest.raises(UsageError, match="part, measure, stage, rank"):
+            job.compare(other, by=WRONG)
+    printed = json.loads(output_of("compare", str(job.path), small_store, "--json"))
+    assert query.rows(found) == printed["rows"]
+    assert query.rows(measures) == printed["measures"]
 
 
 def test_sql_reads_tables_and_nothing_else(job: Capture) -> None:
