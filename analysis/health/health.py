@@ -44,6 +44,8 @@ class Health:
 #
 # title: Events
 # meaning: Spikes, changes of level, periodic costs, restarts and lost steps of a training's log.
+# table: health_events
+# figure: health
 #
 #   kind          varchar  spike, change, periodic, restart, not_finite, skipped
 #   metric        varchar  of which column
@@ -69,6 +71,42 @@ def health(lines: pl.DataFrame, facts: LogFacts) -> Health:
         events.not_finite(steps),
     ]).sort("step", "kind", "metric", maintain_order=True)  # fmt: skip
     return Health(steps, found, health_heads(lines), _summary(lines, steps, found))
+
+
+# metric: health_summary
+# How healthy is a training as a whole?
+#
+# Useful is the time of all steps, each once; wall from the first line's time to the last, where
+# lines have times that fit; goodput useful over wall. A line for every ten steps stands for ten.
+# Spikes are those of health_events, told per 1,000 steps with a figure.
+#
+# title: Health of the training
+# meaning: Goodput, spikes, steps without a number, skipped and lost steps of a training's log.
+# figure: health_tiles
+# gauge: npuscope_health_goodput_ratio = goodput_ratio: Time of steps, each once, of the time that
+#     passed, by the training log.
+# gauge: npuscope_health_grad_norm_spikes = grad_norm_spikes_count: Spikes of the gradient norm so
+#     far, by the training log.
+# gauge: npuscope_health_loss_spikes = loss_spikes_count: Spikes of the loss so far, by the training
+#     log.
+# gauge: npuscope_health_not_finite_steps = not_finite_count: Steps of the training log whose loss
+#     or gradients were no number.
+# gauge: npuscope_health_skipped_steps = skipped_count: Iterations that were skipped so far, by the
+#     training log.
+#
+#   steps_count       bigint  steps that the log tells of
+#   useful_s          double  time of all steps, each once
+#   wall_s            double  time that passed; NULL: lines have no times, or these do not fit
+#   goodput_ratio     double  useful / wall
+#   not_finite_count  bigint  steps whose loss or gradients were no number
+#   skipped_count     bigint  iterations that were skipped
+#   grad_norm_spikes_count           bigint  spikes of the gradient norm
+#   loss_spikes_count                bigint  spikes of the loss
+#   grad_norm_spikes_per_1000_steps  double  of the steps with a gradient norm
+#   loss_spikes_per_1000_steps       double  of the steps with a loss
+def summary_row(found: Health) -> pl.DataFrame:
+    """The row of the metric."""
+    return pl.DataFrame([found.summary])
 
 
 def _summary(
@@ -98,6 +136,8 @@ def _summary(
         "useful_s": useful_s or None,
         "wall_s": wall_s,
         "goodput_ratio": useful_s / wall_s if wall_s else None,
+        "not_finite_count": int((steps["not_finite_count"].fill_null(0) > 0).sum()),
+        "skipped_count": int(steps["skipped_count"].fill_null(0).sum()),
         **{f"{name}_spikes_count": counts.get(name, 0) for name in _SPIKED},
         **{
             f"{name}_spikes_per_1000_steps": 1000 * counts.get(name, 0) / told if told else None

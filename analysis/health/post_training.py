@@ -72,6 +72,9 @@ def cards_of(steps: pl.DataFrame) -> int | None:
 #
 # title: Phases
 # meaning: Mean time of each phase of a step, its share of all device time, and idle cards in it.
+# table: health_phases
+# gauge: npuscope_health_phase_seconds{phase} = dur_ns: Mean time of a phase of reinforcement
+#     learning, by the training log.
 #
 #   phase         varchar  generation, old_log_prob, ..., other
 #   dur_ns        bigint   mean of steps
@@ -128,6 +131,7 @@ def _mean_ns(steps: pl.DataFrame, name: str) -> int:
 #
 # title: Bounds
 # meaning: The shortest step that fusing and a stale rollout could have, and tokens per second.
+# table: health_bounds
 #
 #   case               varchar  now, fused, stale
 #   stale_count        bigint   steps that rollout may be ahead; NULL: not of this case

@@ -29,6 +29,7 @@ _LAST = 100
 #
 # title: MTP heads
 # meaning: Loss of each MTP head beside the model's, and the least acceptance and length it allows.
+# table: health_heads
 #
 #   head               bigint  1: the token after next
 #   steps_count        bigint  steps that the means are of

@@ -31,7 +31,8 @@ from .state import SHARES, Known, KnownCapture, View, moved, params_of
 PAGES = {
     "overview": "Overview", "timeline": "Timeline", "communication": "Communication",
     "experts": "Experts", "operators": "Operators", "ranks": "Ranks", "memory": "Memory",
-    "whatif": "What if", "trends": "Trends", "compare": "Compare", "quality": "Data quality",
+    "whatif": "What if", "trends": "Trends", "health": "Health", "compare": "Compare",
+    "quality": "Data quality",
 }  # fmt: skip
 _PLOTLY = {"displaylogo": False, "scrollZoom": False, "responsive": True}
 

@@ -28,6 +28,7 @@ from npuscope.profile import summary_versions
 from .expert_gauges import expert_gauges
 from .flops_gauges import flops_gauges
 from .gauges import BY_NAME, GAUGES, Frames, detail, gauges_of, metric_gauges
+from .health_gauges import health_gauges
 from .shown_captures import Run, newest_runs
 
 # Measured: rendering takes 6 us a series, and a scrape should take less than half a second.
@@ -126,7 +127,7 @@ def take_snapshot(
     if runs:
         flops = partial(flops_gauges, use=use, given_peaks=given_peaks, tell=tell)
         held = partial(_baseline_gauges, runs=runs, baseline=baseline, tell=tell)
-        frames |= _gathered(store, runs, (flops, held), with_experts, memory_bytes)
+        frames |= _gathered(store, runs, (flops, held, health_gauges), with_experts, memory_bytes)
     samples = {
         gauge.name: samples_of(gauge, frames[gauge.name])
         for gauge in GAUGES

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import polars as pl
 from rich.console import RenderableType
 
 from npuscope.analysis.health.health import Health
 from npuscope.analysis.health.steps import PHASE_COLUMNS
-from npuscope.analysis.wording import percent
+from npuscope.analysis.wording import UNKNOWN, percent
 
 from .tables import Column, FittedTable, decimals
 
@@ -40,11 +41,11 @@ def health_tables(found: Health) -> Iterator[RenderableType]:
             Column("to", "end_step", str),
             Column("steps", "count", _figure, 1),
             Column("every", "period_steps", _figure, 2),
-            Column("value", "value", _figure),
-            Column("usual", "usual", _figure),
+            Column("value", "value", str),
+            Column("usual", "usual", str),
             Column("cost (s)", "cost_ns", _seconds, 1),
         ],
-        found.events.to_dicts(),
+        event_rows(found.events),
         "Events",
     )
     last = found.steps.tail(_LAST)
@@ -124,6 +125,20 @@ _COLUMNS = {
         Column("worth tokens/s", "worth_tokens_per_s", _rate),
     ),
 }
+
+
+def event_rows(events: pl.DataFrame) -> list[dict[str, Any]]:
+    """Rows of `health_events` with their values as text: times in s."""
+    return [
+        {**row, **{name: _value(row[name], row["metric"]) for name in ("value", "usual")}}
+        for row in events.to_dicts()
+    ]
+
+
+def _value(value: float | None, metric: str) -> str:
+    if value is None:
+        return UNKNOWN
+    return f"{value / 1e9:,.3f} s" if metric == "step_ns" else f"{value:,.4g}"
 
 
 def speculation_table(rows: pl.DataFrame) -> RenderableType:

@@ -340,7 +340,7 @@ def test_names_follow_the_rules() -> None:
     units = ("_seconds", "_ratio", "_info", "_tokens_per_second")
     numbers = (
         "_steps", "_ranks", "_step", "_loss", "_norm", "_mean", "_cv", "_gini", "_experts",
-        "_expert", "_tokens", "_score", "_captures",
+        "_expert", "_tokens", "_score", "_captures", "_spikes",
     )  # fmt: skip
     for gauge in GAUGES:
         assert re.fullmatch(r"npuscope(_[a-z]+)+", gauge.name)

@@ -1,0 +1,84 @@
+"""Is the training healthy?"""
+
+import polars as pl
+import streamlit as st
+
+from npuscope.analysis.health import stored
+from npuscope.analysis.health.health import summary_row
+from npuscope.analysis.health.post_training import health_bounds, health_phases
+from npuscope.analysis.wording import UNKNOWN, percent
+from npuscope.dashboard.app.page import open_page
+from npuscope.dashboard.figures.health import health_figure
+from npuscope.dashboard.terminal.health_tables import event_rows
+
+# Rank, step and window were chosen in another capture.
+ALL_OF_IT = dict.fromkeys(("rank", "step", "start_ns", "end_ns"))
+
+page = open_page("health")
+say = page.say
+page.title("Is the training healthy?")
+found = page.frame(stored.run_health, capture=None, rank=None, step=None)
+if found is None:
+    page.empty(
+        "No training log was read with this run.",
+        "Give it to ingest or watch with --train-log.",
+    )
+    st.stop()
+captures = page.frame(
+    stored.health_captures, capture=None, rank=None, step=None, is_across=page.is_across
+)
+(summary,) = summary_row(found).to_dicts()
+
+
+def rate(value: float | None) -> str:
+    """Spikes per 1,000 steps."""
+    return UNKNOWN if value is None else f"{value:,.3g}"
+
+
+tiles = (
+    ("Goodput", percent(summary["goodput_ratio"])),
+    ("Steps in the log", f"{summary['steps_count']:,}"),
+    ("Gradient spikes per 1,000 steps", rate(summary["grad_norm_spikes_per_1000_steps"])),
+    ("Loss spikes per 1,000 steps", rate(summary["loss_spikes_per_1000_steps"])),
+    ("Steps without a number", f"{summary['not_finite_count']:,}"),
+)
+for place, (label, value) in zip(st.columns(len(tiles)), tiles, strict=True):
+    with place:
+        page.tile(label, value, name="health_tiles")
+points = stored.health_points(found.steps)
+if not points.is_empty():
+    page.figure(health_figure(points, found.events, captures, say), key="health")
+    page.text(
+        "Grey bands are profiled steps, triangles spikes, dashed lines changes of level.",
+        "At most 1,000 stretches of equally many steps: medians, of the gradient norm the highest.",
+    )
+if found.events.is_empty():
+    page.text("Nothing went wrong that the rules know.")
+else:
+    told = {"kind": "event", "metric": "of", "step": "from step", "end_step": "to",
+            "count": "steps", "period_steps": "every", "value": "value", "usual": "usual",
+            "cost_ns": "cost"}  # fmt: skip
+    page.table(
+        page.translated(pl.DataFrame(event_rows(found.events), infer_schema_length=None)),
+        name="health_events", title="Events", columns=list(told),
+        titles={column: say(title) for column, title in told.items()},
+    )  # fmt: skip
+if not captures.is_empty():
+    links = [page.go("overview", capture=one, **ALL_OF_IT) for one in captures["capture"]]
+    page.table(
+        page.translated(captures).with_columns(look=links),
+        name="health_captures",
+        title="Captures and events",
+        columns=[*captures.columns[1:], "look"],
+        links=["look"],
+        titles={"kind": say("event")},
+    )
+phases = health_phases(found.steps)
+if not phases.is_empty():
+    page.table(page.translated(phases), name="health_phases", title="Phases of a mean step")
+    page.table(
+        page.translated(health_bounds(found.steps)), name="health_bounds",
+        title="No step is shorter, if its phases take what they take now",
+    )  # fmt: skip
+if not found.heads.is_empty():
+    page.table(found.heads, name="health_heads", title="MTP heads: accepted at least")

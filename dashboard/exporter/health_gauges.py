@@ -1,0 +1,34 @@
+"""Gauges of a training's health, from the log that is kept with each run's newest capture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import duckdb
+import polars as pl
+
+from npuscope.analysis.health.health import summary_row
+from npuscope.analysis.health.post_training import health_phases
+from npuscope.analysis.health.stored import run_health
+from npuscope.analysis.scope import Scope
+from npuscope.analysis.views import frame
+
+from .gauges import Frames, gauges_of
+
+_NEWEST = "select run, max(capture) as capture from train_log group by run order by run"
+
+
+def health_gauges(con: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> Frames:
+    """Values of `keys` (run and capture) by gauge; of runs without a log none."""
+    found: Frames = {}
+    for run, capture in frame(con, _NEWEST).iter_rows():
+        told = run_health(con, Scope(run))
+        if told is None:
+            continue
+        place = [pl.lit(run).alias("run"), pl.lit(capture).alias("capture")]
+        for name, rows in (
+            ("health_summary", summary_row(told)), ("health_phases", health_phases(told.steps)),
+        ):  # fmt: skip
+            for gauge, values in gauges_of(name, rows.select(*place, pl.all()), keys).items():
+                found[gauge] = pl.concat([found[gauge], values]) if gauge in found else values
+    return found

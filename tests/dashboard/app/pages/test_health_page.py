@@ -1,0 +1,64 @@
+"""The page Health: a log with spikes, checkpoints and phases beside the captures of its run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from npuscope.collector.store.manifest import create_store
+from npuscope.sample_traces.job import small
+from tests.dashboard.app.published_jobs import publish_job
+from tests.dashboard.app.visited_pages import figures, visit
+
+
+def log(steps: int = 400) -> pl.DataFrame:
+    """Spikes at 120 and 333, slower from step 250 on, a checkpoint every 50."""
+    chance = np.random.default_rng(2)
+    number = np.arange(steps)
+    elapsed = np.where(number < 250, 10.0, 11.0) * np.exp(0.01 * chance.standard_normal(steps))
+    grad_norm = 1 + 0.01 * chance.standard_normal(steps)
+    grad_norm[[120, 333]] = [25.0, 60.0]
+    return pl.DataFrame({
+        "step": number, "elapsed_s": elapsed + np.where(number % 50 == 49, 30.0, 0.0),
+        "loss": 9 * np.exp(-number / 300), "grad_norm": grad_norm, "at_s": elapsed.cumsum(),
+        "generation_s": 0.5 * elapsed, "update_actor_s": 0.3 * elapsed,
+        "generation_mean_s": 0.3 * elapsed, "generation_max_s": 0.48 * elapsed,
+        "step_tokens": np.full(steps, 4e6), "mtp_1_loss": 9 * np.exp(-number / 300) + 0.1,
+    })  # fmt: skip
+
+
+def published(folder: Path, more: dict[str, pl.DataFrame] | None) -> Path:
+    job = small(steps=2, layers=1, name="moe", first_step=120)
+    publish_job(folder, job, "20251127T043437.000Z", published_s=1, more=more)
+    return folder
+
+
+@pytest.mark.slow
+def test_what_the_page_shows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    store = published(tmp_path / "store", {"train_log": log()})
+    visited = visit(monkeypatch, store, page="health", lang="zh")
+    (figure,) = figures(visited)
+    titles = [one["text"] for one in figure["layout"]["annotations"]]
+    assert len(titles) == 5 and "梯度范数" in titles
+    spikes = [one for one in figure["data"] if one.get("marker", {}).get("symbol")]
+    assert [list(one["x"]) for one in spikes] == [[120, 333]]
+    bands = [(one["x0"], one["x1"]) for one in figure["layout"]["shapes"] if one["type"] == "rect"]
+    assert set(bands) == {(119.5, 121.5)}
+    events, captures, phases, bounds, heads = (one.value for one in visited.dataframe)
+    assert list(events["kind"]).count("尖峰") == 2
+    assert list(captures["kind"]) == ["尖峰"]
+    assert phases["phase"][0] == "生成"
+    assert len(bounds) == 6 and len(heads) == 1
+    assert [one.value for one in visited.metric][1] == "400"
+
+
+@pytest.mark.slow
+def test_without_a_log_it_says_how_to_have_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    create_store(tmp_path / "store")
+    visited = visit(monkeypatch, published(tmp_path / "store", None), page="health")
+    assert any("--train-log" in one.value for one in visited.info)
