@@ -397,9 +397,81 @@ def platform() -> dashboard.Dashboard:
     )  # fmt: skip
 
 
+def training_health() -> dashboard.Dashboard:
+    """How a training goes, by its own log."""
+    return titled(
+        "npuscope-health", "npuscope: training health",
+        "Loss, gradients, steps and goodput of a training, as its own log tells them.",
+        (
+            number(
+                "Goodput", f"npuscope_health_goodput_ratio{{{RUN}}}", unit="percentunit",
+                told="Time of steps, each once, of the time that passed; where the log has times.",
+                steps=((None, "red"), (0.9, "orange"), (0.95, "green")),
+            ),
+            number(
+                "Step", f"npuscope_train_step{{{RUN}}}", unit="short",
+                told="The last that was logged.",
+            ),
+            number(
+                "Spikes within an hour",
+                f"delta(npuscope_health_grad_norm_spikes{{{RUN}}}[1h])", unit="short",
+                told="Of the gradient norm: far above the median of the steps before.",
+                steps=((None, "green"), (1, "orange"), (3, "red")),
+            ),
+            number(
+                "Steps without a number", f"npuscope_health_not_finite_steps{{{RUN}}}",
+                unit="short", told="Loss or gradients were no number, since the log began.",
+                steps=((None, "green"), (1, "red")),
+            ),
+            number(
+                "Skipped steps", f"npuscope_health_skipped_steps{{{RUN}}}", unit="short",
+                told="Iterations whose update was skipped, since the log began.",
+                steps=((None, "green"), (1, "orange")),
+            ),
+            number(
+                "Steps in half an hour", f"delta(npuscope_train_step{{{RUN}}}[30m])",
+                unit="short", told="0: the job has ended, hangs, or its log is not read.",
+                steps=((None, "red"), (1, "green")),
+            ),
+            lines(
+                "Loss", (f"npuscope_train_loss{{{RUN}}}", "{{run}}"), unit="short",
+                told="Of the last logged step.",
+            ),
+            lines(
+                "Gradient norm", (f"npuscope_train_grad_norm{{{RUN}}}", "{{run}}"), unit="short",
+                told="Of the last logged step: scrapes see a spike only if they meet its step.",
+            ),
+            lines(
+                "Spikes so far",
+                (f"npuscope_health_grad_norm_spikes{{{RUN}}}", "{{run}} gradient norm"),
+                (f"npuscope_health_loss_spikes{{{RUN}}}", "{{run}} loss"), unit="short",
+                told="Counted over all logged steps, also those that no scrape met.",
+            ),
+            lines(
+                "Time of a step", (f"npuscope_train_step_seconds{{{RUN}}}", "{{run}}"), unit="s",
+                told="As logged.",
+            ),
+            lines(
+                "Tokens per second",
+                (f"npuscope_train_tokens_per_second{{{RUN}}}", "{{run}}"), unit="short",
+                told="As logged: of the job or of one device.",
+            ),
+            lines(
+                "Phases of reinforcement learning",
+                (f"avg by (phase) (npuscope_health_phase_seconds{{{RUN}}})", "{{phase}}"),
+                unit="s", told="Mean of all logged steps; phases add up to the step.", stacked=True,
+            ),
+        ),
+    )  # fmt: skip
+
+
 def dashboards() -> Iterator[tuple[str, str]]:
     """File name and text of each."""
-    for name, built in (("overview", overview()), ("experts", experts()), ("fleet", platform())):
+    every = (
+        ("overview", overview()), ("experts", experts()), ("fleet", platform()),
+        ("health", training_health()),
+    )  # fmt: skip
+    for name, built in every:
         text = json.dumps(built.build(), cls=JSONEncoder, indent=2, sort_keys=True)
         yield f"{name}.json", text + "\n"
 

@@ -79,6 +79,7 @@ _TITLES = {
     "scaling": "Scaling over supernodes",
     "heads": "MTP heads: accepted at least, by their losses",
     "speculation": "Speculative decoding",
+    "captures": "Captures and events",
 }
 _rate = decimals("{:,.1f}")
 _length = decimals("{:.2f}")
@@ -113,6 +114,17 @@ _COLUMNS = {
         Column("of the head", "head_loss", _figure),
         Column("accepted", "acceptance_share", percent),
         Column("length", "accepted_length", _length),
+    ),
+    "captures": (
+        Column("capture", "capture"),
+        Column("from step", "step", str),
+        Column("to", "end_step", str),
+        Column("event", "kind"),
+        Column("of", "metric"),
+        Column("from step", "event_step", _figure, 1),
+        Column("to", "event_end_step", _figure, 1),
+        Column("logged (s)", "logged_ns", _seconds),
+        Column("usual (s)", "usual_ns", _seconds),
     ),
     "speculation": (
         Column("engine", "engine"),

@@ -115,14 +115,14 @@ def health(
     if not is_log:
         asked.answer("health_speculation", speculation, [], speculation_table)
         return
-    found = _health(asked)
+    found, captures = _health(asked)
     changes = []
     if against is not None:
         other = _of_log(against)
         changes = [spike_change(found, other, name) for name in ("grad_norm", "loss")]
     notes = [str(one["text"]) for one in changes]
     more = _post_training(found, cards, rollout_cards, {supernodes: found, **_logs(scaling or [])})
-    more["speculation"] = speculation
+    more |= {"speculation": speculation, "captures": captures}
     if asked.json:
         lists = {name: rows(frame) for name, frame in {"events": found.events, **more}.items()}
         print_json(
@@ -194,15 +194,19 @@ def _logs(named: list[str]) -> dict[int, Health]:
     return found
 
 
-def _health(asked: Asked) -> Health:
+def _health(asked: Asked) -> tuple[Health, pl.DataFrame]:
+    """Of PATH, and of a store its captures beside what went wrong."""
+    import polars as pl
+
     from npuscope.analysis.flops.log_figures import trainer_log
     from npuscope.analysis.health.health import health
+    from npuscope.analysis.health.stored import health_captures, run_health
     from npuscope.collector.readers.train_log.event_files import event_files
     from npuscope.errors import TraceNotFound
 
     path = asked.source.path
     if (path.is_file() and path.suffix != ".duckdb") or event_files(path):
-        return _of_log(path)
+        return _of_log(path), pl.DataFrame()
     with asked.tables(need_steps=False) as (data, scope):
         log = trainer_log(data.con, data.target, None, scope)
         if log is None:
@@ -210,7 +214,9 @@ def _health(asked: Asked) -> Health:
                 f"{path}: no trainer's log was read with it: give the log itself, or read it with"
                 " --train-log"
             )
-        return health(log.rows, log.facts)
+        # Each capture has the log as it was then.
+        newest = run_health(data.con, scope, log.facts) if scope.capture is None else None
+        return newest or health(log.rows, log.facts), health_captures(data.con, scope)
 
 
 def _of_log(path: Path) -> Health:

@@ -35,7 +35,7 @@ from npuscope.dashboard.exporter.snapshot import (
     within,
 )
 from npuscope.sample_traces.generate import small
-from tests.cli.command import rows_of
+from tests.cli.command import output_of, rows_of
 from tests.dashboard.app.published_jobs import publish_job, publish_rank
 
 NOW_S = 1_764_300_000.0
@@ -333,6 +333,15 @@ def test_the_least_important_goes_first() -> None:
         kept = within(taken, budget)
         assert sorted(kept.dropped) == sorted(dropped)
         assert sum(map(len, kept.samples.values())) == whole - sum(kept.dropped.values()) <= budget
+
+
+@pytest.mark.slow
+def test_health_is_that_of_the_log(store: Path, taken: Snapshot) -> None:
+    told = json.loads(output_of("health", store, "--run", JOB.name, "--json"))["summary"]
+    for name in ("grad_norm_spikes", "loss_spikes", "not_finite_steps", "skipped_steps"):
+        key = name.replace("_steps", "") + "_count"
+        assert of(taken, f"npuscope_health_{name}") == {(): told[key]}, name
+    assert "npuscope_health_phase_seconds" in taken.samples
 
 
 def test_names_follow_the_rules() -> None:
