@@ -60,7 +60,7 @@ def even_durations(
     return duration_ns
 
 
-_ORDER, _OWN = -1, -2  # edges that are no transfer: the entry before; the other half of a pass
+ORDER, _OWN = -1, -2  # edges that are no transfer: the entry before; the other half of a pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Precedence:
         second axis of as many executions at once."""
         delays = durations_ns[self.source]
         if gaps_ns is not None:
-            is_next = self.link == _ORDER
+            is_next = self.link == ORDER
             delays[is_next] += gaps_ns[self.target[is_next]]
         if lags_ns is not None and len(self.links):
             is_transfer = self.link >= 0
@@ -113,7 +113,7 @@ def precedence(schedule: Schedule) -> Precedence:
     links: dict[tuple[int, int], int] = {}
     for at, (device, entry) in enumerate(entries):
         if at and entries[at - 1][0] == device:
-            edges.append((at - 1, at, _ORDER))
+            edges.append((at - 1, at, ORDER))
         for one in entry:
             route, place = position[device, one.chunk]
             needs = []

@@ -8,15 +8,15 @@ A column is one pipeline in one step: the n-th captured rank of each stage.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from npuscope.errors import CannotAnswer
 
-from .execution import Precedence, Times, precedence
+from .execution import ORDER, Precedence, Times, precedence
 from .schedules import Schedule
 
 _KINDS = ("F", "B", "W", "BW")
@@ -29,8 +29,8 @@ class Measured:
 
     alone_ns: how long passes take that nothing runs beside, by kind: places on the route x
     micro-batches x columns. pair_ratio: a pair beside each other over both alone, a mean; None:
-    none ran. gaps_ns: usual ones by device, of entries that receive nothing and of those that do.
-    lags_ns: by link of the order.
+    none ran. gaps_ns: usual ones by device, of entries that receive nothing. receive_gaps_ns and
+    lags_ns: by link of the order, NaN where nothing tells. hosts: of devices; None: unknown.
     """
 
     made: Precedence
@@ -41,7 +41,9 @@ class Measured:
     alone_ns: dict[str, Times]
     pair_ratio: float | None
     gaps_ns: Times
+    receive_gaps_ns: Times
     lags_ns: Times
+    hosts: tuple[str, ...] | None = None
 
     @property
     def devices(self) -> int:
@@ -58,23 +60,33 @@ class Measured:
 
     def entry_gaps(self, made: Precedence) -> Times:
         """The gaps before the entries of an order."""
-        receives = np.zeros(len(made.entries), np.int64)
-        receives[made.target[made.link >= 0]] = 1
-        devices = np.array([device for device, _ in made.entries])
-        found: Times = self.gaps_ns[receives, devices]
+        found = self.gaps_ns[[device for device, _ in made.entries]]
+        is_transfer = made.link >= 0
+        target, link = made.target[is_transfer], made.link[is_transfer]
+        found[target] = -np.inf
+        np.maximum.at(found, target, self.of_links(made, self.receive_gaps_ns)[link])
         return found
 
-    def link_lags(self, made: Precedence) -> Times:
-        """The lags of the links of an order: those that were not measured as the others usually."""
-        known = dict(zip(self.made.links, self.lags_ns.tolist(), strict=True))
-        usual = float(np.mean(self.lags_ns)) if len(self.lags_ns) else 0.0
-        return np.array([known.get(link, usual) for link in made.links])
+    def of_links(self, made: Precedence, times_ns: Times) -> Times:
+        """The gaps or lags of the links of an order: those that were not measured as the others
+        within a host, or between hosts, usually."""
+        told = zip(self.made.links, times_ns.tolist(), strict=True)
+        known = {link: ns for link, ns in told if not np.isnan(ns)}
+
+        def crosses(link: tuple[int, int]) -> bool:
+            return self.hosts is not None and self.hosts[link[0]] != self.hosts[link[1]]
+
+        found = []
+        for link in made.links:
+            alike = [ns for one, ns in known.items() if crosses(one) == crosses(link)]
+            usual = float(np.mean(alike or [*known.values()])) if known else 0.0
+            found.append(known.get(link, usual))
+        return np.array(found)
 
     def lengths(self, made: Precedence, durations_ns: Times) -> tuple[Times, Times]:
         """Starts of entries by column, and from the first start of a column to its last end."""
-        starts = made.starts(
-            durations_ns, self.entry_gaps(made)[:, None], self.link_lags(made)[:, None]
-        )
+        lags_ns = self.of_links(made, self.lags_ns)
+        starts = made.starts(durations_ns, self.entry_gaps(made)[:, None], lags_ns[:, None])
         return starts, (starts + durations_ns).max(axis=0) - starts.min(axis=0)
 
     def by_step(self, lengths_ns: Times) -> Times:
@@ -85,9 +97,12 @@ class Measured:
         return found
 
 
-def measured(passes: pl.DataFrame, order: Schedule) -> Measured:
+def measured(
+    passes: pl.DataFrame, order: Schedule, host_of: Mapping[int, str] | None = None
+) -> Measured:
     """Passes (a frame as `passes.passes` makes it, of one capture) in the order that was
-    recognised. Raises CannotAnswer where passes of too many steps are not all there."""
+    recognised; `host_of` ranks. Raises CannotAnswer where passes of too many steps are not all
+    there."""
     made = precedence(order)
     columns, ranks = _columns(passes, len(order.orders))
     wanted = _wanted(made)
@@ -114,11 +129,14 @@ def measured(passes: pl.DataFrame, order: Schedule) -> Measured:
     first = starts.min(axis=0)
     starts, ends = starts - first, ends - first
     alone, pair_ratio = _alone(found, order, made, ends - starts)
-    gaps, lags = _between(made, starts, ends)
+    between = _between(made, starts, ends)
     names = columns.unique("column").sort("column").filter(pl.col("column").is_in(kept))
     steps = tuple(names["step"].to_list())
     its = tuple(ranks[one] for one in names["nth"].to_list())
-    return Measured(made, steps, its, starts, ends, alone, pair_ratio, gaps, lags)
+    hosts = None
+    if host_of is not None and all(rank in host_of for rank in its[0]):
+        hosts = tuple(host_of[rank] for rank in its[0])
+    return Measured(made, steps, its, starts, ends, alone, pair_ratio, *between, hosts)
 
 
 def _columns(passes: pl.DataFrame, devices: int) -> tuple[pl.DataFrame, dict[int, tuple[int, ...]]]:
@@ -207,15 +225,14 @@ def _alone(
     return alone, float(lengths_ns[entries].sum()) / both if both else None
 
 
-def _between(made: Precedence, starts: Times, ends: Times) -> tuple[Times, Times]:
-    """Usual gaps by what is received and device, usual lags by link.
+def _between(made: Precedence, starts: Times, ends: Times) -> tuple[Times, Times, Times]:
+    """Usual gaps by device of entries that receive nothing; usual gaps and lags by link.
 
     An entry whose transfer's source ended after the entry before it waited for that: this tells
     the lag of the link; the others tell gaps.
     """
-    count = len(made.entries)
     before = np.full(starts.shape, -np.inf)
-    is_next = made.link == -1
+    is_next = made.link == ORDER
     before[made.target[is_next]] = ends[made.source[is_next]]
     source = np.full(starts.shape, -np.inf)
     link = np.full(starts.shape, -1)
@@ -223,29 +240,22 @@ def _between(made: Precedence, starts: Times, ends: Times) -> tuple[Times, Times
         at, end = made.target[edge], ends[made.source[edge]]
         link[at] = np.where(end > source[at], made.link[edge], link[at])
         source[at] = np.maximum(source[at], end)
-    waited = (source > before) & (link >= 0)
-    lags = np.zeros(len(made.links))
-    known = []
-    for one in range(len(made.links)):
-        samples = (starts - source)[waited & (link == one)]
-        if len(samples):
-            lags[one] = np.median(samples)
-            known.append(one)
-    unknown = np.setdiff1d(np.arange(len(lags)), known)
-    lags[unknown] = np.mean(lags[known]) if known else 0.0
-    devices = np.array([device for device, _ in made.entries])
-    receives = np.isin(np.arange(count), made.target[made.link >= 0])
-    is_gap = ~waited & np.isfinite(before)
-    pauses = np.where(is_gap, starts - before, np.nan)
-    gaps = np.zeros((2, int(devices.max()) + 1))
-    for does in (0, 1):
-        usual = _median(pauses[receives == bool(does)], 0.0)
-        for device in range(gaps.shape[1]):
-            own = pauses[(receives == bool(does)) & (devices == device)]
-            gaps[does, device] = _median(own, usual)
-    return gaps, lags
+    receives = link >= 0
+    waited = receives & (source > before)
+    paused = ~waited & np.isfinite(before)
+    links = range(len(made.links))
+    lags = _medians([(starts - source)[waited & (link == one)] for one in links])
+    received = _medians([(starts - before)[paused & (link == one)] for one in links])
+    devices = np.array([device for device, _ in made.entries])[:, None]
+    gaps = _medians([
+        (starts - before)[paused & ~receives & (devices == device)]
+        for device in range(len(made.schedule.orders))
+    ])  # fmt: skip
+    known = gaps[~np.isnan(gaps)]
+    gaps = np.where(np.isnan(gaps), known.mean() if len(known) else 0.0, gaps)
+    return gaps, received, lags
 
 
-def _median(values: NDArray[np.float64], default: float) -> float:
-    known = values[~np.isnan(values)]
-    return float(np.median(known)) if len(known) else default
+def _medians(samples: Sequence[Times]) -> Times:
+    """The median of each; NaN where there are none."""
+    return np.array([float(np.median(one)) if len(one) else np.nan for one in samples])

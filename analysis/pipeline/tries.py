@@ -30,6 +30,9 @@ _MOST_TRIES = 32
 _MOST_CHUNKS = 256
 _STEPS = """
     select step, step_ns, is_warm_up from job_steps where run = $run and capture = $capture"""
+_HOSTS = """
+    select rank, coalesce(host_uid, host_name) from ranks
+    where run = $run and capture = $capture and coalesce(host_uid, host_name) is not null"""
 _LEVELS = """
     select rank, cast(median(end_bytes) as double) as end_bytes,
         cast(median(peak_bytes - end_bytes) as double) as kept_bytes
@@ -105,7 +108,8 @@ def ready(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Ready:
     steps = con.execute(_STEPS, chosen).fetchall()
     warm_up = {step for step, _, is_warm_up in steps if is_warm_up}
     passes = pipeline.passes.filter(~pl.col("step").is_in(warm_up)) if warm_up else pipeline.passes
-    found = measured(passes, order)
+    hosts = dict(con.execute(_HOSTS, chosen).fetchall())
+    found = measured(passes, order, hosts)
     spans_ns = found.by_step(found.ends_ns.max(axis=0) - found.starts_ns.min(axis=0))
     lengths = {step: step_ns for step, step_ns, _ in steps}
     known = [lengths.get(step) for step in dict.fromkeys(found.steps)]
