@@ -64,12 +64,16 @@ class Measured:
         is_transfer = made.link >= 0
         target, link = made.target[is_transfer], made.link[is_transfer]
         found[target] = -np.inf
-        np.maximum.at(found, target, self.of_links(made, self.receive_gaps_ns)[link])
+        np.maximum.at(found, target, self._of_links(made, self.receive_gaps_ns)[link])
         return found
 
-    def of_links(self, made: Precedence, times_ns: Times) -> Times:
-        """The gaps or lags of the links of an order: those that were not measured as the others
-        within a host, or between hosts, usually."""
+    def link_lags(self, made: Precedence) -> Times:
+        """The lags of the links of an order."""
+        return self._of_links(made, self.lags_ns)
+
+    def _of_links(self, made: Precedence, times_ns: Times) -> Times:
+        """Gaps or lags of the links of an order: those that were not measured as the others within
+        a host, or between hosts, usually."""
         told = zip(self.made.links, times_ns.tolist(), strict=True)
         known = {link: ns for link, ns in told if not np.isnan(ns)}
 
@@ -85,8 +89,9 @@ class Measured:
 
     def lengths(self, made: Precedence, durations_ns: Times) -> tuple[Times, Times]:
         """Starts of entries by column, and from the first start of a column to its last end."""
-        lags_ns = self.of_links(made, self.lags_ns)
-        starts = made.starts(durations_ns, self.entry_gaps(made)[:, None], lags_ns[:, None])
+        starts = made.starts(
+            durations_ns, self.entry_gaps(made)[:, None], self.link_lags(made)[:, None]
+        )
         return starts, (starts + durations_ns).max(axis=0) - starts.min(axis=0)
 
     def by_step(self, lengths_ns: Times) -> Times:
