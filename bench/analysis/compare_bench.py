@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from bench.measure import arguments, commit, report, table
+from npuscope.analysis.catalog import metric
 from npuscope.analysis.compare.difference import Comparison, compare
 from npuscope.analysis.compare.side import Side, measure
 from npuscope.analysis.scope import ALL
@@ -25,6 +26,7 @@ from tests.analysis.tables import connect, put
 
 JOB = Job(name="pair", layers=4, experts=0, dp=2, pp=1, ep=1, micro_batches=2, steps=10, noise=0.02)
 TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "launches")
+SUMMARIES = ("steps", "comm", "kernels")
 KERNEL, CHANGE = "ApplyAdamWV2", 0.03
 PAIRS, FEW = 200, 20
 # The first ones of A and B that are equal, and of A and a longer B.
@@ -35,6 +37,8 @@ def side(job: Job) -> Side:
     """What a job's own tables tell."""
     with connect() as con:
         put(con, canonical_frames(job, tables=TABLES))
+        for name in SUMMARIES:  # as a store has them
+            con.execute(f'create temp table "{metric(name).view}" as {metric(name).sql}')
         return measure(con, ALL)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import random
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -16,25 +15,17 @@ from npuscope.analysis.ranks.stragglers.stragglers import stragglers
 from npuscope.sample_traces.job import Job
 from tests.analysis.ranks.across_tables import across
 from tests.analysis.ranks.planted_arrivals import connection, planted_tables
-from tests.analysis.ranks.straggler_jobs import FAULTS, Case, Fault, case
+from tests.analysis.ranks.straggler_jobs import FAULTS, Fault, case
+from tests.analysis.ranks.straggler_verdicts import (
+    CLOCK_ERROR_NS,
+    Named,
+    blame,
+    expected,
+    judged,
+    named,
+)
 
-CLOCK_ERROR_NS = 3_000
-JOBS_EACH = 50
-
-
-def named(tables: pl.DataFrame) -> set[tuple[int, str]]:
-    """Suspects with their verdicts."""
-    return set(tables.drop_nulls("verdict").select("rank", "verdict").unique().iter_rows())
-
-
-def blame(planted: Case) -> pl.DataFrame:
-    """Rows of rank_blame of a job whose clocks are aligned as planted, drift left in."""
-    with connection(planted.job, clock_error_ns=CLOCK_ERROR_NS) as con:
-        return stragglers(con).rank_blame
-
-
-def expected(planted: Case) -> set[tuple[int, str]]:
-    return {(rank, planted.verdict) for rank in planted.ranks}
+JOBS_EACH = 10  # of 50 that bench/analysis/stragglers_bench.py holds
 
 
 @pytest.mark.parametrize("fault", ["healthy", *FAULTS])
@@ -126,29 +117,15 @@ def uncollected() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
-def test_planted_faults_are_named(
-    fault: Fault, uncollected: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Fifty random jobs of 16 ranks; offsets of up to 50 ms are aligned as planted."""
-    right = wrong = missed = 0
-    for seed in range(JOBS_EACH):
-        planted = case(fault, seed)
-        found, true = named(blame(planted)), expected(planted)
-        right, wrong, missed = (
-            right + len(found & true), wrong + len(found - true), missed + len(true - found)
-        )  # fmt: skip
-    precision, recall = right / (right + wrong), right / (right + missed)
-    with capsys.disabled():
-        sys.stdout.write(
-            f"\n{fault}: {JOBS_EACH} jobs, precision {precision:.3f}, recall {recall:.3f}\n"
-        )
-    assert precision == 1.0 and recall >= 0.95
+def test_planted_faults_are_named(fault: Fault, uncollected: None) -> None:
+    """Random jobs of 16 ranks; offsets of up to 50 ms are aligned as planted."""
+    told = judged(fault, range(JOBS_EACH))
+    assert told.precision == 1.0 and told.recall >= 0.95
 
 
 @pytest.mark.slow
 def test_nobody_is_named_in_healthy_jobs(uncollected: None) -> None:
-    suspects = [named(blame(case("healthy", seed))) for seed in range(JOBS_EACH)]
-    assert suspects == [set()] * JOBS_EACH
+    assert judged("healthy", range(JOBS_EACH)) == Named(right=0, wrong=0, missed=0)
 
 
 @pytest.mark.slow
