@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any
 
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from npuscope.analysis.catalog import metric
+from npuscope.collector.store.store import frame
 from tests.analysis.tables import Event, answer, clear, connect, fill, insert, op
 
 EPOCH_NS = 1_736_405_443_862_052_130  # where a double no longer tells nanoseconds apart
@@ -37,11 +39,11 @@ def some_events(most_start_ns: int, most_dur_ns: int) -> st.SearchStrategy[list[
     )
 
 
-def bins(found: Iterable[Event], shift_ns: int = 0) -> list[dict[str, Any]]:
+def bins(found: Iterable[Event], shift_ns: int = 0) -> pl.DataFrame:
     clear(CON)
     insert(CON, found, shift_ns=shift_ns)
-    rows = answer(CON, "timeline_bins")
-    return [{**row, "active_ns": row["end_ns"] - row["start_ns"]} for row in rows]
+    rows = frame(CON.sql(metric("timeline_bins").sql))
+    return rows.with_columns(active_ns=pl.col("end_ns") - pl.col("start_ns"))
 
 
 def twin(events: list[Event], start_ns: int, end_ns: int) -> dict[str, int | None]:
@@ -81,7 +83,7 @@ def _end(event: Event) -> int:
 @given(some_events(9 * MS, 3 * MS))
 @settings(max_examples=20)
 def test_bins_equal_what_lies_between_borders(shift_ns: int, found: list[Event]) -> None:
-    rows = bins(found, shift_ns)
+    rows = bins(found, shift_ns).to_dicts()
     moved = [Event(e.rank, e.step, e.kind, e.start_ns + shift_ns, e.dur_ns) for e in found]
     for row in rows:
         start_ns, end_ns = row["bin_start_ns"], row["bin_start_ns"] + row["bin_width_ns"]
@@ -102,8 +104,8 @@ def test_bins_equal_what_lies_between_borders(shift_ns: int, found: list[Event])
 @settings(max_examples=15)
 def test_every_level_is_the_whole(found: list[Event]) -> None:
     rows = bins(found, EPOCH_NS)
-    for rank in {row["rank"] for row in rows}:
-        mine = [row for row in rows if row["rank"] == rank]
+    for rank in rows["rank"].unique():
+        mine = rows.filter(pl.col("rank") == rank)
         moved = [
             Event(rank, e.step, e.kind, e.start_ns + EPOCH_NS, e.dur_ns)
             for e in found
@@ -113,7 +115,7 @@ def test_every_level_is_the_whole(found: list[Event]) -> None:
         first, last = min(start for start, _ in spans), max(end for _, end in spans)
         whole = twin(moved, first, last)
         whole["event_count"] = len(spans)
-        by_level = {row["level"]: [r for r in mine if r["level"] == row["level"]] for row in mine}
+        by_level = {row["level"]: row for row in added_up(mine).to_dicts()}
         finest, coarsest = min(by_level), max(by_level)
         assert (last - first) / (MS * 4**coarsest) <= 512
         assert (last - first) / (MS * 4**finest) <= 32_768
@@ -123,9 +125,15 @@ def test_every_level_is_the_whole(found: list[Event]) -> None:
             for name in FIGURES:
                 if name in ("active_ns", "free_ns"):  # bins without a row are free in whole
                     continue
-                values = [row[name] for row in of_level]
-                found_sum = None if None in values else sum(values)
-                assert found_sum == whole[name], (level, name)
+                assert of_level[name] == whole[name], (level, name)
+
+
+def added_up(rows: pl.DataFrame) -> pl.DataFrame:
+    """Sums of the bins of each level, in the order of rows; unknown where one is."""
+    figures = pl.col(FIGURES)
+    return rows.group_by("level", maintain_order=True).agg(
+        pl.when(figures.null_count() == 0).then(figures.sum())
+    )
 
 
 def test_what_is_unknown_is_null() -> None:

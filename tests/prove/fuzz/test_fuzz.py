@@ -145,20 +145,20 @@ def test_rows_that_a_damaged_page_hides_are_missed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("judged_by", "wrong"),
+    ("judged_by", "wrong", "bound_s"),
     [
-        (misbehaving.hangs, "no answer in time"),
-        (misbehaving.spins, "no answer in time"),
-        (misbehaving.dies, "the process died: SIGSEGV"),
-        (misbehaving.takes_memory, "MiB more"),
+        (misbehaving.hangs, "no answer in time", 1.0),  # several times that is waited for
+        (misbehaving.spins, "no answer in time", 1.0),
+        (misbehaving.dies, "the process died: SIGSEGV", 3.0),
+        (misbehaving.takes_memory, "MiB more", 3.0),
     ],
 )
 def test_processes_that_misbehave_are_seen_and_replaced(
-    judged_by: workers.Judging, wrong: str, tmp_path: Path
+    judged_by: workers.Judging, wrong: str, bound_s: float, tmp_path: Path
 ) -> None:
     tasks: list[tuple[Reader, int]] = [("csv", 0), ("csv", 1)]
     found = list(workers.outcomes(
-        tasks, tmp_path / "work", processes=1, judging=judged_by, bound_s=3.0
+        tasks, tmp_path / "work", processes=1, judging=judged_by, bound_s=bound_s
     ))  # fmt: skip
     assert [outcome.seed for outcome in found] == [0, 1]
     for outcome in found:
