@@ -64,11 +64,11 @@ def _factor(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
     names = ops.names["name"].fill_null("").unique().to_list()
     alike = [name for name in names if fnmatchcase(name, change.name)]
     by_type = [at for at, name in enumerate(ops.types) if fnmatchcase(name, change.name)]
-    mask[:-1] = ~ops.is_communication & (
+    mask[:-1] = ops.is_kernel & (
         np.isin(ops.type, by_type) | ops.names["name"].is_in(alike).to_numpy()
     )
     if not mask.any():
-        raise change.unknown(sorted({ops.types[at] for at in ops.type[~ops.is_communication]}))
+        raise change.unknown(sorted({ops.types[at] for at in ops.type[ops.is_kernel]}))
     return own.scaled(mask, factor)
 
 
@@ -175,7 +175,7 @@ def _rank(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
     the rank's kernels of that core with like shapes do. `rank:5=0.5` multiplies its kernels."""
     ops = job.ops
     value = change.factor("median")
-    kernels = ~ops.is_communication
+    kernels = ops.is_kernel
     number = {str(rank): at for at, rank in enumerate(ops.ranks)}
     if change.name != "all" and change.name not in number:
         raise change.unknown(ops.ranks)

@@ -16,9 +16,10 @@ from npuscope.messages import Message
 from ..scope import JOB, Scope
 from ..views import frame
 from .contention import Contention, contention
+from .edges import RECORDED, RULE
 from .operations import Operations, read_operations
 from .points import Flags, Integers
-from .waits import RECORDED, RULE, Waits, waits
+from .waits import Waits, waits
 
 Ratios = NDArray[np.float64]
 _UNKNOWN_NS = np.iinfo(np.int64).max
@@ -146,7 +147,7 @@ def capture_job(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob:
 def span_of(ops: Operations, starts: Integers, ends: Integers) -> Span:
     """Steps of operations with these starts and ends."""
     shape = (len(ops.steps), len(ops.ranks))
-    inside = ops.step >= 0
+    inside = ops.step >= 0  # no tasks
     at = (ops.step[inside], ops.rank[inside])
     first, last = np.full(shape, _UNKNOWN_NS), np.full(shape, -_UNKNOWN_NS)
     np.minimum.at(first, at, starts[inside])
@@ -233,10 +234,14 @@ def shares(job: CaptureJob) -> tuple[Ratios, Ratios]:
     outside = np.where(ops.exogenous, ops.dur, 0)
     length = np.maximum(job.measured.lengths_by_rank(), 1)
     found = []
-    inside = ops.step >= 0
+    step = ops.step
+    if ops.role.any():  # a task is of the step that its rank was in
+        at = np.maximum.accumulate(np.where(ops.role == 0, np.arange(count), 0))
+        step = np.where(ops.rank[at] == ops.rank, step[at], -1)
+    inside = step >= 0
     for value in (gap, outside):
         total = np.zeros(shape)
-        np.add.at(total, (ops.step[inside], ops.rank[inside]), value[inside])
+        np.add.at(total, (step[inside], ops.rank[inside]), value[inside])
         found.append(np.minimum(total / length, 1.0))
     return found[0], found[1]
 

@@ -28,7 +28,7 @@ class Contention:
         """Durations without what kernels lost where they ran, with what they lose where bytes move
         beside them for so many ns."""
         lost = self.lost_ratio or 0.0
-        kernels = ~ops.is_communication
+        kernels = ops.is_kernel
         alone = durations[:-1] * (1 - lost * self.beside)
         found = durations.copy()
         new = alone + lost * beside
@@ -55,7 +55,7 @@ def contention(ops: Operations, transfer: Integers) -> Contention:
     ends = ops.start + ops.dur
     beside = beside_ns(ops, ops.start, ends, transfer)
     share = beside / np.maximum(ops.dur, 1)
-    kernels = np.flatnonzero(~ops.is_communication & (ops.dur > 0))
+    kernels = np.flatnonzero(ops.is_kernel & (ops.dur > 0))
     rows = ops.names[kernels].select("name", "core", "shapes").with_columns(
         rank=ops.rank[kernels], ns=ops.dur[kernels], beside_ns=beside[kernels],
         share=share[kernels],

@@ -22,9 +22,9 @@ _Key = tuple[int, str, str | None, str | None]  # position of the rank, part, ki
 # end) back through what each start waited for, over all ranks, to where the step began. Rows of a
 # step add up to it. Nothing that is not on this path makes the step shorter when it gets faster.
 # Communication counts from its last member's start; exogenous: members were not captured, waiting
-# for them is part of it. Host: from launch to launch. Launch: to an idle device. Overhead: what
-# usually lies between an end and what waits for it. Gap: what nothing explains; below 0 where an
-# operation came sooner than usual.
+# for them is part of it. Task: copies and what else is neither. Host: from launch to launch.
+# Launch: to an idle device. Overhead: what usually lies between an end and what waits for it. Gap:
+# what nothing explains; below 0 where an operation came sooner than usual.
 #
 # title: Critical path
 # meaning: What a step waits for from its start to its end, over all ranks, by rank and operation.
@@ -34,7 +34,7 @@ _Key = tuple[int, str, str | None, str | None]  # position of the rank, part, ki
 #   capture     varchar  ranks profiled at the same time
 #   step        bigint   producer's step number; NULL: the capture has none
 #   rank        integer  global rank
-#   part        varchar  computing, communication, exogenous, host, launch, overhead or gap
+#   part        varchar  computing, communication, exogenous, task, host, launch, overhead or gap
 #   kind        varchar  parallel kind of communication
 #   type        varchar  of the operation, or of the one that waits
 #   count       bigint   how often it is on the path
@@ -166,7 +166,10 @@ class _Walk:
         ops = self.job.ops
         kind = int(ops.kind[op])
         is_comm = bool(ops.instance[op] >= 0)
-        part = "exogenous" if ops.exogenous[op] else "communication" if is_comm else "computing"
+        part = (
+            "exogenous" if ops.exogenous[op] else "communication" if is_comm
+            else "task" if ops.role[op] else "computing"
+        )  # fmt: skip
         return (
             int(ops.rank[op]), part,
             ops.kinds[kind] if is_comm and kind >= 0 else None, ops.types[int(ops.type[op])],

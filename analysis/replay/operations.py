@@ -18,6 +18,8 @@ from npuscope.errors import TraceNotFound
 from .points import Flags, Indices, Integers
 
 UNKNOWN = np.iinfo(np.int64).min  # a time that was not recorded
+RECORD, WAIT, OTHER = 1, 2, 3  # tasks: of events between streams, and the rest
+_ROLES = {None: 0, "record": RECORD, "wait": WAIT, "other": OTHER}
 _EARLIEST_NS = -100_000  # an end before another member's start: clocks are not so far off
 _SYNCS = """
     select rank, start_ns, start_ns + dur_ns as end_ns from host_ops
@@ -31,7 +33,8 @@ class Operations:
 
     `rank`, `step`, `stream`, `type` and `kind` are positions in lists of theirs; -1: none. Streams
     of different ranks are different. What ranks do together has one `instance`; kernels have -1.
-    `launch` is UNKNOWN where none was recorded. An operation is `exogenous` where members were not
+    `launch` is UNKNOWN where none was recorded; of a task that is neither kernel nor communication
+    `role` tells what it is, and its step is -1. An operation is `exogenous` where members were not
     captured, or it is not sure which operations of others are the same.
     """
 
@@ -46,6 +49,7 @@ class Operations:
     instance: Indices
     exogenous: Flags
     is_stream_recorded: Flags
+    role: NDArray[np.int8]
     ranks: list[int]
     steps: list[int | None]
     types: list[str]
@@ -59,6 +63,11 @@ class Operations:
     @property
     def is_communication(self) -> Flags:
         found: Flags = self.instance >= 0
+        return found
+
+    @property
+    def is_kernel(self) -> Flags:
+        found: Flags = (self.instance < 0) & (self.role == 0)
         return found
 
     @property
@@ -101,6 +110,8 @@ def read_operations(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> O
     kind, kind_names = _codes(kinds.to_series())
     if not steps:
         step, steps = np.zeros(len(rank), np.int32), [None]
+    role = rows["role"].replace_strict(_ROLES, return_dtype=pl.Int8).to_numpy()
+    step[role > 0] = -1
     syncs = {}
     for (one,), part in (
         store.frame(con.sql(_SYNCS, params=chosen)).partition_by("rank", as_dict=True).items()
@@ -114,7 +125,7 @@ def read_operations(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> O
     return Operations(
         rank, step, rows["start_ns"].to_numpy() - zero_ns, rows["dur_ns"].to_numpy().copy(),
         launch, codes["stream"].to_numpy().astype(np.int32), type_, kind, instance,
-        exogenous, recorded,
+        exogenous, recorded, role,
         ranks, steps, types, kind_names, zero_ns, syncs,
         rows.select("name", "core", "shapes", "op_id", "size_bytes", "connection_id"),
     )  # fmt: skip
@@ -123,7 +134,7 @@ def read_operations(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> O
 def programs(ops: Operations) -> list[Integers]:
     """Ranks that run the same kernels in the same order: of each such program the kernels as
     positions [ranks, kernels]."""
-    order = np.flatnonzero(~ops.is_communication)
+    order = np.flatnonzero(ops.is_kernel)
     order = order[np.lexsort((ops.start[order], ops.stream[order], ops.rank[order]))]
     firsts = np.searchsorted(ops.rank[order], np.arange(len(ops.ranks) + 1))
     alike: dict[tuple[bytes, bytes], list[Integers]] = {}

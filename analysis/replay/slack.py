@@ -53,7 +53,7 @@ def operation_slack(job: CaptureJob) -> pl.DataFrame:
         "name": ops.names["name"],
         "slack_ns": pl.Series(slack).replace(_NEVER, None),
     })  # fmt: skip
-    return found.sort("step", "slack_ns", "rank", "start_ns", nulls_last=True)
+    return found.filter(ops.role == 0).sort("step", "slack_ns", "rank", "start_ns", nulls_last=True)
 
 
 def slacks(job: CaptureJob) -> Integers:

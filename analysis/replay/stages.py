@@ -48,7 +48,7 @@ def of_stages(
         raise change.unknown(there)
     wanted = [one for one in there if change.name in ("all", str(one))]
     at = np.array([stage_of.get(rank, -1) for rank in ops.ranks])[ops.rank]
-    kernels = ~ops.is_communication & (ops.step >= 0)
+    kernels = ops.is_kernel & (ops.step >= 0)
     chosen = np.append(kernels & np.isin(at, wanted), False)
     if not isinstance(value, str):
         return scaled(durations, chosen, value)

@@ -1,32 +1,28 @@
 """What an operation of a device waits for, and how sure that is.
 
-stream order and launches as recorded ──▶ rules ──▶ touching times, and wherever else the same two
-operations follow each other at the same distance
+stream order, events and launches as recorded ──▶ rules ──▶ touching times, and wherever else the
+same two operations follow each other at the same distance
 
 A rule that measured times refute is not applied there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
-from .operations import UNKNOWN, Operations
+from .edges import EARLY_NS, NEAR_NS, RECORDED, RULE, TOUCHING, Edges, Wait, mean_by, touching
+from .events import awaited, right_behind
+from .launches import follow_launches
+from .operations import UNKNOWN, WAIT, Operations
 from .points import Flags, Indices, Integers, Points, points
 
-Wait = Callable[[Integers, Integers, Integers, int], None]  # target, source, lag, origin
-
-RECORDED, RULE, TOUCHING = 0, 1, 2
-_NEAR_NS = 6_000  # what starts so soon after an end may have waited for it
+_QUEUED_NS = 100_000  # what was launched so long before waited for the device alone
+_LEAST_QUEUED = 20  # that tell how long a stream takes between two
 _OVERLAP_NS = 40_000  # kernels of a stream can overlap by as much
-_EARLY_NS = 1_000  # a start so long before an end did not wait for it
-_SYNC_NS = 60_000  # from an end to the first launch of a host that waited for it
-_RETURN_NS = 1_000_000  # from an end to the return of the call that waited for it
-_LONG_PAUSE = 5.0  # median times from launch to launch
 _LONGEST_LAG_NS = 2_000_000_000
 _DISTANCES = 24
 
@@ -89,25 +85,6 @@ class Waits:
         return np.append(0, self.host[:-1]) if len(self.host) else self.host
 
 
-class _Edges:
-    """Edges while they are found: what waits, for which point, after whose duration."""
-
-    def __init__(self) -> None:
-        self.parts: list[tuple[Integers, Integers, Integers, Integers, int]] = []
-
-    def add(
-        self, target: Integers, source: Integers, work: Integers, lag: Integers | int, origin: int
-    ) -> None:
-        lags = np.broadcast_to(np.asarray(lag, np.int64), target.shape)
-        self.parts.append((target, source, work, lags, origin))
-
-    def whole(self) -> tuple[Indices, Indices, Indices, Integers, Indices]:
-        columns = [np.concatenate([part[i] for part in self.parts]) for i in range(4)]
-        origin = np.concatenate([np.full(len(part[0]), part[4]) for part in self.parts])
-        target, source, work, origin = (one.astype(np.int32) for one in (*columns[:3], origin))
-        return target, source, work, columns[3], origin
-
-
 def waits(ops: Operations) -> Waits:
     """Who waits for whom in a capture."""
     count = len(ops.rank)
@@ -121,7 +98,7 @@ def waits(ops: Operations) -> Waits:
     transfer[is_comm] = end[is_comm] - met[ops.instance[is_comm]]
     # What waits for an operation waits for this point, and then its duration.
     after = np.where(is_comm, count + ops.instance, everyone)
-    edges = _Edges()
+    edges = Edges()
     at_comm = everyone[is_comm]
     edges.add(after[at_comm], at_comm, np.full(len(at_comm), count), 0, RECORDED)
     best = np.full(count, UNKNOWN)  # the latest of what explains a start
@@ -131,12 +108,13 @@ def waits(ops: Operations) -> Waits:
         np.maximum.at(best, target, end[source] + lag)
 
     _follow_streams(ops, end, wait)
+    told = _follow_events(ops, end, wait)
     order, position = _program(ops)
-    _comm_after_compute(ops, end, wait)
-    host, segment, segments, segment_edges = _launches(
-        ops, end, order, best, edges, count + meetings
+    _comm_after_compute(ops, end, told, wait)
+    host, segment, segments, segment_edges = follow_launches(
+        ops, end, order, best, told, edges, count + meetings
     )
-    touched = _touching(ops, end, best)
+    touched = touching(ops, end, best, told)
     _again(ops, end, order, position, touched, wait)
     _after_anything(ops, end, best, wait)
     for number, source, lag in segment_edges:
@@ -150,7 +128,7 @@ def waits(ops: Operations) -> Waits:
 
 
 def _made(
-    edges: _Edges, measured: Integers, transfer: Integers, host: Integers, launched: Integers,
+    edges: Edges, measured: Integers, transfer: Integers, host: Integers, launched: Integers,
     segment: Integers, count: int, meetings: int,
 ) -> Waits:  # fmt: skip
     total = len(measured)
@@ -192,7 +170,7 @@ def _made(
     place = made.place
     waits_for[:], is_root[:] = latest[place], ~has_edge[place]
     gap = np.where(is_root, measured, measured - waits_for)
-    explained = ~is_root & (np.abs(gap) <= _NEAR_NS)
+    explained = ~is_root & (np.abs(gap) <= NEAR_NS)
     explained[count : count + meetings] = True
     gap[explained] = 0
     return Waits(
@@ -212,21 +190,45 @@ def _follow_streams(ops: Operations, end: Integers, wait: Wait) -> None:
     gap = ops.start[after] - end[before]
     keep = (ops.stream[before] == ops.stream[after]) & (gap >= -_OVERLAP_NS)
     before, after, gap = before[keep], after[keep], gap[keep]
-    near = np.abs(gap) <= _NEAR_NS
-    lag = _mean_by(ops.rank[after], gap, near, len(ops.ranks))[ops.rank[after]]
-    lag = np.where(gap < -_NEAR_NS, gap, lag)
+    lag = np.where(gap < -NEAR_NS, gap, _turnaround(ops, end, before, after))
     recorded = ops.is_stream_recorded[after]
     for origin, chosen in ((RECORDED, recorded), (RULE, ~recorded)):
         wait(after[chosen], before[chosen], lag[chosen], origin)
 
 
-def _mean_by(key: Indices, values: Integers, chosen: Flags, count: int) -> Integers:
-    """Mean of the chosen values of each key; of all where a key has none; else 0."""
-    counts = np.bincount(key[chosen], minlength=count)
-    sums = np.bincount(key[chosen], weights=values[chosen], minlength=count)
-    every = sums.sum() / max(counts.sum(), 1)
-    means = np.where(counts > 0, sums / np.maximum(counts, 1), every)
-    return np.round(means).astype(np.int64)
+def _turnaround(ops: Operations, end: Integers, before: Integers, after: Integers) -> Integers:
+    """How long a stream takes from one operation to the next: with counters of the cores recorded
+    much longer behind a kernel. What was launched long before shows it, else what comes soon."""
+    gap = ops.start[after] - end[before]
+    group = 2 * ops.rank[after] + ops.is_kernel[before]
+    count = 2 * len(ops.ranks)
+    lag = mean_by(group, gap, np.abs(gap) <= NEAR_NS, count)
+    queued = (ops.launch[after] != UNKNOWN) & (ops.launch[after] + _QUEUED_NS <= end[before])
+    queued &= (np.abs(gap) <= _QUEUED_NS * 10) & (ops.role[after] != WAIT)
+    queued &= (ops.role[before] == 0) & ~ops.is_communication[after] & (gap >= 0)
+    told = pl.DataFrame({"group": group[queued], "gap": gap[queued]}).with_columns(
+        usual=pl.col("gap").median().over("group")
+    )
+    usual = (
+        told.filter(pl.col("gap") <= 1.5 * pl.col("usual"), pl.col("gap") >= 0.5 * pl.col("usual"))
+        .group_by("group")
+        .agg(pl.col("gap").mean().round().cast(pl.Int64), count=pl.len())
+        .filter(pl.col("count") >= _LEAST_QUEUED)
+    )
+    lag[usual["group"].to_numpy()] = usual["gap"].to_numpy()
+    return lag[group]
+
+
+def _follow_events(ops: Operations, end: Integers, wait: Wait) -> Integers:
+    """Returns waits of which a record tells what they waited for."""
+    after, before = awaited(ops, end)
+    gap = ops.start[after] - end[before]
+    near = gap <= NEAR_NS
+    lag = mean_by(ops.rank[after], gap, near, len(ops.ranks))[ops.rank[after]]
+    # Of what had been recorded long before any record may be the one.
+    for origin, chosen in ((RECORDED, near), (RULE, ~near)):
+        wait(after[chosen], before[chosen], lag[chosen], origin)
+    return after[near]
 
 
 def _program(ops: Operations) -> tuple[Integers | None, Integers]:
@@ -242,7 +244,7 @@ def _program(ops: Operations) -> tuple[Integers | None, Integers]:
 
 def _main_streams(ops: Operations) -> Flags:
     """Operations of the stream of their rank that runs the most kernels."""
-    kernels = ~ops.is_communication
+    kernels = ops.is_kernel
     counts = np.bincount(ops.stream[kernels], minlength=int(ops.stream.max(initial=-1)) + 1)
     owner = np.zeros(len(counts), np.int32)
     owner[ops.stream] = ops.rank
@@ -261,7 +263,7 @@ def computed_before(ops: Operations, end: Integers) -> tuple[Integers, Integers]
     if order is None:
         kernels = np.flatnonzero(main)
         order = np.concatenate([kernels, np.flatnonzero(ops.is_communication)])
-        when = np.where(ops.is_communication[order], ops.start[order] + _EARLY_NS, end[order])
+        when = np.where(ops.is_communication[order], ops.start[order] + EARLY_NS, end[order])
         order = order[np.lexsort((when, ops.rank[order]))]
     is_main = main[order]
     last = np.maximum.accumulate(np.where(is_main, np.arange(len(order)), -1))
@@ -271,141 +273,14 @@ def computed_before(ops: Operations, end: Integers) -> tuple[Integers, Integers]
     return after[same], before[same]
 
 
-def _comm_after_compute(ops: Operations, end: Integers, wait: Wait) -> None:
+def _comm_after_compute(ops: Operations, end: Integers, told: Integers, wait: Wait) -> None:
     after, before = computed_before(ops, end)
     gap = ops.start[after] - end[before]
-    keep = gap >= -_EARLY_NS
+    keep = (gap >= -EARLY_NS) & ~right_behind(ops, told)[after]
     after, before, gap = after[keep], before[keep], gap[keep]
-    near = gap <= _NEAR_NS
-    lag = _mean_by(ops.rank[after], gap, near, len(ops.ranks))[ops.rank[after]]
+    near = gap <= NEAR_NS
+    lag = mean_by(ops.rank[after], gap, near, len(ops.ranks))[ops.rank[after]]
     wait(after, before, np.minimum(lag, np.maximum(gap, 0)), RULE)
-
-
-def _launches(
-    ops: Operations,
-    end: Integers,
-    order: Integers | None,
-    best: Integers,
-    edges: _Edges,
-    first_point: int,
-) -> tuple[Integers, Integers, list[int], list[tuple[int, int, int]]]:
-    """Edges from the host: times of launches since their host went on, when it went on, and where
-    it waited for the end of an operation."""
-    if order is None:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64), [], []
-    launch, rank = ops.launch[order], ops.rank[order]
-    starts = np.flatnonzero(np.diff(rank, prepend=-1))
-    is_first = np.zeros(len(order), bool)
-    is_first[starts] = True
-    pause = np.diff(launch, prepend=launch[:1])
-    pause[is_first] = 0
-    goes_on = launch.copy()  # where a segment begins: from when on the host's time counts
-    waited_for = np.full(len(order), -1)
-    bounds = np.append(starts, len(order))
-    for low, high in pairwise(bounds.tolist()):
-        own = slice(low, high)
-        latest, which = _latest(end[order[own]])
-        _host_waits(ops, number_of=int(rank[low]), low=low, launch=launch[own],
-                    pause=pause[own], latest=latest, which=which + low,
-                    goes_on=goes_on, waited_for=waited_for)  # fmt: skip
-    begins = is_first | (waited_for >= 0)
-    segment = np.cumsum(begins) - 1
-    at = np.flatnonzero(begins)
-    segments = goes_on[at]
-    host = launch - segments[segment]
-    latency = ops.start[order] - launch
-    is_touched = np.zeros(len(ops.rank), bool)
-    is_touched[_touching(ops, end, best)[0]] = True
-    is_free = (ops.start - best > _NEAR_NS)[order] & ~is_touched[order]
-    least = [
-        _usual_latency(latency[low:high], is_free[low:high])
-        for low, high in pairwise(bounds.tolist())
-    ]
-    lag = np.zeros(len(ops.ranks), np.int64)
-    lag[rank[starts]] = least
-    number = np.arange(len(order))
-    lags = lag[rank]
-    edges.add(order, first_point + segment, -1 - number, lags, RECORDED)
-    np.maximum.at(best, order, launch + lags)
-    # A host goes on no sooner than it had launched before.
-    later = at[~is_first[at]]
-    segment_edges = [
-        (int(segment[i]), int(order[waited_for[i]]), int(goes_on[i] - end[order[waited_for[i]]]))
-        for i in later
-    ]
-    edges.add(
-        first_point + segment[later], first_point + segment[later - 1], -1 - (later - 1),
-        0, RECORDED,
-    )  # fmt: skip
-    return host, segment, segments.tolist(), segment_edges
-
-
-def _usual_latency(latency: Integers, is_free: Flags) -> int:
-    """What a launch takes that waits for nothing else on the device: where most of them lie, the
-    lowest of such places. Where none is free, the least."""
-    free = np.sort(latency[is_free])
-    if not len(free):
-        return int(np.quantile(latency, 0.002, method="lower"))
-    beside = np.searchsorted(free, free + _NEAR_NS, side="right") - np.arange(len(free))
-    low = int(np.argmax(2 * beside >= beside.max()))
-    return round(float(free[low : low + beside[low]].mean()))
-
-
-def _latest(ends: Integers) -> tuple[Integers, Integers]:
-    """The latest of the ends so far, and whose it is."""
-    latest = np.maximum.accumulate(ends)
-    is_new = ends >= latest
-    return latest, np.maximum.accumulate(np.where(is_new, np.arange(len(ends)), 0))
-
-
-def _host_waits(
-    ops: Operations, *, number_of: int, low: int, launch: Integers, pause: Integers,
-    latest: Integers, which: Integers, goes_on: Integers, waited_for: Integers,
-) -> None:  # fmt: skip
-    """Where one rank's host waited for the last of what it had launched."""
-    syncs = ops.syncs.get(number_of)
-    if syncs is not None:
-        at = np.searchsorted(launch, syncs[1])
-        inside = (at > 0) & (at < len(launch))
-        at, begin, until = at[inside], syncs[0][inside], syncs[1][inside]
-        ended = latest[at - 1]
-        good = (ended > begin) & (ended <= until) & (until - ended <= _RETURN_NS)
-        at, until = at[good], until[good]
-        goes_on[low + at] = until
-    else:
-        usual = float(np.median(pause[1:])) if len(pause) > 1 else 0.0
-        at = np.flatnonzero(pause > max(_LONG_PAUSE * usual, _SYNC_NS / 4))
-        at = at[at > 0]
-        since = launch[at] - latest[at - 1]
-        good = (since >= 0) & (since <= _SYNC_NS + usual) & (since < pause[at])
-        at = at[good]
-        goes_on[low + at] = latest[at - 1]
-    waited_for[low + at] = which[at - 1]
-
-
-def _touching(ops: Operations, end: Integers, best: Integers) -> tuple[Integers, Integers]:
-    """Starts that nothing else explains, each with the operation of another stream of its rank
-    that ended right before."""
-    late = np.flatnonzero((ops.start - best > 300) & (best != UNKNOWN))
-    span = int(end.max(initial=0) - ops.start.min(initial=0)) + 4 * _NEAR_NS + 1
-    base = ops.start.min(initial=0)
-    order = np.argsort(ops.rank.astype(np.int64) * span + (end - base), kind="stable")
-    keys = ops.rank[order].astype(np.int64) * span + (end[order] - base)
-    at = np.searchsorted(keys, ops.rank[late].astype(np.int64) * span + ops.start[late] - base,
-                         side="right") - 1  # fmt: skip
-    found = np.full(len(late), -1)
-    for _ in range(3):  # an operation may itself have ended, or others of its stream
-        candidate = order[np.maximum(at, 0)]
-        fits = (
-            (found < 0) & (at >= 0) & (ops.rank[candidate] == ops.rank[late])
-            & (ops.stream[candidate] != ops.stream[late])
-            & (ops.start[late] - end[candidate] <= _NEAR_NS)
-            & (end[candidate] > best[late] - _EARLY_NS)
-        )  # fmt: skip
-        found[fits] = candidate[fits]
-        at = at - 1
-    keep = found >= 0
-    return late[keep], found[keep]
 
 
 def _after_anything(ops: Operations, end: Integers, best: Integers, wait: Wait) -> None:
@@ -432,7 +307,7 @@ def _again(
     if not len(target):
         return
     lag = ops.start[target] - end[source]
-    typical = _mean_by(ops.rank[target], lag, np.ones(len(lag), bool), len(ops.ranks))
+    typical = mean_by(ops.rank[target], lag, np.ones(len(lag), bool), len(ops.ranks))
     distance = position[target] - position[source]
     is_placed = (position[target] >= 0) & (position[source] >= 0) & (distance > 0)
     alone = ~is_placed
@@ -454,7 +329,7 @@ def _again(
             first, second = order[alike], order[alike + one]
             same = ops.rank[first] == ops.rank[second]
             alike, first, second = alike[same], first[same], second[same]
-            refuted = ops.start[second] < end[first] - _EARLY_NS
+            refuted = ops.start[second] < end[first] - EARLY_NS
             code = slot[alike]
             wrong = np.bincount(code[refuted], minlength=len(known))
             holds = (wrong <= 0.02 * np.bincount(code, minlength=len(known)))[code] & ~refuted

@@ -62,6 +62,7 @@ def ran(ranks: int, count: int, factor: float) -> Operations:
         2 * rank + flat(is_comm.astype(np.int32)), flat(types.astype(np.int32)),
         flat(kind.astype(np.int32)), flat(instance.astype(np.int32)),
         np.zeros(ranks * count, bool), np.ones(ranks * count, bool),
+        np.zeros(ranks * count, np.int8),
         [*range(ranks)], [1], [*"abcdefC"], ["dp"],
     )  # fmt: skip
 
@@ -86,7 +87,7 @@ def main() -> int:
         graph_s = time.perf_counter() - began
         began = time.perf_counter()
         durations = made.transfer.copy()
-        durations[:-1][~ops.is_communication] //= 2
+        durations[:-1][ops.is_kernel] //= 2
         at = replace(made, transfer=durations).starts()
         what_if_s, gib = time.perf_counter() - began, held_gib()
         size = len(ops.rank)

@@ -16,7 +16,7 @@ from npuscope.analysis.replay.changes import parse_change
 from npuscope.analysis.scope import Scope
 from npuscope.dashboard.locale.language import language_of
 from npuscope.sample_traces.generate import Job
-from tests.analysis.replay.test_capture_replay import (
+from tests.analysis.replay.replayed_jobs import (
     LARGE,
     LARGE_LINK,
     SLOW_RANK,

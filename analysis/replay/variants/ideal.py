@@ -30,7 +30,7 @@ def ideal(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
     alike = _alike(job.ops)
     ops = job.ops
     durations = own.waits.transfer.copy()
-    kernels = ~ops.is_communication
+    kernels = ops.is_kernel
     count = int(alike.max(initial=-1)) + 1
     its = alike[kernels]
     sums = np.bincount(its, weights=durations[:-1][kernels], minlength=count)

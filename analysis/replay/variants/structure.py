@@ -31,7 +31,7 @@ def remove(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: 
             f"{change.word}: no other rank ran the same kernels in the same order, so nobody shows"
             " what is left without it: record all ranks of a stage"
         )
-    mine = np.append((ops.rank == one) & ~ops.is_communication, False)
+    mine = np.append((ops.rank == one) & ops.is_kernel, False)
     made = own.scaled(mine, 0.0)
     waits = made.waits
     host, gap = waits.host.copy(), waits.gap.copy()
@@ -52,7 +52,7 @@ def fuse(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Ch
             " CPU activities, too (`npuscope doctor`)"
         )
     by_type = [at for at, name in enumerate(ops.types) if fnmatchcase(name, change.name)]
-    kernels = ~ops.is_communication
+    kernels = ops.is_kernel
     wanted = kernels & np.isin(ops.type, by_type)
     if not wanted.any():
         raise change.unknown(sorted({ops.types[at] for at in ops.type[kernels]}))
@@ -101,7 +101,7 @@ def hide(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Ch
     starts, ends = job.times(waits)
     met = ends - waits.transfer[:-1]
     low, high = int(starts.min()), int(np.maximum(ends, starts).max())
-    kernels, comm = ~ops.is_communication, ops.is_communication
+    kernels, comm = ops.is_kernel, ops.is_communication
     computing = covering(ops.rank[kernels], starts[kernels], ends[kernels], low, high)
     talking = covering(ops.rank[comm], starts[comm], ends[comm], low, high)
     exposed = np.maximum(ends - met, 0) - computing.within(ops.rank, met, ends)

@@ -1,6 +1,8 @@
 -- Which operations did the devices of a capture run, on one clock, and when did the host launch them?
 --
--- Compute kernels and communication operations with a start and a duration, by rank and start. Times are those that the
+-- Compute kernels, communication operations and other tasks (role 'record', 'wait' or 'other': events between
+-- streams, copies, tasks of cores that no kernel table names) with a start and a duration, by rank and start. A wait
+-- is the instant at which its stream went on. Times are those that the
 -- clock of the reference host would have read: see clocks. A rank that nothing joins keeps its own clock, and
 -- is_joined is false. `instance` numbers what ranks do together; NULL: it is not sure which operations are one.
 with
@@ -16,10 +18,10 @@ _clocks as (
     from (select distinct rank from ranks where run = $run and capture = $capture) left join _aligned using (rank)
 ),
 _launched as (
-    select rank, connection_id, target = 'communication' as is_communication,
-        min(api_start_ns) as launch_ns, any_value(stream_id) as stream_id
+    select rank, connection_id, target, 
+        min(if(target = 'communication', coalesce(api_end_ns, api_start_ns), api_start_ns)) as launch_ns, any_value(stream_id) as stream_id
     from launches
-    where target in ('kernel', 'communication') and connection_id is not null and run = $run and capture = $capture
+    where connection_id is not null and run = $run and capture = $capture
     group by all
 ),
 _met as (
@@ -29,7 +31,7 @@ _met as (
     from arrivals where run = $run and capture = $capture group by all
 ),
 _all as (
-    select rank, step, start_ns, dur_ns, stream_id, coalesce(type, name) as type, name, core,
+    select 'kernel' as target, null as role, rank, step, start_ns, dur_ns, stream_id, coalesce(type, name) as type, name, core,
         input_shapes as shapes, false as is_communication, connection_id,
         cast(null as bigint) as instance, cast(null as varchar) as kind, cast(null as boolean) as is_complete,
         cast(null as integer) as rank_count, cast(null as integer) as group_size, cast(null as bigint) as op_id,
@@ -37,13 +39,22 @@ _all as (
     from kernels
     where is_compute and start_ns is not null and dur_ns >= 0 and run = $run and capture = $capture
     union all
-    select rank, step, start_ns, dur_ns, null, op_type, name, null, null, true, connection_id, instance,
+    select 'communication', null, rank, step, start_ns, dur_ns, comm_ops.stream_id, op_type, name, null, null, true, connection_id, instance,
         kind, is_complete, rank_count, coalesce(_met.group_size, comm_ops.group_size), op_id, group_hash, size_bytes
     from comm_ops left join _met using (rank, name, start_ns)
     where comm_ops.start_ns is not null and dur_ns >= 0
         and comm_ops.run = $run and comm_ops.capture = $capture
+    union all by name
+    select 'task' as target,
+        case when type ilike 'event_wait%' then 'wait' when type ilike 'event_record%' then 'record' else 'other' end
+            as role,
+        rank, if(role = 'wait', start_ns + dur_ns, start_ns) as start_ns, if(role = 'wait', 0, dur_ns) as dur_ns,
+        stream_id, type, type as name, false as is_communication, connection_id
+    from device_tasks
+    where start_ns is not null and dur_ns >= 0 and run = $run and capture = $capture
+        and regexp_matches(type, '(?i)^(event_|memcpy|memset|kernel_|ai_core|ai_cpu|ai_vector|aiv|mix_)')
 )
-select rank, step,
+select rank, step, role,
     start_ns - cast(round(offset_ns + drift * (start_ns - reference_ns - offset_ns) / (1 + drift)) as bigint) as start_ns,
     dur_ns, start_ns as recorded_ns,
     launch_ns - cast(round(offset_ns + drift * (launch_ns - reference_ns - offset_ns) / (1 + drift)) as bigint)
@@ -56,5 +67,5 @@ select rank, step,
     group_size, op_id, size_bytes, connection_id
 from _all
 join _clocks using (rank)
-left join _launched using (rank, connection_id, is_communication)
-order by rank, start_ns, dur_ns, is_communication, name
+left join _launched using (rank, connection_id, target)
+order by rank, start_ns, dur_ns, is_communication, role nulls last, name

@@ -19,7 +19,7 @@ from npuscope.analysis.replay.changes import parse_change
 from npuscope.cli import app
 from npuscope.dashboard.app.state import Known, KnownCapture, moved, params_of, view_of
 from npuscope.dashboard.figures.what_if import saved_figure
-from tests.analysis.replay.test_capture_replay import SMALL, replayed, tables
+from tests.analysis.replay.replayed_jobs import SMALL, replayed, tables
 from tests.dashboard.app.visited_pages import figures, visit
 
 

@@ -1,0 +1,52 @@
+"""Streams that wait for each other by events: which record a wait waited for.
+
+stream 4   ...  allReduce ] record                  a wait ends some 0.4 us after the record
+stream 2   ... kernel ] wait ------->| kernel       of another stream that ended last
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .operations import RECORD, UNKNOWN, WAIT, Operations
+from .points import Flags, Integers
+
+_EARLY_NS = 200  # ends of both are rounded
+_LOOKED_AT = 8  # records before a wait's end
+
+
+def awaited(ops: Operations, end: Integers) -> tuple[Integers, Integers]:
+    """Waits, and of each the record it waited for: of those of its rank on other streams that the
+    host enqueued earlier, the last that had ended. Waits without any are left out."""
+    waits, records = (np.flatnonzero(ops.role == one) for one in (WAIT, RECORD))
+    if not len(waits) or not len(records):
+        return waits[:0], records[:0]
+    base = int(min(ops.start.min(), 0))
+    span = int(end.max()) - base + _EARLY_NS + 1
+    records = records[np.lexsort((end[records], ops.rank[records]))]
+    keys = ops.rank[records].astype(np.int64) * span + end[records] - base
+    until = ops.rank[waits].astype(np.int64) * span + ops.start[waits] + _EARLY_NS - base
+    at = np.searchsorted(keys, until, side="right") - 1
+    found = np.full(len(waits), -1)
+    for _ in range(_LOOKED_AT):
+        one = records[np.maximum(at, 0)]
+        known = (ops.launch[one] != UNKNOWN) & (ops.launch[waits] != UNKNOWN)
+        fits = (
+            (found < 0) & (at >= 0) & (ops.rank[one] == ops.rank[waits])
+            & (ops.stream[one] != ops.stream[waits])
+            & (~known | (ops.launch[one] <= ops.launch[waits]))
+        )  # fmt: skip
+        found[fits] = one[fits]
+        at = at - 1
+    keep = found >= 0
+    return waits[keep], found[keep]
+
+
+def right_behind(ops: Operations, waits: Integers) -> Flags:
+    """Operations that follow one of these waits on their stream."""
+    order = np.lexsort((ops.start, ops.stream))
+    before, after = order[:-1], order[1:]
+    found = np.zeros(len(ops.rank), bool)
+    same = (ops.stream[before] == ops.stream[after]) & ops.is_stream_recorded[after]
+    found[after[same]] = np.isin(before[same], waits)
+    return found
