@@ -23,6 +23,9 @@ TABLES = (
 SMALL = Job(tp=1, pp=2, dp=2, ep=2, layers=2, micro_batches=2, steps=2, seed=3107, memory=False)
 LARGE = Job(tp=2, pp=4, dp=2, ep=2, layers=8, micro_batches=4, steps=2, seed=4211, memory=False)
 NOISY = replace(LARGE, noise=0.03, seed=5323, clock_offsets_ns=tuple([0] * 8 + [3_000_000] * 8))
+SLOW_RANK: dict[str, Any] = {"slow_rank": 3, "slow_factor": 1.6}
+SLOW_LINK: dict[str, Any] = {"slow_link": (0, 1), "slow_link_factor": 6.0}
+LARGE_LINK: dict[str, Any] = {"slow_link": (4, 6), "slow_link_factor": 6.0}
 
 
 @lru_cache(maxsize=16)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -28,7 +27,10 @@ from npuscope.sample_traces.generate import Job
 from tests.analysis.replay.contended_pairs import KINDS, pair
 from tests.analysis.replay.replayed_jobs import (
     LARGE,
+    LARGE_LINK,
     NOISY,
+    SLOW_LINK,
+    SLOW_RANK,
     SMALL,
     TABLES,
     check_factual,
@@ -50,11 +52,6 @@ def test_steps_are_found_back_without_their_gaps(job: Job) -> None:
     told = dict(tables(job).sql("select step, step_ns from job_steps").fetchall())
     whole = rows.filter(rows["rank"].is_null())
     assert dict(whole.select("step", "measured_ns").iter_rows()) == told
-
-
-SLOW_RANK: dict[str, Any] = {"slow_rank": 3, "slow_factor": 1.6}
-SLOW_LINK: dict[str, Any] = {"slow_link": (0, 1), "slow_link_factor": 6.0}
-LARGE_LINK: dict[str, Any] = {"slow_link": (4, 6), "slow_link_factor": 6.0}
 
 
 @pytest.mark.slow
