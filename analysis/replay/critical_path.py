@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from .captures import CaptureJob, span_of
-from .points import Indices, Integers
+from .points import Indices, Integers, Points
 from .waits import Waits
 
 _Key = tuple[int, str, str | None, str | None]  # position of the rank, part, kind, type
@@ -42,28 +42,66 @@ _Key = tuple[int, str, str | None, str | None]  # position of the rank, part, ki
 #   share_ratio double   of the step
 def critical_path(job: CaptureJob) -> pl.DataFrame:
     """Rows of the metric, the longest of each step first."""
+    return _rows(job, paths(*_measured(job))).drop("behind_ns")
+
+
+# metric: runner_up_path
+# Which way through the operations of all ranks is the next to make a step as long as it is?
+#
+# Of all ways to the end of a step the longest one but the critical path: it leaves that one at one
+# place for another operation, or ends with another one, and follows what each of its starts waited
+# for. By behind_ns it is shorter; rows of a step add up to the step without them. So much can the
+# part of the critical path that it does without gain before this one is the longest. Parts are
+# those of critical_path.
+#
+# title: Runner-up path
+# meaning: The longest way through a step but the critical path, by rank and operation.
+# command: critical-path --runner-up
+#
+#   run         varchar  run of the training job
+#   capture     varchar  ranks profiled at the same time
+#   step        bigint   producer's step number; NULL: the capture has none
+#   rank        integer  global rank
+#   part        varchar  computing, communication, exogenous, task, host, launch, overhead or gap
+#   kind        varchar  parallel kind of communication
+#   type        varchar  of the operation, or of the one that waits
+#   count       bigint   how often it is on the path
+#   path_ns     bigint   its time on the path
+#   share_ratio double   of the path
+#   behind_ns   bigint   by how much the whole path is shorter than the critical one
+def runner_up_path(job: CaptureJob) -> pl.DataFrame:
+    """Rows of the metric, the longest of each step first; none of steps with one way only."""
+    return _rows(job, paths(*_measured(job), is_second=True))
+
+
+def _measured(job: CaptureJob) -> tuple[CaptureJob, Waits, Integers, Integers]:
+    """When points were, and operations ended."""
     made, ops = job.waits, job.ops
     met = np.full(made.meetings, np.iinfo(np.int64).min)
     comm = ops.is_communication
     np.maximum.at(met, ops.instance[comm], ops.start[comm])
     segments = made.starts()[len(ops.rank) + made.meetings :]
-    measured = np.concatenate([ops.start, met, segments])
+    return job, made, np.concatenate([ops.start, met, segments]), ops.start + ops.dur
+
+
+def _rows(job: CaptureJob, found: list[Path | None]) -> pl.DataFrame:
     rows = []
-    paths = _paths(job, made, measured, ops.start + ops.dur)
-    for step, spent in zip(ops.steps, paths, strict=True):
-        length = sum(ns for _, ns in spent.values())
+    for step, path in zip(job.ops.steps, found, strict=True):
+        if path is None:
+            continue
+        length = sum(ns for _, ns in path.spent.values())
         rows += [
-            (job.run, job.capture, step, ops.ranks[rank], part, kind, of, count, ns,
-             ns / length if length else None)
-            for (rank, part, kind, of), (count, ns) in spent.items()
+            (job.run, job.capture, step, job.ops.ranks[rank], part, kind, of, count, ns,
+             ns / length if length else None, path.behind_ns)
+            for (rank, part, kind, of), (count, ns) in path.spent.items()
         ]  # fmt: skip
     names = {
         "run": pl.String, "capture": pl.String, "step": pl.Int64, "rank": pl.Int32,
         "part": pl.String, "kind": pl.String, "type": pl.String, "count": pl.Int64,
-        "path_ns": pl.Int64, "share_ratio": pl.Float64,
+        "path_ns": pl.Int64, "share_ratio": pl.Float64, "behind_ns": pl.Int64,
     }  # fmt: skip
-    found = pl.DataFrame(rows, schema=names, orient="row")
-    return found.sort(
+    table = pl.DataFrame(rows, schema=names, orient="row")
+    return table.sort(
         "step", "path_ns", "rank", "part", "type", descending=[False, True, False, False, False]
     )
 
@@ -76,64 +114,142 @@ def time_by_part(job: CaptureJob, made: Waits) -> list[dict[tuple[str, str | Non
     comm = ops.is_communication
     begins[comm] = at[len(ops.rank) + ops.instance[comm]]
     found = []
-    for spent in _paths(job, made, at, begins + made.transfer[:-1]):
+    for path in paths(job, made, at, begins + made.transfer[:-1]):
         parts: dict[tuple[str, str | None], int] = defaultdict(int)
-        for (_, part, kind, _), (_, ns) in spent.items():
+        for (_, part, kind, _), (_, ns) in path.spent.items() if path else ():
             parts[part, kind] += ns
         found.append(dict(parts))
     return found
 
 
-def _paths(
-    job: CaptureJob, made: Waits, at: Integers, ends: Integers
-) -> list[dict[_Key, list[int]]]:
-    """What is spent on the way to the end of each step, where points are at these times and
-    operations end at those."""
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A way to the end of a step: how often and how long it is where, and by how much it is
+    shorter than the longest."""
+
+    spent: dict[_Key, list[int]]
+    behind_ns: int
+
+
+def paths(
+    job: CaptureJob, made: Waits, at: Integers, ends: Integers, *, is_second: bool = False
+) -> list[Path | None]:
+    """The longest way to the end of each step, where points are at these times and operations end
+    at those; or the second longest, None where there is no other."""
     ops = job.ops
     walk = _walk(job, made, at)
     starts = at[: len(ops.rank)]
     span = span_of(ops, starts, ends)
     begins = np.where(span.is_there, span.starts, np.iinfo(np.int64).min)
-    found = []
+    found: list[Path | None] = []
     for number in range(len(ops.steps)):
         begin = int(begins[number].max())
         spent: dict[_Key, list[int]] = defaultdict(lambda: [0, 0])
+        turn, other, behind = None, None, 0
         if number + 1 < len(ops.steps):
             last = int(begins[number + 1].argmax())
             here = (ops.step == number + 1) & (ops.rank == last)
-            first = np.flatnonzero(here & (starts == begins[number + 1, last]))
-            walk.back(int(first[0]), begin, spent)
+            point, latest = int(np.flatnonzero(here & (starts == begins[number + 1, last]))[0]), -1
         else:
             inside = np.flatnonzero(ops.step == number)
             latest = int(inside[ends[inside].argmax()])
-            walk.back_from_end(latest, int(ends[latest]), begin, spent)
-        found.append(spent)
+            point = walk.start_of(latest)
+            others = inside[inside != latest]
+            if is_second and len(others):
+                other = int(others[ends[others].argmax()])
+                behind = int(ends[latest] - ends[other])
+        if is_second:
+            turn = second_longest(made.points, at, walk.arrived, walk.binding, point, begin)
+            if turn is not None and (other is None or turn.behind_ns <= behind):
+                other, behind = None, turn.behind_ns
+            elif other is None:
+                found.append(None)
+                continue
+            else:
+                turn = None
+        if other is not None:
+            walk.back_from_end(other, int(ends[other]), begin, spent)
+        elif latest >= 0:
+            walk.back_from_end(latest, int(ends[latest]), begin, spent, turn)
+        else:
+            walk.back(point, begin, spent, turn)
+        found.append(Path(spent, behind))
     return found
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """Where a way leaves the longest one: at a point, by an edge that arrives so much earlier."""
+
+    point: int
+    edge: int
+    behind_ns: int
+
+
+def second_longest(
+    made: Points, at: Integers, arrived: Integers, binding: Integers, point: int, begin: int
+) -> Turn | None:
+    """Where the second longest way to a point, down to `begin`, leaves the longest: of all edges to
+    its points from elsewhere the one that arrives the least earlier. None: there is no other.
+
+    at: times of points; arrived: of edges, with their delay; binding: of points, the last edge.
+    """
+    place, first, source = made.place, made.first, made.source
+    point_at = np.empty(len(place), np.int32)
+    point_at[place] = np.arange(len(place), dtype=np.int32)
+    walked = []
+    while at[point] > begin and binding[point] >= 0:
+        walked.append(point)
+        point = int(point_at[source[binding[point]]])
+    if not walked:
+        return None
+    its = place[np.array(walked)]
+    counts = first[its + 1] - first[its]
+    owner = np.repeat(np.arange(len(its)), counts)
+    edges = np.repeat(first[its] - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+    bound = binding[np.array(walked)][owner]
+    behind = arrived[bound] - arrived[edges]
+    elsewhere = source[edges] != source[bound]
+    if not elsewhere.any():
+        return None
+    one = int(np.flatnonzero(elsewhere)[behind[elsewhere].argmin()])
+    return Turn(walked[int(owner[one])], int(edges[one]), int(behind[one]))
+
+
+@dataclass(frozen=True, slots=True)
 class _Walk:
-    """Times of points, of each the edge that bound it (-1: none), and what edges take."""
+    """Times of points, of each the edge that bound it (-1: none), when edges arrive."""
 
     job: CaptureJob
     made: Waits
     at: Integers
     source: Indices
     binding: Integers
+    arrived: Integers
 
-    def back_from_end(self, op: int, until: int, begin: int, spent: dict[_Key, list[int]]) -> None:
+    def start_of(self, op: int) -> int:
+        """The point from which an operation takes its own time."""
+        instance = int(self.job.ops.instance[op])
+        return op if instance < 0 else len(self.job.ops.rank) + instance
+
+    def back_from_end(
+        self, op: int, until: int, begin: int, spent: dict[_Key, list[int]],
+        turn: Turn | None = None,
+    ) -> None:  # fmt: skip
         """The path to the end of an operation, at `until`, down to `begin`."""
-        ops = self.job.ops
-        instance = int(ops.instance[op])
-        point = op if instance < 0 else len(ops.rank) + instance
+        point = self.start_of(op)
         self._spend(spent, self._of(op), until - max(int(self.at[point]), begin))
-        self.back(point, begin, spent)
+        self.back(point, begin, spent, turn)
 
-    def back(self, point: int, begin: int, spent: dict[_Key, list[int]]) -> None:
-        """The path to a point, down to `begin`. Walks over what is on it, nothing else."""
+    def back(
+        self, point: int, begin: int, spent: dict[_Key, list[int]], turn: Turn | None = None
+    ) -> None:
+        """The path to a point, down to `begin`, or one that takes another edge at a turn. Walks
+        over what is on it, nothing else."""
         made, at = self.made, self.at
         while at[point] > begin:
-            edge = int(self.binding[point])
+            is_turn = turn is not None and point == turn.point
+            edge = turn.edge if turn is not None and is_turn else int(self.binding[point])
             if edge < 0:  # nothing is known before it
                 own = self._of(min(point, len(self.job.ops.rank) - 1))
                 self._spend(spent, (own[0], "gap", None, own[3]), int(at[point]) - begin)
@@ -141,6 +257,7 @@ class _Walk:
             work, lag = int(made.work[edge]), int(made.lag[edge])
             before = int(self.source[edge])
             spanned = int(at[point] - at[before])
+            spanned -= turn.behind_ns if turn is not None and is_turn else 0
             if work < 0:
                 busy, launched = int(made.host[-1 - work]), int(made.launched[-1 - work])
                 worked: _Key = (self._of(launched)[0], "host", None, None)
@@ -183,19 +300,24 @@ class _Walk:
 
 
 def _walk(job: CaptureJob, made: Waits, at: Integers) -> _Walk:
-    places = made.points.place
-    total = len(places)
-    point_at = np.empty(total, np.int32)
-    point_at[places] = np.arange(total, dtype=np.int32)
+    point_at = np.empty(len(made.points.place), np.int32)
+    point_at[made.points.place] = np.arange(len(point_at), dtype=np.int32)
     source = point_at[made.points.source]
     arrived = made.delays()
     arrived += at[source]
-    first = made.points.first
+    return _Walk(job, made, at, source, bindings(made.points, arrived), arrived)
+
+
+def bindings(made: Points, arrived: Integers) -> Integers:
+    """Of each point the edge that arrives last, of equals the first; -1 where it has none."""
+    first = made.first
+    point_at = np.empty(len(made.place), np.int32)
+    point_at[made.place] = np.arange(len(point_at), dtype=np.int32)
     has_edge = np.flatnonzero(np.diff(first) > 0)
-    binding = np.full(total, -1)
+    found = np.full(len(point_at), -1)
     if len(has_edge):
         begins = first[:-1][has_edge]
         latest = np.maximum.reduceat(arrived, begins)
         binds = np.flatnonzero(arrived == np.repeat(latest, np.diff(first)[has_edge]))
-        binding[point_at[has_edge]] = binds[np.searchsorted(binds, begins)]
-    return _Walk(job, made, at, source, binding)
+        found[point_at[has_edge]] = binds[np.searchsorted(binds, begins)]
+    return found

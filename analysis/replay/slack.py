@@ -18,8 +18,8 @@ _NEVER = np.iinfo(np.int64).max // 4
 #
 # On the graph of the replay, with one operation longer and all others as they are: until it delays
 # the latest start of a step over ranks, or the last end. Of communication: its rank's transfer.
-# Operations on the critical path have none; the least above 0 in a step tells by how much the
-# runner-up path is shorter, and where it leaves the critical one.
+# Operations on the critical path have none. By how much the next longest way is shorter, and what
+# is on it: runner_up_path.
 #
 # title: Slack
 # meaning: How much longer each operation may take before a step does.

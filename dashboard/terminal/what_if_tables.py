@@ -90,6 +90,22 @@ def critical_path_table(found: pl.DataFrame) -> RenderableType:
     )  # fmt: skip
 
 
+def runner_up_table(found: pl.DataFrame) -> RenderableType:
+    """What is longest on the runner-up path of each step, and by how much that is behind."""
+    return FittedTable(
+        [
+            Column("step", "step", _whole), Column("rank", "rank", _whole), Column("part", "part"),
+            Column("kind", "kind"), Column("type", "type"), Column("times", "count", str, 1),
+            Column("on the path (ms)", "path_ns", ms),
+            Column("of the path", "share_ratio", percent),
+            Column("path is shorter by (ms)", "behind_ns", ms),
+        ],
+        [row for step in found.partition_by("step", maintain_order=True)
+         for row in step.head(_MOST_OF_A_STEP).to_dicts()],
+        "Runner-up path: the longest but the critical one",
+    )  # fmt: skip
+
+
 def slack_table(found: pl.DataFrame) -> RenderableType:
     """The operations with the least slack above 0 of each step: what is next to be critical."""
     steps = found.filter(pl.col("slack_ns") > 0).partition_by("step", maintain_order=True)

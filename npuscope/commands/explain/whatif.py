@@ -22,6 +22,9 @@ Changes = Annotated[
 Slack = Annotated[
     bool, typer.Option("--slack", help="How much longer each operation may take, least first.")
 ]
+RunnerUp = Annotated[
+    bool, typer.Option("--runner-up", help="The longest way but the critical path.")
+]
 
 
 @command("run", "capture")
@@ -45,7 +48,9 @@ def replay(asked: Asked) -> None:
 
 
 @command("run", "capture")
-def critical_path(asked: Asked, *, top: TopOrAll = None, slack: Slack = False) -> None:
+def critical_path(
+    asked: Asked, *, top: TopOrAll = None, slack: Slack = False, runner_up: RunnerUp = False
+) -> None:
     """Which operations of which rank make a step as long as it is; rows add up to the step.
 
     \b
@@ -53,22 +58,33 @@ def critical_path(asked: Asked, *, top: TopOrAll = None, slack: Slack = False) -
       npuscope critical-path ./profiles
       npuscope critical-path ./profiles --top 20 --json
       npuscope critical-path ./profiles --slack           how much longer each operation may take
+      npuscope critical-path ./profiles --runner-up       which way is the next to be the longest
     """
     from npuscope.analysis.replay import captures
-    from npuscope.analysis.replay.critical_path import critical_path
+    from npuscope.analysis.replay.critical_path import critical_path, runner_up_path
     from npuscope.analysis.replay.slack import operation_slack
-    from npuscope.dashboard.terminal.what_if_tables import critical_path_table, slack_table
+    from npuscope.dashboard.terminal.what_if_tables import (
+        critical_path_table,
+        runner_up_table,
+        slack_table,
+    )
+    from npuscope.errors import UsageError
     from npuscope.profile import compare_ranks
 
     with asked.tables() as (data, scope):
         compare_ranks(data)
         job = captures.capture_job(data.con, scope)
-        found = operation_slack(job) if slack else critical_path(job)
+        if slack and runner_up:
+            raise UsageError("--slack and --runner-up: one at a time")
+        ask = operation_slack if slack else runner_up_path if runner_up else critical_path
+        found = ask(job)
         if top is not None:
             found = found.group_by("step", maintain_order=True).head(top).select(found.columns)
         notes = captures.replay_notes(job, captures.replay(job))
         if slack:
             asked.answer("operation_slack", found, notes, slack_table)
+        elif runner_up:
+            asked.answer("runner_up_path", found, notes, runner_up_table)
         else:
             asked.answer("critical_path", found, notes, critical_path_table)
 

@@ -70,6 +70,13 @@ def test_a_profile_is_replayed_and_asked(run: Run, sample_store: Path) -> None:
     assert slack["metric"] == "operation_slack" and len(slack["rows"]) == 10
     assert {row["slack_ns"] for row in slack["rows"]} == {0}
     assert "longer by" in run("critical-path", sample_store, "--slack").out
+    second = run("critical-path", sample_store, "--runner-up", "--json").json()
+    assert second["metric"] == "runner_up_path" and {row["step"] for row in second["rows"]} == {
+        12,
+        13,
+    }
+    assert "path is shorter" in run("critical-path", sample_store, "--runner-up").out
+    assert run("critical-path", sample_store, "--runner-up", "--slack").code == 2
     table = run("whatif", sample_store, "rank:all=median")
     assert table.code == 0 and "mean" in table.out and trust[0] in table.err
     assert "without gaps" in run("replay", sample_store).out

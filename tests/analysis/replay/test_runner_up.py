@@ -1,0 +1,66 @@
+"""The runner-up path: exact on a graph, and of a job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from npuscope.analysis.catalog import metric
+from npuscope.analysis.replay.critical_path import (
+    bindings,
+    critical_path,
+    runner_up_path,
+    second_longest,
+)
+from npuscope.analysis.replay.points import points
+from npuscope.sample_traces.generate import Job
+from tests.analysis.replay.replayed_jobs import SMALL, replayed
+
+
+@settings(max_examples=80)
+@given(st.data())
+def test_the_second_longest_way_is_that_of_all_ways(data: st.DataObject) -> None:
+    count = data.draw(st.integers(2, 9))
+    pairs = st.tuples(st.integers(0, count - 1), st.integers(0, count - 1))
+    edges = sorted(data.draw(st.sets(pairs.filter(lambda two: two[0] < two[1]), max_size=24)))
+    number = st.integers(-20, 400)
+    delays = data.draw(st.lists(number, min_size=len(edges), max_size=len(edges)))
+    gaps = data.draw(st.lists(number, min_size=count, max_size=count))
+    source = np.array([one for one, _ in edges], np.int32)
+    target = np.array([one for _, one in edges], np.int32)
+    made, _ = points(count, source, target)
+    delay = np.array(delays, np.int64)[made.edge]
+    at = made.times(delay, np.array(gaps, np.int64))
+    point_at = np.argsort(made.place)
+    arrived = delay + at[point_at[made.source]]
+    found = second_longest(made, at, arrived, bindings(made, arrived), count - 1, -(10**9))
+
+    def ways(point: int) -> list[int]:
+        """Lengths of all ways to a point from one that waits for nothing."""
+        before = [(a, d) for (a, b), d in zip(edges, delays, strict=True) if b == point]
+        longer = [gaps[point] + d + way for a, d in before for way in ways(a)]
+        return longer if before else [gaps[point]]
+
+    every = sorted(ways(count - 1), reverse=True)
+    assert every[0] == at[count - 1]
+    assert (found is None) == (len(every) == 1)
+    if found is not None:
+        assert found.behind_ns == every[0] - every[1]
+
+
+@pytest.mark.parametrize("job", [SMALL, replace(SMALL, noise=0.05, host_op_ns=150_000)])
+def test_the_runner_up_of_a_job_is_as_long_as_it_says(job: Job) -> None:
+    made = replayed(job)
+    found, critical = runner_up_path(made), critical_path(made)
+    assert list(found.columns) == [one.name for one in metric("runner_up_path").columns]
+    sums = found.group_by("step").agg(pl.col("path_ns").sum(), pl.col("behind_ns").first())
+    sums = sums.sort("step")
+    lengths = made.measured.lengths()
+    assert (sums["path_ns"] + sums["behind_ns"]).to_list() == lengths.tolist()
+    assert (sums["behind_ns"] >= 0).all() and (sums["behind_ns"] < 0.05 * lengths).all()
+    assert found.drop("behind_ns").rows() != critical.rows()
