@@ -89,7 +89,10 @@ def pipeline_bubble(seen: Material) -> Iterator[Finding]:
         " slowest stage.",
         worst,
         "npuscope steps PATH",
-        no_gain=Message("schedules and numbers of micro-batches are not replayed"),
+        no_gain=Message(
+            "smaller micro-batches and other schedules were not measured; `npuscope whatif PATH"
+            " micro_batches=N` takes more of the same"
+        ),
     )
 
 

@@ -44,9 +44,11 @@ def awaited(ops: Operations, end: Integers) -> tuple[Integers, Integers]:
 
 def right_behind(ops: Operations, waits: Integers) -> Flags:
     """Operations that follow one of these waits on their stream."""
+    found = np.zeros(len(ops.rank), bool)
+    if not len(waits):
+        return found
     order = np.lexsort((ops.start, ops.stream))
     before, after = order[:-1], order[1:]
-    found = np.zeros(len(ops.rank), bool)
     same = (ops.stream[before] == ops.stream[after]) & ops.is_stream_recorded[after]
     found[after[same]] = np.isin(before[same], waits)
     return found

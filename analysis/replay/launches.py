@@ -54,13 +54,13 @@ def follow_launches(
     is_free = (ops.start - best > NEAR_NS)[order] & ~is_touched[order]
     number = np.arange(len(order))
     lags = np.zeros(len(order), np.int64)
-    is_comm = ops.is_communication[order]  # few, and handed over when their call returns
+    is_comm = ops.is_communication[order]
     for low, high in pairwise(bounds.tolist()):
         its = slice(low, high)
-        lags[its] = _usual_latency(
-            latency[its][~is_comm[its]], (is_free & ~is_comm)[its][~is_comm[its]]
-        )
-    if is_comm.any():
+        kernels = ~is_comm[its]
+        lags[its] = _usual_latency(latency[its][kernels], is_free[its][kernels])
+    # Calls of communication take long and few of them find the device idle: of all ranks together.
+    if (is_comm & is_free).any():
         lags[is_comm] = _usual_latency(latency[is_comm], is_free[is_comm])
     edges.add(order, first_point + segment, -1 - number, lags, RECORDED)
     np.maximum.at(best, order, launch + lags)
@@ -81,6 +81,8 @@ def _usual_latency(latency: Integers, is_free: Flags) -> int:
     """What a launch takes that waits for nothing else on the device: where most of them lie, the
     lowest of such places. Where none is free, the least."""
     free = np.sort(latency[is_free])
+    if not len(latency):
+        return 0
     if not len(free):
         return int(np.quantile(latency, 0.002, method="lower"))
     beside = np.searchsorted(free, free + NEAR_NS, side="right") - np.arange(len(free))

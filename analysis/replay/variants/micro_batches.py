@@ -72,6 +72,9 @@ def measured_pipelines(
     passes = [at for at, name in enumerate(ops.types) if name.lower() in _PASSES]
     pp = [at for at, name in enumerate(ops.kinds) if name == "pp"]
     chosen = np.flatnonzero(np.isin(ops.type, passes) & np.isin(ops.kind, pp) & (ops.step >= 0))
+    types = {ops.types[at].lower() for at in np.unique(ops.type[np.isin(ops.kind, pp)]).tolist()}
+    if not len(chosen) and "batchsendrecv" in types:
+        refuse("batches of sends and receives (batchSendRecv) do not tell micro-batches apart")
     if not len(chosen) or ops.exogenous[chosen].any():
         refuse("sends and receives of all stages are needed: record all ranks of the job")
     stage, instance = stage_of[ops.rank[chosen]], ops.instance[chosen]
