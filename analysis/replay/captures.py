@@ -16,9 +16,9 @@ from npuscope.messages import Message
 from ..scope import JOB, Scope
 from ..views import frame
 from .contention import Contention, contention
-from .edges import RECORDED, RULE
 from .operations import Operations, read_operations
 from .points import Flags, Integers
+from .waiting.edges import RECORDED, RULE
 from .waits import Waits, waits
 
 Ratios = NDArray[np.float64]

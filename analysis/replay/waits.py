@@ -14,11 +14,21 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from .edges import EARLY_NS, NEAR_NS, RECORDED, RULE, TOUCHING, Edges, Wait, mean_by, touching
-from .events import awaited, right_behind
-from .launches import follow_launches
 from .operations import UNKNOWN, WAIT, Operations
 from .points import Flags, Indices, Integers, Points, points
+from .waiting.edges import (
+    EARLY_NS,
+    NEAR_NS,
+    RECORDED,
+    RULE,
+    TOUCHING,
+    Edges,
+    Wait,
+    mean_by,
+    touching,
+)
+from .waiting.events import awaited, right_behind
+from .waiting.launches import follow_launches
 
 _QUEUED_NS = 100_000  # what was launched so long before waited for the device alone
 _LEAST_QUEUED = 20  # that tell how long a stream takes between two

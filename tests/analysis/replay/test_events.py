@@ -10,7 +10,7 @@ import pytest
 
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.replay.captures import capture_job, replay
-from npuscope.analysis.replay.edges import RULE
+from npuscope.analysis.replay.waiting.edges import RULE
 from npuscope.analysis.scope import ALL
 from npuscope.collector.store import store
 from tests.analysis.replay.replayed_jobs import SMALL, check_factual, compared, mean_of, replayed

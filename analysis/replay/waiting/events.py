@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .operations import RECORD, UNKNOWN, WAIT, Operations
-from .points import Flags, Integers
+from ..operations import RECORD, UNKNOWN, WAIT, Operations
+from ..points import Flags, Integers
 
 _EARLY_NS = 200  # ends of both are rounded
 _LOOKED_AT = 8  # records before a wait's end

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .operations import OTHER, UNKNOWN, WAIT, Operations
-from .points import Flags, Indices, Integers
+from ..operations import OTHER, UNKNOWN, WAIT, Operations
+from ..points import Flags, Indices, Integers
 
 Wait = Callable[[Integers, Integers, Integers, int], None]  # target, source, lag, origin
 

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from ..operations import Operations
+from ..points import Flags, Integers
 from .edges import NEAR_NS, RECORDED, Edges, touching
-from .operations import Operations
-from .points import Flags, Integers
 
 _SYNC_NS = 60_000  # from an end to the first launch of a host that waited for it
 _RETURN_NS = 1_000_000  # from an end to the return of the call that waited for it
