@@ -187,13 +187,15 @@ def _parts(kinds: bytes, alone: set[bytes]) -> tuple[int, ...]:
         len(kinds) - len(one) for one in alone if len(one) < len(kinds) and kinds.endswith(one)
     ]
     even = [at for at in ends if min(at, len(kinds) - at) >= _PART * max(at, len(kinds) - at)]
-    if even:
-        at = max(even, key=lambda one: (
-            (kinds[:one] in alone) + (kinds[one:] in alone), min(one, len(kinds) - one)
-        ))  # fmt: skip
-        return at, len(kinds) - at
     half = len(kinds) // (2 * _WIDTH) * _WIDTH
-    return (half, half) if kinds == kinds[:half] * 2 else ()
+    if kinds == kinds[:half] * 2:
+        even = [at for at in even if kinds[:at] in alone and kinds[at:] in alone] or [half]
+    if not even:
+        return ()
+    at = max(even, key=lambda one: (
+        (kinds[:one] in alone) + (kinds[one:] in alone), min(one, len(kinds) - one)
+    ))  # fmt: skip
+    return at, len(kinds) - at
 
 
 def _split(pieces: list[Piece], sizes: Sizes) -> list[Piece]:

@@ -1,0 +1,174 @@
+"""Why a pipeline waits: its bubble, taken apart by what the order would cost without each cause.
+
+The order that ran is executed again and again, each time with one more of what was measured:
+
+    equal passes            --> schedule      what it costs with ideal equal stages
+    + means of each stage   --> imbalance     layers, embedding, head, ... are not equal
+    + means of each rank    --> slow rank
+    + times of each pass    --> variation     micro-batches are not equal
+    + lags of transfers     --> transfers
+    + gaps between passes   --> host
+    as it was measured      --> other
+    the job's whole window  --> late start, late end
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from npuscope.errors import CannotAnswer
+
+from .execution import Times
+from .measured import Measured, measured
+from .passes import Pipeline
+
+CAUSES = (
+    "schedule", "imbalance", "slow rank", "variation", "transfers", "host", "other", "late start",
+    "late end",
+)  # fmt: skip
+
+
+def rank_bubbles(found: Pipeline) -> pl.DataFrame:
+    """Step, rank, stage, window_ns (from the first start of any rank of the step to the last end),
+    bubble_ns (of it, no pass of the rank ran), and a column for each of CAUSES: these add up to
+    bubble_ns. Raises CannotAnswer where no order was recognised, or passes of stages are missing.
+    """
+    order = found.named.order
+    if order is None:
+        raise CannotAnswer("no schedule was recognised, so its bubbles have no causes to tell apart")
+    job = measured(found.passes, order)
+    made = job.made
+    devices = np.array([device for device, _ in made.entries])
+    own: Times = job.ends_ns - job.starts_ns
+    kinds = _numbers([tuple(one.kind for one in entry) for _, entry in made.entries])
+    places = _numbers([(device, *((one.kind, one.chunk) for one in entry))
+                       for device, entry in made.entries])  # fmt: skip
+    of_rank = np.stack([_means(own[:, [at]], places) for at in range(own.shape[1])], axis=1)
+    everywhere = np.ones((1, own.shape[1]))
+    gaps, lags = job.entry_gaps(made)[:, None], job.link_lags(made)[:, None]
+    runs = [
+        (_means(own, kinds)[:, None] * everywhere, None, None),
+        (_means(own, places)[:, None] * everywhere, None, None),
+        (of_rank, None, None),
+        (own, None, None),
+        (own, None, np.rint(lags)),
+        (own, np.rint(gaps), np.rint(lags)),
+    ]
+    shares = [_bubbles(job, devices, *run) for run in runs]
+    work = np.stack([own[devices == at].sum(axis=0) for at in range(job.devices)])
+    lengths = job.ends_ns.max(axis=0)
+    shares.append(lengths - work)
+    starts, ends = _windows(found, job)
+    firsts, lasts = _edges(job, starts, ends)
+    parts = [shares[0], *(after - before for before, after in zip(shares, shares[1:], strict=False))]
+    parts += [np.broadcast_to(firsts, work.shape), np.broadcast_to(lasts, work.shape)]
+    rows = {
+        "step": [step for step in job.steps for _ in range(job.devices)],
+        "rank": [rank for ranks in job.ranks for rank in ranks],
+        "stage": [at for _ in job.steps for at in range(job.devices)],
+        "window_ns": _column(np.broadcast_to(lengths + firsts + lasts, work.shape)),
+        "bubble_ns": _column(sum(parts, np.zeros_like(work))),
+    }
+    rows |= {cause: _column(part) for cause, part in zip(CAUSES, parts, strict=True)}
+    schema = {"step": pl.Int64, "rank": pl.Int32, "stage": pl.Int32}
+    return pl.DataFrame(rows, schema_overrides=schema).sort("step", "rank")
+
+
+def _column(values: Times) -> list[int]:
+    """By column, then by device, whole ns."""
+    return np.rint(values).astype(np.int64).T.ravel().tolist()
+
+
+def _numbers(keys: list[tuple[object, ...]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The same number for equal keys."""
+    known: dict[tuple[object, ...], int] = {}
+    return np.array([known.setdefault(key, len(known)) for key in keys])
+
+
+def _means(times: Times, of: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Times:
+    """Of each entry the mean over those of its number, over all columns; whole ns."""
+    sums = np.bincount(of, weights=times.sum(axis=1))
+    found: Times = np.rint(sums / (np.bincount(of) * times.shape[1]))[of]
+    return found
+
+
+def _bubbles(
+    job: Measured,
+    devices: np.ndarray[tuple[int], np.dtype[np.int64]],
+    durations: Times,
+    gaps: Times | None,
+    lags: Times | None,
+) -> Times:
+    """Devices x columns: the step less what the device works."""
+    starts = job.made.starts(durations, gaps, lags)
+    length = (starts + durations).max(axis=0)
+    return np.stack([length - durations[devices == at].sum(axis=0) for at in range(job.devices)])
+
+
+def _windows(found: Pipeline, job: Measured) -> tuple[Times, Times]:
+    """First start and last end of each column, since `ops.zero_ns`."""
+    zero_ns = found.ops.zero_ns
+    spans = found.passes.group_by("step", "rank").agg(
+        start=pl.col("start_ns").min() - zero_ns, end=pl.col("end_ns").max() - zero_ns
+    )
+    known = {(step, rank): (start, end) for step, rank, start, end in spans.iter_rows()}
+    its = [[known[step, rank] for rank in ranks]
+           for step, ranks in zip(job.steps, job.ranks, strict=True)]  # fmt: skip
+    starts = np.array([min(one[0] for one in column) for column in its], np.float64)
+    ends = np.array([max(one[1] for one in column) for column in its], np.float64)
+    return starts, ends
+
+
+def _edges(job: Measured, starts: Times, ends: Times) -> tuple[Times, Times]:
+    """How long a column waits before its first pass and after its last for others of the step."""
+    steps = _numbers([(step,) for step in job.steps])
+    first = np.full(int(steps.max()) + 1, np.inf)
+    last = np.full(int(steps.max()) + 1, -np.inf)
+    np.minimum.at(first, steps, starts)
+    np.maximum.at(last, steps, ends)
+    return starts - first[steps], last[steps] - ends
+
+
+# metric: pipeline_bubbles
+# Why does each stage of the pipeline wait?
+#
+# A bubble is the time of a step in which no pass of a rank runs: a transfer behind a pass is none.
+# The order that ran is executed with equal passes, then with the means of each stage, of each rank,
+# the times of each pass, lags of transfers, gaps between passes; what the bubble changes by is its
+# cause's, and may be negative. What remains of the measured bubble is other; a pipeline that starts
+# after or ends before others of the job starts late or ends early. Means over ranks and steps.
+#
+# title: Bubbles of the pipeline
+# meaning: What the bubble of each pipeline stage is made of; causes add up to it.
+# command: pipeline
+# gauge: npuscope_pipeline_bubble_seconds{stage, cause} = bubble_ns: Bubble of a pipeline stage by
+#     cause.
+#
+#   run           varchar  run of the training job
+#   capture       varchar  ranks profiled at the same time
+#   stage         integer  pipeline stage
+#   cause         varchar  schedule, imbalance, slow rank, variation, transfers, host, other, late
+#     start, late end; all: their sum
+#   bubble_ns     bigint   bubble that it makes, per rank and step
+#   bubble_ratio  double   over the step's window, from the first start of any rank to the last end
+def pipeline_bubbles(found: Pipeline) -> pl.DataFrame:
+    """Rows of the metric. Raises CannotAnswer as `rank_bubbles`."""
+    sums = rank_bubbles(found).group_by("stage").agg(
+        pl.col("window_ns", "bubble_ns", *CAUSES).sum(), count=pl.len().cast(pl.Int64)
+    ).sort("stage")  # fmt: skip
+    named = [cause for cause in CAUSES if cause != "other"]
+    whole = sums.with_columns(pl.col("bubble_ns", *named) // pl.col("count"))
+    # Floors leave a remainder: it is of the part that is a remainder itself.
+    whole = whole.with_columns(other=pl.col("bubble_ns") - pl.sum_horizontal(named))
+    return (
+        whole.rename({"bubble_ns": "all"})
+        .unpivot([*CAUSES, "all"], index=["stage", "window_ns", "count"], variable_name="cause",
+                 value_name="bubble_ns")
+        .sort("stage", pl.col("cause").cast(pl.Enum([*CAUSES, "all"])))
+        .select(
+            pl.lit(found.run).alias("run"), pl.lit(found.capture).alias("capture"), "stage", "cause",
+            "bubble_ns",
+            bubble_ratio=pl.col("bubble_ns") * pl.col("count") / pl.col("window_ns"),
+        )
+    )  # fmt: skip
