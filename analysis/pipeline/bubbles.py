@@ -14,6 +14,8 @@ The order that ran is executed again and again, each time with one more of what 
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import polars as pl
 
@@ -36,7 +38,9 @@ def rank_bubbles(found: Pipeline) -> pl.DataFrame:
     """
     order = found.named.order
     if order is None:
-        raise CannotAnswer("no schedule was recognised, so its bubbles have no causes to tell apart")
+        raise CannotAnswer(
+            "no schedule was recognised, so its bubbles have no causes to tell apart"
+        )
     job = measured(found.passes, order)
     made = job.made
     devices = np.array([device for device, _ in made.entries])
@@ -61,7 +65,10 @@ def rank_bubbles(found: Pipeline) -> pl.DataFrame:
     shares.append(lengths - work)
     starts, ends = _windows(found, job)
     firsts, lasts = _edges(job, starts, ends)
-    parts = [shares[0], *(after - before for before, after in zip(shares, shares[1:], strict=False))]
+    parts = [
+        shares[0],
+        *(after - before for before, after in pairwise(shares)),
+    ]
     parts += [np.broadcast_to(firsts, work.shape), np.broadcast_to(lasts, work.shape)]
     rows = {
         "step": [step for step in job.steps for _ in range(job.devices)],
@@ -167,8 +174,8 @@ def pipeline_bubbles(found: Pipeline) -> pl.DataFrame:
                  value_name="bubble_ns")
         .sort("stage", pl.col("cause").cast(pl.Enum([*CAUSES, "all"])))
         .select(
-            pl.lit(found.run).alias("run"), pl.lit(found.capture).alias("capture"), "stage", "cause",
-            "bubble_ns",
+            pl.lit(found.run).alias("run"), pl.lit(found.capture).alias("capture"), "stage",
+            "cause", "bubble_ns",
             bubble_ratio=pl.col("bubble_ns") * pl.col("count") / pl.col("window_ns"),
         )
     )  # fmt: skip

@@ -1,0 +1,129 @@
+"""What makes stages unequal: layers, embedding, head, modules for further tokens, recompute."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from .passes import Pipeline
+
+_EMBEDDING = r"(?i)^embedding|::embedding|^gather"  # not of positions
+_ATTENTION = r"(?i)attention|flash"
+_PARTS = ("layers_ns", "embedding_ns", "head_ns", "further_tokens_ns", "recompute_ns")
+
+
+# metric: pipeline_stages
+# What makes the stages of a pipeline unequal?
+#
+# Compute kernels of passes per micro-batch, mean over ranks and steps of a stage. Recompute: what
+# backwards run of types whose gradients are types of their own; where all of these ran again, what
+# forwards took. Embedding: by the type of the kernel. Head: kernels of types and shapes that only
+# the stage of the last chunk has. Further tokens: where that stage embeds again, as many layers,
+# and heads of its. Layers: the rest; as many as forwards call attention.
+#
+# title: Work of pipeline stages
+# meaning: What each pipeline stage computes for a micro-batch: layers, embedding, head, recompute.
+# command: pipeline
+#
+#   run                varchar  run of the training job
+#   capture            varchar  ranks profiled at the same time
+#   stage              integer  pipeline stage
+#   layer_count        double   layers of the stage, further tokens' left out; NULL: no attention
+#   compute_ns         bigint   compute kernels of a micro-batch's passes
+#   layers_ns          bigint   of it, layers
+#   embedding_ns       bigint   of it, embedding
+#   head_ns            bigint   of it, the head
+#   further_tokens_ns  bigint   of it, modules for further tokens (MTP)
+#   recompute_ns       bigint   of it, forwards that ran again
+#   excess_ns          bigint   compute_ns above the mean of the stages
+def pipeline_stages(found: Pipeline) -> pl.DataFrame:
+    """Rows of the metric; none where passes have no numbers."""
+    micro_batches = found.named.micro_batches
+    if micro_batches is None or found.passes.is_empty():
+        return pl.DataFrame(schema=_SCHEMA)
+    ops = found.ops
+    its = found.work.filter(pl.col("piece").is_not_null())
+    at = its["at"].to_numpy()
+    stage = found.lanes.select("lane", "stage")
+    kernels = (
+        its.with_columns(
+            dur=pl.Series(ops.dur[at]), is_comm=pl.Series(ops.is_communication[at]),
+            type=pl.Series(ops.types, dtype=pl.String)[ops.type[at]],
+            shapes=ops.names["shapes"][at],
+        )
+        .filter(~pl.col("is_comm"))
+        .join(stage, on="lane")
+        .drop_nulls("stage")
+    )  # fmt: skip
+    lanes = kernels.group_by("stage").agg(lanes=pl.col("lane").n_unique())
+    kernels = kernels.join(lanes, on="stage").with_columns(
+        is_forward=pl.col("direction") == "F",
+        is_seed=(pl.col("type") + "Grad").is_in(kernels["type"].unique().implode()),
+        is_embedding=pl.col("type").str.contains(_EMBEDDING),
+        is_attention=pl.col("type").str.contains(_ATTENTION),
+        each=1.0 / (pl.col("lanes") * micro_batches),
+    )
+    last = found.named.order.routes[0][-1][0] if found.named.order else max(found.seen)
+    first = found.named.order.routes[0][0][0] if found.named.order else 0
+    others = kernels.filter(pl.col("stage") != last).select("direction", "type", "shapes").unique()
+    kernels = kernels.join(
+        others.with_columns(is_common=pl.lit(value=True)), on=["direction", "type", "shapes"],
+        how="left", nulls_equal=True,
+    ).with_columns(
+        is_own=(pl.col("stage") == last) & pl.col("is_common").is_null() & ~pl.col("is_embedding")
+        & pl.lit(len(found.seen) > 1)
+    )  # fmt: skip
+    time = pl.col("dur") * pl.col("each")
+    again = pl.col("is_seed") & ~pl.col("is_forward")
+    seeds = kernels.filter("is_seed").group_by("stage", "type").agg(
+        ratio=(~pl.col("is_forward")).sum() / pl.col("is_forward").sum().clip(1)
+    )  # fmt: skip
+    whole = seeds.group_by("stage").agg(ratio=pl.col("ratio").min())
+    rows = (
+        kernels.group_by("stage")
+        .agg(
+            compute=time.sum(),
+            embedding=time.filter("is_embedding").sum(),
+            own=time.filter("is_own").sum(),
+            again=time.filter(again).sum(),
+            forward=time.filter(
+                pl.col("is_forward") & ~pl.col("is_embedding") & ~pl.col("is_own")
+            ).sum(),
+            embeddings=pl.col("each").filter(pl.col("is_embedding") & pl.col("is_forward")).sum(),
+            attention=pl.col("each").filter(pl.col("is_attention") & pl.col("is_forward")).sum(),
+        )
+        .join(whole, on="stage", how="left")
+        .sort("stage")
+    )
+    is_all = pl.col("ratio").fill_null(0).is_between(0.9, 1.5)
+    extra = pl.col("embeddings").round() - (pl.lit(first == last)).cast(pl.Float64)
+    rows = rows.with_columns(
+        recompute=pl.when(is_all).then(pl.max_horizontal("forward", "again")).otherwise("again"),
+        further=pl.when(pl.col("stage") == last).then(extra.clip(0)).otherwise(0.0),
+    ).with_columns(
+        rest=pl.col("compute") - pl.col("embedding") - pl.col("own") - pl.col("recompute")
+    )
+    layer = pl.col("rest") / pl.when(pl.col("attention") > 0).then("attention")
+    share = pl.col("further") / (pl.col("further") + 1)
+    rows = rows.with_columns(
+        further_tokens=(layer * pl.col("further")).fill_null(0) + pl.col("own") * share,
+        head=pl.col("own") * (1 - share),
+    )
+    whole_ns = {
+        name: pl.col(name.removesuffix("_ns")).floor().cast(pl.Int64) for name in _PARTS[1:]
+    }
+    rows = rows.with_columns(compute_ns=pl.col("compute").floor().cast(pl.Int64), **whole_ns)
+    mean = int(rows["compute_ns"].sum()) // max(rows.height, 1)
+    return rows.select(
+        pl.lit(found.run).alias("run"), pl.lit(found.capture).alias("capture"), "stage",
+        layer_count=pl.when(pl.col("attention") > 0).then(pl.col("attention") - pl.col("further")),
+        compute_ns="compute_ns",
+        layers_ns=pl.col("compute_ns") - pl.sum_horizontal(_PARTS[1:]),
+        **{name: pl.col(name) for name in _PARTS[1:]},
+        excess_ns=(pl.col("compute_ns") - mean),
+    ).cast(_SCHEMA)  # fmt: skip
+
+
+_SCHEMA = pl.Schema({
+    "run": pl.String, "capture": pl.String, "stage": pl.Int32, "layer_count": pl.Float64,
+    "compute_ns": pl.Int64, **dict.fromkeys(_PARTS, pl.Int64), "excess_ns": pl.Int64,
+})  # fmt: skip
