@@ -148,7 +148,6 @@ def _edges(job: Measured, starts: Times, ends: Times) -> tuple[Times, Times]:
 #
 # title: Bubbles of the pipeline
 # meaning: What the bubble of each pipeline stage is made of; causes add up to it.
-# command: pipeline
 # gauge: npuscope_pipeline_bubble_seconds{stage, cause} = bubble_ns: Bubble of a pipeline stage by
 #     cause.
 #

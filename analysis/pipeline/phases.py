@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from npuscope.analysis.catalog import column_names
 from npuscope.analysis.scope import Scope
 
 from ..flops.chips import peaks
@@ -75,21 +76,23 @@ def phase_bounds(found: Pipeline) -> pl.DataFrame:
 # Warm-up lasts from a stage's first pass to its first backward, the steady phase to the end of its
 # last forward, cool-down to the end of its last pass. An instant with a compute kernel is
 # computing, else with communication that is no transfer between stages exposed communication, else
-# with a transfer the transfer's, else idle: the four add up to the phase. FLOPs are those of the
-# kernels that begin in it, by their shapes, attention causal, over its length and the peak.
+# with a transfer the transfer's, else idle: the four add up to the phase. Means over the stage's
+# ranks and steps. FLOPs are those of the kernels that begin in a phase, by their shapes, attention
+# causal, over its length and the peak.
 #
 # title: Phases of the pipeline
 # meaning: Warm-up, steady phase and cool-down of each stage, and where their time goes.
 # command: pipeline
-# by: run, capture, step, rank, stage
-# gauge: npuscope_pipeline_phase_seconds{stage, phase} = computing_ns, exposed_communication_ns,
-#     exposed_transfer_ns, idle_ns: Parts of a phase of the pipeline.
+# gauge: npuscope_pipeline_phase_seconds{stage, phase, part} = computing_ns,
+#     exposed_communication_ns, exposed_transfer_ns, idle_ns: Parts of a phase of the pipeline.
 #
+#   run                       varchar  run of the training job
+#   capture                   varchar  ranks profiled at the same time
+#   stage                     integer  pipeline stage
 #   phase                     varchar  warm-up, steady, cool-down
-#   start_ns                  bigint   when it begins, on the clock of the reference host
 #   dur_ns                    bigint   how long it lasts
-#   forward_count             bigint   forwards that begin in it
-#   backward_count            bigint   backwards that begin in it
+#   forward_count             double   forwards that begin in it
+#   backward_count            double   backwards that begin in it
 #   computing_ns              bigint   of it, some compute kernel ran
 #   exposed_communication_ns  bigint   of the rest, other communication than between stages
 #   exposed_transfer_ns       bigint   of the rest, a transfer between stages
@@ -97,6 +100,28 @@ def phase_bounds(found: Pipeline) -> pl.DataFrame:
 #   kernel_mfu_ratio          double   FLOPs of its kernels over its length x peak; NULL: unknown
 def pipeline_phases(con: duckdb.DuckDBPyConnection, found: Pipeline) -> pl.DataFrame:
     """Rows of the metric."""
+    sums = rank_phases(con, found).group_by("run", "capture", "stage", "phase").agg(
+        pl.col(*_PARTS).sum() // pl.len().cast(pl.Int64),
+        pl.col("forward_count", "backward_count").mean(),
+        # Unknown of one rank is unknown of the stage; a phase without length has no ratio.
+        kernel_mfu_ratio=pl.when(
+            pl.col("flops").is_not_null().all() & (pl.col("possible_flops").sum() > 0)
+            & pl.col("possible_flops").is_not_null().all()
+        ).then(pl.col("flops").sum() / pl.col("possible_flops").sum()),
+    )  # fmt: skip
+    return (
+        sums.with_columns(dur_ns=pl.sum_horizontal(_PARTS))
+        .sort("run", "capture", "stage", pl.col("phase").cast(pl.Enum(PHASES)))
+        .select(column_names("pipeline_phases"))
+    )
+
+
+_PARTS = ("computing_ns", "exposed_communication_ns", "exposed_transfer_ns", "idle_ns")
+
+
+def rank_phases(con: duckdb.DuckDBPyConnection, found: Pipeline) -> pl.DataFrame:
+    """The same of each rank and step, whole ns: keys, phase, start_ns, dur_ns, counts, parts, flops
+    and possible_flops (over its length at the peak; NULL: unknown)."""
     ops, rows = found.ops, phase_bounds(found)
     rank, start, end = _intervals(found, rows)
     is_transfer = np.zeros(len(ops.rank), bool)
@@ -112,7 +137,8 @@ def pipeline_phases(con: duckdb.DuckDBPyConnection, found: Pipeline) -> pl.DataF
         backward_count="backward_count", computing_ns=pl.Series(computing),
         exposed_communication_ns=pl.Series(busy - computing),
         exposed_transfer_ns=pl.Series(any_ - busy), idle_ns=pl.Series(end - start - any_),
-        kernel_mfu_ratio=_ratio(flops, (end - start) * 1e-9 * peak),
+        flops=pl.Series(flops, nan_to_null=True),
+        possible_flops=pl.Series((end - start) * 1e-9 * peak, nan_to_null=True),
     )  # fmt: skip
 
 
@@ -126,11 +152,6 @@ def _union(found: Pipeline, chosen: Flags) -> Covering:
     ops = found.ops
     low, high = int(ops.start.min(initial=0)), int((ops.start + ops.dur).max(initial=0))
     return covering(ops.rank[chosen], ops.start[chosen], (ops.start + ops.dur)[chosen], low, high)
-
-
-def _ratio(part: NDArray[np.float64], whole: NDArray[np.float64]) -> pl.Series:
-    ratio = np.divide(part, whole, out=np.full(len(part), np.nan), where=whole > 0)
-    return pl.Series(ratio, dtype=pl.Float64, nan_to_null=True)
 
 
 def _flops(
@@ -175,7 +196,6 @@ def _flops(
 #
 # title: Masking by phase
 # meaning: What share of communication has compute beside it, by phase of the pipeline and kind.
-# command: pipeline
 #
 #   run                varchar  run of the training job
 #   capture            varchar  ranks profiled at the same time

@@ -57,7 +57,7 @@ def name_schedule(
     """
     counts = {sum(one in "Ff" for one in letters) for letters in words.values()}
     if stages == 1 or not words or len(counts) != 1:
-        alone = micro_batches or (min(counts) if len(counts) == 1 else None)
+        alone = micro_batches or (min(counts) if len(counts) == 1 else 0) or None
         sure = "high" if stages == 1 and is_sure and alone else "low"
         return Named(NONE, None, sure, (), alone, None, None)
     passes = counts.pop()

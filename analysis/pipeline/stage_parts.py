@@ -22,7 +22,6 @@ _PARTS = ("layers_ns", "embedding_ns", "head_ns", "further_tokens_ns", "recomput
 #
 # title: Work of pipeline stages
 # meaning: What each pipeline stage computes for a micro-batch: layers, embedding, head, recompute.
-# command: pipeline
 #
 #   run                varchar  run of the training job
 #   capture            varchar  ranks profiled at the same time
@@ -38,7 +37,7 @@ _PARTS = ("layers_ns", "embedding_ns", "head_ns", "further_tokens_ns", "recomput
 def pipeline_stages(found: Pipeline) -> pl.DataFrame:
     """Rows of the metric; none where passes have no numbers."""
     micro_batches = found.named.micro_batches
-    if micro_batches is None or found.passes.is_empty():
+    if not micro_batches or found.passes.is_empty():
         return pl.DataFrame(schema=_SCHEMA)
     ops = found.ops
     its = found.work.filter(pl.col("piece").is_not_null())

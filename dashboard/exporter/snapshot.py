@@ -16,6 +16,7 @@ from npuscope.analysis.compare.side import Side, measure
 from npuscope.analysis.findings.list_findings import findings
 from npuscope.analysis.flops.mfu import ModelUse
 from npuscope.analysis.metric import Gauge
+from npuscope.analysis.pipeline.answer import pipeline_answer, scopes_of_pipelines
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.ranks.stragglers.blame import by_rank, rank_blame
 from npuscope.analysis.scope import Scope
@@ -188,6 +189,7 @@ def _gathered(
             frames |= gauges(con, _KEYS)
         frames |= expert_gauges(con, _KEYS, with_experts=with_experts)
         frames |= _gain_gauges(con)
+        frames |= _pipeline_gauges(con)
     finally:
         con.close()
     return frames
@@ -208,6 +210,22 @@ def _gain_gauges(con: duckdb.DuckDBPyConnection) -> Frames:
     columns = {"run": pl.String, "capture": pl.String, "finding": pl.String,
                "predicted_gain_ns": pl.Int64}  # fmt: skip
     return gauges_of("findings", pl.DataFrame(rows, schema=columns, orient="row"), _KEYS)
+
+
+def _pipeline_gauges(con: duckdb.DuckDBPyConnection) -> Frames:
+    """Phases and bubbles of captures whose passes are recognised, up to as many operations as
+    findings replay."""
+    rows: dict[str, list[pl.DataFrame]] = {"pipeline_phases": [], "pipeline_bubbles": []}
+    for here in scopes_of_pipelines(con):
+        found = pipeline_answer(con, here[0], here[1])
+        rows["pipeline_phases"].append(found.phases)
+        if found.bubbles is not None:
+            rows["pipeline_bubbles"].append(found.bubbles.filter(pl.col("cause") != "all"))
+    frames: Frames = {}
+    for name, parts in rows.items():
+        if parts:
+            frames |= gauges_of(name, pl.concat(parts), _KEYS)
+    return frames
 
 
 def _baseline_gauges(

@@ -1,13 +1,14 @@
-"""What pipeline schedules cost, as terminal tables."""
+"""Pipelines as terminal tables: what ran, other orders, what schedules cost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import polars as pl
 from rich.console import RenderableType
 
+from npuscope.analysis.pipeline.answer import Answer
 from npuscope.analysis.wording import UNKNOWN, ms, percent
 
 from .tables import Column, FittedTable, decimals
@@ -28,6 +29,103 @@ def formula_table(found: pl.DataFrame) -> RenderableType:
         found.to_dicts(),
         "Pipeline on even stages",
     )
+
+
+def answer_tables(found: Answer) -> Iterator[RenderableType]:
+    """What ran, phases of each stage, masking, work of stages, bubbles by cause."""
+    (facts,) = found.facts.to_dicts()
+    yield FittedTable(
+        [
+            Column("schedule", "schedule", str),
+            Column("confidence", "confidence", str),
+            Column("passes elsewhere", "distance_ratio", percent),
+            Column("micro-batches", "micro_batches", _whole),
+            Column("chunks", "chunks", _whole),
+            Column("stages", "stages", _whole),
+            Column("captured", "seen_stages", _whole),
+        ],
+        [facts],
+        "Pipeline",
+    )
+    if found.phases.height:
+        yield phases_table(found.phases)
+    if found.masking.height:
+        yield masking_table(found.masking)
+    if found.stages.height:
+        yield stages_table(found.stages)
+    if found.bubbles is not None:
+        yield bubbles_table(found.bubbles)
+
+
+def phases_table(found: pl.DataFrame) -> RenderableType:
+    """Rows of the metric `pipeline_phases`."""
+    return FittedTable(
+        [
+            Column("stage", "stage", _whole),
+            Column("phase", "phase", str),
+            Column("ms", "dur_ns", ms),
+            Column("forwards", "forward_count", decimals("{:,.4g}", 1)),
+            Column("backwards", "backward_count", decimals("{:,.4g}", 1)),
+            Column("computing", "computing_ns", ms),
+            Column("exposed comm", "exposed_communication_ns", ms),
+            Column("exposed transfer", "exposed_transfer_ns", ms),
+            Column("idle", "idle_ns", ms),
+            Column("kernel MFU", "kernel_mfu_ratio", percent),
+        ],
+        found.to_dicts(),
+        "Phases of each stage (ms, mean of ranks and steps)",
+    )
+
+
+def masking_table(found: pl.DataFrame) -> RenderableType:
+    """Rows of the metric `pipeline_masking`: the steady phase beside the whole step."""
+    return FittedTable(
+        [
+            Column("stage", "stage", _whole),
+            Column("kind", "kind", str),
+            Column("phase", "phase", str),
+            Column("communication", "communication_ns", ms),
+            Column("masked", "masking_ratio", percent),
+            Column("beside the other direction", "beside_other_ns", ms),
+        ],
+        found.filter(pl.col("phase").is_in(["steady", "step"])).sort("stage", "kind", "phase")
+        .to_dicts(),
+        "Communication with compute beside it (ms)",
+    )  # fmt: skip
+
+
+def stages_table(found: pl.DataFrame) -> RenderableType:
+    """Rows of the metric `pipeline_stages`."""
+    return FittedTable(
+        [
+            Column("stage", "stage", _whole),
+            Column("layers", "layer_count", decimals("{:,.4g}", 1)),
+            Column("compute", "compute_ns", ms),
+            Column("of layers", "layers_ns", ms),
+            Column("embedding", "embedding_ns", ms),
+            Column("head", "head_ns", ms),
+            Column("further tokens", "further_tokens_ns", ms),
+            Column("recompute", "recompute_ns", ms),
+            Column("above the mean", "excess_ns", ms),
+        ],
+        found.to_dicts(),
+        "Work of a micro-batch (ms)",
+    )
+
+
+def bubbles_table(found: pl.DataFrame) -> RenderableType:
+    """Rows of the metric `pipeline_bubbles`, a stage in each line."""
+    causes = found["cause"].unique(maintain_order=True).to_list()
+    wide = found.pivot("cause", index="stage", values="bubble_ns")
+    return FittedTable(
+        [Column("stage", "stage", _whole), *(Column(cause, cause, ms) for cause in causes)],
+        wide.to_dicts(),
+        "Bubble of each stage by cause (ms); causes add up to all",
+    )
+
+
+def _whole(value: int | None) -> str:
+    return UNKNOWN if value is None else str(value)
 
 
 def tries_table(found: pl.DataFrame) -> RenderableType:

@@ -120,13 +120,16 @@ def pipeline(
     jobs: Jobs = None,
     memory: Memory = None,
 ) -> None:
-    """A pipeline's step under other schedules, with the times that were measured.
+    """Which pipeline schedule ran, why it has bubbles, and what another would give.
 
-    Each order is executed with the measured passes, gaps and transfers; the first row is the order
-    that ran. Without PATH, --formula says what a schedule costs on even stages.
+    Passes are recognised without instrumentation. --try executes other orders with the measured
+    passes, gaps and transfers; the first row is then the order that ran. Without PATH, --formula
+    says what a schedule costs on even stages.
 
     \b
     Examples:
+      npuscope pipeline ./profiles                        schedule, phases, masking, bubbles
+      npuscope pipeline ./profiles --json
       npuscope pipeline ./profiles --try vpp:2,zb-h1,dualpipev --micro-batches 32
       npuscope pipeline ./profiles --order mine.txt --json
       npuscope pipeline ./profiles --place-layers --device-memory 60GiB
@@ -150,7 +153,32 @@ def pipeline(
 
     limit = None if device_memory is None else parse_size(device_memory, "--device-memory")
     asked = Asked(source, Scope(run=run, capture=capture), json)
+    if not (try_ or tried_micro_batches or order or place_layers):
+        _answer(asked)
+        return
     _tries(asked, try_, tried_micro_batches, order or [], limit, places_layers=place_layers)
+
+
+def _answer(asked: Asked) -> None:
+    from npuscope.analysis.pipeline.answer import pipeline_answer
+    from npuscope.analysis.query import rows
+    from npuscope.analysis.replay.captures import one_capture
+    from npuscope.dashboard.terminal.pipeline_tables import answer_tables
+    from npuscope.profile import compare_ranks
+
+    with asked.tables() as (data, scope):
+        compare_ranks(data)
+        found = pipeline_answer(data.con, *one_capture(data.con, scope))
+        notes = found.notes + data.warnings
+        if asked.json:
+            (facts,) = rows(found.facts)
+            more = {"masking": rows(found.masking), "stage_parts": rows(found.stages),
+                    "bubbles": None if found.bubbles is None else rows(found.bubbles)}  # fmt: skip
+            print_json("pipeline_phases", rows(found.phases), notes, **facts, **more)
+            return
+        for table in answer_tables(found):
+            show(table)
+        say_notes(notes)
 
 
 def _tries(

@@ -31,6 +31,20 @@ def test_what_it_refuses(run: Run) -> None:
     assert (told.code, "finite" in told.err) == (2, True)
 
 
+def test_what_ran_in_a_capture(run: Run, sample_store: Path) -> None:
+    told = run("pipeline", sample_store, "--json")
+    found = told.json()
+    assert (told.code, found["metric"]) == (0, "pipeline_phases")
+    assert (found["schedule"], found["confidence"], found["micro_batches"]) == ("1f1b", "high", 2)
+    assert [(row["stage"], row["phase"]) for row in told.rows] == [
+        (stage, phase) for stage in (0, 1) for phase in ("warm-up", "steady", "cool-down")
+    ]
+    causes = [row for row in found["bubbles"] if row["stage"] == 0]
+    assert sum(row["bubble_ns"] for row in causes[:-1]) == causes[-1]["bubble_ns"]
+    shown = run("pipeline", sample_store)
+    assert "ep dispatch" in shown.out and "causes add up to all" in shown.out
+
+
 def test_other_schedules_of_a_capture(run: Run, sample_store: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("0: F0 F1 BW0 BW1\n1: F0 F1 BW0 BW1\n")
     words = ("pipeline", sample_store, "--try", "gpipe,vpp:2", "--order", tmp_path / "mine.txt")
