@@ -1,0 +1,298 @@
+"""Jobs as a user gives them: a model, a chip, a cluster and a strategy, or a launch script.
+
+tp=8,pp=4,vpp=2,ep=8,cp=1,mbs=1,gbs=512,seq=8192,recompute=full
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from npuscope.analysis.flops.model.architecture import Grouped, Model
+from npuscope.analysis.flops.model.describe import model_of
+from npuscope.analysis.flops.model.megatron_arguments import arguments_in
+from npuscope.analysis.flops.peaks import CHIPS, PER_CYCLE
+from npuscope.errors import UsageError
+
+from .job import Job, Machine
+from .run_records import job_of_record
+
+_MEMORY_BYTES = {"910B4": 32 * 2.0**30}  # the others have 64 GiB
+_MOST_BYTES = 32 << 20
+
+# Key of a strategy -> part of a record and its key.
+_KEYS = {
+    "tp": ("parallel", "tp"), "pp": ("parallel", "pp"), "vpp": ("parallel", "vpp"),
+    "cp": ("parallel", "cp"), "ep": ("parallel", "ep"), "etp": ("parallel", "etp"),
+    "mbs": ("train", "mbs"), "gbs": ("train", "gbs"), "seq": ("train", "seq"),
+}  # fmt: skip
+_FLAGS = {
+    "sp": ("parallel", "sp"), "dist_opt": ("parallel", "dist_opt"), "mc2": ("overlap", "mc2"),
+    "grad_overlap": ("overlap", "grad_reduce"), "param_overlap": ("overlap", "param_gather"),
+    "reuse_fp32": ("memory_opts", "reuse_fp32_param"),
+    "swap_optimizer": ("memory_opts", "swap_optimizer"),
+    "swap_attention": ("memory_opts", "swap_attention"),
+}  # fmt: skip
+_WORDS = {
+    "cp_kind": ("parallel", "cp_algo"), "schedule": ("parallel", "schedule"),
+    "layers": ("parallel", "num_layer_list"),
+}  # fmt: skip
+_RECOMPUTE = ("none", "full", "activation")
+_DEFAULTS = {"sp": True, "dist_opt": True, "grad_overlap": True}
+
+# Argument of Megatron or MindSpeed -> part of a record and its key.
+_ARGUMENTS = {
+    "tensor_model_parallel_size": ("parallel", "tp"),
+    "pipeline_model_parallel_size": ("parallel", "pp"),
+    "context_parallel_size": ("parallel", "cp"),
+    "context_parallel_algo": ("parallel", "cp_algo"),
+    "ulysses_degree_in_cp": ("parallel", "ulysses_in_cp"),
+    "expert_model_parallel_size": ("parallel", "ep"),
+    "expert_tensor_parallel_size": ("parallel", "etp"),
+    "num_layer_list": ("parallel", "num_layer_list"),
+    "micro_batch_size": ("train", "mbs"),
+    "global_batch_size": ("train", "gbs"),
+    "seq_length": ("train", "seq"),
+    "recompute_granularity": ("recompute", "granularity"),
+    "recompute_method": ("recompute", "method"),
+    "recompute_num_layers": ("recompute", "num_layers"),
+    "recompute_activation_function_num_layers": ("recompute", "activation_function_layers"),
+    "moe_zero_memory": ("moe", "zero_memory"),
+    "moe_expert_capacity_factor": ("moe", "capacity_factor"),
+}
+_ARGUMENT_FLAGS = {
+    "sequence_parallel": ("parallel", "sp"),
+    "use_distributed_optimizer": ("parallel", "dist_opt"),
+    "overlap_grad_reduce": ("overlap", "grad_reduce"),
+    "overlap_param_gather": ("overlap", "param_gather"),
+    "use_ascend_mc2": ("overlap", "mc2"),
+    "use_cp_send_recv_overlap": ("overlap", "cp_send_recv"),
+    "reuse_fp32_param": ("memory_opts", "reuse_fp32_param"),
+    "swap_optimizer": ("memory_opts", "swap_optimizer"),
+    "swap_attention": ("memory_opts", "swap_attention"),
+    "recompute_activation_function": ("recompute", "activation_function"),
+    "enable_recompute_layers_per_pp_rank": ("recompute", "per_pp_rank"),
+    "moe_alltoall_overlap_comm": ("moe", "alltoall_overlap"),
+    "moe_allgather_overlap_comm": ("moe", "allgather_overlap"),
+    "moe_fb_overlap": ("moe", "fb_overlap"),
+    "moe_pad_expert_input_to_capacity": ("moe", "pad_to_capacity"),
+    "use_fused_moe_token_permute_and_unpermute": ("moe", "fused_permute"),
+    "moe_permute_fusion": ("moe", "fused_permute"),
+}
+
+
+def machine_of(chip: str) -> Machine:
+    """The machine of a chip's name. Raises UsageError with the names that are known."""
+    name = chip.upper().removeprefix("ASCEND").removeprefix("_").strip()
+    if name not in CHIPS:
+        raise UsageError(f"{chip}: not a known chip: known are {', '.join(CHIPS)}")
+    found = CHIPS[name]
+    return Machine(found.cores * found.mhz * 1e6 * PER_CYCLE["bf16"],
+                   _MEMORY_BYTES.get(name, 64 * 2.0**30))  # fmt: skip
+
+
+def cluster_of(text: str) -> tuple[int, int]:
+    """Nodes and NPUs of a node of 8x8, or of the NPUs of one node. Raises UsageError."""
+    match = re.fullmatch(r"\s*(?:(\d{1,5})\s*[xX*]\s*)?(\d{1,5})\s*", text)
+    if not match or not int(match[2]) or match[1] == "0":
+        raise UsageError(f"--cluster {text}: give NODES x NPUS as 8x8, or the NPUs of one node")
+    return int(match[1] or 1), int(match[2])
+
+
+def job_of_strategy(model: Model, machine: Machine, cluster: tuple[int, int], text: str) -> Job:
+    """The job of a strategy as text. Raises UsageError for what is unknown or does not divide."""
+    record: dict[str, Any] = {part: {} for part, _ in (*_KEYS.values(), *_FLAGS.values())}
+    record["recompute"] = {}
+    for key, value in _DEFAULTS.items():
+        part, name = _FLAGS[key]
+        record[part][name] = value
+    skew = 1.0
+    for item in filter(None, re.split(r"[,\s]+", text)):
+        key, _, value = item.partition("=")
+        if key in _KEYS:
+            part, name = _KEYS[key]
+            record[part][name] = _whole(key, value)
+        elif key in _FLAGS:
+            part, name = _FLAGS[key]
+            record[part][name] = _flag(key, value)
+        elif key in _WORDS and value:
+            part, name = _WORDS[key]
+            record[part][name] = value.replace("+", ",")
+        elif key == "recompute":
+            record["recompute"] = _recompute(value)
+        elif key == "skew":
+            skew = _skew(value)
+        else:
+            known = [*_KEYS, *_FLAGS, *_WORDS, "recompute", "skew"]
+            near = difflib.get_close_matches(key, known, 1)
+            raise UsageError(
+                f"--strategy: {item} is unknown{f': did you mean {near[0]}?' if near else ''}:"
+                f" known are {', '.join(known)}"
+            )
+    return replace(_finished(model, machine, cluster, record), expert_skew=skew)
+
+
+def job_of_script(path: Path, machine: Machine, cluster: tuple[int, int] | None) -> Job:
+    """The job of a launch script or log of Megatron or MindSpeed. Raises UsageError.
+
+    The cluster is the script's own (NNODES x NPUS_PER_NODE) unless one is given. Arguments that say
+    nothing of time or memory are passed over.
+    """
+    model = model_of(path)
+    with path.open("rb") as file:
+        text = file.read(_MOST_BYTES).decode("utf-8", "replace")
+    told = arguments_in(text)
+    if told is None:
+        raise UsageError(
+            f"{path}: no arguments of Megatron or MindSpeed: give --strategy with this model"
+        )
+    record = record_of_arguments(told)
+    if "gbs" not in record["train"]:
+        raise UsageError(f"{path}: missing global_batch_size: add it to the file")
+    layers = _number(told.get("num_layers_per_virtual_pipeline_stage"))
+    if layers:
+        pp = int(record["parallel"].get("pp", 1))
+        record["parallel"]["vpp"] = max(1, model.layers // (pp * layers))
+    return _finished(model, machine, cluster or _cluster_in(text, told), record)
+
+
+def record_of_arguments(told: Mapping[str, object]) -> dict[str, Any]:
+    """A record, as of a run, of arguments by name; unknown ones are passed over."""
+    record: dict[str, Any] = {
+        "parallel": {}, "train": {}, "recompute": {}, "overlap": {}, "memory_opts": {},
+        "kernels": {}, "moe": {},
+    }  # fmt: skip
+    for name, (part, key) in _ARGUMENTS.items():
+        if told.get(name) not in (None, "None"):
+            value = str(told[name]).strip("\"'")
+            record[part][key] = int(value) if value.isdecimal() else value
+    for name, (part, key) in _ARGUMENT_FLAGS.items():
+        if str(told.get(name, "False")).lower() not in ("false", "none"):
+            record[part][key] = True
+    if told.get("use_flash_attn") is None:
+        record["kernels"]["flash_attn"] = False
+    for key, name in (("fused_rope", "use_fused_rotary_pos_emb"),
+                      ("fused_swiglu", "use_fused_swiglu"),
+                      ("fused_rmsnorm", "use_fused_rmsnorm")):  # fmt: skip
+        record["kernels"][key] = name in told
+    dispatcher = str(told.get("moe_token_dispatcher_type", "allgather"))
+    record["moe"]["dispatcher"] = dispatcher.replace("_seq", "")
+    record["moe"]["grouped_gemm"] = "moe_grouped_gemm" in told
+    record["train"]["precision"] = (
+        "bf16" if "bf16" in told else "fp16" if "fp16" in told else "fp32"
+    )
+    schedule = told.get("schedules_method")
+    if schedule is not None:
+        record["parallel"]["schedule"] = str(schedule)
+    record["framework"] = "mcore" if "use_mcore_models" in told else "legacy"
+    return record
+
+
+def _cluster_in(text: str, told: Mapping[str, object]) -> tuple[int, int]:
+    world = _number(told.get("world_size"))
+    if world:
+        return max(1, world // 8), min(8, world)
+    found = {
+        name: _number(match[1])
+        for name in ("NNODES", "NPUS_PER_NODE", "GPUS_PER_NODE")
+        if (match := re.search(rf"^\s*(?:export\s+)?{name}=[\"']?(\d+)", text, re.MULTILINE))
+    }
+    return found.get("NNODES") or 1, found.get("NPUS_PER_NODE") or found.get("GPUS_PER_NODE") or 8
+
+
+def _finished(
+    model: Model, machine: Machine, cluster: tuple[int, int], record: dict[str, Any]
+) -> Job:
+    """The job of a record of a strategy, with the model given. Raises UsageError."""
+    nodes, devices = cluster
+    record["parallel"]["world"] = nodes * devices
+    record["model"] = {"moe": record.pop("moe", {})} | {"layers": model.layers}
+    wrong = _contradictions(model, nodes * devices, record)
+    if wrong:
+        raise UsageError(f"{model.name}: {'; '.join(wrong)}")
+    job = job_of_record(record)
+    return replace(job, model=model, machine=replace(machine, node_devices=devices))
+
+
+def _contradictions(model: Model, world: int, record: Mapping[str, Any]) -> list[str]:
+    """Sizes that do not divide, each in a few words."""
+    cut, train = record["parallel"], record["train"]
+    tp, pp, cp, ep = (int(cut.get(key, 1)) for key in ("tp", "pp", "cp", "ep"))
+    vpp, etp = int(cut.get("vpp", 1)), int(cut.get("etp", tp))
+    wrong = []
+    if world % (tp * pp * cp):
+        wrong.append(f"tp {tp} x pp {pp} x cp {cp} does not divide {world} NPUs")
+        return wrong
+    dp = world // (tp * pp * cp)
+    heads = model.attention.heads
+    if heads % tp:
+        wrong.append(f"tp {tp} does not divide {heads} heads")
+    if isinstance(model.attention, Grouped) and max(tp, model.attention.kv_heads) % min(
+        tp, model.attention.kv_heads
+    ):
+        wrong.append(f"tp {tp} and {model.attention.kv_heads} key-value heads do not divide")
+    listed = cut.get("num_layer_list")
+    if listed:
+        counts = [int(count) for count in re.findall(r"\d+", str(listed))]
+        if len(counts) != pp or sum(counts) != model.layers:
+            wrong.append(f"layers {listed}: give {pp} numbers that add up to {model.layers}")
+    elif pp * vpp > model.layers:
+        wrong.append(f"pp {pp} x vpp {vpp} is more than {model.layers} layers")
+    if model.experts is None and ep > 1:
+        wrong.append(f"ep {ep}, and the model has no experts")
+    elif model.experts is not None and model.experts.routed % ep:
+        wrong.append(f"ep {ep} does not divide {model.experts.routed} experts")
+    if (world // pp) % (ep * etp):
+        wrong.append(f"ep {ep} x etp {etp} does not divide the {world // pp} NPUs of a stage")
+    micro, batch = int(train.get("mbs", 1)), train.get("gbs")
+    if batch is None:
+        wrong.append("gbs is missing: give the sequences of a step as gbs=512")
+    elif int(batch) % (micro * dp):
+        wrong.append(f"gbs {batch} is no multiple of mbs {micro} x dp {dp}")
+    if "seq" not in train:
+        wrong.append("seq is missing: give the tokens of a sequence as seq=4096")
+    elif int(train["seq"]) % (tp * cp * 2 if cp > 1 else tp):
+        wrong.append(f"seq {train['seq']} is no multiple of what tp {tp} and cp {cp} cut it into")
+    return wrong
+
+
+def _whole(key: str, value: str) -> int:
+    if not value.isdecimal() or int(value) < 1 or int(value) > 10**9:
+        raise UsageError(f"--strategy: {key}={value}: give a whole number above 0")
+    return int(value)
+
+
+def _flag(key: str, value: str) -> bool:
+    known = {"": True, "1": True, "true": True, "on": True, "0": False, "false": False}
+    known |= {"off": False}
+    if value.lower() not in known:
+        raise UsageError(f"--strategy: {key}={value}: give 1 or 0")
+    return known[value.lower()]
+
+
+def _recompute(value: str) -> dict[str, Any]:
+    """none, full, activation, or the number of layers of each chunk that are computed again."""
+    if value.isdecimal():
+        return {"granularity": "full", "method": "block", "num_layers": int(value)}
+    if value not in _RECOMPUTE:
+        raise UsageError(
+            f"--strategy: recompute={value}: give {', '.join(_RECOMPUTE)} or layers of each chunk"
+        )
+    if value == "full":
+        return {"granularity": "full", "method": "uniform", "num_layers": 1}
+    return {"activation_function": value == "activation"}
+
+
+def _skew(value: str) -> float:
+    if not re.fullmatch(r"\d{1,3}(\.\d+)?", value) or float(value) < 1:
+        raise UsageError(f"--strategy: skew={value}: give the busiest device over the mean, 1.0 up")
+    return float(value)
+
+
+def _number(value: object) -> int:
+    text = str(value).strip("\"'")
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,54 @@
+"""What a prediction tells beside its figures."""
+
+from __future__ import annotations
+
+from npuscope.messages import Message
+
+from .job import Job
+from .predict import Prediction
+
+_GIB = 2.0**30
+
+
+def prediction_notes(job: Job, prediction: Prediction) -> list[str]:
+    """What does not fit and by how much, which runs the intervals are from, how MFU counts."""
+    found: list[str] = []
+    missing = prediction.peak_bytes.predicted - job.machine.memory_bytes
+    if missing > 0:
+        stages = [
+            number
+            for number, stage in enumerate(prediction.stages)
+            if float(stage.peak_bytes) > job.machine.memory_bytes
+        ]
+        found.append(
+            Message(
+                "does not fit: {missing} GiB more than the {memory} GiB of the chip on stages"
+                " {stages}",
+                missing=f"{missing / _GIB:.1f}",
+                memory=f"{job.machine.memory_bytes / _GIB:.0f}",
+                stages=", ".join(map(str, stages)),
+            )
+        )
+    elif prediction.peak_bytes.high > job.machine.memory_bytes:
+        found.append(
+            Message(
+                "may not fit: the interval of the peak reaches beyond the {memory} GiB of the chip",
+                memory=f"{job.machine.memory_bytes / _GIB:.0f}",
+            )
+        )
+    found.append(
+        Message(
+            "intervals hold 9 of 10 measured runs of the kind ({kind}); torch's allocator alone:"
+            " buffers of HCCL and fragmentation come on top",
+            kind=prediction.stratum,
+        )
+    )
+    found.append(
+        Message(
+            "MFU counts {attention} attention, backward = 2 forward, nothing recomputed,"
+            " against {peak} TFLOP/s",
+            attention="full" if job.software.full_mask else "causal",
+            peak=f"{job.machine.peak_flops_per_s / 1e12:.1f}",
+        )
+    )
+    return found

@@ -1,0 +1,59 @@
+"""Predictions of jobs and strategies, as terminal tables and as rows for JSON."""
+
+from __future__ import annotations
+
+import polars as pl
+from rich.console import RenderableType
+
+from npuscope.analysis.strategy.predict import Interval, Prediction
+from npuscope.analysis.wording import percent
+
+from .tables import Column, FittedTable, decimals
+
+_gib = decimals("{:,.2f}", 2.0**30)
+_ms = decimals("{:,.1f}", 1e6)
+_FIGURES = {
+    "step_s": ("step (s)", decimals("{:,.3f}", 1)),
+    "tokens_per_s": ("tokens/s", decimals("{:,.0f}", 1)),
+    "tokens_per_s_per_rank": ("tokens/s per NPU", decimals("{:,.1f}", 1)),
+    "mfu": ("MFU", percent),
+    "first_peak_bytes": ("peak of the first step (GiB)", _gib),
+    "peak_bytes": ("peak of later steps (GiB)", _gib),
+    "allocated_bytes": ("allocated after a step (GiB)", _gib),
+}
+
+
+def prediction_table(found: Prediction) -> RenderableType:
+    """Each figure with its interval."""
+    rows = []
+    for name, (label, write) in _FIGURES.items():
+        interval: Interval = getattr(found, name)
+        rows.append({"figure": label} | {
+            end: write(value) for end, value in interval._asdict().items()
+        })  # fmt: skip
+    columns = [Column(name, name, str) for name in ("figure", "low", "predicted", "high")]
+    return FittedTable(columns, rows, "Predicted, with intervals of 90 %")
+
+
+def parts_table(parts: pl.DataFrame) -> RenderableType:
+    """Rows of the metric `predict`."""
+    return FittedTable(
+        [Column("part", "part", str), Column("ms", "ns", _ms), Column("share", "ratio", percent)],
+        parts.filter(pl.col("ns") > 0).to_dicts(),
+        "Step by part",
+    )
+
+
+def memory_table(memory: pl.DataFrame) -> RenderableType:
+    """Rows of the metric `predict_memory`."""
+    kinds = [
+        Column(name.removesuffix("_bytes").replace("_", " "), name, _gib)
+        for name in memory.columns[1:]
+    ]
+    columns = [Column("stage", "stage", str), *kinds]
+    return FittedTable(columns, memory.to_dicts(), "Memory of each stage (GiB)")
+
+
+def figures(found: Prediction) -> dict[str, dict[str, float]]:
+    """Each figure with its interval, for JSON."""
+    return {name: getattr(found, name)._asdict() for name in _FIGURES}

@@ -1,0 +1,120 @@
+"""`npuscope predict`: time and memory of a job before it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from npuscope.commands.command import Json, Out, say_notes
+from npuscope.console import print_json, say, show
+from npuscope.errors import UsageError
+
+What = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        help="As `npuscope model` takes it; a launch script of Megatron or MindSpeed has its own"
+        " strategy.",
+    ),
+]
+ChipName = Annotated[str, typer.Option("--chip", metavar="NAME", help="910B1 to 910B4, 910_9391.")]
+Cluster = Annotated[
+    str | None,
+    typer.Option("--cluster", metavar="NODESxNPUS", help="8x8; a script has its own."),
+]
+Strategy = Annotated[
+    str | None,
+    typer.Option(
+        "--strategy",
+        metavar="KEY=N,...",
+        help="tp, pp, vpp, cp, ep, etp, mbs, gbs, seq, recompute=none|full|activation|N, skew, and"
+        " switches as sp=0: docs/strategy.md.",
+    ),
+]
+Runs = Annotated[
+    Path | None,
+    typer.Option("--runs", metavar="FILE", help="Records of runs as JSON: predict each."),
+]
+
+
+def predict(
+    what: What = None,
+    chip: ChipName = "910B2",
+    cluster: Cluster = None,
+    strategy: Strategy = None,
+    runs: Runs = None,
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Step time, rates, MFU and memory of each stage of a training job, before it runs.
+
+    \b
+    Examples:
+      npuscope predict llama3-70b --cluster 8x8 --strategy tp=8,pp=8,mbs=1,gbs=512,seq=8192
+      npuscope predict deepseek-v3 --chip 910B3 --cluster 64x8 \\
+          --strategy tp=1,pp=16,ep=32,mbs=1,gbs=4096,seq=4096,recompute=full
+      npuscope predict ./pretrain.sh --chip 910B2 --json
+      npuscope predict --runs runs.json -o predictions.json
+    """
+    if runs is not None:
+        if what is not None or strategy is not None or cluster is not None:
+            raise UsageError("--runs has its own models and strategies: do not combine it")
+        _of_runs(runs, out)
+        return
+    if what is None:
+        raise UsageError("give a MODEL with --cluster and --strategy, or a launch script")
+    if out is not None:
+        raise UsageError("-o is for --runs: redirect --json instead")
+    from npuscope.analysis.flops.model.describe import model_of
+    from npuscope.analysis.strategy import describe
+    from npuscope.analysis.strategy import predict as prediction
+    from npuscope.analysis.strategy.notes import prediction_notes
+    from npuscope.dashboard.terminal import strategy_tables
+
+    machine = describe.machine_of(chip)
+    given = None if cluster is None else describe.cluster_of(cluster)
+    if strategy is None:
+        if not Path(what).is_file():
+            raise UsageError(f"{what}: give --strategy, or a launch script that has its own")
+        job = describe.job_of_script(Path(what), machine, given)
+    else:
+        if given is None:
+            raise UsageError("give --cluster NODESxNPUS with --strategy")
+        job = describe.job_of_strategy(model_of(what), machine, given, strategy)
+    found = prediction.predict(job)
+    parts, memory = prediction.part_rows(found), prediction.memory_rows(job, found)
+    notes = prediction_notes(job, found)
+    if json:
+        print_json(
+            "predict", parts.to_dicts(), notes,
+            figures=strategy_tables.figures(found), stages=memory.to_dicts(),
+        )  # fmt: skip
+        return
+    show(strategy_tables.prediction_table(found))
+    show(strategy_tables.parts_table(parts))
+    show(strategy_tables.memory_table(memory))
+    say_notes(notes)
+
+
+def _of_runs(path: Path, out: Path | None) -> None:
+    import msgspec
+
+    from npuscope.analysis.strategy.predict import predict_records
+    from npuscope.console import print_text
+
+    try:
+        records = msgspec.json.decode(path.read_bytes())
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not valid JSON:  {error}") from None
+    if not isinstance(records, list) or not all(isinstance(one, dict) for one in records):
+        raise UsageError(f"{path}: not a list of runs, each an object with id, model and parallel")
+    text = msgspec.json.format(msgspec.json.encode(predict_records(records)))
+    if out is None:
+        print_text(text.decode() + "\n")
+        return
+    out.write_bytes(text)
+    say(f"{len(records)} runs predicted: {out}")

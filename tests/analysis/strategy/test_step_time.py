@@ -1,0 +1,110 @@
+"""Predicted steps: parts add up, and what must not matter does not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from npuscope.analysis.pipeline.execution import even_durations, execute
+from npuscope.analysis.pipeline.schedules import schedule
+from npuscope.analysis.strategy.constants import described_constants
+from npuscope.analysis.strategy.job import Recompute, even_stages
+from npuscope.analysis.strategy.predict import memory_rows, part_rows, predict, predict_records
+from tests.analysis.strategy.test_memory_rules import DENSE, JOB
+
+_RUNS = Path(__file__).parents[3] / "../shared/data/strategy_runs/runs.json"
+EVEN = replace(JOB, model=replace(DENSE, vocabulary_size=8), stages=even_stages(8, 4), world=4)
+
+
+def test_parts_add_up_to_the_step() -> None:
+    found = predict(JOB)
+    assert sum(found.parts_s.values()) == pytest.approx(found.step_s.predicted, rel=1e-12)
+    rows = part_rows(found)
+    assert abs(rows["ns"].sum() - found.step_s.predicted * 1e9) < 2
+
+
+def test_twice_the_sequences_take_twice_the_work() -> None:
+    once, twice = predict(JOB).parts_s, predict(replace(JOB, global_batch=32)).parts_s
+    assert twice["matmul"] == pytest.approx(2 * once["matmul"])
+    assert twice["optimizer"] == pytest.approx(once["optimizer"])
+
+
+def test_recompute_adds_a_forward() -> None:
+    plain = predict(JOB).parts_s
+    again = predict(replace(JOB, recompute=Recompute(full_layers=None))).parts_s
+    assert plain["recompute"] == 0
+    assert again["recompute"] > (plain["matmul"] + plain["attention"]) / 4
+
+
+@pytest.mark.parametrize(("chunks", "name"), [(1, "1f1b"), (2, "interleaved")])
+def test_the_bubble_is_that_of_the_executed_schedule(chunks: int, name: str) -> None:
+    job = replace(EVEN, stages=even_stages(8, 4, chunks), global_batch=8)
+    parts = predict(job).parts_s
+    work = sum(parts.values()) - sum(
+        parts[part] for part in ("bubble", "dp_comm", "optimizer", "step")
+    )
+    chosen = schedule(name, 4, 8, chunks if chunks > 1 else None)
+    times = even_durations(chosen, work / 8 / 3, work / 8 / 3, work / 8 / 3)
+    executed = max(span.end_ns for span in execute(chosen, times))
+    assert work + parts["bubble"] == pytest.approx(executed, rel=0.02)
+
+
+def test_arrays_of_strategies_give_what_each_gives_alone() -> None:
+    sizes = np.array([1.0, 2.0, 4.0])
+    many = predict_parts(replace(JOB, tp=sizes, sequence_parallel=True))
+    for place, size in enumerate(sizes):
+        one = predict(replace(JOB, tp=float(size), sequence_parallel=True))
+        assert many[place] == pytest.approx(one.step_s.predicted)
+
+
+def predict_parts(job: object) -> np.ndarray:
+    from npuscope.analysis.strategy.constants import default_constants
+    from npuscope.analysis.strategy.cost import step_parts
+    from npuscope.analysis.strategy.job import Job
+
+    assert isinstance(job, Job)
+    return np.asarray(sum(step_parts(job, default_constants()).values()))
+
+
+def test_each_constant_says_what_it_is() -> None:
+    described = described_constants()
+    assert len(described) <= 27
+    for constant in described.values():
+        assert constant.meaning
+        assert constant.source
+
+
+def test_memory_of_each_stage_is_whole_bytes() -> None:
+    rows = memory_rows(JOB, predict(JOB))
+    assert rows["stage"].to_list() == [0, 1]
+    assert rows["peak_bytes"].min() > rows["weights_bytes"].max()
+
+
+_BARE = [
+    {},
+    {"id": "x", "model": None, "parallel": None, "train": {}},
+    {"id": "y", "model": {"layers": 0, "heads": "?", "moe": {"experts": -1}}},
+    {"id": "z", "model": {"layers": 4, "noop_layers": "9,1"}, "parallel": {"pp": 8, "vpp": 3}},
+]
+
+
+@pytest.mark.parametrize("record", _BARE)
+def test_a_record_of_almost_nothing_is_predicted(record: dict[str, object]) -> None:
+    (found,) = predict_records([record]).values()
+    assert all(np.isfinite(value) and value > 0 for value in found.values())
+
+
+def test_neither_what_is_measured_nor_the_name_is_read() -> None:
+    if not _RUNS.is_file():
+        pytest.skip("the runs are not here")
+    runs = json.loads(_RUNS.read_text())
+    hidden = ("measured", "flags", "usable_time", "usable_memory", "headline_time",
+              "headline_memory", "family", "leak_group", "stratum")  # fmt: skip
+    bare = [{key: value for key, value in run.items() if key not in hidden} for run in runs]
+    for place, run in enumerate(bare):
+        run["id"] = str(place)
+    assert list(predict_records(bare).values()) == list(predict_records(runs).values())
