@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from math import ceil, log
+from math import log
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -125,10 +125,10 @@ def intervals(
     widths: dict[str, dict[str, float]] = {}
     for kind in ("full dense", "full experts", "cut dense", "cut experts"):
         for figure in ("time", "peak", "allocated"):
-            own = sorted(errors.get((kind, figure), []))
-            own = own if len(own) >= 5 else sorted(errors["all", figure])
-            place = min(len(own), ceil(COVERED * (len(own) + 1))) - 1
-            widths.setdefault(kind, {})[figure] = round(max(own[place], 0.01), 3)
+            own = errors.get((kind, figure), [])
+            own = own if len(own) >= 5 else errors["all", figure]
+            held = float(np.quantile(own, COVERED, method="higher"))
+            widths.setdefault(kind, {})[figure] = round(max(held, 0.01), 3)
     return widths
 
 

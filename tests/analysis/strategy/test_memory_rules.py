@@ -6,16 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from npuscope.analysis.flops.model.architecture import Experts, Grouped, Model
+from npuscope.analysis.flops.model.architecture import Experts
 from npuscope.analysis.strategy.constants import default_constants
-from npuscope.analysis.strategy.job import Job, Machine, Recompute, Software, even_stages
+from npuscope.analysis.strategy.job import Job, Recompute, Software
 from npuscope.analysis.strategy.memory import stage_memory
+from tests.analysis.strategy.jobs import DENSE, JOB
 
 _LAYER = 4 * 1024**2 + 3 * 1024 * 4096 + 2 * 1024
 _TABLE = 32000 * 1024
 _MASK = 2048**2
-DENSE = Model("tiny", 8, 1024, 32000, Grouped(8, 8, 128), 4096)
-JOB = Job(DENSE, Machine(353.9e12), 8, even_stages(8, 2), 2048, 16)
 
 
 def _allocated(job: Job) -> list[float]:

@@ -11,10 +11,11 @@ import pytest
 
 from npuscope.analysis.pipeline.execution import even_durations, execute
 from npuscope.analysis.pipeline.schedules import schedule
-from npuscope.analysis.strategy.constants import described_constants
+from npuscope.analysis.strategy.constants import default_constants, described_constants
+from npuscope.analysis.strategy.cost import step_parts
 from npuscope.analysis.strategy.job import Recompute, even_stages
 from npuscope.analysis.strategy.predict import memory_rows, part_rows, predict, predict_records
-from tests.analysis.strategy.test_memory_rules import DENSE, JOB
+from tests.analysis.strategy.jobs import DENSE, JOB
 
 _RUNS = Path(__file__).parents[3] / "../shared/data/strategy_runs/runs.json"
 EVEN = replace(JOB, model=replace(DENSE, vocabulary_size=8), stages=even_stages(8, 4), world=4)
@@ -55,19 +56,11 @@ def test_the_bubble_is_that_of_the_executed_schedule(chunks: int, name: str) -> 
 
 def test_arrays_of_strategies_give_what_each_gives_alone() -> None:
     sizes = np.array([1.0, 2.0, 4.0])
-    many = predict_parts(replace(JOB, tp=sizes, sequence_parallel=True))
+    job = replace(JOB, tp=sizes, sequence_parallel=True)
+    many = np.asarray(sum(step_parts(job, default_constants()).values()))
     for place, size in enumerate(sizes):
         one = predict(replace(JOB, tp=float(size), sequence_parallel=True))
         assert many[place] == pytest.approx(one.step_s.predicted)
-
-
-def predict_parts(job: object) -> np.ndarray:
-    from npuscope.analysis.strategy.constants import default_constants
-    from npuscope.analysis.strategy.cost import step_parts
-    from npuscope.analysis.strategy.job import Job
-
-    assert isinstance(job, Job)
-    return np.asarray(sum(step_parts(job, default_constants()).values()))
 
 
 def test_each_constant_says_what_it_is() -> None:
