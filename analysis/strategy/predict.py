@@ -151,7 +151,6 @@ def part_rows(prediction: Prediction) -> pl.DataFrame:
 #
 # title: Predicted memory
 # meaning: Bytes of one rank of each pipeline stage by kind, and the peaks they make.
-# command: predict
 #
 #   stage              bigint  pipeline stage
 #   weights_bytes      bigint  weights
