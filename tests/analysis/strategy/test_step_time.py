@@ -24,8 +24,8 @@ EVEN = replace(JOB, model=replace(DENSE, vocabulary_size=8), stages=even_stages(
 def test_parts_add_up_to_the_step() -> None:
     found = predict(JOB)
     assert sum(found.parts_s.values()) == pytest.approx(found.step_s.predicted, rel=1e-12)
-    rows = part_rows(found)
-    assert abs(rows["ns"].sum() - found.step_s.predicted * 1e9) < 2
+    ns = sum(row["ns"] for row in part_rows(found).to_dicts())
+    assert ns == pytest.approx(found.step_s.predicted * 1e9, abs=2)
 
 
 def test_twice_the_sequences_take_twice_the_work() -> None:
@@ -74,7 +74,7 @@ def test_each_constant_says_what_it_is() -> None:
 def test_memory_of_each_stage_is_whole_bytes() -> None:
     rows = memory_rows(JOB, predict(JOB))
     assert rows["stage"].to_list() == [0, 1]
-    assert rows["peak_bytes"].min() > rows["weights_bytes"].max()
+    assert all(row["peak_bytes"] > row["weights_bytes"] > 0 for row in rows.to_dicts())
 
 
 _BARE = [
