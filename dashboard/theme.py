@@ -17,6 +17,9 @@ STEP_PART_COLOURS = {
     "pipeline_wait": "#a8702a", "unknown_communication": EXPOSED, "host": "#66727f",
     "idle": "#8f98a3", "free": FREE,
 }  # fmt: skip
+# Passes of a pipeline, and what lies between them.
+PASSES = {"F": COMPUTING, "BW": "#7a5195", "B": "#a27fb8", "W": "#b8860b"}
+PAUSES = {"waiting": "#a8702a", "transfer": TRANSFER, "pause": FREE}
 # What was better or worse than before, and what deserves a look.
 BETTER, WORSE, WARNING = "#2a7f9e", "#e4572e", "#d9a441"
 # A waterfall of what makes one step longer or shorter than another.

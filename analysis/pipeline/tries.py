@@ -234,6 +234,7 @@ def asked_tries(
 # title: Other schedules of a pipeline
 # meaning: Step, bubble and memory under other orders of the passes, executed with measured times.
 # command: pipeline PATH --try
+# table: pipeline_tries
 #
 #   run                  varchar   run of the training job
 #   capture              varchar   ranks profiled at the same time
@@ -248,7 +249,7 @@ def asked_tries(
 #   pipeline_ns          double    from the first start of a pass to the last end
 #   bubble_ratio         double    of it, what devices do not work, mean of them
 #   needed_overlap_ratio double    of the shorter of two passes beside each other that must be
-#                                   hidden to be as fast as measured; NULL: none are, or never
+#                                   hidden to be as fast as what ran; NULL: none are, or never
 #   layers               bigint[]  layers of each place; NULL: as measured, or as even as can be
 #   devices              struct[]  device, bubble_ns, bubble_ratio, live_activations, kept_bytes
 def pipeline_tries(job: Ready, asked: Sequence[Asked]) -> pl.DataFrame:
@@ -306,6 +307,8 @@ def _row(job: Ready, asked: Asked, done: Tried) -> dict[str, object]:
     numbers = {(r, one.micro_batch) for r, route in enumerate(order.routes)
                for device, chunk in route[:1] for entry in order.orders[device] for one in entry
                if one.chunk == chunk}  # fmt: skip
+    has_pairs = any(len(entry) > 1 for one in order.orders for entry in one)
+    limit = _same_work_ns(job, len(numbers)) if has_pairs else None
     return {
         "run": job.pipeline.run, "capture": job.pipeline.capture, "name": asked.name,
         "schedule": order.name, "chunks": sum(map(len, order.routes)) // len(order.orders),
@@ -314,11 +317,23 @@ def _row(job: Ready, asked: Asked, done: Tried) -> dict[str, object]:
         "predicted_low_ns": max(predicted + float((low - lengths).mean()) - margin, 0.0),
         "predicted_high_ns": predicted + float((high - lengths).mean()) + margin,
         "pipeline_ns": length_ns, "bubble_ratio": float(bubbles.mean()) / length_ns,
-        "needed_overlap_ratio": needed_overlap(
-            found, job.facts, done, float(job.factual.lengths_ns.mean())
+        "needed_overlap_ratio": None if limit is None else needed_overlap(
+            found, job.facts, done, limit
         ),
         "layers": asked.layers, "devices": devices,
     }  # fmt: skip
+
+
+def _same_work_ns(job: Ready, micro_batches: int) -> float | None:
+    """What the schedule that ran takes with so many micro-batches; None: it cannot have these."""
+    if micro_batches == job.measured.micro_batches:
+        return float(job.factual.lengths_ns.mean())
+    named = job.pipeline.named
+    try:
+        order = schedule(named.name, job.measured.devices, micro_batches, named.chunks)
+    except UsageError:
+        return None
+    return float(run(job.measured, job.facts, order).lengths_ns.mean())
 
 
 def tries_notes(job: Ready) -> list[str]:

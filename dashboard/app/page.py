@@ -31,8 +31,8 @@ from .state import SHARES, Known, KnownCapture, View, moved, params_of
 PAGES = {
     "overview": "Overview", "timeline": "Timeline", "communication": "Communication",
     "experts": "Experts", "operators": "Operators", "ranks": "Ranks", "memory": "Memory",
-    "whatif": "What if", "trends": "Trends", "health": "Health", "compare": "Compare",
-    "quality": "Data quality",
+    "pipeline": "Pipeline", "whatif": "What if", "trends": "Trends", "health": "Health",
+    "compare": "Compare", "quality": "Data quality",
 }  # fmt: skip
 _PLOTLY = {"displaylogo": False, "scrollZoom": False, "responsive": True}
 

@@ -29,6 +29,8 @@ SHARES = ("computing", "exposed communication", "masked communication", "free")
 MOST_LANES = 8
 # Whose difference the comparison takes apart, beside the mean rank's.
 PLACES: dict[str, Literal["stage", "rank"]] = {"stage": "stage", "rank": "rank"}
+_SCHEDULE = re.compile(r"[a-z0-9-]{1,20}(?::[0-9]{1,3})?")
+_MOST_MICRO_BATCHES = 1_024
 _MOST_CHANGES, _MOST_LETTERS = 8, 200  # letters of a change
 
 
@@ -42,7 +44,8 @@ class View:
     whose events it shows one by one (None: the first few). `base` is the capture that this one is
     compared with, by store, run and name (None: as `Known.base` chooses); `by` one of PLACES, of
     each of which the comparison has rows (None: of the mean rank); `change`
-    are words of a what-if, with spaces between (None: the page's own choice).
+    are words of a what-if, with spaces between (None: the page's own choice); `schedule` and
+    `micro_batches` are what a pipeline is tried with (None: as it ran).
     """
 
     run: str | None = None
@@ -59,6 +62,8 @@ class View:
     base: tuple[str | None, str, str] | None = None
     by: Literal["stage", "rank"] | None = None
     change: str | None = None
+    schedule: str | None = None
+    micro_batches: int | None = None
 
     @property
     def scope(self) -> Scope:
@@ -155,6 +160,8 @@ def view_of(params: Mapping[str, str], known: Known) -> View:
         base=_base_of(params, known, capture),
         by=PLACES.get(params.get("by", "")),
         change=_change(params.get("change")),
+        schedule=text if _SCHEDULE.fullmatch(text := params.get("schedule", "")) else None,
+        micro_batches=_between(params.get("micro_batches"), 1, _MOST_MICRO_BATCHES),
     )
 
 
@@ -174,6 +181,8 @@ def params_of(view: View) -> dict[str, str]:
         **dict(zip(BASE, view.base or (None, None, None), strict=True)),
         "by": view.by,
         "change": view.change,
+        "schedule": view.schedule,
+        "micro_batches": view.micro_batches,
         "lang": view.lang,
     }
     return {name: str(value) for name, value in named.items() if value is not None}
@@ -259,6 +268,11 @@ def _change(text: str | None) -> str | None:
             if len(word) <= _MOST_LETTERS and word.isprintable():
                 kept.append(parse_change(word).word)
     return " ".join(kept) or None
+
+
+def _between(text: str | None, least: int, most: int) -> int | None:
+    number = _number(text)
+    return number if number is not None and least <= number <= most else None
 
 
 def _window(params: Mapping[str, str], capture: KnownCapture) -> tuple[int | None, int | None]:

@@ -264,7 +264,7 @@ def lanes_figure(rows: pl.DataFrame, window_ns: tuple[int, int], say: Say) -> go
             textangle=0,
             constraintext="none",
             cliponaxis=True,
-            textfont={"size": 11, "color": _on(colour)},
+            textfont={"size": 11, "color": text_on(colour)},
             customdata=[
                 [text, dur / 1e3, detail or ""]
                 for text, dur, detail in zip(told, chosen["dur_ns"], chosen["detail"], strict=True)
@@ -292,7 +292,7 @@ def _fitting(name: str, letters: int) -> str:
     return f"{name[: letters - 1]}…" if letters >= 5 else ""
 
 
-def _on(colour: str) -> str:
+def text_on(colour: str) -> str:
     """Black or white: what is read on a colour."""
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return "#111111" if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "#ffffff"

@@ -1,0 +1,88 @@
+"""Which pass ran when, and what would another schedule give?"""
+
+import streamlit as st
+
+from npuscope.analysis.pipeline.blocks import pipeline_view
+from npuscope.analysis.pipeline.schedules import ANY_CHUNKS, SCHEDULES
+from npuscope.analysis.wording import ms, percent
+from npuscope.dashboard.app.page import open_page
+from npuscope.dashboard.figures.pipeline import pipeline_figure
+from npuscope.errors import CannotAnswer, TraceNotFound, UsageError
+from npuscope.messages import Message
+
+page = open_page("pipeline")
+say = page.say
+page.title("Which pass ran when, and what would another schedule give?")
+if not page.is_across:
+    page.empty("The ranks were not compared with each other.")
+    st.stop()
+
+AS_RAN = "as it ran"
+offered = [AS_RAN]
+for name in SCHEDULES:
+    offered += [f"{name}:{count}" for count in (2, 4)] if name in ANY_CHUNKS else [name]
+asked = page.view.schedule or AS_RAN
+
+
+def _chosen(word: str) -> str | None:
+    return None if word == AS_RAN else word
+
+
+left, right = st.columns(2, vertical_alignment="bottom")
+with left:
+    st.session_state["schedule"] = asked
+    st.selectbox(
+        say("schedule"), list(dict.fromkeys((asked, *offered))), key="schedule", format_func=say,
+        on_change=lambda: page.look_at(schedule=_chosen(st.session_state["schedule"])),
+    )  # fmt: skip
+with right:
+    st.session_state["micro_batches"] = page.view.micro_batches
+    st.number_input(
+        say("micro-batches"), min_value=1, max_value=1024, step=1, key="micro_batches",
+        placeholder=say(AS_RAN),
+        on_change=lambda: page.look_at(micro_batches=st.session_state["micro_batches"]),
+    )  # fmt: skip
+told = None
+try:
+    told = page.later(
+        pipeline_view, rank=None, words=page.view.schedule, micro_batches=page.view.micro_batches
+    )
+except (CannotAnswer, UsageError, TraceNotFound) as error:
+    page.empty(Message("{schedule}: there is no answer", schedule=say(asked)), error.message)
+if told is None:
+    st.stop()
+rows = told.tries.to_dicts()
+titles: list[str] = []
+for row in rows:
+    facts = {
+        "name": row["schedule"] + (f":{row['chunks']}" if row["schedule"] in ANY_CHUNKS else ""),
+        "count": row["micro_batches"],
+        "bubble": percent(row["bubble_ratio"]),
+    }
+    titles.append(
+        say(Message("{name}, {count} micro-batches, executed: {bubble} bubble", **facts))
+        if titles
+        else say(Message("{name}, {count} micro-batches, as measured: {bubble} bubble", **facts))
+    )
+if len(rows) > 1:
+    page.heading(
+        Message(
+            "A step would take {predicted} ms ({low} to {high}) in place of {measured} ms",
+            predicted=ms(rows[1]["predicted_step_ns"]), low=ms(rows[1]["predicted_low_ns"]),
+            high=ms(rows[1]["predicted_high_ns"]), measured=ms(rows[1]["measured_step_ns"]),
+        )
+    )  # fmt: skip
+figure, devices = pipeline_figure(told.blocks, titles, say)
+page.figure(figure, key="pipeline_chart")
+page.text(
+    Message(
+        "Step {step} of ranks {ranks}. Numbers are micro-batches; later chunks of a stage are"
+        " fainter; two passes beside each other share a row.",
+        step="-" if told.step is None else str(told.step),
+        ranks=", ".join(map(str, told.ranks[:16])) + (", ..." if len(told.ranks) > 16 else ""),
+    )
+)
+if len(devices) < len(told.ranks):
+    page.text("Not every stage is drawn.")
+page.table(told.tries.drop("devices"), name="pipeline_tries", title="What ran, and what would run")
+page.notes(told.notes)
