@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 
 from npuscope import __version__
 from npuscope.commands.explain import comm, health, memory, mfu, model, ranks, steps, trends, whatif
-from npuscope.commands.plan import experts, experts_plan, pipeline, predict
+from npuscope.commands.plan import experts, experts_plan, pipeline, predict, search
 from npuscope.commands.serve import exporter, mcp, profile_config
 from npuscope.commands.start import compare, dashboard, doctor, gate, report
 from npuscope.commands.store import bundle, export, stores, watch
@@ -55,7 +55,13 @@ GROUPS = {
         "critical-path": "whatif",
         "whatif": "whatif",
     },
-    "Plan": {"experts": "expert-load", "pipeline": "pipeline", "predict": "strategy"},
+    "Plan": {
+        "experts": "expert-load",
+        "pipeline": "pipeline",
+        "predict": "strategy",
+        "search": "strategy",
+        "memory-plan": "strategy",
+    },
     "Over time": {
         "health": "health",
         "trends": "compare",
@@ -195,6 +201,8 @@ experts_app.command("backtest")(experts_plan.backtest_command)
 app.add_typer(experts_app, name="experts")
 app.command()(pipeline.pipeline)
 app.command()(predict.predict)
+app.command()(search.search)
+app.command("memory-plan")(search.memory_plan)
 app.command()(memory.memory)
 app.command()(mfu.mfu)
 app.command()(model.model)

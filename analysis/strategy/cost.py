@@ -159,6 +159,19 @@ def _layer(job: Job, constants: Constants, mixed: bool) -> LayerTime:
     )  # fmt: skip
 
 
+def layer_forward(job: Job, constants: Constants, mixed: bool) -> tuple[Number, Number]:
+    """Seconds of one forward of a layer: attention with its norms, the feed-forward network.
+
+    Bytes of vectors and communication of tensor parallelism count half for each.
+    """
+    once = _layer(job, constants, mixed)
+    projections = sum(_matmul(job, constants, one) for one in attention_matmuls(job))
+    core = _attention(job, constants)
+    ffn = (once.matmul + once.experts) / 3.0 - projections + 0.4 * once.ep_comm
+    both = (once.vector / 3.0 + 0.4 * once.tp_comm) / 2.0
+    return projections + core + 0.4 * once.cp_comm + both, ffn + both
+
+
 def _peak(job: Job) -> Number:
     return job.machine.peak_flops_per_s / np.where(job.software.is_single, 4.0, 1.0)
 

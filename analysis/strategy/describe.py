@@ -20,6 +20,7 @@ from npuscope.errors import UsageError
 
 from .job import Job, Machine
 from .run_records import job_of_record
+from .search import Space
 
 _MEMORY_BYTES = {"910B4": 32 * 2.0**30}  # the others have 64 GiB
 _MOST_BYTES = 32 << 20
@@ -95,6 +96,11 @@ def machine_of(chip: str) -> Machine:
                    _MEMORY_BYTES.get(name, 64 * 2.0**30))  # fmt: skip
 
 
+def on_nodes(machine: Machine, devices: int) -> Machine:
+    """The machine on nodes of so many NPUs."""
+    return replace(machine, node_devices=devices)
+
+
 def cluster_of(text: str) -> tuple[int, int]:
     """Nodes and NPUs of a node of 8x8, or of the NPUs of one node. Raises UsageError."""
     match = re.fullmatch(r"\s*(?:(\d{1,5})\s*[xX*]\s*)?(\d{1,5})\s*", text)
@@ -134,6 +140,37 @@ def job_of_strategy(model: Model, machine: Machine, cluster: tuple[int, int], te
                 f" known are {', '.join(known)}"
             )
     return replace(_finished(model, machine, cluster, record), expert_skew=skew)
+
+
+def space_of(text: str) -> Space:
+    """What to search, as tp=4+8,gbs=512,seq=8192: sizes to try; those not given are all tried.
+
+    Raises UsageError for what is unknown, or without gbs and seq.
+    """
+    sizes: dict[str, list[int]] = {}
+    recompute: list[str] | None = None
+    for item in filter(None, re.split(r"[,\s]+", text)):
+        key, _, value = item.partition("=")
+        if key == "recompute":
+            recompute = value.split("+")
+            if not set(recompute) <= {"none", "full"}:
+                raise UsageError(f"--only: {item}: give none, full or none+full")
+        elif key in ("tp", "pp", "vpp", "cp", "ep", "mbs", "gbs", "seq"):
+            sizes[key] = [_whole(key, each) for each in value.split("+")]
+        else:
+            raise UsageError(
+                f"--only: {item} is unknown: known are tp, pp, vpp, cp, ep, mbs, gbs, seq,"
+                " recompute"
+            )
+    missing = [key for key in ("gbs", "seq") if len(sizes.get(key, [])) != 1]
+    if missing:
+        raise UsageError(f"--only: give one {' and one '.join(missing)}, as gbs=512,seq=8192")
+    return Space(
+        sequence_length=sizes["seq"][0], global_batch=sizes["gbs"][0],
+        tp=sizes.get("tp"), pp=sizes.get("pp"), vpp=sizes.get("vpp"), cp=sizes.get("cp"),
+        ep=sizes.get("ep"), micro_batch=sizes.get("mbs"),
+        recompute=recompute or ("none", "full"),
+    )  # fmt: skip
 
 
 def job_of_script(path: Path, machine: Machine, cluster: tuple[int, int] | None) -> Job:

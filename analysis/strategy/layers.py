@@ -120,17 +120,17 @@ def layer_weights(job: Job, mixed: bool) -> Weights:
     dense = sum(projections) + 2 * h
     if not isinstance(model.attention, Grouped):
         dense = dense + model.attention.kv_lora_rank + (model.attention.q_lora_rank or 0)
-    largest = _most(projections)
+    largest = most_of(projections)
     experts = model.experts
     if not mixed or experts is None:
         ffn = [one.inner * one.columns for one in ffn_matmuls(job, model.ffn_size or 0)]
-        return Weights(dense + sum(ffn), 0.0, np.maximum(largest, _most(ffn)))
+        return Weights(dense + sum(ffn), 0.0, np.maximum(largest, most_of(ffn)))
     up = ffn_matrices(model) - 1
     dense = dense + h * experts.routed
     shared = shared_size(experts)
     if shared:
         ffn = [one.inner * one.columns for one in ffn_matmuls(job, shared)]
-        dense, largest = dense + sum(ffn), np.maximum(largest, _most(ffn))
+        dense, largest = dense + sum(ffn), np.maximum(largest, most_of(ffn))
     local = np.maximum(experts.routed / job.ep, 1.0)
     one_up = up * h * experts.ffn_size / job.expert_tp
     tensor = one_up * local if job.software.grouped_experts else one_up
@@ -142,7 +142,8 @@ def embedding_weights(job: Job) -> Number:
     return job.model.hidden_size * job.model.vocabulary_size / job.tp
 
 
-def _most(values: list[Number]) -> Number:
+def most_of(values: list[Number]) -> Number:
+    """The largest value, for each strategy."""
     found: Number = 0.0
     for value in values:
         found = np.maximum(found, value)

@@ -28,6 +28,7 @@ from .layers import (
     embedding_weights,
     kv_heads,
     layer_weights,
+    most_of,
     query_sizes,
     routed_tokens,
 )
@@ -278,7 +279,7 @@ def _activations(job: Job, constants: Constants, stage: int) -> tuple[Number, Nu
             largest = np.maximum(largest, kept)
     recomputed = largest * share
     projections = [one.inner * one.columns for one in attention_matmuls(job)]
-    widest = np.maximum(max(map(np.max, projections)), 0.0)
+    widest = most_of(projections)
     return total, (recomputed + constants["transient_layers"] * largest + BF16_BYTES * widest)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import polars as pl
+
 from npuscope.messages import Message
 
 from .job import Job
@@ -52,3 +54,42 @@ def prediction_notes(job: Job, prediction: Prediction) -> list[str]:
         )
     )
     return found
+
+
+def search_notes(found: pl.DataFrame, changes: pl.DataFrame) -> list[str]:
+    """How many were searched, and what would change the order."""
+    notes: list[str] = [
+        Message(
+            "{fitting} of {all} strategies leave a tenth of the memory free; each step is off by"
+            " what `npuscope predict` says, so that near ones are equals",
+            fitting=len(found.filter("fits")),
+            all=len(found),
+        )
+    ]
+    if len(changes):
+        names = changes["constant"].unique(maintain_order=True).to_list()
+        notes.append(
+            Message(
+                "another strategy would be the best if these constants were wrong by the spread of"
+                " their priors: {names}",
+                names=", ".join(names),
+            )
+        )
+    return notes
+
+
+def plan_notes(found: pl.DataFrame) -> list[str]:
+    """Which stages cannot be made to fit."""
+    stages = found.filter(pl.col("action") == "impossible")["stage"].to_list()
+    notes: list[str] = [
+        Message("times lost are predicted; stages beside the slowest may hide them in its shadow")
+    ]
+    if stages:
+        notes.append(
+            Message(
+                "stages {stages} do not fit with everything recomputed or swapped: cut the job into"
+                " more pieces",
+                stages=", ".join(map(str, stages)),
+            )
+        )
+    return notes

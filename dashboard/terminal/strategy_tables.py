@@ -57,3 +57,42 @@ def memory_table(memory: pl.DataFrame) -> RenderableType:
 def figures(found: Prediction) -> dict[str, dict[str, float]]:
     """Each figure with its interval, for JSON."""
     return {name: getattr(found, name)._asdict() for name in _FIGURES}
+
+
+def strategies_table(found: pl.DataFrame) -> RenderableType:
+    """Rows of the metric `search`."""
+    sizes = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch", "recompute")
+    return FittedTable(
+        [
+            *(Column(name.replace("_", " "), name, str) for name in sizes),
+            Column("step (ms)", "step_ns", _ms),
+            Column("peak (GiB)", "peak_bytes", _gib),
+            Column("fits", "fits", _yes),
+            Column("front", "is_front", _yes),
+            Column("limit", "limit", str),
+            Column("of the step", "limit_ratio", percent),
+        ],
+        found.to_dicts(),
+        "Strategies, those that fit first, fastest first",
+    )
+
+
+def plan_table(found: pl.DataFrame) -> RenderableType:
+    """Rows of the metric `memory_plan`."""
+    return FittedTable(
+        [
+            Column("stage", "stage", str),
+            Column("activations", "kind", lambda kind: kind or ""),
+            Column("action", "action", str),
+            Column("layers", "layers", str),
+            Column("saved (GiB)", "saved_bytes", _gib),
+            Column("lost (ms)", "lost_ns", _ms),
+            Column("peak (GiB)", "peak_bytes", _gib),
+        ],
+        found.to_dicts(),
+        "Memory plan",
+    )
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else ""

@@ -1,0 +1,265 @@
+"""All strategies of a model on a cluster, predicted as arrays: what fits, what is fast, why.
+
+Strategies with the same stages (pp, vpp) are one job whose other sizes are arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from npuscope.analysis.flops.model.architecture import Grouped, Model
+from npuscope.errors import UsageError
+
+from .constants import Constants, default_constants, described_constants
+from .cost import step_parts
+from .job import Job, Machine, Recompute, Software, even_stages
+from .memory import stage_memory
+
+Floats = npt.NDArray[np.float64]
+
+LIMITS = ("matmul", "experts", "attention", "vector", "tp_comm", "cp_comm", "ep_comm", "host",
+          "recompute", "head", "pp_comm", "bubble", "dp_comm", "optimizer")  # fmt: skip
+_SIZES = ("tp", "cp", "ep", "micro_batch")
+_MOST_TP = 64
+_RECOMPUTE = ("none", "full")
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What is searched: sizes to try of each dimension (None: all that divide), and bounds.
+
+    `spare_ratio`: of the chip's memory what stays free for HCCL and fragmentation.
+    """
+
+    sequence_length: int
+    global_batch: int
+    tp: Sequence[int] | None = None
+    pp: Sequence[int] | None = None
+    vpp: Sequence[int] | None = None
+    cp: Sequence[int] | None = None
+    ep: Sequence[int] | None = None
+    micro_batch: Sequence[int] | None = None
+    recompute: Sequence[str] = _RECOMPUTE
+    spare_ratio: float = 0.1
+    tp_beyond_node: bool = False
+
+
+def jobs_of_space(
+    model: Model, machine: Machine, world: int, space: Space, software: Software
+) -> Iterator[tuple[dict[str, object], Job]]:
+    """Each pair of stages and recompute: what is fixed, and a job of arrays over the rest."""
+    heads = model.attention.heads
+    kv = model.attention.kv_heads if isinstance(model.attention, Grouped) else heads
+    tps = [
+        tp
+        for tp in _sizes(space.tp, world, _MOST_TP)
+        if heads % tp == 0
+        and max(tp, kv) % min(tp, kv) == 0
+        and (space.tp_beyond_node or tp <= machine.node_devices)
+    ]
+    for pp in _sizes(space.pp, world, model.layers):
+        grid = _grid(model, world // pp if world % pp == 0 else 0, tps, space, pp)
+        if not len(grid["tp"]):
+            continue
+        chunks = _sizes(space.vpp, max(1, model.layers // pp), 16) if pp > 1 else [1]
+        for vpp, again in product(chunks, space.recompute):
+            if pp * vpp > model.layers:
+                continue
+            # Chunks take turns in rounds of pp micro-batches.
+            kept = (grid["micro_batches"] % pp == 0) if vpp > 1 else grid["tp"] > 0
+            if not kept.any():
+                continue
+            sizes = {name: grid[name][kept] for name in _SIZES}
+            job = Job(
+                model=model, machine=machine, world=float(world),
+                stages=even_stages(model.layers, pp, vpp),
+                sequence_length=space.sequence_length, global_batch=float(space.global_batch),
+                tp=sizes["tp"], cp=sizes["cp"], ep=sizes["ep"],
+                micro_batch=sizes["micro_batch"], expert_tp=np.ones_like(sizes["tp"]), sequence_parallel=True,
+                distributed_optimizer=True,
+                recompute=Recompute(full_layers=None if again == "full" else 0),
+                software=software,
+            )  # fmt: skip
+            yield {"pp": pp, "vpp": vpp, "recompute": again}, job
+
+
+def _sizes(given: Sequence[int] | None, divided: int, most: int) -> list[int]:
+    """The sizes to try: those given, else all powers of two and divisors up to `most`."""
+    if given is not None:
+        return sorted(set(given))
+    return [size for size in range(1, min(divided, most) + 1) if divided % size == 0]
+
+
+def _grid(model: Model, of_stage: int, tps: list[int], space: Space, pp: int) -> dict[str, Floats]:
+    """All sizes on the NPUs of one stage that divide everything, one element for each strategy."""
+    experts = model.experts.routed if model.experts else 1
+    found = []
+    for tp in tps:
+        if not of_stage or of_stage % tp:
+            continue
+        for cp in _sizes(space.cp, of_stage // tp, 64):
+            if of_stage % (tp * cp) or space.sequence_length % (2 * tp * cp):
+                continue
+            dp = of_stage // (tp * cp)
+            if space.global_batch % dp:
+                continue
+            batch = space.global_batch // dp
+            micro = [size for size in _sizes(space.micro_batch, batch, 8) if batch % size == 0]
+            eps = [
+                ep
+                for ep in _sizes(space.ep, of_stage if experts > 1 else 1, experts)
+                if experts % ep == 0 and of_stage % ep == 0
+            ]
+            found += [(tp, cp, ep, size, batch // size) for ep, size in product(eps, micro)]
+    columns = np.array(found, dtype=np.float64).reshape(-1, 5).T
+    return dict(zip((*_SIZES, "micro_batches"), columns, strict=True))
+
+
+# metric: search
+# Which strategies of a model fit a cluster, and how long do their steps take?
+#
+# Each strategy whose sizes divide is predicted as `predict` does, with a distributed optimizer,
+# sequence parallelism and experts not cut by tensor parallelism. The front are those that no other
+# beats in time and memory at once.
+#
+# title: Strategies of a model
+# meaning: Predicted step and memory of all strategies of a model on a cluster.
+# command: search
+#
+#   tp             bigint   tensor parallel size
+#   pp             bigint   pipeline stages
+#   vpp            bigint   chunks of a stage
+#   cp             bigint   context parallel size
+#   ep             bigint   expert parallel size
+#   dp             bigint   replicas
+#   micro_batch    bigint   sequences of a micro-batch
+#   recompute      varchar  none or full
+#   step_ns        bigint   predicted step
+#   peak_bytes     bigint   predicted peak of later steps, of the rank with most
+#   fits           boolean  whether the peak leaves enough of the chip's memory free
+#   is_front       boolean  whether no strategy that fits is faster with less memory
+#   limit          varchar  what takes most of the step, matmuls and attention aside
+#   limit_ratio    double   its share of the step
+def search(
+    model: Model,
+    machine: Machine,
+    world: int,
+    space: Space,
+    constants: Constants | None = None,
+    software: Software | None = None,
+) -> pl.DataFrame:
+    """The rows of the metric, those that fit first, fastest first. Raises UsageError for none."""
+    chosen = constants or default_constants()
+    told = software or Software(grad_overlap=True, fused_permutation=True)
+    frames = [
+        _predicted(fixed, job, chosen)
+        for fixed, job in jobs_of_space(model, machine, world, space, told)
+    ]
+    if not frames:
+        raise UsageError(
+            f"{model.name}: no strategy divides {world} NPUs, {space.global_batch} sequences of"
+            f" {space.sequence_length} tokens and {model.layers} layers"
+        )
+    budget = machine.memory_bytes * (1 - space.spare_ratio)
+    found = pl.concat(frames).with_columns(fits=pl.col("peak_bytes") <= budget)
+    found = found.sort(["fits", "step_ns", "peak_bytes"], descending=[True, False, False])
+    # Sorted by time, a strategy is on the front where its memory is below all before it.
+    before = pl.col("peak_bytes").cum_min().shift(1, fill_value=2**62)
+    return found.with_columns(
+        is_front=pl.col("fits") & (pl.col("peak_bytes") < before)
+    ).select(
+        "tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch", "recompute", "step_ns", "peak_bytes",
+        "fits", "is_front", "limit", "limit_ratio",
+    )  # fmt: skip
+
+
+def _predicted(fixed: Mapping[str, object], job: Job, constants: Constants) -> pl.DataFrame:
+    shape = np.shape(job.tp)
+    parts = step_parts(job, constants)
+    seconds = np.stack([np.broadcast_to(parts[name], shape) for name in LIMITS])
+    step = seconds.sum(axis=0) + parts["step"]
+    peak = np.max(
+        [np.broadcast_to(one.peak_bytes, shape) for one in stage_memory(job, constants)], axis=0
+    )
+    lost = np.where(np.isin(LIMITS, ("matmul", "attention", "experts"))[:, None], 0.0, seconds)
+    worst = lost.argmax(axis=0)
+    columns = {name: np.asarray(getattr(job, name)).astype(np.int64) for name in _SIZES}
+    return pl.DataFrame(
+        columns
+        | {
+            "dp": np.broadcast_to(job.dp, shape).astype(np.int64),
+            "step_ns": (step * 1e9).astype(np.int64),
+            "peak_bytes": peak.astype(np.int64),
+            "limit": np.array(LIMITS)[worst],
+            "limit_ratio": np.take_along_axis(lost, worst[None], axis=0)[0] / step,
+        }
+    ).with_columns(
+        pp=pl.lit(fixed["pp"], dtype=pl.Int64), vpp=pl.lit(fixed["vpp"], dtype=pl.Int64),
+        recompute=pl.lit(fixed["recompute"]),
+    )  # fmt: skip
+
+
+# metric: search_sensitivity
+# Which constant, being wrong, would change the best strategy?
+#
+# Each constant is taken a spread of its prior higher and lower, and the best strategies are
+# predicted once more.
+#
+# title: Sensitivity of the best strategy
+# meaning: Constants whose error would put another strategy first.
+#
+#   constant     varchar  its name
+#   factor       double   by which it is changed
+#   best         bigint   place, from 1, of the strategy that is then the best
+#   lost_ratio   double   by which the first is then slower than that one
+def sensitivity(
+    model: Model,
+    machine: Machine,
+    world: int,
+    space: Space,
+    found: pl.DataFrame,
+    software: Software | None = None,
+    top: int = 20,
+) -> pl.DataFrame:
+    """The rows of the metric for the `top` best strategies of `found`, most lost first."""
+    best = found.filter("fits").head(top)
+    base = default_constants()
+    told = software or Software(grad_overlap=True, fused_permutation=True)
+    rows = []
+    for name, constant in described_constants().items():
+        for factor in (np.exp(constant.spread), np.exp(-constant.spread)):
+            if constant.spread <= 0:
+                continue
+            changed = base | {name: base[name] * float(factor)}
+            steps = _steps_of(model, machine, world, space, best, changed, told)
+            place = int(np.argmin(steps))
+            if place:
+                rows.append({
+                    "constant": name, "factor": float(factor), "best": place + 1,
+                    "lost_ratio": float(steps[0] / steps[place] - 1),
+                })  # fmt: skip
+    schema = {"constant": pl.String, "factor": pl.Float64, "best": pl.Int64,
+              "lost_ratio": pl.Float64}  # fmt: skip
+    return pl.DataFrame(rows, schema=schema).sort("lost_ratio", descending=True)
+
+
+def _steps_of(
+    model: Model, machine: Machine, world: int, space: Space, chosen: pl.DataFrame,
+    constants: Constants, software: Software,
+) -> Floats:  # fmt: skip
+    """Steps of these strategies, seconds."""
+    steps = np.zeros(len(chosen))
+    for place, row in enumerate(chosen.to_dicts()):
+        one = replace(
+            space, tp=[row["tp"]], pp=[row["pp"]], vpp=[row["vpp"]], cp=[row["cp"]],
+            ep=[row["ep"]], micro_batch=[row["micro_batch"]], recompute=[row["recompute"]],
+        )  # fmt: skip
+        ((_, job),) = jobs_of_space(model, machine, world, one, software)
+        steps[place] = float(np.sum([np.sum(v) for v in step_parts(job, constants).values()]))
+    return steps

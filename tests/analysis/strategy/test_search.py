@@ -1,0 +1,65 @@
+"""The search finds what predicting every strategy one by one finds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from npuscope.analysis.strategy.describe import space_of
+from npuscope.analysis.strategy.job import Machine, Recompute, Software, even_stages
+from npuscope.analysis.strategy.predict import predict
+from npuscope.analysis.strategy.search import Space, search, sensitivity
+from npuscope.errors import UsageError
+from tests.analysis.strategy.jobs import DENSE, JOB
+
+_SPACE = Space(2048, 16)
+_MACHINE = Machine(353.9e12)
+
+
+def test_the_best_of_all_by_hand() -> None:
+    found = search(DENSE, _MACHINE, 8, _SPACE)
+    software = Software(grad_overlap=True, fused_permutation=True)
+    steps = {}
+    for row in found.to_dicts():
+        job = replace(
+            JOB, stages=even_stages(8, row["pp"], row["vpp"]), tp=float(row["tp"]),
+            cp=float(row["cp"]), micro_batch=float(row["micro_batch"]), sequence_parallel=True,
+            distributed_optimizer=True, software=software, world=8.0,
+            recompute=Recompute(full_layers=None if row["recompute"] == "full" else 0),
+        )  # fmt: skip
+        one = predict(job)
+        assert row["step_ns"] == pytest.approx(one.step_s.predicted * 1e9, rel=1e-6)
+        assert row["peak_bytes"] == pytest.approx(one.peak_bytes.predicted, rel=1e-6)
+        if row["fits"]:
+            steps[row["step_ns"]] = row
+    assert len(found) > 100
+    assert found.row(0, named=True)["step_ns"] == min(steps)
+
+
+def test_nothing_on_the_front_is_beaten() -> None:
+    found = search(DENSE, _MACHINE, 8, _SPACE)
+    fitting = found.filter("fits")
+    steps, peaks = fitting["step_ns"].to_numpy(), fitting["peak_bytes"].to_numpy()
+    for row in found.filter("is_front").to_dicts():
+        assert not np.any((steps < row["step_ns"]) & (peaks < row["peak_bytes"]))
+
+
+def test_constants_that_would_change_the_order_are_named() -> None:
+    found = search(DENSE, _MACHINE, 8, _SPACE)
+    changes = sensitivity(DENSE, _MACHINE, 8, _SPACE, found, top=5)
+    assert all(row["best"] > 1 and row["lost_ratio"] > 0 for row in changes.to_dicts())
+
+
+def test_what_is_searched_in_words() -> None:
+    space = space_of("gbs=512,seq=8192,tp=4+8,recompute=full")
+    assert (space.tp, space.pp, list(space.recompute)) == ([4, 8], None, ["full"])
+    for text in ("tp=8", "gbs=1,seq=2,tpp=1", "gbs=0,seq=2", "gbs=1,seq=2,recompute=some"):
+        with pytest.raises(UsageError):
+            space_of(text)
+
+
+def test_a_space_in_which_nothing_divides() -> None:
+    with pytest.raises(UsageError, match="no strategy divides"):
+        search(DENSE, _MACHINE, 7, Space(2048, 16, pp=[3]))
