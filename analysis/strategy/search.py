@@ -81,7 +81,8 @@ def jobs_of_space(
                 stages=even_stages(model.layers, pp, vpp),
                 sequence_length=space.sequence_length, global_batch=float(space.global_batch),
                 tp=sizes["tp"], cp=sizes["cp"], ep=sizes["ep"],
-                micro_batch=sizes["micro_batch"], expert_tp=np.ones_like(sizes["tp"]), sequence_parallel=True,
+                micro_batch=sizes["micro_batch"], expert_tp=np.ones_like(sizes["tp"]),
+                sequence_parallel=True,
                 distributed_optimizer=True,
                 recompute=Recompute(full_layers=None if again == "full" else 0),
                 software=software,
@@ -215,7 +216,7 @@ def _predicted(fixed: Mapping[str, object], job: Job, constants: Constants) -> p
 # meaning: Constants whose error would put another strategy first.
 #
 #   constant     varchar  its name
-#   factor       double   by which it is changed
+#   changed_ratio  double   by which it is changed
 #   best         bigint   place, from 1, of the strategy that is then the best
 #   lost_ratio   double   by which the first is then slower than that one
 def sensitivity(
@@ -241,10 +242,10 @@ def sensitivity(
             place = int(np.argmin(steps))
             if place:
                 rows.append({
-                    "constant": name, "factor": float(factor), "best": place + 1,
+                    "constant": name, "changed_ratio": float(factor), "best": place + 1,
                     "lost_ratio": float(steps[0] / steps[place] - 1),
                 })  # fmt: skip
-    schema = {"constant": pl.String, "factor": pl.Float64, "best": pl.Int64,
+    schema = {"constant": pl.String, "changed_ratio": pl.Float64, "best": pl.Int64,
               "lost_ratio": pl.Float64}  # fmt: skip
     return pl.DataFrame(rows, schema=schema).sort("lost_ratio", descending=True)
 
