@@ -65,6 +65,19 @@ _SETTLED = """() => {
             one => one.querySelector('.js-plotly-plot .main-svg'));
 }"""
 
+# Figures follow the window's size a moment later: until none has moved for a tenth of a second.
+_STILL = """() => new Promise(done => {
+    const drawn = () => [...document.querySelectorAll('.js-plotly-plot .main-svg')];
+    const places = () => JSON.stringify(drawn().map(one => one.getBoundingClientRect()));
+    let known = '', since = 0;
+    const look = now => {
+        const found = places();
+        if (found !== known) [known, since] = [found, now];
+        if (now - since > 100) done(); else requestAnimationFrame(look);
+    };
+    requestAnimationFrame(look);
+})"""
+
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Browser]:
@@ -137,7 +150,7 @@ class Visit:
         )
         size = self.tab.viewport_size or {"width": 1280, "height": 900}
         self.tab.set_viewport_size({"width": size["width"], "height": min(max(height, 720), 6000)})
-        self.tab.wait_for_timeout(400)
+        self.tab.evaluate(_STILL)
         self.tab.screenshot(path=path)
         self.tab.set_viewport_size(size)
 
