@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import duckdb
 import polars as pl
@@ -14,6 +15,9 @@ from npuscope.collector.store import store
 from .catalog import sql_metrics
 from .metric import read_by
 from .scope import PLACE, Scope
+
+# Metrics whose views a connection is known to have: to ask it takes as long as a small question.
+_KNOWN: WeakKeyDictionary[duckdb.DuckDBPyConnection, set[str]] = WeakKeyDictionary()
 
 
 def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = None) -> None:
@@ -25,7 +29,7 @@ def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = N
     They are temporary: a database opened for reading can have them, and connections that share a
     database do not disturb each other.
     """
-    if names is not None and not names:
+    if names is not None and _KNOWN.get(con, set()).issuperset(names):
         return
     known_names = (
         "select table_name from information_schema.tables"
@@ -51,6 +55,7 @@ def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = N
     for known in [*missing.values()]:
         if names is None or known.name in names:
             create(known.view)
+    _KNOWN.setdefault(con, set()).update(names or ())
 
 
 def has_view(con: duckdb.DuckDBPyConnection, name: str) -> bool:

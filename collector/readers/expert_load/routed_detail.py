@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-import pyarrow as pa
 
 # 128 MiB: experts of all layers, steps, ranks and micro-batches.
 COUNTS_AT_MOST = 1 << 24
@@ -96,6 +95,8 @@ def counts_frame(
     lengths = np.repeat([part.shape[1] for part in parts], repeats)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     flat = np.concatenate([part.reshape(-1) for part in parts])
+    import pyarrow as pa  # here, as answers from a store need the schema only
+
     lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(flat))
     told = {
         "step": np.repeat([place[0] for place in places], repeats),
