@@ -23,25 +23,17 @@ DEFAULT_MEMORY_BYTES = 1 << 30
 SPILL = "spill"
 
 # What a reading process may take where nobody says: files of any size fit, because tables spill.
-PROCESS_BYTES = 544 << 20
+PROCESS_BYTES = 464 << 20
 # The same for a profiler's database: its joins are between tables as large as itself.
 DATABASE_PROCESS_BYTES = 800 << 20
 # What it takes besides its database: interpreter, libraries, the piece of a file being decoded.
 _ASIDE_BYTES = 288 << 20
 _LEAST_BYTES = 96 << 20
-# Of that, what comes back when every file is decoded, and sorting can use.
-_DECODING_BYTES = 64 << 20
 
 
 def database_bytes(process_bytes: int) -> int:
     """Memory for the database of a process that may take `process_bytes` in all."""
     return max(process_bytes - _ASIDE_BYTES, _LEAST_BYTES)
-
-
-def allow_more(con: duckdb.DuckDBPyConnection, process_bytes: int) -> None:
-    """Give the database what decoding needed, now that all files are read."""
-    limit = database_bytes(process_bytes) + _DECODING_BYTES
-    con.execute(f"set memory_limit = '{limit >> 20}MiB'")
 
 
 def connect(

@@ -210,16 +210,16 @@ _COUNTED = """
     where step is not null
     group by all
 """
-# The same, where kernels run at once: the length of their union.
+# The same of some steps, where kernels run at once: the length of their union.
 _UNITED = """
     with ordered as (
         select step, start_ns, start_ns + dur_ns as end_ns, max(start_ns + dur_ns) over (
             partition by step order by start_ns rows between unbounded preceding and 1 preceding
         ) as reached_ns
-        from kernels where is_compute and dur_ns > 0
+        from kernels where is_compute and dur_ns > 0 and step in (select unnest(?))
     )
-    select sum(greatest(0, end_ns - greatest(start_ns, coalesce(reached_ns, start_ns))))
-    from ordered where step = ?
+    select step, sum(greatest(0, end_ns - greatest(start_ns, coalesce(reached_ns, start_ns))))
+    from ordered group by step
 """
 
 
@@ -260,13 +260,11 @@ def _compare_sums(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadL
         return
     if not scalar(con, "select count(step) from kernels"):
         return
-    differing: list[tuple[int, float, float]] = []
-    for step, told_ns, kernels_ns in con.execute(_COUNTED).fetchall():
-        if _differ(told_ns, kernels_ns):
-            if kernels_ns > told_ns:
-                [(kernels_ns,)] = con.execute(_UNITED, [step]).fetchall()
-            if _differ(told_ns, kernels_ns):
-                differing.append((step, told_ns, kernels_ns))
+    counted = [row for row in con.execute(_COUNTED).fetchall() if _differ(*row[1:])]
+    longer = [step for step, told_ns, kernels_ns in counted if kernels_ns > told_ns]
+    united = dict(con.execute(_UNITED, [longer]).fetchall()) if longer else {}
+    found = [(step, told_ns, united.get(step, own_ns)) for step, told_ns, own_ns in counted]
+    differing = [row for row in found if _differ(*row[1:])]
     if differing:
         step, told_ns, kernels_ns = max(differing, key=lambda one: abs(one[1] - one[2]))
         log.warn(

@@ -26,8 +26,8 @@ import msgspec
 
 from .. import schema
 from ..model import ReadLog
-from ..readers.ascend_db.large_tables import LARGE
 from ..readers.trust import Advance
+from ..readers.words import LARGE
 from ..staging import (
     DATABASE_PROCESS_BYTES,
     PROCESS_BYTES,

@@ -39,7 +39,6 @@ from ..staging import (
     DATABASE_PROCESS_BYTES,
     PROCESS_BYTES,
     SPILL,
-    allow_more,
     database_bytes,
     is_empty,
     nonempty,
@@ -155,7 +154,6 @@ def _read_within(
             with closing(open_staging(staged, memory_bytes=memory_bytes)) as con:
                 with deadline.interrupts(con):
                     told = fill_tables(con, task, reading, advance, deadline)
-                    allow_more(con, process_bytes)
                     tables = write_tables(
                         con, (task.run, task.capture, source.rank), staged,
                         leave_out=told.left_out, stacks=source.selection.stacks,

@@ -45,7 +45,7 @@ from .manifest import (
     publish_folder,
 )
 from .space import is_out_of_space
-from .store import file_literal, sql_literal
+from .store import PARQUET, file_literal, sql_literal
 
 TARGET_BYTES = 256 << 20
 MEMORY_BYTES = 1 << 30
@@ -246,7 +246,7 @@ def _copy_sql(part: Sequence[tuple[int, _Piece]], path: Path) -> str:
         position = end
     flush()
     target = sql_literal(str(path))
-    return f"copy ({' union all '.join(selects)}) to {target} (format parquet, compression zstd)"
+    return f"copy ({' union all '.join(selects)}) to {target} ({PARQUET})"
 
 
 def _read(files: str) -> str:

@@ -172,7 +172,7 @@ def _compute(
         for result in derive(con):
             path = staged / f"{result.name}.parquet"
             target = store.sql_literal(str(path))
-            asked = f"copy ({result.query}) to {target} (format parquet, compression zstd)"
+            asked = f"copy ({result.query}) to {target} ({store.PARQUET})"
             row_count = int(scalar(con, asked))
             if row_count:
                 written[result.name] = Segment(path.name, row_count, path.stat().st_size)

@@ -66,7 +66,8 @@ def write_tables(
         if name in kept:
             order = _order_by(con, f'"{name}"', table.sort_columns)
             columns = f"{_keys(run, capture)}, {rank}::integer as rank, {_columns(table, stacks)}"
-            query = f'select {columns} from "{name}" t {order}'
+            # What all rows have alike is put before them when they are sorted.
+            query = f'select {columns} from (select * from "{name}" t {order}) t'
             written[name] = _copy(con, query, out / f"{name}.parquet")
     return written
 
@@ -237,7 +238,7 @@ def rebuild_summaries(
 
 def _copy(con: duckdb.DuckDBPyConnection, query: str, path: Path) -> Segment:
     target = store.sql_literal(str(path))
-    rows = scalar(con, f"copy ({query}) to {target} (format parquet, compression zstd)")
+    rows = scalar(con, f"copy ({query}) to {target} ({store.PARQUET})")
     return Segment(path.name, int(rows), path.stat().st_size)
 
 

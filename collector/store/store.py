@@ -58,6 +58,9 @@ if TYPE_CHECKING:
 SUMMARY_VERSIONS = "summary_versions"
 # In the second line of a page that carries tables.
 BUNDLE_HEAD = b"<!-- npuscope bundle 1 -->"
+# How the store's files are written: times that grow take little as their differences, and fewer
+# rows than usual wait for their group to be full.
+PARQUET = "format parquet, compression zstd, parquet_version v2, row_group_size 40960"
 # A variable of connections to stores: the summaries that are known to have no row.
 EMPTY_SUMMARIES = "empty_summaries"
 # Processes of containers that share the temporary folder may have the same number.

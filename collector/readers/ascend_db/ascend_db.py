@@ -42,13 +42,13 @@ from ...staging import insert_rows
 from ..metadata.profiler_metadata import group_rows, parse_metadata, rank_columns
 from ..sqlite import SqliteFile, SqlType, open_sqlite, tell_views
 from ..text.device_rows import own_database
+from ..words import words_for_text
 from .large_tables import (
     fill_comm_tasks,
     fill_host_ops,
     fill_kernels,
     fill_launches,
     sql,
-    words_for_text,
 )
 from .lookups import build_group_hashes
 from .source_tables import TABLES, load_enums, load_table, spelling, stream_columns, temp_name

@@ -20,9 +20,7 @@ database, its text columns are enumerations of the words it uses. Written, they 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import Any
 
 import duckdb
@@ -32,7 +30,8 @@ import pyarrow as pa
 from ... import schema
 from ...ingest.link import cut_steps
 from ...model import ReadLog
-from ...staging import is_empty, scalar
+from ...staging import scalar
+from ..words import enumerate_words
 from .lookups import (
     build_group_hashes,
     build_host_words,
@@ -47,7 +46,6 @@ from .lookups import (
 
 _KERNELS_AT_ONCE = 32_768
 _ROWS_AT_ONCE = 131_072
-LARGE = ("kernels", "launches", "host_ops")
 
 
 def fill_kernels(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
@@ -138,20 +136,6 @@ def _insert_part(con: duckdb.DuckDBPyConnection, text: str, parameters: dict[str
         con.execute(insert)
     finally:
         con.execute(f"set disabled_optimizers = '{disabled}'")
-
-
-@contextmanager
-def words_for_text(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    """For other readers: tables that stay empty, or are left half-filled, get their text back."""
-    try:
-        yield
-    except BaseException:
-        for table in LARGE:
-            con.execute(f'delete from "{table}"')
-        raise
-    finally:
-        for table in LARGE:
-            spell_out(con, table)
 
 
 # Names of one value: with and without core prefix (older chips have one kind of core).
@@ -258,10 +242,6 @@ def _literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-# More words than these are no repetition that an enumeration could save.
-_WORDS_AT_MOST = 1 << 16
-
-
 def _enumerate_words(
     con: duckdb.DuckDBPyConnection,
     table: str,
@@ -286,25 +266,6 @@ def _enumerate_words(
         [f"select {word} as word from _word" for word in words]
         + [f"select {_literal(word)}" for word in more]
     )
-    distinct = f"select distinct word from ({values}) where word is not null order by 1"
-    if 0 < scalar(con, f"select count(*) from ({distinct})") <= _WORDS_AT_MOST:
-        con.execute(f"create type {table}_word as enum ({distinct})")
-        kinds |= dict.fromkeys(columns, f"{table}_word")
+    if enumerate_words(con, table, columns, values, kinds):
         casts = ", ".join(f"cast({word} as {table}_word) as {word}" for word in words)
         con.execute(f"create or replace temp table _word as select * replace ({casts}) from _word")
-    _create(con, table, kinds)
-
-
-def spell_out(con: duckdb.DuckDBPyConnection, table: str) -> None:
-    """Give a canonical table that stayed empty its columns of schema.sql again."""
-    if is_empty(con, table):
-        _create(con, table, {})
-        con.execute(f"drop type if exists {table}_word")
-        con.execute(f"drop type if exists {table}_key")
-
-
-def _create(con: duckdb.DuckDBPyConnection, table: str, kinds: Mapping[str, str]) -> None:
-    known = schema.tables()[table]
-    columns = (replace(c, type=kinds.get(c.name, c.type)) for c in known.columns)
-    con.execute(f'drop table "{table}"')
-    con.execute(schema.create_sql(replace(known, columns=tuple(columns))))

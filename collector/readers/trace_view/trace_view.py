@@ -31,6 +31,7 @@ from ...staging import is_empty, scalar
 from ..chrome_trace.staging import keep_rows, show, staged
 from ..metadata.msprof_info import process_id
 from ..text.iterations import iteration_sql, make_iterations, put_steps
+from ..words import enumerate_words, words_for_text
 from .trace_columns import TraceForm
 
 _TIME = re.compile(rb'"ts"\s*:\s*(")?')
@@ -46,6 +47,13 @@ _TABLES = (
     "comm_tasks",
     "host_ops",
 )
+# Of large tables, the columns of words that repeat, and what tells these words.
+_WORDED = {
+    "host_ops": (("kind", "level", "name", "input_shapes", "input_dtypes", "module"), "host_words"),
+    "counters": (("name", "series"), "counter_words"),
+}
+_MACROS = ("_is_computing", "_call_name", "_api_level", "_other_level")
+WORDS_FROM_BYTES = 32 << 20  # below this, looking for them costs more than it saves
 # Kinds of staged events that may be a device's.
 _DEVICE_KINDS = ("device", "plane", "other", "counter", "flow")
 _OF_DEVICE = "kind in ('hardware', 'communication', 'overlap') or label ilike 'NPU%'"
@@ -65,14 +73,20 @@ def read(
     TraceFormatError if no slice of the trace can be read.
     """
     form = TraceForm(counters="counters" in wanted, stacks=source.selection.stacks)
+    is_large = sum(file.size_bytes for file in source.files["trace"]) >= WORDS_FROM_BYTES
+    worded = frozenset(_WORDED) & wanted if is_large else frozenset()
     try:
-        with staged(
-            con, "_trace_", source.paths("trace"), form, log, advance, processes=source.processes
-        ) as folders:
-            _derive(con, source, log, wanted, folders)
+        with (
+            words_for_text(con, worded),
+            staged(
+                con, "_trace_", source.paths("trace"), form, log, advance,
+                processes=source.processes,
+            ) as folders,
+        ):  # fmt: skip
+            _derive(con, source, log, wanted, folders, worded)
     finally:
         with suppress(duckdb.Error):
-            con.execute("drop macro if exists _is_computing")
+            con.execute(";".join(f"drop macro if exists {macro}" for macro in _MACROS))
 
 
 def _derive(
@@ -81,8 +95,9 @@ def _derive(
     log: ReadLog,
     wanted: frozenset[str],
     folders: Sequence[Path],
+    worded: frozenset[str],
 ) -> None:
-    """Canonical tables from staged events."""
+    """Canonical tables from staged events; in those `worded`, names are enumerations."""
     sql = schema.statements("readers/trace_view/trace_view.sql")
     con.execute(sql["places"])
     _keep_device(con, folders, source, log)
@@ -96,7 +111,11 @@ def _derive(
         "create or replace temp table _trace_no_comm_rows"
         " (step bigint, name varchar, start_ns bigint, dur_ns bigint)"
     )
+    con.execute(sql["host_rows"])
     for table in _TABLES:
+        if table in worded:
+            columns, words = _WORDED[table]
+            enumerate_words(con, table, columns, sql[words])
         if table in wanted:
             con.execute(sql[table].format(comm_rows=comm_rows))
         if table == "kernels":

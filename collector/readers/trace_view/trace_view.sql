@@ -316,25 +316,43 @@ left join _trace_task_connection k on k.start_ns = s.start_ns and k.task_id = s.
 left join _trace_connected_op c on c.pid = s.pid and c.tid = s.group_tid and c.connection_id = k.connection_id
 asof left join _trace_op o on o.pid = s.pid and o.tid = s.group_tid and s.start_ns >= o.start_ns;
 
+-- name: host_rows
+create or replace temp macro _call_name(name) as regexp_replace(name, '^\w+@', '');
+
+create or replace temp macro _api_level(level, name) as
+    case lower(coalesce(level, regexp_extract(name, '^(\w+)@', 1)))
+        when 'hccl' then 'communication' when 'ascendcl' then 'acl' when 'ge' then 'model'
+        else lower(nullif(coalesce(level, regexp_extract(name, '^(\w+)@', 1)), '')) end;
+
+create or replace temp macro _other_level(name) as
+    case lower(regexp_extract(name, '^(\w+)@', 1))
+        when 'ascendcl' then 'acl' when 'hccl' then 'communication' when 'ge' then 'model' when 'api' then null
+        else nullif(lower(regexp_extract(name, '^(\w+)@', 1)), '') end;
+
+-- name: host_words
+select unnest([kind, name]) as word from (select distinct kind, name from _trace_host)
+union all select unnest([_api_level(level, name), _call_name(name)]) from (select distinct level, name from _trace_api)
+union all select unnest([name, _other_level(name), _call_name(name)]) from (select distinct name from _trace_other)
+union all select unnest(['api', 'gc', 'operator'])
+union all select unnest([input_shapes, input_dtypes, module])
+    from (select distinct input_shapes, input_dtypes, module from _trace_host_op)
+
+-- name: counter_words
+select unnest([name, series]) as word from (select distinct name, series from _trace_counter)
+
 -- name: host_ops
 insert into host_ops by name from _trace_host_op;
 
 insert into host_ops by name
-select 'api' as kind,
-    case lower(coalesce(a.level, regexp_extract(a.name, '^(\w+)@', 1)))
-        when 'hccl' then 'communication' when 'ascendcl' then 'acl' when 'ge' then 'model'
-        else lower(nullif(coalesce(a.level, regexp_extract(a.name, '^(\w+)@', 1)), '')) end as level,
-    regexp_replace(a.name, '^\w+@', '') as name, coalesce(r.process_id, a.pid) as process_id, a.tid as thread_id,
-    a.start_ns, a.dur_ns, a.connection_id
+select 'api' as kind, _api_level(a.level, a.name) as level, _call_name(a.name) as name,
+    coalesce(r.process_id, a.pid) as process_id, a.tid as thread_id, a.start_ns, a.dur_ns, a.connection_id
 from _trace_api a, _trace_os_process r;
 
 -- Slices without a category or CANN's arguments, by their process.
 insert into host_ops by name
 select case p.kind when 'gc' then 'gc' when 'framework' then 'operator' else 'api' end as kind,
-    case when p.kind = 'cann' or p.kind is null then case lower(regexp_extract(o.name, '^(\w+)@', 1))
-        when 'ascendcl' then 'acl' when 'hccl' then 'communication' when 'ge' then 'model' when 'api' then null
-        else nullif(lower(regexp_extract(o.name, '^(\w+)@', 1)), '') end end as level,
-    case when p.kind in ('gc', 'framework') then o.name else regexp_replace(o.name, '^\w+@', '') end as name,
+    case when p.kind = 'cann' or p.kind is null then _other_level(o.name) end as level,
+    case when p.kind in ('gc', 'framework') then o.name else _call_name(o.name) end as name,
     case when p.kind in ('gc', 'framework') then o.pid else coalesce(r.process_id, o.pid) end as process_id,
     o.tid as thread_id, o.start_ns, o.dur_ns, o.connection_id
 from _trace_other o

@@ -9,6 +9,7 @@ import duckdb
 import pytest
 
 from npuscope.collector import schema
+from npuscope.collector.readers import words
 from npuscope.collector.readers.ascend_db import ascend_db, large_tables
 from npuscope.collector.readers.text import kernel_details
 from npuscope.errors import TraceFormatError
@@ -83,19 +84,19 @@ def content(con: duckdb.DuckDBPyConnection, table: str) -> list[Any]:
 def test_parts_add_up_and_stand_in_order(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(staged.folder / "a.db", job())
     staged.read(ascend_db, {"main_db": path})
-    whole = {table: content(staged.con, table) for table in large_tables.LARGE}
+    whole = {table: content(staged.con, table) for table in words.LARGE}
     assert [len(whole[table]) for table in ("kernels", "launches", "host_ops")] == [
         N // 2, N + N // 5, 2 * N
     ]  # fmt: skip
     assert {step for (step,) in staged.rows("select distinct step from kernels")} == {7, 8}
-    for table in large_tables.LARGE:
+    for table in words.LARGE:
         staged.con.execute(f"delete from {table}")
-        large_tables.spell_out(staged.con, table)
+        words.spell_out(staged.con, table)
     monkeypatch.setattr(large_tables, "_KERNELS_AT_ONCE", 13)
     monkeypatch.setattr(large_tables, "_ROWS_AT_ONCE", 17)
-    monkeypatch.setattr(large_tables, "_WORDS_AT_MOST", 0)
+    monkeypatch.setattr(words, "_WORDS_AT_MOST", 0)
     staged.read(ascend_db, {"main_db": path})
-    for table in large_tables.LARGE:
+    for table in words.LARGE:
         assert content(staged.con, table) == whole[table]
         keys = f"select {order(table)} from {table}"
         assert staged.rows(keys) == staged.rows(f"{keys} order by {order(table)}")
@@ -120,7 +121,7 @@ def test_a_reading_that_fails_leaves_nothing_behind(staged: Staged) -> None:
     path.write_bytes(path.read_bytes()[:-200_000])
     with pytest.raises(TraceFormatError, match="damaged"):
         staged.read(ascend_db, {"main_db": path})
-    for table in large_tables.LARGE:
+    for table in words.LARGE:
         assert staged.rows(f"select count(*) from {table}") == [(0,)]
         found = staged.rows(f"select column_name, lower(column_type) from (describe {table})")
         assert found == [(c.name, c.type.lower()) for c in schema.tables()[table].columns]
