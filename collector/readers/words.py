@@ -34,16 +34,41 @@ def enumerate_words(
     words_sql: a column `word`, everything these columns will hold. kinds: types of other columns.
     """
     kinds = dict(kinds or {})
+    is_worded = _create_type(con, f"{table}_word", words_sql)
+    if is_worded:
+        kinds |= dict.fromkeys(columns, f"{table}_word")
+    _create(con, table, kinds)
+    return is_worded
+
+
+def turn_into_words(
+    con: duckdb.DuckDBPyConnection, table: str, columns: Iterable[str], maps: Iterable[str] = ()
+) -> None:
+    """The same for columns of a table that is full, and for the keys of its `maps` of doubles."""
+    names = list(columns)
+    kinds: dict[str, str] = {}
+    words_sql = f"select unnest([{', '.join(names)}]) as word from {table}"
+    if _create_type(con, f"{table}_word", words_sql):
+        kinds |= dict.fromkeys(names, f"{table}_word")
+    keys = " union all ".join(f"select unnest(map_keys({m})) as word from {table}" for m in maps)
+    if keys and _create_type(con, f"{table}_key", keys):
+        kinds |= dict.fromkeys(maps, f"map({table}_key, double)")
+    con.execute(f"alter table {table} rename to _spelled")
+    _create(con, table, kinds)
+    con.execute(f"insert into {table} from _spelled")
+    con.execute("drop table _spelled")
+
+
+def _create_type(con: duckdb.DuckDBPyConnection, name: str, words_sql: str) -> bool:
     con.execute(f"""
         create or replace temp table _distinct_word as
         select distinct word from ({words_sql}) where word is not null""")
-    is_worded = 0 < scalar(con, "select count(*) from _distinct_word") <= _WORDS_AT_MOST
-    if is_worded:
-        con.execute(f"create type {table}_word as enum (from _distinct_word order by word)")
-        kinds |= dict.fromkeys(columns, f"{table}_word")
+    count = int(scalar(con, "select count(*) from _distinct_word"))
+    is_small = 0 < count <= _WORDS_AT_MOST
+    if is_small:
+        con.execute(f"create type {name} as enum (from _distinct_word order by word)")
     con.execute("drop table _distinct_word")
-    _create(con, table, kinds)
-    return is_worded
+    return is_small
 
 
 @contextmanager
@@ -71,5 +96,5 @@ def spell_out(con: duckdb.DuckDBPyConnection, table: str) -> None:
 def _create(con: duckdb.DuckDBPyConnection, table: str, kinds: Mapping[str, str]) -> None:
     known = schema.tables()[table]
     columns = (replace(c, type=kinds.get(c.name, c.type)) for c in known.columns)
-    con.execute(f'drop table "{table}"')
+    con.execute(f'drop table if exists "{table}"')
     con.execute(schema.create_sql(replace(known, columns=tuple(columns))))

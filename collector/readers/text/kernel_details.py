@@ -18,6 +18,7 @@ import duckdb
 from ...model import RankSource, ReadLog
 from ..damaged_files import read_each
 from ..delimited import Rows, fill, lose, normal, open_rows
+from ..words import turn_into_words, words_for_text
 from .device_rows import names_device, own_rows
 
 _START = ("Start Time(us)", "Task Start Time(us)")
@@ -39,6 +40,7 @@ _TEXT = {
     "output_dtypes": "Output Data Types",
     "output_formats": "Output Formats",
 }
+WORDS_FROM_BYTES = 16 << 20  # below this, looking for words costs more than it saves
 _NOT_PMU = {"device_id", "step_id", "task_id", "stream_id", "context_id", "model_id", "batch_id"}
 # PMU names are words joined by underscores, or hexadecimal events; other titles have blanks.
 _PMU_NAME = re.compile(r"(0x[0-9a-f]+|[a-z0-9]+(_[a-z0-9]+)+)(\([^)]*\)?)?", re.I)
@@ -65,12 +67,16 @@ def read(
                 stacked = source.framework == "mindspore"
                 _read_file(con, rows, log, own, kernels="kernels" in wanted, stacked=stacked)
 
+    files = source.files.get("kernels", ())
     try:
-        read_each(source.files.get("kernels", ()), read_one, log, advance)
+        read_each(files, read_one, log, advance)
     except Exception:
         # Half the operations would give figures that look whole.
         con.execute("delete from _comm_rows")
         raise
+    if "kernels" in wanted and sum(file.size_bytes for file in files) >= WORDS_FROM_BYTES:
+        with words_for_text(con, ("kernels",)):
+            turn_into_words(con, "kernels", ("name", "type", "core", "op_state", *_TEXT), ("pmu",))
 
 
 def _read_file(

@@ -294,3 +294,25 @@ def test_paths_with_patterns_and_quotes_are_taken_literally(staged: Staged) -> N
     folder.mkdir(parents=True)
     staged.read(kernel_details, {"kernels": write(folder, LEVEL0, *LEVEL0_ROWS)})
     assert len(rows(staged.con, "name")) == 2
+
+
+def test_words_of_a_large_table_say_what_text_does(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [
+        "Name,Type,Accelerator Core,Start Time(us),Duration(us),aic_mac_ratio,Input Shapes",
+        'MatMul_1,MatMulV3,AI_CORE,1736405443881410.320\t,50.621,0.5,"2,3;3,4"',
+        "hcom_allReduce__868_0_1,N/A,HCCL,1736405443881500.001\t,6.28,N/A,N/A",
+        "Add_2,Add,AI_VECTOR_CORE,1736405443881600.000\t,1,N/A,N/A",
+    ]
+    path = write(staged.folder, *lines)
+    staged.read(kernel_details, {"kernels": path})
+    text = rows(staged.con, "columns(*)::varchar")
+    staged.con.execute("delete from kernels")
+    staged.con.execute("delete from _comm_rows")
+    monkeypatch.setattr(kernel_details, "WORDS_FROM_BYTES", 0)
+    staged.read(kernel_details, {"kernels": path})
+    assert rows(staged.con, "columns(*)::varchar") == text
+    assert len(text) == 2
+    kinds = "distinct typeof(name)[:4], typeof(pmu)[:8], typeof(start_ns)"
+    assert staged.rows(f"select {kinds} from kernels") == [("ENUM", "MAP(ENUM", "BIGINT")]
