@@ -17,6 +17,7 @@ from .directions import BACKWARD, FORWARD, WEIGHTS
 
 _WAYS = {FORWARD: 0, BACKWARD: 1, WEIGHTS: 2}
 _WIDTH = 4  # bytes of a type's code
+_OWN = 0.5  # of backward kernels follow the run of their own forward: less, and they run beside it
 _KNOWN_PARTNERS = 0.3  # of a rank's kernels, and sequence numbers cut passes
 _MOST_KINDS = 8  # of pieces that may be split
 _PART = 0.25  # of the longer of two passes, the shorter has at least
@@ -94,10 +95,32 @@ def _numbered(kernels: pl.DataFrame, transfers: pl.DataFrame) -> pl.DataFrame:
     ).filter(~pl.col("is_mark"))
     kernels = kernels.join(counted.select("row", "segment", "marks"), on="row", how="left")
     turns = (pl.col("direction") != pl.col("direction").shift()).fill_null(value=False)
-    kernels = kernels.sort("lane", "row").with_columns(run=turns.cum_sum().over("lane"))
+    kernels = kernels.sort("lane", "row").with_columns(
+        run=turns.cum_sum().over("lane").cast(pl.Int64)
+    )
+    kernels = kernels.join(_beside(kernels), on="lane", how="left")
     return kernels.with_columns(
-        segment=pl.when(pl.col("marks") > 0).then("segment").otherwise(pl.col("run").cast(pl.Int64))
-    ).drop("marks", "run")
+        segment=pl.when(pl.col("marks") > 0)
+        .then("segment")
+        .when("is_beside")
+        .then(0)
+        .otherwise("run")
+    ).drop("marks", "run", "is_beside")
+
+
+def _beside(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Lanes with `is_beside`: backwards take turns with forwards that are not their own (by the
+    sequence numbers of operators), so that they are of passes beside each other."""
+    told = kernels.filter(pl.col("sequence").is_not_null())
+    forward = told.filter(direction=FORWARD).group_by("lane", "sequence").agg(
+        own=pl.col("run").max()
+    )  # fmt: skip
+    back = told.filter(direction=BACKWARD).join(forward, on=["lane", "sequence"], how="left")
+    follows = (pl.col("own") == pl.col("run") - 1).fill_null(value=False)
+    runs = pl.col("run").n_unique()
+    return back.group_by("lane").agg(is_beside=(follows.mean() < _OWN) & (runs > 1)).join(
+        kernels.select("lane").unique(), on="lane", how="right"
+    ).with_columns(pl.col("is_beside").fill_null(value=False))  # fmt: skip
 
 
 def _by_partners(kernels: pl.DataFrame) -> pl.DataFrame:

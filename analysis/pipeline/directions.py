@@ -19,6 +19,7 @@ _PRODUCT = r"(?i)matmul|gemm|linear|::(?:b?mm|addmm)$|::\w*mm_"
 _CUBE_CORES = ("AI_CORE", "MIX_AIC")
 # Of a thread's operators that are backward by name, from which on all its kernels are.
 _AUTOGRAD_SHARE = 0.05
+_NUMBERED = 0.5  # of forward operators, and those without a number record no gradient
 _SURE = 0.9  # of the kernels of a type and shapes
 # Products of weight gradients alone, one after the other: no layer's backward has so many, its
 # forward none. What may add these up between them.
@@ -100,6 +101,7 @@ def with_directions(kernels: pl.DataFrame) -> pl.DataFrame:
         .when(is_forward_type | named.str.contains(r"(?i)forward|_fwd|fwd_"))
         .then(pl.lit(FORWARD)),
     )
+    found = _with_unrecorded(found)
     near = (
         pl.col("seed").forward_fill().over("lane").alias("before"),
         pl.col("seed").backward_fill().over("lane").alias("after"),
@@ -145,6 +147,23 @@ def _with_weights(found: pl.DataFrame) -> pl.DataFrame:
     share = found.filter("is_product")["is_weight"].mean()
     return found.with_columns(
         pl.col("is_weight") & pl.lit(isinstance(share, float) and share < _MOST_WEIGHTS)
+    )
+
+
+def _with_unrecorded(found: pl.DataFrame) -> pl.DataFrame:
+    """With `is_weight` also where shapes were not recorded: a product that no gradient is recorded
+    for (its operator has no number), where most forward operators have one."""
+    is_forward = pl.col("seed") == FORWARD
+    numbered = pl.col("sequence").is_not_null().filter(is_forward).mean().over("rank")
+    return found.with_columns(
+        is_weight=pl.col("is_weight")
+        | (
+            pl.col("is_product")
+            & pl.col("shapes").is_null()
+            & is_forward
+            & pl.col("sequence").is_null()
+            & (numbered > _NUMBERED)
+        ).fill_null(value=False)
     )
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import polars as pl
 import pytest
 
 from npuscope.analysis.pipeline.passes import Pipeline, pipeline
 from npuscope.analysis.pipeline.phases import pipeline_masking, pipeline_phases
 from npuscope.analysis.pipeline.schedules import schedule
-from npuscope.sample_traces.generate import Job
-from tests.analysis.pipeline.random_jobs import judged, opened, random_job, recognised
+from npuscope.analysis.ranks.rank_views import open_across
+from npuscope.analysis.views import open_views
+from npuscope.sample_traces.capture import captures
+from npuscope.sample_traces.generate import Job, canonical_frames
+from npuscope.sample_traces.truth import passes
+from tests.analysis.pipeline.random_jobs import TABLES, judged, opened, random_job, recognised
+from tests.analysis.tables import connect, put
 
 
 @pytest.fixture(scope="module")
@@ -78,3 +85,26 @@ def test_schedules_of_drawn_jobs_are_recognised() -> None:
     told = [judged(job, recognised(job)) for job in map(random_job, range(10))]
     assert sum(one.is_right for one in told) == 10
     assert sum(one.is_exact for one in told) >= 8
+
+
+def test_a_pair_without_transfers_is_a_forward_and_a_backward() -> None:
+    """As a trace of one rank of which the middle of overlapped chunks was recorded."""
+    job = Job(pp=2, dp=1, ep=1, layers=4, micro_batches=4, steps=1, schedule="fb-overlap")
+    (seen, *_) = captures(job)
+    ((_, parts),) = passes(seen).items()
+    (start, end) = next(
+        (max(one[1], other[1]), min(one[2], other[2]))
+        for one, other in pairwise(parts)
+        if other[1] < one[2]
+    )
+    frames = canonical_frames(job, tables=TABLES)
+    inside = pl.col("start_ns").is_between(start, end) & (pl.col("rank") == 0)
+    frames["kernels"] = frames["kernels"].filter(inside)
+    frames["comm_ops"] = frames["comm_ops"].filter(inside & (pl.col("op_type") == "allToAllV"))
+    con = connect()
+    put(con, frames)
+    open_views(con)
+    open_across(None, con)
+    found = pipeline(con, job.name, "planted").passes
+    assert found["kind"].to_list() in (["F", "BW"], ["BW", "F"])
+    assert found["start_ns"].max() < found["end_ns"].min()  # beside each other
