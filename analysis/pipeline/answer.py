@@ -22,6 +22,7 @@ from .recognition import NONE
 from .stage_parts import pipeline_stages
 
 _BASIS: dict[str, str] = {
+    "marks": Message("forward and backward are told by ranges that the framework marked (mstx)"),
     "operators": Message(
         "forward and backward are told by threads and sequence numbers of the framework's operators"
     ),
@@ -112,7 +113,7 @@ def scopes_of_pipelines(con: duckdb.DuckDBPyConnection) -> list[tuple[str, str]]
 #   chunks          bigint     of the model on each stage; NULL: not told
 #   stages          bigint     of the job
 #   seen_stages     bigint     of them, captured with passes
-#   basis           varchar    what tells directions: operators or names
+#   basis           varchar    what tells directions: marks, operators or names
 def pipeline_facts(found: Pipeline) -> pl.DataFrame:
     """The row of the metric."""
     named = found.named

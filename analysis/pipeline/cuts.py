@@ -100,7 +100,9 @@ def _numbered(kernels: pl.DataFrame, transfers: pl.DataFrame) -> pl.DataFrame:
     )
     kernels = kernels.join(_beside(kernels), on="lane", how="left")
     return kernels.with_columns(
-        segment=pl.when(pl.col("marks") > 0)
+        segment=pl.when(pl.col("mark_number").is_not_null().any().over("lane"))
+        .then(pl.col("mark_number").fill_null(-1))
+        .when(pl.col("marks") > 0)
         .then("segment")
         .when("is_beside")
         .then(0)

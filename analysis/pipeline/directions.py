@@ -1,7 +1,8 @@
 """Which way each kernel works: forward, backward, or for the gradients of weights alone.
 
-operator of the framework (its thread, its name, its forward's thread) > name of the kernel
-("...Grad") > what kernels of the same type and shapes do elsewhere > the kernels beside it
+range of a pass (mstx) > operator of the framework (its thread, its name, its forward's thread)
+    > name of the kernel ("...Grad") > what kernels of the same type and shapes do elsewhere
+    > the kernels beside it
 """
 
 from __future__ import annotations
@@ -26,10 +27,17 @@ _SURE = 0.9  # of the kernels of a type and shapes
 _RUN, _RUN_FORWARD = 3, 2
 _ADDED_UP = r"(?i)add|axpy|cast|copy|move|zeros|memset"
 _MOST_WEIGHTS = 0.45  # of all products: with more, tokens are as many as features somewhere
+# Ranges of a pass: `forward_step`, `backward mb 3`; a layer's own `forward` is none.
+_MARK = (
+    r"(?i)(forward|backward|fwd|bwd|wgrad).{0,3}(step|pass|micro|mb)"
+    r"|micro.?batch.*(forward|backward|fwd|bwd|wgrad)"
+)
+_MARKED_WEIGHTS = r"(?i)wgrad"
 _OPERATORS = """
     with _asked as (
         select rank, connection_id, any_value(operator_name) as operator,
-            any_value(operator_thread_id) as thread, any_value(operator_start_ns) as operator_ns
+            any_value(operator_thread_id) as thread, any_value(operator_start_ns) as operator_ns,
+            coalesce(any_value(operator_start_ns), any_value(api_start_ns)) as launched_ns
         from launches
         where target in ('kernel', 'communication') and connection_id is not null
             and run = $run and capture = $capture
@@ -42,22 +50,34 @@ _OPERATORS = """
         from host_ops
         where kind = 'operator' and sequence_number >= 0 and run = $run and capture = $capture
         group by all
+    ),
+    _marked as (
+        select rank, name as mark, start_ns, start_ns + dur_ns as end_ns,
+            row_number() over (partition by rank order by start_ns) as mark_number
+        from marks
+        where kind = 'mstx' and dur_ns > 0 and regexp_matches(name, $pattern)
+            and run = $run and capture = $capture
     )
-    select rank, connection_id, operator, thread, sequence, forward_thread
-    from _asked left join _told using (rank, thread, operator_ns)"""
+    select _asked.rank, connection_id, operator, thread, sequence, forward_thread,
+        case when launched_ns < end_ns then mark end as mark,
+        case when launched_ns < end_ns then mark_number end as mark_number
+    from _asked left join _told using (rank, thread, operator_ns)
+    asof left join _marked on _asked.rank = _marked.rank and launched_ns >= _marked.start_ns"""
 
 
 def operators(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFrame:
-    """Of each launch: rank, connection_id, operator, thread, sequence, forward_thread."""
-    return store.frame(con.sql(_OPERATORS, params={"run": run, "capture": capture}))
+    """Of each launch: rank, connection_id, operator, thread, sequence, forward_thread, and the name
+    and number of the range of a pass (mstx) that it lies in."""
+    asked = {"run": run, "capture": capture, "pattern": _MARK}
+    return store.frame(con.sql(_OPERATORS, params=asked))
 
 
 def with_directions(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Kernels with `direction` (F, B, W) and `basis` (operators or names), `is_cube`,
+    """Kernels with `direction` (F, B, W) and `basis` (marks, operators or names), `is_cube`,
     `is_weight` (a product for the gradient of a weight) and `row`, their place in that order.
 
     `kernels`: lane (rank and step), order (of the program, else of time), type, name, core, shapes,
-    operator, thread, sequence, forward_thread.
+    operator, thread, sequence, forward_thread, mark, mark_number.
     """
     named = pl.concat_str(["type", "name"], separator=" ", ignore_nulls=True)
     types = kernels.select("type", "name", "core", "shapes", "operator").unique()
@@ -93,8 +113,20 @@ def with_directions(kernels: pl.DataFrame) -> pl.DataFrame:
     is_by_thread = pl.col("is_told").fill_null(value=False) & pl.col("operator").is_not_null()
     is_forward_type = (pl.col("type") + "Grad").is_in(found["type"].unique().implode())
     found = found.with_columns(
-        basis=pl.when(is_by_thread).then(pl.lit("operators")).otherwise(pl.lit("names")),
-        seed=pl.when(is_by_thread)
+        basis=pl.when(pl.col("mark").is_not_null())
+        .then(pl.lit("marks"))
+        .when(is_by_thread)
+        .then(pl.lit("operators"))
+        .otherwise(pl.lit("names")),
+        seed=pl.when(pl.col("mark").is_not_null())
+        .then(
+            pl.when(pl.col("mark").str.contains(_MARKED_WEIGHTS))
+            .then(pl.lit(WEIGHTS))
+            .when(pl.col("mark").str.contains(r"(?i)backward|bwd"))
+            .then(pl.lit(BACKWARD))
+            .otherwise(pl.lit(FORWARD))
+        )
+        .when(is_by_thread)
         .then(pl.when("is_autograd").then(pl.lit(BACKWARD)).otherwise(pl.lit(FORWARD)))
         .when(pl.col("is_gradient") | pl.col("is_backward_operator").fill_null(value=False))
         .then(pl.lit(BACKWARD))

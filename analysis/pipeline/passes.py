@@ -88,9 +88,10 @@ def pipeline(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> Pipeline
     kernels = with_directions(kernels)
     kept = cut(kernels, transfers, lanes)
     pieces = _pieces(kept)
-    basis = "operators" if (kernels["basis"] == "operators").any() else "names"
+    told = {*kernels["basis"].unique().to_list()}
+    basis = next(one for one in ("marks", "operators", "names") if one in told or one == "names")
     stages = max([stage + 1 for stage in stage_of.values()] + [_recorded_stages(con, run, capture)])
-    found, named = _with_numbers(pieces, lanes, stages, is_sure=basis == "operators")
+    found, named = _with_numbers(pieces, lanes, stages, is_sure=basis != "names")
     timed = _times(ops, found, named).with_columns(run=pl.lit(run), capture=pl.lit(capture))
     table = timed.select(_TYPES.names()).cast(_TYPES)
     seen = tuple(sorted(set(table["stage"].drop_nulls().to_list())))

@@ -16,7 +16,7 @@ from npuscope.sample_traces.capture import captures
 from npuscope.sample_traces.generate import Job, canonical_frames
 from npuscope.sample_traces.truth import passes
 from tests.analysis.pipeline.random_jobs import TABLES, judged, opened, random_job, recognised
-from tests.analysis.tables import connect, put
+from tests.analysis.tables import connect, fill, put
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +108,33 @@ def test_a_pair_without_transfers_is_a_forward_and_a_backward() -> None:
     found = pipeline(con, job.name, "planted").passes
     assert found["kind"].to_list() in (["F", "BW"], ["BW", "F"])
     assert found["start_ns"].max() < found["end_ns"].min()  # beside each other
+
+
+def test_marked_passes_are_taken_as_marked() -> None:
+    """Names of kernels are hidden, and there are no transfers: only the marks tell."""
+    job = Job(pp=1, dp=2, ep=1, layers=2, micro_batches=3, steps=1, experts=0)
+    frames = canonical_frames(job, tables=TABLES)
+    names = pl.lit("kernel").alias("name"), pl.lit("Any").alias("type")
+    frames["kernels"] = frames["kernels"].with_columns(*names)
+    hidden = pl.lit(None, pl.String).alias("operator_name"), pl.lit(1).alias("operator_thread_id")
+    frames["launches"] = frames["launches"].with_columns(*hidden)
+    del frames["host_ops"]
+    con = connect()
+    put(con, frames)
+    for seen in captures(job):
+        hosts: dict[object, list[int]] = {}
+        for kernel in seen.kernels:
+            if kernel.part is not None:
+                hosts.setdefault(kernel.part, []).append(kernel.launch.times.operator_start_ns)
+        ranges = [("backward_step" if one.kind == "BW" else "forward_step", times)
+                  for one, times in hosts.items()]  # fmt: skip
+        fill(con, "marks", [
+            {"run": job.name, "capture": "planted", "rank": seen.rank, "kind": "mstx", "name": name,
+             "start_ns": min(times), "dur_ns": max(times) - min(times) + 1}
+            for name, times in ranges
+        ])  # fmt: skip
+    open_views(con)
+    open_across(None, con)
+    found = pipeline(con, job.name, "planted")
+    assert (found.basis, found.named.micro_batches) == ("marks", 3)
+    assert found.passes.filter(rank=0)["kind"].to_list() == ["F", "BW"] * 3
