@@ -54,12 +54,12 @@ def split_bars(lines: pl.Series) -> tuple[pl.DataFrame, pl.Series]:
         rows[name] = pl.Series(values).fill_nan(None)
     own = pieces.filter(pl.col("key").str.strip_chars().is_in(PER_DEVICE))["line"].unique()
     rows["per_device"] = pl.select(pl.when(at.is_in(own.implode())).then(1.0)).to_series()
-    rows["at_s"] = _seconds(before.filter(is_plain))
+    rows["at_s"] = seconds(before.filter(is_plain))
     found = pl.DataFrame(rows)
     return found.filter(pl.any_horizontal(pl.col(*COLUMNS).is_not_null())), ~is_plain
 
 
-def _seconds(texts: pl.Series) -> pl.Series:
+def seconds(texts: pl.Series) -> pl.Series:
     """Since 1970 on the clock of whoever wrote the line."""
     parts = texts.str.extract_groups(_TIME).struct.unnest()
     day, time, fraction = (parts[name] for name in parts.columns)

@@ -144,7 +144,7 @@ _PLAIN = r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,4})?"
 _NUMBER = rf"[-+]?(?:{_GROUPED}|{_PLAIN}|nan|NaN|inf)"
 _WHOLE_NUMBER = re.compile(rf"({_NUMBER})\s*(%?)")
 _COUNT = re.compile(r"\d{1,18}")
-_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _ITERATION = re.compile(r"\biteration(?::?\s+(\d{1,18})\s*/\s*\d{1,18}|:\s*(\d{1,18}))\s*\|")
 _STEP = re.compile(r"(?<![\w/.-])step\s*:\s*(\d{1,18})(?![\w.])")
 _PAIR = re.compile(rf"(?<![\w/.])([A-Za-z][\w/]*)\s*:\s*({_NUMBER}\s?%?)(?=[\s,;|]|$)")
@@ -152,7 +152,7 @@ _RECORD = re.compile(r"\{[^{}]*['\"]loss['\"]\s*:[^{}]*\}")
 _MEMBER = re.compile(rf"['\"](\w+)['\"]\s*:\s*['\"]?({_NUMBER}\s?%?)['\"]?\s*(?=[,}}])")
 _BESIDE_LOSS = frozenset({"step", "global_step", "epoch", "grad_norm", "learning_rate"})
 _ARGUMENT = re.compile(r"(?<!\w)(seq_length|global_batch_size|world_size) \.{2,} (\d{1,18})(?!\S)")
-_MINDFORMERS = re.compile(r"\bEpoch:\[\s*(\d+)/\s*\d+\],\s*step:\[\s*(\d+)/\s*(\d+)\],(.*)")
+MINDFORMERS = re.compile(r"\bEpoch:\[\s*(\d+)/\s*\d+\],\s*step:\[\s*(\d+)/\s*(\d+)\],(.*)")
 _FORMERS_PAIR = re.compile(rf"(\w+):\s*\[?({_NUMBER})\]?(?:ms|T)?(?=[,\s}}]|$)")
 _WRAPPED = re.compile(r"\b(?:np\.|numpy\.|tensor)\w*\(([^()]*?)(?:,[^()]*)?\)")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?")
@@ -187,7 +187,7 @@ def parse(line: bytes, *, is_ended: bool = True) -> Iterator[LogEntry]:
     record = _RECORD.search(text) if "{" in text else None
     if record:
         yield from _record(record[0])
-    elif is_ended and "Epoch:[" in text and (epoch := _MINDFORMERS.search(text)):
+    elif is_ended and "Epoch:[" in text and (epoch := MINDFORMERS.search(text)):
         # Steps begin again in each epoch.
         number = (int(epoch[1]) - 1) * int(epoch[3]) + int(epoch[2])
         yield from _told(number, _FORMERS_PAIR.findall(epoch[4]), text[: epoch.start()])
@@ -199,7 +199,7 @@ def parse(line: bytes, *, is_ended: bool = True) -> Iterator[LogEntry]:
 
 def _plain(line: bytes) -> str:
     text = line.decode("utf-8", "replace")
-    return _COLOUR.sub("", text) if "\x1b" in text else text
+    return COLOUR.sub("", text) if "\x1b" in text else text
 
 
 def arguments(line: bytes) -> Iterator[tuple[str, int]]:

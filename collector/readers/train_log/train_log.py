@@ -23,6 +23,7 @@ from npuscope.messages import Message
 from ...model import RankSource, ReadLog
 from ...small_files import open_regular
 from ...staging import insert_rows
+from .alike_lines import Form, split_alike
 from .bar_lines import split_bars
 from .event_files import event_files, read_events
 from .log_lines import COLUMNS, MARKS, MORE_COLUMNS, LogEntry, Scope, arguments, parse
@@ -101,12 +102,20 @@ def read_lines(
             raise _nothing_logged(path)
         return found, gathered.facts()
     parts: list[pl.DataFrame] = []
+    forms: list[Form] = []
     for block, is_ended in _blocks(path, None, advance, 0):
         lines = pl.Series(block.decode("utf-8", "replace").split("\n"), dtype=pl.String)
         is_told = lines.str.contains_any([mark.decode() for mark in MARKS])
         lines = lines.filter(is_told & (lines.str.len_bytes() <= _LINE_BYTES))
-        rows, is_other = split_bars(lines if is_ended else lines.clear())
-        numbers = is_other.arg_true().to_list() if is_ended else range(len(lines))
+        if is_ended:
+            rows, is_other = split_bars(lines)
+            at = is_other.arg_true()
+            more, is_odd = split_alike(lines.gather(at), forms)
+            more = more.with_columns(at.gather(more["line"]).alias("line"))
+            numbers = at.filter(is_odd).to_list()
+        else:
+            rows, _ = split_bars(lines.clear())
+            more, numbers = rows, list(range(len(lines)))
         order = []
         for number in numbers:
             count = len(gathered)
@@ -114,7 +123,9 @@ def read_lines(
             order += [number] * (len(gathered) - count)
         others = gathered.take().with_columns(pl.Series("line", order, pl.UInt32))
         parts.append(
-            pl.concat([rows, others.select(rows.columns)]).sort("line", maintain_order=True)
+            pl.concat([rows, more.select(rows.columns), others.select(rows.columns)]).sort(
+                "line", maintain_order=True
+            )
         )
     found = pl.concat(parts).drop("line") if parts else gathered.rows()
     if found.is_empty():
