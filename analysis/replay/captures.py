@@ -147,11 +147,17 @@ def capture_job(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob:
 def span_of(ops: Operations, starts: Integers, ends: Integers) -> Span:
     """Steps of operations with these starts and ends."""
     shape = (len(ops.steps), len(ops.ranks))
-    inside = ops.step >= 0  # no tasks
-    at = (ops.step[inside], ops.rank[inside])
+    # Operations stand by rank: runs of one step are few. Tasks have none.
+    begins = np.flatnonzero(
+        (np.diff(ops.step, prepend=-2) != 0) | (np.diff(ops.rank, prepend=-1) != 0)
+    )
+    step, rank = ops.step[begins], ops.rank[begins]
+    inside = step >= 0
+    at = (step[inside], rank[inside])
     first, last = np.full(shape, _UNKNOWN_NS), np.full(shape, -_UNKNOWN_NS)
-    np.minimum.at(first, at, starts[inside])
-    np.maximum.at(last, at, ends[inside])
+    if inside.any():
+        np.minimum.at(first, at, np.minimum.reduceat(starts, begins)[inside])
+        np.maximum.at(last, at, np.maximum.reduceat(ends, begins)[inside])
     is_there = first < _UNKNOWN_NS
     return Span(np.where(is_there, first, 0), np.where(is_there, last, 0), is_there)
 
@@ -239,10 +245,10 @@ def shares(job: CaptureJob) -> tuple[Ratios, Ratios]:
         at = np.maximum.accumulate(np.where(ops.role == 0, np.arange(count), 0))
         step = np.where(ops.rank[at] == ops.rank, step[at], -1)
     inside = step >= 0
+    place = step[inside].astype(np.int64) * shape[1] + ops.rank[inside]
     for value in (gap, outside):
-        total = np.zeros(shape)
-        np.add.at(total, (step[inside], ops.rank[inside]), value[inside])
-        found.append(np.minimum(total / length, 1.0))
+        total = np.bincount(place, weights=value[inside], minlength=length.size)
+        found.append(np.minimum(total.reshape(shape) / length, 1.0))
     return found[0], found[1]
 
 

@@ -120,7 +120,7 @@ def waits(ops: Operations) -> Waits:
     _follow_streams(ops, end, wait)
     told = _follow_events(ops, end, wait)
     order, position = _program(ops)
-    _comm_after_compute(ops, end, told, wait)
+    _comm_after_compute(ops, end, order, told, wait)
     host, segment, segments, segment_edges = follow_launches(
         ops, end, order, best, told, edges, count + meetings
     )
@@ -265,10 +265,13 @@ def _main_streams(ops: Operations) -> Flags:
     return found
 
 
-def computed_before(ops: Operations, end: Integers) -> tuple[Integers, Integers]:
+def computed_before(
+    ops: Operations, end: Integers, order: Integers | None = None
+) -> tuple[Integers, Integers]:
     """Communication operations, and of each the last compute kernel launched before it; without
-    launches, the last that had ended."""
-    order, _ = _program(ops)
+    launches, the last that had ended. `order`: operations by rank and launch."""
+    if order is None:
+        order, _ = _program(ops)
     main = _main_streams(ops)
     if order is None:
         kernels = np.flatnonzero(main)
@@ -283,8 +286,10 @@ def computed_before(ops: Operations, end: Integers) -> tuple[Integers, Integers]
     return after[same], before[same]
 
 
-def _comm_after_compute(ops: Operations, end: Integers, told: Integers, wait: Wait) -> None:
-    after, before = computed_before(ops, end)
+def _comm_after_compute(
+    ops: Operations, end: Integers, order: Integers | None, told: Integers, wait: Wait
+) -> None:
+    after, before = computed_before(ops, end, order)
     gap = ops.start[after] - end[before]
     keep = (gap >= -EARLY_NS) & ~right_behind(ops, told)[after]
     after, before, gap = after[keep], before[keep], gap[keep]
@@ -296,10 +301,13 @@ def _comm_after_compute(ops: Operations, end: Integers, told: Integers, wait: Wa
 def _after_anything(ops: Operations, end: Integers, best: Integers, wait: Wait) -> None:
     """What waits for nothing so far and is not the first of its rank waits for whatever of its
     rank had ended last."""
+    is_first = np.diff(ops.rank, prepend=-1) != 0
+    free = np.flatnonzero((best == UNKNOWN) & ~is_first)
+    if not len(free):
+        return
     order = np.lexsort((end, ops.rank))
     span = int(end.max(initial=0) - ops.start.min(initial=0)) + 1
     keys = ops.rank[order] * np.int64(span) + end[order] - ops.start.min(initial=0)
-    free = np.flatnonzero(best == UNKNOWN)
     at = np.searchsorted(
         keys, ops.rank[free] * np.int64(span) + ops.start[free] - ops.start.min(initial=0), "right"
     )

@@ -76,7 +76,10 @@ def measured_pipelines(
     if not len(chosen) and "batchsendrecv" in types:
         refuse("batches of sends and receives (batchSendRecv) do not tell micro-batches apart")
     if not len(chosen) or ops.exogenous[chosen].any():
-        refuse("sends and receives of all stages are needed: record all ranks of the job")
+        refuse(
+            "sends and receives of all stages are needed, and which of them are one (chunks of a"
+            " model on two stages do not tell): record all ranks of the job"
+        )
     stage, instance = stage_of[ops.rank[chosen]], ops.instance[chosen]
     members = np.bincount(instance)[instance]
     other = np.bincount(instance, weights=stage)[instance] - stage

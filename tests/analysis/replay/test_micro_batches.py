@@ -29,6 +29,16 @@ def test_more_or_fewer_micro_batches_of_another_seed_as_they_ran(few: int, many:
     [
         (replace(SMALL, pp=1, dp=2, layers=1, steps=1), "without transfers between all stages"),
         (replace(SMALL, paired_transfers=True, steps=1), "batchSendRecv"),
+        pytest.param(
+            replace(SMALL, steps=1, schedule="interleaved", chunks=2, layers=4),
+            "which of them",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            replace(DEEP, steps=1, schedule="interleaved", chunks=2, layers=8, micro_batches=4),
+            "several chunks",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_tells_no_micro_batches_is_refused(job: Job, told: str) -> None:
