@@ -8,11 +8,12 @@ A column is one pipeline in one step: the n-th captured rank of each stage.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from npuscope.errors import CannotAnswer
 
@@ -248,19 +249,24 @@ def _between(made: Precedence, starts: Times, ends: Times) -> tuple[Times, Times
     receives = link >= 0
     waited = receives & (source > before)
     paused = ~waited & np.isfinite(before)
-    links = range(len(made.links))
-    lags = _medians([(starts - source)[waited & (link == one)] for one in links])
-    received = _medians([(starts - before)[paused & (link == one)] for one in links])
-    devices = np.array([device for device, _ in made.entries])[:, None]
-    gaps = _medians([
-        (starts - before)[paused & ~receives & (devices == device)]
-        for device in range(len(made.schedule.orders))
-    ])  # fmt: skip
+    links = len(made.links)
+    lags = _medians((starts - source)[waited], link[waited], links)
+    pauses = np.where(paused, starts - before, np.nan)
+    is_received = paused & receives
+    received = _medians(pauses[is_received], link[is_received], links)
+    devices = np.broadcast_to(
+        np.array([device for device, _ in made.entries])[:, None], starts.shape
+    )
+    is_own = paused & ~receives
+    gaps = _medians(pauses[is_own], devices[is_own], len(made.schedule.orders))
     known = gaps[~np.isnan(gaps)]
     gaps = np.where(np.isnan(gaps), known.mean() if len(known) else 0.0, gaps)
     return gaps, received, lags
 
 
-def _medians(samples: Sequence[Times]) -> Times:
-    """The median of each; NaN where there are none."""
-    return np.array([float(np.median(one)) if len(one) else np.nan for one in samples])
+def _medians(values: Times, numbers: NDArray[np.int64], count: int) -> Times:
+    """The median of the values of each number below `count`; NaN where there are none."""
+    order = np.argsort(numbers, kind="stable")
+    bounds = np.searchsorted(numbers[order], np.arange(1, count))
+    parts = np.split(values[order], bounds) if count else []
+    return np.array([float(np.median(one)) if len(one) else np.nan for one in parts])
