@@ -81,11 +81,11 @@ class Measured:
         def crosses(link: tuple[int, int]) -> bool:
             return self.hosts is not None and self.hosts[link[0]] != self.hosts[link[1]]
 
-        found = []
-        for link in made.links:
-            alike = [ns for one, ns in known.items() if crosses(one) == crosses(link)]
-            usual = float(np.mean(alike or [*known.values()])) if known else 0.0
-            found.append(known.get(link, usual))
+        usual = {}
+        for is_far in (False, True):
+            alike = [ns for one, ns in known.items() if crosses(one) == is_far]
+            usual[is_far] = float(np.mean(alike or [*known.values()])) if known else 0.0
+        found = [known.get(link, usual[crosses(link)]) for link in made.links]
         return np.array(found)
 
     def lengths(self, made: Precedence, durations_ns: Times) -> tuple[Times, Times]:
