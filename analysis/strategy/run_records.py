@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from npuscope.analysis.flops.model.architecture import Experts, Grouped, Latent, Model
-from npuscope.analysis.flops.model.sizes import whole
 
 from .job import (
     ContextKind,
@@ -27,6 +26,7 @@ Record = Mapping[str, Any]
 
 _PEAK_FLOPS_PER_S = 353.9e12  # where a record names none: the commonest part of Atlas A2
 _RECENT = "2025-10"  # of the framework; a record without a date has the newest
+_MOST_LAYERS = 10_000  # gone through one by one
 _VARIABLE_LENGTH = 192  # tokens of a sequence of instructions, where lengths vary
 _SIZES = {"layers": 32, "hidden": 4096, "vocab": 32000}
 
@@ -38,7 +38,7 @@ def job_of_record(record: Record) -> Job:
     is_graph = "micro_batch_num" in cut or "model_parallel" in cut
     model = _model(sizes)
     tp = _size(cut, "tp", _size(cut, "model_parallel", 1))
-    pp = _size(cut, "pp", _size(cut, "pipeline_stage", 1))
+    pp = min(float(model.layers), _size(cut, "pp", _size(cut, "pipeline_stage", 1)))
     cp = _size(cut, "cp", 1)
     dp = _size(cut, "dp", _size(cut, "data_parallel", 1))
     world = _size(cut, "world", tp * pp * cp * dp)
@@ -89,7 +89,7 @@ def _machine(chip: Record) -> Machine:
 
 
 def _model(sizes: Record) -> Model:
-    layers = int(_size(sizes, "layers", _SIZES["layers"]))
+    layers = min(_MOST_LAYERS, int(_size(sizes, "layers", _SIZES["layers"])))
     h = int(_size(sizes, "hidden", _SIZES["hidden"]))
     heads = int(_size(sizes, "heads", max(1, h // 128)))
     groups = int(_size(sizes, "kv_groups", heads))
@@ -123,7 +123,7 @@ def _attention(sizes: Record, h: int, heads: int, groups: int) -> Grouped | Late
             int(_size(latent, "qk_nope", 128)),
             int(_size(latent, "qk_rope", 64)),
             int(_size(latent, "v", 128)),
-            whole(latent.get("q_lora")),
+            int(_size(latent, "q_lora", 0)) or None,
         )
     return Grouped(heads, groups, int(_size(sizes, "head_dim", max(1, h // heads))))
 
@@ -153,7 +153,7 @@ def _stages(model: Model, cut: Record, pp: int) -> tuple[tuple[tuple[int, ...], 
     counts = [int(count) for count in re.findall(r"\d+", str(cut.get("num_layer_list") or ""))]
     if len(counts) == pp and sum(counts) >= model.layers:
         return listed_stages(counts)
-    vpp = int(_size(cut, "vpp", 1))
+    vpp = min(int(_size(cut, "vpp", 1)), max(1, model.layers // pp))
     return even_stages(model.layers, pp, vpp, str(cut.get("schedule") or "1f1b"))
 
 
