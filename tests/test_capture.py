@@ -47,6 +47,8 @@ QUESTIONS: list[tuple[Ask, str]] = [
     (lambda job: job.critical_path(), "critical-path"),
     (lambda job: job.doctor(), "doctor"),
 ]  # fmt: skip
+# One of each way that rows become a frame.
+QUICK = ("steps", "kernels --by shape --top 2", "mfu", "experts --by device", "ranks", "findings")
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,13 @@ def job(sample_store: Path) -> Iterator[Capture]:
         yield opened
 
 
-@pytest.mark.parametrize(("ask", "words"), QUESTIONS, ids=[one[1] for one in QUESTIONS])
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        pytest.param(ask, words, id=words, marks=[] if words in QUICK else pytest.mark.slow)
+        for ask, words in QUESTIONS
+    ],
+)
 def test_an_answer_is_that_of_the_command(
     job: Capture, sample_store: Path, ask: Ask, words: str
 ) -> None:
@@ -131,6 +139,7 @@ def test_what_is_not_there_is_said(tmp_path: Path, sample_store: Path) -> None:
             job.whatif()
 
 
+@pytest.mark.slow
 def test_examples_of_docstrings_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(REPOSITORY)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -91,7 +91,8 @@ def pipeline_bubble(seen: Material) -> Iterator[Finding]:
         "npuscope steps PATH",
         no_gain=Message(
             "smaller micro-batches and other schedules were not measured; `npuscope whatif PATH"
-            " micro_batches=N` takes more of the same"
+            " micro_batches=N` takes more of the same, `npuscope pipeline PATH --try` other"
+            " schedules"
         ),
     )
 

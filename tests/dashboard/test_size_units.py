@@ -14,13 +14,14 @@ SIZES = [
     (known.name, column.name) for known in metrics() for column in known.columns
     if column.name.endswith("_bytes")
 ]  # fmt: skip
+MEMORY = ("memory", "predict_memory", "search")  # tables of device memory, measured and predicted
 MOVED = ("size_bytes", "link_bytes", "between_hosts_bytes", "migration_bytes", "read_bytes")
 
 
 @pytest.mark.parametrize(("metric", "column"), SIZES)
 def test_every_size_of_the_catalog_has_one_unit(metric: str, column: str) -> None:
     """A block's size, which is named like a message's, is told by its table."""
-    of_memory = metric.startswith("memory") or column == "memory_bytes"
+    of_memory = metric.startswith(MEMORY) or column == "memory_bytes"
     (shown,) = readable(pl.DataFrame({column: [73_400_320]}), of_memory=of_memory)
     assert shown.unit == ("MiB" if of_memory else "MB")
     if column != "size_bytes":

@@ -7,7 +7,6 @@
 -- title: Waits of the host
 -- meaning: Calls in which the host waited for the device, and what for.
 -- view: host_syncs
--- rows from: host_ops
 --
 --   run           varchar  run of the training job
 --   capture       varchar  ranks profiled at the same time

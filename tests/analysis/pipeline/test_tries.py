@@ -58,6 +58,7 @@ def rows(ready: tries.Ready, *words: Any, **more: Any) -> list[dict[str, Any]]:
     return tries.pipeline_tries(ready, asked).to_dicts()
 
 
+@pytest.mark.slow
 def test_the_order_that_ran_and_more_micro_batches() -> None:
     ready = job_of(SMALL)
     assert ready.facts.parts is not None

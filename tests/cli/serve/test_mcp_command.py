@@ -47,6 +47,7 @@ def meet(use: Callable[[Client], Awaitable[None]], *places: Path) -> None:
     anyio.run(both)
 
 
+@pytest.mark.slow
 def test_every_question_is_answered_as_by_its_command(sample_store: Path) -> None:
     async def use(client: Client) -> None:
         tools = {one.name: one for one in (await client.list_tools()).tools}

@@ -82,6 +82,7 @@ def test_bad_bundles_are_told(run: Run, sample_store: Path, tmp_path: Path) -> N
     assert "give -o" in run("bundle", sample_store).err
 
 
+@pytest.mark.slow
 def test_a_redacted_bundle_has_pseudonyms_and_the_same_figures(run: Run, tmp_path: Path) -> None:
     profiles = tmp_path / "moon_base"
     write_job(small(), profiles, forms=("text",))
