@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 import plotly.graph_objects as go
 import polars as pl
+import pyarrow as pa
 import streamlit as st
 
 from npuscope.analysis.catalog import Metric, drawn_in, shown_in
@@ -289,6 +290,13 @@ _MEASURED, _SHORT_LETTERS = 200, 12
 _LETTER_PX, _BESIDE_PX, _MOST_TEXT_PX = 7, 24, 420
 
 
+def arrow_table(frame: pl.DataFrame) -> pa.Table:
+    """The frame for Streamlit, which would have polars make pandas of it: that waits for polars'
+    threads without letting go of the interpreter, and a thread that frees what Python made waits
+    for it, so that a figure computed beside the page could stop both for good."""
+    return pa.table(frame.rechunk())
+
+
 def draw_table(
     frame: pl.DataFrame,
     say: Say,
@@ -339,7 +347,7 @@ def draw_table(
         )
     rows = min(max(chosen.height, 1), _MOST_ROWS_SHOWN) + 1
     st.dataframe(
-        pl.DataFrame(shown),
+        arrow_table(pl.DataFrame(shown)),
         hide_index=True,
         column_config=config,
         height=rows * _ROW_PX + 3,

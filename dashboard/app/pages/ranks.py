@@ -7,7 +7,7 @@ from npuscope.analysis.ranks.answers import slow_pairs
 from npuscope.analysis.ranks.stragglers import blame as blamed_ranks
 from npuscope.dashboard.app.answers import rank_answers as answers
 from npuscope.dashboard.app.collecting import how_to_collect
-from npuscope.dashboard.app.page import open_page
+from npuscope.dashboard.app.page import arrow_table, open_page
 from npuscope.dashboard.figures import ranks as figures
 from npuscope.dashboard.figures.steps import parts_figure
 from npuscope.messages import Message
@@ -76,7 +76,7 @@ else:
         page.heading(f"{say('rank')} {row['rank']}: {say(verdict)}")
         lines, sentences = answers.in_sentences(answers.evidence(row))
         if lines:
-            st.dataframe(answers.in_words(lines, say), hide_index=True)
+            st.dataframe(arrow_table(answers.in_words(lines, say)), hide_index=True)
         elif not sentences:
             page.text("This rank does not differ from its peers.")
         page.text(*sentences)
