@@ -98,15 +98,20 @@ def health(lines: pl.DataFrame, facts: LogFacts) -> Health:
 #   useful_s          double  time of all steps, each once
 #   wall_s            double  time that passed; NULL: lines have no times, or these do not fit
 #   goodput_ratio     double  useful / wall
-#   not_finite_count  bigint  steps whose loss or gradients were no number
-#   skipped_count     bigint  iterations that were skipped
-#   grad_norm_spikes_count           bigint  spikes of the gradient norm
-#   loss_spikes_count                bigint  spikes of the loss
+#   not_finite_count  bigint  steps whose loss or gradients were no number; NULL: not told
+#   skipped_count     bigint  iterations that were skipped; NULL: not told
+#   grad_norm_spikes_count           bigint  spikes of the gradient norm; NULL: not told
+#   loss_spikes_count                bigint  spikes of the loss; NULL: not told
 #   grad_norm_spikes_per_1000_steps  double  of the steps with a gradient norm
 #   loss_spikes_per_1000_steps       double  of the steps with a loss
 def summary_row(found: Health) -> pl.DataFrame:
     """The row of the metric."""
     return pl.DataFrame([found.summary])
+
+
+def _sum_told(values: pl.Series) -> int | None:
+    """Their sum; None where no step tells any."""
+    return int(values.sum()) if values.count() else None
 
 
 def _summary(
@@ -136,9 +141,12 @@ def _summary(
         "useful_s": useful_s or None,
         "wall_s": wall_s,
         "goodput_ratio": useful_s / wall_s if wall_s else None,
-        "not_finite_count": int((steps["not_finite_count"].fill_null(0) > 0).sum()),
-        "skipped_count": int(steps["skipped_count"].fill_null(0).sum()),
-        **{f"{name}_spikes_count": counts.get(name, 0) for name in _SPIKED},
+        "not_finite_count": _sum_told(steps["not_finite_count"] > 0),
+        "skipped_count": _sum_told(steps["skipped_count"]),
+        **{
+            f"{name}_spikes_count": counts.get(name, 0) if steps[name].count() else None
+            for name in _SPIKED
+        },
         **{
             f"{name}_spikes_per_1000_steps": 1000 * counts.get(name, 0) / told if told else None
             for name in _SPIKED

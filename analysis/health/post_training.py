@@ -89,7 +89,7 @@ def health_phases(steps: pl.DataFrame, cards: Cards | None = None) -> pl.DataFra
     if told.is_empty():
         return pl.DataFrame(schema=_PHASES)
     step_ns = _mean_ns(told, "step_ns")
-    tail_ns = _mean_ns(told, "generation_tail_ns") if told["generation_tail_ns"].count() else None
+    tail_ns = _mean_tail_ns(told)
     means = {name: _mean_ns(told, name) for name in PHASE_COLUMNS if told[name].count()}
     means["other_ns"] = step_ns - sum(means.values())
     rows = []
@@ -117,6 +117,12 @@ _PHASES = {
 def _mean_ns(steps: pl.DataFrame, name: str) -> int:
     # A phase that a step does not tell took none of it.
     return int(steps[name].fill_null(0).sum()) // steps.height
+
+
+def _mean_tail_ns(steps: pl.DataFrame) -> int | None:
+    """Of the steps that tell how long cards wait for the longest answer."""
+    known = steps["generation_tail_ns"].drop_nulls()
+    return int(known.sum()) // len(known) if len(known) else None
 
 
 # metric: health_bounds
@@ -151,8 +157,8 @@ def health_bounds(steps: pl.DataFrame, cards: Cards | None = None) -> pl.DataFra
     rate = (told["tokens_per_second"] * told["step_ns"]).mean()
     tokens = float(rate) if isinstance(rate, float) else None
     rows: list[tuple[str, int | None, int]] = [("now", None, now_ns)]
-    if told["generation_tail_ns"].count():  # else nobody knows how long cards wait
-        tail_ns = _mean_ns(told, "generation_tail_ns")
+    tail_ns = _mean_tail_ns(told)
+    if tail_ns is not None:  # else nobody knows how long cards wait
         rows.append(("fused", None, now_ns - int(phases["idle_ns"].sum())))
         busy_ns, rest_ns = generation_ns - tail_ns, now_ns - generation_ns
         work_ns = max(busy_ns, rest_ns) if is_split else busy_ns + rest_ns

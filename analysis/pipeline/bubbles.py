@@ -20,6 +20,7 @@ import numpy as np
 import polars as pl
 
 from npuscope.errors import CannotAnswer
+from npuscope.messages import Message
 
 from .execution import Times
 from .measured import Measured, measured
@@ -39,7 +40,7 @@ def rank_bubbles(found: Pipeline) -> pl.DataFrame:
     order = found.named.order
     if order is None:
         raise CannotAnswer(
-            "no schedule was recognised, so its bubbles have no causes to tell apart"
+            Message("no schedule was recognised, so its bubbles have no causes to tell apart")
         )
     job = measured(found.passes, order)
     made = job.made

@@ -16,6 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from npuscope.errors import CannotAnswer
+from npuscope.messages import Message
 
 from .execution import ORDER, Precedence, Times, precedence
 from .schedules import Schedule
@@ -118,10 +119,13 @@ def measured(
     every = columns["column"].n_unique()
     if len(whole) < _LEAST_COLUMNS * every or not len(whole):
         raise CannotAnswer(
-            f"the passes of {len(whole)} of {every} pipelines and steps are all there as"
-            f" {order.name} has them: record all stages, several steps, and the operators of the"
-            " host (`npuscope pipeline PATH` says what was recognised)"
-        )
+            Message(
+                "the passes of {whole} of {every} pipelines and steps are all there as {name} has"
+                " them: record all stages, several steps, and the operators of the host"
+                " (`npuscope pipeline PATH` says what was recognised)",
+                whole=len(whole), every=every, name=order.name,
+            )
+        )  # fmt: skip
     kept = whole.sort().to_list()
     found = found.filter(pl.col("column").is_in(kept)).with_columns(
         column=pl.col("column").replace_strict(kept, range(len(kept)), return_dtype=pl.Int64)
@@ -153,8 +157,10 @@ def _columns(passes: pl.DataFrame, devices: int) -> tuple[pl.DataFrame, dict[int
     missing = [stage for stage in range(devices) if stage not in seen]
     if missing:
         raise CannotAnswer(
-            f"no pass of stage {', '.join(map(str, missing[:8]))} was recognised: record a rank of"
-            " every pipeline stage"
+            Message(
+                "no pass of stage {stages} was recognised: record a rank of every pipeline stage",
+                stages=", ".join(map(str, missing[:8])),
+            )
         )
     count = min(ranks.group_by("stage").len()["len"].to_list())
     ranks = ranks.filter(pl.col("nth") < count)

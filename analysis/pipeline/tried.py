@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from npuscope.errors import CannotAnswer
+from npuscope.messages import Message
 
 from .execution import Precedence, Span, Times, held_at_most, precedence
 from .measured import Measured
@@ -102,9 +103,12 @@ def split(measured: Measured, facts: Facts, places: int,
         layers = [each + (place < more) for place in range(places)]
     if sum(layers) != len(numbers) or min(layers) < 1:
         raise CannotAnswer(
-            f"{places} chunks need as many layers, and {len(numbers)} were told apart:"
-            " choose fewer chunks"
-        )
+            Message(
+                "{chunks} chunks need as many layers, and {layers} were told apart: choose fewer"
+                " chunks",
+                chunks=places, layers=len(numbers),
+            )
+        )  # fmt: skip
     place_of = np.repeat(np.arange(places), layers)
     found = np.zeros((2, places, measured.places))
     seen = 0
@@ -185,8 +189,11 @@ def _kinds(
         return times
     if facts.weight_share is None:
         raise CannotAnswer(
-            f"{schedule.name}: what gradients of weights take is not known here: record shapes or"
-            " types of kernels (`npuscope doctor`)"
+            Message(
+                "{name}: what gradients of weights take is not known here: record shapes or types"
+                " of kernels (`npuscope doctor`)",
+                name=schedule.name,
+            )
         )
     whole = measured.alone_ns["BW"]
     share = np.array(facts.weight_share)[:, None, None] * weight_factor
@@ -214,9 +221,11 @@ def run(measured: Measured, facts: Facts, schedule: Schedule,
     CannotAnswer, and UsageError where devices would wait for each other."""
     if len(schedule.orders) != measured.devices:
         raise CannotAnswer(
-            f"{schedule.name} is for {len(schedule.orders)} devices, and the pipeline has"
-            f" {measured.devices}"
-        )
+            Message(
+                "{name} is for {count} devices, and the pipeline has {devices}",
+                name=schedule.name, count=len(schedule.orders), devices=measured.devices,
+            )
+        )  # fmt: skip
     made = precedence(schedule)
     has_pairs = any(len(entry) > 1 for _, entry in made.entries)
     ratio = measured.pair_ratio if measured.pair_ratio is not None else facts.pair_ratio

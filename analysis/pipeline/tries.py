@@ -92,18 +92,23 @@ def ready(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Ready:
     its passes are not known."""
     order = pipeline.named.order
     if pipeline.stages <= 1:
-        raise CannotAnswer("the job has one pipeline stage: there is no order to change")
+        raise CannotAnswer(Message("the job has one pipeline stage: there is no order to change"))
     if order is None:
         raise CannotAnswer(
-            "no known schedule was recognised in the passes, so their order cannot be changed:"
-            " record all stages and the operators of the host"
+            Message(
+                "no known schedule was recognised in the passes, so their order cannot be changed:"
+                " record all stages and the operators of the host"
+            )
         )
     missing = sorted(set(range(pipeline.stages)) - set(pipeline.seen))
     if missing:
         raise CannotAnswer(
-            f"stage {', '.join(map(str, missing[:8]))} of {pipeline.stages} was not captured:"
-            " record a rank of every pipeline stage to try other orders"
-        )
+            Message(
+                "stage {missing} of {stages} was not captured: record a rank of every pipeline"
+                " stage to try other orders",
+                missing=", ".join(map(str, missing[:8])), stages=pipeline.stages,
+            )
+        )  # fmt: skip
     chosen = {"run": pipeline.run, "capture": pipeline.capture}
     steps = con.execute(_STEPS, chosen).fetchall()
     warm_up = {step for step, _, is_warm_up in steps if is_warm_up}
@@ -158,7 +163,7 @@ def placed_layers(job: Ready, limit_bytes: float | None) -> Asked:
     found, facts = job.measured, job.facts
     order = found.made.schedule
     if facts.parts is None:
-        raise CannotAnswer("the layers of the model were not told apart in the passes")
+        raise CannotAnswer(Message("the layers of the model were not told apart in the passes"))
     means = [np.nanmean(found.alone_ns[kind], axis=(1, 2)) for kind in ("F", "BW")]
     kept = facts.kept_bytes or (0.0,) * found.places
     times: list[float] = []
@@ -183,18 +188,21 @@ def placed_layers(job: Ready, limit_bytes: float | None) -> Asked:
     if limit_bytes is not None:
         if not job.end_bytes or facts.kept_bytes is None:
             raise CannotAnswer(
-                "no memory was recorded on every stage: place layers without a limit"
+                Message("no memory was recorded on every stage: place layers without a limit")
             )
         if found.places != found.devices:
-            raise CannotAnswer("a memory limit is heeded where each device has one chunk")
+            raise CannotAnswer(Message("a memory limit is heeded where each device has one chunk"))
         counts, _ = held(found, facts, job.factual)
         needed = [[stays + count * keeps for stays, keeps in bytes_] for count in counts]
         limits = [limit_bytes] * found.places
     layers = place_layers(times, found.places, needed, limits)
     if layers is None:
         raise CannotAnswer(
-            f"{len(times)} layers do not fit on {found.places} places within that memory"
-        )
+            Message(
+                "{layers} layers do not fit on {places} places within that memory",
+                layers=len(times), places=found.places,
+            )
+        )  # fmt: skip
     return Asked(PLACED, order, tuple(layers))
 
 

@@ -35,12 +35,17 @@ def rate(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:,.3g}"
 
 
+def count(value: int | None) -> str:
+    """Steps."""
+    return UNKNOWN if value is None else f"{value:,}"
+
+
 tiles = (
     ("Goodput", percent(summary["goodput_ratio"])),
-    ("Steps in the log", f"{summary['steps_count']:,}"),
+    ("Steps in the log", count(summary["steps_count"])),
     ("Gradient spikes per 1,000 steps", rate(summary["grad_norm_spikes_per_1000_steps"])),
     ("Loss spikes per 1,000 steps", rate(summary["loss_spikes_per_1000_steps"])),
-    ("Steps without a number", f"{summary['not_finite_count']:,}"),
+    ("Steps without a number", count(summary["not_finite_count"])),
 )
 for place, (label, value) in zip(st.columns(len(tiles)), tiles, strict=True):
     with place:

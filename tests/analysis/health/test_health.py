@@ -205,5 +205,9 @@ def test_what_is_unknown_is_not_made_up() -> None:
     assert found.summary["useful_s"] == 120
     assert found.summary["goodput_ratio"] == pytest.approx(120 / 270)
     assert found.steps["not_finite_count"].to_list() == [None] * 4
+    counts = ("not_finite", "skipped", "loss_spikes", "grad_norm_spikes")
+    assert {found.summary[f"{name}_count"] for name in counts} == {None}
+    lossy = of([1, 2, 3], loss=[3.0, 2.0, None], skipped_count=[None, 0.0, 0.0]).summary
+    assert [lossy[f"{name}_count"] for name in counts] == [0, 0, 0, None]
     partly = of([1, 2, 3], elapsed_s=[3.0, None, 3.0], at_s=[0.0, 3.0, 6.0])
     assert partly.summary["goodput_ratio"] is None

@@ -51,6 +51,19 @@ def test_published_rates_and_linearity() -> None:
         assert fused["tokens_per_second"] == pytest.approx(rate, abs=15)
 
 
+def test_a_tail_is_the_mean_of_the_steps_that_tell_it() -> None:
+    """Steps that do not tell how long cards wait do not count as steps without waiting."""
+    steps = rl_steps(
+        2, elapsed_s=1.0, generation_s=0.8, generation_mean_s=0.6, generation_max_s=0.8
+    )
+    half = steps.with_columns(
+        generation_tail_ns=pl.when(pl.int_range(pl.len()) == 0).then("generation_tail_ns")
+    )
+    assert half["generation_tail_ns"].null_count() == 1
+    assert health_phases(half).to_dicts() == health_phases(steps).to_dicts()
+    assert bounds(half) == bounds(steps)
+
+
 def test_a_real_step(real_data: Path) -> None:
     steps = health(*read_lines(REAL_DATA / "verl_grpo_qwen3_8b" / "step3_baseline.log")).steps
     assert cards_of(steps) == 8

@@ -45,8 +45,10 @@ SIZES = {"pp": 2, "layers": 2, "dp": 2}
 SLOW = {**SIZES, "slow_clock": 1, "slow_clock_factor": 1.3}
 JOB = small(name="moe", **SLOW)
 LOG = (
-    " [2025-11-27 10:00:00] iteration {step:8d}/ 40 | elapsed time per iteration (ms): {ms:.1f} |"
-    " throughput per GPU (TFLOP/s/GPU): 101.5 | lm loss: 2.5E+00 | grad norm: 1.2 |\n"
+    " [2025-11-27 10:00:{step}] iteration {step:8d}/ 40 | elapsed time per iteration (ms): {ms:.1f}"
+    " | throughput per GPU (TFLOP/s/GPU): 101.5 | lm loss: 2.5E+00 | grad norm: 1.2 |"
+    " number of skipped iterations: 0 | number of nan iterations: 0 | tokens/p/s: 2048.0 |"
+    " timing/rollout : 0.006 | timing/update : 0.009 |\n"
 )
 
 pytestmark = pytest.mark.slow
