@@ -53,7 +53,7 @@ from ..store.manifest import (
     rank_folder,
     write_index,
 )
-from ..store.segments import Summarise, rebuild_summaries
+from ..store.segments import Summarise, rebuild_summaries, with_stale_summaries
 from ..store.sweep import sweep
 from .plan import Plan, make_plan, remember
 from .read_batch import read_batch
@@ -216,7 +216,7 @@ def ingest(
         )
         progress.planned(plan)
         if summarise is not None:
-            for manifest in plan.unchanged:
+            for manifest in with_stale_summaries(plan.unchanged, summarise):
                 rebuild_summaries(store, manifest, summarise, memory_bytes or _SUMMARY_BYTES)
         outcomes, full = _read_all(ready, plan.tasks, summarise, progress)
         chosen: tuple[Representative, ...] = ()

@@ -202,22 +202,28 @@ def _size_bytes(located: Mapping[str, Sequence[Place]]) -> int:
     return sum(Path(place.path).stat().st_size for found in located.values() for place in found)
 
 
+def with_stale_summaries(manifests: Sequence[Manifest], summarise: Summarise) -> list[Manifest]:
+    """Those of published ranks whose summaries are of another rule than today's."""
+    if not manifests:
+        return []
+    with duckdb.connect(":memory:") as con:
+        wanted = {summary.name: summary.version for summary in summarise(con)}
+    return [
+        manifest
+        for manifest in manifests
+        if wanted != {name: segment.version for name, segment in manifest.summaries.items()}
+    ]
+
+
 def rebuild_summaries(
     store_path: Path, manifest: Manifest, summarise: Summarise, memory_bytes: int
 ) -> bool:
-    """Compute a published rank's summaries anew where their rule changed; returns whether it did.
+    """Compute a published rank's summaries anew; returns whether they were replaced.
 
     The new files join the current generation, then the manifest is replaced: readers see the old
     ones until then.
     """
     folder = rank_folder(store_path, manifest.run, manifest.capture, manifest.rank)
-    con = duckdb.connect(":memory:")
-    try:
-        wanted = {summary.name: summary.version for summary in summarise(con)}
-    finally:
-        con.close()
-    if wanted == {name: segment.version for name, segment in manifest.summaries.items()}:
-        return False
     generation = folder / manifest.generation
     # Written aside: another process may be doing the same.
     staged = make_staging(folder)
