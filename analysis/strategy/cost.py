@@ -145,18 +145,41 @@ def _layer(job: Job, constants: Constants, mixed: bool) -> LayerTime:
         experts = experts * np.where(np.asarray(job.ep) > 1, constants["expert_skew"], 1.0)
     core = _attention(job, constants)
     vector = _vector_seconds(job, constants, _vector_bytes(job, mixed))
+    again = _selected_again(job, constants, mixed)
     tp_comm = _tensor_parallel(job, constants, mixed)
     cp_comm = _context_parallel(job, constants, core)
-    ep_comm = _expert_parallel(job, constants) if mixed else 0.0
     core_passes = 1.0 + constants["attention_backward"]
+    beside = passes * (matmul + experts) + core_passes * core + 3.0 * vector
+    ep_comm = _expert_parallel(job, constants, beside) if mixed else 0.0
     forward = matmul + experts + core + vector + (tp_comm + ep_comm) * 0.4 + cp_comm * 0.4
     if mixed and job.recompute.experts == 2:
         experts = experts * (passes + 1) / passes
     skipped = core if told.swap_attention else 0.0
     return LayerTime(
-        passes * matmul, passes * experts, core_passes * core, 3.0 * vector, tp_comm, cp_comm,
-        ep_comm, forward - skipped, _host(job, constants, mixed),
+        passes * matmul, passes * experts, core_passes * core, 3.0 * vector + again, tp_comm,
+        cp_comm, ep_comm, forward - skipped, _host(job, constants, mixed),
     )  # fmt: skip
+
+
+def _selected_again(job: Job, constants: Constants, mixed: bool) -> Number:
+    """Seconds of what backward computes again of single operators: activation functions, latent
+    attention's up-projections, permutations of tokens."""
+    model, told = job.model, job.recompute
+    experts = model.experts if mixed else None
+    seconds: Number = 0.0
+    if told.latent_up and not isinstance(model.attention, Grouped):
+        ups = attention_matmuls(job)[1::2] if model.attention.q_lora_rank else ()
+        seconds = seconds + sum(_matmul(job, constants, one) for one in ups)
+    unit = 6.0 * (1.0 if job.software.fused_swiglu else 2.5) * (ffn_matrices(model) - 1.0) / 2
+    if experts is None:
+        moved = job.tokens * unit * told.activation * (model.ffn_size or 0) / job.tp
+        return seconds + _vector_seconds(job, constants, moved)
+    shared = job.tokens * unit * told.activation * shared_size(experts) / job.tp
+    is_again = max(told.activation, float(told.experts > 0))
+    of_row = unit * is_again * experts.ffn_size / job.expert_tp
+    copied = 4.0 * model.hidden_size * (told.experts > 0)
+    moved = shared + routed_tokens(job) * (of_row + copied)
+    return seconds + _vector_seconds(job, constants, moved)
 
 
 def layer_forward(job: Job, constants: Constants, mixed: bool) -> tuple[Number, Number]:
@@ -323,8 +346,12 @@ def _context_parallel(job: Job, constants: Constants, core: Number) -> Number:
     return np.where(np.asarray(job.cp) > 1, exchanged + exposed, 0.0)
 
 
-def _expert_parallel(job: Job, constants: Constants) -> Number:
-    """Dispatch and combine of one layer, forward and backward."""
+def _expert_parallel(job: Job, constants: Constants, beside: Number) -> Number:
+    """Dispatch and combine of one layer, forward and backward, what is exposed.
+
+    `beside`: seconds of its other work. A forward that runs beside another micro-batch's backward
+    hides all that fits behind it, and half of it while the pipeline fills and drains.
+    """
     experts = job.model.experts
     if experts is None:
         return 0.0
@@ -334,17 +361,35 @@ def _expert_parallel(job: Job, constants: Constants) -> Number:
     inner = job.tp * (1.0 if told.is_recent else job.cp)
     inner = np.where(np.asarray(job.expert_tp) < job.tp, 1.0, inner)
     token_bytes = job.tokens / split * job.model.hidden_size * BF16_BYTES
+    copies = experts.top_k * (told.capacity_factor or constants["expert_skew"])
     if told.dispatcher == "allgather":
         seconds = 4.0 * _collective(job, constants, token_bytes * job.ep, inner, job.ep)
+    elif told.node_exchange:
+        seconds = 4.0 * _node_exchange(job, constants, token_bytes, copies, inner)
     else:
-        copies = experts.top_k * (told.capacity_factor or constants["expert_skew"])
         seconds = 4.0 * _all_to_all(job, constants, token_bytes * copies, inner, job.ep)
-    is_hidden = told.expert_overlap or told.pair_overlap
+    if told.pair_overlap:
+        seconds = np.maximum(0.5 * job.unpaired * seconds, seconds - beside)
+    elif told.expert_overlap:
+        seconds = seconds * constants["ep_exposed"]
     # The host waits for the numbers of tokens, and the device then for the host.
     is_waiting = not told.is_graph and told.capacity_factor is None
     is_cut = np.maximum(job.ep, job.tp) > 1
-    waiting = np.where(is_cut, is_waiting * constants["expert_sync_seconds"], 0.0)
-    return seconds * (constants["ep_exposed"] if is_hidden else 1.0) + waiting
+    return seconds + np.where(is_cut, is_waiting * constants["expert_sync_seconds"], 0.0)
+
+
+def _node_exchange(
+    job: Job, constants: Constants, token_bytes: Number, copies: Number, inner: Number
+) -> Number:
+    """Seconds of one exchange in two steps: NPUs of the same place in each node gather their
+    tokens, one copy for a node; inside of it copies go to their experts."""
+    size = np.asarray(job.ep, float)
+    near = _in_node(job, inner, size)
+    nodes = size / near
+    between = token_bytes * (nodes - 1.0) / constants["roce_bytes_per_s"]
+    inside = token_bytes * copies / near / constants["hccs_link_bytes_per_s"] * (near > 1)
+    starts = constants["collective_seconds"] * ((nodes > 1) + 1.0 * (near > 1))
+    return np.where(size > 1, between + inside + starts, 0.0)
 
 
 def _point_to_point(job: Job, constants: Constants) -> Number:

@@ -18,9 +18,9 @@ from npuscope.analysis.flops.model.megatron_arguments import arguments_in
 from npuscope.analysis.flops.peaks import CHIPS, PER_CYCLE
 from npuscope.errors import UsageError
 
-from .job import Job, Machine
+from .job import Job, Machine, Software
 from .run_records import job_of_record
-from .search import Space
+from .search import RECOMPUTES, Space
 
 _MEMORY_BYTES = {"910B4": 32 * 2.0**30}  # the others have 64 GiB
 _MOST_BYTES = 32 << 20
@@ -37,13 +37,16 @@ _FLAGS = {
     "reuse_fp32": ("memory_opts", "reuse_fp32_param"),
     "swap_optimizer": ("memory_opts", "swap_optimizer"),
     "swap_attention": ("memory_opts", "swap_attention"),
+    "ep_overlap": ("moe", "alltoall_overlap"), "fb_overlap": ("moe", "fb_overlap"),
+    "node_exchange": ("moe", "node_exchange"), "fused_permute": ("moe", "fused_permute"),
 }  # fmt: skip
 _WORDS = {
     "cp_kind": ("parallel", "cp_algo"), "schedule": ("parallel", "schedule"),
     "layers": ("parallel", "num_layer_list"),
 }  # fmt: skip
-_RECOMPUTE = ("none", "full", "activation")
+_RECOMPUTE = ("none", "full", "activation", "selective")
 _DEFAULTS = {"sp": True, "dist_opt": True, "grad_overlap": True}
+_SEARCH_DEFAULTS = {"grad_overlap": True, "fused_permute": True}
 
 # Argument of Megatron or MindSpeed -> part of a record and its key.
 _ARGUMENTS = {
@@ -143,24 +146,29 @@ def job_of_strategy(model: Model, machine: Machine, cluster: tuple[int, int], te
 
 
 def space_of(text: str) -> Space:
-    """What to search, as tp=4+8,gbs=512,seq=8192: sizes to try; those not given are all tried.
+    """What to search, as tp=4+8,gbs=512,seq=8192,mc2=1: sizes to try, those not given are all
+    tried; and switches, which all strategies then have.
 
     Raises UsageError for what is unknown, or without gbs and seq.
     """
     sizes: dict[str, list[int]] = {}
-    recompute: list[str] | None = None
+    recompute = list(RECOMPUTES)
+    switches = dict(_SEARCH_DEFAULTS)
+    known = [key for key in _FLAGS if key not in ("sp", "dist_opt")]
     for item in filter(None, re.split(r"[,\s]+", text)):
         key, _, value = item.partition("=")
         if key == "recompute":
             recompute = value.split("+")
-            if not set(recompute) <= {"none", "full"}:
-                raise UsageError(f"--only: {item}: give none, full or none+full")
+            if not set(recompute) <= set(RECOMPUTES):
+                raise UsageError(f"--only: {item}: give {' + '.join(RECOMPUTES)}, or some of them")
         elif key in ("tp", "pp", "vpp", "cp", "ep", "mbs", "gbs", "seq"):
             sizes[key] = [_whole(key, each) for each in value.split("+")]
+        elif key in known:
+            switches[key] = _flag(key, value)
         else:
             raise UsageError(
                 f"--only: {item} is unknown: known are tp, pp, vpp, cp, ep, mbs, gbs, seq,"
-                " recompute"
+                f" recompute, {', '.join(known)}"
             )
     missing = [key for key in ("gbs", "seq") if len(sizes.get(key, [])) != 1]
     if missing:
@@ -169,8 +177,16 @@ def space_of(text: str) -> Space:
         sequence_length=sizes["seq"][0], global_batch=sizes["gbs"][0],
         tp=sizes.get("tp"), pp=sizes.get("pp"), vpp=sizes.get("vpp"), cp=sizes.get("cp"),
         ep=sizes.get("ep"), micro_batch=sizes.get("mbs"),
-        recompute=recompute or ("none", "full"),
+        recompute=recompute, software=_software_of(switches),
     )  # fmt: skip
+
+
+def _software_of(switches: Mapping[str, bool]) -> Software:
+    record: dict[str, Any] = {part: {} for part, _ in _FLAGS.values()}
+    for key, is_on in switches.items():
+        part, name = _FLAGS[key]
+        record[part][name] = is_on
+    return job_of_record(record | {"model": {"moe": record.pop("moe")}}).software
 
 
 def job_of_script(path: Path, machine: Machine, cluster: tuple[int, int] | None) -> Job:
@@ -275,8 +291,9 @@ def _contradictions(model: Model, world: int, record: Mapping[str, Any]) -> list
     listed = cut.get("num_layer_list")
     if listed:
         counts = [int(count) for count in re.findall(r"\d+", str(listed))]
-        if len(counts) != pp or sum(counts) != model.layers:
-            wrong.append(f"layers {listed}: give {pp} numbers that add up to {model.layers}")
+        if len(counts) not in (pp, pp * vpp) or sum(counts) != model.layers:
+            numbers = str(pp) if vpp == 1 else f"{pp} or {pp * vpp}"
+            wrong.append(f"layers {listed}: give {numbers} numbers that add up to {model.layers}")
     elif pp * vpp > model.layers:
         wrong.append(f"pp {pp} x vpp {vpp} is more than {model.layers} layers")
     if model.experts is None and ep > 1:
@@ -321,6 +338,8 @@ def _recompute(value: str) -> dict[str, Any]:
         )
     if value == "full":
         return {"granularity": "full", "method": "uniform", "num_layers": 1}
+    if value == "selective":
+        return {"activation_function": True, "mla_up_proj": True, "experts": "level0"}
     return {"activation_function": value == "activation"}
 
 

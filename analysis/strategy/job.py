@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from npuscope.analysis.flops.model.architecture import Model, has_experts
+from npuscope.analysis.flops.model.model import count
 
 Number = Any  # a float, or an array of numpy with one for each strategy
 ContextKind = Literal["ring", "ulysses", "hybrid"]
@@ -64,6 +65,7 @@ class Software:
     context_overlap: bool = False
     expert_overlap: bool = False
     pair_overlap: bool = False  # forward of one beside backward of another micro-batch
+    node_exchange: bool = False  # tokens go to each node once, then to experts inside of it
     padded_values: bool = False  # heads of values as wide as those of queries (latent attention)
     fused_permutation: bool = False
     grouped_experts: bool = True
@@ -131,6 +133,15 @@ class Job:
         return np.maximum(1.0, self.global_batch / (self.micro_batch * self.dp))
 
     @property
+    def unpaired(self) -> Number:
+        """Share of a stage's passes, of all stages' mean, that fill and drain the pipeline: those
+        before the first backward and after the last forward, which have no partner."""
+        if self.pp == 1:
+            return 0.0
+        before = (self.pp - 1) / 2 if self.vpp == 1 else self.vpp * self.pp - self.pp / 2
+        return np.minimum(1.0, before / (self.micro_batches * self.vpp))
+
+    @property
     def tokens(self) -> Number:
         """Tokens of a micro-batch on one rank of context parallelism."""
         return self.micro_batch * self.sequence_length / self.cp
@@ -161,17 +172,44 @@ def even_stages(
     if schedule == "dualpipev":
         pieces = _cut(layers, 2 * pp)
         return tuple((pieces[stage], pieces[2 * pp - 1 - stage]) for stage in range(pp))
-    pieces = _cut(layers, pp * vpp)
-    return tuple(tuple(pieces[chunk * pp + stage] for chunk in range(vpp)) for stage in range(pp))
+    return _taking_turns(_cut(layers, pp * vpp), pp)
 
 
-def listed_stages(counts: list[int]) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """Layers of each stage where their numbers are given."""
-    starts = np.cumsum([0, *counts])
-    return tuple(
-        (tuple(range(int(start), int(start) + count)),)
-        for start, count in zip(starts, counts, strict=False)
-    )
+def balanced_stages(
+    model: Model, pp: int, vpp: int, sequence_length: int
+) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """Layers of each chunk, the last with as many fewer as make the busiest stage least busy: the
+    head and blocks of multi-token prediction count as the layers that have as many FLOPs."""
+    even = even_stages(model.layers, pp, vpp)
+    if pp == 1:
+        return even
+    parts = dict.fromkeys(("layers", "mtp", "head"), 0.0)
+    for term in count(model, sequence_length=sequence_length, attention="causal").terms:
+        parts[term.part] += float(term.flops)
+    extra = (parts["mtp"] + parts["head"]) / (parts["layers"] / model.layers)
+    layouts = [even]
+    for last in range(len(even[-1][-1]) - 1, -1 if vpp > 1 else 0, -1):
+        pieces = [*_cut(model.layers - last, pp * vpp - 1),
+                  tuple(range(model.layers - last, model.layers))]  # fmt: skip
+        layouts.append(_taking_turns(pieces, pp))
+
+    def busiest(stages: tuple[tuple[tuple[int, ...], ...], ...]) -> float:
+        loads = [float(sum(map(len, chunks))) for chunks in stages]
+        return max(*loads[:-1], loads[-1] + extra)
+
+    return min(layouts, key=busiest)
+
+
+def listed_stages(counts: list[int], pp: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """Layers of each chunk where their numbers are given, in the model's order."""
+    bounds = np.cumsum([0, *counts])
+    return _taking_turns([tuple(range(int(a), int(b))) for a, b in pairwise(bounds)], pp)
+
+
+def _taking_turns(
+    pieces: list[tuple[int, ...]], pp: int
+) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    return tuple(tuple(pieces[stage::pp]) for stage in range(pp))
 
 
 def computing_layers(model: Model, layers: tuple[int, ...]) -> tuple[int, int]:

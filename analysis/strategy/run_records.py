@@ -151,9 +151,9 @@ def _experts(moe: Record, ffn: int, layers: int) -> Experts | None:
 
 def _stages(model: Model, cut: Record, pp: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
     counts = [int(count) for count in re.findall(r"\d+", str(cut.get("num_layer_list") or ""))]
-    if len(counts) == pp and sum(counts) >= model.layers:
-        return listed_stages(counts)
     vpp = min(int(_size(cut, "vpp", 1)), max(1, model.layers // pp))
+    if len(counts) in (pp, pp * vpp) and sum(counts) >= model.layers:
+        return listed_stages(counts, pp)
     return even_stages(model.layers, pp, vpp, str(cut.get("schedule") or "1f1b"))
 
 
@@ -190,7 +190,9 @@ def _recompute(told: Record, options: Record, moe: Record, layers: float) -> Rec
         full_layers=full,
         counts_rank=bool(told.get("per_pp_rank")),
         activation=_activation_share(told, layers),
-        experts={"level0": 1, "level1": 2}.get(str(moe.get("zero_memory")), 0),
+        experts={"level0": 1, "level1": 2}.get(
+            str(moe.get("zero_memory") or told.get("experts")), 0
+        ),
         latent_up=bool(told.get("mla_up_proj")),
     )
 
@@ -220,6 +222,7 @@ def _software(record: Record, sizes: Record, is_graph: bool) -> Software:
         context_overlap=bool(overlap.get("cp_send_recv")),
         expert_overlap=bool(moe.get("alltoall_overlap") or moe.get("allgather_overlap")),
         pair_overlap=bool(moe.get("fb_overlap")),
+        node_exchange=bool(moe.get("node_exchange")),
         padded_values=bool(_part(sizes, "mla")) and not record.get("mla_fa_without_pad"),
         fused_permutation=bool(moe.get("fused_permute")),
         grouped_experts=bool(moe.get("grouped_gemm", True)),

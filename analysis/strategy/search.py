@@ -18,7 +18,7 @@ from npuscope.errors import UsageError
 
 from .constants import Constants, default_constants, described_constants
 from .cost import step_parts
-from .job import Job, Machine, Recompute, Software, even_stages
+from .job import Job, Machine, Recompute, Software, balanced_stages
 from .memory import stage_memory
 
 Floats = npt.NDArray[np.float64]
@@ -27,14 +27,21 @@ LIMITS = ("matmul", "experts", "attention", "vector", "tp_comm", "cp_comm", "ep_
           "recompute", "head", "pp_comm", "bubble", "dp_comm", "optimizer")  # fmt: skip
 _SIZES = ("tp", "cp", "ep", "micro_batch")
 _MOST_TP = 64
-_RECOMPUTE = ("none", "full")
+_USUAL = Software(grad_overlap=True, fused_permutation=True)
+# Selective: activation functions, permutations of tokens and latent attention's up-projections.
+RECOMPUTES = {
+    "none": Recompute(),
+    "selective": Recompute(activation=1.0, experts=1, latent_up=True),
+    "full": Recompute(full_layers=None),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
     """What is searched: sizes to try of each dimension (None: all that divide), and bounds.
 
-    `spare_ratio`: of the chip's memory what stays free for HCCL and fragmentation.
+    `spare_ratio`: of the chip's memory what stays free for HCCL and fragmentation. `software`: what
+    the framework is told in all of them.
     """
 
     sequence_length: int
@@ -45,13 +52,14 @@ class Space:
     cp: Sequence[int] | None = None
     ep: Sequence[int] | None = None
     micro_batch: Sequence[int] | None = None
-    recompute: Sequence[str] = _RECOMPUTE
+    recompute: Sequence[str] = tuple(RECOMPUTES)
     spare_ratio: float = 0.1
     tp_beyond_node: bool = False
+    software: Software = _USUAL
 
 
 def jobs_of_space(
-    model: Model, machine: Machine, world: int, space: Space, software: Software
+    model: Model, machine: Machine, world: int, space: Space
 ) -> Iterator[tuple[dict[str, object], Job]]:
     """Each pair of stages and recompute: what is fixed, and a job of arrays over the rest."""
     heads = model.attention.heads
@@ -67,7 +75,7 @@ def jobs_of_space(
         grid = _grid(model, world // pp if world % pp == 0 else 0, tps, space, pp)
         if not len(grid["tp"]):
             continue
-        chunks = _sizes(space.vpp, max(1, model.layers // pp), 16) if pp > 1 else [1]
+        chunks = _chunks(space.vpp, model.layers, pp)
         for vpp, again in product(chunks, space.recompute):
             if pp * vpp > model.layers:
                 continue
@@ -76,18 +84,20 @@ def jobs_of_space(
             if not kept.any():
                 continue
             sizes = {name: grid[name][kept] for name in _SIZES}
+            stages = balanced_stages(model, pp, vpp, space.sequence_length)
             job = Job(
                 model=model, machine=machine, world=float(world),
-                stages=even_stages(model.layers, pp, vpp),
+                stages=stages,
                 sequence_length=space.sequence_length, global_batch=float(space.global_batch),
                 tp=sizes["tp"], cp=sizes["cp"], ep=sizes["ep"],
                 micro_batch=sizes["micro_batch"], expert_tp=np.ones_like(sizes["tp"]),
                 sequence_parallel=True,
                 distributed_optimizer=True,
-                recompute=Recompute(full_layers=None if again == "full" else 0),
-                software=software,
+                recompute=RECOMPUTES[again],
+                software=space.software,
             )  # fmt: skip
-            yield {"pp": pp, "vpp": vpp, "recompute": again}, job
+            fixed = {"pp": pp, "vpp": vpp, "recompute": again, "last_layers": len(stages[-1][-1])}
+            yield fixed, job
 
 
 def _sizes(given: Sequence[int] | None, divided: int, most: int) -> list[int]:
@@ -95,6 +105,14 @@ def _sizes(given: Sequence[int] | None, divided: int, most: int) -> list[int]:
     if given is not None:
         return sorted(set(given))
     return [size for size in range(1, min(divided, most) + 1) if divided % size == 0]
+
+
+def _chunks(given: Sequence[int] | None, layers: int, pp: int) -> list[int]:
+    """Chunks of a stage to try: what divides its layers, or those of the busiest stage."""
+    if pp == 1:
+        return [1]
+    busiest = {layers // pp, -(-layers // pp)}
+    return sorted({size for most in busiest for size in _sizes(given, max(1, most), 16)})
 
 
 def _grid(model: Model, of_stage: int, tps: list[int], space: Space, pp: int) -> dict[str, Floats]:
@@ -140,7 +158,8 @@ def _grid(model: Model, of_stage: int, tps: list[int], space: Space, pp: int) ->
 #   ep             bigint   expert parallel size
 #   dp             bigint   replicas
 #   micro_batch    bigint   sequences of a micro-batch
-#   recompute      varchar  none or full
+#   recompute      varchar  none, selective or full
+#   last_layers    bigint   layers of the last chunk, beside the head: the others are even
 #   step_ns        bigint   predicted step
 #   peak_bytes     bigint   predicted peak of later steps, of the rank with most
 #   fits           boolean  whether the peak leaves enough of the chip's memory free
@@ -153,14 +172,11 @@ def search(
     world: int,
     space: Space,
     constants: Constants | None = None,
-    software: Software | None = None,
 ) -> pl.DataFrame:
     """The rows of the metric, those that fit first, fastest first. Raises UsageError for none."""
     chosen = constants or default_constants()
-    told = software or Software(grad_overlap=True, fused_permutation=True)
     frames = [
-        _predicted(fixed, job, chosen)
-        for fixed, job in jobs_of_space(model, machine, world, space, told)
+        _predicted(fixed, job, chosen) for fixed, job in jobs_of_space(model, machine, world, space)
     ]
     if not frames:
         raise UsageError(
@@ -175,8 +191,8 @@ def search(
     return found.with_columns(
         is_front=pl.col("fits") & (pl.col("peak_bytes") < before)
     ).select(
-        "tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch", "recompute", "step_ns", "peak_bytes",
-        "fits", "is_front", "limit", "limit_ratio",
+        "tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch", "recompute", "last_layers", "step_ns",
+        "peak_bytes", "fits", "is_front", "limit", "limit_ratio",
     )  # fmt: skip
 
 
@@ -203,6 +219,7 @@ def _predicted(fixed: Mapping[str, object], job: Job, constants: Constants) -> p
     ).with_columns(
         pp=pl.lit(fixed["pp"], dtype=pl.Int64), vpp=pl.lit(fixed["vpp"], dtype=pl.Int64),
         recompute=pl.lit(fixed["recompute"]),
+        last_layers=pl.lit(fixed["last_layers"], dtype=pl.Int64),
     )  # fmt: skip
 
 
@@ -225,20 +242,19 @@ def sensitivity(
     world: int,
     space: Space,
     found: pl.DataFrame,
-    software: Software | None = None,
+    constants: Constants | None = None,
     top: int = 20,
 ) -> pl.DataFrame:
     """The rows of the metric for the `top` best strategies of `found`, most lost first."""
     best = found.filter("fits").head(top)
-    base = default_constants()
-    told = software or Software(grad_overlap=True, fused_permutation=True)
+    base = constants or default_constants()
     rows = []
     for name, constant in described_constants().items():
         for factor in (np.exp(constant.spread), np.exp(-constant.spread)):
             if constant.spread <= 0:
                 continue
             changed = base | {name: base[name] * float(factor)}
-            steps = _steps_of(model, machine, world, space, best, changed, told)
+            steps = _steps_of(model, machine, world, space, best, changed)
             place = int(np.argmin(steps))
             if place:
                 rows.append({
@@ -252,7 +268,7 @@ def sensitivity(
 
 def _steps_of(
     model: Model, machine: Machine, world: int, space: Space, chosen: pl.DataFrame,
-    constants: Constants, software: Software,
+    constants: Constants,
 ) -> Floats:  # fmt: skip
     """Steps of these strategies, seconds."""
     steps = np.zeros(len(chosen))
@@ -261,6 +277,6 @@ def _steps_of(
             space, tp=[row["tp"]], pp=[row["pp"]], vpp=[row["vpp"]], cp=[row["cp"]],
             ep=[row["ep"]], micro_batch=[row["micro_batch"]], recompute=[row["recompute"]],
         )  # fmt: skip
-        ((_, job),) = jobs_of_space(model, machine, world, one, software)
+        ((_, job),) = jobs_of_space(model, machine, world, one)
         steps[place] = float(np.sum([np.sum(v) for v in step_parts(job, constants).values()]))
     return steps

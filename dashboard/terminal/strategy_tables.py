@@ -61,7 +61,7 @@ def figures(found: Prediction) -> dict[str, dict[str, float]]:
 
 def strategies_table(found: pl.DataFrame) -> RenderableType:
     """Rows of the metric `search`."""
-    sizes = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch", "recompute")
+    sizes = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch", "recompute", "last_layers")
     return FittedTable(
         [
             *(Column(name.replace("_", " "), name, str) for name in sizes),

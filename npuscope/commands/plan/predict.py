@@ -29,8 +29,8 @@ Strategy = Annotated[
     typer.Option(
         "--strategy",
         metavar="KEY=N,...",
-        help="tp, pp, vpp, cp, ep, etp, mbs, gbs, seq, recompute=none|full|activation|N, skew, and"
-        " switches as sp=0: docs/strategy.md.",
+        help="tp, pp, vpp, cp, ep, etp, mbs, gbs, seq, recompute=none|selective|full|N, skew, and"
+        " switches as sp=0, fb_overlap=1: docs/strategy.md.",
     ),
 ]
 Runs = Annotated[

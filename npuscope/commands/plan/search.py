@@ -22,7 +22,7 @@ Only = Annotated[
         "--only",
         metavar="KEY=N+N,...",
         help="gbs and seq, and sizes to try of tp, pp, vpp, cp, ep, mbs, recompute: all others are"
-        " tried.",
+        " tried; and switches that all have, as fb_overlap=1.",
         show_default=False,
     ),
 ]

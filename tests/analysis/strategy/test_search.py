@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from npuscope.analysis.flops.model.describe import model_of
 from npuscope.analysis.strategy.describe import space_of
-from npuscope.analysis.strategy.job import Machine, Recompute, Software, even_stages
+from npuscope.analysis.strategy.job import Machine, balanced_stages
 from npuscope.analysis.strategy.predict import predict
-from npuscope.analysis.strategy.search import Space, search, sensitivity
+from npuscope.analysis.strategy.search import RECOMPUTES, Space, search, sensitivity
 from npuscope.errors import UsageError
 from tests.analysis.strategy.jobs import DENSE, JOB
 
@@ -20,14 +21,13 @@ _MACHINE = Machine(353.9e12)
 
 def test_the_best_of_all_by_hand() -> None:
     found = search(DENSE, _MACHINE, 8, _SPACE)
-    software = Software(grad_overlap=True, fused_permutation=True)
     steps = {}
     for row in found.to_dicts():
         job = replace(
-            JOB, stages=even_stages(8, row["pp"], row["vpp"]), tp=float(row["tp"]),
+            JOB, stages=balanced_stages(DENSE, row["pp"], row["vpp"], 2048), tp=float(row["tp"]),
             cp=float(row["cp"]), micro_batch=float(row["micro_batch"]), sequence_parallel=True,
-            distributed_optimizer=True, software=software, world=8.0,
-            recompute=Recompute(full_layers=None if row["recompute"] == "full" else 0),
+            distributed_optimizer=True, software=_SPACE.software, world=8.0,
+            recompute=RECOMPUTES[row["recompute"]],
         )  # fmt: skip
         one = predict(job)
         assert row["step_ns"] == pytest.approx(one.step_s.predicted * 1e9, rel=1e-6)
@@ -53,8 +53,9 @@ def test_constants_that_would_change_the_order_are_named() -> None:
 
 
 def test_what_is_searched_in_words() -> None:
-    space = space_of("gbs=512,seq=8192,tp=4+8,recompute=full")
+    space = space_of("gbs=512,seq=8192,tp=4+8,recompute=full,mc2=1")
     assert (space.tp, space.pp, list(space.recompute)) == ([4, 8], None, ["full"])
+    assert space.software == replace(_SPACE.software, tp_overlap=True, fused_overlap=True)
     for text in ("tp=8", "gbs=1,seq=2,tpp=1", "gbs=0,seq=2", "gbs=1,seq=2,recompute=some"):
         with pytest.raises(UsageError):
             space_of(text)
@@ -63,3 +64,11 @@ def test_what_is_searched_in_words() -> None:
 def test_a_space_in_which_nothing_divides() -> None:
     with pytest.raises(UsageError, match="no strategy divides"):
         search(DENSE, _MACHINE, 7, Space(2048, 16, pp=[3]))
+
+
+def test_the_last_stage_has_fewer_layers_beside_the_head() -> None:
+    """As published: 61 layers and a block of multi-token prediction with its head count as 64."""
+    model = model_of("pangu-ultra-moe-718b")
+    stages = balanced_stages(model, 16, 1, 8192)
+    assert [sum(map(len, chunks)) for chunks in stages] == [4] * 15 + [1]
+    assert [layer for chunks in stages for chunk in chunks for layer in chunk] == [*range(61)]

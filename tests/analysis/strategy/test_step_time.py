@@ -13,7 +13,7 @@ from npuscope.analysis.pipeline.execution import even_durations, execute
 from npuscope.analysis.pipeline.schedules import schedule
 from npuscope.analysis.strategy.constants import default_constants, described_constants
 from npuscope.analysis.strategy.cost import step_parts
-from npuscope.analysis.strategy.job import Machine, Recompute, even_stages
+from npuscope.analysis.strategy.job import Recompute, even_stages
 from npuscope.analysis.strategy.predict import memory_rows, part_rows, predict, predict_records
 from tests.analysis.strategy.jobs import DENSE, JOB
 
@@ -102,13 +102,3 @@ def test_neither_what_is_measured_nor_the_name_is_read() -> None:
     for place, run in enumerate(bare):
         run["id"] = str(place)
     assert list(predict_records(bare).values()) == list(predict_records(runs).values())
-
-
-def test_a_part_with_a_fifth_more_cores_is_at_most_a_fifth_faster() -> None:
-    """353.9 and 294.9 TFLOP/s: what is bound by the cube gains 1.20, links and vectors nothing."""
-    fast, slow = (
-        predict(replace(JOB, machine=Machine(peak))).parts_s for peak in (353.9e12, 294.9e12)
-    )
-    assert slow["matmul"] / fast["matmul"] == pytest.approx(1.20, rel=1e-3)
-    assert slow["vector"] == fast["vector"]
-    assert 1.0 < sum(slow.values()) / sum(fast.values()) < 1.20
