@@ -22,14 +22,11 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import duckdb
-from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.types import Message as Sent
 
 from npuscope.analysis.wording import megabytes
 from npuscope.errors import UsageError
@@ -39,17 +36,11 @@ from npuscope.profile import Opened
 from ..perfetto.choice import Choice
 from ..perfetto.rank_tables import expected_of, trace_of
 from ..perfetto.trace_file import write
+from .secured import Secured
 
 KEPT_TRACES = 8
 # A browser opens that in about half a minute.
 MOST_BYTES = 300_000_000
-_HEADERS = {
-    "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
 _traces: OrderedDict[str, Path] = OrderedDict()
 _lock = threading.Lock()
 
@@ -72,22 +63,7 @@ def routes(base: str = "") -> list[BaseRoute]:
         Route("/trace/{token}", _trace),
         Mount("/ui", StaticFiles(directory=ui, html=True)),
     ]
-    return [Mount(f"{base}/perfetto", routes=inner, middleware=[Middleware(_Secured)])]
-
-
-class _Secured:
-    """An application whose answers are kept by nobody and framed by nobody."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_secured(message: Sent) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_HEADERS)
-            await send(message)
-
-        await self._app(scope, receive, send_secured)
+    return [Mount(f"{base}/perfetto", routes=inner, middleware=[Middleware(Secured)])]
 
 
 async def _trace(request: Request) -> Response:

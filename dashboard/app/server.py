@@ -65,16 +65,17 @@ def main() -> None:
     from starlette.middleware import Middleware
     from streamlit.starlette import App
 
-    from .perfetto_viewer import routes
+    from . import perfetto_viewer, timeline_tiles
 
     hosts = options.pop("server.allowedHosts")  # ours to check: Streamlit knows no addresses
     origins = {*_LOOPBACK, options.get("browser.serverAddress", "localhost")}
     base = options.get("server.baseUrlPath", "")
     # The server's own greeting names no address that is told outside.
     logging.getLogger("uvicorn.error").addFilter(lambda said: said.levelno >= logging.WARNING)
+    below = f"/{base}" if base else ""
     app = App(
         MAIN,
-        routes=routes(f"/{base}" if base else ""),
+        routes=[*perfetto_viewer.routes(below), *timeline_tiles.routes(below)],
         middleware=[Middleware(OwnVisitors, hosts=hosts, origins=origins)],
         lifespan=_started,
     )

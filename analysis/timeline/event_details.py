@@ -1,0 +1,104 @@
+"""All that is known of one event of a timeline: its row, what launched it, who took part in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+import polars as pl
+
+from ..views import frame, has_view
+from .shared_axis import Extent
+
+_TABLES = {"stream": "kernels", "group": "comm_ops", "host": "host_ops"}
+_ROW = """
+    select * exclude (run, capture, rank) from {table}
+    where {place} and rank = ? and start_ns = ? and dur_ns = ? limit 1"""
+_LAUNCH = """
+    select api_name, operator_name, api_start_ns, operator_start_ns, latency_ns,
+        cast(operator_thread_id as varchar) as operator_thread_id,
+        cast(api_thread_id as varchar) as api_thread_id
+    from launches
+    where {place} and rank = ? and device_start_ns = ? and connection_id = ? limit 1"""
+_LAUNCHED = """
+    select device_start_ns, target, target_name from launches
+    where {place} and rank = ? and {by} between ? and ? and device_start_ns is not null
+    order by device_start_ns limit 200"""
+_MEMBERS = """
+    select rank, start_ns, dur_ns from comm_ops
+    where {place} and name = ? and group_hash is not distinct from ?
+        and step is not distinct from ? order by rank, start_ns"""
+
+
+def event_details(
+    con: duckdb.DuckDBPyConnection, at: Extent, rank: int, kind: str, start_ns: int, dur_ns: int
+) -> dict[str, Any] | None:
+    """What is known of the event of a `kind` of track that starts and lasts so; None: none does.
+
+    `start_ns`, and all instants of the answer, are on the shown clock from the capture's first
+    moment. row: its columns but the unknown ones. launch: what launched it, and from where
+    (`start_ns`, `latency_ns`). launched: instants and names of what it launched. members: rank,
+    start_ns, dur_ns of the same operation on the ranks of its group.
+    """
+    moves = dict(at.ranks["rank", "ahead_ns"].rows())
+    zero = at.window_ns[0] if at.window_ns else 0
+    own = start_ns + zero + moves.get(rank, 0)
+    query = _ROW.format(table=_TABLES[kind], place=at.place)
+    rows = frame(con, query, [rank, own, dur_ns]).to_dicts()
+    if not rows:
+        return None
+    row = {name: value for name, value in rows[0].items() if value not in (None, "", [], {})}
+
+    def placed(moment: int | None, of: int = rank) -> int | None:
+        return None if moment is None else moment - zero - moves.get(of, 0)
+
+    told: dict[str, Any] = {"launch": None, "launched": [], "members": []}
+    if kind == "host":
+        by = "operator_start_ns" if row.get("kind") == "operator" else "api_start_ns"
+        asked = [rank, own, own + max(dur_ns - 1, 0)]
+        found = con.execute(_LAUNCHED.format(place=at.place, by=by), asked).fetchall()
+        told["launched"] = [
+            {"start_ns": placed(one), "target": what, "name": name} for one, what, name in found
+        ]
+    elif "connection_id" in row:
+        asked = [rank, own, row["connection_id"]]
+        launches = frame(con, _LAUNCH.format(place=at.place), asked).to_dicts()
+        if launches:
+            one = launches[0]
+            from_operator = one["operator_start_ns"] is not None
+            told["launch"] = {
+                "name": one["operator_name"] or one["api_name"],
+                "api": one["api_name"],
+                "thread": one["operator_thread_id" if from_operator else "api_thread_id"],
+                "start_ns": placed(one["operator_start_ns" if from_operator else "api_start_ns"]),
+                "latency_ns": one["latency_ns"],
+            }
+    if kind == "group" and row.get("name"):
+        asked = [row["name"], row.get("group_hash"), row.get("step")]
+        members = frame(con, _MEMBERS.format(place=at.place), asked)
+        told["members"] = [
+            {"rank": one, "start_ns": placed(start, one), "dur_ns": dur}
+            for one, start, dur in _nearest(members, moves, own - moves.get(rank, 0))
+        ]
+    if has_view(con, "arrivals") and told["members"]:
+        starts = [one["start_ns"] for one in told["members"]]
+        told["waited_ns"] = max(starts) - start_ns
+    for name in ("start_ns", "device_id", "connection_id"):
+        row.pop(name, None)
+    pmu = row.pop("pmu", None)
+    told["row"] = row | ({"pmu": {str(k): v for k, v in pmu} if isinstance(pmu, list) else pmu}
+                         if pmu else {})  # fmt: skip
+    return told
+
+
+def _nearest(
+    members: pl.DataFrame, moves: dict[int, int], at_ns: int
+) -> list[tuple[int, int, int]]:
+    """Of each rank the operation that starts nearest to an instant of the shown clock: names come
+    again where steps are not told."""
+    best: dict[int, tuple[int, int, int]] = {}
+    for rank, start, dur in members.rows():
+        far = abs(start - moves.get(rank, 0) - at_ns)
+        if rank not in best or far < abs(best[rank][1] - moves.get(rank, 0) - at_ns):
+            best[rank] = (rank, start, dur)
+    return list(best.values())

@@ -1,0 +1,35 @@
+"""Which class of work an operator does: what its colour tells on every page."""
+
+from __future__ import annotations
+
+import re
+
+# In this order: the first that fits. Of types without their case and signs.
+CLASSES = (
+    "matmul", "attention", "norm", "routing", "optimizer", "movement", "vector", "other",
+)  # fmt: skip
+_PATTERNS = (
+    ("attention", r"attention|flash|mlaprolog|rope|rotary|softmax(?!crossentropy)"),
+    ("matmul", r"matmul|gemm|^mm|conv\dd|convolution|einsum"),
+    ("norm", r"norm"),
+    ("routing", r"moe|topk|permute|argsort|^sort|gating|onehot|bincount|expert"),
+    ("optimizer", r"adam|^apply|foreach|momentum|lamb|nonfinite|lars|sgd"),
+    (
+        "movement",
+        r"cast|trans|slice|split|concat|pack|copy|memset|memcpy|gather|scatter|index|asstrided"
+        r"|expand|broadcast|tile|pad|fill|zero|ones|viewcopy|tensormove|identity|reshape|stack",
+    ),
+)
+_COMPILED = tuple((name, re.compile(pattern)) for name, pattern in _PATTERNS)
+_VECTOR_CORES = frozenset({"AI_VECTOR_CORE", "MIX_AIV"})
+
+
+def operator_class(type_: str | None, core: str | None) -> str:
+    """One of CLASSES, by the type of an operator and, where that tells nothing, its core."""
+    told = re.sub(r"[^a-z0-9]", "", (type_ or "").lower().removeprefix("aclnn"))
+    for name, pattern in _COMPILED:
+        if pattern.search(told):
+            return name
+    if core in _VECTOR_CORES:
+        return "vector"
+    return "vector" if core == "AI_CORE" and told else "other"

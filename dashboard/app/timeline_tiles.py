@@ -1,0 +1,253 @@
+"""What the timeline of the pages draws, which the server has beside them.
+
+    /timeline-data/tracks      tracks of some ranks, from where to where they are
+    /timeline-data/tile        events of some ranks in a tile, Arrow: `part` device, host or curves
+    /timeline-data/overview    what each rank does in each of some hundred bins, Arrow
+    /timeline-data/event       all that is known of one event
+    /timeline-data/found       events whose name has some letters
+    /timeline-data/measured    time and busy time of a stretch, by type
+
+All of them take `store`, `run` and `capture` by the names that pages show: what is not among these
+is answered with 404, what cannot be meant with 400. Nobody can name a path, and numbers are numbers
+before anything is asked of a store.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import duckdb
+import msgspec
+import pyarrow as pa
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Mount, Route
+
+from npuscope.analysis.timeline import event_details, rank_events, series, tiles
+from npuscope.analysis.timeline.bins import overview
+from npuscope.analysis.timeline.shared_axis import Extent, extent
+from npuscope.errors import NpuscopeError
+
+from . import sources
+from .secured import Secured
+from .state import KnownCapture
+
+MOST_RANKS = 16  # of one request
+MOST_LETTERS = 200
+# Of all ranks in memory: some 40 bytes each.
+MOST_EVENTS = 12_000_000
+_LAST_NS = 2**62
+_MOST_COLUMNS = 2_000
+Loaded = rank_events.RankEvents | tuple[series.Series, ...]
+_Key = tuple[str, str, str, str, int, str]
+_LOADERS: Mapping[str, Callable[[duckdb.DuckDBPyConnection, Extent, int], Loaded]] = {
+    "device": rank_events.device_events,
+    "host": rank_events.host_events,
+    "curves": series.rank_series,
+}
+_loaded: OrderedDict[_Key, Loaded] = OrderedDict()
+_loading: dict[_Key, threading.Lock] = {}
+_guard = threading.Lock()
+
+
+class _Refused(Exception):
+    """An answer other than what was asked for: its status."""
+
+
+def routes(base: str = "") -> list[BaseRoute]:
+    """What the server answers beside its pages, below the path `base`."""
+    answers = (_tracks, _tile, _overview, _event, _found, _measured)
+    inner = [Route(f"/{one.__name__[1:]}", _answering(one)) for one in answers]
+    return [Mount(f"{base}/timeline-data", routes=inner, middleware=[Middleware(Secured)])]
+
+
+def _answering(answer: Callable[[_Asked], Response]) -> Callable[[Request], Response]:
+    """A route's function, which Starlette runs in a thread, as it is no coroutine."""
+
+    def answered(request: Request) -> Response:
+        try:
+            return answer(_Asked(request.query_params))
+        except _Refused as refused:
+            return Response(status_code=int(str(refused)))
+        except (NpuscopeError, duckdb.Error, OSError):
+            return Response(status_code=503)  # the page itself says what is wrong with the store
+
+    return answered
+
+
+class _Asked:
+    """A request's parameters, each checked when it is read."""
+
+    def __init__(self, params: Mapping[str, str]) -> None:
+        self._params = params
+        names = [params.get(name) for name in ("run", "capture")]
+        store = params.get("store")
+        known = [
+            one
+            for one in sources.known().captures
+            if [one.run, one.capture] == names and store in (None, one.store)
+        ]
+        if not known:
+            raise _Refused(404)
+        self.capture: KnownCapture = known[0]
+        self.path = sources.place_named(self.capture.store).path
+        self.version = sources.version_of(self.path)
+
+    def number(self, name: str, least: int, most: int) -> int:
+        """A whole number between two others."""
+        text = self._params.get(name, "")
+        digits = text.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
+            raise _Refused(400)
+        value = int(text)
+        if not least <= value <= most:
+            raise _Refused(400)
+        return value
+
+    def text(self, name: str) -> str:
+        """Some letters that can be printed."""
+        text = self._params.get(name, "")
+        if not 0 < len(text) <= MOST_LETTERS or not text.isprintable():
+            raise _Refused(400)
+        return text
+
+    def word(self, name: str, words: Sequence[str]) -> str:
+        """One of some words."""
+        text = self._params.get(name, "")
+        if text not in words:
+            raise _Refused(400)
+        return text
+
+    def ranks(self, most: int = MOST_RANKS) -> tuple[int, ...]:
+        """Ranks of the capture, `0.1.5`."""
+        listed = self._params.get("ranks", "").split(".", most)
+        if len(listed) > most or not all(one.isascii() and one.isdigit() for one in listed):
+            raise _Refused(400)
+        ranks = tuple(dict.fromkeys(int(one) for one in listed if len(one) < 10))
+        if not ranks or not set(ranks) <= set(self.capture.ranks):
+            raise _Refused(404)
+        return ranks
+
+    def extent(self) -> Extent:
+        """Where the capture's ranks stand in time."""
+        place = {"run": self.capture.run, "capture": self.capture.capture}
+        found: Extent = sources.kept(self.path, self.version, extent, place)
+        return found
+
+    def loaded(self, part: str, ranks: Sequence[int]) -> dict[int, Any]:
+        """Events or curves of some ranks, from memory where they were asked for before."""
+        at = self.extent()
+        place = (self.path, self.version, self.capture.run, self.capture.capture)
+        return {rank: _load((*place, rank, part), at) for rank in ranks}
+
+
+def _load(key: _Key, at: Extent) -> Loaded:
+    """What was loaded before; else it is, by one thread while others wait."""
+    with _guard:
+        lock = _loading.setdefault(key, threading.Lock())
+    with lock:
+        with _guard:
+            if key in _loaded:
+                _loaded.move_to_end(key)
+                return _loaded[key]
+        path, version, _, _, rank, part = key
+        with sources.opened(path, version).borrowed() as con:
+            found = _LOADERS[part](con, at, rank)
+        with _guard:
+            _loaded[key] = found
+            _loading.pop(key, None)
+            while sum(map(_size, _loaded.values())) > MOST_EVENTS and len(_loaded) > 1:
+                _loaded.popitem(last=False)
+    return found
+
+
+def _size(one: Loaded) -> int:
+    if isinstance(one, rank_events.RankEvents):
+        return one.count
+    return sum(len(curve.at) for curve in one)
+
+
+def _json(value: object) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")
+
+
+def _arrow(table: pa.Table) -> Response:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    body = sink.getvalue().to_pybytes()
+    return Response(body, media_type="application/vnd.apache.arrow.stream")
+
+
+def _tracks(asked: _Asked) -> Response:
+    part = asked.word("part", tuple(_LOADERS))
+    found = asked.loaded(part, asked.ranks())
+    if part != "curves":
+        return _json({
+            rank: {"tracks": events.tracks, "is_whole": events.is_whole}
+            for rank, events in found.items()
+        })  # fmt: skip
+    return _json({
+        rank: {"tracks": [
+            {"kind": one.kind, "key": f"{one.name}/{one.unit}", "label": one.name,
+             "unit": one.unit, "least": one.least, "most": one.most, "events": len(one.at)}
+            for one in curves
+        ], "is_whole": True}
+        for rank, curves in found.items()
+    })  # fmt: skip
+
+
+def _tile(asked: _Asked) -> Response:
+    part = asked.word("part", tuple(_LOADERS))
+    level = asked.number("level", 0, tiles.MOST_LEVEL)
+    most = _LAST_NS >> (level + 11)
+    index = asked.number("index", -most, most)
+    found = asked.loaded(part, asked.ranks())
+    cut = series.timeline_curves if part == "curves" else tiles.timeline_tiles
+    return _arrow(cut(found, level, index))
+
+
+def _overview(asked: _Asked) -> Response:
+    at = asked.extent()
+    if at.window_ns is None:
+        raise _Refused(404)
+    columns = asked.number("columns", 1, _MOST_COLUMNS)
+    arguments = {"at": at, "ranks": tuple(at.ranks["rank"]), "window_ns": at.window_ns,
+                 "columns": columns}  # fmt: skip
+    found = sources.kept(asked.path, asked.version, overview, arguments)
+    cells = found.cells.with_columns(bin_start_ns=found.cells["bin_start_ns"] - at.window_ns[0])
+    table = pa.table(cells.rechunk())
+    return _arrow(table.replace_schema_metadata({"width_ns": str(found.width_ns)}))
+
+
+def _event(asked: _Asked) -> Response:
+    rank = asked.number("rank", 0, 2**31 - 1)
+    if rank not in asked.capture.ranks:
+        raise _Refused(404)
+    kind = asked.word("kind", ("stream", "group", "host"))
+    start_ns = asked.number("start_ns", -_LAST_NS, _LAST_NS)
+    dur_ns = asked.number("dur_ns", 1, _LAST_NS)
+    at = asked.extent()
+    with sources.opened(asked.path, asked.version).borrowed() as con:
+        found = event_details.event_details(con, at, rank, kind, start_ns, dur_ns)
+    if found is None:
+        raise _Refused(404)
+    return _json(found)
+
+
+def _found(asked: _Asked) -> Response:
+    part, text = asked.word("part", ("device", "host")), asked.text("text")
+    rows, count = tiles.timeline_found(asked.loaded(part, asked.ranks()), text)
+    return _json({"count": count, "rows": rows.to_dicts()})
+
+
+def _measured(asked: _Asked) -> Response:
+    part = asked.word("part", ("device", "host"))
+    from_ns = asked.number("from_ns", -_LAST_NS, _LAST_NS)
+    to_ns = asked.number("to_ns", from_ns + 1, _LAST_NS)
+    rows = tiles.timeline_measured(asked.loaded(part, asked.ranks()), from_ns, to_ns)
+    return _json(rows.to_dicts())

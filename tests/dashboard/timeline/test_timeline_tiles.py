@@ -1,0 +1,143 @@
+"""What the timeline is drawn from: sums as the commands print them, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlencode
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("streamlit")
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from npuscope.dashboard.app import sources, timeline_tiles
+from npuscope.dashboard.app.served_stores import Place, Served, environment_of
+from tests.dashboard.report.printed_figures import printed
+
+WHOLE = 40  # of which one tile is all of a capture
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch, sample_store: Path) -> Mapping[str, str]:
+    """The sample is served; its names."""
+    for name, value in environment_of(Served([Place(str(sample_store), "sample")])).items():
+        monkeypatch.setenv(name, value)
+    one = sources.known().captures[0]
+    return {"store": "sample", "run": one.run, "capture": one.capture}
+
+
+def asked(answer: str, params: Mapping[str, object]) -> Response:
+    function = timeline_tiles._answering(getattr(timeline_tiles, f"_{answer}"))
+    query = urlencode(params).encode()
+    return function(Request({"type": "http", "query_string": query, "headers": []}))
+
+
+def told(
+    answer: str, params: Mapping[str, object]
+) -> dict[str, dict[str, list[dict[str, object]]]]:
+    found: dict[str, dict[str, list[dict[str, object]]]] = json.loads(
+        bytes(asked(answer, params).body)
+    )
+    return found
+
+
+def rows(params: Mapping[str, object]) -> pl.DataFrame:
+    found = pl.from_arrow(pa.ipc.open_stream(bytes(asked("tile", params).body)).read_all())
+    assert isinstance(found, pl.DataFrame)
+    return found
+
+
+def test_sums_of_tracks_are_those_of_the_commands(
+    place: Mapping[str, str], sample_store: Path
+) -> None:
+    ranks = "0.1.2.3.4.5.6.7"
+    tracks = told("tracks", {**place, "part": "device", "ranks": ranks})
+    drawn = pl.concat(
+        rows({**place, "part": "device", "ranks": ranks, "level": WHOLE, "index": index})
+        for index in (-1, 0)
+    )
+    sums: dict[tuple[str, int], int] = defaultdict(int)
+    for rank, track, class_, total in (
+        drawn.group_by("rank", "track", "class").agg(pl.col("dur_ns").sum()).rows()
+    ):
+        kind = tracks[str(rank)]["tracks"][track]["kind"]
+        sums[str(kind if kind != "overlap" else class_), rank] += total
+    expected: dict[tuple[str, int], int] = defaultdict(int)
+    for row in printed(sample_store, "kernels", "--by", "type"):
+        expected["stream", row["rank"]] += row["total_ns"]
+    for row in printed(sample_store, "comm", "--by", "op"):
+        expected["group", row["rank"]] += row["total_ns"]
+    finest = "select * from timeline_bins where level = 0"
+    for row in printed(sample_store, "sql", finest):
+        expected["0", row["rank"]] += row["computing_ns"] - row["overlapped_ns"]
+        expected["1", row["rank"]] += row["overlapped_ns"]
+        expected["2", row["rank"]] += row["exposed_communication_ns"]
+    assert sums == expected
+
+
+def test_an_event_tells_who_took_part_and_what_launched_it(place: Mapping[str, str]) -> None:
+    found = json.loads(
+        bytes(asked("found", {**place, "part": "device", "ranks": "0", "text": "allToAll"}).body)
+    )
+    first = found["rows"][0]
+    event = {**place, "rank": 0, "kind": "group", **{k: first[k] for k in ("start_ns", "dur_ns")}}
+    told_of = json.loads(bytes(asked("event", event).body))
+    assert {one["rank"] for one in told_of["members"]} == {0, 1}
+    assert told_of["row"]["op_type"] == "allToAllV" and told_of["row"]["size_bytes"] > 0
+    assert told_of["launch"]["start_ns"] < first["start_ns"]
+
+
+def test_curves_are_between_their_bounds(place: Mapping[str, str]) -> None:
+    asked_of = {**place, "part": "curves", "ranks": "0"}
+    tracks = told("tracks", asked_of)["0"]["tracks"]
+    drawn = rows({**asked_of, "level": 20, "index": 0})
+    assert {one["kind"] for one in tracks} == {"memory"}
+    for track, value in drawn.select("track", "high").rows():
+        assert float(str(tracks[track]["least"])) <= value <= float(str(tracks[track]["most"]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({"run": "../../etc"}, 404),
+        ({"store": "/etc/passwd"}, 404),
+        ({"capture": "' or 1=1 --"}, 404),
+        ({"ranks": "0;drop table kernels"}, 400),
+        ({"ranks": "99"}, 404),
+        ({"ranks": ".".join(map(str, range(17)))}, 400),
+        ({"ranks": ""}, 400),
+        ({"part": "kernels"}, 400),
+        ({"level": "51"}, 400),
+        ({"level": "-1"}, 400),
+        ({"level": "1e3"}, 400),
+        ({"index": "9" * 19}, 400),
+        ({"index": "9" * 400}, 400),
+        ({"index": "\u0661"}, 400),
+        ({"index": "--1"}, 400),
+    ],
+)
+def test_hostile_tiles_are_refused(
+    place: Mapping[str, str], changes: Mapping[str, str], status: int
+) -> None:
+    usual: dict[str, str] = {**place, "part": "device", "ranks": "0", "level": "20", "index": "0"}
+    assert asked("tile", usual).status_code == 200
+    assert asked("tile", {**usual, **changes}).status_code == status
+
+
+def test_hostile_questions_are_refused(place: Mapping[str, str]) -> None:
+    of_event = {**place, "rank": 0, "kind": "stream", "start_ns": 1, "dur_ns": 1}
+    assert asked("event", of_event).status_code == 404
+    assert asked("event", of_event | {"kind": "ranks"}).status_code == 400
+    assert asked("event", of_event | {"rank": 77}).status_code == 404
+    search = {**place, "part": "device", "ranks": "0"}
+    assert asked("found", search | {"text": "x" * 201}).status_code == 400
+    assert asked("found", search | {"text": "a\x00b"}).status_code == 400
+    assert asked("measured", search | {"from_ns": 5, "to_ns": 5}).status_code == 400
+    assert asked("overview", {**place, "columns": 10**9}).status_code == 400
