@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import polars as pl
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from npuscope.errors import UsageError
 from npuscope.messages import Message
@@ -256,4 +256,4 @@ def _half_width(ours: pl.Series, theirs: pl.Series) -> float | None:
     freedom = total**2 / sum(
         part**2 / (len(told) - 1) for part, told in zip(parts, (ours, theirs), strict=True)
     )
-    return float(student.ppf((1 + _CONFIDENCE) / 2, freedom)) * math.sqrt(total)
+    return float(stdtrit(freedom, (1 + _CONFIDENCE) / 2)) * math.sqrt(total)

@@ -17,6 +17,7 @@ from .tables import Column, FittedTable, decimals
 _seconds = decimals("{:,.3f}", 1e9)
 _figure = decimals("{:,.4g}")
 _LAST = 10
+_MOST_SPIKES = 30
 
 
 def health_tables(found: Health) -> Iterator[RenderableType]:
@@ -33,6 +34,7 @@ def health_tables(found: Health) -> Iterator[RenderableType]:
         [found.summary],
         "Health",
     )
+    shown, left = _latest(found.events)
     yield FittedTable(
         [
             Column("what", "kind"),
@@ -45,8 +47,9 @@ def health_tables(found: Health) -> Iterator[RenderableType]:
             Column("usual", "usual", str),
             Column("cost (s)", "cost_ns", _seconds, 1),
         ],
-        event_rows(found.events),
+        event_rows(shown),
         "Events",
+        f"{left:,} earlier spikes: --json has all" if left else "",
     )
     last = found.steps.tail(_LAST)
     yield FittedTable(
@@ -137,6 +140,14 @@ _COLUMNS = {
         Column("worth tokens/s", "worth_tokens_per_s", _rate),
     ),
 }
+
+
+def _latest(events: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+    """All events but for spikes before the latest, and how many these are."""
+    is_spike = pl.col("kind") == "spike"
+    is_old = is_spike & (is_spike.cum_sum(reverse=True) > _MOST_SPIKES)
+    shown = events.filter(~is_old)
+    return shown, events.height - shown.height
 
 
 def event_rows(events: pl.DataFrame) -> list[dict[str, Any]]:

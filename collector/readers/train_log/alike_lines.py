@@ -230,14 +230,13 @@ def _matched(form: Form, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFram
     is_so = is_so.fill_null(value=False)
     own = lines["line"].filter(is_so)
     numbers = [told[at].filter(is_so) for at in form.steps]
-    step = numbers[0] if numbers else pl.Series([None], dtype=pl.Int64).new_from_index(0, len(own))
+    unknown = pl.Series([None], dtype=pl.Float64).new_from_index(0, len(own))
+    step = numbers[0] if numbers else unknown.cast(pl.Int64)
     if len(numbers) == 3:
         epoch, within, each = numbers
         step = (epoch - 1) * each + within
     rows: dict[str, pl.Series] = {"line": own, "step": step}
-    values = {name: np.full(len(own), np.nan) for name in _NAMES}
-    for name, value in form.fixed:
-        values[name][:] = value
+    values = {name: np.full(len(own), value) for name, value in form.fixed}
     for at, name, small, large in form.figures:
         given = told[at].filter(is_so).to_numpy()
         shown = given / small
@@ -245,9 +244,12 @@ def _matched(form: Form, lines: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFram
             shown = np.where(given > 1, given / large, shown)
         if name in POSITIVE:
             shown = np.where(given > 0, shown, np.nan)
-        values[name] = np.nan_to_num(values[name]) + shown if name in SUMMED else shown
-    values["per_device"][np.isnan(values["tokens_per_s"])] = np.nan  # it is said of these
-    rows |= {name: pl.Series(value).fill_nan(None) for name, value in values.items()}
+        is_more = name in SUMMED and name in values
+        values[name] = np.nan_to_num(values[name]) + shown if is_more else shown
+    if "per_device" in values and "tokens_per_s" in values:  # it is said of these
+        values["per_device"] = np.where(np.isnan(values["tokens_per_s"]), np.nan, 1.0)
+    for name in _NAMES:
+        rows[name] = pl.Series(values[name], nan_to_null=True) if name in values else unknown
     if form.at is not None:
         rows["at_s"] = seconds(texts[form.at].filter(is_so))
     found = pl.DataFrame(rows)

@@ -73,8 +73,15 @@ def read_serving(path: Path) -> list[Speculation]:
         with open_regular(path) as file:
             rest = b""
             while block := file.read(_BLOCK_BYTES):
-                whole, _, rest = (rest + block).rpartition(b"\n")
-                lines += _telling(whole)
+                first, last = block.find(b"\n"), block.rfind(b"\n")
+                if last < 0:
+                    rest += block
+                elif any(mark in block for mark in _MARKS):
+                    lines += _telling(rest + block[:last])
+                    rest = block[last + 1 :]
+                else:  # nearly all of a trainer's log: not copied
+                    lines += _telling(rest + block[:first])
+                    rest = block[last + 1 :]
                 rest = rest[-_LINE_BYTES:]
             lines += _telling(rest)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,7 +24,7 @@ from npuscope.messages import Message
 from ...model import RankSource, ReadLog
 from ...small_files import open_regular
 from ...staging import insert_rows
-from .alike_lines import Form, split_alike
+from .alike_lines import split_alike
 from .bar_lines import split_bars
 from .event_files import event_files, read_events
 from .log_lines import COLUMNS, MARKS, MORE_COLUMNS, LogEntry, Scope, arguments, parse
@@ -32,7 +33,7 @@ _COLUMNS = (*COLUMNS, *MORE_COLUMNS)
 SCHEMA: dict[str, type[pl.DataType]] = {"step": pl.Int64, **dict.fromkeys(_COLUMNS, pl.Float64)}
 # In a rank's rules: the log's path, and before each of its facts.
 RULE = "train_log"
-_BLOCK_BYTES = 4 << 20
+_BLOCK_BYTES = 8 << 20
 # Whatever is longer is no line of a trainer.
 _LINE_BYTES = 1 << 16
 # Where `log_history` is looked for, and the most that is read of what has one.
@@ -102,31 +103,26 @@ def read_lines(
             raise _nothing_logged(path)
         return found, gathered.facts()
     parts: list[pl.DataFrame] = []
-    forms: list[Form] = []
+    alike = partial(split_alike, forms=[])
     for block, is_ended in _blocks(path, None, advance, 0):
         lines = pl.Series(block.decode("utf-8", "replace").split("\n"), dtype=pl.String)
         is_told = lines.str.contains_any([mark.decode() for mark in MARKS])
         lines = lines.filter(is_told & (lines.str.len_bytes() <= _LINE_BYTES))
-        if is_ended:
-            rows, is_other = split_bars(lines)
-            at = is_other.arg_true()
-            more, is_odd = split_alike(lines.gather(at), forms)
-            more = more.with_columns(at.gather(more["line"]).alias("line"))
-            numbers = at.filter(is_odd).to_list()
-        else:
-            rows, _ = split_bars(lines.clear())
-            more, numbers = rows, list(range(len(lines)))
+        at = pl.int_range(len(lines), eager=True, dtype=pl.UInt32)
+        found_here: list[pl.DataFrame] = []
+        for split in (alike, split_bars) if is_ended else ():
+            if len(at):
+                rows, is_other = split(lines.gather(at))
+                found_here.append(rows.with_columns(at.gather(rows["line"]).alias("line")))
+                at = at.filter(is_other)
         order = []
-        for number in numbers:
+        for number in at.to_list():
             count = len(gathered)
             _gather(gathered, lines[number].encode(), is_ended)
             order += [number] * (len(gathered) - count)
-        others = gathered.take().with_columns(pl.Series("line", order, pl.UInt32))
-        parts.append(
-            pl.concat([rows, more.select(rows.columns), others.select(rows.columns)]).sort(
-                "line", maintain_order=True
-            )
-        )
+        found_here.append(gathered.take().with_columns(pl.Series("line", order, pl.UInt32)))
+        told = [rows.select("line", *SCHEMA) for rows in found_here if len(rows)]
+        parts += told if len(told) < 2 else [pl.concat(told).sort("line", maintain_order=True)]
     found = pl.concat(parts).drop("line") if parts else gathered.rows()
     if found.is_empty():
         raise _nothing_logged(path)
