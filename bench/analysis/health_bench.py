@@ -130,8 +130,8 @@ def main() -> int:
     header = ["log", "MB", "CPU-s", "of the limit", "x reading bytes", "peak MiB",
               "of the limit", "failed"]  # fmt: skip
     note = (
-        f"{count:,} lines, seed 7, {chosen.runs} run(s), commit {commit()}; limits {limit_s:g} CPU-s"
-        f" and {LIMIT_MIB} MiB: {'met' if is_met else 'NOT met'}"
+        f"{count:,} lines, seed 7, {chosen.runs} run(s), commit {commit()}; limits {limit_s:g}"
+        f" CPU-s and {LIMIT_MIB} MiB: {'met' if is_met else 'NOT met'}"
     )
     report("Health of a long training", f"{table(header, rows)}\n\n{note}")
     return 0 if is_met else 1
