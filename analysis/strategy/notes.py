@@ -12,7 +12,7 @@ from .predict import Prediction
 _GIB = 2.0**30
 
 
-def prediction_notes(job: Job, prediction: Prediction) -> list[str]:
+def prediction_notes(job: Job, prediction: Prediction, *, is_calibrated: bool = False) -> list[str]:
     """What does not fit and by how much, which runs the intervals are from, how MFU counts."""
     found: list[str] = []
     missing = prediction.peak_bytes.predicted - job.machine.memory_bytes
@@ -45,6 +45,12 @@ def prediction_notes(job: Job, prediction: Prediction) -> list[str]:
             kind=prediction.stratum,
         )
     )
+    if is_calibrated:
+        found.append(
+            Message(
+                "intervals are those of the built-in constants: nothing is known of calibrated ones"
+            )
+        )
     found.append(
         Message(
             "MFU counts {attention} attention, backward = 2 forward, nothing recomputed,"

@@ -77,6 +77,23 @@ def strategies_table(found: pl.DataFrame) -> RenderableType:
     )
 
 
+def calibration_table(found: pl.DataFrame) -> RenderableType:
+    """Rows of the metric `calibration`: what captures measured, then what is kept."""
+    return FittedTable(
+        [
+            Column("constant", "constant", str),
+            Column("built-in", "usual", _figure),
+            Column("measured", "value", _figure),
+            Column("change", "changed_ratio", decimals("{:.2f} x", 1)),
+            Column("from", "measured_count", lambda count: f"{count:,}" if count else ""),
+            Column("of", "source", lambda source: source or "kept"),
+            Column("unit", "unit", str),
+        ],
+        found.to_dicts(),
+        "Constants",
+    )
+
+
 def plan_table(found: pl.DataFrame) -> RenderableType:
     """Rows of the metric `memory_plan`."""
     return FittedTable(
@@ -96,3 +113,7 @@ def plan_table(found: pl.DataFrame) -> RenderableType:
 
 def _yes(value: bool) -> str:
     return "yes" if value else ""
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"

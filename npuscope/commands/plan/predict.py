@@ -11,6 +11,8 @@ from npuscope.commands.command import Json, Out, say_notes
 from npuscope.console import print_json, say, show
 from npuscope.errors import UsageError
 
+from .constants import Calibrate, calibration_of
+
 What = Annotated[
     str | None,
     typer.Argument(
@@ -45,6 +47,7 @@ def predict(
     cluster: Cluster = None,
     strategy: Strategy = None,
     runs: Runs = None,
+    calibrate: Calibrate = None,
     out: Out = None,
     json: Json = False,
 ) -> None:
@@ -56,12 +59,13 @@ def predict(
       npuscope predict deepseek-v3 --chip 910B3 --cluster 64x8 \\
           --strategy tp=1,pp=16,ep=32,mbs=1,gbs=4096,seq=4096,recompute=full
       npuscope predict ./pretrain.sh --chip 910B2 --json
+      npuscope predict ./pretrain.sh --calibrate ./profiles
       npuscope predict --runs runs.json -o predictions.json
     """
     if runs is not None:
         if what is not None or strategy is not None or cluster is not None:
             raise UsageError("--runs has its own models and strategies: do not combine it")
-        _of_runs(runs, out)
+        _of_runs(runs, out, calibrate)
         return
     if what is None:
         raise UsageError("give a MODEL with --cluster and --strategy, or a launch script")
@@ -70,6 +74,7 @@ def predict(
     from npuscope.analysis.flops.model.describe import model_of
     from npuscope.analysis.strategy import describe
     from npuscope.analysis.strategy import predict as prediction
+    from npuscope.analysis.strategy.calibration import calibrated
     from npuscope.analysis.strategy.notes import prediction_notes
     from npuscope.dashboard.terminal import strategy_tables
 
@@ -83,24 +88,29 @@ def predict(
         if given is None:
             raise UsageError("give --cluster NODESxNPUS with --strategy")
         job = describe.job_of_strategy(model_of(what), machine, given, strategy)
-    found = prediction.predict(job)
+    measured = calibration_of(calibrate)
+    found = prediction.predict(job, None if measured is None else calibrated(measured))
     parts, memory = prediction.part_rows(found), prediction.memory_rows(job, found)
-    notes = prediction_notes(job, found)
+    notes = prediction_notes(job, found, is_calibrated=measured is not None)
     if json:
         print_json(
             "predict", parts.to_dicts(), notes,
             figures=strategy_tables.figures(found), stages=memory.to_dicts(),
+            calibration=None if measured is None else measured.to_dicts(),
         )  # fmt: skip
         return
     show(strategy_tables.prediction_table(found))
     show(strategy_tables.parts_table(parts))
     show(strategy_tables.memory_table(memory))
+    if measured is not None:
+        show(strategy_tables.calibration_table(measured))
     say_notes(notes)
 
 
-def _of_runs(path: Path, out: Path | None) -> None:
+def _of_runs(path: Path, out: Path | None, calibrate: Path | None) -> None:
     import msgspec
 
+    from npuscope.analysis.strategy.calibration import calibrated
     from npuscope.analysis.strategy.predict import predict_records
     from npuscope.console import print_text
 
@@ -112,7 +122,9 @@ def _of_runs(path: Path, out: Path | None) -> None:
         raise UsageError(f"{path}: not valid JSON:  {error}") from None
     if not isinstance(records, list) or not all(isinstance(one, dict) for one in records):
         raise UsageError(f"{path}: not a list of runs, each an object with id, model and parallel")
-    text = msgspec.json.format(msgspec.json.encode(predict_records(records)))
+    measured = calibration_of(calibrate)
+    found = predict_records(records, None if measured is None else calibrated(measured))
+    text = msgspec.json.format(msgspec.json.encode(found))
     if out is None:
         print_text(text.decode() + "\n")
         return

@@ -10,6 +10,7 @@ from npuscope.commands.command import Json, Out, say_notes
 from npuscope.console import print_json, say, show
 from npuscope.errors import UsageError
 
+from .constants import Calibrate, calibration_of
 from .predict import ChipName
 
 Named = Annotated[str, typer.Argument(metavar="MODEL", help="As `npuscope model` takes it.")]
@@ -48,6 +49,7 @@ def search(
     only: Only,
     chip: ChipName = "910B2",
     top: Top = 20,
+    calibrate: Calibrate = None,
     out: Out = None,
     json: Json = False,
 ) -> None:
@@ -62,14 +64,17 @@ def search(
     from npuscope.analysis.flops.model.describe import model_of
     from npuscope.analysis.strategy import describe
     from npuscope.analysis.strategy import search as searching
+    from npuscope.analysis.strategy.calibration import calibrated
     from npuscope.analysis.strategy.notes import search_notes
     from npuscope.dashboard.terminal import strategy_tables
 
     model, machine = model_of(what), describe.machine_of(chip)
     space, (nodes, devices) = describe.space_of(only), describe.cluster_of(cluster)
     machine = describe.on_nodes(machine, devices)
-    found = searching.search(model, machine, nodes * devices, space)
-    changes = searching.sensitivity(model, machine, nodes * devices, space, found)
+    measured = calibration_of(calibrate)
+    constants = None if measured is None else calibrated(measured)
+    found = searching.search(model, machine, nodes * devices, space, constants)
+    changes = searching.sensitivity(model, machine, nodes * devices, space, found, constants)
     notes = search_notes(found, changes)
     if out is not None:
         found.write_parquet(out)
@@ -79,6 +84,8 @@ def search(
         print_json("search", best.to_dicts(), notes, sensitivity=changes.to_dicts())
         return
     show(strategy_tables.strategies_table(best))
+    if measured is not None:
+        show(strategy_tables.calibration_table(measured))
     say_notes(notes)
 
 
@@ -88,6 +95,7 @@ def memory_plan(
     strategy: Strategy,
     chip: ChipName = "910B2",
     budget: Budget = None,
+    calibrate: Calibrate = None,
     json: Json = False,
 ) -> None:
     """The cheapest recompute and swap of each pipeline stage that fits a budget of memory.
@@ -101,6 +109,7 @@ def memory_plan(
     from npuscope.analysis.flops.model.describe import model_of
     from npuscope.analysis.strategy import describe
     from npuscope.analysis.strategy import memory_plan as planning
+    from npuscope.analysis.strategy.calibration import calibrated
     from npuscope.analysis.strategy.notes import plan_notes
     from npuscope.dashboard.terminal import strategy_tables
 
@@ -110,10 +119,14 @@ def memory_plan(
     if job.recompute.full_layers is None or job.recompute.full_layers:
         raise UsageError("--strategy recomputes already: plan from recompute=none")
     allowed = 0.9 * job.machine.memory_bytes if budget is None else budget * 2.0**30
-    found = planning.memory_plan(job, allowed)
+    measured = calibration_of(calibrate)
+    constants = None if measured is None else calibrated(measured)
+    found = planning.memory_plan(job, allowed, constants)
     notes = plan_notes(found)
     if json:
         print_json("memory_plan", found.to_dicts(), notes)
         return
     show(strategy_tables.plan_table(found))
+    if measured is not None:
+        show(strategy_tables.calibration_table(measured))
     say_notes(notes)

@@ -66,3 +66,13 @@ def test_a_file_of_runs(run: Run, tmp_path: Path) -> None:
     runs.write_text("{")
     told = run("predict", "--runs", runs)
     assert (told.code, "not valid JSON" in told.err) == (2, True)
+
+
+def test_constants_of_captures(run: Run, sample_store: Path) -> None:
+    words = (*_CLUSTER, "tp=8,pp=8,mbs=1,gbs=512,seq=8192", "--json")
+    usual, own = run("predict", *words), run("predict", *words, "--calibrate", sample_store)
+    measured = [row for row in own.json()["calibration"] if row["value"] is not None]
+    assert "matmul_efficiency" in {row["constant"] for row in measured}
+    assert all(row["measured_count"] >= 3 for row in measured)
+    assert own.json()["figures"] != usual.json()["figures"]
+    assert usual.json()["calibration"] is None

@@ -1,0 +1,32 @@
+"""Constants of the model of cost that a command was asked to take from captures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    import polars as pl
+
+Calibrate = Annotated[
+    Path | None,
+    typer.Option(
+        "--calibrate",
+        metavar="PATH",
+        help="Profiles or a store: constants that they measure take the place of the built-in.",
+        show_default=False,
+    ),
+]
+
+
+def calibration_of(path: Path | None) -> pl.DataFrame | None:
+    """Rows of the metric `calibration` of captures. Raises TraceNotFound, StoreError."""
+    if path is None:
+        return None
+    from npuscope.analysis.strategy.calibration import calibration
+    from npuscope.profile import Source, opened
+
+    with opened(Source(path)) as data:
+        return calibration(data.con)
