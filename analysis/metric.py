@@ -158,6 +158,7 @@ class Metric:
         """The query with the tables of that file where it asks what groups are for (`_kinds`)."""
         query = sql_text(self.file.rpartition("/")[2])
         parts = (
+            ("_gaps", "gaps.sql"),
             ("_lengths", "lengths.sql"),
             ("_kinds", kinds),
             ("_covered_bins", "covered_bins.sql"),

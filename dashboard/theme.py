@@ -17,6 +17,12 @@ STEP_PART_COLOURS = {
     "pipeline_wait": "#a8702a", "unknown_communication": EXPOSED, "host": "#66727f",
     "idle": "#8f98a3", "free": FREE,
 }  # fmt: skip
+# What free time was lost to: host in warm colours, device and unknown in greys.
+FREE_CAUSES = {
+    "dispatch": "#66727f", "synchronisation": "#e4572e", "garbage_collection": "#7a5195",
+    "data_loading": "#b8860b", "checkpoint": "#4c9f70", "logging": "#cc79a7",
+    "profiler": "#56b4e9", "device": "#a8b0b9", "unknown": "#dfe2e6",
+}  # fmt: skip
 # Passes of a pipeline, and what lies between them.
 PASSES = {"F": COMPUTING, "BW": "#7a5195", "B": "#a27fb8", "W": "#b8860b"}
 PAUSES = {"waiting": "#a8702a", "transfer": TRANSFER, "pause": FREE}

@@ -18,7 +18,18 @@ import typer
 from typer.core import TyperGroup
 
 from npuscope import __version__
-from npuscope.commands.explain import comm, health, memory, mfu, model, ranks, steps, trends, whatif
+from npuscope.commands.explain import (
+    comm,
+    health,
+    host,
+    memory,
+    mfu,
+    model,
+    ranks,
+    steps,
+    trends,
+    whatif,
+)
 from npuscope.commands.plan import experts, experts_plan, pipeline, predict, search
 from npuscope.commands.serve import exporter, mcp, profile_config
 from npuscope.commands.start import compare, dashboard, doctor, gate, report
@@ -51,6 +62,7 @@ GROUPS = {
         "mfu": "mfu",
         "model": "mfu",
         "memory": "metrics",
+        "host": "host",
         "replay": "whatif",
         "critical-path": "whatif",
         "whatif": "whatif",
@@ -204,6 +216,7 @@ app.command()(predict.predict)
 app.command()(search.search)
 app.command("memory-plan")(search.memory_plan)
 app.command()(memory.memory)
+app.command()(host.host)
 app.command()(mfu.mfu)
 app.command()(model.model)
 app.command()(whatif.replay)

@@ -13,6 +13,7 @@ import polars as pl
 
 from ..experts.load.load_overview import Overview, overview
 from ..flops.kernels.count import counted_kernels
+from ..host.free_time import mean_free_time
 from ..means import mean_kernels, without_warm_up
 from ..memory.memory import MemoryFacts, memory_facts
 from ..parts import is_told, step_parts
@@ -34,9 +35,9 @@ class Material:
     without warm-up. uncaptured: kind, ranks (members of such groups that were not captured).
     suspects: rows of `rank_suspects` with a verdict, and hosts: host, ranks, launch_interval_ns
     and launch_peers_ns (other hosts) of those whose ranks launch late; pairs: rows of `slow_pairs`
-    that are slow. All three are empty where single ranks were chosen. matmuls: type, total_ns (of
-    a mean rank and step) and flops_per_s of kernels that multiply matrices, the highest rate
-    first. is_gpu: no NPU is among the
+    that are slow. All three are empty where single ranks were chosen. free: rows of
+    `mean_free_time` by cause. matmuls: type, total_ns (of a mean rank and step) and flops_per_s of
+    kernels that multiply matrices, the highest rate first. is_gpu: no NPU is among the
     ranks. experts: their load over all ranks, None where it is not known or single ranks were
     chosen.
     """
@@ -52,6 +53,7 @@ class Material:
     suspects: pl.DataFrame
     hosts: pl.DataFrame
     pairs: pl.DataFrame
+    free: pl.DataFrame
     matmuls: pl.DataFrame
     is_gpu: bool = False
     experts: Overview | None = None
@@ -120,6 +122,7 @@ def material(
         suspects=suspects,
         hosts=_hosts(con, run, capture, suspects),
         pairs=_pairs(con, scope),
+        free=mean_free_time(con, scope, by="cause"),
         matmuls=_matmuls(con, scope),
         memory=memory_facts(con, scope),
         is_gpu=con.execute(_FRAMEWORKS.format(where=outside), ranks).fetchall() == [("kineto",)],

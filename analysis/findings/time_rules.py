@@ -13,6 +13,7 @@ import polars as pl
 
 from npuscope.messages import Message, joined
 
+from ..host.free_time import CAUSE_WORDS
 from ..wording import ms, percent, ranks_named
 from .finding import Certainty, Finding
 from .material import Material
@@ -34,6 +35,12 @@ def device_idle(seen: Material) -> Iterator[Finding]:
     if told.height == rows.height:
         late = "In {host} ms of it the host had not launched what came next."
         host = Message(late, host=ms(mean(told, "host_ns")))
+    causes = seen.free.filter(~pl.col("cause").is_in(["device", "unknown"]))
+    most = ""
+    if causes.height:
+        cause = CAUSE_WORDS[causes["cause"][0]]
+        most = Message("Most of that: {cause}, {lost} ms.", cause=cause,
+                       lost=ms(causes["free_ns"][0]))  # fmt: skip
     yield stated(
         seen,
         "device_idle",
@@ -47,6 +54,7 @@ def device_idle(seen: Material) -> Iterator[Finding]:
                     rank=ranks_named(worst["rank"].head(1)),
                 ),
                 host,
+                most,
             ),
             " ",
         ),
@@ -63,7 +71,7 @@ def device_idle(seen: Material) -> Iterator[Finding]:
             else Message("set TASK_QUEUE_ENABLE=2"),
         ),
         worst.select(*_PLACE, "free_ns", "host_ns", "idle_ns", "length_ns"),
-        "npuscope steps PATH",
+        "npuscope host PATH",
         changes=(f"host={LESS}",),
     )
 

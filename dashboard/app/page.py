@@ -31,9 +31,9 @@ from .state import SHARES, Known, KnownCapture, View, moved, params_of
 
 PAGES = {
     "overview": "Overview", "timeline": "Timeline", "communication": "Communication",
-    "experts": "Experts", "operators": "Operators", "ranks": "Ranks", "memory": "Memory",
-    "pipeline": "Pipeline", "whatif": "What if", "trends": "Trends", "health": "Health",
-    "compare": "Compare", "quality": "Data quality",
+    "experts": "Experts", "operators": "Operators", "host": "Host", "ranks": "Ranks",
+    "memory": "Memory", "pipeline": "Pipeline", "whatif": "What if", "trends": "Trends",
+    "health": "Health", "compare": "Compare", "quality": "Data quality",
 }  # fmt: skip
 _PLOTLY = {"displaylogo": False, "scrollZoom": False, "responsive": True}
 

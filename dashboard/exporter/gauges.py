@@ -13,6 +13,7 @@ import duckdb
 import polars as pl
 
 from npuscope.analysis.catalog import metric, metrics
+from npuscope.analysis.host.free_time import mean_free_time
 from npuscope.analysis.means import mean_parts
 from npuscope.analysis.metric import Gauge
 from npuscope.analysis.views import frame
@@ -42,10 +43,12 @@ def detail(gauge: Gauge) -> int:
 
 def metric_gauges(con: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> Frames:
     """Values of each of `keys` (run and capture, or these and step) by gauge, of all metrics that
-    are views, and of the parts of a mean step: keys, labels, value; where they know nothing, no
-    row. Of captures means are without warm-up."""
+    are views, and of the parts and free time of a mean step: keys, labels, value; where they know
+    nothing, no row. Of captures means are without warm-up."""
     parts = mean_parts(con, by="step" if "step" in keys else "capture")
     frames = gauges_of("mean_parts", parts, keys)
+    if "step" not in keys:
+        frames |= gauges_of("mean_free_time", mean_free_time(con, by="cause"), keys)
     for known in metrics():
         columns = {column.name for column in known.columns}
         if known.gauges and known.view and columns >= {*keys}:

@@ -63,6 +63,8 @@ def test_every_outlet_tells_the_same_parts(sample_store: Path) -> None:
     taken = take_snapshot(sample_store, now_s=NOW_S)
     same(gauge(taken, "npuscope_exposed_part_seconds"), {k: v / 1e9 for k, v in waits.items()})
     same(gauge(taken, "npuscope_free_part_seconds"), {k: v / 1e9 for k, v in free.items()})
+    causes = gauge(taken, "npuscope_free_cause_seconds")
+    assert sum(causes.values()) == pytest.approx(sum(free.values()) / 1e9)
 
     # The pages' figures: a bar of all ranks, and one of each.
     with closing(stores.open(sample_store)) as con:

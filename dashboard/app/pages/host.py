@@ -1,0 +1,78 @@
+"""Why is the device free, and does the host keep up?"""
+
+import polars as pl
+import streamlit as st
+
+from npuscope.analysis import query
+from npuscope.analysis.host import free_time
+from npuscope.dashboard.app.collecting import how_to_collect
+from npuscope.dashboard.app.page import open_page
+from npuscope.dashboard.figures import host as figures
+from npuscope.dashboard.terminal.host_tables import STAGE_WORDS
+from npuscope.messages import Message
+
+STAGE = ("cause", "stage", "free_ns", "share_ratio", "step_share_ratio", "count", "longest_ns")
+OPERATOR = ("cause", "stage", "operator", "free_ns", "share_ratio", "count", "longest_ns")
+
+page = open_page("host")
+say = page.say
+
+
+def in_words(rows: pl.DataFrame) -> pl.DataFrame:
+    """Causes and stages in the reader's language."""
+    return rows.with_columns(
+        pl.col("cause").replace({key: say(words) for key, words in free_time.CAUSE_WORDS.items()}),
+        pl.col("stage").replace({key: say(words) for key, words in STAGE_WORDS.items()}),
+    )
+
+
+page.title("Why is the device free, and does the host keep up?")
+ranks = page.frame(free_time.mean_free_time, by="rank")
+stages = page.frame(free_time.mean_free_time, by="stage")
+if stages.is_empty():
+    page.empty("No free time is known here.", how_to_collect(page, "steps"))
+    page.notes([*page.frame(query.notes, rank=None, step=None), *page.warnings])
+    st.stop()
+page.figure(figures.free_figure(ranks, say), key="free_time")
+page.text(
+    "Mean of the ranks and steps chosen; causes add up to the free time. Where the host was waiting"
+    " for the device when that fell free, all of the gap counts as the wait's."
+)
+page.table(in_words(stages), name="mean_free_time", columns=STAGE)
+with st.expander(say("By operator")):
+    page.table(
+        in_words(page.frame(free_time.mean_free_time, by="operator")),
+        name="free_time_by_operator", columns=OPERATOR,
+    )  # fmt: skip
+with st.expander(say("Every rank and step")):
+    page.table(in_words(page.frame(free_time.free_time)), name="free_time")
+
+page.heading("When did the device wait for the host?")
+episodes = page.frame(free_time.host_episodes, top=100)
+if episodes.is_empty():
+    page.empty("No episode of host time is known here.", how_to_collect(page, "dispatch"))
+else:
+    page.text("The costliest 100.")
+    page.table(in_words(episodes), name="host_episodes")
+
+page.heading("Does the host keep up?")
+pace = page.frame(free_time.host_pace)
+rank = page.view.rank if page.view.rank is not None else page.capture.ranks[0]
+lead = page.frame(free_time.host_lead, rank=rank, step=None)
+if pace.is_empty():
+    page.empty("No launches were recorded here.", how_to_collect(page, "dispatch"))
+else:
+    if not lead.is_empty():
+        page.figure(figures.lead_figure(lead, say), key="host_lead")
+        page.text(
+            Message("Of rank {rank}: choose another above.", rank=rank),
+            "A lead of some microseconds is the latency of a launch: the device waits for each.",
+        )
+        with st.expander(say("The curve")):
+            page.table(lead, name="host_lead")
+    page.text("Host time for a launch: the smallest mean kernel time at which this host keeps up.")
+    page.table(pace, name="host_pace")
+page.notes([
+    *page.frame(query.notes, rank=None, step=None), *page.frame(free_time.host_notes),
+    *page.warnings,
+])  # fmt: skip

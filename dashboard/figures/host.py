@@ -1,0 +1,50 @@
+"""Free time by cause for each rank, and how far the host runs ahead over time."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+import polars as pl
+
+from npuscope.analysis.host.free_time import CAUSE_WORDS
+from npuscope.messages import Message
+
+from ..locale.language import Say
+from ..theme import FREE_CAUSES
+from .layout import MOST_BARS, lay_out
+
+_HEIGHT_PX = 360
+
+
+def free_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
+    """Rows of `mean_free_time` by rank: a column per rank, its free time by cause."""
+    figure = go.Figure()
+    ranks = rows["rank"].unique().sort().head(MOST_BARS // len(CAUSE_WORDS))
+    for cause, words in CAUSE_WORDS.items():
+        mine = rows.filter(pl.col("cause") == cause, pl.col("rank").is_in(ranks.implode()))
+        if not mine.is_empty():
+            figure.add_bar(
+                x=mine["rank"].to_list(), y=(mine["free_ns"] / 1e6).to_list(), name=say(words),
+                marker={"color": FREE_CAUSES[cause], "line": {"width": 0}},
+                hovertemplate=f"{say('rank')} %{{x}}: %{{y:,.3f}} ms",
+            )  # fmt: skip
+    figure.update_layout(barmode="stack")
+    return lay_out(figure, say, Message("Free time of a mean step by cause"), height_px=_HEIGHT_PX,
+                   x=say("rank"), y=say("ms per step"))  # fmt: skip
+
+
+def lead_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
+    """Rows of `host_lead`: median and least lead over time."""
+    figure = go.Figure()
+    seconds = ((rows["at_ns"] - rows["at_ns"].min()) / 1e6).to_list()
+    for column, words, colour in (
+        ("lead_ns", Message("median lead"), FREE_CAUSES["dispatch"]),
+        ("least_ns", Message("least lead"), FREE_CAUSES["synchronisation"]),
+    ):
+        figure.add_scatter(
+            x=seconds, y=(rows[column] / 1e3).to_list(), name=say(words), mode="lines",
+            line={"color": colour, "shape": "hv"},
+            hovertemplate="%{x:,.3f} ms: %{y:,.1f} us",
+        )  # fmt: skip
+    figure.update_yaxes(type="log")
+    return lay_out(figure, say, Message("How far the host runs ahead"), height_px=_HEIGHT_PX,
+                   x=say("ms since the first launch"), y=say("lead (us)"))  # fmt: skip

@@ -1,0 +1,65 @@
+"""`npuscope host`: what free time was lost to, and how far the host runs ahead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
+
+import typer
+
+from npuscope.commands.command import Asked, TopOrAll, command, notes_of
+
+if TYPE_CHECKING:
+    import duckdb
+    import polars as pl
+
+    from npuscope.analysis.scope import Scope
+
+_SHOWN = 20
+
+Key = Literal["stage", "cause", "operator", "thread", "rank", "step", "episode", "pace", "lead"]
+By = Annotated[Key, typer.Option("--by", metavar="KEY", help="|".join(get_args(Key)))]
+METRICS = {
+    "step": "free_time", "episode": "host_episodes", "pace": "host_pace", "lead": "host_lead"
+}  # fmt: skip
+
+
+@command("run", "capture", "rank", "step")
+def host(asked: Asked, by: By = "stage", *, top: TopOrAll = None) -> None:
+    """Why is the device free? All free time by cause and stage; lead and pace of the host.
+
+    \b
+    Examples:
+      npuscope host ./profiles                            free time of a mean step by cause
+      npuscope host ./profiles --by operator --top 20     which operators are launched late
+      npuscope host ./profiles --by episode --rank 3      when it happened, the costliest first
+      npuscope host ./profiles --by pace                  the kernel time at which hosts keep up
+      npuscope host ./profiles --by step --json           adds up to free_ns of `steps`
+    """
+    from npuscope.analysis.host.free_time import host_notes
+    from npuscope.dashboard.terminal.host_tables import table_of
+
+    with asked.tables() as (data, scope):
+        frame = _rows(data.con, scope, by)
+        notes = notes_of(data, scope)
+        notes += host_notes(data.con, scope)
+        shown = frame if top is None else frame.head(top)
+        if not asked.json and top is None:
+            shown = frame.head(_SHOWN)
+        asked.answer(
+            METRICS.get(by, "mean_free_time"), shown, notes,
+            lambda rows: table_of(by, rows, left_out=frame.height - rows.height),
+        )  # fmt: skip
+
+
+def _rows(con: duckdb.DuckDBPyConnection, scope: Scope, by: Key) -> pl.DataFrame:
+    from npuscope.analysis.host import free_time
+
+    if by == "step":
+        return free_time.free_time(con, scope)
+    if by == "episode":
+        return free_time.host_episodes(con, scope)
+    if by == "pace":
+        return free_time.host_pace(con, scope)
+    if by == "lead":
+        return free_time.host_lead(con, scope)
+    return free_time.mean_free_time(con, scope, by=by)
