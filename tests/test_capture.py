@@ -86,6 +86,7 @@ def _told(value: Any) -> Any:
     return value
 
 
+@pytest.mark.slow
 def test_a_comparison_is_that_of_the_command(job: Capture, small_store: Path) -> None:
     with npuscope.open(small_store) as other:
         found = job.compare(other)

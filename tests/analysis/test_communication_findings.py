@@ -55,6 +55,7 @@ def test_even_stages_have_bubbles_of_their_schedule_only() -> None:
     assert "uneven_stages" not in names and "pipeline_bubble" in names
 
 
+@pytest.mark.slow
 def test_one_stage_alone_waits_for_one_that_was_not_captured() -> None:
     first = found_of(STAGE_0)[0]
     assert first.name == "uncaptured_ranks"
@@ -74,6 +75,7 @@ def test_most_of_a_real_pipelines_waiting_is_for_the_stage_that_was_not_captured
     assert not any("bucket" in one.advice for one in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [(), STAGE_0, (0, 1, 3)])
 def test_they_are_told_in_chinese(ranks: tuple[int, ...]) -> None:
     for one in found_of(ranks):

@@ -97,6 +97,7 @@ def test_a_gain_is_the_answer_of_whatif_to_the_same_changes() -> None:
     assert chosen.predicted_gain_ns == own["replayed_step_ns"] - own["predicted_step_ns"]
 
 
+@pytest.mark.slow
 def test_where_a_replay_cannot_answer_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     say = language_of("zh")
     con = tables(SMALL)

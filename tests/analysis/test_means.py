@@ -113,6 +113,7 @@ def job(lengths_ms: list[int], ranks: int = 2) -> duckdb.DuckDBPyConnection:
     return con
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lengths_ms", "warm_up"),
     [

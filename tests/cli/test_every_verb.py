@@ -73,6 +73,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"none": folder / "none.duckdb", "kernel": folder / "store"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_table_and_json_say_the_same_thing(
     run: Run, small_store: Path, verb: tuple[str, ...]
@@ -125,6 +126,7 @@ def test_every_metric_that_a_command_answers_with_is_in_the_catalog() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("none", marks=pytest.mark.slow), "kernel"])
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_word_of_rows_that_are_not_there(

@@ -83,6 +83,7 @@ def test_results_of_other_profiles_are_not_compared(tmp_path: Path) -> None:
     assert compare(tmp_path / "all", tmp_path / "store")["stage"].agreeing_count == 4
 
 
+@pytest.mark.slow
 def test_results_that_cannot_be_read_compare_nothing(tmp_path: Path) -> None:
     write_job(small(), tmp_path / "job", forms=("text",))
     (tmp_path / "job" / FOLDER).mkdir()

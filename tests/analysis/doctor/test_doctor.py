@@ -80,6 +80,7 @@ def whole(jobs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
     return {form: folder / form for form in ("text", "db")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["text", "db"])
 def test_a_whole_capture(whole: dict[str, Path], form: str) -> None:
     (capture,) = reports(whole[form])

@@ -96,6 +96,7 @@ def test_slow_kernels_are_the_cubes_inefficiency(lost: Callable[..., Lost], heal
     assert max(map(abs, grown(now, healthy, "other_compute").values())) < 5
 
 
+@pytest.mark.slow
 def test_more_tokens_are_work_for_one_and_waiting_for_its_group(
     lost: Callable[..., Lost], healthy: Lost
 ) -> None:
@@ -112,6 +113,7 @@ def test_a_slow_host_idles_its_devices(lost: Callable[..., Lost], healthy: Lost)
     assert min(idle[rank] for rank in STAGE_1) > 1000 > 5 > max(idle[rank] for rank in STAGE_0)
 
 
+@pytest.mark.slow
 def test_a_slow_link_is_time_that_moves_bytes(lost: Callable[..., Lost], healthy: Lost) -> None:
     now = lost(slow_link=(5,))
     exposed, waits = (grown(now, healthy, term) for term in ("transfer", "peer_wait"))

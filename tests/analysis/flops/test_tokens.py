@@ -40,6 +40,7 @@ def tokens(found: Figures) -> list[int | None]:
     return found.rows["tokens_per_step"].unique().to_list()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 @pytest.mark.parametrize(
     "micro_batches", [1, pytest.param(2, marks=SLOW), pytest.param(4, marks=SLOW), 8]
@@ -149,6 +150,7 @@ MTP = replace(SMALL, mtp_depth=1)
 UNKNOWN_SIZES = dict.fromkeys(SIZES, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("micro_batches", "gradients", "options"),
     [

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -132,6 +133,7 @@ def test_holders_add_up_to_the_peak_and_blocks_to_holders(
         assert sum(block["size_bytes"] for block in here) == known
 
 
+@pytest.mark.slow
 @given(st.lists(records, max_size=60), windows, st.integers(0, 99))
 @properties
 def test_steps_and_growth(found: list[Record], shapes: Any, seed: int) -> None:

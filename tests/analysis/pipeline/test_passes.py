@@ -49,6 +49,7 @@ def overlapped() -> Pipeline:
     )
 
 
+@pytest.mark.slow
 def test_passes_beside_each_other_are_told_apart(overlapped: Pipeline) -> None:
     assert (overlapped.named.name, overlapped.named.confidence) == ("fb-overlap", "high")
     counts = overlapped.passes.group_by("stage", "kind").len()

@@ -36,6 +36,7 @@ def test_two_micro_batches_of_a_stage(real_stores: Stores) -> None:
     assert found.stages["layer_count"].to_list() == [14]
 
 
+@pytest.mark.slow
 def test_results_over_all_ranks_have_no_passes(real_stores: Stores) -> None:
     with pytest.raises(TraceNotFound, match="profiler's own bubble"):
         told(real_stores("cluster16_pp2"))

@@ -57,6 +57,7 @@ def is_covered(clock: dict[str, Any], offset_ns: int, ppm: float) -> bool:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shared", [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (3, 5, 12))]
 )

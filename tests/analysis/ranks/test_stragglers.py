@@ -28,6 +28,7 @@ from tests.analysis.ranks.straggler_verdicts import (
 JOBS_EACH = 20  # of 50 that bench/analysis/stragglers_bench.py holds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["healthy", *FAULTS])
 def test_one_of_each(fault: Fault) -> None:
     planted = case(fault, 3)
@@ -58,6 +59,7 @@ def test_the_slow_rank_causes_the_waiting_and_its_group_does_not() -> None:
 _SLOWLY = pytest.mark.slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("percent", "seed"),
     [(3, 0), (2, 1),

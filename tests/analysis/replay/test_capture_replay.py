@@ -43,6 +43,7 @@ from tests.analysis.replay.replayed_jobs import (
 from tests.analysis.tables import connect
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", [SMALL, Job(seed=61, memory=False, crossing=False)])
 def test_steps_are_found_back_without_their_gaps(job: Job) -> None:
     check_factual(job)
@@ -289,6 +290,7 @@ def test_without_launches_the_host_is_refused_and_kernels_are_still_told() -> No
     assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
 
 
+@pytest.mark.slow
 def test_without_tasks_links_are_refused_and_without_shapes_a_median_is_told_of() -> None:
     shapes = "update kernels set input_shapes = null"
     con = compared(connect(), SMALL, "delete from comm_tasks", shapes)

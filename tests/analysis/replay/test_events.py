@@ -34,6 +34,7 @@ EVENTS = """
 HALF = "delete from device_tasks where hash(rank, type, start_ns) % 2 = 0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [f"alexnet_ddp_{form}_level{level}" for form in ("db", "text") for level in (0, 1)]
 )
@@ -51,6 +52,7 @@ def test_real_steps_are_found_back_without_gaps(
         assert row["unexplained_ratio"] < 0.03 and row["inferred_edge_ratio"] < 0.03
 
 
+@pytest.mark.slow
 def test_recorded_events_take_the_place_of_rules() -> None:
     con = compared(connect(), SMALL, EVENTS)
     job, plain = capture_job(con, ALL), replayed(SMALL)

@@ -24,6 +24,7 @@ def test_more_or_fewer_micro_batches_of_another_seed_as_they_ran(few: int, many:
     assert abs(row["measured_step_ns"] - truth) > 0.1 * truth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "told"),
     [

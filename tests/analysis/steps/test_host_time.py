@@ -26,6 +26,7 @@ def captured(launched: dict[int, int], **more: object) -> duckdb.DuckDBPyConnect
     return con
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("launched", "host_ns", "idle_ns"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,6 +84,7 @@ def nearest_rank(durations: list[int], percent: int) -> int:
     return sorted(durations)[math.ceil(percent * len(durations) / 100) - 1]
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=500))
 @settings(max_examples=60)
 def test_percentiles_are_nearest_ranks(durations: list[int]) -> None:

@@ -70,6 +70,7 @@ def whole() -> pl.DataFrame:
         return parts(con)
 
 
+@pytest.mark.slow
 def test_the_lighter_stage_waits_in_the_pipeline(whole: pl.DataFrame) -> None:
     assert ms(whole, "computing", STAGE_1) > 1.4 * ms(whole, "computing", STAGE_0)
     assert ms(whole, "pipeline_wait", STAGE_0, "pp") > 2 * ms(whole, "pipeline_wait", STAGE_1)
@@ -77,6 +78,7 @@ def test_the_lighter_stage_waits_in_the_pipeline(whole: pl.DataFrame) -> None:
     assert not whole["part"].is_in(["absent_wait", "unknown_communication"]).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("without", [(), ("comm_tasks",)])
 def test_waiting_for_a_stage_that_was_not_captured_is_a_part_of_its_own(
     whole: pl.DataFrame, without: tuple[str, ...]
@@ -88,6 +90,7 @@ def test_waiting_for_a_stage_that_was_not_captured_is_a_part_of_its_own(
     assert ms(found, "absent_wait", STAGE_0, "pp") == pytest.approx(planted, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_late_peer_is_waited_for_whether_it_was_captured_or_not() -> None:
     late = Job(
         name="late", layers=2, tp=1, pp=1, dp=4, ep=1, experts=0, steps=1, micro_batches=1,

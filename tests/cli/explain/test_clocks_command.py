@@ -24,6 +24,7 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_json_and_table(run: Run, profile: Path) -> None:
     code, out, _ = run("clocks", profile / "profile", "--json")
     answer = json.loads(out)

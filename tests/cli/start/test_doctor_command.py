@@ -89,6 +89,7 @@ def test_a_store_and_an_exported_file(run: Run, job: Path, tmp_path: Path) -> No
     assert answer["rows"][0]["rows_lost"] is None
 
 
+@pytest.mark.slow
 def test_what_was_lost_or_never_analysed_is_told_with_4(run: Run, own_job: Path) -> None:
     output = root_of(own_job, 1) / "ASCEND_PROFILER_OUTPUT"
     with (output / "kernel_details.csv").open("a") as table:

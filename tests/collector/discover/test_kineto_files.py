@@ -134,6 +134,7 @@ def shifted(by_us: float) -> list[dict[str, object]]:
     return [{**event, "ts": event["ts"] + by_us} if "ts" in event else event for event in EVENTS]
 
 
+@pytest.mark.slow
 def test_recordings_of_one_worker_are_one_rank(tmp_path: Path) -> None:
     """Two workers that do not tell their rank, each recorded twice."""
     for worker in (11, 12):
@@ -233,6 +234,7 @@ def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_another_rule_for_communication_reads_a_rank_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

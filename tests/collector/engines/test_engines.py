@@ -257,6 +257,7 @@ def test_a_container_that_shares_its_hosts_name_keeps_what_it_writes(
     assert [(rank / name).exists() for name in names] == [False, True]
 
 
+@pytest.mark.slow
 def test_ray_that_is_not_installed_is_asked_for(
     shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

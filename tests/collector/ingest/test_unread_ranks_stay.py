@@ -57,6 +57,7 @@ def ranks(source: Path) -> list[int]:
     return sorted(m.rank for m in manifests(source.parent / "store", run="job"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [cut, empty, without_exports])
 def test_a_rank_whose_only_witness_is_damaged_stays(
     source: Path, damage: Callable[[Path], None]

@@ -22,6 +22,8 @@ from npuscope.collector.store.sweep import sweep
 from npuscope.errors import StoreError
 from npuscope.sample_traces.generate import Form, small, write_job
 
+pytestmark = pytest.mark.slow
+
 WriteProfile = Callable[..., Path]
 VERSIONS = {summary.name: summary.version for summary in summaries()}
 FORMS: dict[int, tuple[Form, ...]] = {0: ("db",), 1: ("text",), 2: ("db", "text"), 3: ("text",)}

@@ -105,6 +105,7 @@ def test_a_dropped_capture_is_gone_for_readers_and_its_files_later(target: Path)
     assert store.query(target, count).item() == 16
 
 
+@pytest.mark.slow
 def test_a_drop_that_was_killed_is_finished(target: Path) -> None:
     one = stored_captures(target)[0]
     (Path(one.folder) / DROPPED).touch()

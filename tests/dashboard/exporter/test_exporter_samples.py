@@ -261,6 +261,7 @@ def test_slow_ranks_places_and_the_log(taken: Snapshot, rows: Any) -> None:
     assert of(taken, "npuscope_train_step_seconds") == {}  # unknown is no sample
 
 
+@pytest.mark.slow
 def test_unknown_is_no_sample(tmp_path: Path) -> None:
     tables = ("ranks", "steps", "kernels")
     publish_job(tmp_path / "s", small(), "c", published_s=NOW_S, tables=tables, ranks=[0])

@@ -23,6 +23,7 @@ def test_catalogs_are_whole() -> None:
     assert main(["--check"]) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "old, new, fault",
     [

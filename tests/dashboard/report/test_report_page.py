@@ -100,6 +100,7 @@ def steering() -> list[Block]:
     return blocks_with(STEERING)
 
 
+@pytest.mark.slow
 def test_every_figure_names_its_metrics(pages: dict[str, str], sample: list[Block]) -> None:
     files = {one.name: f"analysis/{one.file}" for one in metrics()}
     charts = [one for one in sample if isinstance(one, Chart)]
@@ -149,6 +150,7 @@ def test_names_from_a_profile_are_text_on_the_page(hostile: list[Block]) -> None
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_names_do_not_steer_a_page(steering: list[Block], language: str) -> None:
     """Marks that reorder text, and control characters, are spelled out: in sentences, cells and

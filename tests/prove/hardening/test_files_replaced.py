@@ -189,6 +189,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, dict[int
     return folder / "source", folders[1].name, run_ingest(folder / "source", folder).ranks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [

@@ -202,6 +202,7 @@ def test_killed_before_every_step_of_a_publishing(whole: Path, tmp_path: Path) -
     assert [[r, n] for r, n in kernels(target).items()] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together", [1, pytest.param(RANKS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("published", FIRST_IS_QUICK)
 def test_killed_after_a_publishing(

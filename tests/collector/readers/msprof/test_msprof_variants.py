@@ -66,6 +66,7 @@ def test_slices_whose_metadata_stands_in_one(
     assert same(place, plain)
 
 
+@pytest.mark.slow
 def test_a_damaged_slice_costs_itself_only(
     job: Path, seen: Capture, plain: dict[str, Rows]
 ) -> None:
@@ -102,6 +103,7 @@ def test_only_the_newest_of_several_exports(
     assert same(place, plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["host", "device_0", "both"])
 def test_without_info_json(job: Path, seen: Capture, plain: dict[str, Rows], missing: str) -> None:
     root = write_msprof([seen], job)
