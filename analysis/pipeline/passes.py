@@ -308,12 +308,9 @@ def _times(ops: Operations, found: pl.DataFrame, named: Named) -> pl.DataFrame:
     kernels = ~ops.is_communication
     others = ops.is_communication.copy()
     others[transfers_of(ops)] = False
-    low = int(ops.start.min(initial=0))
-    high = int((ops.start + ops.dur).max(initial=0))
 
     def within(chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pl.Series:
-        union = covering(ops.rank[chosen], ops.start[chosen], (ops.start + ops.dur)[chosen], low,
-                         high)  # fmt: skip
+        union = covering(ops.rank[chosen], ops.start[chosen], (ops.start + ops.dur)[chosen])
         return pl.Series(union.within(rank, start, end))
 
     computing, busy = within(kernels), within(kernels | others)

@@ -150,8 +150,7 @@ def _intervals(found: Pipeline, rows: pl.DataFrame) -> tuple[NDArray[np.int32], 
 
 def _union(found: Pipeline, chosen: Flags) -> Covering:
     ops = found.ops
-    low, high = int(ops.start.min(initial=0)), int((ops.start + ops.dur).max(initial=0))
-    return covering(ops.rank[chosen], ops.start[chosen], (ops.start + ops.dur)[chosen], low, high)
+    return covering(ops.rank[chosen], ops.start[chosen], (ops.start + ops.dur)[chosen])
 
 
 def _flops(

@@ -14,6 +14,7 @@ from .capture_changes import changed
 from .capture_what_if import whatif_notes, whatif_steps
 from .captures import CaptureJob, Other, capture_job
 from .changes import parse_change
+from .timetable import measured_times
 
 MOST_EVENTS = 900  # of a side: of more, the longest
 
@@ -113,15 +114,16 @@ def whatif_lanes(job: CaptureJob, other: Other, at: int, ranks: Sequence[int]) -
         .otherwise("stream " + pl.col("number").rank("dense").over("rank", "kind").cast(pl.String))
     )
     sides = []
-    measured = (ops.start, ops.start + ops.dur)
-    for is_after, (starts, ends) in ((False, measured), (True, job.times(other.waits))):
-        zero = int(starts[inside].min()) if inside.any() else 0
+    own = np.flatnonzero(inside)
+    for is_after, times in ((False, measured_times(ops)), (True, job.times(other.waits))):
+        zero = int(times(own)[0].min()) if len(own) else 0
+        starts, ends = times(mine)
         sides.append(
             told.select(
                 "rank", "kind", "lane", "name", pl.col("name").alias("type"), "detail",
                 pl.lit(ops.steps[at], pl.Int64).alias("step"),
-                pl.Series("start_ns", starts[mine] - zero, pl.Int64),
-                pl.Series("dur_ns", (ends - starts)[mine], pl.Int64),
+                pl.Series("start_ns", starts - zero, pl.Int64),
+                pl.Series("dur_ns", ends - starts, pl.Int64),
                 pl.lit(is_after).alias("is_after"),
             )
         )  # fmt: skip

@@ -8,6 +8,8 @@ import numpy as np
 
 from .points import Indices, Integers
 
+_LATEST = np.iinfo(np.int64).max
+
 
 @dataclass(frozen=True, slots=True)
 class Covering:
@@ -27,7 +29,7 @@ class Covering:
         return found
 
     def _until(self, rank: Indices, time: Integers) -> Integers:
-        key = rank.astype(np.int64) * self.span + (time - self.base)
+        key = rank.astype(np.int64) * self.span + np.clip(time - self.base, 0, self.span - 1)
         at = np.searchsorted(self.starts, key, side="right")
         last = np.maximum(at - 1, 0)
         beyond = np.where(at > 0, np.maximum(self.ends[last] - key, 0), 0)
@@ -35,10 +37,11 @@ class Covering:
         return found
 
 
-def covering(rank: Indices, start: Integers, end: Integers, low: int, high: int) -> Covering:
-    """The union of intervals of each rank; all times asked for lie between `low` and `high`."""
-    span = high - low + 1
+def covering(rank: Indices, start: Integers, end: Integers) -> Covering:
+    """The union of intervals of each rank."""
     chosen = end > start
+    low = int(start[chosen].min(initial=_LATEST))
+    span = int(end[chosen].max(initial=low)) - low + 1
     key = rank[chosen].astype(np.int64) * span
     begins, until = key + (start[chosen] - low), key + (end[chosen] - low)
     order = np.argsort(begins, kind="stable")

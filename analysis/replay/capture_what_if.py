@@ -13,11 +13,11 @@ from npuscope.analysis.wording import percent
 from npuscope.messages import Message
 
 from .capture_changes import changed
-from .captures import CaptureJob, Other, replay, replay_notes, shares, span_of
+from .captures import CaptureJob, Other, replay, replay_notes
 from .changes import Change
-from .contention import beside_ns
 from .critical_path import time_by_part
 from .points import Integers
+from .timetable import Timetable, span_of
 from .variants.ideal import contributions
 
 Part = tuple[str, str | None]  # of a step, and its parallel kind
@@ -84,9 +84,9 @@ def whatif_steps(
 def predicted_steps(job: CaptureJob, other: Other) -> pl.DataFrame:
     """`whatif_steps` without its keys and `saved`, which takes most of its time."""
     measured = job.measured.lengths()
-    replayed = job.span().lengths()
+    replayed = job.kept.lengths()
     times = job.times(other.waits)
-    predicted = span_of(job.ops, *times).lengths() + other.added_ns
+    predicted = span_of(job.ops, times).lengths() + other.added_ns
     variants = [predicted]
     if job.ops.exogenous.any():
         outside = replace(other.waits, transfer=other.outside)
@@ -96,8 +96,7 @@ def predicted_steps(job: CaptureJob, other: Other) -> pl.DataFrame:
     lost = job.contention.lost_ratio
     if lost:
         variants.append(_crowded(job, other, times))
-    unexplained, _ = shares(job)
-    share = unexplained.max(axis=1) + (_UNKNOWN_CONTENTION if lost is None else 0)
+    share = job.unexplained.max(axis=1) + (_UNKNOWN_CONTENTION if lost is None else 0)
     margin = np.abs(replayed - measured) + np.abs(change) * share
     if len(change) > 1:
         margin = margin + 2 * change.std(ddof=1) / np.sqrt(len(change))
@@ -115,18 +114,13 @@ def predicted_steps(job: CaptureJob, other: Other) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row")
 
 
-def _crowded(job: CaptureJob, other: Other, times: tuple[Integers, Integers]) -> Integers:
+def _crowded(job: CaptureJob, other: Other, times: Timetable) -> Integers:
     """Steps where kernels lose as much beside transfers as was measured, wherever they now are;
-    `times`: starts and ends where they lose what they did."""
-    made = other.waits
+    `times`: when operations run where they lose what they did."""
     for _ in range(_ROUNDS):
-        beside = beside_ns(job.ops, *times, made.transfer)
-        if other.hidden_ns is not None:
-            beside = beside + other.hidden_ns
-        durations = job.contention.stretched(job.ops, other.waits.transfer, beside)
-        made = replace(other.waits, transfer=durations)
-        times = job.times(made)
-    return span_of(job.ops, *times).lengths() + other.added_ns
+        durations = job.contention.stretched(job.ops, other.waits, times, other.hidden_ns)
+        times = job.times(replace(other.waits, transfer=durations))
+    return span_of(job.ops, times).lengths() + other.added_ns
 
 
 def _saved(

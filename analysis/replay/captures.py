@@ -18,47 +18,30 @@ from ..views import frame
 from .contention import Contention, contention
 from .operations import Operations, read_operations
 from .points import Flags, Integers
+from .timetable import Span, Timetable, measured_times, parts, replayed_times, span_of
 from .waiting.edges import RECORDED, RULE
 from .waits import Waits, waits
 
 Ratios = NDArray[np.float64]
-_UNKNOWN_NS = np.iinfo(np.int64).max
-_LONGEST_NS = 1e17  # of all that is changed together: three years
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """First start and last end of each step on each rank (by step and rank; `is_there`)."""
-
-    starts: Integers
-    ends: Integers
-    is_there: Flags
-
-    def lengths(self) -> Integers:
-        """Of the job's steps: from the latest start over ranks to that of the next step; of the
-        last one to the latest end."""
-        begins = np.where(self.is_there, self.starts, -_UNKNOWN_NS).max(axis=1)
-        ends = np.where(self.is_there, self.ends, -_UNKNOWN_NS).max(axis=1)
-        found: Integers = np.append(begins[1:], ends[-1:]) - begins
-        return found
-
-    def lengths_by_rank(self) -> Integers:
-        """The same of each rank; of no meaning where it is not there."""
-        following = np.concatenate([self.starts[1:], self.ends[-1:]])
-        is_next = np.concatenate([self.is_there[1:], np.zeros_like(self.is_there[:1])])
-        found: Integers = np.where(is_next, following, self.ends) - self.starts
-        return found
+_LONGEST_NS = 10**17  # of all that is changed together: three years
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureJob:
-    """A capture with what waits for what; `warm_up` are steps that stand out."""
+    """A capture with what waits for what; `warm_up` are steps that stand out.
+
+    measured, kept: its steps as they were, and replayed with recorded gaps. unexplained, exogenous:
+    of each step and rank the share of gaps that nothing explains, and of such operations.
+    """
 
     run: str
     capture: str
     ops: Operations
     waits: Waits
     measured: Span
+    kept: Span
+    unexplained: Ratios
+    exogenous: Ratios
     warm_up: frozenset[int | None]
     contention: Contention
 
@@ -68,19 +51,13 @@ class CaptureJob:
         is_root = np.diff(self.waits.points.first)[self.waits.points.place] == 0
         return replace(self.waits, gap=np.where(is_root, self.waits.gap, 0))
 
-    def span(self, made: Waits | None = None) -> Span:
-        """Steps replayed; `made`: with other durations, times of the host or gaps."""
-        return span_of(self.ops, *self.times(made))
+    def times(self, made: Waits) -> Timetable:
+        """When operations run with other durations, times of the host or gaps."""
+        return replayed_times(self.ops, made)
 
-    def times(self, made: Waits | None = None) -> tuple[Integers, Integers]:
-        """Starts and ends of all operations, replayed; `made` as for `span`."""
-        made, ops = made or self.waits, self.ops
-        at = made.starts()
-        count = len(ops.rank)
-        starts = at[:count]
-        begins = np.where(ops.is_communication, at[count + np.maximum(ops.instance, 0)], starts) \
-            if made.meetings else starts  # fmt: skip
-        return starts, begins + made.transfer[:count]
+    def span(self, made: Waits) -> Span:
+        """Steps of the same."""
+        return span_of(self.ops, self.times(made))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,28 +115,16 @@ def capture_job(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob:
     ops = read_operations(con, run, capture)
     steps = frame(con, "select step from job_steps where is_warm_up and run = ? and capture = ?",
                   [run, capture])["step"].to_list()  # fmt: skip
+    return job_of(run, capture, ops, frozenset(steps))
+
+
+def job_of(run: str, capture: str, ops: Operations, warm_up: frozenset[int | None]) -> CaptureJob:
+    """The graph of operations, and how well it replays them."""
     made = waits(ops)
-    measured = span_of(ops, ops.start, ops.start + ops.dur)
+    spans = span_of(ops, measured_times(ops)), span_of(ops, replayed_times(ops, made))
+    unexplained, exogenous = _shares(ops, made, spans[0])
     crowded = contention(ops, made.transfer)
-    return CaptureJob(run, capture, ops, made, measured, frozenset(steps), crowded)
-
-
-def span_of(ops: Operations, starts: Integers, ends: Integers) -> Span:
-    """Steps of operations with these starts and ends."""
-    shape = (len(ops.steps), len(ops.ranks))
-    # Operations stand by rank: runs of one step are few. Tasks have none.
-    begins = np.flatnonzero(
-        (np.diff(ops.step, prepend=-2) != 0) | (np.diff(ops.rank, prepend=-1) != 0)
-    )
-    step, rank = ops.step[begins], ops.rank[begins]
-    inside = step >= 0
-    at = (step[inside], rank[inside])
-    first, last = np.full(shape, _UNKNOWN_NS), np.full(shape, -_UNKNOWN_NS)
-    if inside.any():
-        np.minimum.at(first, at, np.minimum.reduceat(starts, begins)[inside])
-        np.maximum.at(last, at, np.maximum.reduceat(ends, begins)[inside])
-    is_there = first < _UNKNOWN_NS
-    return Span(np.where(is_there, first, 0), np.where(is_there, last, 0), is_there)
+    return CaptureJob(run, capture, ops, made, *spans, unexplained, exogenous, warm_up, crowded)
 
 
 # metric: replay
@@ -189,16 +154,14 @@ def span_of(ops: Operations, starts: Integers, ends: Integers) -> Span:
 #   inferred_edge_ratio  double   share of edges that rules or touching times tell, not records
 def replay(job: CaptureJob) -> pl.DataFrame:
     """Rows of the metric."""
-    measured, kept = job.measured, job.span()
-    bare = job.span(job.without_gaps)
-    unexplained, exogenous = shares(job)
+    unexplained, exogenous = job.unexplained, job.exogenous
     inferred = float(np.mean(job.waits.origin != RECORDED)) if len(job.waits.origin) else 0.0
-    spans = (measured, kept, bare)
+    spans = (job.measured, job.kept, job.span(job.without_gaps))
     of_job = [one.lengths() for one in spans]
     of_ranks = [one.lengths_by_rank() for one in spans]
     rows = []
     for number, step in enumerate(job.ops.steps):
-        there = measured.is_there[number]
+        there = job.measured.is_there[number]
         job_row = [int(one[number]) for one in of_job]
         rows.append((None, step, *job_row, unexplained[number, there].max(initial=0),
                      exogenous[number, there].max(initial=0)))  # fmt: skip
@@ -226,30 +189,36 @@ def replay(job: CaptureJob) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def shares(job: CaptureJob) -> tuple[Ratios, Ratios]:
+def _shares(ops: Operations, made: Waits, span: Span) -> tuple[Ratios, Ratios]:
     """Of each step and rank: the share of unexplained gaps, and of exogenous operations."""
-    ops, made = job.ops, job.waits
-    count = len(ops.rank)
-    shape = job.measured.starts.shape
-    is_root = np.diff(made.points.first)[made.points.place][:count] == 0
-    gap = np.where(is_root | made.explained[:count], 0, np.abs(made.gap[:count]))
-    # What several wait at once is counted once: up to where an earlier one of the rank started.
-    before = np.append(0, ops.start[:-1])
-    before[np.diff(ops.rank, prepend=-1) != 0] = np.iinfo(np.int64).min // 2
-    gap = np.minimum(gap, np.maximum(ops.start - before, 0))
-    outside = np.where(ops.exogenous, ops.dur, 0)
-    length = np.maximum(job.measured.lengths_by_rank(), 1)
-    found = []
-    step = ops.step
-    if ops.role.any():  # a task is of the step that its rank was in
-        at = np.maximum.accumulate(np.where(ops.role == 0, np.arange(count), 0))
-        step = np.where(ops.rank[at] == ops.rank, step[at], -1)
-    inside = step >= 0
-    place = step[inside].astype(np.int64) * shape[1] + ops.rank[inside]
-    for value in (gap, outside):
-        total = np.bincount(place, weights=value[inside], minlength=length.size)
-        found.append(np.minimum(total.reshape(shape) / length, 1.0))
-    return found[0], found[1]
+    shape = span.starts.shape
+    first, place = made.points.first, made.points.place
+    gaps, outside = (np.zeros(span.starts.size) for _ in range(2))
+    told = 0  # the last operation so far that tells its step
+    for part in parts(len(ops.rank)):
+        rank, step, begin = ops.rank[part], ops.step[part], part.start
+        at = place[part]
+        is_open = (first[at + 1] > first[at]) & ~made.explained[part]
+        # What several wait at once is counted once: up to where an earlier one of the rank started.
+        room = np.diff(ops.start[part], prepend=ops.start[max(begin - 1, 0)])
+        room[np.diff(rank, prepend=ops.rank[begin - 1] if begin else -1) != 0] = _LONGEST_NS
+        gap = np.where(is_open, np.minimum(np.abs(made.gap[part]), np.maximum(room, 0)), 0)
+        if ops.role[part].any():  # a task is of the step that its rank was in
+            own = np.where(ops.role[part] == 0, np.arange(begin, part.stop), told)
+            own = np.maximum.accumulate(own)
+            step, told = np.where(ops.rank[own] == rank, ops.step[own], -1), int(own[-1])
+        else:
+            told = part.stop - 1
+        inside = step >= 0
+        cell = step[inside].astype(np.int64) * shape[1] + rank[inside]
+        own_dur = np.where(ops.exogenous[part], ops.dur[part], 0)
+        for total, value in ((gaps, gap), (outside, own_dur)):
+            total += np.bincount(cell, weights=value[inside], minlength=len(total))
+    length = np.maximum(span.lengths_by_rank(), 1)
+    unexplained, exogenous = (
+        np.minimum(total.reshape(shape) / length, 1.0) for total in (gaps, outside)
+    )
+    return unexplained, exogenous
 
 
 def replay_notes(job: CaptureJob, rows: pl.DataFrame) -> list[str]:

@@ -8,9 +8,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from .beside import covering
+from .beside import Covering, covering
 from .operations import Operations
 from .points import Integers
+from .timetable import Timetable, measured_times, parts
+from .waits import Waits
 
 _ALONE, _BESIDE = 0.02, 0.2  # of a kernel's time
 _LEAST_COUNT = 20  # kernels beside transfers with the same kernel alone
@@ -24,27 +26,31 @@ class Contention:
     lost_ratio: float | None
     beside: NDArray[np.float64]
 
-    def stretched(self, ops: Operations, durations: Integers, beside: Integers) -> Integers:
+    def stretched(
+        self, ops: Operations, made: Waits, times: Timetable, hidden_ns: Integers | None
+    ) -> Integers:
         """Durations without what kernels lost where they ran, with what they lose where bytes move
-        beside them for so many ns."""
+        beside them when operations run so; `hidden_ns`: of each, for so much longer."""
         lost = self.lost_ratio or 0.0
-        kernels = ops.is_kernel
-        alone = durations[:-1] * (1 - lost * self.beside)
-        found = durations.copy()
-        new = alone + lost * beside
-        found[:-1][kernels] = np.round(new[kernels]).astype(np.int64)
+        moving = transfers(ops, made.transfer, times)
+        found = made.transfer.copy()
+        for part in parts(len(ops.rank)):
+            beside = moving.within(ops.rank[part], *times(part))
+            if hidden_ns is not None:
+                beside = beside + hidden_ns[part]
+            alone = found[part] * (1 - lost * self.beside[part])
+            new = np.round(alone + lost * beside).astype(np.int64)
+            kernels = (ops.instance[part] < 0) & (ops.role[part] == 0)
+            found[part] = np.where(kernels, new, found[part])
         return found
 
 
-def beside_ns(ops: Operations, starts: Integers, ends: Integers, transfer: Integers) -> Integers:
-    """Of each operation the time that bytes of its rank move: from a collective's last member on
-    (`transfer` before its end)."""
-    comm = ops.is_communication & (transfer[:-1] > 0)
-    met = ends - transfer[:-1]
-    low = int(min(starts.min(), met[comm].min(initial=np.iinfo(np.int64).max)))
-    high = int(np.maximum(ends, starts).max())
-    moving = covering(ops.rank[comm], met[comm], ends[comm], low, high)
-    return moving.within(ops.rank, starts, ends)
+def transfers(ops: Operations, transfer: Integers, times: Timetable) -> Covering:
+    """When bytes of each rank move: from a collective's last member on (`transfer` before its
+    end)."""
+    comm = np.flatnonzero(ops.is_communication & (transfer[:-1] > 0))
+    ends = times(comm)[1]
+    return covering(ops.rank[comm], ends - transfer[comm], ends)
 
 
 def contention(ops: Operations, transfer: Integers) -> Contention:
@@ -52,9 +58,11 @@ def contention(ops: Operations, transfer: Integers) -> Contention:
 
     What they take longer, by the time that bytes move beside them: 1 - 1/1.3 where they run 1.3
     times as long."""
-    ends = ops.start + ops.dur
-    beside = beside_ns(ops, ops.start, ends, transfer)
-    share = beside / np.maximum(ops.dur, 1)
+    moving, times = transfers(ops, transfer, measured_times(ops)), measured_times(ops)
+    beside, share = np.empty(len(ops.rank), np.int64), np.empty(len(ops.rank))
+    for part in parts(len(ops.rank)):
+        beside[part] = moving.within(ops.rank[part], *times(part))
+        share[part] = beside[part] / np.maximum(ops.dur[part], 1)
     kernels = np.flatnonzero(ops.is_kernel & (ops.dur > 0))
     rows = ops.names[kernels].select("name", "core", "shapes").with_columns(
         rank=ops.rank[kernels], ns=ops.dur[kernels], beside_ns=beside[kernels],
@@ -68,12 +76,12 @@ def contention(ops: Operations, transfer: Integers) -> Contention:
     told = rows.filter(pl.col("share") >= _BESIDE, pl.col("shapes").is_not_null()).join(
         alone, on=["rank", "name", "core", "shapes"], nulls_equal=True
     )
-    moving = int(told["beside_ns"].sum() or 0)
-    if told.height < _LEAST_COUNT or not moving:
+    whole = int(told["beside_ns"].sum() or 0)
+    if told.height < _LEAST_COUNT or not whole:
         return Contention(None, share)
     # Medians of kinds: a hiccup of one kernel is none of all.
     lost = told.select(
         extra=(pl.col("ns") - pl.col("alone_ns")) / pl.col("beside_ns"), weight="beside_ns"
     ).sort("extra")
-    half = lost.filter(pl.col("weight").cum_sum() * 2 >= moving)["extra"][0]
+    half = lost.filter(pl.col("weight").cum_sum() * 2 >= whole)["extra"][0]
     return Contention(float(min(max(half, 0.0), 0.9)), share)

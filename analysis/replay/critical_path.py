@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from .captures import CaptureJob, span_of
+from .captures import CaptureJob
 from .points import Indices, Integers, Points
+from .timetable import span_of
 from .waits import Waits
 
 _Key = tuple[int, str, str | None, str | None]  # position of the rank, part, kind, type
@@ -139,7 +140,7 @@ def paths(
     ops = job.ops
     walk = _walk(job, made, at)
     starts = at[: len(ops.rank)]
-    span = span_of(ops, starts, ends)
+    span = span_of(ops, lambda part: (starts[part], ends[part]))
     begins = np.where(span.is_there, span.starts, np.iinfo(np.int64).min)
     found: list[Path | None] = []
     for number in range(len(ops.steps)):

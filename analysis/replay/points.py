@@ -6,6 +6,8 @@ latest of what it waits for, each with its own delay, plus a gap of its own.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,6 +18,7 @@ Integers = NDArray[np.int64]
 Indices = NDArray[np.int32]
 Flags = NDArray[np.bool_]
 Number = TypeVar("Number", np.int64, np.float64)
+AT_ONCE = 1 << 18  # of what is too much to be held twice: stays in caches, and memory is used again
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +35,33 @@ class Points:
     first: Integers
     bounds: Integers
 
-    def times(self, delays: NDArray[Number], gaps: NDArray[Number]) -> NDArray[Number]:
-        """When each point is; delays by place of their edge, gaps (of those that wait for nothing:
-        their times) by point. The answer is by point. Both may have a second axis: as many
-        runs of the same points at once."""
+    def walk(
+        self, delays: Callable[[slice], NDArray[Number]], gaps: NDArray[Number]
+    ) -> NDArray[Number]:
+        """When each point is, by place; delays of edges from one place to another, gaps (of those
+        that wait for nothing: their times) by point. Both may have a second axis: as many runs of
+        the same points at once."""
         found = np.empty_like(gaps)
         found[self.place] = gaps
         source, first = self.source, self.first
         bounds = self.bounds.tolist()
         edges = first[self.bounds].tolist()
+        known = range(0)  # edges whose delays are
         for level in range(1, len(bounds) - 1):
             low, high = bounds[level], bounds[level + 1]
             begin, end = edges[level], edges[level + 1]
+            if end > known.stop:
+                beyond = bisect_right(edges, begin + AT_ONCE, level + 1)
+                known = range(begin, edges[max(beyond - 1, level + 1)])
+                told = delays(slice(known.start, known.stop))
             arrived = found[source[begin:end]]
-            arrived += delays[begin:end]
+            arrived += told[begin - known.start : end - known.start]
             found[low:high] += np.maximum.reduceat(arrived, first[low:high] - begin, axis=0)
-        by_point: NDArray[Number] = found[self.place]
+        return found
+
+    def times(self, delays: NDArray[Number], gaps: NDArray[Number]) -> NDArray[Number]:
+        """The same by point, of delays in one array."""
+        by_point: NDArray[Number] = self.walk(lambda part: delays[part], gaps)[self.place]
         return by_point
 
 

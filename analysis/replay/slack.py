@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from .captures import CaptureJob, span_of
+from .captures import CaptureJob
 from .operations import UNKNOWN
 from .points import Integers
+from .timetable import span_of
 from .waits import Waits
 
 _NEVER = np.iinfo(np.int64).max // 4
@@ -61,8 +62,9 @@ def slacks(job: CaptureJob) -> Integers:
     made, ops = job.waits, job.ops
     count = len(ops.rank)
     at = made.starts()
-    starts, ends = job.times()
-    span = span_of(ops, starts, ends)
+    times = job.times(made)
+    starts, ends = times(slice(None))
+    span = span_of(ops, times)
     late = np.full(len(at), _NEVER)
     # No rank may start a step later than the last one does.
     begins = np.where(span.is_there, span.starts, UNKNOWN).max(axis=1)

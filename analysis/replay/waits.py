@@ -60,18 +60,19 @@ class Waits:
     explained: Flags  # by point: has a recorded start that something explains
     meetings: int
 
-    def delays(self) -> Integers:
-        """Of every edge."""
-        work = self.work
+    def delays(self, part: slice = slice(None)) -> Integers:
+        """Of edges, by default of all."""
+        work = self.work[part]
         found: Integers = self.transfer[np.maximum(work, 0)]
         at = np.flatnonzero(work < 0)
         found[at] = self.host[-1 - work[at]]
-        found += self.lag
+        found += self.lag[part]
         return found
 
     def starts(self) -> Integers:
         """When points are."""
-        return self.points.times(self.delays(), self.gap)
+        found: Integers = self.points.walk(self.delays, self.gap)[self.points.place]
+        return found
 
     def pauses(self) -> Integers:
         """Host time from launch to launch; of the first of a segment, since the host went on."""

@@ -26,10 +26,8 @@ import polars as pl
 
 from bench.measure import arguments, report, table, verdict
 from npuscope.analysis.replay.capture_what_if import predicted_steps
-from npuscope.analysis.replay.captures import CaptureJob, Other, span_of
-from npuscope.analysis.replay.contention import contention
+from npuscope.analysis.replay.captures import Other, job_of
 from npuscope.analysis.replay.operations import Operations
-from npuscope.analysis.replay.waits import waits
 
 GRAPH_S, WHAT_IF_S, LIMIT_GIB = 60.0, 10.0, 4.0
 EVERY, MEMBERS = 20, 8
@@ -100,12 +98,10 @@ def main() -> int:
         del faster
         ops = ran(ranks, count, 1.0)
         began = time.process_time()
-        made = waits(ops)
-        measured = span_of(ops, ops.start, ops.start + ops.dur)
-        crowded = contention(ops, made.transfer)
-        job = CaptureJob("run", "capture", ops, made, measured, frozenset(), crowded)
+        job = job_of("run", "capture", ops, frozenset())
+        made = job.waits
         graph_s = time.process_time() - began
-        assert crowded.lost_ratio is not None
+        assert job.contention.lost_ratio is not None
         with peak_gib() as peak:
             began = time.process_time()
             durations = made.transfer.copy()

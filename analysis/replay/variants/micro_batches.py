@@ -85,7 +85,7 @@ def measured_pipelines(
     other = np.bincount(instance, weights=stage)[instance] - stage
     if (members != 2).any() or (np.abs(other - stage) != 1).any():
         refuse("stages hold several chunks of the model, whose schedule is not known")
-    starts, ends = job.times(own.waits)
+    starts, ends = job.times(own.waits)(slice(None))
     is_send = np.isin(ops.type[chosen], [at for at in passes if ops.types[at].lower() == "send"])
     key = ops.rank[chosen] * 4 + np.where(is_send == (other > stage), 0, 2) + is_send
     order = np.lexsort((starts[chosen], ops.step[chosen], key))

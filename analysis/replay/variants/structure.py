@@ -98,12 +98,11 @@ def hide(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Ch
             f"{change.word}: no operation of this kind was recorded on all its members, so"
             " waiting and moving cannot be told apart: record all ranks of its groups"
         )
-    starts, ends = job.times(waits)
+    starts, ends = job.times(waits)(slice(None))
     met = ends - waits.transfer[:-1]
-    low, high = int(starts.min()), int(np.maximum(ends, starts).max())
     kernels, comm = ops.is_kernel, ops.is_communication
-    computing = covering(ops.rank[kernels], starts[kernels], ends[kernels], low, high)
-    talking = covering(ops.rank[comm], starts[comm], ends[comm], low, high)
+    computing = covering(ops.rank[kernels], starts[kernels], ends[kernels])
+    talking = covering(ops.rank[comm], starts[comm], ends[comm])
     exposed = np.maximum(ends - met, 0) - computing.within(ops.rank, met, ends)
     exposed = np.where(chosen, exposed, 0)
     at, until = new_parts(ops.rank[kernels], starts[kernels], ends[kernels])
