@@ -25,14 +25,22 @@ class Covering:
         """Of each interval of a rank the time that is covered."""
         if not len(self.starts):
             return np.zeros_like(start)
-        found: Integers = self._until(rank, np.maximum(end, start)) - self._until(rank, start)
+        low, high = self._keys(rank, start), self._keys(rank, np.maximum(end, start))
+        at = np.searchsorted(self.starts, low, side="right")
+        until = at.copy()
+        is_passed = np.append(self.starts, _LATEST)[at] <= high  # few lie across a start
+        until[is_passed] = np.searchsorted(self.starts, high[is_passed], side="right")
+        found: Integers = self._before(until, high) - self._before(at, low)
         return found
 
-    def _until(self, rank: Indices, time: Integers) -> Integers:
-        key = rank.astype(np.int64) * self.span + np.clip(time - self.base, 0, self.span - 1)
-        at = np.searchsorted(self.starts, key, side="right")
-        last = np.maximum(at - 1, 0)
-        beyond = np.where(at > 0, np.maximum(self.ends[last] - key, 0), 0)
+    def _keys(self, rank: Indices, time: Integers) -> Integers:
+        found: Integers = np.clip(time - self.base, 0, self.span - 1)
+        found += rank.astype(np.int64) * self.span
+        return found
+
+    def _before(self, at: Integers, key: Integers) -> Integers:
+        """What is covered before a key, with so many starts up to it."""
+        beyond = np.where(at > 0, np.maximum(self.ends[np.maximum(at - 1, 0)] - key, 0), 0)
         found: Integers = self.total[at] - beyond
         return found
 

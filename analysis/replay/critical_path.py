@@ -195,9 +195,7 @@ def second_longest(
 
     at: times of points; arrived: of edges, with their delay; binding: of points, the last edge.
     """
-    place, first, source = made.place, made.first, made.source
-    point_at = np.empty(len(place), np.int32)
-    point_at[place] = np.arange(len(place), dtype=np.int32)
+    place, first, source, point_at = made.place, made.first, made.source, made.by_place()
     walked = []
     while at[point] > begin and binding[point] >= 0:
         walked.append(point)
@@ -301,9 +299,7 @@ class _Walk:
 
 
 def _walk(job: CaptureJob, made: Waits, at: Integers) -> _Walk:
-    point_at = np.empty(len(made.points.place), np.int32)
-    point_at[made.points.place] = np.arange(len(point_at), dtype=np.int32)
-    source = point_at[made.points.source]
+    source = made.points.by_place()[made.points.source]
     arrived = made.delays()
     arrived += at[source]
     return _Walk(job, made, at, source, bindings(made.points, arrived), arrived)
@@ -311,9 +307,7 @@ def _walk(job: CaptureJob, made: Waits, at: Integers) -> _Walk:
 
 def bindings(made: Points, arrived: Integers) -> Integers:
     """Of each point the edge that arrives last, of equals the first; -1 where it has none."""
-    first = made.first
-    point_at = np.empty(len(made.place), np.int32)
-    point_at[made.place] = np.arange(len(point_at), dtype=np.int32)
+    first, point_at = made.first, made.by_place()
     has_edge = np.flatnonzero(np.diff(first) > 0)
     found = np.full(len(point_at), -1)
     if len(has_edge):

@@ -32,7 +32,7 @@ class Points:
     place: Indices
     source: Indices
     edge: Indices
-    first: Integers
+    first: Indices
     bounds: Integers
 
     def walk(
@@ -59,6 +59,12 @@ class Points:
             found[low:high] += np.maximum.reduceat(arrived, first[low:high] - begin, axis=0)
         return found
 
+    def by_place(self) -> Indices:
+        """Points by place."""
+        found = np.empty_like(self.place)
+        found[self.place] = np.arange(len(found), dtype=np.int32)
+        return found
+
     def times(self, delays: NDArray[Number], gaps: NDArray[Number]) -> NDArray[Number]:
         """The same by point, of delays in one array."""
         by_point: NDArray[Number] = self.walk(lambda part: delays[part], gaps)[self.place]
@@ -74,7 +80,8 @@ def points(count: int, source: Indices, target: Indices) -> tuple[Points, Flags]
     place[order] = np.arange(count, dtype=np.int32)
     bounds = np.concatenate([[0], np.cumsum(np.bincount(level))])
     by_target = np.argsort(place[target], kind="stable").astype(np.int32)
-    first = np.concatenate([[0], np.cumsum(np.bincount(place[target], minlength=count))])
+    first = np.zeros(count + 1, np.int32)
+    np.cumsum(np.bincount(place[target], minlength=count), out=first[1:])
     made = Points(place, place[source[by_target]], by_target, first, bounds)
     return made, open_ones
 
@@ -97,7 +104,10 @@ def _levels(count: int, source: Indices, target: Indices) -> tuple[Indices, Flag
         if total == 0:
             break
         every = np.repeat(begin - ends + counts, counts) + np.arange(total)
-        later = after[every]
-        np.subtract.at(waiting, later, 1)
-        ready = np.unique(later[waiting[later] == 0])
+        later = np.sort(after[every])
+        is_last = np.append(later[1:] != later[:-1], True)
+        at = np.flatnonzero(is_last)
+        their = later[at]
+        waiting[their] -= np.diff(at, prepend=-1)
+        ready = their[waiting[their] == 0]
     return level, waiting > 0

@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from .operations import UNKNOWN, WAIT, Operations
-from .points import Flags, Indices, Integers, Points, points
+from .points import AT_ONCE, Flags, Indices, Integers, Points, points
 from .waiting.edges import (
     EARLY_NS,
     NEAR_NS,
@@ -33,7 +33,6 @@ from .waiting.launches import follow_launches
 _QUEUED_NS = 100_000  # what was launched so long before waited for the device alone
 _LEAST_QUEUED = 20  # that tell how long a stream takes between two
 _OVERLAP_NS = 40_000  # kernels of a stream can overlap by as much
-_LONGEST_LAG_NS = 2_000_000_000
 _DISTANCES = 24
 
 
@@ -55,8 +54,8 @@ class Waits:
     gap: Integers
     transfer: Integers  # durations by operation
     host: Integers  # by launch: host time since the point its host goes on from
-    launched: Integers  # operations by launch
-    segment: Integers  # by launch: which of those points
+    launched: Indices  # operations by launch
+    segment: Indices  # by launch: which of those points
     explained: Flags  # by point: has a recorded start that something explains
     meetings: int
 
@@ -134,13 +133,13 @@ def waits(ops: Operations) -> Waits:
         )
     transfer = np.append(transfer, 0)  # of nothing
     recorded = np.concatenate([ops.start, met, np.array(segments, np.int64)])
-    launched = np.zeros(0, np.int64) if order is None else order
+    launched = np.zeros(0, np.int32) if order is None else order.astype(np.int32)
     return _made(edges, recorded, transfer, host, launched, segment, count, meetings)
 
 
 def _made(
-    edges: Edges, measured: Integers, transfer: Integers, host: Integers, launched: Integers,
-    segment: Integers, count: int, meetings: int,
+    edges: Edges, measured: Integers, transfer: Integers, host: Integers, launched: Indices,
+    segment: Indices, count: int, meetings: int,
 ) -> Waits:  # fmt: skip
     total = len(measured)
     target, source, work, lag, origin = edges.whole()
@@ -154,49 +153,36 @@ def _made(
             one[keep] for one in (target, source, work, lag, origin)
         )
         made, open_ones = points(total, source, target)
-    # A lag of seconds is none: what is cut off stays in the gap.
-    lags = np.clip(lag, -_LONGEST_LAG_NS, _LONGEST_LAG_NS).astype(np.int32)[made.edge]
-    work, origins = work[made.edge], origin[made.edge].astype(np.int8)
+    lag, work, origin = lag[made.edge], work[made.edge], origin[made.edge]
     made = replace(made, edge=made.edge[:0])  # it has done its duty, and takes memory
+    none = np.zeros(0, bool)
     draft = Waits(
-        made,
-        lags,
-        work,
-        origins,
-        measured,
-        transfer,
-        host,
-        launched,
-        segment,
-        np.zeros(0, bool),
-        meetings,
+        made, lag, work, origin, measured, transfer, host, launched, segment, none, meetings
     )
-    delays = draft.delays()
-    has_edge = np.diff(made.first) > 0
-    arrived = measured[_by_place(made)][made.source] + delays
-    latest = np.full(total, UNKNOWN)
-    latest[has_edge] = np.maximum.reduceat(arrived, made.first[:-1][has_edge])
-    waits_for = np.empty(total, np.int64)
-    is_root = np.empty(total, bool)
-    place = made.place
-    waits_for[:], is_root[:] = latest[place], ~has_edge[place]
-    gap = np.where(is_root, measured, measured - waits_for)
-    explained = ~is_root & (np.abs(gap) <= NEAR_NS)
+    gap, explained = _gaps(draft)
     explained[count : count + meetings] = True
     gap[explained] = 0
-    return Waits(
-        made, lags, work, origins, gap, transfer, host, launched, segment, explained, meetings
-    )
+    return replace(draft, gap=gap, explained=explained)
 
 
-def _by_place(made: Points) -> Indices:
-    order = np.empty_like(made.place)
-    order[made.place] = np.arange(len(order), dtype=np.int32)
-    return order
+def _gaps(draft: Waits) -> tuple[Integers, Flags]:
+    """What of times of points nothing explains, and which are explained; their times as gaps."""
+    made, measured = draft.points, draft.gap
+    point_at = made.by_place()
+    gap, explained = measured.copy(), np.zeros(len(measured), bool)
+    for low in range(int(made.bounds[1]), len(measured), AT_ONCE):  # the first level waits for none
+        high = min(low + AT_ONCE, len(measured))
+        first = made.first[low : high + 1]
+        begin, end = int(first[0]), int(first[-1])
+        arrived = measured[point_at[made.source[begin:end]]] + draft.delays(slice(begin, end))
+        its = point_at[low:high]
+        gap[its] -= np.maximum.reduceat(arrived, first[:-1] - begin)
+        explained[its] = np.abs(gap[its]) <= NEAR_NS
+    return gap, explained
 
 
 def _follow_streams(ops: Operations, end: Integers, wait: Wait) -> None:
-    order = np.lexsort((ops.start, ops.stream))
+    order = np.argsort(ops.stream, kind="stable").astype(np.int32)  # by start they are
     before, after = order[:-1], order[1:]
     gap = ops.start[after] - end[before]
     keep = (ops.stream[before] == ops.stream[after]) & (gap >= -_OVERLAP_NS)
@@ -358,7 +344,8 @@ def _again(
             lone = here.copy()
             lone[here] = wrong[np.searchsorted(known, pairs[here])] > 0
             chosen.append((target[lone], source[lone]))
-    both = np.unique(np.concatenate([np.stack(one, axis=1) for one in chosen]), axis=0)
-    after, before = both[:, 0], both[:, 1]
+    count = len(ops.rank)
+    both = np.unique(np.concatenate([after * np.int64(count) + before for after, before in chosen]))
+    after, before = both // count, both % count
     lags = np.minimum(typical[ops.rank[after]], np.maximum(ops.start[after] - end[before], 0))
     wait(after, before, lags, TOUCHING)

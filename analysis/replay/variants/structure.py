@@ -57,8 +57,7 @@ def fuse(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Ch
     if not wanted.any():
         raise change.unknown(sorted({ops.types[at] for at in ops.type[kernels]}))
     count = len(ops.rank)
-    point_at = np.empty(len(waits.points.place), np.int64)
-    point_at[waits.points.place] = np.arange(len(point_at))
+    point_at = waits.points.by_place()
     target = point_at[np.repeat(np.arange(len(point_at)), np.diff(waits.points.first))]
     is_launch = waits.work < 0
     before = np.maximum(waits.work, 0)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..operations import OTHER, UNKNOWN, WAIT, Operations
 from ..points import Flags, Indices, Integers
 
+Index = Integers | Indices
 Wait = Callable[[Integers, Integers, Integers, int], None]  # target, source, lag, origin
 
 RECORDED, RULE, TOUCHING = 0, 1, 2
 NEAR_NS = 6_000  # what starts so soon after an end may have waited for it
+_LONGEST_LAG_NS = 2_000_000_000
 EARLY_NS = 1_000  # a start so long before an end did not wait for it
 
 
@@ -20,19 +23,27 @@ class Edges:
     """Edges while they are found: what waits, for which point, after whose duration."""
 
     def __init__(self) -> None:
-        self.parts: list[tuple[Integers, Integers, Integers, Integers, int]] = []
+        self.parts: list[tuple[Indices, Indices, Indices, Indices, int]] = []
 
     def add(
-        self, target: Integers, source: Integers, work: Integers, lag: Integers | int, origin: int
+        self, target: Index, source: Index, work: Index, lag: Integers | int, origin: int
     ) -> None:
-        lags = np.broadcast_to(np.asarray(lag, np.int64), target.shape)
-        self.parts.append((target, source, work, lags, origin))
+        # A lag of seconds is none: what is cut off stays in the gap.
+        lags = np.broadcast_to(np.clip(lag, -_LONGEST_LAG_NS, _LONGEST_LAG_NS), target.shape)
+        to, of, after, later = (one.astype(np.int32) for one in (target, source, work, lags))
+        self.parts.append((to, of, after, later, origin))
 
-    def whole(self) -> tuple[Indices, Indices, Indices, Integers, Indices]:
-        columns = [np.concatenate([part[i] for part in self.parts]) for i in range(4)]
-        origin = np.concatenate([np.full(len(part[0]), part[4]) for part in self.parts])
-        target, source, work, origin = (one.astype(np.int32) for one in (*columns[:3], origin))
-        return target, source, work, columns[3], origin
+    def whole(self) -> tuple[Indices, Indices, Indices, Indices, NDArray[np.int8]]:
+        """All of them; none are left here."""
+        target, source, work, lag = (
+            np.concatenate([part[i] for part in self.parts]) for i in range(4)
+        )
+        origin = np.repeat(
+            np.array([part[4] for part in self.parts], np.int8),
+            [len(part[0]) for part in self.parts],
+        )
+        self.parts.clear()
+        return target, source, work, lag, origin
 
 
 def mean_by(key: Indices, values: Integers, chosen: Flags, count: int) -> Integers:

@@ -47,7 +47,7 @@ def right_behind(ops: Operations, waits: Integers) -> Flags:
     found = np.zeros(len(ops.rank), bool)
     if not len(waits):
         return found
-    order = np.lexsort((ops.start, ops.stream))
+    order = np.argsort(ops.stream, kind="stable")  # by start they are
     before, after = order[:-1], order[1:]
     same = (ops.stream[before] == ops.stream[after]) & ops.is_stream_recorded[after]
     found[after[same]] = np.isin(before[same], waits)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from ..operations import Operations
-from ..points import Flags, Integers
+from ..points import Flags, Indices, Integers
 from .edges import NEAR_NS, RECORDED, Edges, touching
 
 _SYNC_NS = 60_000  # from an end to the first launch of a host that waited for it
@@ -23,11 +23,11 @@ def follow_launches(
     told: Integers,
     edges: Edges,
     first_point: int,
-) -> tuple[Integers, Integers, list[int], list[tuple[int, int, int]]]:
+) -> tuple[Integers, Indices, list[int], list[tuple[int, int, int]]]:
     """Edges from the host: times of launches since their host went on, when it went on, and where
     it waited for the end of an operation."""
     if order is None:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64), [], []
+        return np.zeros(0, np.int64), np.zeros(0, np.int32), [], []
     launch, rank = ops.launch[order], ops.rank[order]
     starts = np.flatnonzero(np.diff(rank, prepend=-1))
     is_first = np.zeros(len(order), bool)
@@ -44,7 +44,7 @@ def follow_launches(
                     pause=pause[own], latest=latest, which=which + low,
                     goes_on=goes_on, waited_for=waited_for)  # fmt: skip
     begins = is_first | (waited_for >= 0)
-    segment = np.cumsum(begins) - 1
+    segment = np.cumsum(begins, dtype=np.int32) - 1
     at = np.flatnonzero(begins)
     segments = goes_on[at]
     host = launch - segments[segment]
