@@ -55,9 +55,9 @@ class CaptureJob:
         """When operations run with other durations, times of the host or gaps."""
         return replayed_times(self.ops, made)
 
-    def span(self, made: Waits) -> Span:
-        """Steps of the same."""
-        return span_of(self.ops, self.times(made))
+    def span(self, made: Waits | None = None) -> Span:
+        """Steps of the same; of nothing else than what was recorded."""
+        return self.kept if made is None else span_of(self.ops, self.times(made))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from .points import Integers
 from .timetable import Timetable, measured_times, parts
 from .waits import Waits
 
+Ratios = NDArray[np.float64]
 _ALONE, _BESIDE = 0.02, 0.2  # of a kernel's time
 _LEAST_COUNT = 20  # kernels beside transfers with the same kernel alone
 
@@ -24,7 +26,7 @@ class Contention:
     can be compared; `beside`: of each operation the share of its time that they do."""
 
     lost_ratio: float | None
-    beside: NDArray[np.float64]
+    beside: Ratios
 
     def stretched(
         self, ops: Operations, made: Waits, times: Timetable, hidden_ns: Integers | None
@@ -53,29 +55,47 @@ def transfers(ops: Operations, transfer: Integers, times: Timetable) -> Covering
     return covering(ops.rank[comm], ends - transfer[comm], ends)
 
 
+def _by_rank(ops: Operations) -> Iterator[slice]:
+    """Parts of whole ranks."""
+    ends = np.searchsorted(ops.rank, np.arange(len(ops.ranks)), side="right")
+    begin = 0
+    for part in parts(len(ops.rank)):
+        end = int(ends[np.searchsorted(ends, part.stop)])
+        if end > begin:
+            yield slice(begin, end)
+        begin = end
+
+
+def _compared(ops: Operations, part: slice, beside: Integers, share: Ratios) -> pl.DataFrame:
+    """Kernels of some ranks beside transfers, with what the same ones take alone."""
+    kernels = np.flatnonzero((ops.instance[part] < 0) & (ops.role[part] == 0) & (ops.dur[part] > 0))
+    rows = ops.names[part][kernels].select("name", "core", "shapes").with_columns(
+        rank=ops.rank[part][kernels], ns=ops.dur[part][kernels], beside_ns=beside[kernels],
+        share=share[kernels],
+    )  # fmt: skip
+    told = rows.filter(pl.col("share") >= _BESIDE, pl.col("shapes").is_not_null())
+    alone = (
+        rows.filter(pl.col("share") <= _ALONE)
+        .group_by("rank", "name", "core", "shapes")
+        .agg(alone_ns=pl.col("ns").median())
+    )
+    joined = told.join(alone, on=["rank", "name", "core", "shapes"], nulls_equal=True)
+    return joined.select("ns", "alone_ns", "beside_ns")
+
+
 def contention(ops: Operations, transfer: Integers) -> Contention:
     """Kernels beside transfers against the same kernels (name, core, shapes) of their rank alone.
 
     What they take longer, by the time that bytes move beside them: 1 - 1/1.3 where they run 1.3
     times as long."""
     moving, times = transfers(ops, transfer, measured_times(ops)), measured_times(ops)
-    beside, share = np.empty(len(ops.rank), np.int64), np.empty(len(ops.rank))
-    for part in parts(len(ops.rank)):
-        beside[part] = moving.within(ops.rank[part], *times(part))
-        share[part] = beside[part] / np.maximum(ops.dur[part], 1)
-    kernels = np.flatnonzero(ops.is_kernel & (ops.dur > 0))
-    rows = ops.names[kernels].select("name", "core", "shapes").with_columns(
-        rank=ops.rank[kernels], ns=ops.dur[kernels], beside_ns=beside[kernels],
-        share=share[kernels],
-    )  # fmt: skip
-    alone = (
-        rows.filter(pl.col("share") <= _ALONE)
-        .group_by("rank", "name", "core", "shapes")
-        .agg(alone_ns=pl.col("ns").median())
-    )
-    told = rows.filter(pl.col("share") >= _BESIDE, pl.col("shapes").is_not_null()).join(
-        alone, on=["rank", "name", "core", "shapes"], nulls_equal=True
-    )
+    share = np.empty(len(ops.rank))
+    found = []
+    for part in _by_rank(ops):
+        beside = moving.within(ops.rank[part], *times(part))
+        share[part] = beside / np.maximum(ops.dur[part], 1)
+        found.append(_compared(ops, part, beside, share[part]))
+    told = pl.concat(found)
     whole = int(told["beside_ns"].sum() or 0)
     if told.height < _LEAST_COUNT or not whole:
         return Contention(None, share)

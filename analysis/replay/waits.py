@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from .operations import UNKNOWN, WAIT, Operations
@@ -31,6 +30,7 @@ from .waiting.events import awaited, right_behind
 from .waiting.launches import follow_launches
 
 _QUEUED_NS = 100_000  # what was launched so long before waited for the device alone
+_GAP_BITS = 20  # of gaps behind what was queued: a millisecond at most
 _LEAST_QUEUED = 20  # that tell how long a stream takes between two
 _OVERLAP_NS = 40_000  # kernels of a stream can overlap by as much
 _DISTANCES = 24
@@ -203,16 +203,15 @@ def _turnaround(ops: Operations, end: Integers, before: Integers, after: Integer
     queued = (ops.launch[after] != UNKNOWN) & (ops.launch[after] + _QUEUED_NS <= end[before])
     queued &= (np.abs(gap) <= _QUEUED_NS * 10) & (ops.role[after] != WAIT)
     queued &= (ops.role[before] == 0) & ~ops.is_communication[after] & (gap >= 0)
-    told = pl.DataFrame({"group": group[queued], "gap": gap[queued]}).with_columns(
-        usual=pl.col("gap").median().over("group")
-    )
-    usual = (
-        told.filter(pl.col("gap") <= 1.5 * pl.col("usual"), pl.col("gap") >= 0.5 * pl.col("usual"))
-        .group_by("group")
-        .agg(pl.col("gap").mean().round().cast(pl.Int64), count=pl.len())
-        .filter(pl.col("count") >= _LEAST_QUEUED)
-    )
-    lag[usual["group"].to_numpy()] = usual["gap"].to_numpy()
+    key = (group[queued].astype(np.int64) << _GAP_BITS) + gap[queued]
+    key.sort()
+    bounds = np.searchsorted(key, np.arange(count + 1) << _GAP_BITS)
+    for one in np.flatnonzero(np.diff(bounds) >= _LEAST_QUEUED).tolist():
+        gaps = key[bounds[one] : bounds[one + 1]] - (one << _GAP_BITS)
+        usual = np.median(gaps)
+        gaps = gaps[(gaps >= 0.5 * usual) & (gaps <= 1.5 * usual)]
+        if len(gaps) >= _LEAST_QUEUED:
+            lag[one] = np.round(gaps.mean())
     return lag[group]
 
 

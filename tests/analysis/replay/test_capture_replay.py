@@ -226,7 +226,7 @@ def test_what_is_not_recorded_narrows_what_is_answered_and_not_its_truth(gone: s
 @pytest.mark.parametrize("job", [SMALL, replace(SMALL, noise=0.05, host_op_ns=150_000)])
 def test_an_operation_longer_by_its_slack_changes_nothing_and_by_more_it_does(job: Job) -> None:
     made = replayed(job)
-    before, slack = made.kept.lengths(), slacks(made)
+    before, slack = made.span().lengths(), slacks(made)
     assert (slack >= 0).all() and 0.02 < np.mean(slack == 0) < 0.9
     chance = random.Random(5)
     told = np.flatnonzero(slack < 10**12).tolist()
