@@ -13,7 +13,15 @@ from . import memory
 from .capture import Capture, CommOp, Kernel, captures
 from .forms import metadata
 from .forms.pmu import cube_utilization, pmu
-from .job import Group, Job, group_hash, local_experts, routed_tokens, stage_layers
+from .job import (
+    Group,
+    Job,
+    group_hash,
+    layer_micro_batches,
+    local_experts,
+    routed_tokens,
+    stage_layers,
+)
 
 _POLARS: dict[str, pl.DataType] = {
     "varchar": pl.String(),
@@ -313,7 +321,8 @@ def _expert_load(c: Capture) -> list[Row]:
         {"step": step.step, "phase": "train", "layer": layer, "expert": expert,
          "ep_rank": c.place["ep"],
          "tokens": sum(routed_tokens(job, step.step, m, layer, source)[expert]
-                       for m in range(job.micro_batches) for source in members)}
+                       for m in layer_micro_batches(job, c.place["pp"], layer)
+                       for source in members)}
         for step in c.steps
         for layer in stage_layers(job, c.place["pp"])
         for expert in local_experts(job, c.place["ep"], layer)

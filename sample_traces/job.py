@@ -30,8 +30,9 @@ class Job:
     batchSendRecv, activation and gradient in one where 1F1B has both at a time.
 
     `schedule` is the order of passes by its name, `chunks` of the model on each stage where it can
-    have any number; where one runs passes beside each other, their parts take turns. `mtp` modules
-    predict further tokens after the last layer, each a layer and a head of its own.
+    have any number; where one runs passes beside each other, their parts take turns; the two copies
+    of the model that DualPipe keeps reduce their gradients together. `mtp` modules predict further
+    tokens after the last layer, each a layer and a head of its own.
 
     What can be wrong, each by its own factor: `slow_rank` runs its cube kernels longer, at a clock
     that much lower if `slow_rank_lowers_clock`; `slow_clock` is a rank whose AI cores all run at a
@@ -111,11 +112,9 @@ class Job:
 
     def __post_init__(self) -> None:
         try:
-            if len(order(self).routes) > 1:
-                raise ValueError("schedules with two copies of the model are not generated")
+            places = len(order(self).routes[0])
         except UsageError as error:
             raise ValueError(str(error)) from error
-        places = len(order(self).routes[0])
         if self.layers_by_stage:
             if len(self.layers_by_stage) != places or sum(self.layers_by_stage) != self.layers:
                 raise ValueError("layers_by_stage needs one number per chunk, layers altogether")
@@ -243,18 +242,21 @@ def groups(job: Job) -> tuple[tuple[str, Group], ...]:
     place = {rank: coordinates(job, rank) for rank in world}
     families = (
         ("world", "default_group", "world", ()),
-        ("dp", "dp", "dp", ("pp", "tp")),
+        ("dp", "dp", "dp", ("layers", "tp")),
         ("tp", "tp", "tp", ("pp", "dp")),
         ("forward", "pp", "pp", ("dp", "tp")),
         ("ep", "exp", "ep", ("pp", "tp", "edp")),
-        ("dp_ep", "dp_modulo_exp", "dp_ep", ("pp", "tp", "ep")),
+        ("dp_ep", "dp_modulo_exp", "dp_ep", ("layers", "tp", "ep")),
         ("backward", "pp", "pp", ("dp", "tp")),
     )
     found: list[tuple[str, Group]] = []
     for role, label, kind, axes in families:
         members: dict[tuple[int, ...], list[int]] = {}
         for rank in world:
-            at = {**place[rank], "edp": place[rank]["dp"] // job.ep}
+            stage = place[rank]["pp"]
+            # Two copies of the model: a stage has the layers of the one opposite, too.
+            layers = min(stage, job.pp - 1 - stage) if len(order(job).routes) > 1 else stage
+            at = {**place[rank], "edp": place[rank]["dp"] // job.ep, "layers": layers}
             members.setdefault(tuple(at[axis] for axis in axes), []).append(rank)
         for ranks in members.values():
             found.append((role, Group(f"group_name_{len(found)}", label, kind, tuple(ranks))))
@@ -334,7 +336,20 @@ def place_layers(job: Job, place: int) -> range:
 
 def stage_layers(job: Job, pp_rank: int) -> list[int]:
     """Layers of a pipeline stage, over all its chunks."""
-    places = enumerate(order(job).routes[0])
     return [
-        layer for at, (stage, _) in places if stage == pp_rank for layer in place_layers(job, at)
-    ]
+        layer for route in order(job).routes for at, (stage, _) in enumerate(route)
+        if stage == pp_rank for layer in place_layers(job, at)
+    ]  # fmt: skip
+
+
+def copy_of(job: Job, stage: int, chunk: int) -> int:
+    """Which copy of the model a chunk is of, where a schedule keeps several."""
+    return next(n for n, route in enumerate(order(job).routes) if (stage, chunk) in route)
+
+
+def layer_micro_batches(job: Job, stage: int, layer: int) -> range:
+    """Micro-batches that pass a layer on a stage: the copies of the model take turns."""
+    routes = order(job).routes
+    copy = next(n for n, route in enumerate(routes) for at, (device, _) in enumerate(route)
+                if device == stage and layer in place_layers(job, at))  # fmt: skip
+    return range(copy, job.micro_batches, len(routes))

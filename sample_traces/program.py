@@ -30,7 +30,16 @@ from .calls import (
     exchange,
     peer_to_peer,
 )
-from .job import Job, coordinates, groups_of, local_experts, order, place_layers, routed_tokens
+from .job import (
+    Job,
+    coordinates,
+    copy_of,
+    groups_of,
+    local_experts,
+    order,
+    place_layers,
+    routed_tokens,
+)
 
 # A step's last kernel outlasts the spread between ranks; the allGather launched before it outlasts
 # that kernel; the next step's first kernel outlasts the allGather.
@@ -84,7 +93,8 @@ class Place(NamedTuple):
 
 
 def _place(d: Draft, chunk: int) -> Place:
-    route, own = order(d.job).routes[0], d.place["pp"]
+    own = d.place["pp"]
+    route = order(d.job).routes[copy_of(d.job, own, chunk)]
     at = route.index((own, chunk))
     before = route[at - 1][0] if at else own
     after = route[at + 1][0] if at + 1 < len(route) else own
@@ -92,6 +102,17 @@ def _place(d: Draft, chunk: int) -> Place:
         None if before == own else before, None if after == own else after,
         at == 0, at == len(route) - 1, list(place_layers(d.job, at)),
     )  # fmt: skip
+
+
+def _number(d: Draft, one: Pass) -> int:
+    """Of the step: copies of the model take turns."""
+    copies = len(order(d.job).routes)
+    return one.micro_batch * copies + copy_of(d.job, d.place["pp"], one.chunk)
+
+
+def _is_last(d: Draft, one: Pass) -> bool:
+    """Whether no micro-batch comes after it on its way through the pipeline."""
+    return one.micro_batch == d.job.micro_batches // len(order(d.job).routes) - 1
 
 
 def _pass(d: Draft, one: Pass, head: int, *, exchanges: bool) -> Parts:
@@ -139,7 +160,7 @@ def _sent(d: Draft, target: int, *, backward: bool, exchanges: bool) -> None:
 
 def _forward(d: Draft, one: Pass, head: int, *, exchanges: bool) -> Parts:
     job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
-    place, micro_batch = _place(d, one.chunk), one.micro_batch
+    place, micro_batch = _place(d, one.chunk), _number(d, one)
     after: tuple[int, ...] = ()
     if place.before is not None:
         after = (_received(d, place.before, backward=False),)
@@ -235,7 +256,7 @@ def _backward(d: Draft, one: Pass, *, exchanges: bool) -> Parts:
         compute(d, k.matmul(rows, job.vocabulary // 16, hidden), backward=True)
     for position, layer in enumerate(layers):
         after = yield from _layer_backward(d, one, layer, after)
-        if is_whole and one.micro_batch == job.micro_batches - 1:
+        if is_whole and _is_last(d, one):
             _reduce(d, position, len(layers))
     if place.is_first:
         inputs = f"{rows},{hidden};{rows}"
@@ -251,10 +272,10 @@ def _layer_backward(d: Draft, one: Pass, layer: int, after: tuple[int, ...]) -> 
     is_whole = one.kind == "BW"
     if job.recompute == "full":
         d.is_recomputing = True
-        after = yield from _layer_forward(d, one.micro_batch, layer, after)
+        after = yield from _layer_forward(d, _number(d, one), layer, after)
         d.is_recomputing = False
     if job.experts:
-        after = yield from _experts_backward(d, one.micro_batch, layer, after)
+        after = yield from _experts_backward(d, _number(d, one), layer, after)
     else:
         for inner, columns in ((hidden, job.ffn // job.tp), (job.ffn // job.tp, hidden)):
             compute(d, k.matmul(rows, inner, columns), after=after, backward=True)
@@ -288,7 +309,7 @@ def _weights(d: Draft, one: Pass) -> Parts:
                 compute(d, k.matmul(inner, rows, columns))
         compute(d, k.matmul(hidden // job.tp, rows, hidden))
         compute(d, k.matmul(hidden, rows, 3 * hidden // job.tp))
-        if one.micro_batch == job.micro_batches - 1:
+        if _is_last(d, one):
             _reduce(d, position, len(layers))
     yield True
 

@@ -11,7 +11,7 @@ from npuscope.analysis.pipeline.schedules import Pass
 
 from .calls import COMPUTE_STREAM
 from .capture import Capture, CommOp, Kernel
-from .job import Job, group_hash, routed_tokens, stage_layers
+from .job import Job, group_hash, layer_micro_batches, routed_tokens, stage_layers
 
 Interval = tuple[int, int]
 
@@ -35,14 +35,14 @@ def expert_load(job: Job) -> list[tuple[int, int, int, int]]:
     stage_size = job.tp * job.dp
     for step in range(job.first_step, job.first_step + job.steps):
         for layer in range(job.layers):
-            stage = next(n for n in range(job.pp) if layer in stage_layers(job, n))
             total = [0] * job.experts
-            for micro_batch in range(job.micro_batches):
-                for rank in range(stage * stage_size, (stage + 1) * stage_size):
-                    for expert, tokens in enumerate(
-                        routed_tokens(job, step, micro_batch, layer, rank)
-                    ):
-                        total[expert] += tokens
+            for stage in range(job.pp):
+                if layer not in stage_layers(job, stage):
+                    continue
+                for micro_batch in layer_micro_batches(job, stage, layer):
+                    for rank in range(stage * stage_size, (stage + 1) * stage_size):
+                        tokens = routed_tokens(job, step, micro_batch, layer, rank)
+                        total = [one + more for one, more in zip(total, tokens, strict=True)]
             rows += [(step, layer, expert, tokens) for expert, tokens in enumerate(total)]
     return rows
 

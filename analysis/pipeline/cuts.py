@@ -135,7 +135,13 @@ def _by_partners(kernels: pl.DataFrame) -> pl.DataFrame:
     place = ["lane", "direction"]
     found = kernels.join(pl.concat(of_way), on=[*place, "sequence"], how="left").sort("row")
     is_known = pl.col("partner").is_not_null().mean().over(place) >= _KNOWN_PARTNERS
-    near = pl.col("partner").forward_fill().backward_fill().over([*place, "segment"])
+    # What has no counterpart (masks, sums of gradients) begins a forward and ends a backward.
+    known, within = pl.col("partner"), [*place, "segment"]
+    near = (
+        pl.when(pl.col("direction") == FORWARD)
+        .then(known.backward_fill().forward_fill().over(within))
+        .otherwise(known.forward_fill().backward_fill().over(within))
+    )
     found = found.with_columns(partner=pl.when(is_known).then(near).fill_null(-1))
     is_new = pl.struct("segment", "partner") != pl.struct("segment", "partner").shift().over(place)
     return found.with_columns(
@@ -161,7 +167,7 @@ def _repeated(
     for (lane, way), pieces in found.items():
         key = (stage_of.get(lane, -1), way)
         known = sorted(repeated[key], key=lambda one: (-len(one), one)) or _core(usual[key])
-        made[lane, way] = _mended(pieces, known, products)
+        made[lane, way] = _at_ends(_mended(pieces, known, products), products)
     return _as_many(made, usual, stage_of)
 
 
@@ -247,6 +253,17 @@ def _mended(pieces: list[Piece], known: list[bytes], products: frozenset[int]) -
         else:
             waiting.append(piece)
     return done + _joined(waiting, known, products)
+
+
+def _at_ends(pieces: list[Piece], products: frozenset[int]) -> list[Piece]:
+    """The first and the last piece trimmed to what another one is, though nothing repeats it."""
+    counts = Counter(piece.kinds for piece in pieces)
+    found = list(pieces)
+    for at in {0, len(pieces) - 1} if len(pieces) > 1 else ():
+        if counts[pieces[at].kinds] == 1:
+            others = sorted({*counts} - {pieces[at].kinds}, key=lambda one: (-len(one), one))
+            found[at] = _trimmed(pieces[at], pieces[at].kinds, others, products) or pieces[at]
+    return found
 
 
 def _joined(parts: list[Piece], known: list[bytes], products: frozenset[int]) -> list[Piece]:

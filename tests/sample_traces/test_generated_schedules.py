@@ -8,14 +8,15 @@ from itertools import pairwise
 import pytest
 
 from npuscope.sample_traces.capture import captures
-from npuscope.sample_traces.job import Job, order, stage_layers
-from npuscope.sample_traces.truth import passes, phases
+from npuscope.sample_traces.job import Job, layer_micro_batches, order, stage_layers
+from npuscope.sample_traces.truth import expert_load, passes, phases
 
 SMALL = Job(pp=2, dp=1, ep=1, layers=4, steps=1, micro_batches=4)
 
 
 @pytest.mark.parametrize(
-    ("schedule", "chunks"), [("gpipe", 1), ("interleaved", 2), ("zb-h1", 1), ("zb-v", 1)]
+    ("schedule", "chunks"),
+    [("gpipe", 1), ("interleaved", 2), ("zb-h1", 1), ("zb-v", 1), ("dualpipe", 1)],
 )
 def test_passes_run_in_the_order_of_the_schedule(schedule: str, chunks: int) -> None:
     job = replace(SMALL, schedule=schedule, chunks=chunks)
@@ -48,6 +49,8 @@ def test_phases_follow_each_other() -> None:
     assert [one.kind for one, start, _ in found if start >= cool_ns] == ["BW"] * 2
 
 
-def test_two_copies_of_the_model_are_refused() -> None:
-    with pytest.raises(ValueError, match="two copies"):
-        replace(SMALL, schedule="dualpipe")
+def test_two_copies_of_the_model_share_the_micro_batches() -> None:
+    job = replace(SMALL, schedule="dualpipe")
+    assert [stage_layers(job, stage) for stage in (0, 1)] == [[0, 1, 2, 3], [2, 3, 0, 1]]
+    assert [[*layer_micro_batches(job, stage, 0)] for stage in (0, 1)] == [[0, 2], [1, 3]]
+    assert sum(one[3] for one in expert_load(job)) == 4 * 4 * job.sequence * job.top_k

@@ -18,7 +18,9 @@ from npuscope.sample_traces.truth import passes, phases
 from tests.analysis.tables import connect, put
 
 TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "launches", "host_ops")
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipev", "fb-overlap")
+SCHEDULES = (
+    "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipev", "fb-overlap", "dualpipe",
+)  # fmt: skip
 _NEAR_NS = 2_000  # fitted clocks are not exact
 
 
