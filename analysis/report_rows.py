@@ -18,6 +18,7 @@ from .findings.list_findings import finding_rows, findings
 from .flops.kernels.count import kernel_work
 from .flops.losses import losses, together
 from .flops.mfu import Figures, mfu
+from .pipeline.answer import Answer, answer_rows, pipeline_overview
 from .ranks.stragglers.blame import blame_rows, rank_blame
 from .scope import Scope
 from .views import has_view
@@ -84,6 +85,8 @@ ABSENT = {
 #   rank_blame          json       rows of rank_blame
 #   experts             json       layers, hottest experts and cost of the imbalance; NULL: no load
 #     is known
+#   pipeline            json       rows of pipeline, with those of its phases, masking, stages and
+#     bubbles; NULL: one stage, or passes are not recognised
 #   limits              varchar[]  what the capture cannot tell, and what would make it
 #   not_shown           varchar[]  sections that the capture cannot fill, and why
 def report_rows(
@@ -107,11 +110,12 @@ def report_rows(
             "communication": query.rows(query.comm(con, here)),
             "rank_blame": blame_rows(rank_blame(con, here)) if is_across(con) else [],
             "experts": experts_rows(seen),
+            **_pipeline_rows(con, here),
             "limits": query.limits(con, here),
         }
-        unknown = sections.pop("no_waterfall")
+        unknown = [sections.pop("no_waterfall"), sections.pop("no_pipeline")]
         sections["not_shown"] = [
-            *([unknown] if unknown else []),
+            *(why for why in unknown if why),
             *(why for name, why in ABSENT.items() if name in sections and not sections[name]),
         ]
         if sections["step_rows"]:
@@ -153,6 +157,17 @@ def _mfu_rows(con: duckdb.DuckDBPyConnection, here: Scope) -> dict[str, Any]:
         "mfu": query.rows(found.rows.select(column_names("mfu"))),
         "waterfall": query.rows(together(con, rows)),
     }
+
+
+def _pipeline_rows(con: duckdb.DuckDBPyConnection, here: Scope) -> dict[str, Any]:
+    """Over all ranks only."""
+    found = None
+    if here.rank is None:
+        found = pipeline_overview(con, here.run or "", here.capture or "")
+    if isinstance(found, Answer):
+        return {"pipeline": answer_rows(found), "no_pipeline": None}
+    why = None if found is None else Message("pipeline: {why}", why=found)
+    return {"pipeline": None, "no_pipeline": why}
 
 
 def experts_rows(seen: Overview | None) -> dict[str, Any] | None:

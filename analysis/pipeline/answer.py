@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import duckdb
 import polars as pl
 
-from npuscope.analysis.wording import numbers
+from npuscope.analysis.query import rows
+from npuscope.analysis.wording import number, numbers
 from npuscope.errors import CannotAnswer, TraceNotFound
 from npuscope.messages import Message
 
 from ..findings.gains import MOST_OPERATIONS, operation_count
 from ..parts import is_told
-from ..replay.stages import rank_stages
 from ..scope import Scope
 from .bubbles import pipeline_bubbles
-from .passes import Pipeline, pipeline
-from .phases import pipeline_masking, pipeline_phases
+from .passes import Pipeline, job_stages, pipeline
+from .phases import STEADY, STEP, pipeline_masking, pipeline_phases
 from .recognition import NONE
 from .stage_parts import pipeline_stages
 
@@ -63,29 +64,47 @@ def pipeline_answer(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> A
             bubbles = pipeline_bubbles(found)
         except CannotAnswer as error:
             notes.append(Message("bubbles are not taken apart: {why}", why=str(error)))
+    masking = pipeline_masking(found)
     return Answer(
         found,
-        pipeline_facts(found),
+        pipeline_facts(found, masking, bubbles),
         pipeline_phases(con, found),
-        pipeline_masking(found),
+        masking,
         pipeline_stages(found),
         bubbles,
         notes,
     )
 
 
-def scopes_of_pipelines(con: duckdb.DuckDBPyConnection) -> list[tuple[str, str]]:
-    """Run and capture of what has several pipeline stages and kernels, with no more operations than
-    findings replay; none where ranks were not compared."""
-    if not is_told(con):
-        return []
-    there = con.execute("select distinct run, capture from ranks order by all").fetchall()
-    return [
-        (run, capture)
-        for run, capture in there
-        if 0 < operation_count(con, Scope(run, capture)) <= MOST_OPERATIONS
-        and len({*rank_stages(con, run, capture).values()}) > 1
-    ]
+def pipeline_overview(
+    con: duckdb.DuckDBPyConnection, run: str, capture: str
+) -> Answer | Message | None:
+    """What a report or a monitor tells beside all else: None of a job with one stage, or where the
+    ranks were not compared; a reason where passes are not recognised, or would take too long (more
+    operations than findings replay)."""
+    if not is_told(con) or job_stages(con, run, capture) == 1:
+        return None
+    count = operation_count(con, Scope(run, capture))
+    if count > MOST_OPERATIONS:
+        return Message(
+            "{count} operations: passes are recognised here up to {most}; `npuscope pipeline` takes"
+            " more time and recognises them",
+            count=number(count), most=number(MOST_OPERATIONS),
+        )  # fmt: skip
+    try:
+        return pipeline_answer(con, run, capture)
+    except (CannotAnswer, TraceNotFound) as error:
+        return Message("{why}", why=error.message)
+
+
+def answer_rows(found: Answer) -> dict[str, Any]:
+    """The answer for programs: the facts, with the rows of all else."""
+    (facts,) = rows(found.facts)
+    return {
+        **facts, "phases": rows(found.phases), "masking": rows(found.masking),
+        "stage_parts": rows(found.stages),
+        "bubbles": None if found.bubbles is None else rows(found.bubbles),
+    }  # fmt: skip
 
 
 # metric: pipeline
@@ -114,19 +133,44 @@ def scopes_of_pipelines(con: duckdb.DuckDBPyConnection) -> list[tuple[str, str]]
 #   stages          bigint     of the job
 #   seen_stages     bigint     of them, captured with passes
 #   basis           varchar    what tells directions: marks, operators or names
-def pipeline_facts(found: Pipeline) -> pl.DataFrame:
-    """The row of the metric."""
+#   steady_masking_ratio  double  communication with compute beside it in the steady phase, over
+#     all of it there, of all stages and kinds; NULL: no stage has any
+#   step_masking_ratio    double  the same of whole steps
+#   bubble_ratio    double     time of a step in which no pass of a rank runs, over the step's
+#     window, mean of the stages; NULL: not known
+#   bubble_cause    varchar    what makes most of it
+def pipeline_facts(
+    found: Pipeline, masking: pl.DataFrame, bubbles: pl.DataFrame | None
+) -> pl.DataFrame:
+    """The row of the metric, with rows of `pipeline_masking` and `pipeline_bubbles`."""
     named = found.named
+    whole = (
+        masking.filter(kind="all")
+        .group_by("phase")
+        .agg(pl.col("masked_ns").sum() / pl.col("communication_ns").sum())
+    )
+    masked = dict(whole.iter_rows())
+    ratio = cause = None
+    if bubbles is not None:
+        of_cause = bubbles.group_by("cause", maintain_order=True).agg(
+            pl.col("bubble_ns").sum(), pl.col("bubble_ratio").mean()
+        )
+        ratio = of_cause.filter(cause="all")["bubble_ratio"].item()
+        cause = of_cause.filter(pl.col("cause") != "all").sort("bubble_ns")["cause"][-1]
     row = {
         "run": found.run, "capture": found.capture, "schedule": named.name,
         "confidence": named.confidence, "distance_ratio": named.distance, "also": [*named.also],
         "micro_batches": named.micro_batches, "chunks": named.chunks, "stages": found.stages,
         "seen_stages": len(found.seen), "basis": found.basis,
+        "steady_masking_ratio": masked.get(STEADY), "step_masking_ratio": masked.get(STEP),
+        "bubble_ratio": ratio, "bubble_cause": cause,
     }  # fmt: skip
     return pl.DataFrame([row], schema={
         "run": pl.String, "capture": pl.String, "schedule": pl.String, "confidence": pl.String,
         "distance_ratio": pl.Float64, "also": pl.List(pl.String), "micro_batches": pl.Int64,
         "chunks": pl.Int64, "stages": pl.Int64, "seen_stages": pl.Int64, "basis": pl.String,
+        "steady_masking_ratio": pl.Float64, "step_masking_ratio": pl.Float64,
+        "bubble_ratio": pl.Float64, "bubble_cause": pl.String,
     })  # fmt: skip
 
 

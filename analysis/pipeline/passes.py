@@ -90,7 +90,7 @@ def pipeline(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> Pipeline
     pieces = _pieces(kept)
     told = {*kernels["basis"].unique().to_list()}
     basis = next(one for one in ("marks", "operators", "names") if one in told or one == "names")
-    stages = max([stage + 1 for stage in stage_of.values()] + [_recorded_stages(con, run, capture)])
+    stages = job_stages(con, run, capture)
     found, named = _with_numbers(pieces, lanes, stages, is_sure=basis != "names")
     timed = _times(ops, found, named).with_columns(run=pl.lit(run), capture=pl.lit(capture))
     table = timed.select(_TYPES.names()).cast(_TYPES)
@@ -107,10 +107,11 @@ _TYPES = pl.Schema({
 })  # fmt: skip
 
 
-def _recorded_stages(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> int:
+def job_stages(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> int:
+    """How many stages the job has: as many as recorded, and as its captured ranks are on."""
     asked = "select coalesce(max(pp_size), 1) from ranks where run = ? and capture = ?"
     ((size,),) = con.execute(asked, [run, capture]).fetchall()
-    return int(size)
+    return max([int(size), *(stage + 1 for stage in rank_stages(con, run, capture).values())])
 
 
 def _lanes(ops: Operations, stage_of: dict[int, int]) -> pl.DataFrame:

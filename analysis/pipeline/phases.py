@@ -21,8 +21,8 @@ from ..replay.beside import Covering, covering
 from ..replay.points import Flags, Integers
 from .passes import Pipeline, transfers_of
 
-PHASES = ("warm-up", "steady", "cool-down")
-STEP = "step"
+STEADY, STEP = "steady", "step"
+PHASES = ("warm-up", STEADY, "cool-down")
 _EXCHANGES = "alltoall"
 _KEYS = ["run", "capture", "step", "rank", "stage"]
 
@@ -195,6 +195,8 @@ def _flops(
 #
 # title: Masking by phase
 # meaning: What share of communication has compute beside it, by phase of the pipeline and kind.
+# gauge: npuscope_pipeline_masking_ratio{stage, phase, kind} = masking_ratio: Communication with
+#     compute beside it, by phase of the pipeline; step: all of the step.
 #
 #   run                varchar  run of the training job
 #   capture            varchar  ranks profiled at the same time

@@ -2,7 +2,7 @@
 
     .venv/bin/python -m bench.analysis.recognition_bench [--full]
 
-Jobs of seven schedules in turn (--full: 100, else 14), with uneven chunks, recompute, modules for
+Jobs of eight schedules in turn (--full: 100, else 16), with uneven chunks, recompute, modules for
 further tokens, and transfers of both kinds, drawn by number. Right is a job whose schedule,
 micro-batches and phases are those planted. Limits: 95 % right, none named with high confidence and
 wrong.
@@ -21,7 +21,7 @@ LEAST_RIGHT = 0.95
 
 def main() -> int:
     """Prints a line for each job that is not right, and the shares."""
-    jobs = [random_job(number) for number in range(100 if "--full" in sys.argv else 14)]
+    jobs = [random_job(number) for number in range(100 if "--full" in sys.argv else 16)]
     began = time.monotonic()
     right = exact = wrong = 0
     for job in jobs:

@@ -16,7 +16,7 @@ from npuscope.analysis.compare.side import Side, measure
 from npuscope.analysis.findings.list_findings import findings
 from npuscope.analysis.flops.mfu import ModelUse
 from npuscope.analysis.metric import Gauge
-from npuscope.analysis.pipeline.answer import pipeline_answer, scopes_of_pipelines
+from npuscope.analysis.pipeline.answer import Answer, pipeline_overview
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.ranks.stragglers.blame import by_rank, rank_blame
 from npuscope.analysis.scope import Scope
@@ -215,10 +215,15 @@ def _gain_gauges(con: duckdb.DuckDBPyConnection) -> Frames:
 def _pipeline_gauges(con: duckdb.DuckDBPyConnection) -> Frames:
     """Phases and bubbles of captures whose passes are recognised, up to as many operations as
     findings replay."""
-    rows: dict[str, list[pl.DataFrame]] = {"pipeline_phases": [], "pipeline_bubbles": []}
-    for here in scopes_of_pipelines(con):
-        found = pipeline_answer(con, here[0], here[1])
+    rows: dict[str, list[pl.DataFrame]] = {
+        "pipeline_phases": [], "pipeline_masking": [], "pipeline_bubbles": []
+    }  # fmt: skip
+    for run, capture in con.execute("select distinct run, capture from ranks").fetchall():
+        found = pipeline_overview(con, run, capture)
+        if not isinstance(found, Answer):
+            continue
         rows["pipeline_phases"].append(found.phases)
+        rows["pipeline_masking"].append(found.masking)
         if found.bubbles is not None:
             rows["pipeline_bubbles"].append(found.bubbles.filter(pl.col("cause") != "all"))
     frames: Frames = {}

@@ -39,6 +39,7 @@ from ..terminal.parts_table import mean_parts_table, waterfall_table
 from ..terminal.straggler_tables import ranks_table
 from ..terminal.tables import Column, FittedTable, decimals, steps_table
 from .blocks import Block, Bullets, Chart, ChartName, Facts, Findings, Heading, Sentence
+from .pipeline_section import pipeline_section
 
 _MAX_STEP_ROWS = 48
 _CHART_TOP = 10  # as the report ranks
@@ -75,6 +76,7 @@ def report(
             _kernels(con, here, top),
             _communication(con, here, top),
             _waits(con, here, top),
+            pipeline_section(con, here),
             experts_blocks(seen, top=top, path=path) if here.rank is None else (),
             _memory(con, here) if charts else (),
             _limits(con, here),

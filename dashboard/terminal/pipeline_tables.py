@@ -9,11 +9,17 @@ import polars as pl
 from rich.console import RenderableType
 
 from npuscope.analysis.pipeline.answer import Answer
+from npuscope.analysis.pipeline.phases import STEADY, STEP
 from npuscope.analysis.wording import UNKNOWN, ms, percent
+from npuscope.messages import Message
 
 from .tables import Column, FittedTable, decimals
 
 _times = decimals("{:,.3f}", 1)
+
+
+# What causes of bubbles are called where their name alone would mean something else.
+CAUSE_WORDS = {"transfers": "P2P transfers"}
 
 
 def formula_table(found: pl.DataFrame) -> RenderableType:
@@ -36,13 +42,16 @@ def answer_tables(found: Answer) -> Iterator[RenderableType]:
     (facts,) = found.facts.to_dicts()
     yield FittedTable(
         [
-            Column("schedule", "schedule", str),
-            Column("confidence", "confidence", str),
-            Column("passes elsewhere", "distance_ratio", percent),
+            Column("schedule", "schedule"),
+            Column("confidence", "confidence", is_word=True),
+            Column("passes elsewhere", "distance_ratio", percent, 2),
             Column("micro-batches", "micro_batches", _whole),
             Column("chunks", "chunks", _whole),
             Column("stages", "stages", _whole),
-            Column("captured", "seen_stages", _whole),
+            Column("captured", "seen_stages", _whole, 1),
+            Column("masked, steady phase", "steady_masking_ratio", percent),
+            Column("whole step", "step_masking_ratio", percent),
+            Column("bubble", "bubble_ratio", percent),
         ],
         [facts],
         "Pipeline",
@@ -57,44 +66,51 @@ def answer_tables(found: Answer) -> Iterator[RenderableType]:
         yield bubbles_table(found.bubbles)
 
 
-def phases_table(found: pl.DataFrame) -> RenderableType:
-    """Rows of the metric `pipeline_phases`."""
+def phases_table(found: pl.DataFrame, most: int | None = None) -> FittedTable:
+    """Rows of the metric `pipeline_phases`, of the first stages alone where there are more than
+    `most`."""
     return FittedTable(
         [
             Column("stage", "stage", _whole),
-            Column("phase", "phase", str),
+            Column("pipeline phase", "phase", is_word=True),
             Column("ms", "dur_ns", ms),
-            Column("forwards", "forward_count", decimals("{:,.4g}", 1)),
-            Column("backwards", "backward_count", decimals("{:,.4g}", 1)),
+            Column("forwards", "forward_count", decimals("{:,.4g}", 1), 1),
+            Column("backwards", "backward_count", decimals("{:,.4g}", 1), 1),
             Column("computing", "computing_ns", ms),
             Column("exposed comm", "exposed_communication_ns", ms),
             Column("exposed transfer", "exposed_transfer_ns", ms),
             Column("idle", "idle_ns", ms),
             Column("kernel MFU", "kernel_mfu_ratio", percent),
         ],
-        found.to_dicts(),
-        "Phases of each stage (ms, mean of ranks and steps)",
+        *_first_stages(found, most, "Phases of each stage (ms, mean of ranks and steps)"),
     )
 
 
-def masking_table(found: pl.DataFrame) -> RenderableType:
+def masking_table(found: pl.DataFrame, most: int | None = None) -> FittedTable:
     """Rows of the metric `pipeline_masking`: the steady phase beside the whole step."""
+    keys = ["stage", "kind"]
+    of_phase = [
+        found.filter(phase=phase).select(*keys, *(pl.col(name).alias(f"{phase}_{name}") for name in
+                     ("communication_ns", "masking_ratio", "beside_other_ns")))
+        for phase in (STEP, STEADY)
+    ]  # fmt: skip
+    wide = of_phase[0].join(of_phase[1], on=keys, how="left", maintain_order="left")
     return FittedTable(
         [
             Column("stage", "stage", _whole),
-            Column("kind", "kind", str),
-            Column("phase", "phase", str),
-            Column("communication", "communication_ns", ms),
-            Column("masked", "masking_ratio", percent),
-            Column("beside the other direction", "beside_other_ns", ms),
+            Column("kind", "kind", is_word=True),
+            Column("whole step", "step_communication_ns", ms),
+            Column("masked", "step_masking_ratio", percent),
+            Column("beside the other direction", "step_beside_other_ns", ms, 2),
+            Column("steady phase", "steady_communication_ns", ms),
+            Column("masked", "steady_masking_ratio", percent),
+            Column("beside the other direction", "steady_beside_other_ns", ms, 1),
         ],
-        found.filter(pl.col("phase").is_in(["steady", "step"])).sort("stage", "kind", "phase")
-        .to_dicts(),
-        "Communication with compute beside it (ms)",
-    )  # fmt: skip
+        *_first_stages(wide, most, "Communication with compute beside it (ms)"),
+    )
 
 
-def stages_table(found: pl.DataFrame) -> RenderableType:
+def stages_table(found: pl.DataFrame, most: int | None = None) -> FittedTable:
     """Rows of the metric `pipeline_stages`."""
     return FittedTable(
         [
@@ -103,25 +119,41 @@ def stages_table(found: pl.DataFrame) -> RenderableType:
             Column("compute", "compute_ns", ms),
             Column("of layers", "layers_ns", ms),
             Column("embedding", "embedding_ns", ms),
-            Column("head", "head_ns", ms),
+            Column("output head", "head_ns", ms),
             Column("further tokens", "further_tokens_ns", ms),
             Column("recompute", "recompute_ns", ms),
             Column("above the mean", "excess_ns", ms),
         ],
-        found.to_dicts(),
-        "Work of a micro-batch (ms)",
+        *_first_stages(found, most, "Work of a micro-batch (ms)"),
     )
 
 
-def bubbles_table(found: pl.DataFrame) -> RenderableType:
+def bubbles_table(found: pl.DataFrame, most: int | None = None) -> FittedTable:
     """Rows of the metric `pipeline_bubbles`, a stage in each line."""
     causes = found["cause"].unique(maintain_order=True).to_list()
     wide = found.pivot("cause", index="stage", values="bubble_ns")
     return FittedTable(
-        [Column("stage", "stage", _whole), *(Column(cause, cause, ms) for cause in causes)],
-        wide.to_dicts(),
-        "Bubble of each stage by cause (ms); causes add up to all",
+        [
+            Column("stage", "stage", _whole),
+            *(Column(CAUSE_WORDS.get(cause, cause), cause, ms) for cause in causes),
+        ],
+        *_first_stages(wide, most, "Bubble of each stage by cause (ms); causes add up to all"),
     )
+
+
+def _first_stages(
+    found: pl.DataFrame, most: int | None, title: str
+) -> tuple[list[dict[str, Any]], str, str | None]:
+    """Rows, title and caption: of the first stages alone where there are more."""
+    stages = found["stage"].n_unique()
+    if most is None or stages <= most:
+        return found.to_dicts(), title, None
+    kept = found["stage"].unique().sort().head(most).implode()
+    told = Message(
+        "the first {shown} of {all} stages: {command} gives all",
+        shown=most, all=stages, command="`npuscope pipeline`",
+    )  # fmt: skip
+    return found.filter(pl.col("stage").is_in(kept)).to_dicts(), title, told
 
 
 def _whole(value: int | None) -> str:

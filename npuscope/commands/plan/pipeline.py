@@ -160,8 +160,7 @@ def pipeline(
 
 
 def _answer(asked: Asked) -> None:
-    from npuscope.analysis.pipeline.answer import pipeline_answer
-    from npuscope.analysis.query import rows
+    from npuscope.analysis.pipeline.answer import answer_rows, pipeline_answer
     from npuscope.analysis.replay.captures import one_capture
     from npuscope.dashboard.terminal.pipeline_tables import answer_tables
     from npuscope.profile import compare_ranks
@@ -171,10 +170,8 @@ def _answer(asked: Asked) -> None:
         found = pipeline_answer(data.con, *one_capture(data.con, scope))
         notes = found.notes + data.warnings
         if asked.json:
-            (facts,) = rows(found.facts)
-            more = {"masking": rows(found.masking), "stage_parts": rows(found.stages),
-                    "bubbles": None if found.bubbles is None else rows(found.bubbles)}  # fmt: skip
-            print_json("pipeline_phases", rows(found.phases), notes, **facts, **more)
+            told = answer_rows(found)
+            print_json("pipeline_phases", told.pop("phases"), notes, **told)
             return
         for table in answer_tables(found):
             show(table)

@@ -13,15 +13,20 @@ import pytest
 
 from npuscope.analysis import query
 from npuscope.analysis.catalog import drawn_in, metrics
+from npuscope.analysis.pipeline import answer
+from npuscope.analysis.pipeline.answer import pipeline_answer
 from npuscope.analysis.ranks.rank_views import open_across
-from npuscope.analysis.scope import ALL
-from npuscope.analysis.wording import ranks_named
+from npuscope.analysis.report_rows import report_rows
+from npuscope.analysis.scope import ALL, Scope
+from npuscope.analysis.wording import percent, ranks_named
 from npuscope.collector.store import store
 from npuscope.dashboard.locale.language import language_of
-from npuscope.dashboard.report.blocks import Block, Chart, Findings
+from npuscope.dashboard.report.blocks import Block, Chart, Findings, Sentence
 from npuscope.dashboard.report.html_page import page
 from npuscope.dashboard.report.markdown import markdown
+from npuscope.dashboard.report.pipeline_section import pipeline_section
 from npuscope.dashboard.report.report import report
+from npuscope.dashboard.terminal.tables import FittedTable
 from npuscope.messages import Message
 from npuscope.profile import reading_warnings
 from tests.analysis.tables import connect, fill, kernel, op
@@ -139,6 +144,36 @@ def test_a_page_has_every_part(sample: list[Block], pages: dict[str, str]) -> No
     assert {block.name for block in sample if isinstance(block, Chart)} == {
         "ranks", "parts", "kernels", "communication", "memory_curve", "waterfall", "devices"
     }  # fmt: skip
+
+
+def test_the_pipeline_has_its_section(sample: list[Block], sample_store: Path) -> None:
+    """Its figures are those of the command."""
+    con = store.open(sample_store)
+    open_across(sample_store, con)
+    ((run, capture),) = con.execute("select distinct run, capture from ranks").fetchall()
+    (facts,) = pipeline_answer(con, run, capture).facts.to_dicts()
+    said = next(one for one in sample if isinstance(one, Sentence) and "1f1b" in one.text)
+    assert "high confidence), 2 stages, 2 micro-batches" in said.text
+    assert said.emphasis == f"bubble {percent(facts['bubble_ratio'])}, most of it: schedule"
+    assert facts["step_masking_ratio"] < facts["steady_masking_ratio"]  # two figures
+    tables = {one.title: one.rows for one in sample if isinstance(one, FittedTable)}
+    bubbles = tables["Bubble of each stage by cause (ms); causes add up to all"]
+    assert [sum(v for k, v in row.items() if k not in ("stage", "all")) for row in bubbles] == [
+        row["all"] for row in bubbles
+    ]
+    (row,) = report_rows(con, ALL, top=3)
+    assert row["pipeline"]["bubble_ratio"] == facts["bubble_ratio"]
+
+
+def test_a_pipeline_that_is_not_recognised_is_a_sentence(monkeypatch: pytest.MonkeyPatch,
+                                                         sample_store: Path) -> None:  # fmt: skip
+    monkeypatch.setattr(answer, "MOST_OPERATIONS", 10)
+    con = store.open(sample_store)
+    open_across(sample_store, con)
+    ((run, capture),) = con.execute("select distinct run, capture from ranks").fetchall()
+    [block] = pipeline_section(con, Scope(run, capture))
+    assert isinstance(block, Sentence) and "recognised here up to 10" in block.text
+    assert not [*pipeline_section(con, Scope(run, capture, rank=0))]
 
 
 def test_names_from_a_profile_are_text_on_the_page(hostile: list[Block]) -> None:

@@ -1,0 +1,66 @@
+"""The report's section on the pipeline: which schedule ran, its phases, masking, why it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import duckdb
+
+from npuscope.analysis.pipeline.answer import Answer, pipeline_overview
+from npuscope.analysis.scope import Scope
+from npuscope.analysis.wording import percent
+from npuscope.messages import Message
+
+from ..terminal.pipeline_tables import (
+    CAUSE_WORDS,
+    bubbles_table,
+    masking_table,
+    phases_table,
+    stages_table,
+)
+from .blocks import Block, Sentence
+
+_MOST_STAGES = 16
+
+
+def pipeline_section(con: duckdb.DuckDBPyConnection, here: Scope) -> Iterator[Block]:
+    """Of one capture, over all its ranks and steps; nothing of a job with one stage."""
+    if here.rank is not None:
+        return
+    found = pipeline_overview(con, here.run or "", here.capture or "")
+    if found is None:
+        return
+    if not isinstance(found, Answer):
+        yield Sentence(Message("pipeline: {why}", why=found))
+        return
+    yield from _verdict(found)
+    yield phases_table(found.phases, _MOST_STAGES)
+    yield masking_table(found.masking, _MOST_STAGES)
+    yield stages_table(found.stages, _MOST_STAGES)
+    if found.bubbles is not None:
+        yield bubbles_table(found.bubbles, _MOST_STAGES)
+    for note in found.notes:
+        yield Sentence(note)
+
+
+def _verdict(found: Answer) -> Iterator[Sentence]:
+    (facts,) = found.facts.to_dicts()
+    sizes = {key: "?" if facts[key] is None else facts[key] for key in ("micro_batches", "chunks")}
+    ran = Message(
+        "pipeline: {schedule} ({confidence} confidence), {stages} stages, {micro_batches}"
+        " micro-batches, chunks of a stage: {chunks}",
+        schedule=facts["schedule"], confidence=Message(facts["confidence"]),
+        stages=facts["stages"], **sizes,
+    )  # fmt: skip
+    waits = Message("its bubble is not known")
+    cause = facts["bubble_cause"]
+    if cause is not None:
+        waits = Message(
+            "bubble {bubble}, most of it: {cause}",
+            bubble=percent(facts["bubble_ratio"]), cause=Message(CAUSE_WORDS.get(cause, cause)),
+        )  # fmt: skip
+    yield Sentence(ran, waits)
+    steady, step = facts["steady_masking_ratio"], facts["step_masking_ratio"]
+    if step is not None:
+        told = "communication masked: {steady} in the steady phase, {step} in the whole step"
+        yield Sentence(Message(told, steady=percent(steady), step=percent(step)))
