@@ -16,7 +16,6 @@ from ..terminal.pipeline_tables import (
     bubbles_table,
     masking_table,
     phases_table,
-    stages_table,
 )
 from .blocks import Block, Sentence
 
@@ -36,7 +35,6 @@ def pipeline_section(con: duckdb.DuckDBPyConnection, here: Scope) -> Iterator[Bl
     yield from _verdict(found)
     yield phases_table(found.phases, _MOST_STAGES)
     yield masking_table(found.masking, _MOST_STAGES)
-    yield stages_table(found.stages, _MOST_STAGES)
     if found.bubbles is not None:
         yield bubbles_table(found.bubbles, _MOST_STAGES)
     for note in found.notes:

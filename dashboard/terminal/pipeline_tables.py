@@ -20,6 +20,7 @@ _times = decimals("{:,.3f}", 1)
 
 # What causes of bubbles are called where their name alone would mean something else.
 CAUSE_WORDS = {"transfers": "P2P transfers"}
+_CAUSE_HEADS = {"transfers": "P2P"}
 
 
 def formula_table(found: pl.DataFrame) -> RenderableType:
@@ -110,7 +111,7 @@ def masking_table(found: pl.DataFrame, most: int | None = None) -> FittedTable:
     )
 
 
-def stages_table(found: pl.DataFrame, most: int | None = None) -> FittedTable:
+def stages_table(found: pl.DataFrame) -> FittedTable:
     """Rows of the metric `pipeline_stages`."""
     return FittedTable(
         [
@@ -124,7 +125,8 @@ def stages_table(found: pl.DataFrame, most: int | None = None) -> FittedTable:
             Column("recompute", "recompute_ns", ms),
             Column("above the mean", "excess_ns", ms),
         ],
-        *_first_stages(found, most, "Work of a micro-batch (ms)"),
+        found.to_dicts(),
+        "Work of a micro-batch (ms)",
     )
 
 
@@ -135,7 +137,7 @@ def bubbles_table(found: pl.DataFrame, most: int | None = None) -> FittedTable:
     return FittedTable(
         [
             Column("stage", "stage", _whole),
-            *(Column(CAUSE_WORDS.get(cause, cause), cause, ms) for cause in causes),
+            *(Column(_CAUSE_HEADS.get(cause, cause), cause, ms) for cause in causes),
         ],
         *_first_stages(wide, most, "Bubble of each stage by cause (ms); causes add up to all"),
     )
