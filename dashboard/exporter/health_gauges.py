@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import duckdb
 import polars as pl
 
+from npuscope.analysis.health.dropped import health_dropped
 from npuscope.analysis.health.health import summary_row
 from npuscope.analysis.health.post_training import health_phases
 from npuscope.analysis.health.stored import run_health
@@ -18,16 +20,21 @@ from .gauges import Frames, gauges_of
 _NEWEST = "select run, max(capture) as capture from train_log group by run order by run"
 
 
-def health_gauges(con: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> Frames:
-    """Values of `keys` (run and capture) by gauge; of runs without a log none."""
+def health_gauges(
+    con: duckdb.DuckDBPyConnection, keys: Sequence[str], *, store: Path | None = None
+) -> Frames:
+    """Values of `keys` (run and capture) by gauge; of runs without a log none. `store`: where the
+    tables lie, for what the job told of its routers."""
     found: Frames = {}
     for run, capture in frame(con, _NEWEST).iter_rows():
         told = run_health(con, Scope(run))
         if told is None:
             continue
+        dropped, _ = health_dropped(con, Scope(run), target=store)
         place = [pl.lit(run).alias("run"), pl.lit(capture).alias("capture")]
         for name, rows in (
             ("health_summary", summary_row(told)), ("health_phases", health_phases(told.steps)),
+            ("health_dropped", dropped.drop_nulls("dropped_ratio").tail(1)),
         ):  # fmt: skip
             for gauge, values in gauges_of(name, rows.select(*place, pl.all()), keys).items():
                 found[gauge] = pl.concat([found[gauge], values]) if gauge in found else values

@@ -128,7 +128,8 @@ def take_snapshot(
     if runs:
         flops = partial(flops_gauges, use=use, given_peaks=given_peaks, tell=tell)
         held = partial(_baseline_gauges, runs=runs, baseline=baseline, tell=tell)
-        frames |= _gathered(store, runs, (flops, held, health_gauges), with_experts, memory_bytes)
+        health = partial(health_gauges, store=store)
+        frames |= _gathered(store, runs, (flops, held, health), with_experts, memory_bytes)
     samples = {
         gauge.name: samples_of(gauge, frames[gauge.name])
         for gauge in GAUGES

@@ -65,6 +65,23 @@ def health_figure(
     return figure
 
 
+def dropped_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
+    """Share of dropped tokens over steps (rows of `health_dropped`), and of the worst layer."""
+    x = rows["step"].to_list()
+    figure = go.Figure([
+        _line(x, rows["dropped_ratio"] * 100, EXPOSED, "%").update(
+            name=say("all layers"), showlegend=True
+        ),
+        _line(x, rows["worst_ratio"] * 100, FREE, "%").update(
+            name=say("the worst layer"), showlegend=True
+        ),
+    ])  # fmt: skip
+    lay_out(figure, say, "", height_px=110 + _PANEL_PX)
+    figure.update_yaxes(title={"text": "%"}, rangemode="tozero")
+    figure.update_xaxes(title={"text": say("step")})
+    return figure
+
+
 def _line(x: list[int], y: pl.Series, colour: str, unit: str) -> go.Scatter:
     return go.Scatter(
         x=x, y=y.to_list(), mode="lines+markers" if len(x) == 1 else "lines", name="",

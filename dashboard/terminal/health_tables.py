@@ -83,9 +83,11 @@ _TITLES = {
     "heads": "MTP heads: accepted at least, by their losses",
     "speculation": "Speculative decoding",
     "captures": "Captures and events",
+    "dropped": "Tokens that experts refused, latest steps",
 }
 _rate = decimals("{:,.1f}")
 _length = decimals("{:.2f}")
+_tokens = decimals("{:,.0f}")
 _times = decimals("{:.3f}x")
 _COLUMNS = {
     "phases": (
@@ -128,6 +130,15 @@ _COLUMNS = {
         Column("to", "event_end_step", _figure, 1),
         Column("logged (s)", "logged_ns", _seconds),
         Column("usual (s)", "usual_ns", _seconds),
+    ),
+    "dropped": (
+        Column("step", "step", str),
+        Column("layers", "layers_count", str, 2),
+        Column("routed", "routed_tokens", _tokens),
+        Column("dropped", "dropped_tokens", _tokens),
+        Column("share", "dropped_ratio", percent),
+        Column("worst layer", "worst_layer", _tokens, 1),
+        Column("its share", "worst_ratio", percent, 1),
     ),
     "speculation": (
         Column("engine", "engine"),
@@ -191,4 +202,11 @@ def more_tables(found: Mapping[str, pl.DataFrame]) -> Iterator[RenderableType]:
     """What is told beyond the steps, where there is any."""
     for name, rows in found.items():
         if not rows.is_empty():
-            yield FittedTable(_COLUMNS[name], rows.to_dicts(), _TITLES[name])
+            shown = rows.tail(_LAST) if name == "dropped" else rows
+            yield FittedTable(_COLUMNS[name], shown.to_dicts(), _TITLES[name])
+
+
+def dropped_table(rows: pl.DataFrame) -> RenderableType:
+    """What experts refused in the latest counted steps."""
+    (table,) = more_tables({"dropped": rows})
+    return table

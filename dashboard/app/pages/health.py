@@ -4,11 +4,12 @@ import polars as pl
 import streamlit as st
 
 from npuscope.analysis.health import stored
+from npuscope.analysis.health.dropped import health_dropped
 from npuscope.analysis.health.health import summary_row
 from npuscope.analysis.health.post_training import health_bounds, health_phases
 from npuscope.analysis.wording import UNKNOWN, percent
 from npuscope.dashboard.app.page import open_page
-from npuscope.dashboard.figures.health import health_figure
+from npuscope.dashboard.figures.health import dropped_figure, health_figure
 from npuscope.dashboard.terminal.health_tables import event_rows
 
 # Rank, step and window were chosen in another capture.
@@ -87,3 +88,13 @@ if not phases.is_empty():
     )  # fmt: skip
 if not found.heads.is_empty():
     page.table(found.heads, name="health_heads", title="MTP heads: accepted at least")
+dropped, unknown = page.frame(
+    health_dropped, target=page.store_path, capture=None, rank=None, step=None
+)
+if not dropped.is_empty():
+    page.heading("Dropped tokens")
+    if dropped["dropped_ratio"].count():
+        page.figure(dropped_figure(dropped, say), key="health_dropped")
+        page.text("The share of tokens that experts refused in each counted step.")
+    for sentence in unknown:
+        page.text(sentence)

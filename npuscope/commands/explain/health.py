@@ -63,6 +63,19 @@ Lengths = Annotated[
         help="Profiles as PATH: what unequal sequences cost, by sequence_length_recorder's files.",
     ),
 ]
+TopK = Annotated[
+    int | None,
+    typer.Option("--top-k", metavar="K", min=1, help="Experts per token, to find dropped tokens."),
+]
+TokensPerStep = Annotated[
+    int | None,
+    typer.Option(
+        "--tokens-per-step",
+        metavar="N",
+        min=1,
+        help="Of the whole job, to find dropped tokens.  [default: what the log tells]",
+    ),
+]
 Together = Annotated[
     Literal["step", "micro-batch"],
     typer.Option("--sync", help="With --lengths: when data-parallel ranks wait for each other."),
@@ -81,6 +94,8 @@ def health(
     draft_cost: DraftCost = 0.0,
     lengths: Lengths = None,
     sync: Together = "step",
+    top_k: TopK = None,
+    tokens_per_step: TokensPerStep = None,
 ) -> None:
     """Spikes, slow stretches, periodic costs and restarts of a training; RL steps by phase.
 
@@ -96,12 +111,14 @@ def health(
       npuscope health one.log --scaling 2=two.log --scaling 4=four.log
       npuscope health metrics.txt --draft-cost 0.1  # acceptance of drafts, and what it is worth
       npuscope health ./store --lengths ./lengths
+      npuscope health ./store --top-k 8            # tokens that experts refused, step by step
       npuscope health ./runs/pretrain              # events.out.tfevents.*
     """
     from npuscope.analysis.health.health import spike_change
     from npuscope.analysis.health.speculation import health_speculation
     from npuscope.analysis.query import rows
     from npuscope.dashboard.terminal.health_tables import (
+        dropped_table,
         health_tables,
         more_tables,
         speculation_table,
@@ -115,14 +132,17 @@ def health(
     if not is_log:
         asked.answer("health_speculation", speculation, [], speculation_table)
         return
-    found, captures = _health(asked)
+    found, captures, (dropped, unknown) = _health(asked, top_k, tokens_per_step)
+    if found is None:
+        asked.answer("health_dropped", dropped, unknown, dropped_table)
+        return
     changes = []
     if against is not None:
         other = _of_log(against)
         changes = [spike_change(found, other, name) for name in ("grad_norm", "loss")]
-    notes = [str(one["text"]) for one in changes]
+    notes = [*unknown, *(str(one["text"]) for one in changes)]
     more = _post_training(found, cards, rollout_cards, {supernodes: found, **_logs(scaling or [])})
-    more |= {"speculation": speculation, "captures": captures}
+    more |= {"speculation": speculation, "captures": captures, "dropped": dropped}
     if asked.json:
         lists = {name: rows(frame) for name, frame in {"events": found.events, **more}.items()}
         print_json(
@@ -194,11 +214,14 @@ def _logs(named: list[str]) -> dict[int, Health]:
     return found
 
 
-def _health(asked: Asked) -> tuple[Health, pl.DataFrame]:
-    """Of PATH, and of a store its captures beside what went wrong."""
+def _health(
+    asked: Asked, top_k: int | None, tokens_per_step: int | None
+) -> tuple[Health | None, pl.DataFrame, tuple[pl.DataFrame, list[str]]]:
+    """Of PATH, and of a store its captures beside what went wrong, and what experts refused."""
     import polars as pl
 
     from npuscope.analysis.flops.log_figures import trainer_log
+    from npuscope.analysis.health.dropped import health_dropped
     from npuscope.analysis.health.health import health
     from npuscope.analysis.health.stored import health_captures, run_health
     from npuscope.collector.readers.train_log.event_files import event_files
@@ -206,17 +229,23 @@ def _health(asked: Asked) -> tuple[Health, pl.DataFrame]:
 
     path = asked.source.path
     if (path.is_file() and path.suffix != ".duckdb") or event_files(path):
-        return _of_log(path), pl.DataFrame()
+        return _of_log(path), pl.DataFrame(), (pl.DataFrame(), [])
     with asked.tables(need_steps=False) as (data, scope):
         log = trainer_log(data.con, data.target, None, scope)
-        if log is None:
+        dropped = health_dropped(
+            data.con, scope, target=data.target, tokens_per_step=tokens_per_step, top_k=top_k
+        )
+        if log is None and dropped[0].is_empty():
             raise TraceNotFound(
                 f"{path}: no trainer's log was read with it: give the log itself, or read it with"
                 " --train-log"
             )
+        if log is None:
+            return None, pl.DataFrame(), dropped
         # Each capture has the log as it was then.
         newest = run_health(data.con, scope, log.facts) if scope.capture is None else None
-        return newest or health(log.rows, log.facts), health_captures(data.con, scope)
+        found = newest or health(log.rows, log.facts)
+        return found, health_captures(data.con, scope), dropped
 
 
 def _of_log(path: Path) -> Health:

@@ -8,6 +8,7 @@ import pytest
 
 from npuscope.collector.training import sequence_length_recorder
 from tests.cli.command import Run
+from tests.conftest import REPOSITORY
 
 LINE = (
     "iteration {0}/ 500 | elapsed time per iteration (ms): {1} | lm loss: {2} | grad norm: {3} |\n"
@@ -91,3 +92,28 @@ def test_unequal_sequences_of_a_profiled_job(run: Run, tmp_path: Path, sample_st
     assert "of 16 steps of ranks" in told.json()["notes"][0]
     assert "Sequences" in run("health", sample_store, "--lengths", tmp_path).out
     assert run("health", sample_store, "--lengths", sample_store).code == 3
+
+
+@pytest.mark.slow
+def test_dropped_tokens_by_the_log_and_a_hook(run: Run, tmp_path: Path) -> None:
+    """Step 100 gives experts all of 2 x 8 tokens x top-k 2, step 101 all but 4."""
+    counts = tmp_path / "tokens_per_expert"
+    counts.mkdir()
+    for rank in range(8):
+        (counts / f"rank{rank}.jsonl").write_text(
+            '{"iter": 100, "layer": 3, "tpe": [3, 1], "n_micro": 1}\n'
+            f'{{"iter": 101, "layer": 3, "tpe": [3, {rank % 2}], "n_micro": 1}}\n'
+        )
+    logged = log(tmp_path / "a.log", set())
+    logged.write_text(
+        "  global_batch_size .......... 2\n  seq_length .......... 8\n" + logged.read_text()
+    )
+    store = tmp_path / "store"
+    told = run("ingest", REPOSITORY / "sample_traces" / "moe_8_ranks", "--store", store,
+               "--expert-load", counts, "--train-log", logged)  # fmt: skip
+    assert told.code == 0, told.err
+    told = run("health", store, "--top-k", "2", "--json")
+    assert [(one["step"], one["dropped_ratio"]) for one in told.json()["dropped"]] == [
+        (100, 0.0), (101, 0.125),
+    ]  # fmt: skip
+    assert "Tokens that experts refused" in run("health", store, "--top-k", "2").out
