@@ -31,7 +31,6 @@ from npuscope.collector.store.manifest import is_store, manifests
 #
 # title: Dropped tokens
 # meaning: The share of tokens that experts refused in each counted step: 0 of dropless routing.
-# table: health_dropped
 # figure: health_dropped
 # gauge: npuscope_health_dropped_tokens_ratio = dropped_ratio: Tokens that experts refused in the
 #     last counted step, of all routed.

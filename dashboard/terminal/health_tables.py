@@ -156,9 +156,9 @@ _COLUMNS = {
 def _latest(events: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     """All events but for spikes before the latest, and how many these are."""
     is_spike = pl.col("kind") == "spike"
-    is_old = is_spike & (is_spike.cum_sum(reverse=True) > _MOST_SPIKES)
-    shown = events.filter(~is_old)
-    return shown, events.height - shown.height
+    left = max(0, events.filter(is_spike).height - _MOST_SPIKES)
+    shown = events.filter(~is_spike | (pl.int_range(pl.len()).over("kind") >= left))
+    return shown, left
 
 
 def event_rows(events: pl.DataFrame) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from npuscope.collector.store.manifest import create_store
+from npuscope.dashboard.figures.health import dropped_figure
 from npuscope.sample_traces.job import small
 from tests.dashboard.app.published_jobs import publish_job
 from tests.dashboard.app.visited_pages import figures, visit
@@ -53,6 +54,13 @@ def test_what_the_page_shows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert phases["phase"][0] == "生成"
     assert len(bounds) == 6 and len(heads) == 1
     assert [one.value for one in visited.metric][1] == "400"
+    assert any("丢弃的 token 未知" in one.value for one in visited.caption)
+
+
+def test_dropped_tokens_in_percent_of_what_was_routed() -> None:
+    rows = pl.DataFrame({"step": [7, 8], "dropped_ratio": [0.0, 0.1], "worst_ratio": [0.0, 0.2]})
+    every, worst = dropped_figure(rows, str).data
+    assert (every.x, every.y, worst.y) == ((7, 8), (0.0, 10.0), (0.0, 20.0))
 
 
 @pytest.mark.slow
