@@ -23,11 +23,11 @@ DEFAULT_MEMORY_BYTES = 1 << 30
 SPILL = "spill"
 
 # What a reading process may take where nobody says: files of any size fit, because tables spill.
-PROCESS_BYTES = 464 << 20
+PROCESS_BYTES = 400 << 20
 # The same for a profiler's database: its joins are between tables as large as itself.
 DATABASE_PROCESS_BYTES = 800 << 20
 # What it takes besides its database: interpreter, libraries, the piece of a file being decoded.
-_ASIDE_BYTES = 288 << 20
+_ASIDE_BYTES = 260 << 20
 _LEAST_BYTES = 96 << 20
 
 
@@ -52,6 +52,9 @@ def connect(
             "preserve_insertion_order": True,
             # Rows on their way to a segment are compressed there, not in memory too.
             "checkpoint_threshold": "1TiB",
+            "allocator_flush_threshold": "4MiB",
+            "allocator_bulk_deallocation_flush_threshold": "4MiB",
+            "allocator_background_threads": True,
             # A table's size is guessed too small now and then; then loops over millions of pairs.
             "asof_loop_join_threshold": 0,
             "nested_loop_join_threshold": 0,

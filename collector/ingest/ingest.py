@@ -172,7 +172,7 @@ def ingest(
 
     `run` is the job's name: by default the one in its metadata, else the folder's.
     `jobs` processes (default: one per CPU, none extra for small profiles) share `memory_bytes`
-    (default: 544 MiB for each, 800 for databases, doubled for a rank that needs it).
+    (default: 400 MiB for each, 800 for databases, doubled for a rank that needs it).
     `shard` reads its share of the ranks only. The engine `ray` reads on the Ray cluster at
     `address` (default: the one this machine belongs to), where `memory_bytes` is for each machine
     and `jobs` for all. Ranks that vanished from the source are dropped by a local ingest of all

@@ -29,11 +29,18 @@ from npuscope.messages import stored
 from .. import schema
 from ..model import RankSource, ReadLog, SourceFile, storable
 from ..readers import unverified
-from ..readers.ascend_db import ascend_db
-from ..readers.kineto import kineto
 from ..readers.text.device_rows import tables_without_device
-from ..readers.trace_view import trace_view
-from ..readers.trust import FILE_BY_FILE, READERS, SHARED, TIMELINE, Advance, Reader
+from ..readers.trust import (
+    FILE_BY_FILE,
+    KINETO,
+    MAIN_DB,
+    READERS,
+    SHARED,
+    TIMELINE,
+    TRACE,
+    Advance,
+    read_of,
+)
 from ..selection import Selection
 from ..staging import (
     DATABASE_PROCESS_BYTES,
@@ -298,35 +305,35 @@ def _run_readers(
     """Let each reader fill what is still empty; returns files that could not be read, and why."""
     failed: dict[str, str] = {}
     tables = source.selection.read - tables_without_device(source, reading)
-    for roles, read, fillable in READERS:
+    for roles, reader, fillable in READERS:
         present = [role for role in roles if role in source.files]
         sizes = (file.size_bytes for role in present for file in source.files[role])
         size = sum(sizes) // source.shared_by
         asked = fillable & tables if present else frozenset()
         wanted = asked - (nonempty(con, asked) - SHARED)
-        if not wanted or _is_spared(con, source, read, wanted):
+        if not wanted or _is_spared(con, source, reader, wanted):
             advance(size)
             continue
         began = time.monotonic()
         done = Counted(advance)
         try:
-            read(con, source, reading, wanted, done)
+            read_of(reader)(con, source, reading, wanted, done)
         except (TraceFormatError, OSError, duckdb.Error) as error:
             deadline.check()
             if is_out_of_space(error) or isinstance(error, duckdb.OutOfMemoryException):
                 raise  # no fault of the file
             path = error.path if isinstance(error, TraceFormatError) else source.path(present[0])
             failed[str(path)] = error_line(error)
-            if read not in FILE_BY_FILE:
+            if reader not in FILE_BY_FILE:
                 # Half a table would give figures that look whole.
                 for table in wanted - SHARED:
                     con.execute(f'delete from "{table}"')
             reading.warn("not read: {error}", error=error_line(error))
         trace = source.path("trace")
-        if read is trace_view.read and trace in reading.damaged and "kernels" in reading.rules:
+        if reader == TRACE and trace in reading.damaged and "kernels" in reading.rules:
             reading.lose(trace, "figures of this rank cover only the part that was read")
         for table in sorted(nonempty(con, wanted)):
-            reading.rules.setdefault(f"from.{table}", read.__module__.rpartition(".")[2])
+            reading.rules.setdefault(f"from.{table}", reader.rpartition(".")[2])
         done(max(0, size - done.total))
         log.info("%s: %s, %.2f s", source.root, present, time.monotonic() - began)
     return {**reading.damaged, **failed}
@@ -345,10 +352,10 @@ class Counted:
 
 
 def _is_spared(
-    con: duckdb.DuckDBPyConnection, source: RankSource, read: Reader, wanted: frozenset[str]
+    con: duckdb.DuckDBPyConnection, source: RankSource, reader: str, wanted: frozenset[str]
 ) -> bool:
     """Whether a file need not be opened for the tables it would be opened for."""
-    if read is not trace_view.read:
+    if reader != TRACE:
         return False
     selection = source.selection
     if {"kernels", "host_ops"} <= selection.read:
@@ -411,7 +418,7 @@ def source_records(source: RankSource, deadline: Deadline) -> list[SourceRecord]
         role
         for roles, reader, fillable in READERS
         if fillable & selection.read
-        and not (selection.light and reader in (ascend_db.read, trace_view.read, kineto.read))
+        and not (selection.light and reader in (MAIN_DB, TRACE, KINETO))
         for role in roles
     }
     whole = selection.is_whole

@@ -1,28 +1,21 @@
 """Which reader reads which files of a rank, and the tables it may fill, in order of trust.
 
-The profiler's DB speaks first; text fills only what is still empty.
+The profiler's DB speaks first; text fills only what is still empty. A reader is imported where a
+file asks for it: all of them, with their libraries, take longer than a small rank.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 
 import duckdb
 
 from .. import schema
 from ..model import RankSource, ReadLog, Role
-from .ascend_db import analysis_db, ascend_db
-from .cluster import cluster_output
-from .expert_load import expert_files
-from .hccl import communication
-from .kineto import kineto
-from .metadata import msprof_info, profiler_info
-from .text import iterations, kernel_details, memory_record, step_trace, task_time
-from .trace_view import trace_view
-from .train_log import train_log
 
 Advance = Callable[[int], None]
-Reader = Callable[[duckdb.DuckDBPyConnection, RankSource, ReadLog, frozenset[str], Advance], None]
+Read = Callable[[duckdb.DuckDBPyConnection, RankSource, ReadLog, frozenset[str], Advance], None]
 
 TIMELINE = frozenset(
     {
@@ -37,45 +30,62 @@ TIMELINE = frozenset(
         "marks",
     }
 )
-# (roles that must be there, what reads them, tables it may fill), in order of trust.
-READERS: tuple[tuple[tuple[Role, ...], Reader, frozenset[str]], ...] = (
-    (("main_db",), ascend_db.read, frozenset(schema.tables())),
+KINETO_FILLS = frozenset(
+    {
+        "kernels",
+        "comm_ops",
+        "launches",
+        "steps",
+        "marks",
+        "host_ops",
+        "memory",
+        "counters",
+        "ranks",
+        "groups",
+    }
+)
+MAIN_DB, TRACE, KINETO = "ascend_db.ascend_db", "trace_view.trace_view", "kineto.kineto"
+EXPERT_LOAD = "expert_load.expert_files"
+_HCCL, _MEMORY = "hccl.communication", "text.memory_record"
+# (roles of which one must be there, module that reads them, tables it may fill), in order of trust.
+READERS: tuple[tuple[tuple[Role, ...], str, frozenset[str]], ...] = (
+    (("main_db",), MAIN_DB, frozenset(schema.tables())),
     (
         ("analysis_db",),
-        analysis_db.read,
+        "ascend_db.analysis_db",
         frozenset({"comm_times", "comm_links", "comm_matrix", "profiler_steps"}),
     ),
     (
         ("profiler_info", "profiler_metadata"),
-        profiler_info.read,
+        "metadata.profiler_info",
         frozenset({"ranks", "groups"}),
     ),
-    (("info",), msprof_info.read, frozenset({"ranks"})),
-    (("kernels",), kernel_details.read, frozenset({"kernels", "comm_ops"})),
-    (("iterations",), iterations.read, frozenset({"steps"})),
-    (("trace",), trace_view.read, TIMELINE),
-    (("task_time",), task_time.read, frozenset({"kernels", "device_tasks"})),
+    (("info",), "metadata.msprof_info", frozenset({"ranks"})),
+    (("kernels",), "text.kernel_details", frozenset({"kernels", "comm_ops"})),
+    (("iterations",), "text.iterations", frozenset({"steps"})),
+    (("trace",), TRACE, TIMELINE),
+    (("task_time",), "text.task_time", frozenset({"kernels", "device_tasks"})),
     (
         ("communication", "communication_matrix"),
-        communication.read,
+        _HCCL,
         frozenset({"comm_times", "comm_links", "comm_matrix"}),
     ),
-    (("step_trace",), step_trace.read, frozenset({"profiler_steps"})),
+    (("step_trace",), "text.step_trace", frozenset({"profiler_steps"})),
     (
         ("memory_record", "operator_memory", "module_memory"),
-        memory_record.read,
+        _MEMORY,
         frozenset({"memory", "operator_memory"}),
     ),
-    (("kineto",), kineto.read, kineto.FILLS),
-    (("train_log",), train_log.read, frozenset({"train_log"})),
+    (("kineto",), KINETO, KINETO_FILLS),
+    (("train_log",), "train_log.train_log", frozenset({"train_log"})),
     (
         ("expert_load",),
-        expert_files.read,
+        EXPERT_LOAD,
         frozenset({"expert_load", "expert_counts", "expert_placement"}),
     ),
     (
         ("cluster_output",),
-        cluster_output.read,
+        "cluster.cluster_output",
         frozenset(
             {
                 "ranks",
@@ -89,6 +99,12 @@ READERS: tuple[tuple[tuple[Role, ...], Reader, frozenset[str]], ...] = (
     ),
 )
 # Readers whose good files stand where another cannot be read.
-FILE_BY_FILE = (communication.read, memory_record.read)
+FILE_BY_FILE = (_HCCL, _MEMORY)
 # Tables that more than one reader adds to.
 SHARED = frozenset({"ranks", "groups"})
+
+
+def read_of(reader: str) -> Read:
+    """What fills tables from the files of a reader."""
+    read: Read = import_module(f".{reader}", __package__).read
+    return read

@@ -15,12 +15,12 @@ from ..discover.expert_folders import folder_files, own_folder, recorded_files, 
 from ..model import RankSource, ReadLog, SourceFile, storable
 from ..readers.expert_load import expert_files
 from ..readers.expert_load.load_frames import RULE
-from ..readers.trust import READERS
+from ..readers.trust import EXPERT_LOAD, READERS
 from ..store.manifest import SourceRecord, capture_manifests, rank_folder
 from .capture_spans import Key
 from .join_tables import exchange, staging
 
-_FILLS = frozenset[str]().union(*(fills for _, read, fills in READERS if read is expert_files.read))
+_FILLS = frozenset[str]().union(*(fills for _, reader, fills in READERS if reader == EXPERT_LOAD))
 
 
 @dataclass(frozen=True, slots=True)

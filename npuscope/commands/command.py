@@ -46,7 +46,7 @@ Memory = Annotated[
         "--memory",
         metavar="SIZE",
         help=(
-            "Memory limit of all readers, e.g. 2GB.  [default: 544MB for each, 800MB for databases]"
+            "Memory limit of all readers, e.g. 2GB.  [default: 400MB for each, 800MB for databases]"
         ),
     ),
 ]

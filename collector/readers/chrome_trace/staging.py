@@ -1,7 +1,10 @@
-"""The events of a timeline staged as Parquet files, one per kind: by one process or by several.
+"""The events of a timeline staged as Parquet files, one per kind.
 
-stage -> read whole, chunk by chunk         any file, losses counted
-      -> or its ranges in several processes  a large file that proves to be whole
+stage -> read whole, chunk by chunk           any file, losses counted
+      -> or its ranges, each by a process     a large file that proves to be whole
+
+A large file is read by processes of its own, also where it is one: what decoding and writing it
+took of the memory is gone with them, before SQL begins.
 
 Views show SQL what was staged. Inserting rows into an engine's table costs ten times what writing
 them to Parquet does, because every value is hashed there for statistics that nobody asks for.
@@ -10,25 +13,20 @@ them to Parquet does, because every value is hashed there for statistics that no
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from npuscope.errors import TraceFormatError
 
-from ...engines.worker import begin_worker
+from ...engines.processes import LostWorker, Processes
 from ...model import ReadLog
-from ...staging import staging_place
-from ...store.store import file_literal
 from .columns import Form, no_values, tables, waiting_rows
 from .events import Event, decode_events
 from .json_events import Decode, Torn, ranges, read_events, read_range
@@ -39,63 +37,11 @@ if TYPE_CHECKING:
 log_of_work = logging.getLogger(__name__)
 
 _WAITING_ROWS = 8192  # their values still fit the processor's cache
-_SPLIT_BYTES = 96 << 20  # below this, starting processes costs more than it saves
+APART_BYTES = 96 << 20  # below this, starting processes costs more than it saves
 SCAN_BYTES = 32 << 20  # below this, loading what is compiled costs more than it saves
 _ROW_GROUP_BYTES = 3 << 20
 # Columns of few values; looking for repetitions among ids only costs.
 _REPEATED = frozenset({"name", "kind", "level", "task_type", "category", "side"})
-
-
-@contextmanager
-def staged(
-    con: duckdb.DuckDBPyConnection,
-    prefix: str,
-    paths: Sequence[str],
-    form: Form,
-    log: ReadLog,
-    advance: Callable[[int], None],
-    *,
-    processes: int,
-) -> Iterator[list[Path]]:
-    """The files' events as views `<prefix><kind>`, for as long as the block lasts.
-
-    Gives the staged folders. Every table and view whose name begins so goes at the end. Raises as
-    `stage` does.
-    """
-    place = staging_place(con)
-    try:
-        folders = stage(paths, place, form, log, advance, processes=processes)
-        show(con, prefix, folders, form.schemas)
-        yield folders
-    finally:
-        with suppress(duckdb.Error):  # it must not hide what went wrong before
-            _drop(con, prefix)
-        shutil.rmtree(place, ignore_errors=True)
-
-
-def show(
-    con: duckdb.DuckDBPyConnection, prefix: str, folders: Sequence[Path], kinds: Iterable[str]
-) -> None:
-    """A view `<prefix><kind>` over the files of each kind in all the folders."""
-    for kind in kinds:
-        files = ", ".join(file_literal(str(folder / f"{kind}.parquet")) for folder in folders)
-        con.execute(f"create or replace temp view {prefix}{kind} as from read_parquet([{files}])")
-
-
-def keep_rows(con: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:
-    """Make the temporary table `name` of these rows."""
-    con.register("_staged_rows", rows)
-    con.execute(f"create or replace temp table {name} as from _staged_rows")
-    con.unregister("_staged_rows")
-
-
-def _drop(con: duckdb.DuckDBPyConnection, prefix: str) -> None:
-    for kind in ("view", "table"):
-        found = con.execute(
-            f"select {kind}_name from duckdb_{kind}s() where starts_with({kind}_name, ?)", [prefix]
-        )
-        for (name,) in found.fetchall():
-            con.execute(f'drop {kind} "{name}"')
 
 
 def stage(
@@ -134,30 +80,35 @@ def _stage_slice(
     advance: Callable[[int], None],
     processes: int,
 ) -> list[Path]:
+    """Stage one file: a large one in ranges that prove to be whole, where `processes` may read it,
+    else in one go."""
     try:
-        large = processes > 1 and Path(path).stat().st_size >= _SPLIT_BYTES
-        parts = ranges(path, processes, _decoder(ReadLog())) if large else []
+        size_bytes = Path(path).stat().st_size
+        is_large = size_bytes >= APART_BYTES
+        parts = ranges(path, processes, _decoder(ReadLog())) if is_large and processes > 1 else []
     except OSError as error:
         raise _unreadable(path, error) from error
-    if parts:
-        told = 0
+    told = 0
 
-        def ahead(n_bytes: int) -> None:  # the other ranges advance as this one does
-            nonlocal told
-            told += n_bytes * len(parts)
-            advance(n_bytes * len(parts))
+    def counted(n_bytes: int) -> None:
+        nonlocal told
+        told += n_bytes
+        advance(n_bytes)
 
+    whole: tuple[tuple[int, int] | None, ...] = (None,)
+    for spans in (parts, whole) if parts else (whole,) if is_large else ():
+        asked = [_Part(path, span, place / str(n), form) for n, span in enumerate(spans)]
         try:
-            folders = _stage_ranges(path, parts, place, form, log, ahead)
-            log_of_work.info("%s: read in %d ranges", path, len(parts))
-            advance(Path(path).stat().st_size - told)
+            folders = _stage_apart(asked, log, counted)
+            log_of_work.info("%s: read in %d ranges", path, len(asked))
+            advance(size_bytes - told)  # what stands around ranges
             return folders
-        except (Torn, BrokenProcessPool) as error:
+        except (Torn, _LostReader) as error:
             log_of_work.info("%s: not in ranges (%r), reading it in one go", path, error)
             shutil.rmtree(place, ignore_errors=True)
             advance(-told)
-    scan = scan_of(form, Path(path).stat().st_size)
-    _stage_events(_events(path, _decoder(log, scan), log, advance), place, form, log, scan)
+            told = 0
+    _stage_whole(path, place, form, log, advance)
     return [place]
 
 
@@ -229,59 +180,68 @@ def _unreadable(path: str, error: OSError) -> TraceFormatError:
     return TraceFormatError(path, "reading", f"{error.strerror}: check its permissions and disk")
 
 
-def _stage_ranges(
-    path: str,
-    parts: Sequence[tuple[int, int]],
-    place: Path,
-    form: Form,
-    log: ReadLog,
-    advance: Callable[[int], None],
-) -> list[Path]:
-    """Stage the first range here and each other one beside it: in a process of its own, or a thread
-    where a compiled pass does the work, which leaves Python's lock to others.
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a process stages into a folder: a file, or a range of one."""
 
-    Raises Torn where a range is not whole, BrokenProcessPool where a process died.
+    path: str
+    span: tuple[int, int] | None
+    folder: Path
+    form: Form
+
+
+class _LostReader(Exception):
+    """A process ended before it had staged its part."""
+
+
+def _stage_apart(
+    parts: Sequence[_Part], log: ReadLog, advance: Callable[[int], None]
+) -> list[Path]:
+    """Stage each part by a process of its own.
+
+    Raises Torn where a range is not whole, _LostReader where a process died, and what reading
+    raises.
     """
-    folders = [place / str(number) for number in range(len(parts))]
-    pool: Executor
-    if scan_of(form, min(end - start for start, end in parts)):
-        pool = ThreadPoolExecutor(len(parts) - 1)
-    else:
-        context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(len(parts) - 1, context, initializer=begin_worker)
-    try:
-        others = [
-            pool.submit(_stage_range, path, part, folder, form)
-            for part, folder in zip(parts[1:], folders[1:], strict=True)
-        ]
-        logs = [_stage_range(path, parts[0], folders[0], form, advance)]
-        logs += [other.result() for other in others]
-    finally:
-        pool.shutdown(cancel_futures=True)
-    for told in logs:
+    logs: dict[Path, ReadLog] = {}
+    with closing(Processes(_stage_part, len(parts), advance=advance)) as readers:
+        for part, result in readers.map(parts):
+            if isinstance(result, LostWorker):
+                raise _LostReader(part.path)
+            if isinstance(result, Exception):
+                raise result
+            logs[part.folder] = result
+    for part in parts:
+        told = logs[part.folder]
         log.rows_lost += told.rows_lost
+        log.bytes_lost += told.bytes_lost
         for warning in told.warnings:
             log.warn(warning)
         log.damaged |= told.damaged
-    return folders
+    return [part.folder for part in parts]
 
 
-def _stage_range(
-    path: str,
-    part: tuple[int, int],
-    folder: Path,
-    form: Form,
-    advance: Callable[[int], None] | None = None,
-) -> ReadLog:
+def _stage_part(part: _Part, advance: Callable[[int], None]) -> ReadLog | Exception:
+    """What staging a part told, or raised: an exception would end this process."""
     log = ReadLog()
-    scan = scan_of(form, part[1] - part[0])
-    pieces = read_range(path, *part, _decoder(log, scan), advance or _say_nothing)
-    _stage_events(pieces, folder, form, log, scan)
+    shutil.rmtree(part.folder, ignore_errors=True)  # of a process that died over it
+    try:
+        if part.span is None:
+            _stage_whole(part.path, part.folder, part.form, log, advance)
+        else:
+            start, end = part.span
+            scan = scan_of(part.form, end - start)
+            pieces = read_range(part.path, start, end, _decoder(log, scan), advance)
+            _stage_events(pieces, part.folder, part.form, log, scan)
+    except Exception as error:
+        return error
     return log
 
 
-def _say_nothing(n_bytes: int) -> None:
-    pass
+def _stage_whole(
+    path: str, folder: Path, form: Form, log: ReadLog, advance: Callable[[int], None]
+) -> None:
+    scan = scan_of(form, Path(path).stat().st_size)
+    _stage_events(_events(path, _decoder(log, scan), log, advance), folder, form, log, scan)
 
 
 class _StagedFiles:

@@ -19,7 +19,7 @@ from ... import schema
 from ...groups import group_hash
 from ...model import RankSource, ReadLog
 from ...staging import insert_row, insert_rows, scalar
-from ..chrome_trace.staging import keep_rows, staged
+from ..chrome_trace.staged_views import keep_rows, staged
 from ..metadata.profiler_metadata import GROUPS, SIZE_KINDS, ProcessGroup, group_rows, rank_columns
 from .gpu_comm import RULE, collective_rows, data_type_rows, kernel_rows, parse_comm_kernels
 from .head import KinetoHead, job_metadata, parse_head, read_beginning
@@ -28,7 +28,6 @@ from .kineto_columns import KinetoForm
 _TABLES = ("kernels", "comm_ops", "launches", "steps", "marks", "host_ops", "memory", "counters")
 _HEAD = frozenset({"ranks", "groups"})
 # Nothing of a light reading but what the head tells.
-FILLS = frozenset({*_TABLES, *_HEAD})
 
 
 def read(

@@ -28,7 +28,7 @@ from ...groups import group_hash
 from ...model import RankSource, ReadLog
 from ...small_files import decompressed
 from ...staging import is_empty, scalar
-from ..chrome_trace.staging import keep_rows, show, staged
+from ..chrome_trace.staged_views import keep_rows, show, staged
 from ..metadata.msprof_info import process_id
 from ..text.iterations import iteration_sql, make_iterations, put_steps
 from ..words import enumerate_words, words_for_text

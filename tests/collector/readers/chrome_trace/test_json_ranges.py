@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -156,7 +157,7 @@ def test_several_processes_stage_what_one_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Real processes; the last file is whole as far as its ranges tell, but torn in the middle."""
-    monkeypatch.setattr(staging, "_SPLIT_BYTES", 1 << 20)
+    monkeypatch.setattr(staging, "APART_BYTES", 1 << 20)
     events = [
         x(OS_PID, 7, f"aten::op{n % 50}", f"{1000 + n}.{n % 1000:03}", 0.5, cat="cpu_op",
           args={"Sequence number": n, "Input Dims": "4096,1024;" * (n % 9)})
@@ -176,3 +177,22 @@ def test_several_processes_stage_what_one_does(
     assert "reading it in one go" in caplog.text
     assert log.bytes_lost == log_of_one.bytes_lost > 0
     assert everything(several) == everything(one)
+
+
+@pytest.mark.slow
+def test_a_large_file_is_staged_by_a_process_that_may_die(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a process of its own stages is what this one does, which goes on where that one died."""
+    path = write(
+        tmp_path / "trace_view.json", [x(OS_PID, 7, f"a{n}", f"{n}.5", 1) for n in range(99)]
+    )
+    here, _ = read_paths([path], tmp_path)
+    monkeypatch.setattr(staging, "APART_BYTES", 0)
+    caplog.set_level("INFO", staging.__name__)
+    apart, _ = read_paths([path], tmp_path / "apart")
+    assert "read in 1 ranges" in caplog.text
+    monkeypatch.setattr(staging, "_stage_part", os._exit)
+    died, _ = read_paths([path], tmp_path / "died")
+    assert "_LostReader" in caplog.text
+    assert everything(died) == everything(apart) == everything(here)

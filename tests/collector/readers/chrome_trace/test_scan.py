@@ -219,8 +219,7 @@ def test_ranges_of_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     path = tmp_path / "t.json"
     path.write_text(json.dumps(known * (10_000_000 // len(json.dumps(known)) + 1)))
     (whole, _) = staged(path, tmp_path / "whole", TraceForm(), monkeypatch)
-    monkeypatch.setattr(staging, "_SPLIT_BYTES", 0)
-    monkeypatch.setattr(staging, "ProcessPoolExecutor", None)
+    monkeypatch.setattr(staging, "APART_BYTES", 0)
     folders = stage(
         [str(path)], tmp_path / "parts", TraceForm(), ReadLog(), lambda n: None, processes=2
     )

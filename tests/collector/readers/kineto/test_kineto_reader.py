@@ -12,8 +12,8 @@ import duckdb
 import pytest
 
 from npuscope.collector.groups import group_hash, parallel_kind
-from npuscope.collector.readers.kineto import kineto
 from npuscope.collector.readers.kineto.gpu_comm import RULE
+from npuscope.collector.readers.trust import KINETO_FILLS
 from npuscope.collector.selection import Selection
 from tests.collector.readers.kineto.written_kineto import (
     BASE_NS,
@@ -330,7 +330,7 @@ def test_what_the_text_looks_like_changes_nothing(
     path.write_bytes((b"\xef\xbb\xbf" if form == "bom" else b"") + content.encode())
     found, log = read_path(path, stacks=True)
 
-    for table in sorted(kineto.FILLS - {"comm_tasks"}):
+    for table in sorted(KINETO_FILLS - {"comm_tasks"}):
         query = f"select * from {table} order by all"
         assert rows(found, query) == rows(con, query), table
     assert (log.warnings, log.rows_lost, log.bytes_lost) == ([], 0, 0)

@@ -12,6 +12,7 @@ import duckdb
 
 from npuscope.collector.model import RankSource, ReadLog, SourceFile
 from npuscope.collector.readers.kineto import kineto
+from npuscope.collector.readers.trust import KINETO_FILLS
 from npuscope.collector.selection import Selection
 from npuscope.collector.staging import open_staging
 
@@ -132,7 +133,7 @@ def write(path: Path, events: Iterable[Event] | str = EVENTS, **more: Any) -> Pa
 
 def read_path(
     path: Path,
-    wanted: frozenset[str] = kineto.FILLS,
+    wanted: frozenset[str] = KINETO_FILLS,
     *,
     stacks: bool = False,
     rank: int = 5,
