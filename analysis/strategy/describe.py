@@ -18,7 +18,7 @@ from npuscope.analysis.flops.model.megatron_arguments import arguments_in
 from npuscope.analysis.flops.peaks import CHIPS, PER_CYCLE
 from npuscope.errors import UsageError
 
-from .job import Job, Machine, Software
+from .job import Job, Machine, Software, balanced_stages
 from .run_records import job_of_record
 from .search import RECOMPUTES, Space
 
@@ -44,6 +44,7 @@ _WORDS = {
     "cp_kind": ("parallel", "cp_algo"), "schedule": ("parallel", "schedule"),
     "layers": ("parallel", "num_layer_list"),
 }  # fmt: skip
+_BALANCED = "balanced"  # in place of numbers of layers
 _RECOMPUTE = ("none", "full", "activation", "selective")
 _DEFAULTS = {"sp": True, "dist_opt": True, "grad_overlap": True}
 _SEARCH_DEFAULTS = {"grad_overlap": True, "fused_permute": True}
@@ -263,11 +264,17 @@ def _finished(
     """The job of a record of a strategy, with the model given. Raises UsageError."""
     nodes, devices = cluster
     record["parallel"]["world"] = nodes * devices
+    is_balanced = record["parallel"].get("num_layer_list") == _BALANCED
+    if is_balanced:
+        del record["parallel"]["num_layer_list"]
     record["model"] = {"moe": record.pop("moe", {})} | {"layers": model.layers}
     wrong = _contradictions(model, nodes * devices, record)
     if wrong:
         raise UsageError(f"{model.name}: {'; '.join(wrong)}")
     job = job_of_record(record)
+    if is_balanced:
+        length = job.sequence_length
+        job = replace(job, stages=balanced_stages(model, job.pp, job.vpp, length))
     return replace(job, model=model, machine=replace(machine, node_devices=devices))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from npuscope.analysis.catalog import column_names
 from npuscope.analysis.flops.model.architecture import Grouped, Model
 from npuscope.errors import UsageError
 
@@ -20,6 +21,7 @@ from .constants import Constants, default_constants, described_constants
 from .cost import step_parts
 from .job import Job, Machine, Recompute, Software, balanced_stages
 from .memory import stage_memory
+from .results import with_front
 
 Floats = npt.NDArray[np.float64]
 
@@ -150,6 +152,8 @@ def _grid(model: Model, of_stage: int, tps: list[int], space: Space, pp: int) ->
 # title: Strategies of a model
 # meaning: Predicted step and memory of all strategies of a model on a cluster.
 # command: search
+# table: search
+# figure: search_front, search_parts
 #
 #   tp             bigint   tensor parallel size
 #   pp             bigint   pipeline stages
@@ -166,6 +170,20 @@ def _grid(model: Model, of_stage: int, tps: list[int], space: Space, pp: int) ->
 #   is_front       boolean  whether no strategy that fits is faster with less memory
 #   limit          varchar  what takes most of the step, matmuls and attention aside
 #   limit_ratio    double   its share of the step
+#   matmul_ns      bigint   of the step: dense matmuls
+#   experts_ns     bigint   matmuls of experts
+#   attention_ns   bigint   scores and values
+#   vector_ns      bigint   norms, activation functions, permutations, rotations
+#   tp_comm_ns     bigint   exposed communication of tensor parallelism
+#   cp_comm_ns     bigint   of context parallelism
+#   ep_comm_ns     bigint   of experts, with waiting for the numbers of tokens
+#   host_ns        bigint   by which the host is slower than the device
+#   recompute_ns   bigint   layers computed again as a whole
+#   head_ns        bigint   head and loss
+#   pp_comm_ns     bigint   between stages
+#   bubble_ns      bigint   waiting for other stages
+#   dp_comm_ns     bigint   exposed communication of gradients and weights
+#   optimizer_ns   bigint   the update
 def search(
     model: Model,
     machine: Machine,
@@ -186,14 +204,7 @@ def search(
     budget = machine.memory_bytes * (1 - space.spare_ratio)
     found = pl.concat(frames).with_columns(fits=pl.col("peak_bytes") <= budget)
     found = found.sort(["fits", "step_ns", "peak_bytes"], descending=[True, False, False])
-    # Sorted by time, a strategy is on the front where its memory is below all before it.
-    before = pl.col("peak_bytes").cum_min().shift(1, fill_value=2**62)
-    return found.with_columns(
-        is_front=pl.col("fits") & (pl.col("peak_bytes") < before)
-    ).select(
-        "tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch", "recompute", "last_layers", "step_ns",
-        "peak_bytes", "fits", "is_front", "limit", "limit_ratio",
-    )  # fmt: skip
+    return with_front(found).select(column_names("search"))
 
 
 def _predicted(fixed: Mapping[str, object], job: Job, constants: Constants) -> pl.DataFrame:
@@ -216,6 +227,10 @@ def _predicted(fixed: Mapping[str, object], job: Job, constants: Constants) -> p
             "limit": np.array(LIMITS)[worst],
             "limit_ratio": np.take_along_axis(lost, worst[None], axis=0)[0] / step,
         }
+        | {
+            f"{name}_ns": (ns * 1e9).astype(np.int64)
+            for name, ns in zip(LIMITS, seconds, strict=True)
+        }
     ).with_columns(
         pp=pl.lit(fixed["pp"], dtype=pl.Int64), vpp=pl.lit(fixed["vpp"], dtype=pl.Int64),
         recompute=pl.lit(fixed["recompute"]),
@@ -231,6 +246,7 @@ def _predicted(fixed: Mapping[str, object], job: Job, constants: Constants) -> p
 #
 # title: Sensitivity of the best strategy
 # meaning: Constants whose error would put another strategy first.
+# table: search_sensitivity
 #
 #   constant     varchar  its name
 #   changed_ratio  double   by which it is changed

@@ -32,8 +32,8 @@ from .state import SHARES, Known, KnownCapture, View, moved, params_of
 PAGES = {
     "overview": "Overview", "timeline": "Timeline", "communication": "Communication",
     "experts": "Experts", "operators": "Operators", "host": "Host", "ranks": "Ranks",
-    "memory": "Memory", "pipeline": "Pipeline", "whatif": "What if", "trends": "Trends",
-    "health": "Health", "compare": "Compare", "quality": "Data quality",
+    "memory": "Memory", "pipeline": "Pipeline", "whatif": "What if", "strategy": "Strategy",
+    "trends": "Trends", "health": "Health", "compare": "Compare", "quality": "Data quality",
 }  # fmt: skip
 _PLOTLY = {"displaylogo": False, "scrollZoom": False, "responsive": True}
 

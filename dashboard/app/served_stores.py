@@ -22,15 +22,23 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Served(msgspec.Struct, frozen=True):
-    """What a server shows, and how it starts; `run` is looked at first."""
+    """What a server shows, and how it starts; `run` is looked at first, `strategies` is the file
+    that a search wrote."""
 
     places: list[Place]
     lang: str = "en"
     run: str | None = None
     memory_bytes: int | None = None
+    strategies: str | None = None
 
 
-def ready(sources: Sequence[Source], *, say: Callable[[str], None], lang: str) -> Served:
+def ready(
+    sources: Sequence[Source],
+    *,
+    say: Callable[[str], None],
+    lang: str,
+    strategies: Path | None = None,
+) -> Served:
     """Read what is not read yet and compare all ranks, with progress; `say` gets what to tell.
 
     Raises NpuscopeError.
@@ -50,7 +58,8 @@ def ready(sources: Sequence[Source], *, say: Callable[[str], None], lang: str) -
     titles = _titles([source.path.resolve() for source in sources])
     places = {str(target): title for target, title in zip(targets, titles, strict=True)}
     memory_bytes = sources[0].memory_bytes
-    return Served([Place(*pair) for pair in places.items()], lang, run, memory_bytes)
+    file = None if strategies is None else str(strategies.resolve())
+    return Served([Place(*pair) for pair in places.items()], lang, run, memory_bytes, file)
 
 
 def environment_of(served: Served) -> dict[str, str]:

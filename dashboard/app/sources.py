@@ -21,10 +21,12 @@ import streamlit as st
 
 from npuscope.analysis import query
 from npuscope.analysis.scope import PLACE, Scope
+from npuscope.analysis.strategy.results import Found, read_found
 from npuscope.analysis.views import has_view
 from npuscope.collector.store import store
 from npuscope.collector.store.manifest import DROPPED, INDEX, MANIFEST, is_store, manifests
-from npuscope.errors import NpuscopeError
+from npuscope.errors import NpuscopeError, UsageError
+from npuscope.messages import Message
 from npuscope.profile import Opened, compare_ranks, reading_warnings, summary_versions
 
 from .served_stores import ENVIRONMENT, Place, Served
@@ -72,6 +74,21 @@ def served() -> Served:
     """What this server was told to show."""
     told = os.environ.get(ENVIRONMENT, "")
     return msgspec.json.decode(told, type=Served) if told else Served([])
+
+
+def strategies() -> Found | None:
+    """The search that this server was told to show, as its file now is. Raises UsageError."""
+    path = served().strategies
+    if path is None:
+        return None
+    with contextlib.suppress(OSError):
+        return _search_at(path, Path(path).stat().st_mtime_ns)
+    raise UsageError(Message("the file of strategies is gone: start the dashboard anew"))
+
+
+@st.cache_resource(max_entries=2, show_spinner=_WORKING)
+def _search_at(path: str, changed_ns: int) -> Found:
+    return read_found(Path(path))
 
 
 @st.cache_data(ttl=_POLL_S, max_entries=64, show_spinner=False)

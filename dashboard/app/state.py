@@ -14,6 +14,7 @@ from typing import Literal
 
 from npuscope.analysis.replay.changes import parse_change
 from npuscope.analysis.scope import Scope
+from npuscope.analysis.strategy.results import chosen_sizes, sizes_text
 from npuscope.errors import UsageError
 
 from ..locale.language import languages
@@ -45,7 +46,8 @@ class View:
     compared with, by store, run and name (None: as `Known.base` chooses); `by` one of PLACES, of
     each of which the comparison has rows (None: of the mean rank); `change`
     are words of a what-if, with spaces between (None: the page's own choice); `schedule` and
-    `micro_batches` are what a pipeline is tried with (None: as it ran).
+    `micro_batches` are what a pipeline is tried with (None: as it ran); `only` are sizes of
+    strategies (None: all).
     """
 
     run: str | None = None
@@ -64,6 +66,7 @@ class View:
     change: str | None = None
     schedule: str | None = None
     micro_batches: int | None = None
+    only: str | None = None
 
     @property
     def scope(self) -> Scope:
@@ -162,6 +165,7 @@ def view_of(params: Mapping[str, str], known: Known) -> View:
         change=_change(params.get("change")),
         schedule=text if _SCHEDULE.fullmatch(text := params.get("schedule", "")) else None,
         micro_batches=_between(params.get("micro_batches"), 1, _MOST_MICRO_BATCHES),
+        only=sizes_text(chosen_sizes(params.get("only"))),
     )
 
 
@@ -183,6 +187,7 @@ def params_of(view: View) -> dict[str, str]:
         "change": view.change,
         "schedule": view.schedule,
         "micro_batches": view.micro_batches,
+        "only": view.only,
         "lang": view.lang,
     }
     return {name: str(value) for name, value in named.items() if value is not None}

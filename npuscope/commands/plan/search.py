@@ -66,6 +66,7 @@ def search(
     from npuscope.analysis.strategy import search as searching
     from npuscope.analysis.strategy.calibration import calibrated
     from npuscope.analysis.strategy.notes import search_notes
+    from npuscope.analysis.strategy.results import Found, write_found
     from npuscope.dashboard.terminal import strategy_tables
 
     model, machine = model_of(what), describe.machine_of(chip)
@@ -77,7 +78,9 @@ def search(
     changes = searching.sensitivity(model, machine, nodes * devices, space, found, constants)
     notes = search_notes(found, changes)
     if out is not None:
-        found.write_parquet(out)
+        asked = {"model": model.name, "chip": chip, "cluster": cluster, "only": only}
+        allowed = int(machine.memory_bytes * (1 - space.spare_ratio))
+        write_found(Found(found, changes, asked, allowed), out)
         say(f"{len(found)} strategies: {out}")
     best = found.head(top)
     if json:

@@ -35,6 +35,12 @@ Public = Annotated[
 First = Annotated[
     str | None, typer.Option("--run", help="Run to show first; its name when ingesting.")
 ]
+Strategies = Annotated[
+    Path | None,
+    typer.Option(
+        "--strategies", metavar="FILE", help="Of `npuscope search -o`, for the page Strategy."
+    ),
+]
 Language = Annotated[str, typer.Option("--lang", metavar="LANG", help="Initial language: en|zh")]
 
 
@@ -46,6 +52,7 @@ def dashboard(
     public_url: Public = None,
     store: Store = None,
     run: First = None,
+    strategies: Strategies = None,
     lang: Language = "en",
     jobs: Jobs = None,
     memory: Memory = None,
@@ -57,7 +64,9 @@ def dashboard(
       npuscope dashboard ./profiles
       npuscope dashboard ./yesterday ./today --port 8600
       npuscope dashboard ./store --lang zh
+      npuscope dashboard ./store --strategies strategies.parquet
     """
+    from npuscope.analysis.strategy.results import read_found
     from npuscope.dashboard.app import launch
     from npuscope.dashboard.app.served_stores import environment_of, ready
     from npuscope.dashboard.locale.language import language_of
@@ -65,8 +74,10 @@ def dashboard(
     language_of(lang)  # refuses what it does not know
     sources = _sources([*(paths or []), *([folder] if folder else [])], store, run, jobs, memory)
     launch.check_installed()
+    if strategies is not None:
+        read_found(strategies)  # refuses what is none, before anybody looks
     options = launch.options(host, launch.chosen_port(host, port), public_url)
-    served = ready(sources, say=say, lang=lang)
+    served = ready(sources, say=say, lang=lang, strategies=strategies)
     # Reading took its time: somebody else may listen there by now.
     free = launch.chosen_port(host, port)
     options["server.port"] = free

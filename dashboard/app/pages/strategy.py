@@ -1,0 +1,94 @@
+"""Which strategy would be fast, and does it fit?"""
+
+import polars as pl
+import streamlit as st
+
+from npuscope.analysis.strategy.notes import search_notes
+from npuscope.analysis.strategy.results import (
+    SIZES,
+    chosen_sizes,
+    sizes_text,
+    strategy_named,
+    strategy_words,
+    with_sizes,
+)
+from npuscope.console.printable import visible
+from npuscope.dashboard.app import sources
+from npuscope.dashboard.app.page import open_page
+from npuscope.dashboard.figures.strategy import PARTS, front_figure, parts_figure
+from npuscope.messages import Message
+
+BEST = 20
+
+page = open_page("strategy")
+say = page.say
+page.title("Which strategy would be fast, and does it fit?")
+found = sources.strategies()
+if found is None:
+    page.empty(
+        "No search was given.",
+        "Run `npuscope search MODEL --cluster 8x8 --only gbs=512,seq=8192 -o strategies.parquet`"
+        " and start the dashboard with `--strategies strategies.parquet`.",
+    )
+    st.stop()
+asked = {name: visible(text) for name, text in found.asked.items()}
+page.text(
+    Message(
+        "Predicted, not measured: {model} on {cluster} NPUs {chip}, {only}",
+        model=asked.get("model", ""), cluster=asked.get("cluster", ""),
+        chip=asked.get("chip", ""), only=asked.get("only", ""),
+    )
+)  # fmt: skip
+
+chosen = chosen_sizes(page.view.only)
+
+
+def picked(name: str) -> None:
+    """Put what was picked of one size into the URL."""
+    values = [str(one) for one in st.session_state[f"only_{name}"]]
+    page.look_at(only=sizes_text({**chosen, name: values}))
+
+
+for place, name in zip(st.columns(len(SIZES)), SIZES, strict=True):
+    offered = found.strategies[name].unique().sort().cast(pl.String).to_list()
+    chosen[name] = [one for one in chosen.get(name, []) if one in offered]
+    with place:
+        st.session_state[f"only_{name}"] = chosen[name]
+        st.multiselect(
+            say(name.replace("_", " ")), offered, key=f"only_{name}", placeholder=say("all"),
+            on_change=picked, args=(name,),
+        )  # fmt: skip
+strategies = with_sizes(found.strategies, {name: sizes for name, sizes in chosen.items() if sizes})
+best = strategies.filter("fits").head(BEST)
+if best.is_empty():
+    page.empty(
+        Message("Of {count} strategies of these sizes none fits.", count=strategies.height),
+        "Choose fewer sizes, or search with more recompute.",
+    )
+    st.stop()
+page.figure(front_figure(strategies, best, found.budget_bytes, say), key="search_front")
+page.text("Both axes are logarithmic; the dashed line is the memory that a strategy may take.")
+
+names = [strategy_named(row) for row in best.iter_rows(named=True)]
+compared = st.multiselect(
+    say("compare"), names, key="compared", placeholder=say("the best twenty"), max_selections=8
+)
+shown = best.filter(pl.Series([not compared or name in compared for name in names]))
+page.figure(parts_figure(shown, say), key="search_parts")
+words = [say(PARTS[limit][0]) for limit in best["limit"]]
+page.table(
+    best.with_columns(
+        limit=pl.Series(words),
+        strategy=pl.Series([strategy_words(row) for row in best.iter_rows(named=True)]),
+    ),
+    name="search", title="The best twenty, and what limits each",
+    columns=[*SIZES, "dp", "last_layers", "step_ns", "peak_bytes", "is_front", "limit",
+             "limit_ratio", "strategy"],
+    titles={"strategy": say("for predict --strategy")},
+)  # fmt: skip
+if not found.sensitivity.is_empty():
+    page.table(
+        found.sensitivity, name="search_sensitivity",
+        title="Constants that would put another strategy first, were they wrong",
+    )  # fmt: skip
+page.notes(search_notes(found.strategies, found.sensitivity))
