@@ -23,9 +23,13 @@ FREE_CAUSES = {
     "data_loading": "#b8860b", "checkpoint": "#4c9f70", "logging": "#cc79a7",
     "profiler": "#56b4e9", "device": "#a8b0b9", "unknown": "#dfe2e6",
 }  # fmt: skip
-# Passes of a pipeline, and what lies between them.
+# Passes of a pipeline, and why it pauses between them.
 PASSES = {"F": COMPUTING, "BW": "#7a5195", "B": "#a27fb8", "W": "#b8860b"}
-PAUSES = {"waiting": "#a8702a", "transfer": TRANSFER, "pause": FREE}
+BUBBLES = {
+    "schedule": FREE, "imbalance": EXPOSED, "slow rank": "#9b2d0e", "variation": WAIT,
+    "transfers": TRANSFER, "host": "#66727f", "other": "#f0d9a8", "late start": "#cc79a7",
+    "late end": "#e0a8c6",
+}  # fmt: skip
 # What was better or worse than before, and what deserves a look.
 BETTER, WORSE, WARNING = "#2a7f9e", "#e4572e", "#d9a441"
 # A waterfall of what makes one step longer or shorter than another.

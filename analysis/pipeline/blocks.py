@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import duckdb
@@ -10,24 +11,27 @@ import polars as pl
 
 from ..replay.captures import one_capture
 from ..scope import Scope
-from .execution import ORDER, Precedence, Times
+from .bubbles import order_pauses, pipeline_bubbles, step_pauses
+from .execution import Precedence, Times
+from .measured import measured
 from .passes import pipeline
 from .tries import Asked, Ready, asked_tries, pipeline_tries, ready, tried, tries_notes
 
-WAITING, TRANSFER, PAUSE = "waiting", "transfer", "pause"
 _SCHEMA: dict[str, type[pl.DataType]] = {
     "is_tried": pl.Boolean, "device": pl.Int64, "kind": pl.String, "chunk": pl.Int64,
-    "micro_batch": pl.Int64, "start_ns": pl.Float64, "dur_ns": pl.Float64,
+    "micro_batch": pl.Int64, "start_ns": pl.Float64, "dur_ns": pl.Float64, "share_ns": pl.Float64,
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineView:
-    """`tries`: rows of `pipeline_tries`; `blocks`: of `pipeline_blocks`; `confidence` of the
-    schedule's name; `step` that is drawn, of these `ranks`, one of each stage."""
+    """`tries`: rows of `pipeline_tries`; `blocks`: of `pipeline_blocks`; `bubbles`: of
+    `pipeline_bubbles`; `confidence` of the schedule's name; `step` that is drawn, of these `ranks`,
+    one of each stage."""
 
     tries: pl.DataFrame
     blocks: pl.DataFrame
+    bubbles: pl.DataFrame
     confidence: str
     step: int | None
     ranks: tuple[int, ...]
@@ -46,6 +50,7 @@ def pipeline_view(
     return PipelineView(
         pipeline_tries(job, asked),
         pipeline_blocks(job, asked[0] if asked else None, column),
+        pipeline_bubbles(job.pipeline),
         job.pipeline.named.confidence,
         found.steps[column],
         found.ranks[column],
@@ -56,64 +61,71 @@ def pipeline_view(
 # metric: pipeline_blocks
 # When does which device of a pipeline run which pass, and why does it pause?
 #
-# Of one step and one rank of each stage, from the first start of a pass, as measured and as
-# executed under another schedule. A pause before a pass is `waiting` until the pass that it needs
-# of another device has ended, `transfer` from then on, and `pause` where that ended before the
-# device was free or nothing is received. Before its first and after its last pass a device waits.
+# Of one step and one rank of each stage, from the first start of a pass in that step, as measured
+# and as executed under another schedule. A pause has the causes of pipeline_bubbles, each with its
+# share in ns: over all pauses of a rank and step they add up to its bubble there. Shares may be
+# negative; drawn are the positive ones, in order, scaled to the pause. Under another schedule there
+# is nothing that remains (other) and no window of a step (late start, late end).
 #
 # title: Passes of a pipeline
-# meaning: Passes of each device of a pipeline over time, and what lies between them.
+# meaning: Passes of each device of a pipeline over time, and why it pauses between them.
 # figure: pipeline_chart
 #
 #   is_tried     boolean  under the other schedule
 #   device       bigint   place in the pipeline
-#   kind         varchar  F, BW, B, W, or waiting, transfer, pause
+#   kind         varchar  F, BW, B, W, or a cause of bubbles
 #   chunk        bigint   of the device; NULL: no pass
 #   micro_batch  bigint   from 0; NULL: no pass
 #   start_ns     double   from the first start of a pass
-#   dur_ns       double   how long it takes
+#   dur_ns       double   how long it takes; of a cause, as it is drawn
+#   share_ns     double   what the cause makes of the pause; NULL: a pass
 def pipeline_blocks(job: Ready, asked: Asked | None, column: int) -> pl.DataFrame:
     """The rows of the metric."""
     found = job.measured
-    starts, ends = found.starts_ns[:, column], found.ends_ns[:, column]
-    rows = _rows(found.made, starts, ends, is_tried=False)
+    # All steps count for the usual times here, warm-up too, as for `pipeline_bubbles`.
+    every = measured(job.pipeline.passes, found.made.schedule)
+    places = [*zip(every.steps, every.ranks, strict=True)]
+    own = places.index((found.steps[column], found.ranks[column]))
+    shares = {cause: one[:, own] for cause, one in step_pauses(job.pipeline, every).items()}
+    starts, ends = every.starts_ns[:, own], every.ends_ns[:, own]
+    late = float(shares["late start"].max())
+    rows = _rows(every.made, starts + late, ends + late, shares, is_tried=False)
     if asked is not None:
         other = tried(job, asked)
+        times = np.rint(other.durations_ns)
+        shares = {cause: one[:, column]
+                  for cause, one in order_pauses(found, other.made, times).items()}  # fmt: skip
         starts = other.starts_ns[:, column]
         ends = starts + other.durations_ns[:, column]
-        rows += _rows(other.made, starts, ends, is_tried=True)
+        rows += _rows(other.made, starts, ends, shares, is_tried=True)
     frame = pl.DataFrame(rows, schema=_SCHEMA, orient="row")
-    return frame.filter(pl.col("dur_ns") > 0)
+    return frame.filter((pl.col("dur_ns") > 0) | (pl.col("share_ns") != 0))
 
 
 def _rows(
-    made: Precedence, starts: Times, ends: Times, *, is_tried: bool
+    made: Precedence, starts: Times, ends: Times, shares: Mapping[str, Times], *, is_tried: bool
 ) -> list[tuple[object, ...]]:
-    """Passes of each device and what lies between them."""
+    """Passes of each device and the causes of the pauses before, between and behind them."""
     count = len(made.entries)
-    zero = float(starts.min())
-    free = np.full(count, zero)
-    is_next = made.link == ORDER
-    free[made.target[is_next]] = ends[made.source[is_next]]
-    needed = np.full(count, -np.inf)
-    is_transfer = made.link >= 0
-    np.maximum.at(needed, made.target[is_transfer], ends[made.source[is_transfer]])
-    until = np.clip(needed, free, np.maximum(starts, free))
-    last = float(ends.max())
+    total = np.sum([*shares.values()], axis=0)
+    positive = np.sum([np.maximum(one, 0) for one in shares.values()], axis=0)
+    scale = np.divide(total, positive, out=np.zeros_like(total), where=positive > 0)
     rows: list[tuple[object, ...]] = []
 
-    def add(device: int, kind: str, begin: float, end: float) -> None:
-        rows.append((is_tried, device, kind, None, None, begin - zero, end - begin))
+    def pause(device: int, at: int, begin: float) -> None:
+        for cause, values in shares.items():
+            share = float(values[at])
+            length = max(share, 0.0) * max(float(scale[at]), 0.0)
+            rows.append((is_tried, device, cause, None, None, begin, length, share))
+            begin += length
 
     for at, (device, entry) in enumerate(made.entries):
-        add(device, WAITING, float(free[at]), float(until[at]))
-        kind = TRANSFER if until[at] > free[at] else PAUSE
-        add(device, kind, float(until[at]), float(starts[at]))
+        pause(device, at, float(starts[at] - total[at]))
         rows += [
-            (is_tried, device, one.kind, one.chunk, one.micro_batch, float(starts[at]) - zero,
-             float(ends[at] - starts[at]))
+            (is_tried, device, one.kind, one.chunk, one.micro_batch, float(starts[at]),
+             float(ends[at] - starts[at]), None)
             for one in entry
         ]  # fmt: skip
         if at + 1 == count or made.entries[at + 1][0] != device:
-            add(device, WAITING, float(ends[at]), last)
+            pause(device, count + device, float(ends[at]))
     return rows

@@ -14,15 +14,13 @@ The order that ran is executed again and again, each time with one more of what 
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import polars as pl
 
 from npuscope.errors import CannotAnswer
 from npuscope.messages import Message
 
-from .execution import Times
+from .execution import ORDER, Precedence, Times
 from .measured import Measured, measured
 from .passes import Pipeline
 
@@ -43,44 +41,97 @@ def rank_bubbles(found: Pipeline) -> pl.DataFrame:
             Message("no schedule was recognised, so its bubbles have no causes to tell apart")
         )
     job = measured(found.passes, order)
+    shares = step_pauses(found, job)
+    devices = _devices(job.made)
+    parts = {
+        cause: np.stack([pauses[devices == at].sum(axis=0) for at in range(job.devices)])
+        for cause, pauses in shares.items()
+    }
+    work = np.zeros_like(parts["other"])
+    np.add.at(work, devices[: len(job.made.entries)], job.ends_ns - job.starts_ns)
+    bubbles: Times = np.sum([*parts.values()], axis=0)
+    rows = {
+        "step": [step for step in job.steps for _ in range(job.devices)],
+        "rank": [rank for ranks in job.ranks for rank in ranks],
+        "stage": [at for _ in job.steps for at in range(job.devices)],
+        "window_ns": _column(bubbles + work),
+        "bubble_ns": _column(bubbles),
+    }
+    rows |= {cause: _column(part) for cause, part in parts.items()}
+    schema = {"step": pl.Int64, "rank": pl.Int32, "stage": pl.Int32}
+    return pl.DataFrame(rows, schema_overrides=schema).sort("step", "rank")
+
+
+def step_pauses(found: Pipeline, job: Measured) -> dict[str, Times]:
+    """What each of CAUSES makes of each pause x column of a pipeline that ran: pauses before
+    entries, then behind the last one of each device. Whole ns, some negative; they add up to the
+    pauses, in a window from the first start of any rank of the step to the last end."""
     made = job.made
-    devices = np.array([device for device, _ in made.entries])
-    own: Times = job.ends_ns - job.starts_ns
+    shares = order_pauses(job, made, job.ends_ns - job.starts_ns)
+    executed: Times = np.sum([*shares.values()], axis=0)
+    starts, ends = _windows(found, job)
+    firsts, lasts = _edges(job, starts, ends)
+    none = np.zeros_like(executed)
+    leading, trailing = _ends(made)
+    late_start, late_end = none.copy(), none.copy()
+    late_start[leading] = firsts
+    late_end[trailing] = lasts
+    other = _pauses(made, job.starts_ns, job.ends_ns - job.starts_ns) - executed
+    return {**shares, "other": other, "late start": late_start, "late end": late_end}
+
+
+def order_pauses(job: Measured, made: Precedence, own: Times) -> dict[str, Times]:
+    """The same of an order whose entries take `own`, executed: all causes but `other` and those of
+    the window."""
     kinds = _numbers([tuple(one.kind for one in entry) for _, entry in made.entries])
     places = _numbers([(device, *((one.kind, one.chunk) for one in entry))
                        for device, entry in made.entries])  # fmt: skip
     of_rank = np.stack([_means(own[:, [at]], places) for at in range(own.shape[1])], axis=1)
     everywhere = np.ones((1, own.shape[1]))
-    gaps, lags = job.entry_gaps(made)[:, None], job.link_lags(made)[:, None]
+    gaps = np.rint(job.entry_gaps(made)[:, None])
+    lags = np.rint(job.link_lags(made)[:, None])
     runs = [
         (_means(own, kinds)[:, None] * everywhere, None, None),
         (_means(own, places)[:, None] * everywhere, None, None),
         (of_rank, None, None),
         (own, None, None),
-        (own, None, np.rint(lags)),
-        (own, np.rint(gaps), np.rint(lags)),
+        (own, None, lags),
+        (own, gaps, lags),
     ]
-    shares = [_bubbles(job, devices, *run) for run in runs]
-    work = np.stack([own[devices == at].sum(axis=0) for at in range(job.devices)])
-    lengths = job.ends_ns.max(axis=0)
-    shares.append(lengths - work)
-    starts, ends = _windows(found, job)
-    firsts, lasts = _edges(job, starts, ends)
-    parts = [
-        shares[0],
-        *(after - before for before, after in pairwise(shares)),
-    ]
-    parts += [np.broadcast_to(firsts, work.shape), np.broadcast_to(lasts, work.shape)]
-    rows = {
-        "step": [step for step in job.steps for _ in range(job.devices)],
-        "rank": [rank for ranks in job.ranks for rank in ranks],
-        "stage": [at for _ in job.steps for at in range(job.devices)],
-        "window_ns": _column(np.broadcast_to(lengths + firsts + lasts, work.shape)),
-        "bubble_ns": _column(sum(parts, np.zeros_like(work))),
-    }
-    rows |= {cause: _column(part) for cause, part in zip(CAUSES, parts, strict=True)}
-    schema = {"step": pl.Int64, "rank": pl.Int32, "stage": pl.Int32}
-    return pl.DataFrame(rows, schema_overrides=schema).sort("step", "rank")
+    before: Times | None = None
+    shares = {}
+    for cause, run in zip(CAUSES, runs, strict=False):
+        after = _pauses(made, made.starts(*run), run[0])
+        shares[cause] = after if before is None else after - before
+        before = after
+    return shares
+
+
+def _devices(made: Precedence) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Of pauses."""
+    before = [device for device, _ in made.entries]
+    return np.array([*before, *range(len(made.schedule.orders))])
+
+
+def _ends(made: Precedence) -> tuple[list[int], list[int]]:
+    """Which pauses come before all passes of a device, and which behind them."""
+    devices = [device for device, _ in made.entries]
+    count = len(made.schedule.orders)
+    return [devices.index(at) for at in range(count)], [*range(len(devices), len(devices) + count)]
+
+
+def _pauses(made: Precedence, starts: Times, durations: Times) -> Times:
+    """Pauses x columns, from the first start of a device (0) to the last end."""
+    ends = starts + durations
+    length = ends.max(axis=0)
+    before = np.zeros_like(starts)
+    is_next = made.link == ORDER
+    before[made.target[is_next]] = ends[made.source[is_next]]
+    devices = _devices(made)[: len(starts)]
+    last = np.zeros((len(made.schedule.orders), starts.shape[1]))
+    np.maximum.at(last, devices, ends)
+    found: Times = np.concatenate([starts - before, length - last])
+    return found
 
 
 def _column(values: Times) -> list[int]:
@@ -99,19 +150,6 @@ def _means(times: Times, of: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Time
     sums = np.bincount(of, weights=times.sum(axis=1))
     found: Times = np.rint(sums / (np.bincount(of) * times.shape[1]))[of]
     return found
-
-
-def _bubbles(
-    job: Measured,
-    devices: np.ndarray[tuple[int], np.dtype[np.int64]],
-    durations: Times,
-    gaps: Times | None,
-    lags: Times | None,
-) -> Times:
-    """Devices x columns: the step less what the device works."""
-    starts = job.made.starts(durations, gaps, lags)
-    length = (starts + durations).max(axis=0)
-    return np.stack([length - durations[devices == at].sum(axis=0) for at in range(job.devices)])
 
 
 def _windows(found: Pipeline, job: Measured) -> tuple[Times, Times]:
@@ -149,6 +187,7 @@ def _edges(job: Measured, starts: Times, ends: Times) -> tuple[Times, Times]:
 #
 # title: Bubbles of the pipeline
 # meaning: What the bubble of each pipeline stage is made of; causes add up to it.
+# table: pipeline_bubbles
 # gauge: npuscope_pipeline_bubble_seconds{stage, cause} = bubble_ns: Bubble of a pipeline stage by
 #     cause.
 #

@@ -10,21 +10,23 @@ import polars as pl
 from plotly.subplots import make_subplots
 
 from ..locale.language import Say
-from ..theme import PASSES, PAUSES
+from ..theme import BUBBLES, PASSES
 from .layout import MOST_BARS, lay_out
 from .timeline import text_on, unit_of
 
-# What passes and what lies between them are called.
+# What passes and causes of the pauses between them are called.
 PASS_WORDS = {
     "F": "forward", "BW": "backward", "B": "gradients of inputs", "W": "gradients of weights",
 }  # fmt: skip
-PAUSE_WORDS = {
-    "waiting": "waiting for another stage", "transfer": "transfer", "pause": "between passes",
+BUBBLE_WORDS = {
+    "schedule": "schedule", "imbalance": "stage imbalance", "slow rank": "slow rank",
+    "variation": "micro-batch variation", "transfers": "P2P transfers", "host": "host",
+    "other": "other", "late start": "late start", "late end": "late end",
 }  # fmt: skip
 _DIGIT_SHARE = 0.008  # of the width, that a digit takes
 _ROW_PX = 30
+_LEGEND_PX, _LEGEND_COLUMNS = 20, 3  # where a window is narrow
 _LATER_CHUNK = 0.72
-_FAINT = {"waiting": 0.25}
 
 
 def pipeline_figure(
@@ -42,8 +44,10 @@ def pipeline_figure(
     figure = make_subplots(rows=len(sides), cols=1, shared_xaxes=True, vertical_spacing=0.16)
     seen: set[str] = set()
     for number, side in enumerate(sides, start=1):
-        for kind, word in (PAUSE_WORDS | PASS_WORDS).items():
-            own = side.filter(pl.col("kind") == kind, pl.col("device").is_in(devices))
+        for kind, word in (PASS_WORDS | BUBBLE_WORDS).items():
+            own = side.filter(
+                pl.col("kind") == kind, pl.col("device").is_in(devices), pl.col("dur_ns") > 0
+            )
             if own.is_empty():
                 continue
             is_pass = kind in PASS_WORDS
@@ -61,9 +65,10 @@ def pipeline_figure(
             range=[len(devices) - 0.5, -0.5], showgrid=False, zeroline=False,
             title={"text": say("stage")}, row=number,
         )  # fmt: skip
-    height_px = 140 + len(sides) * (50 + _ROW_PX * len(devices))
+    legend_px = 50 + _LEGEND_PX * -(-len(seen) // _LEGEND_COLUMNS)
+    height_px = legend_px + 40 + len(sides) * (50 + _ROW_PX * len(devices))
     lay_out(figure, say, "", height_px=height_px)
-    figure.update_layout(barmode="overlay", bargap=0, title=None, margin={"t": 100})
+    figure.update_layout(barmode="overlay", bargap=0, title=None, margin={"t": legend_px})
     figure.update_layout(legend={"orientation": "h", "y": 1, "yref": "container",
                                  "yanchor": "top", "x": 0})  # fmt: skip
     figure.update_xaxes(range=[0, whole_ns / unit_ns], showgrid=False, zeroline=False)
@@ -96,10 +101,11 @@ def _bars(
     *,
     is_pass: bool,
 ) -> go.Bar:
-    colour = (PASSES if is_pass else PAUSES)[kind]
+    colour = (PASSES if is_pass else BUBBLES)[kind]
     rooms = (own["dur_ns"] / whole_ns / _DIGIT_SHARE).to_list()
     numbers = own["micro_batch"].to_list()
     chunks = own["chunk"].to_list()
+    times = own["dur_ns" if is_pass else "share_ns"].to_list()
     return go.Bar(
         orientation="h",
         base=(own["start_ns"] / unit_ns).to_list(),
@@ -111,7 +117,7 @@ def _bars(
             "color": colour,
             "opacity": [_LATER_CHUNK if chunk else 1.0 for chunk in chunks]
             if is_pass
-            else _FAINT.get(kind, 1.0),
+            else 0.75,
             "line": {"width": 0.5 if is_pass else 0, "color": "rgba(255,255,255,0.6)"},
         },
         text=[str(number) if number is not None and len(str(number)) <= room else ""
@@ -122,8 +128,8 @@ def _bars(
         constraintext="none",
         textfont={"size": 11, "color": text_on(colour)},
         customdata=[[number if number is not None else "", chunk if chunk is not None else "",
-                     dur / 1e6]
-                    for number, chunk, dur in zip(numbers, chunks, own["dur_ns"], strict=True)],
+                     time / 1e6]
+                    for number, chunk, time in zip(numbers, chunks, times, strict=True)],
         hovertemplate=word + (" %{customdata[0]} (%{customdata[1]})" if is_pass else "")
         + ": %{customdata[2]:,.3f} ms<extra></extra>",
     )  # fmt: skip

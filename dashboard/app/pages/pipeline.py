@@ -77,12 +77,14 @@ page.figure(figure, key="pipeline_chart")
 page.text(
     Message(
         "Step {step} of ranks {ranks}. Numbers are micro-batches; later chunks of a stage are"
-        " fainter; two passes beside each other share a row.",
+        " fainter; two passes beside each other share a row. Bubbles have the colours of their"
+        " causes; where a cause makes a pause shorter, the others are drawn as much shorter.",
         step="-" if told.step is None else str(told.step),
         ranks=", ".join(map(str, told.ranks[:16])) + (", ..." if len(told.ranks) > 16 else ""),
     )
 )
 if len(devices) < len(told.ranks):
     page.text("Not every stage is drawn.")
+page.table(told.bubbles, name="pipeline_bubbles", title="Why each stage waits")
 page.table(told.tries.drop("devices"), name="pipeline_tries", title="What ran, and what would run")
 page.notes(told.notes)

@@ -13,6 +13,7 @@ pytest.importorskip("streamlit")
 from typer.testing import CliRunner
 
 from npuscope.analysis.pipeline.blocks import pipeline_blocks
+from npuscope.analysis.pipeline.bubbles import CAUSES, rank_bubbles
 from npuscope.analysis.pipeline.tries import asked_tries
 from npuscope.cli import app
 from npuscope.dashboard.app.state import Known, KnownCapture, params_of, view_of
@@ -41,7 +42,7 @@ def test_blocks_fill_each_row_without_gaps() -> None:
     job = job_of(SMALL)
     found = pipeline_blocks(job, asked_tries(job, "gpipe", None)[0], 0)
     for (is_tried, _), part in found.group_by("is_tried", "device"):
-        rows = part.sort("start_ns")
+        rows = part.filter(pl.col("dur_ns") > 0).sort("start_ns")
         ends = (rows["start_ns"] + rows["dur_ns"]).to_list()
         assert rows["start_ns"].to_list() == pytest.approx([0.0, *ends[:-1]], abs=1.0)
         passes = rows.drop_nulls("micro_batch")
@@ -52,8 +53,24 @@ def test_blocks_fill_each_row_without_gaps() -> None:
     assert devices == (0, 1)
     forwards = [bar for bar in figure.data if bar.name == "forward"]
     assert [len(bar.x) for bar in forwards] == [8, 8]
-    waiting = found.filter(pl.col("kind") == "waiting", device=1, is_tried=False)
-    assert waiting["start_ns"][0] == 0.0
+    waiting = found.filter(pl.col("kind") == "schedule", device=1, is_tried=False)
+    assert waiting["share_ns"][0] > 0
+
+
+def test_causes_of_pauses_add_up_to_the_bubbles_of_the_command() -> None:
+    job = job_of(SMALL)
+    found = pipeline_blocks(job, None, 0)
+    ranks = job.measured.ranks[0]
+    every = rank_bubbles(job.pipeline).filter(step=job.measured.steps[0])
+    for device, rank in enumerate(ranks):
+        (row,) = every.filter(rank=rank).to_dicts()
+        sums = dict(found.filter(device=device).drop_nulls("share_ns").group_by("kind").agg(
+            pl.col("share_ns").sum()).iter_rows())  # fmt: skip
+        assert {cause: sums.get(cause, 0) for cause in CAUSES} == {
+            cause: row[cause] for cause in CAUSES
+        }
+        drawn = found.filter(pl.col("micro_batch").is_null(), device=device)["dur_ns"].sum()
+        assert drawn == pytest.approx(row["bubble_ns"], abs=10)
 
 
 def test_a_schedule_in_the_url_is_a_schedule_or_nothing() -> None:
