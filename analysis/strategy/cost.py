@@ -204,7 +204,8 @@ def _matmul(job: Job, constants: Constants, one: Matmul) -> Number:
     efficiency = constants["expert_efficiency" if one.grouped else "matmul_efficiency"]
     half = constants["matmul_half_size"]
     rows = np.maximum(one.rows, 1.0)
-    small = 1.0 + half * (1.0 / rows + 1.0 / one.inner + 1.0 / np.maximum(one.columns, 1.0))
+    inner, columns = np.maximum(one.inner, 1.0), np.maximum(one.columns, 1.0)
+    small = 1.0 + half * (1.0 / rows + 1.0 / inner + 1.0 / columns)
     flops = 2.0 * rows * one.inner * one.columns * one.times
     seconds = flops * small / (_peak(job) * efficiency)
     return seconds

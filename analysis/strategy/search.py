@@ -5,8 +5,9 @@ Strategies with the same stages (pp, vpp) are one job whose other sizes are arra
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -190,12 +191,14 @@ def search(
     world: int,
     space: Space,
     constants: Constants | None = None,
+    spread: Callable[..., Iterable[pl.DataFrame]] = map,
 ) -> pl.DataFrame:
-    """The rows of the metric, those that fit first, fastest first. Raises UsageError for none."""
-    chosen = constants or default_constants()
-    frames = [
-        _predicted(fixed, job, chosen) for fixed, job in jobs_of_space(model, machine, world, space)
-    ]
+    """The rows of the metric, those that fit first, fastest first. Raises UsageError for none.
+
+    `spread(function, tasks)` gives a function's results for tasks in their order, as `map` does.
+    """
+    predicted = partial(_predicted, constants=constants or default_constants())
+    frames = list(spread(predicted, list(jobs_of_space(model, machine, world, space))))
     if not frames:
         raise UsageError(
             f"{model.name}: no strategy divides {world} NPUs, {space.global_batch} sequences of"
@@ -207,7 +210,8 @@ def search(
     return with_front(found).select(column_names("search"))
 
 
-def _predicted(fixed: Mapping[str, object], job: Job, constants: Constants) -> pl.DataFrame:
+def _predicted(task: tuple[dict[str, object], Job], constants: Constants) -> pl.DataFrame:
+    fixed, job = task
     shape = np.shape(job.tp)
     parts = step_parts(job, constants)
     seconds = np.stack([np.broadcast_to(parts[name], shape) for name in LIMITS])
@@ -265,7 +269,7 @@ def sensitivity(
     best = found.filter("fits").head(top)
     base = constants or default_constants()
     rows = []
-    for name, constant in described_constants().items():
+    for name, constant in described_constants().items() if len(best) else ():
         for factor in (np.exp(constant.spread), np.exp(-constant.spread)):
             if constant.spread <= 0:
                 continue

@@ -184,6 +184,29 @@ def open_cluster(address: str | None, jobs: int | None) -> Iterator[Engine]:
             ray.shutdown()
 
 
+def spread(
+    function: Callable[[Any], Any], tasks: Sequence[Any], *, address: str | None
+) -> Iterator[Any]:
+    """Results of a function of npuscope's for tasks, in their order, as `map` gives them: each
+    task on any node of the cluster at `address`. Raises UsageError as `open_cluster` does."""
+    with open_cluster(address, None):
+        import ray
+
+        names = {node.id: node.name for node in _nodes()}
+        told, _ = _on_each(names, version)
+        if others := [names[node] for node, one in told.items() if one != version()]:
+            raise UsageError(f"npuscope here is {version()}, on {', '.join(others)} another")
+        work = _remote(_called, None, num_cpus=1, max_retries=_RETRIES)
+        shared = ray.put(function)
+        asked = [work.remote(shared, task) for task in tasks]
+        for ref in asked:
+            yield ray.get(ref)
+
+
+def _called(function: Callable[[Any], Any], task: Any) -> Any:
+    return function(task)
+
+
 def _connect(address: str | None) -> None:
     import ray
 

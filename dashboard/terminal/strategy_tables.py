@@ -77,6 +77,23 @@ def strategies_table(found: pl.DataFrame) -> RenderableType:
     )
 
 
+def running_table(found: pl.DataFrame) -> RenderableType:
+    """The row of the metric `search_running`."""
+    sizes = ("tp", "pp", "vpp", "cp", "ep", "micro_batch")
+    return FittedTable(
+        [
+            *(Column(name.replace("_", " "), name, str) for name in sizes),
+            Column("step (ms)", "step_ns", _ms),
+            Column("peak (GiB)", "peak_bytes", _gib),
+            Column("fits", "fits", _yes),
+            Column("place", "place", str),
+            Column("saved by the best", "saved_ratio", percent),
+        ],
+        found.to_dicts(),
+        "The running strategy",
+    )
+
+
 def calibration_table(found: pl.DataFrame) -> RenderableType:
     """Rows of the metric `calibration`: what captures measured, then what is kept."""
     return FittedTable(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -16,6 +19,25 @@ from .predict import ChipName
 Named = Annotated[str, typer.Argument(metavar="MODEL", help="As `npuscope model` takes it.")]
 Cluster = Annotated[
     str, typer.Option("--cluster", metavar="NODESxNPUS", help="8x8.", show_default=False)
+]
+MaybeNamed = Annotated[
+    str | None,
+    typer.Argument(metavar="MODEL", help="As `npuscope model` takes it; a script has its own."),
+]
+MaybeCluster = Annotated[
+    str | None,
+    typer.Option("--cluster", metavar="NODESxNPUS", help="8x8; --from has its own."),
+]
+Start = Annotated[
+    Path | None,
+    typer.Option(
+        "--from", metavar="PATH",
+        help="Begin with the strategy that runs: a launch script, profiles or a store.",
+    ),
+]  # fmt: skip
+Engine = Annotated[str, typer.Option("--engine", metavar="NAME", help="local, or ray.")]
+Address = Annotated[
+    str | None, typer.Option("--address", metavar="HOST:PORT", help="Of the Ray cluster.")
 ]
 Only = Annotated[
     str,
@@ -44,12 +66,15 @@ Budget = Annotated[
 
 
 def search(
-    what: Named,
-    cluster: Cluster,
-    only: Only,
+    what: MaybeNamed = None,
+    cluster: MaybeCluster = None,
+    only: Only = "",
+    start: Start = None,
     chip: ChipName = "910B2",
     top: Top = 20,
     calibrate: Calibrate = None,
+    engine: Engine = "local",
+    address: Address = None,
     out: Out = None,
     json: Json = False,
 ) -> None:
@@ -60,36 +85,94 @@ def search(
       npuscope search llama3-70b --cluster 8x8 --only gbs=512,seq=8192
       npuscope search deepseek-v3 --cluster 64x8 --only gbs=4096,seq=4096,tp=1+2,ep=32+64
       npuscope search llama3-70b --cluster 8x8 --only gbs=512,seq=8192 -o strategies.parquet
+      npuscope search --from ./pretrain_llama3_70b.sh
+      npuscope search llama3-70b --from ./profiles --only gbs=512,seq=8192
     """
     from npuscope.analysis.flops.model.describe import model_of
-    from npuscope.analysis.strategy import describe
+    from npuscope.analysis.strategy import describe, running
     from npuscope.analysis.strategy import search as searching
     from npuscope.analysis.strategy.calibration import calibrated
     from npuscope.analysis.strategy.notes import search_notes
     from npuscope.analysis.strategy.results import Found, write_found
     from npuscope.dashboard.terminal import strategy_tables
 
-    model, machine = model_of(what), describe.machine_of(chip)
-    space, (nodes, devices) = describe.space_of(only), describe.cluster_of(cluster)
-    machine = describe.on_nodes(machine, devices)
+    machine = describe.machine_of(chip)
+    given = None if cluster is None else describe.cluster_of(cluster)
+    job, sizes = None, None
+    if start is not None and _is_script(start):
+        if what is not None:
+            raise UsageError("--from a launch script has its own model: leave MODEL out")
+        job, space = running.space_of_script(start, machine, given, only)
+        model, machine, world = job.model, job.machine, int(job.world)
+        asked = {"cluster": cluster or f"{world} in all", "only": only}
+    else:
+        if what is None:
+            raise UsageError("give a MODEL, or --from a launch script")
+        model, space = model_of(what), describe.space_of(only)
+        if start is not None:
+            sizes = _sizes_at(start)
+            cluster = cluster or running.cluster_of_sizes(sizes)
+        if cluster is None:
+            raise UsageError("give --cluster NODESxNPUS, or --from captures")
+        nodes, devices = describe.cluster_of(cluster)
+        machine, world = describe.on_nodes(machine, devices), nodes * devices
+        asked = {"cluster": cluster, "only": only}
     measured = calibration_of(calibrate)
     constants = None if measured is None else calibrated(measured)
-    found = searching.search(model, machine, nodes * devices, space, constants)
-    changes = searching.sensitivity(model, machine, nodes * devices, space, found, constants)
+    found = searching.search(
+        model, machine, world, space, constants, spread=_spread(engine, address)
+    )
+    changes = searching.sensitivity(model, machine, world, space, found, constants)
     notes = search_notes(found, changes)
+    allowed = machine.memory_bytes * (1 - space.spare_ratio)
+    beside = None
+    if job is not None:
+        beside = running.running_row(found, job, allowed, constants)
+    elif sizes is not None:
+        beside = running.running_row_of_sizes(found, sizes, allowed)
     if out is not None:
-        asked = {"model": model.name, "chip": chip, "cluster": cluster, "only": only}
-        allowed = int(machine.memory_bytes * (1 - space.spare_ratio))
-        write_found(Found(found, changes, asked, allowed), out)
+        asked = {"model": model.name, "chip": chip, **asked}
+        write_found(Found(found, changes, asked, int(allowed)), out)
         say(f"{len(found)} strategies: {out}")
     best = found.head(top)
     if json:
-        print_json("search", best.to_dicts(), notes, sensitivity=changes.to_dicts())
+        print_json(
+            "search", best.to_dicts(), notes, sensitivity=changes.to_dicts(),
+            running=None if beside is None else beside.to_dicts()[0],
+        )  # fmt: skip
         return
     show(strategy_tables.strategies_table(best))
+    if beside is not None:
+        show(strategy_tables.running_table(beside))
     if measured is not None:
         show(strategy_tables.calibration_table(measured))
     say_notes(notes)
+
+
+def _is_script(path: Path) -> bool:
+    from npuscope.profile import is_ingested
+
+    return path.is_file() and not is_ingested(path)
+
+
+def _sizes_at(path: Path) -> dict[str, int]:
+    from npuscope.analysis.strategy.running import sizes_of_captures
+    from npuscope.profile import Source, opened
+
+    with opened(Source(path)) as data:
+        return sizes_of_captures(data.con)
+
+
+def _spread(engine: str, address: str | None) -> Callable[..., Any]:
+    if engine not in ("local", "ray"):
+        raise UsageError(f"--engine {engine}: give local or ray")
+    if engine == "local":
+        if address is not None:
+            raise UsageError("--address is of --engine ray")
+        return map
+    from npuscope.collector.engines.ray_cluster import spread
+
+    return partial(spread, address=address)
 
 
 def memory_plan(

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from npuscope.analysis.flops.model.describe import model_of, presets
 from npuscope.analysis.pipeline.execution import even_durations, execute
 from npuscope.analysis.pipeline.schedules import schedule
 from npuscope.analysis.strategy.constants import default_constants, described_constants
 from npuscope.analysis.strategy.cost import step_parts
-from npuscope.analysis.strategy.job import Recompute, even_stages
+from npuscope.analysis.strategy.describe import job_of_strategy
+from npuscope.analysis.strategy.job import Machine, Recompute, even_stages
 from npuscope.analysis.strategy.predict import memory_rows, part_rows, predict, predict_records
 from tests.analysis.strategy.jobs import DENSE, JOB
 
@@ -90,6 +92,15 @@ _BARE = [
 def test_a_record_of_almost_nothing_is_predicted(record: dict[str, object]) -> None:
     (found,) = predict_records([record]).values()
     assert all(np.isfinite(value) and value > 0 for value in found.values())
+
+
+def test_every_known_model_is_predicted() -> None:
+    """Some have no dense layers at all."""
+    for name in presets():
+        words = "tp=4,pp=4,mbs=1,gbs=64,seq=4096,etp=1"
+        found = predict(job_of_strategy(model_of(name), Machine(353.9e12), (4, 8), words))
+        assert all(np.isfinite(seconds) for seconds in found.parts_s.values()), name
+        assert found.step_s.predicted > 0, name
 
 
 def test_neither_what_is_measured_nor_the_name_is_read() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.command import Run
 
+_AROUND = "gbs=64,seq=4096,cp=1,mbs=1,recompute=full"
 _ONLY = "gbs=512,seq=8192,tp=4+8,pp=4+8,vpp=1,cp=1,mbs=1"
 
 
@@ -37,3 +38,35 @@ def test_a_plan(run: Run) -> None:
 def test_what_it_refuses(run: Run, only: str, said: str) -> None:
     told = run("search", "llama3-70b", "--cluster", "8x8", "--only", only)
     assert (told.code, said in told.err) == (2, True)
+
+
+_SCRIPT = """
+NNODES=2
+ARGS="--use-mcore-models --tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 \\
+  --sequence-parallel --num-layers 16 --hidden-size 4096 --ffn-hidden-size 11008 \\
+  --num-attention-heads 32 --swiglu --untie-embeddings-and-output-weights --use-flash-attn \\
+  --seq-length 4096 --micro-batch-size 1 --global-batch-size 64 --vocab-size 32000 --bf16 \\
+  --use-distributed-optimizer --use-ascend-mc2"
+"""
+
+
+def test_a_search_from_a_launch_script(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "pretrain.sh"
+    script.write_text(_SCRIPT)
+    told = run("search", "--from", script, "--only", "mbs=1,cp=1,recompute=none", "--json").json()
+    running, best = told["running"], told["rows"][0]
+    assert (running["tp"], running["pp"], running["fits"]) == (8, 2, True)
+    predicted = run("predict", script, "--json").json()["figures"]["step_s"]["predicted"]
+    assert running["step_ns"] == pytest.approx(predicted * 1e9, abs=1)
+    assert running["saved_ratio"] == pytest.approx(1 - best["step_ns"] / running["step_ns"])
+    assert running["place"] > 1
+
+
+def test_a_search_from_captures(run: Run, sample_store: Path) -> None:
+    words = ("search", "qwen3-30b-a3b", "--from", sample_store, "--only", _AROUND)
+    told = run(*words, "--json").json()
+    assert [told["running"][name] for name in ("tp", "pp", "ep")] == [1, 2, 2]
+    assert told["running"]["place"] is None  # a model that fits nowhere on 8 NPUs
+    assert {row["dp"] * row["tp"] * row["pp"] for row in told["rows"]} == {8}
+    refused = run("search", "--from", sample_store, "--only", "gbs=64,seq=4096")
+    assert (refused.code, "give a MODEL" in refused.err) == (2, True)
