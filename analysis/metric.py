@@ -85,6 +85,7 @@ _UNITS = (
     ("period_steps", "number"),
     ("accepted_length", "tokens"),
     ("_tokens_per_s_per_rank", "tokens/s"),
+    ("_flops_per_byte", "FLOPs/byte"),
     ("_flops", "FLOPs"),
     ("_flops_per_s", "FLOP/s"),
     *((name, "ratio") for name in _RATIOS),

@@ -25,6 +25,7 @@ from npuscope.commands.explain import (
     memory,
     mfu,
     model,
+    operators,
     ranks,
     steps,
     trends,
@@ -62,6 +63,7 @@ GROUPS = {
         "mfu": "mfu",
         "model": "mfu",
         "memory": "metrics",
+        "operators": "operators",
         "host": "host",
         "replay": "whatif",
         "critical-path": "whatif",
@@ -202,6 +204,14 @@ app.command()(steps.kernels)
 app.command()(comm.comm)
 app.command()(ranks.clocks)
 app.command()(ranks.ranks)
+operators_app = typer.Typer(
+    cls=experts.ShownUnlessNamed,
+    help="Operators with their headroom in ms; `learn`: a table of the best by chip and shape.",
+    **_PLAIN,
+)
+operators_app.command("show")(operators.operators)
+operators_app.command("learn")(operators.learn)
+app.add_typer(operators_app, name="operators")
 experts_app = typer.Typer(
     cls=experts.ShownUnlessNamed,
     help="Expert load and its cost; `plan` and `backtest`: the gain of moving experts.",

@@ -16,6 +16,7 @@ from npuscope.analysis.catalog import metric, metrics
 from npuscope.analysis.host.free_time import mean_free_time
 from npuscope.analysis.means import mean_parts
 from npuscope.analysis.metric import Gauge
+from npuscope.analysis.operators.classes import operator_classes
 from npuscope.analysis.views import frame
 
 Frames = dict[str, pl.DataFrame]
@@ -43,12 +44,13 @@ def detail(gauge: Gauge) -> int:
 
 def metric_gauges(con: duckdb.DuckDBPyConnection, keys: Sequence[str]) -> Frames:
     """Values of each of `keys` (run and capture, or these and step) by gauge, of all metrics that
-    are views, and of the parts and free time of a mean step: keys, labels, value; where they know
-    nothing, no row. Of captures means are without warm-up."""
+    are views, and of the parts, free time and operators of a mean step: keys, labels, value; where
+    they know nothing, no row. Of captures means are without warm-up."""
     parts = mean_parts(con, by="step" if "step" in keys else "capture")
     frames = gauges_of("mean_parts", parts, keys)
     if "step" not in keys:
         frames |= gauges_of("mean_free_time", mean_free_time(con, by="cause"), keys)
+        frames |= gauges_of("operator_classes", operator_classes(con), keys)
     for known in metrics():
         columns = {column.name for column in known.columns}
         if known.gauges and known.view and columns >= {*keys}:

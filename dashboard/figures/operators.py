@@ -9,6 +9,7 @@ from npuscope.analysis.wording import percent
 from npuscope.messages import Message
 
 from ..locale.language import Say
+from ..terminal.operator_tables import CLASS_WORDS
 from ..theme import COMPUTING, FREE, SERIES
 from .layout import lay_out, numbered_names, of_many, rows_px, shorten
 
@@ -21,6 +22,44 @@ _PIPES = (
     ("vector computes", "aiv_vec_ratio"), ("vector loads", "aiv_mte2_ratio"),
     ("vector stores", "aiv_mte3_ratio"),
 )  # fmt: skip
+
+
+def classes_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
+    """Rows of `operator_classes`: one bar of a mean rank's step, a part for each class."""
+    figure = go.Figure()
+    for number, (name, ns, share) in enumerate(
+        rows.select("class", "computing_ns", "share_ratio").iter_rows()
+    ):
+        figure.add_bar(
+            y=[""], x=[ns / 1e6], name=say(CLASS_WORDS[name]), orientation="h",
+            marker_color=SERIES[number % len(SERIES)], text=percent(share), textposition="auto",
+            hovertemplate="%{x:,.3f} ms, %{text}",
+        )  # fmt: skip
+    figure.update_layout(barmode="stack")
+    return lay_out(figure, say, Message("Computing time by class"), height_px=190,
+                   x=say("ms per step and rank"))  # fmt: skip
+
+
+def headroom_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
+    """Rows of `operator_headroom`: the MOST_ROWS with the most headroom, from low to high."""
+    shown = rows.drop_nulls("headroom_high_ns").head(MOST_ROWS)
+    names = [
+        f"{shorten(type_ or '-')} {shorten(shapes or '')} "
+        for type_, shapes in shown.select("type", "input_shapes").iter_rows()
+    ]
+    places = list(range(shown.height))
+    low, high = shown["headroom_low_ns"] / 1e6, shown["headroom_high_ns"] / 1e6
+    figure = go.Figure()
+    figure.add_bar(y=places, x=low.to_list(), orientation="h", name=say("beyond its like"),
+                   marker_color=COMPUTING, hovertemplate="%{x:,.3f} ms")  # fmt: skip
+    figure.add_bar(
+        y=places, x=(high - low).to_list(), orientation="h", name=say("beyond the chip's limits"),
+        marker_color=FREE, customdata=high.to_list(), hovertemplate="%{customdata:,.3f} ms",
+    )  # fmt: skip
+    figure.update_layout(barmode="stack")
+    figure = lay_out(figure, say, Message("Headroom of operators"), height_px=rows_px(shown.height),
+                     x=say("ms per step and rank"), is_listed=True)  # fmt: skip
+    return figure.update_yaxes(tickvals=places, ticktext=names)
 
 
 def top_figure(rows: pl.DataFrame, say: Say) -> go.Figure:

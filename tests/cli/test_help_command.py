@@ -39,7 +39,16 @@ def test_keys_of_by_are_those_of_the_catalog() -> None:
         assert command.split()[0] in COMMANDS
         if key:
             listed.setdefault(command, set()).add(key)
-    assert listed.keys() == {"compare", "kernels", "comm", "host", "memory", "mfu", "experts"}
+    assert listed.keys() == {
+        "compare",
+        "kernels",
+        "comm",
+        "host",
+        "memory",
+        "mfu",
+        "experts",
+        "operators",
+    }
     every = get_group(app).commands
     for name, verb in every.items():
         found = getattr(verb, "commands", {}).get("show", verb)

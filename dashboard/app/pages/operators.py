@@ -8,14 +8,22 @@ import streamlit as st
 from npuscope.analysis import means, query
 from npuscope.analysis.flops.kernels.roofline import points as points_of
 from npuscope.analysis.flops.kernels.roofline import under_roofline
+from npuscope.analysis.operators import classes, headroom
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures import operators as figures
+from npuscope.dashboard.terminal.operator_tables import CLASS_WORDS
 from npuscope.messages import Message
 
 POINT = (
     "type", "input_shapes", "dtype", "count", "total_ns", "moved_bytes", "intensity",
     "achieved_flops_per_s", "peak_share_ratio", "bound",
+)  # fmt: skip
+
+HEADROOM = (
+    "class", "type", "input_shapes", "dtype", "count", "total_ns", "mean_ns", "flops_ratio",
+    "aic_mac_ratio", "headroom_low_ns", "headroom_high_ns", "basis", "on_path_ratio",
+    "gain_low_ns", "gain_high_ns",
 )  # fmt: skip
 
 page = open_page("operators")
@@ -41,6 +49,30 @@ page.text(
 page.table(rows, name=f"kernels_by_{by}", titles={"total_ns": say("time per step and rank")})
 with st.expander(say("Every rank and step")):
     page.table(page.frame(query.kernels, by=by), name="kernels")
+
+page.heading("What could they give back?")
+classed = page.frame(classes.operator_classes)
+page.figure(figures.classes_figure(classed, say), key="operator_classes")
+page.table(
+    classed.with_columns(
+        pl.col("class").replace({key: say(words) for key, words in CLASS_WORDS.items()})
+    ),
+    name="operator_classes",
+)  # fmt: skip
+with st.expander(say("Every rank and step")):
+    page.table(page.frame(classes.operator_steps), name="operator_steps")
+room = page.later(headroom.operator_headroom)
+if room is not None:
+    if room["headroom_high_ns"].null_count() == room.height:
+        page.empty("What operators could give back is unknown here.", how_to_collect(page, "mfu"))
+    else:
+        page.figure(figures.headroom_figure(room, say), key="operator_headroom")
+        page.text(
+            "Low: beyond the best of the like here: the same class or type, about as much data."
+            " High: beyond the chip's limits, which nothing attains. A step gains what of it lies"
+            " on the critical path."
+        )
+        page.table(room, name="operator_headroom", columns=HEADROOM)
 
 page.heading("How close are they to the chip's limits?")
 roofline = page.frame(under_roofline)

@@ -1,0 +1,1 @@
+"""What operators cost, and what they could give back."""

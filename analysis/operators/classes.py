@@ -1,0 +1,186 @@
+"""Operators by class, with the FLOPs and bytes of one kernel of each shape.
+
+operator_summary (kept beside each rank) --> one row per distinct shape: FLOPs, bytes, class
+    --> classes of each step, which add up to its computing time; of a mean step
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import duckdb
+import polars as pl
+
+from ..flops.kernels.kernel_flops import flops_of
+from ..flops.kernels.shapes import tensors
+from ..means import without_warm_up
+from ..scope import ALL, PLACE, Scope
+from ..views import select
+
+SHAPE = (
+    "type", "input_shapes", "input_dtypes", "input_formats", "output_shapes", "output_dtypes",
+    "output_formats",
+)  # fmt: skip
+_FUSED = re.compile(
+    r"(all_?gather|all_?to_?all).*(matmul|mm)|(matmul|mm|finalize).*(reduce_?scatter|all_?reduce|"
+    r"all_?to_?all|routing)|moe_?distribute",
+    re.I,
+)
+_GROUPED = re.compile("grouped", re.I)
+_BATCHED = re.compile("batch", re.I)
+_BACKWARD = re.compile("grad|backward|backprop", re.I)
+_CUBE = ("AI_CORE", "MIX_AIC")
+_FOUND = {
+    "class": pl.String, "flops": pl.Int64, "moved_bytes": pl.Int64, "dtype": pl.String,
+}  # fmt: skip
+
+
+def class_of(type_: str | None, core: str | None, family: str | None) -> str:
+    """Class of an operator; `family` as `flops_of` gives it."""
+    if core == "AI_CPU":
+        return "ai_cpu"
+    if core == "DSA_SQE":
+        return "dsa"
+    name = type_ or ""
+    if _FUSED.search(name):
+        return "communication_fused"
+    if family == "matmul":
+        if _GROUPED.search(name):
+            return "matmul_grouped"
+        return "matmul_batched" if _BATCHED.search(name) else "matmul"
+    if family == "attention":
+        return "attention_backward" if _BACKWARD.search(name) else "attention_forward"
+    if family == "convolution":
+        return "convolution"
+    return "vector" if core in ("AI_VECTOR_CORE", "MIX_AIV") else "other"
+
+
+def operators_of(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
+    """Rows of `operator_summary`, with class, flops and moved_bytes of one kernel (attention
+    causal; NULL: unknown) and the dtype of its first tensor that multiplies."""
+    rows = select(con, "operator_summary", scope)
+    keys = [*SHAPE, "core"]
+    shapes = rows.select(keys).unique(maintain_order=True)
+    cells = [_cells(row) for row in shapes.iter_rows(named=True)]
+    known = shapes.hstack(pl.DataFrame(cells, schema=_FOUND, orient="row"))
+    return rows.join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")
+
+
+def _cells(row: dict[str, Any]) -> tuple[object, ...]:
+    found = flops_of(*(row[name] for name in SHAPE))
+    if found is not None:
+        own = class_of(row["type"], row["core"], found.family)
+        flops = found.full if found.causal is None else found.causal
+        return own, flops, found.moved_bytes, found.dtype
+    own = class_of(row["type"], row["core"], None)
+    try:
+        given = tensors(row["input_shapes"], row["input_dtypes"], row["input_formats"])
+        made = tensors(row["output_shapes"], row["output_dtypes"], row["output_formats"])
+    except ValueError:
+        return own, None, None, None
+    sizes = [one.size_bytes for one in (*given, *made) if one is not None]
+    moved = None if not sizes or None in sizes else sum(size or 0 for size in sizes)
+    dtype = next((one.dtype for one in (*given, *made) if one is not None), None)
+    return own, None, moved, dtype
+
+
+# metric: operator_steps
+# What classes of operators does the computing time of each step go to?
+#
+# Rows of a rank and step add up to its computing_ns (steps): of kernels that run at the same time
+# each counts what it adds to the union, in order of starts. total_ns are sums of durations.
+# Classes: matmul, matmul_batched, matmul_grouped, attention_forward, attention_backward,
+# convolution, communication_fused (MC2: matrix products that communicate, and dispatch and combine
+# of experts in one kernel), vector, ai_cpu, dsa, other (kernels of unknown type or core).
+#
+# title: Classes of operators by step
+# meaning: Computing time of each rank and step by class of operators; adds up exactly.
+# by: run, capture, rank, step
+# command: operators --by step
+# table: operator_steps
+#
+#   class         varchar  class of operators
+#   count         bigint   kernels
+#   total_ns      bigint   sum of their durations
+#   computing_ns  bigint   what they add to the union of all kernels
+def operator_steps(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
+    """Rows of the metric, the longest of each rank and step first."""
+    return (
+        operators_of(con, scope)
+        .group_by(*PLACE, "class")
+        .agg(pl.col("count", "total_ns", "computing_ns").sum())
+        .sort(*PLACE, -pl.col("total_ns"), "class", nulls_last=True)
+    )
+
+
+# metric: operator_classes
+# What classes of operators does the computing time of a mean step go to?
+#
+# The metric operator_steps over ranks and steps, without warm-up where others remain. Both shares
+# add up to 1; they differ where kernels run at the same time.
+#
+# title: Classes of operators
+# meaning: Computing time of a mean rank and step by class of operators; shares add up.
+# by: run, capture
+# command: operators --by class
+# table: operator_classes
+# figure: operator_classes
+# gauge: npuscope_operator_class_seconds{class} = computing_ns: Computing time of a mean rank and
+#     step by class of operators (matmul, attention_forward, vector, ...); classes add up.
+#
+#   class               varchar  class of operators, as in operator_steps
+#   count               double   kernels of a mean rank and step
+#   total_ns            double   sum of their durations
+#   total_share_ratio   double   of the sum of all durations
+#   computing_ns        double   what they add to the union of all kernels
+#   share_ratio         double   of the union
+def operator_classes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
+    """Rows of the metric, the longest first."""
+    rows = without_warm_up(con, operator_steps(con, scope))
+    over = rows.select(PLACE).unique().group_by("run", "capture").len()
+    found = rows.group_by("run", "capture", "class").agg(
+        pl.col("count", "total_ns", "computing_ns").sum()
+    )
+    job = ["run", "capture"]
+    return (
+        found.join(over, on=job)
+        .select(
+            *job, "class", pl.col("count") / pl.col("len"), pl.col("total_ns") / pl.col("len"),
+            _share("total_ns", job).alias("total_share_ratio"),
+            pl.col("computing_ns") / pl.col("len"),
+            _share("computing_ns", job).alias("share_ratio"),
+        )
+        .sort(*job, -pl.col("total_ns"), "class")
+    )  # fmt: skip
+
+
+def _share(column: str, over: list[str]) -> pl.Expr:
+    whole = pl.col(column).sum().over(over)
+    return pl.when(whole > 0).then(pl.col(column) / whole)
+
+
+def mean_operators(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
+    """Operators of a mean rank and step by class, type, core and tensors: columns of
+    `operators_of` without rank and step, counts and times as means (Float64), and kernels: how
+    many there were; least_ns and most_blocks_count of all."""
+    rows = without_warm_up(con, operators_of(con, scope))
+    over = rows.select(PLACE).unique().group_by("run", "capture").len()
+    keys = ["run", "capture", "class", *SHAPE, "core", "dtype", "flops", "moved_bytes"]
+    timed = ["cube_timed_ns", "mac_ns", "vector_timed_ns", "vec_ns"]
+    return (
+        rows.group_by(keys)
+        .agg(
+            pl.col("count").sum().alias("kernels"),
+            pl.col("total_ns", "computing_ns").sum(),
+            pl.col("least_ns").min(), pl.col("most_blocks_count").max(),
+            *(pl.when(pl.col(one).count() > 0).then(pl.col(one).sum()) for one in
+              (*timed, "dynamic_count")),
+        )
+        .join(over, on=["run", "capture"])
+        .with_columns(
+            pl.col("total_ns", "computing_ns") / pl.col("len"),
+            count=pl.col("kernels") / pl.col("len"), mean_ns=pl.col("total_ns") / pl.col("kernels"),
+        )
+        .drop("len")
+    )  # fmt: skip
