@@ -111,4 +111,8 @@ else:
         )
     )
     page.table(cores, name="core_use")
+    beside = page.frame(headroom.operator_pmu)
+    if not beside.is_empty():
+        with st.expander(say("FLOPs over time beside PMU counters")):
+            page.table(beside, name="operator_pmu")
 page.notes([*page.frame(query.notes, rank=None, step=None), *page.warnings])
