@@ -85,20 +85,25 @@ class SequenceLengthRecorder:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def record(self, lengths: Any = None, *, cu_seqlens: Any = None) -> None:
-        """Lengths of the sequences of the next micro-batch, or where they begin and the last ends.
+    def record(
+        self, lengths: Any = None, *, cu_seqlens: Any = None, actual_seq_len: Any = None
+    ) -> None:
+        """Lengths of the sequences of the next micro-batch; or where they begin and the last ends;
+        or where each ends, as `npu_fusion_attention` takes packed ones (`actual_seq_qlen`).
 
         Lists, arrays or tensors of the host.
         """
         if not self.is_active or self._step % self._every or os.getpid() != self._process:
             return
         try:
-            given = lengths if cu_seqlens is None else cu_seqlens
+            ends = actual_seq_len if cu_seqlens is None else cu_seqlens
+            given = lengths if ends is None else ends
             device = getattr(getattr(given, "device", None), "type", "cpu")
             if device != "cpu":
                 raise ValueError(f"lengths on {device}: give numbers of the host, as a batch has")
             values = [int(one) for one in (given.tolist() if hasattr(given, "tolist") else given)]
-            if cu_seqlens is not None:
+            if ends is not None:
+                values = [0, *values] if cu_seqlens is None else values
                 values = [after - before for before, after in pairwise(values)]
             if min(values, default=0) < 0:
                 raise ValueError("a length below 0")

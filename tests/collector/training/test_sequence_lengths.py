@@ -31,6 +31,13 @@ def test_what_is_recorded_is_read(tmp_path: Path) -> None:
     assert eighth.select("micro_batch", "length").rows() == [(0, 8), (0, 25), (1, 3), (1, 100)]
 
 
+def test_ends_of_packed_sequences_as_attention_takes_them(tmp_path: Path) -> None:
+    with sequence_length_recorder(tmp_path, rank=0) as recorder:
+        recorder.record(actual_seq_len=[512, 2560, 2656])
+        recorder.step()
+    assert read_lengths(tmp_path)["length"].to_list() == [512, 2048, 96]
+
+
 @pytest.mark.parametrize(
     "given", [object(), ["many"], [-1], SimpleNamespace(device=SimpleNamespace(type="npu"))]
 )
