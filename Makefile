@@ -10,6 +10,8 @@ BIN   := $(VENV)/bin
 READY_DEMO := $(VENV)/.ready-demo
 READY := $(VENV)/.ready
 READY_SLOW := $(VENV)/.ready-slow
+DOCS_VENV := .venv-docs
+READY_DOCS := $(DOCS_VENV)/.ready
 
 # The newest usable interpreter: recent enough, and able to make a virtual environment.
 PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3.10 python3; do \
@@ -20,7 +22,7 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3.10 pyth
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow fuzz check messages bench screenshots
+.PHONY: help demo test test-slow fuzz check docs messages bench screenshots
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +74,17 @@ check: $(READY)  ## formatting, lint, types, import contracts, translations
 	@"$(BIN)/mypy"
 	@"$(BIN)/lint-imports"
 	@"$(BIN)/python" -m tests.dashboard.locale.extraction --check
+
+# The site needs neither npuscope installed nor the network; warnings are errors.
+$(READY_DOCS): pyproject.toml
+	@"$(DOCS_VENV)/bin/python" -c "" 2>/dev/null || "$(PYTHON)" -m venv --clear "$(DOCS_VENV)"
+	@"$(DOCS_VENV)/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@"$(DOCS_VENV)/bin/python" -m pip install --quiet --disable-pip-version-check --group docs
+	@touch "$@"
+
+docs: $(READY_DOCS)  ## the site of the docs, in build/site
+	@"$(DOCS_VENV)/bin/python" docs/site_source.py
+	@NO_MKDOCS_2_WARNING=1 "$(DOCS_VENV)/bin/python" -m mkdocs build --quiet --strict
 
 # Untranslated texts are then empty in dashboard/locale/*/LC_MESSAGES/npuscope.po: to be filled.
 messages: $(READY)  ## catalogs of translations brought up to date; LANGUAGE_CODE=fr begins one

@@ -29,9 +29,10 @@ def open(
     several; without, answers have rows of all. Raises npuscope.errors.NpuscopeError, whose text
     says what to do.
 
-    >>> with npuscope.open("sample_traces/moe_8_ranks") as job:
-    ...     job.steps().select("rank", "step", "exposed_communication_ns").head(2).rows()
-    [(0, 12, 10278017), (0, 13, 10239305)]
+    Examples:
+        >>> with npuscope.open("sample_traces/moe_8_ranks") as job:
+        ...     job.steps().select("rank", "step", "exposed_communication_ns").head(2).rows()
+        [(0, 12, 10278017), (0, 13, 10239305)]
     """
     from npuscope.capture import Capture
 

@@ -173,3 +173,11 @@ def test_importing_loads_nothing_heavy() -> None:
         capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
     assert not {"duckdb", "polars", "numpy", "typer", "plotly", "pyarrow"} & set(told)
+
+
+def test_importing_takes_less_than_100_ms() -> None:
+    code = "import time; t = time.process_time(); import npuscope; print(time.process_time() - t)"
+    told = [
+        float(subprocess.check_output([sys.executable, "-c", code], text=True)) for _ in range(3)
+    ]
+    assert min(told) < 0.1
