@@ -84,7 +84,7 @@ $(READY_DOCS): pyproject.toml
 
 docs: $(READY_DOCS)  ## the site of the docs, in build/site
 	@"$(DOCS_VENV)/bin/python" docs/site_source.py
-	@NO_MKDOCS_2_WARNING=1 "$(DOCS_VENV)/bin/python" -m mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 "$(DOCS_VENV)/bin/python" -m mkdocs build --strict
 
 # Untranslated texts are then empty in dashboard/locale/*/LC_MESSAGES/npuscope.po: to be filled.
 messages: $(READY)  ## catalogs of translations brought up to date; LANGUAGE_CODE=fr begins one

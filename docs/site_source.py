@@ -66,7 +66,7 @@ def _page(path: Path, text: str, page: Path, target: Path) -> None:
             return f"[{words}]({up}{shown}{anchor})"
         kept = target / "source" / inside
         if kept.suffix in ("", ".md"):  # shown as it is: no page of the site
-            kept = kept.with_name(kept.name + ".txt")
+            kept = kept.with_suffix(".txt")
         kept.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(meant, kept)
         return f"[{words}]({up}{kept.relative_to(target)})"
