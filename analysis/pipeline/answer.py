@@ -45,11 +45,10 @@ class Answer:
     notes: list[str]
 
 
-def pipeline_answer(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> Answer:
-    """Of one capture; `con` has its ranks compared. Raises TraceNotFound without
-    kernels."""
+def recognised(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> Pipeline:
+    """The passes of a capture, compared. Raises TraceNotFound without kernels."""
     try:
-        found = pipeline(con, run, capture)
+        return pipeline(con, run, capture)
     except TraceNotFound as error:
         told = Message(
             "{capture}: no single kernels were recorded, so no passes are recognised; the"
@@ -57,6 +56,12 @@ def pipeline_answer(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> A
             capture=capture,
         )
         raise TraceNotFound(told) from error
+
+
+def pipeline_answer(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> Answer:
+    """Of one capture; `con` has its ranks compared. Raises TraceNotFound without
+    kernels."""
+    found = recognised(con, run, capture)
     notes = pipeline_notes(found)
     bubbles = None
     if found.stages > 1:

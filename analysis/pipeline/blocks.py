@@ -11,10 +11,10 @@ import polars as pl
 
 from ..replay.captures import one_capture
 from ..scope import Scope
+from .answer import recognised
 from .bubbles import order_pauses, pipeline_bubbles, step_pauses
 from .execution import Precedence, Times
 from .measured import measured
-from .passes import pipeline
 from .tries import Asked, Ready, asked_tries, pipeline_tries, ready, tried, tries_notes
 
 _SCHEMA: dict[str, type[pl.DataType]] = {
@@ -43,7 +43,7 @@ def pipeline_view(
 ) -> PipelineView:
     """One capture's pipeline, with another schedule or number of micro-batches (None: none), in the
     chosen step, else the first. Raises as `tries.ready` and `tries.asked_tries` do."""
-    job = ready(con, pipeline(con, *one_capture(con, scope.job)))
+    job = ready(con, recognised(con, *one_capture(con, scope.job)))
     asked = asked_tries(job, words, micro_batches)
     found = job.measured
     column = next((at for at, step in enumerate(found.steps) if step == scope.step), 0)
@@ -54,7 +54,7 @@ def pipeline_view(
         job.pipeline.named.confidence,
         found.steps[column],
         found.ranks[column],
-        tuple(tries_notes(job)),
+        tuple(tries_notes(job, asked)),
     )
 
 

@@ -21,6 +21,9 @@ _OWN = 0.5  # of backward kernels follow the run of their own forward: less, and
 _KNOWN_PARTNERS = 0.3  # of a rank's kernels, and sequence numbers cut passes
 _MOST_KINDS = 8  # of pieces that may be split
 _PART = 0.25  # of the longer of two passes, the shorter has at least
+_WHOLE = (
+    1.15  # times the products for each of the forward, that a backward with weights has at least
+)
 _CORE = 0.8  # of the shorter of two pieces that no other repeats
 
 
@@ -65,20 +68,57 @@ def cut(kernels: pl.DataFrame, transfers: pl.DataFrame, stages: pl.DataFrame) ->
             key = (int(lanes[first]), int(ways[first]))
             found.setdefault(key, []).append(Piece(first, last, codes[first:last].tobytes()))
     stage_of = dict(stages.select("lane", "stage").iter_rows())
-    weights = np.concatenate([[0], np.cumsum(kept["is_weight"].to_numpy())])
     products_of = frozenset(kept.filter("is_cube")["code"].unique().to_list())
     whole = _repeated(found, stage_of, products_of)
+    kept = _with_whole_backwards(kept, _places(kept, whole))
+    weights = np.concatenate([[0], np.cumsum(kept["is_weight"].to_numpy())])
     for (lane, way), pieces in whole.items():
         if way == _WAYS[WEIGHTS]:
             others = whole.get((lane, _WAYS[BACKWARD]), [])
             left = sum(int(weights[one.last] == weights[one.first]) for one in others)
             tried = (pieces, _at_least(pieces, left), _halved(pieces))
             whole[lane, way] = next((one for one in tried if len(one) == left), pieces)
+    return kept.with_columns(piece=_places(kept, whole)).filter(pl.col("piece") >= 0)
+
+
+def _places(kept: pl.DataFrame, whole: dict[tuple[int, int], list[Piece]]) -> pl.Series:
+    """Which of its lane's pieces of a direction each kernel is in; -1: none."""
     number = np.full(len(kept), -1, np.int64)
     for pieces in whole.values():
         for at, piece in enumerate(pieces):
             number[piece.first : piece.last] = at
-    return kept.with_columns(piece=pl.Series(number)).filter(pl.col("piece") >= 0)
+    return pl.Series(number)
+
+
+def _with_whole_backwards(kept: pl.DataFrame, piece: pl.Series) -> pl.DataFrame:
+    """With `is_weight` also where no shapes tell: some passes of a lane leave weights to passes of
+    their own, and a backward with more products for each of its own forward (by sequence numbers)
+    than those makes gradients of weights itself."""
+    rows = kept.with_columns(piece=piece).filter(pl.col("piece") >= 0, pl.col("is_product"))
+    is_unknown = rows.group_by("lane").agg(
+        is_unknown=pl.col("shapes").is_null().all() & pl.col("direction").eq(WEIGHTS).any()
+    )
+    rows = rows.join(is_unknown.filter("is_unknown"), on="lane", how="semi")
+    if rows.is_empty():
+        return kept
+    keys = ["lane", "direction", "piece"]
+    counts = rows.group_by(keys).agg(products=pl.len().cast(pl.Float64))
+    told = rows.filter(pl.col("sequence").is_not_null()).join(counts, on=keys)
+    forward = told.filter(direction=FORWARD).unique(["lane", "sequence"]).select(
+        "lane", "sequence", own=pl.col("products")
+    )  # fmt: skip
+    ratios = (
+        told.filter(direction=BACKWARD)
+        .join(forward, on=["lane", "sequence"])
+        .group_by(keys)
+        .agg(ratio=pl.col("products").first() / pl.col("own").median())
+    )
+    least = pl.col("ratio").min().over("lane")
+    whole = ratios.filter(pl.col("ratio") > _WHOLE * least).with_columns(is_whole=True)
+    found = kept.with_columns(piece=piece).join(whole.drop("ratio"), on=keys, how="left")
+    return found.sort("lane", "direction", "row").with_columns(
+        pl.col("is_weight") | (pl.col("is_product") & pl.col("is_whole").fill_null(value=False))
+    ).drop("piece", "is_whole")  # fmt: skip
 
 
 def _numbered(kernels: pl.DataFrame, transfers: pl.DataFrame) -> pl.DataFrame:

@@ -344,7 +344,7 @@ def _same_work_ns(job: Ready, micro_batches: int) -> float | None:
     return float(run(job.measured, job.facts, order).lengths_ns.mean())
 
 
-def tries_notes(job: Ready) -> list[str]:
+def tries_notes(job: Ready, asked: Sequence[Asked] = ()) -> list[str]:
     """What to know beside the rows."""
     notes: list[str] = [
         Message(
@@ -368,6 +368,17 @@ def tries_notes(job: Ready) -> list[str]:
                 share=percent(share),
             )
         )
+    ran = len(job.measured.made.schedule.routes)
+    notes += [
+        Message(
+            "{name} keeps {copies} copies of the model: each device holds the layers of as"
+            " many stages, and what their gradients take longer to be reduced after the"
+            " last pass is not priced",
+            name=one.name, copies=len(one.order.routes),
+        )
+        for one in asked
+        if len(one.order.routes) > ran
+    ]  # fmt: skip
     ratio = job.measured.pair_ratio
     if ratio is not None:
         notes.append(

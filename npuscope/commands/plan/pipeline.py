@@ -187,7 +187,7 @@ def _tries(
     *,
     places_layers: bool,
 ) -> None:
-    from npuscope.analysis.pipeline.passes import pipeline
+    from npuscope.analysis.pipeline.answer import recognised
     from npuscope.analysis.pipeline.tries import (
         asked_tries,
         pipeline_tries,
@@ -200,12 +200,12 @@ def _tries(
 
     with asked.tables() as (data, scope):
         compare_ranks(data)
-        job = ready(data.con, pipeline(data.con, *one_capture(data.con, scope)))
+        job = ready(data.con, recognised(data.con, *one_capture(data.con, scope)))
         tries = asked_tries(
             job, words, micro_batches, files, places_layers=places_layers, limit_bytes=limit_bytes
         )
         found = pipeline_tries(job, tries)
-        asked.answer("pipeline_tries", found, tries_notes(job) + data.warnings, tries_table)
+        asked.answer("pipeline_tries", found, tries_notes(job, tries) + data.warnings, tries_table)
 
 
 def _formula(

@@ -88,6 +88,22 @@ def test_schedules_of_drawn_jobs_are_recognised() -> None:
     assert sum(one.is_exact for one in told) >= 8
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["zb-h1", "dualpipev"])
+def test_weight_gradients_are_told_apart_without_shapes(name: str) -> None:
+    """As in traces of GPUs."""
+    job = Job(pp=2, dp=1, ep=1, layers=8, micro_batches=4, steps=1, schedule=name, noise=0.03)
+    frames = canonical_frames(job, tables=TABLES)
+    hidden = pl.lit(None, pl.String).alias("input_shapes")
+    frames["kernels"] = frames["kernels"].with_columns(hidden)
+    con = connect()
+    put(con, frames)
+    open_views(con)
+    open_across(None, con)
+    named = pipeline(con, job.name, "planted").named
+    assert (named.name, named.confidence, named.micro_batches) == (name, "high", 4)
+
+
 def test_a_pair_without_transfers_is_a_forward_and_a_backward() -> None:
     """As a trace of one rank of which the middle of overlapped chunks was recorded."""
     job = Job(pp=2, dp=1, ep=1, layers=4, micro_batches=4, steps=1, schedule="fb-overlap")

@@ -101,6 +101,18 @@ def test_another_schedule_takes_what_it_takes_when_it_is_generated(
     check(NOISY, word, **changes)
 
 
+@pytest.mark.slow
+def test_two_copies_of_the_model_take_what_they_take() -> None:
+    """The pipelines alone: that both copies reduce gradients is not priced, as a note says."""
+    ready = job_of(NOISY)
+    asked = tries.asked_tries(ready, "dualpipe", None)
+    *_, row = tries.pipeline_tries(ready, asked).to_dicts()
+    truth = job_of(replace(NOISY, schedule="dualpipe"))
+    assert truth.pipeline.named.name == "dualpipe"
+    assert row["pipeline_ns"] == pytest.approx(truth.spans_ns.mean(), rel=0.015)
+    assert any("2 copies" in note for note in tries.tries_notes(ready, asked))
+
+
 def test_an_order_of_a_file_is_the_schedule_that_it_writes(tmp_path: Path) -> None:
     ready = job_of(SMALL)
     (tmp_path / "mine.txt").write_text(written_order(schedule("gpipe", 2, 4)))
