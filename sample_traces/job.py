@@ -46,7 +46,8 @@ class Job:
     with `serial_experts`, the shared expert waits for the all-to-all that it runs beside else;
     `placement` lists for each layer the experts in the order of devices that hold them; kernels
     beside communication of their rank that moves bytes run `contention` times as long; with
-    `hierarchical`, all-to-alls over hosts go to one rank of each host first, then on within it.
+    `hierarchical`, all-to-alls over hosts go to one rank of each host first, then on within it; the
+    host takes `between_steps_ns` before each step.
 
     `noise` is the sigma of the lognormal law by which kernels, transfers and launches vary, with a
     hiccup now and then. `clock_offsets_ns[r]` is added to every time of rank r, whose clock runs
@@ -109,6 +110,7 @@ class Job:
     placement: tuple[tuple[int, ...], ...] = ()
     contention: float = 1.0
     hierarchical: bool = False
+    between_steps_ns: int = 0
 
     def __post_init__(self) -> None:
         try:

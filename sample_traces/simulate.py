@@ -223,7 +223,7 @@ def _advance(
                 return freed
         r.position += 1
         if isinstance(call, StepMark):
-            _mark(r, call)
+            _mark(job, r, call)
         elif isinstance(call, Sync):
             end_ns = max(r.host_ns, _end(r, call.on)) + 9_000
             r.waits.append(Wait(r.host_ns, end_ns))
@@ -270,10 +270,10 @@ def _end(r: _Rank, index: int) -> int:
     return end_ns
 
 
-def _mark(r: _Rank, mark: StepMark) -> None:
+def _mark(job: Job, r: _Rank, mark: StepMark) -> None:
     r.host_ns = max(r.host_ns, r.queue_ns)
     if mark.begins:
-        r.host_ns += 8_000
+        r.host_ns += 8_000 + job.between_steps_ns
         r.window_start_ns = r.host_ns
         r.host_ns += 6_000
     else:

@@ -85,15 +85,12 @@ def pipeline_bubble(seen: Material) -> Iterator[Finding]:
         "measured",
         "Transfers between stages that no compute kernel overlaps. Part of it is inherent to the"
         " schedule: about (stages - 1) / (micro-batches + stages - 1) of the step.",
-        "More micro-batches per step, interleaved (virtual) stages, or layers moved from the"
-        " slowest stage.",
+        "Weight gradients in the bubble (ZB-H1: layers and memory stay as they are), more"
+        " micro-batches per step, interleaved (virtual) stages, or layers moved from the slowest"
+        " stage: `npuscope pipeline PATH --try` says what a schedule gives.",
         worst,
         "npuscope steps PATH",
-        no_gain=Message(
-            "smaller micro-batches and other schedules were not measured; `npuscope whatif PATH"
-            " micro_batches=N` takes more of the same, `npuscope pipeline PATH --try` other"
-            " schedules"
-        ),
+        changes=("schedule=zb-h1",),
     )
 
 

@@ -1,7 +1,8 @@
 """What findings are worth: the changes that would end each, replayed on one graph of the capture.
 
-A change brings a cause to what its peers do (a rank, a link, a host, a stage); what has no peers
-takes a fifth less (`weigh.LESS`). Both are what `npuscope whatif` answers for the same words.
+A change brings a cause to what its peers do (a rank, a link, a host, a stage), takes away what no
+step needs (the time between two), or runs the pipeline's passes in another order; what has none of
+these takes a fifth less (`weigh.LESS`). Both are what `npuscope whatif` answers for the same words.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ _MOST_FOR_EXPERTS = 60_000  # to share out tokens anew takes as long for so many
 _TOLD_THERE = Message("`npuscope whatif` with the same changes says why it cannot answer")
 # What a capture lacks where a change of this target is refused, in the reader's language.
 _REFUSED = {
+    "between_steps": Message("what the first operation of a step waits for was not recorded"),
     "comm": Message("no operation of this kind was recorded on all its members"),
     "experts": Message("all ranks of expert-parallel groups, with shapes, were not recorded"),
     "host": Message("no launches were recorded, so the host's time is not known"),
     "rank": Message("no other rank ran the same kernels in the same order"),
+    "schedule": Message("the schedule of the pipeline, or one of its stages, was not recognised"),
     "stage": Message("kernels of one pipeline stage at most were recorded"),
 }
 _OPERATIONS = """

@@ -364,7 +364,8 @@ def findings_markdown() -> str:
         f" {WORTH_RATIO:.0%} of a step is left out, and so is a rule whose input is unknown.",
         "",
         "Each finding names the changes that were replayed, in the words of `npuscope whatif`, so"
-        " that anybody can repeat them: a rank, host, link or stage becomes as its like are; of"
+        " that anybody can repeat them: a rank, host, link or stage becomes as its like are, the"
+        " time between steps goes, a pipeline without uneven stages runs as ZB-H1; of"
         " what has nothing to be alike (exposed communication, launches, copies) it is what"
         f" {1 - LESS:.0%} less time would gain. Time at stake, a mean over steps and ranks, is what"
         " the loss takes now: it is no gain, and where ranks wait for each other in turn, a step"

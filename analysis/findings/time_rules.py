@@ -110,7 +110,7 @@ def between_steps(seen: Material) -> Iterator[Finding]:
         " batches, more loader workers, pinned memory, gc frozen or moved out of the loop.",
         gaps.select(*_PLACE, "gap_ns", "preparing_ns"),
         "npuscope steps PATH",
-        no_gain=Message("what the job does between steps was not recorded"),
+        changes=("between_steps=0",),
     )
 
 

@@ -77,9 +77,11 @@ def passes(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFra
     return pipeline(con, run, capture).passes
 
 
-def pipeline(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> Pipeline:
-    """The passes with the schedule that they make. As for `passes`."""
-    ops = read_operations(con, run, capture)
+def pipeline(
+    con: duckdb.DuckDBPyConnection, run: str, capture: str, ops: Operations | None = None
+) -> Pipeline:
+    """The passes with the schedule that they make; `ops` where they were read. As for `passes`."""
+    ops = ops or read_operations(con, run, capture)
     stage_of = rank_stages(con, run, capture)
     lanes = _lanes(ops, stage_of)
     kernels = _kernels(ops, operators(con, run, capture))

@@ -11,6 +11,7 @@ import duckdb
 import numpy as np
 import polars as pl
 
+from npuscope.analysis.views import frame
 from npuscope.analysis.wording import percent
 from npuscope.errors import CannotAnswer, UsageError
 from npuscope.messages import Message
@@ -29,15 +30,15 @@ _LEAST_ERROR = 0.005  # of a step that changes at all
 _MOST_TRIES = 32
 _MOST_CHUNKS = 256
 _STEPS = """
-    select step, step_ns, is_warm_up from job_steps where run = $run and capture = $capture"""
+    select step, step_ns, is_warm_up from job_steps where run = ? and capture = ?"""
 _HOSTS = """
     select rank, coalesce(host_uid, host_name) from ranks
-    where run = $run and capture = $capture and coalesce(host_uid, host_name) is not null"""
+    where run = ? and capture = ? and coalesce(host_uid, host_name) is not null"""
 _LEVELS = """
     select rank, cast(median(end_bytes) as double) as end_bytes,
         cast(median(peak_bytes - end_bytes) as double) as kept_bytes
     from memory_steps
-    where component = 'PTA' and level = 'allocated' and run = $run and capture = $capture
+    where component = 'PTA' and level = 'allocated' and run = ? and capture = ?
     group by rank"""
 
 
@@ -109,8 +110,8 @@ def ready(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Ready:
                 missing=", ".join(map(str, missing[:8])), stages=pipeline.stages,
             )
         )  # fmt: skip
-    chosen = {"run": pipeline.run, "capture": pipeline.capture}
-    steps = con.execute(_STEPS, chosen).fetchall()
+    chosen = [pipeline.run, pipeline.capture]
+    steps = frame(con, _STEPS, chosen).rows()
     warm_up = {step for step, _, is_warm_up in steps if is_warm_up}
     passes = pipeline.passes.filter(~pl.col("step").is_in(warm_up)) if warm_up else pipeline.passes
     hosts = dict(con.execute(_HOSTS, chosen).fetchall())
@@ -128,7 +129,7 @@ def ready(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Ready:
     ratio = model_parts.pair_ratio(pipeline.ops, seen, found.places)
     facts = Facts(parts, weights, ratio)
     factual = run(found, facts, order)
-    levels = con.execute(_LEVELS, chosen).fetchall()
+    levels = frame(con, _LEVELS, chosen).rows()
     kept, ends = _memory(found, levels, factual)
     facts = Facts(parts, weights, ratio, kept)
     return Ready(pipeline, found, facts, factual, spans_ns, step_ns, ends)

@@ -17,8 +17,8 @@ from npuscope.errors import CannotAnswer, UsageError
 
 from .captures import CaptureJob, Other, scaled
 from .changes import Change
-from .operations import programs
-from .points import Integers
+from .operations import Operations, programs
+from .points import Indices, Integers
 from .stages import of_stages
 from .variants import structure
 from .variants.experts import experts
@@ -26,6 +26,7 @@ from .variants.hierarchy import hierarchical
 from .variants.ideal import ideal
 from .variants.micro_batches import micro_batches
 from .variants.payloads import payloads
+from .variants.schedules import schedule
 
 _RARE, _RARE_NS = 1.0, 20_000  # beyond the usual pause of a place
 
@@ -97,6 +98,38 @@ def _host(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
     pauses = own.waits.pauses()
     rare = np.where(factor, _hiccups(job, pauses), 0)
     return replace(own, waits=own.waits.with_pauses(scaled(pauses - rare, mask, factor) + rare))
+
+
+def _between_steps(
+    con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change
+) -> Other:
+    """`between_steps=0`: what a rank's host takes before the first launch of a step after another,
+    and what nothing explains before its first operation."""
+    factor = change.factor()
+    assert not isinstance(factor, str)
+    ops, made = job.ops, own.waits
+    first, launched = (_begins(ops, order) for order in (np.arange(len(ops.rank)), made.launched))
+    if not len(first):
+        raise CannotAnswer(f"{change.word}: one step was recorded, so nothing lies between steps")
+    pauses, gap = made.pauses(), made.gap.copy()
+    pauses[launched] = np.round(pauses[launched] * factor)
+    is_root = np.diff(made.points.first)[made.points.place[first]] == 0
+    if is_root.any():
+        raise CannotAnswer(
+            f"{change.word}: what begins a step on some rank waits for nothing that was recorded"
+        )
+    gap[first] = np.round(np.maximum(gap[first], 0) * factor) + np.minimum(gap[first], 0)
+    return replace(own, waits=replace(made.with_pauses(pauses), gap=gap))
+
+
+def _begins(ops: Operations, order: Indices | Integers) -> Integers:
+    """Where in such an order a rank's step begins after another one of it."""
+    known = np.flatnonzero(ops.step[order] >= 0)
+    rank = ops.rank[order[known]].astype(np.int64)
+    latest = np.maximum.accumulate(rank * len(ops.steps) + ops.step[order[known]])
+    is_first = (np.diff(latest, prepend=latest[:1]) > 0) & (np.diff(rank, prepend=rank[:1]) == 0)
+    found: Integers = known[is_first]
+    return found
 
 
 def _hiccups(job: CaptureJob, pauses: Integers) -> Integers:
@@ -219,7 +252,7 @@ def _rank(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
 
 _CHANGES = {
     "rank": _rank, "stage": _stage, "kernel": _factor, "comm": _factor, "link": _link,
-    "host": _host,
+    "host": _host, "between_steps": _between_steps, "schedule": schedule,
     "remove": structure.remove, "fuse": structure.fuse, "hide": structure.hide,
     "micro_batches": micro_batches, "experts": experts,
     "ideal": ideal, "hierarchical": hierarchical,

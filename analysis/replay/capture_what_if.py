@@ -17,7 +17,7 @@ from .captures import CaptureJob, Other, replay, replay_notes
 from .changes import Change
 from .critical_path import time_by_part
 from .points import Integers
-from .timetable import Timetable, span_of
+from .timetable import span_of
 from .variants.ideal import contributions
 
 Part = tuple[str, str | None]  # of a step, and its parallel kind
@@ -66,7 +66,7 @@ def whatif_steps(
         time_by_part(job, made) if is_short else None for made in (job.waits, other.waits)
     )
     if after is not None and other.added_ns:
-        after = [{**one, ("micro-batches", None): other.added_ns} for one in after]
+        after = [{**one, (other.added_as, None): other.added_ns} for one in after]
     every = range(len(job.ops.steps))
     saved = [_saved(before, after, [at]) for at in every]
     saved.append(_saved(before, after, usual or [*every]))
@@ -95,14 +95,16 @@ def predicted_steps(job: CaptureJob, other: Other) -> pl.DataFrame:
     change = predicted - replayed
     lost = job.contention.lost_ratio
     if lost:
-        variants.append(_crowded(job, other, times))
+        crowded = job.contention.stretched(job.ops, other.waits, times, other.hidden_ns)
+        del times  # of all operations, twice: too much at once of a large job
+        variants.append(_crowded(job, other, crowded))
     share = job.unexplained.max(axis=1) + (_UNKNOWN_CONTENTION if lost is None else 0)
     margin = np.abs(replayed - measured) + np.abs(change) * share
     if len(change) > 1:
         margin = margin + 2 * change.std(ddof=1) / np.sqrt(len(change))
     margin = margin + np.where(change != 0, _LEAST_ERROR * replayed, 0)
-    low = np.maximum(np.min(variants, axis=0) - margin, 0)
-    high = np.max(variants, axis=0) + margin
+    low = np.maximum(np.min(variants, axis=0) - margin - other.unsure_ns, 0)
+    high = np.max(variants, axis=0) + margin + other.unsure_ns
     columns = [measured, replayed, predicted, low, high]
     usual = [at for at, step in enumerate(job.ops.steps) if step not in job.warm_up]
     rows = [
@@ -114,13 +116,14 @@ def predicted_steps(job: CaptureJob, other: Other) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row")
 
 
-def _crowded(job: CaptureJob, other: Other, times: Timetable) -> Integers:
+def _crowded(job: CaptureJob, other: Other, durations: Integers) -> Integers:
     """Steps where kernels lose as much beside transfers as was measured, wherever they now are;
-    `times`: when operations run where they lose what they did."""
-    for _ in range(_ROUNDS):
-        durations = job.contention.stretched(job.ops, other.waits, times, other.hidden_ns)
+    `durations`: with what they lose where they are without that."""
+    for _ in range(_ROUNDS - 1):
         times = job.times(replace(other.waits, transfer=durations))
-    return span_of(job.ops, times).lengths() + other.added_ns
+        durations = job.contention.stretched(job.ops, other.waits, times, other.hidden_ns)
+        del times
+    return job.span(replace(other.waits, transfer=durations)).lengths() + other.added_ns
 
 
 def _saved(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from npuscope.errors import UsageError
 
-_ALONE = ("host", "micro_batches")  # take a value without a name
+_ALONE = ("host", "micro_batches", "between_steps", "schedule")  # take a value without a name
 _WORD = re.compile(r"([a-z_]+)(?::(.+?))?(?:=([^=]*))?", re.S)
 
 

@@ -7,8 +7,9 @@ the third kernel after it waits for; the two before that run beside it and take 
 The host launches ahead of the device. With all kernels half as long the replay must give the step
 that such a program takes. A what-if is the whole answer: the step as replayed and as predicted,
 and its range with contention. Limits for 1,000 ranks x 20,000 operations (--full), in seconds of
-CPU: the graph in 60 s; then one what-if in 10 s, with at most 4 GiB held at any time. The
-operations are made in memory: reading them from a store is measured elsewhere.
+CPU: the graph, with the replay of what was measured, in 60 s; then one what-if in 10 s, with at
+most 4 GB held at any time. The operations are made in memory: reading them from a store is
+measured elsewhere.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from npuscope.analysis.replay.capture_what_if import predicted_steps
 from npuscope.analysis.replay.captures import Other, job_of
 from npuscope.analysis.replay.operations import Operations
 
-GRAPH_S, WHAT_IF_S, LIMIT_GIB = 60.0, 10.0, 4.0
+GRAPH_S, WHAT_IF_S, LIMIT_GB = 60.0, 10.0, 4.0
 EVERY, MEMBERS = 20, 8
 BESIDE, STRETCH = 2, 1.3  # kernels beside a transfer
 
@@ -78,14 +79,14 @@ def ran(ranks: int, count: int, factor: float) -> Operations:
 
 
 @contextmanager
-def peak_gib() -> Iterator[list[float]]:
+def peak_gb() -> Iterator[list[float]]:
     """The most memory that this process holds at any time within."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # forgets the peak so far
     found: list[float] = []
     yield found
     told = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
     assert told is not None
-    found.append(int(told[1]) / 2**20)
+    found.append(int(told[1]) * 1024 / 1e9)
 
 
 def main() -> int:
@@ -102,27 +103,27 @@ def main() -> int:
         made = job.waits
         graph_s = time.process_time() - began
         assert job.contention.lost_ratio is not None
-        with peak_gib() as peak:
+        with peak_gb() as peak:
             began = time.process_time()
             durations = made.transfer.copy()
             durations[:-1][ops.is_kernel] //= 2
             other = Other(replace(made, transfer=durations), durations)
             row = predicted_steps(job, other).row(-1, named=True)
             what_if_s = time.process_time() - began
-        gib = peak[0]
+        gb = peak[0]
         error = row["predicted_step_ns"] / truth - 1
         if abs(error) > 0.005:
             print(f"{ranks} ranks: WRONG by {error:.2%}")
             return 1
-        limits = (graph_s / GRAPH_S, what_if_s / WHAT_IF_S, gib / LIMIT_GIB)
+        limits = (graph_s / GRAPH_S, what_if_s / WHAT_IF_S, gb / LIMIT_GB)
         worst = max(worst, *limits)
         rows.append((
             f"{ranks:,}", f"{count:,}", f"{len(made.points.bounds):,}", f"{graph_s:.2f}",
-            f"{what_if_s:.2f}", f"{gib:.2f}", f"{error:+.3%}", *(f"{one:.2f}" for one in limits),
+            f"{what_if_s:.2f}", f"{gb:.2f}", f"{error:+.3%}", *(f"{one:.2f}" for one in limits),
         ))  # fmt: skip
         del ops, made, job, other, durations
-    header = ("ranks", "operations", "levels", "graph CPU s", "what-if CPU s", "peak GiB", "off",
-              "/ 60 s", "/ 10 s", "/ 4 GiB")  # fmt: skip
+    header = ("ranks", "operations", "levels", "graph CPU s", "what-if CPU s", "peak GB", "off",
+              "/ 60 s", "/ 10 s", "/ 4 GB")  # fmt: skip
     told = f"{table(header, rows)}\n\nworst ratio to a limit: {worst:.2f}, "
     report("What if: captures", told + verdict(worst, 1, at_least=False))
     return 0

@@ -25,6 +25,7 @@ PATH_WORDS = {
     "overhead": "between operations",
     "gap": "gaps that nothing explains",
     "micro-batches": "micro-batches",
+    "schedule": "schedule",
 }
 _ROOM = 0.18
 _FROM_NOTHING = 0.4

@@ -98,6 +98,7 @@ def whatif(asked: Asked, *, changes: Changes = None) -> None:
       npuscope whatif ./profiles rank:5=median            as fast as its peers
       npuscope whatif ./profiles comm:ep=0.5 'kernel:FlashAttention*=0.67'
       npuscope whatif ./profiles link:3-7=0.5 --json      host=0.5 host:free host:node01=0.5
+      npuscope whatif ./profiles between_steps=0          schedule=zb-h1
       npuscope whatif ./profiles micro_batches=16         experts:balanced experts:plan=FILE ideal
       npuscope whatif ./profiles remove:rank=5 hide:ep 'fuse:RmsNorm' hierarchical:ep
     \b

@@ -1,0 +1,31 @@
+"""Another schedule of the pipeline: its passes with measured times, executed in another order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import duckdb
+
+from npuscope.errors import UsageError
+
+from ...pipeline.passes import pipeline
+from ...pipeline.tries import parse_tries, pipeline_tries, ready
+from ..captures import CaptureJob, Other
+from ..changes import Change
+
+
+def schedule(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
+    """`schedule=zb-h1`, `schedule=vpp:2`: steps take as much longer or shorter as
+    `npuscope pipeline --try` says, with its range."""
+    if change.name or not change.value or "," in change.value:
+        raise UsageError(f"{change.word}: the name of one schedule, such as schedule=zb-h1")
+    if own.waits is not job.waits or own.added_ns:
+        raise UsageError(f"{change.word}: passes run as measured here: this change stands alone")
+    measured = ready(con, pipeline(con, job.run, job.capture, job.ops))
+    rows = pipeline_tries(measured, parse_tries(change.value, measured.measured, None))
+    predicted, low, high = (rows[f"predicted_{one}_ns"] for one in ("step", "low", "high"))
+    unsure_ns = max(predicted[1] - low[1], high[1] - predicted[1])
+    return replace(
+        own, added_ns=round(predicted[1] - predicted[0]), unsure_ns=round(unsure_ns),
+        added_as="schedule",
+    )  # fmt: skip

@@ -1,0 +1,70 @@
+"""Time between steps taken away, and other schedules: what jobs so generated really took."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from npuscope.analysis.findings.list_findings import findings
+from npuscope.analysis.pipeline.passes import pipeline
+from npuscope.analysis.pipeline.tries import parse_tries, pipeline_tries, ready
+from npuscope.errors import CannotAnswer, UsageError
+from tests.analysis.replay.replayed_jobs import SMALL, check_pair, mean_of, replayed, tables
+
+LOADING = replace(SMALL, between_steps_ns=3_000_000)
+DEEP = replace(
+    SMALL, pp=4, dp=1, ep=1, layers=8, micro_batches=8, expert_skew=0.0, noise=0.01, seed=6_131
+)
+
+
+def test_a_job_without_time_between_its_steps_takes_what_was_predicted() -> None:
+    check_pair(LOADING, SMALL, "between_steps=0", within=0.005)
+
+
+def test_all_of_the_time_between_steps_changes_nothing() -> None:
+    row = mean_of(tables(LOADING), replayed(LOADING), "between_steps=1")
+    assert row["predicted_step_ns"] == row["replayed_step_ns"]
+
+
+def test_one_step_has_nothing_between_steps() -> None:
+    one = replace(SMALL, steps=1)
+    with pytest.raises(CannotAnswer, match="one step was recorded"):
+        mean_of(tables(one), replayed(one), "between_steps=0")
+
+
+@pytest.mark.slow
+def test_the_finding_of_time_between_steps_gains_what_the_job_without_it_takes_less() -> None:
+    found = next(one for one in findings(tables(LOADING)) if one.name == "between_steps")
+    lengths = [float(replayed(job).measured.lengths().mean()) for job in (LOADING, SMALL)]
+    assert found.changes == ("between_steps=0",) and found.predicted_gain_ns is not None
+    assert found.predicted_gain_ns == pytest.approx(lengths[0] - lengths[1], rel=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("word", "other"),
+    [("zb-h1", {"schedule": "zb-h1"}), ("vpp:2", {"schedule": "interleaved", "chunks": 2})],
+)
+def test_another_schedule_takes_what_the_job_that_ran_it_took(
+    word: str, other: dict[str, Any]
+) -> None:
+    con, job = tables(DEEP), replayed(DEEP)
+    row = mean_of(con, job, f"schedule={word}")
+    truth = float(replayed(replace(DEEP, **other)).measured.lengths().mean())
+    assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.005)
+    assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
+    tried = ready(con, pipeline(con, job.run, job.capture))
+    told = pipeline_tries(tried, parse_tries(word, tried.measured, None))["predicted_step_ns"]
+    assert row["predicted_step_ns"] - row["replayed_step_ns"] == round(told[1] - told[0])
+
+
+def test_what_is_no_schedule_is_refused_in_a_sentence() -> None:
+    con, job = tables(SMALL), replayed(SMALL)
+    for words in (["schedule=zigzag"], ["schedule=zb-h1,vpp:2"], ["host=0.5", "schedule=zb-h1"]):
+        with pytest.raises(UsageError, match="schedule"):
+            mean_of(con, job, *words)
+    alone = replace(SMALL, pp=1, layers=1, steps=1)
+    with pytest.raises(CannotAnswer, match="one pipeline stage"):
+        mean_of(tables(alone), replayed(alone), "schedule=zb-h1")
