@@ -14,24 +14,30 @@ from npuscope.errors import CannotAnswer, UsageError
 from tests.analysis.replay.replayed_jobs import SMALL, check_pair, mean_of, replayed, tables
 
 LOADING = replace(SMALL, between_steps_ns=3_000_000)
+ONE = replace(SMALL, steps=1)
 DEEP = replace(
     SMALL, pp=4, dp=1, ep=1, layers=8, micro_batches=8, expert_skew=0.0, noise=0.01, seed=6_131
 )
 
 
+@pytest.mark.slow
 def test_a_job_without_time_between_its_steps_takes_what_was_predicted() -> None:
     check_pair(LOADING, SMALL, "between_steps=0", within=0.005)
 
 
+@pytest.mark.slow
 def test_all_of_the_time_between_steps_changes_nothing() -> None:
     row = mean_of(tables(LOADING), replayed(LOADING), "between_steps=1")
     assert row["predicted_step_ns"] == row["replayed_step_ns"]
 
 
-def test_one_step_has_nothing_between_steps() -> None:
-    one = replace(SMALL, steps=1)
+def test_what_a_capture_does_not_tell_is_refused_in_a_sentence() -> None:
+    con, job = tables(ONE), replayed(ONE)
     with pytest.raises(CannotAnswer, match="one step was recorded"):
-        mean_of(tables(one), replayed(one), "between_steps=0")
+        mean_of(con, job, "between_steps=0")
+    for words in (["schedule=zigzag"], ["schedule=zb-h1,vpp:2"], ["host=0.5", "schedule=zb-h1"]):
+        with pytest.raises(UsageError, match="schedule"):
+            mean_of(con, job, *words)
 
 
 @pytest.mark.slow
@@ -60,11 +66,8 @@ def test_another_schedule_takes_what_the_job_that_ran_it_took(
     assert row["predicted_step_ns"] - row["replayed_step_ns"] == round(told[1] - told[0])
 
 
-def test_what_is_no_schedule_is_refused_in_a_sentence() -> None:
-    con, job = tables(SMALL), replayed(SMALL)
-    for words in (["schedule=zigzag"], ["schedule=zb-h1,vpp:2"], ["host=0.5", "schedule=zb-h1"]):
-        with pytest.raises(UsageError, match="schedule"):
-            mean_of(con, job, *words)
-    alone = replace(SMALL, pp=1, layers=1, steps=1)
+@pytest.mark.slow
+def test_a_job_without_a_pipeline_has_no_schedule() -> None:
+    alone = replace(ONE, pp=1, layers=1)
     with pytest.raises(CannotAnswer, match="one pipeline stage"):
         mean_of(tables(alone), replayed(alone), "schedule=zb-h1")
