@@ -81,7 +81,7 @@ def test_names() -> None:
         "stretched_kernels", "link_summary", "pair_summary", "contention_summary",
         "comm_progress", "rank_work",
         "link_transfers", "outside_steps", "rank_contents", "memory_summary", "memory_holders",
-        "memory_steps",
+        "memory_steps", "operator_summary", "free_causes", "host_pace",
     }  # fmt: skip
     assert len({one.version for one in found}) == len(found)
 
@@ -100,6 +100,10 @@ def test_ranks_one_by_one_give_what_all_at_once_give(tmp_path: Path) -> None:
             fill(con, "comm_matrix", pairs(rank))
             fill(con, "comm_links", links(rank))
             fill(con, "comm_ops", measured(rank))
+            fill(con, "launches", [
+                {"rank": rank, "device_start_ns": one.start_ns, "api_start_ns": one.start_ns - 3,
+                 "target": "kernel"} for one in events(rank)
+            ])  # fmt: skip
         for one in summaries.summarise(alone):
             path = tmp_path / f"{one.name}-{rank}.parquet"
             alone.execute(f"copy ({one.query}) to '{path}' (format parquet)")

@@ -20,7 +20,8 @@ COMM = "kind type op stretch link matrix bandwidth contention part".split()
 MEMORY = "component holder block step growth spread curve".split()
 EXPERTS = "layer expert device node time cost".split()
 PLAIN = (
-    "report findings steps clocks ranks doctor mfu memory experts kernels comm replay critical-path"
+    "report findings steps clocks ranks doctor mfu memory host experts kernels comm replay"
+    " critical-path"
 ).split()
 VERBS = [
     *(pytest.param((verb,), id=verb) for verb in PLAIN),
