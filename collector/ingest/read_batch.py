@@ -70,8 +70,10 @@ from .read_rank import (
 log = logging.getLogger(__name__)
 
 # A batch ends at so many ranks or bytes of their files: a reader holds it, and a kill costs it.
-MOST_RANKS = 32
-MOST_BYTES = 32 << 20
+MOST_RANKS = 64
+MOST_BYTES = 64 << 20
+# From so many bytes on a rank is a batch of its own: copying its rows costs more than it saves.
+ALONE_BYTES = 16 << 20
 
 
 def in_batches(tasks: Sequence[RankTask], workers: int) -> list[tuple[RankTask, ...]]:
@@ -94,7 +96,7 @@ def size_bytes(batch: Sequence[RankTask]) -> int:
 def _cut(tasks: Sequence[RankTask], most: int) -> Iterator[tuple[RankTask, ...]]:
     batch: list[RankTask] = []
     for task in tasks:
-        if task.source.size_bytes * 2 > MOST_BYTES:
+        if task.source.size_bytes > ALONE_BYTES:
             yield (task,)
             continue
         if len(batch) == most or (batch and size_bytes([*batch, task]) > MOST_BYTES):

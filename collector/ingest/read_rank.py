@@ -304,13 +304,14 @@ def _run_readers(
 ) -> dict[str, str]:
     """Let each reader fill what is still empty; returns files that could not be read, and why."""
     failed: dict[str, str] = {}
+    filled = frozenset[str]()
     tables = source.selection.read - tables_without_device(source, reading)
     for roles, reader, fillable in READERS:
         present = [role for role in roles if role in source.files]
         sizes = (file.size_bytes for role in present for file in source.files[role])
         size = sum(sizes) // source.shared_by
         asked = fillable & tables if present else frozenset()
-        wanted = asked - (nonempty(con, asked) - SHARED)
+        wanted = asked - (filled - SHARED)
         if not wanted or _is_spared(con, source, reader, wanted):
             advance(size)
             continue
@@ -332,7 +333,9 @@ def _run_readers(
         trace = source.path("trace")
         if reader == TRACE and trace in reading.damaged and "kernels" in reading.rules:
             reading.lose(trace, "figures of this rank cover only the part that was read")
-        for table in sorted(nonempty(con, wanted)):
+        found = nonempty(con, wanted)
+        filled |= found
+        for table in sorted(found):
             reading.rules.setdefault(f"from.{table}", reader.rpartition(".")[2])
         done(max(0, size - done.total))
         log.info("%s: %s, %.2f s", source.root, present, time.monotonic() - began)

@@ -250,7 +250,9 @@ def read(
             with words_for_text(con):
                 fill(con, file, source, log, wanted, spend)
         finally:
-            _drop(con, [*map(temp_name, TABLES), *_DERIVED])
+            there = "select table_name from duckdb_tables() where temporary"
+            ours = {*map(temp_name, TABLES), *_DERIVED}
+            _drop(con, [name for (name,) in con.execute(there).fetchall() if name in ours])
         for what in file.damage:
             log.lose(path, what)
     advance(left_bytes)
@@ -334,8 +336,8 @@ def _fill_table(
 
 
 def _drop(con: duckdb.DuckDBPyConnection, names: list[str]) -> None:
-    for name in names:
-        con.execute(f"drop table if exists {name}")
+    if names:
+        con.execute(";".join(f"drop table if exists {name}" for name in names))
 
 
 def _check_starts(con: duckdb.DuckDBPyConnection, table: str, log: ReadLog) -> None:
