@@ -52,9 +52,9 @@ def connect(
             "preserve_insertion_order": True,
             # Rows on their way to a segment are compressed there, not in memory too.
             "checkpoint_threshold": "1TiB",
+            # What was freed is given back at once: a process may take little more than its limit.
             "allocator_flush_threshold": "4MiB",
             "allocator_bulk_deallocation_flush_threshold": "4MiB",
-            "allocator_background_threads": True,
             # A table's size is guessed too small now and then; then loops over millions of pairs.
             "asof_loop_join_threshold": 0,
             "nested_loop_join_threshold": 0,
