@@ -193,7 +193,7 @@ def test_the_choice_of_a_rank_and_step_holds_for_all_of_it() -> None:
 def test_commands_name_the_path_as_a_shell_wants_it() -> None:
     con = job(kernels=[kernel(0, 10 * MS, 1), kernel(12 * MS, 8 * MS, 1)])
     [found] = findings(con, path="/data/my job")
-    assert found.command == "npuscope steps '/data/my job'"
+    assert found.command == "npuscope host '/data/my job'"
 
 
 def test_none_without_evidence() -> None:
