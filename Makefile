@@ -22,7 +22,7 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3.10 pyth
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow fuzz check docs messages bench screenshots
+.PHONY: help demo test test-slow fuzz check docs messages bench screenshots timeline
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,15 @@ check: $(READY)  ## formatting, lint, types, import contracts, translations
 	@"$(BIN)/mypy"
 	@"$(BIN)/lint-imports"
 	@"$(BIN)/python" -m tests.dashboard.locale.extraction --check
+	@$(MAKE) --no-print-directory timeline OUT=build/timeline.js
+	@cmp dashboard/timeline_component/timeline.js build/timeline.js || { \
+		echo "the bundle is not what its source makes: make timeline" >&2; exit 1; }
+
+# Users need no Node: the bundle is committed. Its source is beside it.
+timeline: OUT ?= dashboard/timeline_component/timeline.js
+timeline:  ## the timeline's bundle made anew from its source, with Node
+	@cd dashboard/timeline_component && npm ci --silent --no-audit --no-fund \
+		&& npm run --silent build -- --log-level=warning --outfile="$(CURDIR)/$(OUT)" --allow-overwrite
 
 # The site needs neither npuscope installed nor the network; warnings are errors.
 $(READY_DOCS): pyproject.toml

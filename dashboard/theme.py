@@ -52,6 +52,17 @@ KINDS = {
     "world": "#8a6d3b", "unknown": "#9aa1ab",
 }  # fmt: skip
 
+# Classes of operators (operator_classes.CLASSES), kinds of host calls, and curves.
+OPERATORS = {
+    "matmul": "#1f6f8b", "attention": "#7a5195", "norm": "#4c9f70", "routing": "#d98200",
+    "optimizer": "#8a6d3b", "movement": "#cc79a7", "vector": "#56b4e9", "other": "#8f98a3",
+}  # fmt: skip
+HOST = {
+    "operator": "#4c9f70", "python": "#b9bec6", "enqueue": "#d9a441", "dequeue": "#e8c98a",
+    "api": "#6f8fb3", "gc": "#e4572e",
+}  # fmt: skip
+MEMORY, COUNTER = "#7a9cc6", "#8a6d3b"
+
 # Where colours only tell things apart, in this order.
 SERIES = ("#2a7f9e", "#e4572e", "#7a5195", "#4c9f70", "#b8860b", "#cc79a7", "#56b4e9", "#66727f")
 

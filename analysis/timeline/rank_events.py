@@ -5,6 +5,7 @@ Reading them takes as long as they are many, cutting tiles from them does not.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,6 +58,11 @@ _GROUPS_ACROSS = """
 _GROUPS = """
     select group_hash, any_value(parallel_kind) as kind, any_value(global_ranks) as members
     from groups where run = ? and capture = ? and rank = ? group by group_hash"""
+
+
+_GROUP_KINDS = """
+    select distinct kind from group_kinds where run = ? and capture = ? and kind is not null
+    order by kind"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +172,25 @@ def _group_labels(con: duckdb.DuckDBPyConnection, at: Extent, rank: int) -> _Lab
     if has_view(con, "capture_groups"):
         rows = con.execute(_GROUPS_ACROSS, [at.run, at.capture]).fetchall()
     else:
-        open_views(con, ("capture_groups",))
         rows = con.execute(_GROUPS, [at.run, at.capture, rank]).fetchall()
     labels: _Labels = {}
     for group_hash, kind, members in rows:
         told = kind if kind not in (None, "unknown") else None
         label = f"{told or 'group'} {numbers(members) if members else (group_hash or '')[-6:]}"
         labels["group", group_hash or ""] = (label.strip(), told, tuple(members or ()))
-    return labels
+    # Of groups of the same ranks, operations carry the last digits in their names.
+    shared = Counter(label for label, *_ in labels.values())
+    return {
+        one: (f"{label} #{one[1][-3:]}" if shared[label] > 1 else label, told, members)
+        for one, (label, told, members) in labels.items()
+    }
+
+
+def group_kinds_of(con: duckdb.DuckDBPyConnection, *, run: str, capture: str) -> tuple[str, ...]:
+    """What the groups of a capture are for, each once, in order of the alphabet."""
+    open_views(con, ("group_kinds",))
+    rows = con.execute(_GROUP_KINDS, [run, capture]).fetchall()
+    return tuple(kind for (kind,) in rows)
 
 
 def overlap_pieces(

@@ -66,6 +66,7 @@ def rank_series(con: duckdb.DuckDBPyConnection, at: Extent, rank: int) -> tuple[
 #
 # title: Timeline's curves
 # meaning: Memory and counters of each rank in a tile of the timeline.
+# figure: timeline
 #
 #   rank     integer  global rank
 #   track    integer  position in the rank's curves

@@ -38,6 +38,7 @@ def tile_ns(level: int, index: int) -> tuple[int, int]:
 #
 # title: Timeline
 # meaning: Events of each track of the timeline, those shorter than a pixel added up.
+# figure: timeline
 #
 #   rank      integer  global rank
 #   track     integer  position in the rank's tracks
@@ -134,6 +135,7 @@ def _touching(events: RankEvents, from_ns: int, to_ns: int) -> tuple[Integers, I
 #
 # title: Measured stretch
 # meaning: Number, time and busy time of each type of event in a stretch of time.
+# figure: timeline
 #
 #   rank      integer  global rank
 #   kind      varchar  stream, group or host
@@ -180,6 +182,7 @@ _EMPTY_MEASURE = pl.DataFrame(
 #
 # title: Found events
 # meaning: Events of the timeline whose name or type has the letters looked for.
+# figure: timeline
 #
 #   rank      integer  global rank
 #   track     integer  position in the rank's tracks

@@ -20,8 +20,9 @@ from bench.inputs.stores import published
 from bench.measure import BUILD, report
 from npuscope.analysis.summaries import summaries
 from npuscope.analysis.timeline.bins import overview
-from npuscope.analysis.timeline.events import window_events
+from npuscope.analysis.timeline.rank_events import RankEvents, device_events
 from npuscope.analysis.timeline.shared_axis import Extent, extent, step_borders
+from npuscope.analysis.timeline.tiles import BUCKETS, timeline_tiles
 from npuscope.collector.store import store
 from npuscope.collector.store.manifest import manifests
 from npuscope.collector.store.segments import rebuild_summaries
@@ -66,10 +67,13 @@ def queries(con: duckdb.DuckDBPyConnection, *, has_events: bool) -> list[Row]:
         timed("overview, a tenth", lambda: cells(con, at, tenth)),
     ]  # fmt: skip
     if has_events:
+        ranks = loaded(con, at)
         short, few = (middle, middle + 20_000_000), (middle, middle + 4_000_000)
         found += [
             timed("overview, 20 ms from events", lambda: cells(con, at, short)),
-            timed("events of 2 ranks, 4 ms", lambda: listed(con, at, (3, 40), few)),
+            timed("events of 2 ranks", lambda: f"{sum(map(counted, loaded(con, at)))} events"),
+            timed("their tile of 4 ms", lambda: tile(ranks, few)),
+            timed("their tile of all", lambda: tile(ranks, whole)),
             timed("steps", lambda: f"{step_borders(con, run=at.run, capture=at.capture).height}"
                   " steps"),
         ]  # fmt: skip
@@ -83,12 +87,22 @@ def cells(con: duckdb.DuckDBPyConnection, at: Extent, window_ns: tuple[int, int]
     return f"{found.cells.height:,} cells of {found.width_ns / 1e6:g} ms from {basis}"
 
 
-def listed(
-    con: duckdb.DuckDBPyConnection, at: Extent, ranks: tuple[int, ...], window_ns: tuple[int, int]
-) -> str:
-    """How many events a window has."""
-    found = window_events(con, at, ranks=ranks, window_ns=window_ns)
-    return f"{found.rows.height:,} events" if found is not None else "too many"
+def loaded(con: duckdb.DuckDBPyConnection, at: Extent) -> list[RankEvents]:
+    """All events of two ranks."""
+    return [device_events(con, at, rank) for rank in (3, 40)]
+
+
+def counted(events: RankEvents) -> int:
+    """How many they are."""
+    return events.count
+
+
+def tile(ranks: list[RankEvents], window_ns: tuple[int, int]) -> str:
+    """How many rows the tile has that a window's middle is in, a bucket being a pixel of 1,200."""
+    level = levels.bit_length() - 1 if (levels := (window_ns[1] - window_ns[0]) // 1_200) else 0
+    index = (window_ns[1] - window_ns[0]) // 2 // (BUCKETS << level)
+    rows = timeline_tiles(dict(enumerate(ranks)), level, index)
+    return f"{rows.num_rows:,} rows"
 
 
 def with_bins(path: Path) -> float:

@@ -27,6 +27,9 @@ from .launch import is_known_host
 from .state import KnownCapture, view_of
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
     from streamlit.starlette import App
 
@@ -65,7 +68,7 @@ def main() -> None:
     from starlette.middleware import Middleware
     from streamlit.starlette import App
 
-    from . import perfetto_viewer, timeline_tiles
+    from . import perfetto_viewer
 
     hosts = options.pop("server.allowedHosts")  # ours to check: Streamlit knows no addresses
     origins = {*_LOOPBACK, options.get("browser.serverAddress", "localhost")}
@@ -75,13 +78,32 @@ def main() -> None:
     below = f"/{base}" if base else ""
     app = App(
         MAIN,
-        routes=[*perfetto_viewer.routes(below), *timeline_tiles.routes(below)],
+        routes=[*perfetto_viewer.routes(below), *_timeline_routes(below)],
         middleware=[Middleware(OwnVisitors, hosts=hosts, origins=origins)],
         lifespan=_started,
     )
     _end_when_told()
     app.run(config=options)
     _end()
+
+
+def _timeline_routes(base: str) -> list[BaseRoute]:
+    """What the timeline asks for, below the path `base`.
+
+    Loaded when it is asked: what it keeps needs a server that runs.
+    """
+    from starlette.middleware import Middleware
+    from starlette.routing import Mount, Route
+
+    from .secured import Secured
+
+    def answered(request: Request) -> Response:
+        from . import timeline_tiles
+
+        return timeline_tiles.answer(request.path_params["name"], request)
+
+    inner = [Route("/{name}", answered)]
+    return [Mount(f"{base}/timeline-data", routes=inner, middleware=[Middleware(Secured)])]
 
 
 class OwnVisitors:

@@ -22,7 +22,6 @@ from ..locale.language import languages
 DEFAULT_LANGUAGE = "en"
 _LAST_NS = 2**63 - 1
 _NUMBER = re.compile(r"[+-]?[0-9]{1,30}")
-_RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 _NO_LANES = "none"
 BASE = ("base_store", "base_run", "base_capture")
 # What the timeline's colours tell, computing unless asked otherwise, and how many ranks' events.
@@ -32,6 +31,7 @@ MOST_LANES = 8
 PLACES: dict[str, Literal["stage", "rank"]] = {"stage": "stage", "rank": "rank"}
 _SCHEDULE = re.compile(r"[a-z0-9-]{1,20}(?::[0-9]{1,3})?")
 _MOST_MICRO_BATCHES = 1_024
+_MOST_SHOWN = 2_000  # letters
 _MOST_CHANGES, _MOST_LETTERS = 8, 200  # letters of a change
 
 
@@ -40,14 +40,14 @@ class View:
     """The choice of one visitor; None: all of them.
 
     `store` is the title of one of several stores (None: the only one). `start_ns` and `end_ns`
-    are a window of time, half-open, and always in order. Of the timeline: `share` is what its
-    colours tell (None: computing), `ranks` the first and last of those it shows, `lanes` those
-    whose events it shows one by one (None: the first few). `base` is the capture that this one is
-    compared with, by store, run and name (None: as `Known.base` chooses); `by` one of PLACES, of
-    each of which the comparison has rows (None: of the mean rank); `change`
-    are words of a what-if, with spaces between (None: the page's own choice); `schedule` and
-    `micro_batches` are what a pipeline is tried with (None: as it ran); `only` are sizes of
-    strategies (None: all).
+    are a window of time, half-open, and always in order. Of the timeline: `share` is what
+    colours of a comparison tell (None: computing), `lanes` are the ranks whose events are open
+    (None: the first few), `shown` is what else the timeline itself
+    puts there and reads: marks, notes, what is open and selected. `base` is the capture that this
+    one is compared with, by store, run and name (None: as `Known.base` chooses); `by` one of
+    PLACES, of each of which the comparison has rows (None: of the mean rank); `change` are words of
+    a what-if, with spaces between (None: the page's own choice); `schedule` and `micro_batches` are
+    what a pipeline is tried with (None: as it ran); `only` are sizes of strategies (None: all).
     """
 
     run: str | None = None
@@ -59,8 +59,8 @@ class View:
     lang: str = DEFAULT_LANGUAGE
     store: str | None = None
     share: str | None = None
-    ranks: tuple[int, int] | None = None
     lanes: tuple[int, ...] | None = None
+    shown: str | None = None
     base: tuple[str | None, str, str] | None = None
     by: Literal["stage", "rank"] | None = None
     change: str | None = None
@@ -158,8 +158,8 @@ def view_of(params: Mapping[str, str], known: Known) -> View:
         lang=lang,
         store=capture.store if len(known.stores) > 1 else None,
         share=params["share"] if params.get("share") in SHARES[1:] else None,
-        ranks=_range(params.get("ranks"), capture.ranks),
         lanes=_several(params.get("lanes"), capture.ranks),
+        shown=_printable(params.get("shown")),
         base=_base_of(params, known, capture),
         by=PLACES.get(params.get("by", "")),
         change=_change(params.get("change")),
@@ -180,8 +180,8 @@ def params_of(view: View) -> dict[str, str]:
         "start_ns": view.start_ns,
         "end_ns": view.end_ns,
         "share": view.share,
-        "ranks": None if view.ranks is None else range_text(view.ranks),
         "lanes": None if view.lanes is None else lanes_text(view.lanes),
+        "shown": view.shown,
         **dict(zip(BASE, view.base or (None, None, None), strict=True)),
         "by": view.by,
         "change": view.change,
@@ -191,11 +191,6 @@ def params_of(view: View) -> dict[str, str]:
         "lang": view.lang,
     }
     return {name: str(value) for name, value in named.items() if value is not None}
-
-
-def range_text(ranks: tuple[int, int]) -> str:
-    """First and last rank as a URL says them."""
-    return f"{ranks[0]}-{ranks[1]}"
 
 
 def lanes_text(ranks: Iterable[int]) -> str:
@@ -246,17 +241,6 @@ def _one_of(text: str | None, present: Sequence[int]) -> int | None:
     return value if value in present else None
 
 
-def _range(text: str | None, present: Sequence[int]) -> tuple[int, int] | None:
-    """Two ranks of those that are there; None where they are all of them."""
-    found = _RANGE.fullmatch(text or "")
-    if found is None:
-        return None
-    first, last = int(found[1]), int(found[2])
-    if first not in present or last not in present or first > last:
-        return None
-    return None if (first, last) == (min(present), max(present)) else (first, last)
-
-
 def _several(text: str | None, present: Sequence[int]) -> tuple[int, ...] | None:
     """At most MOST_LANES ranks of those that are there; None where none of them is."""
     if text == _NO_LANES:
@@ -273,6 +257,11 @@ def _change(text: str | None) -> str | None:
             if len(word) <= _MOST_LETTERS and word.isprintable():
                 kept.append(parse_change(word).word)
     return " ".join(kept) or None
+
+
+def _printable(text: str | None) -> str | None:
+    """A text that can be printed and is not too long."""
+    return text if text and len(text) <= _MOST_SHOWN and text.isprintable() else None
 
 
 def _between(text: str | None, least: int, most: int) -> int | None:

@@ -22,10 +22,8 @@ from typing import Any
 import duckdb
 import msgspec
 import pyarrow as pa
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Mount, Route
 
 from npuscope.analysis.timeline import event_details, rank_events, series, tiles
 from npuscope.analysis.timeline.bins import overview
@@ -33,7 +31,6 @@ from npuscope.analysis.timeline.shared_axis import Extent, extent
 from npuscope.errors import NpuscopeError
 
 from . import sources
-from .secured import Secured
 from .state import KnownCapture
 
 MOST_RANKS = 16  # of one request
@@ -58,25 +55,16 @@ class _Refused(Exception):
     """An answer other than what was asked for: its status."""
 
 
-def routes(base: str = "") -> list[BaseRoute]:
-    """What the server answers beside its pages, below the path `base`."""
-    answers = (_tracks, _tile, _overview, _event, _found, _measured)
-    inner = [Route(f"/{one.__name__[1:]}", _answering(one)) for one in answers]
-    return [Mount(f"{base}/timeline-data", routes=inner, middleware=[Middleware(Secured)])]
-
-
-def _answering(answer: Callable[[_Asked], Response]) -> Callable[[Request], Response]:
-    """A route's function, which Starlette runs in a thread, as it is no coroutine."""
-
-    def answered(request: Request) -> Response:
-        try:
-            return answer(_Asked(request.query_params))
-        except _Refused as refused:
-            return Response(status_code=int(str(refused)))
-        except (NpuscopeError, duckdb.Error, OSError):
-            return Response(status_code=503)  # the page itself says what is wrong with the store
-
-    return answered
+def answer(name: str, request: Request) -> Response:
+    """The answer of that name, one of ANSWERS, to a request."""
+    if name not in ANSWERS:
+        return Response(status_code=404)
+    try:
+        return ANSWERS[name](_Asked(request.query_params))
+    except _Refused as refused:
+        return Response(status_code=int(str(refused)))
+    except (NpuscopeError, duckdb.Error, OSError):
+        return Response(status_code=503)  # the page itself says what is wrong with the store
 
 
 class _Asked:
@@ -251,3 +239,9 @@ def _measured(asked: _Asked) -> Response:
     to_ns = asked.number("to_ns", from_ns + 1, _LAST_NS)
     rows = tiles.timeline_measured(asked.loaded(part, asked.ranks()), from_ns, to_ns)
     return _json(rows.to_dicts())
+
+
+ANSWERS: Mapping[str, Callable[[_Asked], Response]] = {
+    "tracks": _tracks, "tile": _tile, "overview": _overview, "event": _event, "found": _found,
+    "measured": _measured,
+}  # fmt: skip

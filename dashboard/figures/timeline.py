@@ -1,4 +1,4 @@
-"""A capture over time as figures: ranks x bins of time, and bars of single events.
+"""Captures over time as figures: ranks x bins of time side by side, and bars of single events.
 
 The axis of time counts from the start of the shown window, in a unit that fits its length: raw
 instants since the epoch are longer than what a browser's numbers hold.
@@ -29,7 +29,6 @@ SHARES = {
     "free": ("free_ns", theme.FREE),
 }
 _UNITS = (("s", 10**9), ("ms", 10**6), ("us", 10**3))
-_MOST_BORDERS, _MOST_NAMES = 200, 24
 _BARS = (
     ("computing", "compute", theme.COMPUTING),
     ("communication", "communication", theme.KINDS["dp_cp"]),
@@ -43,46 +42,6 @@ _LETTERS = 125  # that a bar as long as a narrow window has room for
 def unit_of(length_ns: int) -> tuple[str, int]:
     """The unit in which a stretch of time is read best: its name and its ns."""
     return next(((name, ns) for name, ns in _UNITS if length_ns >= 2 * ns), _UNITS[-1])
-
-
-def heat_figure(
-    found: Overview,
-    share: str,
-    borders: pl.DataFrame,
-    window_ns: tuple[int, int],
-    say: Say,
-) -> go.Figure:
-    """Ranks x time: the share of each bin that goes to `share`, one of SHARES.
-
-    `borders`: rows of `step_borders`, drawn where there are not too many. Cells are shares of the
-    part of a bin in which its rank was recorded; what is unknown or outside is empty. Two invisible
-    points let boxes be drawn, wherever they are: cells alone do not.
-    """
-    unit, unit_ns = unit_of(window_ns[1] - window_ns[0])
-    rows, _ = _positions(found.ranks)
-    figure = go.Figure()
-    figure.add_trace(_heat(found, share, window_ns[0], unit, unit_ns, say))
-    span = (window_ns[1] - window_ns[0]) / unit_ns
-    middle = (min(rows, default=0) + max(rows, default=0)) / 2
-    figure.add_scatter(
-        x=[0, span],
-        y=[middle, middle],
-        mode="markers",
-        marker={"opacity": 0, "size": 1},
-        selected={"marker": {"opacity": 0}},
-        unselected={"marker": {"opacity": 0}},
-        hoverinfo="skip",
-        showlegend=False,
-    )
-    _draw_borders(figure, borders, window_ns, unit_ns, say)
-    lay_out(
-        figure, say, "", height_px=_heat_px(len(found.ranks)),
-        x=f"{unit} {say('from the start of the window')}",
-    )  # fmt: skip
-    figure.update_layout(title=None, margin={"t": 28})
-    figure.update_xaxes(range=[0, span], showgrid=False, zeroline=False)
-    figure.update_yaxes(**_ranks_axis(found.ranks, say))
-    return figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,36 +160,11 @@ def _scale(colour: str) -> list[tuple[float, str]]:
     return [(0.0, f"rgba({red},{green},{blue},0.05)"), (1.0, f"rgba({red},{green},{blue},1)")]
 
 
-def _draw_borders(
-    figure: go.Figure,
-    borders: pl.DataFrame,
-    window_ns: tuple[int, int],
-    unit_ns: int,
-    say: Say,
-) -> None:
-    inside = borders.filter((pl.col("end_ns") > window_ns[0]) & (pl.col("start_ns") < window_ns[1]))
-    if inside.height > _MOST_BORDERS:
-        return
-    # With longer names than that they would touch.
-    is_named = inside.height <= _MOST_NAMES
-    shapes, names = [], []
-    for step, start_ns in inside["step", "start_ns"].rows():
-        at = max(start_ns - window_ns[0], 0) / unit_ns
-        if start_ns >= window_ns[0]:
-            line = {"width": 1, "dash": "dot", "color": "#8a94a0"}
-            shapes.append({"type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper",
-                           "line": line})  # fmt: skip
-        if is_named:
-            names.append({"x": at, "y": 1, "yref": "paper", "yanchor": "bottom", "xanchor": "left",
-                          "text": f"{say('step')} {step}", "showarrow": False,
-                          "font": {"size": 11}})  # fmt: skip
-    figure.update_layout(shapes=shapes, annotations=names)
-
-
 def lanes_figure(rows: pl.DataFrame, window_ns: tuple[int, int], say: Say) -> go.Figure:
     """Events as bars on lanes, rank after rank; events of a lane that overlap lie under each other.
 
-    rows: those of `window_events`, at most 2,000 that are not pieces of overlap.
+    rows: rank, kind (compute, communication, overlap, host), lane, name, detail, start_ns, dur_ns,
+    in order of rank, kind, lane and start; at most 2,000 that are not pieces of overlap.
     """
     unit, unit_ns = unit_of(window_ns[1] - window_ns[0])
     placed, names = _placed(rows.head(2 * MOST_BARS))

@@ -1,4 +1,4 @@
-"""What timelines of pages ask: windows, longest events, steps of two captures side by side."""
+"""What timelines of pages ask: windows, steps of two captures side by side."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from dataclasses import dataclass
 import polars as pl
 
 from npuscope.analysis.timeline.bins import MOST_CELLS, MOST_COLUMNS
-from npuscope.analysis.timeline.events import Events
 from npuscope.analysis.timeline.shared_axis import Extent
 
 # Shorter than that a window shows nothing more.
 LEAST_NS = 1_000
-LISTED = 200
 LANES = 2  # ranks with bars, unless others are chosen
 _MOST_PAIRS = 3
 # Of more ranks one pair of steps: cells of all are as many as a browser draws.
@@ -39,44 +37,12 @@ def window_of(
     return whole
 
 
-def shown_ranks(ranks: Sequence[int], asked: tuple[int, int] | None) -> tuple[int, int]:
-    """First and last rank of those asked for that have events, else of all."""
-    inside = [rank for rank in ranks if asked is None or asked[0] <= rank <= asked[1]] or ranks
-    return inside[0], inside[-1]
-
-
 def shown_lanes(ranks: Sequence[int], asked: tuple[int, ...] | None) -> tuple[int, ...]:
     """Those asked for that are shown, in order of ranks; unless none was asked for, at least the
     first."""
     if asked is None:
         return tuple(ranks[:LANES])
     return tuple(rank for rank in ranks if rank in asked) or tuple(ranks[: LANES if asked else 0])
-
-
-def boxed(box: tuple[float, float], window_ns: tuple[int, int], unit_ns: int) -> tuple[int, int]:
-    """The window that a box means whose sides count units from the start of the shown window."""
-    least = max(round(box[0] * unit_ns), 0)
-    most = min(round(box[1] * unit_ns), window_ns[1] - window_ns[0])
-    if most - least < LEAST_NS:
-        least = max(min(least, window_ns[1] - window_ns[0] - LEAST_NS), 0)
-        most = least + LEAST_NS
-    return window_ns[0] + least, window_ns[0] + most
-
-
-def wider(window_ns: tuple[int, int], whole_ns: tuple[int, int], times: int) -> tuple[int, int]:
-    """A window so many times as long around the same middle, no further than all there is."""
-    more = (window_ns[1] - window_ns[0]) * (times - 1) // 2
-    start_ns = max(window_ns[0] - more, min(whole_ns[0], window_ns[0]))
-    return start_ns, min(window_ns[1] + more, max(whole_ns[1], window_ns[1]))
-
-
-def longest(found: Events) -> pl.DataFrame:
-    """The longest kernels, operations and host calls, in columns for a table."""
-    rows = found.rows.filter(pl.col("kind") != "overlap")
-    named = rows.rename({"kind": "track", "dur_ns": "duration_ns"})
-    columns = ("rank", "track", "lane", "name", "type", "step", "duration_ns", "start_ns")
-    order = ("duration_ns", "start_ns")
-    return named.sort(*order, descending=[True, False]).head(LISTED).select(columns)
 
 
 def recorded_windows(

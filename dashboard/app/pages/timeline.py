@@ -5,8 +5,7 @@ from collections.abc import Mapping
 import streamlit as st
 
 from npuscope.analysis import query
-from npuscope.analysis.timeline.bins import overview
-from npuscope.analysis.timeline.events import window_events
+from npuscope.analysis.timeline.rank_events import group_kinds_of
 from npuscope.analysis.timeline.shared_axis import extent, step_borders
 from npuscope.analysis.wording import ranks_named
 from npuscope.dashboard.app import perfetto_viewer as viewer
@@ -15,10 +14,9 @@ from npuscope.dashboard.app.answers import timeline_answers as answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.app.plain_text import plain
-from npuscope.dashboard.app.state import MOST_LANES, lanes_text, range_text
-from npuscope.dashboard.figures import timeline as figures
+from npuscope.dashboard.app.state import MOST_LANES
+from npuscope.dashboard.app.timeline_component import draw_timeline
 from npuscope.errors import NpuscopeError
-from npuscope.messages import Message
 
 page = open_page("timeline")
 say, view = page.say, page.view
@@ -32,44 +30,19 @@ if whole_ns is None:
     )
     st.stop()
 borders = page.frame(step_borders, at=at)
-window_ns = answers.window_of(at, borders, view.step, (view.start_ns, view.end_ns))
-ranks = tuple(at.ranks["rank"])
-if view.rank in ranks:
-    ranks = (view.rank,)
-
-left, middle, right = st.columns([11, 5, 8], vertical_alignment="bottom")
-with left:
-    share = page.picked_share()
-with middle:
-    if len(ranks) > 1:
-        first, last = answers.shown_ranks(ranks, view.ranks)
-        # A range is told by its value only, not by the state of the session.
-        range_key = f"timeline_ranks_{first}_{last}"
-        st.select_slider(
-            say("ranks"), ranks, value=(first, last), key=range_key,
-            on_change=lambda: page.look_at(ranks=range_text(st.session_state[range_key])),
-        )  # fmt: skip
-        ranks = tuple(rank for rank in ranks if first <= rank <= last)
-with right, st.container(horizontal=True, horizontal_alignment="right"):
-    before = st.session_state.setdefault("timeline_before", [])
-    is_whole = view.start_ns is None
-    if st.button(say("Back"), icon=":material/undo:", disabled=not before):
-        start_ns, end_ns = before.pop()
-        page.change(start_ns=start_ns, end_ns=end_ns)
-    if st.button(say("Out x4"), icon=":material/zoom_out:", disabled=window_ns == whole_ns):
-        before.append((view.start_ns, view.end_ns))
-        start_ns, end_ns = answers.wider(window_ns, whole_ns, 4)
-        page.change(start_ns=start_ns, end_ns=end_ns)
-    if st.button(say("Reset"), icon=":material/fit_screen:", disabled=is_whole):
-        before.clear()
-        page.change(start_ns=None, end_ns=None)
-
-
-def zoom_to(box: dict[str, tuple[float, float]]) -> None:
-    """Look at a box that was drawn."""
-    before.append((view.start_ns, view.end_ns))
-    start_ns, end_ns = answers.boxed(box["x"], window_ns, unit_ns)
-    page.look_at(start_ns=start_ns, end_ns=end_ns)
+asked = (view.start_ns, view.end_ns)
+window_ns = answers.window_of(at, borders, view.step, asked)
+lanes = view.lanes if view.rank is None else (view.rank,)
+opened = answers.shown_lanes(page.capture.ranks, lanes)
+draw_timeline(
+    page,
+    at,
+    borders,
+    opened=opened,
+    window_ns=None if window_ns == whole_ns else window_ns,
+    kinds=page.frame(group_kinds_of),
+)
+page.named("timeline")
 
 
 def perfetto_link(windows_ns: Mapping[int, tuple[int, int]]) -> None:
@@ -103,59 +76,13 @@ def perfetto_link(windows_ns: Mapping[int, tuple[int, int]]) -> None:
     st.link_button(f"{label}: {say('open in Perfetto')}", address, icon=icon)
 
 
-unit, unit_ns = figures.unit_of(window_ns[1] - window_ns[0])
-length = (window_ns[1] - window_ns[0]) / unit_ns
-since = (window_ns[0] - whole_ns[0]) / 1e6
-key = f"{window_ns[0]}_{window_ns[1]}"
-heat_key = f"heat_{key}_{share}_{ranks[0]}_{ranks[-1]}"
-found = page.frame(overview, at=at, ranks=ranks, window_ns=window_ns)
-drawn = figures.heat_figure(found, share, borders, window_ns, say)
-page.figure(drawn, key=heat_key, name="heat", boxed=zoom_to)
-page.text(
-    Message(
-        "{length}, beginning {since} ms after the capture's first event, in bins of {width} us."
-        " Draw a box to look closer.",
-        length=f"{length:,.3f} {unit}",
-        since=f"{since:,.3f}",
-        width=f"{found.width_ns / 1e3:,g}",
-    )
-)
-
-chosen = ranks
-if len(ranks) > 1:
-    chosen = answers.shown_lanes(ranks, view.lanes)
-    st.session_state["timeline_lanes"] = list(chosen)
-    st.multiselect(
-        say("ranks with single events"), ranks, max_selections=MOST_LANES, key="timeline_lanes",
+with st.expander(say("Raw events in Perfetto")):
+    with_events = tuple(at.ranks["rank"])
+    usual = [rank for rank in opened if rank in with_events]
+    chosen = st.multiselect(
+        say("ranks"), with_events, default=usual, max_selections=MOST_LANES, key="timeline_lanes",
         format_func=lambda rank: f"rank {rank}",
-        on_change=lambda: page.look_at(lanes=lanes_text(st.session_state["timeline_lanes"])),
     )  # fmt: skip
-events = None
-if chosen:
-    page.heading("Events")
-    events = page.frame(window_events, at=at, ranks=chosen, window_ns=window_ns)
-    if events is None:
-        page.text("More than 2,000 events of these ranks: draw a shorter box above,"
-                  " or choose fewer ranks, to see them one by one.")  # fmt: skip
-    elif events.rows.is_empty():
-        page.text("Nothing runs on these ranks in this window.")
-    else:
-        lanes = figures.lanes_figure(events.rows, window_ns, say)
-        page.figure(lanes, key=f"lanes_{key}_{chosen}", name="lanes", boxed=zoom_to)
-        if not events.has_all_host:
-            page.text("Only the longest host calls are shown.")
-        page.table(answers.longest(events), name="longest_events", title="Longest events")
-    perfetto_link(answers.recorded_windows(at, chosen, window_ns))
-moved = () if found.is_from_events else (
-    "Ranks with other clocks are shifted by whole bins here, and exactly where single events are"
-    " shown.",
-)  # fmt: skip
-is_moved = bool((at.ranks["ahead_ns"] != 0).any())
-page.notes(
-    [
-        *at.notes,
-        *(moved if is_moved else ()),
-        *page.frame(query.notes, rank=None, step=None),
-        *page.warnings,
-    ]
-)
+    if chosen:
+        perfetto_link(answers.recorded_windows(at, chosen, window_ns))
+page.notes([*at.notes, *page.frame(query.notes, rank=None, step=None), *page.warnings])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -154,3 +155,14 @@ def test_calls_inside_calls_are_below_them() -> None:
     assert dict(rows.select("name", "row").rows()) == {
         "outer": 0, "first": 1, "inner": 2, "second": 1
     }  # fmt: skip
+
+
+def test_clocks_that_are_ahead_are_put_right() -> None:
+    con = connect()
+    fill(con, "kernels", [kernel(1_000, 10), kernel(5_000, 10, rank=1)])
+    open_views(con)
+    at = extent(con, run="job", capture="c")
+    ahead = pl.Series([0, 3_900], dtype=pl.Int64)
+    moved = replace(at, ranks=at.ranks.with_columns(ahead_ns=ahead))
+    starts = [int(device_events(con, moved, rank).start[0]) for rank in (0, 1)]
+    assert starts == [0, 100]

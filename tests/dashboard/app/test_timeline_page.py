@@ -6,6 +6,7 @@ import gzip
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -18,7 +19,7 @@ from npuscope.analysis.timeline.shared_axis import Extent, extent, step_borders
 from npuscope.collector.store.manifest import create_store
 from npuscope.dashboard.app import perfetto_viewer
 from npuscope.profile import Source, compare_ranks, opened
-from tests.dashboard.app.visited_pages import figures, visit
+from tests.dashboard.app.visited_pages import visit
 
 pytestmark = pytest.mark.slow
 
@@ -42,74 +43,32 @@ def sample(sample_store: Path) -> Sample:
     return Sample(sample_store, at, (borders["start_ns"][1], borders["end_ns"][1]))
 
 
-def window(visited: AppTest) -> tuple[int, int] | None:
-    params = visited.query_params
-    if "start_ns" not in params:
-        return None
-    start, end = (params[name] for name in ("start_ns", "end_ns"))
-    return int(start[0] if isinstance(start, list) else start), int(
-        end[0] if isinstance(end, list) else end
-    )
-
-
 def pressed(visited: AppTest, label: str) -> AppTest:
     return next(one for one in visited.button if label in one.label).click().run()
 
 
-def test_all_of_it_then_a_window_then_back(monkeypatch: pytest.MonkeyPatch, sample: Sample) -> None:
+def told(visited: AppTest) -> dict[str, Any]:
+    """What the component is told."""
+    (one,) = visited.get("bidi_component")
+    found: dict[str, Any] = json.loads(one.proto.json)
+    return found
+
+
+def test_all_of_it_unless_a_window_or_a_step_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, sample: Sample
+) -> None:
     whole = sample.at.window_ns
     assert whole is not None
-    visited = visit(monkeypatch, sample.store, page="timeline")
-    heat, lanes = figures(visited)
-    length_ms = (whole[1] - whole[0]) / 1e6
-    assert heat["layout"]["xaxis"]["range"] == [0, length_ms]
-    assert lanes["data"]
-
-    window_ns = (whole[0] + 9_000_000, whole[0] + 10_000_000)
-    visited = visit(
-        monkeypatch, sample.store, page="timeline", start_ns=window_ns[0], end_ns=window_ns[1]
-    )
-    assert window(visited) == window_ns
-    assert figures(visited)[0]["layout"]["xaxis"]["range"] == [0, 1000]
-    pressed(visited, "Out")
-    assert window(visited) == (window_ns[0] - 1_500_000, window_ns[1] + 1_500_000)
-    pressed(visited, "Back")
-    assert window(visited) == window_ns
-    pressed(visited, "Reset")
-    assert window(visited) is None
-
-
-def test_a_finding_s_rank_and_step_are_its_place(
-    monkeypatch: pytest.MonkeyPatch, sample: Sample
-) -> None:
-    visited = visit(monkeypatch, sample.store, page="timeline", rank=3, step=13)
-    heat = figures(visited)[0]
-    length_ms = (sample.step_ns[1] - sample.step_ns[0]) / 1e6
-    assert heat["layout"]["xaxis"]["range"] == [0, length_ms]
-    assert heat["layout"]["yaxis"]["ticktext"] == ["3"]
-    assert not visited.exception
-
-
-def test_share_ranks_and_lanes_are_in_the_link(
-    monkeypatch: pytest.MonkeyPatch, sample: Sample
-) -> None:
-    visited = visit(
-        monkeypatch, sample.store, page="timeline", share="free", ranks="2-4", lanes="3"
-    )
-    heat, lanes = figures(visited)
-    assert heat["layout"]["yaxis"]["ticktext"] == ["2", "3", "4"]
-    assert heat["data"][0]["hovertemplate"].count("free") == 1
-    named = lanes["layout"]["yaxis"]["ticktext"]
-    assert "stream 2" in named and not any("rank" in one for one in named)  # of one rank
-    visited.multiselect[0].select(2).run()
-    visited.select_slider[0].set_value((2, 3)).run()
-    visited.segmented_control[0].select("computing").run()
-    assert not visited.exception
-    params = visited.query_params
-    assert (params["ranks"], params["lanes"]) == ("2-3", "3.2") or (
-        params["ranks"], params["lanes"]) == (["2-3"], ["3.2"])  # fmt: skip
-    assert "share" not in params  # computing is the usual
-    assert figures(visited)[0]["layout"]["yaxis"]["ticktext"] == ["2", "3"]
+    data = told(visit(monkeypatch, sample.store, page="timeline"))
+    assert (data["window"], data["zero"]) == (None, str(whole[0]))
+    assert data["extent"] == whole[1] - whole[0]
+    assert (data["ranks"], data["open"]) == ([*range(8)], [0, 1])
+    ends = (whole[0] + 9_000_000, whole[0] + 10_000_000)
+    data = told(visit(monkeypatch, sample.store, page="timeline", start_ns=ends[0], end_ns=ends[1]))
+    assert data["window"] == [9_000_000, 10_000_000]
+    data = told(visit(monkeypatch, sample.store, page="timeline", rank=3, step=13))
+    assert data["window"] == [one - whole[0] for one in sample.step_ns]
+    assert data["open"] == [3]
 
 
 def test_a_window_is_opened_in_the_viewer(monkeypatch: pytest.MonkeyPatch, sample: Sample) -> None:

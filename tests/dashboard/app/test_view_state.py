@@ -29,8 +29,8 @@ ALONE = Known((NEWEST, OLDER, CLOCKLESS))
 SEVERAL = Known((NEWEST, OLDER, CLOCKLESS, OTHER))
 
 names = st.sampled_from(
-    ["store", "run", "capture", "rank", "step", "start_ns", "end_ns", "lang", "share", "ranks",
-     "lanes", *BASE]
+    ["store", "run", "capture", "rank", "step", "start_ns", "end_ns", "lang", "share",
+     "lanes", "shown", *BASE]
 )  # fmt: skip
 values = st.one_of(
     st.text(max_size=30),
@@ -124,17 +124,19 @@ def test_a_window_is_cut_to_what_may_hold_events() -> None:
 
 
 def test_what_the_timeline_shows_is_in_the_link() -> None:
-    asked = {"share": "free", "ranks": "3-5", "lanes": "5.0"}
+    asked = {"share": "free", "lanes": "5.0"}
     view = view_of(asked, ALONE)
-    assert (view.share, view.ranks, view.lanes) == ("free", (3, 5), (5, 0))
+    assert (view.share, view.lanes) == ("free", (5, 0))
     assert params_of(view) | asked == params_of(view)
-    usual = {"share": "computing", "ranks": "0-5", "lanes": "1.x"}  # and ranks that are not there
+    usual = {"share": "computing", "lanes": "1.x"}  # and ranks that are not there
     assert view_of(usual, ALONE) == view_of({}, ALONE)
-    assert view_of({"ranks": "5-3"}, ALONE).ranks is None
     assert view_of({"lanes": "none"}, ALONE).lanes == ()
+    assert view_of({"shown": '{"open":["3"]}'}, ALONE).shown == '{"open":["3"]}'
+    assert view_of({"shown": "x" * 2_001}, ALONE).shown is None
+    assert view_of({"shown": "a\x00"}, ALONE).shown is None
     assert view_of({"by": "stage"}, ALONE).by == "stage" == params_of(View(by="stage"))["by"]
     assert view_of({"by": "select 1"}, ALONE).by is None
-    assert moved(view, ALONE, capture="c1").ranks is None  # it has no rank 3
+    assert moved(view, ALONE, capture="c1").lanes == (0,)  # it has no rank 5
 
 
 def test_a_change_leaves_the_rest_as_it_is() -> None:

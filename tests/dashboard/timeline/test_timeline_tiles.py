@@ -34,9 +34,10 @@ def place(monkeypatch: pytest.MonkeyPatch, sample_store: Path) -> Mapping[str, s
 
 
 def asked(answer: str, params: Mapping[str, object]) -> Response:
-    function = timeline_tiles._answering(getattr(timeline_tiles, f"_{answer}"))
     query = urlencode(params).encode()
-    return function(Request({"type": "http", "query_string": query, "headers": []}))
+    return timeline_tiles.answer(
+        answer, Request({"type": "http", "query_string": query, "headers": []})
+    )
 
 
 def told(
@@ -140,4 +141,5 @@ def test_hostile_questions_are_refused(place: Mapping[str, str]) -> None:
     assert asked("found", search | {"text": "x" * 201}).status_code == 400
     assert asked("found", search | {"text": "a\x00b"}).status_code == 400
     assert asked("measured", search | {"from_ns": 5, "to_ns": 5}).status_code == 400
+    assert asked("__class__", search).status_code == 404
     assert asked("overview", {**place, "columns": 10**9}).status_code == 400

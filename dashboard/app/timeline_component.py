@@ -1,0 +1,146 @@
+"""The timeline as a component: what it is told once, since it asks the server for all else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import polars as pl
+import streamlit as st
+
+from npuscope.analysis.timeline.operator_classes import CLASSES
+from npuscope.analysis.timeline.rank_events import HOST_KINDS, STATES
+from npuscope.analysis.timeline.shared_axis import Extent
+from npuscope.messages import Message
+
+from .. import theme
+from .page import Page
+
+# What the component says.
+WORDS = (
+    Message("search events"),
+    Message("colour of the overview"),
+    Message("back"),
+    Message("all of it"),
+    Message("closer"),
+    Message("further"),
+    Message("previous"),
+    Message("next"),
+    Message("mark the selection"),
+    Message("save as a picture"),
+    Message("keys"),
+    Message("details"),
+    Message("Timeline: W and S zoom, A and D move, arrows go from event to event."),
+    Message("rank"),
+    Message("overview"),
+    Message("host threads"),
+    Message("memory and counters"),
+    Message("overlap"),
+    Message("events"),
+    Message("length"),
+    Message("start"),
+    Message("size"),
+    Message("bandwidth"),
+    Message("waited for the last member"),
+    Message("launched by"),
+    Message("launch latency"),
+    Message("to its launch"),
+    Message("measured"),
+    Message("type"),
+    Message("time"),
+    Message("busy"),
+    Message("none"),
+    Message("note"),
+    Message("mark"),
+    Message("close"),
+    Message("closer, further"),
+    Message("earlier, later"),
+    Message("closer and further at the pointer"),
+    Message("move"),
+    Message("measure"),
+    Message("fit the selection"),
+    Message("pin the track"),
+    Message("next hit"),
+    Message("event before and after"),
+    Message("scroll"),
+    Message("nothing selected"),
+    Message("wheel"),
+    Message("drag"),
+    Message("shift + drag"),
+    Message("computing"),
+    Message("masked communication"),
+    Message("exposed communication"),
+    Message("free"),
+    Message("matmul"),
+    Message("attention"),
+    Message("norm"),
+    Message("routing"),
+    Message("optimizer"),
+    Message("movement"),
+    Message("vector"),
+    Message("other"),
+)
+
+
+@cache
+def _component() -> Any:
+    folder = resources.files("npuscope.dashboard").joinpath("timeline_component")
+    return st.components.v2.component(
+        "npuscope_timeline",
+        html='<div class="timeline"></div>',
+        css=folder.joinpath("timeline.css").read_text(encoding="utf-8"),
+        js=folder.joinpath("timeline.js").read_text(encoding="utf-8"),
+    )
+
+
+def draw_timeline(
+    page: Page,
+    at: Extent,
+    borders: pl.DataFrame,
+    *,
+    opened: Sequence[int],
+    window_ns: tuple[int, int] | None,
+    kinds: Sequence[str],
+) -> None:
+    """Draw the timeline of a capture: `opened` ranks unfolded, `window_ns` of it in sight, where
+    the visitor has not looked elsewhere; `kinds` are those that its groups have."""
+    whole = at.window_ns
+    assert whole is not None
+    zero = whole[0]
+    base = str(st.get_option("server.baseUrlPath")).strip("/")
+    told = {
+        "base": f"/{base}/timeline-data" if base else "/timeline-data",
+        "place": {"store": page.capture.store, "run": page.capture.run,
+                  "capture": page.capture.capture},
+        "version": f"{hash(page.version)}",
+        "zero": str(zero), "extent": whole[1] - zero,
+        "window": window_ns and [window_ns[0] - zero, window_ns[1] - zero],
+        "ranks": list(page.capture.ranks), "open": list(opened),
+        "silent": _silent(page, at),
+        "steps": [
+            {"step": step, "start": start - zero, "end": end - zero}
+            for step, start, end in borders["step", "start_ns", "end_ns"].rows()
+        ],
+        "colours": _colours(), "states": list(STATES), "classes": list(CLASSES),
+        "kinds": list(kinds), "texts": {str(one): str(page.say(one)) for one in WORDS},
+    }  # fmt: skip
+    _component()(data=told, key="timeline")
+
+
+def _silent(page: Page, at: Extent) -> Mapping[int, str]:
+    """Why nothing is drawn of some ranks."""
+    known = set(at.ranks["rank"])
+    told = str(page.say("no events"))
+    return {rank: told for rank in page.capture.ranks if rank not in known}
+
+
+def _colours() -> dict[str, Any]:
+    return {
+        "states": [theme.COMPUTING, theme.MASKED, theme.EXPOSED, theme.FREE],
+        "classes": [theme.OPERATORS[one] for one in CLASSES],
+        "groups": dict(theme.KINDS),
+        "host": [theme.HOST[one] for one in HOST_KINDS],
+        "memory": theme.MEMORY, "counter": theme.COUNTER,
+    }  # fmt: skip

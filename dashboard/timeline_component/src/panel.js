@@ -1,0 +1,93 @@
+// What is told of an event, of a stretch of time, and of what was looked for.
+
+import { span } from "./timeline.js";
+
+function element(name, attributes = {}, ...inside) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else made.setAttribute(key, value);
+  }
+  made.append(...inside.filter((one) => one !== null));
+  return made;
+}
+
+export { element };
+
+function rows(pairs) {
+  const list = element("dl");
+  for (const [name, value] of pairs) {
+    if (value === null || value === undefined || value === "") continue;
+    list.append(element("dt", {}, name), element("dd", {}, value));
+  }
+  return list;
+}
+
+export function bytes(value) {
+  const units = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10], ["B", 1]];
+  const [unit, size] = units.find(([, one]) => value >= one) ?? units[3];
+  return `${(value / size).toLocaleString("en", { maximumFractionDigits: 2 })} ${unit}`;
+}
+
+/** All that is known of an event; `go` jumps to another one. */
+export function eventPanel(event, told, say, labelOf, go) {
+  const row = told?.row ?? {};
+  const title = event.strip ? labelOf(event.strip) : "";
+  const pairs = [
+    [say("length"), span(event.dur)],
+    [say("start"), span(event.start)],
+    [say("events"), event.count > 1 ? String(event.count) : null],
+  ];
+  const rest = { ...row };
+  for (const name of ["dur_ns", "name", "type", "op_type"]) delete rest[name];
+  if (row.size_bytes) {
+    pairs.push([say("size"), bytes(row.size_bytes)]);
+    pairs.push([say("bandwidth"), `${bytes((row.size_bytes / row.dur_ns) * 1e9)}/s`]);
+    delete rest.size_bytes;
+  }
+  if (told?.waited_ns !== undefined) pairs.push([say("waited for the last member"), span(told.waited_ns)]);
+  const links = element("p", { class: "links" });
+  if (told?.launch) {
+    pairs.push([say("launched by"), told.launch.name]);
+    pairs.push([say("launch latency"), span(told.launch.latency_ns)]);
+    links.append(button(say("to its launch"), () => go({ part: "host", ...told.launch })));
+  }
+  for (const one of told?.members ?? []) {
+    const label = `${say("rank")} ${one.rank}: ${span(one.start_ns - event.start)} · ${span(one.dur_ns)}`;
+    links.append(button(label, () => go({ part: "device", kind: "group", ...one })));
+  }
+  for (const one of (told?.launched ?? []).slice(0, 12)) {
+    links.append(button(`→ ${one.name}`, () => go({ part: "device", start_ns: one.start_ns })));
+  }
+  for (const [name, value] of Object.entries(rest)) {
+    const text = typeof value === "object" ? JSON.stringify(value) : String(value);
+    if (name === "call_stack") continue;
+    pairs.push([say(name), name.endsWith("_ns") ? span(Number(value)) : text]);
+  }
+  const stack = row.call_stack ? element("pre", {}, row.call_stack) : null;
+  const heading = row.type ?? row.op_type ?? event.name;
+  const name = row.name && row.name !== heading ? element("p", { class: "name" }, row.name) : null;
+  return element("div", {}, element("h4", {}, heading), element("p", { class: "soft" }, title),
+    name, rows(pairs), links, stack);
+}
+
+export function button(label, clicked) {
+  return element("button", { type: "button", onclick: clicked }, label);
+}
+
+/** Time and busy time of a stretch, by type. */
+export function measurePanel(measure, say) {
+  const body = element("tbody");
+  for (const one of measure.rows.slice(0, 200)) {
+    body.append(element("tr", {},
+      element("td", {}, String(one.rank)), element("td", {}, one.name),
+      element("td", { class: "number" }, one.count.toLocaleString("en")),
+      element("td", { class: "number" }, span(one.total_ns)),
+      element("td", { class: "number" }, span(one.busy_ns))));
+  }
+  const head = element("tr", {}, ...["rank", "type", "events", "time", "busy"].map((one) =>
+    element("th", {}, say(one))));
+  return element("div", {},
+    element("h4", {}, `${say("measured")}: ${span(measure.to - measure.from)}`),
+    element("table", {}, element("thead", {}, head), body));
+}

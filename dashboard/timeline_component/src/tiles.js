@@ -1,0 +1,176 @@
+// What the server has of the timeline, asked for once and kept: tracks, tiles, details.
+
+import { tableFromIPC } from "@uwdata/flechette";
+
+export const BUCKETS = 2048;
+const MOST_TILES = 600; // kept, of one rank and part each
+const MOST_RANKS = 16; // of one request, as the server allows
+
+/** The level whose bucket is at most one pixel. */
+export function levelOf(nsPerPx) {
+  return Math.max(0, Math.min(50, Math.floor(Math.log2(Math.max(nsPerPx, 1)))));
+}
+
+export class Tiles {
+  /** `arrived(from, to)` is called with the stretch of time of what came, in ns. */
+  constructor(base, place, arrived) {
+    this.base = base;
+    this.place = place;
+    this.arrived = arrived;
+    this.tracks = new Map(); // part:rank -> tracks
+    this.tiles = new Map(); // part:rank:level:index -> Map of track -> columns
+    this.asked = new Set();
+    this.broken = false;
+  }
+
+  url(answer, params) {
+    const query = new URLSearchParams({ ...this.place, ...params });
+    return `${this.base}/${answer}?${query}`;
+  }
+
+  async json(answer, params) {
+    const response = await fetch(this.url(answer, params));
+    if (!response.ok) return null;
+    return response.json();
+  }
+
+  async arrow(answer, params) {
+    const response = await fetch(this.url(answer, params));
+    if (!response.ok) return null;
+    return tableFromIPC(await response.arrayBuffer(), { useBigInt: false });
+  }
+
+  /** Tracks of a rank; null while they are on their way. */
+  tracksOf(part, rank) {
+    return this.tracks.get(`${part}:${rank}`) ?? null;
+  }
+
+  /** Ask for the tracks of ranks that are not there yet. */
+  async askTracks(part, ranks) {
+    const missing = ranks.filter((rank) => !this.asked.has(`${part}:${rank}`));
+    missing.forEach((rank) => this.asked.add(`${part}:${rank}`));
+    for (let at = 0; at < missing.length; at += MOST_RANKS) {
+      const some = missing.slice(at, at + MOST_RANKS);
+      const told = await this.json("tracks", { part, ranks: some.join(".") });
+      if (told === null) {
+        this.broken = true;
+        some.forEach((rank) => this.asked.delete(`${part}:${rank}`));
+      } else {
+        for (const rank of some) this.tracks.set(`${part}:${rank}`, told[rank].tracks);
+      }
+      this.arrived(-Infinity, Infinity);
+    }
+  }
+
+  /** Ask for tiles of ranks between two instants, those beside them last. */
+  ask(part, ranks, level, from, to) {
+    const length = BUCKETS * 2 ** level;
+    const first = Math.floor(from / length);
+    const last = Math.floor(to / length);
+    const order = [];
+    for (let index = first; index <= last; index++) order.push(index);
+    order.push(last + 1, first - 1);
+    for (const index of order) {
+      const missing = ranks.filter((rank) => !this.asked.has(`${part}:${rank}:${level}:${index}`));
+      for (let at = 0; at < missing.length; at += MOST_RANKS) {
+        this.#fetch(part, missing.slice(at, at + MOST_RANKS), level, index, length);
+      }
+    }
+  }
+
+  async #fetch(part, ranks, level, index, length) {
+    const keys = ranks.map((rank) => `${part}:${rank}:${level}:${index}`);
+    keys.forEach((key) => this.asked.add(key));
+    const table = await this.arrow("tile", { part, ranks: ranks.join("."), level, index });
+    if (table === null) {
+      keys.forEach((key) => this.asked.delete(key));
+      this.broken = true;
+      return;
+    }
+    this.broken = false;
+    const made = part === "curves" ? curves(table) : events(table);
+    ranks.forEach((rank, at) => this.tiles.set(keys[at], made.get(rank) ?? new Map()));
+    while (this.tiles.size > MOST_TILES) {
+      const oldest = this.tiles.keys().next().value;
+      this.tiles.delete(oldest);
+      this.asked.delete(oldest);
+    }
+    this.arrived(index * length, (index + 1) * length);
+  }
+
+  /** Tiles that show a rank between two instants: of the level where they are there, else of the
+   * next coarser one. Each with the stretch of time that is to be drawn of it. */
+  *shown(part, rank, level, from, to) {
+    const length = BUCKETS * 2 ** level;
+    for (let index = Math.floor(from / length); index * length < to; index++) {
+      const low = Math.max(from, index * length);
+      const high = Math.min(to, (index + 1) * length);
+      for (let above = 0; above < 12; above++) {
+        const key = `${part}:${rank}:${level + above}:${Math.floor(index / 2 ** above)}`;
+        const tile = this.tiles.get(key);
+        if (tile) {
+          yield { tile, low, high, level: level + above };
+          break;
+        }
+      }
+    }
+  }
+}
+
+/** rank -> track -> columns, those of a row together and in order of start. */
+function events(table) {
+  const columns = ["rank", "track", "row", "start_ns", "dur_ns", "count", "name", "class"];
+  const [rank, track, row, start, dur, count, name, cls] = columns.map((one) =>
+    table.getChild(one).toArray(),
+  );
+  const order = new Uint32Array(table.numRows).map((_, at) => at);
+  order.sort((a, b) => rank[a] - rank[b] || track[a] - track[b] || start[a] - start[b]);
+  const found = new Map();
+  for (let first = 0; first < order.length; ) {
+    let end = first;
+    const [r, t] = [rank[order[first]], track[order[first]]];
+    while (end < order.length && rank[order[end]] === r && track[order[end]] === t) end++;
+    const mine = order.subarray(first, end);
+    const pick = (column, kind) => kind.from(mine, (at) => column[at]);
+    const one = {
+      row: pick(row, Uint16Array),
+      start: pick(start, Float64Array),
+      dur: pick(dur, Float64Array),
+      count: pick(count, Uint32Array),
+      cls: pick(cls, Uint8Array),
+      name: Array.from(mine, (at) => name[at]),
+    };
+    one.longest = one.dur.reduce((most, value) => Math.max(most, value), 0);
+    if (!found.has(r)) found.set(r, new Map());
+    found.get(r).set(t, one);
+    first = end;
+  }
+  return found;
+}
+
+function curves(table) {
+  const columns = ["rank", "track", "at_ns", "value", "high"];
+  const [rank, track, at, value, high] = columns.map((one) => table.getChild(one).toArray());
+  const found = new Map();
+  for (let n = 0; n < table.numRows; n++) {
+    if (!found.has(rank[n])) found.set(rank[n], new Map());
+    const mine = found.get(rank[n]);
+    if (!mine.has(track[n])) mine.set(track[n], { at: [], value: [], high: [] });
+    const one = mine.get(track[n]);
+    one.at.push(at[n]);
+    one.value.push(value[n]);
+    one.high.push(high[n]);
+  }
+  return found;
+}
+
+/** The first position whose value is not below. */
+export function lowerBound(values, wanted) {
+  let [low, high] = [0, values.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle] < wanted) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}

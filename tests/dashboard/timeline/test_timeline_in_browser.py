@@ -1,0 +1,284 @@
+"""The timeline in a real browser: every gesture, key, search, selection, arrow and link."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("streamlit")
+pytest.importorskip("playwright")
+
+from playwright.sync_api import Browser
+
+from tests.dashboard.app.served_pages import Visit, chromium, visit
+from tests.dashboard.app.started_server import served
+
+pytestmark = pytest.mark.slow
+
+GUTTER = 150
+_TIMELINE = """() => {
+    const roots = [document, ...[...document.querySelectorAll('*')]
+        .map(one => one.shadowRoot).filter(Boolean)];
+    return roots.map(one => one.querySelector('.timeline')).find(Boolean).timeline;
+}"""
+_SETTLED = f"() => ({_TIMELINE})()?.isSettled()"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def address(sample_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served([sample_store], tmp_path_factory.mktemp("served")) as started:
+        yield started
+
+
+class Timeline:
+    """The timeline of a visited page, and what can be done with it."""
+
+    def __init__(self, seen: Visit) -> None:
+        self.seen = seen
+        self.tab = seen.tab
+        self.settle()
+        box = self.tab.locator(".tracks").bounding_box()
+        assert box is not None
+        self.box = box
+
+    def settle(self) -> None:
+        self.tab.wait_for_function(_SETTLED, timeout=20_000)
+
+    def of(self, expression: str) -> Any:
+        return self.tab.evaluate(f"() => {{ const it = ({_TIMELINE})(); return {expression}; }}")
+
+    def window(self) -> tuple[float, float]:
+        view = self.of("it.view")
+        return view["start"], view["end"]
+
+    def length(self) -> float:
+        start, end = self.window()
+        return end - start
+
+    def press(self, *keys: str) -> None:
+        self.tab.locator(".tracks").focus()
+        for key in keys:
+            self.tab.keyboard.press(key)
+
+    def place(self, x: float, y: float) -> tuple[float, float]:
+        return self.box["x"] + x, self.box["y"] + y
+
+    def drag(self, by_x: float, *, shift: bool = False) -> None:
+        if shift:
+            self.tab.keyboard.down("Shift")
+        self.tab.mouse.move(*self.place(500, 200))
+        self.tab.mouse.down()
+        self.tab.mouse.move(*self.place(500 + by_x, 200), steps=5)
+        self.tab.mouse.up()
+        if shift:
+            self.tab.keyboard.up("Shift")
+
+    def find(self, text: str) -> None:
+        self.tab.locator(".timeline input[type=search]").fill(text)
+        self.tab.locator(".timeline input[type=search]").press("Enter")
+        self.tab.locator(".panel h4").wait_for()
+        self.settle()
+
+    def panel(self) -> str:
+        return self.tab.locator(".panel").inner_text()
+
+
+@pytest.fixture
+def timeline(address: str, browser: Browser) -> Iterator[Timeline]:
+    with visit(browser, address) as seen:
+        seen.open("timeline")
+        yield Timeline(seen)
+        assert seen.complaints == []
+
+
+def test_it_shows_events_of_real_ranks_at_once(timeline: Timeline) -> None:
+    drawn = timeline.of("[...it.tiles.tiles.values()].flatMap(t => [...t.keys()]).length")
+    assert drawn > 16
+    assert timeline.window() == (0, timeline.of("it.data.extent"))
+
+
+def test_keys_zoom_move_and_go_back(timeline: Timeline) -> None:
+    whole = timeline.length()
+    timeline.tab.locator(".tracks").focus()
+    timeline.tab.keyboard.down("w")
+    timeline.tab.wait_for_function(
+        f"() => {{ const v = ({_TIMELINE})().view; return v.end - v.start < {whole / 3}; }}"
+    )
+    timeline.tab.keyboard.up("w")
+    timeline.settle()
+    start, _ = timeline.window()
+    timeline.tab.keyboard.down("d")
+    timeline.tab.wait_for_function(f"() => ({_TIMELINE})().view.start > {start + whole / 50}")
+    timeline.tab.keyboard.up("d")
+    timeline.settle()
+    short = timeline.length()
+    timeline.tab.keyboard.down("s")
+    timeline.tab.wait_for_function(
+        f"() => {{ const v = ({_TIMELINE})().view; return v.end - v.start > {short * 1.5}; }}"
+    )
+    timeline.tab.keyboard.up("s")
+    before = timeline.window()
+    timeline.press("Backspace")
+    assert timeline.window() != before
+    timeline.press("0")
+    assert timeline.length() == pytest.approx(whole)
+
+
+def test_wheel_zooms_at_the_pointer_and_drag_moves(timeline: Timeline) -> None:
+    whole = timeline.length()
+    at = GUTTER + (timeline.box["width"] - GUTTER) / 4
+    timeline.tab.mouse.move(*timeline.place(at, 200))
+    timeline.tab.mouse.wheel(0, -600)
+    timeline.settle()
+    start, end = timeline.window()
+    assert end - start < whole / 2
+    assert start + (end - start) / 4 == pytest.approx(whole / 4, rel=0.01)
+    timeline.drag(-100)
+    timeline.settle()
+    moved = timeline.window()[0] - start
+    assert moved == pytest.approx(100 * (end - start) / (timeline.box["width"] - GUTTER), rel=0.02)
+
+
+def test_panning_never_reruns_the_script(timeline: Timeline) -> None:
+    states: list[str] = []
+    timeline.tab.expose_function("noted", lambda state: states.append(state))
+    timeline.tab.evaluate("""() => {
+        const app = document.querySelector('[data-testid="stApp"]');
+        new MutationObserver(() => noted(app.dataset.testScriptState))
+            .observe(app, {attributes: true, attributeFilter: ['data-test-script-state']});
+    }""")
+    timeline.tab.mouse.move(*timeline.place(500, 200))
+    timeline.tab.mouse.wheel(0, -900)
+    timeline.drag(-200)
+    timeline.settle()
+    assert "running" not in states
+
+
+def test_a_stretch_is_measured(timeline: Timeline) -> None:
+    timeline.drag(200, shift=True)
+    timeline.tab.locator(".panel td").first.wait_for()
+    told = timeline.panel()
+    assert "busy" in told and "allToAllV" in told
+
+
+def test_search_goes_from_hit_to_hit(timeline: Timeline) -> None:
+    timeline.find("matmul")
+    first = timeline.window()
+    assert re.match(r"1 / \d+", timeline.tab.locator(".bar [role=status]").inner_text())
+    timeline.press("n")
+    timeline.settle()
+    assert timeline.tab.locator(".bar [role=status]").inner_text().startswith("2 /")
+    assert timeline.window() != first or "MatMul" in timeline.panel()
+    timeline.press("Shift+N")
+    assert timeline.tab.locator(".bar [role=status]").inner_text().startswith("1 /")
+
+
+def test_a_collective_leads_to_its_members_and_its_launch(timeline: Timeline) -> None:
+    timeline.find("allToAllV")
+    timeline.tab.locator(".panel .links button").first.wait_for()
+    told = timeline.panel()
+    assert (
+        "rank 0" in told and "rank 1" in told and "bandwidth" in told and "launch latency" in told
+    )
+    timeline.press("f")
+    timeline.settle()
+    before = timeline.window()
+    timeline.tab.get_by_role("button", name="to its launch").click()
+    timeline.settle()
+    assert timeline.window()[0] < before[0]
+    assert timeline.of("it.state.open.has('0:host')")
+
+
+def test_a_click_selects_and_arrows_step(timeline: Timeline) -> None:
+    timeline.find("FlashAttention")
+    timeline.press("f")
+    timeline.settle()
+    name = timeline.tab.locator(".panel h4").inner_text()
+    assert name.startswith("FlashAttention")
+    start = timeline.tab.locator(".panel dd").nth(1).inner_text()
+    timeline.press("ArrowRight")
+    assert timeline.tab.locator(".panel dd").nth(1).inner_text() != start
+    timeline.press("Escape")
+    assert timeline.tab.locator(".panel").is_hidden()
+
+
+def test_marks_notes_pins_and_folds_are_in_the_link(
+    timeline: Timeline, browser: Browser, address: str
+) -> None:
+    timeline.find("FlashAttention")
+    timeline.press("f", "p", "m")
+    timeline.tab.locator(".panel input").fill("look here")
+    timeline.tab.locator(".panel input").press("Enter")
+    timeline.settle()
+    timeline.tab.wait_for_url(re.compile("look"))
+    window = timeline.window()
+    with visit(browser, address) as seen:
+        seen.tab.goto(timeline.tab.url)
+        seen.settle()
+        other = Timeline(seen)
+        assert other.window() == pytest.approx(window, abs=2)
+        kept = other.of("it.state.marks")
+        assert [one["text"] for one in kept] == ["look here"]
+        assert len(other.of("it.state.pins")) == 1
+        seen.tab.locator(".panel h4").wait_for()
+        assert other.panel().splitlines()[1].startswith("FlashAttention")
+        assert seen.complaints == []
+
+
+def test_a_choice_on_the_page_keeps_what_is_shown(timeline: Timeline) -> None:
+    timeline.find("FlashAttention")
+    timeline.settle()
+    timeline.tab.get_by_role("combobox").nth(4).click()
+    timeline.tab.get_by_role("option", name="中文").click()
+    timeline.tab.wait_for_url(re.compile("lang=zh"))
+    timeline.seen.settle()
+    asked = timeline.seen.parameters()
+    assert json.loads(asked["shown"])["event"]["name"].startswith("FlashAttention")
+    assert int(asked["end_ns"]) > int(asked["start_ns"])
+
+
+@pytest.mark.parametrize(
+    "shown",
+    ["{", "[]", '{"open":5,"pins":[1],"marks":"x","event":{"rank":"<img src=x onerror=alert(1)>"}}',
+     '{"marks":[{"from":0,"to":1e6,"text":"<img src=x onerror=alert(1)>"}],"open":["77","0"]}',
+     '{"pins":["0:device:stream","9:x:y:z"]}', "x" * 5000],
+)  # fmt: skip
+def test_hostile_links_show_what_there_is(address: str, browser: Browser, shown: str) -> None:
+    with visit(browser, address) as seen:
+        seen.tab.on("dialog", lambda dialog: seen.complaints.append(dialog.message))
+        seen.open("timeline", shown=shown)
+        Timeline(seen)
+        assert seen.complaints == []
+
+
+def test_three_visitors_look_elsewhere_at_once(address: str, browser: Browser) -> None:
+    with visit(browser, address) as a, visit(browser, address) as b, visit(browser, address) as c:
+        visitors = []
+        for number, seen in enumerate((a, b, c)):
+            seen.open("timeline", rank=number)
+            visitors.append(Timeline(seen))
+        for one in visitors:
+            one.tab.locator(".tracks").focus()
+            one.press("+", "+")
+        for number, one in enumerate(visitors):
+            one.settle()
+            assert one.of("[...it.state.open]") == [str(number)]
+            assert one.length() == pytest.approx(one.of("it.data.extent") / 4)
+            assert one.seen.complaints == []
+
+
+def test_a_picture_is_saved(timeline: Timeline) -> None:
+    with timeline.tab.expect_download() as saved:
+        timeline.tab.get_by_role("button", name="save as a picture").click()
+    assert Path(saved.value.path()).read_bytes().startswith(b"\x89PNG")
