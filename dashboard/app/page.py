@@ -145,7 +145,7 @@ class Page:
         apply_theme(visible_names(figure), is_dark=self.is_dark)
         if boxed is None:
             st.plotly_chart(figure, key=key, theme=None, config=_PLOTLY)
-            self.named(name or key)
+            self.named(name=name or key)
             return
         figure.update_layout(dragmode="select")
 
@@ -157,7 +157,7 @@ class Page:
         st.plotly_chart(
             figure, key=key, theme=None, config=_PLOTLY, on_select=selected, selection_mode="box"
         )
-        self.named(name or key)
+        self.named(name=name or key)
 
     def clicked(self, figure: go.Figure, *, key: str) -> Any:
         """Draw a figure in the page's colours; the `customdata` of the point that the visitor
@@ -166,7 +166,7 @@ class Page:
         event: Any = st.plotly_chart(
             figure, key=key, theme=None, config=_PLOTLY, on_select="rerun", selection_mode="points"
         )
-        self.named(key)
+        self.named(name=key)
         points = event["selection"]["points"] if event else []
         return points[0].get("customdata") if points else None
 
@@ -174,9 +174,9 @@ class Page:
         """One number; its help names the metrics it is from."""
         st.metric(self.say(label), value, help=self._help(drawn_in(name)))
 
-    def named(self, figure: str) -> None:
+    def named(self, *, name: str) -> None:
         """The metrics that a figure is drawn from, below it."""
-        known = drawn_in(figure)
+        known = drawn_in(name)
         st.caption(", ".join(f"`{one.name}`" for one in known), help=self._help(known))
 
     def _help(self, known: Sequence[Metric]) -> str:

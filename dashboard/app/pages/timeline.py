@@ -42,7 +42,7 @@ draw_timeline(
     window_ns=None if window_ns == whole_ns else window_ns,
     kinds=page.frame(group_kinds_of),
 )
-page.named("timeline")
+page.named(name="timeline")
 
 
 def perfetto_link(windows_ns: Mapping[int, tuple[int, int]]) -> None:

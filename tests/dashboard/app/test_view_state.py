@@ -53,7 +53,6 @@ def test_whatever_a_url_says_the_view_exists(params: dict[str, str], known: Know
     assert view.step is None or view.step in capture.steps
     assert view.lang in ("en", "zh")
     assert view.share is None or view.share in SHARES
-    assert view.ranks is None or set(view.ranks) <= set(capture.ranks)
     assert len(view.lanes or ()) <= MOST_LANES and set(view.lanes or ()) <= set(capture.ranks)
     assert (view.start_ns is None) == (view.end_ns is None)
     if view.start_ns is not None and view.end_ns is not None:
