@@ -14,7 +14,7 @@ from ..scope import Scope
 from .answer import recognised
 from .bubbles import order_pauses, pipeline_bubbles, step_pauses
 from .execution import Precedence, Times
-from .measured import measured
+from .measurement import measured
 from .tries import Asked, Ready, asked_tries, pipeline_tries, ready, tried, tries_notes
 
 _SCHEMA: dict[str, type[pl.DataType]] = {

@@ -21,7 +21,7 @@ from npuscope.errors import CannotAnswer
 from npuscope.messages import Message
 
 from .execution import ORDER, Precedence, Times
-from .measured import Measured, measured
+from .measurement import Measured, measured
 from .passes import Pipeline
 
 CAUSES = (

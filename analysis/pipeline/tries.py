@@ -18,12 +18,12 @@ from npuscope.messages import Message
 
 from . import model_parts
 from .execution import Times
-from .measured import Measured, measured
+from .measurement import Measured, measured
 from .order_file import read_order
+from .other_orders import Facts, Tried, held, needed_overlap, run
 from .passes import Pipeline
 from .placement import place_layers
 from .schedules import Schedule, schedule
-from .tried import Facts, Tried, held, needed_overlap, run
 
 MEASURED, PLACED = "measured", "layers"
 _LEAST_ERROR = 0.005  # of a step that changes at all

@@ -18,9 +18,9 @@ import polars as pl
 
 from bench.measure import arguments, commit, report, table, verdict
 from npuscope.analysis.pipeline.execution import precedence
-from npuscope.analysis.pipeline.measured import measured
+from npuscope.analysis.pipeline.measurement import measured
+from npuscope.analysis.pipeline.other_orders import Facts, held, run
 from npuscope.analysis.pipeline.schedules import schedule
-from npuscope.analysis.pipeline.tried import Facts, held, run
 
 LIMIT_S = 5.0
 MICRO_BATCHES, SEED = 64, 7_001

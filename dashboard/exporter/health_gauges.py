@@ -11,7 +11,7 @@ import polars as pl
 from npuscope.analysis.health.dropped import health_dropped
 from npuscope.analysis.health.health import summary_row
 from npuscope.analysis.health.post_training import health_phases
-from npuscope.analysis.health.stored import run_health
+from npuscope.analysis.health.run_health import run_health
 from npuscope.analysis.scope import Scope
 from npuscope.analysis.views import frame
 

@@ -3,7 +3,7 @@
 import polars as pl
 import streamlit as st
 
-from npuscope.analysis.health import stored
+from npuscope.analysis.health import run_health
 from npuscope.analysis.health.dropped import health_dropped
 from npuscope.analysis.health.health import summary_row
 from npuscope.analysis.health.post_training import health_bounds, health_phases
@@ -18,7 +18,7 @@ ALL_OF_IT = dict.fromkeys(("rank", "step", "start_ns", "end_ns"))
 page = open_page("health")
 say = page.say
 page.title("Is the training healthy?")
-found = page.frame(stored.run_health, capture=None, rank=None, step=None)
+found = page.frame(run_health.run_health, capture=None, rank=None, step=None)
 if found is None:
     page.empty(
         "No training log was read with this run.",
@@ -26,7 +26,7 @@ if found is None:
     )
     st.stop()
 captures = page.frame(
-    stored.health_captures, capture=None, rank=None, step=None, is_across=page.is_across
+    run_health.health_captures, capture=None, rank=None, step=None, is_across=page.is_across
 )
 (summary,) = summary_row(found).to_dicts()
 
@@ -51,7 +51,7 @@ tiles = (
 for place, (label, value) in zip(st.columns(len(tiles)), tiles, strict=True):
     with place:
         page.tile(label, value, name="health_tiles")
-points = stored.health_points(found.steps)
+points = run_health.health_points(found.steps)
 if not points.is_empty():
     page.figure(health_figure(points, found.events, captures, say), key="health")
     page.text(

@@ -223,7 +223,7 @@ def _health(
     from npuscope.analysis.flops.log_figures import trainer_log
     from npuscope.analysis.health.dropped import health_dropped
     from npuscope.analysis.health.health import health
-    from npuscope.analysis.health.stored import health_captures, run_health
+    from npuscope.analysis.health.run_health import health_captures, run_health
     from npuscope.collector.readers.train_log.event_files import event_files
     from npuscope.errors import TraceNotFound
 

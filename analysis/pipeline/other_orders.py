@@ -16,7 +16,7 @@ from npuscope.errors import CannotAnswer
 from npuscope.messages import Message
 
 from .execution import Precedence, Span, Times, held_at_most, precedence
-from .measured import Measured
+from .measurement import Measured
 from .schedules import Schedule
 
 _WEIGHT_UNSURE = 0.25  # of the time of weight gradients, where they were not measured apart

@@ -8,7 +8,7 @@ import duckdb
 import polars as pl
 import pytest
 
-from npuscope.analysis.health.stored import health_captures, health_points, run_health
+from npuscope.analysis.health.run_health import health_captures, health_points, run_health
 from npuscope.analysis.scope import Scope
 from npuscope.analysis.views import open_views
 from tests.analysis.tables import connect, fill, kernel
