@@ -243,6 +243,7 @@ def test_a_choice_on_the_page_keeps_what_is_shown(timeline: Timeline) -> None:
     timeline.tab.get_by_role("option", name="中文").click()
     timeline.tab.wait_for_url(re.compile("lang=zh"))
     timeline.seen.settle()
+    timeline.tab.wait_for_url(re.compile("shown="))  # the page says its part first
     asked = timeline.seen.parameters()
     assert json.loads(asked["shown"])["event"]["name"].startswith("FlashAttention")
     assert int(asked["end_ns"]) > int(asked["start_ns"])
