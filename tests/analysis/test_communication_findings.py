@@ -44,12 +44,14 @@ def test_uneven_stages_come_first_and_name_the_heavy_one() -> None:
     assert "pipeline_bubble" not in [one.name for one in others]
 
 
+@pytest.mark.slow
 def test_stages_are_known_by_the_groups_where_ranks_do_not_tell() -> None:
     con = captured()
     con.execute("update ranks set pp_rank = null")
     assert found_in(con)[0].name == "uneven_stages"
 
 
+@pytest.mark.slow
 def test_even_stages_have_bubbles_of_their_schedule_only() -> None:
     names = [one.name for one in found_in(captured(replace(JOB, layers_by_stage=(2, 2))))]
     assert "uneven_stages" not in names and "pipeline_bubble" in names

@@ -138,6 +138,7 @@ def test_stragglers_are_compared_inside_of_their_stage() -> None:
     assert found.command == "npuscope kernels PATH --rank 3"
 
 
+@pytest.mark.slow
 def test_uneven_steps_need_enough_steps() -> None:
     def steps(lengths_ms: list[int]) -> list[Row]:
         return [kernel(n * 1000 * MS, length * MS, n) for n, length in enumerate(lengths_ms)]
@@ -148,6 +149,7 @@ def test_uneven_steps_need_enough_steps() -> None:
     assert found.evidence["step"].to_list() == [4]
 
 
+@pytest.mark.slow
 def test_kernels_that_only_move_or_set_data() -> None:
     con = job(kernels=[
         kernel(0, 80 * MS, 1, type="MatMulV3", core="AI_CORE"),
@@ -161,6 +163,7 @@ def test_kernels_that_only_move_or_set_data() -> None:
     assert of(con, "data_movement").evidence["type"].to_list() == ["TransposeD", "PadV3"]
 
 
+@pytest.mark.slow
 def test_memory_that_lies_unused_costs_no_known_time_and_comes_last() -> None:
     gib = 1 << 30
     con = job(
@@ -181,6 +184,7 @@ def test_what_is_unknown_is_not_at_stake() -> None:
     assert findings(con) == []
 
 
+@pytest.mark.slow
 def test_the_choice_of_a_rank_and_step_holds_for_all_of_it() -> None:
     con = job(kernels=[
         kernel(0, 10 * MS, 1), kernel(15 * MS, 5 * MS, 1),

@@ -152,6 +152,7 @@ def test_stages_are_evened_out_without_launches_and_coordinates() -> None:
     assert gain_ns == pytest.approx(truth_ns, abs=0.01 * step_ns(EVEN))
 
 
+@pytest.mark.slow
 def test_a_finding_names_the_operator_and_the_line_that_launch_its_kernels() -> None:
     con = tables(SMALL)
 

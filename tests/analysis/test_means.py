@@ -28,6 +28,7 @@ def one_operation() -> duckdb.DuckDBPyConnection:
     return con
 
 
+@pytest.mark.slow
 def test_one_operation_is_the_same_wherever_it_is_told(
     one_operation: duckdb.DuckDBPyConnection,
 ) -> None:
@@ -65,6 +66,7 @@ def test_what_is_chosen_is_what_means_are_over(one_operation: duckdb.DuckDBPyCon
     assert (kernels["type"], kernels["total_ns"], kernels["share_ratio"]) == ("MatMul", 2 * MS, 1)
 
 
+@pytest.mark.slow
 def test_kinds_add_up_to_the_exposed_part_of_the_step() -> None:
     con = connect()
     for rank in range(3):
@@ -141,6 +143,7 @@ def test_first_steps_that_stand_out_are_warm_up(lengths_ms: list[int], warm_up: 
     assert any("warm-up" in note for note in query.notes(con)) == bool(warm_up)
 
 
+@pytest.mark.slow
 def test_a_warm_up_step_that_is_asked_for_is_told() -> None:
     con = job([100, 10, 10, 10])
     assert means.mean_steps(con, Scope(step=1))["length_ns"].to_list() == [100.0 * MS]

@@ -156,6 +156,7 @@ def test_a_lone_thread_with_little_memory_is_enough(tmp_path: Path) -> None:
     assert con.execute(metric("steps").sql).fetchall()[0][9] == 10
 
 
+@pytest.mark.slow
 def test_summaries_without_rows_are_not_computed_again(small_store: Path) -> None:
     """A store knows of them; only their columns are left to be told."""
     with store.open(small_store, summaries=summary_versions()) as con:

@@ -47,6 +47,7 @@ def test_the_table_says_it_first(run: Run, stores: tuple[Path, Path]) -> None:
     assert place.code == 2 and "no run other here: there is job" in place.err
 
 
+@pytest.mark.slow
 def test_the_answer_as_a_page_and_as_markdown(
     run: Run, stores: tuple[Path, Path], tmp_path: Path
 ) -> None:

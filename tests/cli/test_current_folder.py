@@ -73,6 +73,7 @@ def test_an_empty_entry_of_the_path(folder: Path, profile: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_started_as_a_module(folder: Path, profile: Path) -> None:
     (folder / "npuscope").rename(folder / "other")  # which Python itself would prefer
     command = [sys.executable, "-m", "npuscope", "steps", str(profile)]

@@ -70,6 +70,7 @@ def test_names_do_not_steer_a_log(run: Run, folder: Path) -> None:
     assert not OBEYED.search(told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "gbk"])
 @pytest.mark.parametrize(
     "command",

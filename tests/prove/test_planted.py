@@ -55,13 +55,18 @@ def from_frames(job: Job) -> duckdb.DuckDBPyConnection:
 Planted = tuple[dict[str, Any], duckdb.DuckDBPyConnection]
 
 
-# Forms of one job agree elsewhere too: all of them for the smallest job, the longer ones apart.
-QUICK = {("frames", "moe on eight ranks"), ("frames", "well hidden"), ("frames", "one step")}
+# Forms of one job agree elsewhere too: each of them for the smallest job, the longer ones apart.
+QUICK = {
+    ("frames", "two ranks"),
+    ("text", "two ranks"),
+    ("db", "two ranks"),
+    ("frames", "one step"),
+}
 CASES = [
     pytest.param(
         (job, form),
         id=f"{job}-{form}",
-        marks=[] if job == "two ranks" or (form, job) in QUICK else [pytest.mark.slow],
+        marks=[] if (form, job) in QUICK else [pytest.mark.slow],
     )
     for job in JOBS
     for form in FORMS

@@ -104,6 +104,7 @@ def test_a_whole_capture(whole: dict[str, Path], form: str) -> None:
         assert rank.unverified and any("all-to-all" in text for text in rank.unverified)
 
 
+@pytest.mark.slow
 def test_rules_tell_where_things_come_from(whole: dict[str, Path]) -> None:
     text, db = (rank_of(reports(whole[form]), 1) for form in ("text", "db"))
     assert text.rules["steps"] == "Step Id of the kernel table"
@@ -353,6 +354,7 @@ def test_a_group_tells_how_many_ranks_there_are_at_least(con: Any) -> None:
     assert capture.missing_ranks == (5,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("blocks", "cycles", "chip", "support", "reason"),
     [

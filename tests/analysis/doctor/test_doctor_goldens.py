@@ -48,6 +48,7 @@ def found(real_stores: Callable[[str], Path]) -> dict[str, CaptureReport]:
     return captures
 
 
+@pytest.mark.slow
 @every_set
 def test_what_it_can_answer(found: dict[str, CaptureReport], name: str) -> None:
     assert {v.capability: v.support for v in found[name].verdicts} == SUPPORT[name]

@@ -106,6 +106,7 @@ def test_more_tokens_are_work_for_one_and_waiting_for_its_group(
     assert min(waits[rank] for rank in (4, 6, 7)) > 300 > 20 > abs(waits[5])
 
 
+@pytest.mark.slow
 def test_a_slow_host_idles_its_devices(lost: Callable[..., Lost], healthy: Lost) -> None:
     now = lost(slow_host=1)
     free = [grown(now, healthy, term) for term in ("host", "idle", "free")]
@@ -121,6 +122,7 @@ def test_a_slow_link_is_time_that_moves_bytes(lost: Callable[..., Lost], healthy
     assert max(map(abs, waits.values())) < 20
 
 
+@pytest.mark.slow
 def test_less_overlap_is_more_time_that_moves_bytes(
     lost: Callable[..., Lost], healthy: Lost
 ) -> None:

@@ -184,6 +184,7 @@ def test_micro_batches_of_gradients(
     assert f"{micro_batches} micro-batches x 64 tokens x {replicas} data" in notes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gradients", "options", "reason"),
     [

@@ -125,6 +125,7 @@ def test_changes_are_found_where_they_are() -> None:
     assert near >= 38
 
 
+@pytest.mark.slow
 def test_noise_and_lone_outliers_are_no_period() -> None:
     for seed in range(20):
         chance = np.random.default_rng(seed)

@@ -196,6 +196,7 @@ def test_causes_of_real_profiles_add_up(real_stores: Callable[[str], Path], name
         check_sums(con)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["text", "db"])
 def test_causes_of_both_exports_add_up(stored_job: WrittenJob, form: Form) -> None:
     with stores.open(stored_job(small(steps=3), form), summaries=summary_versions()) as con:

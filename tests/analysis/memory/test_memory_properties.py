@@ -112,6 +112,7 @@ def test_holders(found: list[Record], held: list[Block], seed: int) -> None:
     assert answered == twins.holders(found, held)
 
 
+@pytest.mark.slow
 @given(st.lists(records, max_size=30), st.lists(blocks, max_size=40))
 @properties
 def test_holders_add_up_to_the_peak_and_blocks_to_holders(
@@ -159,6 +160,7 @@ def test_steps_and_growth(found: list[Record], shapes: Any, seed: int) -> None:
     } == {curve: twins.growth(known) for curve, known in ends.items()}
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.integers(-3, 12), min_size=1, max_size=12

@@ -91,6 +91,7 @@ def test_five_million_records_and_blocks_of_a_rank_in_half_a_gibibyte(tmp_path: 
     assert sum(check(con, 5_000_000, 50).values()) < LIMIT_S
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start_ns", [-(10**18), 17 * 10**17])
 def test_many_steps_and_a_torn_one(tmp_path: Path, start_ns: int) -> None:
     """Where cells were as wide as a torn window, each record would be compared with every step."""

@@ -79,6 +79,7 @@ def _end(event: Event) -> int:
     return event.start_ns + event.dur_ns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift_ns", [EPOCH_NS, -3 * MS - 1])
 @given(some_events(9 * MS, 3 * MS))
 @settings(max_examples=20)

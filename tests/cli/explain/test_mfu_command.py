@@ -103,6 +103,7 @@ def test_usage(run: Run, profile: Path, options: tuple[str, ...], word: str) -> 
     assert (code, out) == (2, "") and word in err
 
 
+@pytest.mark.slow
 def test_the_waterfall_of_a_job_and_of_each_step(run: Run, profile: Path) -> None:
     code, out, errors = run("mfu", profile, "--waterfall", "--json")
     told = json.loads(out)

@@ -23,6 +23,7 @@ def job(written_job: WrittenJob) -> Path:
     return written_job(small(slow_clock=1, slow_clock_factor=1.3), "text")
 
 
+@pytest.mark.slow
 def test_rows(run: Run, job: Path) -> None:
     code, out, _ = run("ranks", job, "--json")
     told = json.loads(out)

@@ -24,6 +24,7 @@ def job(stored_job: WrittenJob) -> Path:
     return stored_job(JOB, "db")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", METRICS)
 def test_rows_are_those_of_the_catalog(run: Run, job: Path, by: str) -> None:
     code, out, _ = run("comm", job, "--by", by, "--json", "--step", "13", "--top", "2")

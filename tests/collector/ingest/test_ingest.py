@@ -168,6 +168,7 @@ TOGETHER = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("most", "count"), TOGETHER)
 def test_superseded_generations_stay_for_a_grace_period(
     shared: Path, target: Path, monkeypatch: pytest.MonkeyPatch, most: int, count: int

@@ -250,6 +250,7 @@ def test_a_damaged_manifest_costs_its_rank_until_the_next_ingest(
     assert [m.rank for m in manifests(target)] == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_reader_across_a_replaced_and_collected_generation(
     source: Path, target: Path, tmp_path: Path, write_profile: WriteProfile
 ) -> None:

@@ -197,6 +197,7 @@ def test_chunks_do_not_change_the_result(staged: Staged, monkeypatch: pytest.Mon
     assert staged.rows("select count(*), count(distinct name) from comm_links") == [(10, 10)]
 
 
+@pytest.mark.slow
 def test_many_operations_fit_into_a_small_engine(tmp_path: Path) -> None:
     con = open_staging(tmp_path, memory_bytes=64 << 20)
     operations = {f"hcom_send__1_{i}@{HASH}": OPERATION for i in range(30_000)}

@@ -122,6 +122,7 @@ def test_the_rank_and_what_was_met(folder: Path, con: duckdb.DuckDBPyConnection)
     assert manifest.capture == "device-56579931060630"  # the session, on the clock of its events
 
 
+@pytest.mark.slow
 def test_timelines_alone_tell_the_same(
     con: duckdb.DuckDBPyConnection, real_data: Path, tmp_path: Path
 ) -> None:

@@ -87,6 +87,7 @@ def test_a_damaged_slice_costs_itself_only(
     assert {row[7] for row in table(place, "kernels")} <= {row[7] for row in plain["kernels"]}
 
 
+@pytest.mark.slow
 def test_only_the_newest_of_several_exports(
     job: Path, seen: Capture, plain: dict[str, Rows]
 ) -> None:
