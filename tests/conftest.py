@@ -20,6 +20,7 @@ import pytest
 import typer.main
 from hypothesis import HealthCheck, settings
 
+from npuscope import cli
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest import read_batch
 from npuscope.collector.ingest.ingest import ingest
@@ -31,6 +32,7 @@ os.environ.pop("COLUMNS", None)
 
 # Commands hold nothing of a call that another could meet; building them takes 0.1 CPU-s each time.
 typer.main.get_command = functools.cache(typer.main.get_command)
+cli._with_asked_only = functools.cache(cli._with_asked_only)
 
 # On a busy machine any command takes longer than a moment; tests of what is said then ask for it.
 waiting.PATIENCE_S = 600.0

@@ -10,7 +10,7 @@ from typer.main import get_group
 from typer.testing import CliRunner
 
 from npuscope.analysis.catalog import metrics
-from npuscope.cli import GROUPS, app
+from npuscope.cli import GROUPS, _with_asked_only, app
 from tests.conftest import REPOSITORY
 
 COMMANDS = sorted(get_group(app).commands)
@@ -66,3 +66,10 @@ def test_each_command_names_its_page(command: str) -> None:
 def test_pages_of_commands_to_come_exist() -> None:
     pages = {page for group in GROUPS.values() for page in group.values()}
     assert [page for page in pages if not Path(REPOSITORY, "docs", f"{page}.md").is_file()] == []
+
+
+def test_a_start_builds_only_the_command_that_is_asked_for() -> None:
+    for pages in GROUPS.values():
+        for name in pages:
+            assert [*get_group(_with_asked_only(name)).commands] == [name]
+    assert _with_asked_only("stpes") is _with_asked_only("--version") is app
