@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 
-# In this order: the first that fits. Of types without their case and signs.
+from ..flops.kernels.kernel_flops import flops_of
+
 CLASSES = (
     "matmul", "attention", "norm", "routing", "optimizer", "movement", "vector", "other",
 )  # fmt: skip
+# What multiplies is known by the rules of FLOPs. Of the rest the first that fits, of types without
+# their case and signs.
 _PATTERNS = (
-    ("attention", r"attention|flash|mlaprolog|rope|rotary|softmax(?!crossentropy)"),
-    ("matmul", r"matmul|gemm|^mm|conv\dd|convolution|einsum"),
+    ("attention", r"attention|flash"),
+    ("matmul", r"gemm|^mm|convolution|einsum"),
     ("norm", r"norm"),
     ("routing", r"moe|topk|permute|argsort|^sort|gating|onehot|bincount|expert"),
     ("optimizer", r"adam|^apply|foreach|momentum|lamb|nonfinite|lars|sgd"),
@@ -26,6 +29,9 @@ _VECTOR_CORES = frozenset({"AI_VECTOR_CORE", "MIX_AIV"})
 
 def operator_class(type_: str | None, core: str | None) -> str:
     """One of CLASSES, by the type of an operator and, where that tells nothing, its core."""
+    known = flops_of(type_)
+    if known is not None:
+        return "attention" if known.family == "attention" else "matmul"
     told = re.sub(r"[^a-z0-9]", "", (type_ or "").lower().removeprefix("aclnn"))
     for name, pattern in _COMPILED:
         if pattern.search(told):
