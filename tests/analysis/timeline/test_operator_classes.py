@@ -10,17 +10,21 @@ from npuscope.analysis.timeline.operator_classes import operator_class
 
 
 @pytest.mark.parametrize(
-    ("type_", "expected"),
+    ("type_", "colour", "counted"),
     [
-        ("MatMulV3", "matmul"), ("aclnnMatmul_MatMulCommon_MatMulV2", "matmul"),
-        ("GroupedMatmul", "matmul"), ("Conv2D", "matmul"),
-        ("FlashAttentionScoreGrad", "attention"), ("FlashAttentionScore", "attention"),
-        ("SoftmaxV2", "vector"), ("RotaryMul", "vector"), ("RmsNorm", "norm"),
+        ("MatMulV3", "matmul", "matmul"),
+        ("aclnnMatmul_MatMulCommon_MatMulV2", "matmul", "matmul"),
+        ("GroupedMatmul", "matmul", "matmul_grouped"),
+        ("Conv2D", "matmul", "convolution"),
+        ("FlashAttentionScore", "attention", "attention_forward"),
+        ("FlashAttentionScoreGrad", "attention", "attention_backward"),
+        ("SoftmaxV2", "vector", "vector"),
+        ("RotaryMul", "vector", "vector"),
+        ("RmsNorm", "norm", "vector"),
     ],
-)  # fmt: skip
-def test_what_multiplies_is_the_same_everywhere(type_: str, expected: str) -> None:
-    told = operator_class(type_, "AI_VECTOR_CORE")
-    assert told == expected
+)
+def test_what_multiplies_is_the_same_everywhere(type_: str, colour: str, counted: str) -> None:
+    core = "AI_VECTOR_CORE"
     known = flops_of(type_)
-    counted = class_of(type_, "AI_VECTOR_CORE", known.family if known else None)
-    assert (told in counted) == (told in ("matmul", "attention", "vector") and type_ != "Conv2D")
+    assert operator_class(type_, core) == colour
+    assert class_of(type_, core, known.family if known else None) == counted
