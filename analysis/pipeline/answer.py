@@ -68,7 +68,7 @@ def pipeline_answer(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> A
         try:
             bubbles = pipeline_bubbles(found)
         except CannotAnswer as error:
-            notes.append(Message("bubbles are not taken apart: {why}", why=str(error)))
+            notes.append(Message("bubbles are not taken apart: {why}", why=error.message))
     masking = pipeline_masking(found)
     return Answer(
         found,
