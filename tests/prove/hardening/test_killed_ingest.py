@@ -126,7 +126,7 @@ def kill_somewhere(source: Path, target: Path, writing_s: float, chance: random.
 
     writing_s: how long an ingest of everything writes here.
     """
-    process = started(source, target, jobs=2 if chance.random() < 0.2 else 1)
+    process = started(source, target, jobs=chance.choice([1, 2]))
     when = chance.random()
     if when < 0.1:
         time.sleep(chance.random())
