@@ -294,6 +294,7 @@ class Mounted {
     const { rank, track } = event.strip;
     this.live.textContent = `${event.name}, ${span(event.dur)}, ${this.labelOf(event.strip)}`;
     this.describe();
+    const described = this.made;
     this.settled();
     if (event.count > 1 || !["stream", "group", "host"].includes(track.kind)) return;
     const told = await this.timeline.tiles.json("event", {
@@ -301,7 +302,7 @@ class Mounted {
     });
     if (this.selection !== event) return;
     this.told = told;
-    this.describe();
+    if (this.made === described) this.describe(); // not over a note that is being written
   }
 
   describe() {
@@ -312,6 +313,7 @@ class Mounted {
   }
 
   show(made) {
+    this.made = made;
     this.panel.hidden = !made;
     this.panel.replaceChildren(...(made ? [button("×", () => this.clear()), made] : []));
     this.panel.firstChild?.setAttribute("aria-label", this.say("close"));

@@ -66,7 +66,7 @@ DEFECTS: tuple[Defect, ...] = (
         _DB,
     ),
     _defect(
-        "steps.sql: operations as doubles", "analysis/sql/steps/steps.sql",
+        "gaps.sql: operations as doubles", "analysis/sql/steps/gaps.sql",
         "        start_ns, start_ns + dur_ns as end_ns\n    from comm_ops as o",
         "        start_ns::double as start_ns, (start_ns + dur_ns)::double as end_ns\n"
         "    from comm_ops as o",
@@ -119,7 +119,7 @@ DEFECTS: tuple[Defect, ...] = (
         _DB, _TEXT,
     ),
     _defect(
-        "steps.sql: operations in the step before, too", "analysis/sql/steps/steps.sql",
+        "gaps.sql: operations in the step before, too", "analysis/sql/steps/gaps.sql",
         "        and l.step is not distinct from o.step\n",
         "        and (l.step is not distinct from o.step or l.step = o.step + 1)\n",
         _DB, _STEPS,
