@@ -8,17 +8,20 @@ event where it starts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from .operator_classes import CLASSES
+from .coarser_rows import Rows, added_up, coarser_rows
 from .rank_events import Integers, RankEvents
 
 BUCKETS = 2_048
-MOST_LEVEL = 50
 MOST_FOUND = 1_000
 
 
@@ -26,6 +29,24 @@ def tile_ns(level: int, index: int) -> tuple[int, int]:
     """From where to where a tile reaches, from the capture's first moment."""
     length = BUCKETS << level
     return index * length, (index + 1) * length
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnRank:
+    """Events of a rank and the rows that tiles of long stretches are cut from."""
+
+    events: RankEvents
+    rows: tuple[Rows, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory, names left out."""
+        return sum(one.nbytes for one in self.rows)
+
+
+def drawn_rank(events: RankEvents) -> DrawnRank:
+    """Events with their coarser rows: takes about as long as a tile of all of them."""
+    return DrawnRank(events, coarser_rows(events))
 
 
 # metric: timeline_tiles
@@ -45,19 +66,24 @@ def tile_ns(level: int, index: int) -> tuple[int, int]:
 #   row       integer  of its rows
 #   start_ns  bigint   start; of several: of their bucket
 #   dur_ns    bigint   length; of several: the sum of them
-#   count     bigint   how many events
+#   count     integer  how many events
 #   name      varchar  type of the kernel or operation, name of the call, state of the overlap
 #   class     integer  class of operators, or state, by position
-def timeline_tiles(ranks: Mapping[int, RankEvents], level: int, index: int) -> pa.Table:
-    """Rows of the metric for one rank or several, `name` as a dictionary."""
+def timeline_tiles(
+    ranks: Mapping[int, DrawnRank], level: int, index: int, *, is_first_track: bool = False
+) -> pa.Table:
+    """Rows of the metric for one rank or several, `name` as a dictionary; of the first track only,
+    which of a device is the overlap, where no more is in sight."""
     from_ns, to_ns = tile_ns(level, index)
-    parts = [_cut(events, level, from_ns, to_ns) for events in ranks.values()]
+    parts = [_cut(one, level, from_ns, to_ns, is_first_track) for one in ranks.values()]
     texts: dict[str, int] = {}
     codes = []
-    for events, part in zip(ranks.values(), parts, strict=True):
-        used, inverse = np.unique(part["name"], return_inverse=True)
-        places = [texts.setdefault(events.names[one], len(texts)) for one in used.tolist()]
-        codes.append(np.asarray(places, np.int32)[inverse])
+    for one, part in zip(ranks.values(), parts, strict=True):
+        names = one.events.names
+        used = np.flatnonzero(np.bincount(part["name"], minlength=len(names)))
+        place = np.zeros(len(names), np.int32)
+        place[used] = [texts.setdefault(names[code], len(texts)) for code in used.tolist()]
+        codes.append(place[part["name"]])
     heights = [len(part["start"]) for part in parts]
 
     def column(name: str, type_: pa.DataType) -> pa.Array:
@@ -71,54 +97,45 @@ def timeline_tiles(ranks: Mapping[int, RankEvents], level: int, index: int) -> p
         "rank": pa.array(np.repeat(np.fromiter(ranks, np.int32, len(heights)), heights)),
         "track": column("track", pa.int32()), "row": column("row", pa.int32()),
         "start_ns": column("start", pa.int64()), "dur_ns": column("dur", pa.int64()),
-        "count": column("count", pa.int64()), "name": name, "class": column("class", pa.int32()),
+        "count": column("count", pa.int32()), "name": name, "class": column("class", pa.int32()),
     })  # fmt: skip
 
 
-def _cut(events: RankEvents, level: int, from_ns: int, to_ns: int) -> dict[str, Integers]:
-    """A tile's columns of one rank."""
-    chosen, lane = _touching(events, from_ns, to_ns)
-    start, dur = events.start[chosen], events.dur[chosen]
-    is_long = (dur >> level > 0) | (start < from_ns)
-    long_ = np.flatnonzero(is_long)
-    short = np.flatnonzero(~is_long)
-    columns: dict[str, Integers] = {
-        "lane": lane[long_], "start": start[long_], "dur": dur[long_],
-        "count": np.ones(len(long_), np.int64),
-        "name": events.name[chosen[long_]].astype(np.int64),
-        "class": events.class_[chosen[long_]].astype(np.int64),
-    }  # fmt: skip
-    if len(short):
-        mine, lanes, buckets = chosen[short], lane[short], start[short] >> level
-        begins = np.flatnonzero(
-            np.append(True, (lanes[1:] != lanes[:-1]) | (buckets[1:] != buckets[:-1]))
-        )
-        lengths = dur[short]
-        counts = np.diff(np.append(begins, len(short)))
-        longest = np.maximum.reduceat(lengths, begins)
-        group = np.repeat(np.arange(len(begins)), counts)
-        at_longest = np.flatnonzero(lengths == longest[group])
-        named = at_longest[np.unique(group[at_longest], return_index=True)[1]]
-        first = np.where(counts > 1, buckets[begins] << level, start[short][begins])
-        more = {
-            "lane": lanes[begins], "start": first, "dur": np.add.reduceat(lengths, begins),
-            "count": counts, "name": events.name[mine[named]], "class": events.class_[mine[named]],
-        }  # fmt: skip
-        columns = {name: np.concatenate([columns[name], more[name]]) for name in columns}
-    return columns | {
-        "track": events.lane_track[columns["lane"]].astype(np.int64),
-        "row": events.lane_row[columns["lane"]].astype(np.int64),
+def _cut(
+    drawn: DrawnRank, level: int, from_ns: int, to_ns: int, is_first_track: bool
+) -> dict[str, npt.NDArray[Any]]:
+    """A tile's columns of one rank, in order of lane and start."""
+    rows = next(one for one in reversed(drawn.rows) if one.level <= level)
+    lanes = int(np.searchsorted(drawn.events.lane_track, 1)) if is_first_track else None
+    chosen, lane = _touching(rows, from_ns, to_ns, lanes)
+    reaches_in = rows.start[chosen] < from_ns
+    # Of what reaches in, only what can be seen; a row of several ends with its bucket.
+    is_drawn = ~reaches_in | (rows.longest[chosen] >> level > 0) & (rows.count[chosen] == 1)
+    if not is_drawn.all():
+        chosen, lane, reaches_in = chosen[is_drawn], lane[is_drawn], reaches_in[is_drawn]
+    part = Rows(
+        rows.level, rows.start[chosen], rows.dur[chosen], rows.count[chosen], rows.longest[chosen],
+        rows.name[chosen], rows.class_[chosen], np.zeros(1, np.int64),
+    )  # fmt: skip
+    made, begins = added_up(part, level, lane, reaches_in)
+    lane = lane[begins]
+    return {
+        "start": made.start, "dur": made.dur, "count": made.count, "name": made.name,
+        "class": made.class_, "track": drawn.events.lane_track[lane],
+        "row": drawn.events.lane_row[lane],
     }  # fmt: skip
 
 
-def _touching(events: RankEvents, from_ns: int, to_ns: int) -> tuple[Integers, Integers]:
-    """Positions of the events that touch a stretch of time, in order, and the lane of each."""
+def _touching(
+    events: RankEvents | Rows, from_ns: int, to_ns: int, lanes_read: int | None = None
+) -> tuple[Integers, Integers]:
+    """Positions of the events that touch a stretch of time, in order, and the lane of each; of the
+    first lanes only, or of all."""
     chosen, lanes = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for lane in range(len(events.lane_track)):
-        first, end = events.lane_first[lane], events.lane_first[lane + 1]
+    bounds = events.lane_first.tolist()
+    for lane, (first, end) in enumerate(pairwise(bounds[: lanes_read and lanes_read + 1])):
         starts = events.start[first:end]
-        low = first + np.searchsorted(starts, from_ns)
-        high = first + np.searchsorted(starts, to_ns)
+        low, high = (first + np.searchsorted(starts, (from_ns, to_ns))).tolist()
         # Of those before, only the last can reach in: events of a lane follow each other.
         if low > first and events.start[low - 1] + events.dur[low - 1] > from_ns:
             low -= 1
@@ -213,8 +230,3 @@ _EMPTY_FOUND = pl.DataFrame(
     schema={"rank": pl.Int32, "track": pl.Int32, "start_ns": pl.Int64, "dur_ns": pl.Int64,
             "name": pl.String}
 )  # fmt: skip
-
-
-def classes() -> Sequence[str]:
-    """What the column `class` counts, of tracks that are not of overlap or of the host."""
-    return CLASSES

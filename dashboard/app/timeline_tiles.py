@@ -1,7 +1,8 @@
 """What the timeline of the pages draws, which the server has beside them.
 
     /timeline-data/tracks      tracks of some ranks, from where to where they are
-    /timeline-data/tile        events of some ranks in a tile, Arrow: `part` device, host or curves
+    /timeline-data/tile        events of some ranks in a tile, Arrow: `part` device, host or curves;
+                               overlap: of the device this track alone
     /timeline-data/overview    what each rank does in each of some hundred bins, Arrow
     /timeline-data/event       all that is known of one event
     /timeline-data/found       events whose name has some letters
@@ -10,6 +11,9 @@
 All of them take `store`, `run` and `capture` by the names that pages show: what is not among these
 is answered with 404, what cannot be meant with 400. Nobody can name a path, and numbers are numbers
 before anything is asked of a store.
+
+In memory are at most MOST_BYTES of events and their coarser rows, and MOST_TILE_BYTES of tiles as
+they were sent; what was not asked for longest goes first.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ import pyarrow as pa
 from starlette.requests import Request
 from starlette.responses import Response
 
-from npuscope.analysis.timeline import event_details, rank_events, series, tiles
+from npuscope.analysis.timeline import coarser_rows, event_details, rank_events, series, tiles
 from npuscope.analysis.timeline.bins import overview
 from npuscope.analysis.timeline.shared_axis import Extent, extent
 from npuscope.errors import NpuscopeError
@@ -35,19 +39,22 @@ from .state import KnownCapture
 
 MOST_RANKS = 16  # of one request
 MOST_LETTERS = 200
-# Of all ranks in memory: some 40 bytes each.
-MOST_EVENTS = 12_000_000
+# Some 13 million events of the device, with their coarser rows.
+MOST_BYTES = 512 << 20
+MOST_TILE_BYTES = 64 << 20
+_ZSTD = pa.Codec("zstd", compression_level=1)
 _LAST_NS = 2**62
 _MOST_COLUMNS = 2_000
-Loaded = rank_events.RankEvents | tuple[series.Series, ...]
+Loaded = tiles.DrawnRank | tuple[series.Series, ...]
 _Key = tuple[str, str, str, str, int, str]
 _LOADERS: Mapping[str, Callable[[duckdb.DuckDBPyConnection, Extent, int], Loaded]] = {
-    "device": rank_events.device_events,
-    "host": rank_events.host_events,
+    "device": lambda con, at, rank: tiles.drawn_rank(rank_events.device_events(con, at, rank)),
+    "host": lambda con, at, rank: tiles.drawn_rank(rank_events.host_events(con, at, rank)),
     "curves": series.rank_series,
 }
 _loaded: OrderedDict[_Key, Loaded] = OrderedDict()
 _loading: dict[_Key, threading.Lock] = {}
+_sent: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
 _guard = threading.Lock()
 
 
@@ -60,7 +67,8 @@ def answer(name: str, request: Request) -> Response:
     if name not in ANSWERS:
         return Response(status_code=404)
     try:
-        return ANSWERS[name](_Asked(request.query_params))
+        asked = _Asked(request.query_params, request.headers.get("accept-encoding", ""))
+        return ANSWERS[name](asked)
     except _Refused as refused:
         return Response(status_code=int(str(refused)))
     except (NpuscopeError, duckdb.Error, OSError):
@@ -70,8 +78,9 @@ def answer(name: str, request: Request) -> Response:
 class _Asked:
     """A request's parameters, each checked when it is read."""
 
-    def __init__(self, params: Mapping[str, str]) -> None:
+    def __init__(self, params: Mapping[str, str], encodings: str) -> None:
         self._params = params
+        self.takes_zstd = "zstd" in encodings
         names = [params.get(name) for name in ("run", "capture")]
         store = params.get("store")
         known = [
@@ -126,14 +135,21 @@ class _Asked:
         found: Extent = sources.kept(self.path, self.version, extent, place)
         return found
 
+    @property
+    def place(self) -> tuple[str, str, str, str]:
+        """What of which version of a store is looked at."""
+        return self.path, self.version, self.capture.run, self.capture.capture
+
     def loaded(self, part: str, ranks: Sequence[int]) -> dict[int, Any]:
         """Events or curves of some ranks, from memory where they were asked for before."""
-        at = self.extent()
-        place = (self.path, self.version, self.capture.run, self.capture.capture)
-        return {rank: _load((*place, rank, part), at) for rank in ranks}
+        return {rank: _load((*self.place, rank, part), self.extent) for rank in ranks}
+
+    def events(self, part: str) -> dict[int, rank_events.RankEvents]:
+        """Events of the asked ranks."""
+        return {rank: one.events for rank, one in self.loaded(part, self.ranks()).items()}
 
 
-def _load(key: _Key, at: Extent) -> Loaded:
+def _load(key: _Key, extent_of: Callable[[], Extent]) -> Loaded:
     """What was loaded before; else it is, by one thread while others wait."""
     with _guard:
         lock = _loading.setdefault(key, threading.Lock())
@@ -144,31 +160,47 @@ def _load(key: _Key, at: Extent) -> Loaded:
                 return _loaded[key]
         path, version, _, _, rank, part = key
         with sources.opened(path, version).borrowed() as con:
-            found = _LOADERS[part](con, at, rank)
+            found = _LOADERS[part](con, extent_of(), rank)
         with _guard:
             _loaded[key] = found
             _loading.pop(key, None)
-            while sum(map(_size, _loaded.values())) > MOST_EVENTS and len(_loaded) > 1:
+            while sum(map(_size, _loaded.values())) > MOST_BYTES and len(_loaded) > 1:
                 _loaded.popitem(last=False)
     return found
 
 
 def _size(one: Loaded) -> int:
-    if isinstance(one, rank_events.RankEvents):
-        return one.count
-    return sum(len(curve.at) for curve in one)
+    if isinstance(one, tiles.DrawnRank):
+        return one.nbytes
+    return sum(curve.at.nbytes + curve.value.nbytes for curve in one)
 
 
 def _json(value: object) -> Response:
     return Response(msgspec.json.encode(value), media_type="application/json")
 
 
-def _arrow(table: pa.Table) -> Response:
+def _arrow(table: pa.Table, asked: _Asked) -> Response:
+    return _sent_as(_packed(table, asked), asked)
+
+
+def _packed(table: pa.Table, asked: _Asked) -> bytes:
+    """A table as Arrow. The server's own gzip takes ten times as long as making it: browsers that
+    know zstd get that, the others what the server does of itself."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    body = sink.getvalue().to_pybytes()
-    return Response(body, media_type="application/vnd.apache.arrow.stream")
+    body = sink.getvalue()
+    if asked.takes_zstd:
+        packed: bytes = _ZSTD.compress(body, asbytes=True)
+        return packed
+    return bytes(body)
+
+
+def _sent_as(body: bytes, asked: _Asked) -> Response:
+    headers = {"Vary": "Accept-Encoding"}
+    if asked.takes_zstd:
+        headers["Content-Encoding"] = "zstd"
+    return Response(body, headers=headers, media_type="application/vnd.apache.arrow.stream")
 
 
 def _tracks(asked: _Asked) -> Response:
@@ -176,8 +208,8 @@ def _tracks(asked: _Asked) -> Response:
     found = asked.loaded(part, asked.ranks())
     if part != "curves":
         return _json({
-            rank: {"tracks": events.tracks, "is_whole": events.is_whole}
-            for rank, events in found.items()
+            rank: {"tracks": one.events.tracks, "is_whole": one.events.is_whole}
+            for rank, one in found.items()
         })  # fmt: skip
     return _json({
         rank: {"tracks": [
@@ -190,13 +222,30 @@ def _tracks(asked: _Asked) -> Response:
 
 
 def _tile(asked: _Asked) -> Response:
-    part = asked.word("part", tuple(_LOADERS))
-    level = asked.number("level", 0, tiles.MOST_LEVEL)
+    part = asked.word("part", (*_LOADERS, "overlap"))
+    level = asked.number("level", 0, coarser_rows.MOST_LEVEL)
     most = _LAST_NS >> (level + 11)
     index = asked.number("index", -most, most)
-    found = asked.loaded(part, asked.ranks())
-    cut = series.timeline_curves if part == "curves" else tiles.timeline_tiles
-    return _arrow(cut(found, level, index))
+    ranks = asked.ranks()
+    key = (*asked.place, part, ranks, level, index, asked.takes_zstd)
+    with _guard:
+        body = _sent.get(key)
+        if body is not None:
+            _sent.move_to_end(key)
+    if body is None:
+        is_overlap = part == "overlap"
+        found = asked.loaded("device" if is_overlap else part, ranks)
+        table = (
+            series.timeline_curves(found, level, index)
+            if part == "curves"
+            else tiles.timeline_tiles(found, level, index, is_first_track=is_overlap)
+        )
+        body = _packed(table, asked)
+        with _guard:
+            _sent[key] = body
+            while sum(map(len, _sent.values())) > MOST_TILE_BYTES:
+                _sent.popitem(last=False)
+    return _sent_as(body, asked)
 
 
 def _overview(asked: _Asked) -> Response:
@@ -209,7 +258,7 @@ def _overview(asked: _Asked) -> Response:
     found = sources.kept(asked.path, asked.version, overview, arguments)
     cells = found.cells.with_columns(bin_start_ns=found.cells["bin_start_ns"] - at.window_ns[0])
     table = pa.table(cells.rechunk())
-    return _arrow(table.replace_schema_metadata({"width_ns": str(found.width_ns)}))
+    return _arrow(table.replace_schema_metadata({"width_ns": str(found.width_ns)}), asked)
 
 
 def _event(asked: _Asked) -> Response:
@@ -229,7 +278,7 @@ def _event(asked: _Asked) -> Response:
 
 def _found(asked: _Asked) -> Response:
     part, text = asked.word("part", ("device", "host")), asked.text("text")
-    rows, count = tiles.timeline_found(asked.loaded(part, asked.ranks()), text)
+    rows, count = tiles.timeline_found(asked.events(part), text)
     return _json({"count": count, "rows": rows.to_dicts()})
 
 
@@ -237,7 +286,7 @@ def _measured(asked: _Asked) -> Response:
     part = asked.word("part", ("device", "host"))
     from_ns = asked.number("from_ns", -_LAST_NS, _LAST_NS)
     to_ns = asked.number("to_ns", from_ns + 1, _LAST_NS)
-    rows = tiles.timeline_measured(asked.loaded(part, asked.ranks()), from_ns, to_ns)
+    rows = tiles.timeline_measured(asked.events(part), from_ns, to_ns)
     return _json(rows.to_dicts())
 
 

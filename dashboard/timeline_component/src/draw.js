@@ -86,7 +86,7 @@ function drawRank(context, strip, top, from, to, nsPerPx, scene) {
   if (scene.tiles.tracksOf("device", strip.rank) && scene.hasTiles) {
     const track = scene.tiles.tracksOf("device", strip.rank)[0];
     if (track?.kind === "overlap") {
-      const inside = { ...strip, part: "device", number: 0, track };
+      const inside = { ...strip, part: "overlap", number: 0, track };
       drawTrack(context, inside, top + 1, from, to, nsPerPx, scene);
     }
     return;

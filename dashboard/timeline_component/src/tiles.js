@@ -13,9 +13,10 @@ export function levelOf(nsPerPx) {
 
 export class Tiles {
   /** `arrived(from, to)` is called with the stretch of time of what came, in ns. */
-  constructor(base, place, arrived) {
+  constructor(base, place, extent, arrived) {
     this.base = base;
     this.place = place;
+    this.extent = extent;
     this.arrived = arrived;
     this.tracks = new Map(); // part:rank -> tracks
     this.tiles = new Map(); // part:rank:level:index -> Map of track -> columns
@@ -62,20 +63,32 @@ export class Tiles {
     }
   }
 
-  /** Ask for tiles of ranks between two instants, those beside them last. */
-  ask(part, ranks, level, from, to) {
+  /** Ask for tiles of ranks between two instants, and for one more on the side that the window
+   * moves to (1: later, -1: earlier, 0: none). */
+  ask(part, ranks, level, from, to, towards = 0) {
     const length = BUCKETS * 2 ** level;
     const first = Math.floor(from / length);
     const last = Math.floor(to / length);
     const order = [];
     for (let index = first; index <= last; index++) order.push(index);
-    order.push(last + 1, first - 1);
+    if (towards > 0) order.push(last + 1);
+    if (towards < 0) order.push(first - 1);
     for (const index of order) {
+      const isInside = (index + 1) * length > 0 && index * length < this.extent;
       const missing = ranks.filter((rank) => !this.asked.has(`${part}:${rank}:${level}:${index}`));
-      for (let at = 0; at < missing.length; at += MOST_RANKS) {
-        this.#fetch(part, missing.slice(at, at + MOST_RANKS), level, index, length);
+      if (!isInside) {
+        for (const rank of missing) this.#keep(`${part}:${rank}:${level}:${index}`, new Map());
+      } else {
+        for (let at = 0; at < missing.length; at += MOST_RANKS) {
+          this.#fetch(part, missing.slice(at, at + MOST_RANKS), level, index, length);
+        }
       }
     }
+  }
+
+  #keep(key, tile) {
+    this.asked.add(key);
+    this.tiles.set(key, tile);
   }
 
   async #fetch(part, ranks, level, index, length) {
@@ -123,22 +136,24 @@ function events(table) {
   const [rank, track, row, start, dur, count, name, cls] = columns.map((one) =>
     table.getChild(one).toArray(),
   );
-  const order = new Uint32Array(table.numRows).map((_, at) => at);
-  order.sort((a, b) => rank[a] - rank[b] || track[a] - track[b] || start[a] - start[b]);
   const found = new Map();
-  for (let first = 0; first < order.length; ) {
+  for (let first = 0; first < rank.length; ) {
     let end = first;
-    const [r, t] = [rank[order[first]], track[order[first]]];
-    while (end < order.length && rank[order[end]] === r && track[order[end]] === t) end++;
-    const mine = order.subarray(first, end);
-    const pick = (column, kind) => kind.from(mine, (at) => column[at]);
+    let isOrdered = true;
+    const [r, t] = [rank[first], track[first]];
+    while (end < rank.length && rank[end] === r && track[end] === t) {
+      isOrdered &&= end === first || start[end] >= start[end - 1];
+      end++;
+    }
+    // Rows of a track follow each other, each in order: sorting merges what is in order already.
+    const order = isOrdered ? null
+      : Array.from({ length: end - first }, (_, at) => first + at)
+        .sort((a, b) => start[a] - start[b]);
+    const pick = (column) => (order ? column.slice(first, end).map((_, at) => column[order[at]])
+      : column.slice(first, end));
     const one = {
-      row: pick(row, Uint16Array),
-      start: pick(start, Float64Array),
-      dur: pick(dur, Float64Array),
-      count: pick(count, Uint32Array),
-      cls: pick(cls, Uint8Array),
-      name: Array.from(mine, (at) => name[at]),
+      row: pick(row), start: pick(start), dur: pick(dur), count: pick(count), cls: pick(cls),
+      name: pick(name),
     };
     one.longest = one.dur.reduce((most, value) => Math.max(most, value), 0);
     if (!found.has(r)) found.set(r, new Map());

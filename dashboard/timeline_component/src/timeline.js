@@ -7,7 +7,7 @@ import { Tiles, levelOf } from "./tiles.js";
 const CHUNK = 256; // px of a picture that is drawn once
 const GUTTER = 150;
 const LEAST_NS = 50; // no window is shorter
-const SETTLED_MS = 60;
+const SETTLED_MS = 30;
 const BUDGET_MS = 7; // of a frame, for pictures that are missing
 const MAP_ROW = [3, 12];
 
@@ -48,7 +48,7 @@ export class Timeline {
     const isAsked = JSON.stringify(data.window) !== JSON.stringify(this.data?.window);
     this.data = data;
     if (isOther) {
-      this.tiles = new Tiles(data.base, data.place, (from, to) => this.arrived(from, to));
+      this.tiles = new Tiles(data.base, data.place, data.extent, (from, to) => this.arrived(from, to));
       this.overview = null;
       this.askOverview();
       this.chunks.clear();
@@ -144,6 +144,8 @@ export class Timeline {
       this.past.push({ ...this.view });
       this.past.splice(0, this.past.length - 100);
     }
+    const isPanned = Math.abs(length - (this.view.end - this.view.start)) < 1e-6 * length;
+    this.towards = isPanned ? Math.sign(start - this.view.start) : 0;
     this.view = { start, end: start + length };
     this.scaledAt = performance.now();
     this.isDirty = true;
@@ -198,10 +200,11 @@ export class Timeline {
   /** Tracks and tiles of all that is in sight. */
   askShown() {
     const level = levelOf(this.nsPerPx);
-    const wanted = { device: new Set(), host: new Set(), curves: new Set() };
+    const wanted = { device: new Set(), overlap: new Set(), host: new Set(), curves: new Set() };
     const few = this.data.ranks.length <= 16;
     for (const strip of this.visible()) {
-      if (strip.type === "rank" && (strip.isOpen || few)) wanted.device.add(strip.rank);
+      if (strip.type === "rank" && strip.isOpen) wanted.device.add(strip.rank);
+      else if (strip.type === "rank" && few) wanted.overlap.add(strip.rank);
       else if (strip.type === "fold" && strip.isOpen) wanted[strip.part].add(strip.rank);
       else if (strip.part && strip.track) wanted[strip.part].add(strip.rank);
     }
@@ -212,9 +215,8 @@ export class Timeline {
     for (const [part, ranks] of Object.entries(wanted)) {
       if (!ranks.size) continue;
       const listed = [...ranks].sort((a, b) => a - b);
-      const isNew = listed.some((rank) => !this.tiles.tracksOf(part, rank));
-      if (isNew) this.tiles.askTracks(part, listed);
-      this.tiles.ask(part, listed, level, this.view.start, this.view.end);
+      this.tiles.askTracks(part === "overlap" ? "device" : part, listed);
+      this.tiles.ask(part, listed, level, this.view.start, this.view.end, this.towards);
     }
   }
 
@@ -235,11 +237,11 @@ export class Timeline {
     const level = levelOf(this.nsPerPx);
     const length = 2048 * 2 ** level;
     for (const strip of this.visible()) {
-      const part = strip.type === "rank" ? "device" : strip.part;
+      const part = strip.type !== "rank" ? strip.part : strip.isOpen ? "device" : "overlap";
       const isNeeded = strip.track || strip.isOpen
         || (strip.type === "rank" && this.data.ranks.length <= 16);
       if (!isNeeded) continue;
-      if (!this.tiles.tracksOf(part, strip.rank)) return false;
+      if (!this.tiles.tracksOf(part === "overlap" ? "device" : part, strip.rank)) return false;
       for (let at = Math.floor(this.view.start / length); at * length < this.view.end; at++) {
         if (!this.tiles.tiles.has(`${part}:${strip.rank}:${level}:${at}`)) return false;
       }

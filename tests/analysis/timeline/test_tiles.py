@@ -12,6 +12,7 @@ from npuscope.analysis.timeline.rank_events import RankEvents, device_events, ho
 from npuscope.analysis.timeline.shared_axis import extent
 from npuscope.analysis.timeline.tiles import (
     BUCKETS,
+    drawn_rank,
     tile_ns,
     timeline_found,
     timeline_measured,
@@ -45,7 +46,7 @@ def planted() -> tuple[RankEvents, list[tuple[int, int, str]]]:
 
 
 def rows_of(events: RankEvents, level: int, index: int) -> pl.DataFrame:
-    table = pl.from_arrow(timeline_tiles({0: events}, level, index))
+    table = pl.from_arrow(timeline_tiles({0: drawn_rank(events)}, level, index))
     assert isinstance(table, pl.DataFrame)
     return table.with_columns(pl.col("name").cast(pl.String))
 
@@ -166,3 +167,18 @@ def test_clocks_that_are_ahead_are_put_right() -> None:
     moved = replace(at, ranks=at.ranks.with_columns(ahead_ns=ahead))
     starts = [int(device_events(con, moved, rank).start[0]) for rank in (0, 1)]
     assert starts == [0, 100]
+
+
+def test_a_tile_from_coarser_rows_is_the_tile_from_events(
+    planted: tuple[RankEvents, list[tuple[int, int, str]]],
+) -> None:
+    events, _ = planted
+    whole = drawn_rank(events)
+    assert len(whole.rows) > 2
+    for level in range(24):
+        for index in (0, 1):
+            from_rows, from_events = (
+                timeline_tiles({0: one}, level, index)
+                for one in (whole, replace(whole, rows=whole.rows[:1]))
+            )
+            assert from_rows == from_events, level
