@@ -19,6 +19,7 @@ from .flops.kernels.count import kernel_work
 from .flops.losses import losses, together
 from .flops.mfu import Figures, mfu
 from .pipeline.answer import Answer, answer_rows, pipeline_overview
+from .pipeline.passes import Pipeline
 from .ranks.stragglers.blame import blame_rows, rank_blame
 from .scope import Scope
 from .views import has_view
@@ -96,9 +97,10 @@ def report_rows(
     found: list[dict[str, Any]] = []
     for facts in query.capture_facts(con, scope).to_dicts():
         here = replace(scope, run=facts["run"], capture=facts["capture"])
-        seen = expert_overview(con, here)
+        seen, ran = expert_overview(con, here), pipeline_told(con, here)
+        found_now = findings(con, here, path=path, experts=seen, passes=recognised_of(ran))
         sections = {
-            "findings": finding_rows(findings(con, here, path=path, experts=seen)),
+            "findings": finding_rows(found_now),
             "mean_step": query.rows(means.mean_steps(con, here)),
             "mean_parts": query.rows(means.mean_parts(con, here)),
             "mean_kernels": query.rows(means.mean_kernels(con, here).head(top)),
@@ -110,7 +112,7 @@ def report_rows(
             "communication": query.rows(query.comm(con, here)),
             "rank_blame": blame_rows(rank_blame(con, here)) if is_across(con) else [],
             "experts": experts_rows(seen),
-            **_pipeline_rows(con, here),
+            **_pipeline_rows(ran),
             "limits": query.limits(con, here),
         }
         unknown = [sections.pop("no_waterfall"), sections.pop("no_pipeline")]
@@ -159,11 +161,19 @@ def _mfu_rows(con: duckdb.DuckDBPyConnection, here: Scope) -> dict[str, Any]:
     }
 
 
-def _pipeline_rows(con: duckdb.DuckDBPyConnection, here: Scope) -> dict[str, Any]:
-    """Over all ranks only."""
-    found = None
-    if here.rank is None:
-        found = pipeline_overview(con, here.run or "", here.capture or "")
+def pipeline_told(con: duckdb.DuckDBPyConnection, here: Scope) -> Answer | Message | None:
+    """What `pipeline_overview` tells, over all ranks only."""
+    if here.rank is not None:
+        return None
+    return pipeline_overview(con, here.run or "", here.capture or "")
+
+
+def recognised_of(ran: Answer | Message | None) -> Pipeline | None:
+    """The passes that were recognised, for what else needs them."""
+    return ran.found if isinstance(ran, Answer) else None
+
+
+def _pipeline_rows(found: Answer | Message | None) -> dict[str, Any]:
     if isinstance(found, Answer):
         return {"pipeline": answer_rows(found), "no_pipeline": None}
     why = None if found is None else Message("pipeline: {why}", why=found)

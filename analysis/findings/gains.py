@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import duckdb
 import polars as pl
@@ -24,6 +25,9 @@ from ..replay.changes import parse_change
 from ..scope import Scope
 from ..wording import number
 from .finding import Finding
+
+if TYPE_CHECKING:
+    from ..pipeline.passes import Pipeline
 
 MOST_OPERATIONS = 200_000  # of a capture: about two seconds for the graph and ten changes
 _MOST_FOR_EXPERTS = 60_000  # to share out tokens anew takes as long for so many
@@ -51,13 +55,17 @@ def operation_count(con: duckdb.DuckDBPyConnection, scope: Scope) -> int:
 
 
 def priced(
-    con: duckdb.DuckDBPyConnection, scope: Scope, found: Sequence[Finding]
+    con: duckdb.DuckDBPyConnection,
+    scope: Scope,
+    found: Sequence[Finding],
+    passes: Pipeline | None = None,
 ) -> Iterator[Finding]:
-    """Findings of one capture with their gains, or why they have none."""
+    """Findings of one capture with their gains, or why they have none; `passes`: its pipeline,
+    where it was recognised already."""
     if not any(one.changes for one in found):
         yield from found
         return
-    job = _job(con, scope)
+    job = _job(con, scope, passes)
     for one in found:
         if not one.changes:
             yield one
@@ -72,7 +80,7 @@ def why_refused(word: str) -> str:
     return _REFUSED.get(word.partition(":")[0].partition("=")[0], _TOLD_THERE)
 
 
-def _job(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob | str:
+def _job(con: duckdb.DuckDBPyConnection, scope: Scope, passes: Pipeline | None) -> CaptureJob | str:
     """The capture as a graph, or why there is none."""
     if scope.rank is not None:
         return Message("gains are of the whole job: leave the rank out")
@@ -82,7 +90,7 @@ def _job(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob | str:
     if count > MOST_OPERATIONS:
         return _too_many(count, MOST_OPERATIONS)
     try:
-        return capture_job(con, scope.job)
+        return capture_job(con, scope.job, passes)
     except TraceNotFound:
         return Message("no single operations with times were recorded: nothing to replay")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import polars as pl
@@ -29,6 +29,9 @@ from .gains import MOST_OPERATIONS, operation_count, priced
 from .material import Material, material
 from .origins import located
 from .weigh import LESS, WORTH_RATIO, is_worth, share, stated
+
+if TYPE_CHECKING:
+    from ..pipeline.passes import Pipeline
 
 Rule = Callable[[Material], Iterator[Finding]]
 # A rule looks at one capture; its docstring says what for.
@@ -280,11 +283,12 @@ def findings(
     *,
     path: str = "PATH",
     experts: Overview | None = None,
+    passes: Pipeline | None = None,
 ) -> list[Finding]:
     """What is worth changing in the chosen captures, the most predicted gain first.
 
-    `path` stands in the commands that show more; `experts` is of the one capture chosen, where it
-    is known already.
+    `path` stands in the commands that show more; `experts` and `passes` are of the one capture
+    chosen, where they are known already.
     """
     found: list[Finding] = []
     for one in query.capture_facts(con, scope).to_dicts():
@@ -293,7 +297,7 @@ def findings(
         said = [one for rule in RULES for one in rule(seen)]
         if operation_count(con, here) <= MOST_OPERATIONS:
             said = [*located(con, here, said)]
-        found += priced(con, here, said)
+        found += priced(con, here, said, passes)
     return addressed(ranked(found), path)
 
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import duckdb
-
-from npuscope.analysis.pipeline.answer import Answer, pipeline_overview
-from npuscope.analysis.scope import Scope
+from npuscope.analysis.pipeline.answer import Answer
 from npuscope.analysis.wording import percent
 from npuscope.messages import Message
 
@@ -22,11 +19,8 @@ from .blocks import Block, Sentence
 _MOST_STAGES = 16
 
 
-def pipeline_section(con: duckdb.DuckDBPyConnection, here: Scope) -> Iterator[Block]:
-    """Of one capture, over all its ranks and steps; nothing of a job with one stage."""
-    if here.rank is not None:
-        return
-    found = pipeline_overview(con, here.run or "", here.capture or "")
+def pipeline_section(found: Answer | Message | None) -> Iterator[Block]:
+    """What `pipeline_overview` tells of one capture; nothing of a job with one stage."""
     if found is None:
         return
     if not isinstance(found, Answer):

@@ -19,6 +19,7 @@ from npuscope.analysis import means, query
 from npuscope.analysis.experts.load.load_overview import Overview, hottest
 from npuscope.analysis.findings.list_findings import findings
 from npuscope.analysis.flops.losses import together
+from npuscope.analysis.pipeline.passes import Pipeline
 from npuscope.analysis.ranks.stragglers.blame import by_rank, rank_blame
 from npuscope.analysis.report_rows import (
     ABSENT,
@@ -28,6 +29,8 @@ from npuscope.analysis.report_rows import (
     is_across,
     mfu_losses,
     no_waterfall,
+    pipeline_told,
+    recognised_of,
 )
 from npuscope.analysis.scope import Scope
 from npuscope.analysis.wording import megabytes, ms, percent, plain, ranks_named, us
@@ -68,7 +71,7 @@ def report(
         frame = query.steps(con, here)
         if frame.is_empty():
             continue
-        seen = expert_overview(con, here)
+        seen, ran = expert_overview(con, here), pipeline_told(con, here)
         sections = (
             _steps(con, here, frame),
             _spread(con, here),
@@ -76,12 +79,12 @@ def report(
             _kernels(con, here, top),
             _communication(con, here, top),
             _waits(con, here, top),
-            pipeline_section(con, here),
+            pipeline_section(ran),
             experts_blocks(seen, top=top, path=path) if here.rank is None else (),
             _memory(con, here) if charts else (),
             _limits(con, here),
         )
-        yield from _opening(con, here, facts, path, seen)
+        yield from _opening(con, here, facts, path, seen, recognised_of(ran))
         for block in chain.from_iterable(sections):
             if charts or not isinstance(block, Chart):
                 yield block
@@ -108,10 +111,11 @@ def _opening(
     facts: Mapping[str, Any],
     path: str,
     seen: Overview | None,
+    passes: Pipeline | None = None,
 ) -> Iterator[Block]:
     yield Heading(f"{facts['run']}  {facts['capture']}")
     yield _facts(facts)
-    if found := findings(con, here, path=path, experts=seen):
+    if found := findings(con, here, path=path, experts=seen, passes=passes):
         yield Findings(tuple(found))
 
 

@@ -62,6 +62,7 @@ def experts(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
     moved = payloads(con, job, change)
     shares = _planned(con, job, change) if change.name == "plan" else None
     durations = own.waits.transfer.astype(float)
+    of_op, key_of_op = _tokens(job)
     for group in exchange_groups(job, exchanged):
         if not group.exchanges.size:
             refuse("ranks of an expert-parallel group do not run the same kernels")
@@ -69,7 +70,7 @@ def experts(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
         sent, took = matrices(job, group, moved)
         is_dispatch = _spread(sent.sum(axis=2)) <= _spread(sent.sum(axis=1))
         homes = np.where(is_dispatch[:, None], sent.sum(axis=2), sent.sum(axis=1))
-        tokens, key = _tokens(job, group)
+        tokens, key = _of_kernels(group, of_op, key_of_op)
         varies = (tokens > 0).all(axis=1) & (tokens.min(axis=1) < tokens.max(axis=1))
         even = np.full((1, members), 1 / members)
         if shares is None:
@@ -177,18 +178,26 @@ def _spread(values: Floats) -> Floats:
     return found
 
 
-def _tokens(job: CaptureJob, group: ExchangeGroup) -> tuple[Floats, Integers]:
-    """First dimension of the kernels' first input, [kernels, members] (0: none), and of each what
-    else tells kernels apart; that of members that differ is -1."""
+def _tokens(job: CaptureJob) -> tuple[Floats, Integers]:
+    """Of each operation the first dimension of its first input (0: none), and what else tells
+    kernels apart."""
     shapes = pl.col("shapes")
-    parts = job.ops.names.select(
+    told = job.ops.names.select("shapes").unique().with_columns(
         tokens=shapes.str.extract(r"^(\d+)").cast(pl.Float64).fill_null(0.0),
-        key=pl.concat_str("name", shapes.str.replace_all(r"(^|;)\d+", "${1}")).rank("dense"),
+        others=shapes.str.replace_all(r"(^|;)\d+", "${1}"),
+    )  # fmt: skip
+    parts = job.ops.names.select("name", "shapes").join(
+        told, on="shapes", how="left", nulls_equal=True, maintain_order="left"
     )
-    tokens, key = parts["tokens"].to_numpy()[group.kernels], parts["key"].fill_null(0).to_numpy()
-    keys = key[group.kernels].astype(np.int64)
+    key = parts.select(pl.concat_str("name", "others").rank("dense").fill_null(0)).to_series()
+    return parts["tokens"].to_numpy(), key.to_numpy().astype(np.int64)
+
+
+def _of_kernels(group: ExchangeGroup, tokens: Floats, key: Integers) -> tuple[Floats, Integers]:
+    """The same of a group, [kernels, members] and [kernels]: 0 and -1 where members differ."""
+    keys = key[group.kernels]
     is_same = (keys == keys[:, :1]).all(axis=1)
-    return np.where(is_same[:, None], tokens, 0.0), np.where(is_same, keys[:, 0], -1)
+    return np.where(is_same[:, None], tokens[group.kernels], 0.0), np.where(is_same, keys[:, 0], -1)
 
 
 def _relative(took: Floats, tokens: Floats, want: Floats, key: Integers) -> Floats:

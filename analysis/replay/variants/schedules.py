@@ -21,7 +21,8 @@ def schedule(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change
         raise UsageError(f"{change.word}: the name of one schedule, such as schedule=zb-h1")
     if own.waits is not job.waits or own.added_ns:
         raise UsageError(f"{change.word}: passes run as measured here: this change stands alone")
-    measured = ready(con, pipeline(con, job.run, job.capture, job.ops))
+    found = job.passes or pipeline(con, job.run, job.capture, job.ops)
+    measured = ready(con, found)
     rows = pipeline_tries(measured, parse_tries(change.value, measured.measured, None))
     predicted, low, high = (rows[f"predicted_{one}_ns"] for one in ("step", "low", "high"))
     unsure_ns = max(predicted[1] - low[1], high[1] - predicted[1])
