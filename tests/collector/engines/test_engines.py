@@ -289,11 +289,12 @@ def test_ways_to_spread_that_contradict_each_other_are_refused(
         spread(source, shard, engine, None)
 
 
-def test_an_engine_that_is_none_is_refused(shared: Path, tmp_path: Path) -> None:
+def test_an_engine_that_is_none_is_refused(tmp_path: Path, write_profile: WriteProfile) -> None:
+    source = write_profile(tmp_path / "source" / "r0_ascend_pt", 0).parent
     with pytest.raises(UsageError, match="local, ray"):
-        ingest(shared / "source", tmp_path / "s", engine="spark")
+        ingest(source, tmp_path / "s", engine="spark")
     with pytest.raises(UsageError, match="--engine ray"):
-        ingest(shared / "source", tmp_path / "s", address="head:6379")
+        ingest(source, tmp_path / "s", address="head:6379")
 
 
 @pytest.mark.parametrize("text", ["4/4", "1", "0/0", "-1/4", "a/b", "1/2/3", ""])
