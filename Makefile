@@ -52,7 +52,7 @@ $(READY): $(READY_DEMO)
 # The long proofs run on a Ray cluster of their own and on real models, too.
 $(READY_SLOW): $(READY)
 	@PYTHONWARNINGS=ignore "$(BIN)/python" -m pip install --quiet --disable-pip-version-check \
-		--editable '.[dashboard,exporter,cluster]' --group dev --group torch --group notebooks
+		--editable '.[dashboard,exporter,cluster]' --group dev --group torch --group notebooks --group object
 	@touch "$@"
 
 demo: $(READY_DEMO)  ## report on the committed sample of a MoE job

@@ -15,7 +15,7 @@ import duckdb
 
 from npuscope.analysis.summaries import summaries
 from npuscope.analysis.wording import ranks_named
-from npuscope.collector.store import store
+from npuscope.collector.store import mirror, store
 from npuscope.collector.store.derived import MEMORY_BYTES
 from npuscope.collector.store.manifest import is_store, manifests, odd_places
 from npuscope.console.waiting import reading, waiting
@@ -71,6 +71,7 @@ def opened(source: Source, *, is_command: bool = True) -> Iterator[Opened]:
 
     Raises TraceNotFound, StoreError or UsageError.
     """
+    source = located(source)
     target: Path = source.path
     result: IngestResult | None = None
     messages: list[str] = []
@@ -85,6 +86,21 @@ def opened(source: Source, *, is_command: bool = True) -> Iterator[Opened]:
             con.close()
 
 
+def located(source: Source) -> Source:
+    """The source, with stores in object storage as their mirrors on this machine. Raises
+    StoreError, also where a URL is no store."""
+    store_path = None if source.store is None else mirror.local(source.store)
+    return replace(source, path=read_from(source.path), store=store_path)
+
+
+def read_from(path: Path) -> Path:
+    """The mirror of a URL that is a store; any other path as it is. Raises StoreError."""
+    found = mirror.local(path)
+    if found != path and not is_store(found):
+        raise StoreError(f"{mirror.url_behind(found)}: no store there: ingest a profile into it")
+    return found
+
+
 def bring_up_to_date(source: Source) -> tuple[Path, IngestResult, list[str]]:
     """Ingest a profile folder into its store; returns the store, what was done, what to tell."""
     # Here, because an answer from a store needs none of what reads profiles.
@@ -92,6 +108,7 @@ def bring_up_to_date(source: Source) -> tuple[Path, IngestResult, list[str]]:
     from npuscope.collector.ingest.ingest import ingest
     from npuscope.collector.store import cache
 
+    source = located(source)
     if is_ingested(source.path):
         raise UsageError(f"{source.path}: already ingested: give a profile folder")
     target = source.store or cache.own_store(source.path)

@@ -43,8 +43,9 @@ from ..readers.train_log.train_log import require_logged
 from ..readers.trust import Advance
 from ..selection import Selection, spans_of, spans_text
 from ..staging import PROCESS_BYTES, database_bytes
-from ..store import space, store
+from ..store import mirror, space, store
 from ..store import store as stores
+from ..store.buckets import url_of
 from ..store.manifest import (
     Manifest,
     create_store,
@@ -189,7 +190,9 @@ def ingest(
     UsageError for an engine that is not there; TraceFormatError for a log that logs no step.
     """
     progress = progress or Progress()
-    path, store = path.absolute(), store.absolute()
+    if url_of(store) and engine != "local":
+        raise UsageError(f"--engine {engine}: give --store DIR on storage that all of them share")
+    path, store = path.absolute(), mirror.local(store).absolute()
     if train_log is not None:
         train_log = train_log.absolute()
         require_logged(train_log)

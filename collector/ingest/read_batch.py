@@ -24,6 +24,8 @@ from pathlib import Path
 import duckdb
 import msgspec
 
+from npuscope.errors import StoreError
+
 from .. import schema
 from ..model import ReadLog
 from ..readers.trust import Advance
@@ -275,7 +277,7 @@ def _publish(
         try:
             store.publish(store_path, None, manifest)
             told = success(manifest, g.task.source, g.reading, g.told, manifest.read_seconds)
-        except OSError as error:  # a full disk: those before are published
+        except (OSError, StoreError) as error:  # a full disk: those before are published
             told = failure(g.task, g.reading, error, Deadline(None), manifest.read_seconds)
         outcomes[manifest.rank] = told
         if told.out_of_space:

@@ -18,13 +18,14 @@ from npuscope.errors import UsageError
 
 from ..model import storable
 from ..small_files import read_small
+from .buckets import url_of
 from .folder_handles import below, children, delete, handle, make_private
+from .folder_handles import cache_folder as cache_folder
 from .manifest import MARKER, is_store, manifests, write_atomically
+from .mirror import SOURCE, USED
 from .sweep import size_bytes
 
 LIMIT_BYTES = 20 << 30
-_SOURCE = "npuscope-source.txt"
-_USED = "npuscope-used.txt"
 _NAME = re.compile("[0-9a-f]{16}")
 
 
@@ -38,12 +39,6 @@ class CachedStore:
     ranks: int
     size_bytes: int
     used_at: float
-
-
-def cache_folder() -> Path:
-    """`$XDG_CACHE_HOME/npuscope`, else `~/.cache/npuscope`."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "npuscope"
 
 
 def store_of(path: Path) -> Path:
@@ -65,8 +60,8 @@ def remember_use(store: Path, source: Path) -> None:
     """Note what a cached store was made from and that it was used now, where that can be noted."""
     with contextlib.suppress(OSError):
         make_private(store)
-        write_atomically(store / _SOURCE, storable(str(source.resolve())).encode())
-        write_atomically(store / _USED, str(time.time()).encode())
+        write_atomically(store / SOURCE, storable(str(source.resolve())).encode())
+        write_atomically(store / USED, str(time.time()).encode())
 
 
 def cached_stores() -> list[CachedStore]:
@@ -79,17 +74,17 @@ def cached_stores() -> list[CachedStore]:
 
 def _is_begun(path: Path) -> bool:
     """Whether its first reading still looks for profiles, or was killed while it did."""
-    return not os.path.lexists(path / _SOURCE) and not manifests(path)
+    return not os.path.lexists(path / SOURCE) and not manifests(path)
 
 
 def _cached(path: Path) -> CachedStore:
     return CachedStore(
         name=path.name,
         path=str(path),
-        source=_read(path / _SOURCE) or "unknown",
+        source=_read(path / SOURCE) or "unknown",
         ranks=len(manifests(path)),
         size_bytes=size_bytes(path),
-        used_at=_seconds(_read(path / _USED)),
+        used_at=_seconds(_read(path / USED)),
     )
 
 
@@ -100,7 +95,7 @@ def remove(name: str) -> CachedStore:
     """
     source = storable(str(Path(name).resolve()))
     for store in cached_stores():
-        if store.name == name or store.source == source:
+        if store.name == name or store.source in (source, url_of(name)):
             _delete(Path(store.path))
             return store
     raise UsageError(f"no store {name} in {cache_folder()}: see `npuscope store list`")

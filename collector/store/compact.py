@@ -26,14 +26,15 @@ import duckdb
 from npuscope.errors import StoreError
 
 from ..staging import SPILL, connect, scalar
+from . import mirror
 from .batches import COMPACT_FOLDER, Batch, SharedFile
 from .compact_files import (
     Compacted,
     Use,
+    exchange_compacted,
     in_use,
     read_compacted,
     segment,
-    write_compacted,
 )
 from .folder_handles import captures, discard, require_regular, touch
 from .manifest import (
@@ -90,6 +91,7 @@ def compact(
     Returns the captures in which anything was merged. Raises StoreError where the store cannot be
     written or its disk is full; what was merged before stays.
     """
+    mirror.refresh(store, is_needed=True)
     create_store(store)
     compactions: list[Compaction] = []
     for folder in captures(store):
@@ -177,8 +179,10 @@ def _pieces(folder: Path, found: Sequence[Manifest]) -> dict[_Key, list[_Piece]]
                 pieces[table, one.version, manifest.schema_digest].append(
                     _Piece(path, (manifest.rank,), one.row_count, one.size_bytes)
                 )
-    files = (piece.path for found in pieces.values() for piece in found)
-    require_regular(folder, (path.removeprefix(f"{folder}/") for path in files))
+    paths = (piece.path for found in pieces.values() for piece in found)
+    files = [path.removeprefix(f"{folder}/") for path in paths]
+    mirror.fetch(folder, files)
+    require_regular(folder, files)
     return pieces
 
 
@@ -273,15 +277,20 @@ def _publish(
     ranks = {rank for file in files for rank in file.ranks}
     generations = {m.rank: m.generation for m in found if m.rank in ranks}
     replaced = {piece.use.file.file for piece in merged if piece.use}
-    # Another compaction may have published meanwhile: what it merged stays.
-    others = _pruned(folder, replaced)
-    write_compacted(folder, Compacted(uuid.uuid4().hex, [*others, Batch(generations, files)]))
+
+    def with_ours(former: Compacted) -> Compacted:
+        # Another compaction may have published meanwhile: what it merged stays.
+        others = _pruned(folder, replaced, former)
+        return Compacted(uuid.uuid4().hex, [*others, Batch(generations, files)])
+
+    exchange_compacted(folder, with_ours)
 
 
-def _pruned(folder: Path, replaced: set[str]) -> Iterator[Batch]:
+def _pruned(folder: Path, replaced: set[str], former: Compacted) -> Iterator[Batch]:
     """Merged before, with the files that anybody reads from, the `replaced` ones apart."""
-    used = {use.file.file for use in in_use(folder, capture_manifests(folder))} - replaced
-    for batch in read_compacted(folder).batches:
+    found = capture_manifests(folder)
+    used = {use.file.file for use in in_use(folder, found, former)} - replaced
+    for batch in former.batches:
         files = [file for file in batch.files if file.file in used]
         ranks = {rank for file in files for rank in file.ranks}
         if files:

@@ -11,17 +11,19 @@ compaction, and a copy of what was replaced since is passed over, row by row.
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from ..small_files import LIST_BYTES, read_own
+from ..small_files import LIST_BYTES, decode, read_own
+from . import mirror
 from .batches import Batch, SharedFile, read_batch
 from .folder_handles import require_regular
-from .manifest import Manifest, Segment, rank_folder, write_atomically
+from .manifest import Manifest, Segment, rank_folder, update
 
 COMPACTED = "compacted.json"
 
@@ -58,9 +60,16 @@ def read_compacted(capture_folder: Path) -> Compacted:
         return Compacted()
 
 
-def write_compacted(capture_folder: Path, compacted: Compacted) -> None:
-    """Replace a capture's list of compact files at once."""
-    write_atomically(capture_folder / COMPACTED, msgspec.json.encode(compacted))
+def exchange_compacted(capture_folder: Path, change: Callable[[Compacted], Compacted]) -> None:
+    """Replace a capture's list of compact files at once by what `change` makes of it."""
+
+    def changed(content: bytes | None) -> bytes:
+        former = Compacted()
+        with contextlib.suppress(msgspec.MsgspecError):
+            former = decode(content or b"", Compacted)
+        return msgspec.json.encode(change(former))
+
+    update(capture_folder / COMPACTED, changed)
 
 
 def segment(manifest: Manifest, table: str, version: str) -> Segment | None:
@@ -69,13 +78,18 @@ def segment(manifest: Manifest, table: str, version: str) -> Segment | None:
     return found if found and found.file and found.version == version else None
 
 
-def in_use(capture_folder: Path, found: Collection[Manifest]) -> list[Use]:
+def in_use(
+    capture_folder: Path, found: Collection[Manifest], compacted: Compacted | None = None
+) -> list[Use]:
     """Files of several ranks that count for ranks of one capture; each table of a rank in one at
-    most: one that `compact` made before one of ranks that were read together."""
+    most: one that `compact` made before one of ranks that were read together.
+
+    `compacted` is the capture's list of compact files, where it is known."""
     manifests = {manifest.rank: manifest for manifest in found}
     together = dict.fromkeys(manifest.batch for manifest in found if manifest.batch)
     read = (read_batch(capture_folder, name) for name in together)
-    batches = [*read_compacted(capture_folder).batches, *(batch for batch in read if batch)]
+    compacted = compacted or read_compacted(capture_folder)
+    batches = [*compacted.batches, *(batch for batch in read if batch)]
     taken: set[tuple[str, str, int]] = set()
     uses: list[Use] = []
     for batch in batches:
@@ -101,7 +115,8 @@ def in_use(capture_folder: Path, found: Collection[Manifest]) -> list[Use]:
 def places(store: Path, found: Sequence[Manifest]) -> dict[str, list[Place]]:
     """Where the rows of every table and summary of the given ranks lie.
 
-    Raises StoreError where a file is reached through a link or is none.
+    Raises StoreError where a file is reached through a link or is none; FileNotFoundError where
+    one is gone from a bucket.
     """
     located: dict[str, list[Place]] = defaultdict(list)
     for folder, members in _by_capture(store, found):
@@ -119,6 +134,7 @@ def places(store: Path, found: Sequence[Manifest]) -> dict[str, list[Place]]:
                     if one.file and (table, manifest.rank) not in copied:
                         located[table].append(Place(f"{own}/{one.file}"))
                         files.append(f"rank={manifest.rank}/{one.file}")
+        mirror.fetch(folder, files)
         require_regular(folder, files)
     return located
 

@@ -19,8 +19,16 @@ from pathlib import Path
 from npuscope.errors import StoreError
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+# What file systems answer that cannot sync a folder: then they need not, or nobody can.
+_NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES})
 # Nothing of ours lies deeper below a staging folder.
 _DEEPEST = 16
+
+
+def cache_folder() -> Path:
+    """`$XDG_CACHE_HOME/npuscope`, else `~/.cache/npuscope`."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "npuscope"
 
 
 @contextlib.contextmanager
@@ -128,6 +136,34 @@ def require_regular(folder: Path, files: Iterable[str]) -> None:
                     f"{folder / parent / name}: not a regular file or folder, maybe a link: links"
                     " in a store are not followed; remove it and ingest the profile again"
                 )
+
+
+def write_whole(path: Path, content: bytes, temporary: str) -> None:
+    """Write a file so that it appears whole or not at all, and survives a power cut; meanwhile its
+    name begins with `temporary`."""
+    temporary = f"{temporary}.{path.name}"
+    with handle(path.parent) as at:
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with os.fdopen(os.open(temporary, flags, 0o666, dir_fd=at), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path.name, src_dir_fd=at, dst_dir_fd=at)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=at)
+            raise
+        sync(at)
+
+
+def sync(folder: int) -> None:
+    """Make names in a folder survive a power cut, where its file system can."""
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
 
 
 def touch(path: Path) -> None:

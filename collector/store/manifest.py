@@ -7,13 +7,12 @@ not at all, and find them through manifests only, never by listing folders.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import socket
 import stat
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -25,9 +24,10 @@ from npuscope.messages import Stored, restored
 from .. import schema
 from ..model import Option, storable
 from ..selection import Selection
-from ..small_files import LIST_BYTES, read_own
+from ..small_files import LIST_BYTES, read_own, read_small
+from . import mirror
 from .batches import BATCH, Batch, read_batch
-from .folder_handles import below, children, handle
+from .folder_handles import below, children, handle, sync, unlink, write_whole
 
 MANIFEST = "manifest.json"
 INDEX = "index.json"
@@ -42,8 +42,6 @@ _NAME = re.compile(schema.OWN_NAME)
 _VERSION = re.compile("[A-Za-z0-9_-]{1,64}")
 # Linux gives the process numbers of a host outside of containers this name.
 _HOST_NUMBERS = "4026531836"
-# What file systems answer that cannot sync a folder: then they need not, or nobody can.
-_NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES})
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -175,7 +173,8 @@ def create_store(path: Path) -> None:
             " folder to --store"
         )
     if path.exists() and (not path.is_dir() or _is_foreign(path)):
-        raise StoreError(f"{path}: not a store and not empty: give a new folder to --store")
+        named = mirror.url_behind(path) or path
+        raise StoreError(f"{named}: not a store and not empty: give a new folder to --store")
     try:
         path.mkdir(parents=True, exist_ok=True)
         write_atomically(path / MARKER, msgspec.json.encode({"layout": LAYOUT}))
@@ -188,7 +187,9 @@ def create_store(path: Path) -> None:
 
 def _is_foreign(path: Path) -> bool:
     """Whether a folder holds what is not ours; another process may be making it a store now."""
-    foreign = [name for name in os.listdir(path) if not name.startswith(".tmp-")]
+    foreign = mirror.others(path)
+    if foreign is None:
+        foreign = [name for name in os.listdir(path) if not name.startswith(".tmp-")]
     return bool(foreign) and not is_store(path)
 
 
@@ -212,6 +213,7 @@ def manifests(store: Path, *, run: str | None = None, capture: str | None = None
     written whole or not at all, so such a file is foreign damage; the rank is then missing until it
     is ingested again.
     """
+    mirror.refresh(store)
     found: list[Manifest] = []
     for run_folder in children(store, "run="):
         if run is not None and folder_value(run_folder.name) != run:
@@ -365,41 +367,52 @@ def publish_folder(staged: Path, name: str) -> None:
             finally:
                 os.close(descriptor)
         os.fchmod(inner, stat.S_IMODE(os.fstat(at).st_mode))
-        _sync(inner)
+        sync(inner)
         os.rename(staged.name, name, src_dir_fd=at, dst_dir_fd=at)
-        _sync(at)
+        sync(at)
+    mirror.upload(staged.parent / name)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that it appears whole or not at all, and survives a power cut."""
-    temporary = f"{staging_name()}.{path.name}"
-    with handle(path.parent) as at:
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            with os.fdopen(os.open(temporary, flags, 0o666, dir_fd=at), "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path.name, src_dir_fd=at, dst_dir_fd=at)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary, dir_fd=at)
-            raise
-        _sync(at)
+    """Write a file so that it appears whole or not at all, and survives a power cut; of a bucket's
+    mirror, in the bucket first."""
+    if not mirror.update(path, lambda _: content):
+        write_whole(path, content, staging_name())
+
+
+def update(path: Path, change: Callable[[bytes | None], bytes | None]) -> None:
+    """Put what `change` makes of a small file's content (None: there is none) in its place; it
+    stays where that is None.
+
+    In a bucket nobody's write in between is lost: then `change` is asked again, with what is there
+    now. In a folder the last replacement wins.
+    """
+    if mirror.update(path, change):
+        return
+    found: bytes | None = None
+    with contextlib.suppress(FileNotFoundError), handle(path.parent) as at:
+        found = read_small(path.name, most_bytes=LIST_BYTES, follow_links=False, at=at)
+    content = change(found)
+    if content is not None:
+        write_whole(path, content, staging_name())
+
+
+def remove(path: Path, expected: Callable[[bytes], bool] = lambda content: True) -> bool:
+    """Remove a small file of a store where its content is as expected; returns whether it is gone.
+
+    In a bucket, an empty object says so: putting it is one step, which a condition can be put on.
+    """
+    gone = mirror.remove(path, expected)
+    if gone is None:
+        unlink(path)
+        return True
+    return gone
 
 
 def sync_folder(folder: Path) -> None:
     """Make names in a folder survive a power cut, where its file system can."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        _sync(descriptor)
+        sync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _sync(folder: int) -> None:
-    try:
-        os.fsync(folder)
-    except OSError as error:
-        if error.errno not in _NO_FOLDER_SYNC:
-            raise

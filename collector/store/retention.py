@@ -14,6 +14,7 @@ wall clock.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,9 +24,9 @@ from pathlib import Path
 import msgspec
 
 from ..discover.captures import EPOCH_FROM_NS
-from ..small_files import read_own
+from ..small_files import decode, read_own
 from .folder_handles import captures
-from .manifest import DROPPED, Manifest, capture_manifests, folder_value, write_atomically
+from .manifest import DROPPED, Manifest, capture_manifests, folder_value, update, write_atomically
 from .sweep import finish_drop, size_bytes
 
 _DAY_NS = 86_400 * 10**9
@@ -98,7 +99,7 @@ def superfluous(
 def drop_capture(one: StoredCapture) -> None:
     """Take a capture out of the store: for readers all its ranks go at once."""
     folder = Path(one.folder)
-    write_atomically(folder / DROPPED, b"")
+    write_atomically(folder / DROPPED, b"dropped\n")
     finish_drop(folder)
 
 
@@ -129,11 +130,17 @@ def read_dropped(store: Path) -> _DroppedCaptures:
 
 def remember_dropped(store: Path, going: Iterable[StoredCapture]) -> None:
     """Add captures that are about to be dropped. Raises OSError."""
-    former = read_dropped(store)
-    until_ns, names = dict(former.until_ns), dict.fromkeys(former.captures)
-    for one in going:
-        until_ns[one.run] = max(until_ns.get(one.run, 0), one.recorded_ns)
-        names[one.run, one.capture] = None
-    told = _DroppedCaptures(until_ns, tuple(names)[-_NAMES:])
-    if told != former:
-        write_atomically(store / DROPPED_CAPTURES, msgspec.json.encode(told))
+    dropped = list(going)
+
+    def added(content: bytes | None) -> bytes | None:
+        former = _DroppedCaptures()
+        with contextlib.suppress(msgspec.MsgspecError):
+            former = decode(content or b"", _DroppedCaptures)
+        until_ns, names = dict(former.until_ns), dict.fromkeys(former.captures)
+        for one in dropped:
+            until_ns[one.run] = max(until_ns.get(one.run, 0), one.recorded_ns)
+            names[one.run, one.capture] = None
+        told = _DroppedCaptures(until_ns, tuple(names)[-_NAMES:])
+        return msgspec.json.encode(told) if told != former else None
+
+    update(store / DROPPED_CAPTURES, added)

@@ -17,7 +17,7 @@ import msgspec
 
 from .. import schema
 from ..staging import SPILL, connect, nonempty, scalar
-from . import store
+from . import mirror, store
 from .compact_files import Place, places
 from .folder_handles import handle
 from .manifest import Manifest, Segment, make_staging, rank_folder, sync_folder
@@ -230,12 +230,14 @@ def rebuild_summaries(
     try:
         located = places(store_path, [manifest])
         written = write_summaries(staged, located, summarise, memory_bytes)
+        names = [file.name for file in staged.iterdir()]
         with handle(generation, make=True) as at:  # swept where all was merged with others
-            for file in staged.iterdir():
-                os.replace(file, file.name, dst_dir_fd=at)
+            for name in names:
+                os.replace(staged / name, name, dst_dir_fd=at)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
     sync_folder(generation)
+    mirror.upload(generation, names)
     return store.replace_manifest(
         store_path,
         msgspec.structs.replace(manifest, summaries=in_generation(written, manifest.generation)),

@@ -35,9 +35,10 @@ import polars as pl
 from npuscope.errors import StoreError, UsageError
 
 from .. import schema
-from ..small_files import open_regular
+from ..small_files import decode, open_regular
+from . import mirror
 from .compact_files import Place, places, read_compacted
-from .folder_handles import captures, discard, handle, make_private, touch, unlink
+from .folder_handles import captures, discard, handle, make_private, touch
 from .manifest import (
     MANIFEST,
     Manifest,
@@ -47,6 +48,8 @@ from .manifest import (
     publish_folder,
     rank_folder,
     read_manifest,
+    remove,
+    update,
     write_atomically,
     write_index,
 )
@@ -61,6 +64,8 @@ BUNDLE_HEAD = b"<!-- npuscope bundle 1 -->"
 # How the store's files are written: times that grow take little as their differences, and fewer
 # rows than usual wait for their group to be full.
 PARQUET = "format parquet, compression zstd, parquet_version v2, row_group_size 40960"
+# Files of a store in a bucket may be gone before they are here.
+_ATTEMPTS = 5
 # A variable of connections to stores: the summaries that are known to have no row.
 EMPTY_SUMMARIES = "empty_summaries"
 # Processes of containers that share the temporary folder may have the same number.
@@ -95,8 +100,15 @@ def open(
     if not is_store(path):
         raise StoreError(f"{path}: not a store (no npuscope-store.json): ingest a profile into it")
     check_layout(path)
-    create_views(con, path, manifests(path), summaries)
-    return con
+    for attempt in range(_ATTEMPTS):
+        try:
+            create_views(con, path, manifests(path), summaries)
+            return con
+        except FileNotFoundError as error:  # replaced, and swept, while we got its files
+            if attempt == _ATTEMPTS - 1:
+                raise StoreError(f"{error.filename}: gone again and again: try later") from error
+            mirror.refresh(path, is_needed=True)
+    raise AssertionError("unreachable")
 
 
 def is_export(path: Path) -> bool:
@@ -376,7 +388,7 @@ def publish(store: Path, staged: Path | None, manifest: Manifest) -> None:
         publish_folder(staged, manifest.generation)
     try:
         write_atomically(folder / MANIFEST, msgspec.json.encode(manifest))
-    except OSError:  # a full disk needs the room
+    except (OSError, StoreError):  # a full disk needs the room
         current = read_manifest(folder)
         if current is None or current.generation != manifest.generation:
             discard(folder / manifest.generation)
@@ -401,15 +413,30 @@ def replace_manifest(store: Path, manifest: Manifest) -> bool:
     current = read_manifest(folder)
     if current is None or current.generation != manifest.generation:
         return False
-    write_atomically(folder / MANIFEST, msgspec.json.encode(manifest))
-    return True
+    is_done = True
+
+    def better(content: bytes | None) -> bytes | None:
+        nonlocal is_done
+        is_done = _generation(content) == manifest.generation
+        return msgspec.json.encode(manifest) if is_done else None
+
+    update(folder / MANIFEST, better)
+    return is_done
+
+
+def _generation(content: bytes | None) -> str | None:
+    """The generation that a manifest names; None where it cannot be read."""
+    try:
+        return decode(content or b"", Manifest).generation
+    except msgspec.MsgspecError:
+        return None
 
 
 def drop(store: Path, manifest: Manifest) -> None:
     """Unpublish a rank; its files stay for readers of the moment until `sweep`."""
     folder = rank_folder(store, manifest.run, manifest.capture, manifest.rank)
-    unlink(folder / MANIFEST)
-    touch_files(folder, manifest)
+    if remove(folder / MANIFEST, lambda content: _generation(content) == manifest.generation):
+        touch_files(folder, manifest)
     write_index(folder.parent)
 
 

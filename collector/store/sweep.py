@@ -16,12 +16,21 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from . import mirror
 from .batches import BATCH_FOLDER, COMPACT_FOLDER, LISTING
 from .compact_files import COMPACTED, in_use, read_compacted, segment
 from .derived import DERIVED, generations, read_derived
 from .derived import GENERATION as RESULTS
-from .folder_handles import below, captures, changed_s, children, delete, handle, touch, unlink
-from .manifest import DROPPED, INDEX, MANIFEST, capture_manifests, process_space, read_manifest
+from .folder_handles import below, captures, changed_s, children, delete, handle, touch
+from .manifest import (
+    DROPPED,
+    INDEX,
+    MANIFEST,
+    capture_manifests,
+    process_space,
+    read_manifest,
+    remove,
+)
 from .store import touch_files
 
 GRACE_S = 86_400
@@ -41,6 +50,7 @@ def sweep(store: Path, *, grace_s: float = GRACE_S) -> int:
     """
     freed = 0
     now = time.time()
+    mirror.refresh(store, is_needed=True)
     for capture in captures(store):
         finish_drop(capture)
         merged = _merged_files(capture)
@@ -60,7 +70,14 @@ def sweep(store: Path, *, grace_s: float = GRACE_S) -> int:
         still = partial(_is_derived, derived)
         freed += _sweep(derived, RESULTS, now, grace_s, needed=needed, still=still)
         _remove_empty(capture, now)
-    return freed
+    return freed + mirror.sweep(store, _read_from, grace_s=grace_s)
+
+
+def _read_from(holder: Path) -> set[str]:
+    """Files that are read from, of a rank's folder or of those that ranks share in a capture's."""
+    if not holder.name.startswith("rank="):
+        return _merged_files(holder)
+    return _current_files(holder) - _copied_files(holder.parent).get(holder.name, set())
 
 
 def finish_drop(capture: Path) -> None:
@@ -71,10 +88,10 @@ def finish_drop(capture: Path) -> None:
         manifest = read_manifest(folder)
         if manifest:
             touch_files(folder, manifest)
-        unlink(folder / MANIFEST)
+        remove(folder / MANIFEST)
     _drop_derived(capture / DERIVED)
     for name in (INDEX, COMPACTED, DROPPED):
-        unlink(capture / name)
+        remove(capture / name)
 
 
 def _drop_derived(folder: Path) -> None:
@@ -84,7 +101,7 @@ def _drop_derived(folder: Path) -> None:
         return
     for generation in generations(derived):
         touch(folder / generation)
-    unlink(folder / MANIFEST)
+    remove(folder / MANIFEST)
 
 
 def _sweep(

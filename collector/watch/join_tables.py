@@ -22,6 +22,7 @@ import duckdb
 import msgspec
 
 from ..staging import open_staging
+from ..store import mirror
 from ..store.folder_handles import changed_s, handle, touch
 from ..store.manifest import (
     Manifest,
@@ -85,6 +86,7 @@ def exchange(
     finally:
         shutil.rmtree(staged, ignore_errors=True)
     sync_folder(generation)
+    mirror.upload(generation, [Path(one.file).name for one in written.values()])
     kept = {name: one for name, one in manifest.tables.items() if name not in tables}
     records = [one for one in manifest.sources if one.path not in replaced_sources]
     done = replace_manifest(

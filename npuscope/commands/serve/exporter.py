@@ -106,6 +106,7 @@ def exporter(
       npuscope exporter ./store --textfile /var/lib/node_exporter/npuscope.prom
     """  # fmt: skip
     from npuscope.analysis.flops.peaks import parse_peaks
+    from npuscope.collector.store.mirror import local
 
     if store is None:
         raise UsageError(
@@ -113,7 +114,7 @@ def exporter(
         )
     expire_s = seconds(expire, "--expire")
     options = replace(
-        _options(store, expire_s, max_series, expert_detail),
+        _options(local(store), expire_s, max_series, expert_detail),
         run=run,
         use=use_of(model, sequence_length, tokens_per_step, attention, recompute, is_auto=True),
         given_peaks=parse_peaks(peak) if peak is not None else None,

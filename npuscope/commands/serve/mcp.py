@@ -48,7 +48,9 @@ def mcp(
     except ImportError as error:
         raise UsageError("the server is an extra: pip install 'npuscope[mcp]'") from error
     from npuscope.commands.serve.questions import Profiles
+    from npuscope.profile import read_from
 
+    paths = list(map(read_from, paths))
     for path in paths:
         if not path.exists():
             raise UsageError(f"{path}: there is no such file or folder")

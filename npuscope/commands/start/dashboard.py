@@ -97,12 +97,13 @@ def _sources(
     jobs: int | None,
     memory: str | None,
 ) -> list[Source]:
-    from npuscope.profile import Source, is_ingested, parse_size
+    from npuscope.profile import Source, is_ingested, parse_size, read_from
 
     if not paths:
         raise UsageError(
             "no profile given: give PATH, the folder the profiler wrote to, or a store"
         )
+    paths = list(map(read_from, paths))
     folders = [path for path in paths if not is_ingested(path)]
     if store is not None and len(folders) > 1:
         raise UsageError(

@@ -91,6 +91,7 @@ def ingest(
     from npuscope.collector.selection import parse_selection
     from npuscope.collector.store.compact import compact as merge
     from npuscope.collector.store.export import export as write
+    from npuscope.collector.store.mirror import url_behind
     from npuscope.profile import (
         Source,
         bring_up_to_date,
@@ -114,7 +115,8 @@ def ingest(
     for warning in reading_warnings(target):
         say(f"warning: {warning}")
     share = f"shard {source.shard}: " if source.shard else ""
-    say(f"{share}{target}: run {result.run}, {read} rank(s) read, {same} unchanged")
+    where = url_behind(target) or target
+    say(f"{share}{where}: run {result.run}, {read} rank(s) read, {same} unchanged")
     for one in result.representatives:
         say(f"read in full: rank {one.rank} ({one.reason})")
     if result.representatives:
@@ -164,8 +166,9 @@ def compact(
     )
     from npuscope.collector.store.sweep import sweep
     from npuscope.dashboard.units import size_text
-    from npuscope.profile import parse_size
+    from npuscope.profile import parse_size, read_from
 
+    store = read_from(store)
     if not is_store(store):
         raise UsageError(f"{store}: not a store: give the folder that `ingest --store` filled")
     keep_bytes = parse_size(keep_size, "--keep-size") if keep_size is not None else None

@@ -77,13 +77,14 @@ def watch(
     """
     from npuscope.analysis.ranks.derive import compare_capture
     from npuscope.analysis.summaries import summarise
+    from npuscope.collector.store.mirror import local
     from npuscope.collector.watch.options import Hooks, Options
     from npuscope.collector.watch.watch import watch as watch_folders
     from npuscope.profile import parse_size
 
     options = Options(
         roots=tuple(folders),
-        store=store,
+        store=local(store),
         quiet_s=quiet_after,
         poll_s=poll,
         keep_captures=keep_captures,
