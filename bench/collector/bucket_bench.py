@@ -42,9 +42,8 @@ def main() -> None:
         for store in (folder / "store", URL):
             began = time.perf_counter()
             ingest(folder / "job", store, run="job", summarise=summarise, jobs=1)
-            print(
-                f"ingest of {given.ranks} ranks into {store.name}: {time.perf_counter() - began:.1f} s"
-            )
+            took_s = time.perf_counter() - began
+            print(f"ingest of {given.ranks} ranks into {store}: {took_s:.1f} s")
         cache = folder / "other"
         ways = {
             "disk": (folder / "store", lambda: None),
@@ -53,9 +52,8 @@ def main() -> None:
         }
         disk_s = 0.0
         for name, (store, prepare) in ways.items():
-            command = Command(
-                [NPUSCOPE, "report", str(store)], prepare, {"XDG_CACHE_HOME": str(cache)}
-            )
+            asked = [NPUSCOPE, "report", str(store)]
+            command = Command(asked, prepare, {"XDG_CACHE_HOME": str(cache)})
             taken = sorted((run(command) for _ in range(given.runs)), key=lambda one: one.wall_s)
             middle = taken[len(taken) // 2]
             assert not middle.failed, middle.failed

@@ -32,6 +32,7 @@ from pathlib import Path
 from npuscope.errors import StoreError, TraceNotFound, UsageError
 
 from .. import schema
+from ..buckets import url_of
 from ..discover import cluster_outputs
 from ..discover.expert_folders import require_loads
 from ..discover.search import OUTPUT_FOLDER, Discovery, Problem
@@ -45,7 +46,6 @@ from ..selection import Selection, spans_of, spans_text
 from ..staging import PROCESS_BYTES, database_bytes
 from ..store import mirror, space, store
 from ..store import store as stores
-from ..store.buckets import url_of
 from ..store.manifest import (
     Manifest,
     create_store,

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from npuscope.errors import UsageError
 
+from ..buckets import url_of
 from ..model import storable
 from ..small_files import read_small
-from .buckets import url_of
 from .folder_handles import below, children, delete, handle, make_private
 from .folder_handles import cache_folder as cache_folder
 from .manifest import MARKER, is_store, manifests, write_atomically

@@ -29,7 +29,7 @@ import msgspec
 
 from npuscope.errors import StoreError
 
-from .buckets import Bucket, Object, bucket_of, endpoint_of, url_of
+from ..buckets import Bucket, Object, bucket_of, endpoint_of, url_of
 from .folder_handles import (
     cache_folder,
     children,

@@ -16,9 +16,10 @@ import pytest
 pytest.importorskip("s3fs")
 
 from npuscope.analysis.summaries import summarise
+from npuscope.collector import buckets
 from npuscope.collector.ingest import read_batch
 from npuscope.collector.ingest.ingest import IngestResult, ingest
-from npuscope.collector.store import buckets, mirror, store
+from npuscope.collector.store import mirror, store
 from npuscope.collector.store.compact import compact
 from npuscope.collector.store.compact_files import read_compacted
 from npuscope.collector.store.folder_handles import captures
