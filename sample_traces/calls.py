@@ -21,7 +21,8 @@ BYTES_PER_NS = {"HCCS": 20.0, "ROCE": 12.0}
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """A kernel on a stream, once the calls of `after` have ended; `part`: of which pass."""
+    """A kernel on a stream, once the calls of `after` have ended; `part`: of which pass. `block`:
+    memory that it makes (-1: none is planted), and what is free from there on."""
 
     work: k.Work
     stream: int
@@ -29,6 +30,8 @@ class KernelCall:
     backward: bool
     sequence: int
     part: Pass | None = None
+    block: int = -1
+    frees: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,12 @@ class Draft:
     forward_sequences: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     meetings: dict[str, int] = field(default_factory=dict)
     arrived: int | None = None  # what an exchange brought before it is used
+    half: str = ""  # attention or ffn of a layer
+    is_kept: bool = True  # what this half makes, for its backward
+    layer: int = -1
+    block: int = -1
+    blocks: dict[tuple[object, ...], list[int]] = field(default_factory=dict)  # by half, in use
+    free: list[int] = field(default_factory=list)  # blocks that are so as of the next kernel
     unreduced: int = 0  # layers whose gradients are still to be reduced
 
 
@@ -207,13 +216,39 @@ def compute(
         d.sequence += 1
         sequence = d.sequence
         made.append(sequence)
+    block, frees = _memory(d, backward=backward)
     backward = backward or d.is_recomputing
     for _ in range(2 if work.type == d.job.repeated_kernel else 1):
-        call = KernelCall(_with_duration(work, dur_ns), stream, after, backward, sequence, d.part)
+        call = KernelCall(
+            _with_duration(work, dur_ns), stream, after, backward, sequence, d.part, block, frees
+        )
+        block, frees = -1, ()
         index = add(d, call)
     if stream == COMPUTE_STREAM:
         d.last = index
     return index
+
+
+def held_by(d: Draft, layer: int, half: str) -> tuple[object, ...]:
+    """The key of what a half of a layer holds of the pass's micro-batch; "" is what is no layer."""
+    assert d.part is not None
+    return (*d.part[1:], layer, half)
+
+
+def _memory(d: Draft, *, backward: bool) -> tuple[int, tuple[int, ...]]:
+    """The block that a kernel makes, and those that are free from it on."""
+    if d.job.recompute != "parts":
+        return -1, ()
+    frees, d.free = d.free, []
+    if d.part is None or backward or not (d.part.kind == "F" or d.is_recomputing):
+        return -1, tuple(frees)
+    own = d.blocks.setdefault(held_by(d, d.layer, d.half), [])
+    if not d.is_kept:
+        frees += own
+        own.clear()
+    d.block += 1
+    own.append(d.block)
+    return d.block, tuple(frees)
 
 
 def jittered_ns(chance: random.Random, dur_ns: int, sigma: float) -> int:

@@ -35,7 +35,8 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A row of the kernel table that is no communication operation; `part`: of which pass."""
+    """A row of the kernel table that is no communication operation; `part`: of which pass;
+    `block`, `frees`: memory, as of its call."""
 
     step: int
     stream_id: int
@@ -47,6 +48,8 @@ class Kernel:
     launch: Launch
     wait_ns: int = 0
     part: Pass | None = None
+    block: int = -1
+    frees: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +207,7 @@ def _capture(
         if isinstance(call, KernelCall):
             context = 0 if call.work.core.startswith("MIX") else None
             kernels.append(Kernel(step, *here, context, call.work, start_ns, dur_ns, launch,
-                                  part=call.part))  # fmt: skip
+                                  part=call.part, block=call.block, frees=call.frees))  # fmt: skip
         elif isinstance(call, CopyCall):
             copies.append(Copy(call.name, *here, start_ns, dur_ns, launch))
         else:

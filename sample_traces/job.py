@@ -29,6 +29,11 @@ class Job:
     a stage take longer (1: as usual). With `paired_transfers`, stages exchange tensors by
     batchSendRecv, activation and gradient in one where 1F1B has both at a time.
 
+    With `recompute="parts"`, backward runs again what `recompute_parts` says by place on the way
+    forward: the attention, and the feed-forward network, of so many of its first layers. Memory is
+    then that of these parts: what a part made is held until its backward has ended; of one that
+    runs again each output until the next one, but its last.
+
     `schedule` is the order of passes by its name, `chunks` of the model on each stage where it can
     have any number; where one runs passes beside each other, their parts take turns; the two copies
     of the model that DualPipe keeps reduce their gradients together. `mtp` modules predict further
@@ -111,6 +116,7 @@ class Job:
     contention: float = 1.0
     hierarchical: bool = False
     between_steps_ns: int = 0
+    recompute_parts: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         try:
@@ -122,6 +128,8 @@ class Job:
                 raise ValueError("layers_by_stage needs one number per chunk, layers altogether")
         if self.compute_by_stage and len(self.compute_by_stage) != self.pp:
             raise ValueError("compute_by_stage needs one factor per stage")
+        if self.recompute_parts and len(self.recompute_parts) != places:
+            raise ValueError("recompute_parts needs two numbers of layers per chunk")
         if not self.layers_by_stage and self.layers % places:
             raise ValueError("pp (by the chunks of a stage) must divide layers")
         if self.dp % self.ep or (self.experts and self.experts % self.ep):
@@ -178,9 +186,10 @@ class Job:
         return self.slow_link_factor if is_hit and link == self.slow_link_type else 1.0
 
 
+HALVES = ("attention", "ffn")  # of a layer
 # Left out of a description where they stand at their defaults.
 _WRONG = (
-    "recompute",
+    "recompute", "recompute_parts",
     "slow_rank_lowers_clock", "slow_clock", "slow_clock_factor", "slow_host", "slow_host_factor",
     "slow_link", "slow_link_type", "slow_link_factor", "overloaded", "overload_factor", "noise",
     "clock_drift_ppm", "layers_by_stage", "compute_by_stage", "paired_transfers",
@@ -347,6 +356,16 @@ def stage_layers(job: Job, pp_rank: int) -> list[int]:
 def copy_of(job: Job, stage: int, chunk: int) -> int:
     """Which copy of the model a chunk is of, where a schedule keeps several."""
     return next(n for n, route in enumerate(order(job).routes) if (stage, chunk) in route)
+
+
+def is_recomputed(job: Job, stage: int, chunk: int, layer: int, half: str) -> bool:
+    """Whether backward runs a layer's attention or feed-forward network (ffn) again, where single
+    parts are chosen."""
+    if not job.recompute_parts:
+        return False
+    at = order(job).routes[copy_of(job, stage, chunk)].index((stage, chunk))
+    first = place_layers(job, at)[0]
+    return layer - first < job.recompute_parts[at][HALVES.index(half)]
 
 
 def layer_micro_batches(job: Job, stage: int, layer: int) -> range:

@@ -1,4 +1,5 @@
-"""Device memory of one rank: forward outputs live until their backward kernels are launched."""
+"""Device memory of one rank: forward outputs live until their backward kernels are launched, or
+until the backward of their part of a layer has ended, where that is planted."""
 
 from __future__ import annotations
 
@@ -37,18 +38,7 @@ class Block:
 
 def curve(c: Capture) -> tuple[list[Level], list[Block]]:
     """Levels in time order, blocks in order of allocation."""
-    births: list[tuple[int, str, int, int]] = []
-    deaths: dict[int, int] = {}
-    for kernel in c.kernels:
-        launch = kernel.launch
-        if not kernel.work.is_compute or launch.sequence < 0:
-            continue
-        if launch.backward:
-            deaths[launch.sequence] = launch.times.operator_end_ns
-        elif kernel.work.type not in ("ZerosLike", "ApplyAdamWV2"):
-            size_bytes = _output_bytes(kernel.work.output_shapes)
-            start_ns = launch.times.operator_start_ns + 900
-            births.append((start_ns, launch.operator, size_bytes, launch.sequence))
+    births, deaths = _of_parts(c) if c.job.recompute == "parts" else _of_sequences(c)
     births.sort()
     changes = [(t, size, sequence) for t, _, size, sequence in births]
     changes += [(deaths[s], -size, s) for _, _, size, s in births if s in deaths]
@@ -67,6 +57,38 @@ def curve(c: Capture) -> tuple[list[Level], list[Block]]:
         for _, name, size, sequence in births
     ]
     return levels, blocks
+
+
+Births = list[tuple[int, str, int, int]]  # time, operator, bytes, number
+
+
+def _of_parts(c: Capture) -> tuple[Births, dict[int, int]]:
+    births: Births = []
+    deaths: dict[int, int] = {}
+    for kernel in c.kernels:
+        times = kernel.launch.times
+        if kernel.block >= 0:
+            size_bytes = _output_bytes(kernel.work.output_shapes)
+            start_ns = times.operator_start_ns + 900
+            births.append((start_ns, kernel.launch.operator, size_bytes, kernel.block))
+        deaths |= dict.fromkeys(kernel.frees, times.operator_end_ns)
+    return births, deaths
+
+
+def _of_sequences(c: Capture) -> tuple[Births, dict[int, int]]:
+    births: Births = []
+    deaths: dict[int, int] = {}
+    for kernel in c.kernels:
+        launch = kernel.launch
+        if not kernel.work.is_compute or launch.sequence < 0:
+            continue
+        if launch.backward:
+            deaths[launch.sequence] = launch.times.operator_end_ns
+        elif kernel.work.type not in ("ZerosLike", "ApplyAdamWV2"):
+            size_bytes = _output_bytes(kernel.work.output_shapes)
+            start_ns = launch.times.operator_start_ns + 900
+            births.append((start_ns, launch.operator, size_bytes, launch.sequence))
+    return births, deaths
 
 
 def module_samples(c: Capture) -> list[tuple[str, int, int]]:

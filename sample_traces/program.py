@@ -28,13 +28,16 @@ from .calls import (
     collective,
     compute,
     exchange,
+    held_by,
     peer_to_peer,
 )
 from .job import (
+    HALVES,
     Job,
     coordinates,
     copy_of,
     groups_of,
+    is_recomputed,
     local_experts,
     order,
     place_layers,
@@ -126,15 +129,17 @@ def _pass(d: Draft, one: Pass, head: int, *, exchanges: bool) -> Parts:
 def _take_turns(d: Draft, passes: list[tuple[Pass, Parts]]) -> None:
     """Passes beside each other: a part of each in turns, and all that they send at the end."""
     last = [d.last] * len(passes)
-    recomputes = [False] * len(passes)
+    states: list[tuple[bool, int, str, bool]] = [(False, -1, "", True)] * len(passes)
     left = list(range(len(passes)))
     while left:
         for at in list(left):
-            d.part, d.last, d.is_recomputing = passes[at][0], last[at], recomputes[at]
+            d.part, d.last = passes[at][0], last[at]
+            d.is_recomputing, d.layer, d.half, d.is_kept = states[at]
             if next(passes[at][1]):
                 left.remove(at)
-            last[at], recomputes[at] = d.last, d.is_recomputing
-    d.is_recomputing = False
+            last[at] = d.last
+            states[at] = (d.is_recomputing, d.layer, d.half, d.is_kept)
+    d.is_recomputing, d.layer, d.half, d.is_kept = False, -1, "", True
     for at, (one, parts) in enumerate(passes):
         d.part, d.last = one, last[at]
         for _ in parts:
@@ -198,7 +203,30 @@ def _further_token(d: Draft, micro_batch: int, layer: int) -> Parts:
     compute(d, k.elementwise("LogSoftmaxV2", rows, job.vocabulary // 16))
 
 
-def _layer_forward(d: Draft, micro_batch: int, layer: int, after: tuple[int, ...]) -> Within:
+def _layer_forward(
+    d: Draft,
+    micro_batch: int,
+    layer: int,
+    after: tuple[int, ...],
+    halves: tuple[str, ...] = HALVES,
+) -> Within:
+    for half in halves:
+        d.layer, d.half = layer, half
+        d.is_kept = d.is_recomputing or not _again(d, layer, half)
+        if half == "attention":
+            after = yield from _attention_forward(d, after)
+        else:
+            after = yield from _ffn_forward(d, micro_batch, layer, after)
+        d.layer, d.half, d.is_kept = -1, "", True
+    return after
+
+
+def _again(d: Draft, layer: int, half: str) -> bool:
+    assert d.part is not None
+    return is_recomputed(d.job, d.place["pp"], d.part.chunk, layer, half)
+
+
+def _attention_forward(d: Draft, after: tuple[int, ...]) -> Within:
     job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
     compute(d, k.elementwise("RmsNorm", rows, hidden), after=after)
     compute(d, k.matmul(rows, hidden, 3 * hidden // job.tp))
@@ -208,7 +236,12 @@ def _layer_forward(d: Draft, micro_batch: int, layer: int, after: tuple[int, ...
     after = _tensor_parallel(d, backward=False)
     yield False
     compute(d, k.elementwise("Add", rows, hidden), after=after)
-    compute(d, k.elementwise("RmsNorm", rows, hidden))
+    return ()
+
+
+def _ffn_forward(d: Draft, micro_batch: int, layer: int, after: tuple[int, ...]) -> Within:
+    job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
+    compute(d, k.elementwise("RmsNorm", rows, hidden), after=after)
     if job.experts:
         yield from _experts_forward(d, micro_batch, layer)
     else:
@@ -262,6 +295,8 @@ def _backward(d: Draft, one: Pass, *, exchanges: bool) -> Parts:
         inputs = f"{rows},{hidden};{rows}"
         grad = k.work("EmbeddingDenseGradV2", inputs, f"{job.vocabulary},{hidden}", 45_000, "FLOAT")
         compute(d, grad, backward=True)
+    if is_whole:
+        _release(d, -1, "")
     yield True
     if place.before is not None:
         _sent(d, place.before, backward=True, exchanges=exchanges)
@@ -274,6 +309,7 @@ def _layer_backward(d: Draft, one: Pass, layer: int, after: tuple[int, ...]) -> 
         d.is_recomputing = True
         after = yield from _layer_forward(d, _number(d, one), layer, after)
         d.is_recomputing = False
+    after = yield from _recomputed(d, one, layer, "ffn", after)
     if job.experts:
         after = yield from _experts_backward(d, _number(d, one), layer, after)
     else:
@@ -282,6 +318,9 @@ def _layer_backward(d: Draft, one: Pass, layer: int, after: tuple[int, ...]) -> 
             if is_whole:
                 compute(d, k.matmul(inner, rows, columns), backward=True)
     compute(d, k.elementwise("RmsNormGrad", rows, hidden), after=after, backward=True)
+    if is_whole:
+        _release(d, layer, "ffn")
+    yield from _recomputed(d, one, layer, "attention", ())
     compute(d, k.matmul(rows, hidden, hidden // job.tp), backward=True)
     if is_whole:
         compute(d, k.matmul(hidden // job.tp, rows, hidden), backward=True)
@@ -296,21 +335,42 @@ def _layer_backward(d: Draft, one: Pass, layer: int, after: tuple[int, ...]) -> 
     after = _tensor_parallel(d, backward=True)
     yield False
     compute(d, k.elementwise("RmsNormGrad", rows, hidden), after=after, backward=True)
+    if is_whole:
+        _release(d, layer, "attention")
     return ()
+
+
+def _recomputed(
+    d: Draft, one: Pass, layer: int, half: str, after: tuple[int, ...]
+) -> Within:  # fmt: skip
+    """One half of a layer again, where that is chosen."""
+    if _again(d, layer, half):
+        d.is_recomputing = True
+        after = yield from _layer_forward(d, _number(d, one), layer, after, (half,))
+        d.is_recomputing = False
+    return after
+
+
+def _release(d: Draft, layer: int, half: str) -> None:
+    """What a half of a layer holds, or with -1 and "" what is no layer, is free as of here."""
+    d.free += d.blocks.pop(held_by(d, layer, half), [])
 
 
 def _weights(d: Draft, one: Pass) -> Parts:
     """The gradients of weights that a pass for inputs left."""
     job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
     layers = list(reversed(_place(d, one.chunk).layers))
-    for position in range(len(layers)):
+    for position, layer in enumerate(layers):
         if not job.experts:
             for inner, columns in ((hidden, job.ffn // job.tp), (job.ffn // job.tp, hidden)):
                 compute(d, k.matmul(inner, rows, columns))
         compute(d, k.matmul(hidden // job.tp, rows, hidden))
         compute(d, k.matmul(hidden, rows, 3 * hidden // job.tp))
+        for half in HALVES:
+            _release(d, layer, half)
         if _is_last(d, one):
             _reduce(d, position, len(layers))
+    _release(d, -1, "")
     yield True
 
 

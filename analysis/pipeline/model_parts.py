@@ -121,6 +121,22 @@ def _cuts(
     ops: Operations, seen: Sequence[Look], kind: str, places: int
 ) -> list[tuple[list[float], list[bool]]] | None:
     """Of each place: shares of its pass and which of them are layers, in order of time."""
+    told = layers_of(ops, seen, kind, places)
+    if told is None:
+        return None
+    found = []
+    for place in range(places):
+        bounds, are_layers, alike = told[place]
+        shares = [_shares(ops, one, bounds) for one in alike]
+        found.append((np.mean(shares, axis=0).tolist(), are_layers))
+    return found
+
+
+def layers_of(
+    ops: Operations, seen: Sequence[Look], kind: str, places: int
+) -> list[tuple[list[int], list[bool], list[Look]]] | None:
+    """Of each place: where parts begin among the kernels of its passes of a kind, which of them are
+    layers, and the passes with as many kernels. None where a place has no such pass."""
     firsts: dict[int, Look] = {}
     for one in seen:
         if one.kind == kind:
@@ -129,16 +145,17 @@ def _cuts(
         return None
     words = {place: ops.type[one.kernels].astype(np.int32) for place, one in firsts.items()}
     layer = _layer(words)
-    found = []
-    for place in range(places):
-        bounds, are_layers = _occurrences(words[place], layer)
-        shares = [
-            _shares(ops, one, bounds)
-            for one in seen
-            if one.kind == kind and one.place == place and len(one.kernels) == len(words[place])
-        ]
-        found.append((np.mean(shares, axis=0).tolist(), are_layers))
-    return found
+    return [
+        (
+            *_occurrences(words[place], layer),
+            [
+                one
+                for one in seen
+                if one.kind == kind and one.place == place and len(one.kernels) == len(words[place])
+            ],
+        )
+        for place in range(places)
+    ]
 
 
 def _layer(words: Mapping[int, NDArray[np.int32]]) -> bytes:

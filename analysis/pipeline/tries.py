@@ -91,9 +91,18 @@ def parse_tries(words: str, measured: Measured, micro_batches: int | None) -> li
 def ready(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Ready:
     """What other orders need of a recognised pipeline. Raises CannotAnswer where its schedule or
     its passes are not known."""
-    order = pipeline.named.order
     if pipeline.stages <= 1:
         raise CannotAnswer(Message("the job has one pipeline stage: there is no order to change"))
+    return ready_in(con, pipeline, pipeline.passes, pipeline.named.order)
+
+
+def ready_in(
+    con: duckdb.DuckDBPyConnection,
+    pipeline: Pipeline,
+    passes: pl.DataFrame,
+    order: Schedule | None,
+) -> Ready:
+    """The same for passes with numbers of chunks and micro-batches, in an order."""
     if order is None:
         raise CannotAnswer(
             Message(
@@ -113,7 +122,7 @@ def ready(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Ready:
     chosen = [pipeline.run, pipeline.capture]
     steps = frame(con, _STEPS, chosen).rows()
     warm_up = {step for step, _, is_warm_up in steps if is_warm_up}
-    passes = pipeline.passes.filter(~pl.col("step").is_in(warm_up)) if warm_up else pipeline.passes
+    passes = passes.filter(~pl.col("step").is_in(warm_up)) if warm_up else passes
     hosts = dict(con.execute(_HOSTS, chosen).fetchall())
     found = measured(passes, order, hosts)
     spans_ns = found.by_step(found.ends_ns.max(axis=0) - found.starts_ns.min(axis=0))

@@ -6,7 +6,7 @@ import polars as pl
 from rich.console import RenderableType
 
 from npuscope.analysis.strategy.predict import Interval, Prediction
-from npuscope.analysis.wording import percent
+from npuscope.analysis.wording import ms, percent
 
 from .tables import Column, FittedTable, decimals
 
@@ -125,6 +125,28 @@ def plan_table(found: pl.DataFrame) -> RenderableType:
         ],
         found.to_dicts(),
         "Memory plan",
+    )
+
+
+def measured_plan_table(found: pl.DataFrame) -> RenderableType:
+    """Rows of the metric `measured_memory_plan`."""
+    first = found.row(0, named=True)
+    low, high = ms(first["predicted_low_ns"]), ms(first["predicted_high_ns"])
+    return FittedTable(
+        [
+            Column("stage", "stage", str),
+            Column("chunk", "chunk", lambda chunk: "" if chunk is None else str(chunk), 2),
+            Column("activations", "kind", lambda kind: kind or ""),
+            Column("action", "action", str),
+            Column("layers", "layers", str),
+            Column("of", "of_layers", lambda count: "" if count is None else str(count), 2),
+            Column("lost (ms)", "lost_ns", ms),
+            Column("peak (GiB)", "measured_peak_bytes", _gib),
+            Column("with the plan", "peak_bytes", _gib),
+        ],
+        found.to_dicts(),
+        f"Memory plan: a step of {ms(first['measured_step_ns'])} ms takes"
+        f" {ms(first['predicted_step_ns'])} ({low} - {high})",
     )
 
 

@@ -9,16 +9,17 @@ from typing import Annotated, Any
 
 import typer
 
-from npuscope.commands.command import Json, Out, say_notes
+from npuscope.analysis.scope import Scope
+from npuscope.commands.command import Asked, Json, Out, Run, say_notes, source_of
 from npuscope.console import print_json, say, show
 from npuscope.errors import UsageError
 
 from .constants import Calibrate, calibration_of
 from .predict import ChipName
 
-Named = Annotated[str, typer.Argument(metavar="MODEL", help="As `npuscope model` takes it.")]
-Cluster = Annotated[
-    str, typer.Option("--cluster", metavar="NODESxNPUS", help="8x8.", show_default=False)
+CaptureName = Annotated[str | None, typer.Option("--capture", help="Only this capture.")]
+PlanCluster = Annotated[
+    str | None, typer.Option("--cluster", metavar="NODESxNPUS", help="8x8; of a MODEL.")
 ]
 MaybeNamed = Annotated[
     str | None,
@@ -51,12 +52,14 @@ Only = Annotated[
 ]
 Top = Annotated[int, typer.Option("--top", min=1, help="The N best.")]
 Strategy = Annotated[
+    str | None,
+    typer.Option("--strategy", metavar="KEY=N,...", help="Of a MODEL, as `npuscope predict`."),
+]
+NoSwap = Annotated[bool, typer.Option("--no-swap", help="Of a capture: recompute alone.")]
+Planned = Annotated[
     str,
-    typer.Option(
-        "--strategy", metavar="KEY=N,...", help="As `npuscope predict` takes it.",
-        show_default=False,
-    ),
-]  # fmt: skip
+    typer.Argument(metavar="MODEL|PATH", help="As `npuscope model` takes it; or a capture of it."),
+]
 Budget = Annotated[
     float | None,
     typer.Option(
@@ -176,24 +179,43 @@ def _spread(engine: str, address: str | None) -> Callable[..., Any]:
 
 
 def memory_plan(
-    what: Named,
-    cluster: Cluster,
-    strategy: Strategy,
+    what: Planned,
+    cluster: PlanCluster = None,
+    strategy: Strategy = None,
     chip: ChipName = "910B2",
     budget: Budget = None,
+    no_swap: NoSwap = False,
     calibrate: Calibrate = None,
+    run: Run = None,
+    capture: CaptureName = None,
     json: Json = False,
 ) -> None:
     """The cheapest recompute and swap of each pipeline stage that fits a budget of memory.
 
+    Of a capture (profiles, a store) times and bytes are measured, and the step is predicted.
+
     \b
     Examples:
+      npuscope memory-plan ./profiles --budget 48
       npuscope memory-plan llama3-70b --cluster 8x8 --strategy tp=4,pp=8,mbs=1,gbs=512,seq=8192
       npuscope memory-plan llama3-70b --cluster 8x8 --budget 40 \\
           --strategy tp=8,pp=8,mbs=1,gbs=512,seq=8192 --json
     """
     from npuscope.analysis.flops.model.describe import model_of
     from npuscope.analysis.strategy import describe
+
+    if strategy is None:
+        if cluster is not None:
+            raise UsageError("--cluster is of a MODEL: give --strategy, too")
+        allowed = _allowed(describe.machine_of(chip).memory_bytes, budget)
+        asked = Asked(source_of(Path(what), None, None, run, None, None),
+                      Scope(run=run, capture=capture), json)  # fmt: skip
+        _measured_plan(asked, allowed, calibrate, swaps=not no_swap)
+        return
+    if cluster is None:
+        raise UsageError("give --cluster NODESxNPUS with --strategy")
+    if no_swap or run is not None or capture is not None:
+        raise UsageError("--no-swap, --run and --capture are of a capture: leave --strategy out")
     from npuscope.analysis.strategy import memory_plan as planning
     from npuscope.analysis.strategy.calibration import calibrated
     from npuscope.analysis.strategy.notes import plan_notes
@@ -204,7 +226,7 @@ def memory_plan(
     )
     if job.recompute.full_layers is None or job.recompute.full_layers:
         raise UsageError("--strategy recomputes already: plan from recompute=none")
-    allowed = 0.9 * job.machine.memory_bytes if budget is None else budget * 2.0**30
+    allowed = _allowed(job.machine.memory_bytes, budget)
     measured = calibration_of(calibrate)
     constants = None if measured is None else calibrated(measured)
     found = planning.memory_plan(job, allowed, constants)
@@ -216,3 +238,29 @@ def memory_plan(
     if measured is not None:
         show(strategy_tables.calibration_table(measured))
     say_notes(notes)
+
+
+def _allowed(memory_bytes: float, budget_gib: float | None) -> float:
+    return 0.9 * memory_bytes if budget_gib is None else budget_gib * 2.0**30
+
+
+def _measured_plan(
+    asked: Asked, budget_bytes: float, calibrate: Path | None, *, swaps: bool
+) -> None:
+    from npuscope.analysis.pipeline.answer import recognised
+    from npuscope.analysis.replay.captures import one_capture
+    from npuscope.analysis.strategy import measured_plan as planning
+    from npuscope.analysis.strategy.constants import default_constants
+    from npuscope.dashboard.terminal.strategy_tables import measured_plan_table
+    from npuscope.profile import compare_ranks
+
+    if calibrate is not None:
+        raise UsageError("--calibrate is of a MODEL: a capture has its own times")
+    with asked.tables() as (data, scope):
+        compare_ranks(data)
+        job = planning.plannable(data.con, recognised(data.con, *one_capture(data.con, scope)))
+        found = planning.measured_plan(job, budget_bytes, default_constants(), swaps=swaps)
+        asked.answer(
+            "measured_memory_plan", found, planning.plan_notes(found) + data.warnings,
+            measured_plan_table,
+        )  # fmt: skip

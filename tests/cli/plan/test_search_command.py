@@ -32,6 +32,15 @@ def test_a_plan(run: Run) -> None:
     assert (refused.code, "recompute=none" in refused.err) == (2, True)
 
 
+def test_a_plan_of_a_capture(run: Run, sample_store: Path) -> None:
+    told = run("memory-plan", sample_store, "--budget", 6.3, "--no-swap", "--json")
+    assert (told.code, told.json()["metric"]) == (0, "measured_memory_plan")
+    assert {row["stage"] for row in told.rows} == {0, 1}
+    assert all(row["peak_bytes"] < row["measured_peak_bytes"] for row in told.rows if row["layers"])
+    refused = run("memory-plan", sample_store, "--cluster", "8x8")
+    assert (refused.code, "--cluster is of a MODEL" in refused.err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("only", "said"), [("tp=8", "give one gbs and one seq"), ("gbs=7,seq=9", "no strategy")]
 )

@@ -1,0 +1,386 @@
+"""What a measured job should recompute or swap to fit a budget of memory, and what its step takes
+then.
+
+passes of the pipeline --> halves of layers: forward times, kept bytes --> integer program by stage
+--> backward passes longer by what they run again --> the same order, executed with these
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import duckdb
+import numpy as np
+import polars as pl
+
+from npuscope.analysis.views import frame
+from npuscope.errors import CannotAnswer
+from npuscope.messages import Message
+
+from ..pipeline.execution import Span, Times, held_at_most
+from ..pipeline.layer_halves import Half, called_ns, layer_halves
+from ..pipeline.model_parts import looks
+from ..pipeline.passes import Pipeline
+from ..pipeline.schedules import schedule
+from ..pipeline.tries import Ready, ready, ready_in
+from .constants import Constants
+from .memory_plan import Choice, cheapest
+
+_LEAST_ERROR = 0.005  # of a step that changes at all
+_ROUNDS = 12  # of a plan, as what runs again takes memory too
+_LEVELS = """
+    select m.rank,
+        max(allocated_bytes) filter (where timestamp_ns <= end_ns) as inside_bytes,
+        max(allocated_bytes) filter (where end_ns is null or timestamp_ns > end_ns) as outside_bytes
+    from (
+        select rank, timestamp_ns, allocated_bytes from memory
+        where source = 'record' and component = 'PTA' and allocated_bytes is not null
+            and run = ? and capture = ?
+    ) as m asof left join pass_windows as w
+        on m.rank = w.rank and m.timestamp_ns >= w.start_ns
+    group by m.rank"""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What is done to one half of so many layers of a place, the first ones."""
+
+    place: int
+    half: str
+    action: str
+    layers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plannable:
+    """A measured job with all that a memory plan needs.
+
+    inside_bytes, outside_bytes: the most that was allocated on a rank of each stage while passes
+    were launched, and before and after them.
+    """
+
+    job: Ready
+    halves: tuple[Half, ...]
+    inside_bytes: tuple[float, ...]
+    outside_bytes: tuple[float, ...]
+
+    @property
+    def peaks(self) -> tuple[float, ...]:
+        """The most that was allocated, by stage."""
+        return tuple(map(max, self.inside_bytes, self.outside_bytes))
+
+
+def plannable(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Plannable:
+    """Of a recognised pipeline, or of a job with one stage. Raises CannotAnswer."""
+    job = ready(con, pipeline) if pipeline.stages > 1 else _one_stage(con, pipeline)
+    ops, run, capture = pipeline.ops, pipeline.run, pipeline.capture
+    found = job.measured
+    route = found.made.schedule.routes[0]
+    passes = pipeline.passes if pipeline.stages > 1 else _numbered(pipeline)
+    inside, outside, fullest = _levels(con, pipeline, job)
+    seen = looks(ops, passes.filter(pl.col("rank").is_in(fullest)), route)
+    halves = tuple(layer_halves(con, run, capture, ops, seen, found.places))
+    return Plannable(job, halves, inside, outside)
+
+
+def _one_stage(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Ready:
+    count = pipeline.named.micro_batches
+    if not count:
+        raise CannotAnswer(
+            Message("forward and backward passes were not told apart: record the host's operators")
+        )
+    return ready_in(con, pipeline, _numbered(pipeline), schedule("1f1b", 1, count))
+
+
+def _numbered(pipeline: Pipeline) -> pl.DataFrame:
+    """Passes of a job with one stage: one chunk, micro-batches by their order."""
+    number = pl.col("start_ns").rank("ordinal").over("rank", "step", "kind") - 1
+    return pipeline.passes.with_columns(
+        stage=pl.lit(0, pl.Int32), chunk=pl.lit(0, pl.Int32), micro_batch=number.cast(pl.Int32)
+    )
+
+
+def _levels(
+    con: duckdb.DuckDBPyConnection, pipeline: Pipeline, job: Ready
+) -> tuple[tuple[float, ...], tuple[float, ...], list[int]]:
+    """The most on a rank of each stage, while passes were launched and else; the fullest ranks."""
+    ops = pipeline.ops
+    at = pipeline.work.filter(pl.col("piece").is_not_null())["at"].to_numpy()
+    calls = called_ns(con, pipeline.run, pipeline.capture, ops)[at]
+    windows = (
+        pl.DataFrame({
+            "rank": pl.Series(ops.ranks, dtype=pl.Int32)[ops.rank[at]], "step": ops.step[at],
+            "called_ns": calls,
+        })
+        .filter(pl.col("called_ns") >= 0)
+        .group_by("rank", "step")
+        .agg(start_ns=pl.col("called_ns").min(), end_ns=pl.col("called_ns").max())
+        .select("rank", "start_ns", "end_ns")
+    )  # fmt: skip
+    con.register("pass_windows", windows.to_arrow())
+    try:
+        rows = frame(con, _LEVELS, [pipeline.run, pipeline.capture]).rows()
+    finally:
+        con.unregister("pass_windows")
+    by_rank = {rank: (inside or 0, outside or 0) for rank, inside, outside in rows}
+    every_inside, every_outside, fullest = list[float](), list[float](), list[int]()
+    for device in range(job.measured.devices):
+        own = {ranks[device]: by_rank[ranks[device]] for ranks in job.measured.ranks
+               if ranks[device] in by_rank}  # fmt: skip
+        if not any(inside for inside, _ in own.values()):
+            raise CannotAnswer(
+                Message(
+                    "stage {stage} has no memory curve: record profile_memory=True on a rank of"
+                    " every stage",
+                    stage=device,
+                )
+            )
+        fullest.append(max(own, key=own.__getitem__))
+        every_inside.append(float(max(inside for inside, _ in own.values())))
+        every_outside.append(float(max(outside for _, outside in own.values())))
+    return tuple(every_inside), tuple(every_outside), fullest
+
+
+def plan_notes(found: pl.DataFrame) -> list[str]:
+    """What to know beside the rows of the metric."""
+    notes: list[str] = [
+        Message(
+            "the peak is what the framework allocates: what its allocator leaves unused and HCCL's"
+            " buffers come on top; layers that are not told apart as repeated stay as they are"
+        )
+    ]
+    if "swap" in found["action"].to_list():
+        notes.append(
+            Message(
+                "swaps are priced by a usual speed of the way to the host, not by a measured one:"
+                " --no-swap leaves them out"
+            )
+        )
+    if stages := found.filter(action="impossible")["stage"].to_list():
+        notes.append(
+            Message(
+                "stages {stages} do not fit with all layers recomputed or swapped: cut the job into"
+                " more pieces",
+                stages=", ".join(map(str, stages)),
+            )
+        )
+    return notes
+
+
+def chosen(
+    plannable: Plannable, budget_bytes: float, constants: Constants, *, swaps: bool = True
+) -> list[list[Decision] | None]:
+    """By stage the cheapest decisions that fit; None where all together do not."""
+    found = plannable.job.measured
+    routes = found.made.schedule.routes
+    return [
+        _of_device(plannable, device, budget_bytes, constants, swaps=swaps,
+                   places=[at for at, (on, _) in enumerate(routes[0]) if on == device])
+        for device in range(found.devices)
+    ]  # fmt: skip
+
+
+def _of_device(
+    plannable: Plannable, device: int, budget_bytes: float, constants: Constants, *, swaps: bool,
+    places: Sequence[int],
+) -> list[Decision] | None:  # fmt: skip
+    peak = plannable.peaks[device]
+    if peak <= budget_bytes:
+        return []
+    if plannable.outside_bytes[device] > budget_bytes:
+        return None
+    flight = _in_flight(plannable, device)
+    halves = [one for one in plannable.halves if one.place in places]
+    asked, choices = list[Decision](), list[Choice]()
+    for half in halves:
+        held = f"{half.place} {half.name}"
+        saved = half.away_bytes(half.layers) / half.layers * flight[half.place]
+        for action in ("recompute", "swap") if swaps else ("recompute",):
+            lost_s = _lost_ns(plannable, half, action, constants) * 1e-9
+            asked.append(Decision(half.place, half.name, action, 0))
+            choices.append(Choice(half.name, action, held, half.layers, saved, lost_s))
+    needed = peak - budget_bytes
+    for _ in range(_ROUNDS):
+        layers = cheapest(choices, needed)
+        if layers is None:
+            return None
+        plan = [Decision(one.place, one.half, one.action, count)
+                for one, count in zip(asked, layers, strict=True) if count]  # fmt: skip
+        over = peak_bytes(plannable, device, plan) - budget_bytes
+        if over <= 0:
+            return plan
+        needed += over
+    return None
+
+
+def _lost_ns(plannable: Plannable, half: Half, action: str, constants: Constants) -> float:
+    """Of one layer, for each micro-batch. A swap costs what the layer's own work does not hide of
+    its bytes to the host and back, and never less than a twentieth of them."""
+    if action == "recompute":
+        return half.forward_ns
+    layer_ns = half.backward_ns + sum(
+        one.forward_ns for one in plannable.halves if one.place == half.place
+    )
+    moved_bytes = 2 * half.away_bytes(half.layers) / half.layers
+    moved_ns = moved_bytes / constants["host_bytes_per_s"] * 1e9
+    return max(0.05 * moved_ns, moved_ns - layer_ns)
+
+
+def _in_flight(plannable: Plannable, device: int) -> dict[int, int]:
+    """Micro-batches that each place of a device holds when it holds most."""
+    route = plannable.job.measured.made.schedule.routes[0]
+    sizes = _sizes(plannable, ())
+    found = {}
+    for place, (on, chunk) in enumerate(route):
+        if on == device:
+            alone = {one: 1 if one == chunk else 0 for one in sizes[device]}
+            found[place] = int(held_at_most(_spans(plannable)[device], alone))
+    return found
+
+
+def _spans(plannable: Plannable) -> list[list[Span]]:
+    return plannable.job.factual.spans()
+
+
+def _sizes(plannable: Plannable, plan: Sequence[Decision]) -> list[dict[int, float]]:
+    """By device and chunk what a micro-batch keeps of its layers."""
+    route = plannable.job.measured.made.schedule.routes[0]
+    found: list[dict[int, float]] = [{} for _ in range(plannable.job.measured.devices)]
+    for half in plannable.halves:
+        device, chunk = route[half.place]
+        away = sum(one.layers for one in plan if (one.place, one.half) == (half.place, half.name))
+        kept = sum(half.kept_bytes) - half.away_bytes(away)
+        found[device][chunk] = found[device].get(chunk, 0.0) + kept
+    return found
+
+
+def peak_bytes(plannable: Plannable, device: int, plan: Sequence[Decision]) -> float:
+    """The most that a rank of a stage allocates with a plan: what it keeps less, and what the part
+    that backward runs again takes beside what its micro-batch still holds."""
+    spans = _spans(plannable)[device]
+    before, after = (held_at_most(spans, _sizes(plannable, one)[device]) for one in ((), plan))
+    route = plannable.job.measured.made.schedule.routes[0]
+    places = [at for at, (on, _) in enumerate(route) if on == device]
+    again = max((_again_bytes(plannable, place, plan) for place in places), default=0.0)
+    inside = plannable.inside_bytes[device] - float(before - after) + again
+    return max(inside, plannable.outside_bytes[device])
+
+
+def _again_bytes(plannable: Plannable, place: int, plan: Sequence[Decision]) -> float:
+    """What comes back at most while a backward pass goes through the layers of a place, the last
+    one first, beyond what it has released by then."""
+    halves = [one for one in plannable.halves if one.place == place]
+    away = {(one.half, layer) for one in plan if one.place == place for layer in range(one.layers)}
+    most = released = 0.0
+    for layer in reversed(range(halves[0].layers)):
+        for half in reversed(halves):
+            is_away = (half.name, layer) in away
+            kept, stays = half.kept_bytes[layer], half.stays_bytes[layer]
+            most = max(most, (kept - stays if is_away else 0.0) - released)
+            released += stays if is_away else kept
+    return most
+
+
+def longer(
+    plannable: Plannable, plan: Sequence[Decision], constants: Constants
+) -> tuple[Times, Times]:
+    """Lengths of the pipelines of each step as they ran and with a plan, both executed."""
+    job = plannable.job
+    found, made = job.measured, job.measured.made
+    forward = found.alone_ns["F"]
+    by_place = np.zeros((found.places, forward.shape[2]))
+    for one in plan:
+        half = next(h for h in plannable.halves if (h.place, h.name) == (one.place, one.half))
+        ratio = np.nanmean(forward[one.place], axis=0) / half.pass_ns
+        if one.action != "recompute":
+            ratio = np.ones_like(ratio)
+        by_place[one.place] += one.layers * _lost_ns(plannable, half, one.action, constants) * ratio
+    place_of = {place: at for route in made.schedule.routes for at, place in enumerate(route)}
+    usual = job.factual.durations_ns.copy()
+    for at, (device, entry) in enumerate(made.entries):
+        for part in entry:
+            if part.kind in ("B", "BW"):
+                usual[at] += by_place[place_of[device, part.chunk]]
+    lengths = found.lengths(made, usual)[1]
+    return found.by_step(job.factual.lengths_ns), found.by_step(lengths)
+
+
+# metric: measured_memory_plan
+# What is the least that a measured job should recompute or swap so that it fits?
+#
+# Layers are told by kernels that repeat, their attention and feed-forward network (ffn) by the
+# first norm behind the attention. Each costs what its forward took, communication in it as well; it
+# saves the blocks of memory that its operators allocated and that outlived the forward pass, but
+# the last one, which the next half begins with, for all micro-batches in flight. The passes then
+# run in the same order with backwards that are as much longer. The range holds what the same
+# execution is off for what ran, half a per cent of the step, and what steps differ.
+#
+# title: Memory plan of a measured job
+# meaning: The cheapest recompute and swap of each stage of a capture that fits a budget.
+# command: memory-plan PATH
+#
+#   run                varchar  run of the training job
+#   capture            varchar  ranks profiled at the same time
+#   stage              bigint   pipeline stage
+#   chunk              bigint   chunk of the model on the stage; NULL: nothing is done
+#   kind               varchar  attention, ffn or layer; NULL: nothing fits, or nothing is needed
+#   action             varchar  recompute, swap, none (it fits as it is) or impossible
+#   layers             bigint   layers of the chunk that do so, the first ones
+#   of_layers          bigint   layers of the chunk
+#   lost_ns            bigint   of a step on the stage
+#   measured_peak_bytes  bigint  most that was allocated on a rank of the stage
+#   peak_bytes         bigint   the same with all of the plan
+#   budget_bytes       bigint   what it may be
+#   measured_step_ns   double   mean of the job's steps that are no warm-up
+#   predicted_step_ns  double   the same with the plan of all stages
+#   predicted_low_ns   double   low end of the range
+#   predicted_high_ns  double   high end of the range
+def measured_plan(
+    plannable: Plannable, budget_bytes: float, constants: Constants, *, swaps: bool = True
+) -> pl.DataFrame:
+    """Rows of the metric, in the order of stages."""
+    job = plannable.job
+    route = job.measured.made.schedule.routes[0]
+    plans = chosen(plannable, budget_bytes, constants, swaps=swaps)
+    every = [one for plan in plans if plan for one in plan]
+    before, after = longer(plannable, every, constants)
+    change = after - before
+    predicted = job.step_ns + float(change.mean())
+    margin = float(np.abs(before - job.spans_ns).mean())
+    if every:
+        margin += _LEAST_ERROR * job.step_ns
+        if len(change) > 1:
+            margin += 2 * float(change.std(ddof=1)) / len(change) ** 0.5
+    rows: list[dict[str, object]] = []
+    for stage, plan in enumerate(plans):
+        base: dict[str, object] = {
+            "run": job.pipeline.run, "capture": job.pipeline.capture, "stage": stage,
+            "measured_peak_bytes": int(plannable.peaks[stage]),
+            "peak_bytes": int(peak_bytes(plannable, stage, plan or ())),
+            "budget_bytes": int(budget_bytes), "measured_step_ns": job.step_ns,
+            "predicted_step_ns": predicted, "predicted_low_ns": max(predicted - margin, 0.0),
+            "predicted_high_ns": predicted + margin,
+        }  # fmt: skip
+        if not plan:
+            action = "impossible" if plan is None else "none"
+            rows.append(base | {"action": action, "layers": 0, "lost_ns": 0})
+            continue
+        for one in plan:
+            half = next(h for h in plannable.halves if (h.place, h.name) == (one.place, one.half))
+            lost = _lost_ns(plannable, half, one.action, constants) * one.layers
+            rows.append(base | {
+                "chunk": route[one.place][1], "kind": one.half, "action": one.action,
+                "layers": one.layers, "of_layers": half.layers,
+                "lost_ns": int(lost * job.measured.micro_batches),
+            })  # fmt: skip
+    return pl.DataFrame(rows, schema=_SCHEMA)
+
+
+_SCHEMA: dict[str, type[pl.DataType]] = {
+    "run": pl.String, "capture": pl.String, "stage": pl.Int64, "chunk": pl.Int64,
+    "kind": pl.String, "action": pl.String, "layers": pl.Int64, "of_layers": pl.Int64,
+    "lost_ns": pl.Int64, "measured_peak_bytes": pl.Int64, "peak_bytes": pl.Int64,
+    "budget_bytes": pl.Int64, "measured_step_ns": pl.Float64, "predicted_step_ns": pl.Float64,
+    "predicted_low_ns": pl.Float64, "predicted_high_ns": pl.Float64,
+}  # fmt: skip

@@ -1,0 +1,31 @@
+"""Memory plans of captures, against jobs that were generated with them."""
+
+from __future__ import annotations
+
+import pytest
+
+from npuscope.analysis.pipeline.passes import pipeline
+from npuscope.analysis.strategy import measured_plan
+from npuscope.errors import CannotAnswer
+from npuscope.sample_traces.generate import Job
+from tests.analysis.strategy.planned_jobs import random_job, replayed, tables
+
+SMALL = Job(name="plan", pp=2, dp=1, ep=1, experts=0, layers=4, micro_batches=3, steps=1, seed=5,
+            recompute="parts", comm_tasks=False, frequency=False)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [3, 7])
+def test_a_step_takes_what_its_plan_says(seed: int) -> None:
+    found = replayed(random_job(seed), 0.6)
+    assert any(map(any, found.recomputed))
+    assert abs(found.step_error) < 0.03 and abs(found.unchanged_error) > 0.05
+    assert found.low_ns <= found.truth_ns <= found.high_ns
+    assert abs(found.saved_error) < 0.05
+
+
+def test_without_memory_by_operator_it_says_what_to_record() -> None:
+    con = tables(SMALL)
+    con.execute("delete from operator_memory")
+    with pytest.raises(CannotAnswer, match="profile_memory=True"):
+        measured_plan.plannable(con, pipeline(con, "plan", "planted"))
