@@ -19,12 +19,12 @@ from npuscope.errors import CannotAnswer
 from npuscope.messages import Message
 
 from ..pipeline.execution import Span, Times, held_at_most
-from ..pipeline.layer_halves import Half, called_ns, layer_halves
 from ..pipeline.model_parts import looks
 from ..pipeline.passes import Pipeline
 from ..pipeline.schedules import schedule
 from ..pipeline.tries import Ready, ready, ready_in
 from .constants import Constants
+from .layer_halves import Half, called_ns, layer_halves
 from .memory_plan import Choice, cheapest
 
 _LEAST_ERROR = 0.005  # of a step that changes at all

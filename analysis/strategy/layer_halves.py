@@ -20,8 +20,8 @@ from npuscope.collector.store import store
 from npuscope.errors import CannotAnswer
 from npuscope.messages import Message
 
+from ..pipeline.model_parts import Look, layers_of
 from ..replay.operations import Operations
-from .model_parts import Look, layers_of
 
 ATTENTION, FFN, LAYER = "attention", "ffn", "layer"
 _NORM, _ATTENTION = re.compile(r"(?i)norm"), re.compile(r"(?i)attention|flash")
