@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from npuscope.analysis.pipeline.schedules import Pass
 
 from . import kernels as k
+from .faults import planted
 from .job import Group, Job
 
 COMPUTE_STREAM, SIDE_STREAM = 2, 3
@@ -196,7 +197,17 @@ def compute(
     backward: bool = False,
     even: bool = False,
 ) -> int:
-    """A kernel as long as its work takes on this rank, give or take 1.5 % unless `even`."""
+    """A kernel as long as its work takes on this rank, give or take 1.5 % unless `even`, or the
+    kernels that run in its place."""
+    for one in planted(d.job, work):
+        index = _compute(d, one, stream, after, backward=backward, even=even)
+        after = ()
+    return index
+
+
+def _compute(
+    d: Draft, work: k.Work, stream: int, after: tuple[int, ...], *, backward: bool, even: bool
+) -> int:
     on_ai_core = work.core not in ("AI_CPU", "DSA_SQE")
     slowness = d.job.slowness(d.rank, work.type, on_cube=work.is_cube, on_ai_core=on_ai_core)
     spread = 1.0 if even else d.chance.uniform(0.985, 1.015)

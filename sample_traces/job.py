@@ -54,6 +54,13 @@ class Job:
     `hierarchical`, all-to-alls over hosts go to one rank of each host first, then on within it; the
     host takes `between_steps_ns` before each step.
 
+    What operators can suffer from: the projection of attention is `odd_columns` wider than it
+    should be, and its products take `odd_factor` as long; kernels of type `split_kernel` run in
+    `split_into` pieces of rows; those of type `converted_kernel` (matrix products) have their input
+    brought into another layout and their result back; those of type `ai_cpu_kernel` run on the AI
+    CPU, `ai_cpu_factor` as long; those of type `unfused_kernel` (SwiGlu, or Add with scale and
+    bias) as the element-wise kernels that make them up.
+
     `noise` is the sigma of the lognormal law by which kernels, transfers and launches vary, with a
     hiccup now and then. `clock_offsets_ns[r]` is added to every time of rank r, whose clock runs
     `clock_drift_ppm[h]` too fast on host number h.
@@ -117,6 +124,14 @@ class Job:
     hierarchical: bool = False
     between_steps_ns: int = 0
     recompute_parts: tuple[tuple[int, int], ...] = ()
+    odd_columns: int = 0
+    odd_factor: float = 1.5
+    split_kernel: str = ""
+    split_into: int = 16
+    converted_kernel: str = ""
+    ai_cpu_kernel: str = ""
+    ai_cpu_factor: float = 12.0
+    unfused_kernel: str = ""
 
     def __post_init__(self) -> None:
         try:
@@ -151,6 +166,11 @@ class Job:
     @property
     def world_size(self) -> int:
         return self.tp * self.pp * self.dp
+
+    @property
+    def projected_columns(self) -> int:
+        """Query, key and value of a tensor-parallel rank, side by side."""
+        return 3 * self.hidden // self.tp + self.odd_columns
 
     def offset_ns(self, rank: int) -> int:
         return self.clock_offsets_ns[rank] if rank < len(self.clock_offsets_ns) else 0
@@ -196,6 +216,8 @@ _WRONG = (
     "schedule", "chunks", "mtp",
     "slow_kernel", "slow_kernel_factor", "repeated_kernel",
     "fused_kernel", "serial_experts", "placement", "contention", "hierarchical",
+    "odd_columns", "odd_factor", "split_kernel", "split_into", "converted_kernel", "ai_cpu_kernel",
+    "ai_cpu_factor", "unfused_kernel",
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ _BYTES_PER_NS = 1200.0
 # type: aclnn interface, kernel, accelerator core, framework operator
 _KINDS = {
     "Add": ("aclnnAdd", "AddAiCore", "AI_VECTOR_CORE", "aten::add"),
+    "Adds": ("aclnnAdds", "AddsAiCore", "AI_VECTOR_CORE", "aten::add"),
     "ApplyAdamWV2": (
         "aclnnApplyAdamWV2", "ApplyAdamWV2", "AI_VECTOR_CORE",
         "npu::npu_apply_adam_w",
@@ -61,6 +62,8 @@ _KINDS = {
         "aclnnMoeTokenUnpermuteGrad", "MoeTokenUnpermuteGrad", "AI_VECTOR_CORE",
         "NpuMoeTokenUnpermuteBackward0",
     ),
+    "Mul": ("aclnnMul", "MulAiCore", "AI_VECTOR_CORE", "aten::mul"),
+    "Muls": ("aclnnMuls", "MulsAiCore", "AI_VECTOR_CORE", "aten::mul"),
     "RandomChoiceWithMask": ("aclnnRandperm", "RandomChoiceWithMask", "AI_CPU", "aten::randperm"),
     "RmsNorm": ("aclnnRmsNorm", "RmsNorm", "AI_VECTOR_CORE", "npu::npu_rms_norm"),
     "RmsNormGrad": ("aclnnRmsNormGrad", "RmsNormGrad", "MIX_AIV", "NpuRmsNormBackward0"),
@@ -68,8 +71,13 @@ _KINDS = {
         "aclnnRotaryPositionEmbedding", "RotaryPositionEmbedding", "AI_VECTOR_CORE",
         "npu::npu_rotary_mul",
     ),
+    "Sigmoid": ("aclnnSigmoid", "SigmoidAiCore", "AI_VECTOR_CORE", "aten::sigmoid"),
     "SwiGlu": ("aclnnSwiGlu", "SwiGlu", "AI_VECTOR_CORE", "npu::npu_swiglu"),
     "SwiGluGrad": ("aclnnSwiGluGrad", "SwiGluGrad", "AI_VECTOR_CORE", "NpuSwigluBackward0"),
+    "TransData": (
+        "aclnnNpuFormatCast", "TransDataAiCore", "AI_VECTOR_CORE",
+        "npu::npu_format_cast",
+    ),
     "ZerosLike": ("aclnnInplaceZero", "ZerosLikeAiCore", "AI_VECTOR_CORE", "aten::zero_"),
 }  # fmt: skip
 
@@ -110,9 +118,12 @@ def cube_ns(flops: float) -> int:
     return 6_000 + int(flops / _FLOPS_PER_NS)
 
 
+START_NS = 4_000  # of a vector kernel
+
+
 def vector_ns(size_bytes: float) -> int:
     """Time of a kernel bound by memory."""
-    return 4_000 + int(size_bytes / _BYTES_PER_NS)
+    return START_NS + int(size_bytes / _BYTES_PER_NS)
 
 
 def work(type_: str, inputs: str, outputs: str, dur_ns: int, dtype: str = "DT_BF16") -> Work:

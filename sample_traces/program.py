@@ -229,7 +229,7 @@ def _again(d: Draft, layer: int, half: str) -> bool:
 def _attention_forward(d: Draft, after: tuple[int, ...]) -> Within:
     job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
     compute(d, k.elementwise("RmsNorm", rows, hidden), after=after)
-    compute(d, k.matmul(rows, hidden, 3 * hidden // job.tp))
+    compute(d, k.matmul(rows, hidden, job.projected_columns))
     compute(d, k.elementwise("RotaryPositionEmbedding", rows, hidden // job.tp))
     compute(d, k.attention(job.sequence, hidden // job.tp, backward=False))
     compute(d, k.matmul(rows, hidden // job.tp, hidden))
@@ -329,9 +329,9 @@ def _layer_backward(d: Draft, one: Pass, layer: int, after: tuple[int, ...]) -> 
         compute(d, k.attention(job.sequence, hidden // job.tp, backward=False))
         d.is_recomputing = False
     compute(d, k.attention(job.sequence, hidden // job.tp, backward=True), backward=True)
-    compute(d, k.matmul(rows, 3 * hidden // job.tp, hidden), backward=True)
+    compute(d, k.matmul(rows, job.projected_columns, hidden), backward=True)
     if is_whole:
-        compute(d, k.matmul(hidden, rows, 3 * hidden // job.tp), backward=True)
+        compute(d, k.matmul(hidden, rows, job.projected_columns), backward=True)
     after = _tensor_parallel(d, backward=True)
     yield False
     compute(d, k.elementwise("RmsNormGrad", rows, hidden), after=after, backward=True)
@@ -365,7 +365,7 @@ def _weights(d: Draft, one: Pass) -> Parts:
             for inner, columns in ((hidden, job.ffn // job.tp), (job.ffn // job.tp, hidden)):
                 compute(d, k.matmul(inner, rows, columns))
         compute(d, k.matmul(hidden // job.tp, rows, hidden))
-        compute(d, k.matmul(hidden, rows, 3 * hidden // job.tp))
+        compute(d, k.matmul(hidden, rows, job.projected_columns))
         for half in HALVES:
             _release(d, layer, half)
         if _is_last(d, one):

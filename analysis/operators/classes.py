@@ -160,11 +160,15 @@ def _share(column: str, over: list[str]) -> pl.Expr:
     return pl.when(whole > 0).then(pl.col(column) / whole)
 
 
-def mean_operators(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
+def mean_operators(
+    con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, rows: pl.DataFrame | None = None
+) -> pl.DataFrame:
     """Operators of a mean rank and step by class, type, core and tensors: columns of
     `operators_of` without rank and step, counts and times as means (Float64), and kernels: how
-    many there were; least_ns and most_blocks_count of all."""
-    rows = without_warm_up(con, operators_of(con, scope))
+    many there were; least_ns and most_blocks_count of all. `rows`: of `operators_of`
+    without warm-up, where known."""
+    if rows is None:
+        rows = without_warm_up(con, operators_of(con, scope))
     over = rows.select(PLACE).unique().group_by("run", "capture").len()
     keys = ["run", "capture", "class", *SHAPE, "core", "dtype", "flops", "moved_bytes"]
     timed = ["cube_timed_ns", "mac_ns", "vector_timed_ns", "vec_ns"]

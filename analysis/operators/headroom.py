@@ -284,6 +284,13 @@ def headroom_notes(
     if rows.is_empty():
         return [Message("no compute kernel with such figures was recorded here")]
     notes: list[str] = []
+    if of == "cause":
+        notes.append(
+            Message(
+                "causes may meet in one kernel and do not add up; what each rests on:"
+                " `npuscope operators PATH --by evidence`"
+            )
+        )
     if of == "shape":
         total = float(rows["total_ns"].sum())
         told = float(rows.drop_nulls("headroom_high_ns")["total_ns"].sum())

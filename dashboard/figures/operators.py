@@ -5,6 +5,7 @@ from __future__ import annotations
 import plotly.graph_objects as go
 import polars as pl
 
+from npuscope.analysis.operators.causes import CAUSE_WORDS
 from npuscope.analysis.wording import percent
 from npuscope.messages import Message
 
@@ -59,6 +60,30 @@ def headroom_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     figure.update_layout(barmode="stack")
     figure = lay_out(figure, say, Message("Headroom of operators"), height_px=rows_px(shown.height),
                      x=say("ms per step and rank"), is_listed=True)  # fmt: skip
+    return figure.update_yaxes(tickvals=places, ticktext=names)
+
+
+def causes_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
+    """Rows of `operator_causes` with headroom: a bar for each, a line from its low to its high."""
+    shown = rows.filter(pl.col("headroom_high_ns") > 0)
+    headroom = shown["headroom_ns"].fill_null(0) / 1e6
+    low, high = shown["headroom_low_ns"] / 1e6, shown["headroom_high_ns"] / 1e6
+    places = list(range(shown.height))
+    figure = go.Figure()
+    figure.add_bar(
+        y=places, x=headroom.to_list(), orientation="h", marker_color=COMPUTING,
+        customdata=list(zip(low.to_list(), high.to_list(), strict=True)), showlegend=False,
+        error_x={
+            "type": "data", "symmetric": False, "color": FREE, "thickness": 2, "width": 4,
+            "array": (high - headroom).to_list(), "arrayminus": (headroom - low).to_list(),
+        },
+        hovertemplate="%{x:,.3f} ms (%{customdata[0]:,.3f} - %{customdata[1]:,.3f})<extra></extra>",
+    )  # fmt: skip
+    figure = lay_out(
+        figure, say, Message("Causes of slow operators"), height_px=rows_px(shown.height),
+        x=say("ms per step and rank"), is_listed=True,
+    )  # fmt: skip
+    names = [f"{say(CAUSE_WORDS[name])} " for name in shown["cause"]]
     return figure.update_yaxes(tickvals=places, ticktext=names)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from npuscope.analysis.operators.causes import CAUSE_WORDS
 from npuscope.analysis.wording import ms, number, percent, plain, us
 from npuscope.messages import Message
 
@@ -27,6 +28,8 @@ _TITLES = {
     "class": "Classes of operators (a mean rank and step)",
     "step": "Classes of operators of each step",
     "pmu": "FLOPs over time beside PMU counters",
+    "cause": "Causes of slow operators (a mean rank and step)",
+    "evidence": "Evidence of causes (a mean rank and step)",
 }
 _WIDEST = 40
 
@@ -34,7 +37,8 @@ _WIDEST = 40
 def table_of(key: str, frame: pl.DataFrame, *, left_out: int = 0) -> FittedTable:
     """Rows of the metric that `npuscope operators --by KEY` answers with."""
     caption = f"{left_out:,} more rows: --top, --json" if left_out else None
-    rows = frame.with_columns(words=pl.col("class").replace(CLASS_WORDS))
+    name, words = ("cause", CAUSE_WORDS) if key in ("cause", "evidence") else ("class", CLASS_WORDS)
+    rows = frame.with_columns(words=pl.col(name).replace(words))
     if "input_shapes" in frame.columns:
         shapes = pl.col("input_shapes")
         cut = pl.when(shapes.str.len_chars() > _WIDEST).then(shapes.str.head(_WIDEST - 3) + "...")
@@ -51,6 +55,8 @@ def _columns(key: str, frame: pl.DataFrame) -> list[Column]:
             Column("computing ms", "computing_ns", ms),
             Column("of computing", "share_ratio", percent),
         ]  # fmt: skip
+    if key in ("cause", "evidence"):
+        return [*several(frame), *_cause_columns(key)]
     if key == "step":
         return [
             *several(frame), Column("rank", "rank", plain), Column("step", "step", plain),
@@ -77,4 +83,25 @@ def _columns(key: str, frame: pl.DataFrame) -> list[Column]:
         Column("on path", "on_path_ratio", percent, 1),
         Column("gain ms", "gain_low_ns", ms, 1), Column("to", "gain_high_ns", ms, 1),
         Column("by", "basis", None, 1),
+    ]  # fmt: skip
+
+
+def _cause_columns(key: str) -> list[Column]:
+    one = decimals("{:,.1f}")
+    gains = [
+        Column("headroom ms", "headroom_ns", ms), Column("from", "headroom_low_ns", ms),
+        Column("to", "headroom_high_ns", ms),
+    ]  # fmt: skip
+    cause = Column("cause", "words", is_word=True)
+    if key == "cause":
+        return [
+            cause, Column("count", "count", one), Column("total ms", "total_ns", ms), *gains,
+            Column("of a step", "step_share_ratio", percent),
+            Column("evidence", "evidence_count", number), Column("why not known", "reason"),
+        ]  # fmt: skip
+    return [
+        cause, Column("type", "type"), Column("shapes", "shapes", None, 2),
+        Column("count", "count", one), Column("total ms", "total_ns", ms), *gains,
+        Column("evidence", "evidence"), Column("asked by", "asked_by", None, 1),
+        Column("replacement", "replacement", None, 1),
     ]  # fmt: skip

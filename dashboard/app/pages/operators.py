@@ -8,7 +8,7 @@ import streamlit as st
 from npuscope.analysis import means, query
 from npuscope.analysis.flops.kernels.roofline import points as points_of
 from npuscope.analysis.flops.kernels.roofline import under_roofline
-from npuscope.analysis.operators import classes, headroom
+from npuscope.analysis.operators import causes, classes, headroom
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures import operators as figures
@@ -24,6 +24,12 @@ HEADROOM = (
     "class", "type", "input_shapes", "dtype", "count", "total_ns", "mean_ns", "flops_ratio",
     "aic_mac_ratio", "headroom_low_ns", "headroom_high_ns", "basis", "on_path_ratio",
     "gain_low_ns", "gain_high_ns",
+)  # fmt: skip
+
+EVIDENCE = (
+    "cause", "type", "input_shapes", "dtype", "count", "total_ns", "headroom_ns",
+    "headroom_low_ns", "headroom_high_ns", "evidence", "asked_by", "replacement", "condition",
+    "source",
 )  # fmt: skip
 
 page = open_page("operators")
@@ -73,6 +79,24 @@ if room is not None:
             " on the critical path."
         )
         page.table(room, name="operator_headroom", columns=HEADROOM)
+
+page.heading("Why do they take longer than they need?")
+told = page.later(causes.causes_of)
+if told is not None:
+    summed, rested_on = told
+    if (summed["headroom_high_ns"] > 0).any():
+        page.figure(figures.causes_figure(summed, say), key="operator_causes")
+    page.text(
+        "Bars: what kernels of a mean step would give back without the cause; lines: from low to"
+        " high. Causes may meet in one kernel and do not add up."
+    )
+    worded = pl.col("cause").replace({key: say(words) for key, words in causes.CAUSE_WORDS.items()})
+    page.table(
+        summed.with_columns(worded, pl.col("reason").map_elements(say, return_dtype=pl.String)),
+        name="operator_causes",
+    )  # fmt: skip
+    if not rested_on.is_empty():
+        page.table(rested_on.with_columns(worded), name="operator_cause_rows", columns=EVIDENCE)
 
 page.heading("How close are they to the chip's limits?")
 roofline = page.frame(under_roofline)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 20
 
-Key = Literal["shape", "class", "step", "pmu"]
+Key = Literal["shape", "class", "step", "pmu", "cause", "evidence"]
 By = Annotated[Key, typer.Option("--by", metavar="KEY", help="|".join(get_args(Key)))]
 Reference = Annotated[
     Path | None,
@@ -29,7 +29,7 @@ Reference = Annotated[
 Table = Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The table to add to.")]
 _METRICS = {
     "shape": "operator_headroom", "class": "operator_classes", "step": "operator_steps",
-    "pmu": "operator_pmu",
+    "pmu": "operator_pmu", "cause": "operator_causes", "evidence": "operator_cause_rows",
 }  # fmt: skip
 
 
@@ -44,10 +44,12 @@ def operators(
       npuscope operators ./profiles                       headroom of each type and shape
       npuscope operators ./profiles --by class            matmul, attention, vector, ...
       npuscope operators ./profiles --by pmu              FLOPs over time beside PMU counters
+      npuscope operators ./profiles --by cause            padding, small shapes, layout, ...
+      npuscope operators ./profiles --by evidence         the kernels each cause rests on
       npuscope operators learn ./profiles -o best.parquet
       npuscope operators ./other --reference best.parquet
     """
-    from npuscope.analysis.operators import classes, headroom
+    from npuscope.analysis.operators import causes, classes, headroom
     from npuscope.dashboard.terminal.operator_tables import table_of
     from npuscope.profile import compare_ranks
 
@@ -58,6 +60,10 @@ def operators(
             frame = headroom.operator_headroom(data.con, scope, reference=known)
         elif by == "pmu":
             frame = headroom.operator_pmu(data.con, scope)
+        elif by == "cause":
+            frame = causes.operator_causes(data.con, scope)
+        elif by == "evidence":
+            frame = causes.operator_cause_rows(data.con, scope)
         elif by == "step":
             frame = classes.operator_steps(data.con, scope)
         else:

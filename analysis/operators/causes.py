@@ -1,0 +1,264 @@
+"""Why operators take longer than they need: eleven causes, each with its test and its evidence.
+
+mean_operators, one step of each stage in launch order, clocks, environment
+    --> rows of evidence --> a row for each cause: headroom in ms per step, or why it is not known
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import duckdb
+import polars as pl
+
+from npuscope.messages import Message
+
+from ..catalog import column_names
+from ..means import without_warm_up
+from ..scope import ALL, JOB, PLACE, Scope
+from ..views import frame
+from . import shape_causes as shapes
+from .classes import mean_operators, operators_of
+from .launch_order import EVIDENCE, as_mean, asked_by, compilations, sequences, stages
+
+CAUSE_WORDS = {
+    "padding": Message("odd sizes"),
+    "blocks": Message("too few cores"),
+    "small": Message("small shapes"),
+    "layout": Message("changes of layout and type"),
+    "ai_cpu": Message("on the AI CPU"),
+    "dynamic": Message("compiled again"),
+    "clock": Message("low clock"),
+    "fusion": Message("chains of element-wise kernels"),
+    "replacement": Message("fused operators exist"),
+    "recompute": Message("computed again"),
+    "mode": Message("determinism and debugging"),
+}
+_HEADROOM = ("headroom_ns", "headroom_low_ns", "headroom_high_ns")
+_NO_TYPES = Message("the profiler level has no operator types")
+_NO_PACE = Message(
+    "too few vector kernels with tensors of different sizes: a kernel's start cannot be told from"
+    " its pace"
+)
+_LENGTHS = """
+    select run, capture, rank, step, computing_ns + exposed_communication_ns + free_ns as length_ns
+    from step_summary {where}"""
+
+
+class Found(NamedTuple):
+    """Evidence of one capture, and why causes could not be tested or have no headroom."""
+
+    rows: pl.DataFrame
+    reasons: dict[str, str]
+
+
+def _tested(con: duckdb.DuckDBPyConnection, scope: Scope, ranked: pl.DataFrame) -> Found:
+    """All causes of one capture; `ranked`: its rows of `operators_of`, without warm-up."""
+    run, capture = scope.run or "", scope.capture or ""
+    rows = shapes.aligned(mean_operators(con, scope, rows=ranked))
+    known = shapes.paces(rows)
+    cores = shapes.core_count(con, run, capture)
+    found = [
+        pl.DataFrame(schema=EVIDENCE), shapes.padding(rows, known),
+        shapes.blocks(rows, known, cores), shapes.layout(rows), shapes.ai_cpu(rows, known),
+        shapes.recompute(rows),
+    ]  # fmt: skip
+    reasons: dict[str, str] = {}
+    if rows["type"].null_count() == rows.height:
+        reasons |= dict.fromkeys(("layout", "recompute"), _NO_TYPES)
+    if rows["core"].null_count() == rows.height:
+        reasons["ai_cpu"] = Message("the cores of kernels were not recorded")
+    if rows["is_aligned"].null_count() == rows.height:
+        reasons["padding"] = Message("no matrix product with shapes was recorded")
+    elif not known.products:
+        reasons["padding"] = Message("too few aligned matrix products of one type to compare with")
+    if cores is None:
+        reasons["blocks"] = Message("how many cores the chip has is not known")
+    clocks = shapes.clocks(con, run, capture)
+    if clocks.is_empty():
+        reasons["clock"] = Message("no frequency and no cycles were recorded")
+    found.append(shapes.clock(ranked, clocks))
+    modes, is_known = shapes.modes(con, run, capture)
+    found.append(modes)
+    if not is_known:
+        reasons["mode"] = Message("no environment variables were recorded")
+    elif modes.height:
+        reasons["mode"] = Message("what a mode costs is not recorded: run some steps without it")
+    shown, why = _in_order(con, scope, rows, known, found[3])
+    return Found(pl.concat([*found[:3], *found[4:], *shown]), reasons | why)
+
+
+def _in_order(
+    con: duckdb.DuckDBPyConnection,
+    scope: Scope,
+    means: pl.DataFrame,
+    known: shapes.Paces,
+    layout: pl.DataFrame,
+) -> tuple[list[pl.DataFrame], dict[str, str]]:
+    """What single launches tell: sequences, who asked for changes of layout (then in those rows),
+    what was compiled."""
+    reasons: dict[str, str] = {}
+    seen = stages(con, scope)
+    ordered = ("small", "replacement", "fusion")
+    if not seen:
+        reasons = dict.fromkeys(ordered, Message("no single kernels with types were recorded"))
+        return [layout], reasons | {"dynamic": Message("no launches were recorded")}
+    found: list[pl.DataFrame] = []
+    if known.vector is None:
+        reasons = dict.fromkeys(ordered, _NO_PACE)
+    else:
+        found += [sequences(one, known.vector) for one in as_mean(seen, means)]
+    asked = pl.concat(
+        [asked_by(con, one, layout["type"].drop_nulls().unique().to_list()) for one in seen]
+    ).unique(["type", "input_shapes"], keep="first", maintain_order=True)
+    named = pl.format("{} > {}", "evidence", "before")
+    layout = (
+        layout.drop("asked_by")
+        .join(asked, on=["type", "input_shapes"], how="left", nulls_equal=True)
+        .with_columns(evidence=pl.coalesce(named, "evidence"))
+        .select(*EVIDENCE)
+    )
+    compiled = [(one, compilations(con, one)) for one in seen]
+    rows = [
+        (one.run, one.capture, "dynamic", row["operator_name"], None, None,
+         row["count"] * one.weight, None, None, 0.0, (row["host_ns"] or 0.0) * one.weight,
+         "launches", None, row["operator_name"], None, None, None)
+        for one, frame_ in compiled for row in frame_.to_dicts()
+    ]  # fmt: skip
+    if rows:
+        reasons["dynamic"] = Message(
+            "how much of it the device waited for: `npuscope host`; high is the host's whole time"
+        )
+        found.append(pl.DataFrame(rows, schema=EVIDENCE, orient="row"))
+    elif not _has_launches(con, scope):
+        reasons["dynamic"] = Message("no launches were recorded")
+    return [layout, *found], reasons
+
+
+def _has_launches(con: duckdb.DuckDBPyConnection, scope: Scope) -> bool:
+    clause, values = scope.where(JOB)
+    return bool(frame(con, f"select 1 from launches {clause} limit 1", values).height)
+
+
+def _all(
+    con: duckdb.DuckDBPyConnection, scope: Scope
+) -> tuple[pl.DataFrame, dict[tuple[str, str], dict[str, str]]]:
+    """Evidence of the chosen captures, and what is not known of each, by run and capture."""
+    ranked = without_warm_up(con, operators_of(con, scope))
+    found, reasons = [pl.DataFrame(schema=EVIDENCE)], {}
+    for (run, capture), mine in ranked.group_by(JOB, maintain_order=True):
+        one = _tested(con, replace(scope, run=str(run), capture=str(capture)), mine)
+        found.append(one.rows)
+        reasons[str(run), str(capture)] = one.reasons
+    return pl.concat(found), reasons
+
+
+# metric: operator_cause_rows
+# Which kernels take longer than they need, and why?
+#
+# The evidence of operator_causes: a row for each type and tensors, sequence, rank or setting that a
+# test named. Of a mean rank and step, without warm-up; sequences, who asked and compilations are of
+# a middle step of the first rank of each pipeline stage (four stages at most), weighted by ranks.
+#
+# title: Evidence of causes
+# meaning: Kernels, sequences and settings that take longer than needed, by cause, with headroom.
+# by: run, capture
+# command: operators --by evidence
+# table: operator_cause_rows
+#
+#   cause             varchar  as in operator_causes
+#   type              varchar  operator type; of a sequence its first; NULL: no kernel is meant
+#   input_shapes      varchar  tensors by ';', dimensions by ','; of a sequence the first's results
+#   dtype             varchar  element type of its first tensor
+#   count             double   kernels (sequences) of a mean rank and step
+#   total_ns          double   sum of their durations
+#   headroom_ns       double   what a step's kernels take too long; NULL: not known
+#   headroom_low_ns   double   low end
+#   headroom_high_ns  double   high end
+#   basis             varchar  what it is held against: capture (others here), cores, kernels (their
+#     own time), launches
+#   evidence          varchar  what shows it: odd sizes, cores given and there, tensors before and
+#     after with the next kernel, the sequence and bytes saved, clocks, settings
+#   asked_by          varchar  framework's operator that launched most of it
+#   replacement       varchar  what is documented to do the same in one kernel
+#   condition         varchar  under which conditions
+#   source            varchar  where that is documented
+def operator_cause_rows(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
+    """Rows of the metric, the most headroom first."""
+    return _ordered(_all(con, scope)[0])
+
+
+def _ordered(rows: pl.DataFrame) -> pl.DataFrame:
+    order = [*JOB, -pl.col("headroom_ns"), -pl.col("headroom_high_ns"), "cause", "type",
+             "input_shapes", "evidence"]  # fmt: skip
+    return rows.sort(order, nulls_last=True).select(column_names("operator_cause_rows"))
+
+
+# metric: operator_causes
+# Why do operators take longer than they need, and how much would a step get back?
+#
+# A row for each cause that was looked for: headroom 0 where nothing was found, NULL where it cannot
+# be told, with the reason. Causes may meet in one kernel: they do not add up. It is time of kernels
+# (small: and idle time between them): what of it the critical path has is in operator_headroom.
+#
+# title: Causes
+# meaning: Causes of slow operators, with what a mean step's kernels would give back without each.
+# by: run, capture
+# command: operators --by cause
+# table: operator_causes
+# figure: operator_causes
+# gauge: npuscope_operator_cause_seconds{cause} = headroom_ns: Time of kernels that a mean rank and
+#     step would give back without a cause (padding, blocks, small, layout, ai_cpu, dynamic, clock,
+#     fusion, replacement, recompute, mode); causes may meet in one kernel.
+#
+#   cause             varchar  padding: sizes odd to the cube's tiles or lines of 512 bytes; blocks:
+#     too few cores; small: runs of small kernels; layout: changes of layout and type; ai_cpu: on
+#     the AI CPU; dynamic: compiled again; clock: low clock; fusion: chains of element-wise kernels;
+#     replacement: a fused operator exists; recompute: computed again; mode: determinism, debugging
+#   count             double   kernels (sequences) concerned, of a mean rank and step
+#   total_ns          double   sum of their durations
+#   headroom_ns       double   what a step's kernels would give back; NULL: see reason
+#   headroom_low_ns   double   low end
+#   headroom_high_ns  double   high end
+#   step_share_ratio  double   headroom_ns of the mean length of a step
+#   evidence_count    bigint   rows of operator_cause_rows
+#   reason            varchar  why it is not known
+def operator_causes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
+    """Rows of the metric, the most headroom first."""
+    return causes_of(con, scope)[0]
+
+
+def causes_of(
+    con: duckdb.DuckDBPyConnection, scope: Scope = ALL
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Rows of the metrics operator_causes and operator_cause_rows."""
+    rows, reasons = _all(con, scope)
+    clause, values = scope.where(PLACE)
+    lengths = without_warm_up(con, frame(con, _LENGTHS.format(where=clause), values))
+    mean = lengths.group_by(JOB).agg(pl.col("length_ns").mean())
+    every = pl.DataFrame(
+        [(*place, name, why.get(name)) for place, why in reasons.items() for name in CAUSE_WORDS],
+        schema={"run": pl.String, "capture": pl.String, "cause": pl.String, "reason": pl.String},
+        orient="row",
+    )
+    sums = rows.group_by(*JOB, "cause").agg(
+        *(pl.when(pl.col(one).count() > 0).then(pl.col(one).sum())
+          for one in ("count", "total_ns", *_HEADROOM)),
+        evidence_count=pl.len(),
+    )  # fmt: skip
+    # Tested, and nothing found.
+    is_none = pl.col("evidence_count").is_null() & pl.col("reason").is_null()
+    told = (
+        every.join(sums, on=[*JOB, "cause"], how="left")
+        .join(mean, on=JOB, how="left")
+        .with_columns(
+            *(pl.when(is_none).then(0.0).otherwise(pl.col(one)).alias(one)
+              for one in ("count", "total_ns", *_HEADROOM)),
+            evidence_count=pl.col("evidence_count").fill_null(0).cast(pl.Int64),
+        )
+        .with_columns(step_share_ratio=pl.col("headroom_ns") / pl.col("length_ns"))
+        .sort(*JOB, -pl.col("headroom_ns"), -pl.col("headroom_high_ns"), "cause", nulls_last=True)
+        .select(column_names("operator_causes"))
+    )  # fmt: skip
+    return told, _ordered(rows)

@@ -1,0 +1,402 @@
+"""Causes that shapes, cores and clocks of kernels tell: each function is one test.
+
+Rows of `mean_operators` --> rows of EVIDENCE (launch_order) for what is beyond how other kernels of
+the capture do the same.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import duckdb
+import numpy as np
+import polars as pl
+
+from ..flops.chips import peaks
+from ..flops.kernels.shapes import tensors
+from ..views import frame, open_views
+from .launch_order import EVIDENCE, base_type
+from .pace import Pace, pace
+
+# Operator types without their version that do nothing but move data, or change its type or layout.
+MOVING_TYPES = frozenset({
+    "TransData", "Transpose", "Cast", "TensorMove", "ViewCopy", "AsStrided", "Concat", "Split",
+    "SplitV", "Slice", "StridedSlice", "Pack", "Unpack", "Tile", "BroadcastTo", "Pad", "PadV",
+})  # fmt: skip
+_LAYOUT = frozenset({"TransData", "Transpose", "Cast", "TensorMove", "ViewCopy", "AsStrided"})
+# What a model that keeps to one layout never runs; others (a cast of weights) it may need.
+_AVOIDABLE = frozenset({"TransData", "Transpose", "ViewCopy", "AsStrided"})
+_BITS = {"bf16": 16, "fp16": 16, "fp32": 32, "int8": 8, "fp8": 8}
+_TILE, _TILE_BYTES, _LINE_BYTES = 16, 32, 512
+_BLOCK_TILE = 128 * 128  # of a result in fp32: what L0C holds, and a core works on
+_CORE_BYTES = 16 * 1024  # per core, below which spreading a vector kernel does not pay
+_PRODUCTS = ("matmul", "matmul_batched", "matmul_grouped")
+_CUBE, _VECTOR = ("AI_CORE", "MIX_AIC"), ("AI_VECTOR_CORE", "MIX_AIV")
+_LOWER = 0.99  # of the others' clock
+# What gives a kernel the same inputs in every layer.
+_TABLES = frozenset({"Cos", "Sin", "Range", "Arange"})
+# Environment variables that trade speed for something: the values that do not.
+_MODES = {
+    "ASCEND_LAUNCH_BLOCKING": ("0",), "HCCL_DETERMINISTIC": ("false", "0"),
+    "LCCL_DETERMINISTIC": ("0", "false"), "TASK_QUEUE_ENABLE": ("1", "2"),
+    "ASCEND_GLOBAL_LOG_LEVEL": ("2", "3", "4"), "ASCEND_SLOG_PRINT_TO_STDOUT": ("0",),
+    "CLOSE_MATMUL_K_SHIFT": ("0",), "ATB_MATMUL_SHUFFLE_K_ENABLE": ("1",),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Paces:
+    """Lines of one capture: of vector kernels over bytes, of even products over FLOPs by element
+    type, with what even means (is_aligned, else is_tiled); None or missing: too few."""
+
+    vector: Pace | None
+    products: dict[str | None, tuple[Pace, str]]
+
+
+def paces(rows: pl.DataFrame) -> Paces:
+    """Of rows of `mean_operators` of one capture, with the columns of `aligned`."""
+    vector = rows.filter(
+        pl.col("core").is_in(list(_VECTOR)), pl.col("class") == "vector", pl.col("moved_bytes") > 0
+    )
+    products: dict[str | None, tuple[Pace, str]] = {}
+    for (dtype,), mine in rows.filter("is_tiled", pl.col("flops") > 0).group_by("dtype"):
+        for even in ("is_aligned", "is_tiled"):
+            found = _line(mine.filter(even), "flops")
+            if found is not None:
+                products.setdefault(None if dtype is None else str(dtype), (found, even))
+    return Paces(_line(vector, "moved_bytes"), products)
+
+
+def _line(rows: pl.DataFrame, work: str) -> Pace | None:
+    columns = (rows[name].cast(pl.Float64).to_numpy() for name in (work, "mean_ns", "kernels"))
+    return pace(*columns)
+
+
+_SIZES = {
+    "is_aligned": pl.Boolean, "is_tiled": pl.Boolean, "tile_waste_ratio": pl.Float64,
+    "line_waste_ratio": pl.Float64, "odd": pl.String,
+}  # fmt: skip
+
+
+def aligned(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows with is_tiled (columns and inner axes fill the cube's tiles; NULL: no matrix product of
+    known sizes), is_aligned (and lines of 512 bytes), tile_waste_ratio and line_waste_ratio (sizes
+    rounded up to tiles, and inner axes to lines, over the sizes), and what is odd."""
+    keys = ["class", "input_shapes", "input_dtypes", "input_formats", "output_shapes", "dtype",
+            "flops"]  # fmt: skip
+    shapes = rows.select(keys).unique(maintain_order=True)
+    cells = [
+        _sizes(one) if one["class"] in _PRODUCTS and one["flops"] else _UNSIZED
+        for one in shapes.iter_rows(named=True)
+    ]
+    known = shapes.hstack(pl.DataFrame(cells, schema=_SIZES, orient="row"))
+    return rows.join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")
+
+
+_Sizes = tuple[bool | None, bool | None, float | None, float | None, str | None]
+_UNSIZED: _Sizes = (None, None, None, None, None)
+
+
+def _sizes(row: dict[str, object]) -> _Sizes:
+    """M, N and K of a product: its result is (..., M, N); K follows from the FLOPs."""
+    bits = _BITS.get(str(row["dtype"]))
+    try:
+        given = tensors(_text(row["input_shapes"]), _text(row["input_dtypes"]),
+                        _text(row["input_formats"]))  # fmt: skip
+        made = tensors(_text(row["output_shapes"]))
+    except ValueError:
+        return _UNSIZED
+    if bits is None or len(given) < 2 or not made:
+        return _UNSIZED
+    one, other, result = given[0], given[1], made[0]
+    if one is None or other is None or result is None:
+        return _UNSIZED
+    if min(len(one.shape), len(other.shape), len(result.shape)) < 2 or not result.element_count:
+        return _UNSIZED
+    if any("NZ" in (tensor.layout or "") for tensor in (one, other)):
+        return _UNSIZED
+    m, n = result.shape[-2:]
+    k = int(str(row["flops"])) // (2 * result.element_count)
+    if k < 1:
+        return _UNSIZED
+    tiles = {"M": (m, _TILE), "N": (n, _TILE), "K": (k, _TILE_BYTES * 8 // bits)}
+    line = _LINE_BYTES * 8 // bits
+    inner = {one.shape[-1], other.shape[-1], result.shape[-1]}
+    odd = [f"{name} = {size}" for name, (size, tile) in tiles.items() if size % tile]
+    odd += [f"{size * bits // 8} B" for size in sorted(inner) if size % line]
+    tile_waste = math.prod(_up(size, tile) / size for size, tile in tiles.values())
+    lines = {name: line if size in inner else tile for name, (size, tile) in tiles.items()}
+    line_waste = math.prod(_up(size, lines[name]) / size for name, (size, _) in tiles.items())
+    # Rows of tokens come in any number: they cost what they fill of a tile.
+    is_tiled = not any(size * bits // 8 % _TILE_BYTES for size in inner) and n % _TILE == 0
+    is_aligned = is_tiled and not any(size % line for size in inner)
+    return is_aligned, is_tiled, tile_waste, line_waste, ", ".join(odd)
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _up(size: int, to: int) -> int:
+    return -(-size // to) * to
+
+
+def evidence(
+    rows: pl.DataFrame, cause: str, basis: str, text: pl.Expr | None = None
+) -> pl.DataFrame:
+    """Rows with headroom_ns, headroom_low_ns and headroom_high_ns as rows of EVIDENCE."""
+    told = pl.lit(None, pl.String) if text is None else text
+    return rows.select(
+        "run", "capture", pl.lit(cause).alias("cause"), "type", "input_shapes", "dtype", "count",
+        "total_ns", "headroom_ns", "headroom_low_ns", "headroom_high_ns",
+        pl.lit(basis).alias("basis"), told.alias("evidence"),
+        *(pl.lit(None, pl.String).alias(name)
+          for name in ("asked_by", "replacement", "condition", "source")),
+    ).cast(pl.Schema(EVIDENCE))  # fmt: skip
+
+
+def padding(rows: pl.DataFrame, known: Paces) -> pl.DataFrame:
+    """Products of odd sizes that take longer than the line of aligned ones says, by more than a
+    tenth of those do; each of its kernels, not some."""
+    found = [pl.DataFrame(schema=EVIDENCE)]
+    for dtype, (line, even) in known.products.items():
+        mine = rows.filter(
+            pl.col(even).eq(False), pl.col("dtype").eq_missing(pl.lit(dtype, pl.String))
+        )
+
+        def beyond(waste: str | None, factor: float, line: Pace = line) -> pl.Expr:
+            flops = pl.col("flops") * (pl.col(waste) if waste else 1.0)
+            ns = line.start_ns + line.ns_per_work * flops
+            return (pl.col("total_ns") - pl.col("count") * factor * ns).clip(0)
+
+        mine = mine.with_columns(
+            headroom_ns=beyond("tile_waste_ratio", 1.0),
+            headroom_low_ns=beyond("line_waste_ratio", line.high),
+            headroom_high_ns=beyond(None, line.low),
+        ).filter(
+            beyond("tile_waste_ratio", line.high) > 0,
+            pl.col("least_ns")
+            > line.start_ns + line.ns_per_work * pl.col("flops") * pl.col("tile_waste_ratio"),
+        )
+        found.append(evidence(mine, "padding", "capture", pl.col("odd")))
+    return pl.concat(found)
+
+
+def blocks(rows: pl.DataFrame, known: Paces, cores: int | None) -> pl.DataFrame:
+    """Kernels on fewer cores than there are, or in a last wave that fills few of them, though their
+    tensors would fill all; no further than at the highest rate of the capture."""
+    if not cores:
+        return pl.DataFrame(schema=EVIDENCE)
+    is_vector = pl.col("core").is_in(list(_VECTOR))
+    on = pl.when(is_vector).then(2 * cores).otherwise(cores)
+    given = pl.col("most_blocks_count")
+    result = pl.col("output_shapes").map_elements(_elements, return_dtype=pl.Int64)
+    fills = (
+        pl.when(is_vector)
+        .then(pl.col("moved_bytes") >= on * _CORE_BYTES)
+        .otherwise(result >= on * _BLOCK_TILE)
+    )
+    waves = (given / on).ceil()
+    start_ns = known.vector.start_ns if known.vector is not None else 0.0
+    best = known.vector.best_rate if known.vector is not None else None
+    spread = (pl.col("total_ns") - pl.col("count") * start_ns).clip(0) * (1 - given / (waves * on))
+    at_best = pl.col("count") * pl.col("moved_bytes") / best if best else pl.lit(0.0)
+    most = pl.when(is_vector).then((pl.col("total_ns") - at_best).clip(0)).otherwise(spread)
+    mine = (
+        rows.filter(pl.col("core").is_in([*_VECTOR, *_CUBE]), given > 0, fills)
+        .with_columns(headroom_high_ns=spread, headroom_ns=pl.min_horizontal(spread, most),
+                      headroom_low_ns=pl.lit(0.0))
+        .filter(pl.col("headroom_ns") > 0)
+    )  # fmt: skip
+    return evidence(
+        mine, "blocks", "cores",
+        pl.format("{} / {}", pl.col("most_blocks_count"), on),
+    )  # fmt: skip
+
+
+def _elements(shapes: str) -> int:
+    try:
+        made = tensors(shapes)
+    except ValueError:
+        return 0
+    return max((one.element_count for one in made if one is not None), default=0)
+
+
+def layout(rows: pl.DataFrame) -> pl.DataFrame:
+    """Kernels that change layout or element type. TransData, Transpose and copies: all of their
+    time; others: what goes there and comes back. At least the latter, at most all."""
+    base = pl.col("type").map_elements(base_type, return_dtype=pl.String)
+    mine = rows.filter(pl.col("core").is_in(list(_VECTOR))).filter(base.is_in([*_LAYOUT]))
+    if mine.is_empty():
+        return pl.DataFrame(schema=EVIDENCE)
+    there = ["run", "capture", "type", "input_shapes", "output_shapes"]
+    back = mine.select(
+        "run", "capture", "type", pl.col("output_shapes").alias("input_shapes"),
+        pl.col("input_shapes").alias("output_shapes"),
+        pl.col("output_dtypes").alias("input_dtypes"),
+        pl.col("input_dtypes").alias("output_dtypes"),
+        pl.col("output_formats").alias("input_formats"),
+        pl.col("input_formats").alias("output_formats"), pl.col("count").alias("back"),
+    )  # fmt: skip
+    changes = (
+        (pl.col("input_dtypes") != pl.col("output_dtypes"))
+        | (pl.col("input_shapes") != pl.col("output_shapes"))
+        | (pl.col("input_formats") != pl.col("output_formats"))
+    )
+    keys = [*there, "input_dtypes", "output_dtypes", "input_formats", "output_formats"]
+    returns = pl.when(changes).then(pl.min_horizontal("count", pl.col("back").fill_null(0)))
+    mine = mine.join(back.group_by(keys).agg(pl.col("back").sum()), on=keys, how="left",
+                     maintain_order="left").with_columns(
+        headroom_low_ns=returns.fill_null(0) * pl.col("mean_ns"),
+        headroom_high_ns=pl.col("total_ns"),
+    )  # fmt: skip
+    avoidable = base.is_in([*_AVOIDABLE])
+    mine = mine.with_columns(
+        headroom_ns=pl.when(avoidable).then("total_ns").otherwise("headroom_low_ns")
+    )
+    tensor = "{} {} {} -> {} {} {}"
+    text = pl.format(tensor, *(pl.col(name).fill_null("") for name in (
+        "input_shapes", "input_dtypes", "input_formats", "output_shapes", "output_dtypes",
+        "output_formats")))  # fmt: skip
+    return evidence(mine, "layout", "kernels", text)
+
+
+def ai_cpu(rows: pl.DataFrame, known: Paces) -> pl.DataFrame:
+    """Kernels on the AI CPU: what they take beyond a vector kernel that moves as many bytes; where
+    those are unknown, at most all."""
+    mine = rows.filter(pl.col("core") == "AI_CPU")
+    total, count, moved = pl.col("total_ns"), pl.col("count"), pl.col("moved_bytes")
+    # What runs beneath other kernels gives a step nothing back.
+    alone = pl.when(total > 0).then((pl.col("computing_ns") / total).clip(0, 1))
+    line = known.vector
+    if line is None:
+        point = low = pl.lit(None, pl.Float64)
+    else:
+        ns = line.start_ns + line.ns_per_work * moved
+        point = (total - count * ns).clip(0) * alone
+        low = (total - count * line.high * ns).clip(0) * alone
+    mine = mine.with_columns(
+        headroom_ns=point, headroom_low_ns=low.fill_null(0.0), headroom_high_ns=total * alone
+    )
+    return evidence(mine, "ai_cpu", "capture" if line is not None else "kernels",
+                    pl.col("input_dtypes"))  # fmt: skip
+
+
+_CLOCKS = """
+    with _cycles as (
+        select run, capture, rank,
+            1000 * sum(cube_cycles_count) / nullif(sum(cube_core_time_ns), 0) as mhz
+        from shape_summary where core in ('AI_CORE', 'MIX_AIC') group by all
+    )
+    select rank, coalesce(mhz, ai_core_frequency_mhz) as mhz
+    from ranks left join _cycles using (run, capture, rank) where run = ? and capture = ?"""
+
+
+def clocks(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFrame:
+    """Clock of the AI cores of each rank while kernels ran: rank, mhz (from cycles over time, else
+    as recorded), full_mhz (the highest here, or the chip's)."""
+    open_views(con, ["shapes"])
+    found = frame(con, _CLOCKS, [run, capture]).drop_nulls("mhz").filter(pl.col("mhz") > 0)
+    nominal = [one.mhz for (a, b, _), one in peaks(con).items() if (a, b) == (run, capture)]
+    full = max((one for one in nominal if one is not None), default=None)
+    return found.with_columns(
+        full_mhz=pl.max_horizontal(pl.col("mhz").max(), pl.lit(full, pl.Float64))
+    )
+
+
+def clock(ranked: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
+    """Ranks below the clock of the others, or the chip's: what their AI-core kernels take beyond
+    the same kernels of ranks at full clock; of kernels that those do not run, beyond the clocks'
+    proportion. `ranked`: rows of `operators_of` of one capture, of all its ranks and steps."""
+    steps = max(ranked.select("rank", "step").n_unique(), 1)
+    rows = ranked.filter(pl.col("core").is_in([*_VECTOR, *_CUBE])).join(known, on="rank")
+    is_low = pl.col("mhz") < _LOWER * pl.col("full_mhz")
+    keys = ["type", "input_shapes", "input_dtypes", "output_shapes"]
+    usual = rows.filter(~is_low).group_by(keys).agg(
+        (pl.col("total_ns").sum() / pl.col("count").sum()).alias("usual_ns")
+    )  # fmt: skip
+    low = rows.filter(is_low)
+    if low.is_empty():
+        return pl.DataFrame(schema=EVIDENCE)
+    less = (1 - pl.col("mhz") / pl.col("full_mhz")) * pl.col("total_ns")
+    expected = pl.col("count") * pl.col("usual_ns")
+    low = low.join(usual, on=keys, how="left", nulls_equal=True).with_columns(
+        less=less,
+        matched_ns=pl.when(pl.col("usual_ns").is_not_null()).then("total_ns"),
+        expected_ns=expected,
+    )
+    cube = pl.col("core").is_in(list(_CUBE))
+    by_type = low.group_by("run", "capture", "rank", "type", "core", "mhz", "full_mhz").agg(
+        pl.col("count", "total_ns", "less", "matched_ns", "expected_ns").sum(),
+    )
+    compared = pl.col("total_ns") * (1 - pl.col("expected_ns") / pl.col("matched_ns")).clip(0)
+    point = pl.when(pl.col("matched_ns") > 0).then(compared).otherwise("less")
+    by_type = by_type.with_columns(
+        headroom_ns=point,
+        headroom_low_ns=pl.min_horizontal(point, pl.when(cube).then("less").otherwise(0.0)),
+        headroom_high_ns=pl.max_horizontal(point, "less"),
+    ).with_columns(
+        pl.col("total_ns", "headroom_ns", "headroom_low_ns", "headroom_high_ns") / steps,
+        count=pl.col("count") / steps, input_shapes=pl.lit(None, pl.String),
+        dtype=pl.lit(None, pl.String),
+    )  # fmt: skip
+    text = pl.format("rank {}: {} / {} MHz", "rank", pl.col("mhz").round().cast(pl.Int64),
+                     pl.col("full_mhz").round().cast(pl.Int64))  # fmt: skip
+    return evidence(by_type, "clock", "capture", text)
+
+
+def recompute(rows: pl.DataFrame) -> pl.DataFrame:
+    """Forward kernels that run more often than their gradients, once more for it at most; and
+    tables of positions that are computed again in each layer."""
+    base = pl.col("type").map_elements(base_type, return_dtype=pl.String)
+    rows = rows.with_columns(base=base)
+    by_type = rows.group_by("base").agg(pl.col("count", "total_ns").sum())
+    counts = dict(by_type.select("base", "count").iter_rows())
+    again = {
+        name: 1 - counts[f"{name}Grad"] / count
+        for name, count in counts.items()
+        if name and counts.get(f"{name}Grad", 0) and 1.0 < count / counts[f"{name}Grad"] <= 2.0
+    }
+    factor = pl.col("base").replace_strict(again, default=None, return_dtype=pl.Float64)
+    table = pl.when(pl.col("base").is_in([*_TABLES]) & (pl.col("count") > 1)).then(
+        1 - 1 / pl.col("count")
+    )  # fmt: skip
+    mine = rows.with_columns(share=pl.coalesce(factor, table)).drop_nulls("share")
+    given = pl.col("share") * pl.col("total_ns")
+    mine = mine.with_columns(headroom_ns=given, headroom_low_ns=given, headroom_high_ns=given)
+    text = pl.format("{} / {}", (pl.col("count") * pl.col("share")).round(1),
+                     pl.col("count").round(1))  # fmt: skip
+    return evidence(mine, "recompute", "kernels", text)
+
+
+def modes(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> tuple[pl.DataFrame, bool]:
+    """Variables of the environment that trade speed for determinism or debugging, and whether any
+    variable was recorded at all."""
+    query = "select environment, count(*) from ranks where run = ? and capture = ? group by all"
+    found: dict[str, int] = {}
+    is_known = False
+    for text, ranks in frame(con, query, [run, capture]).iter_rows():
+        known = json.loads(text) if text else {}
+        is_known = is_known or bool(known)
+        for name, value in _slowing(known.items()):
+            found[f"{name}={value}"] = found.get(f"{name}={value}", 0) + ranks
+    rows = [(run, capture, "mode", None, None, None, None, None, None, None, None, None, text,
+             None, None, None, None) for text in sorted(found)]  # fmt: skip
+    return pl.DataFrame(rows, schema=EVIDENCE, orient="row"), is_known
+
+
+def _slowing(variables: Iterable[tuple[str, object]]) -> Iterable[tuple[str, str]]:
+    for name, value in variables:
+        text = str(value).strip()
+        if name in _MODES and text and text.lower() not in _MODES[name]:
+            yield name, text
+
+
+def core_count(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> int | None:
+    """AI cores of the capture's chip; None: not known."""
+    found = {one.cores for (a, b, _), one in peaks(con).items() if (a, b) == (run, capture)}
+    counts = [one for one in found if one]
+    return max(counts) if counts and np.ptp(counts) == 0 else None
