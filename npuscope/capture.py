@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from npuscope.analysis.experts.load.load_rows import By as ExpertKey
     from npuscope.analysis.flops.mfu import Figures, ModelUse
     from npuscope.analysis.flops.model.model import Attention, Recompute
+    from npuscope.analysis.operators.answers import OperatorKey
     from npuscope.analysis.query import CommKey, KernelKey, MemoryKey
     from npuscope.dashboard.report.blocks import ChartName
 
@@ -129,6 +130,17 @@ class Capture:
         _check_key("kernels", by, get_args(query.KernelKey))
         with self._asking:
             return query.kernels(self._data.con, self._scope(rank, step), by=by, top=top)
+
+    def operators(
+        self, by: OperatorKey = "shape", *, rank: int | None = None, step: int | None = None
+    ) -> pl.DataFrame:
+        """Operators by shape, class, step, pmu, cause or evidence: what they could give back."""
+        from npuscope.analysis.operators.answers import OperatorKey, operators
+
+        _check_key("operators", by, get_args(OperatorKey))
+        with self._asking:
+            data = self._across() if by == "shape" else self._data
+            return operators(data.con, self._scope(rank, step), by=by)
 
     def comm(
         self,

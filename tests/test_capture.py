@@ -37,6 +37,7 @@ QUESTIONS: list[tuple[Ask, str]] = [
     (lambda job: job.mfu(by="kernel", rank=0), "mfu --by kernel --rank 0"),
     (lambda job: job.mfu(by="stage"), "mfu --by stage"),
     (lambda job: job.waterfall(), "mfu --waterfall"),
+    (lambda job: job.operators("cause"), "operators --by cause"),
     (lambda job: job.experts("device"), "experts --by device"),
     (lambda job: job.ranks(), "ranks"),
     (lambda job: job.memory(), "memory"),

@@ -21,7 +21,7 @@ MEMORY = "component holder block step growth spread curve".split()
 EXPERTS = "layer expert device node time cost".split()
 PLAIN = (
     "report findings steps clocks ranks doctor mfu memory host experts kernels comm replay"
-    " critical-path"
+    " critical-path operators"
 ).split()
 VERBS = [
     *(pytest.param((verb,), id=verb) for verb in PLAIN),

@@ -49,7 +49,7 @@ def operators(
       npuscope operators learn ./profiles -o best.parquet
       npuscope operators ./other --reference best.parquet
     """
-    from npuscope.analysis.operators import causes, classes, headroom
+    from npuscope.analysis.operators import answers, headroom
     from npuscope.dashboard.terminal.operator_tables import table_of
     from npuscope.profile import compare_ranks
 
@@ -57,17 +57,7 @@ def operators(
     with asked.tables(need_steps=False) as (data, scope):
         if by == "shape":
             compare_ranks(data, is_needed=False)
-            frame = headroom.operator_headroom(data.con, scope, reference=known)
-        elif by == "pmu":
-            frame = headroom.operator_pmu(data.con, scope)
-        elif by == "cause":
-            frame = causes.operator_causes(data.con, scope)
-        elif by == "evidence":
-            frame = causes.operator_cause_rows(data.con, scope)
-        elif by == "step":
-            frame = classes.operator_steps(data.con, scope)
-        else:
-            frame = classes.operator_classes(data.con, scope)
+        frame = answers.operators(data.con, scope, by=by, reference=known)
         notes = notes_of(data, scope)
         notes += headroom.headroom_notes(data.con, scope, frame, of=by)
         most = _SHOWN if top is None and not asked.json else top

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from npuscope.analysis import query
 from npuscope.analysis.catalog import metrics
 from npuscope.analysis.experts.load.load_rows import By as ExpertKey
+from npuscope.analysis.operators.answers import OperatorKey
 from npuscope.capture import Capture, MfuKey
 from npuscope.console.printable import json_text, visible
 from npuscope.errors import UsageError
@@ -135,6 +136,7 @@ QUESTIONS: tuple[Question, ...] = (
         {"model": _MODEL, "tokens_per_step": _TOKENS, "by": _key(get_args(MfuKey)), **_PLACE},
     ),
     Question("waterfall", "mfu --waterfall", _PLACE),
+    Question("operators", "operators", {"by": _key(get_args(OperatorKey)), **_PLACE}),
     Question("experts", "experts", {"by": _key(get_args(ExpertKey)), **_PLACE}),
     Question("ranks", "ranks", _PLACE),
     Question("memory", "memory", {"by": _key(get_args(query.MemoryKey)), "rank": _RANK}),

@@ -1,6 +1,6 @@
 """How often `operators --by cause` names a planted cause first, and how near its headroom comes.
 
-    .venv/bin/python -m bench.analysis.operator_causes_bench [--full] [--runs N]
+    .venv/bin/python -m bench.operators.causes_bench [--full] [--runs N]
 
 Generated jobs, each of another size, seed and noise, from the simulation straight to canonical
 tables (with --full 50 of each cause, else 5). Each job is made with the fault and without it, both
