@@ -139,8 +139,8 @@ class Capture:
 
         _check_key("operators", by, get_args(OperatorKey))
         with self._asking:
-            data = self._across() if by == "shape" else self._data
-            return operators(data.con, self._scope(rank, step), by=by)
+            con = self._across() if by == "shape" else self._data.con
+            return operators(con, self._scope(rank, step), by=by)
 
     def comm(
         self,

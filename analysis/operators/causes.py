@@ -208,9 +208,6 @@ def _ordered(rows: pl.DataFrame) -> pl.DataFrame:
 # command: operators --by cause
 # table: operator_causes
 # figure: operator_causes
-# gauge: npuscope_operator_cause_seconds{cause} = headroom_ns: Time of kernels that a mean rank and
-#     step would give back without a cause (padding, blocks, small, layout, ai_cpu, dynamic, clock,
-#     fusion, replacement, recompute, mode); causes may meet in one kernel.
 #
 #   cause             varchar  padding: sizes odd to the cube's tiles or lines of 512 bytes; blocks:
 #     too few cores; small: runs of small kernels; layout: changes of layout and type; ai_cpu: on

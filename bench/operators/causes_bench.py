@@ -138,8 +138,10 @@ def case(job: Job, cause: str, seed: int = SEED) -> Case:
     rows = seen.evidence.filter(pl.col("cause") == cause)
     if cause == "replacement":  # a job without the fault has others
         rows = rows.filter(pl.col("replacement") == "torch_npu.npu_swiglu")
-    sums = rows.select("headroom_ns", "headroom_low_ns", "headroom_high_ns").sum().row(0)
-    return Case(cause, seen.causes["cause"][0], *sums, truth_ns)
+    headroom_ns, low_ns, high_ns = (
+        float(rows[name].sum()) for name in ("headroom_ns", "headroom_low_ns", "headroom_high_ns")
+    )
+    return Case(cause, seen.causes["cause"][0], headroom_ns, low_ns, high_ns, truth_ns)
 
 
 def false_share(clean_: Told) -> float:
