@@ -20,9 +20,11 @@ from ..operations import Operations
 from ..points import Indices, Integers
 from ..stages import rank_stages
 from ..waits import computed_before
-from .pipeline import Pipeline, Times
+from .pipeline import Picked, Pipeline, Times
+from .schedules import executed, recognised
 
 _MOST = 10_000  # micro-batches
+_DRAWS = 256
 _PASSES = ("send", "receive", "recv")
 _WITHIN = ("tp", "ep", "cp", "tp_cp", "tp_ep", "mp", "mp_ep", "pp")  # meet in every micro-batch
 _Blocks = tuple[Times, Times, float, float, float, float]
@@ -45,14 +47,61 @@ def micro_batches(
     if change.name or not change.value.isdigit() or not 0 < int(change.value) <= _MOST:
         raise UsageError(f"{change.word}: a number of micro-batches, such as micro_batches=16")
     stages = rank_stages(con, job.run, job.capture)
-    recorded, pipelines = measured_pipelines(job, own, stages, change)
-    asked = int(change.value)
-    longer = []
-    for step in range(len(job.ops.steps)):
-        first = step * recorded
-        new, old = ([one.length(m, first) for one in pipelines] for m in (asked, recorded))
-        longer.append(max(new) - max(old))
-    return replace(own, added_ns=own.added_ns + round(float(np.mean(longer))))
+    steps, asked = len(job.ops.steps), int(change.value)
+    try:
+        recorded, pipelines = measured_pipelines(job, own, stages, change)
+    except CannotAnswer as transfers_tell_none:
+        return _by_passes(con, job, own, change, transfers_tell_none)
+    each, place = np.arange(steps), np.arange(recorded)[:, None]
+    old = _longest(pipelines, np.tile(each, (recorded, 1)), np.repeat(place, steps, axis=1))
+    if asked == recorded:
+        return own
+    new = _longest(pipelines, *_drawn(steps, recorded, asked))
+    rest = job.kept.lengths() - old
+    # Another run draws anew, as what was measured was drawn once.
+    noise = new.var() * (1 / steps + asked / ((recorded - 1) * steps))
+    if steps > 1:
+        noise += 2 * rest.var(ddof=1) / steps
+    longer, unsure = new.mean() - old.mean(), 2 * float(np.sqrt(noise))
+    return replace(
+        own, added_ns=own.added_ns + round(float(longer)), unsure_ns=own.unsure_ns + round(unsure)
+    )
+
+
+def _by_passes(
+    con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change, why: CannotAnswer
+) -> Other:
+    """Where transfers do not tell micro-batches apart, kernels and operators may: the schedule that
+    was recognised, with other micro-batches. `why` not by transfers."""
+    ops = job.ops
+    try:
+        measured = recognised(con, job, own, change)
+    except CannotAnswer:
+        raise why from None
+    stages, recorded = measured.measured.devices, measured.measured.micro_batches
+    batches = [at for at, name in enumerate(ops.types) if name.lower() == "batchsendrecv"]
+    least = 2 * (stages - 1)  # passes until the first stage has its first backward
+    if recorded < least and np.isin(ops.type, batches).any():
+        raise CannotAnswer(
+            f"{change.word}: with batchSendRecv, {recorded} micro-batches on {stages} stages do not"
+            f" show how stages wait for each other in turn: record steps of {least} or more"
+        )
+    return executed(measured, own, None, int(change.value))
+
+
+def _longest(pipelines: list[Pipeline], step: Picked, micro_batch: Picked) -> Times:
+    found: Times = np.max([one.lengths(step, micro_batch) for one in pipelines], axis=0)
+    return found
+
+
+def _drawn(steps: int, recorded: int, asked: int) -> tuple[Picked, Picked]:
+    """Recorded micro-batches of which many steps are made, each drawn with all its stages and
+    passes. The last one of a step also reduces gradients: it is drawn from last ones."""
+    chance = np.random.default_rng(0)
+    shape = (asked, _DRAWS)
+    place = chance.integers(0, recorded - 1, shape)
+    place[-1] = recorded - 1
+    return chance.integers(0, steps, shape), place
 
 
 def measured_pipelines(
@@ -154,7 +203,7 @@ def _blocks(
     if receive_back is None:  # the last stage
         if receive is None or send_back is None:
             return None
-        whole = _usual(send_back.computed - receive.end)
+        whole = (send_back.computed - receive.end).astype(float)
         return whole, whole, moved[0], moved[1], ready[0], ready[1]
     if send is None:
         return None
@@ -166,18 +215,16 @@ def _blocks(
     if receive is not None:
         if send_back is None:
             return None
-        pair = (_usual(sent - receive.end), _usual(send_back.computed - ended))
+        pair = (sent - receive.end).astype(float), (send_back.computed - ended).astype(float)
         return *pair, moved[0], moved[1], ready[0], ready[1]
     # The first stage receives no input: a forward follows another one, or a backward.
-    forward = np.diff(sent[:, : last + 1], axis=1).astype(float).ravel()
-    first = max(count - warm_up - 1, 0)
-    alone = (receive_back.computed[:, 1:] - ended[:, :-1])[:, first:]
-    beside = sent[:, last + 1 :] - ended[:, : count - last - 1] - float(forward.mean())
-    backward = np.concatenate([alone, beside], axis=1).ravel()
+    forward = np.zeros(sent.shape)
+    forward[:, 1 : last + 1] = np.diff(sent[:, : last + 1], axis=1)
+    forward[:, 0] = forward[:, last + 1 :] = forward[:, 1 : last + 1].mean()
+    backward = np.zeros(sent.shape)
+    backward[:, :-1] = receive_back.computed[:, 1:] - ended[:, :-1]
+    backward[:, : count - last - 1] = (
+        sent[:, last + 1 :] - ended[:, : count - last - 1] - forward[:, :1]
+    )
+    backward[:, -1] = backward[:, :-1].mean()
     return forward, backward, moved[0], moved[1], ready[0], ready[1]
-
-
-def _usual(times: Integers) -> Times:
-    """One after the other; the last micro-batch of each step also reduces gradients: of more than
-    two it is left out."""
-    return (times if times.shape[1] < 3 else times[:, :-1]).astype(float).ravel()

@@ -9,7 +9,7 @@ import duckdb
 from npuscope.errors import UsageError
 
 from ...pipeline.passes import pipeline
-from ...pipeline.tries import parse_tries, pipeline_tries, ready
+from ...pipeline.tries import Ready, asked_tries, pipeline_tries, ready
 from ..captures import CaptureJob, Other
 from ..changes import Change
 
@@ -19,14 +19,24 @@ def schedule(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change
     `npuscope pipeline --try` says, with its range."""
     if change.name or not change.value or "," in change.value:
         raise UsageError(f"{change.word}: the name of one schedule, such as schedule=zb-h1")
+    return executed(recognised(con, job, own, change), own, change.value, None)
+
+
+def recognised(
+    con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change
+) -> Ready:
+    """The pipeline that ran. Raises CannotAnswer where its schedule is not known."""
     if own.waits is not job.waits or own.added_ns:
         raise UsageError(f"{change.word}: passes run as measured here: this change stands alone")
-    found = job.passes or pipeline(con, job.run, job.capture, job.ops)
-    measured = ready(con, found)
-    rows = pipeline_tries(measured, parse_tries(change.value, measured.measured, None))
+    return ready(con, job.passes or pipeline(con, job.run, job.capture, job.ops))
+
+
+def executed(measured: Ready, own: Other, name: str | None, micro_batches: int | None) -> Other:
+    """Its passes in another order, or in the same one with other micro-batches."""
+    rows = pipeline_tries(measured, asked_tries(measured, name, micro_batches))
     predicted, low, high = (rows[f"predicted_{one}_ns"] for one in ("step", "low", "high"))
     unsure_ns = max(predicted[1] - low[1], high[1] - predicted[1])
     return replace(
         own, added_ns=round(predicted[1] - predicted[0]), unsure_ns=round(unsure_ns),
-        added_as="schedule",
+        added_as="schedule" if micro_batches is None else "micro-batches",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Other numbers of micro-batches: jobs with other seeds, and what is refused in a sentence."""
+"""Other numbers of micro-batches: jobs of other seeds and schedules, and what is refused."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from npuscope.analysis.replay.variants.micro_batches import _drawn
 from npuscope.errors import CannotAnswer
 from npuscope.sample_traces.generate import Job
-from tests.analysis.replay.replayed_jobs import SMALL, mean_of, replayed, tables
+from tests.analysis.replay.replayed_jobs import SMALL, check_pair, mean_of, replayed, tables
 
 DEEP = replace(SMALL, pp=4, dp=1, ep=1, layers=4, expert_skew=0.0, noise=0.01, seed=7_211)
 
@@ -26,19 +27,35 @@ def test_more_or_fewer_micro_batches_of_another_seed_as_they_ran(few: int, many:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    ("job", "many"),
+    [
+        pytest.param(replace(SMALL, paired_transfers=True, seed=7_213), 8, id="batchSendRecv"),
+        pytest.param(
+            replace(SMALL, schedule="interleaved", chunks=2, layers=4, seed=7_212), 4,
+            id="interleaved",
+        ),
+    ],
+)  # fmt: skip
+def test_recognised_passes_tell_what_transfers_do_not(job: Job, many: int) -> None:
+    check_pair(job, replace(job, micro_batches=many), f"micro_batches={many}", within=0.005)
+
+
+def test_draws_are_of_recorded_micro_batches_and_the_last_of_last_ones() -> None:
+    step, place = _drawn(3, 4, 8)
+    assert step.shape == place.shape and len(step) == 8
+    assert (place[-1] == 3).all() and set(place[:-1].ravel()) == {0, 1, 2}
+    assert set(step.ravel()) == {0, 1, 2}
+    assert all(len(set(row.tolist())) > 1 for row in step)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
     ("job", "told"),
     [
-        (replace(SMALL, pp=1, dp=2, layers=1, steps=1), "without transfers between all stages"),
-        (replace(SMALL, paired_transfers=True, steps=1), "batchSendRecv"),
-        pytest.param(
-            replace(SMALL, steps=1, schedule="interleaved", chunks=2, layers=4),
-            "which of them",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            replace(DEEP, steps=1, schedule="interleaved", chunks=2, layers=8, micro_batches=4),
-            "several chunks",
-            marks=pytest.mark.slow,
+        (replace(SMALL, pp=1, dp=1, ep=1, layers=1, steps=1), "without transfers between all"),
+        (
+            replace(DEEP, layers=4, paired_transfers=True, steps=1, micro_batches=4),
+            "4 micro-batches on 4 stages",
         ),
     ],
 )
