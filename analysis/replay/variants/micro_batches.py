@@ -1,7 +1,8 @@
 """Steps of more or fewer micro-batches: their schedule, with the blocks that were measured.
 
 Ranks that meet within a micro-batch (tensor, expert, context parallel) make a block together: it
-begins with the last of their inputs and ends with the last of their outputs.
+begins with the last of their inputs and ends with the last of their outputs. What blocks vary by
+makes more micro-batches take longer than their means do: the slowest stage of the moment counts.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from .pipeline import Picked, Pipeline, Times
 from .schedules import executed, recognised
 
 _MOST = 10_000  # micro-batches
-_DRAWS = 256
+_DRAWS, _MOST_DRAWN = 256, 100_000  # steps; micro-batches of all of them
+_LEAST_DRAWS = 8
 _PASSES = ("send", "receive", "recv")
 _WITHIN = ("tp", "ep", "cp", "tp_cp", "tp_ep", "mp", "mp_ep", "pp")  # meet in every micro-batch
 _Blocks = tuple[Times, Times, float, float, float, float]
@@ -98,7 +100,7 @@ def _drawn(steps: int, recorded: int, asked: int) -> tuple[Picked, Picked]:
     """Recorded micro-batches of which many steps are made, each drawn with all its stages and
     passes. The last one of a step also reduces gradients: it is drawn from last ones."""
     chance = np.random.default_rng(0)
-    shape = (asked, _DRAWS)
+    shape = (asked, max(min(_DRAWS, _MOST_DRAWN // asked), _LEAST_DRAWS))
     place = chance.integers(0, recorded - 1, shape)
     place[-1] = recorded - 1
     return chance.integers(0, steps, shape), place
