@@ -30,7 +30,7 @@ from tests.analysis.tables import connect, put
 
 PAIRS = ((4, 8), (8, 4), (8, 16), (16, 8))
 JOB = replace(LARGE, noise=0.02, expert_weights=tuple((at + 1) ** -0.8 for at in range(8)))
-TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "launches")
+TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "comm_tasks", "launches")
 FIRST, MOST_BIAS, LEAST = 40_001, 0.005, 0.95
 
 Told = dict[int, dict[str, int]]  # rows of the mean step by the number that was asked
