@@ -61,6 +61,12 @@ HOST = {
     "operator": "#4c9f70", "python": "#b9bec6", "enqueue": "#d9a441", "dequeue": "#e8c98a",
     "api": "#6f8fb3", "gc": "#e4572e",
 }  # fmt: skip
+# Parts of a critical path, and steps as measured and as predicted.
+PATH = {
+    "computing": COMPUTING, "communication": EXPOSED, "exogenous": WAIT, "task": "#cc79a7",
+    "host": "#66727f", "launch": "#8f98a3", "overhead": "#b9bec6", "gap": "#dfe2e6",
+}  # fmt: skip
+MEASURED, PREDICTED = FREE, "#4c9f70"
 MEMORY, COUNTER = "#7a9cc6", "#8a6d3b"
 
 # Where colours only tell things apart, in this order.

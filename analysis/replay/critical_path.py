@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -44,6 +44,39 @@ _Key = tuple[int, str, str | None, str | None]  # position of the rank, part, ki
 def critical_path(job: CaptureJob) -> pl.DataFrame:
     """Rows of the metric, the longest of each step first."""
     return _rows(job, paths(*_measured(job))).drop("behind_ns")
+
+
+# metric: critical_path_pieces
+# When is which operation what a step waits for?
+#
+# The pieces of the critical path in order of time, one after the other from where a step begins to
+# where it ends: what the rows of critical_path add up. What came sooner than usual makes a gap
+# below 0, which takes that time back.
+#
+# title: Critical path over time
+# meaning: What each step waits for, and when.
+# figure: timeline
+#
+#   step      bigint   producer's step number; NULL: the capture has none
+#   rank      integer  global rank
+#   part      varchar  computing, communication, exogenous, task, host, launch, overhead or gap
+#   kind      varchar  parallel kind of communication
+#   type      varchar  of the operation, or of the one that waits
+#   start_ns  bigint   on the clock of the reference host
+#   dur_ns    bigint   its time on the path
+def critical_path_pieces(job: CaptureJob) -> pl.DataFrame:
+    """Rows of the metric."""
+    rows = [
+        (step, job.ops.ranks[rank], part, kind, of, start + job.ops.zero_ns, ns)
+        for step, path in zip(job.ops.steps, paths(*_measured(job)), strict=True)
+        if path is not None
+        for (rank, part, kind, of), start, ns in path.pieces
+    ]
+    names = {
+        "step": pl.Int64, "rank": pl.Int32, "part": pl.String, "kind": pl.String,
+        "type": pl.String, "start_ns": pl.Int64, "dur_ns": pl.Int64,
+    }  # fmt: skip
+    return pl.DataFrame(rows, schema=names, orient="row")
 
 
 # metric: runner_up_path
@@ -130,6 +163,7 @@ class Path:
 
     spent: dict[_Key, list[int]]
     behind_ns: int
+    pieces: list[tuple[_Key, int, int]]
 
 
 def paths(
@@ -139,6 +173,7 @@ def paths(
     at those; or the second longest, None where there is no other."""
     ops = job.ops
     walk = _walk(job, made, at)
+    pieces = walk.pieces
     starts = at[: len(ops.rank)]
     span = span_of(ops, lambda part: (starts[part], ends[part]))
     begins = np.where(span.is_there, span.starts, np.iinfo(np.int64).min)
@@ -174,7 +209,8 @@ def paths(
             walk.back_from_end(latest, int(ends[latest]), begin, spent, turn)
         else:
             walk.back(point, begin, spent, turn)
-        found.append(Path(spent, behind))
+        found.append(Path(spent, behind, pieces[::-1]))
+        pieces.clear()
     return found
 
 
@@ -225,6 +261,7 @@ class _Walk:
     source: Indices
     binding: Integers
     arrived: Integers
+    pieces: list[tuple[_Key, int, int]] = field(default_factory=list)
 
     def start_of(self, op: int) -> int:
         """The point from which an operation takes its own time."""
@@ -237,7 +274,8 @@ class _Walk:
     ) -> None:  # fmt: skip
         """The path to the end of an operation, at `until`, down to `begin`."""
         point = self.start_of(op)
-        self._spend(spent, self._of(op), until - max(int(self.at[point]), begin))
+        start = max(int(self.at[point]), begin)
+        self._spend(spent, self._of(op), until - start, start)
         self.back(point, begin, spent, turn)
 
     def back(
@@ -251,7 +289,7 @@ class _Walk:
             edge = turn.edge if turn is not None and is_turn else int(self.binding[point])
             if edge < 0:  # nothing is known before it
                 own = self._of(min(point, len(self.job.ops.rank) - 1))
-                self._spend(spent, (own[0], "gap", None, own[3]), int(at[point]) - begin)
+                self._spend(spent, (own[0], "gap", None, own[3]), int(at[point]) - begin, begin)
                 return
             work, lag = int(made.work[edge]), int(made.lag[edge])
             before = int(self.source[edge])
@@ -272,10 +310,14 @@ class _Walk:
                 ((waiting[0], lagged, None, waiting[3]), lag),
                 ((waiting[0], "gap", None, waiting[3]), spanned - busy - lag),
             )
+            start, placed = int(at[before]), []
             for key, piece in pieces:
                 taken = min(max(piece, 0), cut)
                 cut -= taken
-                self._spend(spent, key, piece - taken)
+                placed.append((key, piece - taken, start + taken))
+                start += piece
+            for key, left, from_ns in reversed(placed):
+                self._spend(spent, key, left, from_ns)
             point = before
 
     def _of(self, op: int) -> _Key:
@@ -291,9 +333,9 @@ class _Walk:
             ops.kinds[kind] if is_comm and kind >= 0 else None, ops.types[int(ops.type[op])],
         )  # fmt: skip
 
-    @staticmethod
-    def _spend(spent: dict[_Key, list[int]], key: _Key, ns: int) -> None:
+    def _spend(self, spent: dict[_Key, list[int]], key: _Key, ns: int, start: int) -> None:
         if ns:
+            self.pieces.append((key, start, ns))
             spent[key][0] += 1
             spent[key][1] += ns
 

@@ -137,7 +137,7 @@ def device_events(con: duckdb.DuckDBPyConnection, at: Extent, rank: int) -> Rank
         "type", "core"
     )
     whole = pl.concat([overlap, named.select(overlap.columns)], how="vertical_relaxed")
-    return _arrays(whole, labels, ("overlap", "stream", "group"), is_nested=False)
+    return in_rows(whole, labels, ("overlap", "stream", "group"), is_nested=False)
 
 
 def host_events(con: duckdb.DuckDBPyConnection, at: Extent, rank: int) -> RankEvents:
@@ -150,14 +150,14 @@ def host_events(con: duckdb.DuckDBPyConnection, at: Extent, rank: int) -> RankEv
         pl.col("type").replace_strict(kinds, default=0, return_dtype=pl.UInt8).alias("class")
     )
     threads = {key: key.rpartition("/")[2] for key in found["key"].unique().to_list()}
-    labels: _Labels = {
+    labels: Labels = {
         ("host", key): (f"host {name}".strip(), None, ()) for key, name in threads.items()
     }
-    return _arrays(whole, labels, ("host",), is_nested=True, is_whole=is_whole)
+    return in_rows(whole, labels, ("host",), is_nested=True, is_whole=is_whole)
 
 
 HOST_KINDS = ("operator", "python", "enqueue", "dequeue", "api", "gc")
-_Labels = dict[tuple[str, str], tuple[str, str | None, tuple[int, ...]]]
+Labels = dict[tuple[str, str], tuple[str, str | None, tuple[int, ...]]]
 
 
 def _shown(read: pl.DataFrame, at: Extent, rank: int) -> pl.DataFrame:
@@ -167,13 +167,13 @@ def _shown(read: pl.DataFrame, at: Extent, rank: int) -> pl.DataFrame:
     return read.with_columns(pl.col("start_ns") - (ahead + zero), pl.col("key").fill_null(""))
 
 
-def _group_labels(con: duckdb.DuckDBPyConnection, at: Extent, rank: int) -> _Labels:
+def _group_labels(con: duckdb.DuckDBPyConnection, at: Extent, rank: int) -> Labels:
     """What each group is called: its kind and members, `ep 0-1`."""
     if has_view(con, "capture_groups"):
         rows = con.execute(_GROUPS_ACROSS, [at.run, at.capture]).fetchall()
     else:
         rows = con.execute(_GROUPS, [at.run, at.capture, rank]).fetchall()
-    labels: _Labels = {}
+    labels: Labels = {}
     for group_hash, kind, members in rows:
         told = kind if kind not in (None, "unknown") else None
         label = f"{told or 'group'} {numbers(members) if members else (group_hash or '')[-6:]}"
@@ -222,15 +222,18 @@ def overlap_pieces(
     return at[is_piece], lengths[is_piece], state[is_piece].astype(np.uint8)
 
 
-def _arrays(
+def in_rows(
     whole: pl.DataFrame,
-    labels: _Labels,
+    labels: Labels,
     kinds: Sequence[str],
     *,
     is_nested: bool,
     is_whole: bool = True,
 ) -> RankEvents:
-    """Put events into rows of their tracks, tracks in order of kind and label."""
+    """Put events into rows of their tracks, tracks in order of kind and label.
+
+    `whole`: kind and key of the track, name, class, start_ns and dur_ns of each event.
+    """
     found = whole.select("kind", "key").unique().rows()
 
     def place(one: tuple[str, str]) -> tuple[Any, ...]:
@@ -254,8 +257,9 @@ def _arrays(
     dur = events["dur_ns"].to_numpy().astype(np.int64)
     class_ = events["class"].to_numpy().astype(np.uint8)
     rows = _depths(track, start, dur) if is_nested else _flat(track, start, dur)
-    # Each state of the overlap is a row, so that its sums stay its own.
-    rows = np.where((events["kind"] == "overlap").to_numpy(), class_, rows).astype(np.int64)
+    # Each state of the overlap and part of a path is a row, so that its sums stay its own.
+    is_one = events["kind"].is_in(["overlap", "path"]).to_numpy()
+    rows = np.where(is_one, class_, rows).astype(np.int64)
     order = np.lexsort((start, rows, track))
     texts = events["name"].cast(pl.String)
     names = texts.unique(maintain_order=True)

@@ -12,6 +12,7 @@ import streamlit as st
 
 from npuscope.analysis.timeline.operator_classes import CLASSES
 from npuscope.analysis.timeline.rank_events import HOST_KINDS, STATES
+from npuscope.analysis.timeline.replayed import PARTS
 from npuscope.analysis.timeline.shared_axis import Extent
 from npuscope.messages import Message
 
@@ -38,6 +39,12 @@ WORDS = (
     Message("host threads"),
     Message("memory and counters"),
     Message("overlap"),
+    Message("critical path"),
+    Message("steps with the change"),
+    Message("predicted"),
+    Message("slack"),
+    Message("how much longer may it take?"),
+    Message("being computed"),
     Message("events"),
     Message("length"),
     Message("start"),
@@ -81,6 +88,7 @@ WORDS = (
     Message("movement"),
     Message("vector"),
     Message("other"),
+    *map(Message, PARTS),
 )
 
 
@@ -114,6 +122,7 @@ def draw_timeline(
         "base": f"/{base}/timeline-data" if base else "/timeline-data",
         "place": {"store": page.capture.store, "run": page.capture.run,
                   "capture": page.capture.capture},
+        "change": page.view.change or "", "lang": page.view.lang, "parts": list(PARTS),
         "version": f"{hash(page.version)}",
         "zero": str(zero), "extent": whole[1] - zero,
         "window": window_ns and [window_ns[0] - zero, window_ns[1] - zero],
@@ -142,5 +151,6 @@ def _colours() -> dict[str, Any]:
         "classes": [theme.OPERATORS[one] for one in CLASSES],
         "groups": dict(theme.KINDS),
         "host": [theme.HOST[one] for one in HOST_KINDS],
+        "path": [theme.PATH[one] for one in PARTS], "whatif": [theme.MEASURED, theme.PREDICTED],
         "memory": theme.MEMORY, "counter": theme.COUNTER,
     }  # fmt: skip

@@ -2,10 +2,12 @@
 
     /timeline-data/tracks      tracks of some ranks, from where to where they are
     /timeline-data/tile        events of some ranks in a tile, Arrow: `part` device, host or curves;
-                               overlap: of the device this track alone
+                               overlap: of the device this track alone; path, whatif: what a
+                               replay tells of all ranks, of `change` too
     /timeline-data/overview    what each rank does in each of some hundred bins, Arrow
     /timeline-data/event       all that is known of one event
     /timeline-data/found       events whose name has some letters
+    /timeline-data/slack       how much longer one operation may take
     /timeline-data/measured    time and busy time of a stretch, by type
 
 All of them take `store`, `run` and `capture` by the names that pages show: what is not among these
@@ -29,10 +31,20 @@ import pyarrow as pa
 from starlette.requests import Request
 from starlette.responses import Response
 
-from npuscope.analysis.timeline import coarser_rows, event_details, rank_events, series, tiles
+from npuscope.analysis.timeline import (
+    coarser_rows,
+    event_details,
+    rank_events,
+    replayed,
+    series,
+    tiles,
+)
 from npuscope.analysis.timeline.bins import overview
 from npuscope.analysis.timeline.shared_axis import Extent, extent
-from npuscope.errors import NpuscopeError
+from npuscope.console.printable import visible
+from npuscope.dashboard.locale.language import language_of, languages
+from npuscope.errors import CannotAnswer, NpuscopeError
+from npuscope.messages import Message
 
 from . import sources
 from .state import KnownCapture
@@ -45,7 +57,10 @@ MOST_TILE_BYTES = 64 << 20
 _ZSTD = pa.Codec("zstd", compression_level=1)
 _LAST_NS = 2**62
 _MOST_COLUMNS = 2_000
-Loaded = tiles.DrawnRank | tuple[series.Series, ...]
+Loaded = tiles.DrawnRank | replayed.Replayed | tuple[series.Series, ...]
+_Making = Callable[[duckdb.DuckDBPyConnection], Loaded]
+OF_ALL = -1  # in place of a rank
+REPLAYED = ("path", "whatif")
 _Key = tuple[str, str, str, str, int, str]
 _LOADERS: Mapping[str, Callable[[duckdb.DuckDBPyConnection, Extent, int], Loaded]] = {
     "device": lambda con, at, rank: tiles.drawn_rank(rank_events.device_events(con, at, rank)),
@@ -142,14 +157,50 @@ class _Asked:
 
     def loaded(self, part: str, ranks: Sequence[int]) -> dict[int, Any]:
         """Events or curves of some ranks, from memory where they were asked for before."""
-        return {rank: _load((*self.place, rank, part), self.extent) for rank in ranks}
+        if part == "path":
+            return {OF_ALL: self.replayed().path}
+        if part == "whatif":
+            return {OF_ALL: self.whatif()}
+        return {rank: self._of_rank(part, rank) for rank in ranks}
+
+    def _of_rank(self, part: str, rank: int) -> Loaded:
+        key = (*self.place, rank, part)
+        return _load(key, lambda con: _LOADERS[part](con, self.extent(), rank))
+
+    def replayed(self) -> replayed.Replayed:
+        """What a replay tells; raises NpuscopeError with the reason where it tells nothing."""
+        self._needs_all()
+        found = _load(
+            (*self.place, OF_ALL, "replay"), lambda con: replayed.replayed(con, self.extent())
+        )
+        assert isinstance(found, replayed.Replayed)
+        return found
+
+    def whatif(self) -> Loaded:
+        """Steps beside those with the change asked for."""
+        self._needs_all()
+        words = tuple(self.text("change").split())
+        return _load(
+            (*self.place, OF_ALL, " ".join(("whatif", *words))),
+            lambda con: replayed.whatif_track(con, self.extent(), words),
+        )
+
+    def _needs_all(self) -> None:
+        if not sources.opened(self.path, self.version).is_across:
+            raise CannotAnswer(Message("The ranks were not compared with each other."))
+
+    def reason(self, error: NpuscopeError) -> str:
+        """What an error says, for people, in their language."""
+        lang = self._params.get("lang", "")
+        say = language_of(lang if lang in languages() else "en")
+        return visible(sources.without_paths(say(error.message)))
 
     def events(self, part: str) -> dict[int, rank_events.RankEvents]:
         """Events of the asked ranks."""
         return {rank: one.events for rank, one in self.loaded(part, self.ranks()).items()}
 
 
-def _load(key: _Key, extent_of: Callable[[], Extent]) -> Loaded:
+def _load(key: _Key, make: _Making) -> Loaded:
     """What was loaded before; else it is, by one thread while others wait."""
     with _guard:
         lock = _loading.setdefault(key, threading.Lock())
@@ -158,9 +209,8 @@ def _load(key: _Key, extent_of: Callable[[], Extent]) -> Loaded:
             if key in _loaded:
                 _loaded.move_to_end(key)
                 return _loaded[key]
-        path, version, _, _, rank, part = key
-        with sources.opened(path, version).borrowed() as con:
-            found = _LOADERS[part](con, extent_of(), rank)
+        with sources.opened(key[0], key[1]).borrowed() as con:
+            found = make(con)
         with _guard:
             _loaded[key] = found
             _loading.pop(key, None)
@@ -170,7 +220,7 @@ def _load(key: _Key, extent_of: Callable[[], Extent]) -> Loaded:
 
 
 def _size(one: Loaded) -> int:
-    if isinstance(one, tiles.DrawnRank):
+    if isinstance(one, tiles.DrawnRank | replayed.Replayed):
         return one.nbytes
     return sum(curve.at.nbytes + curve.value.nbytes for curve in one)
 
@@ -204,7 +254,13 @@ def _sent_as(body: bytes, asked: _Asked) -> Response:
 
 
 def _tracks(asked: _Asked) -> Response:
-    part = asked.word("part", tuple(_LOADERS))
+    part = asked.word("part", (*_LOADERS, *REPLAYED))
+    if part in REPLAYED:
+        try:
+            one = asked.loaded(part, ())[OF_ALL]
+        except NpuscopeError as error:
+            return _json({OF_ALL: {"tracks": (), "reason": asked.reason(error)}})
+        return _json({OF_ALL: {"tracks": one.events.tracks}})
     found = asked.loaded(part, asked.ranks())
     if part != "curves":
         return _json({
@@ -222,12 +278,13 @@ def _tracks(asked: _Asked) -> Response:
 
 
 def _tile(asked: _Asked) -> Response:
-    part = asked.word("part", (*_LOADERS, "overlap"))
+    part = asked.word("part", (*_LOADERS, "overlap", *REPLAYED))
     level = asked.number("level", 0, coarser_rows.MOST_LEVEL)
     most = _LAST_NS >> (level + 11)
     index = asked.number("index", -most, most)
-    ranks = asked.ranks()
-    key = (*asked.place, part, ranks, level, index, asked.takes_zstd)
+    ranks = () if part in REPLAYED else asked.ranks()
+    change = asked.text("change") if part == "whatif" else ""
+    key = (*asked.place, part, ranks, change, level, index, asked.takes_zstd)
     with _guard:
         body = _sent.get(key)
         if body is not None:
@@ -276,6 +333,20 @@ def _event(asked: _Asked) -> Response:
     return _json(found)
 
 
+def _slack(asked: _Asked) -> Response:
+    (rank,) = asked.ranks(1)
+    kind = asked.word("kind", ("stream", "group"))
+    start_ns = asked.number("start_ns", -_LAST_NS, _LAST_NS)
+    dur_ns = asked.number("dur_ns", 1, _LAST_NS)
+    try:
+        found, at = asked.replayed(), asked.extent()
+        with sources.opened(asked.path, asked.version).borrowed() as con:
+            slack_ns = replayed.slack_of(con, at, found, rank, kind, start_ns, dur_ns)
+    except NpuscopeError as error:
+        return _json({"slack_ns": None, "reason": asked.reason(error)})
+    return _json({"slack_ns": slack_ns})
+
+
 def _found(asked: _Asked) -> Response:
     part, text = asked.word("part", ("device", "host")), asked.text("text")
     rows, count = tiles.timeline_found(asked.events(part), text)
@@ -292,5 +363,5 @@ def _measured(asked: _Asked) -> Response:
 
 ANSWERS: Mapping[str, Callable[[_Asked], Response]] = {
     "tracks": _tracks, "tile": _tile, "overview": _overview, "event": _event, "found": _found,
-    "measured": _measured,
+    "measured": _measured, "slack": _slack,
 }  # fmt: skip

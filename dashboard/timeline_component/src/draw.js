@@ -18,6 +18,8 @@ export function palette(track, colours) {
   if (track.kind === "overlap") return colours.states;
   if (track.kind === "stream") return colours.classes;
   if (track.kind === "host") return colours.host;
+  if (track.kind === "path") return colours.path;
+  if (track.kind === "whatif") return colours.whatif;
   return [colours.groups[track.group] ?? colours.groups.unknown];
 }
 
@@ -37,6 +39,7 @@ export function drawStrips(context, strips, scrollTop, height, from, to, nsPerPx
 function drawTrack(context, strip, top, from, to, nsPerPx, scene) {
   const fills = palette(strip.track, scene.colours);
   const isOverlap = strip.track.kind === "overlap";
+  const isFlat = isOverlap || strip.track.kind === "path";
   const needle = scene.searched;
   const level = levelOf(nsPerPx);
   const shown = scene.tiles.shown(strip.part, strip.rank, level, from, to);
@@ -50,7 +53,7 @@ function drawTrack(context, strip, top, from, to, nsPerPx, scene) {
       const several = count[at] > 1;
       const end = start[at] + (several ? bucket : dur[at]);
       if (end <= low) continue;
-      const line = isOverlap ? 0 : row[at];
+      const line = isFlat ? 0 : row[at];
       if (line >= 12) continue;
       const left = (Math.max(start[at], low - 1e3 * nsPerPx) - from) / nsPerPx;
       const right = (Math.min(end, high + 1e3 * nsPerPx) - from) / nsPerPx;
@@ -145,7 +148,7 @@ export function eventAt(strip, row, ns, nsPerPx, scene) {
     let at = lowerBound(columns.start, ns - columns.longest - bucket);
     for (; at < columns.start.length && columns.start[at] <= ns + near; at++) {
       const { start, dur, count, row: rows } = columns;
-      if (strip.track.kind !== "overlap" && rows[at] !== row) continue;
+      if (!["overlap", "path"].includes(strip.track.kind) && rows[at] !== row) continue;
       const end = start[at] + (count[at] > 1 ? bucket : dur[at]);
       if (end < ns - near) continue;
       const far = Math.max(start[at] - ns, ns - end, 0);

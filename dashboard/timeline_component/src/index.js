@@ -6,6 +6,10 @@ import { remembered, remember } from "./url.js";
 import { ROW } from "./layout.js";
 
 const mounted = new WeakMap();
+const FOLDS = {
+  host: "host threads", curves: "memory and counters", path: "critical path",
+  whatif: "steps with the change",
+};
 const SHARES = {
   computing: ["computing", 0], "exposed communication": ["exposed", 2],
   "masked communication": ["masked", 1], free: ["free", 3],
@@ -140,8 +144,11 @@ class Mounted {
       const why = this.data.silent[strip.rank];
       return `${this.say("rank")} ${strip.rank}${why ? ` · ${why}` : ""}`;
     }
-    if (strip.type === "fold") return this.say(strip.part === "host" ? "host threads" : "memory and counters");
-    const label = strip.label === "overlap" ? this.say("overlap") : strip.label;
+    if (strip.type === "fold") {
+      const why = strip.why === null ? this.say("being computed") : strip.why;
+      return `${this.say(FOLDS[strip.part])}${why ? ` · ${why}` : ""}`;
+    }
+    const label = this.data.texts[strip.label] ?? strip.label;
     return strip.track.unit ? `${label} (${strip.track.unit})` : label;
   }
 
@@ -308,8 +315,21 @@ class Mounted {
   describe() {
     const go = (target) => this.go(target);
     const made = eventPanel(this.selection, this.told, this.say, (one) =>
-      `${this.say("rank")} ${one.rank} · ${this.labelOf(one)}`, go);
+      `${one.rank < 0 ? "" : `${this.say("rank")} ${one.rank} · `}${this.labelOf(one)}`, go,
+    () => this.askSlack());
     this.show(made);
+  }
+
+  /** How much longer the selected operation may take: a replay of all ranks, so only when asked. */
+  async askSlack() {
+    const event = this.selection;
+    const told = await this.timeline.tiles.json("slack", {
+      ranks: event.strip.rank, kind: event.strip.track.kind, start_ns: event.start,
+      dur_ns: event.dur,
+    });
+    if (this.selection !== event || !told) return;
+    this.told = { ...this.told, slack: told.reason ?? span(told.slack_ns) };
+    this.describe();
   }
 
   show(made) {
@@ -455,7 +475,8 @@ class Mounted {
 
   async measured() {
     const { from, to } = this.stretch;
-    const ranks = [...new Set(this.timeline.visible().map((one) => one.rank))].slice(0, 16);
+    const ranks = [...new Set(this.timeline.visible().map((one) => one.rank))]
+      .filter((one) => one >= 0).slice(0, 16);
     const found = await this.timeline.tiles.json("measured", {
       part: "device", ranks: ranks.join("."),
       from_ns: Math.round(from), to_ns: Math.round(Math.max(to, from + 1)),
@@ -573,7 +594,7 @@ class Mounted {
       && one.rank === event.strip.rank && one.part === event.strip.part
       && one.number === event.strip.number && one.isPinned === event.strip.isPinned);
     if (!strip) return null;
-    const row = strip.track?.kind === "overlap" ? 0 : event.row;
+    const row = ["overlap", "path"].includes(strip.track?.kind) ? 0 : event.row;
     return {
       x: timeline.x(event.start), width: Math.max((event.end - event.start) / timeline.nsPerPx, 2),
       y: strip.y - timeline.scrollTop + row * ROW, height: ROW,

@@ -5,8 +5,11 @@ const HEAD = 20;
 const CURVE = 30;
 const GAP = 3;
 
-/** What folds and unfolds: `rank`, `rank:host`, `rank:curves`. */
-export function strips(state, tiles, ranks) {
+/** In place of a rank: what is of all of them. */
+export const ALL = -1;
+
+/** What folds and unfolds: `path`, `whatif`, `rank`, `rank:host`, `rank:curves`. */
+export function strips(state, tiles, ranks, replayed) {
   const found = [];
   let y = 0;
   const put = (strip) => {
@@ -20,6 +23,15 @@ export function strips(state, tiles, ranks) {
     if (number >= 0) {
       const label = `${rank} · ${tracks[number].label}`;
       put(trackStrip(Number(rank), part, number, tracks[number], label, true));
+    }
+  }
+  for (const part of replayed) {
+    const isOpen = state.open.has(part);
+    const why = isOpen ? tiles.reasons.get(part) ?? (tiles.tracksOf(part, ALL) ? "" : null) : "";
+    put({ type: "fold", rank: ALL, fold: part, part, isOpen, why, height: ROW + GAP });
+    if (isOpen) {
+      (tiles.tracksOf(part, ALL) ?? []).forEach((track, number) =>
+        put(trackStrip(ALL, part, number, track)));
     }
   }
   for (const rank of ranks) {
@@ -41,7 +53,7 @@ export function strips(state, tiles, ranks) {
 }
 
 function trackStrip(rank, part, number, track, label = track.label, isPinned = false) {
-  const rows = track.kind === "overlap" ? 1 : Math.min(track.rows ?? 1, 12);
+  const rows = ["overlap", "path"].includes(track.kind) ? 1 : Math.min(track.rows ?? 1, 12);
   return {
     type: part === "curves" ? "curve" : "track",
     rank, part, number, track, label, isPinned,

@@ -30,7 +30,7 @@ export function bytes(value) {
 }
 
 /** All that is known of an event; `go` jumps to another one. */
-export function eventPanel(event, told, say, labelOf, go) {
+export function eventPanel(event, told, say, labelOf, go, askSlack) {
   const row = told?.row ?? {};
   const title = event.strip ? labelOf(event.strip) : "";
   const pairs = [
@@ -63,6 +63,14 @@ export function eventPanel(event, told, say, labelOf, go) {
     const text = typeof value === "object" ? JSON.stringify(value) : String(value);
     if (name === "call_stack") continue;
     pairs.push([say(name), name.endsWith("_ns") ? span(Number(value)) : text]);
+  }
+  if (told?.slack) pairs.push([say("slack"), told.slack]);
+  else if (told && ["stream", "group"].includes(event.strip?.track?.kind)) {
+    links.append(button(say("how much longer may it take?"), (clicked) => {
+      clicked.currentTarget.disabled = true;
+      clicked.currentTarget.textContent = say("being computed");
+      askSlack();
+    }));
   }
   const stack = row.call_stack ? element("pre", {}, row.call_stack) : null;
   const heading = row.type ?? row.op_type ?? event.name;

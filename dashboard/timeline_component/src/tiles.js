@@ -13,10 +13,12 @@ export function levelOf(nsPerPx) {
 
 export class Tiles {
   /** `arrived(from, to)` is called with the stretch of time of what came, in ns. */
-  constructor(base, place, extent, arrived) {
+  constructor(base, place, extent, more, arrived) {
     this.base = base;
     this.place = place;
     this.extent = extent;
+    this.more = more; // what else is told of what a replay is asked: change and language
+    this.reasons = new Map(); // part -> why there is nothing
     this.arrived = arrived;
     this.tracks = new Map(); // part:rank -> tracks
     this.tiles = new Map(); // part:rank:level:index -> Map of track -> columns
@@ -25,7 +27,9 @@ export class Tiles {
   }
 
   url(answer, params) {
-    const query = new URLSearchParams({ ...this.place, ...params });
+    const isReplayed = answer === "slack" || params.part === "path" || params.part === "whatif";
+    const more = isReplayed ? this.more : {};
+    const query = new URLSearchParams({ ...this.place, ...more, ...params });
     return `${this.base}/${answer}?${query}`;
   }
 
@@ -57,7 +61,10 @@ export class Tiles {
         this.broken = true;
         some.forEach((rank) => this.asked.delete(`${part}:${rank}`));
       } else {
-        for (const rank of some) this.tracks.set(`${part}:${rank}`, told[rank].tracks);
+        for (const rank of some) {
+          this.tracks.set(`${part}:${rank}`, told[rank].tracks);
+          if (told[rank].reason) this.reasons.set(part, told[rank].reason);
+        }
       }
       this.arrived(-Infinity, Infinity);
     }

@@ -8,6 +8,7 @@ const CHUNK = 256; // px of a picture that is drawn once
 const GUTTER = 150;
 const LEAST_NS = 50; // no window is shorter
 const SETTLED_MS = 30;
+const EAGER_MS = 150;
 const BUDGET_MS = 7; // of a frame, for pictures that are missing
 const MAP_ROW = [3, 12];
 
@@ -45,14 +46,17 @@ export class Timeline {
   setData(data) {
     const isOther = !this.data || data.version !== this.data.version
       || JSON.stringify(data.place) !== JSON.stringify(this.data.place);
+    const more = { change: data.change, lang: data.lang };
     const isAsked = JSON.stringify(data.window) !== JSON.stringify(this.data?.window);
     this.data = data;
     if (isOther) {
-      this.tiles = new Tiles(data.base, data.place, data.extent, (from, to) => this.arrived(from, to));
+      this.tiles = new Tiles(data.base, data.place, data.extent, more,
+        (from, to) => this.arrived(from, to));
       this.overview = null;
       this.askOverview();
       this.chunks.clear();
     }
+    this.tiles.more = more;
     if (isOther || isAsked) {
       const [start, end] = data.window ?? [0, data.extent];
       this.view = { start, end };
@@ -117,7 +121,8 @@ export class Timeline {
   /** Strips anew, after something was folded, pinned, or arrived. */
   lay() {
     const ranks = this.data.ranks;
-    const made = strips(this.state, this.tiles, ranks);
+    const replayed = this.data.change ? ["path", "whatif"] : ["path"];
+    const made = strips(this.state, this.tiles, ranks, replayed);
     this.strips = made.strips;
     this.total = made.height;
     this.scrollTop = Math.max(0, Math.min(this.scrollTop, this.total - this.height));
@@ -149,6 +154,11 @@ export class Timeline {
     this.view = { start, end: start + length };
     this.scaledAt = performance.now();
     this.isDirty = true;
+    // The first of some gestures asks at once, the last when it is known to be that.
+    if (this.scaledAt - (this.askedAt ?? 0) > EAGER_MS) {
+      this.askedAt = this.scaledAt;
+      this.askShown();
+    }
     this.settle();
   }
 
@@ -200,7 +210,8 @@ export class Timeline {
   /** Tracks and tiles of all that is in sight. */
   askShown() {
     const level = levelOf(this.nsPerPx);
-    const wanted = { device: new Set(), overlap: new Set(), host: new Set(), curves: new Set() };
+    const wanted = { device: new Set(), overlap: new Set(), host: new Set(), curves: new Set(),
+      path: new Set(), whatif: new Set() };
     const few = this.data.ranks.length <= 16;
     for (const strip of this.visible()) {
       if (strip.type === "rank" && strip.isOpen) wanted.device.add(strip.rank);
@@ -216,6 +227,7 @@ export class Timeline {
       if (!ranks.size) continue;
       const listed = [...ranks].sort((a, b) => a - b);
       this.tiles.askTracks(part === "overlap" ? "device" : part, listed);
+      if (!listed.every((rank) => rank >= 0 || this.tiles.tracksOf(part, rank)?.length)) continue;
       this.tiles.ask(part, listed, level, this.view.start, this.view.end, this.towards);
     }
   }
@@ -241,7 +253,9 @@ export class Timeline {
       const isNeeded = strip.track || strip.isOpen
         || (strip.type === "rank" && this.data.ranks.length <= 16);
       if (!isNeeded) continue;
-      if (!this.tiles.tracksOf(part === "overlap" ? "device" : part, strip.rank)) return false;
+      const tracks = this.tiles.tracksOf(part === "overlap" ? "device" : part, strip.rank);
+      if (!tracks) return false;
+      if (!tracks.length) continue;
       for (let at = Math.floor(this.view.start / length); at * length < this.view.end; at++) {
         if (!this.tiles.tiles.has(`${part}:${strip.rank}:${level}:${at}`)) return false;
       }

@@ -17,8 +17,10 @@ pytest.importorskip("streamlit")
 from starlette.requests import Request
 from starlette.responses import Response
 
+from npuscope.analysis.timeline import replayed
 from npuscope.dashboard.app import sources, timeline_tiles
 from npuscope.dashboard.app.served_stores import Place, Served, environment_of
+from tests.cli.command import rows_of
 from tests.dashboard.report.printed_figures import printed
 
 WHOLE = 40  # of which one tile is all of a capture
@@ -143,3 +145,50 @@ def test_hostile_questions_are_refused(place: Mapping[str, str]) -> None:
     assert asked("measured", search | {"from_ns": 5, "to_ns": 5}).status_code == 400
     assert asked("__class__", search).status_code == 404
     assert asked("overview", {**place, "columns": 10**9}).status_code == 400
+
+
+def test_the_critical_path_is_as_long_as_the_command_says(
+    place: Mapping[str, str], sample_store: Path
+) -> None:
+    drawn = rows({**place, "part": "path", "level": WHOLE, "index": 0})
+    path = printed(sample_store, "critical-path")
+    sums = dict(drawn.group_by("class").agg(pl.col("dur_ns").sum()).rows())
+    for position, part in enumerate(replayed.PARTS[:-1]):  # of gaps only those above 0 are drawn
+        assert sums.get(position, 0) == sum(one["path_ns"] for one in path if one["part"] == part)
+    short = rows({**place, "part": "path", "level": 12, "index": 0})
+    ranks = {int(name.partition(" ")[0]) for name in short["name"].cast(pl.String)}
+    assert ranks and ranks <= {row["rank"] for row in path}
+
+
+def test_predicted_steps_are_those_of_the_command(
+    place: Mapping[str, str], sample_store: Path
+) -> None:
+    change = "comm:all=0.5"
+    drawn = rows({**place, "part": "whatif", "change": change, "level": 10, "index": 0})
+    steps = [row for row in rows_of("whatif", sample_store, change) if row["step"] is not None]
+    for track, column in enumerate(("measured_step_ns", "predicted_step_ns")):
+        mine = drawn.filter(track=track)
+        assert mine["dur_ns"].to_list() == [row[column] for row in steps][: mine.height]
+        assert mine["name"].to_list()[0] == str(steps[0]["step"])
+
+
+def test_slack_of_an_event_is_the_commands(place: Mapping[str, str], sample_store: Path) -> None:
+    looked_for = {**place, "part": "device", "ranks": "0", "text": "matmul"}
+    found = json.loads(bytes(asked("found", looked_for).body))
+    slack = [row for row in rows_of("critical-path", sample_store, "--slack") if row["rank"] == 0]
+    for one in found["rows"][:3]:
+        event = {**place, "ranks": 0, "kind": "stream", "start_ns": one["start_ns"]}
+        answer = json.loads(bytes(asked("slack", {**event, "dur_ns": one["dur_ns"]}).body))
+        alike = {row["slack_ns"] for row in slack if row["dur_ns"] == one["dur_ns"]}
+        assert answer["slack_ns"] in alike or (None in alike and "waits" in answer["reason"])
+
+
+def test_a_replay_that_cannot_answer_says_why_in_the_readers_language(
+    place: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replayed, "MOST_OPERATIONS", 10)
+    asked_of = {**place, "part": "whatif", "change": "host=0.5", "lang": "zh"}
+    answer = told("tracks", asked_of)["-1"]
+    assert answer["tracks"] == [] and "\u592a\u591a" in str(answer["reason"])
+    assert asked("tile", {**asked_of, "level": 1, "index": 0}).status_code == 503
+    assert asked("tracks", {**asked_of, "change": "x" * 201}).status_code == 400
