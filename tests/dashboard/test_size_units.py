@@ -14,7 +14,12 @@ SIZES = [
     (known.name, column.name) for known in metrics() for column in known.columns
     if column.name.endswith("_bytes")
 ]  # fmt: skip
-MEMORY = ("memory", "predict_memory", "search")  # tables of device memory, measured and predicted
+MEMORY = (
+    "memory",
+    "predict_memory",
+    "search",
+    "measured_memory_plan",
+)  # tables of device memory, measured and predicted
 MOVED = ("size_bytes", "link_bytes", "between_hosts_bytes", "migration_bytes", "read_bytes")
 
 

@@ -135,7 +135,7 @@ def test_all_to_alls_in_two_stages_as_they_ran() -> None:
 
 @pytest.mark.slow
 def test_ranges_contain_the_truth_where_kernels_slow_down_beside_transfers() -> None:
-    # Sixty such pairs: bench/analysis/whatif_range_bench.py.
+    # Sixty such pairs: bench/replay/whatif_range_bench.py.
     for number in range(3 * KINDS, 4 * KINDS):
         base, other, word = pair(number)
         told = replayed(base).contention.lost_ratio

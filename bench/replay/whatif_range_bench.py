@@ -1,6 +1,6 @@
 """Whether the range of a what-if contains the truth where kernels slow down beside transfers.
 
-    .venv/bin/python -m bench.analysis.whatif_range_bench [--full]
+    .venv/bin/python -m bench.replay.whatif_range_bench [--full]
 
 Pairs of generated jobs, one cause changed, both really generated, noise 2 %: kernels run 1.1 to 1.5
 times as long while bytes of their rank move, by the seed. The range knows only the capture as it

@@ -1,6 +1,6 @@
 """How long `npuscope whatif` takes for phase-level traces of many workers.
 
-    .venv/bin/python -m bench.analysis.whatif_bench [--full] [--runs N]
+    .venv/bin/python -m bench.replay.whatif_bench [--full] [--runs N]
 
 A simulated step of a pipeline (8 stages, 2 chunks, 16 micro-batches; --full: 32) is repeated for DP
 ranks and steps, each step stretched by a factor of its own. Replays must give each step's length,

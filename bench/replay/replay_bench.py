@@ -1,6 +1,6 @@
 """How long the graph of a capture takes, and one what-if on it.
 
-    .venv/bin/python -m bench.analysis.replay_bench [--full]
+    .venv/bin/python -m bench.replay.replay_bench [--full]
 
 Ranks run one program of kernels with an all-reduce in groups of eight every 20 operations, which
 the third kernel after it waits for; the two before that run beside it and take 1.3 times as long.

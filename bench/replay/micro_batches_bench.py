@@ -1,6 +1,6 @@
 """How close `micro_batches=` comes to steps that really ran with so many.
 
-    .venv/bin/python -m bench.analysis.micro_batches_bench [--full]
+    .venv/bin/python -m bench.replay.micro_batches_bench [--full]
 
 Jobs of tp 2, pp 4, dp 2, ep 2 with noise of 2 % and hiccups are generated with 4, 8 and 16
 micro-batches; each predicts the others of its seed and of the next one, of whom it knows nothing.
