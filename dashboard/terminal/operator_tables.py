@@ -24,12 +24,12 @@ CLASS_WORDS = {
     "other": Message("other kernels"),
 }
 _TITLES = {
-    "shape": "Headroom of operators (a mean rank and step)",
-    "class": "Classes of operators (a mean rank and step)",
+    "shape": "Headroom of operators (mean of ranks and steps)",
+    "class": "Classes of operators (mean of ranks and steps)",
     "step": "Classes of operators of each step",
     "pmu": "FLOPs over time beside PMU counters",
-    "cause": "Causes of slow operators (a mean rank and step)",
-    "evidence": "Evidence of causes (a mean rank and step)",
+    "cause": "Causes of slow operators (mean of ranks and steps)",
+    "evidence": "Evidence of causes (mean of ranks and steps)",
 }
 _WIDEST = 40
 

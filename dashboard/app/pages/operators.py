@@ -91,10 +91,10 @@ if told is not None:
         " high. Causes may meet in one kernel and do not add up."
     )
     worded = pl.col("cause").replace({key: say(words) for key, words in causes.CAUSE_WORDS.items()})
+    reasons = {text: say(text) for text in summed["reason"].drop_nulls()}
     page.table(
-        summed.with_columns(worded, pl.col("reason").map_elements(say, return_dtype=pl.String)),
-        name="operator_causes",
-    )  # fmt: skip
+        summed.with_columns(worded, pl.col("reason").replace(reasons)), name="operator_causes"
+    )
     if not rested_on.is_empty():
         page.table(rested_on.with_columns(worded), name="operator_cause_rows", columns=EVIDENCE)
 

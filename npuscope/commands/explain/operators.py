@@ -58,6 +58,8 @@ def operators(
         if by == "shape":
             compare_ranks(data, is_needed=False)
         frame = answers.operators(data.con, scope, by=by, reference=known)
+        if frame.is_empty() and str(asked.scope):
+            asked.require_steps(data, scope)
         notes = notes_of(data, scope)
         notes += headroom.headroom_notes(data.con, scope, frame, of=by)
         most = _SHOWN if top is None and not asked.json else top

@@ -80,7 +80,7 @@ def test_communication(monkeypatch: pytest.MonkeyPatch, sample_store: Path) -> N
 
 def test_operators(monkeypatch: pytest.MonkeyPatch, sample_store: Path) -> None:
     visited = visit(monkeypatch, sample_store, page="operators", rank="0", step="12")
-    longest, classes, headroom, roofline, cores = figures(visited)
+    longest, classes, headroom, causes, roofline, cores = figures(visited)
     rows = rows_of("kernels", sample_store, "--by", "type", "--rank", "0", "--step", "12")
     assert values(longest["data"][0]["x"]) == pytest.approx((rows["total_ns"] / 1e6).to_list())
     rows = rows_of("operators", sample_store, "--by", "class", "--rank", "0", "--step", "12")
@@ -90,6 +90,10 @@ def test_operators(monkeypatch: pytest.MonkeyPatch, sample_store: Path) -> None:
     rows = rows_of("operators", sample_store, "--rank", "0", "--step", "12").head(30)
     low, rest = (values(one["x"]) for one in headroom["data"])
     assert low + rest == pytest.approx((rows["headroom_high_ns"] / 1e6).to_numpy())
+    rows = rows_of("operators", sample_store, "--by", "cause", "--rank", "0", "--step", "12")
+    rows = rows.filter(pl.col("headroom_high_ns") > 0)
+    bars = pytest.approx((rows["headroom_ns"] / 1e6).to_list())
+    assert values(causes["data"][0]["x"]) == bars
     kernels = rows_of("mfu", sample_store, "--by", "kernel", "--rank", "0", "--step", "12")
     known = kernels.drop_nulls(["flops", "moved_bytes", "achieved_flops_per_s"])
     points = [y for one in roofline["data"] if one["mode"] == "markers" for y in values(one["y"])]
