@@ -157,19 +157,26 @@ class Metric:
 
     def sql_with(self, *, kinds: str = "kinds.sql") -> str:
         """The query with the tables of that file where it asks what groups are for (`_kinds`)."""
-        query = sql_text(self.file.rpartition("/")[2])
-        parts = (
-            ("_gaps", "gaps.sql"),
-            ("_lengths", "lengths.sql"),
-            ("_kinds", kinds),
-            ("_covered_bins", "covered_bins.sql"),
-        )
-        for line, file in parts:
-            tables = "_" + sql_text(file).partition("\n_")[2].rstrip()
-            query = query.replace(f"\n{line}\n", f"\n{tables}\n")
+        query = part_sql(self.file.rpartition("/")[2], kinds=kinds)
         if not (self.rows_from and any(column.name == "step" for column in self.columns)):
             return query
         return sql_text("kept_steps.sql").replace("\n_query\n", f"\n{query.rstrip()}\n")
+
+
+def part_sql(file: str, *, kinds: str = "kinds.sql") -> str:
+    """Text of a file below `sql/` with the tables of other files where it asks for them."""
+    query = sql_text(file)
+    parts = (
+        ("_gaps", "gaps.sql"),
+        ("_host_causes", "host_causes.sql"),
+        ("_lengths", "lengths.sql"),
+        ("_kinds", kinds),
+        ("_covered_bins", "covered_bins.sql"),
+    )
+    for line, part in parts:
+        tables = "_" + sql_text(part).partition("\n_")[2].rstrip()
+        query = query.replace(f"\n{line}\n", f"\n{tables}\n")
+    return query
 
 
 @cache

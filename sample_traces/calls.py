@@ -64,9 +64,19 @@ class CopyCall:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """The host waits for the end of a call."""
+    """The host waits for the end of a call, in an operator or by itself."""
 
     on: int
+    operator: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """The host does something else; `kind` and `name` as the profiler records it."""
+
+    kind: str
+    name: str
+    dur_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +87,7 @@ class StepMark:
     begins: bool
 
 
-Call = KernelCall | CommCall | CopyCall | Sync | StepMark
+Call = KernelCall | CommCall | CopyCall | Sync | Pause | StepMark
 
 
 @dataclass(slots=True)

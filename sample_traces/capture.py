@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from npuscope.analysis.pipeline.schedules import Pass
 
@@ -113,6 +113,16 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
+class HostCall:
+    """What else the main thread did: an operator that launches nothing, or garbage collection."""
+
+    kind: str
+    name: str
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """The host range of a step, and the device range of what it launched."""
 
@@ -138,7 +148,8 @@ class Capture:
     kernels: list[Kernel]
     comm_ops: list[CommOp]
     copies: list[Copy]
-    waits: list[tuple[int, int, int]]  # start, end, connection
+    waits: list[tuple[int, int, int]]  # for the device: start, end, connection
+    host_calls: list[HostCall] = field(default_factory=list)
 
     @property
     def device_id(self) -> int:
@@ -223,7 +234,10 @@ def _capture(
         job.clock_ns(rank, job.start_ns), max(last_ns, windows[-1].end_ns) + _SESSION_END_NS,
         [_step(window, events) for window in windows],
         *_with_waits(kernels, comm_ops), copies,
-        [(w.start_ns, w.end_ns, connection + 3 + i) for i, w in enumerate(waits)],
+        [(w.start_ns, w.end_ns, connection + 3 + i)
+         for i, w in enumerate(w for w in waits if w.kind == "api")],
+        [HostCall("operator" if w.kind == "api" else w.kind, w.operator, w.start_ns, w.end_ns)
+         for w in waits if w.operator],
     )  # fmt: skip
 
 

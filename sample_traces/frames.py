@@ -14,6 +14,7 @@ from .capture import Capture, CommOp, Kernel, captures
 from .forms import metadata
 from .forms.pmu import cube_utilization, pmu
 from .job import (
+    SAMPLED_NS,
     Group,
     Job,
     group_hash,
@@ -35,6 +36,7 @@ _POLARS: dict[str, pl.DataType] = {
     "map(varchar, double)": pl.List(pl.Struct({"key": pl.String(), "value": pl.Float64()})),
 }
 _PAIR = {"key": pl.String(), "value": pl.Float64()}
+_SYNCHRONISE = "aclrtSynchronizeStreamWithTimeout"
 Row = dict[str, object]
 TABLES = (
     "ranks", "groups", "steps", "kernels", "device_tasks", "comm_ops", "comm_tasks", "launches",
@@ -116,11 +118,26 @@ def _tables(c: Capture, wanted: Collection[str]) -> dict[str, list[Row]]:
         memory_rows = dict(zip(("memory", "operator_memory"), _memory(c), strict=True))
         found |= {name: rows for name, rows in memory_rows.items() if name in wanted}
     if c.job.frequency and "counters" in wanted:
-        found["counters"] = [
+        found["counters"] = _places(c) + [
             {"device_id": c.device_id, "name": "AI Core Freq", "series": "MHz", "timestamp_ns": t,
              "value": float(c.frequency_mhz)}
             for t in (c.session_start_ns, c.session_end_ns)
         ]  # fmt: skip
+    return found
+
+
+def _places(c: Capture) -> list[Row]:
+    """NUMA nodes of the device and, now and then, of the main thread, as a recorder tells them."""
+    if not c.job.far_share:
+        return []
+    offset_ns = c.session_start_ns - c.job.start_ns
+    found: list[Row] = [
+        {"name": "NUMA node", "series": "device", "timestamp_ns": c.session_start_ns, "value": 0.0}
+    ]
+    for at_ns in range(c.session_start_ns, c.session_end_ns, SAMPLED_NS):
+        node = float(c.job.is_far(c.rank, at_ns - offset_ns))
+        found.append({"name": "NUMA node", "series": f"thread {c.main_thread}",
+                      "timestamp_ns": at_ns, "value": node})  # fmt: skip
     return found
 
 
@@ -228,8 +245,9 @@ def _launches(c: Capture) -> list[Row]:
 
 
 def _host_ops(c: Capture) -> list[Row]:
-    """The framework's operators that launch something; not what the device's interface does."""
-    return [
+    """The framework's operators that launch something, what else keeps the host from launching, and
+    of the device's interface the calls that wait."""
+    found: list[Row] = [
         {
             "kind": "operator",
             "name": launch.operator,
@@ -244,6 +262,15 @@ def _host_ops(c: Capture) -> list[Row]:
         }
         for launch in c.launches()
     ]
+    called: list[tuple[str, str | None, str, int, int]] = [
+        (one.kind, None, one.name, one.start_ns, one.end_ns) for one in c.host_calls
+    ]
+    called += [("api", "acl", _SYNCHRONISE, start_ns, end_ns) for start_ns, end_ns, _ in c.waits]
+    return found + [
+        {"kind": kind, "level": level, "name": name, "process_id": c.process_id,
+         "thread_id": c.main_thread, "start_ns": start_ns, "dur_ns": end_ns - start_ns}
+        for kind, level, name, start_ns, end_ns in called
+    ]  # fmt: skip
 
 
 def _comm_ops(c: Capture) -> list[Row]:

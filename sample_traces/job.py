@@ -15,6 +15,8 @@ from typing import Any
 from npuscope.analysis.pipeline import schedules
 from npuscope.errors import UsageError
 
+STAY_NS, SAMPLED_NS = 8_000_000, 2_000_000  # the scheduler moves a thread; its place is read
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -60,6 +62,12 @@ class Job:
     brought into another layout and their result back; those of type `ai_cpu_kernel` run on the AI
     CPU, `ai_cpu_factor` as long; those of type `unfused_kernel` (SwiGlu, or Add with scale and
     bias) as the element-wise kernels that make them up.
+
+    What can be wrong with the host: with `item_in_layers` it reads a value from the device in each
+    layer's forward; in steps that are multiples of `gc_every` Python collects garbage for `gc_ns`;
+    each micro-batch of the first stage is waited for `data_wait_ns`; threads that are not bound are
+    for `far_share` of the time on cores far from their device, where a launch takes `far_factor`
+    times as long, and where they are is recorded.
 
     `noise` is the sigma of the lognormal law by which kernels, transfers and launches vary, with a
     hiccup now and then. `clock_offsets_ns[r]` is added to every time of rank r, whose clock runs
@@ -132,6 +140,12 @@ class Job:
     ai_cpu_kernel: str = ""
     ai_cpu_factor: float = 12.0
     unfused_kernel: str = ""
+    item_in_layers: bool = False
+    gc_every: int = 0
+    gc_ns: int = 3_000_000
+    data_wait_ns: int = 0
+    far_share: float = 0.0
+    far_factor: float = 1.8
 
     def __post_init__(self) -> None:
         try:
@@ -197,6 +211,13 @@ class Job:
         slow = self.slow_factor if rank == self.slow_rank and self.slow_rank_lowers_clock else 1.0
         return slow * (self.slow_clock_factor if rank == self.slow_clock else 1.0)
 
+    def is_far(self, rank: int, time_ns: int) -> bool:
+        """Whether the rank's threads are on cores far from their device at a true time."""
+        if not self.far_share:
+            return False
+        stay = (time_ns - self.start_ns) // STAY_NS
+        return _chance(f"{self.seed}/far/{rank}/{stay}") < self.far_share
+
     def host_slowness(self, rank: int) -> float:
         return self.slow_host_factor if self.host(rank) == self.slow_host else 1.0
 
@@ -207,6 +228,13 @@ class Job:
 
 
 HALVES = ("attention", "ffn")  # of a layer
+
+
+@lru_cache(maxsize=8192)
+def _chance(of: str) -> float:
+    return random.Random(of).random()
+
+
 # Left out of a description where they stand at their defaults.
 _WRONG = (
     "recompute", "recompute_parts",
@@ -218,6 +246,7 @@ _WRONG = (
     "fused_kernel", "serial_experts", "placement", "contention", "hierarchical",
     "odd_columns", "odd_factor", "split_kernel", "split_into", "converted_kernel", "ai_cpu_kernel",
     "ai_cpu_factor", "unfused_kernel",
+    "item_in_layers", "gc_every", "gc_ns", "data_wait_ns", "far_share", "far_factor",
 )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from .calls import (
     CommCall,
     CopyCall,
     Draft,
+    Pause,
     StepMark,
     Sync,
     add,
@@ -47,6 +48,7 @@ from .job import (
 # A step's last kernel outlasts the spread between ranks; the allGather launched before it outlasts
 # that kernel; the next step's first kernel outlasts the allGather.
 _ADAM_NS, _GATHER_NS, _ZERO_NS = 420_000, 640_000, 900_000
+_NEXT_BATCH = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 
 def program(job: Job, rank: int) -> list[Call]:
@@ -171,10 +173,13 @@ def _forward(d: Draft, one: Pass, head: int, *, exchanges: bool) -> Parts:
         after = (_received(d, place.before, backward=False),)
     yield False
     if place.is_first:
+        _load(d)
         inputs = f"{job.vocabulary},{hidden};1,{rows};1"
         compute(
             d, k.work("GatherV2", inputs, f"1,{rows},{hidden}", k.vector_ns(4.0 * rows * hidden))
         )
+    if micro_batch == 0 and job.gc_every and d.step % job.gc_every == 0:
+        add(d, Pause("gc", "GC", job.gc_ns))
     mask = k.work("DSAGenBitMask", f"{rows}", f"{rows // 8}", 38_000, "UINT8")
     compute(d, mask, stream=SIDE_STREAM, after=(d.last,))
     if micro_batch == 0:
@@ -190,6 +195,12 @@ def _forward(d: Draft, one: Pass, head: int, *, exchanges: bool) -> Parts:
     yield True
     if place.after is not None:
         _sent(d, place.after, backward=False, exchanges=exchanges)
+
+
+def _load(d: Draft) -> None:
+    """The host waits for a batch."""
+    if d.job.data_wait_ns:
+        add(d, Pause("operator", _NEXT_BATCH, d.job.data_wait_ns))
 
 
 def _further_token(d: Draft, micro_batch: int, layer: int) -> Parts:
@@ -229,6 +240,8 @@ def _again(d: Draft, layer: int, half: str) -> bool:
 def _attention_forward(d: Draft, after: tuple[int, ...]) -> Within:
     job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
     compute(d, k.elementwise("RmsNorm", rows, hidden), after=after)
+    if job.item_in_layers:
+        add(d, Sync(d.last, "aten::item"))
     compute(d, k.matmul(rows, hidden, job.projected_columns))
     compute(d, k.elementwise("RotaryPositionEmbedding", rows, hidden // job.tp))
     compute(d, k.attention(job.sequence, hidden // job.tp, backward=False))

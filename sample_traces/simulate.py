@@ -18,6 +18,7 @@ from .calls import (
     CommCall,
     CopyCall,
     KernelCall,
+    Pause,
     StepMark,
     Sync,
     jittered_ns,
@@ -81,10 +82,13 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The host waiting for the device."""
+    """The host waiting for the device (`kind` api), in an operator or not; or what else keeps it
+    from launching: a call of this kind and name."""
 
     start_ns: int
     end_ns: int
+    operator: str = ""
+    kind: str = "api"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +196,7 @@ def on_clock(
     return (
         [Event(e.call, host(e.host), shown(e.start_ns), shown(e.end_ns), shown(e.ready_ns),
                e.payload_ns) for e in events],
-        [Wait(shown(w.start_ns), shown(w.end_ns)) for w in waits],
+        [Wait(shown(w.start_ns), shown(w.end_ns), w.operator, w.kind) for w in waits],
         [Window(w.step, shown(w.start_ns), shown(w.end_ns)) for w in windows],
     )  # fmt: skip
 
@@ -226,8 +230,11 @@ def _advance(
             _mark(job, r, call)
         elif isinstance(call, Sync):
             end_ns = max(r.host_ns, _end(r, call.on)) + 9_000
-            r.waits.append(Wait(r.host_ns, end_ns))
+            r.waits.append(Wait(r.host_ns, end_ns, call.operator))
             r.host_ns = end_ns
+        elif isinstance(call, Pause):
+            r.waits.append(Wait(r.host_ns, r.host_ns + call.dur_ns, call.name, call.kind))
+            r.host_ns += call.dur_ns
         elif isinstance(call, (KernelCall, CopyCall)):
             host = _issue(job, r)
             start_ns = _start(job, r, call, host)
@@ -256,7 +263,7 @@ def _advance(
 
 def _needs(r: _Rank, call: Call) -> Sequence[int]:
     """Calls whose ends must be known before this one can be placed."""
-    if isinstance(call, StepMark):
+    if isinstance(call, (StepMark, Pause)):
         return ()
     if isinstance(call, Sync):
         return (call.on,)
@@ -287,6 +294,8 @@ def _issue(job: Job, r: _Rank) -> HostTimes:
     if job.noise:
         cost_ns = jittered_ns(r.noise, cost_ns, job.noise)
     start_ns = r.host_ns
+    if job.is_far(r.rank, start_ns):
+        cost_ns = int(cost_ns * job.far_factor)
     r.host_ns += cost_ns
     enqueue_ns = r.host_ns - 2_500
     dequeue_ns = max(r.queue_ns, enqueue_ns + 1_500)

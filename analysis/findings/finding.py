@@ -30,7 +30,8 @@ class Finding:
 
     `at_stake_ns`: time that it takes per step, as a mean over steps and ranks (where ranks wait in
     turn, a step may get shorter by more); None where it is not known. `step_share_ratio`: the same
-    over the mean length of a step. `changes`: words of a what-if that would end it.
+    over the mean length of a step. `changes`: words of a what-if that would end it;
+    `beside`: others without which it costs more than it causes, so that it is told beyond them.
     `predicted_gain_ns`: what a replay of the job's mean step says they save, between
     `predicted_gain_low_ns` and `predicted_gain_high_ns`; None where it cannot answer:
     `no_gain_reason` says why. `reason`: why it is no surer. `advice`: what to try. `evidence`: the
@@ -54,12 +55,22 @@ class Finding:
     predicted_gain_low_ns: int | None = None
     predicted_gain_high_ns: int | None = None
     no_gain_reason: str | None = None
+    beside: tuple[str, ...] = ()
 
 
 def gain_words(one: Finding) -> str:
     """What a replay predicts, in a sentence."""
     if one.predicted_gain_ns is None:
         return Message("not known: {why}", why=one.no_gain_reason or "")
+    if one.beside:
+        return Message(
+            "{gain} ms per step ({low} to {high}), replayed with {changes} beyond {beside}",
+            gain=ms(one.predicted_gain_ns),
+            low=ms(one.predicted_gain_low_ns),
+            high=ms(one.predicted_gain_high_ns),
+            changes=shlex.join(one.changes),
+            beside=shlex.join(one.beside),
+        )
     return Message(
         "{gain} ms per step ({low} to {high}), replayed with {changes}",
         gain=ms(one.predicted_gain_ns),

@@ -12,16 +12,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import duckdb
-import polars as pl
 
 from npuscope.errors import CannotAnswer, TraceNotFound, UsageError
 from npuscope.messages import Message
 
 from ..parts import is_told
-from ..replay.capture_changes import changed
-from ..replay.capture_what_if import predicted_steps
 from ..replay.captures import CaptureJob, capture_job
-from ..replay.changes import parse_change
+from ..replay.gain import gain_of
 from ..scope import Scope
 from ..wording import number
 from .finding import Finding
@@ -35,6 +32,7 @@ _TOLD_THERE = Message("`npuscope whatif` with the same changes says why it canno
 # What a capture lacks where a change of this target is refused, in the reader's language.
 _REFUSED = {
     "between_steps": Message("what the first operation of a step waits for was not recorded"),
+    "cause": Message("no launches were recorded, so the host's time is not known"),
     "comm": Message("no operation of this kind was recorded on all its members"),
     "experts": Message("all ranks of expert-parallel groups, with shapes, were not recorded"),
     "host": Message("no launches were recorded, so the host's time is not known"),
@@ -111,16 +109,12 @@ def _with_gain(
     if count > _MOST_FOR_EXPERTS and any(word.startswith("experts") for word in one.changes):
         return replace(one, no_gain_reason=_too_many(count, _MOST_FOR_EXPERTS))
     try:
-        other = changed(con, job, [parse_change(word) for word in one.changes])
+        found = gain_of(con, job, one.changes, beside=one.beside, step=step)
     except (CannotAnswer, UsageError):
         return replace(one, no_gain_reason=why_refused(one.changes[0]))
-    times = predicted_steps(job, other)
-    row = times.row(-1, named=True)
-    for own in times.filter(pl.col("step").eq_missing(pl.lit(step, pl.Int64))).to_dicts():
-        row = own
     return replace(
         one,
-        predicted_gain_ns=row["replayed_step_ns"] - row["predicted_step_ns"],
-        predicted_gain_low_ns=row["measured_step_ns"] - row["predicted_high_ns"],
-        predicted_gain_high_ns=row["measured_step_ns"] - row["predicted_low_ns"],
+        predicted_gain_ns=found.gain_ns,
+        predicted_gain_low_ns=found.low_ns,
+        predicted_gain_high_ns=found.high_ns,
     )

@@ -23,7 +23,7 @@ from .. import query
 from ..experts.load.load_overview import Overview
 from ..scope import ALL, Scope
 from ..wording import mebibytes, ms, percent, ranks_named
-from . import cause_rules, communication_rules, time_rules
+from . import cause_rules, communication_rules, host_rules, time_rules
 from .finding import CERTAINTIES, Finding, addressed, ranked
 from .gains import MOST_OPERATIONS, operation_count, priced
 from .material import Material, material
@@ -263,6 +263,9 @@ RULES: tuple[Rule, ...] = (
     communication_rules.exposed_communication,
     time_rules.device_idle,
     time_rules.between_steps,
+    host_rules.host_calls,
+    host_rules.synchronisation,
+    host_rules.far_cores,
     time_rules.stragglers,
     time_rules.uneven_steps,
     cause_rules.slow_hosts,

@@ -13,6 +13,7 @@ import polars as pl
 
 from ..experts.load.load_overview import Overview, overview
 from ..flops.kernels.count import counted_kernels
+from ..host.blocking import blocking_calls
 from ..host.free_time import mean_free_time
 from ..means import mean_kernels, without_warm_up
 from ..memory.memory import MemoryFacts, memory_facts
@@ -21,7 +22,7 @@ from ..ranks.answers import slow_pairs
 from ..ranks.stragglers.blame import by_rank, rank_blame
 from ..replay.stages import rank_stages
 from ..scope import RANK, Scope
-from ..views import frame
+from ..views import frame, select
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,10 @@ class Material:
     suspects: rows of `rank_suspects` with a verdict, and hosts: host, ranks, launch_interval_ns
     and launch_peers_ns (other hosts) of those whose ranks launch late; pairs: rows of `slow_pairs`
     that are slow. All three are empty where single ranks were chosen. free: rows of
-    `mean_free_time` by cause. matmuls: type, total_ns (of a mean rank and step) and flops_per_s of
-    kernels that multiply matrices, the highest rate first. is_gpu: no NPU is among the
-    ranks. experts: their load over all ranks, None where it is not known or single ranks were
+    `mean_free_time` by cause, calls: those of `blocking_calls`, far: rows of `host_placement` of
+    ranks that launch more slowly on far cores. matmuls: type, total_ns (of a mean rank and step)
+    and flops_per_s of kernels that multiply matrices, the highest rate first. is_gpu: no NPU is
+    among the ranks. experts: their load over all ranks, None where it is not known or single ranks were
     chosen.
     """
 
@@ -54,6 +56,8 @@ class Material:
     hosts: pl.DataFrame
     pairs: pl.DataFrame
     free: pl.DataFrame
+    calls: pl.DataFrame
+    far: pl.DataFrame
     matmuls: pl.DataFrame
     is_gpu: bool = False
     experts: Overview | None = None
@@ -123,6 +127,8 @@ def material(
         hosts=_hosts(con, run, capture, suspects),
         pairs=_pairs(con, scope),
         free=mean_free_time(con, scope, by="cause"),
+        calls=blocking_calls(con, scope),
+        far=select(con, "host_placement", scope, of=RANK).filter(pl.col("slow_low_ratio") > 1),
         matmuls=_matmuls(con, scope),
         memory=memory_facts(con, scope),
         is_gpu=con.execute(_FRAMEWORKS.format(where=outside), ranks).fetchall() == [("kineto",)],

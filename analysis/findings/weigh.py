@@ -43,6 +43,7 @@ def stated(
     *,
     changes: Sequence[str] = (),
     no_gain: str | None = None,
+    beside: Sequence[str] = (),
 ) -> Finding:
     """A finding about what was seen, with the first rows of its evidence, and the changes that
     would end it, or why there is none to replay."""
@@ -60,4 +61,5 @@ def stated(
         command=command,
         changes=tuple(changes),
         no_gain_reason=no_gain,
+        beside=tuple(beside),
     )

@@ -23,6 +23,7 @@ from .stages import of_stages
 from .variants import structure
 from .variants.experts import experts
 from .variants.hierarchy import hierarchical
+from .variants.host_causes import host_cause
 from .variants.ideal import ideal
 from .variants.micro_batches import micro_batches
 from .variants.payloads import payloads
@@ -252,7 +253,7 @@ def _rank(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
 
 _CHANGES = {
     "rank": _rank, "stage": _stage, "kernel": _factor, "comm": _factor, "link": _link,
-    "host": _host, "between_steps": _between_steps, "schedule": schedule,
+    "host": _host, "cause": host_cause, "between_steps": _between_steps, "schedule": schedule,
     "remove": structure.remove, "fuse": structure.fuse, "hide": structure.hide,
     "micro_batches": micro_batches, "experts": experts,
     "ideal": ideal, "hierarchical": hierarchical,

@@ -24,7 +24,15 @@ STAGE_WORDS = {
     "task": Message("another task"),
     "between": Message("between tasks"),
 }
+GAIN_WORDS = {
+    **CAUSE_WORDS,
+    "far_node": Message("threads on far cores"),
+    "between_steps": Message("time between steps"),
+}
 _TITLES = {
+    "gain": "What a mean step gains without a cause",
+    "call": "What keeps the host from launching",
+    "placement": "Threads on far cores",
     "episode": "When the device waited for the host",
     "pace": "How far the host runs ahead",
     "lead": "Lead of the host over time",
@@ -44,6 +52,12 @@ def table_of(key: str, frame: pl.DataFrame, *, left_out: int = 0) -> FittedTable
             Column("median lead us", "lead_ns", us), Column("least lead us", "least_ns", us),
         ]  # fmt: skip
         return FittedTable(columns, frame.to_dicts(), title, caption)
+    if key in ("gain", "call", "placement"):
+        columns = {"gain": _gains, "call": _calls, "placement": _places}[key](frame)
+        rows = frame
+        if "cause" in frame.columns:
+            rows = frame.with_columns(pl.col("cause").replace(GAIN_WORDS))
+        return FittedTable(columns, rows.to_dicts(), title, caption)
     words = frame.with_columns(
         words=pl.col("cause").replace(CAUSE_WORDS), stage=pl.col("stage").replace(STAGE_WORDS)
     )
@@ -66,6 +80,48 @@ def table_of(key: str, frame: pl.DataFrame, *, left_out: int = 0) -> FittedTable
     empty = {name for name in ("stage", "operator", "thread_id") if frame[name].is_null().all()}
     kept = [column for column in columns if column.key not in empty]
     return FittedTable(kept, words.to_dicts(), title, caption)
+
+
+def _gains(frame: pl.DataFrame) -> list[Column]:
+    return [
+        *several(frame),
+        Column("cause", "cause", is_word=True),
+        Column("operator", "operator"),
+        Column("gain ms", "gain_ns", ms),
+        Column("from", "gain_low_ns", ms),
+        Column("to", "gain_high_ns", ms),
+        Column("of the step", "step_share_ratio", percent),
+        Column("free ms", "free_ns", ms, 1),
+        Column("by", "basis", is_word=True),
+        Column("change", "change", left_out=2),
+    ]
+
+
+def _calls(frame: pl.DataFrame) -> list[Column]:
+    return [
+        *several(frame),
+        Column("rank", "rank", plain),
+        Column("cause", "cause", is_word=True),
+        Column("operator", "operator"),
+        Column("at", "location", left_out=1),
+        Column("calls", "count", number),
+        Column("total ms", "total_ns", ms),
+        Column("longest ms", "longest_ns", ms, 1),
+    ]
+
+
+def _places(frame: pl.DataFrame) -> list[Column]:
+    return [
+        *several(frame),
+        Column("rank", "rank", plain),
+        Column("device's node", "device_node", plain, 1),
+        Column("far", "far_ratio", percent),
+        Column("migrations", "migration_count", number),
+        Column("far launches", "far_count", number, 1),
+        Column("times as long", "slow_ratio", decimals("{:.2f}")),
+        Column("from", "slow_low_ratio", decimals("{:.2f}")),
+        Column("to", "slow_high_ratio", decimals("{:.2f}")),
+    ]
 
 
 def _pace(frame: pl.DataFrame) -> list[Column]:

@@ -35,6 +35,7 @@ TABLES = {
     "inputDataTypes INTEGER,inputShapes INTEGER,outputFormats INTEGER,outputDataTypes INTEGER,"
     "outputShapes INTEGER,attrInfo INTEGER",
     "CONNECTION_IDS": "id INTEGER, connectionId INTEGER",
+    "GC_RECORD": "startNs INTEGER,endNs INTEGER,globalTid INTEGER",
     "HOST_INFO": "hostUid TEXT,hostName TEXT",
     "MEMORY_RECORD": "component INTEGER, timestamp INTEGER, totalAllocated INTEGER, "
     "totalReserved INTEGER, totalActive INTEGER, streamPtr INTEGER, deviceId INTEGER",
@@ -281,6 +282,11 @@ def _pytorch(c: Capture, rows: Rows, pool: Pool) -> None:
         window = (step.window_start_ns, step.window_end_ns)
         more: Row = (None, -1, 0, None, None, None)
         row(f"ProfilerStep#{step.step}", window, c.main_thread, _OP, more)
+    for call in c.host_calls:
+        if call.kind == "operator":
+            row(call.name, (call.start_ns, call.end_ns), c.main_thread, _OP, more)
+        else:
+            rows["GC_RECORD"].append((call.start_ns, call.end_ns, pid | c.main_thread))
     for number, launch in enumerate(c.launches()):
         t, tid = launch.times, c.backward_thread if launch.backward else c.main_thread
         connections += [(2 * number, launch.correlation_id), (2 * number + 1, launch.connection_id)]

@@ -12,7 +12,7 @@ from ..capture import NONE_32, Capture, CommOp, CommTask, Launch
 from .reports import overlap_slices
 
 Event = dict[str, object]
-_SORT = {"CANN": 7, "Ascend Hardware": 13, "AI Core Freq": 14, "Communication": 15,
+_SORT = {"Python GC": 1, "CANN": 7, "Ascend Hardware": 13, "AI Core Freq": 14, "Communication": 15,
          "Overlap Analysis": 23}  # fmt: skip
 _OVERLAP = ("Computing", "Communication", "Communication(Not Overlapped)", "Free")
 _HOST_DEVICE = 31
@@ -44,7 +44,7 @@ def microseconds(ns: int) -> str:
 
 
 def _pid(c: Capture, process: str) -> int:
-    device = _HOST_DEVICE if process == "CANN" else c.device_id
+    device = _HOST_DEVICE if process in ("CANN", "Python GC") else c.device_id
     return (c.process_id << 10 | _SORT[process] << 5 | device) & 0xFFFFFFFF
 
 
@@ -97,6 +97,14 @@ def _framework(c: Capture) -> Iterator[Event]:
             "Fwd thread id": c.main_thread if launch.backward and launch.sequence >= 0 else 0,
         }
         yield _framework_slice(launch.operator, pid, _thread(c, launch), times, "cpu_op", args)
+    for call in c.host_calls:
+        if call.kind == "operator":
+            args = {"Sequence number": -1, "Fwd thread id": 0}
+            within = (call.start_ns, call.end_ns)
+            yield _framework_slice(call.name, pid, c.main_thread, within, "cpu_op", args)
+        else:
+            yield _framework_slice("GC", _pid(c, "Python GC"), 0, (call.start_ns, call.end_ns),
+                                   "GC", {})  # fmt: skip
     for launch in launches:
         t, thread, id_ = launch.times, _thread(c, launch), launch.correlation_id
         name, args = f"Enqueue@{launch.operator}", {"correlation_id": id_}
@@ -116,6 +124,9 @@ def _framework_metadata(c: Capture) -> Iterator[Event]:
         return {"ph": "M", "name": name, "pid": c.process_id, "tid": tid, "args": args}
 
     yield meta("process_name", 0, {"name": "Python"})
+    if any(call.kind == "gc" for call in c.host_calls):
+        named = meta("process_name", 0, {"name": "Python GC"})
+        yield {**named, "pid": _pid(c, "Python GC")}
     yield meta("process_labels", 0, {"labels": "CPU"})
     yield meta("process_sort_index", 0, {"sort_index": 0})
     threads = (c.main_thread, c.backward_thread, c.queue_thread)

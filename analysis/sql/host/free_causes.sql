@@ -121,35 +121,13 @@ _spans as materialized (
 ),
 
 -- What else went on in them: of the host on any of its threads, of the device on the stream that went on.
-_host_causes as (
-    select rank_key, start_ns, start_ns + dur_ns as end_ns, thread_id, name as operator, case
-            when kind = 'gc' then 1
-            when kind = 'operator' and name like 'enumerate(DataLoader)%' then 2
-            when kind = 'python' and regexp_matches(name, 'torch/utils/data/dataloader\.py\(\d+\): __next__') then 2
-            when kind = 'python' and regexp_matches(name,
-                'torch/serialization\.py\(\d+\): save|/checkpointing\.py\(\d+\): save|dist_checkpointing/') then 3
-            when kind = 'python' and regexp_matches(name,
-                'logging/__init__\.py\(|torch/utils/tensorboard/|/wandb/|built-in function print') then 4
-            when kind = 'python' and regexp_matches(name, 'torch(_npu)?/profiler/') then 5
-            when kind = 'api' and name ilike 'aclprof%' then 5
-            when kind = 'operator' and name in ('aten::item', 'aten::_local_scalar_dense', 'aten::is_nonzero') then 6
-            when kind = 'python' and regexp_matches(name, 'npu/utils\.py\(\d+\): synchronize') then 6
-            when kind = 'api' and (name ilike 'aclrtSynchronize%' or name = 'aclrtMemcpy') then 7
-        end as priority
-    from host_ops join _keys using (run, capture, rank)
-    where dur_ns > 0 and priority is not null
-    union all
-    select rank_key, start_ns, start_ns + dur_ns, thread_id, name,
-        case when name ilike '%dataloader%' then 2 when name ilike '%save_checkpoint%' then 3 end as priority
-    from marks join _keys using (run, capture, rank)
-    where kind = 'mstx' and dur_ns > 0 and priority is not null
-),
+_host_causes
 _host_hits as materialized (
     select span, gap, greatest(low_ns, h.start_ns) as low_ns, least(high_ns, h.end_ns) as high_ns, priority, h.operator,
         h.thread_id, h.start_ns <= from_ns as is_before
     from (select s.*, rank_key, from_ns from _spans as s join _known using (gap) where part = 'host' and stage <> 'launch')
         as s
-    join _host_causes as h on s.rank_key * 18446744073709551616 + low_ns < h.rank_key * 18446744073709551616 + h.end_ns
+    join (select * from _host_calls join _keys using (run, capture, rank)) as h on s.rank_key * 18446744073709551616 + low_ns < h.rank_key * 18446744073709551616 + h.end_ns
         and h.rank_key * 18446744073709551616 + h.start_ns < s.rank_key * 18446744073709551616 + high_ns
 ),
 _waiting as (

@@ -1,17 +1,25 @@
 """Why is the device free, and does the host keep up?"""
 
+import duckdb
 import polars as pl
 import streamlit as st
 
 from npuscope.analysis import query
 from npuscope.analysis.host import free_time
+from npuscope.analysis.host.gains import gain_notes, host_gains
+from npuscope.analysis.scope import RANK, Scope
+from npuscope.analysis.views import select
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures import host as figures
-from npuscope.dashboard.terminal.host_tables import STAGE_WORDS
+from npuscope.dashboard.terminal.host_tables import GAIN_WORDS, STAGE_WORDS
 from npuscope.messages import Message
 
 STAGE = ("cause", "stage", "free_ns", "share_ratio", "step_share_ratio", "count", "longest_ns")
+GAIN = (
+    "cause", "operator", "gain_ns", "gain_low_ns", "gain_high_ns", "step_share_ratio", "free_ns",
+    "basis", "change",
+)  # fmt: skip
 OPERATOR = ("cause", "stage", "operator", "free_ns", "share_ratio", "count", "longest_ns")
 
 page = open_page("host")
@@ -24,6 +32,17 @@ def in_words(rows: pl.DataFrame) -> pl.DataFrame:
         pl.col("cause").replace({key: say(words) for key, words in free_time.CAUSE_WORDS.items()}),
         pl.col("stage").replace({key: say(words) for key, words in STAGE_WORDS.items()}),
     )
+
+
+def named(rows: pl.DataFrame) -> pl.DataFrame:
+    """Causes in the reader's language."""
+    words = {key: say(words) for key, words in GAIN_WORDS.items()}
+    return rows.with_columns(pl.col("cause").replace(words))
+
+
+def of_ranks(con: duckdb.DuckDBPyConnection, scope: Scope, *, view: str) -> pl.DataFrame:
+    """Rows of a view that knows no steps."""
+    return select(con, view, scope, of=RANK)
 
 
 page.title("Why is the device free, and does the host keep up?")
@@ -46,6 +65,25 @@ with st.expander(say("By operator")):
     )  # fmt: skip
 with st.expander(say("Every rank and step")):
     page.table(in_words(page.frame(free_time.free_time)), name="free_time")
+
+page.heading("What does a step gain without a cause?")
+gains = page.later(host_gains, rank=None, step=None)
+if gains is not None:
+    page.text(
+        "The mean step of the job, replayed without each cause; of what has nothing to be alike,"
+        " with a fifth less. What a wait for the device costs is told beyond the other causes:"
+        " a host that never waits would hide those, too."
+    )
+    page.table(named(gains), name="host_gains", columns=GAIN)
+    page.notes(gain_notes(gains))
+calls = page.frame(of_ranks, view="host_calls", step=None)
+if not calls.is_empty():
+    with st.expander(say("Calls that keep the host from launching")):
+        page.table(named(calls), name="host_calls")
+places = page.frame(of_ranks, view="host_placement", step=None)
+if not places.is_empty():
+    page.heading("Are threads on cores near their device?")
+    page.table(places, name="host_placement")
 
 page.heading("When did the device wait for the host?")
 episodes = page.frame(free_time.host_episodes, top=100)

@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 
 _SHOWN = 20
 
-Key = Literal["stage", "cause", "operator", "thread", "rank", "step", "episode", "pace", "lead"]
+Key = Literal[
+    "stage", "cause", "operator", "thread", "rank", "step", "gain", "call", "episode", "pace",
+    "lead", "placement",
+]  # fmt: skip
 By = Annotated[Key, typer.Option("--by", metavar="KEY", help="|".join(get_args(Key)))]
 METRICS = {
-    "step": "free_time", "episode": "host_episodes", "pace": "host_pace", "lead": "host_lead"
+    "step": "free_time", "episode": "host_episodes", "pace": "host_pace", "lead": "host_lead",
+    "gain": "host_gains", "call": "host_calls", "placement": "host_placement",
 }  # fmt: skip
 
 
@@ -32,16 +36,22 @@ def host(asked: Asked, by: By = "stage", *, top: TopOrAll = None) -> None:
       npuscope host ./profiles                            free time of a mean step by cause
       npuscope host ./profiles --by operator --top 20     which operators are launched late
       npuscope host ./profiles --by episode --rank 3      when it happened, the costliest first
+      npuscope host ./profiles --by gain                  what a step gains without each cause
+      npuscope host ./profiles --by call                  what keeps the host, at which line
       npuscope host ./profiles --by pace                  the kernel time at which hosts keep up
       npuscope host ./profiles --by step --json           adds up to free_ns of `steps`
     """
     from npuscope.analysis.host.free_time import host_notes
+    from npuscope.analysis.host.gains import gain_notes
     from npuscope.dashboard.terminal.host_tables import table_of
+    from npuscope.profile import compare_ranks
 
     with asked.tables() as (data, scope):
+        if by == "gain":
+            compare_ranks(data, is_needed=False)
         frame = _rows(data.con, scope, by)
         notes = notes_of(data, scope)
-        notes += host_notes(data.con, scope)
+        notes += gain_notes(frame) if by == "gain" else host_notes(data.con, scope)
         shown = frame if top is None else frame.head(top)
         if not asked.json and top is None:
             shown = frame.head(_SHOWN)
@@ -53,7 +63,14 @@ def host(asked: Asked, by: By = "stage", *, top: TopOrAll = None) -> None:
 
 def _rows(con: duckdb.DuckDBPyConnection, scope: Scope, by: Key) -> pl.DataFrame:
     from npuscope.analysis.host import free_time
+    from npuscope.analysis.host.gains import host_gains
+    from npuscope.analysis.scope import RANK
+    from npuscope.analysis.views import select
 
+    if by == "gain":
+        return host_gains(con, scope)
+    if by == "call" or by == "placement":
+        return select(con, METRICS[by], scope, of=RANK)
     if by == "step":
         return free_time.free_time(con, scope)
     if by == "episode":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import duckdb
@@ -72,8 +73,13 @@ def random_job(number: int) -> Job:
 
 def opened(job: Job) -> duckdb.DuckDBPyConnection:
     """The job in canonical tables, its ranks compared."""
+    return opened_frames(canonical_frames(job, tables=TABLES))
+
+
+def opened_frames(frames: Mapping[str, pl.DataFrame]) -> duckdb.DuckDBPyConnection:
+    """Canonical tables, their ranks compared."""
     con = connect()
-    put(con, canonical_frames(job, tables=TABLES))
+    put(con, frames)
     open_views(con)
     open_across(None, con)
     return con

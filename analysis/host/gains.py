@@ -1,0 +1,146 @@
+"""What each cause of the host costs a step: the capture replayed without it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import duckdb
+import polars as pl
+
+from npuscope.errors import CannotAnswer, TraceNotFound, UsageError
+from npuscope.messages import Message
+
+from ..parts import is_told
+from ..replay.captures import CaptureJob, capture_job
+from ..replay.gain import gain_of
+from ..replay.variants.host_causes import FAR
+from ..scope import ALL, JOB, Scope
+from ..views import frame
+from .blocking import blocking_calls, word_of
+from .free_time import mean_free_time
+
+MOST_OPERATIONS = 200_000  # of a capture: about two seconds for the graph and its changes
+CALLED = ("garbage_collection", "data_loading", "checkpoint", "logging", "profiler", FAR)
+LESS = 0.8  # of the host's time: what has no like takes a fifth less
+_FAR = "select count(*) from host_placement {where} and slow_low_ratio > 1"
+_OPERATIONS = """
+    select (select count(*) from kernels {where}) + (select count(*) from comm_ops {where})"""
+_TYPES = {
+    "cause": pl.String, "operator": pl.String, "change": pl.String, "gain_ns": pl.Int64,
+    "gain_low_ns": pl.Int64, "gain_high_ns": pl.Int64, "step_share_ratio": pl.Float64,
+    "free_ns": pl.Float64, "basis": pl.String,
+}  # fmt: skip
+
+
+# metric: host_gains
+# Which of a step's time comes back without one of the host's causes?
+#
+# The mean step of the job, replayed with the change of the row (`npuscope whatif`): without calls
+# of a cause, with launches on far cores as fast as on near ones, with a fifth less of the host's
+# own time (dispatch), with nothing between steps. Gains do not add up: what one takes away may have
+# been hidden beneath another. What a wait for the device costs is told beyond what other calls and
+# far cores do: a host that never waits would hide those, too. Where a capture cannot be replayed
+# the gain is between none of the free time that the cause has and all of it.
+#
+# title: Gain by cause of the host
+# meaning: What a mean step gains without each cause of the host, as a range with its basis.
+# command: host --by gain
+# table: host_gains
+#
+#   run              varchar  run of the training job
+#   capture          varchar  ranks profiled at the same time
+#   cause            varchar  as in free_time; far_node: threads on far cores; between_steps
+#   operator         varchar  that waits for the device; NULL: of all
+#   change           varchar  words of `npuscope whatif`, the last one counts; NULL: not replayed
+#   gain_ns          bigint   predicted gain of a mean step; NULL: not replayed
+#   gain_low_ns      bigint   low end of the range
+#   gain_high_ns     bigint   high end of the range
+#   step_share_ratio double   gain of the measured step; NULL: not replayed
+#   free_ns          double   free time of a mean rank and step of this cause
+#   basis            varchar  replay, or free time: between none and all of it
+def host_gains(
+    con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, most: int = MOST_OPERATIONS
+) -> pl.DataFrame:
+    """Rows of the metric, the largest gain first. A rank or step of the scope is not heeded."""
+    clause, values = scope.where(JOB)
+    found = [
+        _of_capture(con, Scope(*key), most).select(
+            pl.lit(key[0]).alias("run"), pl.lit(key[1]).alias("capture"), pl.all()
+        )
+        for key in frame(
+            con, f"select distinct run, capture from ranks {clause} order by all", values
+        ).iter_rows()
+    ]
+    empty = pl.DataFrame(schema={"run": pl.String, "capture": pl.String, **_TYPES})
+    return pl.concat([empty, *found])
+
+
+def _of_capture(con: duckdb.DuckDBPyConnection, scope: Scope, most: int) -> pl.DataFrame:
+    clause, values = scope.where(JOB)
+    asked = [
+        (cause, operator, word_of(cause, operator))
+        for cause, operator in blocking_calls(con, scope).select("cause", "operator").iter_rows()
+    ]
+    if frame(con, _FAR.format(where=clause), values).item():
+        asked.append((FAR, None, word_of(FAR)))
+    asked += [("dispatch", None, f"host={LESS}"), ("between_steps", None, "between_steps=0")]
+    free = mean_free_time(con, scope, by="operator")
+    job = _job(con, scope, most)
+    others = [word for cause, _, word in asked if cause in CALLED]
+    rows: list[tuple[object, ...]] = []
+    for cause, operator, word in asked:
+        mine = free.filter(cause=cause)
+        if operator:
+            mine = mine.filter(operator=operator)
+        free_ns = float(mine["free_ns"].sum())
+        beside = others if cause == "synchronisation" else []
+        gain = None if job is None else _gain(con, job, beside, word)
+        if gain is not None:
+            rows.append((cause, operator, " ".join([*beside, word]), *gain, free_ns, "replay"))
+        elif free_ns:
+            rows.append(
+                (cause, operator, None, None, 0, round(free_ns), None, free_ns, "free time")
+            )
+    made = pl.DataFrame(rows, schema=_TYPES, orient="row")
+    return made.sort(
+        "gain_ns", "free_ns", "cause", "operator", descending=[True, True, False, False],
+        nulls_last=True,
+    )  # fmt: skip
+
+
+def _job(con: duckdb.DuckDBPyConnection, scope: Scope, most: int) -> CaptureJob | None:
+    clause, values = scope.where(JOB)
+    count = frame(con, _OPERATIONS.format(where=clause), [*values, *values]).item()
+    if count > most or not is_told(con):
+        return None
+    try:
+        return capture_job(con, scope)
+    except TraceNotFound:
+        return None
+
+
+def _gain(
+    con: duckdb.DuckDBPyConnection, job: CaptureJob, beside: Sequence[str], word: str
+) -> tuple[int, int, int, float | None] | None:
+    """What a change gains, its range, and its share of the step; None where the capture does not
+    tell."""
+    try:
+        found = gain_of(con, job, [word], beside=beside)
+    except (CannotAnswer, UsageError):
+        return None
+    share = found.gain_ns / found.measured_ns if found.measured_ns else None
+    return found.gain_ns, found.low_ns, found.high_ns, share
+
+
+def gain_notes(rows: pl.DataFrame) -> list[str]:
+    """How the gains of a capture are to be read."""
+    if rows.is_empty() or (rows["basis"] == "replay").all():
+        return []
+    return [
+        Message(
+            "gains of {causes} are no more than a range, from nothing to all free time of the"
+            " cause: a replay needs launches, compared ranks and at most {most} operations",
+            causes=", ".join(rows.filter(basis="free time")["cause"].unique().sort()),
+            most=f"{MOST_OPERATIONS:,}",
+        )
+    ]

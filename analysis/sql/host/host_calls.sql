@@ -1,0 +1,43 @@
+-- Which calls keep the host from launching, how often, and for how long?
+--
+-- Calls of the causes of free_causes but dispatch and the device, whether the device was free meanwhile or not. A call of
+-- the device's interface within an operator that waits for the device is that operator's.
+--
+-- title: Calls that keep the host from launching
+-- meaning: Garbage collection, data loading, checkpoints, logging and waits for the device, with their lengths.
+-- rows from: host_ops, marks
+-- command: host --by call
+-- table: host_calls
+--
+--   run         varchar  run of the training job
+--   capture     varchar  ranks profiled at the same time
+--   rank        integer  global rank
+--   cause       varchar  garbage_collection, data_loading, checkpoint, logging, profiler or synchronisation
+--   operator    varchar  operator, Python function or call of the interface
+--   location    varchar  line of source, the innermost that is no library's; NULL: stacks were not recorded or not read
+--   count       bigint   calls
+--   total_ns    bigint   time in them
+--   longest_ns  bigint   the longest of them
+with
+_host_causes
+_within as (
+    select run, capture, rank, start_ns, end_ns from _host_calls where priority = 6
+),
+_own as (
+    select c.*
+    from _host_calls as c
+    asof left join _within as o
+        on o.run = c.run and o.capture = c.capture and o.rank = c.rank and c.start_ns >= o.start_ns
+    where c.priority <> 7 or o.end_ns is null or c.start_ns >= o.end_ns
+)
+select run, capture, rank,
+    ['garbage_collection', 'data_loading', 'checkpoint', 'logging', 'profiler', 'synchronisation', 'synchronisation'][priority]
+        as cause,
+    operator,
+    coalesce(
+        list_filter(string_split(call_stack, chr(10)), lambda line: line <> ''
+            and not regexp_matches(line, 'site-packages|dist-packages|/lib/python|<frozen|torch(_npu)?/'))[1],
+        nullif(trim(split_part(call_stack, chr(10), 1)), '')) as location,
+    count(*) as count, cast(sum(end_ns - start_ns) as bigint) as total_ns, max(end_ns - start_ns) as longest_ns
+from _own group by all
+order by run, capture, rank, total_ns desc, cause, operator, location nulls last
