@@ -17,8 +17,8 @@ from npuscope.errors import CannotAnswer, TraceNotFound, UsageError
 from npuscope.messages import Message
 
 from ..parts import is_told
+from ..replay.capture_what_if import gain_of
 from ..replay.captures import CaptureJob, capture_job
-from ..replay.gain import gain_of
 from ..scope import Scope
 from ..wording import number
 from .finding import Finding

@@ -40,8 +40,8 @@ class Material:
     `mean_free_time` by cause, calls: those of `blocking_calls`, far: rows of `host_placement` of
     ranks that launch more slowly on far cores. matmuls: type, total_ns (of a mean rank and step)
     and flops_per_s of kernels that multiply matrices, the highest rate first. is_gpu: no NPU is
-    among the ranks. experts: their load over all ranks, None where it is not known or single ranks were
-    chosen.
+    among the ranks. experts: their load over all ranks, None where it is not known or single ranks
+    were chosen.
     """
 
     run: str

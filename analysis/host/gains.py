@@ -11,8 +11,8 @@ from npuscope.errors import CannotAnswer, TraceNotFound, UsageError
 from npuscope.messages import Message
 
 from ..parts import is_told
+from ..replay.capture_what_if import gain_of
 from ..replay.captures import CaptureJob, capture_job
-from ..replay.gain import gain_of
 from ..replay.variants.host_causes import FAR
 from ..scope import ALL, JOB, Scope
 from ..views import frame

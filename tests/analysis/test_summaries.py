@@ -82,6 +82,7 @@ def test_names() -> None:
         "comm_progress", "rank_work",
         "link_transfers", "outside_steps", "rank_contents", "memory_summary", "memory_holders",
         "memory_steps", "operator_summary", "free_causes", "host_pace",
+        "host_calls", "host_placement",
     }  # fmt: skip
     assert len({one.version for one in found}) == len(found)
 
@@ -100,6 +101,13 @@ def test_ranks_one_by_one_give_what_all_at_once_give(tmp_path: Path) -> None:
             fill(con, "comm_matrix", pairs(rank))
             fill(con, "comm_links", links(rank))
             fill(con, "comm_ops", measured(rank))
+            fill(con, "host_ops", [
+                {"rank": rank, "kind": "gc", "name": "GC", "start_ns": 1, "dur_ns": rank + 1}
+            ])  # fmt: skip
+            fill(con, "counters", [
+                {"rank": rank, "name": "NUMA node", "series": one, "timestamp_ns": 1, "value": rank}
+                for one in ("device", "thread 7")
+            ])  # fmt: skip
             fill(con, "launches", [
                 {"rank": rank, "device_start_ns": one.start_ns, "api_start_ns": one.start_ns - 3,
                  "target": "kernel"} for one in events(rank)

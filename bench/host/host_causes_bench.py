@@ -1,6 +1,6 @@
 """How often `host` finds what is wrong with a host in planted jobs, and how near its gain comes.
 
-    .venv/bin/python -m bench.analysis.host_causes_bench [--full]
+    .venv/bin/python -m bench.host.host_causes_bench [--full]
 
 Random jobs, healthy or with one thing wrong: `.item()` in each layer, garbage collection every 20
 steps, slow data loading, threads that are not bound. The gain is compared with what the same job

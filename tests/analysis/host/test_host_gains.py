@@ -1,0 +1,64 @@
+"""Gains of the host's causes: planted faults, and what placement makes of launches."""
+
+from __future__ import annotations
+
+import pytest
+
+from npuscope.analysis.host.gains import host_gains
+from npuscope.sample_traces.frames import canonical_frames
+from npuscope.sample_traces.generate import small
+from tests.analysis.host.host_jobs import FAULTS, TABLES, judged
+from tests.analysis.pipeline.random_jobs import opened_frames
+from tests.analysis.tables import answer, connect, fill
+
+
+def test_a_collection_of_garbage_comes_back_whole() -> None:
+    job = small(gc_every=12, gc_ns=6_000_000, comm_tasks=False, memory=False)
+    with opened_frames(canonical_frames(job, tables=TABLES)) as con:
+        first = host_gains(con).row(0, named=True)
+    assert (first["cause"], first["basis"]) == ("garbage_collection", "replay")
+    # It is in one of two steps; the device has work for a part of it.
+    assert 2_000_000 < first["gain_ns"] <= 3_000_000
+
+
+def test_a_call_within_an_operator_that_waits_is_the_operators() -> None:
+    con = connect()
+    fill(con, "host_ops", [
+        {"kind": "operator", "name": "aten::item", "start_ns": 10, "dur_ns": 50,
+         "call_stack": "torch/_tensor.py(9): item\ntrain.py(31): step"},
+        {"kind": "api", "name": "aclrtSynchronizeStream", "start_ns": 20, "dur_ns": 30},
+        {"kind": "api", "name": "aclrtSynchronizeDevice", "start_ns": 80, "dur_ns": 5},
+    ])  # fmt: skip
+    told = [(row["operator"], row["location"], row["total_ns"]) for row in
+            answer(con, "host_calls")]  # fmt: skip
+    assert told == [
+        ("aten::item", "train.py(31): step", 50), ("aclrtSynchronizeDevice", None, 5),
+    ]  # fmt: skip
+
+
+def test_launches_on_far_cores_take_as_much_longer_as_they_do() -> None:
+    con = connect()
+    fill(con, "counters", [
+        {"name": "NUMA node", "series": series, "timestamp_ns": at, "value": node}
+        for series, at, node in (("device", 0, 1), ("thread 7", 0, 1), ("thread 7", 4_000, 0))
+    ])  # fmt: skip
+    times = [*range(0, 4_000, 100), *range(4_000, 16_000, 300)]
+    fill(con, "launches", [
+        {"api_start_ns": at, "operator_name": "aten::add", "target": "kernel"} for at in times
+    ])  # fmt: skip
+    (row,) = answer(con, "host_placement")
+    names = ("slow_ratio", "slow_low_ratio", "slow_high_ratio", "migration_count", "far_ratio")
+    assert [row[name] for name in names] == [3, 3, 3, 1, 0.5]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_comes_first_with_the_gain_of_its_end(fault: str) -> None:
+    told = judged(fault, 0)
+    assert told.is_first
+    assert told.error < 0.1
+
+
+@pytest.mark.slow
+def test_nothing_is_found_in_a_healthy_job() -> None:
+    assert max(judged("clean", 0).shares.values()) < 0.01
