@@ -173,7 +173,8 @@ def _forward(d: Draft, one: Pass, head: int, *, exchanges: bool) -> Parts:
         after = (_received(d, place.before, backward=False),)
     yield False
     if place.is_first:
-        _load(d)
+        if job.data_wait_ns:
+            add(d, Pause("operator", _NEXT_BATCH, job.data_wait_ns))
         inputs = f"{job.vocabulary},{hidden};1,{rows};1"
         compute(
             d, k.work("GatherV2", inputs, f"1,{rows},{hidden}", k.vector_ns(4.0 * rows * hidden))
@@ -195,12 +196,6 @@ def _forward(d: Draft, one: Pass, head: int, *, exchanges: bool) -> Parts:
     yield True
     if place.after is not None:
         _sent(d, place.after, backward=False, exchanges=exchanges)
-
-
-def _load(d: Draft) -> None:
-    """The host waits for a batch."""
-    if d.job.data_wait_ns:
-        add(d, Pause("operator", _NEXT_BATCH, d.job.data_wait_ns))
 
 
 def _further_token(d: Draft, micro_batch: int, layer: int) -> Parts:
