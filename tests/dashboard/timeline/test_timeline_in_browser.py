@@ -270,7 +270,8 @@ def test_a_choice_on_the_page_keeps_what_is_shown(timeline: Timeline) -> None:
 
 @pytest.mark.parametrize(
     "shown",
-    ["{", '{"open":5,"pins":[1],"marks":"x","event":{"rank":"<img src=x onerror=alert(1)>"}}',
+    ["{", "[]", "x" * 5000,
+     '{"open":5,"pins":[1],"marks":"x","event":{"rank":"<img src=x onerror=alert(1)>"}}',
      '{"marks":[{"from":0,"to":1e6,"text":"<img src=x onerror=alert(1)>"}],"open":["77","0"],'
      '"pins":["0:device:stream","9:x:y:z"]}'],
 )  # fmt: skip
