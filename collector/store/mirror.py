@@ -30,6 +30,7 @@ import msgspec
 from npuscope.errors import StoreError
 
 from ..buckets import Bucket, Object, bucket_of, endpoint_of, url_of
+from ..small_files import read_own, read_small
 from .folder_handles import (
     cache_folder,
     children,
@@ -93,7 +94,7 @@ def _root(path: Path) -> tuple[Path, str] | None:
         return None
     root = cache / path.relative_to(cache).parts[0]
     try:
-        url = url_of((root / SOURCE).read_text())
+        url = url_of(read_small(root / SOURCE, follow_links=False).decode())
     except (OSError, UnicodeDecodeError):
         return None
     return (root, url) if url else None
@@ -310,7 +311,7 @@ def sweep(store: Path, needed: Callable[[Path], set[str]], *, grace_s: float) ->
 
 def _read_tags(root: Path) -> dict[str, str]:
     try:
-        return msgspec.json.decode((root / _TAGS).read_bytes(), type=dict[str, str])
+        return read_own(root / _TAGS, dict[str, str])
     except (OSError, msgspec.MsgspecError):
         return {}
 
