@@ -132,7 +132,7 @@ def test_killed_before_publishing_leaves_only_what_is_swept(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "write_compacted", die)
+        patched.setattr(module, "exchange_compacted", die)
         with pytest.raises(KeyboardInterrupt):
             compact(target)
     assert list(target.rglob("compact-*"))
