@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,15 @@ from tests.dashboard.app.visited_pages import visit
 WAITING = "Being computed"
 
 
+@pytest.fixture
+def own_cache() -> Iterator[None]:
+    """What this test makes pages think of a store's size is not kept for others."""
+    yield
+    st.cache_data.clear()
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("own_cache")
 def test_findings_come_into_their_place(
     monkeypatch: pytest.MonkeyPatch, sample_store: Path
 ) -> None:
