@@ -69,7 +69,7 @@ def mean_steps(
 # gauge: npuscope_free_part_seconds{part} = case when part in ('host', 'idle', 'free') then ns
 #     end: Free time, mean of ranks and steps: host (it had not launched what came next), idle (it
 #     had), or free (launches do not tell which); parts add up.
-# figure: parts
+# figure: parts, rank_parts
 #
 #   part         varchar  as in step_parts
 #   ns           double   of a mean rank and step

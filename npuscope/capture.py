@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from npuscope.analysis.flops.model.model import Attention, Recompute
     from npuscope.analysis.operators.answers import OperatorKey
     from npuscope.analysis.query import CommKey, KernelKey, MemoryKey
-    from npuscope.dashboard.report.blocks import ChartName
 
 MfuKey = Literal["step", "stage", "job", "kernel"]
 CompareKey = Literal["part", "measure", "stage", "rank"]
@@ -342,20 +341,22 @@ class Capture:
             found = pl.from_arrow(store.run_select(self._locked, text).read_all())
             return found if isinstance(found, pl.DataFrame) else found.to_frame()
 
-    def figure(self, name: ChartName, *, lang: str = "en") -> go.Figure:
-        """The figure that pages and reports show by that name. Raises UsageError for another name
-        and TraceNotFound where the capture has nothing to draw."""
+    def figure(self, name: str, *, lang: str = "en") -> go.Figure:
+        """The figure that a page shows by that name on arrival; docs/python.md lists the names.
+        Raises UsageError for another name and TraceNotFound where the capture has nothing to
+        draw."""
+        from npuscope.dashboard.figures.layout import apply_theme, visible_names
+        from npuscope.dashboard.figures.of_capture import FIGURES, Asked
         from npuscope.dashboard.locale.language import language_of
-        from npuscope.dashboard.report.html_page import drawn
-        from npuscope.dashboard.report.report import CHARTS, chart
 
-        _check_key("figure", name, tuple(CHARTS))
+        _check_key("figure", name, tuple(FIGURES))
         with self._asking:
-            one = self._one("figure")
-            found = chart(self._across(), one, name)
+            one, ranks = self._one("figure")
+            asked = Asked(self._across(), one, ranks[0], self._data.target, language_of(lang))
+            found = FIGURES[name](asked)
             if found is None:
                 raise TraceNotFound(f"{self._data.target}: nothing is recorded to draw {name} from")
-            return drawn(found, language_of(lang))
+            return apply_theme(visible_names(found), is_dark=False)
 
     def _figures(
         self, scope: Scope, peak: str | None, use: ModelUse | None
@@ -378,15 +379,15 @@ class Capture:
             self._is_across = True
         return self._data.con
 
-    def _one(self, what: str) -> Scope:
-        """The scope of a single capture. Raises UsageError where there are several."""
+    def _one(self, what: str) -> tuple[Scope, list[int]]:
+        """A single capture's scope, and its ranks. Raises UsageError where there are several."""
         from npuscope.analysis import query
 
         facts = query.capture_facts(self._data.con, self._chosen).to_dicts()
         if len(facts) != 1:
             named = "; ".join(f"run={one['run']!r}, capture={one['capture']!r}" for one in facts)
             raise UsageError(f"{what} is of one capture: open it with one of {named}")
-        return Scope(facts[0]["run"], facts[0]["capture"])
+        return Scope(facts[0]["run"], facts[0]["capture"]), facts[0]["ranks"]
 
     def _require(self) -> None:
         from npuscope.analysis import query

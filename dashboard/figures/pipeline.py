@@ -9,6 +9,10 @@ import plotly.graph_objects as go
 import polars as pl
 from plotly.subplots import make_subplots
 
+from npuscope.analysis.pipeline.schedules import ANY_CHUNKS
+from npuscope.analysis.wording import percent
+from npuscope.messages import Message
+
 from ..locale.language import Say
 from ..theme import BUBBLES, PASSES
 from .layout import MOST_BARS, lay_out
@@ -27,6 +31,26 @@ _DIGIT_SHARE = 0.008  # of the width, that a digit takes
 _ROW_PX = 30
 _LEGEND_PX, _LEGEND_COLUMNS = 20, 3  # where a window is narrow
 _LATER_CHUNK = 0.72
+
+
+def schedule_titles(tries: pl.DataFrame, say: Say) -> list[str]:
+    """What ran, and what is tried: a title for each row of `pipeline_tries`."""
+    titles: list[str] = []
+    for row in tries.to_dicts():
+        facts = {
+            "name": row["schedule"]
+            + (f":{row['chunks']}" if row["schedule"] in ANY_CHUNKS else ""),
+            "count": row["micro_batches"],
+            "bubble": percent(row["bubble_ratio"]),
+        }
+        titles.append(
+            say(Message("{name}, {count} micro-batches, executed: {bubble} bubble", **facts))
+            if titles
+            else say(
+                Message("{name}, {count} micro-batches, as measured: {bubble} bubble", **facts)
+            )
+        )
+    return titles
 
 
 def pipeline_figure(

@@ -6,7 +6,7 @@ Frames in, blocks out: `report_terminal`, `report_page` and `report_markdown` dr
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import chain
@@ -41,11 +41,10 @@ from ..terminal.experts.expert_tables import layer_columns
 from ..terminal.parts_table import mean_parts_table, waterfall_table
 from ..terminal.straggler_tables import ranks_table
 from ..terminal.tables import Column, FittedTable, decimals, steps_table
-from .blocks import Block, Bullets, Chart, ChartName, Facts, Findings, Heading, Sentence
+from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
 from .pipeline_section import pipeline_section
 
 _MAX_STEP_ROWS = 48
-_CHART_TOP = 10  # as the report ranks
 COLLECT = (
     "the trace gives tokens per device only: a plan needs tokens per expert, from the training"
     " hook (tokens_per_expert) or the server's dumps"
@@ -97,12 +96,6 @@ def summary(con: duckdb.DuckDBPyConnection, scope: Scope, *, path: str = "PATH")
     for facts in query.capture_facts(con, scope).to_dicts():
         here = replace(scope, run=facts["run"], capture=facts["capture"])
         yield from _opening(con, here, facts, path, expert_overview(con, here))
-
-
-def chart(con: duckdb.DuckDBPyConnection, here: Scope, name: ChartName) -> Chart | None:
-    """What the report draws by that name, one of CHARTS, of one capture; None: nothing."""
-    blocks = CHARTS[name](con, here)
-    return next((one for one in blocks if isinstance(one, Chart) and one.name == name), None)
 
 
 def _opening(
@@ -430,16 +423,3 @@ def _hottest(seen: Overview) -> str:
         for row in found.to_dicts()
     )
     return Message("hottest, times the mean of the layer: {experts}", experts=listed)
-
-
-# The section of the report that draws each chart.
-CHARTS: dict[ChartName, Callable[[duckdb.DuckDBPyConnection, Scope], Iterator[Block]]] = {
-    "ranks": lambda con, here: _steps(con, here, query.steps(con, here)),
-    "parts": lambda con, here: _steps(con, here, query.steps(con, here)),
-    "waterfall": _mfu,
-    "kernels": lambda con, here: _kernels(con, here, _CHART_TOP),
-    "communication": lambda con, here: _communication(con, here, _CHART_TOP),
-    "memory_curve": _memory,
-    "load": lambda con, here: experts_blocks(expert_overview(con, here), top=1, path=""),
-    "devices": lambda con, here: experts_blocks(expert_overview(con, here), top=1, path=""),
-}

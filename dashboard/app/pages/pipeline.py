@@ -4,9 +4,9 @@ import streamlit as st
 
 from npuscope.analysis.pipeline.blocks import pipeline_view
 from npuscope.analysis.pipeline.schedules import ANY_CHUNKS, SCHEDULES
-from npuscope.analysis.wording import ms, percent
+from npuscope.analysis.wording import ms
 from npuscope.dashboard.app.page import open_page
-from npuscope.dashboard.figures.pipeline import pipeline_figure
+from npuscope.dashboard.figures.pipeline import pipeline_figure, schedule_titles
 from npuscope.errors import CannotAnswer, TraceNotFound, UsageError
 from npuscope.messages import Message
 
@@ -52,18 +52,6 @@ except (CannotAnswer, UsageError, TraceNotFound) as error:
 if told is None:
     st.stop()
 rows = told.tries.to_dicts()
-titles: list[str] = []
-for row in rows:
-    facts = {
-        "name": row["schedule"] + (f":{row['chunks']}" if row["schedule"] in ANY_CHUNKS else ""),
-        "count": row["micro_batches"],
-        "bubble": percent(row["bubble_ratio"]),
-    }
-    titles.append(
-        say(Message("{name}, {count} micro-batches, executed: {bubble} bubble", **facts))
-        if titles
-        else say(Message("{name}, {count} micro-batches, as measured: {bubble} bubble", **facts))
-    )
 if len(rows) > 1:
     page.heading(
         Message(
@@ -72,7 +60,7 @@ if len(rows) > 1:
             high=ms(rows[1]["predicted_high_ns"]), measured=ms(rows[1]["measured_step_ns"]),
         )
     )  # fmt: skip
-figure, devices = pipeline_figure(told.blocks, titles, say)
+figure, devices = pipeline_figure(told.blocks, schedule_titles(told.tries, say), say)
 page.figure(figure, key="pipeline_chart")
 page.text(
     Message(

@@ -49,7 +49,7 @@ else:
 parts = page.frame(means.mean_parts, by="rank", rank=None)
 if not parts.is_empty():
     page.heading("Where a step's time goes")
-    page.figure(parts_figure(parts, say), key="parts")
+    page.figure(parts_figure(parts, say), key="rank_parts")
     page.table(parts, name="mean_parts_by_rank", titles={"ns": say("time per step")})
 
 page.heading("Which rank makes the others wait?")
