@@ -84,7 +84,7 @@ class Capture:
 
     def __repr__(self) -> str:
         names = ", ".join(f"{one['run']} {one['capture']}" for one in self.facts().to_dicts())
-        return f"<npuscope.Capture {self._data.target}: {names}>"
+        return f"<npuscope.Capture {self._place}: {names}>"
 
     def _repr_html_(self) -> str:
         """What was recorded and what to change first, as a notebook shows it."""
@@ -92,7 +92,7 @@ class Capture:
         from npuscope.dashboard.report.report import summary
 
         with self._asking:
-            return fragment(summary(self._across(), self._chosen, path=str(self._data.target)))
+            return fragment(summary(self._across(), self._chosen, path=self._place))
 
     def facts(self) -> pl.DataFrame:
         """A row per run and capture: ranks, chips, versions, parallel sizes (`capture_facts`)."""
@@ -226,7 +226,7 @@ class Capture:
             if tables.load.is_empty():
                 if by not in ("device", "node"):
                     raise TraceNotFound(
-                        f"{self._data.target}: no tokens per expert here: ask by device or node"
+                        f"{self._place}: no tokens per expert here: ask by device or node"
                     )
                 tables, _ = traced(self._data.con, tables, scope.all_ranks)
             rows = load_rows.view(tables, by)
@@ -251,8 +251,8 @@ class Capture:
         from npuscope.analysis.findings.list_findings import finding_rows, findings
 
         with self._asking:
-            path = str(self._data.target)
-            return _frame(finding_rows(findings(self._across(), self._chosen, path=path)))
+            found = findings(self._across(), self._chosen, path=self._place)
+            return _frame(finding_rows(found))
 
     def whatif(self, *changes: str) -> pl.DataFrame:
         """Steps as they would be with the changes (`rank:5=median`, `comm:ep=0.5`): a row per
@@ -355,7 +355,7 @@ class Capture:
             asked = Asked(self._across(), one, ranks[0], self._data.target, language_of(lang))
             found = FIGURES[name](asked)
             if found is None:
-                raise TraceNotFound(f"{self._data.target}: nothing is recorded to draw {name} from")
+                raise TraceNotFound(f"{self._place}: nothing is recorded to draw {name} from")
             return apply_theme(visible_names(found), is_dark=False)
 
     def _figures(
@@ -369,6 +369,12 @@ class Capture:
 
     def _scope(self, rank: int | None = None, step: int | None = None) -> Scope:
         return Scope(self._chosen.run, self._chosen.capture, rank, step)
+
+    @property
+    def _place(self) -> str:
+        from npuscope.profile import place_of
+
+        return place_of(self._data.target)
 
     def _across(self) -> duckdb.DuckDBPyConnection:
         """The connection, with the views of all ranks together."""

@@ -15,6 +15,7 @@ import duckdb
 
 from npuscope.analysis.summaries import summaries
 from npuscope.analysis.wording import ranks_named
+from npuscope.collector.buckets import url_of
 from npuscope.collector.store import mirror, store
 from npuscope.collector.store.derived import MEMORY_BYTES
 from npuscope.collector.store.manifest import is_store, manifests, odd_places
@@ -80,6 +81,8 @@ def opened(source: Source, *, is_command: bool = True) -> Iterator[Opened]:
     with waiting("computing") if is_command else contextlib.nullcontext():
         con = store.open(target, summaries=summary_versions(), writable=source.writable)
         try:
+            if mirror.url_behind(target) is not None:  # its files came with the first look
+                messages = [*messages, *kept_within_limit(target)]
             told = reading_warnings(target)
             yield Opened(con, target, result, messages, told, source.memory_bytes)
         finally:
@@ -91,6 +94,11 @@ def located(source: Source) -> Source:
     StoreError, also where a URL is no store."""
     store_path = None if source.store is None else mirror.local(source.store)
     return replace(source, path=read_from(source.path), store=store_path)
+
+
+def place_of(path: Path) -> str:
+    """What a person calls a path: the URL, where it is one or a mirror of one."""
+    return url_of(path) or mirror.url_behind(path) or str(path)
 
 
 def read_from(path: Path) -> Path:
@@ -139,11 +147,18 @@ def bring_up_to_date(source: Source) -> tuple[Path, IngestResult, list[str]]:
         f"rank {m.rank} of {m.capture} was removed from the source: dropped" for m in result.dropped
     ]
     if source.store is None:
-        messages += [
-            f"cache over its limit: dropped the store of {gone.source}"
-            for gone in cache.keep_within_limit(target)
-        ]
+        messages += kept_within_limit(target)
     return target, result, messages
+
+
+def kept_within_limit(in_use: Path) -> list[str]:
+    """Drop what was not used for longest where the cache is too large; what to tell of it."""
+    from npuscope.collector.store import cache
+
+    return [
+        f"cache over its limit: dropped the store of {gone.source}"
+        for gone in cache.keep_within_limit(in_use)
+    ]
 
 
 def spread(source: Source, shard: str | None, engine: str, address: str | None) -> Source:

@@ -51,10 +51,10 @@ def report(
     """
     from npuscope.analysis.report_rows import report_rows
     from npuscope.dashboard.report.report import report as blocks_of
-    from npuscope.profile import compare_ranks
+    from npuscope.profile import compare_ranks, place_of
 
     check_outputs(html, markdown, out, lang, asked.json)
-    place = str(asked.source.path)
+    place = place_of(asked.source.path)
     with asked.tables() as (data, chosen):
         compare_ranks(data, is_needed=False)
         if asked.json:
@@ -121,11 +121,11 @@ def findings(asked: Asked) -> None:
     from npuscope.analysis.findings.list_findings import finding_rows
     from npuscope.analysis.findings.list_findings import findings as found_in
     from npuscope.dashboard.report.report_terminal import findings_in_full
-    from npuscope.profile import compare_ranks
+    from npuscope.profile import compare_ranks, place_of
 
     with asked.tables() as (data, scope):
         compare_ranks(data, is_needed=False)
-        found = found_in(data.con, scope, path=str(asked.source.path))
+        found = found_in(data.con, scope, path=place_of(asked.source.path))
         notes = notes_of(data, scope)
         if asked.json:
             print_json("findings", finding_rows(found), notes if found else [_NO_FINDING, *notes])

@@ -15,18 +15,19 @@ import pytest
 
 pytest.importorskip("s3fs")
 
+import npuscope
 from npuscope.analysis.summaries import summarise
 from npuscope.collector import buckets
 from npuscope.collector.ingest import read_batch
 from npuscope.collector.ingest.ingest import IngestResult, ingest
-from npuscope.collector.store import mirror, store
+from npuscope.collector.store import cache, mirror, store
 from npuscope.collector.store.compact import compact
 from npuscope.collector.store.compact_files import read_compacted
 from npuscope.collector.store.folder_handles import captures
 from npuscope.collector.store.manifest import manifests, update
 from npuscope.collector.store.sweep import sweep
 from npuscope.errors import StoreError
-from npuscope.profile import read_from
+from npuscope.profile import Source, opened, read_from
 from npuscope.sample_traces.generate import small, write_job
 from tests.cli.command import runner
 from tests.collector.store.object_server import Objects, served_objects
@@ -352,3 +353,26 @@ def test_commands_take_the_url(
     assert url in run("store", "list").out
     assert run("store", "rm", url).code == 0 and published.kept
     assert run("ingest", source, "--store", url, "--engine", "ray").code == 2
+
+
+def test_the_limit_of_the_cache_holds_where_files_come_from_a_bucket(
+    published: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror.local(Path("s3://bucket/other"))
+    published.kept.update(
+        {key.replace("/npuscope/", "/other/"): one for key, one in published.kept.items()}
+    )
+    monkeypatch.setattr(cache.keep_within_limit, "__kwdefaults__", {"limit_bytes": 1})
+    for url in ("s3://bucket/other", str(URL)):
+        with opened(Source(Path(url)), is_command=False) as data:
+            told = data.messages
+    assert told == ["cache over its limit: dropped the store of s3://bucket/other"]
+    assert [one.source for one in cache.cached_stores()] == ["s3://bucket/npuscope"]
+
+
+def test_evidence_names_the_url(published: Objects) -> None:
+    with npuscope.open("s3://bucket/npuscope") as job:
+        told = "".join(job.findings()["evidence"].drop_nulls()) + str(job.findings().to_dicts())
+        assert "s3://bucket/npuscope" in repr(job)
+        assert "s3://bucket/npuscope" in told
+        assert str(job.path) not in told
