@@ -2,6 +2,7 @@
 
     s3://BUCKET/PREFIX    S3, and what speaks it
     obs://BUCKET/PREFIX   Huawei's OBS, which speaks S3
+    gs://BUCKET/PREFIX    Google's storage through its XML API, which speaks S3: for reading
 
 An object appears whole or not at all, by one put. What a put is conditional on is the tag of the
 object that it replaces, or that there is none: of two writers the second is told. Credentials come
@@ -24,7 +25,7 @@ from urllib.parse import urlsplit
 from npuscope.errors import StoreError
 
 # A path of the command line has lost a slash.
-_URL = re.compile(r"(?P<scheme>s3|obs):/{1,2}(?P<bucket>[^/]+)(?:/+(?P<prefix>.*))?")
+_URL = re.compile(r"(?P<scheme>s3|obs|gs):/{1,2}(?P<bucket>[^/]+)(?:/+(?P<prefix>.*))?")
 # What one process asks for at once.
 _AT_ONCE = 16
 _CONNECT_S, _READ_S = 10, 60
@@ -86,6 +87,9 @@ def endpoint_of(url: str) -> str:
     names = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]
     if url.startswith("obs:"):
         names.insert(0, "OBS_ENDPOINT")
+    if url.startswith("gs:"):
+        # Not AWS's: a machine that has both would ask the wrong one.
+        return os.environ.get("GS_ENDPOINT") or "https://storage.googleapis.com"
     given = next((value for name in names if (value := os.environ.get(name))), "")
     if url.startswith("obs:") and not given:
         raise StoreError(
@@ -93,6 +97,20 @@ def endpoint_of(url: str) -> str:
             " https://obs.cn-north-4.myhuaweicloud.com"
         )
     return given if "://" in given or not given else f"https://{given}"
+
+
+def require_writable(path: str | Path) -> None:
+    """Raises StoreError for a URL that is only read.
+
+    Google's storage heeds no If-Match on a put, but generations in headers that it refuses beside
+    a signature of S3: without a condition two writers would lose ranks.
+    """
+    url = url_of(path)
+    if url is not None and url.startswith("gs:"):
+        raise StoreError(
+            f"{url}: stores in Google's storage are only read: ingest or compact a folder with"
+            f" --store DIR, and then copy it with `gcloud storage rsync --recursive DIR {url}`"
+        )
 
 
 @lru_cache(maxsize=16)
@@ -135,11 +153,12 @@ class _S3Bucket:
         self._bucket, self._prefix = divided(url)
         environment = os.environ.get
         own = {}
-        if url.startswith("obs:") and environment("OBS_ACCESS_KEY_ID"):
+        vendor = {"obs": "OBS", "gs": "GS"}.get(url.partition(":")[0])
+        if vendor and environment(f"{vendor}_ACCESS_KEY_ID"):
             own = {
-                "key": environment("OBS_ACCESS_KEY_ID"),
-                "secret": environment("OBS_SECRET_ACCESS_KEY"),
-                "token": environment("OBS_SECURITY_TOKEN"),
+                "key": environment(f"{vendor}_ACCESS_KEY_ID"),
+                "secret": environment(f"{vendor}_SECRET_ACCESS_KEY"),
+                "token": environment(f"{vendor}_SECURITY_TOKEN"),
             }
         config: dict[str, Any] = {
             # Of newer headers, servers that only speak S3 know nothing.
@@ -200,6 +219,7 @@ class _S3Bucket:
         return self._run(work)
 
     def put(self, key: str, content: bytes, tag: str | None) -> bool:
+        require_writable(self._url)
         condition = {"IfNoneMatch": "*"} if tag is None else {"IfMatch": tag}
 
         async def work() -> bool:
@@ -220,6 +240,8 @@ class _S3Bucket:
         return self._run(work)
 
     def upload(self, files: Mapping[str, Path]) -> None:
+        require_writable(self._url)
+
         async def work() -> None:
             await gathered(
                 self._files._put_file(str(path), f"{self._bucket}/{self._prefix}{key}")
@@ -243,6 +265,8 @@ class _S3Bucket:
         return self._run(work)
 
     def delete(self, keys: Iterable[str]) -> None:
+        require_writable(self._url)
+
         async def work() -> None:
             await gathered(
                 self._files._call_s3(
@@ -280,7 +304,8 @@ def told(url: str, endpoint: str) -> Iterator[None]:
         if "Credentials" in name or "Credentials" in str(error):
             told_of = (
                 "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (for obs:// also"
-                " OBS_ACCESS_KEY_ID and OBS_SECRET_ACCESS_KEY), or name a profile in AWS_PROFILE"
+                " OBS_ACCESS_KEY_ID and OBS_SECRET_ACCESS_KEY; for gs:// an HMAC key in"
+                " GS_ACCESS_KEY_ID and GS_SECRET_ACCESS_KEY), or name a profile in AWS_PROFILE"
             )
         elif code == "NoSuchBucket" or "bucket does not exist" in str(error):
             told_of = f"no such bucket{where}: make it, or check its name"

@@ -32,7 +32,7 @@ from pathlib import Path
 from npuscope.errors import StoreError, TraceNotFound, UsageError
 
 from .. import schema
-from ..buckets import url_of
+from ..buckets import require_writable, url_of
 from ..discover import cluster_outputs
 from ..discover.expert_folders import require_loads
 from ..discover.search import OUTPUT_FOLDER, Discovery, Problem
@@ -192,6 +192,7 @@ def ingest(
     progress = progress or Progress()
     if url_of(store) and engine != "local":
         raise UsageError(f"--engine {engine}: give --store DIR on storage that all of them share")
+    require_writable(mirror.url_behind(store) or store)
     path, store = path.absolute(), mirror.local(store).absolute()
     if train_log is not None:
         train_log = train_log.absolute()

@@ -77,11 +77,13 @@ def watch(
     """
     from npuscope.analysis.ranks.derive import compare_capture
     from npuscope.analysis.summaries import summarise
+    from npuscope.collector.buckets import require_writable
     from npuscope.collector.store.mirror import local
     from npuscope.collector.watch.options import Hooks, Options
     from npuscope.collector.watch.watch import watch as watch_folders
     from npuscope.profile import parse_size
 
+    require_writable(store)
     options = Options(
         roots=tuple(folders),
         store=local(store),

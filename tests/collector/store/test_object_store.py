@@ -376,3 +376,23 @@ def test_evidence_names_the_url(published: Objects) -> None:
         assert "s3://bucket/npuscope" in repr(job)
         assert "s3://bucket/npuscope" in told
         assert str(job.path) not in told
+
+
+def test_google_s_storage_is_read_and_a_write_is_refused_before_anything_is_read(
+    published: Objects, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GS_ENDPOINT", published.address)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(f"AWS_{name}")
+        monkeypatch.setenv(f"GS_{name}", "test")
+    url = Path("gs://bucket/npuscope")
+    target = read_from(url)
+    assert list(kernels(target)) == [*range(RANKS)]
+    with pytest.raises(StoreError, match=r"gs://bucket/npuscope: .* only read: .*gcloud storage"):
+        read(source, url)
+    with pytest.raises(StoreError, match="are only read"):
+        compact(target)
+    with pytest.raises(StoreError, match="are only read"):
+        update(target / "dropped.json", lambda _: b"{}")
+    assert {verb for verb, _ in published.asked} <= {"GET", "HEAD"}
