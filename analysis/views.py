@@ -18,6 +18,8 @@ from .scope import PLACE, Scope
 
 # Metrics whose views a connection is known to have: to ask it takes as long as a small question.
 _KNOWN: WeakKeyDictionary[duckdb.DuckDBPyConnection, set[str]] = WeakKeyDictionary()
+# A query that is not only a select of tables, as the engine serializes it.
+_UNTOLD = re.compile(r'"error":true|"type":"(TABLE_FUNCTION|SHOW_REF)"')
 
 
 def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = None) -> None:
@@ -31,11 +33,7 @@ def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = N
     """
     if names is not None and _KNOWN.get(con, set()).issuperset(names):
         return
-    known_names = (
-        "select table_name from information_schema.tables"
-        " where table_catalog in (current_database(), 'temp')"
-    )
-    present = {name for (name,) in con.execute(known_names).fetchall()}
+    present = _present(con)
     missing = {known.view: known for known in sql_metrics() if known.view and not known.over}
     for view in missing.keys() & present:
         del missing[view]
@@ -56,6 +54,30 @@ def open_views(con: duckdb.DuckDBPyConnection, names: Collection[str] | None = N
         if names is None or known.name in names:
             create(known.view)
     _KNOWN.setdefault(con, set()).update(names or ())
+
+
+def views_named(con: duckdb.DuckDBPyConnection, query: str) -> set[str] | None:
+    """Metrics whose views anybody's query names, each as a word of it, for `open_views`.
+
+    None (all) where that does not tell: what is no plain select (`show tables`), functions that
+    list or look up tables, and a table that is not there, whose error names those that are alike.
+    """
+    ((tree,),) = con.execute("select json_serialize_sql(?)", [query]).fetchall()
+    known = {one.view for one in sql_metrics() if one.view and not one.over}
+    read = {name.lower() for name in read_by(con, query)}
+    if _UNTOLD.search(tree) or not read <= known | _present(con):
+        return None
+    words = {*re.findall(r"\w+", query.lower())}
+    return {one.name for one in sql_metrics() if one.view in words}
+
+
+def _present(con: duckdb.DuckDBPyConnection) -> set[str]:
+    """Tables and views of `con` itself, not of files that are attached."""
+    names = (
+        "select table_name from information_schema.tables"
+        " where table_catalog in (current_database(), 'temp')"
+    )
+    return {name for (name,) in con.execute(names).fetchall()}
 
 
 def has_view(con: duckdb.DuckDBPyConnection, name: str) -> bool:

@@ -195,7 +195,7 @@ def sql(
       npuscope sql ./profiles "show tables"
       npuscope sql ./profiles "select rank, sum(dur_ns) from kernels where is_compute group by rank"
     """
-    from npuscope.analysis.views import open_views
+    from npuscope.analysis.views import open_views, views_named
     from npuscope.collector.store.store import lock_down, run_select
     from npuscope.dashboard import results
 
@@ -207,7 +207,7 @@ def sql(
     with Asked(source_of(path, None, store, run, jobs, memory), Scope(run)).tables(
         need_steps=False
     ) as (data, _):
-        open_views(data.con)
+        open_views(data.con, views_named(data.con, query))
         lock_down(data.con, data.target)
         reader = run_select(data.con, query)
         if out is not None:
