@@ -43,7 +43,7 @@ from .folder_handles import (
 
 SOURCE = "npuscope-source.txt"
 USED = "npuscope-used.txt"
-_TAGS = "npuscope-tags.json"
+TAGS = "npuscope-tags.json"
 _LOCK = "npuscope-lock"
 _CAPTURE = r"run=[^/\0]+/capture=[^/\0]+"
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
@@ -311,13 +311,13 @@ def sweep(store: Path, needed: Callable[[Path], set[str]], *, grace_s: float) ->
 
 def _read_tags(root: Path) -> dict[str, str]:
     try:
-        return read_own(root / _TAGS, dict[str, str])
+        return read_own(root / TAGS, dict[str, str])
     except (OSError, msgspec.MsgspecError):
         return {}
 
 
 def _write_tags(root: Path, tags: dict[str, str]) -> None:
-    write_whole(root / _TAGS, msgspec.json.encode(tags), _temporary())
+    write_whole(root / TAGS, msgspec.json.encode(tags), _temporary())
 
 
 def _temporary() -> str:

@@ -33,6 +33,7 @@ from ..engines.local import cpu_count
 from ..engines.processes import Processes
 from ..ingest.damage import error_line
 from ..store.manifest import create_store
+from ..store.mirror import url_behind
 from ..store.space import is_out_of_space
 from .capture_spans import StoreSpans
 from .follow_logs import Progress, follow
@@ -111,7 +112,8 @@ def _watch(options: Options, handed: Hooks, stop: threading.Event) -> WatchState
         begin(watch)
         names = ", ".join(map(str, options.roots))
         handed.tell(
-            f"watching {names} for {options.store}, {len(known.captures())} capture(s) in it"
+            f"watching {names} for {url_behind(options.store) or options.store},"
+            f" {len(known.captures())} capture(s) in it"
         )
         show(watch)
         while not stop.is_set():

@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from npuscope.collector.discover.captures import EPOCH_FROM_NS
+from npuscope.collector.store import mirror
 from npuscope.collector.store.compact_files import COMPACTED
 from npuscope.collector.store.manifest import (
     DROPPED,
@@ -55,6 +56,9 @@ def version_key(store: Path) -> Key:
     """
     check_layout(store)
     parts: list[object] = []
+    if mirror.url_behind(store) is not None:  # has no indexes: its tags change with what is there
+        mirror.refresh(store)
+        parts.append(_state(store / mirror.TAGS))
     for folder in _folders(store):
         files = tuple(_state(folder / name) for name in (INDEX, COMPACTED, DROPPED))
         parts.append((str(folder), files, _is_settled(folder)))
@@ -124,7 +128,8 @@ def _state(path: Path) -> tuple[int, int, int] | None:
 
 
 def _is_settled(folder: Path) -> bool:
-    if (folder / INDEX).exists():
+    # A bucket does not tell whether an ingest is under way: its ranks are shown as they come.
+    if (folder / INDEX).exists() or mirror.url_behind(folder) is not None:
         return True
     with contextlib.suppress(OSError):
         return time.time() - folder.stat().st_mtime > _UNDER_WAY_S

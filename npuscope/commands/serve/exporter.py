@@ -113,8 +113,9 @@ def exporter(
             "no store given: give STORE, the folder that `npuscope watch --store` fills"
         )
     expire_s = seconds(expire, "--expire")
+    here = local(store)
     options = replace(
-        _options(local(store), expire_s, max_series, expert_detail),
+        _options(here, expire_s, max_series, expert_detail),
         run=run,
         use=use_of(model, sequence_length, tokens_per_step, attention, recompute, is_auto=True),
         given_peaks=parse_peaks(peak) if peak is not None else None,
@@ -122,7 +123,7 @@ def exporter(
     )
     protection = _protection(tls_cert, tls_key, client_ca)
     if textfile is not None:
-        _require_store(store)
+        _require_store(here)
         from npuscope.dashboard.exporter.exporter import write_textfile
 
         write_textfile(options, textfile, _log)

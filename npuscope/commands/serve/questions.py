@@ -21,6 +21,7 @@ from npuscope.analysis.operators.answers import OperatorKey
 from npuscope.capture import Capture, MfuKey
 from npuscope.console.printable import json_text, visible
 from npuscope.errors import UsageError
+from npuscope.profile import place_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -112,7 +113,7 @@ class Question:
             "required": ["rows", "row_count", "next_offset", "notes", "evidence"],
         }
 
-    def words(self, place: Path, arguments: Mapping[str, Any]) -> str:
+    def words(self, place: str, arguments: Mapping[str, Any]) -> str:
         """The command line that answers the same."""
         verb, *options = self.command.split()
         said: list[str] = []
@@ -121,7 +122,7 @@ class Question:
                 said += value if isinstance(value, list) else [value]
             else:
                 said += [f"--{name.replace('_', '-')}", str(value)]
-        return shlex.join(["npuscope", verb, str(place), *options, *said, "--json"])
+        return shlex.join(["npuscope", verb, place, *options, *said, "--json"])
 
 
 _PLACE = {"rank": _RANK, "step": _STEP}
@@ -156,7 +157,7 @@ class Profiles:
     """
 
     def __init__(self, places: Iterable[Path]) -> None:
-        self._places = {str(place): place for place in places}
+        self._places = {place_of(place): place for place in places}
         self._open: dict[str, Capture] = {}
         self._opening = threading.Lock()
 
@@ -176,7 +177,7 @@ class Profiles:
         name = asked.pop("profile", self.names[0])
         offset, limit = asked.pop("offset", 0), asked.pop("limit", USUAL_ROWS)
         job = self._capture(name)
-        evidence = question.words(self._places[name], asked)
+        evidence = question.words(name, asked)
         if question.name == "whatif":
             frame = job.whatif(*asked["changes"])
         else:

@@ -11,7 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import anyio
 import pytest
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
 
 pytest.importorskip("s3fs")
 
@@ -33,6 +36,7 @@ from tests.cli.command import runner
 from tests.collector.store.object_server import Objects, served_objects
 from tests.collector.store.stores_compared import assert_equal_stores
 from tests.conftest import REPOSITORY
+from tests.dashboard.app.started_server import started as dashboard_started
 
 pytestmark = pytest.mark.slow
 URL = Path("s3://bucket/npuscope")
@@ -396,3 +400,58 @@ def test_google_s_storage_is_read_and_a_write_is_refused_before_anything_is_read
     with pytest.raises(StoreError, match="are only read"):
         update(target / "dropped.json", lambda _: b"{}")
     assert {verb for verb, _ in published.asked} <= {"GET", "HEAD"}
+
+
+@pytest.fixture(scope="module")
+def used(
+    kept: dict[str, tuple[bytes, float]], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Objects]:
+    """A bucket and a machine's cache that commands use one after the other."""
+    with pytest.MonkeyPatch.context() as patched, served_objects() as served:
+        use(patched, served.address, tmp_path_factory.mktemp("used"))
+        served.kept.update(kept)
+        yield served
+
+
+def ran(*words: object) -> str:
+    """What a command of its own process says, on both of its outputs."""
+    done = subprocess.run(
+        [sys.executable, "-m", "npuscope", *map(str, words)], capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_exporter_reads_a_bucket(used: Objects, tmp_path: Path) -> None:
+    ran("exporter", "s3://bucket/npuscope", "--textfile", tmp_path / "it.prom", "--expire", "never")
+    written = (tmp_path / "it.prom").read_text()
+    assert len(re.findall(r"^npuscope_rank_computing_seconds\{.*rank=", written, re.M)) >= RANKS
+
+
+def test_the_dashboard_reads_a_bucket(used: Objects, tmp_path: Path) -> None:
+    asked = len(used.asked)
+    with dashboard_started([Path("s3://bucket/npuscope")], tmp_path) as it:
+        assert it.process.poll() is None
+    assert len(used.asked) > asked
+
+
+def test_watching_fills_a_bucket(used: Objects, source: Path) -> None:
+    told = ran("watch", source, "--store", "s3://bucket/watched", "--once", "--quiet-after", "0")
+    published = {key for key in used.kept if key.startswith("bucket/watched/")}
+    manifest = [key for key in published if key.endswith("/manifest.json")]
+    assert len(manifest) == RANKS and "for s3://bucket/watched" in told, told
+
+
+def test_questions_of_other_programs_reach_a_bucket(used: Objects) -> None:
+    async def asked() -> str:
+        server = StdioServerParameters(
+            command=sys.executable, args=["-m", "npuscope", "mcp", "s3://bucket/npuscope"],
+            env={**os.environ},
+        )  # fmt: skip
+        async with Client(server) as client:
+            found = await client.call_tool("steps", {})
+            return str(found)
+
+    told = anyio.run(asked)
+    assert "computing_ns" in told and "s3://bucket/npuscope" in told, told[:2000]
