@@ -32,6 +32,7 @@ BUBBLES = {
 }  # fmt: skip
 # What was better or worse than before, and what deserves a look.
 BETTER, WORSE, WARNING = "#2a7f9e", "#e4572e", "#d9a441"
+CULPRIT = "#d1341b"  # who holds the others up: nothing else on a page is as strong
 # A waterfall of what makes one step longer or shorter than another.
 WATERFALL: dict[str, Any] = {
     "decreasing": {"marker": {"color": BETTER}},

@@ -12,7 +12,7 @@ import polars as pl
 
 from npuscope.messages import Message, joined
 
-from ..ranks.stragglers.blame import VERDICT_WORDS
+from ..ranks.stragglers.blame import verdicts_told
 from ..wording import ms, percent, ranks_named
 from .finding import Finding
 from .material import Material
@@ -139,11 +139,8 @@ def slow_kernels(seen: Material) -> Iterator[Finding]:
 
 def suspects_named(seen: Material) -> str:
     """Who is suspected of making others wait, and why, as `ranks` says it; empty: nobody."""
-    named = [
-        Message("{ranks}: {why}", ranks=ranks_named(group["rank"]), why=VERDICT_WORDS[verdict])
-        for (verdict,), group in seen.suspects.group_by("verdict", maintain_order=True)
-    ]
-    return Message("Suspected: {suspects}.", suspects=joined(named, "; ")) if named else ""
+    named = verdicts_told(seen.suspects)
+    return Message("Suspected: {suspects}.", suspects=named) if named else ""
 
 
 def suspect_changes(seen: Material) -> list[str]:

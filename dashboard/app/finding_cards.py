@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from typing import Literal
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from npuscope.analysis.findings.finding import CERTAINTIES, Certainty, Finding, gain_words
 from npuscope.analysis.wording import ms, percent
-from npuscope.dashboard.app.answers.overview_answers import page_of, place_of
+from npuscope.dashboard.app.answers.overview_answers import found_here, page_of, place_of
 from npuscope.dashboard.locale.language import Say
 
 from .page import PAGES, Page
 from .plain_text import plain
 
-_OPENED = 5
+_OPENED = 3
 _MARKS: dict[Certainty, Literal["blue", "orange", "gray"]] = {
     "measured": "blue",
     "estimated": "orange",
@@ -36,6 +37,24 @@ def finding_cards(page: Page, findings: Sequence[Finding]) -> None:
         with st.expander(f"{page.say('more')} ({len(more)})"):
             for number, one in enumerate(more, start=_OPENED):
                 _card(page, one, number)
+
+
+def verdict_here(page: Page, slot: DeltaGenerator) -> None:
+    """What the findings of the whole capture say of this page's question, into its place before
+    the figures: called when these stand."""
+    with slot.container():
+        found = page.later(found_here, rank=None, step=None)
+        if found is None:
+            return
+        mine = [one for one in found if page_of(one) == page.name]
+        if not mine:
+            page.verdict("Nothing found here costs 1 % of a step or more.")
+            return
+        page.verdict(mine[0].statement)
+        for one in mine[1:]:
+            page.text(one.statement)
+        with st.container(horizontal=True, gap="small"):
+            _links(page, mine[0])
 
 
 def _card(page: Page, finding: Finding, number: int) -> None:
@@ -81,7 +100,7 @@ def _links(page: Page, finding: Finding) -> None:
     """To the page that shows most of it, and to its place in time."""
     place: dict[str, str | int | None] = {**place_of(finding)}
     name = page_of(finding)
-    if name != "timeline":
+    if name not in ("timeline", page.name):
         rank = {"rank": place["rank"]} if name == "ranks" and "rank" in place else {}
         page.link(f"{page.say(PAGES[name])} →", name, **rank)
     page.link(f"{page.say(PAGES['timeline'])} →", "timeline", **place)

@@ -12,6 +12,7 @@ from npuscope.console.printable import visible
 from npuscope.dashboard.locale.language import Say, languages
 from npuscope.messages import Message
 
+from ..theme import DARK, LIGHT
 from . import sources
 from .plain_text import plain
 from .state import Known, View, moved, params_of, view_of
@@ -19,9 +20,34 @@ from .state import Known, View, moved, params_of, view_of
 _POLL_S = 5
 _REMEMBERED = "view"
 _ALL = -1  # of a picker: nothing chosen, since None would read as a question
-_NARROW = """<style>
-[data-testid="stMainBlockContainer"] {padding: 3.6rem 2rem 3rem;}
-[data-testid="stMetricValue"] {font-size: 1.9rem;}
+_BAR_PX, _MENU_PX = 48, 44
+# The bar stays below the menu while the page scrolls under it; what names a figure's metrics stands
+# close to it. Streamlit sets the page's colour-scheme, which `light-dark` follows.
+_LOOK = f"""<style>
+[data-testid="stHeader"] {{height: {_MENU_PX}px; min-height: {_MENU_PX}px;}}
+[data-testid="stMainBlockContainer"] {{padding: {_MENU_PX}px 2rem 2rem;}}
+[data-testid="stMainBlockContainer"] > [data-testid="stVerticalBlock"] {{gap: 0.6rem;}}
+[data-testid="stMainBlockContainer"] [data-testid="stTabPanel"] > div {{gap: 0.6rem;}}
+[data-testid="stLayoutWrapper"]:has(> .st-key-bar) {{
+    position: sticky; top: {_MENU_PX}px; z-index: 99; height: {_BAR_PX}px;
+    flex: 0 0 {_BAR_PX}px; width: calc(100% + 4rem); max-width: none; margin: 0 -2rem;
+    padding: 0 2rem;
+    background: light-dark({LIGHT[1]}, {DARK[1]});
+    border-bottom: 1px solid light-dark({LIGHT[3]}, {DARK[3]});
+}}
+.st-key-bar {{height: {_BAR_PX}px; gap: 0.5rem; flex-wrap: nowrap;}}
+.st-key-bar > div {{min-width: 0; flex: 1 1 0;}}
+.st-key-bar [data-baseweb="select"] > div {{min-height: 36px; height: 36px;}}
+[data-testid="stMain"] h3 {{font-size: 1rem; font-weight: 500; padding: 0 0 0.5rem; opacity: 0.75;}}
+.st-key-verdict p {{font-size: 1.2rem; line-height: 1.45; font-weight: 600;}}
+.st-key-fresh {{position: absolute; right: 2rem; width: auto;}}
+@media (max-width: 1000px) {{.st-key-fresh {{position: static;}}}}
+.stElementContainer:has(.stPlotlyChart) + .stElementContainer {{margin-top: -0.6rem;}}
+[data-testid="stMetricValue"] {{font-size: 1.7rem;}}
+[data-testid="stMetricLabel"] p {{font-size: 0.85rem;}}
+@keyframes awaited {{50% {{opacity: 0.35;}}}}
+.awaited {{height: 1.8rem; border-radius: 6px; animation: awaited 1.6s ease-in-out infinite;
+    background: light-dark({LIGHT[2]}, {DARK[2]});}}
 </style>"""
 Option = TypeVar("Option")
 
@@ -70,7 +96,7 @@ def pickers(view: View, known: Known, say: Say) -> None:
         return say("all ranks") if one == _ALL else Message("rank {number}", number=one)
 
     def step_named(one: int) -> str:
-        return say("all steps") if one == _ALL else f"step {one}"
+        return say("all steps") if one == _ALL else Message("step {number}", number=one)
 
     def run_picked(one: tuple[str, str]) -> None:
         move(store=one[0], run=one[1], capture=None, start_ns=None, end_ns=None)
@@ -89,18 +115,13 @@ def pickers(view: View, known: Known, say: Say) -> None:
     ranks, steps = [_ALL, *capture.ranks], [_ALL, *capture.steps]
     rank = _ALL if view.rank is None else view.rank
     step = _ALL if view.step is None else view.step
-    st.html(_NARROW)
-    columns = st.columns([3, 3, 2, 2, 1.4], vertical_alignment="bottom")
-    with columns[0]:
+    st.html(_LOOK)
+    with st.container(key="bar", horizontal=True, vertical_alignment="center", wrap=False):
         here = (capture.store, capture.run)
         _pick(say("run"), known.runs, here, run_picked, run_named)
-    with columns[1]:
         _pick(say("capture"), captures, capture.capture, capture_picked, str)
-    with columns[2]:
         _pick(say("rank"), ranks, rank, rank_picked, rank_named)
-    with columns[3]:
         _pick(say("step"), steps, step, step_picked, step_named)
-    with columns[4]:
         _pick(
             say("language"), tuple(languages()), view.lang, lambda one: move(lang=one),
             lambda one: languages()[one],
@@ -124,8 +145,9 @@ def _pick(
             picked(value)
 
     st.selectbox(
-        label, options, key=key, on_change=changed, format_func=lambda one: visible(named(one))
-    )
+        label, options, key=key, on_change=changed, format_func=lambda one: visible(named(one)),
+        label_visibility="collapsed",
+    )  # fmt: skip
 
 
 def nothing_yet(say: Say) -> None:
@@ -148,7 +170,8 @@ def watch(say: Say, published_at: str | None, seen: tuple[str, ...]) -> None:
             now = datetime.now(timezone.utc)
             st.caption(plain(say(freshness(published_at, now))))
 
-    fresh()
+    with st.container(key="fresh"):
+        fresh()
 
 
 def freshness(published_at: str, now: datetime) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +15,7 @@ import plotly.graph_objects as go
 import polars as pl
 import pyarrow as pa
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from npuscope.analysis.catalog import Metric, drawn_in, shown_in
 from npuscope.collector.store.csv_cells import quoted_cells
@@ -122,6 +124,21 @@ class Page:
         """The question this page answers."""
         st.subheader(self.say(question), anchor=False)
 
+    def verdict(self, sentence: str) -> None:
+        """What the page found, in a sentence, before any figure."""
+        with st.container(key="verdict"):
+            st.markdown(plain(self.say(sentence)))
+
+    def slot(self) -> DeltaGenerator:
+        """The place of the verdict, where a bar stands until it is known."""
+        place = st.empty()
+        place.html('<div class="awaited"></div>')
+        return place
+
+    def parts(self, *titles: str) -> Sequence[AbstractContextManager[object]]:
+        """Parts of the page beside each other, of which one is seen: a title for each."""
+        return st.tabs([self.say(one) for one in titles])
+
     def heading(self, text: str) -> None:
         """Of a part of the page."""
         st.markdown(f"##### {plain(self.say(text))}")
@@ -193,7 +210,8 @@ class Page:
         links: Sequence[str] = (),
         titles: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """A table for people: units chosen per column, with the raw frame as CSV and Parquet.
+        """A table for people, folded: units chosen per column, with the raw frame as CSV and
+        Parquet.
 
         `columns` are those shown, in this order (None: all); downloads have all of them. `links`
         are columns of URLs as `go` makes them, `titles` words of columns that need others than
@@ -205,9 +223,10 @@ class Page:
                 for one in frame.columns
                 if one not in ("run", "capture") or frame[one].n_unique() > 1
             ]
-        draw_table(
-            frame, self.say, name=name, title=title, columns=columns, links=links, titles=titles
-        )
+        known = shown_in(name)
+        told = title or (known.title if known else "table")
+        with st.expander(f"{plain(self.say(told))} ({frame.height:,})"):
+            draw_table(frame, self.say, name=name, columns=columns, links=links, titles=titles)
 
     def translated(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The frame with its words in the visitor's language, where they are known."""
@@ -302,7 +321,6 @@ def draw_table(
     say: Say,
     *,
     name: str,
-    title: str | None = None,
     columns: Sequence[str] | None = None,
     links: Sequence[str] = (),
     titles: Mapping[str, str] = MappingProxyType({}),
@@ -312,10 +330,7 @@ def draw_table(
     `links` are columns that hold URLs of this app; `titles` are words for columns whose names are
     not enough.
     """
-    heading, csv, parquet = st.columns([8, 1, 1.2], vertical_alignment="bottom")
-    with heading:
-        if title:
-            st.markdown(f"**{plain(say(title))}**")
+    _, csv, parquet = st.columns([8, 1, 1.2], vertical_alignment="bottom")
     with csv:
         st.download_button(
             "CSV", lambda: _csv(frame), f"{name}.csv", "text/csv", key=f"csv_{name}",

@@ -112,7 +112,7 @@ def top_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     part = "Longest kernels: {count} of {every}"
     title = of_many("Longest kernels", part, shown.height, rows.height)
     figure = lay_out(
-        figure, say, title, height_px=rows_px(shown.height), x=say("ms per step and rank"),
+        figure, say, title, height_px=rows_px(shown.height, 17), x=say("ms per step and rank"),
         is_listed=True,
     )  # fmt: skip
     return figure.update_yaxes(tickvals=list(range(shown.height)), ticktext=names)

@@ -3,7 +3,6 @@ each can answer."""
 
 from __future__ import annotations
 
-from itertools import cycle
 from typing import Literal
 
 import numpy as np
@@ -15,7 +14,7 @@ from npuscope.analysis.ranks.stragglers.blame import VERDICT_WORDS
 from npuscope.messages import Message
 
 from ..locale.language import Say, labelled
-from ..theme import BETTER, COMPUTING, DIVERGING, FREE, SEQUENTIAL, SERIES, WARNING, WORSE
+from ..theme import BETTER, COMPUTING, CULPRIT, DIVERGING, FREE, SEQUENTIAL, WARNING, WORSE
 from .layout import MOST_CELLS, colour_bar, lay_out, of_many, rows_px
 
 Measure = Literal["stage_ns", "computing_ns", "exposed_communication_ns", "free_ns"]
@@ -25,6 +24,8 @@ MEASURES: dict[Measure, str] = {
 }  # fmt: skip
 MOST_BARS = 32
 NO_SUSPECT = "no suspect"
+MOST_CULPRITS, MOST_NAMED = 1_000, 4
+MUTED = f"{FREE}99"
 _LEVELS = {"no": 0, "partly": 1, "yes": 2}
 _LEVEL_COLOURS = (WORSE, WARNING, BETTER)
 
@@ -124,32 +125,66 @@ def _host_lines(figure: go.Figure, ranks: pl.DataFrame) -> go.Figure:
     return figure
 
 
-def blame_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
-    """Rows of `by_rank`: the waiting each rank causes, coloured by its verdict; suspects first."""
-    shown = rows.head(MOST_BARS)
+def culprits_figure(ranked: pl.DataFrame, silent: pl.DataFrame, say: Say) -> go.Figure:
+    """Rows of `by_rank`: the waiting that each rank causes in a step, those suspected in one strong
+    colour with their name, all others muted; ranks of `silent` (rank, reason) as grey marks.
+
+    Of more than can be drawn those that cause most; as many silent ranks as others.
+    """
+    shown = ranked.head(MOST_CULPRITS)
+    told_ms = (shown["caused_wait_ns"].fill_null(0) / shown["step_count"] / 1e6).to_list()
+    rows = shown.with_columns(wait_ms=pl.Series(told_ms, dtype=pl.Float64))
     figure = go.Figure()
-    colours = dict(zip(VERDICT_WORDS, cycle(SERIES[1:]), strict=False))
-    names = [f"{say('rank')} {rank}" for rank in shown["rank"]]
-    named = shown.with_columns(named=pl.Series(names, dtype=pl.String))
-    for verdict in named["verdict"].unique(maintain_order=True):
-        one = named.filter(pl.col("verdict").eq_missing(verdict))
+    for is_suspect, name, colour in (
+        (True, "suspected", CULPRIT), (False, "others", MUTED)
+    ):  # fmt: skip
+        some = rows.filter(pl.col("verdict").is_not_null() == is_suspect).sort("rank")
+        if some.is_empty():
+            continue
+        words = [say(VERDICT_WORDS.get(one, NO_SUSPECT)) for one in some["verdict"]]
         figure.add_bar(
-            y=one["named"].to_list(),
-            x=(one["caused_wait_ns"] / 1e6).to_list(),
-            name=say(NO_SUSPECT if verdict is None else VERDICT_WORDS.get(verdict, verdict)),
-            orientation="h",
-            marker_color=FREE if verdict is None else colours.get(verdict, SERIES[0]),
-            customdata=one["last_arrivals_count"].to_list(),
-            hovertemplate=f"%{{y}}: %{{x:,.3f}} ms, {say('last to arrive')} %{{customdata}}",
+            x=some["rank"].to_list(),
+            y=some["wait_ms"].to_list(),
+            name=say(name),
+            marker={"color": colour, "line": {"width": 0}},
+            customdata=words,
+            hovertemplate=f"{say('rank')} %{{x}}: %{{y:,.3f}} ms, %{{customdata}}<extra></extra>",
         )
-    part = "Waiting that each rank causes: {count} of {every} ranks"
-    title = of_many("Waiting that each rank causes", part, shown.height, rows.height)
-    figure.update_layout(barmode="stack", showlegend=True)
-    figure = lay_out(
-        figure, say, title, height_px=rows_px(shown.height, 20),
-        x=say("ms, sum over all other ranks and steps shown"), is_listed=True,
-    )  # fmt: skip
-    return figure.update_yaxes(categoryorder="array", categoryarray=names, dtick=1)
+        if is_suspect:
+            _name_culprits(figure, some.with_columns(words=pl.Series(words)), say)
+    grey = silent.head(shown.height)
+    if not grey.is_empty():
+        figure.add_scatter(
+            x=grey["rank"].to_list(),
+            y=[0] * grey.height,
+            mode="markers",
+            name=say("nothing recorded"),
+            marker={"symbol": "x-thin", "size": 9, "line": {"color": FREE, "width": 2}},
+            customdata=[say(one) for one in grey["reason"]],
+            hovertemplate=f"{say('rank')} %{{x}}: %{{customdata}}<extra></extra>",
+        )
+    part = "Waiting that each rank causes in a step: {count} of {every} ranks"
+    title = of_many("Waiting that each rank causes in a step", part, shown.height, ranked.height)
+    figure.update_layout(showlegend=True, barmode="overlay")
+    figure = lay_out(figure, say, title, height_px=320, x=say("rank"), y=say("ms per step"))
+    every = sorted({*shown["rank"], *grey["rank"]})
+    if len(every) <= MOST_BARS:
+        figure.update_xaxes(tickvals=every)
+    top = max([*told_ms, 1e-6])
+    figure.update_xaxes(range=[min(every) - 0.7, max(every) + 0.7])
+    return figure.update_yaxes(range=[-0.04 * top, 1.3 * top])
+
+
+def _name_culprits(figure: go.Figure, rows: pl.DataFrame, say: Say) -> None:
+    """The first suspects by name, at their bars: level by level where they stand close."""
+    first = rows.sort("wait_ms", "rank", descending=[True, False]).head(MOST_NAMED)
+    for row in first.iter_rows(named=True):
+        is_alone = first.height == 1
+        figure.add_annotation(
+            x=row["rank"], y=row["wait_ms"], yanchor="bottom", arrowcolor=CULPRIT,
+            text=f"<b>{say('rank')} {row['rank']}</b>" + (f": {row['words']}" if is_alone else ""),
+            showarrow=True, arrowhead=2, ax=0, ay=-18, font={"color": CULPRIT, "size": 14},
+        )  # fmt: skip
 
 
 def hosts_figure(frame: pl.DataFrame, hosts: pl.DataFrame, say: Say) -> go.Figure:

@@ -11,7 +11,8 @@ import polars as pl
 from npuscope.analysis.parts import exposed_parts, step_parts
 from npuscope.analysis.scope import ALL, JOB, PLACE, Scope
 from npuscope.analysis.views import select
-from npuscope.messages import Message
+from npuscope.analysis.wording import ranks_named
+from npuscope.messages import Message, joined
 
 VERDICT_WORDS = {
     "host": "its host launches late",
@@ -88,7 +89,7 @@ def blame_rows(found: pl.DataFrame) -> list[dict[str, Any]]:
 #     a rank is suspected: host, compute, frequency, alltoall_bytes, link or unknown.
 # gauge: npuscope_rank_suspect_captures{rank} = suspect_captures: Consecutive newest captures of
 #     the run in which the rank is suspected.
-# figure: blame
+# figure: culprits
 #
 #   step_count           bigint   steps
 #   last_arrivals_count  bigint   operations at which it arrived last
@@ -116,6 +117,18 @@ def by_rank(found: pl.DataFrame) -> pl.DataFrame:
         pl.col("verdict").is_null(), "caused_wait_ns", "rank",
         descending=[False, True, False], nulls_last=True,
     )  # fmt: skip
+
+
+def verdicts_told(ranked: pl.DataFrame) -> str:
+    """Which ranks of `by_rank` are suspected of what, as `rank 5: slow link; ...`; empty: none."""
+    suspects = ranked.drop_nulls("verdict")
+    return joined(
+        [
+            Message("{ranks}: {why}", ranks=ranks_named(of["rank"]), why=VERDICT_WORDS[verdict])
+            for (verdict,), of in suspects.group_by("verdict", maintain_order=True)
+        ],
+        "; ",
+    )
 
 
 def blame_notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:

@@ -21,8 +21,17 @@ from npuscope.analysis.scope import ALL, Scope
 # Where a finding is looked into; the rest is seen best in the timeline.
 _PAGES = {
     "exposed_communication": "communication",
+    "uncaptured_ranks": "communication",
+    "slow_links": "communication",
     "stragglers": "ranks",
+    "late_ranks": "ranks",
+    "slow_hosts": "ranks",
     "uneven_steps": "ranks",
+    "uneven_stages": "pipeline",
+    "pipeline_bubble": "pipeline",
+    "device_idle": "host",
+    "between_steps": "host",
+    "slow_kernels": "operators",
     "data_movement": "operators",
     "data_setting": "operators",
     "expert_imbalance": "experts",

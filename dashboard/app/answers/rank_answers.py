@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import duckdb
@@ -29,6 +30,32 @@ def stages(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
     """On which pipeline stage each rank is: rank, pp_rank (NULL: unknown)."""
     clause, values = scope.job.where()
     return frame(con, f"select rank, pp_rank from ranks {clause} order by all", values)
+
+
+def silent(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
+    """Ranks of the job that no figure can show: rank, reason; in order.
+
+    Those that groups or the size of the world name and nobody captured, and those whose capture
+    holds no step.
+    """
+    open_views(con, ["step_summary"])
+    clause, values = scope.job.where()
+    world = _numbers(con, f"select max(world_size) from ranks {clause}", values)
+    known = _numbers(con, f"select distinct rank from ranks {clause}", values)
+    active = _numbers(con, f"select distinct rank from step_summary {clause}", values)
+    expected = range(max([*world, *(one + 1 for one in known)], default=0))
+    return pl.DataFrame(
+        [
+            {"rank": one, "reason": "no step was recorded" if one in known else "not captured"}
+            for one in expected
+            if one not in active
+        ],
+        schema={"rank": pl.Int64, "reason": pl.String},
+    )
+
+
+def _numbers(con: duckdb.DuckDBPyConnection, text: str, values: Sequence[object]) -> set[int]:
+    return {one for (one,) in con.execute(text, values).fetchall() if one is not None}
 
 
 def with_hosts(rows: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:

@@ -6,6 +6,7 @@ from npuscope.analysis import means, query
 from npuscope.analysis.communication import volume
 from npuscope.analysis.ranks.answers import mean_waits
 from npuscope.dashboard.app.collecting import how_to_collect
+from npuscope.dashboard.app.finding_cards import verdict_here
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures import communication as figures
 from npuscope.dashboard.figures.steps import parts_figure
@@ -17,6 +18,7 @@ BY = {"kind": "parallel kind", "type": "type", "op": "type and group"}
 page = open_page("communication")
 say = page.say
 page.title("Is communication hidden behind compute?")
+slot = page.slot()
 kinds = page.frame(query.comm, by="kind")
 if kinds.is_empty():
     page.empty("No communication was recorded here.", how_to_collect(page, "masking"))
@@ -41,79 +43,90 @@ page.table(
     rows, name="communication_means", title="A mean step of a rank",
     titles={"total_ns": say("time per step and rank")},
 )  # fmt: skip
-with st.expander(say("Every rank and step")):
-    page.table(page.frame(query.comm, by=by), name=f"communication_by_{by}")
+page.table(
+    page.frame(query.comm, by=by), name=f"communication_by_{by}", title="Every rank and step"
+)
 
-parts = page.frame(means.mean_parts)
-if not parts.is_empty():
-    page.heading("Where a step's time goes")
-    page.figure(parts_figure(parts, say), key="parts")
-    page.table(parts, name="mean_parts", titles={"ns": say("time per step")})
+goes, waiting, links, between, others = page.parts(
+    "Where a step's time goes",
+    "Do ranks wait, or do they transfer?",
+    "How fast are the links?",
+    "How much does each rank send to each other?",
+    "Other all-to-all schemes",
+)
+with goes:
+    parts = page.frame(means.mean_parts)
+    if parts.is_empty():
+        page.empty("No step with figures here.", how_to_collect(page, "steps"))
+    else:
+        page.figure(parts_figure(parts, say), key="parts")
+        page.table(parts, name="mean_parts", titles={"ns": say("time per step")})
 
-page.heading("Do ranks wait, or do they transfer?")
-told = page.frame(mean_waits) if page.is_across else None
-if told is None or told.is_empty():
-    page.empty("Waiting and transfer cannot be separated here.", how_to_collect(page, "waiting"))
-else:
-    page.figure(figures.waiting_figure(told, say), key="waiting")
-    page.text(
-        "Shortest duration: the member of an operation with the shortest duration does not wait,"
-        " so its duration is the transfer time. Last arrival: no transfer starts before the last"
-        " member arrives, on aligned clocks. Both cover operations recorded by all members;"
-        " HCCL's own times cover all that it measured."
-    )
-    page.table(page.translated(told), name="communication_waits")
+with waiting:
+    told = page.frame(mean_waits) if page.is_across else None
+    if told is None or told.is_empty():
+        page.empty(
+            "Waiting and transfer cannot be separated here.", how_to_collect(page, "waiting")
+        )
+    else:
+        page.figure(figures.waiting_figure(told, say), key="waiting")
+        page.text(
+            "Shortest duration: the member of an operation with the shortest duration does not"
+            " wait, so its duration is the transfer time. Last arrival: no transfer starts before"
+            " the last member arrives, on aligned clocks. Both cover operations recorded by all"
+            " members; HCCL's own times cover all that it measured."
+        )
+        page.table(page.translated(told), name="communication_waits")
 
-page.heading("How fast are the links?")
-rates = page.frame(means.mean_links)
-if rates["bandwidth_bytes_per_s"].null_count() == rates.height:
-    page.empty("No link traffic was recorded here.", how_to_collect(page, "links"))
-else:
-    page.figure(figures.links_figure(rates, say), key="links")
-    if rates["peak_bytes_per_s"].null_count():
-        page.text("For some links of this chip no peak bandwidth is published.")
-    page.table(rates, name="links")
-    with st.expander(say("Every rank and step")):
-        page.table(page.frame(volume.links), name="link_traffic")
-    bandwidth = page.frame(volume.bandwidth)
-    contention = page.frame(volume.contention)
-    with st.expander(say("Bandwidth of operations, and while overlapping computing")):
+with links:
+    rates = page.frame(means.mean_links)
+    if rates["bandwidth_bytes_per_s"].null_count() == rates.height:
+        page.empty("No link traffic was recorded here.", how_to_collect(page, "links"))
+    else:
+        page.figure(figures.links_figure(rates, say), key="links")
+        if rates["peak_bytes_per_s"].null_count():
+            page.text("For some links of this chip no peak bandwidth is published.")
+        page.table(rates, name="links")
+        page.table(page.frame(volume.links), name="link_traffic", title="Every rank and step")
+        bandwidth = page.frame(volume.bandwidth)
+        contention = page.frame(volume.contention)
         both = page.frame(volume.mean_contention)
         if not both.is_empty():
-            page.figure(figures.contention_figure(both, say), key="contention")
+            with st.expander(say("Bandwidth of operations, and while overlapping computing")):
+                page.figure(figures.contention_figure(both, say), key="contention")
             page.table(contention, name="contention")
         page.table(bandwidth, name="bandwidth", title="Bandwidth while operations transfer")
 
-page.heading("How much does each rank send to each other?")
-matrix = page.frame(volume.matrix)
-known = matrix.drop_nulls(["src_rank", "dst_rank"])
-if known.is_empty():
-    page.empty("Traffic between ranks was not recorded here.", how_to_collect(page, "matrix"))
-else:
-    left, right = st.columns(2)
-    with left:
-        measure = st.segmented_control(
-            say("measure"), list(figures.MEASURES), default="size", required=True,
-            format_func=lambda key: say(key), key="matrix_measure",
-        )  # fmt: skip
-    with right:
-        every = say("all kinds")
-        kind = st.selectbox(
-            say("parallel kind"), [None, *sorted(known["kind"].unique())],
-            format_func=lambda key: every if key is None else key, key="matrix_kind",
-        )  # fmt: skip
-    page.figure(figures.matrix_figure(known, say, measure, kind), key="matrix")
-    if known.height < matrix.height:
-        page.text(
-            Message(
-                "{count} of {every} pairs are left out: their global ranks are unknown.",
-                count=matrix.height - known.height,
-                every=matrix.height,
+with between:
+    matrix = page.frame(volume.matrix)
+    known = matrix.drop_nulls(["src_rank", "dst_rank"])
+    if known.is_empty():
+        page.empty("Traffic between ranks was not recorded here.", how_to_collect(page, "matrix"))
+    else:
+        left, right = st.columns(2)
+        with left:
+            measure = st.segmented_control(
+                say("measure"), list(figures.MEASURES), default="size", required=True,
+                format_func=lambda key: say(key), key="matrix_measure",
+            )  # fmt: skip
+        with right:
+            every = say("all kinds")
+            kind = st.selectbox(
+                say("parallel kind"), [None, *sorted(known["kind"].unique())],
+                format_func=lambda key: every if key is None else key, key="matrix_kind",
+            )  # fmt: skip
+        page.figure(figures.matrix_figure(known, say, measure, kind), key="matrix")
+        if known.height < matrix.height:
+            page.text(
+                Message(
+                    "{count} of {every} pairs are left out: their global ranks are unknown.",
+                    count=matrix.height - known.height,
+                    every=matrix.height,
+                )
             )
-        )
-    page.table(matrix, name="rank_matrix")
+        page.table(matrix, name="rank_matrix")
 
-with st.expander(say("How many bytes would other all-to-all schemes move between hosts?")):
+with others:
     left, right = st.columns(2)
     with left:
         experts = st.number_input(
@@ -137,4 +150,6 @@ with st.expander(say("How many bytes would other all-to-all schemes move between
                 page.empty("No all-to-all was recorded here.")
             else:
                 page.table(schemes, name="all_to_all")
+
+verdict_here(page, slot)
 page.notes([*page.frame(query.notes, rank=None, step=None), *page.warnings])

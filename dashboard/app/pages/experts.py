@@ -5,6 +5,7 @@ import streamlit as st
 
 from npuscope.dashboard.app.answers import expert_answers as answers
 from npuscope.dashboard.app.collecting import how_to_collect
+from npuscope.dashboard.app.finding_cards import verdict_here
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures import experts as figures
 from npuscope.errors import TraceNotFound, UsageError
@@ -12,6 +13,7 @@ from npuscope.errors import TraceNotFound, UsageError
 page = open_page("experts")
 say = page.say
 page.title("Which experts are hot, and would moving them pay off?")
+slot = page.slot()
 load = page.frame(answers.loads, rank=None)
 if load.tables.load.is_empty():
     page.empty(
@@ -44,84 +46,91 @@ if load.is_of_experts:
         " as 2."
     )
     page.table(of_phase(load.layers), name="experts_layer", title="Imbalance of each layer")
-    with st.expander(say("Every expert")):
-        page.table(of_phase(load.experts), name="experts_expert")
+    page.table(of_phase(load.experts), name="experts_expert", title="Every expert")
 else:
     page.empty(
         "Tokens per expert were not recorded; the trace shows tokens per device.",
         how_to_collect(page, "experts"),
     )
 
-devices = of_phase(load.devices)
-if not devices.is_empty():
-    page.heading("How are devices loaded?")
-    if devices["layer"].null_count() < devices.height:
-        page.figure(figures.load_figure(devices, say, "device"), key="devices")
-    page.figure(figures.devices_figure(devices, say), key="device_tokens")
-    page.table(devices, name="experts_device")
+loaded, moving, persisting, costing = page.parts(
+    "How are devices loaded?",
+    "Would moving experts pay off?",
+    "Does the imbalance persist?",
+    "What does the imbalance cost?",
+)
+with loaded:
+    devices = of_phase(load.devices)
+    if not devices.is_empty():
+        if devices["layer"].null_count() < devices.height:
+            page.figure(figures.load_figure(devices, say, "device"), key="devices")
+        page.figure(figures.devices_figure(devices, say), key="device_tokens")
+        page.table(devices, name="experts_device")
 
-if load.is_of_experts:
-    page.heading("Would moving experts pay off?")
-    with st.form("plan_form", border=False):
-        columns = st.columns([2, 2, 2, 1], vertical_alignment="bottom")
-        with columns[0]:
-            wanted = st.number_input(
-                say("devices of a group"), min_value=1, max_value=4096, step=1,
-                value=answers.told_devices(load.tables), key="plan_devices",
-            )  # fmt: skip
-        with columns[1]:
-            slots = st.number_input(
-                say("experts per device"), min_value=1, max_value=4096, value=None, step=1,
-                key="plan_slots", placeholder=say("no replicas"),
-            )  # fmt: skip
-        with columns[2]:
-            nodes = st.number_input(
-                say("hosts"), min_value=1, max_value=4096, value=1, step=1, key="plan_nodes"
-            )
-        with columns[3]:
-            asked = st.form_submit_button(say("Plan"), type="primary", width="stretch")
-    place = (page.view.run, page.view.capture)
-    if asked:
-        st.session_state["plan_asked"] = (
-            place,
-            int(wanted),
-            int(nodes),
-            None if slots is None else int(slots),
-        )
-    kept = st.session_state.get("plan_asked")
-    if kept is None or kept[0] != place:
-        page.text("Enter the number of devices that hold the experts, and press Plan.")
-    else:
-        try:
-            with st.spinner(say("Planning")):
-                made = page.frame(
-                    answers.plans, rank=None, step=None, path=str(page.store_path),
-                    devices=kept[1], nodes=kept[2], slots=kept[3],
+with moving:
+    if load.is_of_experts:
+        with st.form("plan_form", border=False):
+            columns = st.columns([2, 2, 2, 1], vertical_alignment="bottom")
+            with columns[0]:
+                wanted = st.number_input(
+                    say("devices of a group"), min_value=1, max_value=4096, step=1,
+                    value=answers.told_devices(load.tables), key="plan_devices",
                 )  # fmt: skip
-        except (TraceNotFound, UsageError) as error:
-            page.empty(error.message)
-        else:
-            page.figure(figures.plan_figure(of_phase(made.devices), say), key="plan")
-            page.figure(figures.plan_gain_figure(of_phase(made.rows), say), key="plan_gain")
-            page.table(
-                of_phase(made.rows), name="experts_plan", title="Each layer, and all of them"
+            with columns[1]:
+                slots = st.number_input(
+                    say("experts per device"), min_value=1, max_value=4096, value=None, step=1,
+                    key="plan_slots", placeholder=say("no replicas"),
+                )  # fmt: skip
+            with columns[2]:
+                nodes = st.number_input(
+                    say("hosts"), min_value=1, max_value=4096, value=1, step=1, key="plan_nodes"
+                )
+            with columns[3]:
+                asked = st.form_submit_button(say("Plan"), type="primary", width="stretch")
+        place = (page.view.run, page.view.capture)
+        if asked:
+            st.session_state["plan_asked"] = (
+                place,
+                int(wanted),
+                int(nodes),
+                None if slots is None else int(slots),
             )
-            page.notes(made.notes)
+        kept = st.session_state.get("plan_asked")
+        if kept is None or kept[0] != place:
+            page.text("Enter the number of devices that hold the experts, and press Plan.")
+        else:
+            try:
+                with st.spinner(say("Planning")):
+                    made = page.frame(
+                        answers.plans, rank=None, step=None, path=str(page.store_path),
+                        devices=kept[1], nodes=kept[2], slots=kept[3],
+                    )  # fmt: skip
+            except (TraceNotFound, UsageError) as error:
+                page.empty(error.message)
+            else:
+                page.figure(figures.plan_figure(of_phase(made.devices), say), key="plan")
+                page.figure(figures.plan_gain_figure(of_phase(made.rows), say), key="plan_gain")
+                page.table(
+                    of_phase(made.rows), name="experts_plan", title="Each layer, and all of them"
+                )
+                page.notes(made.notes)
 
-if load.is_of_experts:
-    page.heading("Does the imbalance persist?")
-    times = of_phase(load.times)
-    page.figure(figures.time_figure(times, say), key="times")
-    page.table(times, name="experts_time")
+with persisting:
+    if load.is_of_experts:
+        times = of_phase(load.times)
+        page.figure(figures.time_figure(times, say), key="times")
+        page.table(times, name="experts_time")
 
-page.heading("What does the imbalance cost?")
-known = page.later(answers.costs, rank=None)
-told: tuple[str, ...] = ()
-if known is not None:
-    costs, told = of_phase(known[0]), known[1]
-    if costs.is_empty():
-        page.empty("The cost of the imbalance is unknown here.", *told[:1])
-    else:
-        page.figure(figures.cost_figure(costs, say), key="cost")
-        page.table(costs, name="experts_cost")
+with costing:
+    known = page.later(answers.costs, rank=None)
+    told: tuple[str, ...] = ()
+    if known is not None:
+        costs, told = of_phase(known[0]), known[1]
+        if costs.is_empty():
+            page.empty("The cost of the imbalance is unknown here.", *told[:1])
+        else:
+            page.figure(figures.cost_figure(costs, say), key="cost")
+            page.table(costs, name="experts_cost")
+
+verdict_here(page, slot)
 page.notes([*load.notes, *told, *page.warnings])

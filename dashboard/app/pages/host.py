@@ -10,6 +10,7 @@ from npuscope.analysis.host.gains import gain_notes, host_gains
 from npuscope.analysis.scope import RANK, Scope
 from npuscope.analysis.views import select
 from npuscope.dashboard.app.collecting import how_to_collect
+from npuscope.dashboard.app.finding_cards import verdict_here
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures import host as figures
 from npuscope.dashboard.terminal.host_tables import GAIN_WORDS, STAGE_WORDS
@@ -46,6 +47,7 @@ def of_ranks(con: duckdb.DuckDBPyConnection, scope: Scope, *, view: str) -> pl.D
 
 
 page.title("Why is the device free, and does the host keep up?")
+slot = page.slot()
 ranks = page.frame(free_time.mean_free_time, by="rank")
 stages = page.frame(free_time.mean_free_time, by="stage")
 if stages.is_empty():
@@ -58,13 +60,11 @@ page.text(
     " for the device when that fell free, all of the gap counts as the wait's."
 )
 page.table(in_words(stages), name="mean_free_time", columns=STAGE)
-with st.expander(say("By operator")):
-    page.table(
-        in_words(page.frame(free_time.mean_free_time, by="operator")),
-        name="free_time_by_operator", columns=OPERATOR,
-    )  # fmt: skip
-with st.expander(say("Every rank and step")):
-    page.table(in_words(page.frame(free_time.free_time)), name="free_time")
+page.table(
+    in_words(page.frame(free_time.mean_free_time, by="operator")),
+    name="free_time_by_operator", title="By operator", columns=OPERATOR,
+)  # fmt: skip
+page.table(in_words(page.frame(free_time.free_time)), name="free_time", title="Every rank and step")
 
 page.heading("What does a step gain without a cause?")
 gains = page.later(host_gains, rank=None, step=None)
@@ -106,10 +106,10 @@ else:
             Message("Of rank {rank}: choose another above.", rank=rank),
             "A lead of some microseconds is the latency of a launch: the device waits for each.",
         )
-        with st.expander(say("The curve")):
-            page.table(lead, name="host_lead")
+        page.table(lead, name="host_lead", title="The curve")
     page.text("Host time for a launch: the smallest mean kernel time at which this host keeps up.")
     page.table(pace, name="host_pace")
+verdict_here(page, slot)
 page.notes([
     *page.frame(query.notes, rank=None, step=None), *page.frame(free_time.host_notes),
     *page.warnings,

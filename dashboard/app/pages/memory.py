@@ -5,6 +5,7 @@ import streamlit as st
 
 from npuscope.analysis import query
 from npuscope.dashboard.app.collecting import how_to_collect
+from npuscope.dashboard.app.finding_cards import verdict_here
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures import memory as figures
 from npuscope.messages import Message
@@ -21,6 +22,7 @@ HOLDER = (
 page = open_page("memory")
 say = page.say
 page.title("What fills the device memory?")
+slot = page.slot()
 facts = page.frame(query.memory_facts, rank=None, step=None)
 main = facts.main
 if main.is_empty():
@@ -59,46 +61,55 @@ else:
     page.figure(figures.curve_figure(curve, say, steps), key="memory_curve")
     page.text("Maximum of each interval, so that no peak is lost; lines: starts of steps.")
 page.table(components, name="memory", title="Peaks by component", columns=COMPONENT)
-with st.expander(say("The curve")):
-    page.table(curve, name="memory_curve")
+page.table(curve, name="memory_curve", title="The curve")
 
-page.heading("Who holds it?")
-holders = facts.holders.filter(pl.col("rank") == rank)
-if holders.is_empty():
-    page.empty("Memory by operator was not recorded here.",
-               how_to_collect(page, "operator_memory"))  # fmt: skip
-else:
-    page.figure(figures.holders_figure(holders, say), key="holders")
-    page.text("Unexplained: in use, but allocated before the capture started, or not by operators.")
-    page.table(holders, name="memory_holders", columns=HOLDER)
-    with st.expander(say("Single blocks")):
-        page.table(
-            page.frame(query.memory_blocks, rank=rank, step=None, top=1000), name="memory_blocks"
-        )
-        page.text("The 1,000 largest.")
-
-if main["rank"].n_unique() > 1:
-    page.heading("Which ranks are full?")
-    page.figure(figures.peaks_figure(main, say), key="peaks")
-    page.table(main, name="memory_ranks", columns=["rank", *COMPONENT])
-    page.table(facts.spread, name="memory_spread", title="Across ranks")
-
-page.heading("Does it grow?")
-keys = ["rank", "source", "device_id", "component"]
-every = page.frame(query.memory_steps, rank=None, step=None)
-every = every.join(main.select(keys), on=keys, how="semi", nulls_equal=True)
-growth = facts.growth.join(main.select(keys), on=keys, how="semi", nulls_equal=True)
-if every.is_empty():
-    page.empty("No steps were recorded with memory.", how_to_collect(page, "steps"))
-else:
-    page.figure(figures.growth_figure(every, growth, say), key="growth")
-    most = int(growth["step_count"].max() or 0)
-    growing = facts.growing
-    if most < 5:
-        page.text(Message("A trend needs five steps, recorded: {count}.", count=most))
-    elif growing.is_empty():
-        page.text("Nothing grows steadily.")
+held, full, over_time = page.parts(
+    "Who holds it?",
+    "Which ranks are full?",
+    "Does it grow?",
+)
+with held:
+    holders = facts.holders.filter(pl.col("rank") == rank)
+    if holders.is_empty():
+        page.empty("Memory by operator was not recorded here.",
+                   how_to_collect(page, "operator_memory"))  # fmt: skip
     else:
-        page.text(Message("{count} components of ranks grow steadily.", count=growing.height))
-    page.table(facts.growth, name="memory_growth")
+        page.figure(figures.holders_figure(holders, say), key="holders")
+        page.text(
+            "Unexplained: in use, but allocated before the capture started, or not by operators."
+        )
+        page.table(holders, name="memory_holders", columns=HOLDER)
+        page.table(
+            page.frame(query.memory_blocks, rank=rank, step=None, top=1000), name="memory_blocks",
+            title="Single blocks, the 1,000 largest",
+        )  # fmt: skip
+
+with full:
+    if main["rank"].n_unique() < 2:
+        page.text("One rank recorded its memory.")
+    else:
+        page.figure(figures.peaks_figure(main, say), key="peaks")
+        page.table(main, name="memory_ranks", columns=["rank", *COMPONENT])
+        page.table(facts.spread, name="memory_spread", title="Across ranks")
+
+with over_time:
+    keys = ["rank", "source", "device_id", "component"]
+    every = page.frame(query.memory_steps, rank=None, step=None)
+    every = every.join(main.select(keys), on=keys, how="semi", nulls_equal=True)
+    growth = facts.growth.join(main.select(keys), on=keys, how="semi", nulls_equal=True)
+    if every.is_empty():
+        page.empty("No steps were recorded with memory.", how_to_collect(page, "steps"))
+    else:
+        page.figure(figures.growth_figure(every, growth, say), key="growth")
+        most = int(growth["step_count"].max() or 0)
+        growing = facts.growing
+        if most < 5:
+            page.text(Message("A trend needs five steps, recorded: {count}.", count=most))
+        elif growing.is_empty():
+            page.text("Nothing grows steadily.")
+        else:
+            page.text(Message("{count} components of ranks grow steadily.", count=growing.height))
+        page.table(facts.growth, name="memory_growth")
+
+verdict_here(page, slot)
 page.notes([*page.frame(query.memory_notes, rank=None, step=None), *page.warnings])

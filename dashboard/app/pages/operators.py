@@ -10,6 +10,7 @@ from npuscope.analysis.flops.kernels.roofline import points as points_of
 from npuscope.analysis.flops.kernels.roofline import under_roofline
 from npuscope.analysis.operators import causes, classes, headroom
 from npuscope.dashboard.app.collecting import how_to_collect
+from npuscope.dashboard.app.finding_cards import verdict_here
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures import operators as figures
 from npuscope.dashboard.terminal.operator_tables import CLASS_WORDS
@@ -35,6 +36,7 @@ EVIDENCE = (
 page = open_page("operators")
 say = page.say
 page.title("Which kernels take the time, and could they be faster?")
+slot = page.slot()
 typed = page.frame(means.mean_kernels, by="type")
 if typed.is_empty():
     page.empty("No compute kernel was recorded here.", how_to_collect(page, "kernels"))
@@ -53,90 +55,100 @@ page.text(
     " time count in full."
 )
 page.table(rows, name=f"kernels_by_{by}", titles={"total_ns": say("time per step and rank")})
-with st.expander(say("Every rank and step")):
-    page.table(page.frame(query.kernels, by=by), name="kernels")
+page.table(page.frame(query.kernels, by=by), name="kernels", title="Every rank and step")
 
-page.heading("What could they give back?")
-classed = page.frame(classes.operator_classes)
-page.figure(figures.classes_figure(classed, say), key="operator_classes")
-page.table(
-    classed.with_columns(
-        pl.col("class").replace({key: say(words) for key, words in CLASS_WORDS.items()})
-    ),
-    name="operator_classes",
-)  # fmt: skip
-with st.expander(say("Every rank and step")):
-    page.table(page.frame(classes.operator_steps), name="operator_steps")
-room = page.later(headroom.operator_headroom)
-if room is not None:
-    if room["headroom_high_ns"].null_count() == room.height:
-        page.empty("What operators could give back is unknown here.", how_to_collect(page, "mfu"))
-    else:
-        page.figure(figures.headroom_figure(room, say), key="operator_headroom")
-        page.text(
-            "Low: beyond the best of the like here: the same class or type, about as much data."
-            " High: beyond the chip's limits, which nothing attains. A step gains what of it lies"
-            " on the critical path."
-        )
-        page.table(room, name="operator_headroom", columns=HEADROOM)
-
-page.heading("Why do they take longer than they need?")
-told = page.later(causes.causes_of)
-if told is not None:
-    summed, rested_on = told
-    if (summed["headroom_high_ns"] > 0).any():
-        page.figure(figures.causes_figure(summed, say), key="operator_causes")
-    page.text(
-        "Bars: what kernels of a mean step would give back without the cause; lines: from low to"
-        " high. Causes may meet in one kernel and do not add up."
-    )
-    worded = pl.col("cause").replace({key: say(words) for key, words in causes.CAUSE_WORDS.items()})
-    reasons = {text: say(text) for text in summed["reason"].drop_nulls()}
+giving, why, limits, busy = page.parts(
+    "What could they give back?",
+    "Why do they take longer than they need?",
+    "How close are they to the chip's limits?",
+    "How busy are the cores?",
+)
+with giving:
+    classed = page.frame(classes.operator_classes)
+    page.figure(figures.classes_figure(classed, say), key="operator_classes")
     page.table(
-        summed.with_columns(worded, pl.col("reason").replace(reasons)), name="operator_causes"
+        classed.with_columns(
+            pl.col("class").replace({key: say(words) for key, words in CLASS_WORDS.items()})
+        ),
+        name="operator_classes",
+    )  # fmt: skip
+    page.table(
+        page.frame(classes.operator_steps), name="operator_steps", title="Every rank and step"
     )
-    if not rested_on.is_empty():
-        page.table(rested_on.with_columns(worded), name="operator_cause_rows", columns=EVIDENCE)
+    room = page.later(headroom.operator_headroom)
+    if room is not None:
+        if room["headroom_high_ns"].null_count() == room.height:
+            page.empty(
+                "What operators could give back is unknown here.", how_to_collect(page, "mfu")
+            )
+        else:
+            page.figure(figures.headroom_figure(room, say), key="operator_headroom")
+            page.text(
+                "Low: beyond the best of the like here: the same class or type, about as much"
+                " data. High: beyond the chip's limits, which nothing attains. A step gains what of"
+                " it lies on the critical path."
+            )
+            page.table(room, name="operator_headroom", columns=HEADROOM)
 
-page.heading("How close are they to the chip's limits?")
-roofline = page.frame(under_roofline)
-points = points_of(roofline.kernels)
-if points.is_empty():
-    page.empty("FLOPs of kernels are unknown here.", how_to_collect(page, "mfu"))
-else:
-    page.figure(figures.roofline_figure(points, roofline.peaks, say), key="roofline")
-    if roofline.peaks["hbm_bytes_per_s"].null_count() == roofline.peaks.height:
+with why:
+    told = page.later(causes.causes_of)
+    if told is not None:
+        summed, rested_on = told
+        if (summed["headroom_high_ns"] > 0).any():
+            page.figure(figures.causes_figure(summed, say), key="operator_causes")
         page.text(
-            "The memory bandwidth of this chip is unknown: only the peak of the cube cores is"
-            " drawn."
+            "Bars: what kernels of a mean step would give back without the cause; lines: from low to"
+            " high. Causes may meet in one kernel and do not add up."
         )
-    page.text(
-        "Matrix kernels; attention counted as causal; bytes: every input and output once; the"
-        " area of a point is its duration."
-    )
-    drawn = roofline.peaks.filter(pl.col("dtype").is_in(points["dtype"].unique().implode()))
-    for source in drawn["source"].drop_nulls().unique(maintain_order=True):
-        page.text(f"{say('peak')}: {say(roofline.sources[source])}")
-    page.table(points, name="roofline", columns=POINT)
-    with st.expander(say("Every rank and step")):
-        page.table(roofline.kernels, name="mfu_kernels")
+        worded = pl.col("cause").replace(
+            {key: say(words) for key, words in causes.CAUSE_WORDS.items()}
+        )
+        reasons = {text: say(text) for text in summed["reason"].drop_nulls()}
+        page.table(
+            summed.with_columns(worded, pl.col("reason").replace(reasons)), name="operator_causes"
+        )
+        if not rested_on.is_empty():
+            page.table(rested_on.with_columns(worded), name="operator_cause_rows", columns=EVIDENCE)
 
-page.heading("How busy are the cores?")
-rank = page.view.rank if page.view.rank is not None else page.capture.ranks[0]
-cores = page.frame(query.core_use, rank=rank)
-if cores.is_empty() or cores["timed_ns"].null_count() == cores.height:
-    page.empty("No core times were recorded here.", how_to_collect(page, "pmu"))
-else:
-    page.figure(figures.cores_figure(cores, say), key="cores")
-    page.text(
-        Message(
-            "Of rank {rank}: choose another above. Parts of a core work at the same time.",
-            rank=rank,
+with limits:
+    roofline = page.frame(under_roofline)
+    points = points_of(roofline.kernels)
+    if points.is_empty():
+        page.empty("FLOPs of kernels are unknown here.", how_to_collect(page, "mfu"))
+    else:
+        page.figure(figures.roofline_figure(points, roofline.peaks, say), key="roofline")
+        if roofline.peaks["hbm_bytes_per_s"].null_count() == roofline.peaks.height:
+            page.text(
+                "The memory bandwidth of this chip is unknown: only the peak of the cube cores is"
+                " drawn."
+            )
+        page.text(
+            "Matrix kernels; attention counted as causal; bytes: every input and output once; the"
+            " area of a point is its duration."
         )
-    )
-    page.table(cores, name="core_use")
-    beside = page.frame(headroom.operator_pmu)
-    if not beside.is_empty():
-        with st.expander(say("FLOPs over time beside PMU counters")):
-            page.table(beside, name="operator_pmu")
+        drawn = roofline.peaks.filter(pl.col("dtype").is_in(points["dtype"].unique().implode()))
+        for source in drawn["source"].drop_nulls().unique(maintain_order=True):
+            page.text(f"{say('peak')}: {say(roofline.sources[source])}")
+        page.table(points, name="roofline", columns=POINT)
+        page.table(roofline.kernels, name="mfu_kernels", title="Every rank and step")
+
+with busy:
+    rank = page.view.rank if page.view.rank is not None else page.capture.ranks[0]
+    cores = page.frame(query.core_use, rank=rank)
+    if cores.is_empty() or cores["timed_ns"].null_count() == cores.height:
+        page.empty("No core times were recorded here.", how_to_collect(page, "pmu"))
+    else:
+        page.figure(figures.cores_figure(cores, say), key="cores")
+        page.text(
+            Message(
+                "Of rank {rank}: choose another above. Parts of a core work at the same time.",
+                rank=rank,
+            )
+        )
+        page.table(cores, name="core_use")
+        beside = page.frame(headroom.operator_pmu)
+        if not beside.is_empty():
+            page.table(beside, name="operator_pmu", title="FLOPs over time beside PMU counters")
+
+verdict_here(page, slot)
 page.notes([*page.frame(query.notes, rank=None, step=None), *page.warnings])

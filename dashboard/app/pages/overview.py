@@ -3,12 +3,13 @@
 import streamlit as st
 
 from npuscope.analysis import means, query
-from npuscope.analysis.wording import FREE_MEANS
+from npuscope.analysis.wording import FREE_MEANS, ms
 from npuscope.dashboard.app.answers import overview_answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.finding_cards import finding_cards
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures import steps as figures
+from npuscope.messages import Message
 
 page = open_page("overview")
 say = page.say
@@ -16,6 +17,17 @@ page.title("Where does the step go, and what should change first?")
 steps = page.frame(query.steps)
 mean = page.frame(means.mean_steps)
 use = page.frame(overview_answers.job_use)
+
+if mean.height and mean["job_step_ns"][0] is not None:
+    row = mean.row(0, named=True)
+    page.verdict(
+        Message(
+            "A step takes {step} ms; of a mean rank {computing} ms are computing, {exposed} ms"
+            " exposed communication, {free} ms free.",
+            step=ms(row["job_step_ns"]), computing=ms(row["computing_ns"]),
+            exposed=ms(row["exposed_communication_ns"]), free=ms(row["free_ns"]),
+        )
+    )  # fmt: skip
 
 # Findings take longest: they come into their place when all figures stand.
 left, right = st.columns([3, 2], gap="large")
@@ -43,7 +55,6 @@ with right:
         conventions.append(
             "Masked: communication covered by compute kernels of its rank / communication"
         )
-    page.text(*conventions)
     if use.waterfall.filter(use.waterfall["term"] == "achieved").is_empty():
         page.empty("The losses from the peak are unknown here.")
     else:
@@ -60,14 +71,14 @@ page.table(steps, name="steps", title="Where each step goes", columns=[
     "masking_ratio", "bubble_ns", "stage_ns", "preparing_ns", "preparing_basis", "basis",
 ])  # fmt: skip
 if not use.waterfall.is_empty():
-    with st.expander(say("The losses as a table")):
-        page.table(use.waterfall, name="waterfall")
+    page.table(use.waterfall, name="waterfall", title="The losses as a table")
 with left:
     page.heading("What to look at first")
     found = page.later(overview_answers.found_here)
     if found is not None:
         finding_cards(page, found)
 page.notes([
+    *conventions,
     *use.notes,
     *page.frame(query.notes, rank=None, step=None),
     *page.frame(query.limits, rank=None, step=None),

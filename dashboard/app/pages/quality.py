@@ -45,8 +45,7 @@ if found.config is not None:
 if not found.losses.is_empty():
     page.table(found.losses, name="losses", title="Lost when reading")
 page.table(found.ranks, name="recorded", title="What was recorded")
-with st.expander(say("Rows of each table")):
-    page.table(found.tables, name="tables")
+page.table(found.tables, name="tables", title="Rows of each table")
 for title, told in (("Warnings when reading", found.warnings), ("Notes", found.notes)):
     if told:
         page.heading(title)

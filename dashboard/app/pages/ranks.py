@@ -1,10 +1,12 @@
 """Which rank is slow, and why?"""
 
+import polars as pl
 import streamlit as st
 
 from npuscope.analysis import means, query
 from npuscope.analysis.ranks.answers import slow_pairs
 from npuscope.analysis.ranks.stragglers import blame as blamed_ranks
+from npuscope.analysis.wording import percent, ranks_named
 from npuscope.dashboard.app.answers import rank_answers as answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import arrow_table, open_page
@@ -23,54 +25,30 @@ if steps.is_empty():
     page.empty("No step with figures here.", how_to_collect(page, "steps"))
     st.stop()
 
-left, right = st.columns([3, 1.5], vertical_alignment="bottom")
-with left:
-    measure = st.segmented_control(
-        say("measure"), list(figures.MEASURES), default="stage_ns", required=True,
-        format_func=lambda key: say(figures.MEASURES[key]), key="ranks_measure",
-    )  # fmt: skip
-with right:
-    is_deviation = st.toggle(
-        say("against the median rank of step and stage"),
-        value=len(page.capture.ranks) > 1,
-        key="deviation",
-    )
-if steps[measure].null_count() == steps.height:
-    page.empty("This measure is unknown here.", how_to_collect(page, "steps"))
-else:
-    drawn = figures.steps_figure(
-        steps, say, measure, is_deviation=is_deviation, hosts=hosts,
-        stages=page.frame(answers.stages, rank=None, step=None),
-    )  # fmt: skip
-    page.figure(drawn, key="rank_steps")
-    page.text("All ranks and steps, whatever is selected above; ranks are ordered by host.")
-    page.table(steps, name="steps")
 
-parts = page.frame(means.mean_parts, by="rank", rank=None)
-if not parts.is_empty():
-    page.heading("Where a step's time goes")
-    page.figure(parts_figure(parts, say), key="rank_parts")
-    page.table(parts, name="mean_parts_by_rank", titles={"ns": say("time per step")})
-
-page.heading("Which rank makes the others wait?")
-if not page.is_across:
-    page.empty("The ranks could not be compared.")
-    st.stop()
-blame = page.frame(blamed_ranks.rank_blame, rank=None)
-notes = page.frame(blamed_ranks.blame_notes, rank=None, step=None)
-if blame.is_empty():
-    page.empty("No communication was recorded: no rank waits for another.",
-               how_to_collect(page, "masking"))  # fmt: skip
-else:
-    ranked = blamed_ranks.by_rank(blame)
-    if (ranked["caused_wait_ns"] > 0).any():
-        page.figure(figures.blame_figure(ranked, say), key="blame")
-        page.text("Sum over all other ranks and the steps shown; score: -log10 p.")
+def say_who(ranked: pl.DataFrame) -> None:
+    """Who is suspected, of what, and how much of the waiting goes back to them."""
+    named = blamed_ranks.verdicts_told(ranked)
+    if not named:
+        page.verdict("No rank is slower than its peers.")
+        return
+    share = ranked["share_ratio"][0]
+    if share:
+        page.verdict(
+            Message(
+                "{suspects}. {share} of the waiting that ranks cause goes back to rank {rank}.",
+                suspects=named, share=percent(share), rank=ranked["rank"][0],
+            )
+        )  # fmt: skip
     else:
-        page.empty("No straggler found: no rank makes others wait.", *notes[:1])
-    page.table(page.translated(answers.with_hosts(ranked, hosts)), name="ranks")
-    suspects = [row for row in ranked.to_dicts() if row["verdict"] is not None]
-    told = [row for row in ranked.to_dicts() if row["rank"] == page.view.rank]
+        page.verdict(Message("{suspects}.", suspects=named))
+
+
+def show_evidence(ranked: pl.DataFrame) -> None:
+    """What the verdicts rest on: of the rank chosen above, else of the first suspects."""
+    rows = ranked.to_dicts()
+    suspects = [row for row in rows if row["verdict"] is not None]
+    told = [row for row in rows if row["rank"] == page.view.rank]
     for row in told or suspects[:LINKS]:
         verdict = blamed_ranks.VERDICT_WORDS.get(row["verdict"], figures.NO_SUSPECT)
         page.heading(f"{say('rank')} {row['rank']}: {say(verdict)}")
@@ -83,6 +61,8 @@ else:
         page.link(
             Message("Rank {rank} in the timeline", rank=row["rank"]), "timeline", rank=row["rank"]
         )
+    if not told and not suspects:
+        page.text("No rank is slower than its peers.")
     if len(suspects) > LINKS and not told:
         page.text(
             Message(
@@ -91,23 +71,88 @@ else:
             )
         )
 
-mean_ranks = page.frame(means.mean_steps, by="rank", rank=None, step=None)
-placed = figures.by_host(mean_ranks, hosts)
-if placed["host_name"].n_unique() > 1:
-    page.heading("Is it the host?")
-    page.figure(figures.hosts_figure(mean_ranks, hosts, say), key="hosts")
-    page.table(placed, name="ranks_by_host")
 
-pairs = page.frame(slow_pairs, rank=None, step=None)
-if not pairs.is_empty():
-    page.heading("Is it a link?")
-    slow = pairs.filter(pairs["is_slow"].fill_null(False))
-    page.text(
-        Message(
-            "{count} of {every} pairs of ranks are slower than others of their link.",
-            count=slow.height,
-            every=pairs.height,
+notes = []
+ranked = pl.DataFrame()
+if page.is_across:
+    blame = page.frame(blamed_ranks.rank_blame, rank=None)
+    notes = page.frame(blamed_ranks.blame_notes, rank=None, step=None)
+    ranked = blamed_ranks.by_rank(blame) if not blame.is_empty() else ranked
+    silent = page.frame(answers.silent, rank=None, step=None)
+    if ranked.is_empty():
+        page.empty("No communication was recorded: no rank waits for another.",
+                   how_to_collect(page, "masking"))  # fmt: skip
+    else:
+        say_who(ranked)
+        page.figure(figures.culprits_figure(ranked, silent, say), key="culprits")
+        page.text("Sum over all other ranks, of the steps shown: it counts each rank that waits.")
+        for (reason,), some in silent.group_by("reason", maintain_order=True):
+            page.text(
+                Message("Grey: {ranks}: {reason}", ranks=ranks_named(some["rank"]), reason=reason)
+            )
+else:
+    page.empty("The ranks could not be compared.")
+
+why, by_step, parts_of, on_hosts, on_links = page.parts(
+    "The evidence", "Each rank and step", "Where a step's time goes", "Is it the host?",
+    "Is it a link?",
+)  # fmt: skip
+with why:
+    if not ranked.is_empty():
+        show_evidence(ranked)
+        page.table(page.translated(answers.with_hosts(ranked, hosts)), name="ranks")
+    else:
+        page.empty("The ranks could not be compared.")
+with by_step:
+    left, right = st.columns([3, 1.5], vertical_alignment="bottom")
+    with left:
+        measure = st.segmented_control(
+            say("measure"), list(figures.MEASURES), default="stage_ns", required=True,
+            format_func=lambda key: say(figures.MEASURES[key]), key="ranks_measure",
+        )  # fmt: skip
+    with right:
+        is_deviation = st.toggle(
+            say("against the median rank of step and stage"),
+            value=len(page.capture.ranks) > 1,
+            key="deviation",
         )
-    )
-    page.table(pairs, name="slow_pairs")
+    if steps[measure].null_count() == steps.height:
+        page.empty("This measure is unknown here.", how_to_collect(page, "steps"))
+    else:
+        drawn = figures.steps_figure(
+            steps, say, measure, is_deviation=is_deviation, hosts=hosts,
+            stages=page.frame(answers.stages, rank=None, step=None),
+        )  # fmt: skip
+        page.figure(drawn, key="rank_steps")
+        page.text("All ranks and steps, whatever is selected above; ranks are ordered by host.")
+        page.table(steps, name="steps")
+with parts_of:
+    parts = page.frame(means.mean_parts, by="rank", rank=None)
+    if parts.is_empty():
+        page.empty("No step with figures here.", how_to_collect(page, "steps"))
+    else:
+        page.figure(parts_figure(parts, say), key="rank_parts")
+        page.table(parts, name="mean_parts_by_rank", titles={"ns": say("time per step")})
+with on_hosts:
+    mean_ranks = page.frame(means.mean_steps, by="rank", rank=None, step=None)
+    placed = figures.by_host(mean_ranks, hosts)
+    if placed["host_name"].n_unique() > 1:
+        page.figure(figures.hosts_figure(mean_ranks, hosts, say), key="hosts")
+        page.table(placed, name="ranks_by_host")
+    else:
+        page.text("All ranks here run on one host, or their hosts are not known.")
+with on_links:
+    pairs = page.frame(slow_pairs, rank=None, step=None)
+    if pairs.is_empty():
+        page.empty("No link traffic was recorded here.", how_to_collect(page, "links"))
+    else:
+        slow = pairs.filter(pairs["is_slow"].fill_null(False))
+        page.text(
+            Message(
+                "{count} of {every} pairs of ranks are slower than others of their link.",
+                count=slow.height,
+                every=pairs.height,
+            )
+        )
+        page.table(pairs, name="slow_pairs")
 page.notes([*notes, *page.frame(query.notes, rank=None, step=None), *page.warnings])

@@ -52,5 +52,4 @@ page.table(
     title="Captures",
     links=["look"],
 )
-with st.expander(say("Exposed communication by kind")):
-    page.table(found.exposed.drop("run"), name="trends_exposed")
+page.table(found.exposed.drop("run"), name="trends_exposed", title="Exposed communication by kind")

@@ -15,6 +15,7 @@ pytest.importorskip("plotly")
 
 from npuscope.analysis.communication.volume import matrix_blocks
 from npuscope.analysis.flops.kernels import roofline
+from npuscope.dashboard import theme
 from npuscope.dashboard.figures import communication, experts, memory, operators, ranks
 from npuscope.dashboard.figures.layout import MOST_CELLS, numbered_names, visible_names
 from npuscope.dashboard.locale.language import language_of
@@ -253,14 +254,21 @@ def test_ranks_by_step_beside_the_median_and_by_host() -> None:
     assert means_of["stage_ns"].to_list() == [10 * MS, 12 * MS, 11 * MS]
 
 
-def test_blame_is_coloured_by_verdict() -> None:
+def test_the_culprit_alone_has_the_strong_colour_and_its_name() -> None:
     rows = pl.DataFrame(
-        {"rank": [5, 0], "caused_wait_ns": [2 * MS, MS], "verdict": ["frequency", None],
-         "last_arrivals_count": [3, 1]}
+        {"rank": [5, 0], "caused_wait_ns": [4 * MS, MS], "verdict": ["frequency", None],
+         "step_count": [2, 2]}
     )  # fmt: skip
-    figure = ranks.blame_figure(rows, str)
-    assert list(trace(figure, "chip runs at a lower clock").x) == [2.0]
-    assert list(trace(figure, ranks.NO_SUSPECT).x) == [1.0]
+    silent = pl.DataFrame({"rank": [6], "reason": ["not captured"]})
+    figure = ranks.culprits_figure(rows, silent, str)
+    suspect, others, grey = figure.data
+    assert (list(suspect.x), list(suspect.y)) == ([5], [2.0])  # ms per step
+    assert (list(others.x), list(others.y)) == ([0], [0.5])
+    assert suspect.marker.color == theme.CULPRIT != others.marker.color
+    assert [one.text for one in figure.layout.annotations] == [
+        "<b>rank 5</b>: chip runs at a lower clock"
+    ]
+    assert (list(grey.x), list(grey.customdata)) == ([6], ["not captured"])
 
 
 def test_memory_curves_keep_the_most_and_say_what_is_left_out() -> None:
