@@ -97,8 +97,8 @@ with why:
         if (summed["headroom_high_ns"] > 0).any():
             page.figure(figures.causes_figure(summed, say), key="operator_causes")
         page.text(
-            "Bars: what kernels of a mean step would give back without the cause; lines: from low to"
-            " high. Causes may meet in one kernel and do not add up."
+            "Bars: what kernels of a mean step would give back without the cause; lines: from low"
+            " to high. Causes may meet in one kernel and do not add up."
         )
         worded = pl.col("cause").replace(
             {key: say(words) for key, words in causes.CAUSE_WORDS.items()}
