@@ -78,8 +78,7 @@ if gains is not None:
     page.notes(gain_notes(gains))
 calls = page.frame(of_ranks, view="host_calls", step=None)
 if not calls.is_empty():
-    with st.expander(say("Calls that keep the host from launching")):
-        page.table(named(calls), name="host_calls")
+    page.table(named(calls), name="host_calls", title="Calls that keep the host from launching")
 places = page.frame(of_ranks, view="host_placement", step=None)
 if not places.is_empty():
     page.heading("Are threads on cores near their device?")
