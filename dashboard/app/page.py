@@ -223,9 +223,8 @@ class Page:
                 for one in frame.columns
                 if one not in ("run", "capture") or frame[one].n_unique() > 1
             ]
-        known = shown_in(name)
-        told = title or (known.title if known else "table")
-        with st.expander(f"{plain(self.say(told))} ({frame.height:,})"):
+        told = self.say(title or Message("The figures as a table"))
+        with st.expander(f"{plain(told)} ({frame.height:,})"):
             draw_table(frame, self.say, name=name, columns=columns, links=links, titles=titles)
 
     def translated(self, frame: pl.DataFrame) -> pl.DataFrame:

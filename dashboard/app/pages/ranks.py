@@ -86,10 +86,9 @@ if page.is_across:
         say_who(ranked)
         page.figure(figures.culprits_figure(ranked, silent, say), key="culprits")
         page.text("Sum over all other ranks, of the steps shown: it counts each rank that waits.")
-        for (reason,), some in silent.group_by("reason", maintain_order=True):
-            page.text(
-                Message("Grey: {ranks}: {reason}", ranks=ranks_named(some["rank"]), reason=reason)
-            )
+        for some in silent.partition_by("reason", maintain_order=True):
+            named, reason = ranks_named(some["rank"]), some["reason"][0]
+            page.text(Message("Grey: {ranks}: {reason}", ranks=named, reason=reason))
 else:
     page.empty("The ranks could not be compared.")
 

@@ -111,6 +111,15 @@ class Visit:
         self.tab.wait_for_function(_SETTLED, timeout=PATIENCE_MS)
         assert not self.tab.locator('[data-testid="stException"]').count(), self.text()
 
+    def parts(self) -> Iterator[int]:
+        """Opens the tabs of the page one after the other; a page without is one part."""
+        tabs = self.tab.locator('[data-testid="stMain"] [role="tab"]')
+        for number in range(max(tabs.count(), 1)):
+            if tabs.count():
+                tabs.nth(number).click()
+                self.settle()
+            yield number
+
     def figures(self) -> list[dict[str, Any]]:
         """The figures' own data, as the browser has it: `traces`, `title`, `range` of x."""
         drawn: list[dict[str, Any]] = self.tab.evaluate(_FIGURES)
