@@ -71,7 +71,8 @@ def _texts(call: ast.Call, saying: dict[str, tuple[int, ...]]) -> list[ast.expr]
     name = getattr(call.func, "id", getattr(call.func, "attr", ""))
     of = call.func.value if isinstance(call.func, ast.Attribute) else None
     if isinstance(call.func, ast.Attribute) and isinstance(of, ast.Name) and of.id == "page":
-        return list(call.args) if call.func.attr in PAGE else []
+        titles = [one.value for one in call.keywords if one.arg == "title"]
+        return list(call.args) if call.func.attr in PAGE else titles
     return [call.args[place] for place in saying.get(name, ()) if place < len(call.args)]
 
 
