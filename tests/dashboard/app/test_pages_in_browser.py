@@ -108,6 +108,7 @@ def test_tables_have_no_csv_button_but_ours(address: str, browser: Browser) -> N
     """The grid's own writes names as they are, which spreadsheets would run as formulas."""
     with visit(browser, address) as seen:
         seen.open("operators")
+        seen.tab.locator("details:not([open]) > summary").filter(visible=True).first.click()
         grid = seen.tab.locator('[data-testid="stDataFrame"]').first
         grid.hover()
         buttons = grid.locator("xpath=..").locator("button")
@@ -352,11 +353,9 @@ def test_a_new_capture_appears_by_itself_and_a_click_opens_it(
     with served([folder / "store"], folder) as address, visit(browser, address) as seen:
         seen.open("trends")
         publish_job(folder / "store", job, "20251127T133437.000Z", published_s=now_s + 3600)
-        seen.tab.get_by_text("20251127T133437.000Z").first.wait_for(
-            state="attached", timeout=60_000
-        )
+        points = seen.tab.locator(".js-plotly-plot").first.locator(".scatterlayer .points path")
+        points.nth(1).wait_for(state="attached", timeout=60_000)
         seen.settle()
-        points = seen.tab.locator(".js-plotly-plot .scatterlayer .points path")
         points.last.hover(force=True)
         points.last.click(force=True)
         seen.tab.wait_for_url(lambda url: "/trends" not in url)

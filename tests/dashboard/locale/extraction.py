@@ -34,7 +34,7 @@ SHOWN: dict[str, tuple[int, ...]] = {
     "laid_out": (2,), "Column": (0,), "FittedTable": (2, 3), "Sentence": (0, 1), "Bullets": (0,),
 }  # fmt: skip
 OUTLETS = ("app", "figures", "report")
-PAGE = {"title", "heading", "text", "empty", "link", "tile"}
+PAGE = {"title", "heading", "text", "empty", "link", "tile", "verdict", "parts"}
 _NAME = re.compile(r"\{\w+\}")
 _WORD = re.compile(r"[a-z]\w+")
 _ENDINGS = ("", "_ns", "_bytes", "_ratio", "_bytes_per_s", "_flops_per_s", "_flops", "_count")
