@@ -106,7 +106,7 @@ def test_operators(monkeypatch: pytest.MonkeyPatch, sample_store: Path) -> None:
 
 def test_ranks(monkeypatch: pytest.MonkeyPatch, sample_store: Path) -> None:
     visited = visit(monkeypatch, sample_store, page="ranks")
-    by_step, _, blame, *_ = figures(visited)
+    culprits, by_step, *_ = figures(visited)
     steps = rows_of("steps", sample_store)
     heat = by_step["data"][0]
     stage = pl.col("rank") // 4  # two pipeline stages of four ranks
@@ -115,13 +115,14 @@ def test_ranks(monkeypatch: pytest.MonkeyPatch, sample_store: Path) -> None:
     )
     expected = middle.sort("step", "rank").pivot(on="step", index="rank", values="more")
     assert values(heat["z"]) == pytest.approx(expected.drop("rank").to_numpy())
-    caused = rows_of("ranks", sample_store).group_by("rank").agg(pl.col("caused_wait_ns").sum())
+    caused = rows_of("ranks", sample_store).group_by("rank").agg(pl.col("caused_wait_ns").mean())
     told_ms = {
-        name: ms
-        for one in blame["data"]
-        for name, ms in zip(one["y"], values(one["x"]), strict=True)
+        rank: ms
+        for one in culprits["data"]
+        if one["type"] == "bar"
+        for rank, ms in zip(values(one["x"]), values(one["y"]), strict=True)
     }
-    assert told_ms == pytest.approx({f"rank {rank}": ns / 1e6 for rank, ns in caused.iter_rows()})
+    assert told_ms == pytest.approx({rank: ns / 1e6 for rank, ns in caused.iter_rows()})
     assert any("rank 5" in one.value for one in visited.markdown)  # the planted slow one
 
 

@@ -239,4 +239,4 @@ def test_changes_are_marked_and_listed(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert list(table["since"]) == [
         row["capture"] or str(row["step"]) for row in changes.to_dicts()
     ]
-    assert any("变化点" in one.value for one in (*visited.markdown, *visited.caption))
+    assert any("变化点" in one.label for one in visited.expander)
