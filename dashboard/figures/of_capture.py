@@ -101,12 +101,12 @@ def _rank_steps(of: Asked) -> Drawn:
     )  # fmt: skip
 
 
-def _blame(of: Asked) -> Drawn:
+def _culprits(of: Asked) -> Drawn:
     rows = blame.rank_blame(of.con, of.scope)
     if rows.is_empty():
         return None
-    ranked = blame.by_rank(rows)
-    return ranks.blame_figure(ranked, of.say) if (ranked["caused_wait_ns"] > 0).any() else None
+    silent = rank_answers.silent(of.con, of.scope)
+    return ranks.culprits_figure(blame.by_rank(rows), silent, of.say)
 
 
 def _hosts(of: Asked) -> Drawn:
@@ -342,7 +342,7 @@ FIGURES: dict[str, Callable[[Asked], Drawn]] = {
     "operator_headroom": _operator_headroom, "operator_causes": _operator_causes,
     "roofline": _roofline, "cores": _cores,
     "free_time": _free_time, "host_lead": _host_lead,
-    "rank_steps": _rank_steps, "rank_parts": _rank_parts, "blame": _blame, "hosts": _hosts,
+    "rank_steps": _rank_steps, "rank_parts": _rank_parts, "culprits": _culprits, "hosts": _hosts,
     "memory_curve": _memory_curve, "holders": _holders, "peaks": _peaks, "growth": _growth,
     "pipeline_chart": _pipeline_chart, "trends": _trends, "trends_log": _trends_log,
     "health": _health, "health_dropped": _health_dropped, "support": _support,
