@@ -18,13 +18,14 @@ steps = page.frame(query.steps)
 mean = page.frame(means.mean_steps)
 use = page.frame(overview_answers.job_use)
 
-if mean.height and mean["job_step_ns"][0] is not None:
+if mean.height and None not in (mean["job_step_ns"][0], mean["length_ns"][0]):
     row = mean.row(0, named=True)
     page.verdict(
         Message(
-            "A step takes {step} ms; of a mean rank {computing} ms are computing, {exposed} ms"
-            " exposed communication, {free} ms free.",
-            step=ms(row["job_step_ns"]), computing=ms(row["computing_ns"]),
+            "A step takes {step} ms. The work of a mean rank spans {length} ms: {computing} ms"
+            " computing, {exposed} ms exposed communication, {free} ms free.",
+            step=ms(row["job_step_ns"]), length=ms(row["length_ns"]),
+            computing=ms(row["computing_ns"]),
             exposed=ms(row["exposed_communication_ns"]), free=ms(row["free_ns"]),
         )
     )  # fmt: skip
