@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
 
 import duckdb
 import polars as pl
@@ -41,9 +41,7 @@ def counted_kernels(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.Da
     gpus = frame(con, f"select distinct run, capture, rank from ranks where framework = '{_GPU}'")
     shapes = rows.select(SHAPE).unique(maintain_order=True)
     known = shapes.hstack(
-        pl.DataFrame(
-            [_cells(row) for row in shapes.iter_rows(named=True)], schema=_FOUND, orient="row"
-        )
+        pl.DataFrame([_cells(*shape) for shape in shapes.iter_rows()], schema=_FOUND, orient="row")
     )
     found = rows.join(known, on=SHAPE, how="left", nulls_equal=True)
     of_gpu = pl.col("is_gpu").fill_null(False)
@@ -96,8 +94,11 @@ def unresolved(counted: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _cells(row: dict[str, Any]) -> tuple[object, ...]:
-    found = flops_of(*(row[name] for name in SHAPE))
+# A report counts the kernels of a capture three times.
+@lru_cache(maxsize=100_000)
+def _cells(*shape: str | None) -> tuple[object, ...]:
+    """What `_FOUND` names of a kernel by its `SHAPE`."""
+    found = flops_of(*shape)
     if found is None:
         return (None,) * len(_FOUND)
     return (
