@@ -29,6 +29,7 @@ from npuscope.messages import stored
 from .. import schema
 from ..model import RankSource, ReadLog, SourceFile, storable
 from ..readers import unverified
+from ..readers.metadata.thread_nodes import fill_thread_nodes
 from ..readers.text.device_rows import tables_without_device
 from ..readers.trust import (
     FILE_BY_FILE,
@@ -210,6 +211,8 @@ def fill_tables(
     """
     source = task.source
     failed = _run_readers(con, source, reading, advance, deadline)
+    if "counters" in source.selection.read:
+        fill_thread_nodes(con, source)
     failed |= changed_files(source) | dict(task.unreadable)
     _require_content(con, source, failed)
     link(con, source, reading)

@@ -44,6 +44,7 @@ from types import TracebackType
 
 from . import torch_profiler
 from .guard import is_chosen, is_killed, rank_here, warn
+from .thread_nodes import ThreadNodes, thread_nodes_here
 from .torch_profiler import Collected, Window
 
 # How often an analysis beside training is asked whether it is done, and how long at the end.
@@ -123,6 +124,7 @@ def profile_session(
     with_stack: bool = False,
     with_flops: bool = False,
     with_modules: bool = False,
+    thread_nodes: bool = True,
 ) -> ProfileSession:
     """Profile `active` steps from each multiple of `every`, on `ranks` ("0,8-15", list, all).
 
@@ -130,7 +132,8 @@ def profile_session(
     first step (of a run that starts again: the iteration it goes on with), `captures` how many
     windows at most. `level` 0, 1, 2 or "none"; `export` db, text or both; `analyse` offline (later,
     on any host with CANN), inline (training waits) or async (in a process beside it). A window is
-    left out while less than `free_bytes` are free below `dir`.
+    left out while less than `free_bytes` are free below `dir`. `thread_nodes`: on hosts of several
+    NUMA nodes note where threads ran, which the profiler does not.
 
     Never raises: with wrong arguments, without torch_npu, or when anything fails, it warns once and
     does nothing more. NPUSCOPE=0 switches it off.
@@ -143,7 +146,7 @@ def profile_session(
         windows = Windows(every, active, warmup)
         collected = Collected(
             level, export, analyse, aic_metrics, mstx, record_shapes, profile_memory, with_stack,
-            with_flops, with_modules,
+            with_flops, with_modules, thread_nodes,
         )  # fmt: skip
         job = Job(run, parallel, groups, model)
         if not is_chosen(here, ranks):
@@ -163,6 +166,7 @@ class ProfileSession:
         self.published = 0  # captures that got their marker
         self.is_active = False
         self._window: Window | None = None
+        self._nodes: ThreadNodes | None = None
         self._waiting: list[_Finished] = []
         self._is_started = False
         self._at_exit: Callable[[], None] | None = None
@@ -234,6 +238,7 @@ class ProfileSession:
         self._forget_exit()
         warn(f"profiling is switched off: {str(error) or type(error).__name__}")
         window, self._window = self._window, None
+        self._stop_nodes()
         if window is not None:
             try:
                 window.stop()
@@ -243,6 +248,8 @@ class ProfileSession:
     def _advance(self) -> None:
         self._step += 1
         if self._window is not None:
+            if self._nodes is not None and self._step == self._first + self._windows.active:
+                self._describe(self._window, self._step - 1)  # it ends with this step
             self._window.step()
             if self._step == self._first + self._windows.active:
                 self._finish(self._window)
@@ -274,6 +281,8 @@ class ProfileSession:
             first_step=self._first,
         )
         self._describe(self._window, self._first + self._windows.active - 1)
+        if self._collected.thread_nodes:
+            self._nodes = thread_nodes_here()
         if self._left is not None:
             self._left -= 1
 
@@ -302,6 +311,7 @@ class ProfileSession:
         told, too_long = torch_profiler.entries(
             run=job.run, rank=self._rank, first_step=self._first, last_step=last_step,
             parallel=job.parallel, groups=job.groups, model=job.model,
+            threads=None if self._nodes is None else self._nodes.report(),
         )  # fmt: skip
         window.describe(told)
         if too_long and not self._has_warned_of_length:
@@ -310,6 +320,7 @@ class ProfileSession:
 
     def _finish(self, window: Window) -> None:
         self._window = None
+        self._stop_nodes()
         window.stop()
         if window.folder is None:
             raise RuntimeError(
@@ -366,7 +377,13 @@ class ProfileSession:
             return
         # No step was recorded whole, or training failed within: nothing that tells of the run.
         self._window = None
+        self._stop_nodes()
         window.stop()
+
+    def _stop_nodes(self) -> None:
+        if self._nodes is not None:
+            self._nodes.stop()
+            self._nodes = None
 
     def _forget_exit(self) -> None:
         if self._at_exit is not None:

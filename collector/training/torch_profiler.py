@@ -7,6 +7,7 @@ What a capture says of its job, as entries of profiler_metadata.json.
     distributed_args    parallel sizes by MindSpeed's names
     parallel_group_info communicators, where the caller knows them better than the profiler
     model_config        the model's sizes, as configurations name them: what its FLOPs follow from
+    npuscope_threads    NUMA nodes of threads, see `thread_nodes`
 
 torch_npu refuses a value of more than 4096 characters, and 50 KB in all; we stay below 20 KB.
 """
@@ -20,6 +21,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from .thread_nodes import KEY as THREADS
 
 LEVELS = {0: "Level0", 1: "Level1", 2: "Level2", "none": "Level_none"}
 EXPORTS = {"db": ("Db",), "text": ("Text",), "both": ("Db", "Text")}
@@ -40,6 +43,7 @@ class Collected:
     with_stack: bool = False
     with_flops: bool = False
     with_modules: bool = False
+    thread_nodes: bool = True  # ours: the profiler does not record them
 
     def __post_init__(self) -> None:
         for name, allowed in (("level", LEVELS), ("export", EXPORTS), ("analyse", ANALYSES)):
@@ -167,6 +171,7 @@ def entries(
     parallel: object = None,
     groups: Mapping[str, object] | None = None,
     model: object = None,
+    threads: Mapping[str, object] | None = None,
 ) -> tuple[dict[str, str], list[str]]:
     """JSON text by key, and the keys that were too long to be kept.
 
@@ -185,6 +190,7 @@ def entries(
         ("distributed_args", sizes),
         ("model_config", _model_sizes(model)),
         ("parallel_group_info", dict(groups or {})),
+        (THREADS, dict(threads or {})),
     )
     kept: dict[str, str] = {}
     too_long: list[str] = []

@@ -1,0 +1,74 @@
+"""NUMA nodes of threads, as `profile_session` puts them into a capture's metadata.
+
+    "npuscope_threads": {"start_ns": 1795680000000000000, "interval_ms": 100, "device_node": 0,
+                         "threads": {"4711": [[0, 0, 12], [1203, 1, 3]]}}
+
+They become counters named NUMA node: one of series `device`, and of `thread 4711` one for each
+reading.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import duckdb
+import msgspec
+import pyarrow as pa
+
+from npuscope.errors import TraceFormatError
+
+from ...model import RankSource
+from .profiler_metadata import json_object
+
+_KEY = "npuscope_threads"
+_Time = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
+_Since = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+_RUNS = pa.schema([
+    ("series", pa.string()), ("start_ns", pa.int64()), ("interval_ns", pa.int64()),
+    ("node", pa.float64()), ("sample_count", pa.int64()),
+])  # fmt: skip
+
+
+class _Threads(msgspec.Struct):
+    start_ns: _Time
+    interval_ms: _Count
+    threads: dict[
+        Annotated[str, msgspec.Meta(pattern=r"^\d{1,9}$")],
+        Annotated[list[tuple[_Since, _Count, _Count]], msgspec.Meta(max_length=4096)],
+    ]
+    device_node: _Count | None = None
+
+
+def fill_thread_nodes(con: duckdb.DuckDBPyConnection, source: RankSource) -> None:
+    """Add a rank's to `counters`. Metadata that cannot be read adds nothing: its own reader tells
+    it."""
+    for file in source.files.get("profiler_metadata", ()):
+        try:
+            value = json_object(file.path).get(_KEY)
+            if isinstance(value, str):
+                told = msgspec.json.decode(value, type=_Threads)
+            else:
+                told = msgspec.convert(value, type=_Threads)
+        except (TraceFormatError, msgspec.MsgspecError):
+            continue
+        con.register("_thread_nodes", _runs(told))
+        con.execute(
+            "insert into counters by name select 'NUMA node' as name, series,"
+            " start_ns + reading * interval_ns as timestamp_ns, node as value"
+            " from _thread_nodes, unnest(range(sample_count)) as _readings(reading)"
+        )
+        con.unregister("_thread_nodes")
+
+
+def _runs(told: _Threads) -> pa.Table:
+    interval_ns = told.interval_ms * 1_000_000
+    rows = [("device", told.start_ns, 0, float(told.device_node), 1)] if (
+        told.device_node is not None
+    ) else []  # fmt: skip
+    rows += [
+        (f"thread {thread}", told.start_ns + since_ms * 1_000_000, interval_ns, float(node), count)
+        for thread, stays in told.threads.items()
+        for since_ms, node, count in stays
+    ]
+    return pa.Table.from_pylist([dict(zip(_RUNS.names, row, strict=True)) for row in rows], _RUNS)
