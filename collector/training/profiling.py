@@ -1,7 +1,7 @@
 """Profile windows of a training run.
 
     with profile_session("/data/profiles", every=200, ranks="0,8-15", run="pretrain") as session:
-        for batch in loader:
+        for batch in loader:  # session.data(loader) where it is not PyTorch's
             train(batch)
             session.step()
 
@@ -13,37 +13,29 @@ Which steps of a run are profiled.
                                               warm-up    recorded              again
 
 Windows begin at multiples of `every`, so that all ranks and a run that starts again agree on them.
-
-READY.json: the last file of a capture, which tells a watcher that all others are there.
-
-    host_123_20261122101500123_ascend_pt/READY.json
-    {"schema_version": 1, "run": "pretrain", "rank": 0, "first_step": 200, "last_step": 201,
-     "written_utc": "2026-11-22T10:15:09+00:00",
-     "files": [{"path": "profiler_info_0.json", "size_bytes": 2034}, ...]}
-
-A process that is killed leaves a capture without it.
 """
 
 from __future__ import annotations
 
 import atexit
 import importlib.util
-import json
 import os
 import shutil
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from . import torch_profiler
 from .guard import is_chosen, is_killed, rank_here, warn
+from .ready_marker import write_ready
 from .thread_nodes import ThreadNodes, thread_nodes_here
 from .torch_profiler import Collected, Window
 
@@ -52,6 +44,10 @@ _ASK_SECONDS = 1.0
 _WAIT_SECONDS = 10.0
 # A step that begins a window waits so long for a disk at most.
 _DISK_SECONDS = 0.5
+# As PyTorch's own loaders call theirs, by which a wait for data is known.
+_DATA_WAIT = "enumerate(DataLoader)#profile_session.data"
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +121,7 @@ def profile_session(
     with_flops: bool = False,
     with_modules: bool = False,
     thread_nodes: bool = True,
+    gc_detect_threshold: float | None = 1.0,
 ) -> ProfileSession:
     """Profile `active` steps from each multiple of `every`, on `ranks` ("0,8-15", list, all).
 
@@ -133,7 +130,8 @@ def profile_session(
     windows at most. `level` 0, 1, 2 or "none"; `export` db, text or both; `analyse` offline (later,
     on any host with CANN), inline (training waits) or async (in a process beside it). A window is
     left out while less than `free_bytes` are free below `dir`. `thread_nodes`: on hosts of several
-    NUMA nodes note where threads ran, which the profiler does not.
+    NUMA nodes note where threads ran, which the profiler does not. Collections of Python's garbage
+    of more than `gc_detect_threshold` ms are recorded where torch_npu can.
 
     Never raises: with wrong arguments, without torch_npu, or when anything fails, it warns once and
     does nothing more. NPUSCOPE=0 switches it off.
@@ -146,7 +144,7 @@ def profile_session(
         windows = Windows(every, active, warmup)
         collected = Collected(
             level, export, analyse, aic_metrics, mstx, record_shapes, profile_memory, with_stack,
-            with_flops, with_modules, thread_nodes,
+            with_flops, with_modules, thread_nodes, gc_detect_threshold,
         )  # fmt: skip
         job = Job(run, parallel, groups, model)
         if not is_chosen(here, ranks):
@@ -227,6 +225,29 @@ class ProfileSession:
             self._advance()
         except Exception as error:
             self.disable(error)
+
+    def data(self, loader: Iterable[Item]) -> Iterator[Item]:
+        """What `loader` gives; the wait for each of it is recorded as one for data.
+
+        The profiler itself does so of `torch.utils.data.DataLoader`, of no other.
+        """
+        items = iter(loader)
+        while True:
+            with self._data_wait():
+                try:
+                    item = next(items)
+                except StopIteration:
+                    return
+            yield item
+
+    def _data_wait(self) -> AbstractContextManager[object]:
+        record = getattr(
+            getattr(sys.modules.get("torch"), "profiler", None), "record_function", None
+        )
+        if self._window is None or record is None:
+            return nullcontext()
+        waiting: AbstractContextManager[object] = record(_DATA_WAIT)
+        return waiting
 
     def close(self) -> None:
         """End profiling. A window that is under way is published as far as its steps ended."""
@@ -334,7 +355,7 @@ class ProfileSession:
             self._publish(done)
 
     def _publish(self, done: _Finished) -> None:
-        _write_ready(
+        write_ready(
             done.folder,
             run=self._job.run,
             rank=self._rank,
@@ -423,60 +444,3 @@ class Windows:
         """
         soonest = max(step + self.warmup, 1)
         return -(-soonest // self.every) * self.every
-
-
-_NAME = "READY.json"
-_SCHEMA_VERSION = 1
-
-
-def _write_ready(
-    folder: Path, *, run: str | None, rank: int, first_step: int, last_step: int
-) -> Path:
-    """Put the marker into a capture that is complete, at once or not at all. Raises OSError."""
-    told = {
-        "schema_version": _SCHEMA_VERSION,
-        "run": run,
-        "rank": rank,
-        "first_step": first_step,
-        "last_step": last_step,
-        "written_utc": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "files": _files(folder),
-    }
-    marker, draft = folder / _NAME, folder / f".{_NAME}.{os.getpid()}.tmp"
-    try:
-        with draft.open("w", encoding="utf-8") as opened:
-            json.dump(told, opened)
-            opened.flush()
-            os.fsync(opened.fileno())
-        draft.replace(marker)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
-    _sync_folder(folder)
-    return marker
-
-
-def _files(folder: Path) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = []
-    for root, _, names in os.walk(folder):
-        for name in names:
-            path = Path(root) / name
-            if name.endswith(".tmp") or path == folder / _NAME:
-                continue
-            size_bytes = path.lstat().st_size
-            found.append({"path": path.relative_to(folder).as_posix(), "size_bytes": size_bytes})
-    return sorted(found, key=lambda file: str(file["path"]))
-
-
-def _sync_folder(folder: Path) -> None:
-    """The new name, too, outlives a power cut; some file systems refuse, which does no harm."""
-    try:
-        opened = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(opened)
-    except OSError:
-        return
-    finally:
-        os.close(opened)

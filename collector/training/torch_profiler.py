@@ -15,6 +15,7 @@ torch_npu refuses a value of more than 4096 characters, and 50 KB in all; we sta
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import os
 from collections.abc import Mapping
@@ -44,6 +45,7 @@ class Collected:
     with_flops: bool = False
     with_modules: bool = False
     thread_nodes: bool = True  # ours: the profiler does not record them
+    gc_detect_threshold: float | None = 1.0  # ms
 
     def __post_init__(self) -> None:
         for name, allowed in (("level", LEVELS), ("export", EXPORTS), ("analyse", ANALYSES)):
@@ -67,13 +69,17 @@ class Window:
         if metrics is None:
             has_metrics = level in ("Level1", "Level2")
             metrics = "PipeUtilization" if has_metrics else "AiCoreNone"
-        experimental = npu._ExperimentalConfig(
-            profiler_level=getattr(npu.ProfilerLevel, level),
-            aic_metrics=getattr(npu.AiCMetrics, metrics),
-            mstx=collected.mstx or level == "Level_none",
-            data_simplification=True,
-            export_type=[getattr(npu.ExportType, name) for name in EXPORTS[collected.export]],
-        )
+        asked: dict[str, Any] = {
+            "profiler_level": getattr(npu.ProfilerLevel, level),
+            "aic_metrics": getattr(npu.AiCMetrics, metrics),
+            "mstx": collected.mstx or level == "Level_none",
+            "data_simplification": True,
+            "export_type": [getattr(npu.ExportType, name) for name in EXPORTS[collected.export]],
+            "gc_detect_threshold": collected.gc_detect_threshold,
+        }
+        if "gc_detect_threshold" not in inspect.signature(npu._ExperimentalConfig).parameters:
+            del asked["gc_detect_threshold"]  # an older torch_npu
+        experimental = npu._ExperimentalConfig(**asked)
         handler = npu.tensorboard_trace_handler(
             str(root),
             analyse_flag=collected.analyse != "offline",

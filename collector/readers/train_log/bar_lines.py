@@ -10,7 +10,8 @@ import polars as pl
 
 from .log_lines import COLUMNS, MORE_COLUMNS, PER_DEVICE, POSITIVE, SUMMED, WEAK, column_of
 
-_NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?"
+# Of larger exponents 64 bits may hold none.
+_NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,2})?"
 _LINE = (
     rf"^([^|]*?)\biteration:?\s+(\d{{1,18}})\s*/\s*\d{{1,18}}\s*\|"
     rf"((?:[^|:]+:\s*{_NUMBER}\s*\|)+)\s*$"
@@ -52,7 +53,9 @@ def split_bars(lines: pl.Series) -> tuple[pl.DataFrame, pl.Series]:
                 former = np.nan_to_num(values[places]) if name in SUMMED else 0.0
                 values[places] = former + told[is_told] / divisor
         rows[name] = pl.Series(values).fill_nan(None)
-    own = pieces.filter(pl.col("key").str.strip_chars().is_in(PER_DEVICE))["line"].unique()
+    own = pieces.filter(  # of rates, which are above 0 where they are known
+        pl.col("key").str.strip_chars().is_in(PER_DEVICE), pl.col("value") > 0
+    )["line"].unique()
     rows["per_device"] = pl.select(pl.when(at.is_in(own.implode())).then(1.0)).to_series()
     rows["at_s"] = seconds(before.filter(is_plain))
     found = pl.DataFrame(rows)

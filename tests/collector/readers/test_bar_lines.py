@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from npuscope.collector.readers.train_log.bar_lines import split_bars
@@ -24,7 +24,7 @@ KEYS = st.sampled_from(
 )  # fmt: skip
 VALUES = st.sampled_from(
     ["1", "0", "-2", "5.", ".5", "1.250000E-05", "9e300", "nan", "inf", "1,234.5", "38.1%", "x", "",
-     "1e9999", "3e4000", "5 / 10", "2: 7"]
+     "1e9999", "3e4000", "1e999", "5 / 10", "2: 7"]
 )  # fmt: skip
 PIECES = st.lists(st.tuples(KEYS, VALUES), min_size=1, max_size=6)
 
@@ -45,6 +45,8 @@ PIECES = st.lists(st.tuples(KEYS, VALUES), min_size=1, max_size=6)
     pieces=PIECES,
     end=st.sampled_from(["", " ", " tail", "lm loss: 3.0", " iteration 4/ 5 | loss: 1 |"]),
 )
+@example("", "iteration 12/ 500 |", [("lm loss", "1"), ("tokens/p/s", "0")], "")
+@example("", "iteration 12/ 500 |", [("lm loss", "1e999"), ("tokens/s", "1e999")], "")
 def test_columns_equal_lines(
     before: str, step: str, pieces: list[tuple[str, str]], end: str
 ) -> None:

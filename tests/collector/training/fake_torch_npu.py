@@ -124,6 +124,7 @@ class _ExperimentalConfig:
         if is_low and aic_metrics != AiCMetrics.AiCoreNone:
             script.printed.append("Please use level1 or level2 to collect aic metrics")
         self.profiler_level, self.aic_metrics, self.mstx = profiler_level, aic_metrics, mstx
+        self.gc_detect_threshold = gc_detect_threshold
         self.export_type = [export_type] if isinstance(export_type, str) else export_type
 
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -168,6 +169,47 @@ def test_settings_reach_the_profiler(npu: Script, tmp_path: Path) -> None:
     assert (third.profiler_level, third.aic_metrics) == ("Level0", "ACL_AICORE_NONE")
     assert npu.printed == []
     assert npu.calls.count("analyse") == 0, "offline is the default"
+
+
+def test_collections_of_garbage_are_asked_for_where_they_can_be(
+    npu: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(tmp_path / "a", 23, every=20)
+    train(tmp_path / "b", 23, every=20, gc_detect_threshold=None)
+    configs = [one["config"] for one in npu.settings]
+    assert [one.gc_detect_threshold for one in configs] == [1.0, None]
+
+    class Older(fake_torch_npu._ExperimentalConfig):
+        def __init__(
+            self, profiler_level: Any, aic_metrics: Any, mstx: Any, data_simplification: Any,
+            export_type: Any,
+        ) -> None:  # fmt: skip
+            super().__init__(profiler_level, aic_metrics, mstx=mstx, export_type=export_type)
+
+    monkeypatch.setattr(sys.modules["torch_npu"].profiler, "_ExperimentalConfig", Older)
+    train(tmp_path / "c", 23, every=20)
+    assert spans(tmp_path / "c") == [(20, 21)]
+
+
+def test_waits_for_any_loader_are_recorded(
+    npu: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: list[str] = []
+
+    @contextmanager
+    def record_function(name: str) -> Iterator[None]:
+        recorded.append(name)
+        yield
+
+    torch = SimpleNamespace(profiler=SimpleNamespace(record_function=record_function))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    with profile_session(tmp_path, every=3, active=1, warmup=1, captures=1) as session:
+        for batch in session.data(range(9)):
+            assert len(recorded) == max(0, min(batch, 3) - 1)  # of the two steps of the window
+            session.step()
+    assert batch == 8 and all(one.startswith("enumerate(DataLoader)") for one in recorded)
+    with pytest.raises(ZeroDivisionError):  # the loader's own, not ours
+        next(session.data(1 // zero for zero in [0]))
 
 
 def test_only_chosen_ranks_are_profiled(npu: Script, tmp_path: Path) -> None:
