@@ -1,18 +1,21 @@
 """Jobs with one thing wrong with their host, and what `host` makes of them.
 
-What the fault costs is the mean step of the job less that of the same job without it.
+What the fault costs is the mean step of the job less that of the same job without it: of the steps
+that `host` takes the mean over, so without one that it holds for warm-up, as the fault may make the
+first one look.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
 
 from npuscope.analysis.host.gains import host_gains
+from npuscope.analysis.means import job_steps
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job
 from tests.analysis.pipeline.random_jobs import opened_frames
@@ -78,26 +81,29 @@ def judged(fault: str, seed: int) -> Verdict:
     frames = canonical_frames(job, tables=TABLES)
     with opened_frames(frames) as con:
         rows = host_gains(con).filter(~pl.col("cause").is_in(["between_steps"]))
-    step_ns = mean_step_ns(frames)
+        steps = job_steps(con).filter(~pl.col("is_warm_up"))["step"].to_list()
+    step_ns = mean_step_ns(frames, steps)
     gains = {(cause, operator): gain or 0 for cause, operator, gain in
              rows.select("cause", "operator", "gain_ns").iter_rows()}  # fmt: skip
     shares = {name: gains.get(CAUSE[name], 0) / step_ns for name in FAULTS}
     if fault == "clean":
         return Verdict(False, 0, 0.0, step_ns, shares)
     well = canonical_frames(replace(job, **_HEALTHY), tables=("kernels", "comm_ops"))
-    true_ns = step_ns - mean_step_ns(well)
+    true_ns = step_ns - mean_step_ns(well, steps)
     first = rows.select("cause", "operator").row(0) == CAUSE[fault]
     return Verdict(first, gains.get(CAUSE[fault], 0), true_ns, step_ns, shares)
 
 
-def mean_step_ns(frames: Mapping[str, pl.DataFrame]) -> float:
-    """From the latest start over ranks to that of the next step; of the last one to the end."""
+def mean_step_ns(frames: Mapping[str, pl.DataFrame], steps: Collection[int]) -> float:
+    """Of these steps, one after the other: from the latest start over ranks to that of the next
+    step; of the last one to the end."""
     every = pl.concat([
         frames["kernels"].filter("is_compute").select("rank", "step", "start_ns", "dur_ns"),
         frames["comm_ops"].select("rank", "step", "start_ns", "dur_ns"),
     ])  # fmt: skip
     spans = (
-        every.group_by("rank", "step")
+        every.filter(pl.col("step").is_in(list(steps)))
+        .group_by("rank", "step")
         .agg(pl.col("start_ns").min(), (pl.col("start_ns") + pl.col("dur_ns")).max().alias("end"))
         .group_by("step").agg(pl.col("start_ns").max(), pl.col("end").max()).sort("step")
     )  # fmt: skip
