@@ -40,6 +40,19 @@ def test_links_to_sources_and_from_folders(site: ModuleType, tmp_path: Path) -> 
             assert (path.parent / to).exists(), (path, to)
 
 
+def test_translated_pages_show_the_same_code() -> None:
+    """But for comments, which are translated."""
+
+    def blocks(path: Path) -> list[str]:
+        found = re.findall(r"^```\w*\n(.*?)^```", path.read_text(), re.M | re.S)
+        return [re.sub(r"\s*#.*", "", one) for one in found]
+
+    pages = [one for one in (REPOSITORY / "docs").glob("*.zh-CN.md") if "tutorial" not in one.name]
+    assert len(pages) >= 3
+    for page in pages:
+        assert blocks(page) == blocks(page.with_name(page.name.replace(".zh-CN", "")))
+
+
 def test_a_link_to_nothing_is_an_error(
     site: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
