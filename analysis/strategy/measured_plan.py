@@ -32,9 +32,11 @@ _ROUNDS = 12  # of a plan, as what runs again takes memory too
 _LEVELS = """
     select m.rank,
         max(allocated_bytes) filter (where timestamp_ns <= end_ns) as inside_bytes,
-        max(allocated_bytes) filter (where end_ns is null or timestamp_ns > end_ns) as outside_bytes
+        max(allocated_bytes) filter (where end_ns is null or timestamp_ns > end_ns)
+            as outside_bytes,
+        arg_max(reserved_bytes - allocated_bytes, allocated_bytes) as unused_bytes
     from (
-        select rank, timestamp_ns, allocated_bytes from memory
+        select rank, timestamp_ns, allocated_bytes, reserved_bytes from memory
         where source = 'record' and component = 'PTA' and allocated_bytes is not null
             and run = ? and capture = ?
     ) as m asof left join pass_windows as w
@@ -57,13 +59,15 @@ class Plannable:
     """A measured job with all that a memory plan needs.
 
     inside_bytes, outside_bytes: the most that was allocated on a rank of each stage while passes
-    were launched, and before and after them.
+    were launched, and before and after them. unused_bytes: what the allocator of the fullest one
+    held at its peak and nothing used; None where reservations were not recorded.
     """
 
     job: Ready
     halves: tuple[Half, ...]
     inside_bytes: tuple[float, ...]
     outside_bytes: tuple[float, ...]
+    unused_bytes: tuple[int | None, ...]
 
     @property
     def peaks(self) -> tuple[float, ...]:
@@ -78,10 +82,10 @@ def plannable(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Plannable:
     found = job.measured
     route = found.made.schedule.routes[0]
     passes = pipeline.passes if pipeline.stages > 1 else _numbered(pipeline)
-    inside, outside, fullest = _levels(con, pipeline, job)
+    inside, outside, unused, fullest = _levels(con, pipeline, job)
     seen = looks(ops, passes.filter(pl.col("rank").is_in(fullest)), route)
     halves = tuple(layer_halves(con, run, capture, ops, seen, found.places))
-    return Plannable(job, halves, inside, outside)
+    return Plannable(job, halves, inside, outside, unused)
 
 
 def _one_stage(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Ready:
@@ -103,8 +107,9 @@ def _numbered(pipeline: Pipeline) -> pl.DataFrame:
 
 def _levels(
     con: duckdb.DuckDBPyConnection, pipeline: Pipeline, job: Ready
-) -> tuple[tuple[float, ...], tuple[float, ...], list[int]]:
-    """The most on a rank of each stage, while passes were launched and else; the fullest ranks."""
+) -> tuple[tuple[float, ...], tuple[float, ...], tuple[int | None, ...], list[int]]:
+    """The most on a rank of each stage, while passes were launched and else; what the allocators of
+    the fullest ranks left unused, and these."""
     ops = pipeline.ops
     at = pipeline.work.filter(pl.col("piece").is_not_null())["at"].to_numpy()
     calls = called_ns(con, pipeline.run, pipeline.capture, ops)[at]
@@ -123,7 +128,8 @@ def _levels(
         rows = frame(con, _LEVELS, [pipeline.run, pipeline.capture]).rows()
     finally:
         con.unregister("pass_windows")
-    by_rank = {rank: (inside or 0, outside or 0) for rank, inside, outside in rows}
+    by_rank = {rank: (inside or 0, outside or 0) for rank, inside, outside, _ in rows}
+    unused = {rank: unused_bytes for rank, _, _, unused_bytes in rows}
     every_inside, every_outside, fullest = list[float](), list[float](), list[int]()
     for device in range(job.measured.devices):
         own = {ranks[device]: by_rank[ranks[device]] for ranks in job.measured.ranks
@@ -136,10 +142,15 @@ def _levels(
                     stage=device,
                 )
             )
-        fullest.append(max(own, key=own.__getitem__))
+        fullest.append(max(own, key=lambda rank: (max(own[rank]), own[rank])))
         every_inside.append(float(max(inside for inside, _ in own.values())))
         every_outside.append(float(max(outside for _, outside in own.values())))
-    return tuple(every_inside), tuple(every_outside), fullest
+    return (
+        tuple(every_inside),
+        tuple(every_outside),
+        tuple(unused[rank] for rank in fullest),
+        fullest,
+    )
 
 
 def plan_notes(found: pl.DataFrame) -> list[str]:
@@ -330,7 +341,8 @@ def longer(
 #   of_layers          bigint   layers of the chunk
 #   lost_ns            bigint   of a step on the stage
 #   measured_peak_bytes  bigint  most that was allocated on a rank of the stage
-#   peak_bytes         bigint   the same with all of the plan
+#   unused_bytes       bigint   what its allocator held unused at that peak; NULL: not recorded
+#   peak_bytes         bigint   most that is allocated with all of the plan
 #   budget_bytes       bigint   what it may be
 #   measured_step_ns   double   mean of the job's steps that are no warm-up
 #   predicted_step_ns  double   the same with the plan of all stages
@@ -357,6 +369,7 @@ def measured_plan(
         base: dict[str, object] = {
             "run": job.pipeline.run, "capture": job.pipeline.capture, "stage": stage,
             "measured_peak_bytes": int(plannable.peaks[stage]),
+            "unused_bytes": plannable.unused_bytes[stage],
             "peak_bytes": int(peak_bytes(plannable, stage, plan or ())),
             "budget_bytes": int(budget_bytes), "measured_step_ns": job.step_ns,
             "predicted_step_ns": predicted, "predicted_low_ns": max(predicted - margin, 0.0),
@@ -380,7 +393,8 @@ def measured_plan(
 _SCHEMA: dict[str, type[pl.DataType]] = {
     "run": pl.String, "capture": pl.String, "stage": pl.Int64, "chunk": pl.Int64,
     "kind": pl.String, "action": pl.String, "layers": pl.Int64, "of_layers": pl.Int64,
-    "lost_ns": pl.Int64, "measured_peak_bytes": pl.Int64, "peak_bytes": pl.Int64,
-    "budget_bytes": pl.Int64, "measured_step_ns": pl.Float64, "predicted_step_ns": pl.Float64,
-    "predicted_low_ns": pl.Float64, "predicted_high_ns": pl.Float64,
+    "lost_ns": pl.Int64, "measured_peak_bytes": pl.Int64, "unused_bytes": pl.Int64,
+    "peak_bytes": pl.Int64, "budget_bytes": pl.Int64, "measured_step_ns": pl.Float64,
+    "predicted_step_ns": pl.Float64, "predicted_low_ns": pl.Float64,
+    "predicted_high_ns": pl.Float64,
 }  # fmt: skip

@@ -142,6 +142,7 @@ def measured_plan_table(found: pl.DataFrame) -> RenderableType:
             Column("of", "of_layers", lambda count: "" if count is None else str(count), 2),
             Column("lost (ms)", "lost_ns", ms),
             Column("peak (GiB)", "measured_peak_bytes", _gib),
+            Column("unused", "unused_bytes", lambda n: "" if n is None else _gib(n), 2),
             Column("with the plan", "peak_bytes", _gib),
         ],
         found.to_dicts(),
