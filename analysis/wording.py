@@ -12,7 +12,7 @@ _SHOWN = 8
 # Words of names: what is held, and how its level stands and changes.
 _MEMORY = frozenset({
     "memory", "allocated", "reserved", "active", "held", "fragmentation", "growth", "change",
-    "peak", "block", "min", "median", "max", "end", "last", "saved", "budget", "free",
+    "peak", "block", "min", "median", "max", "end", "last", "saved", "budget", "free", "unused",
     "weights", "gradients", "optimizer", "activations", "logits", "buffers", "workspace",
 })  # fmt: skip
 

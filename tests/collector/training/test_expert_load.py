@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from npuscope.collector.training import expert_load_recorder
+from npuscope.collector.training import expert_load, expert_load_recorder
 from tests.collector.training.moe_training import (
     Routed,
     brute_force,
@@ -27,8 +27,15 @@ from tests.collector.training.moe_training import (
 
 pytestmark = pytest.mark.slow  # PyTorch is installed for these only
 
+
 CHECKPOINTS = [None, True, False]
 NAMES = ["none", "reentrant", "non-reentrant"]
+
+
+@pytest.fixture(autouse=True)
+def room_for_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps take microseconds here, and the writer's thread may get no core for as long."""
+    monkeypatch.setattr(expert_load, "_BUFFERS", 64)
 
 
 @pytest.mark.parametrize("is_reentrant", CHECKPOINTS, ids=NAMES)
