@@ -265,7 +265,7 @@ def _memory(d: Draft, *, backward: bool) -> tuple[int, tuple[int, ...]]:
         return -1, tuple(frees)
     own = d.blocks.setdefault(held_by(d, d.layer, d.half), [])
     if not d.is_kept:
-        frees += own
+        d.free += own
         own.clear()
     d.block += 1
     own.append(d.block)

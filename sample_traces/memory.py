@@ -71,7 +71,7 @@ def _of_parts(c: Capture) -> tuple[Births, dict[int, int]]:
             size_bytes = _output_bytes(kernel.work.output_shapes)
             start_ns = times.operator_start_ns + 900
             births.append((start_ns, kernel.launch.operator, size_bytes, kernel.block))
-        deaths |= dict.fromkeys(kernel.frees, times.operator_end_ns)
+        deaths |= dict.fromkeys(kernel.frees, times.operator_start_ns)
     return births, deaths
 
 

@@ -351,7 +351,9 @@ def _layer_backward(d: Draft, one: Pass, layer: int, after: tuple[int, ...]) -> 
 def _recomputed(
     d: Draft, one: Pass, layer: int, half: str, after: tuple[int, ...]
 ) -> Within:  # fmt: skip
-    """One half of a layer again, where that is chosen."""
+    """One half of a layer again, where that is chosen; its output is in no use by now."""
+    own = d.blocks.get(held_by(d, layer, half), [])
+    d.free, own[-1:] = d.free + own[-1:], []
     if _again(d, layer, half):
         d.is_recomputing = True
         after = yield from _layer_forward(d, _number(d, one), layer, after, (half,))
