@@ -60,6 +60,11 @@ class Half:
     def layers(self) -> int:
         return len(self.kept_bytes)
 
+    @property
+    def key(self) -> tuple[int, str, int]:
+        """The place, the half of its layers and how many they are."""
+        return self.place, self.name, self.layers
+
     def away_bytes(self, layers: int) -> float:
         """What the first layers would not keep."""
         return sum(self.kept_bytes[:layers]) - sum(self.stays_bytes[:layers])

@@ -29,6 +29,7 @@ from .memory_plan import Choice, cheapest
 
 _LEAST_ERROR = 0.005  # of a step that changes at all
 _ROUNDS = 12  # of a plan, as what runs again takes memory too
+_FULLEST = 8  # ranks of a stage that are looked at: experts keep what tokens come, by rank
 _LEVELS = """
     select m.rank,
         max(allocated_bytes) filter (where timestamp_ns <= end_ns) as inside_bytes,
@@ -55,24 +56,38 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """One rank of each stage: the most that was allocated on it while passes were launched, and
+    what the halves of its layers keep."""
+
+    inside_bytes: tuple[float, ...]
+    halves: tuple[Half, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Plannable:
     """A measured job with all that a memory plan needs.
 
-    inside_bytes, outside_bytes: the most that was allocated on a rank of each stage while passes
-    were launched, and before and after them. unused_bytes: what the allocator of the fullest one
-    held at its peak and nothing used; None where reservations were not recorded.
+    held: the fullest ranks of each stage, the fullest ones first. outside_bytes: by stage the most
+    that was allocated on a rank before and after passes were launched. unused_bytes: what the
+    allocator of the fullest one held at its peak and nothing used; None where reservations were not
+    recorded.
     """
 
     job: Ready
-    halves: tuple[Half, ...]
-    inside_bytes: tuple[float, ...]
+    held: tuple[Held, ...]
     outside_bytes: tuple[float, ...]
     unused_bytes: tuple[int | None, ...]
 
     @property
+    def halves(self) -> tuple[Half, ...]:
+        """Of the fullest ranks; what they take stands for all."""
+        return self.held[0].halves
+
+    @property
     def peaks(self) -> tuple[float, ...]:
         """The most that was allocated, by stage."""
-        return tuple(map(max, self.inside_bytes, self.outside_bytes))
+        return tuple(map(max, self.held[0].inside_bytes, self.outside_bytes))
 
 
 def plannable(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Plannable:
@@ -82,10 +97,20 @@ def plannable(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Plannable:
     found = job.measured
     route = found.made.schedule.routes[0]
     passes = pipeline.passes if pipeline.stages > 1 else _numbered(pipeline)
-    inside, outside, unused, fullest = _levels(con, pipeline, job)
-    seen = looks(ops, passes.filter(pl.col("rank").is_in(fullest)), route)
-    halves = tuple(layer_halves(con, run, capture, ops, seen, found.places))
-    return Plannable(job, halves, inside, outside, unused)
+    levels, outside, unused = _levels(con, pipeline, job)
+    held = list[Held]()
+    for at in range(min(_FULLEST, max(map(len, levels)))):
+        ranks = [own[min(at, len(own) - 1)] for own in levels]
+        seen = looks(ops, passes.filter(pl.col("rank").is_in([rank for rank, _ in ranks])), route)
+        try:
+            halves = tuple(layer_halves(con, run, capture, ops, seen, found.places))
+        except CannotAnswer:
+            if not held:
+                raise
+            continue  # fuller ranks stand for one that recorded less
+        if not held or [one.key for one in halves] == [one.key for one in held[0].halves]:
+            held.append(Held(tuple(inside for _, inside in ranks), halves))
+    return Plannable(job, tuple(held), outside, unused)
 
 
 def _one_stage(con: duckdb.DuckDBPyConnection, pipeline: Pipeline) -> Ready:
@@ -107,9 +132,9 @@ def _numbered(pipeline: Pipeline) -> pl.DataFrame:
 
 def _levels(
     con: duckdb.DuckDBPyConnection, pipeline: Pipeline, job: Ready
-) -> tuple[tuple[float, ...], tuple[float, ...], tuple[int | None, ...], list[int]]:
-    """The most on a rank of each stage, while passes were launched and else; what the allocators of
-    the fullest ranks left unused, and these."""
+) -> tuple[list[list[tuple[int, float]]], tuple[float, ...], tuple[int | None, ...]]:
+    """By stage its ranks and the most that was allocated on each while passes were launched, the
+    fullest first; the most on any before and after; what the fullest's allocator left unused."""
     ops = pipeline.ops
     at = pipeline.work.filter(pl.col("piece").is_not_null())["at"].to_numpy()
     calls = called_ns(con, pipeline.run, pipeline.capture, ops)[at]
@@ -130,7 +155,7 @@ def _levels(
         con.unregister("pass_windows")
     by_rank = {rank: (inside or 0, outside or 0) for rank, inside, outside, _ in rows}
     unused = {rank: unused_bytes for rank, _, _, unused_bytes in rows}
-    every_inside, every_outside, fullest = list[float](), list[float](), list[int]()
+    levels, every_outside, every_unused = list[list[tuple[int, float]]](), [], []
     for device in range(job.measured.devices):
         own = {ranks[device]: by_rank[ranks[device]] for ranks in job.measured.ranks
                if ranks[device] in by_rank}  # fmt: skip
@@ -142,15 +167,11 @@ def _levels(
                     stage=device,
                 )
             )
-        fullest.append(max(own, key=lambda rank: (max(own[rank]), own[rank])))
-        every_inside.append(float(max(inside for inside, _ in own.values())))
+        insides = [(rank, float(inside)) for rank, (inside, _) in own.items() if inside]
+        levels.append(sorted(insides, key=lambda one: (-one[1], one[0])))
         every_outside.append(float(max(outside for _, outside in own.values())))
-    return (
-        tuple(every_inside),
-        tuple(every_outside),
-        tuple(unused[rank] for rank in fullest),
-        fullest,
-    )
+        every_unused.append(unused[max(own, key=lambda rank: (max(own[rank]), own[rank]))])
+    return levels, tuple(every_outside), tuple(every_unused)
 
 
 def plan_notes(found: pl.DataFrame) -> list[str]:
@@ -241,7 +262,7 @@ def _lost_ns(plannable: Plannable, half: Half, action: str, constants: Constants
 def _in_flight(plannable: Plannable, device: int) -> dict[int, int]:
     """Micro-batches that each place of a device holds when it holds most."""
     route = plannable.job.measured.made.schedule.routes[0]
-    sizes = _sizes(plannable, ())
+    sizes = _sizes(plannable, plannable.halves, ())
     found = {}
     for place, (on, chunk) in enumerate(route):
         if on == device:
@@ -254,11 +275,13 @@ def _spans(plannable: Plannable) -> list[list[Span]]:
     return plannable.job.factual.spans()
 
 
-def _sizes(plannable: Plannable, plan: Sequence[Decision]) -> list[dict[int, float]]:
+def _sizes(
+    plannable: Plannable, halves: Sequence[Half], plan: Sequence[Decision]
+) -> list[dict[int, float]]:
     """By device and chunk what a micro-batch keeps of its layers."""
     route = plannable.job.measured.made.schedule.routes[0]
     found: list[dict[int, float]] = [{} for _ in range(plannable.job.measured.devices)]
-    for half in plannable.halves:
+    for half in halves:
         device, chunk = route[half.place]
         away = sum(one.layers for one in plan if (one.place, one.half) == (half.place, half.name))
         kept = sum(half.kept_bytes) - half.away_bytes(away)
@@ -268,20 +291,25 @@ def _sizes(plannable: Plannable, plan: Sequence[Decision]) -> list[dict[int, flo
 
 def peak_bytes(plannable: Plannable, device: int, plan: Sequence[Decision]) -> float:
     """The most that a rank of a stage allocates with a plan: what it keeps less, and what the part
-    that backward runs again takes beside what its micro-batch still holds."""
+    that backward runs again takes beside what its micro-batch still holds. Which rank is the
+    fullest may change, as experts of another rank keep more of what is left."""
     spans = _spans(plannable)[device]
-    before, after = (held_at_most(spans, _sizes(plannable, one)[device]) for one in ((), plan))
     route = plannable.job.measured.made.schedule.routes[0]
     places = [at for at, (on, _) in enumerate(route) if on == device]
-    again = max((_again_bytes(plannable, place, plan) for place in places), default=0.0)
-    inside = plannable.inside_bytes[device] - float(before - after) + again
-    return max(inside, plannable.outside_bytes[device])
+    most = plannable.outside_bytes[device]
+    for one in plannable.held:
+        before, after = (
+            held_at_most(spans, _sizes(plannable, one.halves, said)[device]) for said in ((), plan)
+        )
+        again = max((_again_bytes(one.halves, place, plan) for place in places), default=0.0)
+        most = max(most, one.inside_bytes[device] - float(before - after) + again)
+    return most
 
 
-def _again_bytes(plannable: Plannable, place: int, plan: Sequence[Decision]) -> float:
+def _again_bytes(every: Sequence[Half], place: int, plan: Sequence[Decision]) -> float:
     """What comes back at most while a backward pass goes through the layers of a place, the last
     one first, beyond what it has released by then."""
-    halves = [one for one in plannable.halves if one.place == place]
+    halves = [one for one in every if one.place == place]
     away = {(one.half, layer) for one in plan if one.place == place for layer in range(one.layers)}
     most = released = 0.0
     for layer in reversed(range(halves[0].layers)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from npuscope.analysis.pipeline.passes import pipeline
@@ -9,7 +11,7 @@ from npuscope.analysis.strategy import measured_plan
 from npuscope.analysis.strategy.constants import default_constants
 from npuscope.errors import CannotAnswer
 from npuscope.sample_traces.generate import Job
-from tests.analysis.strategy.planned_jobs import random_job, replayed, tables
+from tests.analysis.strategy.planned_jobs import peaks, plannable_of, random_job, replayed, tables
 
 SMALL = Job(name="plan", pp=2, dp=1, ep=1, experts=0, layers=4, micro_batches=3, steps=1, seed=5,
             recompute="parts", comm_tasks=False, frequency=False)  # fmt: skip
@@ -23,6 +25,21 @@ def test_a_step_takes_what_its_plan_says(seed: int) -> None:
     assert abs(found.step_error) < 0.03 and abs(found.unchanged_error) > 0.05
     assert found.low_ns <= found.truth_ns <= found.high_ns
     assert abs(found.saved_error) < 0.05
+
+
+@pytest.mark.slow
+def test_another_rank_may_be_the_fullest_with_a_plan() -> None:
+    """Experts of the fullest rank keep most in layers that run again, another's in the others."""
+    job = random_job(9018)
+    own = plannable_of(job)
+    first = [measured_plan.Decision(place, "ffn", "recompute", 1) for place in range(4)]
+    alone = replace(own, held=own.held[:1])
+    planned = replace(job, recompute_parts=((0, 1),) * 4)
+    true_bytes = peaks(tables(planned), job.pp)[0]
+    saved_bytes = own.peaks[0] - true_bytes
+    told = own.peaks[0] - measured_plan.peak_bytes(own, 0, first)
+    of_one = own.peaks[0] - measured_plan.peak_bytes(alone, 0, first)
+    assert told == pytest.approx(saved_bytes, rel=0.01) and of_one > 1.1 * saved_bytes
 
 
 def test_what_the_allocator_leaves_unused_is_told_of_the_fullest_rank() -> None:
