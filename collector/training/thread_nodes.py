@@ -31,7 +31,7 @@ _BUSIEST = 4
 _LISTED_SECONDS = 30.0
 _TEXT_CHARS = 3_900
 _SMI_SECONDS = 10.0
-_TASKS, _NODES = Path("/proc/self/task"), Path("/sys/devices/system/node")
+_TASKS, _NODES = "/proc/self/task", Path("/sys/devices/system/node")
 
 
 class ThreadNodes:
@@ -105,7 +105,11 @@ class ThreadNodes:
         worked = []
         for name in os.listdir(_TASKS):
             try:
-                fields = _fields((_TASKS / name / "stat").read_bytes())
+                opened = os.open(f"{_TASKS}/{name}/stat", os.O_RDONLY)
+                try:
+                    fields = _fields(os.read(opened, 4096))
+                finally:
+                    os.close(opened)
             except OSError:  # it has ended
                 continue
             worked.append((int(fields[11]) + int(fields[12]), int(name)))
@@ -114,7 +118,7 @@ class ThreadNodes:
         for thread in (main, *busiest[:_BUSIEST]):
             if thread not in self._files and len(self._files) <= 2 * _BUSIEST:
                 try:
-                    self._files[thread] = os.open(_TASKS / str(thread) / "stat", os.O_RDONLY)
+                    self._files[thread] = os.open(f"{_TASKS}/{thread}/stat", os.O_RDONLY)
                 except OSError:
                     continue
 
