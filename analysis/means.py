@@ -14,6 +14,7 @@ import duckdb
 import polars as pl
 
 from .catalog import metric
+from .memo import kept
 from .parts import mean_of, step_parts
 from .scope import ALL, JOB, Scope
 from .views import frame, open_views
@@ -147,6 +148,7 @@ def mean_links(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFra
     return _means(con, "mean_links", scope)
 
 
+@kept
 def job_steps(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Steps of the whole job: columns of the metric `job_steps`."""
     open_views(con, ("job_steps",))
@@ -164,6 +166,7 @@ def without_warm_up(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame) -> pl.Da
     return rest if rest.height else rows
 
 
+@kept
 def _means(con: duckdb.DuckDBPyConnection, name: str, scope: Scope) -> pl.DataFrame:
     """Rows of a metric of means over the ranks and steps chosen."""
     open_views(con, (name, "step_lengths"))

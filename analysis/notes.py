@@ -10,6 +10,7 @@ import polars as pl
 
 from npuscope.messages import Message, joined
 
+from .memo import kept
 from .metric import sql_text
 from .scope import ALL, Scope
 from .views import frame
@@ -28,13 +29,13 @@ def notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
 
     They name the capture where there are several.
     """
-    facts = _of(frame(con, "from capture_facts order by run, capture"), scope.job)
-    steps = frame(con, "from step_summary")
-    outside = frame(con, "from outside_steps")
-    unseen = frame(con, sql_text("unseen_steps.sql"))
-    devices = frame(con, sql_text("unread_devices.sql"))
-    selected = frame(con, _SELECTED)
-    warm = frame(con, "from job_steps where is_warm_up order by run, capture, step")
+    facts = _of(_all(con, "from capture_facts order by run, capture"), scope.job)
+    steps = _all(con, "from step_summary")
+    outside = _all(con, "from outside_steps")
+    unseen = _all(con, sql_text("unseen_steps.sql"))
+    devices = _all(con, sql_text("unread_devices.sql"))
+    selected = _all(con, _SELECTED)
+    warm = _all(con, "from job_steps where is_warm_up order by run, capture, step")
     found: list[str] = []
     for one in facts.to_dicts():
         here = Scope(one["run"], one["capture"])
@@ -72,6 +73,12 @@ def no_kernels(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> str:
         ranks=ranks_named(left_out["rank"]),
         command=f"`npuscope ingest PATH --tables kernels --ranks {left_out['rank'][0]}`",
     )
+
+
+@kept
+def _all(con: duckdb.DuckDBPyConnection, query: str) -> pl.DataFrame:
+    """Of all captures, whichever is asked for."""
+    return frame(con, query)
 
 
 def _of(rows: pl.DataFrame, scope: Scope) -> pl.DataFrame:

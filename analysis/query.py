@@ -6,7 +6,6 @@ it. Summaries that the store keeps are read; those it lacks are computed from th
 
 from __future__ import annotations
 
-import math
 from typing import Literal, get_args
 
 import duckdb
@@ -16,6 +15,7 @@ from npuscope.errors import UsageError
 
 from .communication.communication import CommKey, comm, compute_stretch
 from .doctor.limits import limits
+from .memo import kept
 from .memory.memory import (
     MemoryFacts,
     MemoryKey,
@@ -92,6 +92,7 @@ def nothing_matches(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> str:
     return f"no data matches {scope}: {facts.height} captures, see `npuscope steps`"
 
 
+@kept
 def steps(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Breakdown of each step on each rank: columns of the metric `steps`, and `is_warm_up` of
     `job_steps`."""
@@ -139,11 +140,12 @@ def capture_facts(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.Data
 
 def rows(frame: pl.DataFrame) -> list[dict[str, object]]:
     """Rows as JSON can hold them: NaN and infinities become None, column order stays."""
-    return [{name: _plain(value) for name, value in row.items()} for row in frame.to_dicts()]
-
-
-def _plain(value: object) -> object:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    finite = [
+        pl.when(pl.col(name).is_finite()).then(pl.col(name))
+        for name, kind in frame.schema.items()
+        if kind.is_float()
+    ]
+    return frame.with_columns(finite).to_dicts()
 
 
 def core_use(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:

@@ -14,12 +14,12 @@ from npuscope.messages import Message
 from . import means, query
 from .catalog import column_names
 from .experts.load.load_overview import Overview, hottest, overview
-from .findings.list_findings import finding_rows, findings
+from .findings.findings import finding_rows, findings
 from .flops.kernels.count import kernel_work
 from .flops.losses import losses, together
 from .flops.mfu import Figures, mfu
+from .memo import kept
 from .pipeline.answer import Answer, answer_rows, pipeline_overview
-from .pipeline.passes import Pipeline
 from .ranks.stragglers.blame import blame_rows, rank_blame
 from .scope import Scope
 from .views import has_view
@@ -98,7 +98,7 @@ def report_rows(
     for facts in query.capture_facts(con, scope).to_dicts():
         here = replace(scope, run=facts["run"], capture=facts["capture"])
         seen, ran = expert_overview(con, here), pipeline_told(con, here)
-        found_now = findings(con, here, path=path, experts=seen, passes=recognised_of(ran))
+        found_now = findings(con, here, path=path, experts=seen)
         sections = {
             "findings": finding_rows(found_now),
             "mean_step": query.rows(means.mean_steps(con, here)),
@@ -137,10 +137,12 @@ def is_across(con: duckdb.DuckDBPyConnection) -> bool:
     return has_view(con, "rank_blame")
 
 
+@kept
 def mfu_losses(con: duckdb.DuckDBPyConnection, here: Scope) -> tuple[Figures, pl.DataFrame]:
-    """What `mfu` tells, and rows of its waterfall."""
+    """What `mfu` tells, but for single kernels, and rows of its waterfall."""
     found = mfu(con, here)
-    return found, losses(con, found.rows, kernel_work(found.counted), here)
+    rows = losses(con, found.rows, kernel_work(found.counted), here)
+    return replace(found, counted=found.counted.clear()), rows
 
 
 def no_waterfall(rows: pl.DataFrame, notes: Sequence[str]) -> str:
@@ -166,11 +168,6 @@ def pipeline_told(con: duckdb.DuckDBPyConnection, here: Scope) -> Answer | Messa
     if here.rank is not None:
         return None
     return pipeline_overview(con, here.run or "", here.capture or "")
-
-
-def recognised_of(ran: Answer | Message | None) -> Pipeline | None:
-    """The passes that were recognised, for what else needs them."""
-    return ran.found if isinstance(ran, Answer) else None
 
 
 def _pipeline_rows(found: Answer | Message | None) -> dict[str, Any]:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
-from importlib import resources
+from functools import cache
+from importlib import import_module, resources
 from typing import TYPE_CHECKING
 
+import npuscope
 from npuscope.collector import schema
 
 from .catalog import sql_metrics
@@ -45,6 +47,30 @@ def version(*starts: str, root: Traversable | None = None) -> str:
     for name, text in sorted(sources(starts, root or resources.files(PACKAGE)).items()):
         state.update(f"{name}\0{text}\0".encode())
     return state.hexdigest()[:12]
+
+
+@cache
+def version_of_all() -> str:
+    """Short name of all rules of this room, of what reads stores, and of the engines."""
+    state = hashlib.sha256(f"{npuscope.__version__}\0{schema.digest()}\0".encode())
+    for engine in ("duckdb", "polars"):
+        state.update(f"{import_module(engine).__version__}\0".encode())
+    root = resources.files(PACKAGE)
+    for place in _files(root, ("analysis", "collector/store", "messages.py")):
+        state.update(f"{place}\0".encode())
+        state.update(root.joinpath(place).read_bytes())
+    return state.hexdigest()[:12]
+
+
+def _files(root: Traversable, places: Iterable[str]) -> Iterator[str]:
+    """Modules, queries and their data below folders, in order."""
+    for place in sorted(places):
+        here = root.joinpath(place)
+        if here.is_dir():
+            inside = (f"{place}/{one.name}" for one in here.iterdir() if one.name[0] not in "._")
+            yield from _files(root, inside)
+        elif place.endswith((".py", ".sql", ".json")):
+            yield place
 
 
 def sources(starts: Iterable[str], root: Traversable) -> dict[str, str]:

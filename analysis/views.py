@@ -13,6 +13,7 @@ import polars as pl
 from npuscope.collector.store import store
 
 from .catalog import sql_metrics
+from .memo import kept
 from .metric import read_by
 from .scope import PLACE, Scope
 
@@ -102,8 +103,10 @@ def frame(
     return store.frame(con.sql(query, params=list(parameters)))
 
 
+@kept
 def select(
     con: duckdb.DuckDBPyConnection,
+    /,
     view: str,
     scope: Scope,
     order: str = "",

@@ -55,7 +55,9 @@ def run(command: Command, timeout_s: float = 3_600) -> Taken:
     command.prepare()
     said_path = BUILD / f"said-{os.getpid()}.log"
     said_path.parent.mkdir(parents=True, exist_ok=True)
-    environment = None if command.environment is None else {**os.environ, **command.environment}
+    # A command that is installed compiles its modules once, not at every start.
+    inherited = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    environment = {**inherited, **(command.environment or {})}
     with said_path.open("wb") as said:
         began = time.perf_counter()
         process = subprocess.Popen(
@@ -174,11 +176,15 @@ def commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def arguments(description: str | None, argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """`full` and `runs` of a benchmark's command line."""
+def arguments(
+    description: str | None, argv: Sequence[str] | None = None, *, seed: int | None = None
+) -> argparse.Namespace:
+    """`full` and `runs` of a benchmark's command line, and `seed` where it has a usual one."""
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--full", action="store_true", help="the sizes of the targets: long")
     parser.add_argument("--runs", type=int, default=0, help="repetitions; the median is shown")
+    if seed is not None:
+        parser.add_argument("--seed", type=int, default=seed, help="of the generated jobs")
     chosen = parser.parse_args(argv)
     chosen.runs = chosen.runs or (3 if chosen.full else 1)
     return chosen

@@ -11,7 +11,6 @@ from where the vendors' own tools look for them: environment, profile, the machi
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import re
@@ -134,6 +133,8 @@ def divided(url: str) -> tuple[str, str]:
 
 async def gathered(coroutines: Iterable[Awaitable[Found]]) -> list[Found]:
     """Results in order, of a few at a time."""
+    import asyncio  # which takes longer than the rest of this module
+
     few = asyncio.Semaphore(_AT_ONCE)
 
     async def one(coroutine: Awaitable[Found]) -> Found:

@@ -18,9 +18,9 @@ from pyarrow import parquet as pq
 from rich import box
 from rich.table import Table
 
+from npuscope.collector.csv_cells import quoted_cells
 from npuscope.collector.ingest.ingest import IngestResult
 from npuscope.collector.store.cache import CachedStore
-from npuscope.collector.store.csv_cells import quoted_cells
 from npuscope.console.printable import json_text, printable
 
 from .units import size_text

@@ -110,6 +110,7 @@ def template(*, is_dark: bool) -> dict[str, Any]:
             "colorscale": {"diverging": [list(stop) for stop in DIVERGING]},
             "xaxis": axis,
             "yaxis": axis,
+            "shapedefaults": {"line": {"color": text}},
             "hoverlabel": {"bgcolor": panel, "font": {"color": text, "family": FONT}},
             "legend": {"bgcolor": "rgba(0,0,0,0)"},
         }

@@ -248,7 +248,7 @@ class Capture:
 
     def findings(self) -> pl.DataFrame:
         """What is worth changing first, by predicted gain; `evidence` is JSON text."""
-        from npuscope.analysis.findings.list_findings import finding_rows, findings
+        from npuscope.analysis.findings.findings import finding_rows, findings
 
         with self._asking:
             found = findings(self._across(), self._chosen, path=self._place)

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
+from npuscope.analysis.memo import remember
 from npuscope.analysis.summaries import summaries
 from npuscope.analysis.wording import ranks_named
 from npuscope.collector.buckets import url_of
 from npuscope.collector.store import mirror, store
 from npuscope.collector.store.derived import MEMORY_BYTES
-from npuscope.collector.store.manifest import is_store, manifests, odd_places
+from npuscope.collector.store.manifest import Manifest, is_store, manifests, odd_places
 from npuscope.console.waiting import reading, waiting
 from npuscope.errors import StoreError, UsageError
 from npuscope.messages import Message, joined
@@ -80,10 +81,12 @@ def opened(source: Source, *, is_command: bool = True) -> Iterator[Opened]:
         target, result, messages = bring_up_to_date(source)
     with waiting("computing") if is_command else contextlib.nullcontext():
         con = store.open(target, summaries=summary_versions(), writable=source.writable)
+        if is_command:
+            remember(con, target if is_store(target) else None)
         try:
             if mirror.url_behind(target) is not None:  # its files came with the first look
                 messages = [*messages, *kept_within_limit(target)]
-            told = reading_warnings(target)
+            told = reading_warnings(target, con)
             yield Opened(con, target, result, messages, told, source.memory_bytes)
         finally:
             con.close()
@@ -197,10 +200,13 @@ def compare_ranks(data: Opened, *, is_needed: bool = True) -> None:
         data.warnings.append(joined((told, left_out), "; "))
 
 
-def reading_warnings(target: Path) -> list[str]:
-    """What readers warned of, a sentence per warning with the ranks it concerns."""
+def reading_warnings(target: Path, con: duckdb.DuckDBPyConnection | None = None) -> list[str]:
+    """What readers warned of, a sentence per warning with the ranks it concerns; of those that
+    `con` was opened over."""
     concerned: dict[str, list[int]] = {}
-    found = manifests(target) if is_store(target) else []
+    found: list[Manifest] = []
+    if is_store(target):
+        found = manifests(target) if con is None else store.opened_over(con, target)
     for manifest in found:
         for warning in manifest.warnings:
             concerned.setdefault(warning, []).append(manifest.rank)

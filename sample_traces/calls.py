@@ -99,11 +99,12 @@ class Draft:
     place: dict[str, int]
     groups: dict[str, Group]
     chance: random.Random
+    noise: random.Random
+    planted: random.Random  # for kernels that stand in no job without the fault
     calls: list[Call] = field(default_factory=list)
     last: int = 0
     step: int = 0
     sequence: int = 1000
-    noise: random.Random = field(default_factory=random.Random)
     part: Pass | None = None
     is_recomputing: bool = False
     # Of operators whose backward is to come, by chunk and micro-batch.
@@ -208,22 +209,28 @@ def compute(
     even: bool = False,
 ) -> int:
     """A kernel as long as its work takes on this rank, give or take 1.5 % unless `even`, or the
-    kernels that run in its place."""
-    for one in planted(d.job, work):
-        index = _compute(d, one, stream, after, backward=backward, even=even)
+    kernels that run in its place. What is planted draws lots of its own: all others take as long as
+    in the job without it."""
+    kernels = planted(d.job, work)
+    own = next((at for at, one in enumerate(kernels) if one is work), 0)
+    for at, one in enumerate(kernels):
+        lots = (d.chance, d.noise) if at == own else (d.planted, d.planted)
+        index = _compute(d, one, stream, after, lots, backward=backward, even=even)
         after = ()
     return index
 
 
 def _compute(
-    d: Draft, work: k.Work, stream: int, after: tuple[int, ...], *, backward: bool, even: bool
-) -> int:
+    d: Draft, work: k.Work, stream: int, after: tuple[int, ...],
+    lots: tuple[random.Random, random.Random], *, backward: bool, even: bool,
+) -> int:  # fmt: skip
+    chance, noise = lots
     on_ai_core = work.core not in ("AI_CPU", "DSA_SQE")
     slowness = d.job.slowness(d.rank, work.type, on_cube=work.is_cube, on_ai_core=on_ai_core)
-    spread = 1.0 if even else d.chance.uniform(0.985, 1.015)
+    spread = 1.0 if even else chance.uniform(0.985, 1.015)
     dur_ns = int(work.dur_ns * slowness * spread)
     if d.job.noise:
-        dur_ns = jittered_ns(d.noise, dur_ns, d.job.noise)
+        dur_ns = jittered_ns(noise, dur_ns, d.job.noise)
     last = d.calls[d.last]
     if work.type == d.job.fused_kernel and not after and isinstance(last, KernelCall):
         whole = _with_duration(last.work, last.work.dur_ns + dur_ns)

@@ -27,11 +27,11 @@ def planted(job: Job, work: k.Work) -> list[k.Work]:
 
 
 def _piece(work: k.Work, count: int) -> k.Work:
-    """As many rows as one of so many kernels has."""
+    """As many rows as one of so many kernels has; a vector of weights is none of rows."""
 
     def cut(shapes: str) -> str:
         parts = (one.partition(",") for one in shapes.split(";"))
-        return ";".join(f"{int(rows) // count}{comma}{rest}" for rows, comma, rest in parts)
+        return ";".join(f"{int(rows) // count},{rest}" if rest else rows for rows, _, rest in parts)
 
     return replace(
         work, input_shapes=cut(work.input_shapes), output_shapes=cut(work.output_shapes),

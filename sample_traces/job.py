@@ -50,7 +50,8 @@ class Job:
     members.
 
     What could be otherwise: kernels of type `fused_kernel` run as part of the kernel before them;
-    with `serial_experts`, the shared expert waits for the all-to-all that it runs beside else;
+    with `fused_norms`, the sum after attention and the norm after it are one kernel; with
+    `serial_experts`, the shared expert waits for the all-to-all that it runs beside else;
     `placement` lists for each layer the experts in the order of devices that hold them; kernels
     beside communication of their rank that moves bytes run `contention` times as long; with
     `hierarchical`, all-to-alls over hosts go to one rank of each host first, then on within it; the
@@ -126,6 +127,7 @@ class Job:
     slow_kernel_factor: float = 1.5
     repeated_kernel: str = ""
     fused_kernel: str = ""
+    fused_norms: bool = False
     serial_experts: bool = False
     placement: tuple[tuple[int, ...], ...] = ()
     contention: float = 1.0
@@ -243,7 +245,7 @@ _WRONG = (
     "clock_drift_ppm", "layers_by_stage", "compute_by_stage", "paired_transfers",
     "schedule", "chunks", "mtp",
     "slow_kernel", "slow_kernel_factor", "repeated_kernel",
-    "fused_kernel", "serial_experts", "placement", "contention", "hierarchical",
+    "fused_kernel", "fused_norms", "serial_experts", "placement", "contention", "hierarchical",
     "odd_columns", "odd_factor", "split_kernel", "split_into", "converted_kernel", "ai_cpu_kernel",
     "ai_cpu_factor", "unfused_kernel",
     "item_in_layers", "gc_every", "gc_ns", "data_wait_ns", "far_share", "far_factor",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 AI_CORES = 20
 FREQUENCY_MHZ = 1800
@@ -13,6 +13,9 @@ _BYTES_PER_NS = 1200.0
 # type: aclnn interface, kernel, accelerator core, framework operator
 _KINDS = {
     "Add": ("aclnnAdd", "AddAiCore", "AI_VECTOR_CORE", "aten::add"),
+    "AddRmsNorm": (
+        "aclnnAddRmsNorm", "AddRmsNorm", "AI_VECTOR_CORE", "npu::npu_add_rms_norm",
+    ),
     "Adds": ("aclnnAdds", "AddsAiCore", "AI_VECTOR_CORE", "aten::add"),
     "ApplyAdamWV2": (
         "aclnnApplyAdamWV2", "ApplyAdamWV2", "AI_VECTOR_CORE",
@@ -146,6 +149,17 @@ def elementwise(type_: str, rows: int, columns: int) -> Work:
     """Two tensors in, one out, bound by memory."""
     shape = f"{rows},{columns}"
     return work(type_, f"{shape};{shape}", shape, vector_ns(6.0 * rows * columns))
+
+
+def norm(rows: int, columns: int, *, of_sum: bool) -> Work:
+    """The norm of a tensor; `of_sum`: of the sum of two, which is written, too, in one kernel."""
+    if not of_sum:
+        return elementwise("RmsNorm", rows, columns)
+    shape, factors = f"{rows},{columns}", f"{rows},1"
+    size_bytes = 8.0 * rows * columns + 2.0 * columns + 4.0 * rows
+    inputs, outputs = f"{shape};{shape};{columns}", f"{shape};{factors};{shape}"
+    one = work("AddRmsNorm", inputs, outputs, vector_ns(size_bytes))
+    return replace(one, output_dtypes="DT_BF16;FLOAT;DT_BF16")
 
 
 def attention(sequence: int, hidden: int, *, backward: bool) -> Work:

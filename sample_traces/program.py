@@ -48,14 +48,14 @@ from .job import (
 # A step's last kernel outlasts the spread between ranks; the allGather launched before it outlasts
 # that kernel; the next step's first kernel outlasts the allGather.
 _ADAM_NS, _GATHER_NS, _ZERO_NS = 420_000, 640_000, 900_000
+_LOTS = ("kernels", "noise", "planted")
 _NEXT_BATCH = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 
 def program(job: Job, rank: int) -> list[Call]:
     """The calls of one rank over all steps."""
-    chance = random.Random(f"{job.seed}/kernels/{rank}")
-    noise = random.Random(f"{job.seed}/noise/{rank}")
-    draft = Draft(job, rank, coordinates(job, rank), groups_of(job, rank), chance, noise=noise)
+    chance, noise, planted = (random.Random(f"{job.seed}/{of}/{rank}") for of in _LOTS)
+    draft = Draft(job, rank, coordinates(job, rank), groups_of(job, rank), chance, noise, planted)
     for step in range(job.first_step, job.first_step + job.steps):
         draft.step = step
         _step(draft)
@@ -243,13 +243,15 @@ def _attention_forward(d: Draft, after: tuple[int, ...]) -> Within:
     compute(d, k.matmul(rows, hidden // job.tp, hidden))
     after = _tensor_parallel(d, backward=False)
     yield False
+    if job.fused_norms:
+        return after
     compute(d, k.elementwise("Add", rows, hidden), after=after)
     return ()
 
 
 def _ffn_forward(d: Draft, micro_batch: int, layer: int, after: tuple[int, ...]) -> Within:
     job, rows, hidden = d.job, d.job.sequence // d.job.tp, d.job.hidden
-    compute(d, k.elementwise("RmsNorm", rows, hidden), after=after)
+    compute(d, k.norm(rows, hidden, of_sum=job.fused_norms), after=after)
     if job.experts:
         yield from _experts_forward(d, micro_batch, layer)
     else:
@@ -348,9 +350,7 @@ def _layer_backward(d: Draft, one: Pass, layer: int, after: tuple[int, ...]) -> 
     return ()
 
 
-def _recomputed(
-    d: Draft, one: Pass, layer: int, half: str, after: tuple[int, ...]
-) -> Within:  # fmt: skip
+def _recomputed(d: Draft, one: Pass, layer: int, half: str, after: tuple[int, ...]) -> Within:
     """One half of a layer again, where that is chosen; its output is in no use by now."""
     own = d.blocks.get(held_by(d, layer, half), [])
     d.free, own[-1:] = d.free + own[-1:], []

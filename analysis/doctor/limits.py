@@ -13,10 +13,11 @@ import duckdb
 from npuscope.messages import Message
 
 from ..flops.chips import unknown_peaks
+from ..memo import kept
 from ..scope import ALL, RANK, Scope
 from ..views import frame, open_views
 from ..wording import ranks_named
-from .judge import NOT_SELECTED, Support, judge, recorded
+from .judge import NOT_SELECTED, Support, Verdict, judge, recorded
 
 # What reports and pages would have figures of; doctor lists every analysis.
 _TOLD = ("kernels", "waiting", "host", "steps", "groups", "memory")
@@ -51,14 +52,22 @@ def lacks(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[Lack]:
         counts[key[0], key[1], key[2]][content] = count
     peaks = unknown_peaks(con)
     found: dict[tuple[str, Support, str, str | None], list[int]] = defaultdict(list)
+    judged: dict[tuple[object, ...], list[Verdict]] = {}
     for facts in ranks.to_dicts():
         of = facts["run"], facts["capture"], facts["rank"]
-        for one in judge(recorded(facts, counts[of], no_peak=peaks.get(of))):
+        # Of a thousand ranks most have recorded the same.
+        told = [value if name != "left_out_tables" else tuple(value or ())
+                for name, value in facts.items() if name != "rank"]  # fmt: skip
+        alike = (*told, peaks.get(of), frozenset(counts[of].items()))
+        if alike not in judged:
+            judged[alike] = judge(recorded(facts, counts[of], no_peak=peaks.get(of)))
+        for one in judged[alike]:
             if one.reason is not None:
                 found[one.capability, one.support, one.reason, one.remedy].append(of[2])
     return [Lack(tuple(sorted(set(of))), *what) for what, of in found.items()]
 
 
+@kept
 def limits(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
     """Sentences on what would answer more of the captures of `con`, or of one of them."""
     found = sorted(

@@ -35,8 +35,8 @@ def slow_hosts(seen: Material) -> Iterator[Finding]:
         seen,
         "slow_hosts",
         Message(
-            "{hosts} launch late ({ranks}): {own} us from launch to launch, {peers} us on other"
-            " hosts.",
+            "Launches come late on host {hosts} ({ranks}): {own} us from launch to launch, {peers}"
+            " us on other hosts.",
             hosts=joined(rows["host"]),
             ranks=ranks_named(ranks),
             own=f"{first['launch_interval_ns'] / 1e3:,.1f}",
@@ -139,7 +139,8 @@ def slow_kernels(seen: Material) -> Iterator[Finding]:
 
 def suspects_named(seen: Material) -> str:
     """Who is suspected of making others wait, and why, as `ranks` says it; empty: nobody."""
-    named = verdicts_told(seen.suspects)
+    hosts = seen.hosts.select(rank="ranks", host_name="host").explode("rank")
+    named = verdicts_told(seen.suspects, hosts)
     return Message("Suspected: {suspects}.", suspects=named) if named else ""
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import duckdb
+import polars as pl
 
 from npuscope.errors import CannotAnswer, TraceNotFound, UsageError
 from npuscope.messages import Message
@@ -22,9 +22,7 @@ from ..replay.captures import CaptureJob, capture_job
 from ..scope import Scope
 from ..wording import number
 from .finding import Finding
-
-if TYPE_CHECKING:
-    from ..pipeline.passes import Pipeline
+from .operator_rules import on_path
 
 MOST_OPERATIONS = 200_000  # of a capture: about two seconds for the graph and ten changes
 _MOST_FOR_EXPERTS = 60_000  # to share out tokens anew takes as long for so many
@@ -56,21 +54,22 @@ def priced(
     con: duckdb.DuckDBPyConnection,
     scope: Scope,
     found: Sequence[Finding],
-    passes: Pipeline | None = None,
+    kernels: pl.DataFrame,
 ) -> Iterator[Finding]:
-    """Findings of one capture with their gains, or why they have none; `passes`: its pipeline,
-    where it was recognised already."""
+    """Findings of one capture with their gains, or why they have none; `kernels`: rows of
+    `mean_kernels` by type."""
     if not any(one.changes for one in found):
         yield from found
         return
-    job = _job(con, scope, passes)
+    job = _job(con, scope)
     for one in found:
         if not one.changes:
             yield one
         elif isinstance(job, str):
             yield replace(one, no_gain_reason=job)
         else:
-            yield _with_gain(con, job, scope.step, replace(one, no_gain_reason=None))
+            told = on_path(job, one, kernels, scope.step)
+            yield _with_gain(con, job, scope.step, replace(told, no_gain_reason=None))
 
 
 def why_refused(word: str) -> str:
@@ -78,7 +77,7 @@ def why_refused(word: str) -> str:
     return _REFUSED.get(word.partition(":")[0].partition("=")[0], _TOLD_THERE)
 
 
-def _job(con: duckdb.DuckDBPyConnection, scope: Scope, passes: Pipeline | None) -> CaptureJob | str:
+def _job(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob | str:
     """The capture as a graph, or why there is none."""
     if scope.rank is not None:
         return Message("gains are of the whole job: leave the rank out")
@@ -88,7 +87,7 @@ def _job(con: duckdb.DuckDBPyConnection, scope: Scope, passes: Pipeline | None) 
     if count > MOST_OPERATIONS:
         return _too_many(count, MOST_OPERATIONS)
     try:
-        return capture_job(con, scope.job, passes)
+        return capture_job(con, scope.job)
     except TraceNotFound:
         return Message("no single operations with times were recorded: nothing to replay")
 

@@ -128,7 +128,7 @@ def far_cores(seen: Material) -> Iterator[Finding]:
         " else differs between those moments counts, too.",
         "Bind each process to cores of its device's NUMA node: CPU_AFFINITY_CONF=1 in the"
         " environment of torch_npu, or `taskset -c CORES` (cores of the device: npu-smi info -t"
-        " topo).",
+        " topo). TASK_QUEUE_ENABLE=2 leaves the thread that runs Python less of each launch.",
         rows.drop("run", "capture"),
         "npuscope host PATH --by placement",
         changes=(word_of(FAR),),

@@ -10,28 +10,22 @@ Findings about compute kernels that do no arithmetic, or run where they are slow
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
 
 import duckdb
 import polars as pl
 
 from npuscope.messages import Message, joined
 
-from .. import query
 from ..experts.load.load_overview import Overview
-from ..scope import ALL, Scope
+from ..scope import Scope
 from ..wording import mebibytes, ms, percent, ranks_named
-from . import cause_rules, communication_rules, host_rules, time_rules
-from .finding import CERTAINTIES, Finding, addressed, ranked
+from . import cause_rules, communication_rules, host_rules, operator_rules, time_rules
+from .finding import CERTAINTIES, Finding
 from .gains import MOST_OPERATIONS, operation_count, priced
 from .material import Material, material
 from .origins import located
 from .weigh import LESS, WORTH_RATIO, is_worth, share, stated
-
-if TYPE_CHECKING:
-    from ..pipeline.passes import Pipeline
 
 Rule = Callable[[Material], Iterator[Finding]]
 # A rule looks at one capture; its docstring says what for.
@@ -271,6 +265,7 @@ RULES: tuple[Rule, ...] = (
     cause_rules.slow_hosts,
     cause_rules.slow_links,
     cause_rules.slow_kernels,
+    operator_rules.slow_operators,
     expert_imbalance,
     data_movement,
     data_setting,
@@ -280,82 +275,15 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def findings(
-    con: duckdb.DuckDBPyConnection,
-    scope: Scope = ALL,
-    *,
-    path: str = "PATH",
-    experts: Overview | None = None,
-    passes: Pipeline | None = None,
+def found_in(
+    con: duckdb.DuckDBPyConnection, scope: Scope, experts: Overview | None
 ) -> list[Finding]:
-    """What is worth changing in the chosen captures, the most predicted gain first.
-
-    `path` stands in the commands that show more; `experts` and `passes` are of the one capture
-    chosen, where they are known already.
-    """
-    found: list[Finding] = []
-    for one in query.capture_facts(con, scope).to_dicts():
-        here = replace(scope, run=one["run"], capture=one["capture"])
-        seen = material(con, here, experts=experts)
-        said = [one for rule in RULES for one in rule(seen)]
-        if operation_count(con, here) <= MOST_OPERATIONS:
-            said = [*located(con, here, said)]
-        found += priced(con, here, said, passes)
-    return addressed(ranked(found), path)
-
-
-# metric: findings
-# What should be changed first?
-#
-# By the predicted gain, the most first, then by the time at stake; each has the rows it rests on.
-# A gain is what a replay of the mean step answers (`npuscope whatif` with the same changes);
-# what has nothing to be alike takes a fifth less.
-#
-# title: Findings
-# meaning: What is worth changing first: time at stake, evidence, how sure that is, what to try.
-# by: run, capture
-# command: findings
-# gauge: npuscope_predicted_gain_seconds{finding} = predicted_gain_ns: What a replay says a mean
-#     step would be shorter by without what the finding names.
-#
-#   finding           varchar   name of the rule
-#   statement         varchar   what is the matter
-#   at_stake_ns       bigint    time that it takes of a mean rank's step; NULL where not known
-#   predicted_gain_ns  bigint    what a mean step is shorter by with the changes; NULL: see
-#     no_gain_reason
-#   predicted_gain_low_ns  bigint  low end of its range; below 0: it may gain nothing
-#   predicted_gain_high_ns  bigint  high end of its range
-#   changes           varchar[] words of the what-if that was replayed
-#   no_gain_reason    varchar   why there is no predicted gain
-#   step_share_ratio  double    time at stake over the mean length of a step
-#   certainty         varchar   measured, estimated or hint
-#   reason            varchar   why it is no surer
-#   advice            varchar   what to try
-#   evidence          struct[]  rows it rests on, the most telling first
-#   command           varchar   what shows more
-def finding_rows(found: Iterable[Finding]) -> list[dict[str, Any]]:
-    """Findings as JSON can hold them; `evidence` is a list of rows."""
-    return [
-        {
-            "finding": one.name,
-            "run": one.run,
-            "capture": one.capture,
-            "statement": one.statement,
-            "at_stake_ns": one.at_stake_ns,
-            "predicted_gain_ns": one.predicted_gain_ns,
-            "predicted_gain_low_ns": one.predicted_gain_low_ns,
-            "predicted_gain_high_ns": one.predicted_gain_high_ns,
-            "changes": list(one.changes),
-            "no_gain_reason": one.no_gain_reason,
-            "step_share_ratio": one.step_share_ratio,
-            "certainty": one.certainty,
-            "reason": one.reason,
-            "advice": one.advice,
-            "evidence": query.rows(one.evidence),
-            "command": one.command,
-        }
-        for one in found
-    ]
+    """What the rules find in one capture, with gains; `experts` where they are known already."""
+    seen = material(con, scope, experts=experts)
+    said = [one for rule in RULES for one in rule(seen)]
+    if operation_count(con, scope) <= MOST_OPERATIONS:
+        said = [*located(con, scope, said)]
+    return [*priced(con, scope, said, seen.kernels)]
 
 
 def findings_markdown() -> str:

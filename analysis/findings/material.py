@@ -17,10 +17,11 @@ from ..host.blocking import blocking_calls
 from ..host.free_time import mean_free_time
 from ..means import mean_kernels, without_warm_up
 from ..memory.memory import MemoryFacts, memory_facts
+from ..operators.causes import causes_of
 from ..parts import is_told, step_parts
 from ..ranks.answers import slow_pairs
+from ..ranks.stages import rank_stages
 from ..ranks.stragglers.blame import by_rank, rank_blame
-from ..replay.stages import rank_stages
 from ..scope import RANK, Scope
 from ..views import frame, select
 
@@ -39,9 +40,9 @@ class Material:
     that are slow. All three are empty where single ranks were chosen. free: rows of
     `mean_free_time` by cause, calls: those of `blocking_calls`, far: rows of `host_placement` of
     ranks that launch more slowly on far cores. matmuls: type, total_ns (of a mean rank and step)
-    and flops_per_s of kernels that multiply matrices, the highest rate first. is_gpu: no NPU is
-    among the ranks. experts: their load over all ranks, None where it is not known or single ranks
-    were chosen.
+    and flops_per_s of kernels that multiply matrices, the highest rate first. causes, cause_rows:
+    rows of `operator_causes` and `operator_cause_rows`. is_gpu: no NPU is among the ranks. experts:
+    their load over all ranks, None where it is not known or single ranks were chosen.
     """
 
     run: str
@@ -59,6 +60,8 @@ class Material:
     calls: pl.DataFrame
     far: pl.DataFrame
     matmuls: pl.DataFrame
+    causes: pl.DataFrame
+    cause_rows: pl.DataFrame
     is_gpu: bool = False
     experts: Overview | None = None
 
@@ -114,6 +117,7 @@ def material(
         experts = overview(con, run=run, capture=capture, step=scope.step)
     outside, ranks = scope.where(RANK)
     suspects = _suspects(con, scope)
+    causes, cause_rows = causes_of(con, scope)
     beyond = frame(con, f"select rank from outside_steps {outside}", ranks).rows()
     return Material(
         run=run,
@@ -130,6 +134,8 @@ def material(
         calls=blocking_calls(con, scope),
         far=select(con, "host_placement", scope, of=RANK).filter(pl.col("slow_low_ratio") > 1),
         matmuls=_matmuls(con, scope),
+        causes=causes,
+        cause_rows=cause_rows,
         memory=memory_facts(con, scope),
         is_gpu=con.execute(_FRAMEWORKS.format(where=outside), ranks).fetchall() == [("kineto",)],
         experts=experts,

@@ -52,7 +52,7 @@ def located(
     clause, values = scope.where()
     for one in found:
         types = [
-            word[len(_KERNEL) :].rpartition("=")[0]
+            word[len(_KERNEL) :].rpartition("=")[0].partition("@")[0]
             for word in one.changes
             if word.startswith(_KERNEL)
         ]

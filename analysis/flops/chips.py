@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import duckdb
+import polars as pl
 
+from npuscope.analysis.memo import kept
 from npuscope.analysis.views import frame, open_views
 
 from .peaks import Measured, Peak, named_chip, peak_of, plain_name
@@ -45,8 +47,7 @@ def peaks(
     against the others' clock. A rank that names none, or a name that several chips have
     (Ascend910B), has the chip that others name, if they name one.
     """
-    open_views(con, ["shapes"])
-    rows = frame(con, _FACTS).to_dicts()
+    rows = _facts(con).to_dicts()
     named: dict[tuple[str, str], set[str]] = {}
     for row in rows:
         named.setdefault((row["run"], row["capture"]), set()).update(_names(row["chip_names"]))
@@ -59,6 +60,12 @@ def peaks(
         peak = _of_chip(chip, members, given)
         found |= {(run, capture, _whole(row["rank"])): peak for row in members}
     return found
+
+
+@kept
+def _facts(con: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    open_views(con, ["shapes"])
+    return frame(con, _FACTS)
 
 
 def unknown_peaks(con: duckdb.DuckDBPyConnection) -> dict[Place, str]:

@@ -7,6 +7,7 @@ import polars as pl
 
 from npuscope.analysis.views import open_views, select
 
+from ..memo import kept
 from ..scope import ALL, Scope
 
 TO_NEXT = "step from its recorded start to the next one's"
@@ -16,6 +17,7 @@ ACTIVITY = "step from first to last device activity"
 _WORDS = {"to_next": TO_NEXT, "window": WINDOW, "activity": ACTIVITY}
 
 
+@kept
 def step_lengths(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Length of every step with figures: columns of the metric `step_lengths`, the basis in words
     for conventions."""

@@ -24,6 +24,7 @@ from npuscope.analysis.views import frame, open_views
 from npuscope.messages import Message
 
 from ..catalog import column_names
+from ..memo import kept
 from ..scope import ALL, JOB, Scope
 from ..wording import ms
 from .chips import Place, peaks
@@ -106,6 +107,7 @@ class Figures:
 #   hfu_ratio                double   the same with what is computed again; NULL where recompute is
 #     not told
 #   conventions              varchar  how the model's FLOPs are counted
+@kept
 def mfu(
     con: duckdb.DuckDBPyConnection,
     scope: Scope = ALL,

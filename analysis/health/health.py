@@ -12,8 +12,8 @@ import polars as pl
 from scipy.special import betaincinv
 
 from npuscope.analysis.wording import percent
-from npuscope.collector.readers.train_log.train_log import LogFacts
-from npuscope.messages import Message
+from npuscope.collector.readers.train_log.log_facts import LogFacts
+from npuscope.messages import Message, joined
 
 from . import events
 from .speculation import health_heads
@@ -107,6 +107,32 @@ def health(lines: pl.DataFrame, facts: LogFacts) -> Health:
 def summary_row(found: Health) -> pl.DataFrame:
     """The row of the metric."""
     return pl.DataFrame([found.summary])
+
+
+_KINDS = {
+    "spike": "spikes", "change": "changes of level", "periodic": "periodic costs",
+    "restart": "restarts", "not_finite": "stretches without a number",
+    "skipped": "stretches of skipped steps",
+}  # fmt: skip
+
+
+def verdict_told(found: Health) -> str:
+    """What went wrong how often, and the goodput where it is known."""
+    steps, goodput = found.summary["steps_count"], found.summary["goodput_ratio"]
+    counts = dict(found.events["kind"].value_counts().iter_rows())
+    events = joined(
+        Message("{what}: {count}", what=words, count=f"{counts[kind]:,}")
+        for kind, words in _KINDS.items()
+        if kind in counts
+    )
+    told = (
+        Message("In {steps} steps: {events}.", steps=f"{steps:,}", events=events)
+        if counts
+        else Message("Nothing went wrong in {steps} steps that the rules know.", steps=f"{steps:,}")
+    )
+    if goodput is None:
+        return told
+    return joined([told, Message("Goodput is {share}.", share=percent(goodput))], " ")
 
 
 def _sum_told(values: pl.Series) -> int | None:

@@ -13,7 +13,8 @@ import polars as pl
 
 from npuscope.analysis.scope import ALL, Scope
 from npuscope.analysis.views import frame
-from npuscope.collector.readers.train_log.train_log import SCHEMA, LogFacts
+from npuscope.collector.readers.train_log.log_facts import LogFacts
+from npuscope.collector.readers.train_log.train_log import SCHEMA
 
 from .health import Health, health
 from .steps import PHASE_COLUMNS

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from npuscope.collector.readers.train_log.log_facts import LogFacts
 from npuscope.collector.readers.train_log.log_lines import PHASES
-from npuscope.collector.readers.train_log.train_log import LogFacts
 
 PHASE_COLUMNS = tuple(f"{name[:-2]}_ns" for name in PHASES)
 _NS = 1e9

@@ -5,6 +5,7 @@ from __future__ import annotations
 import duckdb
 import polars as pl
 
+from ..memo import kept
 from ..scope import JOB, Scope
 from ..views import frame
 
@@ -24,6 +25,7 @@ _CALLS = """
 _RANKS = "select greatest(count(distinct rank), 1) from step_summary {where}"
 
 
+@kept
 def blocking_calls(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
     """cause, operator (of a wait for the device), location, count, total_ns (both of a mean rank
     and step of one capture) and longest_ns, the most time first."""

@@ -10,6 +10,7 @@ import polars as pl
 from npuscope.errors import CannotAnswer, TraceNotFound, UsageError
 from npuscope.messages import Message
 
+from ..memo import kept
 from ..parts import is_told
 from ..replay.capture_what_if import gain_of
 from ..replay.captures import CaptureJob, capture_job
@@ -75,6 +76,7 @@ def host_gains(
     return pl.concat([empty, *found])
 
 
+@kept
 def _of_capture(con: duckdb.DuckDBPyConnection, scope: Scope, most: int) -> pl.DataFrame:
     clause, values = scope.where(JOB)
     asked = [

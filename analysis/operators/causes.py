@@ -6,6 +6,7 @@ mean_operators, one step of each stage in launch order, clocks, environment
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from npuscope.messages import Message
 
 from ..catalog import column_names
 from ..means import without_warm_up
+from ..memo import kept
 from ..scope import ALL, JOB, PLACE, Scope
 from ..views import frame
 from . import shape_causes as shapes
@@ -35,6 +37,8 @@ CAUSE_WORDS = {
     "recompute": Message("computed again"),
     "mode": Message("determinism and debugging"),
 }
+_MOST_WORDS = 12  # of a what-if without a cause
+_NEARLY_ALL = 0.99  # of a type's time: then all its kernels change
 _HEADROOM = ("headroom_ns", "headroom_low_ns", "headroom_high_ns")
 _NO_TYPES = Message("the profiler level has no operator types")
 _NO_PACE = Message(
@@ -47,10 +51,12 @@ _LENGTHS = """
 
 
 class Found(NamedTuple):
-    """Evidence of one capture, and why causes could not be tested or have no headroom."""
+    """Evidence of one capture, why causes could not be tested or have no headroom, and words of the
+    what-if without each."""
 
     rows: pl.DataFrame
     reasons: dict[str, str]
+    changes: dict[str, list[str]]
 
 
 def _tested(con: duckdb.DuckDBPyConnection, scope: Scope, ranked: pl.DataFrame) -> Found:
@@ -79,14 +85,54 @@ def _tested(con: duckdb.DuckDBPyConnection, scope: Scope, ranked: pl.DataFrame) 
     if clocks.is_empty():
         reasons["clock"] = Message("no frequency and no cycles were recorded")
     found.append(shapes.clock(ranked, clocks))
-    modes, is_known = shapes.modes(con, run, capture)
+    modes, why_not = shapes.modes(con, run, capture)
     found.append(modes)
-    if not is_known:
-        reasons["mode"] = Message("no environment variables were recorded")
-    elif modes.height:
-        reasons["mode"] = Message("what a mode costs is not recorded: run some steps without it")
+    if why_not is not None:
+        reasons["mode"] = why_not
     shown, why = _in_order(con, scope, rows, known, found[3])
-    return Found(pl.concat([*found[:3], *found[4:], *shown]), reasons | why)
+    every = pl.concat([*found[:3], *found[4:], *shown])
+    return Found(every, reasons | why, _changes(every, rows))
+
+
+def _changes(evidence: pl.DataFrame, means: pl.DataFrame) -> dict[str, list[str]]:
+    """By cause, words of a what-if without it: kernels of a type, or of a type and shapes, take as
+    much less as the headroom is of all of them; ranks become as their like; kernels join the one
+    before them. Of many shapes those with the most."""
+    of_shape = means.group_by("type", "input_shapes").agg(every_ns=pl.col("total_ns").sum())
+    told = (
+        evidence.filter(pl.col("saved").list.len() > 0)
+        .select("cause", "saved").explode("saved").unnest("saved").drop_nulls("target")
+        .group_by("cause", "target", "input_shapes", maintain_order=True)
+        .agg(pl.col("own_ns", "saved_ns").sum())
+        .with_columns(pl.col("target").str.split(":").alias("words"))
+        .with_columns(type=pl.col("words").list.get(1))
+        .join(of_shape, on=["type", "input_shapes"], how="left", nulls_equal=True,
+              maintain_order="left")
+        .join(means.group_by("type").agg(pl.col("total_ns").sum()), on="type", how="left",
+              maintain_order="left")
+    )  # fmt: skip
+    found: dict[str, list[str]] = {}
+    kernels = told.filter(pl.col("target").str.starts_with("kernel:"), pl.col("saved_ns") > 0)
+    for (cause,), mine in kernels.group_by("cause", maintain_order=True):
+        words = list[tuple[float, str]]()
+        for (target,), rows in mine.group_by("target", maintain_order=True):
+            of_type, saved_ns = float(rows["total_ns"][0]), float(rows["saved_ns"].sum())
+            if float(rows["own_ns"].sum()) >= _NEARLY_ALL * of_type:
+                words.append((saved_ns, f"{target}={max(1 - saved_ns / of_type, 0):.4f}"))
+            else:
+                words += [
+                    (ns, f"{target}@{shapes}={max(1 - ns / every_ns, 0):.4f}")
+                    for shapes, ns, every_ns in rows.select("input_shapes", "saved_ns", "every_ns")
+                    .drop_nulls()
+                    .iter_rows()
+                ]
+        words = sorted(words, key=lambda one: -one[0])
+        found[str(cause)] = [word for _, word in words[:_MOST_WORDS]]
+    others = told.filter(~pl.col("target").str.starts_with("kernel:"))
+    for cause, target in others.select("cause", "target").unique(maintain_order=True).iter_rows():
+        word = f"{target}=median" if target.startswith("rank:") else target
+        found.setdefault(cause, []).append(word)
+    return found
 
 
 def _in_order(
@@ -103,7 +149,10 @@ def _in_order(
     ordered = ("small", "replacement", "fusion")
     if not seen:
         reasons = dict.fromkeys(ordered, Message("no single kernels with types were recorded"))
-        return [layout], reasons | {"dynamic": Message("no launches were recorded")}
+        if not _has_launches(con, scope):
+            return [layout], reasons | {"dynamic": Message("no launches were recorded")}
+        # A launch is of no step by itself: the step and the kernels are those it began.
+        return [layout], reasons | {"dynamic": _NO_TYPES}
     found: list[pl.DataFrame] = []
     if known.vector is None:
         reasons = dict.fromkeys(ordered, _NO_PACE)
@@ -120,10 +169,10 @@ def _in_order(
         .select(*EVIDENCE)
     )
     compiled = [(one, compilations(con, one)) for one in seen]
-    rows = [
+    rows: list[tuple[object, ...]] = [
         (one.run, one.capture, "dynamic", row["operator_name"], None, None,
          row["count"] * one.weight, None, None, 0.0, (row["host_ns"] or 0.0) * one.weight,
-         "launches", None, row["operator_name"], None, None, None)
+         "launches", None, row["operator_name"], None, None, None, [])
         for one, frame_ in compiled for row in frame_.to_dicts()
     ]  # fmt: skip
     if rows:
@@ -141,18 +190,20 @@ def _has_launches(con: duckdb.DuckDBPyConnection, scope: Scope) -> bool:
     return bool(frame(con, f"select 1 from launches {clause} limit 1", values).height)
 
 
-def _all(
-    con: duckdb.DuckDBPyConnection, scope: Scope
-) -> tuple[pl.DataFrame, dict[tuple[str, str], dict[str, str]]]:
-    """Evidence of the chosen captures, and what is not known of each, by run and capture."""
+def _all(con: duckdb.DuckDBPyConnection, scope: Scope) -> dict[tuple[str, str], Found]:
+    """What was found in the chosen captures, by run and capture."""
     ranked = without_warm_up(con, operators_of(con, scope))
-    found, reasons = [pl.DataFrame(schema=EVIDENCE)], {}
+    found: dict[tuple[str, str], Found] = {}
     for (run, capture), mine in ranked.group_by(JOB, maintain_order=True):
         one = _tested(con, replace(scope, run=str(run), capture=str(capture)), mine)
-        found.append(one.rows)
-        reasons[str(run), str(capture)] = one.reasons
+        found[str(run), str(capture)] = one
+    return found
+
+
+def _rows(found: Mapping[tuple[str, str], Found]) -> pl.DataFrame:
     # Whole ns add up to the same in whatever order.
-    return pl.concat(found).with_columns(pl.col("total_ns", *_HEADROOM).round()), reasons
+    every = pl.concat([pl.DataFrame(schema=EVIDENCE), *(one.rows for one in found.values())])
+    return every.with_columns(pl.col("total_ns", *_HEADROOM).round())
 
 
 # metric: operator_cause_rows
@@ -187,7 +238,7 @@ def _all(
 #   source            varchar  where that is documented
 def operator_cause_rows(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of the metric, the most headroom first."""
-    return _ordered(_all(con, scope)[0])
+    return causes_of(con, scope)[1]
 
 
 def _ordered(rows: pl.DataFrame) -> pl.DataFrame:
@@ -221,23 +272,37 @@ def _ordered(rows: pl.DataFrame) -> pl.DataFrame:
 #   headroom_high_ns  double   high end
 #   step_share_ratio  double   headroom_ns of the mean length of a step
 #   evidence_count    bigint   rows of operator_cause_rows
+#   changes           varchar[] words of the what-if without it: kernels of a type shorter by their
+#     headroom, ranks as their like, kernels joined to the one before them; empty: none answers
 #   reason            varchar  why it is not known
 def operator_causes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of the metric, the most headroom first."""
     return causes_of(con, scope)[0]
 
 
+@kept
 def causes_of(
     con: duckdb.DuckDBPyConnection, scope: Scope = ALL
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Rows of the metrics operator_causes and operator_cause_rows."""
-    rows, reasons = _all(con, scope)
+    found = _all(con, scope)
+    rows = _rows(found)
     clause, values = scope.where(PLACE)
     lengths = without_warm_up(con, frame(con, _LENGTHS.format(where=clause), values))
     mean = lengths.group_by(JOB).agg(pl.col("length_ns").mean())
     every = pl.DataFrame(
-        [(*place, name, why.get(name)) for place, why in reasons.items() for name in CAUSE_WORDS],
-        schema={"run": pl.String, "capture": pl.String, "cause": pl.String, "reason": pl.String},
+        [
+            (*place, name, one.reasons.get(name), one.changes.get(name, []))
+            for place, one in found.items()
+            for name in CAUSE_WORDS
+        ],
+        schema={
+            "run": pl.String,
+            "capture": pl.String,
+            "cause": pl.String,
+            "reason": pl.String,
+            "changes": pl.List(pl.String),
+        },
         orient="row",
     )
     sums = rows.group_by(*JOB, "cause").agg(

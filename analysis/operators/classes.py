@@ -7,14 +7,16 @@ operator_summary (kept beside each rank) --> one row per distinct shape: FLOPs, 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import duckdb
 import polars as pl
 
 from ..flops.kernels.kernel_flops import flops_of
-from ..flops.kernels.shapes import tensors
+from ..flops.kernels.shapes import Tensor, tensors
 from ..means import without_warm_up
+from ..memo import kept
 from ..scope import ALL, PLACE, Scope
 from ..views import select
 
@@ -31,6 +33,8 @@ _GROUPED = re.compile("grouped", re.I)
 _BATCHED = re.compile("batch", re.I)
 _BACKWARD = re.compile("grad|backward|backprop", re.I)
 _CUBE = ("AI_CORE", "MIX_AIC")
+_SETTING = re.compile(r"(Zeros|Ones)Like|Fills?(V\d)?D?$|MemSet|Zero$")
+_PICKING = re.compile(r"Gather|Index(V\d)?D?$|(Strided)?Slice")
 _FOUND = {
     "class": pl.String, "flops": pl.Int64, "moved_bytes": pl.Int64, "dtype": pl.String,
 }  # fmt: skip
@@ -56,6 +60,7 @@ def class_of(type_: str | None, core: str | None, family: str | None) -> str:
     return "vector" if core in ("AI_VECTOR_CORE", "MIX_AIV") else "other"
 
 
+@kept
 def operators_of(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of `operator_summary`, with class, flops and moved_bytes of one kernel (attention
     causal; NULL: unknown) and the dtype of its first tensor that multiplies."""
@@ -79,10 +84,28 @@ def _cells(row: dict[str, Any]) -> tuple[object, ...]:
         made = tensors(row["output_shapes"], row["output_dtypes"], row["output_formats"])
     except ValueError:
         return own, None, None, None
-    sizes = [one.size_bytes for one in (*given, *made) if one is not None]
-    moved = None if not sizes or None in sizes else sum(size or 0 for size in sizes)
+    moved = moved_bytes(row["type"], given, made)
     dtype = next((one.dtype for one in (*given, *made) if one is not None), None)
     return own, None, moved, dtype
+
+
+_Tensors = Sequence[Tensor | None]
+
+
+def moved_bytes(type_: str | None, given: _Tensors, made: _Tensors) -> int | None:
+    """Bytes of all tensors, each once; of what only sets memory those it makes, and of what picks
+    from its first tensor no more of that than it makes. None: unknown."""
+    name = type_ or ""
+    if _SETTING.match(name):
+        given = ()
+    sizes = [one.size_bytes for one in (*given, *made) if one is not None]
+    if not sizes or None in sizes:
+        return None
+    known = [size or 0 for size in sizes]
+    if _PICKING.match(name) and given and given[0] is not None and any(made):
+        results = sum(one.size_bytes or 0 for one in made if one is not None)
+        known[0] = min(known[0], results)
+    return sum(known)
 
 
 # metric: operator_steps
@@ -104,6 +127,7 @@ def _cells(row: dict[str, Any]) -> tuple[object, ...]:
 #   count         bigint   kernels
 #   total_ns      bigint   sum of their durations
 #   computing_ns  bigint   what they add to the union of all kernels
+@kept
 def operator_steps(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of the metric, the longest of each rank and step first."""
     return (
@@ -135,6 +159,7 @@ def operator_steps(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.Dat
 #   total_share_ratio   double   of the sum of all durations
 #   computing_ns        double   what they add to the union of all kernels
 #   share_ratio         double   of the union
+@kept
 def operator_classes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of the metric, the longest first."""
     rows = without_warm_up(con, operator_steps(con, scope))
@@ -165,12 +190,14 @@ def mean_operators(
 ) -> pl.DataFrame:
     """Operators of a mean rank and step by class, type, core and tensors: columns of
     `operators_of` without rank and step, counts and times as means (Float64), and kernels: how
-    many there were; least_ns and most_blocks_count of all. `rows`: of `operators_of`
-    without warm-up, where known."""
+    many there were; least_ns and most_blocks_count of all; usual_ns: the median over places of
+    what one takes; error_ns: the standard error of total_ns by how these differ (0: only one).
+    `rows`: of `operators_of` without warm-up, where known."""
     if rows is None:
         rows = without_warm_up(con, operators_of(con, scope))
     over = rows.select(PLACE).unique().group_by("run", "capture").len()
     keys = ["run", "capture", "class", *SHAPE, "core", "dtype", "flops", "moved_bytes"]
+    one = pl.col("total_ns") / pl.col("count")
     timed = ["cube_timed_ns", "mac_ns", "vector_timed_ns", "vec_ns"]
     return (
         rows.group_by(keys)
@@ -178,13 +205,16 @@ def mean_operators(
             pl.col("count").sum().alias("kernels"),
             pl.col("total_ns", "computing_ns").sum(),
             pl.col("least_ns").min(), pl.col("most_blocks_count").max(),
-            *(pl.when(pl.col(one).count() > 0).then(pl.col(one).sum()) for one in
+            *(pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()) for name in
               (*timed, "dynamic_count")),
+            usual_ns=one.median(), places=pl.len(), error_ns=one.std() / pl.len().sqrt(),
         )
         .join(over, on=["run", "capture"])
         .with_columns(
             pl.col("total_ns", "computing_ns") / pl.col("len"),
-            count=pl.col("kernels") / pl.col("len"), mean_ns=pl.col("total_ns") / pl.col("kernels"),
+            count=pl.col("kernels") / pl.col("len"),
+            error_ns=pl.col("error_ns").fill_null(0.0) * pl.col("kernels") / pl.col("len"),
+            mean_ns=pl.col("total_ns") / pl.col("kernels"),
         )
         .drop("len")
     )  # fmt: skip

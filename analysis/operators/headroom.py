@@ -13,9 +13,10 @@ from npuscope.messages import Message
 from ..catalog import column_names
 from ..findings.gains import MOST_OPERATIONS, operation_count
 from ..flops.chips import peaks
+from ..memo import kept
 from ..parts import is_told
 from ..replay.captures import capture_job
-from ..replay.critical_path import critical_path
+from ..replay.critical_path import types_on_path
 from ..scope import ALL, Scope
 from ..views import frame
 from ..wording import number, percent
@@ -187,6 +188,7 @@ def _chips(con: duckdb.DuckDBPyConnection) -> pl.DataFrame:
     return named.join(counted, on=JOB, how="left").select(*JOB, pl.coalesce("chip", "cores"))
 
 
+@kept
 def _paths(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
     """Time of each type of kernels on the critical path of a mean step: run, capture, type,
     path_ns; 0 where it is never there."""
@@ -203,18 +205,9 @@ def _paths(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
                 job = capture_job(con, here)
             except TraceNotFound:
                 continue
-            path = critical_path(job).filter(pl.col("part") == "computing")
-            if scope.step is not None:
-                path = path.filter(pl.col("step") == scope.step)
-            steps = 1 if scope.step is not None else len(job.ops.steps)
-            mine = path.group_by("type").agg(pl.col("path_ns").sum() / steps)
-            every = pl.DataFrame({"type": job.ops.types}, schema={"type": pl.String}).unique()
-            found.append(
-                every.join(mine, on="type", how="left").select(
-                    pl.lit(run).alias("run"), pl.lit(capture).alias("capture"), "type",
-                    pl.col("path_ns").fill_null(0).cast(pl.Float64),
-                )
-            )  # fmt: skip
+            mine = types_on_path(job, scope.step)
+            place = pl.lit(run).alias("run"), pl.lit(capture).alias("capture")
+            found.append(mine.select(*place, "type", "path_ns"))
     return pl.concat(found)
 
 
@@ -241,6 +234,7 @@ def _paths(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
 #   aic_mac_ratio  double   time in which cube cores multiplied, of the duration
 #   flops_over_mac_ratio double the first over the second; NULL: the peak in this dtype is unknown
 #   mac_flops_per_s double  FLOPs over the time in which cube cores multiplied
+@kept
 def operator_pmu(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of the metric, the longest first."""
     known = operator_headroom(con, scope).filter(

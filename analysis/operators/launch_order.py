@@ -26,12 +26,14 @@ import polars as pl
 from ..flops.kernels.shapes import Tensor, tensors
 from ..scope import Scope
 from ..views import frame
-from .classes import SHAPE
+from .classes import SHAPE, moved_bytes
 from .pace import Pace
 
 _MOST_STAGES = 4  # whose step is looked at
 _LONGEST_CHAIN = 16
 _SHORTEST_RUN = 4
+_ENOUGH_PLACES = 3  # ranks and steps, for a median that one of them does not move
+_HICCUP_NS = 20_000  # of a pause beyond the usual one
 _UNKNOWN = chr(0xF8FF)
 _VERSION = re.compile(r"(V\d+)?D?$")
 # Of an element of the result only the same elements of the inputs are needed.
@@ -87,8 +89,8 @@ _ASKED = """
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One step of one rank. kernels: by stream and start, with token (type and tensors), base
-    (type without its version) and idle_ns before it; tokens: what each is; weight: ranks of its
-    stage among all."""
+    (type without its version) and idle_ns of its stream before it; tokens: what each is; weight:
+    ranks of its stage among all."""
 
     run: str
     capture: str
@@ -108,6 +110,7 @@ class Token:
     largest_bytes: int
     given: frozenset[Tensor]
     made: tuple[Tensor, ...]
+    input_shapes: str | None
 
 
 def base_type(type_: str) -> str:
@@ -117,7 +120,8 @@ def base_type(type_: str) -> str:
 
 @cache
 def fused_operators() -> Mapping[str, list[dict[str, Any]]]:
-    """Fused operators of torch_npu: `sequences` of types, and those for `repeated` kernels."""
+    """Fused operators of torch_npu: `sequences` of types, and those for `repeated` kernels. With
+    `kernels` null it is not documented how many then run: they are one where it is not said."""
     text = resources.files(__package__).joinpath("fused_operators.json").read_text("utf-8")
     known: Mapping[str, list[dict[str, Any]]] = json.loads(text)
     return known
@@ -138,17 +142,8 @@ def stages(con: duckdb.DuckDBPyConnection, scope: Scope) -> list[Stage]:
             continue
         key = pl.concat_str([pl.col(name).fill_null("") for name in SHAPE], separator="|")
         rows = rows.with_columns(token=key.rank("dense").cast(pl.Int64) - 1).with_row_index("at")
-        ends = (pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns")
-        idle = (
-            rows.select("at", "start_ns", ends)
-            .sort("start_ns")
-            .select(
-                "at", idle_ns=(pl.col("start_ns") - pl.col("end_ns").cum_max().shift(1)).clip(0)
-            )
-        )
-        rows = rows.join(idle, on="at", maintain_order="left").with_columns(
-            pl.col("idle_ns").fill_null(0)
-        )
+        before = (pl.col("start_ns") + pl.col("dur_ns")).shift(1).over("stream_id")
+        rows = rows.with_columns(idle_ns=(pl.col("start_ns") - before).clip(0).fill_null(0))
         distinct = rows.unique("token", maintain_order=True).sort("token")
         tokens = [_token(row) for row in distinct.iter_rows(named=True)]
         bases = pl.Series("base", [base_type(one.type) for one in tokens])
@@ -160,19 +155,31 @@ def stages(con: duckdb.DuckDBPyConnection, scope: Scope) -> list[Stage]:
 
 def as_mean(seen: Sequence[Stage], means: pl.DataFrame) -> list[Stage]:
     """Stages whose kernels take, type by type, as long altogether as those of a mean rank and step
-    (rows of `mean_operators`): ranks may have more to do than others, as with experts."""
+    (rows of `mean_operators`): ranks may have more to do than others, as with experts. With
+    usual_ns: as long as the same kernels usually take, where other ranks and steps tell; what a
+    hiccup adds to a mean no change of the kernels gives back."""
     here = pl.concat(
         one.kernels.group_by("type").agg(pl.col("dur_ns").sum() * one.weight) for one in seen
     ).group_by("type").agg(pl.col("dur_ns").sum())  # fmt: skip
-    usual = means.group_by("type").agg(pl.col("total_ns").sum())
-    factors = here.join(usual, on="type").select(
-        "type", factor=pl.col("total_ns") / pl.col("dur_ns")
+    factors = (
+        here.join(means.group_by("type").agg(pl.col("total_ns").sum()), on="type")
+        .select("type", factor=pl.col("total_ns") / pl.col("dur_ns"))
+    )  # fmt: skip
+    usual = (
+        means.filter(pl.col("places") >= _ENOUGH_PLACES)
+        .group_by(SHAPE)
+        .agg(pl.col("usual_ns").median())
     )
     return [
-        replace(one, kernels=one.kernels.join(factors, on="type", how="left", maintain_order="left")
-                .with_columns(pl.col("dur_ns") * pl.col("factor").fill_null(1.0)))
+        replace(
+            one,
+            kernels=one.kernels.join(factors, on="type", how="left", maintain_order="left")
+            .join(usual, on=SHAPE, how="left", nulls_equal=True, maintain_order="left")
+            .with_columns(pl.col("dur_ns") * pl.col("factor").fill_null(1.0))
+            .with_columns(pl.col("usual_ns").fill_null(pl.col("dur_ns"))),
+        )
         for one in seen
-    ]  # fmt: skip
+    ]
 
 
 def _token(row: Mapping[str, Any]) -> Token:
@@ -181,22 +188,37 @@ def _token(row: Mapping[str, Any]) -> Token:
         made = tensors(row["output_shapes"], row["output_dtypes"], row["output_formats"])
     except ValueError:
         given, made = (), ()
-    every = [one.size_bytes for one in (*given, *made) if one is not None]
-    moved = None if not every or None in every else sum(size or 0 for size in every)
-    results = tuple(Tensor(one.shape, one.dtype) for one in made if one is not None)
-    return Token(
-        row["type"], moved, max((one.size_bytes or 0 for one in results), default=0),
-        frozenset(Tensor(one.shape, one.dtype) for one in given if one is not None), results,
+    moved = moved_bytes(row["type"], given, made)
+    # Kernels over lists of tensors record their results flat.
+    is_list = row["type"].startswith("Foreach")
+    read, results = (
+        tuple(Tensor((one.element_count,) if is_list else one.shape, one.dtype)
+              for one in some if one is not None)
+        for some in (given, made)
     )  # fmt: skip
+    return Token(
+        row["type"],
+        moved,
+        max((one.size_bytes or 0 for one in results), default=0),
+        frozenset(read),
+        results,
+        row["input_shapes"],
+    )
 
 
-# What a cause rests on: columns of the metric `operator_cause_rows`, of a mean rank and step.
+# What a cause rests on: columns of the metric `operator_cause_rows`, of a mean rank and step; and
+# `saved`: targets of a what-if with what their kernels (of these shapes) take and would take less
+# (NULL: it is no matter of time).
 EVIDENCE: dict[str, pl.DataType | type[pl.DataType]] = {
     "run": pl.String, "capture": pl.String, "cause": pl.String, "type": pl.String,
     "input_shapes": pl.String, "dtype": pl.String, "count": pl.Float64, "total_ns": pl.Float64,
     "headroom_ns": pl.Float64, "headroom_low_ns": pl.Float64, "headroom_high_ns": pl.Float64,
     "basis": pl.String, "evidence": pl.String, "asked_by": pl.String, "replacement": pl.String,
     "condition": pl.String, "source": pl.String,
+    "saved": pl.List(pl.Struct({
+        "target": pl.String, "input_shapes": pl.String, "own_ns": pl.Float64,
+        "saved_ns": pl.Float64,
+    })),
 }  # fmt: skip
 _SHOWN_TYPES = " > "
 
@@ -208,17 +230,30 @@ def sequences(stage: Stage, vector: Pace) -> pl.DataFrame:
     a chain the starts of all but one and the bytes of what passes between its kernels, written and
     read once each, at the pace of its own kernels. Low: those read alone at the highest rate of the
     capture; high: one kernel with what is left at that rate."""
-    kernels = stage.kernels
-    token, dur_ns = kernels["token"].to_numpy(), kernels["dur_ns"].to_numpy().astype(np.float64)
+    token = stage.kernels["token"].to_numpy()
     moved = np.array([one.moved_bytes or 0 for one in stage.tokens], dtype=np.float64)[token]
-    links = _links(stage)
+    took = Took(
+        stage.kernels["dur_ns"].to_numpy().astype(np.float64),
+        stage.kernels["usual_ns"].to_numpy().astype(np.float64), moved, _links(stage),
+    )  # fmt: skip
     free = np.ones(len(token), dtype=bool)
-    rows = _small_runs(stage, vector, dur_ns, free)
-    rows += _replaced(stage, vector, dur_ns, moved, links, free)
-    rows += _chains(stage, vector, dur_ns, moved, links, free)
+    rows = _small_runs(stage, vector, free)
+    rows += _replaced(stage, vector, took, free)
+    rows += _chains(stage, vector, took, free)
     return (
         pl.DataFrame(rows, schema=EVIDENCE, orient="row") if rows else pl.DataFrame(schema=EVIDENCE)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """Of each kernel of a stage, in order: its time in a mean step and the usual one, the bytes it
+    moves, and those that it passes on to the next (-1: none)."""
+
+    dur_ns: npt.NDArray[np.float64]
+    usual_ns: npt.NDArray[np.float64]
+    moved: npt.NDArray[np.float64]
+    links: npt.NDArray[np.float64]
 
 
 def _links(stage: Stage) -> npt.NDArray[np.float64]:
@@ -242,16 +277,16 @@ def _passed(one: Token, other: Token) -> float:
 Row = tuple[object, ...]
 
 
-def _small_runs(
-    stage: Stage, vector: Pace, dur_ns: npt.NDArray[np.float64], free: npt.NDArray[np.bool_]
-) -> list[Row]:
+def _small_runs(stage: Stage, vector: Pace, free: npt.NDArray[np.bool_]) -> list[Row]:
     """Runs of kernels of one type that take less than twice a kernel's start."""
     runs = (
-        stage.kernels.select("at", "base", "core", "stream_id", "dur_ns", "idle_ns", "token")
+        stage.kernels.select(
+            "at", "base", "core", "stream_id", "dur_ns", "usual_ns", "idle_ns", "token"
+        )
         .with_columns(run=pl.struct("base", "stream_id").rle_id())
         .filter(
             pl.len().over("run") >= _SHORTEST_RUN,
-            pl.col("dur_ns").mean().over("run") < 2 * vector.start_ns,
+            pl.col("usual_ns").mean().over("run") < 2 * vector.start_ns,
             ~pl.col("core").is_in(["AI_CPU", "DSA_SQE"]).fill_null(False),
         )
         .with_columns(is_first=pl.int_range(pl.len()).over("run") == 0)
@@ -259,36 +294,41 @@ def _small_runs(
     if runs.is_empty():
         return []
     free[runs["at"].to_numpy()] = False
+    # A pause that is far beyond the usual one is a hiccup of the host: it comes anywhere.
+    usual = pl.col("idle_ns").filter(~pl.col("is_first")).median().over("base")
+    is_hiccup = pl.col("idle_ns") > pl.max_horizontal(2 * usual, usual + _HICCUP_NS)
+    runs = runs.with_columns(idle_ns=pl.when(is_hiccup).then(usual).otherwise("idle_ns"))
     idle = pl.col("idle_ns").filter(~pl.col("is_first")).sum()
     found: list[Row] = []
     grouped = runs.group_by("base", maintain_order=True).agg(
         pl.len().alias("count"),
         pl.col("run").n_unique().alias("runs"),
-        pl.col("dur_ns").sum(),
+        pl.col("dur_ns", "usual_ns").sum(),
         idle.alias("idle"),
-        pl.col("token").mode().first(),
+        pl.col("token").mode().min(),  # of equally common ones the first of the step
     )
     for one in grouped.to_dicts():
         token = stage.tokens[one["token"]]
         more = one["count"] - one["runs"]
-        mean_ns = one["dur_ns"] / one["count"]
+        mean_ns = one["usual_ns"] / one["count"]
         known = next((row for row in fused_operators()["repeated"] if one["base"] in row["types"]),
                      {})  # fmt: skip
         start_ns = min(vector.start_ns, mean_ns)
+        targets: Targets = {
+            (f"kernel:{token.type}", token.input_shapes): (one["dur_ns"], more * start_ns),
+            (f"fuse:{token.type}", None): None,
+        }
         found.append(_row(
             stage, "small", token, one["count"], one["dur_ns"],
             (more * start_ns + one["idle"], more * start_ns * vector.low, more * mean_ns
              + one["idle"]),
             f"{one['runs']} x {one['count'] / one['runs']:.1f} x {mean_ns / 1e3:.1f} us",
-            known,
+            known, targets,
         ))  # fmt: skip
     return found
 
 
-def _replaced(
-    stage: Stage, vector: Pace, dur_ns: npt.NDArray[np.float64], moved: npt.NDArray[np.float64],
-    links: npt.NDArray[np.float64], free: npt.NDArray[np.bool_],
-) -> list[Row]:  # fmt: skip
+def _replaced(stage: Stage, vector: Pace, took: Took, free: npt.NDArray[np.bool_]) -> list[Row]:
     """Sequences of types that a fused operator replaces, at least half of them linked."""
     names = stage.kernels["base"].unique(maintain_order=True).to_list()
     letters = {name: chr(0xE000 + at) for at, name in enumerate(names)}
@@ -302,39 +342,35 @@ def _replaced(
         spans = np.array([one.span() for one in re.finditer(pattern, program)], dtype=np.int64)
         if not len(spans):
             continue
-        is_linked = np.concatenate([[0], np.cumsum(links >= 0)])
+        is_linked = np.concatenate([[0], np.cumsum(took.links >= 0)])
         taken = np.concatenate([[0], np.cumsum(~free)])
         begin, end = spans[:, 0], spans[:, 1]
         wanted = (2 * (is_linked[end - 1] - is_linked[begin]) >= end - 1 - begin) & (
             taken[end] == taken[begin]
         )
-        found += _grouped(stage, vector, spans[wanted], dur_ns, moved, links, free, known)
+        found += _grouped(stage, vector, spans[wanted], took, free, known)
     return found
 
 
-def _chains(
-    stage: Stage, vector: Pace, dur_ns: npt.NDArray[np.float64], moved: npt.NDArray[np.float64],
-    links: npt.NDArray[np.float64], free: npt.NDArray[np.bool_],
-) -> list[Row]:  # fmt: skip
+def _chains(stage: Stage, vector: Pace, took: Took, free: npt.NDArray[np.bool_]) -> list[Row]:
     """Maximal chains of element-wise kernels that are in no other sequence."""
     base = stage.kernels["base"]
     may = base.is_in([*POINTWISE]).to_numpy() & free
     # A chain goes on from one kernel to the next where both may, and something passes between.
     goes_on = np.zeros(len(may), dtype=bool)
-    goes_on[1:] = may[1:] & may[:-1] & (links[:-1] > 0)
+    goes_on[1:] = may[1:] & may[:-1] & (took.links[:-1] > 0)
     begin = np.flatnonzero(may & ~goes_on)
     if not len(begin):
         return []
     chain = np.cumsum(may & ~goes_on)
     counts = np.bincount(chain[may], minlength=len(begin) + 1)[1:]
     spans = np.stack([begin, begin + np.minimum(counts, _LONGEST_CHAIN)], axis=1)
-    return _grouped(stage, vector, spans[counts > 1], dur_ns, moved, links, free, None)
+    return _grouped(stage, vector, spans[counts > 1], took, free, None)
 
 
 def _grouped(
-    stage: Stage, vector: Pace, spans: npt.NDArray[np.int64], dur_ns: npt.NDArray[np.float64],
-    moved: npt.NDArray[np.float64], links: npt.NDArray[np.float64], free: npt.NDArray[np.bool_],
-    known: dict[str, Any] | None,
+    stage: Stage, vector: Pace, spans: npt.NDArray[np.int64], took: Took,
+    free: npt.NDArray[np.bool_], known: dict[str, Any] | None,
 ) -> list[Row]:  # fmt: skip
     """A row for each distinct sequence of types and tensors."""
     if not len(spans):
@@ -348,9 +384,10 @@ def _grouped(
     at = np.minimum(at, len(token) - 1)
     free[at[within]] = False
     words = np.where(within, token[at], -1)
-    total = np.where(within, dur_ns[at], 0).sum(axis=1)
-    bytes_ = np.where(within, moved[at], 0).sum(axis=1)
-    linked = np.where(within[:, 1:], np.maximum(links[at[:, :-1]], 0), 0).sum(axis=1)
+    total = np.where(within, took.dur_ns[at], 0).sum(axis=1)
+    usual = np.where(within, took.usual_ns[at], 0).sum(axis=1)
+    bytes_ = np.where(within, took.moved[at], 0).sum(axis=1)
+    linked = np.where(within[:, 1:], np.maximum(took.links[at[:, :-1]], 0), 0).sum(axis=1)
     distinct, which = np.unique(words, axis=0, return_inverse=True)
     which = which.ravel()
     found: list[Row] = []
@@ -359,7 +396,7 @@ def _grouped(
         tokens = [stage.tokens[one] for one in word if one >= 0]
         if any(one.moved_bytes is None for one in tokens):
             continue
-        count, dur = int(mine.sum()), float(total[mine].sum())
+        count, dur = int(mine.sum()), float(usual[mine].sum())
         before, passing = float(bytes_[mine][0]), float(linked[mine][0])
         after = before - 2 * passing
         if known is not None and known["tensors"] is not None:
@@ -369,28 +406,53 @@ def _grouped(
         start_ns = min(vector.start_ns, dur / count / len(tokens))
         own = max(dur / count - len(tokens) * start_ns, 0.0) / before if before else 0.0
         point = count * (more * start_ns + saved * own)
-        low = count * saved / 2 / vector.best_rate
+        is_one = known is None or known.get("kernels", 1) is not None
+        low = count * saved / 2 / vector.best_rate if is_one else 0.0  # as many may run, on as much
         high = dur - count * after / vector.best_rate
         found.append(_row(
-            stage, "fusion" if known is None else "replacement", tokens[0], count, dur,
+            stage, "fusion" if known is None else "replacement", tokens[0], count,
+            float(total[mine].sum()),
             (point, min(low, point), min(max(high, point), dur)),
             f"{_SHOWN_TYPES.join(one.type for one in tokens)}: -{saved / 1e6:,.1f} MB", known,
+            _shared(tokens, took.dur_ns[at[mine]][:, : len(tokens)].sum(axis=0), point),
         ))  # fmt: skip
     return found
+
+
+# Targets of a what-if with the shapes of their kernels; what those take, and take less.
+Targets = Mapping[tuple[str, str | None], tuple[float, float] | None]
+
+
+def _shared(tokens: Sequence[Token], took_ns: npt.NDArray[np.float64], saved_ns: float) -> Targets:
+    """What each kernel of a sequence saves, in proportion to its time; no gap before all but the
+    first."""
+    targets = dict[tuple[str, str | None], tuple[float, float] | None]()
+    share = saved_ns / max(float(took_ns.sum()), 1.0)
+    for token, ns in zip(tokens, took_ns.tolist(), strict=True):
+        key = (f"kernel:{token.type}", token.input_shapes)
+        own_ns, own_saved_ns = targets.get(key) or (0.0, 0.0)
+        targets[key] = (own_ns + ns, own_saved_ns + share * ns)
+    first = tokens[0].type
+    return targets | {(f"fuse:{one.type}", None): None for one in tokens[1:] if one.type != first}
 
 
 def _row(
     stage: Stage, cause: str, token: Token, count: float, total_ns: float,
     headroom: tuple[float, float, float], evidence: str, known: Mapping[str, Any] | None,
+    targets: Targets,
 ) -> Row:  # fmt: skip
     point, low, high = (one * stage.weight for one in headroom)
-    shapes = ";".join(",".join(map(str, one.shape)) for one in token.made)
+    made = ";".join(",".join(map(str, one.shape)) for one in token.made)
     dtype = token.made[0].dtype if token.made else None
     known = known or {}
     return (
-        stage.run, stage.capture, cause, token.type, shapes or None, dtype, count * stage.weight,
+        stage.run, stage.capture, cause, token.type, made or None, dtype, count * stage.weight,
         total_ns * stage.weight, point, low, high, "capture", evidence, None,
         known.get("replacement"), known.get("condition"), known.get("source"),
+        [{"target": target, "input_shapes": shapes,
+          "own_ns": None if ns is None else ns[0] * stage.weight,
+          "saved_ns": None if ns is None else ns[1] * stage.weight}
+         for (target, shapes), ns in targets.items()],
     )  # fmt: skip
 
 

@@ -15,6 +15,8 @@ import duckdb
 import numpy as np
 import polars as pl
 
+from npuscope.messages import Message
+
 from ..flops.chips import peaks
 from ..flops.kernels.shapes import tensors
 from ..views import frame, open_views
@@ -35,6 +37,8 @@ _BLOCK_TILE = 128 * 128  # of a result in fp32: what L0C holds, and a core works
 _CORE_BYTES = 16 * 1024  # per core, below which spreading a vector kernel does not pay
 _PRODUCTS = ("matmul", "matmul_batched", "matmul_grouped")
 _CUBE, _VECTOR = ("AI_CORE", "MIX_AIC"), ("AI_VECTOR_CORE", "MIX_AIV")
+_MARGIN = 2 * pl.col("error_ns")  # by which one mean step may differ from the next
+_MOSTLY = 0.5  # of a kernel's time, beyond which others run beneath it, not it beneath them
 _LOWER = 0.99  # of the others' clock
 # What gives a kernel the same inputs in every layer.
 _TABLES = frozenset({"Cos", "Sin", "Range", "Arange"})
@@ -71,20 +75,21 @@ def paces(rows: pl.DataFrame) -> Paces:
 
 
 def _line(rows: pl.DataFrame, work: str) -> Pace | None:
-    columns = (rows[name].cast(pl.Float64).to_numpy() for name in (work, "mean_ns", "kernels"))
+    columns = (rows[name].cast(pl.Float64).to_numpy() for name in (work, "usual_ns", "kernels"))
     return pace(*columns)
 
 
 _SIZES = {
     "is_aligned": pl.Boolean, "is_tiled": pl.Boolean, "tile_waste_ratio": pl.Float64,
-    "line_waste_ratio": pl.Float64, "odd": pl.String,
+    "line_waste_ratio": pl.Float64, "line_kept_ratio": pl.Float64, "odd": pl.String,
 }  # fmt: skip
 
 
 def aligned(rows: pl.DataFrame) -> pl.DataFrame:
     """Rows with is_tiled (columns and inner axes fill the cube's tiles; NULL: no matrix product of
     known sizes), is_aligned (and lines of 512 bytes), tile_waste_ratio and line_waste_ratio (sizes
-    rounded up to tiles, and inner axes to lines, over the sizes), and what is odd."""
+    rounded up to tiles, and inner axes to lines, over the sizes), line_kept_ratio (inner axes
+    rounded down to lines: what is a little too large is cut, not filled), and what is odd."""
     keys = ["class", "input_shapes", "input_dtypes", "input_formats", "output_shapes", "dtype",
             "flops"]  # fmt: skip
     shapes = rows.select(keys).unique(maintain_order=True)
@@ -96,8 +101,8 @@ def aligned(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")
 
 
-_Sizes = tuple[bool | None, bool | None, float | None, float | None, str | None]
-_UNSIZED: _Sizes = (None, None, None, None, None)
+_Sizes = tuple[bool | None, bool | None, float | None, float | None, float | None, str | None]
+_UNSIZED: _Sizes = (None, None, None, None, None, None)
 
 
 def _sizes(row: dict[str, object]) -> _Sizes:
@@ -130,10 +135,14 @@ def _sizes(row: dict[str, object]) -> _Sizes:
     tile_waste = math.prod(_up(size, tile) / size for size, tile in tiles.values())
     lines = {name: line if size in inner else tile for name, (size, tile) in tiles.items()}
     line_waste = math.prod(_up(size, lines[name]) / size for name, (size, _) in tiles.items())
+    line_kept = math.prod(
+        size // lines[name] * lines[name] / size
+        for name, (size, _) in tiles.items() if size in inner and size >= lines[name]
+    )  # fmt: skip
     # Rows of tokens come in any number: they cost what they fill of a tile.
     is_tiled = not any(size * bits // 8 % _TILE_BYTES for size in inner) and n % _TILE == 0
     is_aligned = is_tiled and not any(size % line for size in inner)
-    return is_aligned, is_tiled, tile_waste, line_waste, ", ".join(odd)
+    return is_aligned, is_tiled, tile_waste, line_waste, line_kept, ", ".join(odd)
 
 
 def _text(value: object) -> str | None:
@@ -145,9 +154,17 @@ def _up(size: int, to: int) -> int:
 
 
 def evidence(
-    rows: pl.DataFrame, cause: str, basis: str, text: pl.Expr | None = None
-) -> pl.DataFrame:
-    """Rows with headroom_ns, headroom_low_ns and headroom_high_ns as rows of EVIDENCE."""
+    rows: pl.DataFrame, cause: str, basis: str, text: pl.Expr | None = None,
+    target: pl.Expr | None = None,
+) -> pl.DataFrame:  # fmt: skip
+    """Rows with headroom_ns, headroom_low_ns and headroom_high_ns as rows of EVIDENCE. `target`: of
+    the what-if without the cause; else the kernels of their type, by as much as the headroom."""
+    saved = pl.struct(
+        target=pl.lit("kernel:") + pl.col("type") if target is None else target,
+        input_shapes=pl.col("input_shapes"),
+        own_ns=pl.col("total_ns"),
+        saved_ns=pl.col("headroom_ns") if target is None else pl.lit(None, pl.Float64),
+    )
     told = pl.lit(None, pl.String) if text is None else text
     return rows.select(
         "run", "capture", pl.lit(cause).alias("cause"), "type", "input_shapes", "dtype", "count",
@@ -155,6 +172,7 @@ def evidence(
         pl.lit(basis).alias("basis"), told.alias("evidence"),
         *(pl.lit(None, pl.String).alias(name)
           for name in ("asked_by", "replacement", "condition", "source")),
+        pl.concat_list(saved).alias("saved"),
     ).cast(pl.Schema(EVIDENCE))  # fmt: skip
 
 
@@ -167,15 +185,15 @@ def padding(rows: pl.DataFrame, known: Paces) -> pl.DataFrame:
             pl.col(even).eq(False), pl.col("dtype").eq_missing(pl.lit(dtype, pl.String))
         )
 
-        def beyond(waste: str | None, factor: float, line: Pace = line) -> pl.Expr:
-            flops = pl.col("flops") * (pl.col(waste) if waste else 1.0)
+        def beyond(waste: str, factor: float, line: Pace = line) -> pl.Expr:
+            flops = pl.col("flops") * pl.col(waste)
             ns = line.start_ns + line.ns_per_work * flops
             return (pl.col("total_ns") - pl.col("count") * factor * ns).clip(0)
 
         mine = mine.with_columns(
             headroom_ns=beyond("tile_waste_ratio", 1.0),
-            headroom_low_ns=beyond("line_waste_ratio", line.high),
-            headroom_high_ns=beyond(None, line.low),
+            headroom_low_ns=(beyond("line_waste_ratio", line.high) - _MARGIN).clip(0),
+            headroom_high_ns=beyond("line_kept_ratio", line.low) + _MARGIN,
         ).filter(
             beyond("tile_waste_ratio", line.high) > 0,
             pl.col("least_ns")
@@ -251,7 +269,7 @@ def layout(rows: pl.DataFrame) -> pl.DataFrame:
     mine = mine.join(back.group_by(keys).agg(pl.col("back").sum()), on=keys, how="left",
                      maintain_order="left").with_columns(
         headroom_low_ns=returns.fill_null(0) * pl.col("mean_ns"),
-        headroom_high_ns=pl.col("total_ns"),
+        headroom_high_ns=pl.col("total_ns") + _MARGIN,
     )  # fmt: skip
     avoidable = base.is_in([*_AVOIDABLE])
     mine = mine.with_columns(
@@ -269,17 +287,21 @@ def ai_cpu(rows: pl.DataFrame, known: Paces) -> pl.DataFrame:
     those are unknown, at most all."""
     mine = rows.filter(pl.col("core") == "AI_CPU")
     total, count, moved = pl.col("total_ns"), pl.col("count"), pl.col("moved_bytes")
-    # What runs beneath other kernels gives a step nothing back.
+    # What runs beneath other kernels gives a step nothing back; what others run beneath, all of it,
+    # as these then run beneath the next ones.
     alone = pl.when(total > 0).then((pl.col("computing_ns") / total).clip(0, 1))
+    most = pl.when(alone > _MOSTLY).then(1.0).otherwise(alone)
     line = known.vector
     if line is None:
         point = low = pl.lit(None, pl.Float64)
+        high = total
     else:
         ns = line.start_ns + line.ns_per_work * moved
-        point = (total - count * ns).clip(0) * alone
-        low = (total - count * line.high * ns).clip(0) * alone
+        point = (total - count * ns).clip(0) * most
+        low = (total - count * line.high * ns - _MARGIN).clip(0) * alone
+        high = (total - count * line.low * ns + _MARGIN).clip(0).fill_null(total)
     mine = mine.with_columns(
-        headroom_ns=point, headroom_low_ns=low.fill_null(0.0), headroom_high_ns=total * alone
+        headroom_ns=point, headroom_low_ns=low.fill_null(0.0), headroom_high_ns=high * most
     )
     return evidence(mine, "ai_cpu", "capture" if line is not None else "kernels",
                     pl.col("input_dtypes"))  # fmt: skip
@@ -345,7 +367,8 @@ def clock(ranked: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
     text = pl.format("rank {}: {} / {} MHz", "rank", pl.col("mhz").round().cast(pl.Int64),
                      pl.col("full_mhz").round().cast(pl.Int64))  # fmt: skip
-    return evidence(by_type, "clock", "capture", text)
+    target = pl.format("rank:{}", "rank")
+    return evidence(by_type, "clock", "capture", text, target)
 
 
 def recompute(rows: pl.DataFrame) -> pl.DataFrame:
@@ -372,20 +395,27 @@ def recompute(rows: pl.DataFrame) -> pl.DataFrame:
     return evidence(mine, "recompute", "kernels", text)
 
 
-def modes(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> tuple[pl.DataFrame, bool]:
-    """Variables of the environment that trade speed for determinism or debugging, and whether any
-    variable was recorded at all."""
+def modes(
+    con: duckdb.DuckDBPyConnection, run: str, capture: str
+) -> tuple[pl.DataFrame, str | None]:
+    """Variables of the environment that trade speed for determinism or debugging, and why nothing
+    is told of what they cost, or of any; None: none of those that were recorded does."""
     query = "select environment, count(*) from ranks where run = ? and capture = ? group by all"
     found: dict[str, int] = {}
-    is_known = False
-    for text, ranks in frame(con, query, [run, capture]).iter_rows():
-        known = json.loads(text) if text else {}
-        is_known = is_known or bool(known)
+    why: str | None = Message("no environment variables were recorded")
+    recorded = frame(con, query, [run, capture]).drop_nulls("environment")
+    if recorded.height:
+        why = Message("environment variables were recorded, but all of them are empty")
+    for text, ranks in recorded.iter_rows():
+        known = json.loads(text)
+        why = None if known else why
         for name, value in _slowing(known.items()):
             found[f"{name}={value}"] = found.get(f"{name}={value}", 0) + ranks
-    rows = [(run, capture, "mode", None, None, None, None, None, None, None, None, None, text,
-             None, None, None, None) for text in sorted(found)]  # fmt: skip
-    return pl.DataFrame(rows, schema=EVIDENCE, orient="row"), is_known
+    nothing = dict.fromkeys(EVIDENCE) | {"run": run, "capture": capture, "cause": "mode"}
+    rows = [nothing | {"evidence": text, "saved": []} for text in sorted(found)]
+    if rows:
+        why = Message("what a mode costs is not recorded: run some steps without it")
+    return pl.DataFrame(rows, schema=EVIDENCE), why
 
 
 def _slowing(variables: Iterable[tuple[str, object]]) -> Iterable[tuple[str, str]]:

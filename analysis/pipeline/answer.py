@@ -1,9 +1,12 @@
-"""All that is told of a capture's pipeline: which schedule ran, its phases, why it waits."""
+"""All that is told of a capture's pipeline: which schedule ran, its phases, why it waits.
+
+Who reads a kept answer needs none of what recognises passes: that is loaded where it is called.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import polars as pl
@@ -13,14 +16,12 @@ from npuscope.analysis.wording import number, numbers
 from npuscope.errors import CannotAnswer, TraceNotFound
 from npuscope.messages import Message
 
-from ..findings.gains import MOST_OPERATIONS, operation_count
+from ..memo import kept
 from ..parts import is_told
 from ..scope import Scope
-from .bubbles import pipeline_bubbles
-from .passes import Pipeline, job_stages, pipeline
-from .phases import STEADY, STEP, pipeline_masking, pipeline_phases
-from .recognition import NONE
-from .stage_parts import pipeline_stages
+
+if TYPE_CHECKING:
+    from .passes import Pipeline
 
 _BASIS: dict[str, str] = {
     "marks": Message("forward and backward are told by ranges that the framework marked (mstx)"),
@@ -36,7 +37,6 @@ class Answer:
     """Rows of the metrics `pipeline`, `pipeline_phases`, `pipeline_masking`, `pipeline_stages` and
     `pipeline_bubbles` (None: not known, a note says why)."""
 
-    found: Pipeline
     facts: pl.DataFrame
     phases: pl.DataFrame
     masking: pl.DataFrame
@@ -47,6 +47,8 @@ class Answer:
 
 def recognised(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> Pipeline:
     """The passes of a capture, compared. Raises TraceNotFound without kernels."""
+    from .passes import pipeline
+
     try:
         return pipeline(con, run, capture)
     except TraceNotFound as error:
@@ -58,9 +60,14 @@ def recognised(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> Pipeli
         raise TraceNotFound(told) from error
 
 
+@kept
 def pipeline_answer(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> Answer:
     """Of one capture; `con` has its ranks compared. Raises TraceNotFound without
     kernels."""
+    from .bubbles import pipeline_bubbles
+    from .phases import pipeline_masking, pipeline_phases
+    from .stage_parts import pipeline_stages
+
     found = recognised(con, run, capture)
     notes = pipeline_notes(found)
     bubbles = None
@@ -71,7 +78,6 @@ def pipeline_answer(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> A
             notes.append(Message("bubbles are not taken apart: {why}", why=error.message))
     masking = pipeline_masking(found)
     return Answer(
-        found,
         pipeline_facts(found, masking, bubbles),
         pipeline_phases(con, found),
         masking,
@@ -81,12 +87,16 @@ def pipeline_answer(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> A
     )
 
 
+@kept
 def pipeline_overview(
     con: duckdb.DuckDBPyConnection, run: str, capture: str
 ) -> Answer | Message | None:
     """What a report or a monitor tells beside all else: None of a job with one stage, or where the
     ranks were not compared; a reason where passes are not recognised, or would take too long (more
     operations than findings replay)."""
+    from ..findings.gains import MOST_OPERATIONS, operation_count
+    from .passes import job_stages
+
     if not is_told(con) or job_stages(con, run, capture) == 1:
         return None
     count = operation_count(con, Scope(run, capture))
@@ -148,6 +158,8 @@ def pipeline_facts(
     found: Pipeline, masking: pl.DataFrame, bubbles: pl.DataFrame | None
 ) -> pl.DataFrame:
     """The row of the metric, with rows of `pipeline_masking` and `pipeline_bubbles`."""
+    from .phases import STEADY, STEP
+
     named = found.named
     whole = (
         masking.filter(kind="all")
@@ -181,6 +193,8 @@ def pipeline_facts(
 
 def pipeline_notes(found: Pipeline) -> list[str]:
     """What recognition rests on, and what it lacks."""
+    from .recognition import NONE
+
     named = found.named
     notes = [_BASIS[found.basis]]
     if named.also:

@@ -14,9 +14,10 @@ import duckdb
 import numpy as np
 import polars as pl
 
+from ..memo import once
+from ..ranks.stages import rank_stages
 from ..replay.beside import covering
 from ..replay.operations import UNKNOWN, Operations, read_operations
-from ..replay.stages import rank_stages
 from .cuts import cut
 from .directions import operators, with_directions
 from .recognition import Named, name_schedule, word
@@ -77,11 +78,13 @@ def passes(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFra
     return pipeline(con, run, capture).passes
 
 
+@once
 def pipeline(
-    con: duckdb.DuckDBPyConnection, run: str, capture: str, ops: Operations | None = None
+    con: duckdb.DuckDBPyConnection, run: str, capture: str, *, known: Operations | None = None
 ) -> Pipeline:
-    """The passes with the schedule that they make; `ops` where they were read. As for `passes`."""
-    ops = ops or read_operations(con, run, capture)
+    """The passes with the schedule that they make; `known`: its operations, where they were read.
+    As for `passes`."""
+    ops = known or read_operations(con, run, capture)
     stage_of = rank_stages(con, run, capture)
     lanes = _lanes(ops, stage_of)
     kernels = _kernels(ops, operators(con, run, capture))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import duckdb
@@ -16,13 +16,16 @@ import duckdb
 from npuscope.analysis.catalog import metric
 from npuscope.analysis.summaries import summaries
 from npuscope.collector import schema
+from npuscope.collector.literals import file_literal, sql_literal
 from npuscope.collector.store import derived, store
-from npuscope.collector.store.manifest import is_store, manifests
+from npuscope.collector.store.manifest import Manifest, is_store
 
+from ..memo import forget
 from ..views import open_views
 from .derive import RESOLVED_COMM, derive, derived_tables, version
 
 Key = tuple[str, str]
+_VIEWS = "ranks compared"  # as answers are kept by
 # The metric group_kinds, as all ranks together know it.
 _KINDS = """
     select run, capture, group_hash,
@@ -45,24 +48,27 @@ def open_across(
     captures = con.execute("select distinct run, capture from ranks order by all").fetchall()
     kept: dict[Key, dict[str, str]] = {}
     if path is not None and is_store(path):
-        kept = _kept(path, captures, memory_bytes)
+        kept = _kept(path, store.opened_over(con, path), captures, memory_bytes)
     selects: dict[str, list[str]] = defaultdict(list)
     for paths in kept.values():
         for name, file in paths.items():
             if file:
-                source = f"read_parquet({store.file_literal(file)}, hive_partitioning = false)"
+                source = f"read_parquet({file_literal(file)}, hive_partitioning = false)"
                 selects[name].append(f"select * from {source}")
     for number, key in enumerate(captures):
         if key not in kept:
             for name, table in _computed(con, key, number):
                 selects[name].append(f"select * from {table}")
     _create_views(con, selects)
+    forget(con, views=_VIEWS)
 
 
-def _kept(path: Path, captures: Collection[Key], memory_bytes: int) -> dict[Key, dict[str, str]]:
+def _kept(
+    path: Path, found: Iterable[Manifest], captures: Collection[Key], memory_bytes: int
+) -> dict[Key, dict[str, str]]:
     """Files of each capture by table, computed where they are stale; none of a capture that cannot
     be kept."""
-    members = derived.by_capture(manifests(path))
+    members = derived.by_capture(found)
     kept: dict[Key, dict[str, str]] = {}
     for key in captures:
         # The store cannot be written, is full, or lost a file that our reader still has open.
@@ -82,7 +88,7 @@ def _kept(path: Path, captures: Collection[Key], memory_bytes: int) -> dict[Key,
 def _computed(con: duckdb.DuckDBPyConnection, key: Key, number: int) -> Iterator[tuple[str, str]]:
     """Results for one capture of `con` as tables of its database: (name, table)."""
     ((database,),) = con.execute("select current_database()").fetchall()
-    chosen = f"run = {store.sql_literal(key[0])} and capture = {store.sql_literal(key[1])}"
+    chosen = f"run = {sql_literal(key[0])} and capture = {sql_literal(key[1])}"
     aside = con.cursor()
     try:
         for name in schema.tables():

@@ -44,7 +44,7 @@ def changed(con: duckdb.DuckDBPyConnection, job: CaptureJob, changes: Sequence[C
 
 
 def _factor(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:
-    """`comm:KIND` and `kernel:PATTERN`."""
+    """`comm:KIND` and `kernel:PATTERN`, `kernel:PATTERN@INPUT_SHAPES`."""
     ops = job.ops
     factor = change.factor()
     assert not isinstance(factor, str)
@@ -63,12 +63,16 @@ def _factor(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
                 " waiting and moving cannot be told apart: record all ranks of its groups"
             )
         return own.scaled(within, factor, mask)
+    pattern, _, shapes = change.name.partition("@")
     names = ops.names["name"].fill_null("").unique().to_list()
-    alike = [name for name in names if fnmatchcase(name, change.name)]
-    by_type = [at for at, name in enumerate(ops.types) if fnmatchcase(name, change.name)]
+    alike = [name for name in names if fnmatchcase(name, pattern)]
+    by_type = [at for at, name in enumerate(ops.types) if fnmatchcase(name, pattern)]
     mask[:-1] = ops.is_kernel & (
         np.isin(ops.type, by_type) | ops.names["name"].is_in(alike).to_numpy()
     )
+    if shapes:
+        given = ops.names["shapes"].fill_null("").str.strip_chars('"')
+        mask[:-1] &= given.eq(shapes).to_numpy()
     if not mask.any():
         raise change.unknown(sorted({ops.types[at] for at in ops.type[ops.is_kernel]}))
     return own.scaled(mask, factor)

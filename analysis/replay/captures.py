@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import duckdb
 import numpy as np
@@ -23,9 +22,6 @@ from .timetable import Span, Timetable, measured_times, parts, replayed_times, s
 from .waiting.edges import RECORDED, RULE
 from .waits import Waits, waits
 
-if TYPE_CHECKING:
-    from ..pipeline.passes import Pipeline
-
 Ratios = NDArray[np.float64]
 _LONGEST_NS = 10**17  # of all that is changed together: three years
 
@@ -35,8 +31,7 @@ class CaptureJob:
     """A capture with what waits for what; `warm_up` are steps that stand out.
 
     measured, kept: its steps as they were, and replayed with recorded gaps. unexplained, exogenous:
-    of each step and rank the share of gaps that nothing explains, and of such operations. passes:
-    its pipeline, where it was recognised already.
+    of each step and rank the share of gaps that nothing explains, and of such operations.
     """
 
     run: str
@@ -49,7 +44,6 @@ class CaptureJob:
     exogenous: Ratios
     warm_up: frozenset[int | None]
     contention: Contention
-    passes: Pipeline | None = None
 
     @property
     def without_gaps(self) -> Waits:
@@ -117,17 +111,14 @@ def one_capture(con: duckdb.DuckDBPyConnection, scope: Scope) -> tuple[str, str]
     return run, capture
 
 
-def capture_job(
-    con: duckdb.DuckDBPyConnection, scope: Scope, passes: Pipeline | None = None
-) -> CaptureJob:
-    """The capture of a scope as a graph. `con` has all ranks compared; `passes`: its pipeline where
-    it was recognised already, with the operations that were read for it. Raises UsageError where it
+def capture_job(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob:
+    """The capture of a scope as a graph. `con` has all ranks compared. Raises UsageError where it
     is not one capture, TraceNotFound where it has nothing to replay."""
     run, capture = one_capture(con, scope)
-    ops = passes.ops if passes else read_operations(con, run, capture)
+    ops = read_operations(con, run, capture)
     steps = frame(con, "select step from job_steps where is_warm_up and run = ? and capture = ?",
                   [run, capture])["step"].to_list()  # fmt: skip
-    return replace(job_of(run, capture, ops, frozenset(steps)), passes=passes)
+    return job_of(run, capture, ops, frozenset(steps))
 
 
 def job_of(run: str, capture: str, ops: Operations, warm_up: frozenset[int | None]) -> CaptureJob:

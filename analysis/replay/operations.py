@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from npuscope.analysis.memo import once
 from npuscope.analysis.metric import sql_text
 from npuscope.collector.store import store
 from npuscope.errors import TraceNotFound
@@ -75,6 +76,7 @@ class Operations:
         return bool((self.launch != UNKNOWN).any())
 
 
+@once
 def read_operations(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> Operations:
     """Of a capture whose ranks were compared. Raises TraceNotFound where there are none."""
     chosen = {"run": run, "capture": capture}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import duckdb
 import polars as pl
 
-from npuscope.collector.store import store
+from npuscope.collector.literals import sql_literal
 from npuscope.messages import Message
 
 from ..views import frame, has_view, open_views
@@ -98,7 +98,7 @@ def _place(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> str:
     """Comparing names of millions of bins takes as long as all else: not where there is one."""
     if len(con.execute("select distinct run, capture from ranks limit 2").fetchall()) == 1:
         return "true"
-    return f"run = {store.sql_literal(run)} and capture = {store.sql_literal(capture)}"
+    return f"run = {sql_literal(run)} and capture = {sql_literal(capture)}"
 
 
 def _clocks(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFrame | None:

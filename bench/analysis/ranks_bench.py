@@ -16,6 +16,7 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from datetime import datetime, timezone
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import npuscope
@@ -65,7 +66,8 @@ def stored(ranks: int) -> Path:
         return path
     shutil.rmtree(path, ignore_errors=True)
     create_store(path)
-    with ProcessPoolExecutor(2) as pool:
+    # Not forked: the engine of another store may have threads in this process.
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         list(pool.map(partial(_publish, path, ranks), range(2)))
     compact(path)
     record.write_text(made_by)

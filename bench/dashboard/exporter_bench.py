@@ -21,6 +21,7 @@ import urllib.request
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from datetime import datetime, timezone
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 
@@ -59,7 +60,8 @@ def stored(ranks: int) -> Path:
         return path
     shutil.rmtree(path, ignore_errors=True)
     create_store(path)
-    with ProcessPoolExecutor(2) as pool:
+    # Not forked: the engine of another store may have threads in this process.
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         list(pool.map(partial(_publish, path, ranks), range(2)))
     write_index(rank_folder(path, *_KEY, 0).parent)
     compact(path)

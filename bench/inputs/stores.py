@@ -11,6 +11,7 @@ import shutil
 from concurrent.futures import ProcessPoolExecutor
 from datetime import datetime, timezone
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import duckdb
@@ -52,7 +53,8 @@ def published(ranks: int, kernels: int, ops: int, *, jobs: int = 2) -> Path:
     if ranks == 1:
         write(0)
     else:
-        with ProcessPoolExecutor(jobs) as pool:
+        # Not forked: the engine of another store may have threads in this process.
+        with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
             list(pool.map(write, range(ranks)))
     write_index(rank_folder(path, *_KEY, 0).parent)
     record.write_text(made_by)

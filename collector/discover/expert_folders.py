@@ -19,17 +19,27 @@ import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from npuscope.errors import TraceNotFound
 
 from ..model import RankSource, SourceFile, storable
-from ..readers.expert_load.expert_files import counts_tokens, is_load_file, read_files
-from ..readers.expert_load.hook import FILE, part_of
-from ..readers.expert_load.load_frames import RULE, ExpertFacts, ExpertLoad
-from ..readers.expert_load.mindie_dump import CONFIG, MAP
+from ..readers.expert_load.load_files import (
+    CONFIG,
+    HOOKED,
+    MAP,
+    RULE,
+    ExpertFacts,
+    counts_tokens,
+    is_load_file,
+    part_of,
+)
 from ..store.manifest import Manifest
 from .lone_files import counts_format
 from .train_logs import holders
+
+if TYPE_CHECKING:
+    from ..readers.expert_load.load_frames import ExpertLoad
 
 FOLDER = "tokens_per_expert"
 OPTION = "--expert-load"
@@ -50,12 +60,16 @@ def expert_source(path: Path) -> ExpertLoad | None:
         raise TraceNotFound(f"{path}: no such file or folder")
     if not path.is_dir():
         return _of_file(path)
+    from ..readers.expert_load.expert_files import read_files  # here: it loads frames
+
     folder = path if folder_files(path) else own_folder(path)
     return read_files(folder_files(folder)) if folder else None
 
 
 def _of_file(path: Path) -> ExpertLoad | None:
     """What one file counts, and nothing beside it. Raises TraceNotFound, TraceFormatError."""
+    from ..readers.expert_load.expert_files import read_files
+
     if counts_format(path) is None:
         return None
     if not counts_tokens(path.name):
@@ -79,7 +93,7 @@ def own_folder(path: Path) -> Path | None:
 def holds_counts(folder: Path, names: Iterable[str]) -> bool:
     """Whether a folder with these names in it has a training hook's counts. A file is opened only
     where one is called as the hook's are, in a folder that is not."""
-    hooked = [name for name in names if name.endswith(".jsonl") and FILE.fullmatch(name)]
+    hooked = [name for name in names if name.endswith(".jsonl") and HOOKED.fullmatch(name)]
     if not hooked or folder.name == FOLDER:
         return bool(hooked)
     for name in sorted(hooked):
@@ -119,7 +133,7 @@ def joined_files(folders: Sequence[Path]) -> tuple[SourceFile, ...] | None:
     found: dict[object, SourceFile] = {}
     for file in (file for folder in folders for file in folder_files(folder)):
         name = Path(file.path).name
-        if not (is_hooked := FILE.fullmatch(name)) and not MAP.fullmatch(name):
+        if not (is_hooked := HOOKED.fullmatch(name)) and not MAP.fullmatch(name):
             return None
         # Of deployments there is one for all ranks, called as it may be.
         first = found.setdefault(part_of(name) if is_hooked else "map", file)

@@ -17,8 +17,8 @@ from pathlib import Path
 from npuscope.errors import UsageError
 
 from ..model import RankSource, SourceFile, storable
+from ..readers.train_log.log_facts import RULE, LogFacts
 from ..readers.train_log.log_lines import Scope
-from ..readers.train_log.train_log import RULE, LogFacts
 from ..store.manifest import Manifest
 
 

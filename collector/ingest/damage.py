@@ -14,6 +14,7 @@ from npuscope.errors import NpuscopeError
 from ..model import RankSource
 from ..store.manifest import Manifest
 from ..store.space import is_out_of_space
+from .digests import is_same
 
 _SHOWN = 3
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
@@ -69,8 +70,8 @@ def worse_than(before: Manifest | None, now: Manifest) -> str | None:
     that its files took since. None where it may."""
     if before is None:
         return None
-    read = {record.path: record.digest for record in before.sources}
-    same = {record.path for record in now.sources if read.get(record.path) == record.digest}
+    read = {record.path: record for record in before.sources}
+    same = {one.path for one in now.sources if one.path in read and is_same(read[one.path], one)}
     damaged = {
         path: why for path, why in now.failed_files.items() if path in read and path not in same
     }

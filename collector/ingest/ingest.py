@@ -40,7 +40,6 @@ from ..engines import local, ray_cluster
 from ..engines.engine import Engine, lost_rank
 from ..model import storable
 from ..readers.cluster.cluster_parts import split_by_rank
-from ..readers.train_log.train_log import require_logged
 from ..readers.trust import Advance
 from ..selection import Selection, spans_of, spans_text
 from ..staging import PROCESS_BYTES, database_bytes
@@ -195,6 +194,8 @@ def ingest(
     require_writable(mirror.url_behind(store) or store)
     path, store = path.absolute(), mirror.local(store).absolute()
     if train_log is not None:
+        from ..readers.train_log.train_log import require_logged  # here: it loads frames
+
         train_log = train_log.absolute()
         require_logged(train_log)
     if expert_load is not None:

@@ -34,7 +34,8 @@ from ..store.manifest import (
     write_atomically,
 )
 from ..store.store import replace_manifest
-from .read_rank import RankTask, digest_now
+from .digests import digest_now
+from .read_rank import RankTask
 from .shards import Shard, share_of
 
 _ASKED = "asked.json"
@@ -215,8 +216,10 @@ def is_unchanged(store: Path, manifest: Manifest, source: RankSource) -> bool:
     if any(now[path].size_bytes != then[path].size_bytes for path in now):
         return False
     touched = [path for path in now if now[path].mtime_ns != then[path].mtime_ns]
-    if any(not then[p].digest or digest_now(source, now[p]) != then[p].digest for p in touched):
-        return False
+    for path in touched:
+        kept = then[path].digest
+        if not kept or digest_now(source, now[path], like=kept) != kept:
+            return False
     if touched:
         # Remember the new times, so that the content need not be compared again.
         records = [

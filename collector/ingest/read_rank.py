@@ -6,17 +6,14 @@ then text, which fills only what is still empty.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import shutil
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import lru_cache
 from pathlib import Path
 
 import duckdb
@@ -27,7 +24,7 @@ from npuscope.errors import TraceFormatError
 from npuscope.messages import stored
 
 from .. import schema
-from ..model import RankSource, ReadLog, SourceFile, storable
+from ..model import RankSource, ReadLog, storable
 from ..readers import unverified
 from ..readers.metadata.thread_nodes import fill_thread_nodes
 from ..readers.text.device_rows import tables_without_device
@@ -60,6 +57,7 @@ from ..store.segments import Summarise, in_generation, write_summaries, write_ta
 from ..store.space import is_out_of_space
 from .damage import changed_files, error_line, worse_than
 from .deadline import Deadline, OverTime, over_time, time_limit_s
+from .digests import digest_now
 from .link import cross_check, keep_steps, link
 
 log = logging.getLogger(__name__)
@@ -438,31 +436,3 @@ def source_records(source: RankSource, deadline: Deadline) -> list[SourceRecord]
         for role in sorted(source.files)
         for file in source.files[role]
     ]
-
-
-def digest_now(
-    source: RankSource, file: SourceFile, check: Callable[[], None] = lambda: None
-) -> str:
-    """`file_digest` of one of a rank's files, of one that many ranks share once for all of them."""
-    if source.shared_by > 1:
-        return _shared_digest(file.path, file.size_bytes, file.mtime_ns)
-    return file_digest(file.path, check)
-
-
-@lru_cache(maxsize=64)
-def _shared_digest(path: str, size_bytes: int, mtime_ns: int) -> str:
-    return file_digest(path)
-
-
-def file_digest(path: str, check: Callable[[], None] = lambda: None) -> str:
-    """SHA-256 of a file's content, its first half; '' where it cannot be read. `check` is called
-    now and then, and may raise."""
-    state = hashlib.sha256(usedforsecurity=False)  # many CPUs have instructions for it
-    try:
-        with Path(path).open("rb") as file:
-            while chunk := file.read(1 << 20):
-                check()
-                state.update(chunk)
-    except OSError:
-        return ""
-    return state.hexdigest()[:32]

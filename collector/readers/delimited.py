@@ -30,10 +30,10 @@ import duckdb
 
 from npuscope.errors import TraceFormatError
 
+from ..literals import file_literal
 from ..model import ReadLog
 from ..staging import staging_place
 from ..store.space import is_out_of_space
-from ..store.store import file_literal
 
 _HEADER_LIMIT_BYTES = 1 << 20
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 import duckdb
 
 from .. import schema
+from ..literals import sql_literal
 from ..staging import is_empty, scalar
 
 # Tables that a profiler's database fills so.
@@ -41,18 +42,35 @@ def enumerate_words(
     return is_worded
 
 
+def enumerate_keys(
+    con: duckdb.DuckDBPyConnection, table: str, column: str, keys: Iterable[str]
+) -> dict[str, str]:
+    """Let a column of an empty canonical table, a map of doubles, have keys of an enumeration.
+
+    Returns the column with its type; nothing where there are no keys.
+    """
+    words = ", ".join(sql_literal(key) for key in keys)
+    if not words or not _create_type(con, f"{table}_key", f"select unnest([{words}]) as word"):
+        return {}
+    kinds = {column: f"map({table}_key, double)"}
+    _create(con, table, kinds)
+    return kinds
+
+
 def turn_into_words(
-    con: duckdb.DuckDBPyConnection, table: str, columns: Iterable[str], maps: Iterable[str] = ()
+    con: duckdb.DuckDBPyConnection,
+    table: str,
+    columns: Iterable[str],
+    kinds: Mapping[str, str] | None = None,
 ) -> None:
-    """The same for columns of a table that is full, and for the keys of its `maps` of doubles."""
+    """The same as `enumerate_words` for columns of a table that is full; kinds: types that other
+    columns have."""
     names = list(columns)
-    kinds: dict[str, str] = {}
+    kinds = dict(kinds or {})
     words_sql = f"select unnest([{', '.join(names)}]) as word from {table}"
-    if _create_type(con, f"{table}_word", words_sql):
-        kinds |= dict.fromkeys(names, f"{table}_word")
-    keys = " union all ".join(f"select unnest(map_keys({m})) as word from {table}" for m in maps)
-    if keys and _create_type(con, f"{table}_key", keys):
-        kinds |= dict.fromkeys(maps, f"map({table}_key, double)")
+    if not _create_type(con, f"{table}_word", words_sql):
+        return
+    kinds |= dict.fromkeys(names, f"{table}_word")
     con.execute(f"alter table {table} rename to _spelled")
     _create(con, table, kinds)
     con.execute(f"insert into {table} from _spelled")

@@ -21,11 +21,10 @@ import duckdb
 from npuscope.errors import StoreError
 
 from .. import schema
+from ..literals import sql_literal
 from ..small_files import open_regular
-from .cache import cache_folder
-from .folder_handles import make_private
-from .manifest import staging_name
-from .store import BUNDLE_HEAD, sql_literal
+from .folder_handles import cache_folder, make_private
+from .manifest import BUNDLE_HEAD, staging_name
 
 SUFFIX = ".npuscope.html"
 _BEGIN = b'<script type="application/zip" id="npuscope-tables">'

@@ -25,6 +25,7 @@ import duckdb
 
 from npuscope.errors import StoreError
 
+from ..literals import file_literal, sql_literal
 from ..staging import SPILL, connect, scalar
 from . import mirror
 from .batches import COMPACT_FOLDER, Batch, SharedFile
@@ -46,7 +47,7 @@ from .manifest import (
     publish_folder,
 )
 from .space import is_out_of_space
-from .store import PARQUET, file_literal, sql_literal
+from .store import PARQUET
 
 TARGET_BYTES = 256 << 20
 MEMORY_BYTES = 1 << 30

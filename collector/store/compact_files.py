@@ -90,23 +90,24 @@ def in_use(
     read = (read_batch(capture_folder, name) for name in together)
     compacted = compacted or read_compacted(capture_folder)
     batches = [*compacted.batches, *(batch for batch in read if batch)]
-    taken: set[tuple[str, str, int]] = set()
+    taken: dict[tuple[str, str], set[int]] = defaultdict(set)
     uses: list[Use] = []
     for batch in batches:
         current = {
-            rank
+            rank: manifests[rank]
             for rank, generation in batch.generations.items()
             if rank in manifests and manifests[rank].generation == generation
         }
         for file in batch.files:
+            gone = taken[file.table, file.version]
             ranks = tuple(
                 rank
                 for rank in file.ranks
                 if rank in current
-                and (file.table, file.version, rank) not in taken
-                and segment(manifests[rank], file.table, file.version)
+                and rank not in gone
+                and segment(current[rank], file.table, file.version)
             )
-            taken.update((file.table, file.version, rank) for rank in ranks)
+            gone.update(ranks)
             if ranks:
                 uses.append(Use(batch, file, ranks))
     return uses
@@ -120,18 +121,18 @@ def places(store: Path, found: Sequence[Manifest]) -> dict[str, list[Place]]:
     """
     located: dict[str, list[Place]] = defaultdict(list)
     for folder, members in _by_capture(store, found):
-        copied: set[tuple[str, int]] = set()
+        copied: dict[str, set[int]] = defaultdict(set)
         files: list[str] = []
         for use in in_use(folder, members):
             path = str(folder / use.file.file)
             located[use.file.table].append(Place(path, _condition(use)))
             files.append(use.file.file)
-            copied.update((use.file.table, rank) for rank in use.ranks)
+            copied[use.file.table].update(use.ranks)
         for manifest in members:
             own = f"{folder}/rank={manifest.rank}"
             for segments in (manifest.tables, manifest.summaries):
                 for table, one in segments.items():
-                    if one.file and (table, manifest.rank) not in copied:
+                    if one.file and manifest.rank not in copied[table]:
                         located[table].append(Place(f"{own}/{one.file}"))
                         files.append(f"rank={manifest.rank}/{one.file}")
         mirror.fetch(folder, files)

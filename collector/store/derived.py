@@ -26,6 +26,7 @@ import duckdb
 import msgspec
 
 from .. import schema
+from ..literals import sql_literal
 from ..small_files import read_own
 from ..staging import SPILL, connect, scalar
 from . import store
@@ -171,7 +172,7 @@ def _compute(
         store.create_views(con, store_path, members, summaries)
         for result in derive(con):
             path = staged / f"{result.name}.parquet"
-            target = store.sql_literal(str(path))
+            target = sql_literal(str(path))
             asked = f"copy ({result.query}) to {target} ({store.PARQUET})"
             row_count = int(scalar(con, asked))
             if row_count:

@@ -15,10 +15,11 @@ import duckdb
 from npuscope.errors import StoreError, UsageError
 
 from .. import schema
+from ..csv_cells import quoted_cell
+from ..literals import sql_literal
 from ..staging import scalar
-from .csv_cells import quoted_cell
 from .manifest import staging_name, sync_folder
-from .store import SUMMARY_VERSIONS, attach_export, sql_literal
+from .store import SUMMARY_VERSIONS, attach_export
 
 FORMATS = ("duckdb", "parquet", "csv")
 # The oldest DuckDB that npuscope supports (1.4) opens files of this version.

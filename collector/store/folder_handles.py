@@ -89,16 +89,18 @@ def make_private(folder: Path) -> None:
 
 def children(folder: Path, prefix: str) -> list[Path]:
     """A store's folders in one of its folders, by name; none where that cannot be listed."""
+    return [folder / name for name in child_names(folder, prefix)]
+
+
+def child_names(folder: Path, prefix: str) -> list[str]:
+    """The same, their names alone: of a thousand ranks, paths take longer than a look at each."""
     try:
         with handle(folder) as at, os.scandir(at) as entries:
-            return [
-                folder / name
-                for name in sorted(
-                    entry.name
-                    for entry in entries
-                    if entry.name.startswith(prefix) and entry.is_dir(follow_symlinks=False)
-                )
-            ]
+            return sorted(
+                entry.name
+                for entry in entries
+                if entry.name.startswith(prefix) and entry.is_dir(follow_symlinks=False)
+            )
     except OSError:
         return []
 

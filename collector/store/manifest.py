@@ -12,7 +12,9 @@ import re
 import socket
 import stat
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -27,11 +29,13 @@ from ..selection import Selection
 from ..small_files import LIST_BYTES, read_own, read_small
 from . import mirror
 from .batches import BATCH, Batch, read_batch
-from .folder_handles import below, children, handle, sync, unlink, write_whole
+from .folder_handles import below, child_names, children, handle, sync, unlink, write_whole
 
 MANIFEST = "manifest.json"
 INDEX = "index.json"
 MARKER = "npuscope-store.json"
+# In the second line of a page that carries tables.
+BUNDLE_HEAD = b"<!-- npuscope bundle 1 -->"
 DROPPED = "dropped"
 # 2: a rank's rows may stand in files that it shares with others, or be a selection only.
 # 3: they may have been written into such files, see `batches`.
@@ -115,13 +119,19 @@ def require_own_files(folder: str, segments: Mapping[str, Segment]) -> None:
     """Raises ValueError where a table's name or its file is none that a store has: files are
     `<folder>/<name>.parquet`, or with a version before the dot."""
     for name, segment in segments.items():
-        if not _NAME.fullmatch(name):
+        if not _is_name(name):
             raise ValueError(f"no name of a table: {name!r}")
-        if segment.file not in ("", f"{folder}/{name}.parquet"):
+        if segment.file and segment.file != f"{folder}/{name}.parquet":
             before, after = f"{folder}/{name}.", ".parquet"
             version = segment.file.removeprefix(before).removesuffix(after)
             if f"{before}{version}{after}" != segment.file or not _VERSION.fullmatch(version):
                 raise ValueError(f"no file of the table {name}: {segment.file!r}")
+
+
+@lru_cache(maxsize=1_000)
+def _is_name(name: str) -> bool:
+    """Asked for each table of each rank."""
+    return _NAME.fullmatch(name) is not None
 
 
 class IndexEntry(msgspec.Struct, frozen=True):
@@ -234,21 +244,22 @@ def capture_manifests(folder: Path) -> list[Manifest]:
     index = read_index(folder)
     found: list[Manifest] = []
     batches: dict[str, Batch | None] = {}
-    for rank in children(folder, "rank="):
-        path = rank / MANIFEST
+    run, capture = folder_value(folder.parent.name), folder_value(folder.name)
+    for rank in child_names(folder, "rank="):
         try:
-            state = path.stat(follow_symlinks=False)
-            entry = index.ranks.get(rank.name)
+            state = Path(f"{folder}/{rank}/{MANIFEST}").stat(follow_symlinks=False)
+            entry = index.ranks.get(rank)
             current = (state.st_ino, state.st_size, state.st_mtime_ns)
             if entry and (entry.inode, entry.size_bytes, entry.mtime_ns) == current:
                 manifest = entry.manifest
             else:
-                manifest = read_own(path, Manifest)
+                manifest = read_own(folder / rank / MANIFEST, Manifest)
         except (OSError, msgspec.MsgspecError):
             continue
         if manifest.batch and manifest.batch not in batches:
             batches[manifest.batch] = read_batch(folder, manifest.batch)
-        if _is_of(manifest, rank) and _has_rows(manifest, batches.get(manifest.batch)):
+        of = (manifest.run, manifest.capture, f"rank={manifest.rank}")
+        if of == (run, capture, rank) and _has_rows(manifest, batches.get(manifest.batch)):
             found.append(manifest)
     return found
 
@@ -262,14 +273,18 @@ def _has_rows(manifest: Manifest, batch: Batch | None) -> bool:
 def odd_places(store: Path, found: Sequence[Manifest]) -> list[str]:
     """Where a run, a capture or a rank should stand in a store and is none of the `found` ones: a
     link, or a damaged manifest."""
-    read = {rank_folder(store, one.run, one.capture, one.rank) for one in found}
+    read: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for one in found:
+        read[one.run, one.capture].add(f"rank={one.rank}")
     odd = _links(store, "run=")
     for run in children(store, "run="):
         odd += _links(run, "capture=")
         for capture in children(run, "capture="):
             odd += _links(capture, "rank=")
             if not (capture / DROPPED).exists():
-                ranks = [rank for rank in children(capture, "rank=") if rank not in read]
+                known = read[folder_value(run.name), folder_value(capture.name)]
+                ranks = [capture / rank for rank in child_names(capture, "rank=")
+                         if rank not in known]  # fmt: skip
                 odd += [rank for rank in ranks if os.path.lexists(rank / MANIFEST)]
     return [str(path.relative_to(store)) for path in odd]
 
@@ -277,8 +292,8 @@ def odd_places(store: Path, found: Sequence[Manifest]) -> list[str]:
 def _links(folder: Path, prefix: str) -> list[Path]:
     """What is named as a folder of a store and is none."""
     with contextlib.suppress(OSError):
-        named = {folder / name for name in os.listdir(folder) if name.startswith(prefix)}
-        return sorted(named.difference(children(folder, prefix)))
+        named = {name for name in os.listdir(folder) if name.startswith(prefix)}
+        return [folder / name for name in sorted(named.difference(child_names(folder, prefix)))]
     return []
 
 

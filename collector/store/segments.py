@@ -16,6 +16,7 @@ import duckdb
 import msgspec
 
 from .. import schema
+from ..literals import file_literal, sql_literal
 from ..staging import SPILL, connect, nonempty, scalar
 from . import mirror, store
 from .compact_files import Place, places
@@ -44,6 +45,7 @@ Summarise = Callable[[duckdb.DuckDBPyConnection], Iterable[Summary]]
 # Of Parquet: some ten thousand events. Less than planning costs where every query opens its files.
 _SMALL_BYTES = 1 << 20
 GATHERED = "gathered"
+_KEYS = ("run", "capture")
 _IN_ORDER = "select * from _summary order by rank, rowid"
 
 
@@ -57,7 +59,8 @@ def write_tables(
 ) -> dict[str, Segment]:
     """Write every table with rows as one sorted, compressed segment with its key columns.
 
-    Without the tables to `leave_out`, and without call stacks where `stacks` is false.
+    Without the tables to `leave_out`, and without call stacks where `stacks` is false. Tables are
+    gone once they are written: those that follow are sorted in the memory that they held.
     """
     run, capture, rank = key
     written: dict[str, Segment] = {}
@@ -69,11 +72,12 @@ def write_tables(
             # What all rows have alike is put before them when they are sorted.
             query = f'select {columns} from (select * from "{name}" t {order}) t'
             written[name] = _copy(con, query, out / f"{name}.parquet")
+        con.execute(f'drop table "{name}"')
     return written
 
 
 def _keys(run: str, capture: str) -> str:
-    return f"{store.sql_literal(run)} as run, {store.sql_literal(capture)} as capture"
+    return f"{sql_literal(run)} as run, {sql_literal(capture)} as capture"
 
 
 def _columns(table: schema.Table, stacks: bool) -> str:
@@ -186,16 +190,34 @@ def _asked(
     con = connect(out, memory_bytes=memory_bytes)
     try:
         is_small = _size_bytes(located) <= _SMALL_BYTES
+        keys = _worded_keys(con, located)
         for name in schema.tables():
             store.create_view(con, name, located.get(name, ()))
-            if is_small and located.get(name):  # stands before the view of its name
-                con.execute(f'create temp table "{name}" as from main."{name}"')
+            if keys:  # stands before the view of its name
+                kind = "table" if is_small and located.get(name) else "view"
+                rows = f'select * replace ({keys}) from memory.main."{name}"'
+                con.execute(f'create temp {kind} "{name}" as {rows}')
         for summary in summarise(con):
             is_empty = summary.rows_from and not any(map(located.get, summary.rows_from))
             yield summary, "" if is_empty else summary.query, con
     finally:
         con.close()
         shutil.rmtree(out / SPILL, ignore_errors=True)
+
+
+def _worded_keys(con: duckdb.DuckDBPyConnection, located: Mapping[str, Sequence[Place]]) -> str:
+    """Run and capture, of which all rows are, as words of one: what is grouped, joined and sorted
+    by them holds a byte of each and not their text. Written, they are text again."""
+    found = next((places[0].path for places in located.values() if places), None)
+    if found is None:
+        return ""
+    file = file_literal(found)
+    one = con.execute(f"select run, capture from read_parquet({file}) limit 1").fetchall()
+    if not one:
+        return ""
+    literals = {name: sql_literal(word) for name, word in zip(_KEYS, one[0], strict=True)}
+    con.execute(";".join(f"create type _{n} as enum ({word})" for n, word in literals.items()))
+    return ", ".join(f"{word}::_{name} as {name}" for name, word in literals.items())
 
 
 def _size_bytes(located: Mapping[str, Sequence[Place]]) -> int:
@@ -245,7 +267,7 @@ def rebuild_summaries(
 
 
 def _copy(con: duckdb.DuckDBPyConnection, query: str, path: Path) -> Segment:
-    target = store.sql_literal(str(path))
+    target = sql_literal(str(path))
     rows = scalar(con, f"copy ({query}) to {target} ({store.PARQUET})")
     return Segment(path.name, int(rows), path.stat().st_size)
 

@@ -27,19 +27,21 @@ from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import duckdb
 import msgspec
-import polars as pl
 
 from npuscope.errors import StoreError, UsageError
 
 from .. import schema
+from ..literals import file_literal, sql_literal
 from ..small_files import decode, open_regular
 from . import mirror
 from .compact_files import Place, places, read_compacted
 from .folder_handles import captures, discard, handle, make_private, touch
 from .manifest import (
+    BUNDLE_HEAD,
     MANIFEST,
     Manifest,
     check_layout,
@@ -55,12 +57,11 @@ from .manifest import (
 )
 
 if TYPE_CHECKING:
+    import polars as pl
     import pyarrow as pa
 
 # In an exported file: which summaries it holds, in which version.
 SUMMARY_VERSIONS = "summary_versions"
-# In the second line of a page that carries tables.
-BUNDLE_HEAD = b"<!-- npuscope bundle 1 -->"
 # How the store's files are written: times that grow take little as their differences, and fewer
 # rows than usual wait for their group to be full.
 PARQUET = "format parquet, compression zstd, parquet_version v2, row_group_size 40960"
@@ -70,7 +71,8 @@ _ATTEMPTS = 5
 EMPTY_SUMMARIES = "empty_summaries"
 # Processes of containers that share the temporary folder may have the same number.
 _PROCESS = secrets.token_hex(4)
-_PATTERN = re.compile(r"[*?\[]")
+# To read a thousand manifests takes as long as many an answer does.
+_OPENED_OVER: WeakKeyDictionary[duckdb.DuckDBPyConnection, list[Manifest]] = WeakKeyDictionary()
 _OFFLINE = {"autoinstall_known_extensions": False, "autoload_known_extensions": False}
 
 
@@ -102,13 +104,22 @@ def open(
     check_layout(path)
     for attempt in range(_ATTEMPTS):
         try:
-            create_views(con, path, manifests(path), summaries)
+            found = manifests(path)
+            create_views(con, path, found, summaries)
+            _OPENED_OVER[con] = found
             return con
         except FileNotFoundError as error:  # replaced, and swept, while we got its files
             if attempt == _ATTEMPTS - 1:
                 raise StoreError(f"{error.filename}: gone again and again: try later") from error
             mirror.refresh(path, is_needed=True)
     raise AssertionError("unreachable")
+
+
+def opened_over(con: duckdb.DuckDBPyConnection, path: Path) -> list[Manifest]:
+    """The ranks that `open(path)` gave a connection, which a new look may find replaced; of other
+    connections those that the store has now."""
+    found = _OPENED_OVER.get(con)
+    return manifests(path) if found is None else found
 
 
 def is_export(path: Path) -> bool:
@@ -125,7 +136,7 @@ def _database(path: Path) -> Path:
     """The DuckDB file: the file itself, or what a bundle's tables were unpacked to."""
     with suppress(OSError), open_regular(path) as file:
         if BUNDLE_HEAD in file.read(200):
-            from .bundle import unpacked  # seldom met, and it needs what is here
+            from .bundle import unpacked  # seldom met
 
             return unpacked(path)
     return path
@@ -172,6 +183,8 @@ def frame(relation: duckdb.DuckDBPyRelation) -> pl.DataFrame:
     polars keeps the types it has met until the process ends, which the engine's own must not be.
     Raises duckdb.Error, also for what fails while rows are handed over.
     """
+    import polars as pl  # who reads profiles asks for no frame
+
     stream = SimpleNamespace(__arrow_c_stream__=relation.__arrow_c_stream__)
     try:
         return pl.DataFrame(stream)
@@ -199,10 +212,11 @@ def query(path: str | Path, sql: str, parameters: Sequence[object] = ()) -> pl.D
     raise AssertionError("unreachable")
 
 
-def version(path: str | Path) -> str:
-    """Changes whenever anything is published, dropped or compacted: a key for caches."""
+def version(path: str | Path, found: Sequence[Manifest] | None = None) -> str:
+    """Changes whenever anything is published, dropped or compacted: a key for caches. `found`:
+    its ranks, where they are known."""
     state = hashlib.sha256()
-    for m in manifests(Path(path)):
+    for m in manifests(Path(path)) if found is None else found:
         exchanged = "".join(one.version for one in m.tables.values())  # see `watch.joining`
         state.update(f"{m.run}\0{m.capture}\0{m.rank}\0{m.generation}\0{exchanged}\0".encode())
     for folder in captures(Path(path)):
@@ -357,17 +371,6 @@ def attach_export(
         " group by table_name having count(column_default) = 0"
     ).fetchall()
     return {name: set(columns) for name, columns in rows}
-
-
-def sql_literal(text: str) -> str:
-    """A SQL string literal."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-def file_literal(path: str) -> str:
-    """A SQL string literal that means this one file, where the engine takes patterns too."""
-    # Beside a backslash the engine knows no escape; a name that is there counts before a pattern.
-    return sql_literal(path if "\\" in path else _PATTERN.sub(r"[\g<0>]", path))
 
 
 def publish(store: Path, staged: Path | None, manifest: Manifest) -> None:

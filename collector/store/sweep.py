@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from . import mirror
+from .answers import sweep_answers
 from .batches import BATCH_FOLDER, COMPACT_FOLDER, LISTING
 from .compact_files import COMPACTED, in_use, read_compacted, segment
 from .derived import DERIVED, generations, read_derived
@@ -31,7 +32,7 @@ from .manifest import (
     read_manifest,
     remove,
 )
-from .store import touch_files
+from .store import touch_files, version
 
 GRACE_S = 86_400
 _STAGING = re.compile(r"\.tmp-(?P<host>.+)-(?P<pid>\d+)-[0-9a-f]{12}(\..*)?")
@@ -46,7 +47,8 @@ def sweep(store: Path, *, grace_s: float = GRACE_S) -> int:
     Returns bytes freed. A staging folder is dead if its host is this one and its process is gone,
     or if nothing touched it for a day. Superseded are generations that no manifest names, segments
     that were merged with others', merged files that are replaced, and results over ranks that were
-    replaced since. Only what is named as ours is deleted, and nothing through a link.
+    replaced since; answers to other versions of the ranks need no grace. Only what is named as ours
+    is deleted, and nothing through a link.
     """
     freed = 0
     now = time.time()
@@ -70,6 +72,7 @@ def sweep(store: Path, *, grace_s: float = GRACE_S) -> int:
         still = partial(_is_derived, derived)
         freed += _sweep(derived, RESULTS, now, grace_s, needed=needed, still=still)
         _remove_empty(capture, now)
+    freed += sweep_answers(store, version(store))
     return freed + mirror.sweep(store, _read_from, grace_s=grace_s)
 
 

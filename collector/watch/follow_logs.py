@@ -26,7 +26,8 @@ import polars as pl
 
 from ..engines.processes import LostWorker
 from ..model import SourceFile, storable
-from ..readers.train_log.train_log import RULE, SCHEMA, LogFacts, LogRows, gather, log_so_far
+from ..readers.train_log.log_facts import RULE, LogFacts
+from ..readers.train_log.train_log import SCHEMA, LogRows, gather, log_so_far
 from ..small_files import open_regular
 from ..staging import insert_rows
 from ..store.compact_files import places

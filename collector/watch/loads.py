@@ -14,7 +14,7 @@ from ..discover.expert_choice import nearest_folders
 from ..discover.expert_folders import folder_files, own_folder, recorded_files, with_loads
 from ..model import RankSource, ReadLog, SourceFile, storable
 from ..readers.expert_load import expert_files
-from ..readers.expert_load.load_frames import RULE
+from ..readers.expert_load.load_files import RULE
 from ..readers.trust import EXPERT_LOAD, READERS
 from ..store.manifest import SourceRecord, capture_manifests, rank_folder
 from .capture_spans import Key

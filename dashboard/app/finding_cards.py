@@ -9,12 +9,15 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from npuscope.analysis.findings.finding import CERTAINTIES, Certainty, Finding, gain_words
+from npuscope.analysis.timeline.evidence_place import evidence_place
+from npuscope.analysis.timeline.shared_axis import extent
 from npuscope.analysis.wording import ms, percent
 from npuscope.dashboard.app.answers.overview_answers import found_here, page_of, place_of
+from npuscope.dashboard.app.answers.timeline_answers import evidence_asked, shown_evidence
 from npuscope.dashboard.locale.language import Say
 
 from .page import PAGES, Page
-from .plain_text import plain
+from .plain_text import plain, sentence
 
 _OPENED = 3
 _MARKS: dict[Certainty, Literal["blue", "orange", "gray"]] = {
@@ -63,21 +66,21 @@ def _card(page: Page, finding: Finding, number: int) -> None:
         cost, told = st.columns([1, 4], vertical_alignment="center")
         with cost:
             _figures(say, finding)
-            st.badge(
-                say(finding.certainty),
-                color=_MARKS[finding.certainty],
-                help=plain(say(CERTAINTIES[finding.certainty])),
-            )
         with told:
-            st.markdown(plain(say(finding.statement)))
+            st.markdown(sentence(say(finding.statement)))
             with st.container(horizontal=True, gap="small", vertical_alignment="center"):
                 _links(page, finding)
                 with st.popover(say("why, and what to try"), type="tertiary"):
-                    st.markdown(f"**{plain(say('try'))}:** {plain(say(finding.advice))}")
+                    st.markdown(f"**{plain(say('try'))}:** {sentence(say(finding.advice))}")
                     st.markdown(
-                        f"**{plain(say('predicted gain'))}:** {plain(say(gain_words(finding)))}"
+                        f"**{plain(say('predicted gain'))}:** {sentence(say(gain_words(finding)))}"
                     )
-                    st.caption(plain(say(finding.reason)))
+                    st.caption(sentence(say(finding.reason)))
+                st.badge(
+                    say(finding.certainty),
+                    color=_MARKS[finding.certainty],
+                    help=plain(say(CERTAINTIES[finding.certainty])),
+                )
 
 
 def _figures(say: Say, finding: Finding) -> None:
@@ -96,6 +99,18 @@ def _figures(say: Say, finding: Finding) -> None:
         st.caption(f"{ms(stake)} ms {told}")
 
 
+def _evidence(page: Page, finding: Finding) -> dict[str, str | int]:
+    """Where on the timeline the finding is seen: window, ranks and what stands out there."""
+    asked = evidence_asked(finding)
+    if asked is None:
+        return {}
+    at = page.frame(extent)
+    place = page.frame(evidence_place, at=at, **asked)
+    if place is None or at.window_ns is None:
+        return {}
+    return shown_evidence(place, at.window_ns[0], str(page.say(finding.statement)))
+
+
 def _links(page: Page, finding: Finding) -> None:
     """To the page that shows most of it, and to its place in time."""
     place: dict[str, str | int | None] = {**place_of(finding)}
@@ -103,6 +118,6 @@ def _links(page: Page, finding: Finding) -> None:
     if name not in ("timeline", page.name):
         rank = {"rank": place["rank"]} if name == "ranks" and "rank" in place else {}
         page.link(f"{page.say(PAGES[name])} →", name, **rank)
-    page.link(f"{page.say(PAGES['timeline'])} →", "timeline", **place)
+    page.link(f"{page.say(PAGES['timeline'])} →", "timeline", **place, **_evidence(page, finding))
     if finding.predicted_gain_ns is not None:
         page.link(f"{page.say(PAGES['whatif'])} →", "whatif", change=" ".join(finding.changes))

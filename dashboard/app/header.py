@@ -22,7 +22,9 @@ _REMEMBERED = "view"
 _ALL = -1  # of a picker: nothing chosen, since None would read as a question
 _BAR_PX, _MENU_PX = 48, 44
 # The bar stays below the menu while the page scrolls under it; what names a figure's metrics stands
-# close to it. Streamlit sets the page's colour-scheme, which `light-dark` follows.
+# close to it; halves beside each other stand below each other in a narrow window; where a part is
+# being computed stands a bar, or a block as high as a small figure.
+# Streamlit sets the page's colour-scheme, which `light-dark` follows.
 _LOOK = f"""<style>
 [data-testid="stHeader"] {{height: {_MENU_PX}px; min-height: {_MENU_PX}px;}}
 [data-testid="stMainBlockContainer"] {{padding: {_MENU_PX}px 2rem 2rem;}}
@@ -40,14 +42,29 @@ _LOOK = f"""<style>
 .st-key-bar [data-baseweb="select"] > div {{min-height: 36px; height: 36px;}}
 [data-testid="stMain"] h3 {{font-size: 1rem; font-weight: 500; padding: 0 0 0.5rem; opacity: 0.75;}}
 .st-key-verdict p {{font-size: 1.2rem; line-height: 1.45; font-weight: 600;}}
+.st-key-headline > .stElementContainer:first-child p {{font-size: 2rem; line-height: 1.2;
+    font-weight: 700; white-space: nowrap;}}
 .st-key-fresh {{position: absolute; right: 2rem; width: auto;}}
-@media (max-width: 1000px) {{.st-key-fresh {{position: static;}}}}
+@media (max-width: 1000px) {{
+    .st-key-fresh {{position: static;}}
+    .st-key-halves > * > [data-testid="stHorizontalBlock"] > [data-testid="stColumn"] {{
+        min-width: 100%;}}
+}}
 .stElementContainer:has(.stPlotlyChart) + .stElementContainer {{margin-top: -0.6rem;}}
 [data-testid="stMetricValue"] {{font-size: 1.7rem;}}
 [data-testid="stMetricLabel"] p {{font-size: 0.85rem;}}
 @keyframes awaited {{50% {{opacity: 0.35;}}}}
-.awaited {{height: 1.8rem; border-radius: 6px; animation: awaited 1.6s ease-in-out infinite;
+.awaited, .stCacheSpinner {{height: 1.8rem; border-radius: 6px;
+    animation: awaited 1.6s ease-in-out infinite;
     background: light-dark({LIGHT[2]}, {DARK[2]});}}
+.stElementContainer:has(> .stCacheSpinner) {{width: 100%;}}
+.stCacheSpinner {{height: 12rem;}}
+.stCacheSpinner > * {{visibility: hidden;}}
+</style>"""
+# What the menu has no room for, Streamlit calls "2 more" in every language.
+_MORE = """<style>
+[data-testid="stTopNavSection"] p {{font-size: 0;}}
+[data-testid="stTopNavSection"] p::after {{font-size: 0.875rem; content: "{more}";}}
 </style>"""
 Option = TypeVar("Option")
 
@@ -115,7 +132,7 @@ def pickers(view: View, known: Known, say: Say) -> None:
     ranks, steps = [_ALL, *capture.ranks], [_ALL, *capture.steps]
     rank = _ALL if view.rank is None else view.rank
     step = _ALL if view.step is None else view.step
-    st.html(_LOOK)
+    st.html(_LOOK + ("" if view.lang == "en" else _MORE.format(more=say("more"))))
     with st.container(key="bar", horizontal=True, vertical_alignment="center", wrap=False):
         here = (capture.store, capture.run)
         _pick(say("run"), known.runs, here, run_picked, run_named)

@@ -18,7 +18,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from npuscope.analysis.catalog import Metric, drawn_in, shown_in
-from npuscope.collector.store.csv_cells import quoted_cells
+from npuscope.collector.csv_cells import quoted_cells
 from npuscope.console.printable import visible
 from npuscope.messages import Message
 
@@ -27,7 +27,7 @@ from ..locale.language import Say, labelled, language_of
 from ..terminal.parts_table import CHANGES, WORDS
 from ..units import Readable, readable
 from . import aside, header, sources
-from .plain_text import plain
+from .plain_text import plain, sentence
 from .served_stores import Place
 from .state import SHARES, Known, KnownCapture, View, moved, params_of
 
@@ -124,10 +124,19 @@ class Page:
         """The question this page answers."""
         st.subheader(self.say(question), anchor=False)
 
-    def verdict(self, sentence: str) -> None:
+    def verdict(self, told: str) -> None:
         """What the page found, in a sentence, before any figure."""
         with st.container(key="verdict"):
-            st.markdown(plain(self.say(sentence)))
+            st.markdown(sentence(self.say(told)))
+
+    def headline(self, figure: str, *sentences: str) -> None:
+        """The one figure that counts most, large, and what it is made of."""
+        with st.container(
+            key="headline", horizontal=True, vertical_alignment="center", gap="medium"
+        ):
+            st.markdown(plain(self.say(figure)), width="content")
+            with st.container(key="verdict"):
+                st.markdown("  \n".join(sentence(self.say(one)) for one in sentences))
 
     def slot(self) -> DeltaGenerator:
         """The place of the verdict, where a bar stands until it is known."""
@@ -146,7 +155,7 @@ class Page:
     def text(self, *sentences: str) -> None:
         """Sentences below a figure, a line each: what it counts, how to read it."""
         if sentences:
-            st.caption("  \n".join(plain(self.say(one)) for one in sentences))
+            st.caption("  \n".join(sentence(self.say(one)) for one in sentences))
 
     def figure(
         self,
@@ -198,7 +207,7 @@ class Page:
 
     def _help(self, known: Sequence[Metric]) -> str:
         """What each metric means, and where it is computed."""
-        return "  \n".join(f"{plain(self.say(one.meaning))}  \n{_place(one)}" for one in known)
+        return "  \n".join(f"{sentence(self.say(one.meaning))}  \n{_place(one)}" for one in known)
 
     def table(
         self,
@@ -239,15 +248,15 @@ class Page:
 
     def empty(self, what: str, how: str = "") -> None:
         """Say that something is not there, and what to collect to have it."""
-        told = f"**{plain(self.say(what))}**"
-        st.info(f"{told}  \n{plain(self.say(how))}" if how else told)
+        told = f"**{sentence(self.say(what))}**"
+        st.info(f"{told}  \n{sentence(self.say(how))}" if how else told)
 
     def notes(self, sentences: Sequence[str]) -> None:
         """What to know about the figures above."""
         told = list(dict.fromkeys(sentences))
         if told:
             with st.expander(f"{self.say('What to know about these figures')} ({len(told)})"):
-                st.markdown("\n".join(f"- {plain(self.say(one))}" for one in told))
+                st.markdown("\n".join(f"- {sentence(self.say(one))}" for one in told))
 
     def go(self, page: str, **changes: str | int | None) -> str:
         """Link to a page with this view and some changes: `go("timeline", rank=3)`."""
@@ -303,6 +312,10 @@ def open_page(name: str) -> Page:
 _ROW_PX, _MOST_ROWS_SHOWN = 35, 12
 # Columns of codes that have words.
 _CODED = {"part": WORDS, "term": WORDS, "change": CHANGES}
+# Columns of words that say what they mean.
+_SAID = frozenset({
+    "basis", "preparing_basis", "cause", "holder", "measure", "level", "class", "source", "phase",
+})  # fmt: skip
 _MOST_ROWS_SENT = 5_000  # to the browser: the files have all
 _MEASURED, _SHORT_LETTERS = 200, 12
 _LETTER_PX, _BESIDE_PX, _MOST_TEXT_PX = 7, 24, 420
@@ -351,6 +364,8 @@ def draw_table(
         values = one.values
         if column in _CODED:
             values = values.replace({code: say(words) for code, words in _CODED[column].items()})
+        elif column in _SAID and values.dtype == pl.String:
+            values = values.replace({word: say(word) for word in values.drop_nulls().unique()})
         shown[column] = _visible(values)
         label = titles.get(column) or labelled(column, one.words, say)
         told = helps.get(column, helps.get(""))
@@ -393,7 +408,7 @@ def _helps(name: str, say: Say) -> dict[str, str]:
     place = _place(known)
     return {
         "": place,
-        **{column.name: f"{plain(say(column.meaning))}  \n{place}" for column in known.columns},
+        **{column.name: f"{sentence(say(column.meaning))}  \n{place}" for column in known.columns},
     }
 
 

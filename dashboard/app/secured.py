@@ -1,4 +1,4 @@
-"""Answers beside the pages that are kept by nobody and framed by nobody."""
+"""Answers beside the pages, framed by nobody, and kept by nobody unless they say so themselves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _HEADERS = {
-    "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -15,7 +14,7 @@ _HEADERS = {
 
 
 class Secured:
-    """An application whose answers are kept by nobody and framed by nobody."""
+    """An application whose answers nobody frames, and nobody keeps that do not say who may."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -25,7 +24,9 @@ class Secured:
 
         async def send_secured(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_HEADERS)
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS)
+                headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
         await self._app(scope, receive, send_secured)

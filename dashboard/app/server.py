@@ -189,10 +189,14 @@ def _first_questions() -> Iterator[Question]:
     """In the order in which the overview asks them."""
     from npuscope.analysis import means, query
     from npuscope.dashboard.app.answers import overview_answers as overview
+    from npuscope.dashboard.app.answers import rank_answers
 
     yield query.steps, {}
     yield means.mean_steps, {}
+    yield means.mean_steps, {"by": "stage"}
     yield means.mean_step_bars, {}
+    yield overview.stage_of_ranks, {}
+    yield rank_answers.silent, {}
     yield overview.job_use, {}
     yield query.notes, {}
     yield query.limits, {}

@@ -153,7 +153,7 @@ def opened(path: str, version: str) -> Tables:
     con = store.open(target, summaries=summary_versions())
     query.open_views(con)
     data = Opened(con, target, memory_bytes=served().memory_bytes)
-    data.warnings.extend(reading_warnings(target))
+    data.warnings.extend(reading_warnings(target, con))
     is_across = True
     try:
         compare_ranks(data, is_needed=False)
@@ -259,8 +259,9 @@ def kept(path: str, version: str, fn: Callable[..., Any], arguments: dict[str, A
 
     `fn` is a plain function: what it depends on is its arguments alone.
     """
-    code = inspect.unwrap(fn).__code__
-    if fn.__closure__:
+    plain = inspect.unwrap(fn)  # below what keeps frames of a connection
+    code = plain.__code__
+    if plain.__closure__:
         raise TypeError(f"{fn.__qualname__}: takes values from around it: give them as arguments")
     name = f"{code.co_filename}:{code.co_firstlineno}:{fn.__qualname__}"
     return _kept(path, version, name, tuple(sorted(arguments.items())), fn)

@@ -44,7 +44,8 @@ class View:
     colours of a comparison tell (None: computing), `lanes` are the ranks whose events are open
     (None: the first few), `shown` is what else the timeline itself
     puts there and reads: marks, notes, what is open and selected. `base` is the capture that this
-    one is compared with, by store, run and name (None: as `Known.base` chooses); `by` one of
+    one is compared with, by store, run and name (None: as `Known.base` chooses); `beneath` is 1
+    where the timeline shows it, too, beneath this one (else None); `by` one of
     PLACES, of each of which the comparison has rows (None: of the mean rank); `change` are words of
     a what-if, with spaces between (None: the page's own choice); `schedule` and `micro_batches` are
     what a pipeline is tried with (None: as it ran); `only` are sizes of strategies (None: all).
@@ -62,6 +63,7 @@ class View:
     lanes: tuple[int, ...] | None = None
     shown: str | None = None
     base: tuple[str | None, str, str] | None = None
+    beneath: int | None = None
     by: Literal["stage", "rank"] | None = None
     change: str | None = None
     schedule: str | None = None
@@ -161,6 +163,7 @@ def view_of(params: Mapping[str, str], known: Known) -> View:
         lanes=_several(params.get("lanes"), capture.ranks),
         shown=_printable(params.get("shown")),
         base=_base_of(params, known, capture),
+        beneath=1 if params.get("beneath") == "1" and len(known.captures) > 1 else None,
         by=PLACES.get(params.get("by", "")),
         change=_change(params.get("change")),
         schedule=text if _SCHEDULE.fullmatch(text := params.get("schedule", "")) else None,
@@ -183,6 +186,7 @@ def params_of(view: View) -> dict[str, str]:
         "lanes": None if view.lanes is None else lanes_text(view.lanes),
         "shown": view.shown,
         **dict(zip(BASE, view.base or (None, None, None), strict=True)),
+        "beneath": view.beneath,
         "by": view.by,
         "change": view.change,
         "schedule": view.schedule,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -69,10 +70,16 @@ WORDS = (
     Message("measure"),
     Message("fit the selection"),
     Message("pin the track"),
+    Message("move the track"),
+    Message("move the rank"),
+    Message("drag a name"),
+    Message("move track or rank"),
     Message("next hit"),
     Message("event before and after"),
     Message("scroll"),
     Message("nothing selected"),
+    Message("step"),
+    Message("steps that begin together"),
     Message("wheel"),
     Message("drag"),
     Message("shift + drag"),
@@ -103,39 +110,61 @@ def _component() -> Any:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A capture on the timeline, by `name`: where its ranks are in time, rows of `step_borders`,
+    and the step that begins with one of the other capture, where there are two."""
+
+    page: Page
+    name: str
+    at: Extent
+    borders: pl.DataFrame
+    step: int | None = None
+
+
 def draw_timeline(
-    page: Page,
-    at: Extent,
-    borders: pl.DataFrame,
+    drawn: Drawn,
+    beneath: Drawn | None = None,
     *,
     opened: Sequence[int],
     window_ns: tuple[int, int] | None,
     kinds: Sequence[str],
 ) -> None:
-    """Draw the timeline of a capture: `opened` ranks unfolded, `window_ns` of it in sight, where
-    the visitor has not looked elsewhere; `kinds` are those that its groups have."""
-    whole = at.window_ns
-    assert whole is not None
-    zero = whole[0]
+    """Draw the timeline of a capture, and of another one beneath it: `opened` ranks unfolded,
+    `window_ns` of it in sight, where the visitor has not looked elsewhere; `kinds` are those that
+    its groups have."""
+    page = drawn.page
+    one = _told(drawn)
+    zero = int(one["zero"])
     base = str(st.get_option("server.baseUrlPath")).strip("/")
     told = {
         "base": f"/{base}/timeline-data" if base else "/timeline-data",
-        "place": {"store": page.capture.store, "run": page.capture.run,
-                  "capture": page.capture.capture},
+        **one,
+        "beside": beneath and _told(beneath) | {"align": [drawn.step, beneath.step]},
         "change": page.view.change or "", "lang": page.view.lang, "parts": list(PARTS),
-        "version": f"{hash(page.version)}",
-        "zero": str(zero), "extent": whole[1] - zero,
         "window": window_ns and [window_ns[0] - zero, window_ns[1] - zero],
-        "ranks": list(page.capture.ranks), "open": list(opened),
-        "silent": _silent(page, at),
-        "steps": [
-            {"step": step, "start": start - zero, "end": end - zero}
-            for step, start, end in borders["step", "start_ns", "end_ns"].rows()
-        ],
+        "open": list(opened),
         "colours": _colours(), "states": list(STATES), "classes": list(CLASSES),
         "kinds": list(kinds), "texts": {str(one): str(page.say(one)) for one in WORDS},
     }  # fmt: skip
     _component()(data=told, key="timeline")
+
+
+def _told(drawn: Drawn) -> dict[str, Any]:
+    """What is told of each capture: names by which the server is asked, and its time."""
+    page, whole = drawn.page, drawn.at.window_ns
+    assert whole is not None
+    zero, capture = whole[0], page.capture
+    return {
+        "place": {"store": capture.store, "run": capture.run, "capture": capture.capture},
+        "name": drawn.name, "version": f"{hash(page.version)}",
+        "zero": str(zero), "extent": whole[1] - zero,
+        "ranks": list(capture.ranks), "silent": _silent(page, drawn.at),
+        "steps": [
+            {"step": step, "start": start - zero, "end": end - zero}
+            for step, start, end in drawn.borders["step", "start_ns", "end_ns"].rows()
+        ],
+    }  # fmt: skip
 
 
 def _silent(page: Page, at: Extent) -> Mapping[int, str]:

@@ -14,12 +14,16 @@ All of them take `store`, `run` and `capture` by the names that pages show: what
 is answered with 404, what cannot be meant with 400. Nobody can name a path, and numbers are numbers
 before anything is asked of a store.
 
+A browser may keep tiles, and asks each time whether they are still the same: their ETag is of the
+store's version and of all that was asked, so that nothing is loaded to say yes.
+
 In memory are at most MOST_BYTES of events and their coarser rows, and MOST_TILE_BYTES of tiles as
 they were sent; what was not asked for longest goes first.
 """
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +35,7 @@ import pyarrow as pa
 from starlette.requests import Request
 from starlette.responses import Response
 
+from npuscope import __version__
 from npuscope.analysis.timeline import (
     coarser_rows,
     event_details,
@@ -82,7 +87,7 @@ def answer(name: str, request: Request) -> Response:
     if name not in ANSWERS:
         return Response(status_code=404)
     try:
-        asked = _Asked(request.query_params, request.headers.get("accept-encoding", ""))
+        asked = _Asked(request.query_params, request.headers)
         return ANSWERS[name](asked)
     except _Refused as refused:
         return Response(status_code=int(str(refused)))
@@ -93,9 +98,10 @@ def answer(name: str, request: Request) -> Response:
 class _Asked:
     """A request's parameters, each checked when it is read."""
 
-    def __init__(self, params: Mapping[str, str], encodings: str) -> None:
+    def __init__(self, params: Mapping[str, str], headers: Mapping[str, str]) -> None:
         self._params = params
-        self.takes_zstd = "zstd" in encodings
+        self.takes_zstd = "zstd" in headers.get("accept-encoding", "")
+        self._kept = headers.get("if-none-match", "")
         names = [params.get(name) for name in ("run", "capture")]
         store = params.get("store")
         known = [
@@ -108,6 +114,10 @@ class _Asked:
         self.capture: KnownCapture = known[0]
         self.path = sources.place_named(self.capture.store).path
         self.version = sources.version_of(self.path)
+
+    def has(self, etag: str) -> bool:
+        """Whether who asks has the answer of that ETag already."""
+        return etag in (one.strip() for one in self._kept.split(","))
 
     def number(self, name: str, least: int, most: int) -> int:
         """A whole number between two others."""
@@ -230,7 +240,7 @@ def _json(value: object) -> Response:
 
 
 def _arrow(table: pa.Table, asked: _Asked) -> Response:
-    return _sent_as(_packed(table, asked), asked)
+    return _sent_as(_packed(table, asked), asked, {})
 
 
 def _packed(table: pa.Table, asked: _Asked) -> bytes:
@@ -246,8 +256,8 @@ def _packed(table: pa.Table, asked: _Asked) -> bytes:
     return bytes(body)
 
 
-def _sent_as(body: bytes, asked: _Asked) -> Response:
-    headers = {"Vary": "Accept-Encoding"}
+def _sent_as(body: bytes, asked: _Asked, more: Mapping[str, str]) -> Response:
+    headers = {"Vary": "Accept-Encoding", **more}
     if asked.takes_zstd:
         headers["Content-Encoding"] = "zstd"
     return Response(body, headers=headers, media_type="application/vnd.apache.arrow.stream")
@@ -285,6 +295,10 @@ def _tile(asked: _Asked) -> Response:
     ranks = () if part in REPLAYED else asked.ranks()
     change = asked.text("change") if part == "whatif" else ""
     key = (*asked.place, part, ranks, change, level, index, asked.takes_zstd)
+    etag = _etag(key)
+    may_keep = {"Cache-Control": "private, no-cache", "ETag": etag}
+    if asked.has(etag):
+        return Response(status_code=304, headers={"Vary": "Accept-Encoding", **may_keep})
     with _guard:
         body = _sent.get(key)
         if body is not None:
@@ -302,7 +316,13 @@ def _tile(asked: _Asked) -> Response:
             _sent[key] = body
             while sum(map(len, _sent.values())) > MOST_TILE_BYTES:
                 _sent.popitem(last=False)
-    return _sent_as(body, asked)
+    return _sent_as(body, asked, may_keep)
+
+
+def _etag(key: tuple[object, ...]) -> str:
+    """Of what is asked of a store's version; weak, since who sends it may pack it."""
+    digest = hashlib.sha256(repr((__version__, *key)).encode()).hexdigest()
+    return f'W/"{digest[:32]}"'
 
 
 def _overview(asked: _Asked) -> Response:

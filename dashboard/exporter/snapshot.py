@@ -13,7 +13,7 @@ import polars as pl
 
 from npuscope.analysis.compare.difference import compare
 from npuscope.analysis.compare.side import Side, measure
-from npuscope.analysis.findings.list_findings import findings
+from npuscope.analysis.findings.findings import findings
 from npuscope.analysis.flops.mfu import ModelUse
 from npuscope.analysis.metric import Gauge
 from npuscope.analysis.pipeline.answer import Answer, pipeline_overview

@@ -20,6 +20,7 @@ from .layout import lay_out, rows_px
 # Where changes are small beside the step, the axis begins near them.
 _FROM_NOTHING = 0.4
 _ROOM = 0.3
+_NUMBER = 0.14  # of the axis: as wide as a number
 
 
 def change_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
@@ -50,6 +51,8 @@ def change_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     levels = [ns / 1e6 for ns in accumulate((ends[0], *changes))]
     spread = max(levels) - min(levels)
     low = 0.0 if spread > _FROM_NOTHING * max(levels) else min(levels) - max(spread, 0.001) * _ROOM
+    if not low and min(levels) < _NUMBER * max(levels):
+        low = -_NUMBER * max(levels)  # room for a number between the bar and the names
     figure.update_xaxes(range=[low, max(levels) + _ROOM * (max(levels) - low)])
     return lay_out(
         figure, say, "From a step of A to a step of B", height_px=rows_px(len(names)),

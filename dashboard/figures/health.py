@@ -13,7 +13,7 @@ from npuscope.analysis.health.steps import PHASE_COLUMNS
 from ..locale.language import Say
 from ..theme import COMPUTING, EXPOSED, FREE, MASKED, SERIES
 from ..units import fitting_unit
-from .layout import lay_out
+from .layout import lay_out, log_ticks
 
 _PANEL_PX = 170
 _PHASES = (*PHASE_COLUMNS, "other_ns")
@@ -51,7 +51,8 @@ def health_figure(
         figure.add_traces(traces, rows=number, cols=1)
         figure.update_yaxes(title={"text": unit}, row=number, col=1)
         if title == _OF["grad_norm"]:
-            figure.update_yaxes(type="log", row=number, col=1)
+            ticks = log_ticks(points["grad_norm"])
+            figure.update_yaxes(type="log", **ticks, row=number, col=1)
     for title in figure.layout.annotations:
         title.update(x=0, xanchor="left", font={"size": 13})
     _marks(figure, events, [title for title, _, _ in panels], say)

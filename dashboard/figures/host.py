@@ -10,7 +10,7 @@ from npuscope.messages import Message
 
 from ..locale.language import Say
 from ..theme import FREE_CAUSES
-from .layout import MOST_BARS, lay_out
+from .layout import MOST_BARS, lay_out, log_ticks
 
 _HEIGHT_PX = 360
 
@@ -45,6 +45,6 @@ def lead_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
             line={"color": colour, "shape": "hv"},
             hovertemplate="%{x:,.3f} ms: %{y:,.1f} us",
         )  # fmt: skip
-    figure.update_yaxes(type="log")
+    figure.update_yaxes(type="log", **log_ticks(rows["lead_ns"] / 1e3))
     return lay_out(figure, say, Message("How far the host runs ahead"), height_px=_HEIGHT_PX,
                    x=say("ms since the first launch"), y=say("lead (us)"))  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain, count
@@ -19,7 +20,9 @@ from ..theme import COMPUTING, EXPOSED, FONT, FREE, MASKED, template
 MOST_CELLS = 200_000  # of a heat map, and
 MOST_BARS = 2_000  # of all bars: a browser draws them in well below a second
 ROW_PX = 24
+LEGEND_ROW_PX, LEGEND_COLUMNS = 20, 2  # of long names, where a window is narrow
 _FRAME_PX, _LEAST_PX = 118, 230
+_MOST_DECADES, _LEAST_TICKS = 3, 3  # of an axis with more than powers of ten; in sight
 Part = tuple[str, str, str]
 # Of a step, and of communication: what it is called, its column, its colour.
 STEP_PARTS: tuple[Part, ...] = (
@@ -133,6 +136,29 @@ def shorten(text: str | None, most: int = 56) -> str:
     if len(text) <= most:
         return text
     return f"{text[: most // 2]}…{text[-(most // 2 - 1) :]}"
+
+
+def log_ticks(values: pl.Series) -> dict[str, list[float] | list[str]]:
+    """Ticks of a logarithmic axis, each written in full: powers of ten around values; where they
+    lie close together, 2 and 5 times each, too; where even these are far apart, even steps. What
+    else is drawn may reach further: so do the ticks."""
+    known = values.cast(pl.Float64).sort()
+    known = known.filter(known.is_finite() & (known > 0))
+    if known.is_empty():
+        return {}
+    least, most = known[0], known[-1]
+    low, high = (math.floor(math.log10(one)) for one in (least, most))
+    between = (1, 2, 5) if high - low < _MOST_DECADES else (1,)
+    ticks = [times * 10.0**power for power in range(low - 2, high + 4) for times in between]
+    if least < most and sum(least <= one <= most for one in ticks) < _LEAST_TICKS:
+        size = 10.0 ** math.floor(math.log10((most - least) / _LEAST_TICKS))
+        step = next(size * times for times in (1, 2, 5, 10)
+                    if (most - least) / (size * times) <= 2 * _LEAST_TICKS - 1)  # fmt: skip
+        first, last = math.ceil(least / step), math.floor(most / step)
+        even = [number * step for number in range(first, last + 1)]
+        outside = [one for one in ticks if not least - step < one < most + step]
+        ticks = sorted([*outside, *even])
+    return {"tickvals": ticks, "ticktext": [f"{one:,.10g}" for one in ticks]}
 
 
 def add_parts(

@@ -144,7 +144,7 @@ def growth_figure(steps: pl.DataFrame, growth: pl.DataFrame, say: Say) -> go.Fig
     """Rows of `memory_steps` of main components: what is in use at the end of each step, by rank.
 
     `growth`: rows of `memory_growth`; ranks that grow steadily stand out. At most MOST_RANKS ranks,
-    those that grow fastest.
+    those that grow fastest, in order of their numbers.
     """
     keys = ["rank", "device_id", "component", "source"]
     told = growth.select(*keys, "is_steady", "growth_per_step_bytes").join(
@@ -152,7 +152,7 @@ def growth_figure(steps: pl.DataFrame, growth: pl.DataFrame, say: Say) -> go.Fig
     )
     order = told.sort("growth_per_step_bytes", *keys, descending=[True, False, False, False, False],
                       nulls_last=True)  # fmt: skip
-    shown = order.head(MOST_RANKS)
+    shown = order.head(MOST_RANKS).sort(keys, nulls_last=True)
     most = steps["end_bytes"].max()
     divisor, unit = fitting_unit(most, "memory")
     colours = cycle(SERIES)

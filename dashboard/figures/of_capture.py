@@ -78,7 +78,17 @@ def _waterfall(of: Asked) -> Drawn:
 
 def _ranks(of: Asked) -> Drawn:
     bars = means.mean_step_bars(of.con, of.scope)
-    return None if bars.is_empty() else steps.ranks_figure(bars, of.say)
+    return (
+        None
+        if bars.is_empty()
+        else steps.ranks_figure(
+            bars,
+            of.say,
+            overview_answers.stage_of_ranks(of.con, of.scope),
+            rank_answers.silent(of.con, of.scope),
+            height_px=300,
+        )
+    )
 
 
 def _parts(of: Asked) -> Drawn:

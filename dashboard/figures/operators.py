@@ -12,9 +12,9 @@ from npuscope.messages import Message
 from ..locale.language import Say
 from ..terminal.operator_tables import CLASS_WORDS
 from ..theme import COMPUTING, FREE, SERIES
-from .layout import lay_out, numbered_names, of_many, rows_px, shorten
+from .layout import lay_out, log_ticks, numbered_names, of_many, rows_px, shorten
 
-MOST_ROWS = 30
+MOST_ROWS = 28
 MOST_POINTS = 5_000
 # Dark figures can be read on all of it, on a light page and on a dark one.
 _LIGHT_TO_STRONG = [[0, "#e3edf2"], [1, "#5cb3d1"]]
@@ -159,9 +159,10 @@ def roofline_figure(points: pl.DataFrame, peaks: pl.DataFrame, say: Say) -> go.F
             "itemsizing": "constant",
         }
     )  # fmt: skip
-    # Where points lie close together, more than the powers of ten is written at an axis.
-    figure.update_xaxes(type="log", dtick="D2")
-    return figure.update_yaxes(type="log", dtick="D2")
+    if shown.height:
+        figure.update_xaxes(**log_ticks(shown["intensity"]))
+        figure.update_yaxes(**log_ticks(shown["achieved_flops_per_s"] / 1e12))
+    return figure.update_xaxes(type="log").update_yaxes(type="log")
 
 
 def _limits(figure: go.Figure, points: pl.DataFrame, peaks: pl.DataFrame, say: Say) -> None:

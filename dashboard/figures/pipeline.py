@@ -15,7 +15,7 @@ from npuscope.messages import Message
 
 from ..locale.language import Say
 from ..theme import BUBBLES, PASSES
-from .layout import MOST_BARS, lay_out
+from .layout import LEGEND_ROW_PX, MOST_BARS, lay_out
 from .timeline import text_on, unit_of
 
 # What passes and causes of the pauses between them are called.
@@ -29,7 +29,7 @@ BUBBLE_WORDS = {
 }  # fmt: skip
 _DIGIT_SHARE = 0.008  # of the width, that a digit takes
 _ROW_PX = 30
-_LEGEND_PX, _LEGEND_COLUMNS = 20, 3  # where a window is narrow
+_TITLE_PX = 26
 _LATER_CHUNK = 0.72
 
 
@@ -89,12 +89,13 @@ def pipeline_figure(
             range=[len(devices) - 0.5, -0.5], showgrid=False, zeroline=False,
             title={"text": say("stage")}, row=number,
         )  # fmt: skip
-    legend_px = 50 + _LEGEND_PX * -(-len(seen) // _LEGEND_COLUMNS)
-    height_px = legend_px + 40 + len(sides) * (50 + _ROW_PX * len(devices))
-    lay_out(figure, say, "", height_px=height_px)
+    # Above the first title; in a narrow window it takes more rows, and the bars get lower.
+    rows_px = len(sides) * (50 + _ROW_PX * len(devices))
+    legend_px = 2 * LEGEND_ROW_PX + _TITLE_PX
+    lay_out(figure, say, "", height_px=legend_px + 48 + rows_px)
     figure.update_layout(barmode="overlay", bargap=0, title=None, margin={"t": legend_px})
-    figure.update_layout(legend={"orientation": "h", "y": 1, "yref": "container",
-                                 "yanchor": "top", "x": 0})  # fmt: skip
+    figure.update_layout(legend={"orientation": "h", "y": 1 + _TITLE_PX / rows_px,
+                                 "yanchor": "bottom", "x": 0, "xanchor": "left"})  # fmt: skip
     figure.update_xaxes(range=[0, whole_ns / unit_ns], showgrid=False, zeroline=False)
     figure.update_xaxes(
         title={"text": f"{unit} {say('from the first start of a pass')}"}, row=len(sides)

@@ -23,6 +23,8 @@ MEASURES: dict[Measure, str] = {
     "exposed_communication_ns": "exposed communication", "free_ns": "free",
 }  # fmt: skip
 MOST_BARS = 32
+_MOST_PX = 720  # with what is above and below, two screens
+_BAR_WIDTH = 0.75  # of the place of a rank
 NO_SUSPECT = "no suspect"
 MOST_CULPRITS, MOST_NAMED = 1_000, 4
 MUTED = f"{FREE}99"
@@ -89,7 +91,7 @@ def steps_figure(
         cut = "{title}: the last {count} of {every} steps"
         title = say(Message(cut, title=title, count=len(shown), every=len(steps)))
     figure = lay_out(
-        figure, say, title, height_px=max(280, min(820, 130 + 22 * len(names))), x=say("step"),
+        figure, say, title, height_px=max(280, min(_MOST_PX, 130 + 22 * len(names))), x=say("step"),
         y=say("rank"),
     )  # fmt: skip
     figure.update_xaxes(type="category", showgrid=False)
@@ -146,6 +148,7 @@ def culprits_figure(ranked: pl.DataFrame, silent: pl.DataFrame, say: Say) -> go.
             x=some["rank"].to_list(),
             y=some["wait_ms"].to_list(),
             name=say(name),
+            width=_BAR_WIDTH,  # else each trace has that of the gaps between its own ranks
             marker={"color": colour, "line": {"width": 0}},
             customdata=words,
             hovertemplate=f"{say('rank')} %{{x}}: %{{y:,.3f}} ms, %{{customdata}}<extra></extra>",
@@ -240,7 +243,7 @@ def by_host(frame: pl.DataFrame, hosts: pl.DataFrame) -> pl.DataFrame:
 
 def capability_named(name: str, say: Say) -> str:
     """A capability in the reader's language, where words like `groups` count things elsewhere."""
-    return labelled(f"capability {name}", name, say)
+    return labelled(f"capability {name}", name.replace("_", " "), say)
 
 
 def support_figure(support: pl.DataFrame, say: Say) -> go.Figure:

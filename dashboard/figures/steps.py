@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, groupby
 
 import plotly.graph_objects as go
 import polars as pl
@@ -14,11 +14,14 @@ from ..locale.language import Say
 from ..terminal.parts_table import PART_WORDS, SHOWN_FROM, WORDS
 from ..theme import COMPUTING, EXPOSED, FONT, FREE, MASKED, STEP_PART_COLOURS
 from ..units import fitting_unit
-from .layout import MOST_BARS, STEP_PARTS, lay_out, rows_px
+from .layout import LEGEND_COLUMNS, LEGEND_ROW_PX, MOST_BARS, STEP_PARTS, lay_out, rows_px
 
 _GAUGE_PX = 190
+_TITLE_PX = 36
 _MOST_COLUMNS = MOST_BARS // len(STEP_PARTS)
 _MOST_ROWS = 64
+_MOST_PX = 720  # with what is above and below, two screens
+_MOST_STAGES = 8  # have room for their names
 
 
 def gauge(ratio: float, say: Say, title: str, colour: str) -> go.Figure:
@@ -52,11 +55,21 @@ def masking_gauge(ratio: float, say: Say) -> go.Figure:
     return gauge(ratio, say, "Communication masked", MASKED)
 
 
-def ranks_figure(bars: pl.DataFrame, say: Say) -> go.Figure:
+def ranks_figure(
+    bars: pl.DataFrame,
+    say: Say,
+    stages: pl.DataFrame | None = None,
+    silent: pl.DataFrame | None = None,
+    *,
+    height_px: int = 380,
+) -> go.Figure:
     """A mean step of each rank, of one rank each step, as a column: computing, exposed
     communication and free time.
 
-    `bars` are rows of `mean_step_bars`; of more columns than can be drawn the longest.
+    `bars` are rows of `mean_step_bars`; of more columns than can be drawn the longest. `stages`:
+    rank, pp_rank, computing_ns (of a mean rank of the stage); each stage that holds ranks side by
+    side then has its name above them and a line across at what it computes. `silent`: rank, reason;
+    ranks without a step, as grey marks.
     """
     key = "rank" if "rank" in bars.columns else "step"
     every = bars.height
@@ -71,6 +84,16 @@ def ranks_figure(bars: pl.DataFrame, say: Say) -> go.Figure:
             marker={"color": colour, "line": {"width": 0}},
             hovertemplate=f"{say(key)} %{{x}}: %{{y:,.3f}} {unit}",
         )
+    if key == "rank" and silent is not None and 0 < silent.height <= _MOST_ROWS - bars.height:
+        figure.add_scatter(
+            x=silent["rank"].to_list(), y=[0] * silent.height, mode="markers",
+            name=say("nothing recorded"), customdata=[say(one) for one in silent["reason"]],
+            marker={"symbol": "x-thin", "size": 9, "line": {"color": FREE, "width": 2}},
+            hovertemplate=f"{say(key)} %{{x}}: %{{customdata}}<extra></extra>",
+        )  # fmt: skip
+        figure.update_xaxes(
+            categoryorder="array", categoryarray=sorted([*bars[key], *silent["rank"]])
+        )
     title = "A mean step of each rank" if key == "rank" else "Each step"
     if bars.height < every:
         title = (
@@ -80,7 +103,45 @@ def ranks_figure(bars: pl.DataFrame, say: Say) -> go.Figure:
         )
     figure.update_layout(barmode="stack")
     figure.update_xaxes(title={"text": say(key)}, type="category" if bars.height <= 64 else None)
-    return lay_out(figure, say, title, height_px=380, y=unit)
+    figure = lay_out(figure, say, title, height_px=height_px, y=unit)
+    if key == "rank" and stages is not None and bars.height == every:
+        _name_stages(figure, bars["rank"].to_list(), stages, divisor, unit, say)
+    return figure
+
+
+def _name_stages(
+    figure: go.Figure, ranks: list[int], stages: pl.DataFrame, divisor: float, unit: str, say: Say
+) -> None:
+    of_rank = {rank: (stage, ns) for rank, stage, ns in
+               stages.select("rank", "pp_rank", "computing_ns").iter_rows()}  # fmt: skip
+    runs = [
+        (stage, [at for at, _ in places])
+        for stage, places in groupby(
+            enumerate(of_rank.get(rank) for rank in ranks), key=lambda one: one[1]
+        )
+    ]
+    if None in of_rank.values() or not 1 < len(runs) == len(set(of_rank.values())) <= _MOST_STAGES:
+        return
+    is_category = len(ranks) <= _MOST_ROWS
+    for told, places in runs:
+        if told is None or told[1] is None:
+            continue
+        ends = (places[0] - 0.5, places[-1] + 0.5)
+        if not is_category:
+            ends = (ranks[places[0]] - 0.5, ranks[places[-1]] + 0.5)
+        level = told[1] / divisor
+        figure.add_shape(
+            type="line", x0=ends[0], x1=ends[1], y0=level, y1=level,
+            line={"width": 2, "dash": "dot"},
+        )  # fmt: skip
+        words = Message("stage {number}: computing {time} {unit}", number=told[0],
+                        time=f"{level:,.3f}", unit=unit)  # fmt: skip
+        figure.add_annotation(
+            x=sum(ends) / 2, y=1, yref="paper", yanchor="bottom", showarrow=False,
+            text=f"<b>{say(words)}</b>",
+        )  # fmt: skip
+    # Their names stand where the legend would: it goes up, beside the title.
+    figure.update_layout(legend={"yref": "container", "y": 0.99, "yanchor": "top"})
 
 
 def parts_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
@@ -106,9 +167,17 @@ def parts_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
             hovertemplate="%{y}: %{x:,.3f} ms",
         )
     figure.update_layout(barmode="stack")
-    return lay_out(
-        figure, say, "Where a step's time goes", height_px=rows_px(len(names)),
-        x=say("ms per step"), is_listed=True,
+    legend_px = LEGEND_ROW_PX * -(-len(figure.data) // LEGEND_COLUMNS)
+    height_px = min(rows_px(len(names)) + legend_px, _MOST_PX)
+    figure = lay_out(
+        figure, say, "Where a step's time goes", height_px=height_px, x=say("ms per step"),
+        is_listed=True,
+    )  # fmt: skip
+    # Below the title, where it has room in a narrow window, too.
+    return figure.update_layout(
+        margin={"t": _TITLE_PX + legend_px + 12},
+        legend={"x": 0, "xanchor": "left", "yref": "container", "y": 1 - _TITLE_PX / height_px,
+                "yanchor": "top"},
     )  # fmt: skip
 
 
@@ -138,7 +207,10 @@ def waterfall_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
         cliponaxis=False,
         showlegend=False,
     )
-    figure.update_xaxes(range=[0, 1.12 * max(accumulate(points[:-1]))])
+    levels = [*accumulate(points[:-1])]
+    # Numbers stand before the bars: where a bar begins near 0 they need room beside the names.
+    least = -0.12 * max(levels) if min(levels) < 0.15 * max(levels) else 0.0
+    figure.update_xaxes(range=[least, 1.12 * max(levels)], tick0=0)
     return lay_out(
         figure, say, "From the peak to what is achieved", height_px=rows_px(len(names)),
         x=say("% of the peak"), is_listed=True,

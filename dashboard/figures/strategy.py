@@ -12,7 +12,7 @@ from npuscope.messages import Message
 from ..locale.language import Say
 from ..theme import COMPUTING, EXPOSED, FREE, SERIES, WAIT, WARNING, WORSE
 from ..units import fitting_unit
-from .layout import lay_out, rows_px
+from .layout import lay_out, log_ticks, rows_px
 
 _MOST_POINTS = 3_000  # of those that are neither on the front nor among the best
 _TIMES_BUDGET = 4
@@ -50,8 +50,8 @@ def front_figure(
     _points(figure, best, say("the best"), circle, divisor)
     if budget_bytes:
         figure.add_hline(y=budget_bytes / _GIB, line={"dash": "dash", "color": FREE, "width": 1})
-    figure.update_xaxes(type="log")
-    figure.update_yaxes(type="log")
+    figure.update_xaxes(type="log", **log_ticks(strategies["step_ns"] / divisor))
+    figure.update_yaxes(type="log", **log_ticks(strategies["peak_bytes"] / _GIB))
     lay_out(
         figure, say, "Step and memory of strategies", height_px=460,
         x=say(Message("step ({unit})", unit=unit)),

@@ -134,7 +134,7 @@ def _heat(
 
 
 def _heat_px(ranks: int) -> int:
-    return int(min(max(130 + 22 * ranks, 240), 620))
+    return int(min(max(130 + 22 * ranks, 240), 560))
 
 
 def _positions(ranks: Sequence[int]) -> tuple[list[int], bool]:

@@ -174,4 +174,4 @@ def _imbalance(captures: pl.DataFrame, say: Say) -> tuple[list[Any], str]:
         _line(captures, captures, captures[column].to_list(), say(name), colour, "x")
         for name, column, colour in told
         if captures[column].null_count() < captures.height
-    ], "max / mean"
+    ], say("max / mean")

@@ -16,6 +16,8 @@ from npuscope.errors import UsageError
 from npuscope.messages import Message, filled
 
 Say = Callable[[str], str]
+# The heading of a column: words, and the unit behind them that no language puts otherwise.
+_UNITS = frozenset({"ms", "us", "MiB", "MB", "GiB"})
 
 
 @cache
@@ -46,7 +48,10 @@ def language_of(code: str) -> Say:
     def say(text: str) -> str:
         if isinstance(text, Message):
             return filled(told.get(text.template, text.template), text.values, say)
-        return told.get(text, text)
+        words, _, unit = text.rpartition(" ")
+        if text in told or unit not in _UNITS:
+            return told.get(text, text)
+        return f"{told.get(words, words)} {unit}"
 
     return say
 

@@ -11,7 +11,7 @@ from npuscope.analysis.compare.difference import Comparison
 from npuscope.analysis.compare.side import PER_TOKEN
 from npuscope.analysis.views import sum_of
 from npuscope.analysis.wording import UNKNOWN, ms, plain
-from npuscope.messages import Message
+from npuscope.messages import Message, joined
 
 from ..terminal.measures import MEASURES, figure
 from ..terminal.parts_table import CHANGES, WORDS
@@ -70,6 +70,21 @@ def headline(found: Comparison) -> Message:
         share=UNKNOWN if share is None else f"{share:+.2%}",
         verdict=VERDICTS[found.verdict],
     )  # fmt: skip
+
+
+def largest_change(found: Comparison) -> list[Message]:
+    """What takes most of a difference that is one: the row that changed most in its direction."""
+    way = 1 if found.delta_ns > 0 else -1
+    same_way = found.rows.filter(pl.col("delta_ns") * way > 0)
+    if found.verdict != "different" or same_way.is_empty():
+        return []
+    row = same_way.sort(pl.col("delta_ns").abs(), descending=True).row(0, named=True)
+    what = joined((WORDS[row["part"]], row["name"] or ""), " ")
+    delta = f"{row['delta_ns'] / 1e6:+,.3f}"
+    if row["change"] not in CHANGES:
+        return [Message("Most of it: {what}, {delta} ms.", what=what, delta=delta)]
+    how = CHANGES[row["change"]]
+    return [Message("Most of it: {what} ({how}), {delta} ms.", what=what, how=how, delta=delta)]
 
 
 def measure_rows(found: Comparison) -> list[dict[str, Any]]:

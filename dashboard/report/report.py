@@ -17,9 +17,8 @@ import polars as pl
 
 from npuscope.analysis import means, query
 from npuscope.analysis.experts.load.load_overview import Overview, hottest
-from npuscope.analysis.findings.list_findings import findings
+from npuscope.analysis.findings.findings import findings
 from npuscope.analysis.flops.losses import together
-from npuscope.analysis.pipeline.passes import Pipeline
 from npuscope.analysis.ranks.stragglers.blame import by_rank, rank_blame
 from npuscope.analysis.report_rows import (
     ABSENT,
@@ -30,7 +29,6 @@ from npuscope.analysis.report_rows import (
     mfu_losses,
     no_waterfall,
     pipeline_told,
-    recognised_of,
 )
 from npuscope.analysis.scope import Scope
 from npuscope.analysis.wording import megabytes, ms, percent, plain, ranks_named, us
@@ -83,7 +81,7 @@ def report(
             _memory(con, here) if charts else (),
             _limits(con, here),
         )
-        yield from _opening(con, here, facts, path, seen, recognised_of(ran))
+        yield from _opening(con, here, facts, path, seen)
         for block in chain.from_iterable(sections):
             if charts or not isinstance(block, Chart):
                 yield block
@@ -104,11 +102,10 @@ def _opening(
     facts: Mapping[str, Any],
     path: str,
     seen: Overview | None,
-    passes: Pipeline | None = None,
 ) -> Iterator[Block]:
     yield Heading(f"{facts['run']}  {facts['capture']}")
     yield _facts(facts)
-    if found := findings(con, here, path=path, experts=seen, passes=passes):
+    if found := findings(con, here, path=path, experts=seen):
         yield Findings(tuple(found))
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import polars as pl
 
 from npuscope.analysis.ranks.stragglers.blame import VERDICT_WORDS, by_rank
-from npuscope.analysis.ranks.stragglers.hot_experts import hottest
 from npuscope.analysis.wording import UNKNOWN, ms, number, numbers, percent, plain, us
 from npuscope.messages import Message, joined
 
@@ -23,6 +22,15 @@ _FORMS: dict[str, Callable[[float], str]] = {
     "ratio": lambda value: f"{value:.3f}",
 }
 _score = decimals("{:.1f}")
+
+
+def _hottest(evidence: str | None) -> str | None:
+    if not evidence:
+        return None
+    # Only of suspects: it loads all that tells experts' tokens from kernels.
+    from npuscope.analysis.ranks.stragglers.hot_experts import hottest
+
+    return hottest(evidence)
 
 
 def ranks_table(
@@ -57,7 +65,7 @@ def ranks_table(
         {
             **row,
             "words": VERDICT_WORDS.get(row["verdict"], row["verdict"]) or UNKNOWN,
-            "hottest": hottest(row["evidence"]) if row["evidence"] else None,
+            "hottest": _hottest(row["evidence"]),
         }
         for row in (
             shown if waits is None else shown.join(waits, on=["run", "capture", "rank"], how="left")

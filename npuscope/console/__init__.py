@@ -25,7 +25,9 @@ def print_json(metric: str, rows: list[dict[str, Any]], notes: list[str], **more
     """One JSON object on stdout, the same shape for every metric; `more` is said beside the rows of
     what is no table alone."""
     answer = {"schema_version": 1, "metric": metric, **more, "rows": rows, "notes": notes}
-    print_text(json_text(answer, sys.stdout.encoding) + "\n")
+    with reader_may_leave():
+        sys.stdout.write(json_text(answer, sys.stdout.encoding) + "\n")
+        sys.stdout.flush()
 
 
 def print_text(text: str) -> None:

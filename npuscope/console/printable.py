@@ -35,7 +35,10 @@ def json_text(value: Any, encoding: str = "utf-8") -> str:
     r"""A value as JSON: whatever is obeyed, or lacking in the encoding, as `\uXXXX`."""
     import msgspec
 
-    text = visible(msgspec.json.encode(value, enc_hook=str).decode())
+    text = msgspec.json.encode(value, enc_hook=str).decode()
+    if text.isascii() and "\x7f" not in text:  # other control characters are spelled out already
+        return text
+    text = visible(text)
     try:
         text.encode(encoding)
     except UnicodeEncodeError:

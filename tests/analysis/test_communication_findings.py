@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 from npuscope.analysis.findings.finding import Finding
-from npuscope.analysis.findings.list_findings import findings
+from npuscope.analysis.findings.findings import findings
 from npuscope.analysis.parts import exposed_parts, step_parts
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.ranks.stragglers.blame import by_rank, rank_blame

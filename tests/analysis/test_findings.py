@@ -14,12 +14,8 @@ import pytest
 from npuscope.analysis import query
 from npuscope.analysis.findings import communication_rules
 from npuscope.analysis.findings.finding import CERTAINTIES, EVIDENCE_ROWS, Finding, ranked
-from npuscope.analysis.findings.list_findings import (
-    RULES,
-    finding_rows,
-    findings,
-    findings_markdown,
-)
+from npuscope.analysis.findings.findings import finding_rows, findings
+from npuscope.analysis.findings.list_findings import RULES, findings_markdown
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.scope import Scope
 from npuscope.collector.store import store
@@ -159,7 +155,10 @@ def test_kernels_that_only_move_or_set_data() -> None:
         kernel(92 * MS, 8 * MS, 1, type="Unique", core="AI_CPU"),
     ])  # fmt: skip
     found = {one.name: one.at_stake_ns for one in findings(con)}
-    assert found == {"data_movement": 10 * MS, "ai_cpu_kernels": 8 * MS, "data_setting": 2 * MS}
+    assert found == {
+        "data_movement": 10 * MS, "ai_cpu_kernels": 8 * MS, "slow_operators": 6 * MS,
+        "data_setting": 2 * MS,
+    }  # fmt: skip
     assert of(con, "data_movement").evidence["type"].to_list() == ["TransposeD", "PadV3"]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from npuscope.analysis.findings import gains
 from npuscope.analysis.findings.finding import Finding
-from npuscope.analysis.findings.list_findings import findings
+from npuscope.analysis.findings.findings import findings
 from npuscope.analysis.replay.capture_what_if import whatif_steps
 from npuscope.analysis.replay.changes import parse_change
 from npuscope.analysis.scope import Scope

@@ -9,7 +9,7 @@ import pytest
 
 from npuscope.analysis import means, query
 from npuscope.analysis.communication.volume import mean_pairs
-from npuscope.analysis.findings.list_findings import findings
+from npuscope.analysis.findings.findings import findings
 from npuscope.analysis.scope import Scope
 from npuscope.dashboard.exporter.gauges import metric_gauges
 from tests.analysis.tables import connect, fill, kernel, op

@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 from rich.cells import cell_len
 
-from npuscope.collector.store.csv_cells import quoted_cells
+from npuscope.collector.csv_cells import quoted_cells
 from tests.cli.command import Run
 
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")

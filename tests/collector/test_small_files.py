@@ -15,7 +15,8 @@ from npuscope.collector.model import RankSource, ReadLog, SourceFile
 from npuscope.collector.readers.cluster.cluster_db import JobFacts
 from npuscope.collector.readers.cluster.cluster_parts import _read_groups
 from npuscope.collector.readers.expert_load.deployment_json import read_deployment
-from npuscope.collector.readers.expert_load.mindie_dump import CONFIG, _config
+from npuscope.collector.readers.expert_load.load_files import CONFIG
+from npuscope.collector.readers.expert_load.mindie_dump import _config
 from npuscope.collector.readers.metadata.profiler_info import read_info
 from npuscope.collector.readers.metadata.profiler_metadata import read_metadata
 from npuscope.collector.small_files import SMALL_BYTES, read_own, read_small

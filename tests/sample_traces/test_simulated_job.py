@@ -133,6 +133,33 @@ def test_knobs() -> None:
     assert masked(0.0) < 0.05 < 0.4 < masked(0.6) < masked(1.0) <= 1.0
 
 
+def test_a_norm_takes_in_the_sum_before_it() -> None:
+    def kernels(job: Job) -> list[tuple[str, str, str]]:
+        rows = (one.work for one in captures(job)[0].kernels)
+        return [(one.type, one.input_shapes, one.output_shapes) for one in rows]
+
+    plain, fused = kernels(small()), kernels(small(fused_norms=True))
+    sums = [one for one in plain if one[0] == "Add"]
+    both = [one for one in fused if one[0] == "AddRmsNorm"]
+    assert len(both) == len(sums) and not [one for one in fused if one[0] == "Add"]
+    assert {*both} == {("AddRmsNorm", "2048,1024;2048,1024;1024", "2048,1024;2048,1;2048,1024")}
+    assert len(fused) == len(plain) - len(sums)
+
+
+@pytest.mark.parametrize(
+    "change", [{"unfused_kernel": "SwiGlu"}, {"converted_kernel": "MatMulV3"},
+               {"split_kernel": "RmsNorm"}]
+)  # fmt: skip
+def test_what_is_planted_leaves_other_kernels_as_they_are(change: dict[str, Any]) -> None:
+    planted = ("TransData", "SwiGlu", "Sigmoid", "Mul", "RmsNorm")
+
+    def others(job: Job) -> list[int]:
+        kernels = captures(job)[0].kernels
+        return sorted(one.dur_ns for one in kernels if one.work.type not in planted)
+
+    assert others(small(**change)) == others(small())
+
+
 @pytest.mark.parametrize(
     "change", [{"layers": 3, "pp": 2}, {"dp": 3, "ep": 2}, {"slow_rank": 9}, {"experts": 3},
                {"expert_weights": (1.0,)}]

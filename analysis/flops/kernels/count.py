@@ -7,6 +7,7 @@ from functools import lru_cache
 import duckdb
 import polars as pl
 
+from npuscope.analysis.memo import kept
 from npuscope.analysis.scope import ALL, Scope
 from npuscope.analysis.views import frame, open_views
 
@@ -28,6 +29,7 @@ _NO_TYPE = "the profiler level has no operator types"
 _NOT_KNOWN = "operators of a GPU have no rules"
 
 
+@kept
 def counted_kernels(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of `shape_summary` with the FLOPs of one kernel each.
 

@@ -8,6 +8,8 @@ length; text and databases spell them alike but for prefixes (`DT_BF16`, `FORMAT
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import zip_longest
 from math import prod
 
 from npuscope.messages import Message
@@ -58,21 +60,29 @@ def tensors(shapes: Cell, dtypes: Cell = None, layouts: Cell = None) -> tuple[Te
     if not text or text == "N/A":
         return ()
     parts = text.split(";")
-    kinds = [_DTYPES.get(_spelled(name, "DT_"), (None, 0))[0] for name in _listed(dtypes)]
-    places = [_spelled(name, "FORMAT_") or None for name in _listed(layouts)]
-    kinds += [None] * (len(parts) - len(kinds))
-    places += [None] * (len(parts) - len(places))
-    return tuple(
-        Tensor(_shape(part), kinds[at], places[at]) if part.strip() else None
-        for at, part in enumerate(parts)
-    )
+    known = zip_longest(parts, _dtypes(dtypes)[: len(parts)], _layouts(layouts)[: len(parts)])
+    return tuple(_tensor(*one) for one in known)
 
 
-def _shape(part: str) -> tuple[int, ...]:
+# A capture has thousands of different cells, of few different tensors.
+@lru_cache(maxsize=1 << 14)
+def _tensor(part: str, dtype: str | None, layout: str | None) -> Tensor | None:
+    if not part.strip():
+        return None
     shape = tuple(int(size) for size in part.split(","))
     if min(shape) < 0:
         raise ValueError(Message("a dimension is unknown: {part}", part=part))
-    return shape
+    return Tensor(shape, dtype, layout)
+
+
+@lru_cache(maxsize=1 << 10)
+def _dtypes(cell: Cell) -> tuple[str | None, ...]:
+    return tuple(_DTYPES.get(_spelled(name, "DT_"), (None, 0))[0] for name in _listed(cell))
+
+
+@lru_cache(maxsize=1 << 10)
+def _layouts(cell: Cell) -> tuple[str | None, ...]:
+    return tuple(_spelled(name, "FORMAT_") or None for name in _listed(cell))
 
 
 def _listed(cell: Cell) -> list[str]:

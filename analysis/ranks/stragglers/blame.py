@@ -14,6 +14,8 @@ from npuscope.analysis.views import select
 from npuscope.analysis.wording import ranks_named
 from npuscope.messages import Message, joined
 
+from ...memo import kept
+
 VERDICT_WORDS = {
     "host": "its host launches late",
     "compute": "same kernels take longer",
@@ -22,9 +24,18 @@ VERDICT_WORDS = {
     "link": "slow link",
     "unknown": "slower than its peers, cause unknown",
 }
+# Of several ranks, as far as it is said otherwise.
+_VERDICTS_OF_SEVERAL = {
+    "host": "their hosts launch late",
+    "frequency": "chips run at a lower clock",
+    "alltoall_bytes": "more tokens in their all-to-alls",
+    "link": "slow links",
+    "unknown": "slower than their peers, cause unknown",
+}
 _COMPLETE = "select count(*) filter (where is_complete), count(*) from arrivals {where}"
 
 
+@kept
 def rank_blame(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """A row per rank and step: columns of the metric `rank_blame`, evidence as JSON text."""
     return select(con, "rank_blame", scope)
@@ -119,16 +130,27 @@ def by_rank(found: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def verdicts_told(ranked: pl.DataFrame) -> str:
-    """Which ranks of `by_rank` are suspected of what, as `rank 5: slow link; ...`; empty: none."""
+def verdicts_told(ranked: pl.DataFrame, hosts: pl.DataFrame) -> str:
+    """Which ranks of `by_rank` are suspected of what, as `rank 5: slow link; ...`; empty: none.
+    `hosts`: rank, host_name, of the ranks whose host is known; it is named where it is suspected.
+    """
     suspects = ranked.drop_nulls("verdict")
     return joined(
         [
-            Message("{ranks}: {why}", ranks=ranks_named(of["rank"]), why=VERDICT_WORDS[verdict])
+            Message("{ranks}: {why}", ranks=ranks_named(of["rank"]), why=_why(verdict, of, hosts))
             for (verdict,), of in suspects.group_by("verdict", maintain_order=True)
         ],
         "; ",
     )
+
+
+def _why(verdict: str, suspects: pl.DataFrame, hosts: pl.DataFrame) -> str:
+    known = hosts.filter(pl.col("rank").is_in(suspects["rank"].implode()))["host_name"]
+    names = known.drop_nulls().unique().sort()
+    if verdict != "host" or names.is_empty():
+        several = VERDICT_WORDS | _VERDICTS_OF_SEVERAL
+        return (VERDICT_WORDS if suspects.height == 1 else several)[verdict]
+    return Message("launches come late on host {hosts}", hosts=joined(names))
 
 
 def blame_notes(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from npuscope.errors import UsageError
 
+from ...ranks.stages import rank_stages
 from ..captures import CaptureJob, Other
 from ..changes import Change
 from ..operations import Operations, programs
 from ..points import Flags, Integers
-from ..stages import rank_stages
 
 _MOST = 64  # contributions of one kind: each is a replay
 

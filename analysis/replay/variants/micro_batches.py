@@ -15,11 +15,11 @@ import numpy as np
 
 from npuscope.errors import CannotAnswer, UsageError
 
+from ...ranks.stages import rank_stages
 from ..captures import CaptureJob, Other
 from ..changes import Change
 from ..operations import Operations
 from ..points import Indices, Integers
-from ..stages import rank_stages
 from ..waits import computed_before
 from .pipeline import Picked, Pipeline, Times
 from .schedules import executed, recognised

@@ -28,7 +28,7 @@ def recognised(
     """The pipeline that ran. Raises CannotAnswer where its schedule is not known."""
     if own.waits is not job.waits or own.added_ns:
         raise UsageError(f"{change.word}: passes run as measured here: this change stands alone")
-    return ready(con, job.passes or pipeline(con, job.run, job.capture, job.ops))
+    return ready(con, pipeline(con, job.run, job.capture, known=job.ops))
 
 
 def executed(measured: Ready, own: Other, name: str | None, micro_batches: int | None) -> Other:

@@ -115,13 +115,15 @@ _counted as (
     select run, capture, rank, 'operator_memory' as content, count(*) as count from operator_memory group by all
     union all
     select run, capture, rank, unnest([
-        {content: 'counters', count: count(*)},
-        {content: 'counters.frequency', count: count(*) filter (name like 'AI Core Freq%')},
-        {content: 'counters.memory', count: count(*) filter (regexp_matches(name, '^(HBM|LLC|DDR)'))},
+        {content: 'counters', count: sum(count)},
+        {content: 'counters.frequency', count: sum(count) filter (name like 'AI Core Freq%')},
+        {content: 'counters.memory', count: sum(count) filter (regexp_matches(name, '^(HBM|LLC|DDR)'))},
         {content: 'counters.links',
-            count: count(*) filter (regexp_matches(name, '^(HCCS|RoCE|NIC|PCIe|SIO|UB|NETDEV)', 'i'))},
-        {content: 'counters.power', count: count(*) filter (name ilike '%power%' or series ilike '%watt%')}
-    ], recursive := true) from counters group by run, capture, rank
+            count: sum(count) filter (regexp_matches(name, '^(HCCS|RoCE|NIC|PCIe|SIO|UB|NETDEV)', 'i'))},
+        {content: 'counters.power', count: sum(count) filter (name ilike '%power%' or series ilike '%watt%')}
+    ], recursive := true)
+    from (select run, capture, rank, name, series, count(*) as count from counters group by all)
+    group by run, capture, rank
     union all
     select run, capture, rank, unnest([
         {content: 'marks', count: count(*)},

@@ -5,7 +5,7 @@
 -- carried to another chip. RDMA sends have bytes there, but no time: their tasks end before the bytes arrive. SDMA is
 -- HCCS, PCIE and SIO added up, and left out where one of them is there. Times of links that work at the same time are
 -- added up, so the bandwidth is that of a single link. Packets are large from 32 MB (RDMA: 0.5 MB), HCCL's own limits;
--- an unaligned one is no multiple of 512 bytes, and known where tasks are.
+-- an unaligned one is no multiple of 512 bytes.
 --
 -- title: Links
 -- meaning: Bytes, time and packets of communication by kind of link.
@@ -47,7 +47,9 @@ _from_hccl as (
         list_sum(list_transform(packets,
             lambda p: case when p.size_bytes < if(link = 'RDMA', 500000, 32000000) then p.time_ns else 0 end))
             as small_ns,
-        null as unaligned_count
+        list_sum(list_transform(packets,
+            lambda p: case when cast(round(p.size_bytes) as bigint) % 512 <> 0 then p.packet_count else 0 end))
+            as unaligned_count
     from _measured
     where link <> 'SDMA' or not has_parts
 ),

@@ -144,14 +144,26 @@ _tasks as (
     from device_tasks join _keys using (run, capture, rank) join _streams using (rank_key, stream_id)
     where dur_ns > 0 and start_ns is not null
 ),
-_hits as materialized (
-    select span, low_ns, high_ns, priority, operator, thread_id from _host_hits
-    union all
-    select span, greatest(low_ns, t.start_ns), least(high_ns, t.end_ns), priority, type, null
+-- Most have no task in them: only where the last end of those that began before is within one, is any looked for.
+_interrupted as (
+    select s.*
     from (
         select s.*, stream_key from _spans as s join _ended_by as e using (gap)
         join _streams as k on k.rank_key = e.rank_key and k.stream_id = e.stream_id where part = 'idle'
     ) as s
+    asof join (
+        select stream_key, start_ns, max(end_ns) over (
+            partition by stream_key order by start_ns rows between unbounded preceding and current row
+        ) as reached_ns
+        from _tasks
+    ) as t on t.stream_key = s.stream_key and s.high_ns > t.start_ns
+    where reached_ns > low_ns
+),
+_hits as materialized (
+    select span, low_ns, high_ns, priority, operator, thread_id from _host_hits
+    union all
+    select span, greatest(low_ns, t.start_ns), least(high_ns, t.end_ns), priority, type, null
+    from _interrupted as s
     join _tasks as t on s.stream_key * 18446744073709551616 + low_ns < t.stream_key * 18446744073709551616 + t.end_ns
         and t.stream_key * 18446744073709551616 + t.start_ns < s.stream_key * 18446744073709551616 + high_ns
 ),

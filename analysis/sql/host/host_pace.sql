@@ -36,41 +36,42 @@ _launched as materialized (
     where api_start_ns is not null and device_start_ns is not null and target in ('kernel', 'communication')
     group by all
 ),
+-- Whose queue is a truth value: windows by text take twice as long.
 _moments as (
-    select run, capture, rank, 'device' as queue, api_start_ns as at_ns, api_end_ns as until_ns, device_start_ns, 1 as sign
+    select run, capture, rank, true as is_device, api_start_ns as at_ns, api_end_ns as until_ns, device_start_ns, 1 as sign
     from _launched
     union all
-    select run, capture, rank, 'device', device_start_ns, null, null, -1 from _launched
+    select run, capture, rank, true, device_start_ns, null, null, -1 from _launched
     union all
-    select run, capture, rank, 'framework', start_ns, start_ns + dur_ns, null, if(kind = 'enqueue', 1, -1)
+    select run, capture, rank, false, start_ns, start_ns + dur_ns, null, if(kind = 'enqueue', 1, -1)
     from host_ops where kind in ('enqueue', 'dequeue') and start_ns is not null
 ),
 _queued as (
     select *, sum(sign) over (
-        partition by run, capture, rank, queue order by at_ns, sign rows between unbounded preceding and current row
+        partition by run, capture, rank, is_device order by at_ns, sign rows between unbounded preceding and current row
     ) - 1 as depth
     from _moments
 ),
 _calls as (
-    select q.run, q.capture, q.rank, s.step, queue, at_ns, until_ns, q.device_start_ns, greatest(depth, 0) as depth
+    select q.run, q.capture, q.rank, s.step, is_device, at_ns, until_ns, q.device_start_ns, greatest(depth, 0) as depth
     from (select * from _queued where sign = 1) as q
     asof left join (select * from steps where window_start_ns is not null) as s
         on q.run = s.run and q.capture = s.capture and q.rank = s.rank and q.at_ns >= s.window_start_ns
     where s.step is null or q.at_ns < s.window_end_ns
 ),
 _usual as (
-    select *, median(until_ns - at_ns) over (partition by run, capture, rank, step, queue) as usual_ns from _calls
+    select *, median(until_ns - at_ns) over (partition by run, capture, rank, step, is_device) as usual_ns from _calls
 ),
 _paces as (
     select run, capture, rank, step,
-        count(*) filter (where queue = 'device') as launch_count,
-        quantile_disc(device_start_ns - at_ns, [0.1, 0.5, 0.9]) filter (where queue = 'device') as leads,
-        quantile_disc(until_ns - at_ns, [0.5, 0.99]) filter (where queue = 'device') as calls,
-        quantile_disc(depth, 0.5) filter (where queue = 'device') as queue_p50_count,
-        max(depth) filter (where queue = 'device') as queue_max_count,
+        count(*) filter (where is_device) as launch_count,
+        quantile_disc(device_start_ns - at_ns, [0.1, 0.5, 0.9]) filter (where is_device) as leads,
+        quantile_disc(until_ns - at_ns, [0.5, 0.99]) filter (where is_device) as calls,
+        quantile_disc(depth, 0.5) filter (where is_device) as queue_p50_count,
+        max(depth) filter (where is_device) as queue_max_count,
         coalesce(sum(greatest(until_ns - at_ns - 10 * usual_ns, 0)) filter (where depth >= 1000), 0) as queue_full_ns,
-        min(at_ns) filter (where queue = 'device') as first_ns,
-        max(at_ns) filter (where queue = 'device') as last_ns,
+        min(at_ns) filter (where is_device) as first_ns,
+        max(at_ns) filter (where is_device) as last_ns,
         max(device_start_ns) - min(device_start_ns) as device_span_ns
     from _usual
     group by all

@@ -9,7 +9,7 @@ the file at a time; their values wait until there are enough of them to pay for 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Protocol, get_type_hints
@@ -180,6 +180,24 @@ def on_strings(column: pa.ChunkedArray, test: Callable[[pa.Array], pa.Array]) ->
     if not pa.types.is_dictionary(rows.type):
         return test(rows)
     return test(rows.dictionary).take(rows.indices)
+
+
+def with_texts(table: pa.Table, changes: Mapping[str, Callable[[pa.Array], pa.Array]]) -> pa.Table:
+    """The table with texts of some columns changed, each that repeats once: SQL would do it row by
+    row."""
+    for place, name in enumerate(table.column_names):
+        if name in changes and table[name].null_count < table.num_rows:
+            rows = table[name].combine_chunks()
+            if not pa.types.is_dictionary(rows.type):
+                rows = pc.dictionary_encode(rows)
+            changed = pa.DictionaryArray.from_arrays(rows.indices, changes[name](rows.dictionary))
+            table = table.set_column(place, name, changed)
+    return table
+
+
+def without(characters: str) -> Callable[[pa.Array], pa.Array]:
+    """Takes a set of characters, as a regular expression has them, out of texts."""
+    return partial(pc.replace_substring_regex, pattern=f"[{characters}]", replacement="")
 
 
 def drop_unplaced(table: pa.Table, needed: Iterable[str], what: str, log: ReadLog) -> pa.Table:

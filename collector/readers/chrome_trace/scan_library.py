@@ -16,20 +16,17 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
 import llvmlite.binding as llvm
-import numpy as np
 
 from ...small_files import read_small
-from ...store.cache import cache_folder
-from ...store.folder_handles import make_private
+from ...store.folder_handles import cache_folder, make_private
 from .columns import COUNTER
 from .kept import Kept, Wanted
-from .scan_codes import ARRAYS, TABLE, Array, Event, Plan, Rows
 
 _COMPILER_S = 600
 
@@ -45,22 +42,6 @@ def scan_function() -> Callable[[int], int] | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return _loaded(name.decode(), code)
-
-
-def table_of(
-    text: Array, plan: Plan, event: Event, rows: Rows, counter: int, capacity: int
-) -> Array:
-    """Addresses and lengths of the arrays, which must live as long as it is used. Its last three
-    numbers are what is asked: the size of the text, still to be put there, and these."""
-    keys = [array for known in plan[:4] for array in known]
-    table = np.zeros(TABLE, np.int64)
-    arrays: Sequence[Array] = [text, *keys, *plan[4:], *event, *rows]
-    for number, array in enumerate(arrays):
-        table[3 * number] = array.ctypes.data
-        table[3 * number + 1 : 3 * number + 1 + array.ndim] = array.shape
-    table[3 * ARRAYS] = table[3 * ARRAYS + 3 :].ctypes.data
-    table[-2:] = counter, capacity
-    return table
 
 
 def write_compiled(path: Path) -> None:

@@ -7,7 +7,7 @@ once for each string, not once for each row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -17,7 +17,6 @@ from . import scan_codes as s
 from .columns import series_name
 from .kept import Wanted
 from .scan_codes import NULL, PADDING, Array
-from .scan_library import table_of
 from .scan_plan import hash_of, planned
 
 _PIECE_BYTES = 1 << 20
@@ -44,7 +43,7 @@ class Scan:
             _room(_STORE_BYTES), _room(_STORE_BYTES),
             np.zeros(s.ROWS + len(self._planned.kinds), np.int64),
         )  # fmt: skip
-        self._table = table_of(
+        self._table = _table_of(
             self._text, self._planned.plan, self._event, self._rows, self._planned.counter, _ROWS
         )
         self._forget()
@@ -169,6 +168,22 @@ def _is_utf8(text: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def _table_of(
+    text: Array, plan: s.Plan, event: s.Event, rows: s.Rows, counter: int, capacity: int
+) -> Array:
+    """Addresses and lengths of the arrays, which must live as long as it is used. Its last three
+    numbers are what is asked: the size of the text, still to be put there, and these."""
+    keys = [array for known in plan[:4] for array in known]
+    table = np.zeros(s.TABLE, np.int64)
+    arrays: Sequence[Array] = [text, *keys, *plan[4:], *event, *rows]
+    for number, array in enumerate(arrays):
+        table[3 * number] = array.ctypes.data
+        table[3 * number + 1 : 3 * number + 1 + array.ndim] = array.shape
+    table[3 * s.ARRAYS] = table[3 * s.ARRAYS + 3 :].ctypes.data
+    table[-2:] = counter, capacity
+    return table
 
 
 def _unescaped(written: pa.Array) -> pa.Array:

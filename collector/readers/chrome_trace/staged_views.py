@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import duckdb
 
+from ...literals import file_literal
 from ...model import ReadLog
 from ...staging import staging_place
-from ...store.store import file_literal
 from .columns import Form
 from .staging import stage
 

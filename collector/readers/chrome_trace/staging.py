@@ -41,7 +41,10 @@ APART_BYTES = 96 << 20  # below this, starting processes costs more than it save
 SCAN_BYTES = 32 << 20  # below this, loading what is compiled costs more than it saves
 _ROW_GROUP_BYTES = 3 << 20
 # Columns of few values; looking for repetitions among ids only costs.
-_REPEATED = frozenset({"name", "kind", "level", "task_type", "category", "side"})
+_REPEATED = frozenset({
+    "name", "kind", "level", "task_type", "category", "side", "series",
+    "input_shapes", "input_dtypes", "module", "call_stack",
+})  # fmt: skip
 
 
 def stage(

@@ -15,9 +15,9 @@ import pyarrow as pa
 from npuscope.messages import restored
 
 from ...groups import group_hash, parallel_kind
+from ...literals import file_literal
 from ...model import RankSource, ReadLog
 from ...staging import insert_row, insert_rows, staging_place
-from ...store.store import file_literal
 from ..metadata.profiler_metadata import GROUPS, parse_metadata, rank_columns
 from .cluster_db import Group, JobFacts
 from .cluster_parts import split_by_rank

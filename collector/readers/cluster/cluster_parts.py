@@ -38,10 +38,10 @@ from npuscope.messages import stored
 
 from ... import schema
 from ...discover import cluster_outputs as outputs
+from ...literals import sql_literal
 from ...model import ReadLog, SourceFile
 from ...small_files import decode, read_small
 from ...staging import connect, is_empty, scalar
-from ...store.store import sql_literal
 from ..delimited import Rows, fill, lose, open_rows
 from ..hccl.communication import Operation, as_table, packet_rows
 from ..hccl.communication_matrix import Link

@@ -14,22 +14,12 @@ from ...model import RankSource, ReadLog, SourceFile
 from ...staging import insert_rows
 from . import hook, mindie_dump
 from .deployment_json import read_deployment
-from .load_frames import RULE, ExpertFacts, ExpertLoad
+from .load_files import DUMPED, HOOKED, MAP, RULE, ExpertFacts
+from .load_frames import ExpertLoad
 
 # Rows that go to the engine at once.
 _ROWS_AT_ONCE = 1 << 20
 _LISTS_AT_ONCE = 1 << 12
-
-
-def is_load_file(name: str) -> bool:
-    """Whether a file of this name counts tokens, or says where experts are."""
-    patterns = (hook.FILE, mindie_dump.FILE, mindie_dump.MAP)
-    return name == mindie_dump.CONFIG or any(pattern.fullmatch(name) for pattern in patterns)
-
-
-def counts_tokens(name: str) -> bool:
-    """Whether a file of this name counts tokens."""
-    return any(pattern.fullmatch(name) for pattern in (hook.FILE, mindie_dump.FILE))
 
 
 def read_files(
@@ -42,14 +32,14 @@ def read_files(
     A deployment beside the hook's files tells where experts were. Raises TraceNotFound where there
     are no counts, TraceFormatError where they cannot be read.
     """
-    hooked = [file for file in files if hook.FILE.fullmatch(Path(file.path).name)]
+    hooked = [file for file in files if HOOKED.fullmatch(Path(file.path).name)]
     if not hooked:
         return mindie_dump.read_dump(files, advance=advance)
     found = hook.read_hook(hooked, advance=advance)
     rest = [file for file in files if file not in hooked]
-    maps = [f.path for f in rest if mindie_dump.MAP.fullmatch(Path(f.path).name)]
+    maps = [f.path for f in rest if MAP.fullmatch(Path(f.path).name)]
     notes = list(found.notes)
-    if any(mindie_dump.FILE.fullmatch(Path(file.path).name) for file in rest):
+    if any(DUMPED.fullmatch(Path(file.path).name) for file in rest):
         notes.append(
             Message(
                 "inference dumps in the same folder as the hook's files: not read; ingest "

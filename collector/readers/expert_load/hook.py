@@ -12,7 +12,6 @@ read one by one: memory follows what was counted (steps x layers x experts), not
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,10 +26,10 @@ from npuscope.errors import TraceFormatError, TraceNotFound
 from npuscope.messages import Message
 
 from ...model import SourceFile
-from .load_frames import ExpertFacts, ExpertLoad, as_load, few_numbers, no_placement
+from .load_files import ExpertFacts, part_of
+from .load_frames import ExpertLoad, as_load, few_numbers, no_placement
 from .routed_detail import Counts, Detail, Key, counts_frame
 
-FILE = re.compile(r"rank_?(\d{1,6})(?:\.(\d{1,9}))?\.jsonl")
 # One layer's counts of many micro-batches, with room to spare.
 _LINE_BYTES = 64 << 20
 # Sums over ranks and micro-batches stay below 63 bits, numbers of layers below 31.
@@ -135,17 +134,6 @@ def read_hook(
 def rank_of(path: str) -> int:
     """The rank in a file's name. Raises ValueError where there is none."""
     return part_of(path)[0]
-
-
-def part_of(path: str) -> tuple[int, int]:
-    """Rank, and which of its files it is: -1 is the one without a number, which comes first.
-
-    Raises ValueError for another name.
-    """
-    found = FILE.fullmatch(Path(path).name)
-    if not found:
-        raise ValueError(path)
-    return int(found[1]), int(found[2] or -1)
 
 
 def _one_file(file: SourceFile, gathered: _Gathered, found: dict[Key, dict[int, Counts]]) -> None:

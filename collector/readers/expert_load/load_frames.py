@@ -10,10 +10,10 @@ hook files, dumps, ... ─ read ─ load       step, phase, layer, expert, ep_ra
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 import polars as pl
 
+from .load_files import ExpertFacts
 from .routed_detail import no_counts
 
 LOAD_SCHEMA: dict[str, type[pl.DataType]] = {
@@ -23,30 +23,6 @@ LOAD_SCHEMA: dict[str, type[pl.DataType]] = {
 PLACEMENT_SCHEMA: dict[str, type[pl.DataType]] = {
     "layer": pl.Int32, "device": pl.Int32, "slot": pl.Int32, "expert": pl.Int32,
 }  # fmt: skip
-# In a rank's rules: the folder, and before each of its facts.
-RULE = "expert_load"
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertFacts:
-    """How loads were counted; None where the source does not say.
-
-    `source`: `hook` (training, every rank counts what it routes to all experts) or `dump`
-    (inference, every rank counts what its slots got). `ranks_count` that were read, of
-    `ranks_expected`. `experts_count`: logical experts of a layer in the whole model; `slots_count`
-    of each rank. `is_physical`: 1 where `expert` is a slot's number, not a logical expert's.
-    `steps_per_dump`: decoding steps between two dumps. `micro_batches` of a step.
-    """
-
-    source: Literal["hook", "dump"]
-    ranks_count: int
-    ranks_expected: int | None = None
-    experts_count: int | None = None
-    slots_count: int | None = None
-    top_k: int | None = None
-    is_physical: int = 0
-    steps_per_dump: int | None = None
-    micro_batches: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

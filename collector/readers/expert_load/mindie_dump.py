@@ -18,7 +18,6 @@ loads   dump 0   | 1 less 0 | 2 less 1        what came between two dumps
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,19 +33,16 @@ from npuscope.messages import Message
 from ...model import SourceFile
 from ...small_files import decode, open_regular, read_small
 from .deployment_json import Deployment, read_deployment
+from .load_files import CONFIG, DUMPED, ExpertFacts
 from .load_frames import (
     LOAD_SCHEMA,
     PLACEMENT_SCHEMA,
-    ExpertFacts,
     ExpertLoad,
     as_load,
     few_numbers,
     no_placement,
 )
 
-FILE = re.compile(r"(prefill|decode)_(\d{1,4})\.csv")
-CONFIG = "model_gen_config.json"
-MAP = re.compile(r"(?:(prefill|decode)_global_deployment|expert_map.*)\.json")
 _Counts = npt.NDArray[np.int64]
 
 
@@ -102,7 +98,7 @@ def read_dump(
     shared = max(0, config.num_dangling_shared_experts or 0)
     by_phase: dict[str, dict[int, SourceFile]] = {}
     for file in files:
-        named = FILE.fullmatch(Path(file.path).name)
+        named = DUMPED.fullmatch(Path(file.path).name)
         if named and int(named[2]) >= shared:
             ranks = by_phase.setdefault(named[1], {})
             rank = int(named[2]) - shared

@@ -18,14 +18,15 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...model import Option, ReadLog
 from ...small_files import decompressed
-from ..chrome_trace.events import Event, decode_events, durations_ns, instants_ns
 from ..chrome_trace.json_events import BLANK, BOUNDARY
 from ..metadata.profiler_metadata import ProfilerMetadata, natural, parse_metadata, text
-from .kineto_columns import KINDS
+
+if TYPE_CHECKING:
+    from ..chrome_trace.events import Event
 
 _EDGE_BYTES = 1 << 16
 _MOST_BYTES = 16 << 20  # groups of ten thousand ranks are listed there
@@ -159,6 +160,10 @@ def window_ns(path: str, beginning: bytes, head: KinetoHead) -> tuple[int | None
 
 def _spans(events: Sequence[Event], head: KinetoHead) -> list[tuple[bool, int, int]]:
     """Of slices: whether it is the profiler's own span, start and end."""
+    # Here, as who looks for traces of any kind loads no columns for it.
+    from ..chrome_trace.events import durations_ns, instants_ns
+    from .kineto_columns import KINDS
+
     slices = [e for e in events if e.ph == "X" and (e.cat in KINDS or e.cat == "Trace")]
     starts = instants_ns([e.ts for e in slices], head.base_ns).to_pylist() if slices else []
     lengths = durations_ns([e.dur for e in slices]).to_pylist()
@@ -171,6 +176,8 @@ def _spans(events: Sequence[Event], head: KinetoHead) -> list[tuple[bool, int, i
 
 def _whole_events(piece: bytes) -> list[Event]:
     """Events of a piece of a file that is cut anywhere."""
+    from ..chrome_trace.events import decode_events
+
     found: list[Event] = []
     body = piece.strip(BLANK).removeprefix(b"[").lstrip(BLANK)
     array_end = re.search(rb"\}[ \t\r\n]*\][ \t\r\n]*[,}]", body)

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import duckdb
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from ...discover.msprof_layout import device_of
 from ...model import RankSource, ReadLog
-from ..chrome_trace.events import Event, decode_events, durations_ns, instants_ns
 from ..chrome_trace.json_events import read_events
 from ..damaged_files import read_each
 from ..delimited import Rows, fill, open_rows
 from .device_rows import names_device, own_rows
+
+if TYPE_CHECKING:
+    from ..chrome_trace.events import Event
 
 OF_TABLES = "iterations of step_trace_*.csv"
 _NAME = r"^Iteration (\d+)$"
@@ -128,6 +129,12 @@ def _rows_sql(rows: Rows, text: str, own: str) -> str:
 
 def _read_slices(con: duckdb.DuckDBPyConnection, path: str, log: ReadLog) -> None:
     """Slices named `Iteration 3`, on threads that name their model."""
+    # Here, as few profiles have such a file.
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from ..chrome_trace.events import decode_events, durations_ns, instants_ns
+
     slices: list[Event] = []
     models: dict[tuple[int | str | None, int | str | None], str] = {}
 

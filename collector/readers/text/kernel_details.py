@@ -11,14 +11,17 @@ such operations:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import duckdb
 
-from ...model import RankSource, ReadLog
+from npuscope.errors import TraceFormatError
+
+from ...model import RankSource, ReadLog, SourceFile
 from ..damaged_files import read_each
 from ..delimited import Rows, fill, lose, normal, open_rows
-from ..words import turn_into_words, words_for_text
+from ..words import enumerate_keys, turn_into_words, words_for_text
 from .device_rows import names_device, own_rows
 
 _START = ("Start Time(us)", "Task Start Time(us)")
@@ -59,24 +62,42 @@ def read(
         " type varchar, start_ns bigint, dur_ns bigint, core varchar)"
     )
 
+    files = source.files.get("kernels", ())
+    is_large = sum(file.size_bytes for file in files) >= WORDS_FROM_BYTES and "kernels" in wanted
+    # Of a map that is filled, keys become an enumeration only by making each row's map anew.
+    kinds = enumerate_keys(con, "kernels", "pmu", _keys(files)) if is_large else {}
+    keys = kinds and "kernels_key"
+
     def read_one(path: str) -> None:
         if wanted & {"kernels", "comm_ops"}:
             rows = open_rows(path, log, (_START, _DURATION, ("Name", "Op Name")))
             if rows is not None and names_device(rows, source, log):
                 own = own_rows(source, "device_id")
                 stacked = source.framework == "mindspore"
-                _read_file(con, rows, log, own, kernels="kernels" in wanted, stacked=stacked)
+                _read_file(
+                    con, rows, log, own, kernels="kernels" in wanted, stacked=stacked,
+                    keys=keys or "varchar",
+                )  # fmt: skip
 
-    files = source.files.get("kernels", ())
     try:
         read_each(files, read_one, log, advance)
     except Exception:
         # Half the operations would give figures that look whole.
         con.execute("delete from _comm_rows")
         raise
-    if "kernels" in wanted and sum(file.size_bytes for file in files) >= WORDS_FROM_BYTES:
+    if is_large:
         with words_for_text(con, ("kernels",)):
-            turn_into_words(con, "kernels", ("name", "type", "core", "op_state", *_TEXT), ("pmu",))
+            turn_into_words(con, "kernels", ("name", "type", "core", "op_state", *_TEXT), kinds)
+
+
+def _keys(files: Sequence[SourceFile]) -> list[str]:
+    """Names of the PMU columns that any of the tables has."""
+    found: set[str] = set()
+    for file in files:
+        with suppress(TraceFormatError):  # whoever reads the file tells
+            rows = open_rows(file.path, ReadLog(), ())
+            found |= set(_other_pmu(rows)) if rows else set()
+    return sorted(found)
 
 
 def _read_file(
@@ -87,8 +108,10 @@ def _read_file(
     *,
     kernels: bool,
     stacked: bool = False,
+    keys: str = "varchar",
 ) -> None:
-    """own: SQL of which rows are the rank's. stacked: names may be followed by their stack."""
+    """own: SQL of which rows are the rank's. stacked: names may be followed by their stack. keys:
+    type of names of PMU columns."""
     _note_variants(rows, log)
 
     def named(source: str) -> str:
@@ -103,7 +126,7 @@ def _read_file(
             con,
             rows,
             log,
-            lambda source: f"{insert} {_kernels_sql(rows, named(source), own)}",
+            lambda source: f"{insert} {_kernels_sql(rows, named(source), own, keys)}",
             numbers,
         )
     else:
@@ -168,7 +191,7 @@ def _light_sql(rows: Rows, source: str, own: str) -> str:
         where {own} and (start_ns is null or is_comm_row(core, name))"""
 
 
-def _kernels_sql(rows: Rows, source: str, own: str) -> str:
+def _kernels_sql(rows: Rows, source: str, own: str, keys: str) -> str:
     text = [f"cell({rows.cell(header)}) as {name}" for name, header in _TEXT.items()]
     pmu = [f"{_pmu_value(header, rows)} as {name}" for name, header in _own_pmu(rows).items()]
     others = _other_pmu(rows)
@@ -176,7 +199,7 @@ def _kernels_sql(rows: Rows, source: str, own: str) -> str:
     values = ", ".join(f"v{i}" for i in range(len(others)))
     return f"""
         select * {f"exclude ({values})" if values else ""},
-            is_compute_row(core, name) as is_compute, {_pmu_map(list(others))} as pmu
+            is_compute_row(core, name) as is_compute, {_pmu_map(list(others), keys)} as pmu
         from (
             select {_common(rows)},
                 {_task_number(rows.cell("Stream ID"))} as stream_id,
@@ -223,13 +246,14 @@ def _pmu_value(header: str, rows: Rows) -> str:
     return f"number({cell}) / 100" if header.endswith("(%)") else f"number({cell})"
 
 
-def _pmu_map(names: list[str]) -> str:
-    """SQL of a map of the values v0, v1, ... by name; those that are NULL are left out."""
+def _pmu_map(names: list[str], keys: str) -> str:
+    """SQL of a map of the values v0, v1, ... by name, of type `keys`; those that are NULL are left
+    out."""
     if not names:
-        return "null::map(varchar, double)"
+        return f"null::map({keys}, double)"
     values = [f"v{i}" for i in range(len(names))]
     pairs = list(zip(names, values, strict=True))
-    entries = ", ".join(f"{{'k': '{name}', 'v': {value}}}" for name, value in pairs)
+    entries = ", ".join(f"{{'k': '{name}'::{keys}, 'v': {value}}}" for name, value in pairs)
     fields = ", ".join(f"'{name}': {value}" for name, value in pairs)
     # Rows have all values or none, almost always; to cast a struct is seven times as fast as
     # to build a map from entries. A vector without other rows is not copied by the outer case.
@@ -237,7 +261,7 @@ def _pmu_map(names: list[str]) -> str:
         when coalesce({", ".join(values)}) is not null and ({" + ".join(values)}) is null
             then map_from_entries([e for e in [{entries}] if e.v is not null])
         else cast(case when {" + ".join(values)} is not null then {{{fields}}} end
-            as map(varchar, double)) end"""
+            as map({keys}, double)) end"""
 
 
 def _task_number(cell: str) -> str:

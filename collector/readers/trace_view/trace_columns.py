@@ -30,6 +30,8 @@ from ..chrome_trace.columns import (
     put_slices,
     scalars,
     schema_of,
+    with_texts,
+    without,
 )
 from ..chrome_trace.events import (
     NO_ARGS,
@@ -139,6 +141,12 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
 
 
 _HINTS = hints_of(StackArgs, SliceArgs)
+# How the framework's texts become those of other sources.
+_TEXTS = {
+    "input_shapes": without(r" \t\r\n\[\]"),
+    "input_dtypes": without(r"\r\n"),
+    "call_stack": lambda stacks: pc.replace_substring(without(r"\r")(stacks), ";\n", "\n"),
+}
 _SCALARS = {name for name, hint in _HINTS.items() if hint == Scalar} | {"id"}
 _TYPES = arrow_types(_HINTS)
 _HOST = ("kind", *PLACE, *_SLICES["operator"], "connection_id")
@@ -281,6 +289,7 @@ def _slices(kind: str, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     if kind in _SCHEMAS:
         yield kind, table
     else:
+        table = with_texts(table, _TEXTS)
         yield "host", fit_schema(table, _SCHEMAS["host"], "kind", kind)
 
 

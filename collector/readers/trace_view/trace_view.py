@@ -38,7 +38,6 @@ _TIME = re.compile(rb'"ts"\s*:\s*(")?')
 _HEAD_BYTES = 1 << 16
 _TABLES = (
     "marks",
-    "counters",
     "kernels",
     "device_tasks",
     "launches",
@@ -46,6 +45,7 @@ _TABLES = (
     "comm_ops",
     "comm_tasks",
     "host_ops",
+    "counters",
 )
 # Of large tables, the columns of words that repeat, and what tells these words.
 _WORDED = {

@@ -8,10 +8,7 @@
 create or replace temp view _trace_host_op as
 select kind, name, pid as process_id, tid as thread_id, start_ns, dur_ns, connection_id,
     nullif(sequence_number, -1) as sequence_number, nullif(forward_thread_id, 0) as forward_thread_id,
-    translate(input_shapes, e' \t\r\n[]', '') as input_shapes,
-    translate(input_dtypes, e'\r\n', '') as input_dtypes,
-    replace(replace(call_stack, e'\r', ''), e';\n', e'\n') as call_stack,
-    module, flops
+    input_shapes, input_dtypes, call_stack, module, flops
 from _trace_host;
 
 create or replace temp macro _is_computing(task_type, name) as
@@ -128,6 +125,7 @@ group by k.kernel;
 
 update kernels set connection_id = c.connection_id
 from _trace_kernel_connection c where c.kernel = kernels.rowid;
+drop table _trace_kernel_connection;
 
 -- name: device_tasks
 -- What else the device did. Parts of communication operations stand among its tasks, too: with the operation's
@@ -179,14 +177,22 @@ with kernel as (
 ), api as (   -- a level's call wraps the next level's: of those that begin together the node's launch tells
     select pid, tid, start_ns, min_by(name, rank) as name, min(rank) as rank, min_by(dur_ns, rank) as dur_ns,
         min_by(connection_id, rank) as connection_id
-    from (select *, case when ends_with(name, '@launch') then -1 else dur_ns end as rank from _trace_api)
+    from (
+        select c.*, case when ends_with(name, '@launch') then -1 else dur_ns end as rank
+        from _trace_api c
+        semi join _trace_arrow a on a.from_pid = c.pid and a.from_tid = c.tid and a.launched_ns = c.start_ns
+    )
     group by pid, tid, start_ns
 ), launching as (   -- older arrows start within the call, not with it: then the task's connection id tells
-    select a.arrow, min_by(c, c.start_ns) as call
+    select a.arrow, min_by(struct_pack(
+        name := c.name, start_ns := c.start_ns, dur_ns := c.dur_ns, connection_id := c.connection_id
+    ), c.start_ns) as call
     from _trace_arrow a
     join _trace_api c on c.connection_id = a.connection_id and c.pid = a.from_pid and c.tid = a.from_tid
         and a.launched_ns between c.start_ns and c.start_ns + c.dur_ns
     group by a.arrow
+), queued as (
+    select id, pid, tid, at_ns from _trace_flow where category = 'async_npu' and side = 's'
 ), operator_at as (   -- MindSpore gives its operators no category
     select process_id, thread_id, start_ns, min_by(name, dur_ns) as name
     from (
@@ -194,12 +200,14 @@ with kernel as (
         union all
         select o.pid, o.tid, o.start_ns, o.name, o.dur_ns
         from _trace_other o join _trace_process p on p.pid = o.pid and p.kind = 'framework'
-    ) group by all
+    )
+    semi join queued on queued.pid = process_id and queued.tid = thread_id and queued.at_ns = start_ns
+    group by all
 ), operator as (   -- two that begin on the device together share their arrows' id
     select f.pid, f.tid, f.at_ns, min_by(o.name, (s.at_ns, s.tid)) as name,
         min_by(s.tid, (s.at_ns, s.tid)) as thread_id, min(s.at_ns) as start_ns
     from _trace_flow f
-    join _trace_flow s on s.category = 'async_npu' and s.side = 's' and s.id = f.id
+    join queued s on s.id = f.id
     left join operator_at o on o.process_id = s.pid and o.thread_id = s.tid and o.start_ns = s.at_ns
     where f.category = 'async_npu' and f.side = 'f'
     group by f.pid, f.tid, f.at_ns
@@ -218,6 +226,9 @@ left join kernel k on k.arrow = a.arrow
 left join launching l on l.arrow = a.arrow
 left join api c on c.pid = a.from_pid and c.tid = a.from_tid and c.start_ns = a.launched_ns
 left join operator o on o.pid = a.pid and o.tid = a.tid and o.at_ns = a.at_ns;
+-- Tables that follow need the memory: what does not fit is written to disk and read again.
+drop table _trace_arrow;
+drop table _trace_kernel;
 
 -- name: unbound
 select count(distinct (id, pid, tid, at_ns)) from _trace_flow
@@ -315,6 +326,8 @@ left join _trace_group g on g.group_name = n.group_name
 left join _trace_task_connection k on k.start_ns = s.start_ns and k.task_id = s.plane_task_id
 left join _trace_connected_op c on c.pid = s.pid and c.tid = s.group_tid and c.connection_id = k.connection_id
 asof left join _trace_op o on o.pid = s.pid and o.tid = s.group_tid and s.start_ns >= o.start_ns;
+drop table _trace_task_connection;
+drop table _trace_connected_op;
 
 -- name: host_rows
 create or replace temp macro _call_name(name) as regexp_replace(name, '^\w+@', '');
@@ -335,7 +348,7 @@ union all select unnest([_api_level(level, name), _call_name(name)]) from (selec
 union all select unnest([name, _other_level(name), _call_name(name)]) from (select distinct name from _trace_other)
 union all select unnest(['api', 'gc', 'operator'])
 union all select unnest([input_shapes, input_dtypes, module])
-    from (select distinct input_shapes, input_dtypes, module from _trace_host_op)
+    from (select distinct input_shapes, input_dtypes, module from _trace_host)
 
 -- name: counter_words
 select unnest([name, series]) as word from (select distinct name, series from _trace_counter)

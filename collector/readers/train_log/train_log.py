@@ -27,34 +27,17 @@ from ...staging import insert_rows
 from .alike_lines import split_alike
 from .bar_lines import split_bars
 from .event_files import event_files, read_events
+from .log_facts import RULE, LogFacts
 from .log_lines import COLUMNS, MARKS, MORE_COLUMNS, LogEntry, Scope, arguments, parse
 
 _COLUMNS = (*COLUMNS, *MORE_COLUMNS)
 SCHEMA: dict[str, type[pl.DataType]] = {"step": pl.Int64, **dict.fromkeys(_COLUMNS, pl.Float64)}
-# In a rank's rules: the log's path, and before each of its facts.
-RULE = "train_log"
 _BLOCK_BYTES = 8 << 20
 # Whatever is longer is no line of a trainer.
 _LINE_BYTES = 1 << 16
 # Where `log_history` is looked for, and the most that is read of what has one.
 _HEAD_BYTES, _STATE_BYTES = 1 << 16, 256 << 20
 _CHUNK_ROWS = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class LogFacts:
-    """What the log says of the whole run; None where it does not, or where it changes.
-
-    `sequence_length` in tokens, `global_batch_size` in sequences, `tokens_per_step` of the whole
-    job: their product, or as far as `consumed tokens` grow in a step. `tokens_per_s_of`: whether
-    `tokens_per_s` is the whole job's or one device's, where the format tells.
-    """
-
-    global_batch_size: int | None = None
-    sequence_length: int | None = None
-    world_size: int | None = None
-    tokens_per_step: int | None = None
-    tokens_per_s_of: Scope | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,16 @@ import duckdb
 import polars as pl
 
 from npuscope.analysis.findings.finding import Finding
-from npuscope.analysis.findings.list_findings import findings
+from npuscope.analysis.findings.findings import findings
 from npuscope.analysis.flops.job_mfu import gathered, mean_use
 from npuscope.analysis.flops.kernels.count import kernel_work
 from npuscope.analysis.flops.losses import losses, together
 from npuscope.analysis.flops.mfu import mfu
+from npuscope.analysis.means import mean_steps
 from npuscope.analysis.scope import ALL, Scope
+from npuscope.analysis.views import frame
+from npuscope.analysis.wording import ms
+from npuscope.messages import Message
 
 # Where a finding is looked into; the rest is seen best in the timeline.
 _PAGES = {
@@ -31,7 +35,11 @@ _PAGES = {
     "pipeline_bubble": "pipeline",
     "device_idle": "host",
     "between_steps": "host",
+    "host_calls": "host",
+    "synchronisation": "host",
+    "far_cores": "host",
     "slow_kernels": "operators",
+    "slow_operators": "operators",
     "data_movement": "operators",
     "data_setting": "operators",
     "expert_imbalance": "experts",
@@ -80,6 +88,34 @@ def job_use(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> JobUse:
         ),
         tuple(found.notes),
     )
+
+
+def stage_of_ranks(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
+    """The stage of each rank, and what a mean rank of that stage computes: rank, pp_rank,
+    computing_ns."""
+    clause, values = scope.job.where()
+    ranks = frame(con, f"select rank, pp_rank from ranks {clause} order by all", values)
+    of_stage = mean_steps(con, scope, by="stage").select(
+        pp_rank="stage", computing_ns="computing_ns"
+    )
+    return ranks.join(of_stage, on="pp_rank", how="inner")
+
+
+def uneven(stages: pl.DataFrame) -> list[Message]:
+    """Which stage computes longest and which shortest: of rows of `mean_steps` by stage; nothing
+    of one stage."""
+    told = stages.drop_nulls(["stage", "computing_ns"]).sort("computing_ns", descending=True)
+    if told.height < 2:
+        return []
+    (most, most_ns), (least, least_ns) = (
+        told.select("stage", "computing_ns").row(at) for at in (0, -1)
+    )
+    return [
+        Message(
+            "Stage {most} computes {most_ms} ms, stage {least} {least_ms} ms.",
+            most=most, most_ms=ms(most_ns), least=least, least_ms=ms(least_ns),
+        )
+    ]  # fmt: skip
 
 
 def found_here(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[Finding]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
+from npuscope.analysis.findings.finding import Finding
 from npuscope.analysis.timeline.bins import MOST_CELLS, MOST_COLUMNS
+from npuscope.analysis.timeline.evidence_place import EvidencePlace
 from npuscope.analysis.timeline.shared_axis import Extent
 
 # Shorter than that a window shows nothing more.
@@ -37,6 +40,18 @@ def window_of(
     return whole
 
 
+def paired_steps(
+    a: pl.DataFrame, b: pl.DataFrame, step: int | None
+) -> tuple[int | None, int | None]:
+    """Which step of each of two captures begins at the same place: the chosen one and its like
+    where both have it, else the first of either; None of one without steps. Rows of
+    `step_borders`."""
+    ours, theirs = (one.sort("start_ns")["step"].to_list() for one in (a, b))
+    if step in ours and step in theirs:
+        return step, step
+    return next(iter(ours), None), next(iter(theirs), None)
+
+
 def shown_lanes(ranks: Sequence[int], asked: tuple[int, ...] | None) -> tuple[int, ...]:
     """Those asked for that are shown, in order of ranks; unless none was asked for, at least the
     first."""
@@ -52,6 +67,53 @@ def recorded_windows(
     return {
         rank: (window_ns[0] + ahead, window_ns[1] + ahead)
         for rank, ahead in at.of(ranks)["rank", "ahead_ns"].rows()
+    }
+
+
+def recorded_extents(at: Extent, ranks: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """From where to where each rank has kernels or operations, on its own clock."""
+    chosen = at.of(ranks)["rank", "first_ns", "last_ns"]
+    return {rank: (first, last) for rank, first, last in chosen.rows()}
+
+
+_SHARE_SHOWN = 8  # of a window, one part is the evidence
+_MOST_TEXT = 60
+_TIMES_WITHOUT_KERNELS = ("free_ns", "gap_ns", "pipeline_wait_ns")
+
+
+def evidence_asked(finding: Finding) -> dict[str, str | int | None] | None:
+    """What of a finding's first evidence tells where it is, as `evidence_place` takes it; None
+    where it tells neither a type of events nor a time without kernels."""
+    first = finding.evidence.row(0, named=True)
+    asked = {
+        "of_rank": first.get("rank"), "of_step": first.get("step"),
+        "kernel": first.get("type"), "operation": first.get("op_type"),
+    }  # fmt: skip
+    is_gap = any(name in first for name in _TIMES_WITHOUT_KERNELS)
+    if asked["kernel"] is None and asked["operation"] is None and not is_gap:
+        return None
+    return asked
+
+
+def shown_evidence(place: EvidencePlace, zero_ns: int, text: str) -> dict[str, str | int]:
+    """What the URL of the timeline says, so that it lands on an evidence: the window around it, its
+    rank unfolded, the event selected and all others faint, or the stretch marked with a text."""
+    start_ns, end_ns = place.start_ns, place.end_ns
+    beside_ns = max((end_ns - start_ns) * (_SHARE_SHOWN - 1) // 2, LEAST_NS)
+    told: dict[str, object] = {"open": [str(place.rank)]}
+    if place.kind is None:
+        short = text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 1]}…"
+        told["marks"] = [{"from": start_ns, "to": end_ns, "text": short}]
+    else:
+        told["find"] = place.name
+        told["event"] = {
+            "side": 0, "rank": place.rank, "part": "device", "kind": place.kind, "key": place.key,
+            "row": 0, "start": start_ns, "dur": end_ns - start_ns, "name": place.name,
+        }  # fmt: skip
+    return {
+        "start_ns": zero_ns + start_ns - beside_ns,
+        "end_ns": zero_ns + end_ns + beside_ns,
+        "shown": json.dumps(told, ensure_ascii=False),
     }
 
 

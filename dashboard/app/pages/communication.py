@@ -18,12 +18,11 @@ BY = {"kind": "parallel kind", "type": "type", "op": "type and group"}
 page = open_page("communication")
 say = page.say
 page.title("Is communication hidden behind compute?")
-slot = page.slot()
 kinds = page.frame(query.comm, by="kind")
 if kinds.is_empty():
     page.empty("No communication was recorded here.", how_to_collect(page, "masking"))
     st.stop()
-
+slot = page.slot()
 by = st.segmented_control(
     say("by"), list(BY), default="kind", required=True, format_func=lambda key: say(BY[key]),
     key="masking_by",

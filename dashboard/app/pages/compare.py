@@ -11,13 +11,15 @@ from npuscope.analysis.timeline.bins import overview
 from npuscope.analysis.timeline.shared_axis import extent, step_borders
 from npuscope.console.printable import visible
 from npuscope.dashboard.app.answers import timeline_answers as answers
-from npuscope.dashboard.app.page import Page, open_page
+from npuscope.dashboard.app.page import PAGES, Page, open_page
 from npuscope.dashboard.app.state import BASE, PLACES, KnownCapture
 from npuscope.dashboard.figures.comparison import change_figure
 from npuscope.dashboard.figures.timeline import Slot, aligned_figure
 from npuscope.dashboard.report import comparison as words
 from npuscope.errors import UsageError
 from npuscope.messages import Message
+
+WHOSE = {"": "the mean rank", "stage": "each stage", "rank": "each rank"}
 
 page = open_page("compare")
 say = page.say
@@ -42,101 +44,6 @@ def based_on(one: KnownCapture) -> dict[str, str]:
     return dict(zip(BASE, (one.store, one.run, one.capture), strict=True))
 
 
-left, middle, right = st.columns([6, 6, 2], vertical_alignment="bottom")
-with left:
-    st.session_state["base"] = baseline
-    st.selectbox(
-        say("A, the baseline"), [one for one in page.known.captures if one != page.capture],
-        format_func=named, key="base",
-        on_change=lambda: page.look_at(**based_on(st.session_state["base"])),
-    )  # fmt: skip
-with middle:
-    st.text_input(
-        say("B, chosen above"), named(page.capture), disabled=True, key=f"b_{named(page.capture)}"
-    )
-with right:
-    if st.button(say("Swap A and B"), icon=":material/swap_horiz:"):
-        chosen = {"store": baseline.store, "run": baseline.run, "capture": baseline.capture}
-        page.change(**based_on(page.capture), **chosen, start_ns=None, end_ns=None)
-if page.view.base is None:
-    page.look_at(**based_on(baseline))  # a link shows the same when there are more captures
-both = (page.at(baseline), page.at(page.capture))
-
-
-sides: list[Side] = []
-for one in both:
-    try:
-        side = one.later(measure, by=page.view.by, target=str(one.store_path))
-    except UsageError as error:  # there is nothing to compare
-        page.empty(Message("{place}: {note}", place=named(one.capture), note=error.message))
-        st.stop()
-    if side is None:
-        st.stop()
-    sides.append(side)
-if needs_all(sides[0], sides[1]):
-    kernels = [one.later(kernels_in_full, by=page.view.by) for one in both]
-    if None in kernels:
-        st.stop()
-    sides = [side.with_kernels(found) for side, found in zip(sides, kernels, strict=True)]
-refused = ""
-try:
-    found = difference.compare(sides[0], sides[1], page.view.by)
-except UsageError as error:  # ranks of other layouts, or no stage that both know
-    found, refused = difference.compare(sides[0], sides[1]), error.message
-
-page.heading(words.headline(found))
-if found.delta_low_ns is not None and found.delta_high_ns is not None:
-    page.text(
-        Message(
-            "B - A: {delta} ms, 95 % interval from {low} to {high} ms",
-            delta=f"{found.delta_ns / 1e6:+,.3f}", low=f"{found.delta_low_ns / 1e6:+,.3f}",
-            high=f"{found.delta_high_ns / 1e6:+,.3f}",
-        )
-    )  # fmt: skip
-page.text(*difference.remarks(found))
-page.figure(change_figure(found.rows, say), key="compare")
-page.text("All ranks and steps but warm-up, whatever is selected above; the bars of the parts add"
-          " up to the difference. The axis need not begin at 0.")  # fmt: skip
-page.notes(
-    [
-        Message("{place}: {note}", place=side, note=note)
-        for side, one in zip(("A", "B"), both, strict=True)
-        for note in (*one.frame(query.notes), *one.warnings)
-    ]
-)
-told = {"what": "mean of a step (ms)", "a": "A", "b": "B", "delta": "B - A", "low": "95 % from",
-        "high": "to", "verdict": "verdict"}  # fmt: skip
-page.table(
-    page.translated(pl.DataFrame(words.measure_rows(found)).select(*told)),
-    name="compare_measures", title="Is it real?",
-    titles={column: say(title) for column, title in told.items()},
-)  # fmt: skip
-per_token = [f"{side}_ns_per_token" for side in ("a", "b")]
-WHOSE = {"": "the mean rank", "stage": "each stage", "rank": "each rank"}
-st.session_state["by"] = page.view.by or ""
-st.segmented_control(
-    say("Where it comes from"), ["", *PLACES], required=True, key="by",
-    format_func=lambda one: say(WHOSE[one]),
-    on_change=lambda: page.look_at(by=st.session_state["by"] or None),
-)  # fmt: skip
-if refused:
-    page.empty(refused)
-rows = found.rows if found.at is None else found.at
-page.table(
-    rows,
-    name=f"compare{f'_{page.view.by}' if found.at is not None else ''}",
-    title="Where it comes from",
-    columns=[one for one in rows.columns if found.is_per_token or one not in per_token],
-    titles={"name": say("of"), "change": say("by"), "a_ns": "A", "b_ns": "B", "delta_ns": "B - A"},
-)  # fmt: skip
-if found.changed:
-    facts = [{"fact": fact, "a": a, "b": b} for fact, (a, b) in found.changed.items()]
-    page.table(pl.DataFrame(facts), name="changed_facts", title="What else differs",
-               titles={"a": "A", "b": "B"})  # fmt: skip
-
-page.heading("Both over time")
-
-
 def steps_of(one: Page, side: Side) -> list[answers.Window]:
     """The compared steps of a capture, from when to when; none where nothing was recorded."""
     at = one.frame(extent)
@@ -144,15 +51,6 @@ def steps_of(one: Page, side: Side) -> list[answers.Window]:
         return []
     steps = side.steps["step"].to_list()
     return answers.windows(one.frame(step_borders, at=at), steps, at.window_ns)
-
-
-ranks = max(len(one.capture.ranks) for one in both)
-ours, theirs = (steps_of(one, side) for one, side in zip(both, sides, strict=True))
-pairs, length_ns = answers.side_by_side(ours, theirs, page.view.step, ranks)
-if not pairs:
-    page.empty("No kernel and no communication operation was recorded here.")
-    st.stop()
-share = page.picked_share()
 
 
 def slots(one: Page, shown: list[answers.Window]) -> list[Slot]:
@@ -170,13 +68,124 @@ def slots(one: Page, shown: list[answers.Window]) -> list[Slot]:
     ]
 
 
-drawn = aligned_figure(
+slot = page.slot()
+with st.container(horizontal=True, vertical_alignment="bottom"):
+    st.session_state["base"] = baseline
+    st.selectbox(
+        say("A, the baseline"), [one for one in page.known.captures if one != page.capture],
+        format_func=named, key="base",
+        on_change=lambda: page.look_at(**based_on(st.session_state["base"])),
+    )  # fmt: skip
+    st.text_input(
+        say("B, chosen above"), named(page.capture), disabled=True, key=f"b_{named(page.capture)}"
+    )
+    if st.button(say("Swap A and B"), icon=":material/swap_horiz:", width="content"):
+        chosen = {"store": baseline.store, "run": baseline.run, "capture": baseline.capture}
+        page.change(**based_on(page.capture), **chosen, start_ns=None, end_ns=None)
+if page.view.base is None:
+    page.look_at(**based_on(baseline))  # a link shows the same when there are more captures
+both = (page.at(baseline), page.at(page.capture))
+ranks = max(len(one.capture.ranks) for one in both)
+
+
+sides: list[Side] = []
+for one in both:
+    try:
+        side = one.later(measure, by=page.view.by, target=str(one.store_path))
+    except UsageError as error:  # there is nothing to compare
+        slot.empty()
+        page.empty(Message("{place}: {note}", place=named(one.capture), note=error.message))
+        st.stop()
+    if side is None:
+        slot.empty()
+        st.stop()
+    sides.append(side)
+if needs_all(sides[0], sides[1]):
+    kernels = [one.later(kernels_in_full, by=page.view.by) for one in both]
+    if None in kernels:
+        slot.empty()
+        st.stop()
+    sides = [side.with_kernels(found) for side, found in zip(sides, kernels, strict=True)]
+refused = ""
+try:
+    found = difference.compare(sides[0], sides[1], page.view.by)
+except UsageError as error:  # ranks of other layouts, or no stage that both know
+    found, refused = difference.compare(sides[0], sides[1]), error.message
+
+with slot.container():
+    page.verdict(words.headline(found))
+    page.text(*words.largest_change(found))
+    if found.delta_low_ns is not None and found.delta_high_ns is not None:
+        page.text(
+            Message(
+                "B - A: {delta} ms, 95 % interval from {low} to {high} ms",
+                delta=f"{found.delta_ns / 1e6:+,.3f}", low=f"{found.delta_low_ns / 1e6:+,.3f}",
+                high=f"{found.delta_high_ns / 1e6:+,.3f}",
+            )
+        )  # fmt: skip
+    page.text(*difference.remarks(found))
+    page.link(f"{say(PAGES['timeline'])} →", "timeline", beneath=1, **based_on(baseline))
+origin, real, over_time = page.parts("Where it comes from", "Is it real?", "Both over time")
+with origin:
+    page.figure(change_figure(found.rows, say), key="compare")
+    page.text(
+        "All ranks and steps but warm-up, whatever is selected above; the bars of the parts add"
+        " up to the difference. The axis need not begin at 0."
+    )
+    per_token = [f"{side}_ns_per_token" for side in ("a", "b")]
+    st.session_state["by"] = page.view.by or ""
+    st.segmented_control(
+        say("Where it comes from"), ["", *PLACES], required=True, key="by",
+        format_func=lambda one: say(WHOSE[one]),
+        on_change=lambda: page.look_at(by=st.session_state["by"] or None),
+    )  # fmt: skip
+    if refused:
+        page.empty(refused)
+    rows = found.rows if found.at is None else found.at
+    page.table(
+        rows,
+        name=f"compare{f'_{page.view.by}' if found.at is not None else ''}",
+        title="Where it comes from",
+        columns=[one for one in rows.columns if found.is_per_token or one not in per_token],
+        titles={
+            "name": say("of"), "change": say("by"), "a_ns": "A", "b_ns": "B", "delta_ns": "B - A"
+        },
+    )  # fmt: skip
+    if found.changed:
+        facts = [{"fact": fact, "a": a, "b": b} for fact, (a, b) in found.changed.items()]
+        page.table(pl.DataFrame(facts), name="changed_facts", title="What else differs",
+                   titles={"a": "A", "b": "B"})  # fmt: skip
+with real:
+    told = {"what": "mean of a step (ms)", "a": "A", "b": "B", "delta": "B - A", "low": "95 % from",
+            "high": "to", "verdict": "verdict"}  # fmt: skip
+    page.table(
+        page.translated(pl.DataFrame(words.measure_rows(found)).select(*told)),
+        name="compare_measures", title="Is it real?",
+        titles={column: say(title) for column, title in told.items()},
+    )  # fmt: skip
+with over_time:
+    ours, theirs = (steps_of(one, side) for one, side in zip(both, sides, strict=True))
+    pairs, length_ns = answers.side_by_side(ours, theirs, page.view.step, ranks)
+    if not pairs:
+        page.empty("No kernel and no communication operation was recorded here.")
+    else:
+        share = page.picked_share()
+        drawn = aligned_figure(
+            [
+                (f"{side}: {named(one.capture)}", slots(one, [pair[number] for pair in pairs]))
+                for number, (side, one) in enumerate(zip(("A", "B"), both, strict=True))
+            ],
+            length_ns, share, say,
+        )  # fmt: skip
+        page.figure(drawn, key=f"aligned_{share}", name="heat")
+        page.text(
+            "Steps stand in pairs that begin at the same place, on one scale: the first that are no"
+            " warm-up, or the one chosen above."
+        )
+page.notes(
     [
-        (f"{side}: {named(one.capture)}", slots(one, [pair[number] for pair in pairs]))
-        for number, (side, one) in enumerate(zip(("A", "B"), both, strict=True))
-    ],
-    length_ns, share, say,
-)  # fmt: skip
-page.figure(drawn, key=f"aligned_{share}", name="heat")
-page.text("Steps stand in pairs that begin at the same place, on one scale: the first that are no"
-          " warm-up, or the one chosen above.")  # fmt: skip
+        Message("{place}: {note}", place=side, note=note)
+        for side, one in zip(("A", "B"), both, strict=True)
+        for note in (*one.frame(query.notes), *one.warnings)
+    ]
+)

@@ -13,7 +13,6 @@ from npuscope.errors import TraceNotFound, UsageError
 page = open_page("experts")
 say = page.say
 page.title("Which experts are hot, and would moving them pay off?")
-slot = page.slot()
 load = page.frame(answers.loads, rank=None)
 if load.tables.load.is_empty():
     page.empty(
@@ -22,6 +21,7 @@ if load.tables.load.is_empty():
     )
     page.notes(load.notes)
     st.stop()
+slot = page.slot()
 if page.view.rank is not None:
     page.text("All ranks are compared with each other: the choice of a rank has no effect here.")
 

@@ -5,7 +5,7 @@ import streamlit as st
 
 from npuscope.analysis.health import run_health
 from npuscope.analysis.health.dropped import health_dropped
-from npuscope.analysis.health.health import summary_row
+from npuscope.analysis.health.health import summary_row, verdict_told
 from npuscope.analysis.health.post_training import health_bounds, health_phases
 from npuscope.analysis.wording import UNKNOWN, percent
 from npuscope.dashboard.app.page import open_page
@@ -29,6 +29,7 @@ captures = page.frame(
     run_health.health_captures, capture=None, rank=None, step=None, is_across=page.is_across
 )
 (summary,) = summary_row(found).to_dicts()
+page.verdict(verdict_told(found))
 
 
 def rate(value: float | None) -> str:
@@ -58,9 +59,7 @@ if not points.is_empty():
         "Grey bands are profiled steps, triangles spikes, dashed lines changes of level.",
         "At most 1,000 stretches of equally many steps: medians, of the gradient norm the highest.",
     )
-if found.events.is_empty():
-    page.text("Nothing went wrong that the rules know.")
-else:
+if not found.events.is_empty():
     told = {"kind": "event", "metric": "of", "step": "from step", "end_step": "to",
             "count": "steps", "period_steps": "every", "value": "value", "usual": "usual",
             "cost_ns": "cost"}  # fmt: skip

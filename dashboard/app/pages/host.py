@@ -47,13 +47,13 @@ def of_ranks(con: duckdb.DuckDBPyConnection, scope: Scope, *, view: str) -> pl.D
 
 
 page.title("Why is the device free, and does the host keep up?")
-slot = page.slot()
 ranks = page.frame(free_time.mean_free_time, by="rank")
 stages = page.frame(free_time.mean_free_time, by="stage")
 if stages.is_empty():
     page.empty("No free time is known here.", how_to_collect(page, "steps"))
     page.notes([*page.frame(query.notes, rank=None, step=None), *page.warnings])
     st.stop()
+slot = page.slot()
 page.figure(figures.free_figure(ranks, say), key="free_time")
 page.text(
     "Mean of the ranks and steps chosen; causes add up to the free time. Where the host was waiting"
@@ -66,48 +66,57 @@ page.table(
 )  # fmt: skip
 page.table(in_words(page.frame(free_time.free_time)), name="free_time", title="Every rank and step")
 
-page.heading("What does a step gain without a cause?")
-gains = page.later(host_gains, rank=None, step=None)
-if gains is not None:
-    page.text(
-        "The mean step of the job, replayed without each cause; of what has nothing to be alike,"
-        " with a fifth less. What a wait for the device costs is told beyond the other causes:"
-        " a host that never waits would hide those, too."
-    )
-    page.table(named(gains), name="host_gains", columns=GAIN)
-    page.notes(gain_notes(gains))
-calls = page.frame(of_ranks, view="host_calls", step=None)
-if not calls.is_empty():
-    page.table(named(calls), name="host_calls", title="Calls that keep the host from launching")
-places = page.frame(of_ranks, view="host_placement", step=None)
-if not places.is_empty():
-    page.heading("Are threads on cores near their device?")
-    page.table(places, name="host_placement")
-
-page.heading("When did the device wait for the host?")
-episodes = page.frame(free_time.host_episodes, top=100)
-if episodes.is_empty():
-    page.empty("No episode of host time is known here.", how_to_collect(page, "dispatch"))
-else:
-    page.text("The costliest 100.")
-    page.table(in_words(episodes), name="host_episodes")
-
-page.heading("Does the host keep up?")
-pace = page.frame(free_time.host_pace)
-rank = page.view.rank if page.view.rank is not None else page.capture.ranks[0]
-lead = page.frame(free_time.host_lead, rank=rank, step=None)
-if pace.is_empty():
-    page.empty("No launches were recorded here.", how_to_collect(page, "dispatch"))
-else:
-    if not lead.is_empty():
-        page.figure(figures.lead_figure(lead, say), key="host_lead")
+gained, waited, ahead = page.parts(
+    "What does a step gain without a cause?",
+    "When did the device wait for the host?",
+    "Does the host keep up?",
+)
+with gained:
+    gains = page.later(host_gains, rank=None, step=None)
+    if gains is not None:
         page.text(
-            Message("Of rank {rank}: choose another above.", rank=rank),
-            "A lead of some microseconds is the latency of a launch: the device waits for each.",
+            "The mean step of the job, replayed without each cause; of what has nothing to be"
+            " alike, with a fifth less. What a wait for the device costs is told beyond the other"
+            " causes: a host that never waits would hide those, too."
         )
-        page.table(lead, name="host_lead", title="The curve")
-    page.text("Host time for a launch: the smallest mean kernel time at which this host keeps up.")
-    page.table(pace, name="host_pace")
+        page.table(named(gains), name="host_gains", columns=GAIN)
+        page.notes(gain_notes(gains))
+    calls = page.frame(of_ranks, view="host_calls", step=None)
+    if not calls.is_empty():
+        page.table(named(calls), name="host_calls", title="Calls that keep the host from launching")
+    places = page.frame(of_ranks, view="host_placement", step=None)
+    if not places.is_empty():
+        page.heading("Are threads on cores near their device?")
+        page.table(places, name="host_placement")
+
+with waited:
+    episodes = page.frame(free_time.host_episodes, top=100)
+    if episodes.is_empty():
+        page.empty("No episode of host time is known here.", how_to_collect(page, "dispatch"))
+    else:
+        page.text("The costliest 100.")
+        page.table(in_words(episodes), name="host_episodes")
+
+with ahead:
+    pace = page.frame(free_time.host_pace)
+    rank = page.view.rank if page.view.rank is not None else page.capture.ranks[0]
+    lead = page.frame(free_time.host_lead, rank=rank, step=None)
+    if pace.is_empty():
+        page.empty("No launches were recorded here.", how_to_collect(page, "dispatch"))
+    else:
+        if not lead.is_empty():
+            page.figure(figures.lead_figure(lead, say), key="host_lead")
+            page.text(
+                Message("Of rank {rank}: choose another above.", rank=rank),
+                "A lead of some microseconds is the latency of a launch: the device waits for"
+                " each.",
+            )
+            page.table(lead, name="host_lead", title="The curve")
+        page.text(
+            "Host time for a launch: the smallest mean kernel time at which this host keeps up."
+        )
+        page.table(pace, name="host_pace")
+
 verdict_here(page, slot)
 page.notes([
     *page.frame(query.notes, rank=None, step=None), *page.frame(free_time.host_notes),

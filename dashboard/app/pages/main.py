@@ -10,7 +10,7 @@ import streamlit as st
 from npuscope.console.printable import printable
 from npuscope.dashboard.app import header, sources
 from npuscope.dashboard.app.page import PAGES
-from npuscope.dashboard.app.plain_text import plain
+from npuscope.dashboard.app.plain_text import plain, sentence
 from npuscope.dashboard.locale.language import language_of
 from npuscope.errors import NpuscopeError
 
@@ -26,7 +26,7 @@ chosen = st.navigation(menu, position="top")
 try:
     chosen.run()
 except NpuscopeError as error:
-    st.error(plain(sources.without_paths(say(error.message))))
+    st.error(sentence(sources.without_paths(say(error.message))))
 except duckdb.Error:
     sys.stderr.write(printable(traceback.format_exc()))
     st.error(plain(say("The query failed: see the server's log. Reload the page.")))

@@ -22,13 +22,13 @@ HOLDER = (
 page = open_page("memory")
 say = page.say
 page.title("What fills the device memory?")
-slot = page.slot()
 facts = page.frame(query.memory_facts, rank=None, step=None)
 main = facts.main
 if main.is_empty():
     page.empty("No memory was recorded here.", how_to_collect(page, "memory"))
     page.notes(page.frame(query.memory_notes, rank=None, step=None))
     st.stop()
+slot = page.slot()
 
 present = main["rank"].unique().sort().to_list()
 rank = page.view.rank if page.view.rank in present else int(main["rank"][0])

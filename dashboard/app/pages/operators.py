@@ -36,33 +36,35 @@ EVIDENCE = (
 page = open_page("operators")
 say = page.say
 page.title("Which kernels take the time, and could they be faster?")
-slot = page.slot()
 typed = page.frame(means.mean_kernels, by="type")
 if typed.is_empty():
     page.empty("No compute kernel was recorded here.", how_to_collect(page, "kernels"))
     st.stop()
-is_typed = typed["type"].null_count() < typed.height
-by = st.segmented_control(
-    say("by"), list(get_args(query.KernelKey)), default="type" if is_typed else "name",
-    required=True, format_func=say, key="kernels_by",
-)  # fmt: skip
-rows = page.frame(means.mean_kernels, by=by)
-if not is_typed:
-    page.empty("Kernels have names, but no types and shapes.", how_to_collect(page, "kernels"))
-page.figure(figures.top_figure(rows, say), key="kernels")
-page.text(
-    "Mean of the ranks and steps chosen; % is of their computing time. Kernels that run at the same"
-    " time count in full."
-)
-page.table(rows, name=f"kernels_by_{by}", titles={"total_ns": say("time per step and rank")})
-page.table(page.frame(query.kernels, by=by), name="kernels", title="Every rank and step")
-
-giving, why, limits, busy = page.parts(
+slot = page.slot()
+longest, giving, why, limits, busy = page.parts(
+    "Which take the time?",
     "What could they give back?",
     "Why do they take longer than they need?",
     "How close are they to the chip's limits?",
     "How busy are the cores?",
 )
+with longest:
+    is_typed = typed["type"].null_count() < typed.height
+    by = st.segmented_control(
+        say("by"), list(get_args(query.KernelKey)), default="type" if is_typed else "name",
+        required=True, format_func=say, key="kernels_by",
+    )  # fmt: skip
+    rows = page.frame(means.mean_kernels, by=by)
+    if not is_typed:
+        page.empty("Kernels have names, but no types and shapes.", how_to_collect(page, "kernels"))
+    page.figure(figures.top_figure(rows, say), key="kernels")
+    page.text(
+        "Mean of the ranks and steps chosen; % is of their computing time. Kernels that run at the"
+        " same time count in full."
+    )
+    page.table(rows, name=f"kernels_by_{by}", titles={"total_ns": say("time per step and rank")})
+    page.table(page.frame(query.kernels, by=by), name="kernels", title="Every rank and step")
+
 with giving:
     classed = page.frame(classes.operator_classes)
     page.figure(figures.classes_figure(classed, say), key="operator_classes")

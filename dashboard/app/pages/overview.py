@@ -3,8 +3,8 @@
 import streamlit as st
 
 from npuscope.analysis import means, query
-from npuscope.analysis.wording import FREE_MEANS, ms
-from npuscope.dashboard.app.answers import overview_answers
+from npuscope.analysis.wording import FREE_MEANS, ms, ranks_named
+from npuscope.dashboard.app.answers import overview_answers, rank_answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.finding_cards import finding_cards
 from npuscope.dashboard.app.page import open_page
@@ -16,65 +16,75 @@ say = page.say
 page.title("Where does the step go, and what should change first?")
 steps = page.frame(query.steps)
 mean = page.frame(means.mean_steps)
-use = page.frame(overview_answers.job_use)
 
 if mean.height and None not in (mean["job_step_ns"][0], mean["length_ns"][0]):
     row = mean.row(0, named=True)
-    page.verdict(
+    page.headline(
+        Message("{step} ms a step", step=ms(row["job_step_ns"])),
         Message(
-            "A step takes {step} ms. The work of a mean rank spans {length} ms: {computing} ms"
-            " computing, {exposed} ms exposed communication, {free} ms free.",
-            step=ms(row["job_step_ns"]), length=ms(row["length_ns"]),
-            computing=ms(row["computing_ns"]),
+            "The work of a mean rank spans {length} ms: {computing} ms computing, {exposed} ms"
+            " exposed communication, {free} ms free.",
+            length=ms(row["length_ns"]), computing=ms(row["computing_ns"]),
             exposed=ms(row["exposed_communication_ns"]), free=ms(row["free_ns"]),
-        )
+        ),
+        *overview_answers.uneven(page.frame(means.mean_steps, by="stage", rank=None)),
     )  # fmt: skip
 
-# Findings take longest: they come into their place when all figures stand.
-left, right = st.columns([3, 2], gap="large")
+with st.container(key="halves"):
+    left, right = st.columns([3, 2], gap="large")
+with left:
+    if steps.is_empty():
+        page.empty("No steps were recorded here.", how_to_collect(page, "steps"))
+    else:
+        bars = page.frame(means.mean_step_bars)
+        stages = page.frame(overview_answers.stage_of_ranks, rank=None)
+        silent = page.frame(rank_answers.silent, rank=None, step=None)
+        page.figure(figures.ranks_figure(bars, say, stages, silent, height_px=300), key="ranks")
+        page.text(FREE_MEANS)
+        for some in silent.partition_by("reason", maintain_order=True):
+            named, reason = ranks_named(some["rank"]), some["reason"][0]
+            page.text(Message("Grey: {ranks}: {reason}", ranks=named, reason=reason))
+conventions = []
+masking = mean["masking_ratio"][0] if mean.height else None
 with right:
-    masking = mean["masking_ratio"][0] if mean.height else None
+    use = page.frame(overview_answers.job_use)
     mfu, masked = st.columns(2)
     with mfu:
         if use.kernel_mfu_ratio is None:
             page.empty("MFU is unknown here.", how_to_collect(page, "mfu"))
         else:
             page.figure(figures.mfu_gauge(use.kernel_mfu_ratio, say), key="mfu")
+            conventions = [
+                "Kernel MFU: FLOPs of executed kernels by their shapes / (step x ranks x peak)",
+                *(f"{say('peak')}: {say(one)}" for one in use.peaks),
+                *use.conventions,
+            ]
     with masked:
         if masking is None:
             page.empty("No communication was recorded here.")
         else:
             page.figure(figures.masking_gauge(masking, say), key="masking")
-    conventions = []
-    if use.kernel_mfu_ratio is not None:
-        conventions = [
-            "Kernel MFU: FLOPs of executed kernels by their shapes / (step x ranks x peak)",
-            *(f"{say('peak')}: {say(one)}" for one in use.peaks),
-            *use.conventions,
-        ]
-    if masking is not None:
-        conventions.append(
-            "Masked: communication covered by compute kernels of its rank / communication"
-        )
+            conventions.append(
+                "Masked: communication covered by compute kernels of its rank / communication"
+            )
+
+# Findings take longest: they come into their place when all figures stand.
+with left:
+    page.heading("What to look at first")
+    cards = page.slot()
+with right:
     if use.waterfall.filter(use.waterfall["term"] == "achieved").is_empty():
         page.empty("The losses from the peak are unknown here.")
     else:
         page.figure(figures.waterfall_figure(use.waterfall, say), key="waterfall")
         page.text("of a mean rank and step; points add up to 100")
-
-if steps.is_empty():
-    page.empty("No steps were recorded here.", how_to_collect(page, "steps"))
-else:
-    page.figure(figures.ranks_figure(page.frame(means.mean_step_bars), say), key="ranks")
-    page.text(FREE_MEANS)
 page.table(steps, name="steps", title="Where each step goes", columns=[
     "rank", "step", "computing_ns", "exposed_communication_ns", "free_ns", "communication_ns",
     "masking_ratio", "bubble_ns", "stage_ns", "preparing_ns", "preparing_basis", "basis",
 ])  # fmt: skip
 if not use.waterfall.is_empty():
     page.table(use.waterfall, name="waterfall", title="The losses as a table")
-with left:
-    page.heading("What to look at first")
+with cards.container():
     found = page.later(overview_answers.found_here)
     if found is not None:
         finding_cards(page, found)

@@ -1,12 +1,18 @@
 """Which pass ran when, and what would another schedule give?"""
 
+import polars as pl
 import streamlit as st
 
 from npuscope.analysis.pipeline.blocks import pipeline_view
 from npuscope.analysis.pipeline.schedules import ANY_CHUNKS, SCHEDULES
 from npuscope.analysis.wording import ms
+from npuscope.dashboard.app.finding_cards import verdict_here
 from npuscope.dashboard.app.page import open_page
-from npuscope.dashboard.figures.pipeline import pipeline_figure, schedule_titles
+from npuscope.dashboard.figures.pipeline import (
+    BUBBLE_WORDS,
+    pipeline_figure,
+    schedule_titles,
+)
 from npuscope.errors import CannotAnswer, TraceNotFound, UsageError
 from npuscope.messages import Message
 
@@ -17,6 +23,7 @@ if not page.is_across:
     page.empty("The ranks were not compared with each other.")
     st.stop()
 
+slot = page.slot()
 AS_RAN = "as it ran"
 offered = [AS_RAN]
 for name in SCHEDULES:
@@ -48,18 +55,21 @@ try:
         pipeline_view, rank=None, words=page.view.schedule, micro_batches=page.view.micro_batches
     )
 except (CannotAnswer, UsageError, TraceNotFound) as error:
+    slot.empty()
     page.empty(Message("{schedule}: there is no answer", schedule=say(asked)), error.message)
 if told is None:
+    slot.empty()
     st.stop()
 rows = told.tries.to_dicts()
 if len(rows) > 1:
-    page.heading(
-        Message(
-            "A step would take {predicted} ms ({low} to {high}) in place of {measured} ms",
-            predicted=ms(rows[1]["predicted_step_ns"]), low=ms(rows[1]["predicted_low_ns"]),
-            high=ms(rows[1]["predicted_high_ns"]), measured=ms(rows[1]["measured_step_ns"]),
-        )
-    )  # fmt: skip
+    with slot.container():
+        page.verdict(
+            Message(
+                "A step would take {predicted} ms ({low} to {high}) in place of {measured} ms",
+                predicted=ms(rows[1]["predicted_step_ns"]), low=ms(rows[1]["predicted_low_ns"]),
+                high=ms(rows[1]["predicted_high_ns"]), measured=ms(rows[1]["measured_step_ns"]),
+            )
+        )  # fmt: skip
 figure, devices = pipeline_figure(told.blocks, schedule_titles(told.tries, say), say)
 page.figure(figure, key="pipeline_chart")
 page.text(
@@ -73,6 +83,15 @@ page.text(
 )
 if len(devices) < len(told.ranks):
     page.text("Not every stage is drawn.")
-page.table(told.bubbles, name="pipeline_bubbles", title="Why each stage waits")
-page.table(told.tries.drop("devices"), name="pipeline_tries", title="What ran, and what would run")
+if len(rows) < 2:
+    verdict_here(page, slot)
+page.table(
+    told.bubbles.with_columns(pl.col("cause").replace(BUBBLE_WORDS)),
+    name="pipeline_bubbles", title="Why each stage waits",
+)  # fmt: skip
+page.table(
+    page.translated(told.tries.drop("devices")),
+    name="pipeline_tries",
+    title="What ran, and what would run",
+)
 page.notes(told.notes)

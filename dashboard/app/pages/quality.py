@@ -5,8 +5,9 @@ import streamlit as st
 
 from npuscope.dashboard.app.answers.quality_answers import quality
 from npuscope.dashboard.app.page import open_page
-from npuscope.dashboard.app.plain_text import plain
+from npuscope.dashboard.app.plain_text import sentence
 from npuscope.dashboard.figures import ranks as figures
+from npuscope.messages import Message, joined
 
 page = open_page("quality")
 say = page.say
@@ -17,6 +18,19 @@ if found is None:
     st.stop()
 
 said = found.capabilities["support"]
+lacking = found.capabilities.filter(said == "no")["capability"].to_list()
+page.verdict(
+    Message(
+        "{count} of {every} analyses are possible in full, {lacking} not at all: {names}.",
+        count=said.to_list().count("yes"), every=said.len(), lacking=len(lacking),
+        names=joined([figures.capability_named(one, say) for one in lacking]),
+    )
+    if lacking
+    else Message(
+        "{count} of {every} analyses are possible in full, the others partly.",
+        count=said.to_list().count("yes"), every=said.len(),
+    )
+)  # fmt: skip
 ranks, analyses, lost, overhead = st.columns(4)
 expected = f" / {found.expected_count}" if found.expected_count else ""
 rows_lost = found.ranks["rows_lost"].drop_nulls()
@@ -32,21 +46,28 @@ with overhead:
     ratio = found.overhead_ratio
     told = f"{ratio:+.1%}" if ratio is not None else "-"
     page.tile("profiler's overhead", told, name="profiler_overhead")
-page.figure(figures.support_figure(found.support, say), key="support")
-named = [figures.capability_named(one, say) for one in found.capabilities["capability"]]
-capabilities = page.translated(found.capabilities).with_columns(
-    pl.Series("capability", named, dtype=pl.String)
+answers, collect, recorded = page.parts(
+    "What each rank can answer", "What to collect", "What was recorded"
 )
-page.table(capabilities, name="capabilities", title="What it can answer")
-if found.config is not None:
-    page.heading("What to collect")
-    page.text("This profiler call records what is missing, on top of what is recorded now.")
-    st.code(found.config, language="python")
-if not found.losses.is_empty():
-    page.table(found.losses, name="losses", title="Lost when reading")
-page.table(found.ranks, name="recorded", title="What was recorded")
-page.table(found.tables, name="tables", title="Rows of each table")
-for title, told in (("Warnings when reading", found.warnings), ("Notes", found.notes)):
-    if told:
-        page.heading(title)
-        st.markdown("\n".join(f"- {plain(say(one))}" for one in told))
+with answers:
+    page.figure(figures.support_figure(found.support, say), key="support")
+    named = [figures.capability_named(one, say) for one in found.capabilities["capability"]]
+    capabilities = page.translated(found.capabilities).with_columns(
+        pl.Series("capability", named, dtype=pl.String)
+    )
+    page.table(capabilities, name="capabilities", title="What it can answer")
+with collect:
+    if found.config is None:
+        page.text("Nothing is missing that another profiler call would record.")
+    else:
+        page.text("This profiler call records what is missing, on top of what is recorded now.")
+        st.code(found.config, language="python")
+with recorded:
+    if not found.losses.is_empty():
+        page.table(found.losses, name="losses", title="Lost when reading")
+    page.table(found.ranks, name="recorded", title="What was recorded")
+    page.table(found.tables, name="tables", title="Rows of each table")
+    for title, told in (("Warnings when reading", found.warnings), ("Notes", found.notes)):
+        if told:
+            page.heading(title)
+            st.markdown("\n".join(f"- {sentence(say(one))}" for one in told))

@@ -10,6 +10,7 @@ from npuscope.analysis.wording import percent, ranks_named
 from npuscope.dashboard.app.answers import rank_answers as answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import arrow_table, open_page
+from npuscope.dashboard.app.plain_text import plain
 from npuscope.dashboard.figures import ranks as figures
 from npuscope.dashboard.figures.steps import parts_figure
 from npuscope.messages import Message
@@ -28,7 +29,7 @@ if steps.is_empty():
 
 def say_who(ranked: pl.DataFrame) -> None:
     """Who is suspected, of what, and how much of the waiting goes back to them."""
-    named = blamed_ranks.verdicts_told(ranked)
+    named = blamed_ranks.verdicts_told(ranked, hosts)
     if not named:
         page.verdict("No rank is slower than its peers.")
         return
@@ -49,24 +50,26 @@ def show_evidence(ranked: pl.DataFrame) -> None:
     rows = ranked.to_dicts()
     suspects = [row for row in rows if row["verdict"] is not None]
     told = [row for row in rows if row["rank"] == page.view.rank]
-    for row in told or suspects[:LINKS]:
+    for number, row in enumerate(told or suspects[:LINKS]):
         verdict = blamed_ranks.VERDICT_WORDS.get(row["verdict"], figures.NO_SUSPECT)
-        page.heading(f"{say('rank')} {row['rank']}: {say(verdict)}")
-        lines, sentences = answers.in_sentences(answers.evidence(row))
-        if lines:
-            st.dataframe(arrow_table(answers.in_words(lines, say)), hide_index=True)
-        elif not sentences:
-            page.text("This rank does not differ from its peers.")
-        page.text(*sentences)
-        page.link(
-            Message("Rank {rank} in the timeline", rank=row["rank"]), "timeline", rank=row["rank"]
-        )
+        title = f"{say('rank')} {row['rank']}: {say(verdict)}"
+        with st.expander(plain(title), expanded=not number):
+            lines, sentences = answers.in_sentences(answers.evidence(row))
+            if lines:
+                st.dataframe(arrow_table(answers.in_words(lines, say)), hide_index=True)
+            elif not sentences:
+                page.text("This rank does not differ from its peers.")
+            page.text(*sentences)
+            page.link(
+                Message("Rank {rank} in the timeline", rank=row["rank"]), "timeline",
+                rank=row["rank"],
+            )  # fmt: skip
     if not told and not suspects:
         page.text("No rank is slower than its peers.")
     if len(suspects) > LINKS and not told:
         page.text(
             Message(
-                "{count} more suspects: choose a rank above for its evidence.",
+                "Suspected, too: {count}. Choose a rank above for its evidence.",
                 count=len(suspects) - LINKS,
             )
         )

@@ -12,6 +12,7 @@ from npuscope.analysis.strategy.results import (
     strategy_words,
     with_sizes,
 )
+from npuscope.analysis.wording import ms
 from npuscope.console.printable import visible
 from npuscope.dashboard.app import sources
 from npuscope.dashboard.app.page import open_page
@@ -32,6 +33,7 @@ if found is None:
     )
     st.stop()
 asked = {name: visible(text) for name, text in found.asked.items()}
+slot = page.slot()
 page.text(
     Message(
         "Predicted, not measured: {model} on {cluster} NPUs {chip}, {only}",
@@ -56,22 +58,36 @@ for place, name in zip(st.columns(len(SIZES)), SIZES, strict=True):
         st.session_state[f"only_{name}"] = chosen[name]
         st.multiselect(
             say(name.replace("_", " ")), offered, key=f"only_{name}", placeholder=say("all"),
-            on_change=picked, args=(name,),
+            select_all=False, on_change=picked, args=(name,),
         )  # fmt: skip
 strategies = with_sizes(found.strategies, {name: sizes for name, sizes in chosen.items() if sizes})
 best = strategies.filter("fits").head(BEST)
 if best.is_empty():
+    slot.empty()
     page.empty(
         Message("Of {count} strategies of these sizes none fits.", count=strategies.height),
         "Choose fewer sizes, or search with more recompute.",
     )
     st.stop()
+with slot.container():
+    first = best.row(0, named=True)
+    page.verdict(
+        Message(
+            "The fastest that fits takes {step} ms a step: {strategy}",
+            step=ms(first["step_ns"]), strategy=visible(strategy_named(first)),
+        )
+    )  # fmt: skip
 page.figure(front_figure(strategies, best, found.budget_bytes, say), key="search_front")
 page.text("Both axes are logarithmic; the dashed line is the memory that a strategy may take.")
 
 names = [strategy_named(row) for row in best.iter_rows(named=True)]
 compared = st.multiselect(
-    say("compare"), names, key="compared", placeholder=say("the best twenty"), max_selections=8
+    say("compare"),
+    names,
+    key="compared",
+    placeholder=say("the best twenty"),
+    max_selections=8,
+    select_all=False,
 )
 shown = best.filter(pl.Series([not compared or name in compared for name in names]))
 page.figure(parts_figure(shown, say), key="search_parts")

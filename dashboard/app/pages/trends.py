@@ -7,6 +7,7 @@ from npuscope.analysis import trends
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures import trends as figures
 from npuscope.dashboard.terminal.trend_tables import change_rows
+from npuscope.messages import Message
 
 # Rank, step and window were chosen in another capture.
 ALL_OF_IT = dict.fromkeys(("rank", "step", "start_ns", "end_ns"))
@@ -18,6 +19,18 @@ found = page.frame(trends.trends, capture=None, rank=None, step=None)
 if found.captures["step_ns"].null_count() == found.captures.height:
     page.empty("No steps were recorded here.", "Record them with ProfilerStep marks.")
     st.stop()
+changes = found.changes.sort(pl.col("delta_ratio").abs(), descending=True, nulls_last=True)
+if not changes.is_empty():
+    most = change_rows(changes.head(1))[0]
+    page.verdict(
+        Message(
+            "{what}: {before} -> {after} ({share}) since {since}",
+            what=say(most["what"]), before=most["before"], after=most["after"],
+            share=most["share"], since=most["since"],
+        )
+    )  # fmt: skip
+elif found.captures.height > 1:
+    page.verdict("No level changed over these captures.")
 if found.captures.height < 2:
     page.empty(
         "This run has one capture: a trend needs two.",

@@ -42,6 +42,7 @@ def shown(words: str) -> str:
     return visible(f"{words}  ({named})" if named else words)
 
 
+slot = page.slot()
 left, right = st.columns(2, vertical_alignment="bottom")
 with left:
     st.session_state["offered"] = asked
@@ -63,49 +64,59 @@ ranks = answers.shown_lanes(page.capture.ranks, lanes)
 try:
     told = page.later(before_after, rank=None, words=tuple(asked.split()), ranks=ranks)
 except CannotAnswer:
+    slot.empty()
     page.empty(Message("{change}: there is no answer", change=asked), why_refused(asked))
     st.stop()
 except (UsageError, TraceNotFound) as error:
+    slot.empty()
     page.empty(Message("{change}: there is no answer", change=asked), error.message)
     st.stop()
 if told is None:
+    slot.empty()
     st.stop()
 row = told.row
 gain = (row["replayed_step_ns"] - row["predicted_step_ns"]) / row["replayed_step_ns"]
-page.heading(
-    Message(
-        "A step would take {predicted} ms ({low} to {high}) in place of {measured} ms: {gain}",
-        predicted=ms(row["predicted_step_ns"]), low=ms(row["predicted_low_ns"]),
-        high=ms(row["predicted_high_ns"]), measured=ms(row["measured_step_ns"]),
-        gain=Message("{share} shorter", share=percent(gain))
-        if gain >= 0
-        else Message("{share} longer", share=percent(-gain)),
-    )
-)  # fmt: skip
-page.figure(saved_figure(row, say), key="whatif_saved")
-page.text("Parts of the critical path: where the saved time was, and what takes its place. The axis"
-          " need not begin at 0.", *told.notes)  # fmt: skip
-
-chosen = visible("-" if told.step is None else str(told.step))
-page.heading(Message("Step {step} before and after", step=chosen))
-picked = st.columns([3, 2])[0]
-with picked:
-    st.session_state["lanes"] = list(ranks)
-    st.multiselect(
-        say("ranks"), page.capture.ranks, key="lanes", max_selections=4,
-        on_change=lambda: page.look_at(
-            lanes=".".join(map(str, st.session_state["lanes"])) or "none"
-        ),
+with slot.container():
+    page.verdict(
+        Message(
+            "A step would take {predicted} ms ({low} to {high}) in place of {measured} ms: {gain}",
+            predicted=ms(row["predicted_step_ns"]), low=ms(row["predicted_low_ns"]),
+            high=ms(row["predicted_high_ns"]), measured=ms(row["measured_step_ns"]),
+            gain=Message("{share} shorter", share=percent(gain))
+            if gain >= 0
+            else Message("{share} longer", share=percent(-gain)),
+        )
     )  # fmt: skip
-for is_after, title in ((False, "as measured"), (True, "with the change")):
-    rows = told.lanes.filter(pl.col("is_after") == is_after)
-    if rows.is_empty():
-        continue
-    page.text(title)
-    figure = lanes_figure(rows, (0, told.length_ns), say)
-    page.figure(figure, key=f"whatif_lanes_{is_after}", name="whatif_lanes")
-if not told.has_all:
-    page.text("Only the longest operations are drawn.")
-page.table(
-    told.steps.drop("saved"), name="whatif_steps", title="Each step of the job, and the mean"
+chosen = visible("-" if told.step is None else str(told.step))
+saved, beside = page.parts(
+    "Where the saved time was", Message("Step {step} before and after", step=chosen)
 )
+with saved:
+    page.figure(saved_figure(row, say), key="whatif_saved")
+    page.text(
+        "Parts of the critical path: where the saved time was, and what takes its place. The axis"
+        " need not begin at 0."
+    )
+    page.table(
+        told.steps.drop("saved"), name="whatif_steps", title="Each step of the job, and the mean"
+    )
+with beside:
+    picked = st.columns([3, 2])[0]
+    with picked:
+        st.session_state["lanes"] = list(ranks)
+        st.multiselect(
+            say("ranks"), page.capture.ranks, key="lanes", max_selections=4, select_all=False,
+            on_change=lambda: page.look_at(
+                lanes=".".join(map(str, st.session_state["lanes"])) or "none"
+            ),
+        )  # fmt: skip
+    for is_after, title in ((False, "as measured"), (True, "with the change")):
+        rows = told.lanes.filter(pl.col("is_after") == is_after)
+        if rows.is_empty():
+            continue
+        page.text(title)
+        figure = lanes_figure(rows, (0, told.length_ns), say)
+        page.figure(figure, key=f"whatif_lanes_{is_after}", name="whatif_lanes")
+    if not told.has_all:
+        page.text("Only the longest operations are drawn.")
+page.notes(told.notes)

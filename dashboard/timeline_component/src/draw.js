@@ -1,6 +1,6 @@
 // Pictures of stretches of time: columns of pixels that stay as they are while the window moves.
 
-import { levelOf, lowerBound } from "./tiles.js";
+import { lowerBound } from "./tiles.js";
 import { ROW } from "./layout.js";
 
 const LETTER = 6.1; // px of the font below, about
@@ -23,17 +23,27 @@ export function palette(track, colours) {
   return [colours.groups[track.group] ?? colours.groups.unknown];
 }
 
-/** Draw strips between two instants onto a canvas whose left edge is `from`. */
-export function drawStrips(context, strips, scrollTop, height, from, to, nsPerPx, scene) {
+/** Draw strips between two instants onto a canvas whose left edge is `from`; `sceneOf` a strip tells
+ * its capture's tiles and their level, and how much later that stands on the axis than in its own
+ * time. Tells how many rectangles of events that took. */
+export function drawStrips(context, strips, scrollTop, height, shownFrom, shownTo, nsPerPx, sceneOf) {
+  let drawn = 0;
   context.font = FONT;
   context.textBaseline = "middle";
   for (const strip of strips) {
     const top = strip.y - scrollTop;
     if (top > height || top + strip.height < 0) continue;
-    if (strip.type === "track") drawTrack(context, strip, top, from, to, nsPerPx, scene);
-    else if (strip.type === "curve") drawCurve(context, strip, top, from, to, nsPerPx, scene);
-    else if (strip.type === "rank") drawRank(context, strip, top, from, to, nsPerPx, scene);
+    if (strip.type === "capture") {
+      context.fillStyle = sceneOf(strip).colours.head;
+      context.fillRect(0, top, (shownTo - shownFrom) / nsPerPx, strip.height - 1);
+      continue;
+    }
+    const scene = sceneOf(strip);
+    const [from, to] = [shownFrom - scene.shift, shownTo - scene.shift];
+    const draw = { track: drawTrack, curve: drawCurve, rank: drawRank }[strip.type];
+    drawn += draw?.(context, strip, top, from, to, nsPerPx, scene) ?? 0;
   }
+  return drawn;
 }
 
 function drawTrack(context, strip, top, from, to, nsPerPx, scene) {
@@ -41,8 +51,8 @@ function drawTrack(context, strip, top, from, to, nsPerPx, scene) {
   const isOverlap = strip.track.kind === "overlap";
   const isFlat = isOverlap || strip.track.kind === "path";
   const needle = scene.searched;
-  const level = levelOf(nsPerPx);
-  const shown = scene.tiles.shown(strip.part, strip.rank, level, from, to);
+  let drawn = 0;
+  const shown = scene.tiles.shown(strip.part, strip.rank, scene.level, from, to);
   for (const { tile, low, high, level: of } of shown) {
     const columns = tile.get(strip.number);
     if (!columns) continue;
@@ -54,17 +64,18 @@ function drawTrack(context, strip, top, from, to, nsPerPx, scene) {
       const end = start[at] + (several ? bucket : dur[at]);
       if (end <= low) continue;
       const line = isFlat ? 0 : row[at];
-      if (line >= 12) continue;
+      const y = top + line * ROW;
+      if (line >= 12 || y > scene.height || y + ROW < 0) continue;
       const left = (Math.max(start[at], low - 1e3 * nsPerPx) - from) / nsPerPx;
       const right = (Math.min(end, high + 1e3 * nsPerPx) - from) / nsPerPx;
       const width = Math.max(right - left, 0.7);
       const fill = fills[cls[at]] ?? fills[0];
-      const y = top + line * ROW;
       const share = several ? Math.min(dur[at] / bucket, 1) : 1;
       context.globalAlpha = needle && !name[at].toLowerCase().includes(needle)
         ? 0.15 : several ? Math.max(share, 0.25) : 1;
       context.fillStyle = fill;
       context.fillRect(left, y + 1, width > 3 ? width - 0.5 : width, ROW - 2);
+      drawn++;
       context.globalAlpha = 1;
       if (width > LEAST_LABEL && !isOverlap) {
         const x = Math.max(left, 0) + 3;
@@ -79,23 +90,25 @@ function drawTrack(context, strip, top, from, to, nsPerPx, scene) {
       }
     }
   }
+  return drawn;
 }
 
 /** A folded rank: its overlap, from tiles where they are there, else from the overview. */
 function drawRank(context, strip, top, from, to, nsPerPx, scene) {
   context.fillStyle = scene.colours.head;
   context.fillRect(0, top, (to - from) / nsPerPx, strip.height - 1);
-  if (strip.isOpen) return;
+  if (strip.isOpen) return 0;
   if (scene.tiles.tracksOf("device", strip.rank) && scene.hasTiles) {
     const track = scene.tiles.tracksOf("device", strip.rank)[0];
     if (track?.kind === "overlap") {
       const inside = { ...strip, part: "overlap", number: 0, track };
-      drawTrack(context, inside, top + 1, from, to, nsPerPx, scene);
+      return drawTrack(context, inside, top + 1, from, to, nsPerPx, scene);
     }
-    return;
+    return 0;
   }
   const cells = scene.overview?.cells.get(strip.rank);
-  if (!cells) return;
+  if (!cells) return 0;
+  let drawn = 0;
   const width = scene.overview.width;
   for (let at = Math.max(lowerBound(cells.start, from - width), 0); at < cells.start.length; at++) {
     if (cells.start[at] >= to) break;
@@ -111,8 +124,10 @@ function drawRank(context, strip, top, from, to, nsPerPx, scene) {
       context.fillStyle = colour;
       context.fillRect(x, top + 2, part, strip.height - 5);
       x += part;
+      drawn++;
     }
   }
+  return drawn;
 }
 
 function drawCurve(context, strip, top, from, to, nsPerPx, scene) {
@@ -121,8 +136,9 @@ function drawCurve(context, strip, top, from, to, nsPerPx, scene) {
   const base = top + strip.height - 4;
   const scale = (strip.height - 7) / Math.max(most - low, 1e-9);
   context.fillStyle = kind === "memory" ? scene.colours.memory : scene.colours.counter;
+  let drawn = 0;
   for (const { tile, low: lowNs, high } of scene.tiles.shown(
-    "curves", strip.rank, levelOf(nsPerPx), from, to)) {
+    "curves", strip.rank, scene.level, from, to)) {
     const columns = tile.get(strip.number);
     if (!columns) continue;
     let at = Math.max(lowerBound(columns.at, lowNs) - 1, 0);
@@ -132,8 +148,10 @@ function drawCurve(context, strip, top, from, to, nsPerPx, scene) {
       const height = Math.max((columns.high[at] - low) * scale, 0.5);
       const x = (begin - from) / nsPerPx;
       context.fillRect(x, base - height, Math.max((end - begin) / nsPerPx, 0.7), height);
+      drawn++;
     }
   }
+  return drawn;
 }
 
 /** The event of a track at an instant and row: its columns' position, or null. */
@@ -141,7 +159,7 @@ export function eventAt(strip, row, ns, nsPerPx, scene) {
   const near = 2 * nsPerPx;
   let best = null;
   for (const { tile, level } of scene.tiles.shown(
-    strip.part, strip.rank, levelOf(nsPerPx), ns - near, ns + near)) {
+    strip.part, strip.rank, scene.level, ns - near, ns + near)) {
     const columns = tile.get(strip.number);
     if (!columns) continue;
     const bucket = 2 ** level;

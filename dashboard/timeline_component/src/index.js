@@ -1,9 +1,13 @@
 // The component as Streamlit mounts it: its elements, gestures, keys, search and its part of the URL.
 
-import { button, element, eventPanel, measurePanel } from "./panel.js";
-import { GUTTER, Timeline, span } from "./timeline.js";
+import { hear } from "./gestures.js";
+import { BENEATH } from "./layout.js";
+import { drawOver } from "./overlay.js";
+import { button, element, eventPanel, keysPanel, measurePanel } from "./panel.js";
+import { Search } from "./search.js";
+import { span } from "./time_text.js";
+import { Timeline } from "./timeline.js";
 import { remembered, remember } from "./url.js";
-import { ROW } from "./layout.js";
 
 const mounted = new WeakMap();
 const FOLDS = {
@@ -38,7 +42,7 @@ class Mounted {
     const kept = remembered();
     this.timeline = new Timeline(this.parts, this.data, {
       settled: () => this.settled(),
-      overlay: (context) => this.overlay(context),
+      overlay: (context) => drawOver(this, context),
       label: (strip) => this.labelOf(strip),
       mapLabel: () => this.data.texts.overview,
       share: () => [SHARES[this.shareName][0], this.data.colours.states[SHARES[this.shareName][1]]],
@@ -47,12 +51,17 @@ class Mounted {
     const first = kept.open ?? this.data.open.map(String);
     state.open = new Set(first);
     state.pins = kept.pins ?? [];
+    state.moved = kept.moved ?? [];
     state.marks = kept.marks ?? [];
+    this.timeline.align(kept.align ?? null);
+    this.showAlign();
+    if (!data.window) this.whole();
     this.parts.map.style.height = `${this.timeline.mapHeight()}px`;
     this.timeline.lay();
     if (kept.event) this.restore(kept.event);
+    if (kept.find) this.search.look(kept.find);
     this.root.timeline = this.timeline; // for tests
-    this.hear();
+    hear(this);
   }
 
   /** Colours of the theme in use: Streamlit tells them as CSS variables. */
@@ -75,6 +84,7 @@ class Mounted {
   update(data) {
     this.data = this.themed(data);
     this.timeline.setData(this.data);
+    this.showAlign();
     this.parts.map.style.height = `${this.timeline.mapHeight()}px`;
   }
 
@@ -88,11 +98,7 @@ class Mounted {
   build() {
     const say = this.say;
     this.root.replaceChildren();
-    this.search = element("input", {
-      type: "search", placeholder: say("search events"), "aria-label": say("search events"),
-      onkeydown: (event) => this.searchKey(event),
-    });
-    this.hits = element("span", { class: "soft", role: "status" });
+    this.search = new Search(this);
     this.share = element("select", {
       "aria-label": say("colour of the overview"), onchange: () => {
         this.shareName = this.share.value;
@@ -100,6 +106,7 @@ class Mounted {
         this.timeline.isDirty = true;
       },
     }, ...Object.keys(SHARES).map((one) => element("option", { value: one }, say(one))));
+    this.alignment = element("span", { class: "align", hidden: "" });
     const icon = (sign, label, clicked) => element("button", {
       type: "button", title: say(label), "aria-label": say(label), onclick: clicked,
     }, sign);
@@ -108,8 +115,10 @@ class Mounted {
       icon("⤢", "all of it", () => this.whole()),
       icon("+", "closer", () => this.timeline.zoom(0.5)),
       icon("−", "further", () => this.timeline.zoom(2)),
-      this.search, icon("‹", "previous", () => this.step(-1)), icon("›", "next", () => this.step(1)),
-      this.hits, element("span", { class: "fill" }), this.share,
+      this.search.field,
+      icon("‹", "previous", () => this.search.step(-1)),
+      icon("›", "next", () => this.search.step(1)),
+      this.search.hits, element("span", { class: "fill" }), this.alignment, this.share,
       icon("⚑", "mark the selection", () => this.mark()),
       icon("PNG", "save as a picture", () => this.save()),
       icon("?", "keys", () => this.keys()));
@@ -128,6 +137,30 @@ class Mounted {
     this.parts = { map, ruler, canvas };
   }
 
+  /** Which steps of two captures begin at the same place. */
+  showAlign() {
+    const { sides, state } = this.timeline;
+    this.alignment.hidden = sides.length < 2 || sides.every((one) => !one.steps.length);
+    if (this.alignment.hidden) return;
+    const chosen = state.align ?? this.data.beside.align;
+    const pick = (number) => {
+      const label = `${this.say("step")} ${"AB"[number]}`;
+      const options = sides[number].steps.map(({ step }) => element("option", { value: step },
+        `${label} · ${step}`));
+      const made = element("select", {
+        "aria-label": `${this.say("steps that begin together")}: ${label}`,
+        onchange: () => {
+          const picked = [...this.alignment.querySelectorAll("select")];
+          this.timeline.align(picked.map((one) => Number(one.value)));
+          this.timeline.lay();
+        },
+      }, ...options);
+      made.value = String(chosen[number]);
+      return made;
+    };
+    this.alignment.replaceChildren(pick(0), " = ", pick(1));
+  }
+
   makeLegend() {
     const { colours } = this.data;
     const made = element("p", { class: "legend" });
@@ -140,9 +173,12 @@ class Mounted {
   }
 
   labelOf(strip) {
+    const { sides } = this.timeline ?? { sides: [] };
+    if (strip.type === "capture") return `${"AB"[strip.side]}: ${strip.label}`;
     if (strip.type === "rank") {
-      const why = this.data.silent[strip.rank];
-      return `${this.say("rank")} ${strip.rank}${why ? ` · ${why}` : ""}`;
+      const why = sides[strip.side]?.silent[strip.rank];
+      const letter = sides.length > 1 ? `${"AB"[strip.side]} · ` : "";
+      return `${letter}${this.say("rank")} ${strip.rank}${why ? ` · ${why}` : ""}`;
     }
     if (strip.type === "fold") {
       const why = strip.why === null ? this.say("being computed") : strip.why;
@@ -150,139 +186,6 @@ class Mounted {
     }
     const label = this.data.texts[strip.label] ?? strip.label;
     return strip.track.unit ? `${label} (${strip.track.unit})` : label;
-  }
-
-  // ---- gestures ---------------------------------------------------------------------------
-
-  hear() {
-    const { canvas, map } = this.parts;
-    const place = (event) => {
-      const box = canvas.getBoundingClientRect();
-      return [event.clientX - box.left, event.clientY - box.top];
-    };
-    canvas.addEventListener("wheel", (event) => {
-      const [x, y] = place(event);
-      event.preventDefault();
-      if (x < GUTTER || event.altKey) this.timeline.scroll(event.deltaY);
-      else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
-        this.timeline.pan(event.deltaX || event.deltaY);
-      } else this.timeline.zoom(Math.pow(1.0016, event.deltaY), this.timeline.ns(x));
-      this.point(x, y);
-    }, { passive: false });
-    canvas.addEventListener("pointerdown", (event) => {
-      const [x, y] = place(event);
-      canvas.focus({ preventScroll: true });
-      canvas.setPointerCapture(event.pointerId);
-      this.drag = { x, y, lastX: x, lastY: y, isMeasure: event.shiftKey, isMoved: false };
-    });
-    canvas.addEventListener("pointermove", (event) => {
-      const [x, y] = place(event);
-      const drag = this.drag;
-      if (drag) {
-        drag.isMoved ||= Math.abs(x - drag.x) + Math.abs(y - drag.y) > 4;
-        if (drag.isMeasure) {
-          const ends = [this.timeline.ns(drag.x), this.timeline.ns(x)].sort((a, b) => a - b);
-          this.stretch = { from: ends[0], to: ends[1] };
-        } else if (drag.isMoved && drag.x >= GUTTER) {
-          this.timeline.pan(drag.lastX - x);
-          this.timeline.scroll(drag.lastY - y);
-        }
-        [drag.lastX, drag.lastY] = [x, y];
-      }
-      this.point(x, y);
-    });
-    canvas.addEventListener("pointerup", (event) => {
-      const [x, y] = place(event);
-      const drag = this.drag;
-      this.drag = null;
-      if (!drag) return;
-      if (drag.isMeasure && drag.isMoved) this.measured();
-      else if (!drag.isMoved) this.click(x, y, event);
-    });
-    canvas.addEventListener("dblclick", (event) => {
-      const { event: found } = this.timeline.at(...place(event));
-      if (found) this.fit(found);
-    });
-    canvas.addEventListener("pointerleave", () => this.point(null));
-    canvas.addEventListener("keydown", (event) => this.key(event));
-    canvas.addEventListener("keyup", (event) => this.timeline.moves.delete(event.key.toLowerCase()));
-    canvas.addEventListener("blur", () => this.timeline.moves.clear());
-    const toMap = (event) => {
-      const box = map.getBoundingClientRect();
-      const at = ((event.clientX - box.left - GUTTER) / (box.width - GUTTER)) * this.data.extent;
-      const half = (this.timeline.view.end - this.timeline.view.start) / 2;
-      this.timeline.look(at - half, at + half);
-    };
-    map.addEventListener("pointerdown", (event) => {
-      map.setPointerCapture(event.pointerId);
-      this.isOnMap = true;
-      toMap(event);
-    });
-    map.addEventListener("pointermove", (event) => this.isOnMap && toMap(event));
-    map.addEventListener("pointerup", () => { this.isOnMap = false; });
-    map.addEventListener("wheel", (event) => {
-      event.preventDefault();
-      this.timeline.zoom(Math.pow(1.0016, event.deltaY));
-    }, { passive: false });
-    this.resized = new ResizeObserver(() => {
-      this.timeline.isDirty = true;
-      this.timeline.settle();
-    });
-    this.resized.observe(canvas);
-  }
-
-  key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const name = event.key.toLowerCase();
-    const told = {
-      f: () => this.selection && this.fit(this.selection),
-      m: () => this.mark(),
-      p: () => this.selection?.strip && this.timeline.pin(this.selection.strip),
-      n: () => this.step(event.shiftKey ? -1 : 1),
-      "/": () => this.search.focus(),
-      "0": () => this.whole(), home: () => this.whole(),
-      backspace: () => this.timeline.back(),
-      escape: () => this.clear(),
-      arrowright: () => this.neighbour(1), arrowleft: () => this.neighbour(-1),
-      arrowdown: () => this.timeline.scroll(60), arrowup: () => this.timeline.scroll(-60),
-      pagedown: () => this.timeline.scroll(300), pageup: () => this.timeline.scroll(-300),
-      "+": () => this.timeline.zoom(0.5), "-": () => this.timeline.zoom(2),
-    }[name];
-    if ("wasd".includes(name) && name.length === 1) this.timeline.moves.add(name);
-    else if (told) told();
-    else return;
-    event.preventDefault();
-    event.stopPropagation();
-  }
-
-  point(x, y) {
-    const { timeline } = this;
-    timeline.isDirty = true;
-    if (x === null || x < GUTTER) {
-      timeline.cursor = undefined;
-      this.tip.hidden = true;
-      return;
-    }
-    timeline.cursor = timeline.ns(x);
-    const { event } = timeline.at(x, y);
-    this.hovered = event;
-    this.tip.hidden = !event || Boolean(this.drag?.isMoved);
-    if (!event) return;
-    const several = event.count > 1 ? ` · ${event.count} ${this.say("events")}` : "";
-    this.tip.textContent = `${this.say(event.name)} · ${span(event.dur)}${several}`;
-    this.tip.style.transform = `translate(${Math.min(x + 14, timeline.width - 120)}px, ${y + 16}px)`;
-  }
-
-  click(x, y, event) {
-    const found = this.timeline.at(x, y);
-    const strip = found.strip;
-    if (strip?.fold && (x < GUTTER || !found.event)) {
-      this.timeline.toggle(strip.fold);
-      return;
-    }
-    if (strip?.track && x < GUTTER) this.timeline.pin(strip);
-    else if (found.event) this.select(found.event);
-    else if (!event.shiftKey) this.clear();
   }
 
   clear() {
@@ -295,6 +198,11 @@ class Mounted {
 
   // ---- selection, arrows, search ----------------------------------------------------------
 
+  /** The capture of an event. */
+  sideOf(event) {
+    return this.timeline.sides[event.strip.side];
+  }
+
   async select(event) {
     this.selection = event;
     this.told = null;
@@ -304,7 +212,7 @@ class Mounted {
     const described = this.made;
     this.settled();
     if (event.count > 1 || !["stream", "group", "host"].includes(track.kind)) return;
-    const told = await this.timeline.tiles.json("event", {
+    const told = await this.sideOf(event).tiles.json("event", {
       rank, kind: track.kind, start_ns: event.start, dur_ns: event.dur,
     });
     if (this.selection !== event) return;
@@ -314,8 +222,9 @@ class Mounted {
 
   describe() {
     const go = (target) => this.go(target);
+    const isAlone = this.timeline.sides.length < 2;
     const made = eventPanel(this.selection, this.told, this.say, (one) =>
-      `${one.rank < 0 ? "" : `${this.say("rank")} ${one.rank} · `}${this.labelOf(one)}`, go,
+      `${isAlone ? "" : `${"AB"[one.side]} · `}${one.rank < 0 ? "" : `${this.say("rank")} ${one.rank} · `}${this.labelOf(one)}`, go,
     () => this.askSlack());
     this.show(made);
   }
@@ -323,7 +232,7 @@ class Mounted {
   /** How much longer the selected operation may take: a replay of all ranks, so only when asked. */
   async askSlack() {
     const event = this.selection;
-    const told = await this.timeline.tiles.json("slack", {
+    const told = await this.sideOf(event).tiles.json("slack", {
       ranks: event.strip.rank, kind: event.strip.track.kind, start_ns: event.start,
       dur_ns: event.dur,
     });
@@ -342,17 +251,20 @@ class Mounted {
 
   /** Open and centre what an arrow leads to. */
   async go(target) {
-    const rank = target.rank ?? this.selection.strip.rank;
+    const { strip } = this.selection;
+    const rank = target.rank ?? strip.rank;
     const { timeline } = this;
-    timeline.state.open.add(`${rank}`);
-    if (target.part !== "device") timeline.state.open.add(`${rank}:${target.part}`);
+    const side = timeline.sides[strip.side];
+    const fold = `${strip.side ? BENEATH : ""}${rank}`;
+    timeline.state.open.add(fold);
+    if (target.part !== "device") timeline.state.open.add(`${fold}:${target.part}`);
     timeline.lay();
-    timeline.reveal?.(rank);
-    await timeline.tiles.askTracks(target.part, [rank]);
+    await side.tiles.askTracks(target.part, [rank]);
     const half = (timeline.view.end - timeline.view.start) / 2;
-    timeline.look(target.start_ns - half, target.start_ns + half);
-    this.scrollTo((strip) => strip.rank === rank && (!target.thread
-      || strip.track?.key?.endsWith(`/${target.thread}`)) && strip.part === target.part);
+    const at = target.start_ns + side.shift;
+    timeline.look(at - half, at + half);
+    this.scrollTo((one) => one.side === strip.side && one.rank === rank && (!target.thread
+      || one.track?.key?.endsWith(`/${target.thread}`)) && one.part === target.part);
   }
 
   scrollTo(fits) {
@@ -364,13 +276,27 @@ class Mounted {
     if (!isSeen) timeline.scroll(strip.y - timeline.height / 3 - timeline.scrollTop);
   }
 
+  /** Move the selected event's track, or its rank, up or down. */
+  moveSelected(by, isRank) {
+    const { timeline } = this;
+    const own = this.selection?.strip;
+    const strip = isRank ? timeline.strips.find((one) => one.type === "rank"
+      && one.side === own?.side && one.rank === own.rank) : own;
+    if (!strip || !timeline.move(strip, by)) return;
+    this.scrollTo((one) => one.type === strip.type && one.side === strip.side
+      && one.rank === strip.rank && one.part === strip.part && one.number === strip.number
+      && one.isPinned === strip.isPinned);
+  }
+
   fit(event) {
     const more = Math.max(event.dur * 0.6, 50);
-    this.timeline.look(event.start - more, event.start + event.dur + more);
+    const start = event.start + this.sideOf(event).shift;
+    this.timeline.look(start - more, start + event.dur + more);
   }
 
   whole() {
-    this.timeline.look(0, this.data.extent);
+    const { least, most } = this.timeline.bounds();
+    this.timeline.look(least, most);
   }
 
   /** The event before or after the selected one in its row. */
@@ -379,7 +305,7 @@ class Mounted {
     if (!from) {
       const strip = this.timeline.visible().find((one) => one.type === "track" && one.number > 0);
       if (!strip) return;
-      this.selectNear(strip, 0, this.timeline.view.start, 1);
+      this.selectNear(strip, 0, this.timeline.view.start - this.sideOf({ strip }).shift, 1);
       return;
     }
     this.selectNear(from.strip, from.row, by > 0 ? from.end : from.start, by);
@@ -387,13 +313,12 @@ class Mounted {
 
   selectNear(strip, row, ns, by) {
     const { timeline } = this;
-    const step = timeline.nsPerPx;
-    const scene = timeline.scene();
-    const level = Math.max(0, Math.floor(Math.log2(Math.max(step, 1))));
+    const scene = timeline.scene(strip);
     let best = null;
     const reach = (timeline.view.end - timeline.view.start) * 2;
     const [low, high] = by > 0 ? [ns, ns + reach] : [ns - reach, ns];
-    for (const { tile, level: of } of scene.tiles.shown(strip.part, strip.rank, level, low, high)) {
+    for (const { tile, level: of } of scene.tiles.shown(
+      strip.part, strip.rank, scene.level, low, high)) {
       const columns = tile.get(strip.number);
       if (!columns) continue;
       columns.start.forEach((start, at) => {
@@ -410,84 +335,35 @@ class Mounted {
     }
     if (!best) return;
     this.select(best);
-    if (best.start < timeline.view.start || best.end > timeline.view.end) {
+    const start = best.start + scene.shift;
+    if (start < timeline.view.start || best.end + scene.shift > timeline.view.end) {
       const half = (timeline.view.end - timeline.view.start) / 2;
-      timeline.look(best.start - half, best.start + half);
+      timeline.look(start - half, start + half);
     }
   }
 
-  async searchKey(event) {
-    event.stopPropagation();
-    if (event.key === "Escape") this.search.value = "";
-    if (event.key !== "Enter" && event.key !== "Escape") return;
-    event.preventDefault();
-    const text = this.search.value.trim();
-    if (text && text === this.searchedFor) {
-      this.step(event.shiftKey ? -1 : 1);
-      return;
-    }
-    this.searchedFor = text;
-    this.timeline.searched = text.toLowerCase();
-    this.timeline.chunks.clear();
-    this.timeline.isDirty = true;
-    this.found = [];
-    this.at = -1;
-    this.hits.textContent = "";
-    if (!text) return;
-    const ranks = this.data.ranks;
-    let count = 0;
-    for (let at = 0; at < Math.min(ranks.length, 64); at += 16) {
-      const some = ranks.slice(at, at + 16).join(".");
-      const told = await this.timeline.tiles.json("found", { part: "device", ranks: some, text });
-      count += told?.count ?? 0;
-      this.found.push(...(told?.rows ?? []));
-    }
-    this.found.sort((a, b) => a.start_ns - b.start_ns || a.rank - b.rank);
-    this.count = count;
-    this.hits.textContent = this.found.length ? `${count.toLocaleString("en")}` : this.say("none");
-    if (this.found.length) this.step(1);
-  }
-
-  /** The next or the previous of what was found. */
-  async step(by) {
-    if (!this.found?.length) return;
-    this.at = (this.at + by + this.found.length) % this.found.length;
-    const one = this.found[this.at];
-    this.hits.textContent = `${this.at + 1} / ${this.count.toLocaleString("en")}`;
-    const { timeline } = this;
-    timeline.state.open.add(`${one.rank}`);
-    await timeline.tiles.askTracks("device", [one.rank]);
-    timeline.lay();
-    const { start, end } = timeline.view;
-    const half = Math.min((end - start) / 2, Math.max(one.dur_ns * 20, 2e3));
-    if (one.start_ns < start || one.start_ns + one.dur_ns > end || one.dur_ns * 200 < end - start) {
-      timeline.look(one.start_ns - half, one.start_ns + half);
-    }
-    const strip = timeline.strips.find((s) =>
-      s.part === "device" && s.rank === one.rank && s.number === one.track);
-    if (!strip) return;
-    this.scrollTo((s) => s === strip);
-    this.select({
-      strip, row: 0, start: one.start_ns, dur: one.dur_ns, count: 1, name: one.name, cls: 0,
-      end: one.start_ns + one.dur_ns,
-    });
-  }
-
+  /** What runs in the stretch, on the ranks in sight of either capture. */
   async measured() {
     const { from, to } = this.stretch;
-    const ranks = [...new Set(this.timeline.visible().map((one) => one.rank))]
-      .filter((one) => one >= 0).slice(0, 16);
-    const found = await this.timeline.tiles.json("measured", {
-      part: "device", ranks: ranks.join("."),
-      from_ns: Math.round(from), to_ns: Math.round(Math.max(to, from + 1)),
-    });
-    if (found) this.show(measurePanel({ from, to, rows: found }, this.say));
+    const { sides } = this.timeline;
+    const told = await Promise.all(sides.map((side, number) => {
+      const ranks = [...new Set(this.timeline.visible().filter((one) => one.side === number)
+        .map((one) => one.rank))].filter((one) => one >= 0).slice(0, 16);
+      return ranks.length && side.tiles.json("measured", {
+        part: "device", ranks: ranks.join("."), from_ns: Math.round(from - side.shift),
+        to_ns: Math.round(Math.max(to, from + 1) - side.shift),
+      });
+    }));
+    const rows = told.flatMap((found, number) => (found || []).map((one) =>
+      (sides.length > 1 ? { ...one, rank: `${"AB"[number]} ${one.rank}` } : one)));
+    if (told.some(Boolean)) this.show(measurePanel({ from, to, rows }, this.say));
   }
 
   mark() {
     const { marks } = this.timeline.state;
+    const shift = this.selection ? this.sideOf(this.selection).shift : 0;
     const chosen = this.stretch ?? (this.selection
-      ? { from: this.selection.start, to: this.selection.end }
+      ? { from: this.selection.start + shift, to: this.selection.end + shift }
       : { from: this.timeline.cursor, to: this.timeline.cursor });
     if (chosen.from === undefined) return;
     const [from, to] = [Math.round(chosen.from), Math.round(chosen.to)];
@@ -520,132 +396,33 @@ class Mounted {
   }
 
   keys() {
-    const list = element("dl");
-    for (const [name, what] of [
-      ["W S", "closer, further"], ["A D", "earlier, later"], ["wheel", "closer and further at the pointer"],
-      ["drag", "move"], ["shift + drag", "measure"], ["F", "fit the selection"],
-      ["M", "mark the selection"], ["P", "pin the track"], ["/", "search events"],
-      ["N", "next hit"], ["← →", "event before and after"], ["↑ ↓", "scroll"],
-      ["Backspace", "back"], ["0", "all of it"], ["Esc", "nothing selected"],
-    ]) list.append(element("dt", {}, this.say(name)), element("dd", {}, this.say(what)));
-    this.show(element("div", {}, element("h4", {}, this.say("keys")), list));
+    this.show(keysPanel(this.say));
   }
 
   save() {
     const { map, ruler, canvas } = this.parts;
+    const { ratio, sides } = this.timeline;
+    const head = Math.round(20 * ratio);
     const picture = document.createElement("canvas");
     picture.width = canvas.width;
-    picture.height = map.height + ruler.height + canvas.height;
+    picture.height = head + map.height + ruler.height + canvas.height;
     const context = picture.getContext("2d");
     context.fillStyle = this.data.colours.background;
     context.fillRect(0, 0, picture.width, picture.height);
-    context.drawImage(map, 0, 0);
-    context.drawImage(ruler, 0, map.height);
-    context.drawImage(canvas, 0, map.height + ruler.height);
+    // What it is of, since nothing else of the page is on it.
+    context.fillStyle = this.data.colours.text;
+    context.font = `600 ${Math.round(12 * ratio)}px system-ui, 'Noto Sans CJK SC', sans-serif`;
+    context.textBaseline = "middle";
+    const names = sides.map((one, number) =>
+      `${sides.length > 1 ? `${"AB"[number]}: ` : ""}${one.name}`);
+    context.fillText(names.join("   "), 6 * ratio, head / 2);
+    let top = head;
+    for (const one of [map, ruler, canvas]) {
+      context.drawImage(one, 0, top);
+      top += one.height;
+    }
     const link = element("a", { href: picture.toDataURL("image/png"), download: "timeline.png" });
     link.click();
-  }
-
-  // ---- what lies over the tracks ----------------------------------------------------------
-
-  overlay(context) {
-    const { timeline } = this;
-    const { colours } = this.data;
-    const height = timeline.height;
-    for (const step of this.data.steps) {
-      if (step.start < timeline.view.start || step.start > timeline.view.end) continue;
-      context.fillStyle = colours.line;
-      context.fillRect(timeline.x(step.start), 0, 1, height);
-    }
-    for (const mark of timeline.state.marks) {
-      const [left, right] = [timeline.x(mark.from), timeline.x(mark.to)];
-      context.globalAlpha = 0.14;
-      context.fillStyle = colours.accent;
-      context.fillRect(left, 0, Math.max(right - left, 1), height);
-      context.globalAlpha = 1;
-      context.fillRect(left, 0, 1.5, height);
-      context.font = "600 11px system-ui, 'Noto Sans CJK SC', sans-serif";
-      context.fillText(`⚑ ${mark.text}`, left + 4, height - 10);
-    }
-    if (this.stretch) {
-      const [left, right] = [timeline.x(this.stretch.from), timeline.x(this.stretch.to)];
-      context.globalAlpha = 0.2;
-      context.fillStyle = colours.accent;
-      context.fillRect(left, 0, right - left, height);
-      context.globalAlpha = 1;
-      context.fillStyle = colours.text;
-      context.fillText(span(this.stretch.to - this.stretch.from), left + 4, 10);
-    }
-    this.outline(context, this.hovered, 1);
-    this.outline(context, this.selection, 2);
-    this.arrows(context);
-    if (timeline.cursor !== undefined) {
-      context.fillStyle = colours.text;
-      context.globalAlpha = 0.5;
-      context.fillRect(timeline.x(timeline.cursor), 0, 1, height);
-      context.globalAlpha = 1;
-    }
-  }
-
-  /** Where an event stands in the picture; null where its track is folded. */
-  boxOf(event) {
-    const { timeline } = this;
-    const strip = timeline.strips.find((one) => one.type === event.strip.type
-      && one.rank === event.strip.rank && one.part === event.strip.part
-      && one.number === event.strip.number && one.isPinned === event.strip.isPinned);
-    if (!strip) return null;
-    const row = ["overlap", "path"].includes(strip.track?.kind) ? 0 : event.row;
-    return {
-      x: timeline.x(event.start), width: Math.max((event.end - event.start) / timeline.nsPerPx, 2),
-      y: strip.y - timeline.scrollTop + row * ROW, height: ROW,
-    };
-  }
-
-  outline(context, event, width) {
-    const box = event && this.boxOf(event);
-    if (!box) return;
-    context.strokeStyle = this.data.colours.text;
-    context.lineWidth = width;
-    context.strokeRect(box.x - 0.5, box.y + 0.5, box.width + 1, box.height - 1);
-  }
-
-  /** From the host to what it launched, and to the members of a collective. */
-  arrows(context) {
-    const { selection, told, timeline } = this;
-    const from = selection && told && this.boxOf(selection);
-    if (!from) return;
-    const middle = [from.x, from.y + from.height / 2];
-    context.strokeStyle = this.data.colours.accent;
-    context.fillStyle = this.data.colours.accent;
-    context.lineWidth = 1.5;
-    if (told.launch?.start_ns !== undefined && told.launch?.start_ns !== null) {
-      const host = timeline.strips.find((one) => one.rank === selection.strip.rank
-        && one.part === "host" && (one.type === "fold" ? !one.isOpen
-          : one.track?.key.endsWith(`/${told.launch.thread}`)));
-      if (host) {
-        const begin = [timeline.x(told.launch.start_ns), host.y - timeline.scrollTop + 10];
-        arrow(context, begin, middle);
-      }
-    }
-    for (const one of told.launched) {
-      const strip = timeline.strips.find((s) => s.rank === selection.strip.rank
-        && s.part === "device" && s.number === 1);
-      if (strip) arrow(context, middle, [timeline.x(one.start_ns), strip.y - timeline.scrollTop + 8]);
-    }
-    for (const one of told.members) {
-      if (one.rank === selection.strip.rank) continue;
-      const key = selection.strip.track.key;
-      const strip = timeline.strips.find((s) => s.rank === one.rank
-        && s.track?.kind === "group" && s.track.key === key)
-        ?? timeline.strips.find((s) => s.type === "rank" && s.rank === one.rank);
-      if (!strip) continue;
-      const y = strip.y - timeline.scrollTop + 9;
-      const [left, right] = [timeline.x(one.start_ns), timeline.x(one.start_ns + one.dur_ns)];
-      context.lineWidth = 2;
-      context.strokeRect(left, y - 8, Math.max(right - left, 2), 16);
-      context.lineWidth = 1.5;
-      arrow(context, middle, [left, y]);
-    }
   }
 
   // ---- the URL ----------------------------------------------------------------------------
@@ -653,13 +430,16 @@ class Mounted {
   settled() {
     const { timeline } = this;
     const { start, end } = timeline.view;
-    const isWhole = start <= 0 && end >= this.data.extent;
+    const { least, most } = timeline.bounds();
+    const isWhole = start <= least && end >= most;
     const event = this.selection && this.selection.count === 1 ? this.selection : null;
     remember({
       zero: this.data.zero, window: isWhole ? null : [start, end],
-      open: [...timeline.state.open], pins: timeline.state.pins, marks: timeline.state.marks,
+      open: [...timeline.state.open], pins: timeline.state.pins,
+      moved: timeline.state.moved, marks: timeline.state.marks,
+      align: timeline.state.align, find: this.search.text,
       event: event && {
-        rank: event.strip.rank, part: event.strip.part, kind: event.strip.track.kind,
+        side: event.strip.side, rank: event.strip.rank, part: event.strip.part, kind: event.strip.track.kind,
         key: event.strip.track.key, row: event.row, start: event.start, dur: event.dur,
         name: event.name,
       },
@@ -669,31 +449,20 @@ class Mounted {
 
   async restore(kept) {
     const { timeline } = this;
-    await timeline.tiles.askTracks(kept.part, [kept.rank]);
-    const wait = () => timeline.tiles.tracksOf(kept.part, kept.rank);
+    const number = timeline.sides.length > 1 ? kept.side ?? 0 : 0;
+    const { tiles } = timeline.sides[number];
+    await tiles.askTracks(kept.part, [kept.rank]);
+    const wait = () => tiles.tracksOf(kept.part, kept.rank);
     for (let tries = 0; !wait() && tries < 100; tries++) {
       await new Promise((done) => setTimeout(done, 50));
     }
-    const strip = timeline.strips.find((one) => one.rank === kept.rank
+    const strip = timeline.strips.find((one) => one.side === number && one.rank === kept.rank
       && one.track?.kind === kept.kind && one.track.key === kept.key);
     if (!strip) return;
     this.select({ strip, row: kept.row, start: kept.start, dur: kept.dur, count: 1,
       name: kept.name, cls: 0, end: kept.start + kept.dur });
     this.scrollTo((one) => one === strip);
   }
-}
-
-function arrow(context, [x0, y0], [x1, y1]) {
-  const bend = Math.max(Math.abs(x1 - x0) / 2, 24);
-  context.beginPath();
-  context.moveTo(x0, y0);
-  context.bezierCurveTo(x0 + bend, y0, x1 - bend, y1, x1, y1);
-  context.stroke();
-  context.beginPath();
-  context.moveTo(x1, y1);
-  context.lineTo(x1 - 7, y1 - 4);
-  context.lineTo(x1 - 7, y1 + 4);
-  context.fill();
 }
 
 function luminance(colour) {

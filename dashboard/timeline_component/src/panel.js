@@ -1,6 +1,6 @@
 // What is told of an event, of a stretch of time, and of what was looked for.
 
-import { span } from "./timeline.js";
+import { span } from "./time_text.js";
 
 function element(name, attributes = {}, ...inside) {
   const made = document.createElement(name);
@@ -98,4 +98,20 @@ export function measurePanel(measure, say) {
   return element("div", {},
     element("h4", {}, `${say("measured")}: ${span(measure.to - measure.from)}`),
     element("table", {}, element("thead", {}, head), body));
+}
+
+/** What keys and gestures do. */
+export function keysPanel(say) {
+  const list = element("dl");
+  for (const [name, what] of [
+    ["W S", "closer, further"], ["A D", "earlier, later"],
+    ["wheel", "closer and further at the pointer"],
+    ["drag", "move"], ["shift + drag", "measure"], ["F", "fit the selection"],
+    ["M", "mark the selection"], ["P", "pin the track"],
+    ["shift + ↑ ↓", "move the track"], ["shift + PgUp PgDn", "move the rank"],
+    ["drag a name", "move track or rank"], ["/", "search events"],
+    ["N", "next hit"], ["← →", "event before and after"], ["↑ ↓", "scroll"],
+    ["Backspace", "back"], ["0", "all of it"], ["Esc", "nothing selected"],
+  ]) list.append(element("dt", {}, say(name)), element("dd", {}, say(what)));
+  return element("div", {}, element("h4", {}, say("keys")), list);
 }

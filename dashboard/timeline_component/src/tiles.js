@@ -6,9 +6,21 @@ export const BUCKETS = 2048;
 const MOST_TILES = 600; // kept, of one rank and part each
 const MOST_RANKS = 16; // of one request, as the server allows
 
-/** The level whose bucket is at most one pixel. */
-export function levelOf(nsPerPx) {
-  return Math.max(0, Math.min(50, Math.floor(Math.log2(Math.max(nsPerPx, 1)))));
+const MOST_LEVEL = 50;
+const ROWS_OF_BUCKET = 2; // those too short to be seen, as one, and one that begins there
+const REACHING_IN = 4; // of tiles in sight
+
+/** What a picture may take: more would not be drawn within a frame. */
+export const MOST_RECTANGLES = 200_000;
+
+/** The level whose bucket is at most one pixel; of a view so wide and high that its rectangles could
+ * be more than MOST_RECTANGLES, the next at which they cannot. */
+export function levelOf(nsPerPx, width, lanes) {
+  let level = Math.max(0, Math.min(MOST_LEVEL, Math.floor(Math.log2(Math.max(nsPerPx, 1)))));
+  const most = (of) =>
+    lanes * (ROWS_OF_BUCKET * Math.ceil((width * nsPerPx) / 2 ** of + 1) + REACHING_IN);
+  while (level < MOST_LEVEL && most(level) > MOST_RECTANGLES) level++;
+  return level;
 }
 
 export class Tiles {

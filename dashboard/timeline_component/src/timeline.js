@@ -1,23 +1,26 @@
 // The timeline itself: what is in sight, how it is drawn, and what gestures change.
 
 import { drawStrips, eventAt } from "./draw.js";
-import { ROW, pinOf, strips } from "./layout.js";
-import { Tiles, levelOf } from "./tiles.js";
+import { ROW, movedAs, pinOf, pinned, strips } from "./layout.js";
+import { GUTTER, drawMap, drawRuler, mapHeight } from "./map.js";
+import { Side } from "./side.js";
+import { levelOf } from "./tiles.js";
+import { fitted } from "./time_text.js";
 
 const CHUNK = 256; // px of a picture that is drawn once
-const GUTTER = 150;
 const LEAST_NS = 50; // no window is shorter
 const SETTLED_MS = 30;
 const EAGER_MS = 150;
+const MOST_MOVED = 32;
 const BUDGET_MS = 7; // of a frame, for pictures that are missing
-const MAP_ROW = [3, 12];
 
 export class Timeline {
   constructor(parts, data, told) {
     this.parts = parts; // map, ruler, canvas
     this.told = told; // called with what others are to know
     this.view = { start: 0, end: 1 };
-    this.state = { open: new Set(), pins: [], marks: [] };
+    this.state = { open: new Set(), pins: [], moved: [], marks: [], align: null };
+    this.sides = [];
     this.scrollTop = 0;
     this.chunks = new Map();
     this.scale = 0;
@@ -44,56 +47,57 @@ export class Timeline {
   }
 
   setData(data) {
-    const isOther = !this.data || data.version !== this.data.version
-      || JSON.stringify(data.place) !== JSON.stringify(this.data.place);
-    const more = { change: data.change, lang: data.lang };
     const isAsked = JSON.stringify(data.window) !== JSON.stringify(this.data?.window);
+    const before = this.sides.map((one) => one.is);
     this.data = data;
-    if (isOther) {
-      this.tiles = new Tiles(data.base, data.place, data.extent, more,
-        (from, to) => this.arrived(from, to));
-      this.overview = null;
-      this.askOverview();
-      this.chunks.clear();
-    }
-    this.tiles.more = more;
-    if (isOther || isAsked) {
-      const [start, end] = data.window ?? [0, data.extent];
+    this.sides = [data, data.beside].filter(Boolean).map((told, number) => {
+      const more = { change: number ? "" : data.change, lang: data.lang };
+      const old = this.sides[number];
+      const side = old?.is === JSON.stringify([told.place, told.version]) ? old
+        : new Side(told, data.base, more, (from, to) => this.arrived(from, to));
+      if (side !== old) side.askOverview();
+      side.tell(told, more);
+      return side;
+    });
+    this.tiles = this.sides[0].tiles;
+    this.align(this.state.align);
+    if (this.sides[0].is !== before[0] || isAsked) {
+      const { least, most } = this.bounds();
+      const [start, end] = data.window ?? [least, most];
       this.view = { start, end };
     }
-    this.scene = () => ({
-      tiles: this.tiles, colours: this.data.colours, overview: this.overview,
-      searched: this.searched, hasTiles: this.data.ranks.length <= 16,
-    });
     this.lay();
   }
 
-  async askOverview() {
-    const table = await this.tiles.arrow("overview", { columns: 1000 });
-    if (!table) return;
-    const width = Number(table.schema.metadata?.get("width_ns") ?? 0);
-    const names = ["rank", "bin_start_ns", "active_ns", "computing_ns", "overlapped_ns",
-      "exposed_communication_ns", "free_ns"];
-    const [rank, start, active, computing, masked, exposed, free] = names.map((one) =>
-      table.getChild(one).toArray());
-    const cells = new Map();
-    for (let at = 0; at < table.numRows; at++) {
-      if (!cells.has(rank[at])) {
-        cells.set(rank[at], {
-          start: [], active: [], computing: [], masked: [], exposed: [], free: [],
-        });
-      }
-      const one = cells.get(rank[at]);
-      one.start.push(start[at]);
-      one.active.push(active[at]);
-      one.computing.push(computing[at] ?? 0);
-      one.masked.push(masked[at] ?? 0);
-      one.exposed.push(exposed[at] ?? 0);
-      one.free.push(free[at] ?? 0);
-    }
-    this.overview = { width, cells };
+  /** Put the capture beneath so that one of its steps begins with one of the other's; without steps
+   * to choose, those that the page says. */
+  align(steps) {
+    const [a, b] = this.sides;
+    this.state.align = b ? steps : null;
+    if (!b) return;
+    const [first, second] = steps ?? this.data.beside.align;
+    b.shift = a.startOf(first) - b.startOf(second);
     this.map = null;
-    this.arrived(-Infinity, Infinity);
+    this.chunks.clear();
+    this.isDirty = true;
+  }
+
+  /** What drawing a strip needs of its capture. */
+  scene(strip) {
+    const side = this.sides[strip.side];
+    return {
+      tiles: side.tiles, colours: this.data.colours, overview: side.overview,
+      searched: this.searched, hasTiles: side.hasFew, shift: side.shift, level: this.level,
+      height: this.height,
+    };
+  }
+
+  /** From where to where anything is, of either capture. */
+  bounds() {
+    return {
+      least: Math.min(...this.sides.map((one) => one.shift)),
+      most: Math.max(...this.sides.map((one) => one.shift + one.extent)),
+    };
   }
 
   // ---- what is in sight -------------------------------------------------------------------
@@ -110,6 +114,11 @@ export class Timeline {
     return (this.view.end - this.view.start) / this.width;
   }
 
+  /** The level of the tiles that are drawn. */
+  get level() {
+    return levelOf(this.nsPerPx, this.width, Math.ceil(this.height / ROW) + 1);
+  }
+
   x(ns) {
     return GUTTER + (ns - this.view.start) / this.nsPerPx;
   }
@@ -120,9 +129,8 @@ export class Timeline {
 
   /** Strips anew, after something was folded, pinned, or arrived. */
   lay() {
-    const ranks = this.data.ranks;
     const replayed = this.data.change ? ["path", "whatif"] : ["path"];
-    const made = strips(this.state, this.tiles, ranks, replayed);
+    const made = strips(this.state, this.sides, replayed);
     this.strips = made.strips;
     this.total = made.height;
     this.scrollTop = Math.max(0, Math.min(this.scrollTop, this.total - this.height));
@@ -139,12 +147,11 @@ export class Timeline {
   }
 
   look(start, end, isKept = true) {
-    const extent = this.data.extent;
+    const { least, most } = this.bounds();
+    const extent = most - least;
     let length = Math.max(end - start, LEAST_NS);
     length = Math.min(length, extent * 1.1);
-    const least = -0.05 * extent;
-    const most = 1.05 * extent;
-    start = Math.min(Math.max(start, least), most - length);
+    start = Math.min(Math.max(start, least - 0.05 * extent), most + 0.05 * extent - length);
     if (isKept && (!this.past.length || performance.now() - this.scaledAt > 700)) {
       this.past.push({ ...this.view });
       this.past.splice(0, this.past.length - 100);
@@ -199,6 +206,56 @@ export class Timeline {
     this.lay();
   }
 
+  /** What a strip can change places with, from the top: pins, tracks of one part, ranks. */
+  siblings(strip) {
+    const isAlike = (one) => one.type === strip.type && one.side === strip.side
+      && !one.isPinned === !strip.isPinned
+      && (one.type === "rank" || (one.rank === strip.rank && one.part === strip.part));
+    return this.strips.filter(strip.isPinned ? (one) => one.isPinned : isAlike);
+  }
+
+  /** Move a track or a rank up (-1) or down (1) among its like; whether there was a place. */
+  move(strip, by) {
+    const names = this.siblings(strip).map(movedAs);
+    const name = movedAs(strip);
+    const at = names.indexOf(name);
+    const to = at + by;
+    if (at < 0 || to < 0 || to >= names.length) return false;
+    const { pins, moved } = this.state;
+    if (strip.isPinned) {
+      const [one, other] = [pins.indexOf(name), pins.indexOf(names[to])];
+      [pins[one], pins[other]] = [pins[other], pins[one]];
+    } else {
+      if (moved.at(-1)?.[0] === name) moved.pop(); // one way, however many steps
+      moved.push([name, to]);
+      moved.splice(0, moved.length - MOST_MOVED);
+    }
+    this.lay();
+    return true;
+  }
+
+  /** Move a track or a rank towards where it is dragged, a height of the canvas. */
+  carry(strip, y) {
+    const at = y + this.scrollTop;
+    for (let steps = 0; steps < 64; steps++) {
+      const alike = this.siblings(strip);
+      const place = alike.findIndex((one) => movedAs(one) === movedAs(strip));
+      if (place < 0) return;
+      const bottom = (one) => {
+        if (one.type !== "rank") return one.y + one.height;
+        const next = this.strips.find((s) => s.y > one.y && ["rank", "capture"].includes(s.type));
+        return next?.y ?? this.total;
+      };
+      const heightOf = (one) => bottom(one) - one.y;
+      const [before, own, after] = [alike[place - 1], alike[place], alike[place + 1]];
+      // There when it would lie under the pointer: else a short one jumps about a tall one.
+      let by = 0;
+      if (before && at < before.y + heightOf(own)) by = -1;
+      else if (after && at >= own.y + heightOf(after)) by = 1;
+      if (!by || !this.move(strip, by)) return;
+    }
+  }
+
   settle() {
     clearTimeout(this.settling);
     this.settling = setTimeout(() => {
@@ -209,31 +266,16 @@ export class Timeline {
 
   /** Tracks and tiles of all that is in sight. */
   askShown() {
-    const level = levelOf(this.nsPerPx);
-    const wanted = { device: new Set(), overlap: new Set(), host: new Set(), curves: new Set(),
-      path: new Set(), whatif: new Set() };
-    const few = this.data.ranks.length <= 16;
-    for (const strip of this.visible()) {
-      if (strip.type === "rank" && strip.isOpen) wanted.device.add(strip.rank);
-      else if (strip.type === "rank" && few) wanted.overlap.add(strip.rank);
-      else if (strip.type === "fold" && strip.isOpen) wanted[strip.part].add(strip.rank);
-      else if (strip.part && strip.track) wanted[strip.part].add(strip.rank);
-    }
-    for (const pin of this.state.pins) {
-      const [rank, part] = pin.split(":");
-      wanted[part]?.add(Number(rank));
-    }
-    for (const [part, ranks] of Object.entries(wanted)) {
-      if (!ranks.size) continue;
-      const listed = [...ranks].sort((a, b) => a - b);
-      this.tiles.askTracks(part === "overlap" ? "device" : part, listed);
-      if (!listed.every((rank) => rank >= 0 || this.tiles.tracksOf(part, rank)?.length)) continue;
-      this.tiles.ask(part, listed, level, this.view.start, this.view.end, this.towards);
-    }
+    const visible = this.visible();
+    const pins = this.state.pins.map(pinned);
+    this.sides.forEach((side, number) => side.ask(
+      visible.filter((one) => one.side === number), pins.filter((one) => one.side === number),
+      this.level, this.view, this.towards));
   }
 
   arrived(from, to) {
     if (from === -Infinity) {
+      this.map = null;
       this.lay();
       return;
     }
@@ -245,23 +287,20 @@ export class Timeline {
 
   /** Whether all that is in sight is drawn from tiles of its own level. */
   isSettled() {
-    if (this.scale !== this.nsPerPx || !this.chunks.size) return false;
-    const level = levelOf(this.nsPerPx);
-    const length = 2048 * 2 ** level;
-    for (const strip of this.visible()) {
-      const part = strip.type !== "rank" ? strip.part : strip.isOpen ? "device" : "overlap";
-      const isNeeded = strip.track || strip.isOpen
-        || (strip.type === "rank" && this.data.ranks.length <= 16);
-      if (!isNeeded) continue;
-      const tracks = this.tiles.tracksOf(part === "overlap" ? "device" : part, strip.rank);
-      if (!tracks) return false;
-      if (!tracks.length) continue;
-      for (let at = Math.floor(this.view.start / length); at * length < this.view.end; at++) {
-        if (!this.tiles.tiles.has(`${part}:${strip.rank}:${level}:${at}`)) return false;
-      }
+    if (this.scale !== this.nsPerPx) return false;
+    const isThere = (one) => this.sides[one.side].has(one, this.level, this.view);
+    if (!this.visible().every(isThere)) return false;
+    const [first, last] = this.inSight(this.scale);
+    for (let index = first; index <= last; index++) {
+      if (this.chunks.get(index)?.isOld !== false) return false;
     }
-    return [...this.chunks.values()].every((chunk) =>
-      !chunk.isOld || chunk.to <= this.view.start || chunk.from >= this.view.end);
+    return true;
+  }
+
+  /** How many rectangles of events the picture in sight is made of. */
+  get rectangles() {
+    return [...this.chunks.values()].reduce((sum, { from, to, drawn }) =>
+      sum + (from < this.view.end && to > this.view.start ? drawn : 0), 0);
   }
 
   // ---- pictures ---------------------------------------------------------------------------
@@ -293,8 +332,8 @@ export class Timeline {
     this.told.overlay(context, this);
     context.restore();
     this.drawLabels(context);
-    this.drawRuler(ruler.getContext("2d"), ratio);
-    this.drawMap(map.getContext("2d"), ratio);
+    drawRuler(this, ruler.getContext("2d"), ratio);
+    drawMap(this, map.getContext("2d"), ratio);
   }
 
   drawChunks(context, now) {
@@ -312,7 +351,7 @@ export class Timeline {
       this.scale = scale;
     }
     const began = performance.now();
-    const [first, last] = [this.view.start, this.view.end].map((ns) => Math.floor(ns / scale / CHUNK));
+    const [first, last] = this.inSight(scale);
     let isWhole = true;
     for (let index = first; index <= last; index++) {
       const chunk = this.chunks.get(index);
@@ -339,6 +378,11 @@ export class Timeline {
     }
   }
 
+  /** The first and the last of the pictures that the view takes. */
+  inSight(scale) {
+    return [this.view.start, this.view.end].map((ns) => Math.floor(ns / scale / CHUNK));
+  }
+
   drawChunk(index, scale, before) {
     const canvas = before?.canvas ?? document.createElement("canvas");
     canvas.width = CHUNK * this.ratio;
@@ -348,8 +392,9 @@ export class Timeline {
     const from = index * CHUNK * scale;
     const to = from + CHUNK * scale;
     const [top, height] = [this.scrollTop, this.height];
-    drawStrips(context, this.strips, top, height, from, to, scale, this.scene());
-    return { canvas, from, to, isOld: false };
+    const drawn = drawStrips(
+      context, this.strips, top, height, from, to, scale, (one) => this.scene(one));
+    return { canvas, from, to, drawn, isOld: false };
   }
 
   blit(context, chunk, only = null) {
@@ -374,12 +419,13 @@ export class Timeline {
     for (const strip of this.visible()) {
       const top = strip.y - this.scrollTop;
       const told = this.told.label(strip);
+      const isBold = strip.type === "rank" || strip.type === "capture";
       const isHead = strip.type === "rank" || strip.type === "fold";
-      context.fillStyle = strip.type === "rank" ? colours.head : colours.background;
+      context.fillStyle = isBold ? colours.head : colours.background;
       context.fillRect(0, top, GUTTER, strip.height - 1);
-      context.fillStyle = isHead ? colours.text : colours.soft;
-      if (strip.type === "rank") context.font = "600 12px system-ui, 'Noto Sans CJK SC', sans-serif";
-      const indent = strip.type === "rank" ? 6 : strip.type === "fold" ? 16 : 28;
+      context.fillStyle = isHead || isBold ? colours.text : colours.soft;
+      if (isBold) context.font = "600 12px system-ui, 'Noto Sans CJK SC', sans-serif";
+      const indent = isBold ? 6 : strip.type === "fold" ? 16 : 28;
       const sign = isHead ? (strip.isOpen ? "▾ " : "▸ ") : "";
       const middle = top + Math.min(strip.height - 1, ROW) / 2 + 1;
       context.fillText(fitted(`${sign}${told}`, GUTTER - indent - 4), indent, middle);
@@ -390,89 +436,8 @@ export class Timeline {
     context.fillRect(GUTTER - 1, 0, 1, this.height);
   }
 
-  drawRuler(context, ratio) {
-    const { ruler } = this.parts;
-    const { colours } = this.data;
-    const height = ruler.clientHeight;
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    context.clearRect(0, 0, ruler.clientWidth, height);
-    context.font = "11px system-ui, 'Noto Sans CJK SC', sans-serif";
-    context.textBaseline = "middle";
-    const step = roundUp(this.nsPerPx * 110);
-    context.fillStyle = colours.soft;
-    for (let at = Math.ceil(this.view.start / step) * step; at < this.view.end; at += step) {
-      const x = this.x(at);
-      context.fillRect(x, height - 6, 1, 6);
-      context.fillText(instant(at, step), x + 4, height / 2);
-    }
-    context.fillStyle = colours.background;
-    context.fillRect(0, 0, GUTTER, height);
-    context.fillStyle = colours.text;
-    const length = this.view.end - this.view.start;
-    context.fillText(span(length), 6, height / 2);
-    if (this.cursor !== undefined) {
-      context.fillStyle = colours.text;
-      context.fillRect(this.x(this.cursor), 0, 1, height);
-    }
-  }
-
-  drawMap(context, ratio) {
-    const { map } = this.parts;
-    const { colours } = this.data;
-    const [width, height] = [map.clientWidth - GUTTER, map.clientHeight];
-    const perPx = this.data.extent / width;
-    if (!this.map && this.overview) this.map = this.drawOverview(width, height, ratio, perPx);
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    context.clearRect(0, 0, map.clientWidth, height);
-    if (this.map) context.drawImage(this.map, GUTTER, 0, width, height);
-    const left = GUTTER + this.view.start / perPx;
-    const right = Math.max(GUTTER + this.view.end / perPx, left + 2);
-    context.fillStyle = colours.veil;
-    context.fillRect(GUTTER, 0, Math.max(left - GUTTER, 0), height);
-    context.fillRect(right, 0, Math.max(GUTTER + width - right, 0), height);
-    context.strokeStyle = colours.accent;
-    context.lineWidth = 2;
-    context.strokeRect(left, 1, right - left, height - 2);
-    context.fillStyle = colours.text;
-    context.font = "11px system-ui, 'Noto Sans CJK SC', sans-serif";
-    context.textBaseline = "middle";
-    context.fillText(this.told.mapLabel(), 6, height / 2);
-    if (this.cursor !== undefined) context.fillRect(GUTTER + this.cursor / perPx, 0, 1, height);
-  }
-
-  drawOverview(width, height, ratio, perPx) {
-    const canvas = document.createElement("canvas");
-    canvas.width = width * ratio;
-    canvas.height = height * ratio;
-    const context = canvas.getContext("2d");
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    const ranks = this.data.ranks;
-    const row = height / ranks.length;
-    const [column, colour] = this.told.share();
-    context.fillStyle = colour;
-    ranks.forEach((rank, place) => {
-      const cells = this.overview.cells.get(rank);
-      if (!cells) {
-        context.globalAlpha = 1;
-        context.fillStyle = this.data.colours.head;
-        context.fillRect(0, place * row, width, Math.max(row - 0.5, 0.5));
-        context.fillStyle = colour;
-        return;
-      }
-      for (let at = 0; at < cells.start.length; at++) {
-        const share = cells[column][at] / cells.active[at];
-        context.globalAlpha = Math.max(0.04, Math.min(share, 1));
-        const x = Math.max(cells.start[at], 0) / perPx;
-        const wide = Math.min(this.overview.width, cells.active[at]) / perPx;
-        context.fillRect(x, place * row, Math.max(wide, 0.5), Math.max(row - (row > 3 ? 1 : 0), 0.5));
-      }
-    });
-    return canvas;
-  }
-
   mapHeight() {
-    const each = Math.max(MAP_ROW[0], Math.min(MAP_ROW[1], 90 / this.data.ranks.length));
-    return Math.max(28, Math.min(96, Math.round(each * this.data.ranks.length)));
+    return mapHeight(this.sides.reduce((sum, one) => sum + one.ranks.length, 0));
   }
 
   // ---- gestures that go on while a key is held --------------------------------------------
@@ -497,32 +462,7 @@ export class Timeline {
     if (!strip || x < GUTTER) return { strip: strip ?? null, event: null };
     if (strip.type !== "track") return { strip, event: null };
     const row = Math.floor((y + this.scrollTop - strip.y) / ROW);
-    return { strip, event: eventAt(strip, row, this.ns(x), this.nsPerPx, this.scene()) };
+    const scene = this.scene(strip);
+    return { strip, event: eventAt(strip, row, this.ns(x) - scene.shift, this.nsPerPx, scene) };
   }
-}
-
-export { GUTTER };
-
-function fitted(text, px) {
-  const letters = Math.floor(px / 6);
-  return text.length <= letters ? text : `${text.slice(0, letters - 1)}…`;
-}
-
-function roundUp(value) {
-  const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].map((one) => one * power).find((one) => one >= value);
-}
-
-const UNITS = [["s", 1e9], ["ms", 1e6], ["us", 1e3], ["ns", 1]];
-
-/** A length of time for people. */
-export function span(ns) {
-  const [unit, size] = UNITS.find(([, one]) => Math.abs(ns) >= one) ?? UNITS[3];
-  return `${(ns / size).toLocaleString("en", { maximumFractionDigits: 3 })} ${unit}`;
-}
-
-function instant(ns, step) {
-  const [unit, size] = UNITS.find(([, one]) => step >= one) ?? UNITS[3];
-  const digits = Math.max(0, Math.ceil(-Math.log10(step / size)));
-  return `${(ns / size).toLocaleString("en", { maximumFractionDigits: digits })} ${unit}`;
 }

@@ -63,7 +63,6 @@ def mfu(
     from npuscope.analysis.catalog import column_names
     from npuscope.analysis.flops import chips, job_mfu
     from npuscope.analysis.flops.kernels import roofline
-    from npuscope.analysis.flops.log_figures import reconciled, trainer_log, verdict_notes, verdicts
     from npuscope.analysis.flops.mfu import mfu as figures_of
     from npuscope.analysis.flops.peaks import parse_peaks
     from npuscope.dashboard.terminal import mfu_tables as tables
@@ -75,7 +74,11 @@ def mfu(
     if use is None and (by == "log" or log is not None):
         raise UsageError("--log compares the log with a model's FLOPs: give --model too")
     with asked.tables() as (data, chosen):
-        logged = trainer_log(data.con, data.target, log, chosen) if use is not None else None
+        logged = None
+        if use is not None:
+            from npuscope.analysis.flops.log_figures import trainer_log  # reads logs: seldom met
+
+            logged = trainer_log(data.con, data.target, log, chosen)
         if use is not None and use.tokens_per_step is None and logged is not None:
             use = replace(
                 use,
@@ -86,6 +89,8 @@ def mfu(
         notes = found.notes + notes_of(data, chosen)
         beside = None
         if use is not None and logged is not None:
+            from npuscope.analysis.flops.log_figures import reconciled, verdict_notes
+
             beside = reconciled(logged, found, use)
             notes += [*logged.notes, *verdict_notes(beside)]
         if waterfall:
@@ -93,6 +98,8 @@ def mfu(
         elif by == "log":
             if beside is None:
                 raise UsageError("no training log is stored: give --log FILE")
+            from npuscope.analysis.flops.log_figures import verdicts
+
             rows = verdicts(beside) if not asked.json else beside
             asked.answer("mfu_log", rows, notes, tables.log_table)
         elif by == "kernel":

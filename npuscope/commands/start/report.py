@@ -49,8 +49,6 @@ def report(
       npuscope report ./profiles --html report.html --lang zh
       npuscope report ./profiles --markdown -o report.md
     """
-    from npuscope.analysis.report_rows import report_rows
-    from npuscope.dashboard.report.report import report as blocks_of
     from npuscope.profile import compare_ranks, place_of
 
     check_outputs(html, markdown, out, lang, asked.json)
@@ -58,9 +56,13 @@ def report(
     with asked.tables() as (data, chosen):
         compare_ranks(data, is_needed=False)
         if asked.json:
+            from npuscope.analysis.report_rows import report_rows
+
             rows = report_rows(data.con, chosen, top=top, path=place)
             print_json("report", rows, notes_of(data, chosen))
         else:
+            from npuscope.dashboard.report.report import report as blocks_of
+
             blocks = blocks_of(
                 data.con, chosen, top=top, path=place, warnings=data.warnings,
                 charts=html is not None,
@@ -118,8 +120,8 @@ def findings(asked: Asked) -> None:
       npuscope findings ./profiles
       npuscope findings ./profiles --json
     """
-    from npuscope.analysis.findings.list_findings import finding_rows
-    from npuscope.analysis.findings.list_findings import findings as found_in
+    from npuscope.analysis.findings.findings import finding_rows
+    from npuscope.analysis.findings.findings import findings as found_in
     from npuscope.dashboard.report.report_terminal import findings_in_full
     from npuscope.profile import compare_ranks, place_of
 

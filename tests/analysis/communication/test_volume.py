@@ -65,7 +65,7 @@ def test_tasks_tell_what_hccl_measured(name: str, stores: dict[str, Path]) -> No
     columns = "rank, step, op_type, group_hash, link, op_count, packet_count, size_bytes"
     with closing(store.open(stores[name])) as con:
         measured = con.execute(
-            f"select {columns}, large_packet_ratio, time_ns"
+            f"select {columns}, large_packet_ratio, time_ns, unaligned_count"
             f" from ({metric('links').sql}) order by all"
         ).fetchall()
         con.execute("create temp view comm_links as select * from memory.main.comm_links limit 0")
@@ -80,6 +80,7 @@ def test_tasks_tell_what_hccl_measured(name: str, stores: dict[str, Path]) -> No
         assert (size, large) == pytest.approx(known[7:9])
         assert time_ns == pytest.approx(known[9], abs=packets)  # 1 ns per task
         assert basis == "tasks" and 0 <= unaligned <= packets
+        assert unaligned == known[10]
 
 
 @pytest.mark.slow

@@ -11,10 +11,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from npuscope.analysis.health.health import Health, health, spike_change
+from npuscope.analysis.health.health import Health, health, spike_change, verdict_told
 from npuscope.analysis.health.steps import PHASE_COLUMNS
+from npuscope.collector.readers.train_log.log_facts import LogFacts
 from npuscope.collector.readers.train_log.log_lines import COLUMNS, MORE_COLUMNS
-from npuscope.collector.readers.train_log.train_log import LogFacts, read_lines
+from npuscope.collector.readers.train_log.train_log import read_lines
 from tests.conftest import REAL_DATA
 
 EMPTY = dict.fromkeys((*COLUMNS, *MORE_COLUMNS))
@@ -86,6 +87,14 @@ def test_planted_spikes(seed: int) -> None:
     right = [one for one in found if any(0 <= one["step"] - 1 - at < 6 for at in planted)]
     assert len(hit) / len(planted) > 0.95
     assert len(right) / len(found) > 0.95
+
+
+def test_the_verdict_counts_what_went_wrong() -> None:
+    calm = of(range(100), elapsed_s=[1.0] * 100, loss=[2.0] * 100)
+    assert verdict_told(calm) == "Nothing went wrong in 100 steps that the rules know."
+    nan = [None, 1.0, None]
+    lost = of(range(3), elapsed_s=[1.0] * 3, at_s=[1.0, 2.0, 5.0], not_finite_count=nan)
+    assert verdict_told(lost) == "In 3 steps: stretches without a number: 1. Goodput is 60.0 %."
 
 
 def test_a_new_level_is_no_spike() -> None:

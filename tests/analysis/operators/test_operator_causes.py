@@ -80,6 +80,9 @@ def test_odd_products_are_held_against_even_ones() -> None:
     found = causes(*EVEN, product(1024, 1024, 1027, slow_ns))["padding"]
     assert found["headroom_ns"] == pytest.approx(slow_ns / 2, rel=0.02)
     assert found["rows"][0]["evidence"] == "N = 1027, 2054 B"
+    # Three columns less would be even, and a little less work.
+    cut_ns = 6_000 + 2 * 1024 * 1024 * 1024 // 100_000
+    assert found["headroom_high_ns"] == pytest.approx(slow_ns - cut_ns, rel=0.01)
     # An odd one that is as fast is none.
     even_ns = 5_900 + 2 * 1024 * 1024 * 1040 // 100_000
     assert causes(*EVEN, product(1024, 1024, 1027, even_ns))["padding"]["headroom_ns"] == 0
@@ -100,6 +103,11 @@ def test_a_run_of_small_kernels_gives_back_starts_and_idle_time() -> None:
     assert found["headroom_ns"] == pytest.approx(7 * (4_000 + 500), rel=0.03)
 
 
+def test_of_equally_common_shapes_the_first_is_told() -> None:
+    shapes = [wise("Mul", rows, 4_400) for rows in range(1_800, 0, -100)]
+    assert causes(*PLAIN, *shapes)["small"]["rows"][0]["input_shapes"] == "100,1024"
+
+
 @pytest.mark.slow
 def test_what_goes_there_and_back_is_the_least_of_changes_of_layout() -> None:
     there = {**wise("TransData", 1024, 9_000), "output_shapes": "64,64,16,16"}
@@ -117,6 +125,28 @@ def test_the_ai_cpu_is_held_against_vector_cores() -> None:
     found = causes(*PLAIN, slow)["ai_cpu"]
     assert found["headroom_ns"] == pytest.approx(300_000 - 20_384, rel=0.02)
     assert causes(slow)["ai_cpu"]["headroom_ns"] is None
+    # A short kernel beneath it takes nothing from it; what runs beneath a longer one gives nothing.
+    beneath = {**wise("Mul", 1_000, 8_096), "stream_id": 3}
+    at_ns = sum(int(str(one["dur_ns"])) + 500 for one in PLAIN)
+    found = causes(*PLAIN, {**beneath, "start_ns": at_ns - 50}, {**slow, "start_ns": at_ns})
+    assert found["ai_cpu"]["headroom_ns"] == pytest.approx(300_000 - 20_384, rel=0.02)
+    long = {**beneath, "dur_ns": 400_000, "start_ns": at_ns - 50}
+    assert causes(*PLAIN, long, {**slow, "start_ns": at_ns})["ai_cpu"]["headroom_ns"] == 0
+
+
+def test_a_range_allows_for_how_much_steps_differ() -> None:
+    con = connect()
+    fill(con, "ranks", [{"chip_name": "Ascend910B3"}])
+    fill(con, "steps", [{"step": number} for number in (1, 2, 3, 4)])
+    there = {**wise("TransData", 1024, 0), "output_shapes": "64,64,16,16"}
+    fill(con, "kernels", [
+        {**there, **kernel(number * 1_000_000, dur_ns, number)}
+        for number, dur_ns in enumerate((9_000, 11_000, 9_000, 11_000), 1)
+    ])  # fmt: skip
+    (row,) = causes_of(con)[0].filter(pl.col("cause") == "layout").to_dicts()
+    error_ns = float(np.std([9_000, 11_000, 9_000, 11_000], ddof=1)) / 2
+    assert row["headroom_ns"] == 10_000
+    assert row["headroom_high_ns"] == pytest.approx(10_000 + 2 * error_ns, abs=1)
 
 
 def test_a_chain_gives_back_starts_and_what_passes_between() -> None:
@@ -150,6 +180,31 @@ def test_compilations_and_modes_have_no_headroom_but_a_reason() -> None:
     assert found["dynamic"]["headroom_high_ns"] == 9_000 and found["dynamic"]["reason"]
     assert [row["evidence"] for row in found["mode"]["rows"]] == ["ASCEND_LAUNCH_BLOCKING=1"]
     assert found["mode"]["reason"]
+    assert "no environment" in causes(wise("TopKV2", 64, 5_000))["mode"]["reason"]
+    empty = causes(wise("TopKV2", 64, 5_000), environment="{}")["mode"]
+    assert empty["headroom_ns"] is None and "all of them are empty" in empty["reason"]
+
+
+def test_launches_of_kernels_without_types_are_not_said_to_be_missing() -> None:
+    plain = {"dur_ns": 5_000, "type": None}
+    launch = {"connection_id": "0", "target": "kernel", "api_start_ns": 0, "api_end_ns": 9_000}
+    assert causes(plain)["dynamic"]["reason"] == "no launches were recorded"
+    assert "operator types" in causes(plain, launches=(launch,))["dynamic"]["reason"]
+
+
+def test_lists_of_tensors_are_handed_on_though_their_results_are_flat() -> None:
+    """SGD with momentum: of 11 lists that four kernels read and write five remain."""
+    one, two = "64,3,11,11;192,64", "23232;12288"
+    lists = {
+        "ForeachAddList": formed(f"{one};{one}", two), "ForeachMulScalar": formed(one, two),
+    }  # fmt: skip
+    steps = ["ForeachAddList", "ForeachMulScalar", "ForeachAddList", "ForeachAddList"]
+    sgd = [{**VECTOR, "type": name, **lists[name], "dur_ns": 30_000} for name in steps]
+    (row,) = causes(*PLAIN, *sgd)["replacement"]["rows"]
+    assert row["replacement"] == "torch_npu.optim.NpuFusedSGD"
+    assert row["evidence"] == " > ".join(steps) + f": -{6 * 35_520 * 2 / 1e6:.1f} MB"
+    # How many kernels the optimizer then runs is not documented.
+    assert row["headroom_low_ns"] == 0 < row["headroom_ns"]
 
 
 def test_fused_operators_are_documented_ones() -> None:

@@ -11,7 +11,9 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
+from npuscope.analysis.ranks.stragglers.blame import verdicts_told
 from npuscope.analysis.ranks.stragglers.stragglers import stragglers
+from npuscope.dashboard.locale.language import language_of
 from npuscope.sample_traces.job import Job
 from tests.analysis.ranks.across_tables import across
 from tests.analysis.ranks.planted_arrivals import connection, planted_tables
@@ -106,6 +108,19 @@ def test_ranks_without_communication_are_no_error() -> None:
     with connection(job) as con:
         found = stragglers(con)
     assert found.rank_blame.is_empty() and found.last_arrivals.is_empty()
+
+
+def test_several_ranks_of_one_verdict_have_plural_words() -> None:
+    verdicts = ["alltoall_bytes", "alltoall_bytes", "host", None]
+    ranked = pl.DataFrame({"rank": [0, 2, 1, 3], "verdict": verdicts})
+    unknown = pl.DataFrame(
+        {"rank": [1], "host_name": [None]}, schema_overrides={"host_name": pl.String}
+    )
+    told = verdicts_told(ranked, unknown)
+    assert told == "ranks 0, 2: more tokens in their all-to-alls; rank 1: its host launches late"
+    assert language_of("zh")(told).startswith("rank 0, 2：各自 all-to-all 中 token 更多")
+    known = pl.DataFrame({"rank": [0, 1], "host_name": ["node00", "node01"]})
+    assert verdicts_told(ranked, known).endswith("rank 1: launches come late on host node01")
 
 
 @pytest.fixture

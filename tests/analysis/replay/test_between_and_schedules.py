@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from npuscope.analysis.findings.list_findings import findings
+from npuscope.analysis.findings.findings import findings
 from npuscope.analysis.pipeline.passes import pipeline
 from npuscope.analysis.pipeline.tries import parse_tries, pipeline_tries, ready
 from npuscope.errors import CannotAnswer, UsageError

@@ -374,11 +374,31 @@ def test_what_is_on_no_path_saves_nothing_and_what_is_saves_no_more_than_its_tim
         assert row["replayed_step_ns"] - row["predicted_step_ns"] <= there + 5_000, name
 
 
+def test_kernels_of_some_shapes_change_alone() -> None:
+    """One by one they gain less than the type does; all together what it does."""
+    con = tables(SMALL)
+    shapes = [
+        one for (one,) in con.execute(
+            "select input_shapes from kernels where type = 'MatMulV3' group by all"
+            " order by sum(dur_ns) desc, input_shapes"
+        ).fetchall()
+    ]  # fmt: skip
+    assert len(shapes) > 1
+    job = replayed(SMALL)
+    found = [mean_of(con, job, f"kernel:MatMulV3@{one}=0.5") for one in shapes]
+    words = [f"kernel:MatMulV3@{one}=0.5" for one in shapes]
+    every, whole = mean_of(con, job, *words), mean_of(con, job, "kernel:MatMulV3=0.5")
+    assert every["predicted_step_ns"] == whole["predicted_step_ns"]
+    alone_ns = min(one["predicted_step_ns"] for one in found)
+    assert whole["predicted_step_ns"] < alone_ns < whole["replayed_step_ns"]
+
+
 @pytest.mark.parametrize(
     ("word", "error", "told"),
     [
         ("rank:99=median", UsageError, "no such rank"), ("comm:cp=0.5", UsageError, "dp, ep"),
         ("kernel:Nothing=0.5", UsageError, "no such kernel"),
+        ("kernel:MatMulV3@1,2=0.5", UsageError, "no such kernel"),
         ("link:0-9=0.5", UsageError, "no such link"), ("host:moon=1", UsageError, "node00"),
         ("stage:7=0.5", UsageError, "no such stage"), ("plan:1=0.5", UsageError, "change one of"),
         ("comm:ep=-1", UsageError, "from 0 on"),

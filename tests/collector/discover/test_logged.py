@@ -11,7 +11,7 @@ from npuscope.analysis.doctor.doctor import Overhead, examine
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.discover import train_logs
 from npuscope.collector.ingest.ingest import IngestResult, ingest
-from npuscope.collector.readers.train_log.train_log import LogFacts
+from npuscope.collector.readers.train_log.log_facts import LogFacts
 from npuscope.collector.selection import parse_selection
 from npuscope.collector.store import store
 from npuscope.collector.store.compact import compact

@@ -14,7 +14,7 @@ import pytest
 
 from npuscope.analysis.summaries import summarise
 from npuscope.collector import schema
-from npuscope.collector.ingest import read_batch
+from npuscope.collector.ingest import digests, read_batch
 from npuscope.collector.ingest.ingest import IngestResult, ingest
 from npuscope.collector.store import manifest, store, sweep
 from npuscope.errors import StoreError, TraceNotFound
@@ -105,6 +105,28 @@ def test_touched_files_with_the_same_content_are_not_read_again(source: Path, ta
 
     recorded = {s.path: s.mtime_ns for m in manifest.manifests(target) for s in m.sources}
     assert recorded[str(touched)] == 1
+
+
+@pytest.mark.parametrize("had_fast", [False, True])
+def test_digests_of_the_other_kind_are_compared_as_what_they_are(
+    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch, had_fast: bool
+) -> None:
+    pytest.importorskip("xxhash", reason="the extra `fast` is not installed")
+    fast = digests.xxh3_128
+    monkeypatch.setattr(digests, "xxh3_128", fast if had_fast else None)
+    read(source, target)
+    kept = [s.digest for m in manifest.manifests(target) for s in m.sources]
+    assert {digest.startswith("xxh3-") for digest in kept} == {had_fast}
+    touched = next(source.rglob("kernel_details.csv"))
+    os.utime(touched, ns=(1, 1))
+
+    monkeypatch.setattr(digests, "xxh3_128", None if had_fast else fast)
+    again = read(source, target)
+    # Without the extra nobody can tell whether the file is as it was: it is read again.
+    assert len(again.published) == (1 if had_fast else 0)
+    touched.write_bytes(touched.read_bytes().replace(b"5", b"6", 1))
+    os.utime(touched, ns=(2, 2))
+    assert len(read(source, target).published) == 1
 
 
 def test_a_change_replaces_its_rank_while_a_reader_works(

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npuscope.collector import schema
+from npuscope.collector.readers.train_log.log_facts import LogFacts
 from npuscope.collector.readers.train_log.train_log import (
-    LogFacts,
     TrainLog,
     read_log,
 )

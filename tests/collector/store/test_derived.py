@@ -15,6 +15,7 @@ import pytest
 
 from npuscope.analysis.ranks.derive import Table
 from npuscope.collector.ingest.ingest import ingest
+from npuscope.collector.literals import file_literal
 from npuscope.collector.store import derived, store
 from npuscope.collector.store.compact import compact
 from npuscope.collector.store.derived import bring_up_to_date, current, derived_folder, digest_of
@@ -64,7 +65,7 @@ def folder_of(target: Path) -> Path:
 
 def counts(paths: dict[str, str]) -> list[tuple[int, int]]:
     with duckdb.connect() as con:
-        read = f"read_parquet({store.file_literal(paths['counts'])}, hive_partitioning = false)"
+        read = f"read_parquet({file_literal(paths['counts'])}, hive_partitioning = false)"
         return con.execute(f"from {read} order by rank").fetchall()
 
 
@@ -250,3 +251,17 @@ def test_a_failure_leaves_nothing_behind(target: Path) -> None:
     with pytest.raises(duckdb.BinderException):
         bring_up_to_date(target, members(target), "1", fails)
     assert list(folder_of(target).iterdir()) == []
+
+
+def test_what_was_opened_stays_what_it_was_opened_over(target: Path) -> None:
+    """Another look would find other ranks than its views have."""
+    before = members(target)
+    with store.open(target) as con, store.open(target) as later:
+        manifest = next(target.glob("run=*/capture=*/rank=2/manifest.json"))
+        manifest.unlink()
+        assert store.opened_over(con, target) == before
+        assert con.execute("select count(distinct rank) from ranks").fetchall() == [(3,)]
+        with later.cursor() as other:
+            assert store.opened_over(other, target) == members(target) == before[:2]
+    with store.open(target) as con:
+        assert store.opened_over(con, target) == before[:2]

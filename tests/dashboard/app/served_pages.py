@@ -56,13 +56,16 @@ _OVERLAPS = """() => [...document.querySelectorAll('.js-plotly-plot')].flatMap(p
             && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1
         ).map(([other]) => `${kind}: ${name} / ${other}`));
     }))"""
-# Streamlit tells on its root whether a script still runs; figures are drawn a moment later.
+# Streamlit tells on its root whether a script still runs; figures are drawn a moment later, tracks
+# of a timeline when their tiles have come.
 _SETTLED = """() => {
     const app = document.querySelector('[data-testid="stApp"]');
     return app && app.dataset.testScriptState === 'notRunning'
         && !document.querySelector('[data-testid="stSkeleton"]')
         && [...document.querySelectorAll('[data-testid="stPlotlyChart"]')].every(
-            one => one.querySelector('.js-plotly-plot .main-svg'));
+            one => one.querySelector('.js-plotly-plot .main-svg'))
+        && [...document.querySelectorAll('[data-testid="stBidiComponentIsolated"]')].every(
+            one => one.shadowRoot?.querySelector('.timeline')?.timeline?.isSettled());
 }"""
 
 # Figures follow the window's size a moment later: until none has moved for a tenth of a second.
@@ -150,13 +153,18 @@ class Visit:
         """The URL's, the last of each name."""
         return {name: values[-1] for name, values in parse_qs(urlsplit(self.tab.url).query).items()}
 
+    def height_px(self) -> int:
+        """Of all of the page, as it stands."""
+        height: int = self.tab.evaluate(
+            "document.querySelector('[data-testid=\"stMain\"]').scrollHeight"
+        )
+        return height
+
     def shot(self, path: Path) -> None:
         """The whole page as a picture."""
         path.parent.mkdir(parents=True, exist_ok=True)
         # Streamlit scrolls inside its page: a window as high as the content shows all of it.
-        height = self.tab.evaluate(
-            "document.querySelector('[data-testid=\"stMain\"]').scrollHeight + 8"
-        )
+        height = self.height_px() + 8
         size = self.tab.viewport_size or {"width": 1280, "height": 900}
         self.tab.set_viewport_size({"width": size["width"], "height": min(max(height, 720), 6000)})
         self.tab.evaluate(_STILL)

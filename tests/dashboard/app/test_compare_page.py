@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import polars as pl
 import pytest
@@ -74,6 +75,9 @@ def test_the_page_shows_what_the_command_prints(
         "run": "moe", "capture": B, "base_run": "moe", "base_capture": A, "lang": "en",
     }  # fmt: skip
     told = printed(tmp_path / "one", f"moe/{A}", f"moe/{B}")
+    (both,) = (one.proto for one in visited.get("page_link") if "imeline" in one.proto.label)
+    assert both.page == "timeline" and "beneath=1" in both.query_string
+    assert f"base_capture={quote(A)}" in both.query_string
     waterfall, timelines = figures(visited)
     (bars,) = waterfall["data"]
     whole = [told["step_a_ns"], told["step_b_ns"], told["delta_ns"]]
@@ -83,7 +87,7 @@ def test_the_page_shows_what_the_command_prints(
     assert sum(part[2] for part in parts.values()) == told["delta_ns"] > 0
     said = " ".join(one.value for one in (*visited.markdown, *visited.caption)).replace("\\", "")
     assert f"from {told['delta_low_ns'] / 1e6:+,.3f} to {told['delta_high_ns'] / 1e6:+,.3f}" in said
-    measures, rows = (table.value for table in visited.dataframe[:2])
+    rows, measures = (table.value for table in visited.dataframe[:2])
     assert measures[["a", "b", "delta", "low", "high"]].to_numpy().tolist() == [
         [shown(one["measure"], one[key]) for key in ("a", "b", "delta", "low", "high")]
         for one in told["measures"]
@@ -104,7 +108,7 @@ def test_the_page_shows_what_the_command_prints(
         "rank",
     ]
     by_rank = json.loads(CliRunner().invoke(app, [*asked, "--json"]).stdout)["rows"]
-    table = visited.dataframe[1].value
+    table = visited.dataframe[0].value
     assert list(table["rank"]) == [row["rank"] for row in by_rank]
     assert len(by_rank) > 2 * len(told["rows"]) - 9
 

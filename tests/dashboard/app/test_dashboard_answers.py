@@ -15,6 +15,7 @@ pytest.importorskip("streamlit")
 
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest.ingest import ingest
+from npuscope.dashboard.figures.operators import MOST_ROWS
 from npuscope.sample_traces.generate import write_job
 from npuscope.sample_traces.job import Job
 from tests.cli import command
@@ -87,7 +88,7 @@ def test_operators(monkeypatch: pytest.MonkeyPatch, sample_store: Path) -> None:
     parts = [one["x"][0] if isinstance(one["x"], list) else values(one["x"])[0]
              for one in classes["data"]]  # fmt: skip
     assert parts == pytest.approx((rows["computing_ns"] / 1e6).to_list())
-    rows = rows_of("operators", sample_store, "--rank", "0", "--step", "12").head(30)
+    rows = rows_of("operators", sample_store, "--rank", "0", "--step", "12").head(MOST_ROWS)
     low, rest = (values(one["x"]) for one in headroom["data"])
     assert low + rest == pytest.approx((rows["headroom_high_ns"] / 1e6).to_numpy())
     rows = rows_of("operators", sample_store, "--by", "cause", "--rank", "0", "--step", "12")

@@ -62,6 +62,48 @@ def test_every_page_shows_the_sample_in_both_languages(
             assert len(visited.subheader) >= 1, name
             question = visited.subheader[0].value
             assert question.isascii() == (lang == "en"), (name, question)
+            if lang == "zh":
+                assert english_words(visited) == set(), name
+
+
+# Words of the field that are Chinese as they are, and names that the sample brings.
+_FIELD = {
+    "rank", "step", "token", "host", "stage", "matmul", "vector", "world", "send", "receive",
+    "hccl", "roofline", "dsa",
+}  # fmt: skip
+_RECORDED = {"table", "framework", "source_format", "clock"}  # columns of names
+_ENGLISH = re.compile("[a-z]{3,}( [a-z]+)*")
+_DRAWN = ("name", "text", "ticktext", "x", "y", "labels")
+
+
+def english_words(visited: AppTest) -> set[str]:
+    """Words of figures and of tables, in headings and in cells, that are English."""
+    told: set[str] = set()
+
+    def look(value: Any, key: str = "") -> None:
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                look(inner, name)
+        elif isinstance(value, list):
+            for inner in value:
+                look(inner, key)
+        elif isinstance(value, str) and key in _DRAWN:
+            told.add(value)
+
+    for figure in figures(visited):
+        look({"data": figure["data"], "layout": figure["layout"] | {"template": None}})
+    for table in visited.dataframe:
+        told.update(one["label"] for one in json.loads(table.proto.columns).values()
+                    if one.get("label"))  # fmt: skip
+        cells = table.value
+        told.update(
+            one
+            for name in cells
+            if name not in _RECORDED
+            for one in cells[name]
+            if isinstance(one, str)
+        )
+    return {one for one in told if _ENGLISH.fullmatch(one) and one not in _FIELD}
 
 
 def drawn(node: Any) -> Iterator[Any]:

@@ -236,7 +236,7 @@ def test_names_of_others_get_neither_pages_nor_raw_events(server: tuple[int, Pat
         for host in ("evil.example", f"evil.example:{port}", "[::1", "@localhost@evil"):
             assert asked(port, path, host) == (403, b""), (path, host)
     assert b"<title>Perfetto" in asked(port, "/perfetto/ui/", f"localhost:{port}")[1]
-    assert asked(port, "/perfetto/trace/guess") == (404, b"")
+    assert asked(port, "/perfetto/trace/guess/title") == (404, b"")
 
 
 @pytest.mark.slow

@@ -7,8 +7,11 @@ from datetime import datetime, timezone
 import polars as pl
 import pytest
 
+from npuscope.analysis.findings.list_findings import RULES
 from npuscope.analysis.trends import log_points, trend_changes
 from npuscope.dashboard import theme
+from npuscope.dashboard.app.answers import overview_answers
+from npuscope.dashboard.app.page import PAGES
 from npuscope.dashboard.figures import ranks, steps, trends
 
 START_NS = 1_764_246_877_000_000_000
@@ -24,6 +27,13 @@ def bars(key: str, *rows: tuple[int, float, float, float]) -> pl.DataFrame:
     schema = {key: pl.Int64, **dict.fromkeys(parts, pl.Float64)}
     frame = pl.DataFrame(rows, schema=schema, orient="row")
     return frame.with_columns(length_ns=pl.sum_horizontal(parts))
+
+
+def test_each_finding_is_told_on_a_page_of_its_own() -> None:
+    """None is left to the timeline: a page named for what it finds would say that it found none."""
+    rules = {rule.__name__ for rule in RULES}
+    assert rules == set(overview_answers._PAGES)
+    assert set(overview_answers._PAGES.values()) <= set(PAGES)
 
 
 def test_a_gauge_shows_percent() -> None:
@@ -144,3 +154,30 @@ def test_colours_of_a_step_are_told_apart() -> None:
     assert len({theme.COMPUTING, theme.EXPOSED, theme.MASKED, theme.FREE}) == 4
     assert theme.kind_colour(None) == theme.kind_colour("never seen") == theme.KINDS["unknown"]
     assert len(set(theme.KINDS.values())) == len(theme.KINDS)
+
+
+def test_a_heavier_stage_stands_out_and_silent_ranks_are_grey() -> None:
+    frame = bars("rank", (0, 8e6, 12e6, 0), (1, 8e6, 12e6, 0), (2, 13e6, 7e6, 0), (3, 13e6, 7e6, 0))
+    stages = pl.DataFrame({
+        "rank": [0, 1, 2, 3], "pp_rank": [0, 0, 1, 1], "computing_ns": [8e6, 8e6, 13e6, 13e6],
+    })  # fmt: skip
+    silent = pl.DataFrame({"rank": [4], "reason": ["not captured"]})
+    figure = steps.ranks_figure(frame, str, stages, silent)
+    assert [one.text for one in figure.layout.annotations] == [
+        "<b>stage 0: computing 8.000 ms</b>", "<b>stage 1: computing 13.000 ms</b>",
+    ]  # fmt: skip
+    assert [(one.x0, one.x1, one.y0) for one in figure.layout.shapes] == [
+        (-0.5, 1.5, 8.0), (1.5, 3.5, 13.0),
+    ]  # fmt: skip
+    grey = figure.data[-1]
+    assert list(grey.x) == [4] and list(grey.customdata) == ["not captured"]
+    apart = stages.with_columns(pp_rank=pl.Series([0, 1, 0, 1])).with_columns(
+        computing_ns=pl.when(pl.col("pp_rank") == 0).then(8e6).otherwise(13e6)
+    )
+    assert not steps.ranks_figure(frame, str, apart).layout.annotations  # not side by side
+
+
+def test_the_stages_that_compute_longest_and_shortest_are_told() -> None:
+    rows = pl.DataFrame({"stage": [0, 1, 2], "computing_ns": [8e6, 13e6, 9e6]})
+    assert overview_answers.uneven(rows) == ["Stage 1 computes 13.000 ms, stage 0 8.000 ms."]
+    assert overview_answers.uneven(rows.head(1)) == []

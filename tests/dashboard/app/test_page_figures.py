@@ -225,6 +225,12 @@ def test_roofline_points_lie_under_both_limits() -> None:
     figure = operators.roofline_figure(points, peaks, str)
     limit = trace(figure, "limit, bf16")
     assert list(limit.y)[1:] == [300.0, 300.0] and limit.x[1] == 200
+    # Numbers in full at the axes; where points lie far apart powers of ten alone.
+    assert {"10", "20", "50", "100", "1,000"} <= set(figure.layout.xaxis.ticktext)
+    assert {"0.2", "0.5", "1"} <= set(figure.layout.yaxis.ticktext)
+    far = points.vstack(points.with_columns(intensity=pl.col("intensity") * 10_000))
+    told = operators.roofline_figure(far, peaks, str).layout.xaxis.ticktext
+    assert "100,000" in told and "200" not in told
     flat = operators.roofline_figure(points, peaks.with_columns(hbm_bytes_per_s=None), str)
     assert list(trace(flat, "limit, bf16").y) == [300.0, 300.0]
     assert "limit, int8" not in [one.name for one in figure.data]
@@ -305,6 +311,10 @@ def test_memory_growth_marks_ranks_that_grow() -> None:
     figure = memory.growth_figure(steps, growth, str)
     assert [one.name for one in figure.data] == ["rank 0 grows", "rank 1"]
     assert list(figure.data[0].y) == [1024.0, 2048.0]
+    other = growth.with_columns(growth_per_step_bytes=pl.Series([0.0, 2.0**30]))
+    assert [one.name[:6] for one in memory.growth_figure(steps, other, str).data] == [
+        "rank 0", "rank 1"
+    ]  # fmt: skip
 
 
 def test_titles_are_told_in_chinese() -> None:

@@ -25,7 +25,7 @@ from npuscope.console.printable import json_text
 from npuscope.dashboard.app import state
 from npuscope.dashboard.app.answers.rank_answers import evidence, in_sentences, with_hosts
 from npuscope.dashboard.app.page import _helps, _text_px
-from npuscope.dashboard.app.plain_text import plain
+from npuscope.dashboard.app.plain_text import plain, sentence
 from npuscope.dashboard.figures import timeline
 from npuscope.dashboard.figures.ranks import capability_named
 from npuscope.dashboard.locale.language import labelled, language_of
@@ -80,7 +80,7 @@ def test_help_of_columns_is_said_in_chinese() -> None:
         assert list(told) == list(english) == ["", *(one.name for one in known.columns)]
         place = f"`{known.name}`: analysis/{known.file}"
         for column in known.columns:
-            assert english[column.name] == f"{plain(column.meaning)}  \n{place}"
+            assert english[column.name] == f"{sentence(column.meaning)}  \n{place}"
             said = told[column.name].removesuffix(f"  \n{place}")
             assert not said.isascii() or (not PHRASE.search(said) and "/" in said), said
 

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qs
 
 import pytest
 
@@ -87,15 +87,18 @@ def test_a_window_is_opened_in_the_viewer(monkeypatch: pytest.MonkeyPatch, sampl
     )
     pressed(visited, "prepare for Perfetto")
     (link,) = [one.proto.url for one in visited.get("link_button")]
-    token = unquote(link).rpartition("/perfetto/trace/")[2]
+    asks = parse_qs(link.partition("#!/?")[2], strict_parsing=True)
+    token, title = asks["url"][0].partition("/perfetto/trace/")[2].split("/")
+    assert title.endswith(" rank 4")
     trace = json.loads(gzip.decompress(perfetto_viewer._traces[token].read_bytes()))
     slices = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     assert {event["pid"] for event in slices} == {4}
-    assert max(event["ts"] + event["dur"] for event in slices) <= 1000
-    # The window is the shown one on the rank's own clock.
+    # The window is the shown one, half its length on either side, on the rank's own clock.
+    assert (asks["visStart"], asks["visEnd"]) == (["500000"], ["1500000"])
+    assert 1900 < max(event["ts"] + event["dur"] for event in slices) <= 2000
     ahead_ns = dict(sample.at.ranks["rank", "ahead_ns"].rows())[4]
     assert ahead_ns > 2_000_000
-    assert trace["otherData"]["start_ns"] == str(start_ns + ahead_ns)
+    assert trace["otherData"]["start_ns"] == str(start_ns - 500_000 + ahead_ns)
 
 
 def test_a_store_without_events_says_what_to_collect(

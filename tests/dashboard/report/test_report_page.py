@@ -13,7 +13,7 @@ import pytest
 
 from npuscope.analysis import query
 from npuscope.analysis.catalog import drawn_in, metrics
-from npuscope.analysis.pipeline import answer
+from npuscope.analysis.findings import gains
 from npuscope.analysis.pipeline.answer import pipeline_answer
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.report_rows import pipeline_told, report_rows
@@ -167,7 +167,7 @@ def test_the_pipeline_has_its_section(sample: list[Block], sample_store: Path) -
 
 def test_a_pipeline_that_is_not_recognised_is_a_sentence(monkeypatch: pytest.MonkeyPatch,
                                                          sample_store: Path) -> None:  # fmt: skip
-    monkeypatch.setattr(answer, "MOST_OPERATIONS", 10)
+    monkeypatch.setattr(gains, "MOST_OPERATIONS", 10)
     con = store.open(sample_store)
     open_across(sample_store, con)
     ((run, capture),) = con.execute("select distinct run, capture from ranks").fetchall()

@@ -6,7 +6,8 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -15,18 +16,11 @@ pytest.importorskip("playwright")
 
 from playwright.sync_api import Browser
 
-from tests.dashboard.app.served_pages import Visit, chromium, visit
+from tests.dashboard.app.served_pages import chromium, visit
 from tests.dashboard.app.started_server import served
+from tests.dashboard.timeline.seen_timeline import GUTTER, TIMELINE, Timeline
 
 pytestmark = pytest.mark.slow
-
-GUTTER = 150
-_TIMELINE = """() => {
-    const roots = [document, ...[...document.querySelectorAll('*')]
-        .map(one => one.shadowRoot).filter(Boolean)];
-    return roots.map(one => one.querySelector('.timeline')).find(Boolean).timeline;
-}"""
-_SETTLED = f"() => ({_TIMELINE})()?.isSettled()"
 
 
 @pytest.fixture(scope="module")
@@ -39,59 +33,6 @@ def browser() -> Iterator[Browser]:
 def address(sample_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with served([sample_store], tmp_path_factory.mktemp("served")) as started:
         yield started
-
-
-class Timeline:
-    """The timeline of a visited page, and what can be done with it."""
-
-    def __init__(self, seen: Visit) -> None:
-        self.seen = seen
-        self.tab = seen.tab
-        self.settle()
-        box = self.tab.locator(".tracks").bounding_box()
-        assert box is not None
-        self.box = box
-
-    def settle(self) -> None:
-        self.tab.wait_for_function(_SETTLED, timeout=20_000)
-
-    def of(self, expression: str) -> Any:
-        return self.tab.evaluate(f"() => {{ const it = ({_TIMELINE})(); return {expression}; }}")
-
-    def window(self) -> tuple[float, float]:
-        view = self.of("it.view")
-        return view["start"], view["end"]
-
-    def length(self) -> float:
-        start, end = self.window()
-        return end - start
-
-    def press(self, *keys: str) -> None:
-        self.tab.locator(".tracks").focus()
-        for key in keys:
-            self.tab.keyboard.press(key)
-
-    def place(self, x: float, y: float) -> tuple[float, float]:
-        return self.box["x"] + x, self.box["y"] + y
-
-    def drag(self, by_x: float, *, shift: bool = False) -> None:
-        if shift:
-            self.tab.keyboard.down("Shift")
-        self.tab.mouse.move(*self.place(500, 200))
-        self.tab.mouse.down()
-        self.tab.mouse.move(*self.place(500 + by_x, 200), steps=5)
-        self.tab.mouse.up()
-        if shift:
-            self.tab.keyboard.up("Shift")
-
-    def find(self, text: str) -> None:
-        self.tab.locator(".timeline input[type=search]").fill(text)
-        self.tab.locator(".timeline input[type=search]").press("Enter")
-        self.tab.locator(".panel h4").wait_for()
-        self.settle()
-
-    def panel(self) -> str:
-        return self.tab.locator(".panel").inner_text()
 
 
 @pytest.fixture
@@ -108,24 +49,46 @@ def test_it_shows_events_of_real_ranks_at_once(timeline: Timeline) -> None:
     assert timeline.window() == (0, timeline.of("it.data.extent"))
 
 
+def test_a_tile_that_is_there_is_not_sent_again(timeline: Timeline, address: str) -> None:
+    found = timeline.tab.evaluate(
+        f"""async () => {{
+            const {{tiles}} = ({TIMELINE})();
+            const url = tiles.url("tile", {{part: "device", ranks: "0", level: 20, index: 0}});
+            const first = await fetch(url, {{cache: "no-store"}});
+            const etag = first.headers.get("etag");
+            const headers = {{"If-None-Match": etag}};
+            const again = await fetch(url, {{cache: "no-store", headers}});
+            return [url, etag, first.status, again.status,
+                ...["cache-control", "x-frame-options"].map(one => again.headers.get(one))];
+        }}"""
+    )
+    url, etag, *answers = found
+    assert answers == [200, 304, "private, no-cache", "DENY"]
+    for foreign in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}):
+        headers = {"If-None-Match": etag, **foreign}
+        with pytest.raises(HTTPError, match="403") as refused:
+            urlopen(Request(f"{address}{url}", headers=headers), timeout=20)
+        refused.value.close()
+
+
 def test_keys_zoom_move_and_go_back(timeline: Timeline) -> None:
     whole = timeline.length()
     timeline.tab.locator(".tracks").focus()
     timeline.tab.keyboard.down("w")
     timeline.tab.wait_for_function(
-        f"() => {{ const v = ({_TIMELINE})().view; return v.end - v.start < {whole / 3}; }}"
+        f"() => {{ const v = ({TIMELINE})().view; return v.end - v.start < {whole / 3}; }}"
     )
     timeline.tab.keyboard.up("w")
     timeline.settle()
     start, _ = timeline.window()
     timeline.tab.keyboard.down("d")
-    timeline.tab.wait_for_function(f"() => ({_TIMELINE})().view.start > {start + whole / 50}")
+    timeline.tab.wait_for_function(f"() => ({TIMELINE})().view.start > {start + whole / 50}")
     timeline.tab.keyboard.up("d")
     timeline.settle()
     short = timeline.length()
     timeline.tab.keyboard.down("s")
     timeline.tab.wait_for_function(
-        f"() => {{ const v = ({_TIMELINE})().view; return v.end - v.start > {short * 1.5}; }}"
+        f"() => {{ const v = ({TIMELINE})().view; return v.end - v.start > {short * 1.5}; }}"
     )
     timeline.tab.keyboard.up("s")
     before = timeline.window()
@@ -207,7 +170,7 @@ def test_what_a_replay_tells_comes_when_it_is_asked_for(address: str, browser: B
         assert timeline.of("it.tiles.tracksOf('path', -1)") is None
         timeline.of("[it.toggle('path'), it.toggle('whatif')]")
         seen.tab.wait_for_function(
-            f"() => {{ const it = ({_TIMELINE})();"
+            f"() => {{ const it = ({TIMELINE})();"
             " return ['path', 'whatif'].every(part => it.tiles.tracksOf(part, -1)); }"
         )
         timeline.settle()
@@ -280,6 +243,26 @@ def test_hostile_links_show_what_there_is(address: str, browser: Browser, shown:
         seen.tab.on("dialog", lambda dialog: seen.complaints.append(dialog.message))
         seen.open("timeline", shown=shown)
         Timeline(seen)
+        assert seen.complaints == []
+
+
+def test_findings_land_on_their_evidence(address: str, browser: Browser) -> None:
+    with visit(browser, address, height=2_000) as seen:
+        seen.open("overview")
+        cards = seen.tab.locator(".st-key-finding_1, .st-key-finding_2, .st-key-finding_3")
+        card = cards.filter(has_text="is not hidden behind compute").first
+        card.get_by_role("link", name=re.compile("Timeline")).click()
+        seen.tab.wait_for_url(re.compile("/timeline"))
+        seen.settle()
+        landed = Timeline(seen)
+        seen.tab.locator(".panel h4").wait_for()
+        assert landed.panel().splitlines()[1] == "allToAllV"
+        assert landed.of("it.searched") == "alltoallv"
+        event = json.loads(seen.parameters()["shown"])["event"]
+        start, end = landed.window()
+        assert start < event["start"] and event["start"] + event["dur"] < end
+        assert end - start == pytest.approx(8 * event["dur"], rel=0.01)
+        assert landed.of("[...it.state.open]") == [str(event["rank"])]
         assert seen.complaints == []
 
 

@@ -18,9 +18,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from npuscope.analysis.timeline import replayed
+from npuscope.analysis.timeline.evidence_place import EvidencePlace
 from npuscope.dashboard.app import sources, timeline_tiles
+from npuscope.dashboard.app.answers.timeline_answers import shown_evidence
 from npuscope.dashboard.app.served_stores import Place, Served, environment_of
+from npuscope.sample_traces.job import small
 from tests.cli.command import rows_of
+from tests.dashboard.app.published_jobs import publish_job
 from tests.dashboard.report.printed_figures import printed
 
 WHOLE = 40  # of which one tile is all of a capture
@@ -35,10 +39,13 @@ def place(monkeypatch: pytest.MonkeyPatch, sample_store: Path) -> Mapping[str, s
     return {"store": "sample", "run": one.run, "capture": one.capture}
 
 
-def asked(answer: str, params: Mapping[str, object]) -> Response:
+def asked(answer: str, params: Mapping[str, object], **headers: str) -> Response:
     query = urlencode(params).encode()
+    named = [
+        (name.replace("_", "-").encode(), text.encode("latin-1")) for name, text in headers.items()
+    ]
     return timeline_tiles.answer(
-        answer, Request({"type": "http", "query_string": query, "headers": []})
+        answer, Request({"type": "http", "query_string": query, "headers": named})
     )
 
 
@@ -134,6 +141,46 @@ def test_hostile_tiles_are_refused(
     assert asked("tile", {**usual, **changes}).status_code == status
 
 
+@pytest.mark.slow
+def test_who_has_a_tile_is_told_so_until_the_store_changes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    job = small(steps=1, layers=1, name="moe")
+    publish_job(tmp_path, job, "20251127T043437.000Z", published_s=1, ranks=(0, 1))
+    for name, value in environment_of(Served([Place(str(tmp_path), "store")])).items():
+        monkeypatch.setenv(name, value)
+    one = sources.known().captures[0]
+    tile: dict[str, object] = {
+        "run": one.run, "capture": one.capture, "part": "device", "ranks": "0", "level": 20,
+        "index": 0,
+    }  # fmt: skip
+
+    def etag_of(**changes: object) -> str:
+        return asked("tile", {**tile, **changes}).headers["etag"]
+
+    first = asked("tile", tile)
+    etag = first.headers["etag"]
+    assert (first.status_code, first.headers["cache-control"]) == (200, "private, no-cache")
+    assert etag == etag_of() and "Accept-Encoding" in first.headers["vary"]
+    same = asked("tile", tile, if_none_match=f'"other", {etag}')
+    assert (same.status_code, bytes(same.body), same.headers["etag"]) == (304, b"", etag)
+    assert same.headers["cache-control"] == "private, no-cache"
+
+    others = {etag_of(index=1), etag_of(level=19), etag_of(ranks="1"), etag_of(part="overlap")}
+    assert len(others - {etag}) == 4
+    packed = asked("tile", tile, accept_encoding="zstd", if_none_match=etag)
+    assert packed.status_code == 200 and packed.headers["etag"] != etag
+    for hostile in ("*" * 9_999, etag[:-1], etag + "\x00", "\xff\r\nSet-Cookie: a=b", ",,,"):
+        answer = asked("tile", tile, if_none_match=hostile)
+        assert answer.status_code == 200 and "set-cookie" not in answer.headers
+    assert asked("tile", {**tile, "ranks": "99"}, if_none_match=etag).status_code == 404
+
+    publish_job(tmp_path, job, "20251128T043437.000Z", published_s=2, ranks=(0,))
+    sources.version_of.clear()  # which is looked for every few seconds
+    changed = asked("tile", tile, if_none_match=etag)
+    assert changed.status_code == 200 and changed.headers["etag"] != etag
+
+
 def test_hostile_questions_are_refused(place: Mapping[str, str]) -> None:
     of_event = {**place, "rank": 0, "kind": "stream", "start_ns": 1, "dur_ns": 1}
     assert asked("event", of_event).status_code == 404
@@ -192,3 +239,16 @@ def test_a_replay_that_cannot_answer_says_why_in_the_readers_language(
     assert answer["tracks"] == [] and "\u592a\u591a" in str(answer["reason"])
     assert asked("tile", {**asked_of, "level": 1, "index": 0}).status_code == 503
     assert asked("tracks", {**asked_of, "change": "x" * 201}).status_code == 400
+
+
+def test_a_link_to_an_evidence_says_window_rank_and_event() -> None:
+    one = EvidencePlace(3, 10_000, 12_000, "group", "g", "send")
+    told = shown_evidence(one, 10**18, "told")
+    assert (told["start_ns"], told["end_ns"]) == (10**18 + 3_000, 10**18 + 19_000)
+    kept = json.loads(str(told["shown"]))
+    assert kept["open"] == ["3"] and kept["find"] == "send"
+    assert [kept["event"][name] for name in ("kind", "key", "start", "dur")] == [
+        "group", "g", 10_000, 2_000,
+    ]  # fmt: skip
+    gap = json.loads(str(shown_evidence(EvidencePlace(3, 5, 9), 0, "x" * 99)["shown"]))
+    assert gap == {"open": ["3"], "marks": [{"from": 5, "to": 9, "text": "x" * 59 + "…"}]}

@@ -12,6 +12,7 @@ import pytest
 from npuscope.analysis.summaries import summaries, summarise
 from npuscope.analysis.views import has_view
 from npuscope.collector.ingest.ingest import ingest
+from npuscope.collector.literals import sql_literal
 from npuscope.collector.store import store
 from npuscope.collector.store.export import export
 from npuscope.errors import NpuscopeError, StoreError, UsageError
@@ -79,7 +80,7 @@ def test_sql_in_a_name_does_not_run(
     quoted = '"' + name.replace('"', '""') + '"'
     path = spoilt(
         f"create table {quoted} (a integer)",
-        f"insert into summary_versions values ({store.sql_literal(name)}, {version})",
+        f"insert into summary_versions values ({sql_literal(name)}, {version})",
     )
     with store.open(path, summaries=asked) as con:
         assert rows(con, "ranks") == 2

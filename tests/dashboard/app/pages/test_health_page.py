@@ -41,6 +41,8 @@ def published(folder: Path, more: dict[str, pl.DataFrame] | None) -> Path:
 def test_what_the_page_shows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     store = published(tmp_path / "store", {"train_log": log()})
     visited = visit(monkeypatch, store, page="health", lang="zh")
+    verdict = next(one.value for one in visited.markdown if "400" in one.value)
+    assert r"尖峰\: 2，水平变化\: 1" in verdict
     (figure,) = figures(visited)
     titles = [one["text"] for one in figure["layout"]["annotations"]]
     assert len(titles) == 5 and "梯度范数" in titles

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import parse_qs, quote
 
 import pytest
 
@@ -66,10 +66,14 @@ def test_the_ui_and_a_trace_are_served(port: int) -> None:
     _, token = written(b"packed")
     assert len(token) >= 43
     page = f"http://127.0.0.1:{port}/tools/timeline?rank=3"
-    address = unquote(perfetto_viewer.address_of(token, page, "tools"))
-    origin, _, inside = address.partition("/tools/perfetto/ui/index.html#!/?url=")
-    assert origin == f"http://127.0.0.1:{port}" and inside.startswith(origin)
-    path = inside.removeprefix(origin)
+    opening = perfetto_viewer.Opening("a/b <run>&visEnd=1 rank 4", 500, 1_500)
+    address = perfetto_viewer.address_of(token, page, "tools", opening)
+    origin, _, inside = address.partition("/tools/perfetto/ui/index.html#!/?")
+    asks = {name: one for name, (one,) in parse_qs(inside, strict_parsing=True).items()}
+    assert origin == f"http://127.0.0.1:{port}" and asks["url"].startswith(origin)
+    assert asks["url"].endswith("/a_b _run_visEnd_1 rank 4")
+    assert (asks["hideSidebar"], asks["visStart"], asks["visEnd"]) == ("true", "500", "1500")
+    path = quote(asks["url"].removeprefix(origin))
     status, body, headers = asked(port, path)
     assert (status, body, headers["Content-Type"]) == (200, b"packed", "application/gzip")
     assert headers["Cache-Control"] == "no-store" and headers["X-Frame-Options"] == "DENY"
@@ -82,7 +86,7 @@ def test_the_ui_and_a_trace_are_served(port: int) -> None:
     [
         "/", "/ui/inner", "/ui/inner/", "/ui/../secret.txt", "/ui/%2e%2e/secret.txt",
         "/ui/..%2fsecret.txt", "/ui//etc/passwd", "/ui/%2fetc/passwd", "/ui/out", "/ui/a%00b",
-        "/trace/", "/trace/guess", "/secret.txt", "/ui/" + "x" * 5_000,
+        "/trace/", "/trace/guess", "/trace/guess/title", "/secret.txt", "/ui/" + "x" * 5_000,
     ],
 )  # fmt: skip
 def test_nothing_else_is_served(port: int, path: str) -> None:
@@ -90,12 +94,19 @@ def test_nothing_else_is_served(port: int, path: str) -> None:
     assert status == 404 and body in (b"", b"Not Found")
 
 
+def test_the_window_is_what_has_events() -> None:
+    around = perfetto_viewer.around
+    assert around((100, 200), (0, 1_000)) == ((50, 250), (100, 200))
+    assert around((100, 200), (120, 180)) == ((50, 250), (120, 180))
+    assert around((100, 200), (300, 400)) == ((50, 250), (100, 200))
+
+
 def test_old_traces_go(port: int) -> None:
     traces = [written(str(number).encode()) for number in range(perfetto_viewer.KEPT_TRACES + 1)]
     (first, gone), (second, kept) = traces[:2]
     assert not first.exists() and second.exists()
-    assert asked(port, f"/tools/perfetto/trace/{gone}")[0] == 404
-    assert asked(port, f"/tools/perfetto/trace/{kept}")[:2] == (200, b"1")
+    assert asked(port, f"/tools/perfetto/trace/{gone}/x")[0] == 404
+    assert asked(port, f"/tools/perfetto/trace/{kept}/x")[:2] == (200, b"1")
     perfetto_viewer.remove_traces()
     assert not first.parent.exists()
     perfetto_viewer._folder.cache_clear()

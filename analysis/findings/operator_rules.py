@@ -1,0 +1,128 @@
+"""Findings about operators that take longer than they need: the first cause, and what of it a step
+waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import polars as pl
+
+from npuscope.messages import Message, joined
+
+from ..operators.causes import CAUSE_WORDS
+from ..replay.captures import CaptureJob
+from ..replay.critical_path import types_on_path
+from ..wording import ms, percent
+from .finding import Finding
+from .material import Material
+from .weigh import is_worth, share, stated
+
+SLOW_OPERATORS = "slow_operators"
+_KERNEL = "kernel:"
+_NONE = 0.0005  # of it, below which a share in words is 0.0 %
+_HIDDEN = 0.01  # of the kernels' time on the critical path, below which a step gains nothing
+_ADVICE = {
+    "padding": Message(
+        "Choose sizes whose inner axes fill lines of 512 bytes and whose M, N and K are multiples"
+        " of 16 (vocabulary, projections, hidden size): pad weights once, not in each step."
+    ),
+    "blocks": Message(
+        "Larger pieces of work: more rows to a kernel (micro-batch, sequence), or sizes that split"
+        " evenly over the cores."
+    ),
+    "small": Message(
+        "One kernel over all pieces in place of many: a fused, grouped or foreach operator, or"
+        " tensors joined before the operation."
+    ),
+    "layout": Message(
+        "Keep one layout and one type through a block: torch_npu.npu.config.allow_internal_format ="
+        " False, no .contiguous() or .to() in the loop, operators that take the layout they get."
+    ),
+    "ai_cpu": Message(
+        "Other types or an equivalent operator usually bring it to the AI cores: int64, double and"
+        " bool inputs and dynamic shapes are frequent causes."
+    ),
+    "clock": Message(
+        "Look at power, cooling and other jobs of that device (npu-smi info), and exchange it for"
+        " another: the others wait for it."
+    ),
+    "fusion": Message(
+        "Let one kernel do the chain: a fused operator, torch.compile, or a kernel of your own; a"
+        " backward pass may need what passes between."
+    ),
+    "replacement": Message("Use the operator that does the same in one kernel, where its condition"
+                           " holds; compare results before you keep it."),
+    "recompute": Message(
+        "Keep what is computed again where memory allows (selective recomputation), and tables of"
+        " positions from layer to layer: `npuscope memory-plan PATH` weighs both."
+    ),
+}  # fmt: skip
+_SHOWN = ("type", "input_shapes", "dtype", "count", "total_ns", "headroom_ns", "headroom_low_ns",
+          "headroom_high_ns", "evidence", "asked_by", "replacement", "condition")  # fmt: skip
+
+
+def slow_operators(seen: Material) -> Iterator[Finding]:
+    """The first cause of operators that take longer than they need (`npuscope operators`)."""
+    known = seen.causes.drop_nulls("headroom_ns")
+    if known.is_empty() or not is_worth(known["headroom_ns"][0], seen):
+        return
+    cause = known.row(0, named=True)  # the most headroom first
+    rows = seen.cause_rows.filter(cause=cause["cause"])
+    first = rows.row(0, named=True)
+    told = [
+        Message(
+            "{cause}: {stake} ms of a step's kernels ({share}; {low} to {high} ms) are more than"
+            " they need.",
+            cause=CAUSE_WORDS[cause["cause"]],
+            stake=ms(cause["headroom_ns"]),
+            share=percent(share(cause["headroom_ns"], seen)),
+            low=ms(cause["headroom_low_ns"]),
+            high=ms(cause["headroom_high_ns"]),
+        )
+    ]
+    if first["type"] is not None:
+        most = Message("Most of it: {type} ({evidence}).", type=first["type"],
+                       evidence=first["evidence"] or first["input_shapes"] or "-")  # fmt: skip
+        told.append(most)
+    if first["replacement"] is not None:
+        told.append(Message("{operator} does it in one kernel.", operator=first["replacement"]))
+    shown = [name for name in _SHOWN if rows[name].null_count() < rows.height]
+    yield stated(
+        seen,
+        SLOW_OPERATORS,
+        joined(told, " "),
+        cause["headroom_ns"],
+        "estimated",
+        "What these kernels take beyond others of this capture that do as much work; a mean of"
+        " ranks and steps.",
+        _ADVICE[cause["cause"]],
+        rows.select(shown),
+        "npuscope operators PATH --by evidence",
+        changes=cause["changes"],
+        no_gain=Message("the evidence names no kernels that a replay could shorten"),
+    )
+
+
+def on_path(
+    job: CaptureJob, one: Finding, kernels: pl.DataFrame, step: int | None = None
+) -> Finding:
+    """The finding about slow operators with what of their types' time lies on the critical path;
+    any other as it is. `kernels`: rows of `mean_kernels` by type."""
+    types = [word[len(_KERNEL) :].rpartition("=")[0].partition("@")[0] for word in one.changes
+             if word.startswith(_KERNEL)]  # fmt: skip
+    total_ns = float(kernels.filter(pl.col("type").is_in(types))["total_ns"].sum())
+    if one.name != SLOW_OPERATORS or not total_ns:
+        return one
+    path = types_on_path(job, step).filter(pl.col("type").is_in(types))
+    part = min(float(path["path_ns"].sum()) / total_ns, 1.0)
+    told = Message("None of these types' time is on the critical path.")
+    if part >= _NONE:
+        told = Message("{share} of these types' time is on the critical path.", share=percent(part))
+    said = replace(one, statement=joined((one.statement, told), " "))
+    if part >= _HIDDEN:
+        return said
+    hidden = Message(
+        "Leave it for now: other kernels or communication hide it, and a step gains nothing."
+    )
+    return replace(said, advice=hidden)

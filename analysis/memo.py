@@ -1,0 +1,164 @@
+"""What several answers of a command need is computed once for its connection, and what takes long
+once for each version of its store.
+
+Only where the tables of a connection stay as they are: who opened it says so with `remember`, and
+whoever gives it other views says `forget`. All other connections compute each time.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
+
+import duckdb
+
+if TYPE_CHECKING:  # who reads profiles asks for no frame
+    from npuscope.collector.store.answers import Answers
+
+Asked = ParamSpec("Asked")
+Told = TypeVar("Told")
+Answer = Callable[Concatenate[duckdb.DuckDBPyConnection, Asked], Told]
+# What takes less of the processors is computed again as fast as a file is found and read.
+WORTH_S = 0.05
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What a connection was asked, by question; `store`: whose files it has; `views`: what was
+    added to them; `answers`: where that store keeps its own."""
+
+    store: Path | None
+    told: dict[Hashable, Any] = field(default_factory=dict)
+    views: str = ""
+    answers: Answers | None = None
+
+
+_MEMORIES: WeakKeyDictionary[duckdb.DuckDBPyConnection, _Memory] = WeakKeyDictionary()
+
+
+def remember(con: duckdb.DuckDBPyConnection, store: Path | None = None) -> None:
+    """From here on answers stay as long as the connection does, and those of `kept` in the store
+    whose tables alone it has, where they took long.
+
+    For one command or one question: what a connection is asked over days would fill the memory.
+    """
+    _MEMORIES.setdefault(con, _Memory(store))
+
+
+def forget(con: duckdb.DuckDBPyConnection, views: str = "") -> None:
+    """Its views are about to be others: those of that name, which follow from the store alone."""
+    if con in _MEMORIES:
+        memory = _MEMORIES[con]
+        memory.told.clear()
+        memory.views = views
+
+
+def once(answer: Answer[Asked, Told]) -> Answer[Asked, Told]:
+    """What a function returns is computed once for each connection and arguments.
+
+    It depends on these and on the connection's tables alone. Its argument `known`, if it has one,
+    is what the caller has at hand: it spares time and changes no answer.
+    """
+    return _answering(answer, is_kept=False)
+
+
+def kept(answer: Answer[Asked, Told]) -> Answer[Asked, Told]:
+    """As `once`, and where it took long, once for each version of the store and of the rules.
+
+    For frames, records of this room, texts and numbers, and lists of these (see `packed`).
+    """
+    return _answering(answer, is_kept=True)
+
+
+def _answering(answer: Answer[Asked, Told], *, is_kept: bool) -> Answer[Asked, Told]:
+    signature = inspect.signature(answer)
+
+    @wraps(answer)
+    def answered(
+        con: duckdb.DuckDBPyConnection, /, *args: Asked.args, **kwargs: Asked.kwargs
+    ) -> Told:
+        memory = _MEMORIES.get(con)
+        if memory is None:
+            return answer(con, *args, **kwargs)
+        given = signature.bind(con, *args, **kwargs)
+        given.arguments.pop("known", None)
+        given.apply_defaults()
+        key = (answer.__module__, answer.__qualname__, *map(_hashable, given.args[1:]),
+               *((name, _hashable(value)) for name, value in given.kwargs.items()))  # fmt: skip
+        if key not in memory.told:
+            if is_kept and memory.store is not None:
+                told = _from_store(con, memory, key, lambda: answer(con, *args, **kwargs))
+            else:
+                told = answer(con, *args, **kwargs)
+            memory.told[key] = told
+        copied: Told = _copied(memory.told[key])
+        return copied
+
+    return answered
+
+
+def _from_store(
+    con: duckdb.DuckDBPyConnection, memory: _Memory, key: Hashable, compute: Callable[[], Told]
+) -> Told:
+    """An answer as the store keeps it, else computed, and kept where that took long."""
+    # Only here: what asks nothing that takes long needs no digest of all rules.
+    from npuscope.collector.store.answers import keep_answer, read_answer
+
+    from .packed import packed, unpacked
+
+    if memory.answers is None:
+        memory.answers = _answers(con, memory.store)
+    question = f"{memory.views}\0{key!r}"
+    content = read_answer(memory.answers, question)
+    if content is not None:
+        try:
+            found: Told = unpacked(content)
+        except ValueError:
+            pass
+        else:
+            return found
+    began_s = time.process_time()
+    told = compute()
+    if time.process_time() - began_s >= WORTH_S:
+        try:
+            keep_answer(memory.answers, question, packed(told))
+        except TypeError:  # it holds what files do not
+            pass
+    return told
+
+
+def _answers(con: duckdb.DuckDBPyConnection, path: Path | None) -> Answers:
+    from npuscope.collector.store import store
+    from npuscope.collector.store.answers import Answers
+
+    from .rules import version_of_all
+
+    assert path is not None
+    return Answers(path, store.version(path, store.opened_over(con, path)), version_of_all())
+
+
+def _copied(told: Any) -> Any:
+    """What is put into one answer is not in the next."""
+    if isinstance(told, list | dict):
+        return told.copy()
+    if type(told) is tuple:
+        return tuple(map(_copied, told))
+    clone = getattr(told, "clone", None)  # a frame's
+    return clone() if clone is not None else told
+
+
+def _hashable(value: Any) -> Hashable:
+    """Lists, dictionaries and records as tuples; 1 and True, which are equal, are told apart."""
+    if isinstance(value, list | tuple):
+        return (type(value), *map(_hashable, value))
+    if isinstance(value, dict):
+        return (dict, *((name, _hashable(one)) for name, one in value.items()))
+    if is_dataclass(value):
+        return (type(value), *(_hashable(getattr(value, one.name)) for one in fields(value)))
+    return (type(value), value)

@@ -1,0 +1,26 @@
+"""The pipeline stage of each rank."""
+
+from __future__ import annotations
+
+import duckdb
+
+_PLACES = """
+    with _told as (
+        select unnest(list_sort(global_ranks)) as rank, unnest(range(len(global_ranks))) as place
+        from capture_groups
+        where run = $run and capture = $capture and kind = 'pp' and len(global_ranks) > 1
+    ),
+    _seen as (
+        select rank, cast(min(place) as integer) as place from _told
+        group by rank having min(place) = max(place)
+    )
+    select distinct ranks.rank, coalesce(pp_rank, place) as stage
+    from ranks left join _seen using (rank)
+    where ranks.run = $run and ranks.capture = $capture and coalesce(pp_rank, place) is not null"""
+
+
+def rank_stages(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> dict[int, int]:
+    """The pipeline stage of each rank of a compared capture: its own coordinate, else its place in
+    the groups of its pipeline; ranks of which neither tells are left out."""
+    rows = con.execute(_PLACES, {"run": run, "capture": capture}).fetchall()
+    return dict(rows)

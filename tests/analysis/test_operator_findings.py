@@ -1,0 +1,50 @@
+"""The finding about slow operators: what a job really gains without the first cause."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from bench.operators.causes_bench import PLANTS, clean
+from npuscope.analysis.findings.finding import Finding
+from npuscope.analysis.findings.findings import findings
+from npuscope.analysis.findings.operator_rules import on_path
+from tests.analysis.replay.replayed_jobs import SMALL, replayed, tables
+from tests.analysis.test_gains import known, step_ns
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cause", ["padding", "layout"])
+def test_the_gain_is_what_the_job_takes_less_without_the_cause(cause: str) -> None:
+    """Products of other sizes, and what runs beneath an all-to-all, gain nothing."""
+    job = clean(2, 90)
+    planted = PLANTS[cause](job, random.Random(f"90/{cause}/{job.seed}"))
+    [found] = [one for one in findings(tables(planted)) if one.name == "slow_operators"]
+    truth_ns = step_ns(replace(planted, noise=0.0)) - step_ns(replace(job, noise=0.0))
+    gain_ns, low_ns, high_ns = known(found)
+    assert low_ns <= truth_ns <= high_ns
+    assert gain_ns == pytest.approx(truth_ns, rel=0.1)
+    assert "of these types' time is on the critical path" in found.statement
+
+
+@pytest.mark.parametrize(
+    ("word", "is_hidden"), [("kernel:DSAGenBitMask=0.5", True), ("kernel:MatMulV3@1,2=0.5", False)]
+)
+def test_what_runs_beneath_other_work_is_to_be_left(word: str, is_hidden: bool) -> None:
+    """The bit mask of dropout is made beside the attention's kernels, on a stream of its own."""
+    base = Finding(
+        "slow_operators", "moe", "one", "Slow.", 1, 0.1, "estimated", "reason", "Change it.",
+        pl.DataFrame(), "", (word,),
+    )  # fmt: skip
+    kernels = pl.DataFrame({"type": ["DSAGenBitMask", "MatMulV3"], "total_ns": [1e6, 1e6]})
+    said = on_path(replayed(SMALL), base, kernels)
+    assert said.advice.startswith("Leave it for now") is is_hidden
+    assert (said.advice == "Change it.") is not is_hidden
+    assert said.statement.endswith("is on the critical path.")
+    assert ("None of these types' time" in said.statement) is is_hidden
+    assert on_path(replayed(SMALL), replace(base, name="data_movement"), kernels).advice == (
+        "Change it."
+    )
