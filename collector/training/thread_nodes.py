@@ -26,6 +26,8 @@ from .guard import warn
 
 KEY = "npuscope_threads"
 _INTERVAL_MS = 100
+# Of a core's time, what reading may cost: a slow host is read less often.
+_READING_SHARE = 0.003
 # Opening files of hundreds of threads that often would be felt: of those that worked most.
 _BUSIEST = 4
 _LISTED_SECONDS = 30.0
@@ -61,11 +63,13 @@ class ThreadNodes:
         """What was read, as at the head of the module; {} where nothing was. Where it would be too
         long, of every second reading, fourth, ..."""
         samples = {str(thread): list(read) for thread, read in list(self._samples.items())}
-        stride = 1
+        reads = max(samples.values(), key=len, default=[])
+        between_ms = (reads[-1][0] - reads[0][0]) / (len(reads) - 1) if len(reads) > 1 else 0
+        interval_ms, stride = max(_INTERVAL_MS, round(between_ms)), 1
         while any(samples.values()):
             found: dict[str, object] = {
                 "start_ns": self._start_ns,
-                "interval_ms": _INTERVAL_MS * stride,
+                "interval_ms": interval_ms * stride,
                 "threads": {thread: _stays(read[::stride]) for thread, read in samples.items()},
             }
             if self._device_node is not None:
@@ -91,9 +95,11 @@ class ThreadNodes:
                 if not listed or time.monotonic() - listed > _LISTED_SECONDS:
                     listed = time.monotonic()
                     self._choose()
+                before_ns = time.thread_time_ns()
                 self._read()
                 self.cpu_ns = time.thread_time_ns()
-                self._ends.wait(_INTERVAL_MS / 1e3)
+                cost_seconds = (self.cpu_ns - before_ns) / 1e9
+                self._ends.wait(max(_INTERVAL_MS / 1e3, cost_seconds / _READING_SHARE))
         except Exception as error:
             warn(f"NUMA nodes of threads are not recorded: {str(error) or type(error).__name__}")
         finally:

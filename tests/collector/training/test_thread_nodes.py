@@ -70,6 +70,22 @@ def test_what_would_be_too_long_is_told_of_fewer_readings() -> None:
     assert isinstance(threads, dict) and sum(stay[2] for stay in threads["7"]) >= 100
 
 
+def test_a_slow_host_is_read_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_nodes, "_READING_SHARE", 1e-9)  # each reading costs too much
+    recorder = ThreadNodes(dict.fromkeys(range(4096), 0))
+    time.sleep(0.5)
+    recorder.stop()
+    recorded = recorder.report()["threads"]
+    assert isinstance(recorded, dict) and recorded[str(os.getpid())][0][2] == 1
+
+
+def test_the_interval_is_that_of_what_was_read() -> None:
+    recorder = ThreadNodes({})
+    recorder.stop()
+    recorder._samples = {7: [(250 * one, 0) for one in range(9)]}
+    assert recorder.report()["interval_ms"] == 250
+
+
 def test_without_a_reading_nothing_is_told() -> None:
     recorder = ThreadNodes({})  # no core has a node
     time.sleep(0.1)
