@@ -23,6 +23,7 @@ from ..scope import Scope
 if TYPE_CHECKING:
     from .passes import Pipeline
 
+STEADY, STEP = "steady", "step"
 _BASIS: dict[str, str] = {
     "marks": Message("forward and backward are told by ranges that the framework marked (mstx)"),
     "operators": Message(
@@ -158,8 +159,6 @@ def pipeline_facts(
     found: Pipeline, masking: pl.DataFrame, bubbles: pl.DataFrame | None
 ) -> pl.DataFrame:
     """The row of the metric, with rows of `pipeline_masking` and `pipeline_bubbles`."""
-    from .phases import STEADY, STEP
-
     named = found.named
     whole = (
         masking.filter(kind="all")

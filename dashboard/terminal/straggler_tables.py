@@ -24,13 +24,20 @@ _FORMS: dict[str, Callable[[float], str]] = {
 _score = decimals("{:.1f}")
 
 
-def _hottest(evidence: str | None) -> str | None:
-    if not evidence:
-        return None
-    # Only of suspects: it loads all that tells experts' tokens from kernels.
-    from npuscope.analysis.ranks.stragglers.hot_experts import hottest
-
-    return hottest(evidence)
+def hottest(evidence: str | None) -> str | None:
+    """Layers and experts that evidence (JSON) names: `layer 3: expert 17, 4; layer 5: expert 9`;
+    None where it names none."""
+    named: dict[str, list[str]] = {}
+    for line in json.loads(evidence or "[]"):
+        if {"layer", "expert"} <= line.keys():
+            place = "all layers" if line["layer"] is None else f"layer {line['layer']}"
+            experts = named.setdefault(place, [])
+            experts += [] if line["expert"] is None else [str(line["expert"])]
+    told = [
+        f"{layer}: expert {', '.join(experts)}" if experts else layer
+        for layer, experts in named.items()
+    ]
+    return "; ".join(told) or None
 
 
 def ranks_table(
@@ -65,7 +72,7 @@ def ranks_table(
         {
             **row,
             "words": VERDICT_WORDS.get(row["verdict"], row["verdict"]) or UNKNOWN,
-            "hottest": _hottest(row["evidence"]),
+            "hottest": hottest(row["evidence"]),
         }
         for row in (
             shown if waits is None else shown.join(waits, on=["run", "capture", "rank"], how="left")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,19 @@ def require_same(
         assert [said(run, target, words) for words in commands] == computed
         assert not told
     return [out for _, out, _ in computed]
+
+
+@pytest.mark.parametrize("verb", ["report", "findings", "steps"])
+def test_what_is_kept_is_told_without_heavy_imports(
+    sample_store: Path, tmp_path: Path, verb: str
+) -> None:
+    store = shutil.copytree(sample_store, tmp_path / "store")
+    command = [sys.executable, "-X", "importtime", "-m", "npuscope", verb, str(store)]
+    for _ in range(2):
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    loaded = {line.rsplit("|", 1)[-1].strip() for line in told.splitlines()}
+    assert {"polars", "duckdb"} <= loaded
+    assert not loaded & {"numpy", "pyarrow", "plotly", "streamlit"}
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ neither                   what to collect
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,22 +62,6 @@ def hot_lines(
         found[rank] = [_line(row) for row in rows.head(TOP).to_dicts()]
         found[rank] += [unknown] * held[rank].is_empty()
     return found
-
-
-def hottest(evidence: str) -> str | None:
-    """Layers and experts that evidence (JSON) names: `layer 3: expert 17, 4; layer 5: expert 9`;
-    None where it names none."""
-    named: dict[str, list[str]] = {}
-    for line in json.loads(evidence):
-        if {"layer", "expert"} <= line.keys():
-            place = "all layers" if line["layer"] is None else f"layer {line['layer']}"
-            experts = named.setdefault(place, [])
-            experts += [] if line["expert"] is None else [str(line["expert"])]
-    told = [
-        f"{layer}: expert {', '.join(experts)}" if experts else layer
-        for layer, experts in named.items()
-    ]
-    return "; ".join(told) or None
 
 
 def _line(row: dict[str, Any]) -> dict[str, Any]:

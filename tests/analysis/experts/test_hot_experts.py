@@ -8,8 +8,8 @@ import duckdb
 import polars as pl
 import pytest
 
-from npuscope.analysis.ranks.stragglers.hot_experts import COLLECT, STAGES, hot_lines, hottest
-from npuscope.dashboard.terminal.straggler_tables import ranks_table
+from npuscope.analysis.ranks.stragglers.hot_experts import COLLECT, STAGES, hot_lines
+from npuscope.dashboard.terminal.straggler_tables import hottest, ranks_table
 from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.job import Job, groups, local_experts, routed_tokens
 from tests.analysis.tables import connect, put
