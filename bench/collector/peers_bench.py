@@ -1,7 +1,8 @@
 """Ours against msprof-analyze and HolisticTraceAnalysis (HTA), interleaved, on captures made alike.
 
-The peers come from PyPI into a venv of their own below build/. Rates are marginal: what the larger
-trace costs more than the smaller one, so that nobody's start-up counts. CPU seconds, one rank.
+The peers come from PyPI into a venv of their own below build/. Ratios are of a whole command's CPU
+seconds; marginal rates beside them are what the larger trace costs more than the smaller one, so
+that nobody's start-up counts. Traces are of one rank.
 
     .venv/bin/python -m bench.collector.peers_bench [--full] [--runs N]
 
@@ -33,6 +34,7 @@ from bench.measure import (
     failures,
     interleaved,
     report,
+    run,
     table,
     verdict,
 )
@@ -46,6 +48,9 @@ _LOAD = (
     " TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir='/')"
 )
 _RECIPES = ("compute_op_sum", "hccl_sum")
+_SAMPLE = Path(__file__).parents[2] / "sample_traces" / "moe_8_ranks"
+RANKS = 8
+ADVISOR, HTA, COLD, REPORT = 18, 12, 2, 1.3
 
 
 def installed() -> str:
@@ -96,7 +101,7 @@ def _msprof(command: list[str], prepare: partial[None]) -> Command:
 
 def traces(full: bool, runs: int) -> None:
     """Reading a trace: the advisor, HTA's load, our ingest with everything it publishes."""
-    sizes_mb = (20, 200) if full else (10, 50)
+    sizes_mb = (20, 232) if full else (10, 50)
     captures = [built(Wanted("text", mb, 1, stacks=True)) for mb in sizes_mb]
     kineto = [_WORK / f"rank0_{mb}.pt.trace.json" for mb in sizes_mb]
     for path, mb in zip(kineto, sizes_mb, strict=True):
@@ -114,19 +119,20 @@ def traces(full: bool, runs: int) -> None:
     rows = []
     for name, sizes, target in (
         ("npuscope ingest", ours_mb, 0),
-        ("msprof-analyze advisor", ours_mb, 20),
-        ("HTA load", theirs_mb, 10),
+        ("msprof-analyze advisor", ours_mb, ADVISOR),
+        ("HTA load", theirs_mb, HTA),
     ):
         rate, large = _marginal(found, name, sizes), found[f"{name} 1"]
-        ratio = ours / rate
+        ratio = large.cpu_s / found["npuscope ingest 1"].cpu_s
         rows.append((
             name, f"{sizes[1]:.0f}", f"{large.cpu_s:.1f}", f"{rate:.1f}", f"{large.peak_mib:.0f}",
             f"{large.peak_mib * 1.048576 / sizes[1]:.1f}",
-            f"{ratio:.1f}", verdict(ratio, target, at_least=True) if target else "",
+            f"{ours / rate:.1f}", f"{ratio:.1f}",
+            verdict(ratio, target, at_least=True) if target else "",
         ))  # fmt: skip
     header = (
         "reads a trace", "MB", "CPU s", "MB/CPU-s, marginal", "peak MiB", "memory / file",
-        "ours is times", "limit",
+        "ours is times", "CPU s, times ours", "limit",
     )  # fmt: skip
     report("Peers: traces", f"{versions()}\n\n{table(header, rows)}{failures(found)}")
 
@@ -138,18 +144,23 @@ def _marginal(found: Mapping[str, Taken], name: str, sizes_mb: list[float]) -> f
 
 
 def databases(full: bool, runs: int) -> None:
-    """32 ranks of databases: everything ingested and the steps printed, against one recipe."""
-    capture = built(Wanted("db", 20 if full else 5, 32))
+    """8 ranks of databases: everything ingested and the steps printed, against one recipe; and what
+    a report on the sample takes, beside the peer's help."""
+    capture = built(Wanted("db", 21 if full else 5, RANKS))
     tiny = built(Wanted("db", 1, 2))
     cold = ingest(capture, os.cpu_count() or 1)
+    sample = STORES / "sample"
     store = cold.arguments[cold.arguments.index("--store") + 1]
     commands = {
         "npuscope ingest, cold": cold,
         "npuscope steps, warm": Command([NPUSCOPE, "steps", store, "--json"]),
         **{f"recipe {name}": recipe(name, capture) for name in _RECIPES},
         "a recipe on nothing much": recipe(_RECIPES[0], tiny),
+        "npuscope report on the sample, warm": Command([NPUSCOPE, "report", str(sample)]),
         "msprof-analyze --help": Command([str(PEERS / "bin" / "msprof-analyze"), "--help"]),
     }
+    for words in (["ingest", str(_SAMPLE), "--store", str(sample)], ["report", str(sample)]):
+        run(Command([NPUSCOPE, *words]))
     found = interleaved(commands, runs)
     rows = [
         (name, f"{t.wall_s:.2f}", f"{t.cpu_s:.2f}", f"{t.peak_mib:.0f}")
@@ -159,13 +170,20 @@ def databases(full: bool, runs: int) -> None:
     recipe_s = max(found[f"recipe {name}"].wall_s for name in _RECIPES)
     start_s = found["a recipe on nothing much"].wall_s
     warm_s = found["npuscope steps, warm"].wall_s
+    shown, help_s = (
+        found[name].cpu_s
+        for name in ("npuscope report on the sample, warm", "msprof-analyze --help")
+    )
     said = [
         f"cold ingest and steps / the slower recipe: {cold_s / recipe_s:.2f}"
-        f" ({verdict(cold_s / recipe_s, 1, at_least=False)})",
+        f" ({verdict(cold_s / recipe_s, COLD, at_least=False)})",
         f"warm steps / a recipe's start: {warm_s / start_s:.2f}"
         f" ({verdict(warm_s / start_s, 1, at_least=False)})",
+        f"report / msprof-analyze --help, CPU: {shown / help_s:.2f}"
+        f" ({verdict(shown / help_s, REPORT, at_least=False)})",
     ]
-    header = (f"32 ranks x {capture.size_bytes / 32e6:.0f} MB", "wall s", "CPU s", "peak MiB")
+    each_mb = capture.size_bytes / RANKS / 1e6
+    header = (f"{RANKS} ranks x {each_mb:.0f} MB", "wall s", "CPU s", "peak MiB")
     text = "\n\n".join([versions(), table(header, rows), *said])
     report("Peers: databases", text + failures(found))
 
