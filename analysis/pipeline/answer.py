@@ -19,11 +19,11 @@ from npuscope.messages import Message
 from ..memo import kept
 from ..parts import is_told
 from ..scope import Scope
+from .phase_names import STEADY, STEP
 
 if TYPE_CHECKING:
     from .passes import Pipeline
 
-STEADY, STEP = "steady", "step"
 _BASIS: dict[str, str] = {
     "marks": Message("forward and backward are told by ranges that the framework marked (mstx)"),
     "operators": Message(

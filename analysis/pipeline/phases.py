@@ -19,10 +19,9 @@ from ..flops.chips import peaks
 from ..flops.kernels.count import counted_kernels
 from ..replay.beside import Covering, covering
 from ..replay.points import Flags, Integers
-from .answer import STEADY, STEP
 from .passes import Pipeline, transfers_of
+from .phase_names import PHASES, STEP
 
-PHASES = ("warm-up", STEADY, "cool-down")
 _EXCHANGES = "alltoall"
 _KEYS = ["run", "capture", "step", "rank", "stage"]
 

@@ -9,10 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import duckdb
 import polars as pl
-
-from npuscope.analysis.memo import kept
 
 LAYER = ("phase", "layer")
 
@@ -43,16 +40,6 @@ class Overview:
         """Mean over the layers of which a figure of `layers` is known; None where of none."""
         mean: float | None = self.layers.select(pl.col(column).mean().cast(pl.Float64)).item()
         return mean
-
-
-@kept
-def overview(
-    con: duckdb.DuckDBPyConnection, *, run: str, capture: str, step: int | None = None
-) -> Overview | None:
-    """What is known of one capture's expert load; None where nothing is, or no layer is told."""
-    from .worst_layers import overview_of  # who reads a kept answer computes none
-
-    return overview_of(con, run, capture, step)
 
 
 def hottest(seen: Overview, count: int) -> pl.DataFrame:
