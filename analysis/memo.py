@@ -34,7 +34,7 @@ class _Memory:
     added to them; `answers`: where that store keeps its own."""
 
     store: Path | None
-    told: dict[Hashable, Any] = field(default_factory=dict)
+    told: dict[tuple[Hashable, ...], Any] = field(default_factory=dict)
     views: str = ""
     answers: Answers | None = None
 
@@ -65,7 +65,13 @@ def once(answer: Answer[Asked, Told]) -> Answer[Asked, Told]:
     It depends on these and on the connection's tables alone. Its argument `known`, if it has one,
     is what the caller has at hand: it spares time and changes no answer.
     """
-    return _answering(answer, is_kept=False)
+    return _answering(answer)
+
+
+def latest(answer: Answer[Asked, Told]) -> Answer[Asked, Told]:
+    """As `once`, for the arguments of the last two questions: what is large, and asked of one
+    capture after the other, or of two side by side."""
+    return _answering(answer, most=2)
 
 
 def kept(answer: Answer[Asked, Told]) -> Answer[Asked, Told]:
@@ -76,7 +82,9 @@ def kept(answer: Answer[Asked, Told]) -> Answer[Asked, Told]:
     return _answering(answer, is_kept=True)
 
 
-def _answering(answer: Answer[Asked, Told], *, is_kept: bool) -> Answer[Asked, Told]:
+def _answering(
+    answer: Answer[Asked, Told], *, is_kept: bool = False, most: int | None = None
+) -> Answer[Asked, Told]:
     signature = inspect.signature(answer)
 
     @wraps(answer)
@@ -96,6 +104,10 @@ def _answering(answer: Answer[Asked, Told], *, is_kept: bool) -> Answer[Asked, T
                 told = _from_store(con, memory, key, lambda: answer(con, *args, **kwargs))
             else:
                 told = answer(con, *args, **kwargs)
+            if most is not None:
+                mine = [other for other in memory.told if other[:2] == key[:2]]
+                for other in mine[: len(mine) - most + 1]:
+                    del memory.told[other]
             memory.told[key] = told
         copied: Told = _copied(memory.told[key])
         return copied
@@ -127,9 +139,10 @@ def _from_store(
     told = compute()
     if time.process_time() - began_s >= WORTH_S:
         try:
-            keep_answer(memory.answers, question, packed(told))
+            content = packed(told)
         except TypeError:  # it holds what files do not
-            pass
+            return told
+        keep_answer(memory.answers, question, content)
     return told
 
 

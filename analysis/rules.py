@@ -51,12 +51,12 @@ def version(*starts: str, root: Traversable | None = None) -> str:
 
 @cache
 def version_of_all() -> str:
-    """Short name of all rules of this room, of what reads stores, and of the engines."""
+    """Short name of all rules of this room and of the collector, and of the engines."""
     state = hashlib.sha256(f"{npuscope.__version__}\0{schema.digest()}\0".encode())
     for engine in ("duckdb", "polars"):
         state.update(f"{import_module(engine).__version__}\0".encode())
     root = resources.files(PACKAGE)
-    for place in _files(root, ("analysis", "collector/store", "messages.py")):
+    for place in _files(root, ("analysis", "collector", "messages.py")):
         state.update(f"{place}\0".encode())
         state.update(root.joinpath(place).read_bytes())
     return state.hexdigest()[:12]

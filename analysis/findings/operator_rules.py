@@ -12,6 +12,7 @@ from npuscope.messages import Message, joined
 
 from ..operators.causes import CAUSE_WORDS
 from ..replay.captures import CaptureJob
+from ..replay.changes import changed_kernels
 from ..replay.critical_path import types_on_path
 from ..wording import ms, percent
 from .finding import Finding
@@ -19,7 +20,6 @@ from .material import Material
 from .weigh import is_worth, share, stated
 
 SLOW_OPERATORS = "slow_operators"
-_KERNEL = "kernel:"
 _NONE = 0.0005  # of it, below which a share in words is 0.0 %
 _HIDDEN = 0.01  # of the kernels' time on the critical path, below which a step gains nothing
 _ADVICE = {
@@ -109,8 +109,7 @@ def on_path(
 ) -> Finding:
     """The finding about slow operators with what of their types' time lies on the critical path;
     any other as it is. `kernels`: rows of `mean_kernels` by type."""
-    types = [word[len(_KERNEL) :].rpartition("=")[0].partition("@")[0] for word in one.changes
-             if word.startswith(_KERNEL)]  # fmt: skip
+    types = changed_kernels(one.changes)
     total_ns = float(kernels.filter(pl.col("type").is_in(types))["total_ns"].sum())
     if one.name != SLOW_OPERATORS or not total_ns:
         return one

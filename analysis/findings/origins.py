@@ -10,11 +10,11 @@ import duckdb
 
 from npuscope.messages import Message, joined
 
+from ..replay.changes import changed_kernels
 from ..scope import Scope
 from ..wording import percent
 from .finding import Finding
 
-_KERNEL = "kernel:"
 # The innermost frame of a stack that is not the framework's own, else the innermost.
 _LAUNCHED = """
     with _kernels as (
@@ -51,11 +51,7 @@ def located(
     """Findings of one capture; those about types of kernels say what launched most of them."""
     clause, values = scope.where()
     for one in found:
-        types = [
-            word[len(_KERNEL) :].rpartition("=")[0].partition("@")[0]
-            for word in one.changes
-            if word.startswith(_KERNEL)
-        ]
+        types = changed_kernels(one.changes)
         rows = (
             con.execute(_LAUNCHED.format(where=clause), [*values, types]).fetchall()
             if types

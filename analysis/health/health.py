@@ -127,7 +127,7 @@ def verdict_told(found: Health) -> str:
     )
     told = (
         Message("In {steps} steps: {events}.", steps=f"{steps:,}", events=events)
-        if counts
+        if events
         else Message("Nothing went wrong in {steps} steps that the rules know.", steps=f"{steps:,}")
     )
     if goodput is None:

@@ -104,8 +104,7 @@ def _changes(evidence: pl.DataFrame, means: pl.DataFrame) -> dict[str, list[str]
         .select("cause", "saved").explode("saved").unnest("saved").drop_nulls("target")
         .group_by("cause", "target", "input_shapes", maintain_order=True)
         .agg(pl.col("own_ns", "saved_ns").sum())
-        .with_columns(pl.col("target").str.split(":").alias("words"))
-        .with_columns(type=pl.col("words").list.get(1))
+        .with_columns(type=pl.col("target").str.strip_prefix("kernel:"))
         .join(of_shape, on=["type", "input_shapes"], how="left", nulls_equal=True,
               maintain_order="left")
         .join(means.group_by("type").agg(pl.col("total_ns").sum()), on="type", how="left",

@@ -14,7 +14,7 @@ import duckdb
 import numpy as np
 import polars as pl
 
-from ..memo import once
+from ..memo import latest
 from ..ranks.stages import rank_stages
 from ..replay.beside import covering
 from ..replay.operations import UNKNOWN, Operations, read_operations
@@ -78,7 +78,7 @@ def passes(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> pl.DataFra
     return pipeline(con, run, capture).passes
 
 
-@once
+@latest
 def pipeline(
     con: duckdb.DuckDBPyConnection, run: str, capture: str, *, known: Operations | None = None
 ) -> Pipeline:

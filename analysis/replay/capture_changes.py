@@ -63,10 +63,13 @@ def _factor(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
                 " waiting and moving cannot be told apart: record all ranks of its groups"
             )
         return own.scaled(within, factor, mask)
-    pattern, _, shapes = change.name.partition("@")
     names = ops.names["name"].fill_null("").unique().to_list()
-    alike = [name for name in names if fnmatchcase(name, pattern)]
-    by_type = [at for at, name in enumerate(ops.types) if fnmatchcase(name, pattern)]
+    is_whole = change.name in ops.types or change.name in names
+    pattern, shapes = (change.name, "") if is_whole else change.kernel()
+    alike = [name for name in names if name == pattern or fnmatchcase(name, pattern)]
+    by_type = [
+        at for at, name in enumerate(ops.types) if name == pattern or fnmatchcase(name, pattern)
+    ]
     mask[:-1] = ops.is_kernel & (
         np.isin(ops.type, by_type) | ops.names["name"].is_in(alike).to_numpy()
     )

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from npuscope.errors import UsageError
 
 _ALONE = ("host", "micro_batches", "between_steps", "schedule")  # take a value without a name
+# A kernel's type may hold an @ of its own, and shapes no letter.
+_SHAPES = re.compile(r"(.+)@([^@A-Za-z]*)", re.S)
 _WORD = re.compile(r"([a-z_]+)(?::(.+?))?(?:=([^=]*))?", re.S)
 
 
@@ -39,10 +41,21 @@ class Change:
             raise UsageError(f"{self.word}: the value is {', '.join((told, *words))}")
         return factor
 
+    def kernel(self) -> tuple[str, str]:
+        """Type and input shapes of `kernel:TYPE@SHAPES`; no shapes: ''."""
+        found = _SHAPES.fullmatch(self.name)
+        return (found[1], found[2]) if found else (self.name, "")
+
     def unknown(self, there: Collection[object]) -> UsageError:
         """What to raise where nothing has that name."""
         shown = ", ".join(map(str, [*there][:12])) + (", ..." if len(there) > 12 else "")
         return UsageError(f"{self.word}: no such {self.target} here: there is {shown or 'none'}")
+
+
+def changed_kernels(words: Iterable[str]) -> list[str]:
+    """Types of kernels that changes are about; what may be one with shapes, both ways."""
+    changes = [change for change in map(parse_change, words) if change.target == "kernel"]
+    return [*dict.fromkeys(name for one in changes for name in (one.name, one.kernel()[0]))]
 
 
 def parse_change(word: str) -> Change:

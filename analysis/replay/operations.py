@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from npuscope.analysis.memo import once
+from npuscope.analysis.memo import latest
 from npuscope.analysis.metric import sql_text
 from npuscope.collector.store import store
 from npuscope.errors import TraceNotFound
@@ -76,7 +76,7 @@ class Operations:
         return bool((self.launch != UNKNOWN).any())
 
 
-@once
+@latest
 def read_operations(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> Operations:
     """Of a capture whose ranks were compared. Raises TraceNotFound where there are none."""
     chosen = {"run": run, "capture": capture}

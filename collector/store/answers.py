@@ -2,9 +2,10 @@
 
     <store>/answers/<version of the ranks>-<version of the rules>/<digest of the question>.answer
 
-A cache: where a file is missing, damaged or of somebody else's making, the answer is computed
-again, and where it cannot be written, it is not kept. Only a command's own store is written to, and
-a bucket gets none of it. Nothing is reached through a link.
+A cache: where a file is missing, damaged or of another question, the answer is computed again, and
+where it cannot be written, it is not kept. Who makes a store up can make answers up, as summaries.
+Only a command's own store is written to, and a bucket gets none of it. Nothing is reached through a
+link.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import duckdb
 import polars as pl
 
 from npuscope.analysis.means import job_steps, mean_kernels
-from npuscope.analysis.memo import forget, once, remember
+from npuscope.analysis.memo import forget, latest, once, remember
 from npuscope.analysis.query import capture_facts, steps
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.scope import Scope
@@ -42,6 +42,21 @@ def test_a_frame_is_computed_once_for_a_connection_and_its_arguments() -> None:
     _counted(con, 1)
     _counted(other, 1)
     assert len(ASKED) == 6
+
+
+@latest
+def _large(con: duckdb.DuckDBPyConnection, of: int) -> int:
+    ASKED.append(of)
+    return of
+
+
+def test_of_what_is_large_the_last_two_stay() -> None:
+    ASKED.clear()
+    con = connect()
+    remember(con)
+    for of in (1, 2, 1, 2, 3, 3, 2, 1):
+        assert _large(con, of) == of
+    assert ASKED == [1, 2, 3, 1]
 
 
 def test_only_who_says_so_is_told_what_was_computed_before() -> None:

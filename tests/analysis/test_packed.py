@@ -67,7 +67,10 @@ def test_arrays_come_back_as_they_were() -> None:
     assert math.isnan(unpacked(packed(math.nan)))
 
 
-@pytest.mark.parametrize("told", [object(), io.BytesIO(), [lambda: 1], np.array([object()])])
+@pytest.mark.parametrize("told", [
+    object(), io.BytesIO(), [lambda: 1], np.array([object()]), "a\udc80",
+    pl.DataFrame({"a": pl.Series([object()], dtype=pl.Object)}),
+])  # fmt: skip
 def test_other_kinds_are_refused(told: object) -> None:
     with pytest.raises(TypeError, match="is not kept"):
         packed(told)
@@ -81,6 +84,7 @@ def test_other_kinds_are_refused(told: object) -> None:
     ["record", "npuscope.analysis.nothing", "Scope", {}],
     ["record", "npuscope.analysis.scope", ["Scope"], {}],
     ["frame", b"ARROW1 and no more"], ["frame"], ["array", "O", [1], b"12345678"],
+    ["array", "(,)i4", [1], b"12345678"], ["array", ["i4"], [1], b"1234"],
     ["array", "<i8", [2], b"1"], ["what", 1], [], ["message", "{x}", ["dict", [[1, 2]]]],
 ])  # fmt: skip
 def test_what_somebody_else_made_up_is_refused(told: Any) -> None:

@@ -153,7 +153,7 @@ _interrupted as (
     ) as s
     asof join (
         select stream_key, start_ns, max(end_ns) over (
-            partition by stream_key order by start_ns rows between unbounded preceding and current row
+            partition by stream_key order by start_ns range between unbounded preceding and current row
         ) as reached_ns
         from _tasks
     ) as t on t.stream_key = s.stream_key and s.high_ns > t.start_ns

@@ -65,6 +65,10 @@ def random_rank(rank: int, chance: random.Random) -> dict[str, list[Row]]:
             "type": chance.choice(TASKS)[0], "stream_id": chance.choice((2, 3)), "rank": rank,
             "start_ns": chance.randrange(950, at), "dur_ns": chance.randrange(1, 50),
         })  # fmt: skip
+    for one in [*tables["device_tasks"]]:  # another begins with it, and is listed before or after
+        if chance.random() < 0.5:
+            at = chance.randrange(len(tables["device_tasks"]) + 1)
+            tables["device_tasks"].insert(at, {**one, "dur_ns": chance.randrange(1, 50)})
     return tables
 
 

@@ -14,6 +14,7 @@ from bench.operators.causes_bench import MOST, PLANTS, case, clean, false_share,
 from npuscope.analysis.operators.causes import CAUSE_WORDS, causes_of
 from npuscope.analysis.operators.launch_order import POINTWISE, fused_operators
 from npuscope.analysis.operators.pace import pace
+from npuscope.analysis.replay.changes import parse_change
 from tests.analysis.tables import Row, connect, fill, kernel
 
 VECTOR: dict[str, Any] = {"core": "AI_VECTOR_CORE", "block_count": 40, "stream_id": 2}
@@ -125,6 +126,8 @@ def test_the_ai_cpu_is_held_against_vector_cores() -> None:
     found = causes(*PLAIN, slow)["ai_cpu"]
     assert found["headroom_ns"] == pytest.approx(300_000 - 20_384, rel=0.02)
     assert causes(slow)["ai_cpu"]["headroom_ns"] is None
+    [change] = causes(*PLAIN, {**slow, "type": "my_ops::Sort@v1"})["ai_cpu"]["changes"]
+    assert parse_change(change).kernel() == ("my_ops::Sort@v1", "")
     # A short kernel beneath it takes nothing from it; what runs beneath a longer one gives nothing.
     beneath = {**wise("Mul", 1_000, 8_096), "stream_id": 3}
     at_ns = sum(int(str(one["dur_ns"])) + 500 for one in PLAIN)

@@ -163,6 +163,15 @@ def test_as_many_micro_batches_change_nothing_and_more_are_added() -> None:
     assert [one["part"] for one in more["saved"]] == ["micro-batches"]
 
 
+@pytest.mark.parametrize(("word", "kernel"), [
+    ("kernel:MatMul*=0.5", ("MatMul*", "")), ("kernel:A@4,8;2=0.5", ("A", "4,8;2")),
+    ("kernel:my_ops::A@v1=0.5", ("my_ops::A@v1", "")),
+    ("kernel:my_ops::A@v1@4,8=0.5", ("my_ops::A@v1", "4,8")),
+])  # fmt: skip
+def test_kernels_are_named_by_type_and_shapes(word: str, kernel: tuple[str, str]) -> None:
+    assert parse_change(word).kernel() == kernel
+
+
 @pytest.mark.parametrize("word", ["rank:all=1", "kernel:*=1", "comm:all=1", "link:all=1", "host=1"])
 def test_a_factor_of_one_changes_nothing(word: str) -> None:
     row = mean_of(tables(SMALL), replayed(SMALL), word)
