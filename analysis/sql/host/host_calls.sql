@@ -1,7 +1,8 @@
 -- Which calls keep the host from launching, how often, and for how long?
 --
 -- Calls of the causes of free_causes but dispatch and the device, whether the device was free meanwhile or not. A call of
--- the device's interface within an operator that waits for the device is that operator's.
+-- the device's interface within an operator that waits for the device is that operator's, and a call within another of
+-- its thread and cause is the outer one's.
 --
 -- title: Calls that keep the host from launching
 -- meaning: Garbage collection, data loading, checkpoints, logging and waits for the device, with their lengths.
@@ -20,12 +21,22 @@
 --   longest_ns  bigint   the longest of them
 with
 _host_causes
+_reached as (
+    select *, max(end_ns) over (
+        partition by run, capture, rank, thread_id, least(priority, 6) order by start_ns, end_ns desc
+        rows between unbounded preceding and 1 preceding
+    ) as reached_ns
+    from _host_calls
+),
+_outer as (
+    select * exclude (reached_ns) from _reached where reached_ns is null or end_ns > reached_ns
+),
 _within as (
-    select run, capture, rank, start_ns, end_ns from _host_calls where priority = 6
+    select run, capture, rank, start_ns, end_ns from _outer where priority = 6
 ),
 _own as (
     select c.*
-    from _host_calls as c
+    from _outer as c
     asof left join _within as o
         on o.run = c.run and o.capture = c.capture and o.rank = c.rank and c.start_ns >= o.start_ns
     where c.priority <> 7 or o.end_ns is null or c.start_ns >= o.end_ns

@@ -36,6 +36,30 @@ def test_a_call_within_an_operator_that_waits_is_the_operators() -> None:
     ]  # fmt: skip
 
 
+def test_a_call_within_another_of_its_cause_and_thread_is_counted_once() -> None:
+    con = connect()
+    calls = (
+        ("operator", "aten::item", 10, 50, 1),
+        ("operator", "aten::_local_scalar_dense", 12, 40, 1),
+        ("api", "aclrtMemcpy", 55, 4, 1),  # still within the outer one
+        ("operator", "aten::_local_scalar_dense", 70, 20, 1),
+        ("python", "torch/utils/data/dataloader.py(625): __next__", 100, 80, 1),
+        ("operator", "enumerate(DataLoader)#_Next", 110, 60, 1),
+        ("operator", "enumerate(DataLoader)#_Next", 120, 10, 2),  # another thread's
+        ("gc", "Python GC", 130, 5, 1),  # another cause's
+    )
+    fill(con, "host_ops", [
+        dict(zip(("kind", "name", "start_ns", "dur_ns", "thread_id"), call, strict=True))
+        for call in calls
+    ])  # fmt: skip
+    told = [(row["operator"], row["count"], row["total_ns"]) for row in answer(con, "host_calls")]
+    assert told == [
+        ("torch/utils/data/dataloader.py(625): __next__", 1, 80), ("aten::item", 1, 50),
+        ("aten::_local_scalar_dense", 1, 20), ("enumerate(DataLoader)#_Next", 1, 10),
+        ("Python GC", 1, 5),
+    ]  # fmt: skip
+
+
 def test_launches_on_far_cores_take_as_much_longer_as_they_do() -> None:
     con = connect()
     fill(con, "counters", [
