@@ -38,6 +38,10 @@ _REFUSED = {
     "schedule": Message("the schedule of the pipeline, or one of its stages, was not recognised"),
     "stage": Message("kernels of one pipeline stage at most were recorded"),
 }
+_WITHOUT_MEMBERS = Message(
+    "members of its operations that were not captured decide whether anything is gained: record all"
+    " ranks of their groups"
+)
 _OPERATIONS = """
     select (select count(*) from kernels where run = $run and capture = $capture)
         + (select count(*) from comm_ops where run = $run and capture = $capture)"""
@@ -111,6 +115,8 @@ def _with_gain(
         found = gain_of(con, job, one.changes, beside=one.beside, step=step)
     except (CannotAnswer, UsageError):
         return replace(one, no_gain_reason=why_refused(one.changes[0]))
+    if found.is_unknown:
+        return replace(one, no_gain_reason=_WITHOUT_MEMBERS)
     return replace(
         one,
         predicted_gain_ns=found.gain_ns,

@@ -93,7 +93,8 @@ def between_steps(seen: Material) -> Iterator[Finding]:
         return
     certainty: Certainty = "measured"
     reason: str = Message(
-        "From the last kernel or operation of a step to the first of the next one."
+        "From the last kernel or operation of a step to the first of the next one: a step's own"
+        " length does not hold it."
     )
     if seen.outside & set(gaps["rank"]):
         certainty = "estimated"

@@ -130,6 +130,8 @@ def _gain(
         found = gain_of(con, job, [word], beside=beside)
     except (CannotAnswer, UsageError):
         return None
+    if found.is_unknown:
+        return None
     share = found.gain_ns / found.measured_ns if found.measured_ns else None
     return found.gain_ns, found.low_ns, found.high_ns, share
 

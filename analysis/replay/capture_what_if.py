@@ -192,12 +192,20 @@ def whatif_notes(job: CaptureJob, changes: Sequence[Change] = ()) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """ns that a step gets shorter by, and between what; of a step that takes `measured_ns`."""
+    """ns that a step gets shorter by, and between what; of a step that takes `measured_ns`.
+    `lacks_members`: members of its operations were not captured."""
 
     gain_ns: int
     low_ns: int
     high_ns: int
     measured_ns: int
+    lacks_members: bool
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether what other members do meanwhile decides if anything is gained: what takes less
+        time costs none by itself."""
+        return self.lacks_members and self.gain_ns < 0 < self.high_ns
 
 
 def gain_of(
@@ -214,7 +222,7 @@ def gain_of(
     return Gain(
         replayed - row["predicted_step_ns"] - others,
         measured - row["predicted_high_ns"] - others,
-        measured - row["predicted_low_ns"] - others, measured,
+        measured - row["predicted_low_ns"] - others, measured, bool(job.ops.exogenous.any()),
     )  # fmt: skip
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +13,14 @@ import pytest
 from npuscope.analysis.findings import gains
 from npuscope.analysis.findings.finding import Finding
 from npuscope.analysis.findings.findings import findings
+from npuscope.analysis.host.gains import host_gains
+from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.replay.capture_what_if import whatif_steps
 from npuscope.analysis.replay.changes import parse_change
 from npuscope.analysis.scope import Scope
+from npuscope.collector.store import store
 from npuscope.dashboard.locale.language import language_of
+from npuscope.profile import summary_versions
 from npuscope.sample_traces.generate import Job
 from tests.analysis.replay.replayed_jobs import (
     LARGE,
@@ -28,6 +34,8 @@ from tests.analysis.replay.replayed_jobs import (
 )
 from tests.analysis.tables import connect
 
+# One rank of eight: what the others do between steps was not captured.
+ALONE = "msprof_timeline_2023"
 WIDE = replace(LARGE, micro_batches=2, layers=4)
 HEAVY = {"slow_kernel": "GroupedMatmul", "slow_kernel_factor": 3.0}
 # As a real job: stage 1 has the LM head and the loss and computes 401 ms, stage 0 231 ms.
@@ -36,6 +44,15 @@ EVEN = Job(
     ffn=11_008, sequence=4096, memory=False, comm_tasks=False, paired_transfers=True,
 )  # fmt: skip
 UNEVEN = replace(EVEN, compute_by_stage=(231 / 316, 401 / 316))
+
+
+def test_where_others_decide_no_gain_is_told(real_stores: Callable[[str], Path]) -> None:
+    with closing(store.open(real_stores(ALONE), summaries=summary_versions())) as con:
+        open_across(real_stores(ALONE), con)
+        [found] = [one for one in findings(con) if one.name == "between_steps"]
+        [row] = host_gains(con).filter(cause="between_steps").to_dicts() or [{"gain_ns": None}]
+    assert found.predicted_gain_ns is None and row["gain_ns"] is None
+    assert "not captured" in str(found.no_gain_reason)
 
 
 def step_ns(job: Job) -> float:
