@@ -21,6 +21,8 @@ from npuscope.messages import Message
 _ROOM = re.compile(r"npuscope\.analysis(\.[a-z_]\w*)+")
 # Plain numbers, texts and times: numpy reads other texts as descriptions to be worked out.
 _DTYPE = re.compile(r"[<>|=]?[biufcmMSUV]\d+(\[\w+\])?")
+# In memory; in a file it is several times smaller, and only small files are kept.
+FRAME_BYTES = 256 << 20
 _LONG = 1 << 63
 _LISTS: dict[str, type] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 
@@ -94,6 +96,8 @@ def _value(told: Any) -> Any:
 
 
 def _ipc(frame: pl.DataFrame) -> bytes:
+    if frame.estimated_size() > FRAME_BYTES:
+        raise TypeError("a frame that large is not kept")
     file = io.BytesIO()
     frame.write_ipc(file, compression="lz4")
     return file.getvalue()

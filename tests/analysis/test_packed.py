@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from npuscope.analysis import packed as module
 from npuscope.analysis.findings.finding import Finding
 from npuscope.analysis.packed import packed, unpacked
 from npuscope.analysis.scope import Scope
@@ -74,6 +75,12 @@ def test_arrays_come_back_as_they_were() -> None:
 def test_other_kinds_are_refused(told: object) -> None:
     with pytest.raises(TypeError, match="is not kept"):
         packed(told)
+
+
+def test_a_frame_that_would_fill_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FRAME_BYTES", 100)
+    with pytest.raises(TypeError, match="is not kept"):
+        packed([FRAME])
 
 
 @pytest.mark.parametrize("told", [
