@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from npuscope.messages import Message
@@ -9,6 +10,7 @@ from npuscope.messages import Message
 UNKNOWN = "-"
 FREE_MEANS = "free: neither a kernel nor an operation of the step; another step's may run"
 _SHOWN = 8
+_NOT_NOTHING = re.compile("[1-9]")
 # Words of names: what is held, and how its level stands and changes.
 _MEMORY = frozenset({
     "memory", "allocated", "reserved", "active", "held", "fragmentation", "growth", "change",
@@ -38,14 +40,20 @@ def numbers(values: Iterable[int]) -> str:
     return Message("{numbers} and {number} more", numbers=told, number=more) if more else told
 
 
+def figure(template: str, value: float) -> str:
+    """A figure as the template writes it; what rounds to nothing has no sign."""
+    told = template.format(value)
+    return told if _NOT_NOTHING.search(told) else told.lstrip("+-")
+
+
 def ms(value: int | float | None) -> str:
     """Nanoseconds as milliseconds with thousands separated."""
-    return UNKNOWN if value is None else f"{value / 1e6:,.3f}"
+    return UNKNOWN if value is None else figure("{:,.3f}", value / 1e6)
 
 
 def us(value: int | float | None) -> str:
     """Nanoseconds as microseconds."""
-    return UNKNOWN if value is None else f"{value / 1e3:,.1f}"
+    return UNKNOWN if value is None else figure("{:,.1f}", value / 1e3)
 
 
 def number(value: int | None) -> str:
@@ -67,7 +75,7 @@ def mebibytes(value: float | None) -> str:
     """Bytes of memory as MiB (2^20), which the profiler's files call MB."""
     if value is None:
         return UNKNOWN
-    return "<0.1" if 0 < value < 0.05 * 2**20 else f"{value / 2**20:,.1f}"
+    return "<0.1" if 0 < value < 0.05 * 2**20 else figure("{:,.1f}", value / 2**20)
 
 
 def is_memory(column: str) -> bool:
@@ -83,4 +91,4 @@ def percent(value: float | None) -> str:
         return "<0.1 %"
     if 0.9995 <= value < 1:
         return ">99.9 %"
-    return f"{value * 100:.1f} %"
+    return figure("{:.1f} %", value * 100)

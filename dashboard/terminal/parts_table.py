@@ -9,7 +9,7 @@ from rich.text import Text
 
 from npuscope.analysis.flops.losses import by_term
 from npuscope.analysis.parts import COMMUNICATION, exposed_parts
-from npuscope.analysis.wording import ms, percent, plain
+from npuscope.analysis.wording import figure, ms, percent, plain
 
 from .tables import Column, FittedTable, several
 
@@ -138,7 +138,7 @@ def waterfall_table(job: pl.DataFrame, stages: pl.DataFrame, *, top: int = 3) ->
 
 
 def _points(value: float | None) -> str:
-    return "" if value is None else f"{value * 100:.2f}"
+    return "" if value is None else figure("{:.2f}", value * 100)
 
 
 def _bar(span: tuple[float, float] | None) -> Text:

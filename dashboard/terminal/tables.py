@@ -19,6 +19,7 @@ from rich.text import Text
 from npuscope.analysis.wording import (
     FREE_MEANS,
     UNKNOWN,
+    figure,
     is_memory,
     mebibytes,
     megabytes,
@@ -113,7 +114,7 @@ class FittedTable:
 
 def decimals(template: str, unit: float = 1) -> Callable[[float | None], str]:
     """A form of figures, told in multiples of `unit`; unknown is a dash."""
-    return lambda value: UNKNOWN if value is None else template.format(value / unit)
+    return lambda value: UNKNOWN if value is None else figure(template, value / unit)
 
 
 def several(frame: pl.DataFrame, *more: str) -> list[Column]:
@@ -196,7 +197,7 @@ def frame_table(frame: pl.DataFrame, title: str | None = None) -> FittedTable:
 
 
 def _figure(value: int | float | None) -> str:
-    return plain(value) if value is None or isinstance(value, int) else f"{value:,.1f}"
+    return plain(value) if value is None or isinstance(value, int) else figure("{:,.1f}", value)
 
 
 _FORMS: dict[str, tuple[str, Callable[[Any], str | Text]]] = {

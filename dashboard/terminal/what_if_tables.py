@@ -8,7 +8,7 @@ import polars as pl
 from rich.console import Group, RenderableType
 
 from npuscope.analysis.views import sum_of
-from npuscope.analysis.wording import UNKNOWN, ms, percent
+from npuscope.analysis.wording import UNKNOWN, figure, ms, percent
 
 from .tables import Column, FittedTable
 
@@ -168,7 +168,7 @@ def _ratio_of(part: int, whole: int) -> float | None:
 
 
 def _off(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:+.2%}"
+    return UNKNOWN if value is None else figure("{:+.2%}", value)
 
 
 def _whole(value: int | None) -> str:
