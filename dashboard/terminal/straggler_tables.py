@@ -53,19 +53,19 @@ def ranks_table(
         *several(together),
         Column("rank", "rank", plain),
         Column("caused wait ms", "caused_wait_ns", ms),
-        Column("share", "share_ratio", percent, 4),
+        Column("share", "share_ratio", percent, 5),
         *(
             []
             if waits is None
             else [
                 Column("waits ms", "peer_wait_ns", ms),
-                Column("in the pipeline ms", "pipeline_wait_ns", ms, 2),
-                Column("for ranks not captured ms", "absent_wait_ns", ms, 2),
-                Column("unknown ms", "unknown_communication_ns", ms, 2),
+                Column("in the pipeline ms", "pipeline_wait_ns", ms, 3),
+                Column("for ranks not captured ms", "absent_wait_ns", ms, 3),
+                Column("unknown ms", "unknown_communication_ns", ms, 4),
             ]
         ),
-        Column("last to arrive", "last_arrivals_count", number, 1),
-        Column("score", "score", _score, 3),
+        Column("last to arrive", "last_arrivals_count", number, 2),
+        Column("score", "score", _score, 1),
         Column("verdict", "words", is_word=True),
     ]
     rows = [
@@ -108,13 +108,19 @@ def explained_table(frame: pl.DataFrame) -> FittedTable:
     rows = [
         {
             "what": line["what"],
-            "value": figure_text(line["value"], line["unit"]),
+            "value": rank_text(line),
             "peers": figure_text(line["peers"], line["unit"]),
         }
         for line in lines
     ]
     columns = [Column("what", "what"), Column("rank", "value", str), Column("peers", "peers", str)]
     return FittedTable(columns, rows, f"Rank {row['rank']}: {words} (score {_score(row['score'])})")
+
+
+def rank_text(line: Mapping[str, Any]) -> str:
+    """The rank's own figure of a line of evidence: `7 of 15` where it is a part of a count."""
+    told = figure_text(line["value"], line["unit"])
+    return Message("{count} of {all}", count=told, all=line["of"]) if "of" in line else told
 
 
 def figure_text(value: float | None, unit: str) -> str:

@@ -59,7 +59,8 @@ def rank_blame(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFra
 #   score                     double   -log10 of the smallest corrected p-value of its tests
 #   verdict                   varchar  host, compute, frequency, alltoall_bytes, link or unknown;
 #     NULL: no suspect
-#   evidence                  json     list of {what, value, peers, unit}
+#   evidence                  json     list of {what, value, peers, unit}, of counts also `of`
+#     how many
 #   transfer_ns               bigint   own exposed communication that moves bytes
 #   peer_wait_ns              bigint   that waits for a captured rank
 #   absent_wait_ns            bigint   that waits for ranks that were not captured
@@ -78,7 +79,8 @@ def rank_answer(
 
 
 def blame_rows(found: pl.DataFrame) -> list[dict[str, Any]]:
-    """The rows as JSON can hold them; `evidence` is a list of {what, value, peers, unit}."""
+    """The rows as JSON can hold them; `evidence` is a list of {what, value, peers, unit}, of
+    counts also `of` how many."""
     return [{**row, "evidence": json.loads(row["evidence"])} for row in found.to_dicts()]
 
 

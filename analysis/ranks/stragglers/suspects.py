@@ -106,8 +106,8 @@ def _judged(
     own_ns = _known(row["own_ns"], length_ns)
     own = [
         _line("own time per step", row["own_ns"], row["peers_ns"], "ns"),
-        _line("work items in which it was the slowest", row["slowest_count"],
-              row["trial_count"], "pieces"),
+        {**_line("work items in which it was the slowest", row["slowest_count"], None, "pieces"),
+         "of": row["trial_count"]},
     ] if row["own_ns"] is not None else []  # fmt: skip
     kernels = [
         _line("same kernels on cube cores, duration over peers", row["cube_ratio"], 1.0, "ratio"),

@@ -20,7 +20,7 @@
 --   caused_wait_ns       bigint   waiting of all other ranks that goes back to this rank; NULL: unknown, nothing to compare its own work with
 --   score                double   -log10 of the smallest corrected p-value of its tests, at most 99
 --   verdict              varchar  host, compute, frequency, alltoall_bytes, link or unknown; NULL: no suspect
---   evidence             varchar  JSON list of {what, value, peers, unit}; empty where there is no verdict
+--   evidence             varchar  JSON list of {what, value, peers, unit}, of counts also `of` how many; empty where there is no verdict
 with
 _judged as (select * from _rank_blame)
 select run, capture, rank, step, last_arrivals_count, caused_wait_ns, score, verdict, evidence

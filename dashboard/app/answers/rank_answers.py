@@ -15,7 +15,7 @@ from npuscope.analysis.scope import Scope
 from npuscope.analysis.views import frame, open_views
 from npuscope.analysis.wording import UNKNOWN
 from npuscope.dashboard.locale.language import Say
-from npuscope.dashboard.terminal.straggler_tables import figure_text
+from npuscope.dashboard.terminal.straggler_tables import figure_text, rank_text
 from npuscope.messages import StoredMessage, restored
 
 
@@ -82,7 +82,7 @@ def evidence(row: dict[str, object]) -> list[dict[str, str]]:
     return [
         {
             "what": _what(line),
-            "rank": figure_text(line["value"], line["unit"]),
+            "rank": rank_text(line),
             "peers": figure_text(line["peers"], line["unit"]),
         }
         for line in told
@@ -105,7 +105,7 @@ def in_words(lines: list[dict[str, str]], say: Say) -> pl.DataFrame:
     return pl.DataFrame(
         {
             say("what"): [say(line["what"]) for line in lines],
-            say("rank"): [line["rank"] for line in lines],
+            say("rank"): [say(line["rank"]) for line in lines],
             say("its peers"): [line["peers"] for line in lines],
         }
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 
 import duckdb
 import polars as pl
 import pytest
+from rich.console import Console
 
 from npuscope.analysis.ranks.stragglers.hot_experts import COLLECT, STAGES, hot_lines
 from npuscope.dashboard.terminal.straggler_tables import hottest, ranks_table
@@ -94,3 +96,16 @@ def test_the_table_names_them() -> None:
     assert any(column.heading == "most tokens" for column in table.columns)
     plain = ranks_table(pl.DataFrame([row | {"verdict": None, "evidence": "[]"}]))
     assert not any(column.heading == "most tokens" for column in plain.columns)
+
+
+def test_the_score_that_the_caption_explains_stays_in_a_narrow_table() -> None:
+    row = {
+        "run": "r", "capture": "c", "rank": 3, "step": 1, "last_arrivals_count": 1,
+        "caused_wait_ns": 5, "score": 9.0, "verdict": "alltoall_bytes", "evidence": "[]",
+    }  # fmt: skip
+    waits = ("peer_wait_ns", "pipeline_wait_ns", "absent_wait_ns", "unknown_communication_ns")
+    own = {"run": "r", "capture": "c", "rank": 3, **dict.fromkeys(waits, 5)}
+    told = StringIO()
+    table = ranks_table(pl.DataFrame([row]), waits=pl.DataFrame([own]))
+    Console(file=told, width=80).print(table)
+    assert "waits ms  score  verdict" in told.getvalue()

@@ -43,7 +43,10 @@ def test_one_of_each(fault: Fault) -> None:
         for line in lines:
             assert line.keys() >= {"what", "value", "peers", "unit"}
             # `message`: what a text with values is made of, for readers of other languages.
-            assert line.keys() <= {"what", "value", "peers", "unit", "message", "layer", "expert"}
+            assert line.keys() <= {
+                "what", "value", "peers", "unit", "of", "message", "layer", "expert"
+            }  # fmt: skip
+            assert "of" not in line or (line["value"] <= line["of"] and line["peers"] is None)
             assert ("expert" in line) is ("layer" in line)
     assert set(found.filter(pl.col("verdict").is_null())["evidence"]) <= {"[]"}
 

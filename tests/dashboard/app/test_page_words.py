@@ -23,7 +23,12 @@ from npuscope.analysis.experts.plan.placement import checked_sizes
 from npuscope.analysis.scope import ALL
 from npuscope.console.printable import json_text
 from npuscope.dashboard.app import state
-from npuscope.dashboard.app.answers.rank_answers import evidence, in_sentences, with_hosts
+from npuscope.dashboard.app.answers.rank_answers import (
+    evidence,
+    in_sentences,
+    in_words,
+    with_hosts,
+)
 from npuscope.dashboard.app.page import _helps, _text_px
 from npuscope.dashboard.app.plain_text import plain, sentence
 from npuscope.dashboard.figures import timeline
@@ -137,6 +142,13 @@ def test_evidence_without_a_figure_is_a_sentence() -> None:
     lines.append(line.replace("WHAT", "which experts: not recorded").replace("VALUE", "null"))
     figures, sentences = in_sentences(evidence({"evidence": f"[{', '.join(lines)}]"}))
     assert ([one["what"] for one in figures], sentences) == (["a"], ["which experts: not recorded"])
+
+
+def test_evidence_that_is_a_part_of_a_count_says_of_how_many() -> None:
+    told = '[{"what": "a", "value": 7.0, "peers": null, "unit": "pieces", "of": 15}]'
+    lines = evidence({"evidence": told})
+    assert lines == [{"what": "a", "rank": "7 of 15", "peers": "-"}]
+    assert in_words(lines, language_of("zh")).row(0) == ("a", "7 / 15", "-")
 
 
 def test_names_do_not_steer_a_sentence_of_a_page() -> None:
