@@ -181,7 +181,8 @@ def exposed_communication(seen: Material) -> Iterator[Finding]:
     evidence = _by_kind(seen, "transfer", "unknown_communication")
     statement = [
         Message(
-            "{stake} ms of communication per step is not hidden behind compute (masked: {masked}).",
+            "{stake} ms of communication per step is exposed and not known to wait (masked:"
+            " {masked}).",
             stake=ms(stake_ns),
             masked=masked,
         )

@@ -31,7 +31,7 @@ _TOLD_THERE = Message("`npuscope whatif` with the same changes says why it canno
 _REFUSED = {
     "between_steps": Message("what the first operation of a step waits for was not recorded"),
     "cause": Message("no launches were recorded, so the host's time is not known"),
-    "comm": Message("no operation of this kind was recorded on all its members"),
+    "comm": Message("no operation of this kind was recorded with its times on all its members"),
     "experts": Message("all ranks of expert-parallel groups, with shapes, were not recorded"),
     "host": Message("no launches were recorded, so the host's time is not known"),
     "rank": Message("no other rank ran the same kernels in the same order"),

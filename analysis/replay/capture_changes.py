@@ -59,8 +59,9 @@ def _factor(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
         within[:-1] &= ~ops.exogenous
         if not within.any():
             raise CannotAnswer(
-                f"{change.word}: no operation of this kind was recorded on all its members, so"
-                " waiting and moving cannot be told apart: record all ranks of its groups"
+                f"{change.word}: no operation of this kind was recorded with its times on all its"
+                " members, so waiting and moving cannot be told apart: record all ranks of its"
+                " groups, with their operations"
             )
         return own.scaled(within, factor, mask)
     names = ops.names["name"].fill_null("").unique().to_list()
@@ -196,8 +197,8 @@ def _link(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
     durations[:-1] = np.where(ops.exogenous, durations[:-1], outside[:-1])
     if not (shorter[~ops.exogenous] != 0).any() and not (before == after).all():
         raise CannotAnswer(
-            f"{change.word}: no operation over this link was recorded on all its members: record"
-            " all ranks of its groups"
+            f"{change.word}: no operation over this link was recorded with its times on all its"
+            " members: record all ranks of its groups, with their operations"
         )
     return own.lasting(durations, outside)
 

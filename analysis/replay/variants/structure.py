@@ -94,8 +94,9 @@ def hide(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Ch
     known = chosen & ~ops.exogenous
     if not known.any():
         raise CannotAnswer(
-            f"{change.word}: no operation of this kind was recorded on all its members, so"
-            " waiting and moving cannot be told apart: record all ranks of its groups"
+            f"{change.word}: no operation of this kind was recorded with its times on all its"
+            " members, so waiting and moving cannot be told apart: record all ranks of its"
+            " groups, with their operations"
         )
     starts, ends = job.times(waits)(slice(None))
     met = ends - waits.transfer[:-1]

@@ -327,7 +327,7 @@ def test_members_that_were_not_captured_widen_the_range() -> None:
     assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
     assert any("not captured" in note for note in whatif_notes(job))
     lone = compared(connect(), base, *(f"delete from {name} where rank > 0" for name in TABLES))
-    with pytest.raises(CannotAnswer, match="recorded on all its members"):
+    with pytest.raises(CannotAnswer, match="recorded with its times on all its members"):
         mean_of(lone, capture_job(lone, ALL), "comm:ep=0.5")
     for word, told in (
         ("rank:0=median", "no peers"), ("remove:rank=0", "nobody shows"),

@@ -250,7 +250,7 @@ def test_findings_land_on_their_evidence(address: str, browser: Browser) -> None
     with visit(browser, address, height=2_000) as seen:
         seen.open("overview")
         cards = seen.tab.locator(".st-key-finding_1, .st-key-finding_2, .st-key-finding_3")
-        card = cards.filter(has_text="is not hidden behind compute").first
+        card = cards.filter(has_text="is exposed and not known to wait").first
         card.get_by_role("link", name=re.compile("Timeline")).click()
         seen.tab.wait_for_url(re.compile("/timeline"))
         seen.settle()

@@ -95,7 +95,7 @@ PLANTED = (
     Planted(
         "no_overlap", "No communication has compute issued beside it.",
         {"dp": 4, "hidden": 512, "overlap": 0.0}, "communication",
-        r"is not hidden behind compute \(masked: ([\d.]+) %\)\. Most of it: (\w+) of (\w+) groups",
+        r"not known to wait \(masked: ([\d.]+) %\)\. Most of it: (\w+) of (\w+) groups",
         ("0.0", "allToAllV", "ep"),
     ),
     Planted(
