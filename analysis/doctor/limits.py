@@ -68,6 +68,16 @@ def lacks(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[Lack]:
 
 
 @kept
+def least_rank_count(con: duckdb.DuckDBPyConnection, scope: Scope) -> int | None:
+    """As many ranks as the largest group of a capture has members; None where no group is seen."""
+    open_views(con, ["contents"])
+    clause, values = scope.job.where()
+    counted = frame(con, f"select content, count from rank_contents {clause}", values)
+    least = counted.filter(content="largest_group")["count"].max()
+    return least if isinstance(least, int) else None
+
+
+@kept
 def limits(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> list[str]:
     """Sentences on what would answer more of the captures of `con`, or of one of them."""
     found = sorted(

@@ -30,7 +30,7 @@ from ..figures.layout import visible_names
 from ..figures.memory import curve_figure
 from ..figures.operators import top_figure
 from ..figures.steps import parts_figure, ranks_figure, waterfall_figure
-from ..locale.language import Say, language_of
+from ..locale.language import Say, labelled, language_of
 from ..terminal.tables import Column, FittedTable, frame_table
 from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
 
@@ -130,16 +130,23 @@ def table(fitted: FittedTable, say: Say) -> dict[str, Any]:
     return {
         "title": say(fitted.title) if fitted.title else None,
         "caption": say(fitted.caption) if fitted.caption else None,
-        "headings": [say(column.heading) for column in columns],
+        "headings": [heading(column, say) for column in columns],
         "numbers": [column.form is not None for column in columns],
         "rows": [[cell(column, row, say) for column in columns] for row in fitted.rows],
     }
 
 
+def heading(column: Column, say: Say) -> str:
+    """A column's heading: the profiler's stage of a step is another word than a pipeline's."""
+    return labelled(f"heading {column.key}", column.heading, say)
+
+
 def cell(column: Column, row: Mapping[str, Any], say: Say) -> str:
     """A cell's text; words in the reader's language, names as they are."""
     text = column.shown(row).plain
-    return say(text) if column.is_word else text
+    if not column.is_word:
+        return text
+    return labelled(f"measure {text}", text, say) if column.key == "measure" else say(text)
 
 
 def _finding(one: Finding, say: Say) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from npuscope.messages import joined
 from ..locale.language import Say, language_of
 from ..terminal.tables import FittedTable
 from .blocks import Block, Bullets, Chart, Facts, Findings, Heading, Sentence
-from .html_page import cell
+from .html_page import cell, heading
 
 _SPECIAL = re.compile(r"([\\`*\[\]<>|])")
 
@@ -60,7 +60,7 @@ def _table(table: FittedTable, say: Say) -> Iterator[str]:
     if table.title:
         yield f"## {say(table.title)}"
         yield ""
-    yield _row(_plain(say(column.heading)) for column in columns)
+    yield _row(_plain(heading(column, say)) for column in columns)
     yield _row("---:" if column.form else "---" for column in columns)
     for row in table.rows:
         yield _row(_plain(cell(column, row, say)) for column in columns)

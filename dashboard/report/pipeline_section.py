@@ -54,5 +54,8 @@ def _verdict(found: Answer) -> Iterator[Sentence]:
     yield Sentence(ran, waits)
     steady, step = facts["steady_masking_ratio"], facts["step_masking_ratio"]
     if step is not None:
-        told = "communication masked: {steady} in the steady phase, {step} in the whole step"
+        told = (
+            "communication masked: {steady} in the steady phase, {step} in the whole step;"
+            " transfers between stages are not counted"
+        )
         yield Sentence(Message(told, steady=percent(steady), step=percent(step)))

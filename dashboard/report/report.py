@@ -16,9 +16,10 @@ import duckdb
 import polars as pl
 
 from npuscope.analysis import means, query
+from npuscope.analysis.doctor.limits import least_rank_count
 from npuscope.analysis.experts.load.load_overview import Overview, hottest
 from npuscope.analysis.findings.findings import findings
-from npuscope.analysis.flops.losses import together
+from npuscope.analysis.flops.losses import loss_notes, together
 from npuscope.analysis.ranks.stragglers.blame import by_rank, rank_blame
 from npuscope.analysis.report_rows import (
     ABSENT,
@@ -104,15 +105,15 @@ def _opening(
     seen: Overview | None,
 ) -> Iterator[Block]:
     yield Heading(f"{facts['run']}  {facts['capture']}")
-    yield _facts(facts)
+    yield _facts(facts, least_rank_count(con, here) if facts["world_size"] is None else None)
     if found := findings(con, here, path=path, experts=seen):
         yield Findings(tuple(found))
 
 
-def _facts(facts: Mapping[str, Any]) -> Facts:
-    """What was recorded, in a few lines."""
+def _facts(facts: Mapping[str, Any], least: int | None) -> Facts:
+    """What was recorded, in a few lines; the job has `least` ranks, or more."""
     lines = (
-        ("ranks", _ranks(facts)),
+        ("ranks", _ranks(facts, least)),
         ("not captured", _missing(facts)),
         ("parallel", _parallel(facts)),
         ("steps", ", ".join(str(step) for step in facts["steps"] or []) or "not marked"),
@@ -122,10 +123,13 @@ def _facts(facts: Mapping[str, Any]) -> Facts:
     return Facts(tuple((name, value) for name, value in lines if value))
 
 
-def _ranks(facts: Mapping[str, Any]) -> str:
+def _ranks(facts: Mapping[str, Any], least: int | None) -> str:
     listed = query.numbers(facts["ranks"])
     size = facts["world_size"]
     told = "{number} of {all} ({ranks})" if size else "{number} ({ranks})"
+    if size is None and least is not None and least > facts["rank_count"]:
+        size = least
+        told = "{number} of at least {all} ({ranks})"
     found = Message(told, number=facts["rank_count"], all=size, ranks=listed)
     if facts["chips"]:
         found = Message("{ranks} on {chip}", ranks=found, chip=", ".join(facts["chips"]))
@@ -153,9 +157,9 @@ def _recorded(facts: Mapping[str, Any]) -> str:
         *(facts["framework_versions"] or []),
         *(f"CANN {version}" for version in facts["cann_versions"] or []),
         *(facts["profiler_levels"] or []),
-        *(f"{form} export" for form in facts["source_formats"] or []),
+        *(Message("{form} export", form=form) for form in facts["source_formats"] or []),
     ]
-    return ", ".join(parts)
+    return joined(parts)
 
 
 def _wall_time(facts: Mapping[str, Any]) -> str:
@@ -330,6 +334,8 @@ def _mfu(con: duckdb.DuckDBPyConnection, here: Scope) -> Iterator[Block]:
     for peak in counted["peak_source"].unique(maintain_order=True):
         told = "peak: {source}; attention counted as causal"
         yield Sentence(Message(told, source=found.sources[peak]))
+    for note in loss_notes(found.rows, rows):
+        yield Sentence(note)
     job = together(con, rows)
     yield Chart("waterfall", job)
     yield waterfall_table(job, together(con, rows, by="stage"), top=2)

@@ -10,6 +10,7 @@ from rich.text import Text
 from npuscope.analysis.flops.losses import by_term
 from npuscope.analysis.parts import COMMUNICATION, exposed_parts
 from npuscope.analysis.wording import figure, ms, percent, plain
+from npuscope.messages import Message
 
 from .tables import Column, FittedTable, several
 
@@ -131,7 +132,10 @@ def waterfall_table(job: pl.DataFrame, stages: pl.DataFrame, *, top: int = 3) ->
         Column("of the peak", "bar", _bar, 3, is_drawing=True),
         Column("ms per step", "ns", ms),
         Column("MFU points", "points", _points),
-        *(Column(f"stage {one}", f"stage{one}", _points, 2) for one in shown),
+        *(
+            Column(Message("stage {number}", number=one), f"stage{one}", _points, 2)
+            for one in shown
+        ),
     ]
     caption = "of a mean rank and step; points add up to 100"
     return FittedTable(columns, rows, "From the peak to what is achieved", caption)

@@ -56,6 +56,7 @@ def answer_tables(found: Answer) -> Iterator[RenderableType]:
         ],
         [facts],
         "Pipeline",
+        "masked: transfers between stages are not counted",
     )
     if found.phases.height:
         yield phases_table(found.phases)

@@ -13,6 +13,7 @@ from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.finding_cards import verdict_here
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures import host as figures
+from npuscope.dashboard.locale.language import labelled
 from npuscope.dashboard.terminal.host_tables import GAIN_WORDS, STAGE_WORDS
 from npuscope.messages import Message
 
@@ -25,6 +26,8 @@ OPERATOR = ("cause", "stage", "operator", "free_ns", "share_ratio", "count", "lo
 
 page = open_page("host")
 say = page.say
+# Of a launch, not of the pipeline.
+TITLES = {"stage": labelled("stage of a launch", "stage", say)}
 
 
 def in_words(rows: pl.DataFrame) -> pl.DataFrame:
@@ -59,12 +62,16 @@ page.text(
     "Mean of the ranks and steps chosen; causes add up to the free time. Where the host was waiting"
     " for the device when that fell free, all of the gap counts as the wait's."
 )
-page.table(in_words(stages), name="mean_free_time", columns=STAGE)
+page.table(in_words(stages), name="mean_free_time", columns=STAGE, titles=TITLES)
 page.table(
     in_words(page.frame(free_time.mean_free_time, by="operator")),
     name="free_time_by_operator", title="By operator", columns=OPERATOR,
+    titles=TITLES,
 )  # fmt: skip
-page.table(in_words(page.frame(free_time.free_time)), name="free_time", title="Every rank and step")
+page.table(
+    in_words(page.frame(free_time.free_time)), name="free_time", title="Every rank and step",
+    titles=TITLES,
+)  # fmt: skip
 
 gained, waited, ahead = page.parts(
     "What does a step gain without a cause?",

@@ -21,7 +21,7 @@ from npuscope.analysis.scope import ALL, Scope
 from npuscope.analysis.wording import percent, ranks_named
 from npuscope.collector.store import store
 from npuscope.dashboard.locale.language import language_of
-from npuscope.dashboard.report.blocks import Block, Chart, Findings, Sentence
+from npuscope.dashboard.report.blocks import Block, Chart, Facts, Findings, Sentence
 from npuscope.dashboard.report.html_page import page
 from npuscope.dashboard.report.markdown import markdown
 from npuscope.dashboard.report.pipeline_section import pipeline_section
@@ -137,6 +137,8 @@ def test_a_page_has_every_part(sample: list[Block], pages: dict[str, str]) -> No
         "Top kernels by type: of a rank's step (mean of 8 ranks, 2 steps)",
         "Communication by group and operation: of a rank's step (mean of 8 ranks, 2 steps)",
         "Expert load by layer (mean of steps)",
+        "waterfall: device work of some steps extends into the next step, so the time before and"
+        " after it is negative there",
     ):  # fmt: skip
         assert part in words
     [found] = [block.found for block in sample if isinstance(block, Findings)]
@@ -156,6 +158,8 @@ def test_the_pipeline_has_its_section(sample: list[Block], sample_store: Path) -
     assert "high confidence), 2 stages, 2 micro-batches" in said.text
     assert said.emphasis == f"bubble {percent(facts['bubble_ratio'])}, most of it: schedule"
     assert facts["step_masking_ratio"] < facts["steady_masking_ratio"]  # two figures
+    assert any(isinstance(one, Sentence) and one.text.endswith("in the whole step; transfers"
+               " between stages are not counted") for one in sample)  # fmt: skip
     tables = {one.title: one.rows for one in sample if isinstance(one, FittedTable)}
     bubbles = tables["Bubble of each stage by cause (ms); causes add up to all"]
     assert [sum(v for k, v in row.items() if k not in ("stage", "all")) for row in bubbles] == [
@@ -215,12 +219,22 @@ def test_a_chinese_page_is_chinese(pages: dict[str, str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",
-    ["alexnet_ddp_db_level0", "alexnet_ddp_text_level1", "qwen3_pp2_dp2_text_level2"],
+    "name, told",
+    [
+        ("alexnet_ddp_db_level0", "2 个（0-1），Ascend910B"),
+        ("alexnet_ddp_text_level1", "至少 8 个中的 2 个（0-1）"),
+        (
+            "qwen3_pp2_dp2_text_level2",
+            "损失瀑布：2 个 step 中未计 1 个，其时长、峰值或设备时间未知",
+        ),
+    ],
 )
-def test_chinese_pages_of_real_profiles(name: str, real_stores: Callable[[str], Path]) -> None:
-    blocks = blocks_of(real_stores(name))
-    assert untranslated(seen(page(blocks, language="zh")).words) == []
+def test_chinese_pages_of_real_profiles(
+    name: str, told: str, real_stores: Callable[[str], Path]
+) -> None:
+    words = seen(page(blocks_of(real_stores(name)), language="zh")).words
+    assert untranslated(words) == []
+    assert told in words
 
 
 def test_sentences_keep_their_figures_and_names() -> None:
@@ -250,6 +264,34 @@ def test_findings_and_notes_of_the_code_have_a_template() -> None:
     told = query.notes(con) + query.limits(con)
     assert len(told) > 4
     assert [text for text in told if chinese(text) == text] == []
+
+
+def facts_of(blocks: list[Block]) -> dict[str, str]:
+    return next(dict(block.lines) for block in blocks if isinstance(block, Facts))
+
+
+@pytest.mark.parametrize("world_size, told", [(None, "1 of at least 8 (0)"), (4, "1 of 4 (0)")])
+def test_ranks_that_are_not_here_are_told_of(world_size: int | None, told: str) -> None:
+    """Where no world size was recorded, by the largest group, as doctor does."""
+    with connect() as con:
+        fill(con, "ranks", [{"world_size": world_size, "source_format": "db+text"}])
+        fill(con, "kernels", [kernel(0, 9 * MS, 1)])
+        fill(con, "comm_ops", [op(12 * MS, 9 * MS, 1, group_size=8)])
+        facts = facts_of(list(report(con, ALL, top=3)))
+    assert (facts["ranks"], facts["recorded"]) == (told, "db+text export")
+    assert chinese(facts["recorded"]) == "db+text 导出"
+    assert (
+        chinese(facts["ranks"])
+        == {None: "至少 8 个中的 1 个（0）", 4: "4 个中的 1 个（0）"}[world_size]
+    )
+
+
+def test_a_stage_of_a_step_is_none_of_the_pipeline(pages: dict[str, str]) -> None:
+    words = seen(pages["zh"]).words
+    for part in ("阶段", "流水级", "流水级 0", "各流水级的阶段（ms，各 rank 与 step 的平均）"):
+        assert part in words
+    (told,) = [one for one in words if one.startswith("通信掩盖率：稳定阶段")]
+    assert told.endswith("；不计流水级之间的传输")
 
 
 def rows_of(text: str) -> list[list[str]]:
