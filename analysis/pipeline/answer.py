@@ -19,7 +19,7 @@ from npuscope.messages import Message
 from ..memo import kept
 from ..parts import is_told
 from ..scope import Scope
-from .phase_names import STEADY, STEP
+from . import STEADY, STEP
 
 if TYPE_CHECKING:
     from .passes import Pipeline

@@ -19,8 +19,8 @@ from ..flops.chips import peaks
 from ..flops.kernels.count import counted_kernels
 from ..replay.beside import Covering, covering
 from ..replay.points import Flags, Integers
+from . import PHASES, STEP
 from .passes import Pipeline, transfers_of
-from .phase_names import PHASES, STEP
 
 _EXCHANGES = "alltoall"
 _KEYS = ["run", "capture", "step", "rank", "stage"]

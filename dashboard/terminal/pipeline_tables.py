@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 from rich.console import RenderableType
 
+from npuscope.analysis.pipeline import STEADY, STEP
 from npuscope.analysis.pipeline.answer import Answer
-from npuscope.analysis.pipeline.phase_names import STEADY, STEP
 from npuscope.analysis.wording import UNKNOWN, ms, percent
 from npuscope.messages import Message
 
