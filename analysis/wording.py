@@ -10,7 +10,7 @@ from npuscope.messages import Message
 UNKNOWN = "-"
 FREE_MEANS = "free: neither a kernel nor an operation of the step; another step's may run"
 _SHOWN = 8
-_NOT_NOTHING = re.compile("[1-9]")
+_NOTHING = re.compile("[^1-9]*0[^1-9]*")
 # Words of names: what is held, and how its level stands and changes.
 _MEMORY = frozenset({
     "memory", "allocated", "reserved", "active", "held", "fragmentation", "growth", "change",
@@ -43,7 +43,7 @@ def numbers(values: Iterable[int]) -> str:
 def figure(template: str, value: float) -> str:
     """A figure as the template writes it; what rounds to nothing has no sign."""
     told = template.format(value)
-    return told if _NOT_NOTHING.search(told) else told.lstrip("+-")
+    return told.lstrip("+-") if _NOTHING.fullmatch(told) else told
 
 
 def ms(value: int | float | None) -> str:
