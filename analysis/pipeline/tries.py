@@ -246,8 +246,9 @@ def asked_tries(
 # measured one is the error of what follows. The others are executed alike: of their passes each
 # takes its share of what the same layers took; the step takes as much longer or shorter. Further
 # micro-batches repeat the measured ones. The range holds that error, half a per cent of the step,
-# what steps differ, a quarter of the time of weight gradients where they were not measured apart,
-# and, where forward and backward are to run beside each other and did not, that nothing is hidden.
+# a per cent of the predicted step for the share of micro-batches that repeat, what steps differ, a
+# quarter of the time of weight gradients where they were not measured apart, and, where forward and
+# backward are to run beside each other and did not, that nothing is hidden.
 #
 # title: Other schedules of a pipeline
 # meaning: Step, bubble and memory under other orders of the passes, executed with measured times.
@@ -303,6 +304,10 @@ def _row(job: Ready, asked: Asked, done: Tried) -> dict[str, object]:
         found.by_step(one)
         for one in (job.factual.lengths_ns, done.lengths_ns, done.low_ns, done.high_ns)
     )
+    order = asked.order
+    numbers = {(r, one.micro_batch) for r, route in enumerate(order.routes)
+               for device, chunk in route[:1] for entry in order.orders[device] for one in entry
+               if one.chunk == chunk}  # fmt: skip
     error_ns = float(np.abs(factual - job.spans_ns).mean())
     if asked.name == MEASURED:
         predicted = job.step_ns + float((factual - job.spans_ns).mean())
@@ -310,10 +315,11 @@ def _row(job: Ready, asked: Asked, done: Tried) -> dict[str, object]:
     else:
         change = lengths - factual
         predicted = job.step_ns + float(change.mean())
-        margin = error_ns + _LEAST_ERROR * job.step_ns
+        # Passes beyond those that ran repeat these, and may be off by twice as much.
+        repeated = max(1 - found.micro_batches / len(numbers), 0.0)
+        margin = error_ns + _LEAST_ERROR * (job.step_ns + 2 * repeated * predicted)
         if len(change) > 1:
             margin += 2 * float(change.std(ddof=1)) / len(change) ** 0.5
-    order = asked.order
     counts, kept = held(found, job.facts, done)
     length_ns = float(done.lengths_ns.mean())
     bubbles = done.bubbles_ns()
@@ -322,9 +328,6 @@ def _row(job: Ready, asked: Asked, done: Tried) -> dict[str, object]:
          "live_activations": counts[at], "kept_bytes": kept[at]}
         for at, bubble in enumerate(bubbles)
     ]  # fmt: skip
-    numbers = {(r, one.micro_batch) for r, route in enumerate(order.routes)
-               for device, chunk in route[:1] for entry in order.orders[device] for one in entry
-               if one.chunk == chunk}  # fmt: skip
     has_pairs = any(len(entry) > 1 for one in order.orders for entry in one)
     limit = _same_work_ns(job, len(numbers)) if has_pairs else None
     return {

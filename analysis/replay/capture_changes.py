@@ -37,6 +37,8 @@ def changed(con: duckdb.DuckDBPyConnection, job: CaptureJob, changes: Sequence[C
     tell."""
     own = Other(job.waits, job.waits.transfer)
     for one in changes:
+        if one.target == "schedule" and len(changes) > 1:
+            raise UsageError(f"{one.word}: passes run as measured here: this change stands alone")
         if one.target not in TARGETS:
             raise UsageError(f"{one.word}: of a capture, change one of {', '.join(TARGETS)}")
         own = _CHANGES[one.target](con, job, own, one)

@@ -103,6 +103,8 @@ def predicted_steps(job: CaptureJob, other: Other) -> pl.DataFrame:
     if len(change) > 1:
         margin = margin + 2 * change.std(ddof=1) / np.sqrt(len(change))
     margin = margin + np.where(change != 0, _LEAST_ERROR * replayed, 0)
+    if other.added_as == "schedule":  # whoever executed the passes tells the whole range
+        variants, margin = [predicted], np.zeros(len(change))
     low = np.maximum(np.min(variants, axis=0) - margin - other.unsure_ns, 0)
     high = np.max(variants, axis=0) + margin + other.unsure_ns
     columns = [measured, replayed, predicted, low, high]

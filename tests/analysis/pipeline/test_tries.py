@@ -17,7 +17,7 @@ from npuscope.analysis.pipeline.schedules import schedule
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.views import open_views
 from npuscope.errors import CannotAnswer, UsageError
-from npuscope.sample_traces.generate import Job, canonical_frames
+from npuscope.sample_traces.generate import COMMITTED, Job, canonical_frames
 from tests.analysis.tables import connect, put
 
 TABLES = ("ranks", "groups", "steps", "kernels", "comm_ops", "comm_tasks", "launches", "host_ops")
@@ -99,6 +99,11 @@ def test_another_schedule_takes_what_it_takes_when_it_is_generated(
     word: str, changes: dict[str, Any]
 ) -> None:
     check(NOISY, word, **changes)
+
+
+@pytest.mark.slow
+def test_the_range_of_many_micro_batches_that_repeat_two_holds_what_they_take() -> None:
+    check(COMMITTED, "1f1b", micro_batches=16)
 
 
 @pytest.mark.slow

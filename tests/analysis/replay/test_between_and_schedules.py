@@ -35,7 +35,8 @@ def test_what_a_capture_does_not_tell_is_refused_in_a_sentence() -> None:
     con, job = tables(ONE), replayed(ONE)
     with pytest.raises(CannotAnswer, match="one step was recorded"):
         mean_of(con, job, "between_steps=0")
-    for words in (["schedule=zigzag"], ["schedule=zb-h1,vpp:2"], ["host=0.5", "schedule=zb-h1"]):
+    for words in (["schedule=zigzag"], ["schedule=zb-h1,vpp:2"], ["host=0.5", "schedule=zb-h1"],
+                  ["schedule=zb-h1", "host=0.5"]):  # fmt: skip
         with pytest.raises(UsageError, match="schedule"):
             mean_of(con, job, *words)
 
