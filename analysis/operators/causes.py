@@ -62,7 +62,7 @@ class Found(NamedTuple):
 def _tested(con: duckdb.DuckDBPyConnection, scope: Scope, ranked: pl.DataFrame) -> Found:
     """All causes of one capture; `ranked`: its rows of `operators_of`, without warm-up."""
     run, capture = scope.run or "", scope.capture or ""
-    rows = shapes.aligned(mean_operators(con, scope, rows=ranked))
+    rows = shapes.aligned(mean_operators(con, scope, known=ranked))
     known = shapes.paces(rows)
     cores = shapes.core_count(con, run, capture)
     found = [

@@ -185,16 +185,16 @@ def _share(column: str, over: list[str]) -> pl.Expr:
     return pl.when(whole > 0).then(pl.col(column) / whole)
 
 
+@kept
 def mean_operators(
-    con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, rows: pl.DataFrame | None = None
+    con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, known: pl.DataFrame | None = None
 ) -> pl.DataFrame:
     """Operators of a mean rank and step by class, type, core and tensors: columns of
     `operators_of` without rank and step, counts and times as means (Float64), and kernels: how
     many there were; least_ns and most_blocks_count of all; usual_ns: the median over places of
     what one takes; error_ns: the standard error of total_ns by how these differ (0: only one).
-    `rows`: of `operators_of` without warm-up, where known."""
-    if rows is None:
-        rows = without_warm_up(con, operators_of(con, scope))
+    `known`: rows of `operators_of` without warm-up, where they were read."""
+    rows = without_warm_up(con, operators_of(con, scope)) if known is None else known
     over = rows.select(PLACE).unique().group_by("run", "capture").len()
     keys = ["run", "capture", "class", *SHAPE, "core", "dtype", "flops", "moved_bytes"]
     one = pl.col("total_ns") / pl.col("count")
