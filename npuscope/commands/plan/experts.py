@@ -119,7 +119,8 @@ def experts(
         tables = expert_rows(data.con, chosen)
         notes = list(data.warnings)
         if tables.load.is_empty():
-            _require_load(asked, data, needs_experts=by not in ("device", "node", "cost"))
+            needs_experts = by not in ("device", "node", "cost")
+            _require_load(asked, data, chosen, needs_experts=needs_experts)
             from npuscope.analysis.experts.load.from_trace import traced
 
             tables, told = traced(data.con, tables, chosen.all_ranks)
@@ -223,7 +224,7 @@ def _routed(
     )  # fmt: skip
 
 
-def _require_load(asked: Asked, data: Opened, *, needs_experts: bool) -> None:
+def _require_load(asked: Asked, data: Opened, chosen: Scope, *, needs_experts: bool) -> None:
     """Whether no rows may be: the trace tells devices, no experts.
 
     Raises UsageError where a choice leaves none, TraceNotFound where experts are asked for.
@@ -232,6 +233,8 @@ def _require_load(asked: Asked, data: Opened, *, needs_experts: bool) -> None:
 
     if str(asked.scope) and not expert_rows(data.con).load.is_empty():
         raise UsageError("no expert load of that run, capture, rank and step is here")
+    if str(asked.scope):
+        asked.require_steps(data, chosen)
     if needs_experts:
         raise TraceNotFound(f"{asked.source.path}: {_NONE}")
 

@@ -304,3 +304,6 @@ def test_devices_and_cost_of_a_plain_profile(run: Run) -> None:
     assert all(row["ns_per_token"] > 0 and row["stage"] is not None for row in rows_of(out))
     code, out, _ = run("experts", sample, "--by", "device", "--heatmap")
     assert code == 0 and "Tokens on devices" in out
+    for by in ("layer", "device", "cost"):
+        code, _, err = run("experts", sample, "--by", by, "--step", 99)
+        assert code == 2 and "no step 99 here: there is 12-13" in err
