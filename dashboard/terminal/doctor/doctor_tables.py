@@ -62,16 +62,20 @@ def _summary(report: CaptureReport, disk: Disk) -> Text:
     """Two lines for who has no time."""
     text = Text()
     present = len(report.ranks)
-    if report.missing_ranks is None:
+    missing = report.missing_ranks or ()
+    world = report.world_size
+    if present == 1 and world and world - len(missing) > 1:  # others are here: --rank chose it
+        text.append(f"rank {report.ranks[0].rank} of {world}")
+    elif report.missing_ranks is None:
         least = report.least_rank_count
         of = f" of at least {least}" if least and least > present else ""
         text.append(f"{present}{of} ranks ({numbers(r.rank for r in report.ranks)})")
-    elif report.missing_ranks:
-        expected = present + len(report.missing_ranks)
-        text.append(f"{present} of {expected} ranks; ")
-        text.append(f"missing: {numbers(report.missing_ranks)}", style="red")
+    elif missing:
+        text.append(f"{present} of {present + len(missing)} ranks")
     else:
         text.append(f"all {present} ranks ({numbers(r.rank for r in report.ranks)})")
+    if missing:
+        text.append("; ").append(f"missing: {numbers(missing)}", style="red")
     failed = [one.rank for one in disk.failed if one.capture == report.capture]
     damaged = [rank.rank for rank in report.ranks if rank.loss.is_any]
     if failed:

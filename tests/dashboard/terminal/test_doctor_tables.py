@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from npuscope.analysis.doctor.doctor import CaptureReport, examine
+from npuscope.analysis.scope import Scope
 from npuscope.collector.discover.search import Problem
 from npuscope.collector.discover.unread_files import Unread
 from npuscope.collector.ingest.read_rank import RankOutcome
@@ -64,6 +65,12 @@ def test_equal_ranks_are_one_line_and_others_are_named(reports: list[CaptureRepo
     assert "0-16, 18-29, 32-255" in steps
     assert len([line for line in steps.splitlines() if line.strip()]) == 3 + 3
     assert len(text.splitlines()) < 200
+
+
+def test_one_rank_that_was_chosen_is_not_all_of_them() -> None:
+    con = connect()
+    fill(con, "ranks", [{"rank": rank, "world_size": 4} for rank in range(3)])
+    assert "\nrank 2 of 4; missing: 3\n" in drawn(examine(con, scope=Scope(rank=2)), Disk())
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
