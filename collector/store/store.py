@@ -464,7 +464,9 @@ def run_select(con: duckdb.DuckDBPyConnection, sql: str) -> pa.RecordBatchReader
         if len(statements) != 1:
             raise UsageError(f"one statement at a time, got {len(statements)}")
         if not _only_reads(con, sql):
-            raise UsageError("only SELECT and EXPLAIN are allowed here: see `npuscope export`")
+            raise UsageError(
+                "only SELECT, DESCRIBE and EXPLAIN are allowed here: see `npuscope export`"
+            )
         relation = con.sql(sql)
         if relation is None:
             raise UsageError("the statement returns no rows")

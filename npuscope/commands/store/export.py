@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from npuscope.profile import Opened
 
 TRACES = ("perfetto", "chrome")
+OTHERS = (*TRACES, "openmetrics")
 
 
 @command("run", "capture", json=False)
@@ -94,10 +95,14 @@ def export(
     """
     from npuscope.analysis.flops.peaks import parse_peaks
     from npuscope.analysis.views import open_views
+    from npuscope.collector.store.export import FORMATS
     from npuscope.collector.store.export import export as write
     from npuscope.dashboard.perfetto.choice import parse_choice
     from npuscope.profile import summary_versions
 
+    if form not in (*FORMATS, *OTHERS):
+        listed = ", ".join((*FORMATS, *OTHERS))
+        raise UsageError(f"unknown export format {form}: one of {listed}")
     if out is None:
         raise UsageError("no output given: give -o OUT")
     of_traces = {

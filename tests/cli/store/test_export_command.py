@@ -89,6 +89,13 @@ def test_what_cannot_be_shown(
     assert list(tmp_path.glob("*x.json*")) == []
 
 
+def test_a_wrong_format_lists_all(run: Run, sample: Path, tmp_path: Path) -> None:
+    outcome = run("export", "Perfetto", sample, "-o", tmp_path / "x")
+    assert outcome.code == 2
+    listed = "duckdb, parquet, csv, perfetto, chrome, openmetrics"
+    assert f"unknown export format Perfetto: one of {listed}\n" in outcome.err
+
+
 def test_tables_are_not_chosen_from(run: Run, sample: Path, tmp_path: Path) -> None:
     outcome = run("export", "csv", sample, "--ranks", "0", "-o", tmp_path / "x")
     assert outcome.code == 2
