@@ -78,10 +78,11 @@ def sentence(row: Mapping[str, Any], unit: str) -> str:
     values = {key: _with_unit(row["measure"], key, row[key]) for key in _FIGURES}
     values |= {"limit": row["limit"], "allowed": row["allowed"]}
     if row["verdict"] == "unknown":
-        sides = " and ".join(side.upper() for side in ("a", "b") if row[side] is None)
-        return Message(
-            "{limit} is not judged: the measure is unknown of {sides}", sides=sides, **values
-        )
+        told = "{limit} is not judged: the measure is unknown of {side}"
+        sides = [side.upper() for side in ("a", "b") if row[side] is None]
+        if len(sides) == 2:
+            told = "{limit} is not judged: the measure is unknown of both A and B"
+        return Message(told, side=sides[0], **values)
     if row["verdict"] == "broken":
         return Message(
             "{limit} is broken: {a} -> {b} ({delta}, 95 % from {low} to {high}), allowed {allowed}",
