@@ -163,8 +163,9 @@ def trust_notes(row: dict[str, Any], job: PhaseJob) -> list[str]:
         told = Message("one step: nothing shows whether the replay tells steps apart")
     else:
         told = Message(
-            "with launch delays as their mean it misses by {scaled}, the mean step taken for every"
-            " step by {constant} (medians): that is what it tells beyond `nothing changes`",
+            "with an equal share of launch delays in every step the replay misses by {scaled}; the"
+            " mean step, taken for every step, misses by {constant} (medians): only where the first"
+            " is well below the second does the replay tell steps apart",
             scaled=percent(row["scaled_error_median_ratio"]),
             constant=percent(row["nothing_changes_error_median_ratio"]),
         )  # fmt: skip

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 
 from npuscope.analysis.views import sum_of
 from npuscope.analysis.wording import UNKNOWN, figure, ms, percent
+from npuscope.messages import Message
 
 from .tables import Column, FittedTable
 
@@ -33,10 +34,20 @@ def what_if_tables(found: pl.DataFrame) -> RenderableType:
         if row[key] is not None
     ]
     workers = ", ".join(f"({peer},{stage})" for peer, stage in row["worst_workers"])
-    shares = (
-        f"{percent(row['last_stage_share'])} of what is lost to the ideal step is the last stage"
-        f" (M_s), {percent(row['worst_workers_share'])} the worst workers (M_w): {workers}"
+    told = (
+        "{last} of what is lost to the ideal step is the last stage (M_s), {worst} the worst"
+        " workers (M_w): {workers}"
     )
+    if any((row[share] or 0) > 1 for share in ("last_stage_share", "worst_workers_share")):
+        told = (
+            "{last} of what is lost to the ideal step is the last stage (M_s), {worst} the worst"
+            " workers (M_w): {workers}. A share may be above 100 %: the ideal step has mean"
+            " durations, so fast workers get slower in it"
+        )
+    shares = Message(
+        told, last=percent(row["last_stage_share"]), worst=percent(row["worst_workers_share"]),
+        workers=workers,
+    )  # fmt: skip
     columns = [
         Column("mean step", "words", is_word=True),
         Column("ms", "ns", ms),

@@ -249,7 +249,7 @@ def test_a_change_of_nothing_is_refused(word: str, told: str) -> None:
         row_of(job, word)
 
 
-def test_trust_says_what_beats_nothing_changes() -> None:
+def test_trust_says_what_beats_the_mean_step() -> None:
     uneven = Plan(steps=6, noise=0.5, delay_s=0.002)
     job = job_of(simulated(uneven))
     row = row_of(job)
@@ -259,7 +259,7 @@ def test_trust_says_what_beats_nothing_changes() -> None:
     assert row["replay_error_max_ratio"] == pytest.approx(error.max())
     assert row["nothing_changes_error_p90_ratio"] == pytest.approx(np.quantile(mean, 0.9))
     assert row["scaled_error_median_ratio"] < row["replay_error_median_ratio"]
-    assert "nothing changes" in trust_notes(row, job)[1]
+    assert "the mean step, taken for every step" in trust_notes(row, job)[1]
     one = job_of(simulated(Plan(steps=1)))
     row = row_of(one)
     assert row["nothing_changes_error_median_ratio"] is row["scaled_error_max_ratio"] is None

@@ -39,6 +39,8 @@ def test_tables_say_what_is_gained_and_where_it_is_lost(run: Run, trace: Path) -
     rows = [line.split() for line in plain.out.partition("each alone")[2].splitlines()]
     assert ["stage", "2"] in [line[:2] for line in rows[3:5]]
     assert "launch delays are left out" in plain.err
+    share = run("whatif", trace, "--json").rows[0]["last_stage_share"]
+    assert ("above 100 %" in plain.out) == (share > 1)
     half = run("whatif", trace, "rank:all=0.5")
     assert "x 2.0000" in half.out and "What makes" not in half.out
 
