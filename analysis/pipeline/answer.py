@@ -55,7 +55,7 @@ def recognised(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> Pipeli
     except TraceNotFound as error:
         told = Message(
             "{capture}: no single kernels were recorded, so no passes are recognised; the"
-            " profiler's own bubble is in `npuscope steps`",
+            " profiler's own bubble is in `npuscope steps --json`",
             capture=capture,
         )
         raise TraceNotFound(told) from error
