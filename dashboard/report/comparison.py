@@ -102,7 +102,10 @@ def measure_rows(found: Comparison) -> list[dict[str, Any]]:
 
 def where_from(found: Comparison) -> FittedTable:
     """The largest changes of parts of a step, and all together; of each stage or rank where that
-    was asked for. Per token where a rank of one side is none of the other."""
+    was asked for. Per token where a rank of one side is none of the other.
+
+    A difference of counts has no A and B of its own: the time of either side stands with duration.
+    """
     told = found.rows if found.at is None else found.at
     place = told.columns[0] if found.at is not None else None
     unit = "_ns_per_token" if found.is_per_token else "_ns"
@@ -114,6 +117,7 @@ def where_from(found: Comparison) -> FittedTable:
     rest = changed[_MOST_ROWS:]
     rows = [
         {**row, "what": WORDS[row["part"]], "how": CHANGES.get(row["change"], "")}
+        | ({"a": None, "b": None} if row["change"] == "count" else {})
         for row in changed[:_MOST_ROWS].to_dicts()
     ]
     if place is None:
