@@ -185,6 +185,8 @@ def _grid(model: Model, of_stage: int, tps: list[int], space: Space, pp: int) ->
 #   bubble_ns      bigint   waiting for other stages
 #   dp_comm_ns     bigint   exposed communication of gradients and weights
 #   optimizer_ns   bigint   the update
+#   fixed_ns       bigint   what every step takes, whatever the strategy: the part step of predict.
+#     All these parts add up to step_ns, but for rounding
 def search(
     model: Model,
     machine: Machine,
@@ -235,6 +237,7 @@ def _predicted(task: tuple[dict[str, object], Job], constants: Constants) -> pl.
             f"{name}_ns": (ns * 1e9).astype(np.int64)
             for name, ns in zip(LIMITS, seconds, strict=True)
         }
+        | {"fixed_ns": np.full(shape, parts["step"] * 1e9).astype(np.int64)}
     ).with_columns(
         pp=pl.lit(fixed["pp"], dtype=pl.Int64), vpp=pl.lit(fixed["vpp"], dtype=pl.Int64),
         recompute=pl.lit(fixed["recompute"]),

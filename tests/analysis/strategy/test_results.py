@@ -7,7 +7,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from npuscope.analysis.strategy.constants import default_constants
 from npuscope.analysis.strategy.describe import job_of_strategy
 from npuscope.analysis.strategy.job import Machine
 from npuscope.analysis.strategy.predict import predict
@@ -55,12 +54,11 @@ def test_what_is_none_is_refused(tmp_path: Path) -> None:
             read_found(other)
 
 
-def test_parts_and_the_constant_add_up_to_the_step() -> None:
+def test_parts_add_up_to_the_step() -> None:
     found = search(DENSE, _MACHINE, 8, _SPACE)
-    constant_ns = default_constants()["step_seconds"] * 1e9
     for row in found.to_dicts():
-        parts = sum(row[f"{name}_ns"] for name in LIMITS)
-        assert row["step_ns"] - parts == pytest.approx(constant_ns, abs=20)  # roundings
+        parts = sum(row[f"{name}_ns"] for name in (*LIMITS, "fixed"))
+        assert row["step_ns"] == pytest.approx(parts, abs=20)  # roundings
 
 
 def test_the_front_is_that_of_what_is_looked_at() -> None:
