@@ -23,7 +23,8 @@ with
 _host_causes
 _reached as (
     select *, max(end_ns) over (
-        partition by run, capture, rank, thread_id, least(priority, 6) order by start_ns, end_ns desc
+        partition by run, capture, rank, thread_id, least(priority, 6)
+        order by start_ns, end_ns desc, priority, operator desc
         rows between unbounded preceding and 1 preceding
     ) as reached_ns
     from _host_calls

@@ -41,6 +41,7 @@ def test_a_call_within_another_of_its_cause_and_thread_is_counted_once() -> None
     calls = (
         ("operator", "aten::item", 10, 50, 1),
         ("operator", "aten::_local_scalar_dense", 12, 40, 1),
+        ("api", "aclrtSynchronizeStream", 10, 50, 1),  # as long as the operator that waits
         ("api", "aclrtMemcpy", 55, 4, 1),  # still within the outer one
         ("operator", "aten::_local_scalar_dense", 70, 20, 1),
         ("python", "torch/utils/data/dataloader.py(625): __next__", 100, 80, 1),
