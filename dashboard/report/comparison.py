@@ -100,12 +100,16 @@ def measure_rows(found: Comparison) -> list[dict[str, Any]]:
     ]
 
 
+def with_own_sides(rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """Rows of the metric `compare` without the A and B (`columns`) of differences of counts: these
+    have none of their own, the time of either side stands with duration."""
+    is_own = pl.col("change").ne_missing(pl.lit("count"))
+    return rows.with_columns(pl.when(is_own).then(pl.col(one)).alias(one) for one in columns)
+
+
 def where_from(found: Comparison) -> FittedTable:
     """The largest changes of parts of a step, and all together; of each stage or rank where that
-    was asked for. Per token where a rank of one side is none of the other.
-
-    A difference of counts has no A and B of its own: the time of either side stands with duration.
-    """
+    was asked for. Per token where a rank of one side is none of the other."""
     told = found.rows if found.at is None else found.at
     place = told.columns[0] if found.at is not None else None
     unit = "_ns_per_token" if found.is_per_token else "_ns"
@@ -117,8 +121,7 @@ def where_from(found: Comparison) -> FittedTable:
     rest = changed[_MOST_ROWS:]
     rows = [
         {**row, "what": WORDS[row["part"]], "how": CHANGES.get(row["change"], "")}
-        | ({"a": None, "b": None} if row["change"] == "count" else {})
-        for row in changed[:_MOST_ROWS].to_dicts()
+        for row in with_own_sides(changed[:_MOST_ROWS], ("a", "b")).to_dicts()
     ]
     if place is None:
         empty = {"name": "", "how": ""}

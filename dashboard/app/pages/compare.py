@@ -143,7 +143,7 @@ with origin:
         page.empty(refused)
     rows = found.rows if found.at is None else found.at
     page.table(
-        rows,
+        words.with_own_sides(rows, ["a_ns", "b_ns", *per_token]),
         name=f"compare{f'_{page.view.by}' if found.at is not None else ''}",
         title="Where it comes from",
         columns=[one for one in rows.columns if found.is_per_token or one not in per_token],

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,31 +12,10 @@ pytest.importorskip("playwright")
 
 from playwright.sync_api import Browser
 
-from tests.dashboard.app.served_pages import chromium, visit
-from tests.dashboard.app.started_server import served
+from tests.dashboard.app.served_pages import visit
 from tests.dashboard.timeline.seen_timeline import TIMELINE, Timeline
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def address(sample_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with served([sample_store], tmp_path_factory.mktemp("served")) as started:
-        yield started
-
-
-@pytest.fixture
-def timeline(address: str, browser: Browser) -> Iterator[Timeline]:
-    with visit(browser, address) as seen:
-        seen.open("timeline")
-        yield Timeline(seen)
-        assert seen.complaints == []
 
 
 # Of points along each arrow of a kind that are in sight, how many have its colour: by the list of

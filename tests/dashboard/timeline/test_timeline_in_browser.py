@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -16,31 +15,10 @@ pytest.importorskip("playwright")
 
 from playwright.sync_api import Browser
 
-from tests.dashboard.app.served_pages import chromium, visit
-from tests.dashboard.app.started_server import served
+from tests.dashboard.app.served_pages import visit
 from tests.dashboard.timeline.seen_timeline import GUTTER, TIMELINE, Timeline
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def address(sample_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with served([sample_store], tmp_path_factory.mktemp("served")) as started:
-        yield started
-
-
-@pytest.fixture
-def timeline(address: str, browser: Browser) -> Iterator[Timeline]:
-    with visit(browser, address) as seen:
-        seen.open("timeline")
-        yield Timeline(seen)
-        assert seen.complaints == []
 
 
 def test_it_shows_events_of_real_ranks_at_once(timeline: Timeline) -> None:
