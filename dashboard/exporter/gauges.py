@@ -81,4 +81,6 @@ def _values(gauge: Gauge, rows: pl.DataFrame, keys: Sequence[str]) -> pl.DataFra
         found.append(
             part.with_columns(pl.lit(value.removesuffix("_ns")).alias(named)) if named else part
         )
-    return pl.concat(found).drop_nulls("value")
+    # Queries give rows in any order: files of two scrapes differ in what changed alone.
+    by = [*dict.fromkeys([*keys, *own])]
+    return pl.concat(found).drop_nulls("value").sort(by, maintain_order=True)
