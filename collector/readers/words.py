@@ -18,6 +18,8 @@ from ..staging import is_empty, scalar
 
 # Tables that a profiler's database fills so.
 LARGE = ("kernels", "launches", "host_ops")
+# Below so many bytes of a file, looking for its words costs more than it saves.
+WORDS_FROM_BYTES = 16 << 20
 # More words than these are no repetition that an enumeration could save.
 _WORDS_AT_MOST = 1 << 16
 

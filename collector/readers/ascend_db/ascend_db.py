@@ -42,7 +42,7 @@ from ...staging import insert_rows
 from ..metadata.profiler_metadata import group_rows, parse_metadata, rank_columns
 from ..sqlite import SqliteFile, SqlType, open_sqlite, tell_views
 from ..text.device_rows import own_database
-from ..words import words_for_text
+from ..words import WORDS_FROM_BYTES, words_for_text
 from .large_tables import (
     fill_comm_tasks,
     fill_host_ops,
@@ -246,9 +246,13 @@ def read(
             own_database(file, source)
         _note_variants(file, log)
         try:
-            fill = _fill_lightly if source.selection.light else _fill
-            with words_for_text(con):
-                fill(con, file, source, log, wanted, spend)
+            if source.selection.light:
+                _fill_lightly(con, file, source, log, wanted, spend)
+            elif source.files["main_db"][0].size_bytes < WORDS_FROM_BYTES:
+                _fill(con, file, source, log, wanted, spend)
+            else:
+                with words_for_text(con):
+                    _fill(con, file, source, log, wanted, spend, in_words=True)
         finally:
             there = "select table_name from duckdb_tables() where temporary"
             ours = {*map(temp_name, TABLES), *_DERIVED}
@@ -291,6 +295,8 @@ def _fill(
     log: ReadLog,
     wanted: frozenset[str],
     spend: Callable[[int], None],
+    *,
+    in_words: bool = False,
 ) -> None:
     load_table(con, file, "STRING_IDS", spend)
     _check_strings(con, file, log)
@@ -304,7 +310,7 @@ def _fill(
                 _check_starts(con, needed, log)
                 _check_names(con, needed, log)
                 loaded.add(needed)
-        _fill_table(con, table, source, log)
+        _fill_table(con, table, source, log, in_words=in_words)
         later = {needed for name in plan[position + 1 :] for needed in _NEEDS[name]}
         _drop(con, [temp_name(name) for name in loaded - later])
         loaded &= later
@@ -314,23 +320,23 @@ def _fill(
 
 
 def _fill_table(
-    con: duckdb.DuckDBPyConnection, table: str, source: RankSource, log: ReadLog
+    con: duckdb.DuckDBPyConnection, table: str, source: RankSource, log: ReadLog, *, in_words: bool
 ) -> None:
     match table:
         case "ranks":
             con.execute(sql(table), {"rank": source.rank, "framework": source.framework})
         case "kernels":
             _warn_devices(con, log)
-            fill_kernels(con, log)
+            fill_kernels(con, log, in_words=in_words)
         case "comm_tasks":
             fill_comm_tasks(con, log)
         case "comm_ops":
             build_group_hashes(con)
             con.execute(sql(table))
         case "launches":
-            fill_launches(con)
+            fill_launches(con, in_words=in_words)
         case "host_ops":
-            fill_host_ops(con, log)
+            fill_host_ops(con, log, in_words=in_words)
         case _:
             con.execute(sql(table))
 

@@ -15,7 +15,8 @@ Times stay in ns and ratios in 0..1 as the database has them.
 
 A database names things by ids into STRING_IDS. Spelled out they would fill most of the memory, and
 be sorted into dictionaries once more when written. So while a canonical table is filled from a
-database, its text columns are enumerations of the words it uses. Written, they are text again.
+large database (`in_words`), its text columns are enumerations of the words it uses. Written, they
+are text again.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _KERNELS_AT_ONCE = 32_768
 _ROWS_AT_ONCE = 131_072
 
 
-def fill_kernels(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
+def fill_kernels(con: duckdb.DuckDBPyConnection, log: ReadLog, *, in_words: bool) -> None:
     """Fill `kernels`, with their steps. Needs TASK and what tells of its kernels, and `steps`."""
     kernels = """select globalTaskId as id from _compute_task_info
         union all select globalTaskId from _communication_schedule_task_info"""
@@ -57,8 +58,9 @@ def fill_kernels(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
     texts = ("name", "type", "core", "op_state", "input_shapes", "input_dtypes", "input_formats",
              "output_shapes", "output_dtypes", "output_formats")  # fmt: skip
     metrics = _metric_ids(con)
-    columns, keys = _pmu_sql(con, metrics)
-    _enumerate_words(con, "kernels", texts, words=("value", "cell"), keys=keys)
+    columns, keys = _pmu_sql(con, metrics, "kernels_key" if in_words else "varchar")
+    if in_words:
+        _enumerate_words(con, "kernels", texts, words=("value", "cell"), keys=keys)
     order = f"""
         select globalTaskId as id, min((streamId, startNs)) as place
         from _task where globalTaskId in ({kernels}) group by globalTaskId"""
@@ -79,11 +81,12 @@ def fill_comm_tasks(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
     note_taskless(con, "comm_tasks", tasks, log)
 
 
-def fill_launches(con: duckdb.DuckDBPyConnection) -> None:
+def fill_launches(con: duckdb.DuckDBPyConnection, *, in_words: bool) -> None:
     """Fill `launches`. Needs TASK, CANN_API and who called it, and what ran on the device."""
     build_operator_calls(con)
     build_targets(con)
-    _enumerate_words(con, "launches", ("api_name", "operator_name", "target_name"))
+    if in_words:
+        _enumerate_words(con, "launches", ("api_name", "operator_name", "target_name"))
     connections = """select min(connectionId), max(connectionId) from _target
         where rowid between $low and $high"""
     for low in range(0, scalar(con, "select count(*) from _target"), _ROWS_AT_ONCE):
@@ -92,7 +95,7 @@ def fill_launches(con: duckdb.DuckDBPyConnection) -> None:
         _insert_part(con, sql("launches"), {**span, "first": first, "last": last})
 
 
-def fill_host_ops(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
+def fill_host_ops(con: duckdb.DuckDBPyConnection, log: ReadLog, *, in_words: bool) -> None:
     """Fill `host_ops`. Needs PYTORCH_API, CANN_API and GC_RECORD and what they refer to."""
     known = "select id from _enum where kind = 'api' and name is not null"
     unknown = f"select count(*) from _pytorch_api where coalesce(type not in ({known}), true)"
@@ -102,8 +105,9 @@ def fill_host_ops(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
     build_stacks(con)
     build_queue_calls(con)
     build_host_words(con)
-    texts = ("name", "input_shapes", "input_dtypes")
-    _enumerate_words(con, "host_ops", texts, words=("value", "cell"), more=("GC",))
+    if in_words:
+        texts = ("name", "input_shapes", "input_dtypes")
+        _enumerate_words(con, "host_ops", texts, words=("value", "cell"), more=("GC",))
     starts = """select startNs as id from _pytorch_api union all select startNs from _cann_api
         union all select startNs from _gc_record"""
     for low, high in ranges(con, starts, _ROWS_AT_ONCE):
@@ -131,6 +135,9 @@ def _insert_part(con: duckdb.DuckDBPyConnection, text: str, parameters: dict[str
     con.execute(order, parameters)
     # With these rows always on the left, joins keep their order.
     disabled = scalar(con, "select current_setting('disabled_optimizers')")
+    if {"join_order", "build_side_probe_side"} <= {*disabled.split(",")}:
+        con.execute(insert)
+        return
     con.execute(f"set disabled_optimizers = 'join_order,build_side_probe_side,{disabled}'")
     try:
         con.execute(insert)
@@ -198,10 +205,12 @@ def _placed(cells: Any, value: Any, n_cells: int) -> Any:
     return values
 
 
-def _pmu_sql(con: duckdb.DuckDBPyConnection, metrics: list[int]) -> tuple[str, list[str]]:
+def _pmu_sql(
+    con: duckdb.DuckDBPyConnection, metrics: list[int], key_type: str
+) -> tuple[str, list[str]]:
     """SQL of the PMU columns of `kernels` over a row `p` of `_pmu_values`, which may be missing.
 
-    Also the keys of its column `pmu`.
+    Also the keys of its column `pmu`, which are of key_type.
     """
     sql = "select id, value from _string where value is not null and id in (select unnest(?))"
     names = dict(con.execute(sql, [metrics]).fetchall())
@@ -215,11 +224,11 @@ def _pmu_sql(con: duckdb.DuckDBPyConnection, metrics: list[int]) -> tuple[str, l
         f"{_first(values)}{' / 100' if column in _PERCENT else ''} as {column}"
         for column, values in own.items()
     ]
-    metrics_sql = _map_sql({name: _first(values) for name, values in others.items()})
+    metrics_sql = _map_sql({name: _first(values) for name, values in others.items()}, key_type)
     return f"{', '.join(columns)}, {metrics_sql} as pmu", list(others)
 
 
-def _map_sql(metrics: dict[str, str]) -> str:
+def _map_sql(metrics: dict[str, str], key_type: str) -> str:
     """SQL of a map from metric to value that leaves out unknown values."""
     if not metrics:
         return "cast(null as map(varchar, double))"
@@ -230,8 +239,8 @@ def _map_sql(metrics: dict[str, str]) -> str:
         # Where nothing is unknown a struct turns into the map seven times as fast.
         struct = ", ".join(f"{_literal(name)}: {v}" for name, v in metrics.items())
         complete = " and ".join(f"{v} is not null" for v in metrics.values())
-        cases += f" when {complete} then cast({{{struct}}} as map(kernels_key, double))"
-    return f"case {cases} else cast({known} as map(kernels_key, double)) end"
+        cases += f" when {complete} then cast({{{struct}}} as map({key_type}, double))"
+    return f"case {cases} else cast({known} as map({key_type}, double)) end"
 
 
 def _first(values: list[str]) -> str:

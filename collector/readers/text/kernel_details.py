@@ -21,7 +21,7 @@ from npuscope.errors import TraceFormatError
 from ...model import RankSource, ReadLog, SourceFile
 from ..damaged_files import read_each
 from ..delimited import Rows, fill, lose, normal, open_rows
-from ..words import enumerate_keys, turn_into_words, words_for_text
+from ..words import WORDS_FROM_BYTES, enumerate_keys, turn_into_words, words_for_text
 from .device_rows import names_device, own_rows
 
 _START = ("Start Time(us)", "Task Start Time(us)")
@@ -43,7 +43,6 @@ _TEXT = {
     "output_dtypes": "Output Data Types",
     "output_formats": "Output Formats",
 }
-WORDS_FROM_BYTES = 16 << 20  # below this, looking for words costs more than it saves
 _NOT_PMU = {"device_id", "step_id", "task_id", "stream_id", "context_id", "model_id", "batch_id"}
 # PMU names are words joined by underscores, or hexadecimal events; other titles have blanks.
 _PMU_NAME = re.compile(r"(0x[0-9a-f]+|[a-z0-9]+(_[a-z0-9]+)+)(\([^)]*\)?)?", re.I)

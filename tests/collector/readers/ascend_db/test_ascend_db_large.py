@@ -80,8 +80,31 @@ def content(con: duckdb.DuckDBPyConnection, table: str) -> list[Any]:
     return found
 
 
+def name_type(con: duckdb.DuckDBPyConnection, table: str) -> str:
+    [(kind,)] = con.execute(
+        f"""select column_type from (describe {table})
+        where column_name in ('name', 'target_name')"""
+    ).fetchall()
+    return str(kind).partition("(")[0]
+
+
+def test_words_say_what_text_does(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(staged.folder / "a.db", job())
+    staged.read(ascend_db, {"main_db": path})
+    text = {table: content(staged.con, table) for table in words.LARGE}
+    assert all(text.values())
+    assert {name_type(staged.con, table) for table in words.LARGE} == {"VARCHAR"}
+    for table in words.LARGE:
+        staged.con.execute(f"delete from {table}")
+    monkeypatch.setattr(ascend_db, "WORDS_FROM_BYTES", 0)
+    staged.read(ascend_db, {"main_db": path})
+    assert {table: content(staged.con, table) for table in words.LARGE} == text
+    assert {name_type(staged.con, table) for table in words.LARGE} == {"ENUM"}
+
+
 @pytest.mark.slow
 def test_parts_add_up_and_stand_in_order(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ascend_db, "WORDS_FROM_BYTES", 0)
     path = write(staged.folder / "a.db", job())
     staged.read(ascend_db, {"main_db": path})
     whole = {table: content(staged.con, table) for table in words.LARGE}
@@ -102,7 +125,10 @@ def test_parts_add_up_and_stand_in_order(staged: Staged, monkeypatch: pytest.Mon
         assert staged.rows(keys) == staged.rows(f"{keys} order by {order(table)}")
 
 
-def test_words_are_text_again_for_other_readers(staged: Staged) -> None:
+def test_words_are_text_again_for_other_readers(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ascend_db, "WORDS_FROM_BYTES", 0)
     tables = {**job(), "COMPUTE_TASK_INFO": ("name, globalTaskId", [(2, N + 1)])}
     staged.read(ascend_db, {"main_db": write(staged.folder / "a.db", tables)})
     csv = staged.folder / "kernel_details.csv"
@@ -114,7 +140,10 @@ def test_words_are_text_again_for_other_readers(staged: Staged) -> None:
     assert staged.rows("select name, pmu['aic_new_ratio'] from kernels") == [("unheard of", 0.25)]
 
 
-def test_a_reading_that_fails_leaves_nothing_behind(staged: Staged) -> None:
+def test_a_reading_that_fails_leaves_nothing_behind(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ascend_db, "WORDS_FROM_BYTES", 0)
     many = [(n, n + 1, 1, n) for n in range(20_000)]
     tables = {**job(), "MEMORY_RECORD": ("component, timestamp, totalAllocated, streamPtr", many)}
     path = write(staged.folder / "a.db", tables)
