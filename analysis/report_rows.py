@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from .experts.load.overview import overview
 from .findings.findings import finding_rows, findings
 from .flops.kernels.count import kernel_work
 from .flops.losses import losses, together
-from .flops.mfu import Figures, mfu
+from .flops.mfu import Figures, mfu, why_unknown
 from .memo import kept
 from .pipeline.answer import Answer, answer_rows, pipeline_overview
 from .ranks.stragglers.blame import blame_rows, rank_blame
@@ -146,19 +145,18 @@ def mfu_losses(con: duckdb.DuckDBPyConnection, here: Scope) -> tuple[Figures, pl
     return replace(found, counted=found.counted.clear()), rows
 
 
-def no_waterfall(rows: pl.DataFrame, notes: Sequence[str]) -> str:
-    """Why there is no waterfall; empty where there is one."""
+def no_waterfall(rows: pl.DataFrame, found: Figures) -> str:
+    """Why there is no waterfall of what `mfu` tells; empty where there is one."""
     if not rows.filter(pl.col("term") == "achieved").is_empty():
         return ""
-    why = notes[0] if notes else "no kernel has shapes that FLOPs follow from"
-    return Message("From the peak to what is achieved: not known: {why}", why=why)
+    return Message("From the peak to what is achieved: not known: {why}", why=why_unknown(found))
 
 
 def _mfu_rows(con: duckdb.DuckDBPyConnection, here: Scope) -> dict[str, Any]:
     """`mfu` per rank and step, `waterfall` of all of them together."""
     found, rows = mfu_losses(con, here)
     return {
-        "no_waterfall": no_waterfall(rows, found.notes) or None,
+        "no_waterfall": no_waterfall(rows, found) or None,
         "mfu": query.rows(found.rows.select(column_names("mfu"))),
         "waterfall": query.rows(together(con, rows)),
     }

@@ -77,6 +77,16 @@ class Figures:
     conventions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+def why_unknown(found: Figures) -> str:
+    """Why no step has an MFU. Where FLOPs of some kernels are known, those of the others are not
+    what it lacks: it lacks the peak."""
+    flops = ("matmul_flops", "attention_flops_causal", "other_flops")
+    counted = found.rows.filter(pl.sum_horizontal(flops) > 0)
+    if counted.height and counted["peak_flops_per_s"].null_count() == counted.height:
+        return Message("peak: {source}", source=found.sources[counted["peak_source"][0]])
+    return found.notes[0] if found.notes else "no kernel has shapes that FLOPs follow from"
+
+
 # metric: mfu
 # What share of the peak does each step of each rank reach?
 #

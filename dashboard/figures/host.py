@@ -10,15 +10,17 @@ from npuscope.messages import Message
 
 from ..locale.language import Say
 from ..theme import FREE_CAUSES
-from .layout import MOST_BARS, lay_out, log_ticks
+from .layout import MOST_BARS, lay_out, log_ticks, of_many
 
 _HEIGHT_PX = 360
+_MOST_NAMED = 32  # ranks on an axis
 
 
 def free_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     """Rows of `mean_free_time` by rank: a column per rank, its free time by cause."""
     figure = go.Figure()
-    ranks = rows["rank"].unique().sort().head(MOST_BARS // len(CAUSE_WORDS))
+    every = rows["rank"].unique().sort()
+    ranks = every.head(MOST_BARS // len(CAUSE_WORDS))
     for cause, words in CAUSE_WORDS.items():
         mine = rows.filter(pl.col("cause") == cause, pl.col("rank").is_in(ranks.implode()))
         if not mine.is_empty():
@@ -27,9 +29,13 @@ def free_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
                 marker={"color": FREE_CAUSES[cause], "line": {"width": 0}},
                 hovertemplate=f"{say('rank')} %{{x}}: %{{y:,.3f}} ms",
             )  # fmt: skip
-    figure.update_layout(barmode="stack")
-    return lay_out(figure, say, Message("Free time of a mean step by cause"), height_px=_HEIGHT_PX,
-                   x=say("rank"), y=say("ms per step"))  # fmt: skip
+    part = "Free time of a mean step by cause: the first {count} of {every} ranks"
+    title = of_many("Free time of a mean step by cause", part, len(ranks), len(every))
+    # A single cause is named, too; between ranks stands nothing.
+    figure.update_layout(barmode="stack", showlegend=True)
+    if len(ranks) <= _MOST_NAMED:
+        figure.update_xaxes(tickvals=ranks.to_list())
+    return lay_out(figure, say, title, height_px=_HEIGHT_PX, x=say("rank"), y=say("ms per step"))
 
 
 def lead_figure(rows: pl.DataFrame, say: Say) -> go.Figure:

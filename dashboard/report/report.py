@@ -327,7 +327,7 @@ def _waits(con: duckdb.DuckDBPyConnection, here: Scope, top: int) -> Iterator[Bl
 def _mfu(con: duckdb.DuckDBPyConnection, here: Scope) -> Iterator[Block]:
     """From the peak of the chip to what its kernels achieve, loss by loss."""
     found, rows = mfu_losses(con, here)
-    if why := no_waterfall(rows, found.notes):
+    if why := no_waterfall(rows, found):
         yield Sentence(why)
         return
     counted = found.rows.filter(pl.col("kernel_mfu_causal_ratio").is_not_null())

@@ -15,7 +15,7 @@ from npuscope.analysis.findings.findings import findings
 from npuscope.analysis.flops.job_mfu import gathered, mean_use
 from npuscope.analysis.flops.kernels.count import kernel_work
 from npuscope.analysis.flops.losses import losses, together
-from npuscope.analysis.flops.mfu import mfu
+from npuscope.analysis.flops.mfu import mfu, why_unknown
 from npuscope.analysis.means import mean_steps
 from npuscope.analysis.scope import ALL, Scope
 from npuscope.analysis.views import frame
@@ -55,7 +55,8 @@ class JobUse:
 
     `kernel_mfu_ratio`: of the kernels, attention counted as causal (`mean_use`). `waterfall`: rows
     of `losses.together`. `conventions`, `peaks`: how it is counted and where the peak is from, each
-    once. `notes`: what is unknown and why.
+    once. `notes`: what is unknown and why; `why_unknown`: of which that keeps the ratio from being
+    known, empty where it is.
     """
 
     kernel_mfu_ratio: float | None
@@ -63,6 +64,7 @@ class JobUse:
     conventions: tuple[str, ...]
     peaks: tuple[str, ...]
     notes: tuple[str, ...]
+    why_unknown: str
 
 
 def job_use(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> JobUse:
@@ -87,6 +89,7 @@ def job_use(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> JobUse:
             for source in counted["peak_source"].drop_nulls().unique(maintain_order=True)
         ),
         tuple(found.notes),
+        "" if len(kernel) else why_unknown(found),
     )
 
 

@@ -16,7 +16,7 @@ from npuscope.analysis.views import frame, open_views
 from npuscope.analysis.wording import UNKNOWN
 from npuscope.dashboard.locale.language import Say
 from npuscope.dashboard.terminal.straggler_tables import figure_text, rank_text
-from npuscope.messages import StoredMessage, restored
+from npuscope.messages import Message, StoredMessage, restored
 
 
 def hosts(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
@@ -56,6 +56,24 @@ def silent(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
 
 def _numbers(con: duckdb.DuckDBPyConnection, text: str, values: Sequence[object]) -> set[int]:
     return {one for (one,) in con.execute(text, values).fetchall() if one is not None}
+
+
+def is_waiting_known(rows: pl.DataFrame) -> bool:
+    """Whether it is known of any rank of `by_rank` what it makes the others wait: nobody came last
+    in anything where no operation could be compared."""
+    return is_compared(rows) and bool((rows["last_arrivals_count"] > 0).any())
+
+
+def is_compared(rows: pl.DataFrame) -> bool:
+    """Whether there was anything to compare the own work of a rank of `by_rank` with."""
+    return rows["caused_wait_ns"].count() > 0
+
+
+def nobody(rows: pl.DataFrame) -> str:
+    """That no rank of `by_rank` is suspected, as far as that is known."""
+    if is_compared(rows):
+        return Message("No rank is slower than its peers.")
+    return Message("No rank is known to be slower than its peers.")
 
 
 def with_hosts(rows: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:

@@ -22,6 +22,7 @@ GAIN = (
     "cause", "operator", "gain_ns", "gain_low_ns", "gain_high_ns", "step_share_ratio", "free_ns",
     "basis", "change",
 )  # fmt: skip
+EPISODES = 100
 OPERATOR = ("cause", "stage", "operator", "free_ns", "share_ratio", "count", "longest_ns")
 
 page = open_page("host")
@@ -80,7 +81,9 @@ gained, waited, ahead = page.parts(
 )
 with gained:
     gains = page.later(host_gains, rank=None, step=None)
-    if gains is not None:
+    if gains is not None and gains.is_empty():
+        page.empty("What a step would gain is unknown here.", how_to_collect(page, "dispatch"))
+    elif gains is not None:
         page.text(
             "The mean step of the job, replayed without each cause; of what has nothing to be"
             " alike, with a fifth less. What a wait for the device costs is told beyond the other"
@@ -97,11 +100,12 @@ with gained:
         page.table(places, name="host_placement")
 
 with waited:
-    episodes = page.frame(free_time.host_episodes, top=100)
+    episodes = page.frame(free_time.host_episodes, top=EPISODES)
     if episodes.is_empty():
         page.empty("No episode of host time is known here.", how_to_collect(page, "dispatch"))
     else:
-        page.text("The costliest 100.")
+        if episodes.height == EPISODES:
+            page.text("The costliest 100.")
         page.table(in_words(episodes), name="host_episodes")
 
 with ahead:

@@ -48,10 +48,11 @@ conventions = []
 masking = mean["masking_ratio"][0] if mean.height else None
 with right:
     use = page.frame(overview_answers.job_use)
+    why = how_to_collect(page, "mfu") or use.why_unknown
     mfu, masked = st.columns(2)
     with mfu:
         if use.kernel_mfu_ratio is None:
-            page.empty("MFU is unknown here.", how_to_collect(page, "mfu"))
+            page.empty("MFU is unknown here.", why)
         else:
             page.figure(figures.mfu_gauge(use.kernel_mfu_ratio, say), key="mfu")
             conventions = [
@@ -74,7 +75,7 @@ with left:
     cards = page.slot()
 with right:
     if use.waterfall.filter(use.waterfall["term"] == "achieved").is_empty():
-        page.empty("The losses from the peak are unknown here.")
+        page.empty("The losses from the peak are unknown here.", why)
     else:
         page.figure(figures.waterfall_figure(use.waterfall, say), key="waterfall")
         page.text("of a mean rank and step; points add up to 100")

@@ -31,7 +31,7 @@ def say_who(ranked: pl.DataFrame) -> None:
     """Who is suspected, of what, and how much of the waiting goes back to them."""
     named = blamed_ranks.verdicts_told(ranked, hosts)
     if not named:
-        page.verdict("No rank is slower than its peers.")
+        page.verdict(answers.nobody(ranked))
         return
     share = ranked["share_ratio"][0]
     if share:
@@ -65,7 +65,7 @@ def show_evidence(ranked: pl.DataFrame) -> None:
                 rank=row["rank"],
             )  # fmt: skip
     if not told and not suspects:
-        page.text("No rank is slower than its peers.")
+        page.text(answers.nobody(ranked))
     if len(suspects) > LINKS and not told:
         page.text(
             Message(
@@ -87,8 +87,16 @@ if page.is_across:
                    how_to_collect(page, "masking"))  # fmt: skip
     else:
         say_who(ranked)
-        page.figure(figures.culprits_figure(ranked, silent, say), key="culprits")
-        page.text("Sum over all other ranks, of the steps shown: it counts each rank that waits.")
+        if answers.is_waiting_known(ranked):
+            page.figure(figures.culprits_figure(ranked, silent, say), key="culprits")
+            page.text(
+                "Sum over all other ranks, of the steps shown: it counts each rank that waits."
+            )
+        else:
+            page.empty(
+                "Which rank makes the others wait is unknown here.",
+                notes[0] if notes else "the work of these ranks has no peers to be compared with",
+            )
         for some in silent.partition_by("reason", maintain_order=True):
             named, reason = ranks_named(some["rank"]), some["reason"][0]
             page.text(Message("Grey: {ranks}: {reason}", ranks=named, reason=reason))

@@ -15,7 +15,7 @@ from npuscope.analysis.flops.job_mfu import gathered
 from npuscope.analysis.flops.kernels import roofline
 from npuscope.analysis.flops.kernels.count import PLACE, kernel_work
 from npuscope.analysis.flops.lengths import ACTIVITY, TO_NEXT, WINDOW, step_lengths
-from npuscope.analysis.flops.mfu import Figures, ModelUse, mfu
+from npuscope.analysis.flops.mfu import Figures, ModelUse, mfu, why_unknown
 from npuscope.analysis.flops.model.architecture import Grouped, Model
 from npuscope.analysis.flops.model.model import count
 from npuscope.analysis.scope import Scope
@@ -210,6 +210,18 @@ def test_unknown_is_null_and_nothing_is_zero() -> None:
     (row,) = mfu(one_rank(MATMUL, {"core": "AI_CORE"})).rows.to_dicts()  # one without a type
     assert (row["matmul_flops"], row["attention_flops_full"]) == (FLOPS, 0)
     assert row["unresolved_kernel_ns"] == 100
+
+
+def test_what_keeps_mfu_from_being_known_is_told_as_such() -> None:
+    """With FLOPs of some kernels it is the peak that is missing, though others have none."""
+    unread = {**MATMUL, "input_shapes": None}
+    single = {**MATMUL, "input_dtypes": "FLOAT;FLOAT", "output_dtypes": "FLOAT"}
+    found = mfu(one_rank(single, unread))
+    assert found.rows["kernel_mfu_causal_ratio"].null_count() == 1
+    assert "FLOPs" in found.notes[0] and "--peak fp32" in why_unknown(found)
+    assert found.rows["peak_flops_per_s"].null_count() == 1
+    found = mfu(one_rank(unread))
+    assert why_unknown(found) == found.notes[0]
 
 
 def test_clocks_without_cycles_are_the_counter_s() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,26 @@ def test_ranks(monkeypatch: pytest.MonkeyPatch, sample_store: Path) -> None:
     }
     assert told_ms == pytest.approx({rank: ns / 1e6 for rank, ns in caused.iter_rows()})
     assert any("rank 5" in one.value for one in visited.markdown)  # the planted slow one
+
+
+def test_waiting_that_nobody_knows_is_not_drawn_as_nothing(
+    monkeypatch: pytest.MonkeyPatch, real_stores: Callable[[str], Path]
+) -> None:
+    """Two of eight ranks: no operation has all its members, no rank anything to compare with."""
+    visited = visit(monkeypatch, real_stores("alexnet_ddp_db_level1"), page="ranks")
+    titles = [one["layout"]["title"]["text"] for one in figures(visited)]
+    assert titles and not [one for one in titles if "Waiting" in one]
+    said = "\n".join(one.value for one in (*visited.markdown, *visited.info))
+    assert "No rank is known to be slower" in said and "last" in visited.info[0].value
+
+
+def test_the_overview_says_why_mfu_and_losses_are_unknown(
+    monkeypatch: pytest.MonkeyPatch, real_stores: Callable[[str], Path]
+) -> None:
+    """FLOPs of most kernels are known there, the chip's peak for their element type is not."""
+    visited = visit(monkeypatch, real_stores("alexnet_ddp_db_level1"), page="overview")
+    unknown = [one.value.replace("\\", "") for one in visited.info if "unknown here" in one.value]
+    assert len(unknown) == 2 and all("--peak fp32" in one for one in unknown), unknown
 
 
 def test_memory(monkeypatch: pytest.MonkeyPatch, sample_store: Path) -> None:

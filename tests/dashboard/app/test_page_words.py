@@ -27,6 +27,8 @@ from npuscope.dashboard.app.answers.rank_answers import (
     evidence,
     in_sentences,
     in_words,
+    is_waiting_known,
+    nobody,
     with_hosts,
 )
 from npuscope.dashboard.app.page import _helps, _text_px
@@ -125,6 +127,15 @@ def test_who_came_last_is_unknown_where_nobody_did() -> None:
     assert told["caused_wait_ns"].null_count() == told["last_arrivals_count"].null_count() == 2
     seen = with_hosts(rows.with_columns(last_arrivals_count=pl.Series([3, 0])), hosts)
     assert seen["caused_wait_ns"].to_list() == [0, 0]
+
+
+def test_that_nobody_is_slow_is_said_of_ranks_that_were_compared() -> None:
+    rows = pl.DataFrame({"caused_wait_ns": [MS, 0], "last_arrivals_count": [1, 0]})
+    unknown = rows.with_columns(caused_wait_ns=pl.lit(None, pl.Int64))
+    nobody_came = rows.with_columns(last_arrivals_count=pl.lit(0, pl.Int64))
+    assert [is_waiting_known(one) for one in (rows, unknown, nobody_came)] == [True, False, False]
+    assert nobody(rows) == nobody(nobody_came) == "No rank is slower than its peers."
+    assert nobody(unknown) == "No rank is known to be slower than its peers."
 
 
 def test_a_long_text_among_short_ones_has_room() -> None:

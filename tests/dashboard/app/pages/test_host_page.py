@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("streamlit")
 
+import polars as pl
 from typer.testing import CliRunner
 
 from npuscope.cli import app
+from npuscope.dashboard.figures.host import free_figure
+from npuscope.dashboard.figures.layout import MOST_BARS
 from tests.dashboard.app.visited_pages import figures, visit
 
 
@@ -29,6 +33,30 @@ def test_the_columns_of_the_figure_are_those_of_the_command(
         sorted(row["free_ns"] / 1e6 for row in rows)
     )
     assert len(lead["data"]) == 2
+
+
+def test_a_single_cause_is_named_and_ranks_are_whole() -> None:
+    rows = pl.DataFrame({"rank": [0, 1], "cause": "unknown", "free_ns": [2e6, 3e6]})
+    figure = free_figure(rows, str)
+    assert figure.layout.showlegend and [one.name for one in figure.data] == ["unknown"]
+    assert list(figure.layout.xaxis.tickvals) == [0, 1]
+
+
+def test_ranks_that_have_no_room_are_told() -> None:
+    every = MOST_BARS
+    rows = pl.DataFrame({"rank": range(every), "cause": "unknown", "free_ns": 1e6})
+    figure = free_figure(rows, str)
+    shown = len(figure.data[0].x)
+    assert shown < every and f"the first {shown} of {every} ranks" in figure.layout.title.text
+
+
+@pytest.mark.slow
+def test_what_is_unknown_of_the_host_says_what_to_record(
+    monkeypatch: pytest.MonkeyPatch, real_stores: Callable[[str], Path]
+) -> None:
+    visited = visit(monkeypatch, real_stores("qwen3_pp2_dp2_text_level2"), page="host")
+    gain = next(one.value for one in visited.info if "gain" in one.value)
+    assert "ProfilerActivity.CPU" in gain
 
 
 @pytest.mark.slow
