@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -53,6 +55,8 @@ def health_figure(
         if title == _OF["grad_norm"]:
             ticks = log_ticks(points["grad_norm"])
             figure.update_yaxes(type="log", **ticks, row=number, col=1)
+        elif traces[0].type == "scatter":
+            figure.update_yaxes(range=_around_one(traces[0].y), row=number, col=1)
     for title in figure.layout.annotations:
         title.update(x=0, xanchor="left", font={"size": 13})
     _marks(figure, events, [title for title, _, _ in panels], say)
@@ -89,6 +93,14 @@ def _line(x: list[int], y: pl.Series, colour: str, unit: str) -> go.Scatter:
         line={"color": colour, "width": 1}, showlegend=False,
         hovertemplate=f"%{{x}}: %{{y:,.4g}} {unit}",
     )  # fmt: skip
+
+
+def _around_one(values: Sequence[float | None]) -> list[float] | None:
+    """From 0 to twice the value, where there is but one: by itself an axis goes from one less to
+    one more, and a loss of 6e-06 would read as 0."""
+    known = {one for one in values if one is not None}
+    one = known.pop() if len(known) == 1 else 0
+    return sorted((0.0, 2 * one)) if one and math.isfinite(one) else None
 
 
 def _phases(points: pl.DataFrame, x: list[int], say: Say) -> tuple[str, list[Any], str]:

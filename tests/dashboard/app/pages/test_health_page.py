@@ -8,8 +8,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from npuscope.analysis.health.steps import PHASE_COLUMNS
 from npuscope.collector.store.manifest import create_store
-from npuscope.dashboard.figures.health import dropped_figure
+from npuscope.dashboard.figures.health import dropped_figure, health_figure
 from npuscope.sample_traces.job import small
 from tests.dashboard.app.published_jobs import publish_job
 from tests.dashboard.app.visited_pages import figures, visit
@@ -63,6 +64,26 @@ def test_dropped_tokens_in_percent_of_what_was_routed() -> None:
     rows = pl.DataFrame({"step": [7, 8], "dropped_ratio": [0.0, 0.1], "worst_ratio": [0.0, 0.2]})
     every, worst = dropped_figure(rows, str).data
     assert (every.x, every.y, worst.y) == ((7, 8), (0.0, 10.0), (0.0, 20.0))
+
+
+def test_a_single_value_is_read_off_its_axis() -> None:
+    """A reinforcement learning log of one line: its loss is not 0."""
+    points = pl.DataFrame(
+        {"step": [3], "step_ns": [1_268_488_000_000], "loss": [6.145e-06], "grad_norm": [0.04],
+         "tokens_per_second": [4195.9], "generation_ns": [698_880_000_000]}
+    ).with_columns(
+        pl.lit(None, pl.Int64).alias(name)
+        for name in (*PHASE_COLUMNS, "other_ns") if name != "generation_ns"
+    )  # fmt: skip
+    events = pl.DataFrame(schema={"metric": pl.String, "kind": pl.String, "step": pl.Int64})
+    captures = pl.DataFrame(schema={"step": pl.Int64, "end_step": pl.Int64})
+    figure = health_figure(points, events, captures, str)
+    ranges = [axis.range for axis in figure.select_yaxes()]
+    assert ranges[2] == (0.0, 2 * 6.145e-06)
+    assert ranges[3:] == [None, None]  # logarithmic; columns begin at 0
+    two = points.with_columns(step=pl.lit(4, pl.Int64), loss=pl.lit(7e-06))
+    figure = health_figure(pl.concat([points, two]), events, captures, str)
+    assert [axis.range for axis in figure.select_yaxes()][2] is None
 
 
 @pytest.mark.slow
