@@ -147,6 +147,18 @@ def test_the_overview_says_why_mfu_and_losses_are_unknown(
     assert len(unknown) == 2 and all("--peak fp32" in one for one in unknown), unknown
 
 
+def test_the_overview_says_where_the_step_goes_of_tables_without_times(
+    monkeypatch: pytest.MonkeyPatch, real_stores: Callable[[str], Path]
+) -> None:
+    """The producer's own table has parts of a step, but neither its start nor its end."""
+    store = real_stores("cluster16_pp2")
+    visited = visit(monkeypatch, store, page="overview")
+    [reported] = rows_of("report", store)["mean_step"].to_list()
+    said = " ".join(one.value for one in visited.markdown).replace("\\", "")
+    for part in ("computing_ns", "exposed_communication_ns", "free_ns"):
+        assert f"{reported[0][part] / 1e6:,.3f} ms" in said, part
+
+
 def test_memory(monkeypatch: pytest.MonkeyPatch, sample_store: Path) -> None:
     visited = visit(monkeypatch, sample_store, page="memory", rank="3")
     curve, holders, peaks, growth = figures(visited)
