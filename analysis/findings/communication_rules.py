@@ -107,19 +107,21 @@ def uncaptured_ranks(seen: Material) -> Iterator[Finding]:
     ranks = sorted(set(missing["ranks"].explode().drop_nulls()))
     whom = Message("ranks that were not captured")
     if is_stage:
-        whom = Message("a pipeline stage that was not captured")
+        whom = Message(
+            "ranks that were not captured, {part} ms of it for a pipeline stage",
+            part=ms(pipeline_ns),
+        )
     if ranks:
         whom = Message("{whom} ({ranks})", whom=whom, ranks=ranks_named(ranks))
-    shown_ns = pipeline_ns if is_stage else stake_ns
     yield stated(
         seen,
         "uncaptured_ranks",
         Message(
-            "{shown} of {exposed} ms of exposed communication per step ({share}) are waiting for"
+            "{stake} of {exposed} ms of exposed communication per step ({share}) are waiting for"
             " {whom}.",
-            shown=ms(shown_ns),
+            stake=ms(stake_ns),
             exposed=ms(exposed_ns),
-            share=percent(shown_ns / exposed_ns if exposed_ns else None),
+            share=percent(stake_ns / exposed_ns if exposed_ns else None),
             whom=whom,
         ),
         stake_ns,
