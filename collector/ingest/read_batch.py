@@ -231,11 +231,9 @@ def _gather(
 @cache
 def _emptied(names: frozenset[str]) -> str:
     """SQL that empties canonical tables, and gives those their columns back that readers change."""
-    new = (
-        f'drop table "{name}"; {schema.create_sql(schema.tables()[name])}'
-        for name in sorted(names.union(LARGE))
-    )
-    types = (f"drop type if exists {table}_{kind}" for table in LARGE for kind in ("word", "key"))
+    changed = sorted(names.union(LARGE))
+    new = (f'drop table "{name}"; {schema.create_sql(schema.tables()[name])}' for name in changed)
+    types = (f"drop type if exists {name}_{kind}" for name in changed for kind in ("word", "key"))
     return ";".join((*new, *types))
 
 

@@ -14,6 +14,7 @@ import pytest
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest import read_batch
 from npuscope.collector.ingest.ingest import Progress, ingest
+from npuscope.collector.readers.trace_view import trace_view
 from npuscope.collector.store import store
 from npuscope.collector.store.batches import LISTING
 from npuscope.collector.store.compact import compact
@@ -82,6 +83,22 @@ def test_the_same_rows_as_of_each_alone(tmp_path: Path, monkeypatch: pytest.Monk
         assert (mine.warnings, mine.rules, mine.unverified, mine.sources) == (
             theirs.warnings, theirs.rules, theirs.unverified, theirs.sources
         )  # fmt: skip
+
+
+def test_words_of_one_rank_leave_room_for_those_of_the_next(
+    written_job: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Devices in one large timeline are small ranks each, whose tables hold enumerations."""
+    source = written_job(small(), "text")
+    monkeypatch.setattr(trace_view, "WORDS_FROM_BYTES", 0)
+
+    read = ingest(source, tmp_path / "store", run="job", jobs=1)
+
+    assert read.is_complete and len(read.published) > 1
+    held = "select count(distinct rank) from {}"
+    for table in ("counters", "host_ops"):
+        [[found]] = store.query(tmp_path / "store", held.format(table)).iter_rows()
+        assert found == len(read.published)
 
 
 def test_a_rank_that_cannot_be_read_leaves_its_batch(once: Path, tmp_path: Path) -> None:
