@@ -61,6 +61,11 @@ _BESIDE: tuple[tuple[re.Pattern[bytes], str], ...] = (
         "holds metadata of a profile and no events: give the profile's folder",
     ),
 )  # fmt: skip
+# Folders in one file: names, and what such files begin with.
+PACKED = re.compile(r"\.(zip|7z|rar|tar|tgz|tar\.\w+)$", re.I)
+_PACKED = re.compile(
+    rb"PK\x03\x04|7z\xbc\xaf|Rar!|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd|.{257}ustar", re.DOTALL
+)
 _KNOWN = (
     "a profiler's database, trace_view.json, msprof_*.json, a Kineto trace, a profiler's CSV or"
     " communication JSON, results of msprof-analyze, or a .duckdb export"
@@ -103,6 +108,8 @@ def look_at(path: Path) -> LoneFile:
     for mark, told in _BESIDE if head.lstrip().startswith(b"{") else ():
         if mark.search(head):
             raise TraceNotFound(f"{path}: {told}")
+    if _PACKED.match(head):
+        raise TraceNotFound(f"{path}: a packed file: unpack it, then give what was in it")
     if head.startswith(b"PAR1"):
         raise TraceNotFound(
             f"{path}: a Parquet file is no profile: of a phase-level trace ask `npuscope whatif`"

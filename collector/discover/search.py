@@ -128,6 +128,10 @@ def search(path: Path) -> Findings:
                 profiles += found
                 problems += unusable
     if not profiles and not problems:
+        if packed := next((name for name in _names(path) if lone_files.PACKED.search(name)), None):
+            raise TraceNotFound(
+                f"{path}: no profile here or below, but {packed}: unpack it, then give the folder"
+            )
         raise TraceNotFound(
             f"{path}: no *_ascend_pt, *_ascend_ms, PROF_* folder or Kineto trace here or below: "
             "was analyse() run, and is this the folder the profiler wrote to?"
@@ -295,9 +299,24 @@ def _profile_folders(
             try:
                 if child.is_dir() and not (folder != start and _SKIPPED.fullmatch(child.name)):
                     pending.append(Path(child.path).resolve())
+                elif child.is_symlink() and (lost := _lost_profile(child.path)):
+                    problems.append(lost)
             except OSError as error:
                 if error.errno != errno.ELOOP:  # a link to itself hides nothing
                     problems.append(Problem(child.path, f"cannot be read ({error.strerror})"))
+
+
+def _lost_profile(link: str) -> Problem | None:
+    """A profile that a link leads to and that is not there now: what was read of it stays."""
+    target = Path(os.path.realpath(link))
+    is_profile = any(
+        pattern.fullmatch(name)
+        for pattern in (_FRAMEWORK_FOLDER, _PROF_FOLDER)
+        for name in (target.name, Path(link).name)
+    )
+    if not is_profile or target.exists():
+        return None
+    return Problem(str(target), f"not there, but {link} leads to it: is its disk mounted?")
 
 
 def _framework(folder: Path, names: list[str]) -> Framework | None:
@@ -434,6 +453,8 @@ def _by_rank(
 
 
 def _nothing_exported(folder: Path, framework: Framework) -> str:
+    if not _names(folder):
+        return "the folder is empty: profiling was stopped, or copying: copy or record it again"
     if framework == "msprof":
         return "raw data only: run `msprof --export=on --output=<this folder>` first"
     if (folder / OUTPUT_FOLDER).is_dir():

@@ -63,6 +63,7 @@ _FILES: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
         (r"dataset\.csv|minddata_.*", "", f"MindData's pipeline: {_NOT_YET}"),
         (r"(start|end)_info.*|.*\.done|info\.json.*|.*\.log", "markers and logs",
          "logs of the analysis"),
+        (r".*\.(zip|7z|rar|tar|tgz|tar\.\w+)", "", "packed: what is in it is read once unpacked"),
         (r"truth\.json", "", "ground truth of a generated sample"),
     )
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import tempfile
 from contextlib import closing
@@ -150,6 +151,42 @@ def test_raw_data_says_what_to_do(tmp_path: Path) -> None:
 
     assert not found.ranks
     assert "analyse" in found.problems[0].message
+
+
+def test_an_empty_folder_has_no_raw_data(tmp_path: Path) -> None:
+    write_rank(tmp_path / "a_ascend_pt", 0)
+    for name in ("b_ascend_pt", "PROF_000001_20250101000000000_ABC"):
+        (tmp_path / name).mkdir()
+
+    messages = {Path(one.path).name: one.message for one in discover(tmp_path).problems}
+
+    assert messages.keys() == {"b_ascend_pt", "PROF_000001_20250101000000000_ABC"}
+    assert all(told.startswith("the folder is empty") for told in messages.values())
+
+
+def test_a_packed_profile_is_to_be_unpacked(tmp_path: Path) -> None:
+    write_rank(tmp_path / "job" / "a_ascend_pt", 0)
+    (tmp_path / "sent").mkdir()
+    for form in ("zip", "tar", "gztar", "xztar"):
+        packed = shutil.make_archive(str(tmp_path / "sent" / "p"), form, tmp_path / "job")
+        for path in (tmp_path / "sent", Path(packed)):
+            with pytest.raises(TraceNotFound, match="unpack it"):
+                discover(path)
+        Path(packed).unlink()
+
+
+def test_a_link_to_a_profile_that_is_not_there_is_told(tmp_path: Path) -> None:
+    there = write_rank(tmp_path / "disk" / "a_ascend_pt", 1)
+    job = write_rank(tmp_path / "job" / "b_ascend_pt", 0).parent
+    (job / "node1").symlink_to(there)
+    (job / "notes").symlink_to(tmp_path / "gone")
+    assert ranks(job) == {"a_ascend_pt": 1, "b_ascend_pt": 0}
+
+    there.parent.rename(tmp_path / "unmounted")
+    [problem] = discover(job).problems
+
+    assert problem.path == str(there) and str(job / "node1") in problem.message
+    assert ranks(job) == {"b_ascend_pt": 0}
 
 
 def test_nothing_there(tmp_path: Path) -> None:

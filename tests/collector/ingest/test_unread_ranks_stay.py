@@ -76,3 +76,17 @@ def test_a_rank_whose_folder_is_gone_is_dropped(source: Path) -> None:
     shutil.rmtree(source / "node5_ascend_pt")
     assert [m.rank for m in read(source).dropped] == [5]
     assert ranks(source) == [4]
+
+
+def test_a_rank_on_a_disk_that_is_not_mounted_stays(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    linked = source / "node5_ascend_pt"
+    shutil.move(linked, tmp_path / "disk")
+    linked.symlink_to(tmp_path / "disk" / linked.name)
+    assert read(source).is_complete and ranks(source) == [4, 5]
+
+    (tmp_path / "disk").rename(tmp_path / "unmounted")
+    again = read(source)
+
+    assert ranks(source) == [4, 5] and not again.dropped
+    assert [str(linked) in problem.message for problem in again.problems] == [True]
