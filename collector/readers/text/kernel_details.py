@@ -78,14 +78,14 @@ def read(
                     keys=keys or "varchar",
                 )  # fmt: skip
 
-    try:
-        read_each(files, read_one, log, advance)
-    except Exception:
-        # Half the operations would give figures that look whole.
-        con.execute("delete from _comm_rows")
-        raise
-    if is_large:
-        with words_for_text(con, ("kernels",)):
+    with words_for_text(con, ("kernels",) if is_large else ()):
+        try:
+            read_each(files, read_one, log, advance)
+        except Exception:
+            # Half the operations would give figures that look whole.
+            con.execute("delete from _comm_rows")
+            raise
+        if is_large:
             turn_into_words(con, "kernels", ("name", "type", "core", "op_state", *_TEXT), kinds)
 
 

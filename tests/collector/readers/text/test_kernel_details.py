@@ -316,3 +316,37 @@ def test_words_of_a_large_table_say_what_text_does(
     assert len(text) == 2
     kinds = "distinct typeof(name)[:4], typeof(pmu)[:8], typeof(start_ns)"
     assert staged.rows(f"select {kinds} from kernels") == [("ENUM", "MAP(ENUM", "BIGINT")]
+
+
+PMU = "Name,Accelerator Core,Start Time(us),Duration(us)"
+
+
+def test_each_slice_of_a_large_table_may_have_pmu_columns_of_its_own(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one with an odd cell, which is read again as text."""
+    monkeypatch.setattr(kernel_details, "WORDS_FROM_BYTES", 0)
+    first = write(staged.folder, f"{PMU},aic_a_ratio", "a,AI_CORE,10.1,5,0.25", name="1.csv")
+    second = write(
+        staged.folder, f"{PMU},aic_b_ratio", "b,AI_CORE,20.1,5,odd", "c,AI_CORE,30.1,5,0.5",
+        name="2.csv",
+    )  # fmt: skip
+    staged.read(kernel_details, {"kernels": [first, second]})
+    values = "name::varchar, pmu['aic_a_ratio'], pmu['aic_b_ratio']"
+    assert rows(staged.con, values) == [
+        ("a", 0.25, None), ("b", None, None), ("c", None, 0.5)
+    ]  # fmt: skip
+
+
+def test_a_large_table_that_fails_leaves_text_to_other_readers(
+    staged: Staged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = write(staged.folder, f"{PMU},aic_a_ratio", "a,AI_CORE,10.1,5,0.25", name="1.csv")
+    bad = write(staged.folder, "nonsense", name="2.csv")
+    newer = write(staged.folder, f"{PMU},aic_b_ratio", "b,AI_CORE,20.1,5,0.5", name="3.csv")
+    with monkeypatch.context() as patched:
+        patched.setattr(kernel_details, "WORDS_FROM_BYTES", 0)
+        with pytest.raises(TraceFormatError, match=r"2\.csv"):
+            staged.read(kernel_details, {"kernels": [good, bad]})
+    staged.read(kernel_details, {"kernels": newer})
+    assert rows(staged.con, "name, pmu['aic_b_ratio']") == [("b", 0.5)]
