@@ -12,4 +12,13 @@ where t.globalTaskId not in (
     and (t.connectionId is null or t.connectionId not in (
         select connectionId from _communication_op where connectionId is not null))
     and not coalesce(starts_with(type.value, 'PROFILING_'), false)
+    -- A task around the contexts that are its kernels is no other work; text does not have it either.
+    and not exists (
+        from _task as c
+        where c.contextId is not null and t.contextId is null
+            and c.streamId = t.streamId and c.taskId = t.taskId and c.connectionId = t.connectionId
+            and c.deviceId is not distinct from t.deviceId
+            and c.startNs between t.startNs and t.startNs + t.durNs
+            and c.globalTaskId in (select globalTaskId from _compute_task_info)
+    )
 order by t.streamId, t.startNs;

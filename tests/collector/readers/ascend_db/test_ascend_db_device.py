@@ -140,3 +140,21 @@ def test_kernels_without_a_task_are_told(staged: Staged) -> None:
         "kernels: 2 rows without a task in TASK are left out",
         "comm_tasks: 1 rows without a task in TASK are left out",
     ])  # fmt: skip
+
+
+def test_a_task_around_its_kernels_is_no_other_work(staged: Staged) -> None:
+    def of_context(one: tuple[object, ...], context: int) -> tuple[object, ...]:
+        place = TASK.replace(" ", "").split(",").index("contextId")
+        return (*one[:place], context, *one[place + 1 :])
+
+    kernel = of_context(task(2, 12, 10, 70), 0)
+    # The numbers of tasks come again, and one call may launch a copy, too.
+    others = [task(3, 90, 5, 70), task(4, 13, 2, 71), of_context(task(5, 10, 12, 70), 1)]
+    fill(staged, {
+        "STRING_IDS": STRINGS, "TASK": (TASK, [task(1, 10, 14, 70), kernel, *others]),
+        "COMPUTE_TASK_INFO": ("name, globalTaskId, taskType, opType", [(2, 2, 3, 1)]),
+    })  # fmt: skip
+    assert len(staged.rows("from kernels")) == 1
+    starts = staged.rows("select start_ns from device_tasks order by start_ns")
+    assert starts == [(T0 + 10,), (T0 + 13,), (T0 + 90,)]
+    assert staged.rows("select dur_ns from device_tasks where start_ns = ?", (T0 + 10,)) == [(12,)]
