@@ -41,6 +41,7 @@ _MOST_WORDS = 12  # of a what-if without a cause
 _NEARLY_ALL = 0.99  # of a type's time: then all its kernels change
 _HEADROOM = ("headroom_ns", "headroom_low_ns", "headroom_high_ns")
 _NO_TYPES = Message("the profiler level has no operator types")
+_NO_CORES = Message("the cores of kernels were not recorded")
 _NO_PACE = Message(
     "too few vector kernels with tensors of different sizes: a kernel's start cannot be told from"
     " its pace"
@@ -74,13 +75,15 @@ def _tested(con: duckdb.DuckDBPyConnection, scope: Scope, ranked: pl.DataFrame) 
     if rows["type"].null_count() == rows.height:
         reasons |= dict.fromkeys(("layout", "recompute"), _NO_TYPES)
     if rows["core"].null_count() == rows.height:
-        reasons["ai_cpu"] = Message("the cores of kernels were not recorded")
+        reasons = dict.fromkeys(("ai_cpu", "layout", "clock"), _NO_CORES) | reasons
     if rows["is_aligned"].null_count() == rows.height:
         reasons["padding"] = Message("no matrix product with shapes was recorded")
     elif not known.products:
         reasons["padding"] = Message("too few aligned matrix products of one type to compare with")
     if cores is None:
         reasons["blocks"] = Message("how many cores the chip has is not known")
+    elif rows["most_blocks_count"].null_count() == rows.height:
+        reasons["blocks"] = Message("on how many cores kernels run was not recorded")
     clocks = shapes.clocks(con, run, capture)
     if clocks.is_empty():
         reasons["clock"] = Message("no frequency and no cycles were recorded")

@@ -195,6 +195,19 @@ def test_launches_of_kernels_without_types_are_not_said_to_be_missing() -> None:
     assert "operator types" in causes(plain, launches=(launch,))["dynamic"]["reason"]
 
 
+def test_what_no_kernel_tells_is_not_known() -> None:
+    """Of cores given to kernels, or of the kinds of core."""
+    gemm = {**product(4096, 4096, 4096, 50_000), "block_count": None}
+    few = causes(gemm)["blocks"]
+    assert (few["headroom_ns"], few["count"]) == (None, None)
+    assert few["reason"] == "on how many cores kernels run was not recorded"
+    moved = {**wise("TransData", 64, 5_000), "core": None}
+    found = causes(moved, ai_core_frequency_mhz=900.0)
+    for cause in ("ai_cpu", "layout", "clock"):
+        assert found[cause]["headroom_ns"] is None
+        assert found[cause]["reason"] == "the cores of kernels were not recorded"
+
+
 def test_lists_of_tensors_are_handed_on_though_their_results_are_flat() -> None:
     """SGD with momentum: of 11 lists that four kernels read and write five remain."""
     one, two = "64,3,11,11;192,64", "23232;12288"
