@@ -138,11 +138,32 @@ def export(
         if form in TRACES:
             _write_trace(data, replace(choice, run=scope.run), out)
         elif form == "openmetrics":
+            _require_data(data, asked.scope)
             _write_history(data, scope, use, peaks, out)
         else:
+            _require_only(data, asked.scope, f"{form} exports")
             open_views(data.con)
             rows = write(data.con, form, out, summaries=summary_versions())
             say(f"{out}: {len(rows)} tables, {sum(rows.values())} rows")
+
+
+def _require_data(data: Opened, scope: Scope) -> None:
+    """Raises UsageError where the run or capture asked for is not there."""
+    from npuscope.analysis import query
+
+    if (reason := query.no_such_rank(data.con, scope)) is not None:
+        raise UsageError(reason)
+
+
+def _require_only(data: Opened, scope: Scope, what: str) -> None:
+    """Raises UsageError where one run was asked for, and what reads all would read others too; of
+    a folder that was just ingested, --run was the name to give."""
+    if scope.run is None or data.result is not None:
+        return
+    _require_data(data, scope)
+    runs = [run for (run,) in data.con.sql("select distinct run from ranks order by 1").fetchall()]
+    if len(runs) > 1:
+        raise UsageError(f"--run {scope.run}: {what} all runs here: {', '.join(runs)}")
 
 
 def _write_trace(data: Opened, choice: Choice, out: Path) -> None:
@@ -209,9 +230,9 @@ def sql(
     form = "json" if json else "parquet" if parquet else "csv" if csv or out else "table"
     if form == "parquet" and out is None and sys.stdout.isatty():
         raise UsageError("Parquet is binary: give -o FILE or redirect stdout")
-    with Asked(source_of(path, None, store, run, jobs, memory), Scope(run)).tables(
-        need_steps=False
-    ) as (data, _):
+    asked = Asked(source_of(path, None, store, run, jobs, memory), Scope(run))
+    with asked.tables(need_steps=False) as (data, _):
+        _require_only(data, asked.scope, "a query without `where run = ...` reads")
         open_views(data.con, views_named(data.con, query))
         lock_down(data.con, data.target)
         reader = run_select(data.con, query)

@@ -102,6 +102,30 @@ def test_tables_are_not_chosen_from(run: Run, sample: Path, tmp_path: Path) -> N
     assert "--ranks is for traces (perfetto, chrome): csv exports everything" in outcome.err
 
 
+def test_one_run_of_several_is_not_what_all_are_asked_for(
+    run: Run, write_profile: Callable[..., Path], tmp_path: Path
+) -> None:
+    both = tmp_path / "store"
+    for name in ("a", "b"):
+        folder = write_profile(tmp_path / name / "h0_ascend_pt", 0).parent
+        assert run("ingest", folder, "--store", both, "--run", name).code == 0
+    told = run("export", "csv", both, "--run", "a", "-o", tmp_path / "x")
+    assert told.code == 2 and "--run a: csv exports all runs here: a, b" in told.err
+    told = run("sql", both, "from ranks", "--run", "a")
+    assert told.code == 2 and "reads all runs here: a, b" in told.err
+    for command in (
+        ("sql", both, "from ranks"),
+        ("export", "csv", both, "-o", tmp_path / "x"),
+        ("export", "openmetrics", both, "-o", tmp_path / "x"),
+    ):
+        told = run(*command, "--run", "c")
+        assert told.code == 2 and "no run c here: there is a, b" in told.err
+    # Where there is no other, all is of it.
+    alone = tmp_path / "alone"
+    assert run("ingest", tmp_path / "a", "--store", alone, "--run", "a").code == 0
+    assert run("sql", alone, "from ranks", "--run", "a").code == 0
+
+
 def test_one_of_several_captures(
     run: Run, write_profile: Callable[..., Path], tmp_path: Path
 ) -> None:
