@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from npuscope.commands.command import Asked, TopOrAll, command, notes_of, say_notes
 from npuscope.console import print_json, say, show
 from npuscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from npuscope.analysis.scope import Scope
+    from npuscope.profile import Opened
 
 _SHOWN = 16
 _NONE = "no communication was recorded: no rank waits for another"
@@ -43,13 +47,14 @@ def ranks(asked: Asked, explain: Explain = None, *, top: TopOrAll = None) -> Non
         notes = notes_of(data, chosen)
         if not found.is_empty():
             notes = blame.blame_notes(data.con, chosen) + notes
+        none = _none(data, chosen) if found.is_empty() else None
         if asked.json:
-            notes = [_NONE, *notes] if found.is_empty() else notes
+            notes = [none, *notes] if none else notes
             kept = blame.rank_answer(data.con, chosen, top=top)
             print_json("ranks", blame.blame_rows(kept), notes)
         else:
-            if found.is_empty():
-                say(_NONE)
+            if none:
+                say(none)
             elif explain is not None:
                 for _, one in found.group_by("run", "capture", maintain_order=True):
                     show(explained_table(one))
@@ -57,6 +62,17 @@ def ranks(asked: Asked, explain: Explain = None, *, top: TopOrAll = None) -> Non
                 own = exposed_parts(step_parts(data.con, chosen), ("run", "capture", "rank"))
                 show(ranks_table(found, top=top or _SHOWN, waits=own))
             say_notes(notes)
+
+
+def _none(data: Opened, chosen: Scope) -> str:
+    """Why there is no row: of nobody, or not of this rank."""
+    from npuscope.analysis.ranks.stragglers import blame
+    from npuscope.analysis.wording import ranks_named
+
+    others = blame.rank_blame(data.con, replace(chosen, rank=None))["rank"].to_list()
+    if chosen.rank is None or not others:
+        return _NONE
+    return f"rank {chosen.rank}: no communication was recorded; it was of {ranks_named(others)}"
 
 
 @command("run", "capture")

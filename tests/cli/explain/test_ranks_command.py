@@ -65,3 +65,9 @@ def test_usage(run: Run, job: Path) -> None:
     assert code == 2 and "two ranks" in err
     code, _, err = run("ranks", job, "--explain", 7)
     assert code == 2 and "rank" in err
+
+
+def test_a_rank_without_communication_is_not_all_of_them(run: Run, real_data: Path) -> None:
+    told = run("ranks", real_data / "cluster16_pp2", "--rank", 3)
+    assert told.code == 0
+    assert "rank 3: no communication was recorded; it was of ranks 0-1" in told.err
