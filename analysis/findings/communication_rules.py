@@ -89,7 +89,7 @@ def pipeline_bubble(seen: Material) -> Iterator[Finding]:
         " micro-batches per step, interleaved (virtual) stages, or layers moved from the slowest"
         " stage: `npuscope pipeline PATH --try` says what a schedule gives.",
         worst,
-        "npuscope steps PATH",
+        "npuscope comm PATH --by part",
         changes=("schedule=zb-h1",),
     )
 

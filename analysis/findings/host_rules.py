@@ -57,7 +57,7 @@ def host_calls(seen: Material) -> Iterator[Finding]:
         " have had work meanwhile.",
         joined([_ADVICE[one] for one in rows["cause"]], " "),
         rows.drop("operator"),
-        "npuscope host PATH --by gain",
+        "npuscope host PATH --by call",
         changes=[word_of(one) for one in rows["cause"]],
     )
 

@@ -20,7 +20,7 @@ from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.scope import Scope
 from npuscope.collector.store import store
 from npuscope.profile import Source, bring_up_to_date
-from tests.analysis.tables import Row, connect, fill, kernel, op
+from tests.analysis.tables import Row, answer, connect, fill, kernel, op
 from tests.conftest import REPOSITORY
 
 MS = 1_000_000
@@ -76,7 +76,11 @@ def test_exposed_communication_names_the_group_that_costs_most() -> None:
     assert found.statement.endswith(" Whether 25.000 ms of it move bytes or wait is unknown.")
     assert found.evidence.rows()[0] == ("ep", "allToAllV", None, 20.0 * MS)
     assert "receive" not in found.evidence["op_type"].to_list()
-    assert of(con, "pipeline_bubble").at_stake_ns == 15 * MS
+    bubble = of(con, "pipeline_bubble")
+    assert bubble.at_stake_ns == 15 * MS
+    assert (
+        bubble.command == "npuscope comm PATH --by part"
+    )  # has the waiting, `steps` the transfers
 
 
 def test_no_nanosecond_of_a_step_is_at_stake_twice() -> None:
@@ -89,6 +93,15 @@ def test_no_nanosecond_of_a_step_is_at_stake_twice() -> None:
     assert stakes == [7.5 * MS, 12.5 * MS, 10 * MS]  # 5 ms of both are shared
     step = query.steps(con).row(0, named=True)
     assert sum(stake or 0 for stake in stakes) == 80 * MS - step["computing_ns"]
+
+
+def test_calls_of_the_host_point_to_where_they_are_listed() -> None:
+    called = "torch/utils/data/dataloader.py(625): __next__"
+    call = {"kind": "python", "name": called, "start_ns": 0, "dur_ns": 20 * MS, "thread_id": 1}
+    con = job(kernels=[kernel(0, 100 * MS, 1)], host_ops=[call])
+    found = of(con, "host_calls")
+    assert (found.at_stake_ns, found.command) == (20 * MS, "npuscope host PATH --by call")
+    assert [row["total_ns"] for row in answer(con, "host_calls")] == [20 * MS]
 
 
 def test_idle_time_points_to_the_worst_rank() -> None:
