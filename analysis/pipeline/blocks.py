@@ -11,7 +11,7 @@ import polars as pl
 
 from ..replay.captures import one_capture
 from ..scope import Scope
-from .answer import recognised
+from .answer import Answer, pipeline_answer, recognised
 from .bubbles import order_pauses, pipeline_bubbles, step_pauses
 from .execution import Precedence, Times
 from .measurement import measured
@@ -56,6 +56,12 @@ def pipeline_view(
         found.ranks[column],
         tuple(tries_notes(job, asked)),
     )
+
+
+def what_ran(con: duckdb.DuckDBPyConnection, scope: Scope) -> Answer:
+    """What is known of one capture's pipeline where no pass of it can be drawn. Raises as
+    `pipeline_answer`."""
+    return pipeline_answer(con, *one_capture(con, scope.job))
 
 
 # metric: pipeline_blocks

@@ -3,7 +3,7 @@
 import polars as pl
 import streamlit as st
 
-from npuscope.analysis.pipeline.blocks import pipeline_view
+from npuscope.analysis.pipeline.blocks import pipeline_view, what_ran
 from npuscope.analysis.pipeline.schedules import ANY_CHUNKS, SCHEDULES
 from npuscope.analysis.wording import ms
 from npuscope.dashboard.app.finding_cards import verdict_here
@@ -49,6 +49,21 @@ with right:
         placeholder=say(AS_RAN),
         on_change=lambda: page.look_at(micro_batches=st.session_state["micro_batches"]),
     )  # fmt: skip
+
+
+def _tell_what_ran() -> None:
+    """The command's tables, where passes cannot be drawn: of one stage of several, say."""
+    try:
+        found = page.later(what_ran, rank=None, step=None)
+    except (CannotAnswer, TraceNotFound):  # the reason is told by now
+        return
+    if found is not None:
+        page.table(found.phases, name="pipeline_phases", title="Phases of the pipeline")
+        page.table(found.masking, name="pipeline_masking", title="Masking by phase")
+        page.table(found.stages, name="pipeline_stages", title="Work of pipeline stages")
+        page.notes(found.notes)
+
+
 told = None
 try:
     told = page.later(
@@ -57,6 +72,7 @@ try:
 except (CannotAnswer, UsageError, TraceNotFound) as error:
     slot.empty()
     page.empty(Message("{schedule}: there is no answer", schedule=say(asked)), error.message)
+    _tell_what_ran()
 if told is None:
     slot.empty()
     st.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -36,6 +37,22 @@ def test_the_page_shows_what_the_command_prints(
     visited.selectbox(key="schedule").set_value("dualpipev").run()
     assert not visited.exception and not visited.error
     assert "two micro-batches for each stage" in visited.info[0].value
+
+
+@pytest.mark.slow
+def test_a_stage_alone_has_its_phases_though_nothing_can_be_drawn(
+    monkeypatch: pytest.MonkeyPatch, real_stores: Callable[[str], Path]
+) -> None:
+    path = real_stores("qwen3_pp2_dp2_text_level2")
+    visited = visit(monkeypatch, path, page="pipeline")
+    assert not visited.exception and not visited.error
+    assert "not captured" in visited.info[0].value
+    titles = [one.label for one in visited.expander]
+    for title in ("Phases of the pipeline", "Masking by phase", "Work of pipeline stages"):
+        assert any(one.startswith(title) for one in titles), titles
+    done = CliRunner().invoke(app, ["pipeline", str(path), "--json"])
+    phases = json.loads(done.stdout)["rows"]
+    assert f"Phases of the pipeline ({len(phases)})" in titles
 
 
 def test_blocks_fill_each_row_without_gaps() -> None:
