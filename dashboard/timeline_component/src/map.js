@@ -19,7 +19,10 @@ export function drawRuler(it, context, ratio) {
   for (let at = Math.ceil(it.view.start / step) * step; at < it.view.end; at += step) {
     const x = it.x(at);
     context.fillRect(x, height - 6, 1, 6);
-    context.fillText(instant(at, step), x + 4, height / 2);
+    const label = instant(at, step);
+    // Cut at the edge it would say another instant, or one without its unit.
+    if (x + 4 + context.measureText(label).width <= ruler.clientWidth)
+      context.fillText(label, x + 4, height / 2);
   }
   context.fillStyle = colours.background;
   context.fillRect(0, 0, GUTTER, height);
