@@ -12,10 +12,11 @@ where t.globalTaskId not in (
     and (t.connectionId is null or t.connectionId not in (
         select connectionId from _communication_op where connectionId is not null))
     and not coalesce(starts_with(type.value, 'PROFILING_'), false)
-    -- A task around the contexts that are its kernels is no other work; text does not have it either.
+    -- A task around the contexts that are its kernels is no other work; text does not have it either. A database
+    -- without numbers of contexts tells it by its kernel alone.
     and not exists (
         from _task as c
-        where c.contextId is not null and t.contextId is null
+        where t.contextId is null and (c.contextId is not null or (select count(contextId) = 0 from _task))
             and c.streamId = t.streamId and c.taskId = t.taskId and c.connectionId = t.connectionId
             and c.deviceId is not distinct from t.deviceId
             and c.startNs between t.startNs and t.startNs + t.durNs
