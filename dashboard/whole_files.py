@@ -22,7 +22,8 @@ def written(out: Path) -> Iterator[IO[bytes]]:
     except OSError as error:
         raise StoreError(f"{out}: cannot be written ({error.strerror})") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # where nothing can be written, nothing is there
+            temporary.unlink()
 
 
 def write_text(text: str, out: Path) -> None:

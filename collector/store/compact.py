@@ -104,7 +104,8 @@ def compact(
                     f"{store}: no space left to merge {folder.name}: merged and small files are"
                     " both kept for a day; nothing was lost, free some space and try again"
                 ) from error
-            raise StoreError(f"{folder}: cannot be compacted: {error}") from error
+            reason = error.strerror if isinstance(error, OSError) else None
+            raise StoreError(f"{folder}: cannot be compacted: {reason or error}") from error
         if compaction:
             compactions.append(compaction)
             done(compaction)

@@ -5,6 +5,7 @@ Written under a temporary name and renamed when whole, so that a name never hold
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping
@@ -19,6 +20,7 @@ from ..csv_cells import quoted_cell
 from ..literals import sql_literal
 from ..staging import scalar
 from .manifest import staging_name, sync_folder
+from .space import is_out_of_space
 from .store import SUMMARY_VERSIONS, attach_export
 
 FORMATS = ("duckdb", "parquet", "csv")
@@ -47,6 +49,8 @@ def export(
     temporary = out.with_name(f"{staging_name()}.{out.name}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
+        temporary.touch()  # DuckDB's errors do not tell this file from those of the store
+        temporary.unlink()
         rows = writers[form](con, names, temporary)
         if form == "duckdb":
             _write_versions(temporary, summaries)
@@ -56,11 +60,16 @@ def export(
         sync_folder(out.parent)
     except OSError as error:
         raise StoreError(f"{out}: cannot be written ({error.strerror})") from error
+    except duckdb.Error as error:
+        if not is_out_of_space(error):
+            raise
+        raise StoreError(f"{out}: cannot be written (no space left)") from error
     finally:
         if temporary.is_dir():
             shutil.rmtree(temporary, ignore_errors=True)
         else:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # where nothing can be written, nothing is there
+                temporary.unlink()
     return rows
 
 

@@ -13,7 +13,7 @@ import errno
 import os
 import stat
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from npuscope.errors import StoreError
@@ -45,22 +45,28 @@ def handle(path: Path, *, make: bool = False) -> Iterator[int]:
     ]
     begin = begins[-1] if begins else len(parts)
     with _opened(os.open(Path(*parts[:begin]), _FOLDER)) as at:
-        yield from _walk(at, parts[begin:], make)
+        yield from _walk(at, parts[begin:], make, Path(*parts[:begin]))
 
 
 @contextlib.contextmanager
 def below(at: int, *names: str) -> Iterator[int]:
     """A handle of a folder below another's. Raises OSError where a name is no folder."""
-    yield from _walk(at, names, make=False)
+    yield from _walk(at, names, make=False, place=Path())
 
 
-def _walk(at: int, names: Iterable[str], make: bool) -> Iterator[int]:
+def _walk(at: int, names: Sequence[str], make: bool, place: Path) -> Iterator[int]:
     with contextlib.ExitStack() as stack:
-        for name in names:
-            if make:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, dir_fd=at)
-            at = stack.enter_context(_opened(os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=at)))
+        for nth, name in enumerate(names):
+            try:
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(name, dir_fd=at)
+                inner = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=at)
+            except OSError as error:
+                # The system was told the name alone, and who reads the error needs all of it.
+                error.filename = str(Path(place, *names[: nth + 1]))
+                raise
+            at = stack.enter_context(_opened(inner))
         yield at
 
 

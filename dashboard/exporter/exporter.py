@@ -325,11 +325,15 @@ def for_hosts(application: Application, names: Collection[str]) -> Application:
 def write_textfile(options: Options, path: Path, say: Say) -> None:
     """Samples of now, for node_exporter's textfile collector: the file appears whole or not.
 
-    Raises StoreError where the store cannot be read; an older file stays then.
+    Raises StoreError where the store cannot be read or the file not be written; an older file
+    stays then.
     """
     with contextlib.closing(Exporter(options, say, patience_s=None)) as exporter:
         exporter.require_results()
-        write_to_textfile(str(path), _registry(exporter))
+        try:
+            write_to_textfile(str(path), _registry(exporter))
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be written ({error.strerror})") from error
 
 
 @dataclass(frozen=True, slots=True)

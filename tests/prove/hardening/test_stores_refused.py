@@ -92,6 +92,55 @@ def test_a_read_only_store_is_not_written(
 
 
 @pytest.mark.slow
+def test_a_read_only_store_is_named(
+    source: Path, target: Path, tmp_path: Path, write_profile: WriteProfile
+) -> None:
+    """Also where a run is new to it, and where its files are to be merged."""
+    write_profile(source / "r2_ascend_pt", 2)
+    again = run("ingest", source, "--store", target, home=tmp_path)
+    assert again.code == 0, again.errors
+    for arguments, told in (
+        (("ingest", source, "--store", target, "--run", "new"), f"{target}/run=new: "),
+        (("compact", target), ": cannot be compacted: "),
+    ):
+        done = execute(in_private_mounts(READ_ONLY, str(target), *npuscope(*arguments)), tmp_path)
+        assert done.code == 3
+        assert f"npuscope: {target}/" in done.errors
+        assert f"{told}Read-only file system\n" in done.errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command", ["export duckdb STORE -o", "bundle STORE -o", "exporter STORE --textfile"]
+)
+def test_an_output_that_cannot_be_written_is_named(
+    target: Path, tmp_path: Path, command: str
+) -> None:
+    """By the name that was asked for, not by that of a file on the way to it."""
+    out = tmp_path / "outputs" / "out.prom"
+    out.parent.mkdir()
+    asked = npuscope(*(target if one == "STORE" else one for one in command.split()), out)
+    done = execute(in_private_mounts(READ_ONLY, str(out.parent), *asked), tmp_path)
+    assert done.code == 3
+    assert f"npuscope: {out}: cannot be written (Read-only file system)\n" in done.errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["duckdb", "parquet"])
+def test_an_export_without_room_blames_no_file_of_the_store(
+    target: Path, tmp_path: Path, form: str
+) -> None:
+    out = tmp_path / "outputs" / "out"
+    out.parent.mkdir()
+    command = npuscope("export", form, target, "-o", out)
+    small = SMALL.format(size="16k")
+    done = execute(in_private_mounts(small, str(out.parent), *command), tmp_path)
+    assert done.code == 3
+    assert f"npuscope: {out}: cannot be written (no space left)\n" in done.errors
+    assert "damaged" not in done.errors
+
+
+@pytest.mark.slow
 def test_a_read_only_cache_is_read(source: Path, tmp_path: Path) -> None:
     """A profile whose own store is up to date needs nothing to be written."""
     home = tmp_path / "home"
