@@ -188,7 +188,12 @@ def _write_history(
 ) -> None:
     """Write all steps as samples, say how many."""
     from npuscope.dashboard.exporter.history import write_history
+    from npuscope.profile import compare_ranks
 
+    before = len(data.warnings)
+    compare_ranks(data, is_needed=False)  # as the exporter does: waits and kinds are theirs to tell
+    for warning in data.warnings[before:]:
+        say(f"warning: {warning}")
     found = write_history(
         data.con,
         out,

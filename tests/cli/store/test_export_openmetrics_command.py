@@ -29,6 +29,28 @@ _LINE = re.compile(r'(\w+)\{((?:\w+="(?:[^"\\]|\\.)*",?)*)\} (\S+) (\d+\.\d{3})'
 pytestmark = pytest.mark.slow
 
 
+def test_waiting_is_told_apart_as_the_exporter_does(run: Run, tmp_path: Path) -> None:
+    """Ranks beside each other know what a rank alone does not."""
+    path, history, now = tmp_path / "store", tmp_path / "history.om", tmp_path / "now.prom"
+    publish_job(path, small(pp=2, layers=2), "c0", published_s=time.time())
+    assert run("export", "openmetrics", path, "-o", history).code == 0
+    assert run("exporter", path, "--textfile", now, "--expire", "never").code == 0
+
+    def parts(text: str) -> dict[str, list[float]]:
+        found: dict[str, list[float]] = {}
+        for line in text.splitlines():
+            if line.startswith("npuscope_exposed_part_seconds{"):
+                (part,) = re.findall(r'part="(\w+)"', line)
+                found.setdefault(part, []).append(float(line.split("} ")[1].split()[0]))
+        return found
+
+    steps, means = parts(history.read_text()), parts(now.read_text())
+    assert {part: sum(values) / len(values) for part, values in steps.items()} == {
+        part: pytest.approx(value) for part, (value,) in means.items()
+    }
+    assert "pipeline_wait" in means
+
+
 def test_history_fills_in_the_past(run: Run, tmp_path: Path) -> None:
     path, out = tmp_path / "store", tmp_path / "history.om"
     hour = 3600 * 10**9
