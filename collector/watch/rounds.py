@@ -261,6 +261,7 @@ def compare_round(watch: Watch) -> None:
 
 def refuse(watch: Watch, place: str, reason: str, fingerprint: str) -> None:
     """Quarantine a profile until it changes."""
+    reason = reason.removeprefix(f"{place}: ")  # which is told with it
     watch.folders.settle(place, fingerprint, refused=reason)
     others = tuple(one for one in watch.state.quarantined if one.path != place)
     since_ns = next(

@@ -178,6 +178,7 @@ def test_what_cannot_be_read_is_set_aside_until_it_changes(root: Path, asked: Op
         assert not again.has_told("cannot use")
         [refused] = state_of(asked).quarantined
         assert refused.path == str(bad) and "kernel_details.csv" in refused.reason
+        assert not refused.reason.startswith(str(bad))  # it is told with its path
         assert state_of(asked).errors_total == 1
         assert before == {p: p.stat().st_mtime_ns for p in root.rglob("*")}
         (bad / OUTPUT / "kernel_details.csv").write_text(kernel_text(0))
