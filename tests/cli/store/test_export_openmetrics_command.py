@@ -122,4 +122,4 @@ def test_history_fills_in_the_past(run: Run, tmp_path: Path) -> None:
     code, _, err = run("export", "openmetrics", path, "--ranks", "0", "-o", out)
     assert code == 2 and "--ranks is for traces" in err
     code, _, err = run("export", "openmetrics", path, "--run", "absent", "-o", out)
-    assert code == 3 and "nothing can be back-filled" in err
+    assert code == 2 and "no run absent here" in err
