@@ -56,8 +56,10 @@ def _median_before(value: pl.Expr) -> pl.Expr:
 
 def not_finite(steps: pl.DataFrame) -> pl.DataFrame:
     """Stretches of steps whose loss or gradients were no number, and of skipped iterations."""
+    # A step may tell several figures that are no number: it is one step all the same.
+    lost = steps.with_columns((pl.col("not_finite_count") > 0).cast(pl.Int64))
     return pl.concat([
-        _events(_stretches(steps, "not_finite_count"), "not_finite", "loss"),
+        _events(_stretches(lost, "not_finite_count"), "not_finite", "loss"),
         _events(_stretches(steps, "skipped_count"), "skipped", "step"),
     ])  # fmt: skip
 

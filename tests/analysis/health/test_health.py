@@ -172,6 +172,13 @@ def test_what_is_no_number() -> None:
     assert [(one["step"], one["count"]) for one in events(found, "skipped")] == [(2, 1), (5, 2)]
 
 
+def test_a_step_without_any_number_is_one_step() -> None:
+    found = of(range(1, 5), not_finite_count=[None, 2.0, 2.0, None], nan_count=[0.0, 1.0, 1.0, 0.0])
+    (event,) = events(found, "not_finite")
+    assert (event["step"], event["end_step"], event["count"]) == (2, 3, 2)
+    assert found.summary["not_finite_count"] == event["count"]
+
+
 @cache
 def of_steps(count: int) -> Health:
     return of(range(count), grad_norm=[1.0] * count)
