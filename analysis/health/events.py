@@ -126,9 +126,13 @@ def _most_regular(
         is_of_phase = numbers % period == phase
         chosen = is_of_phase & is_high
         first, last = numbers[chosen][[0, -1]]
-        possible = int((is_of_phase & (numbers >= first) & (numbers <= last)).sum())
+        is_within = (numbers >= first) & (numbers <= last)
+        possible = int((is_of_phase & is_within).sum())
+        # In a slow stretch every period is hit: as likely as the steps between are high.
+        between = is_high[is_within & ~is_of_phase]
+        likely = max(density, float(between.mean())) if len(between) else 1.0
         # Any two make a period: chance are the others on it.
-        by_chance = float(bdtrc(count - 3, possible - 2, density)) * pairs
+        by_chance = float(bdtrc(count - 3, possible - 2, likely)) * pairs
         if count >= _HIT_SHARE * possible and by_chance < _CHANCE:
             best = (count, period, chosen)
     return None if best is None else best[1:]

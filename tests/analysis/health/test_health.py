@@ -122,6 +122,28 @@ def test_a_change_of_level_and_costs_that_come_again(seed: int) -> None:
     assert periods[250]["cost_ns"] == pytest.approx(60e9, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("count", "slow", "starts"),
+    [
+        (100, slice(60, 100), [61]),
+        (200, slice(170, 200), [171]),
+        (300, slice(100, 140), [101, 141]),
+    ],
+)
+def test_a_slow_stretch_is_no_cost_every_other_step(
+    count: int, slow: slice, starts: list[int]
+) -> None:
+    """Near the ends of a log the median around a step follows a change late."""
+    elapsed = np.exp(0.003 * np.random.default_rng(0).standard_normal(count))
+    elapsed[slow] *= 1.1
+    found = of(range(1, count + 1), elapsed_s=elapsed)
+    assert events(found, "periodic") == []
+    assert [one["step"] for one in events(found, "change")] == starts
+    # Of a log with a line for every ten steps no line is more regular than another.
+    ten = of(range(10, 10 * count + 1, 10), elapsed_s=elapsed)
+    assert events(ten, "periodic") == []
+
+
 @pytest.mark.slow
 def test_changes_are_found_where_they_are() -> None:
     """5 % at 2 % noise: within 2 steps but for a few, which noise moves."""
