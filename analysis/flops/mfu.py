@@ -26,7 +26,7 @@ from npuscope.messages import Message
 from ..catalog import column_names
 from ..memo import kept
 from ..scope import ALL, JOB, Scope
-from ..wording import ms
+from ..wording import ms, percent
 from .chips import Place, peaks
 from .kernels.count import PLACE, counted_kernels, unresolved
 from .lengths import step_lengths
@@ -407,6 +407,7 @@ def _kernel_notes(
     ]
     if found["has_flops"].is_null().any():
         notes.append("steps without kernels of their own have no kernel FLOPs")
+    notes += _above_peak(found, counted)
     mixed = found.filter(pl.col("dtype_share") < _ONE_TYPE)
     if not mixed.is_empty():
         notes.append(
@@ -414,6 +415,26 @@ def _kernel_notes(
             " FLOPs"
         )
     return notes
+
+
+def _above_peak(found: pl.DataFrame, counted: pl.DataFrame) -> list[str]:
+    """What cannot be: kernels that all together, while they run, do more than the chip can."""
+    known = counted.filter(pl.col("causal_flops").is_not_null() & ~pl.col("is_rounded"))
+    own = found.select(*PLACE, "dtype", "peak_flops_per_s").drop_nulls("peak_flops_per_s")
+    share = (pl.col("causal_flops").cast(pl.Float64) * pl.col("count")).sum() * 1e9 / (
+        pl.col("total_ns").sum() * pl.col("peak_flops_per_s").first()
+    )  # fmt: skip
+    most = (
+        known.join(own, on=[*PLACE, "dtype"], nulls_equal=True)
+        .group_by(PLACE)
+        .agg(share.alias("share"))
+        .select(pl.col("share").filter(pl.col("share").is_finite()).max())
+        .item()
+    )
+    if most is None or most <= 1:
+        return []
+    told = "kernels reach {share} of the peak, which cannot be: check --peak, or the chip it is of"
+    return [Message(told, share=percent(most))]
 
 
 def _model_notes(found: pl.DataFrame) -> list[str]:

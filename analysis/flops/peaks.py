@@ -14,6 +14,7 @@ that the family reaches. That peak is inferred; any other block count gives none
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -211,7 +212,7 @@ def parse_peaks(text: str) -> dict[str, float]:
         match = _FIGURE.fullmatch(figure.strip())
         value = float(match[1]) * _SCALES[match[2].upper()] if match else 0.0
         names = (name.strip().lower(),) if equals else ("bf16", "fp16")
-        if value < 1e9 or not set(names) <= {*DTYPES, "hbm"}:
+        if not 1e9 <= value < math.inf or not set(names) <= {*DTYPES, "hbm"}:
             raise UsageError(
                 f"--peak {text}: give FLOP/s as 294.9T, or by type as bf16=294.9T,fp32=83T"
                 f" ({', '.join(DTYPES)}; hbm=1.6T for bytes/s of memory)"

@@ -256,6 +256,14 @@ def test_a_gpu_has_no_kernel_flops() -> None:
     assert any("GPU" in note for note in found.notes)
 
 
+def test_kernels_above_the_peak_are_told() -> None:
+    con, reached = one_rank(MATMUL), FLOPS / 100e-9
+    for share, is_told in ((0.99, False), (1.5, True)):
+        found = mfu(con, given_peaks={"bf16": reached / share, "fp16": reached / share})
+        assert any("150.0 % of the peak" in note for note in found.notes) == is_told
+        assert any("cannot be" in note for note in found.notes) == is_told
+
+
 def test_model_figures() -> None:
     con = one_rank(MATMUL, world_size=4)
     use = ModelUse(TINY, sequence_length=32, tokens_per_step=1000, recompute="full")

@@ -107,7 +107,7 @@ def test_given_peaks() -> None:
     assert peak.source_of("bf16") == "--peak" and "910B3" in peak.source_of("fp16")
 
 
-@pytest.mark.parametrize("text", ["", "fast", "bf16=", "bf17=3T", "3", "-3T", "bf16=3T,,"])
+@pytest.mark.parametrize("text", ["", "fast", "bf16=", "bf17=3T", "3", "-3T", "bf16=3T,,", "1e400"])
 def test_unreadable_peaks(text: str) -> None:
     with pytest.raises(UsageError, match="--peak"):
         parse_peaks(text)
