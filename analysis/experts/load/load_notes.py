@@ -57,6 +57,15 @@ def _even(loads: pl.DataFrame) -> list[str]:
     layers = flat.group_by("layer").agg(pl.col("is_flat").all()).filter("is_flat")["layer"]
     if layers.is_empty():
         return []
+    if step := _only_step(loads):
+        return [
+            Message(
+                "layers {layers}: every expert has the same number of tokens in step {step}, as "
+                "with forced or mocked routing",
+                layers=numbers(layers),
+                step=step,
+            )
+        ]
     return [
         Message(
             "layers {layers}: every expert has the same number of tokens in every step, as with "
@@ -94,6 +103,15 @@ def _dead(loads: pl.DataFrame) -> list[str]:
     )
     if never.is_empty():
         return []
+    if step := _only_step(loads):
+        return [
+            Message(
+                "{count} experts of layers {layers} received no tokens in step {step}",
+                count=never.height,
+                layers=numbers(never["layer"]),
+                step=step,
+            )
+        ]
     return [
         Message(
             "{count} experts of layers {layers} received no tokens in any step: dead experts",
@@ -101,6 +119,13 @@ def _dead(loads: pl.DataFrame) -> list[str]:
             layers=numbers(never["layer"]),
         )
     ]
+
+
+def _only_step(loads: pl.DataFrame) -> str:
+    """The step, where it is the only one: of others, as a selection leaves them out, these rows
+    say nothing."""
+    steps = loads["step"].unique()
+    return str(steps.item()) if len(steps) == 1 and steps.null_count() == 0 else ""
 
 
 def _not_seen(loads: pl.DataFrame) -> list[str]:

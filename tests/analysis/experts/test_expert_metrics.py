@@ -243,5 +243,15 @@ def test_notes() -> None:
     assert "2 to 3 experts" in told(pl.concat([row_of([5, 6]), row_of([5, 8, 1], layer=1)]))
     assert "1 of 2 counts" in told(pl.concat([row_of([5, 6]), row_of([5, 8], rank=1)]))
     assert told(rows()) == ""
-    apart = pl.concat([row_of([5, 6, 7]), row_of([5, 0], layer=9, capture="d", rank=1)])
+    later = [row_of([5, 0], layer=9, capture="d", rank=1, step=step) for step in (1, 2)]
+    apart = pl.concat([row_of([5, 6, 7]), *later])
     assert told(apart) == "d: 1 experts of layers 9 received no tokens in any step: dead experts"
+
+
+def test_notes_on_one_step_claim_nothing_of_others() -> None:
+    (dead,) = load_notes.load_notes(row_of([0, 5, 6], step=13))
+    assert dead == "1 experts of layers 0 received no tokens in step 13"
+    (even,) = load_notes.load_notes(row_of([5, 5, 5], step=0))
+    assert "in step 0, as with forced" in even
+    (whole,) = load_notes.load_notes(row_of([0, 5, 6], step=None))
+    assert "in any step" in whole
