@@ -36,7 +36,10 @@ def spikes(steps: pl.DataFrame, name: str) -> pl.DataFrame:
     told = steps.filter(pl.col(name).is_finite() & pl.col("step").is_not_null())
     value = pl.col(name)
     told = told.with_columns(_median_before(value).alias("usual"))
-    spread = _ROBUST * _median_before((value - pl.col("usual")).abs())
+    early = pl.Series(_early_deviations(told[name].head(2 * _FEWEST).to_numpy()), dtype=pl.Float64)
+    early = early.extend_constant(None, told.height - len(early))
+    deviation = pl.coalesce(_median_before((value - pl.col("usual")).abs()), early)
+    spread = _ROBUST * deviation
     limit = pl.col("usual") + pl.max_horizontal(
         _SPIKE * spread, _SPIKE_SHARE * pl.col("usual").abs()
     )
@@ -52,6 +55,14 @@ def spikes(steps: pl.DataFrame, name: str) -> pl.DataFrame:
 
 def _median_before(value: pl.Expr) -> pl.Expr:
     return value.rolling_median(_WINDOW, min_samples=_FEWEST).shift(1)
+
+
+def _early_deviations(values: Floats) -> list[float | None]:
+    """The median absolute deviation of the values before each: of the first ones, whose forerunners
+    have no median to deviate from. None where they are too few."""
+    before = (values[:at] for at in range(_FEWEST, len(values)))
+    found = [float(np.median(np.abs(one - np.median(one)))) for one in before]
+    return [*[None] * min(_FEWEST, len(values)), *found]
 
 
 def not_finite(steps: pl.DataFrame) -> pl.DataFrame:

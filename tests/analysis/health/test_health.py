@@ -97,6 +97,18 @@ def test_the_verdict_counts_what_went_wrong() -> None:
     assert verdict_told(lost) == "In 3 steps: stretches without a number: 1. Goodput is 60.0 %."
 
 
+def test_the_first_steps_are_judged_by_their_own_spread() -> None:
+    chance = np.random.default_rng(0)
+    for around in (1.0, 0.0):  # a gradient norm, a policy's loss
+        for _ in range(20):
+            norm = around + 0.08 * chance.standard_normal(40)
+            assert events(of(range(1, 41), grad_norm=norm), "spike") == []
+            norm[19] = around + 3
+            (spike,) = events(of(range(1, 41), grad_norm=norm), "spike")
+            assert (spike["step"], spike["end_step"]) == (20, 20)
+    assert events(of(range(3), grad_norm=[1.0, 9.0, 1.0]), "spike") == []
+
+
 def test_a_new_level_is_no_spike() -> None:
     chance = np.random.default_rng(1)
     loss = np.exp(0.02 * chance.standard_normal(1000))
