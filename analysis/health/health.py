@@ -100,8 +100,9 @@ def health(lines: pl.DataFrame, facts: LogFacts) -> Health:
 #   goodput_ratio     double  useful / wall
 #   not_finite_count  bigint  steps whose loss or gradients were no number; NULL: not told
 #   skipped_count     bigint  iterations that were skipped; NULL: not told
-#   grad_norm_spikes_count           bigint  spikes of the gradient norm; NULL: not told
-#   loss_spikes_count                bigint  spikes of the loss; NULL: not told
+#   grad_norm_spikes_count           bigint  spikes of the gradient norm; NULL: not told, or of
+#     steps without a number
+#   loss_spikes_count                bigint  spikes of the loss; NULL likewise
 #   grad_norm_spikes_per_1000_steps  double  of the steps with a gradient norm
 #   loss_spikes_per_1000_steps       double  of the steps with a loss
 def summary_row(found: Health) -> pl.DataFrame:
@@ -119,6 +120,8 @@ _KINDS = {
 def verdict_told(found: Health) -> str:
     """What went wrong how often, and the goodput where it is known."""
     steps, goodput = found.summary["steps_count"], found.summary["goodput_ratio"]
+    if steps and not found.steps["step"].count():
+        return Message("The log does not number its steps, so what went wrong is unknown.")
     counts = dict(found.events["kind"].value_counts().iter_rows())
     events = joined(
         Message("{what}: {count}", what=words, count=f"{counts[kind]:,}")
@@ -162,6 +165,7 @@ def _summary(
             wall_s = None
     spikes = found.filter(pl.col("kind") == "spike")["metric"].value_counts(sort=True)
     counts = dict(spikes.iter_rows())
+    judged = {name: _judged(steps, name) for name in _SPIKED}
     return {
         "steps_count": steps.height,
         "useful_s": useful_s or None,
@@ -170,15 +174,19 @@ def _summary(
         "not_finite_count": _sum_told(steps["not_finite_count"] > 0),
         "skipped_count": _sum_told(steps["skipped_count"]),
         **{
-            f"{name}_spikes_count": counts.get(name, 0) if steps[name].count() else None
-            for name in _SPIKED
+            f"{name}_spikes_count": counts.get(name, 0) if told else None
+            for name, told in judged.items()
         },
         **{
             f"{name}_spikes_per_1000_steps": 1000 * counts.get(name, 0) / told if told else None
-            for name in _SPIKED
-            for told in [steps[name].count()]
+            for name, told in judged.items()
         },
     }
+
+
+def _judged(steps: pl.DataFrame, name: str) -> int:
+    """Steps with a figure that could be a spike: events are of steps with a number."""
+    return steps.filter(pl.col("step").is_not_null())[name].count()
 
 
 def spike_change(ours: Health, theirs: Health, name: str) -> dict[str, float | str | None]:
@@ -189,7 +197,7 @@ def spike_change(ours: Health, theirs: Health, name: str) -> dict[str, float | s
     (Clopper and Pearson's, of ours among all spikes). No verdict where it holds 0.
     """
     counts = [int(one.summary[f"{name}_spikes_count"] or 0) for one in (ours, theirs)]
-    told = [one.steps[name].count() for one in (ours, theirs)]
+    told = [_judged(one.steps, name) for one in (ours, theirs)]
     found: dict[str, float | str | None] = {
         "metric": name,
         "change": None,

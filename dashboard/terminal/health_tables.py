@@ -10,12 +10,13 @@ from rich.console import RenderableType
 
 from npuscope.analysis.health.health import Health
 from npuscope.analysis.health.steps import PHASE_COLUMNS
-from npuscope.analysis.wording import UNKNOWN, percent
+from npuscope.analysis.wording import UNKNOWN, percent, plain
 
 from .tables import Column, FittedTable, decimals
 
 _seconds = decimals("{:,.3f}", 1e9)
 _figure = decimals("{:,.4g}")
+_whole = decimals("{:,.0f}")
 _LAST = 10
 _MOST_SPIKES = 30
 
@@ -41,8 +42,8 @@ def health_tables(found: Health) -> Iterator[RenderableType]:
             Column("of", "metric"),
             Column("from step", "step", str),
             Column("to", "end_step", str),
-            Column("steps", "count", _figure, 1),
-            Column("every", "period_steps", _figure, 2),
+            Column("steps", "count", _whole, 1),
+            Column("every", "period_steps", _whole, 2),
             Column("value", "value", str),
             Column("usual", "usual", str),
             Column("cost (s)", "cost_ns", _seconds, 1),
@@ -54,7 +55,7 @@ def health_tables(found: Health) -> Iterator[RenderableType]:
     last = found.steps.tail(_LAST)
     yield FittedTable(
         [
-            Column("step", "step", str),
+            Column("step", "step", plain),
             Column("time (s)", "step_ns", _seconds),
             Column("loss", "loss", _figure),
             Column("grad norm", "grad_norm", _figure),
@@ -68,7 +69,7 @@ def health_tables(found: Health) -> Iterator[RenderableType]:
         phases = (*PHASE_COLUMNS, "other_ns", "generation_tail_ns")
         yield FittedTable(
             [
-                Column("step", "step", str),
+                Column("step", "step", plain),
                 *(Column(name[:-3].replace("_", " "), name, _seconds) for name in phases),
             ],
             last.to_dicts(),
@@ -126,8 +127,8 @@ _COLUMNS = {
         Column("to", "end_step", str),
         Column("event", "kind"),
         Column("of", "metric"),
-        Column("from step", "event_step", _figure, 1),
-        Column("to", "event_end_step", _figure, 1),
+        Column("from step", "event_step", plain, 1),
+        Column("to", "event_end_step", plain, 1),
         Column("logged (s)", "logged_ns", _seconds),
         Column("usual (s)", "usual_ns", _seconds),
     ),

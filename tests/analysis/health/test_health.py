@@ -109,6 +109,17 @@ def test_the_first_steps_are_judged_by_their_own_spread() -> None:
     assert events(of(range(3), grad_norm=[1.0, 9.0, 1.0]), "spike") == []
 
 
+def test_spikes_of_steps_without_a_number_are_unknown() -> None:
+    norm = [1.0] * 60
+    norm[40] = 30.0
+    found = of([None] * 60, grad_norm=norm, loss=norm)
+    for name in ("grad_norm", "loss"):
+        assert found.summary[f"{name}_spikes_count"] is None
+        assert found.summary[f"{name}_spikes_per_1000_steps"] is None
+    assert "no spikes to compare" in str(spike_change(found, of_steps(60), "grad_norm")["text"])
+    assert "is unknown" in verdict_told(found)
+
+
 def test_a_new_level_is_no_spike() -> None:
     chance = np.random.default_rng(1)
     loss = np.exp(0.02 * chance.standard_normal(1000))

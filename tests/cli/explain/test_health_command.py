@@ -38,6 +38,23 @@ def test_a_log_against_another(run: Run, tmp_path: Path) -> None:
     assert "97.0 % fewer spikes" in shown.err
 
 
+def test_steps_of_long_trainings_are_whole_and_unknown_ones_a_dash(
+    run: Run, tmp_path: Path
+) -> None:
+    told = "".join(
+        LINE.format(step, (5 if step < 40_100 else 6) * 1000 + step * 7919 % 41, 9.1, 1)
+        for step in range(12_000, 56_000)
+    )
+    (tmp_path / "long.log").write_text(told)
+    shown = run("health", tmp_path / "long.log")
+    (change,) = [line.split() for line in shown.out.splitlines() if line.startswith("change")]
+    assert change[2:5] == ["40100", "55999", "15,900"]
+    lines = "{'loss': 1.25, 'grad_norm': 0.5, 'learning_rate': 1e-05, 'epoch': 0.1}\n" * 20
+    (tmp_path / "unnumbered.log").write_text(lines)
+    shown = run("health", tmp_path / "unnumbered.log")
+    assert shown.code == 0 and "None" not in shown.out
+
+
 def test_what_has_no_log_is_told(run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty.log").write_text("nothing\n")
     told = run("health", tmp_path / "empty.log")
