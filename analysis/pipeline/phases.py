@@ -82,6 +82,7 @@ def phase_bounds(found: Pipeline) -> pl.DataFrame:
 # title: Phases of the pipeline
 # meaning: Warm-up, steady phase and cool-down of each stage, and where their time goes.
 # command: pipeline
+# table: pipeline_phases
 # gauge: npuscope_pipeline_phase_seconds{stage, phase, part} = computing_ns,
 #     exposed_communication_ns, exposed_transfer_ns, idle_ns: Parts of a phase of the pipeline.
 #
@@ -194,6 +195,7 @@ def _flops(
 #
 # title: Masking by phase
 # meaning: What share of communication has compute beside it, by phase of the pipeline and kind.
+# table: pipeline_masking
 # gauge: npuscope_pipeline_masking_ratio{stage, phase, kind} = masking_ratio: Communication with
 #     compute beside it, by phase of the pipeline; step: all of the step.
 #

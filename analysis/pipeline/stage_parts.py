@@ -22,6 +22,7 @@ _PARTS = ("layers_ns", "embedding_ns", "head_ns", "further_tokens_ns", "recomput
 #
 # title: Work of pipeline stages
 # meaning: What each pipeline stage computes for a micro-batch: layers, embedding, head, recompute.
+# table: pipeline_stages
 #
 #   run                varchar  run of the training job
 #   capture            varchar  ranks profiled at the same time
