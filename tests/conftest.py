@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import pytest
 import typer.main
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from npuscope import cli
 from npuscope.analysis import memo
@@ -45,6 +45,10 @@ memo.WORTH_S = math.inf
 # How long one example takes is the machine's affair, and a busy machine is no failure.
 settings.register_profile("npuscope", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("npuscope")
+# For whoever asks only whether there is a failure: looking for the smallest takes most of the time.
+settings.register_profile(
+    "any_failure", settings.get_profile("npuscope"), phases=(Phase.explicit, Phase.generate)
+)
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 REAL_DATA = REPOSITORY.parent / "shared" / "data"

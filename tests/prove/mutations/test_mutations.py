@@ -63,7 +63,8 @@ def run_tests(source: Path, tests: Sequence[str]) -> subprocess.CompletedProcess
         name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))
     }
     environment |= {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": ""}
-    options = ["-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow"]
+    options = ["-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow",
+               "--hypothesis-profile", "any_failure"]  # fmt: skip
     command = [sys.executable, "-m", "pytest", *options, "--basetemp", str(source.parent / "tmp")]
     return subprocess.run(
         [*command, *tests], cwd=source, env=environment, capture_output=True, text=True, timeout=900
