@@ -1,9 +1,8 @@
 # Every target sets up .venv by itself; nothing but Python >= 3.10 with its venv module is needed.
 
 VENV    ?= .venv
-WORKERS ?= 2
-# Long proofs often wait: for a browser, a server, a process.
-SLOW_WORKERS ?= 3
+# Tests often wait, for a process, a browser, a server: three keep two cores busy.
+WORKERS ?= 3
 SAMPLE  ?= sample_traces/moe_8_ranks
 BENCH   ?=
 FUZZ    ?=
@@ -58,14 +57,14 @@ $(READY_SLOW): $(READY)
 demo: $(READY_DEMO)  ## report on the committed sample of a MoE job
 	@"$(BIN)/npuscope" report $(SAMPLE) --store build/demo-store
 
-# Each worker takes half of the tests in their order, so that what a module shares is made once, and
-# who has done takes half of what the other one still has.
+# Each worker takes a part of the tests in their order, so that what a module shares is made once, and
+# who has done takes half of what another one still has.
 test: $(READY)  ## everything but the long proofs, in under 4 minutes on 2 cores
 	@"$(BIN)/python" -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
 # What a file's tests share may take a minute to make: it is made by one worker.
 test-slow: $(READY_SLOW)  ## the long proofs
-	@"$(BIN)/python" -m pytest -n $(SLOW_WORKERS) --dist loadfile -m slow || test $$? -eq 5  # 5: no test is marked slow
+	@"$(BIN)/python" -m pytest -n $(WORKERS) --dist loadfile -m slow || test $$? -eq 5  # 5: no test is marked slow
 
 # Goes on where an interrupted run was. FUZZ="sqlite --count 500" takes less; see tests/prove/fuzz/run.py.
 fuzz: $(READY)  ## 10,000 damaged files for each reader; failures stay below build/fuzz
