@@ -151,7 +151,7 @@ def test_a_stage_that_was_not_captured_is_named() -> None:
         first = findings(con)[0]
     assert (
         first.name == "uncaptured_ranks"
-        and "stage that was not captured (rank 1)" in first.statement
+        and "ms of it for a pipeline stage (rank 1)" in first.statement
     )
     assert first.predicted_gain_ns is None and first.no_gain_reason
 
