@@ -121,7 +121,7 @@ def verdict_told(found: Health) -> str:
     """What went wrong how often, and the goodput where it is known."""
     steps, goodput = found.summary["steps_count"], found.summary["goodput_ratio"]
     if steps and not found.steps["step"].count():
-        return Message("The log does not number its steps, so what went wrong is unknown.")
+        return Message("The log does not number its steps: spikes and changes are unknown.")
     counts = dict(found.events["kind"].value_counts().iter_rows())
     events = joined(
         Message("{what}: {count}", what=words, count=f"{counts[kind]:,}")

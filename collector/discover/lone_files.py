@@ -61,8 +61,7 @@ _BESIDE: tuple[tuple[re.Pattern[bytes], str], ...] = (
         "holds metadata of a profile and no events: give the profile's folder",
     ),
 )  # fmt: skip
-# Folders in one file: names, and what such files begin with.
-PACKED = re.compile(r"\.(zip|7z|rar|tar|tgz|tar\.\w+)$", re.I)
+# What folders in one file begin with.
 _PACKED = re.compile(
     rb"PK\x03\x04|7z\xbc\xaf|Rar!|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd|.{257}ustar", re.DOTALL
 )

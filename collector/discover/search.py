@@ -36,6 +36,7 @@ from .expert_folders import FOLDER, holds_counts
 from .identity import Identity, identify
 from .numbering import with_ranks
 from .roles import EXPORTS, role_of
+from .unread_files import PACKED
 
 OUTPUT_FOLDER = "ASCEND_PROFILER_OUTPUT"
 
@@ -128,7 +129,7 @@ def search(path: Path) -> Findings:
                 profiles += found
                 problems += unusable
     if not profiles and not problems:
-        if packed := next((name for name in _names(path) if lone_files.PACKED.search(name)), None):
+        if packed := next((name for name in _names(path) if PACKED.fullmatch(name)), None):
             raise TraceNotFound(
                 f"{path}: no profile here or below, but {packed}: unpack it, then give the folder"
             )

@@ -28,6 +28,8 @@ _COMPUTED = "not needed: the same figures are computed from single events"
 _NOT_YET = "known, but not read by this version"
 _GIVEN = "read where their folder is given: ingest with --expert-load DIR"
 
+# Names of folders in one file.
+PACKED = re.compile(r".*\.(zip|7z|rar|tar|tgz|tar\.\w+)", re.I)
 # What a folder's name says, with its parent's: then nothing inside it is looked at.
 _FOLDERS: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
     (re.compile(pattern), label, why)
@@ -63,7 +65,7 @@ _FILES: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
         (r"dataset\.csv|minddata_.*", "", f"MindData's pipeline: {_NOT_YET}"),
         (r"(start|end)_info.*|.*\.done|info\.json.*|.*\.log", "markers and logs",
          "logs of the analysis"),
-        (r".*\.(zip|7z|rar|tar|tgz|tar\.\w+)", "", "packed: what is in it is read once unpacked"),
+        (PACKED.pattern, "", "packed: what is in it is read once unpacked"),
         (r"truth\.json", "", "ground truth of a generated sample"),
     )
 )  # fmt: skip

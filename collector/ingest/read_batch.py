@@ -29,7 +29,7 @@ from npuscope.errors import StoreError
 from .. import schema
 from ..model import ReadLog
 from ..readers.trust import Advance
-from ..readers.words import LARGE
+from ..readers.words import worded_table
 from ..staging import (
     DATABASE_PROCESS_BYTES,
     PROCESS_BYTES,
@@ -225,16 +225,23 @@ def _gather(
     except Exception as error:  # one that nobody foresaw must not cost the other ranks
         return failure(task, reading, error, deadline, time.monotonic() - began)
     finally:
-        base.execute(_emptied(nonempty(base, schema.tables())))
+        _empty(base)
+
+
+def _empty(con: duckdb.DuckDBPyConnection) -> None:
+    """Empty the canonical tables, and give those their columns back that hold words (words.py)."""
+    words = "select type_name from duckdb_types() where logical_type = 'ENUM' and not internal"
+    types = [name for (name,) in con.execute(words).fetchall()]
+    con.execute(_emptied(nonempty(con, schema.tables()).union(map(worded_table, types))))
+    for name in types:
+        con.execute(f"drop type {name}")
 
 
 @cache
 def _emptied(names: frozenset[str]) -> str:
-    """SQL that empties canonical tables, and gives those their columns back that readers change."""
-    changed = sorted(names.union(LARGE))
-    new = (f'drop table "{name}"; {schema.create_sql(schema.tables()[name])}' for name in changed)
-    types = (f"drop type if exists {name}_{kind}" for name in changed for kind in ("word", "key"))
-    return ";".join((*new, *types))
+    return ";".join(
+        f'drop table "{name}"; {schema.create_sql(schema.tables()[name])}' for name in sorted(names)
+    )
 
 
 def _segment(generation: str, name: str, row_count: int, version: str = "") -> Segment:

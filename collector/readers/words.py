@@ -91,6 +91,11 @@ def _create_type(con: duckdb.DuckDBPyConnection, name: str, words_sql: str) -> b
     return is_small
 
 
+def worded_table(type_name: str) -> str:
+    """The table whose columns an enumeration made here is of."""
+    return type_name.rpartition("_")[0]
+
+
 @contextmanager
 def words_for_text(con: duckdb.DuckDBPyConnection, tables: Iterable[str] = LARGE) -> Iterator[None]:
     """For other readers: tables that stay empty, or are left half-filled, get their text back."""

@@ -69,8 +69,10 @@ def _none(data: Opened, chosen: Scope) -> str:
     from npuscope.analysis.ranks.stragglers import blame
     from npuscope.analysis.wording import ranks_named
 
+    if chosen.rank is None:
+        return _NONE
     others = blame.rank_blame(data.con, replace(chosen, rank=None))["rank"].to_list()
-    if chosen.rank is None or not others:
+    if not others:
         return _NONE
     return f"rank {chosen.rank}: no communication was recorded; it was of {ranks_named(others)}"
 
