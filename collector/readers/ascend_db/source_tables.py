@@ -198,7 +198,7 @@ def stream_columns(
     spend: Callable[[int], None],
 ) -> None:
     """Run SQL that reads the reader's batches as `_batches`."""
-    # The engine finds it by its name, in a third of the time that registering takes.
+    # The engine finds it by its name, which takes less than registering it.
     _batches = pa.RecordBatchReader.from_batches(reader.schema, _metered(reader, spend))
     con.execute(sql)
 

@@ -121,7 +121,7 @@ def measured(found: list[Op], running: list[tuple[int, int, int]]) -> dict[Place
 
 
 @given(ops, kernels)
-@settings(max_examples=40)
+@settings(max_examples=60)
 def test_comm_equals_counting_nanoseconds(
     found: list[Op], running: list[tuple[int, int, int]]
 ) -> None:
@@ -130,7 +130,7 @@ def test_comm_equals_counting_nanoseconds(
 
 @pytest.mark.slow
 @given(ops, kernels)
-@settings(max_examples=120)
+@settings(max_examples=250)
 def test_comm_equals_counting_nanoseconds_at_length(
     found: list[Op], running: list[tuple[int, int, int]]
 ) -> None:

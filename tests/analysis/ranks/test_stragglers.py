@@ -149,7 +149,7 @@ def test_nobody_is_named_in_healthy_jobs(uncollected: None) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["healthy", "link"])
+@pytest.mark.parametrize("fault", ["healthy", "compute", "link", "host"])
 def test_sixty_four_ranks_on_fitted_clocks(fault: Fault, uncollected: None) -> None:
     """Ten steps of PP x TP x EP x DP; clocks as the capture's own fit aligns them."""
     shape = {"tp": 2, "pp": 2, "dp": 16, "ep": 4, "layers": 2, "ranks_per_host": 8}

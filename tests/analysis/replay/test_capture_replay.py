@@ -72,9 +72,8 @@ def test_kernels_and_a_slow_host_as_they_ran() -> None:
 
 
 @pytest.mark.slow
-def test_a_larger_job_as_it_ran_both_ways() -> None:
-    check_factual(LARGE)
-    job = NOISY
+@pytest.mark.parametrize("job", [LARGE, NOISY], ids=["plain", "noise and clocks"])
+def test_a_larger_job_as_it_ran_both_ways(job: Job) -> None:
     check_factual(job)
     check_pair(replace(job, **{**SLOW_RANK, "slow_rank": 5}), job, "rank:5=median")
     check_pair(replace(job, **LARGE_LINK), job, f"link:4-6={1 / 6}")

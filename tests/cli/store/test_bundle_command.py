@@ -26,8 +26,8 @@ QUESTIONS = (
     "clocks", "critical-path", "whatif comm:ep=0.5",
 )  # fmt: skip
 REAL = (
-    "alexnet_ddp_db_level1", "alexnet_ddp_text_level1", "cluster16_pp2", "msprof_timeline_2023",
-    "qwen3_pp2_dp2_text_level2",
+    "alexnet_ddp_db_level0", "alexnet_ddp_db_level1", "alexnet_ddp_text_level0",
+    "alexnet_ddp_text_level1", "cluster16_pp2", "msprof_timeline_2023", "qwen3_pp2_dp2_text_level2",
 )  # fmt: skip
 # A name of a host, a path of two folders, an address: what may be left of none of them.
 _PATH = re.compile(r"(?<![\w.\-/])/[\w.+-]+/[\w.+-]+")

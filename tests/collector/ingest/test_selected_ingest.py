@@ -85,9 +85,8 @@ def answers(con: duckdb.DuckDBPyConnection, steps: list[int] | None = None) -> l
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("steps", "with_summaries"), [("13", True), ("12,14", False), ("0-12", True)]
-)
+@pytest.mark.parametrize("with_summaries", [True, False])
+@pytest.mark.parametrize("steps", ["13", "12,14", "0-12"])
 def test_figures_of_selected_steps_are_those_of_all(
     whole: Path, fresh: Any, steps: str, with_summaries: bool
 ) -> None:
