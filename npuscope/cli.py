@@ -7,6 +7,7 @@ messages to stderr.
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
 from copy import copy
@@ -150,6 +151,9 @@ def _name(command: CommandInfo) -> str:
 def main() -> NoReturn:
     """Entry point of the `npuscope` command."""
     current_folder_last()
+    # numpy's library for large matrices, which nobody here asks for any, would start a thread for
+    # each CPU in this process and in all that it starts: as much work as all else of loading numpy.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # what its encoding lacks; stderr does so itself
     code = 0

@@ -37,6 +37,8 @@ STOPS_WITHIN_S = 5.0
 _MORE_S = 10.0
 _LOOKS_EACH_S = 0.5
 _GONE_WITHIN_S = 2.0
+# A message for every piece of a file that was read would take a tenth of all that reading takes.
+_TELLS_EACH_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,14 +281,23 @@ def _serve(function: Callable[[Any, Advance], object], pipe: Connection, is_told
     os.setsid()
     begin_worker()
     lock = threading.Lock()
+    untold, told_s = 0, 0.0
 
     def advance(n_bytes: int) -> None:
-        if is_told:
-            with lock:
-                pipe.send(n_bytes)
+        nonlocal untold, told_s
+        if not is_told:
+            return
+        with lock:
+            untold += n_bytes
+            if time.monotonic() - told_s > _TELLS_EACH_S:
+                pipe.send(untold)
+                untold, told_s = 0, time.monotonic()
 
     with contextlib.suppress(EOFError, OSError):
         while True:
             result = function(pipe.recv(), advance)
             with lock:
+                if untold:
+                    pipe.send(untold)
+                    untold = 0
                 pipe.send((result,))

@@ -57,7 +57,29 @@ def _set_word(typing: Any, array: Any, offset: Any, value: Any) -> Any:
     return types.void(array, types.int64, types.uint64), generate
 
 
+def _low_zeros(typing: Any, value: Any) -> Any:
+    """How many bits below the lowest one that is set; the value is not 0."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.cttz(values[0], context.get_value_type(types.boolean)(1))
+
+    return types.int64(types.uint64), generate
+
+
+def _byte(typing: Any, array: Any, offset: Any) -> Any:
+    """The byte at a place, which is never counted from the end, as `array[offset]` might be."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        data = context.make_array(array)(context, builder, values[0]).data
+        loaded = builder.load(builder.gep(data, [values[1]]))
+        return builder.zext(loaded, context.get_value_type(types.int64))
+
+    return types.int64(array, types.int64), generate
+
+
+byte: Any = intrinsic(_byte)
 word: Any = intrinsic(_word)
+low_zeros: Any = intrinsic(_low_zeros)
 set_word: Any = intrinsic(_set_word)
 
 
@@ -102,7 +124,7 @@ _BLANKS = np.uint64(0x2020202020202020)
 def past_blank(buf: Array, i: int) -> int:
     """Place of the first byte from i on that is no blank."""
     while True:
-        c = buf[i]
+        c = byte(buf, i)
         if c != 32 and c != 10 and c != 13 and c != 9:
             return i
         i += 1
@@ -115,40 +137,38 @@ def string_end(buf: Array, i: int) -> int:
         w = word(buf, i)
         quote, slash = w ^ _QUOTES, w ^ _SLASHES
         found = ((quote - _LOW) & ~quote) | ((slash - _LOW) & ~slash) | ((w - _BLANKS) & ~w)
-        if found & _HIGH == 0:
+        found &= _HIGH
+        if found == 0:
             i += 8
             continue
-        while True:
-            c = buf[i]
-            if c == 34:
-                return i
-            if c < 32:
-                return -1
-            if c == 92:
-                c = buf[i + 1]
-                if c == 117:
-                    for k in range(2, 6):
-                        h = buf[i + k]
-                        if not (48 <= h <= 57 or 65 <= h <= 70 or 97 <= h <= 102):
-                            return -1
-                    if (buf[i + 2] | 32) == 100 and buf[i + 3] >= 56:  # half of a pair
-                        return -1
-                    i += 6
-                elif c == 34 or c == 92 or c == 47 or c == 98 or c == 102 or c == 110:
-                    i += 2
-                elif c == 114 or c == 116:
-                    i += 2
-                else:
+        i += low_zeros(found) >> 3  # above the lowest bit others may be set that mean nothing
+        c = byte(buf, i)
+        if c == 34:
+            return i
+        if c < 32:
+            return -1
+        c = byte(buf, i + 1)
+        if c == 117:
+            for k in range(2, 6):
+                h = byte(buf, i + k)
+                if not (48 <= h <= 57 or 65 <= h <= 70 or 97 <= h <= 102):
                     return -1
-                break
-            i += 1
+            if (byte(buf, i + 2) | 32) == 100 and byte(buf, i + 3) >= 56:  # half of a pair
+                return -1
+            i += 6
+        elif c == 34 or c == 92 or c == 47 or c == 98 or c == 102 or c == 110:
+            i += 2
+        elif c == 114 or c == 116:
+            i += 2
+        else:
+            return -1
 
 
 @compiled
 def key_end(buf: Array, i: int) -> int:
     """As `string_end`, of a string without escapes."""
     while True:
-        c = buf[i]
+        c = byte(buf, i)
         if c == 34:
             return i
         if c < 32 or c == 92:
@@ -159,32 +179,32 @@ def key_end(buf: Array, i: int) -> int:
 @compiled
 def number_end(buf: Array, i: int) -> tuple[int, bool]:
     """End of a number and whether it is a whole one; -1 where it is none."""
-    if buf[i] == 45:
+    if byte(buf, i) == 45:
         i += 1
-    c = buf[i]
+    c = byte(buf, i)
     if c == 48:
         i += 1
     elif 49 <= c <= 57:
-        while 48 <= buf[i] <= 57:
+        while 48 <= byte(buf, i) <= 57:
             i += 1
     else:
         return -1, False
     whole = True
-    if buf[i] == 46:
+    if byte(buf, i) == 46:
         whole = False
         i += 1
-        if not 48 <= buf[i] <= 57:
+        if not 48 <= byte(buf, i) <= 57:
             return -1, False
-        while 48 <= buf[i] <= 57:
+        while 48 <= byte(buf, i) <= 57:
             i += 1
-    if buf[i] | 32 == 101:
+    if byte(buf, i) | 32 == 101:
         whole = False
         i += 1
-        if buf[i] == 43 or buf[i] == 45:
+        if byte(buf, i) == 43 or byte(buf, i) == 45:
             i += 1
-        if not 48 <= buf[i] <= 57:
+        if not 48 <= byte(buf, i) <= 57:
             return -1, False
-        while 48 <= buf[i] <= 57:
+        while 48 <= byte(buf, i) <= 57:
             i += 1
     return i, whole
 
@@ -192,13 +212,13 @@ def number_end(buf: Array, i: int) -> tuple[int, bool]:
 @compiled
 def literal_end(buf: Array, i: int) -> int:
     """End of true, false or null; -1 where it is none of them."""
-    c = buf[i]
-    if c == 110 and buf[i + 1] == 117 and buf[i + 2] == 108 and buf[i + 3] == 108:
+    c = byte(buf, i)
+    if c == 110 and byte(buf, i + 1) == 117 and byte(buf, i + 2) == 108 and byte(buf, i + 3) == 108:
         return i + 4
-    if c == 116 and buf[i + 1] == 114 and buf[i + 2] == 117 and buf[i + 3] == 101:
+    if c == 116 and byte(buf, i + 1) == 114 and byte(buf, i + 2) == 117 and byte(buf, i + 3) == 101:
         return i + 4
-    if c == 102 and buf[i + 1] == 97 and buf[i + 2] == 108 and buf[i + 3] == 115:
-        if buf[i + 4] == 101:
+    if c == 102 and byte(buf, i + 1) == 97 and byte(buf, i + 2) == 108 and byte(buf, i + 3) == 115:
+        if byte(buf, i + 4) == 101:
             return i + 5
     return -1
 
@@ -206,7 +226,7 @@ def literal_end(buf: Array, i: int) -> int:
 @compiled
 def scalar_end(buf: Array, i: int) -> tuple[int, int]:
     """End of a value that holds no others, behind its quote where it is a string; -1: unusual."""
-    c = buf[i]
+    c = byte(buf, i)
     if c == 34:
         end = string_end(buf, i + 1)
         return (end + 1 if end >= 0 else -1), STRING
@@ -222,14 +242,14 @@ def nested_end(buf: Array, i: int) -> int:
     objects = np.uint64(0)  # a bit for each level: whether it is an object
     depth = 0
     while True:  # a value begins here
-        c = buf[i]
+        c = byte(buf, i)
         if c == 123 or c == 91:
             depth += 1
             if depth > 60:
                 return -1
             objects = (objects << np.uint64(1)) | np.uint64(c == 123)
             i = past_blank(buf, i + 1)
-            if buf[i] == (125 if c == 123 else 93):
+            if byte(buf, i) == (125 if c == 123 else 93):
                 i += 1
                 depth -= 1
                 objects >>= np.uint64(1)
@@ -248,7 +268,7 @@ def nested_end(buf: Array, i: int) -> int:
             if depth == 0:
                 return i
             i = past_blank(buf, i)
-            c = buf[i]
+            c = byte(buf, i)
             inside = objects & np.uint64(1)
             if c == 44:
                 i = past_blank(buf, i + 1)
@@ -267,13 +287,13 @@ def nested_end(buf: Array, i: int) -> int:
 @compiled
 def _member(buf: Array, i: int) -> int:
     """Where the value of the member begins whose key begins at i; -1 where there is none."""
-    if buf[i] != 34:
+    if byte(buf, i) != 34:
         return -1
     i = string_end(buf, i + 1)
     if i < 0:
         return -1
     i = past_blank(buf, i + 1)
-    if buf[i] != 58:
+    if byte(buf, i) != 58:
         return -1
     return past_blank(buf, i + 1)
 
@@ -281,14 +301,14 @@ def _member(buf: Array, i: int) -> int:
 @compiled
 def integer(buf: Array, i: int, end: int) -> int:
     """A whole number of up to 18 digits; NULL for -0."""
-    negative = buf[i] == 45
+    negative = byte(buf, i) == 45
     if negative:
         i += 1
-    if negative and buf[i] == 48:
+    if negative and byte(buf, i) == 48:
         return NULL
     value: Any = 0
     for k in range(i, end):
-        value = value * 10 + np.int64(buf[k] - 48)
+        value = value * 10 + (byte(buf, k) - 48)
     whole: int = -value if negative else value
     return whole
 
@@ -302,25 +322,27 @@ def nanoseconds(buf: Array, i: int, end: int, is_double: bool) -> int:
     """
     first = i
     value: Any = 0
-    while i < end and 48 <= buf[i] <= 57:
-        value = value * 10 + np.int64(buf[i] - 48)
+    while i < end and 48 <= byte(buf, i) <= 57:
+        value = value * 10 + (byte(buf, i) - 48)
         i += 1
     whole = i - first
-    if whole == 0 or whole > 16 or (whole > 1 and buf[first] == 48) or value > _LAST_NS // 1000:
+    if whole == 0 or whole > 16 or value > _LAST_NS // 1000:
+        return NULL
+    if whole > 1 and byte(buf, first) == 48:
         return NULL
     digits, more = 0, False
     rest: Any = 0
     if i < end:
-        if buf[i] != 46 or i + 1 == end:
+        if byte(buf, i) != 46 or i + 1 == end:
             return NULL
         for k in range(i + 1, end):
-            c = buf[k]
+            c = byte(buf, k)
             if not 48 <= c <= 57:
                 return NULL
             if digits < 3:
-                value = value * 10 + np.int64(c - 48)
+                value = value * 10 + (c - 48)
             elif digits < 7:
-                rest = rest * 10 + np.int64(c - 48)
+                rest = rest * 10 + (c - 48)
             elif c != 48:
                 more = True
             digits += 1
@@ -338,17 +360,17 @@ def nanoseconds(buf: Array, i: int, end: int, is_double: bool) -> int:
 @compiled
 def double(buf: Array, i: int, end: int) -> tuple[float, bool]:
     """A number as the nearest double, and whether that is sure."""
-    negative = buf[i] == 45
+    negative = byte(buf, i) == 45
     if negative:
         i += 1
     mantissa: Any = 0
     digits, decimals, point = 0, 0, False
     for k in range(i, end):
-        c = buf[k]
+        c = byte(buf, k)
         if c == 46:
             point = True
         elif 48 <= c <= 57:
-            mantissa = mantissa * 10 + np.int64(c - 48)
+            mantissa = mantissa * 10 + (c - 48)
             digits += mantissa > 0
             decimals += point
             if digits > _EXACT_DIGITS:
@@ -365,6 +387,6 @@ def double(buf: Array, i: int, end: int) -> tuple[float, bool]:
 def has_escape(buf: Array, start: int, end: int) -> bool:
     """Whether a string's content has a backslash."""
     for k in range(start, end):
-        if buf[k] == 92:
+        if byte(buf, k) == 92:
             return True
     return False

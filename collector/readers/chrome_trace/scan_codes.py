@@ -29,7 +29,8 @@ ENTRIES, ENTRY_BYTES, TEXT_BYTES, SLOW, ROWS = range(5)
 
 
 class Keys(NamedTuple):
-    """Known keys: their words, zeros behind the last byte; their sizes; numbers + 1 by hash."""
+    """Known keys: their words, zeros behind the last byte, and one more; their sizes; numbers + 1
+    by hash."""
 
     words: Array
     sizes: Array
@@ -61,7 +62,8 @@ class Plan(NamedTuple):
 
 class Event(NamedTuple):
     """Of one event: token, start and end of each slot. Of a counter: code, start and end of each
-    series."""
+    series. found: how many known args there are, and their slots. guesses: which known key came
+    after each the last time, of fields and then of args."""
 
     tokens: Array
     starts: Array
@@ -69,6 +71,8 @@ class Event(NamedTuple):
     series: Array
     series_starts: Array
     series_ends: Array
+    found: Array
+    guesses: Array
 
 
 class Rows(NamedTuple):

@@ -149,13 +149,13 @@ def _actions(wanted: Wanted, categories: Sequence[str]) -> tuple[Array, Array]:
 
 def _known_keys(keys: Sequence[str]) -> s.Keys:
     """Words and sizes of keys, and a table from their hashes to their numbers + 1."""
-    words = np.zeros((max(1, len(keys)), s.KEY_WORDS), np.uint64)
+    words = np.zeros((max(1, len(keys)), s.KEY_WORDS + 1), np.uint64)
     sizes = np.zeros(len(keys), np.int64)
     table = np.zeros(256, np.int64)
     for number, key in enumerate(keys):
         text = key.encode()
         padded = text.ljust(8 * s.KEY_WORDS, b"\0")
-        words[number] = np.frombuffer(padded, "<u8")
+        words[number, :-1] = np.frombuffer(padded, "<u8")
         sizes[number] = len(text)
         place = hash_of(text) % len(table)
         while table[place]:

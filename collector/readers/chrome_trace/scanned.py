@@ -20,10 +20,11 @@ from .scan_codes import NULL, PADDING, Array
 from .scan_plan import hash_of, planned
 
 _PIECE_BYTES = 1 << 20
-_ROWS = (1 << 14) + 136  # no power of two: columns would share the same lines of the cache
+_ROWS = (1 << 16) + 136  # no power of two: columns would share the same lines of the cache
 _ENTRIES = 1 << 15
 _STORE_BYTES = 4 << 20
 _SLOW = 1 << 13
+_NO_STRINGS = pa.array([], pa.string())
 _LABEL = b"acc_id"  # the first entry of each dictionary: code 0 is no series
 
 
@@ -36,7 +37,10 @@ class Scan:
         self._text = _room(_PIECE_BYTES)
         values = np.empty(sum(map(len, self._planned.columns)) * _ROWS, np.int64)
         slots = s.FIELDS + len(self._planned.plan.args.sizes)
-        self._event = s.Event(*np.empty((3, slots), np.int64), *np.empty((3, s.SERIES), np.int64))
+        self._event = s.Event._make([
+            *np.empty((3, slots), np.int64), *np.empty((3, s.SERIES), np.int64),
+            np.zeros(slots + 1, np.int64), np.full(slots + 4, -1),
+        ])  # fmt: skip
         self._rows = s.Rows(
             values, values.view(np.float64), np.empty((_SLOW, 2), np.int64),
             np.empty((_ENTRIES, 2), np.int64), np.zeros(4 * _ENTRIES, np.int32),
@@ -46,6 +50,7 @@ class Scan:
         self._table = _table_of(
             self._text, self._planned.plan, self._event, self._rows, self._planned.counter, _ROWS
         )
+        self._written = self._content = _NO_STRINGS
         self._forget()
 
     def add(self, text: bytes) -> bool:
@@ -82,8 +87,7 @@ class Scan:
         for place, packed in self._rows.slow[: counts[s.SLOW]].tolist():
             start, size = packed >> 24, packed & 0xFFFFFF
             self._rows.floats[place] = float(self._rows.texts[start : start + size].tobytes())
-        written = self._written()
-        strings = _unescaped(written)
+        written, strings = self._strings()
         for number, kind in enumerate(planned.kinds):
             rows = int(counts[s.ROWS + number])
             if rows:
@@ -135,15 +139,21 @@ class Scan:
         buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(self._rows.texts[places])]
         return pa.Array.from_buffers(pa.string(), len(sizes), buffers)
 
-    def _written(self) -> pa.Array:
-        """The dictionary's strings as they are written."""
-        count = int(self._rows.counts[s.ENTRIES])
-        offsets = np.zeros(count + 1, np.int32)
-        offsets[1:] = np.cumsum(self._rows.entries[:count, 1])
-        used = self._rows.store[: offsets[-1]].tobytes()  # one stands behind the other
-        return pa.Array.from_buffers(
-            pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(used)]
-        )
+    def _strings(self) -> tuple[pa.Array, pa.Array]:
+        """The dictionary's strings as they are written, and what they stand for; of those that were
+        known before, this is known."""
+        known, count = len(self._written), int(self._rows.counts[s.ENTRIES])
+        if count > known:
+            offsets = np.zeros(count - known + 1, np.int32)
+            offsets[1:] = np.cumsum(self._rows.entries[known:count, 1])
+            start = int(self._rows.entries[known, 0])  # one stands behind the other
+            used = self._rows.store[start : start + offsets[-1]].tobytes()
+            buffers = [None, pa.py_buffer(offsets), pa.py_buffer(used)]
+            written = pa.Array.from_buffers(pa.string(), count - known, buffers)
+            content = _unescaped(written) if b"\\" in used else written
+            self._written = pa.concat_arrays([self._written, written])
+            self._content = pa.concat_arrays([self._content, content])
+        return self._written, self._content
 
     def _forget(self) -> None:
         """Begin a new dictionary."""
@@ -153,6 +163,7 @@ class Scan:
         rows.entries[0] = 0, len(_LABEL)
         rows.table[hash_of(_LABEL) % len(rows.table)] = 1
         rows.counts[[s.ENTRIES, s.ENTRY_BYTES]] = 1, len(_LABEL)
+        self._written = self._content = _NO_STRINGS
 
 
 def _room(size: int) -> Array:
@@ -189,8 +200,6 @@ def _table_of(
 def _unescaped(written: pa.Array) -> pa.Array:
     """The strings that JSON's content stands for."""
     texts = written.to_pylist()
-    if not any("\\" in text for text in texts):
-        return written
     return pa.array([_content(text) if "\\" in text else text for text in texts], pa.string())
 
 

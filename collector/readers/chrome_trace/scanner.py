@@ -18,6 +18,7 @@ from numba import njit, types
 from .json_tokens import (
     OPTIONS,
     array_type,
+    byte,
     compiled,
     double,
     has_escape,
@@ -113,19 +114,22 @@ def _known(text: Array, start: int, end: int, keys: Keys) -> int:
 def _code(text: Array, start: int, end: int, rows: Rows) -> int:
     """Code of a string, entered where it is new; -1 where there is no more room."""
     size = end - start
-    h = np.uint64(size)
-    for k in range(start, end, 8):
-        h = (h ^ (word(text, k) & _MASKS[min(8, end - k)])) * _MIX
+    h, last = np.uint64(size), start + size - (size & 7)
+    for k in range(start, last, 8):
+        h = (h ^ word(text, k)) * _MIX
+        h ^= h >> _SHIFT
+    left = word(text, last) & _MASKS[size & 7]
+    if last < end:
+        h = (h ^ left) * _MIX
         h ^= h >> _SHIFT
     at = np.int64(h & np.uint64(len(rows.table) - 1))
     while rows.table[at]:
         code: int = rows.table[at] - 1
         if rows.entries[code, 1] == size:
             place = rows.entries[code, 0]
-            same = True
-            for k in range(0, size, 8):
-                mask = _MASKS[min(8, size - k)]
-                if (word(text, start + k) ^ word(rows.store, place + k)) & mask:
+            same = left == word(rows.store, place + last - start) & _MASKS[size & 7]
+            for k in range(0, last - start, 8):
+                if word(text, start + k) != word(rows.store, place + k):
                     same = False
                     break
             if same:
@@ -166,7 +170,7 @@ def _put_number(text: Array, start: int, end: int, place: int, rows: Rows) -> in
     if end - start > 40:
         return UNSURE
     for k in range(start, end):
-        if text[k] | 32 == 101:
+        if byte(text, k) | 32 == 101:
             return UNSURE
     number = rows.counts[SLOW]
     if number == len(rows.slow):
@@ -227,7 +231,7 @@ def _series(text: Array, at: int, event: Event, rows: Rows) -> tuple[int, int]:
     there is no room."""
     found, accelerator = 0, 0
     at = past_blank(text, at + 1)
-    while text[at] != 125:
+    while byte(text, at) != 125:
         ends = key_end(text, at + 1)
         code = _code(text, at + 1, ends, rows)
         if code < 0:
@@ -237,7 +241,7 @@ def _series(text: Array, at: int, event: Event, rows: Rows) -> tuple[int, int]:
         if token != INTEGER and token != FRACTION and token != LONG:
             return -1, 0
         if code == 0:  # the label of an accelerator
-            if accelerator or token != INTEGER or end - at > 6 or text[at] == 45:
+            if accelerator or token != INTEGER or end - at > 6 or byte(text, at) == 45:
                 return -1, 0
             accelerator = integer(text, at, end) + 1
         else:
@@ -250,31 +254,52 @@ def _series(text: Array, at: int, event: Event, rows: Rows) -> tuple[int, int]:
             event.series_starts[found], event.series_ends[found] = at, end
             found += 1
         at = past_blank(text, end)
-        if text[at] == 44:
+        if byte(text, at) == 44:
             at = past_blank(text, at + 1)
     return found, accelerator
 
 
 @compiled
-def _member(text: Array, at: int, keys: Keys) -> tuple[int, int]:
+def _is_key(text: Array, at: int, key: int, keys: Keys) -> bool:
+    """Whether a string's content is this known key."""
+    size: int = keys.sizes[key]
+    if byte(text, at + size) != 34:
+        return False
+    last = size >> 3
+    for k in range(last):
+        if keys.words[key, k] != word(text, at + 8 * k):
+            return False
+    left: bool = keys.words[key, last] == word(text, at + 8 * last) & _MASKS[size & 7]
+    return left
+
+
+@compiled
+def _member(text: Array, at: int, keys: Keys, guesses: Array, before: int) -> tuple[int, int]:
     """Where the value begins of the member at a place, and which known key it has; -1: damage, or
-    a key with escapes."""
-    if text[at] != 34:
+    a key with escapes. Most keys are the one that came the last time after the key `before`."""
+    if byte(text, at) != 34:
         return -1, -1
-    end = key_end(text, at + 1)
-    if end < 0:
-        return -1, -1
+    at += 1
+    key: int = guesses[before]
+    if key >= 0 and _is_key(text, at, key, keys):
+        end = at + keys.sizes[key]
+    else:
+        end = key_end(text, at)
+        if end < 0:
+            return -1, -1
+        key = _known(text, at, end, keys)
+        guesses[before] = key
     value = past_blank(text, end + 1)
-    if text[value] != 58:
+    if byte(text, value) != 58:
         return -1, -1
-    return past_blank(text, value + 1), _known(text, at + 1, end, keys)
+    return past_blank(text, value + 1), key
 
 
 @compiled
 def _value(text: Array, at: int, slot: int, event: Event) -> int:
     """End of a value, which is put into its slot where it has one; -1: unusual, or a second one."""
     token = OTHER
-    if text[at] == 123 or text[at] == 91:
+    if byte(text, at) == 123 or byte(text, at) == 91:
         end = nested_end(text, at)
     else:
         end, token = scalar_end(text, at)
@@ -290,23 +315,29 @@ def _value(text: Array, at: int, slot: int, event: Event) -> int:
 @compiled
 def _args(text: Array, at: int, plan: Plan, event: Event) -> int:
     """End of an object of args, its known ones in their slots; -1: unusual."""
-    if text[at] != 123 or event.tokens[ARGS] != ABSENT:
+    if byte(text, at) != 123 or event.tokens[ARGS] != ABSENT:
         return -1
     event.tokens[ARGS], event.starts[ARGS] = OTHER, at
     at = past_blank(text, at + 1)
-    if text[at] == 125:
+    if byte(text, at) == 125:
         return at + 1
+    unknown = FIELDS + 2 + len(plan.args.sizes)
+    before = unknown + 1
     while True:
-        at, key = _member(text, at, plan.args)
+        at, key = _member(text, at, plan.args, event.guesses, before)
         if at < 0:
             return -1
+        before = unknown if key < 0 else FIELDS + 2 + key
         at = _value(text, at, FIELDS + key if key >= 0 else -1, event)
         if at < 0:
             return -1
+        if key >= 0:
+            event.found[0] += 1
+            event.found[event.found[0]] = FIELDS + key
         at = past_blank(text, at)
-        if text[at] == 125:
+        if byte(text, at) == 125:
             return at + 1
-        if text[at] != 44:
+        if byte(text, at) != 44:
             return -1
         at = past_blank(text, at + 1)
 
@@ -314,22 +345,25 @@ def _args(text: Array, at: int, plan: Plan, event: Event) -> int:
 @compiled
 def _event(text: Array, at: int, plan: Plan, event: Event) -> int:
     """End of an event, its fields in their slots; -1: unusual."""
-    if text[at] != 123:
+    if byte(text, at) != 123:
         return -1
     for slot in range(FIELDS + len(plan.args.sizes)):
         event.tokens[slot] = ABSENT
+    event.found[0] = 0
     at = past_blank(text, at + 1)
+    before = FIELDS + 1
     while True:
-        at, key = _member(text, at, plan.fields)
+        at, key = _member(text, at, plan.fields, event.guesses, before)
         if at < 0:
             return -1
+        before = FIELDS if key < 0 else key
         at = _args(text, at, plan, event) if key == ARGS else _value(text, at, key, event)
         if at < 0:
             return -1
         at = past_blank(text, at)
-        if text[at] == 125:
+        if byte(text, at) == 125:
             return at + 1
-        if text[at] != 44:
+        if byte(text, at) != 44:
             return -1
         at = past_blank(text, at + 1)
 
@@ -359,7 +393,7 @@ def _kind(text: Array, plan: Plan, event: Event) -> int:
         category = 2 + _known(text, starts[CAT], ends[CAT], plan.categories)
         if category == 1 and has_escape(text, starts[CAT], ends[CAT]):
             return FOREIGN
-    kind: int = plan.actions[category, plan.phases[text[starts[PH]]]]
+    kind: int = plan.actions[category, plan.phases[byte(text, starts[PH])]]
     if kind < 0:
         return kind
     if plan.only[kind] or plan.bare[kind]:
@@ -372,7 +406,8 @@ def _kind(text: Array, plan: Plan, event: Event) -> int:
             return DROP
         if tokens[ARGS] == ABSENT and name >= 0 and (plan.bare[kind] >> name) & 1:
             return DROP
-    for slot in range(FIELDS, FIELDS + len(plan.args.sizes)):
+    for number in range(1, 1 + event.found[0]):  # what is absent is allowed
+        slot = event.found[number]
         if not (plan.allowed[kind, slot] >> tokens[slot]) & 1:
             return FOREIGN
     for k in range(len(plan.choices)):
@@ -391,10 +426,10 @@ def _scan(
     Whoever calls puts back the counts of rows, texts and slow numbers where it did not end DONE.
     """
     at = past_blank(text, 0)
-    if text[at] != 91:
+    if byte(text, at) != 91:
         return UNSURE
     at = past_blank(text, at + 1)
-    if text[at] == 93:
+    if byte(text, at) == 93:
         return DONE if past_blank(text, at + 1) == size else UNSURE
     while True:
         at = _event(text, at, plan, event)
@@ -436,9 +471,9 @@ def _scan(
                         return ended
             rows.counts[ROWS + kind] = row + lines
         at = past_blank(text, at)
-        if text[at] == 93:
+        if byte(text, at) == 93:
             return DONE if past_blank(text, at + 1) == size else UNSURE
-        if text[at] != 44:
+        if byte(text, at) != 44:
             return UNSURE
         at = past_blank(text, at + 1)
 
@@ -460,11 +495,11 @@ def scan(at: int) -> int:
     )  # fmt: skip
     event = Event(
         _wholes(at, 22), _wholes(at, 23), _wholes(at, 24), _wholes(at, 25), _wholes(at, 26),
-        _wholes(at, 27),
+        _wholes(at, 27), _wholes(at, 28), _wholes(at, 29),
     )  # fmt: skip
     rows = Rows(
-        _wholes(at, 28), _doubles(at, 29), _grid(at, 30), _grid(at, 31), _codes(at, 32),
-        _bytes(at, 33), _bytes(at, 34), _wholes(at, 35),
+        _wholes(at, 30), _doubles(at, 31), _grid(at, 32), _grid(at, 33), _codes(at, 34),
+        _bytes(at, 35), _bytes(at, 36), _wholes(at, 37),
     )  # fmt: skip
     asked = _wholes(at, ARRAYS)
     return _scan(_bytes(at, 0), asked[0], plan, asked[1], asked[2], event, rows)

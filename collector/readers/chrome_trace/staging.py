@@ -1,7 +1,7 @@
 """The events of a timeline staged as Parquet files, one per kind.
 
 stage -> read whole, chunk by chunk           any file, losses counted
-      -> or its ranges, each by a process     a large file that proves to be whole
+      -> or its ranges, by several processes  a large file that proves to be whole
 
 A large file is read by processes of its own, also where it is one: what decoding and writing it
 took of the memory is gone with them, before SQL begins.
@@ -39,6 +39,8 @@ log_of_work = logging.getLogger(__name__)
 _WAITING_ROWS = 8192  # their values still fit the processor's cache
 APART_BYTES = 96 << 20  # below this, starting processes costs more than it saves
 SCAN_BYTES = 32 << 20  # below this, loading what is compiled costs more than it saves
+# Some ranges have more events than others of their size: who is done early takes another one.
+_RANGES_OF_ONE, _RANGE_BYTES = 4, 24 << 20
 _ROW_GROUP_BYTES = 3 << 20
 # Columns of few values; looking for repetitions among ids only costs.
 _REPEATED = frozenset({
@@ -88,7 +90,9 @@ def _stage_slice(
     try:
         size_bytes = Path(path).stat().st_size
         is_large = size_bytes >= APART_BYTES
-        parts = ranges(path, processes, _decoder(ReadLog())) if is_large and processes > 1 else []
+        each = min(max(size_bytes // (processes * _RANGE_BYTES), 1), _RANGES_OF_ONE)
+        is_shared = is_large and processes > 1
+        parts = ranges(path, processes * each, _decoder(ReadLog())) if is_shared else []
     except OSError as error:
         raise _unreadable(path, error) from error
     told = 0
@@ -102,7 +106,7 @@ def _stage_slice(
     for spans in (parts, whole) if parts else (whole,) if is_large else ():
         asked = [_Part(path, span, place / str(n), form) for n, span in enumerate(spans)]
         try:
-            folders = _stage_apart(asked, log, counted)
+            folders = _stage_apart(asked, log, counted, processes)
             log_of_work.info("%s: read in %d ranges", path, len(asked))
             advance(size_bytes - told)  # what stands around ranges
             return folders
@@ -198,15 +202,16 @@ class _LostReader(Exception):
 
 
 def _stage_apart(
-    parts: Sequence[_Part], log: ReadLog, advance: Callable[[int], None]
+    parts: Sequence[_Part], log: ReadLog, advance: Callable[[int], None], processes: int
 ) -> list[Path]:
-    """Stage each part by a process of its own.
+    """Stage parts by so many processes.
 
     Raises Torn where a range is not whole, _LostReader where a process died, and what reading
     raises.
     """
     logs: dict[Path, ReadLog] = {}
-    with closing(Processes(_stage_part, len(parts), advance=advance)) as readers:
+    width = min(processes, len(parts))
+    with closing(Processes(_stage_part, width, advance=advance)) as readers:
         for part, result in readers.map(parts):
             if isinstance(result, LostWorker):
                 raise _LostReader(part.path)

@@ -87,10 +87,8 @@ def ingest(
       npuscope ingest ./profiles --train-log ./train_rank7.log
       npuscope ingest ./profiles --expert-load ./dumps
     """
-    from npuscope.analysis.views import open_views
     from npuscope.collector.selection import parse_selection
     from npuscope.collector.store.compact import compact as merge
-    from npuscope.collector.store.export import export as write
     from npuscope.collector.store.mirror import url_behind
     from npuscope.profile import (
         Source,
@@ -122,6 +120,9 @@ def ingest(
     if result.representatives:
         merge(target)  # so many ranks are so many small files
     if out:
+        from npuscope.analysis.views import open_views
+        from npuscope.collector.store.export import export as write
+
         with opened(Source(target)) as data:
             open_views(data.con)
             write(data.con, "duckdb", out, summaries=summary_versions())
