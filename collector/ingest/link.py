@@ -32,7 +32,7 @@ from ..discover.captures import EPOCH_FROM_NS
 from ..model import RankSource, ReadLog
 from ..readers.text.device_rows import drop_strange_rows
 from ..selection import Spans, spans_text
-from ..staging import is_empty, scalar
+from ..staging import is_empty, run, scalar
 
 # What torch_npu and MindSpore call a folder that nobody named: host, process, time.
 _UNNAMED = re.compile(r"(.+)_\d{1,10}_(?:\d{14}|\d{17})_ascend_(?:pt|ms)")
@@ -45,18 +45,18 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
     columns = [column.name for column in schema.tables()["ranks"].columns]
     # any_value takes the first that is not NULL; rows stand in the order readers spoke.
     answers = ", ".join(f'any_value("{name}") as "{name}"' for name in columns)
-    con.execute(statements["ranks"].format(first_answers=answers))
+    run(con, statements["ranks"].format(first_answers=answers))
     _replace(con, "ranks", "_rank")
-    con.execute(statements["groups"])
+    run(con, statements["groups"])
     _replace(con, "groups", "_groups", keep=True)
     cut_steps(con)
     if _has_table(con, "_comm_rows"):
         was_empty = is_empty(con, "comm_ops")
-        con.execute(statements["comm_rows"])
+        run(con, statements["comm_rows"])
         if was_empty and not is_empty(con, "comm_ops"):
             log.rules["comm_ops"] = "rows of the kernel table"
     if is_empty(con, "comm_ops") and not is_empty(con, "comm_tasks"):
-        con.execute(statements["task_hulls"])
+        run(con, statements["task_hulls"])
         if not is_empty(con, "comm_ops"):
             log.rules["comm_ops"] = "spans of their tasks"
             log.warn(
@@ -66,17 +66,17 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
     numbered = ("comm_groups", "op_tasks", "comm_ops", "comm_tasks")
     there = () if is_empty(con, "comm_ops") and is_empty(con, "comm_tasks") else numbered
     for name in (*there, *(() if is_empty(con, "comm_matrix") else ("comm_matrix",))):
-        con.execute(statements[name].replace("{{3}}", "{3}"))
+        run(con, statements[name].replace("{{3}}", "{3}"))
         if name not in ("comm_groups", "op_tasks"):
             _replace(con, name, f"_{name}")
     outside = ""
     if _has_table(con, "_comm_rows"):
-        con.execute(statements["outside_ops"])
+        run(con, statements["outside_ops"])
         outside = "and t.op_id not in (select op_id from _outside_ops)"
     _assign_steps(con, "kernels")
     _assign_steps(con, "comm_ops", outside)
     if source.framework == "msprof":
-        con.execute(statements["measured_steps"])
+        run(con, statements["measured_steps"])
     _describe(con, source, log)
     _notice_devices(con, log)
     traces = [table for table in ("comm_tasks", "comm_times") if not is_empty(con, table)]
@@ -90,15 +90,15 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
 
 def cut_steps(con: duckdb.DuckDBPyConnection) -> None:
     """Make `_step_segments` (start_ns, end_ns, step): to which step an instant belongs."""
-    con.execute(schema.statements("ingest/link.sql")["step_segments"])
+    run(con, schema.statements("ingest/link.sql")["step_segments"])
 
 
 def _replace(con: duckdb.DuckDBPyConnection, table: str, by: str, *, keep: bool = False) -> None:
     """Put the rows of a temporary table in place of a canonical one's."""
-    con.execute(f'delete from "{table}"')
-    con.execute(f'insert into "{table}" by name select * from "{by}"')
+    run(con, f'delete from "{table}"')
+    run(con, f'insert into "{table}" by name select * from "{by}"')
     if not keep:
-        con.execute(f'drop table "{by}"')
+        run(con, f'drop table "{by}"')
 
 
 def _assign_steps(con: duckdb.DuckDBPyConnection, table: str, unless: str = "") -> None:
@@ -123,7 +123,7 @@ def _assign_steps(con: duckdb.DuckDBPyConnection, table: str, unless: str = "") 
 def _describe(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> None:
     """Fill what discovery knows of the rank."""
     if is_empty(con, "ranks"):
-        con.execute("insert into ranks (framework) values (null)")
+        run(con, "insert into ranks (framework) values (null)")
     text = not {"kernels", "trace", "kineto"}.isdisjoint(source.files)
     form = (
         "db+text"
@@ -191,7 +191,7 @@ def _notice_devices(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
 def _has_table(con: duckdb.DuckDBPyConnection, name: str) -> bool:
     # Asking the catalog's own table would count the rows of every table.
     try:
-        con.execute(f'select 1 from "{name}" limit 0')
+        run(con, f'select 1 from "{name}" limit 0')
     except duckdb.CatalogException:
         return False
     return True
@@ -240,7 +240,7 @@ def cross_check(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog
     if is_empty(con, "kernels"):
         return
     _compare_sums(con, source, log)
-    apart = con.execute(_APART, {"far_ns": _FAR_NS}).fetchall()
+    apart = run(con, _APART, {"far_ns": _FAR_NS}).fetchall()
     if apart:
         step, apart_ns = apart[0]
         log.warn(
@@ -260,9 +260,9 @@ def _compare_sums(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadL
         return
     if not scalar(con, "select count(step) from kernels"):
         return
-    counted = [row for row in con.execute(_COUNTED).fetchall() if _differ(*row[1:])]
+    counted = [row for row in run(con, _COUNTED).fetchall() if _differ(*row[1:])]
     longer = [step for step, told_ns, kernels_ns in counted if kernels_ns > told_ns]
-    united = dict(con.execute(_UNITED, [longer]).fetchall()) if longer else {}
+    united = dict(run(con, _UNITED, [longer]).fetchall()) if longer else {}
     found = [(step, told_ns, united.get(step, own_ns)) for step, told_ns, own_ns in counted]
     differing = [row for row in found if _differ(*row[1:])]
     if differing:
@@ -318,7 +318,7 @@ def keep_steps(con: duckdb.DuckDBPyConnection, steps: Spans, log: ReadLog) -> No
     """
     chosen = " or ".join(f"step between {first} and {last}" for first, last in steps)
     everywhere = " union ".join(f"select step from {table}" for table in _STEPPED)
-    present = [step for (step,) in con.execute(f"{everywhere} order by 1").fetchall()]
+    present = [step for (step,) in run(con, f"{everywhere} order by 1").fetchall()]
     kept = [
         step for (step,) in con.execute(
             f"select step from ({everywhere}) where {chosen} order by 1"
@@ -353,8 +353,8 @@ def keep_steps(con: duckdb.DuckDBPyConnection, steps: Spans, log: ReadLog) -> No
     # Tasks ask for the operations: these go last.
     for name in sorted(conditions, key=lambda name: name == "comm_ops"):
         if not is_empty(con, name):
-            con.execute(f'delete from "{name}" where not coalesce({conditions[name]}, false)')
-    con.execute("update ranks set kept_steps = ?", [kept])
+            run(con, f'delete from "{name}" where not coalesce({conditions[name]}, false)')
+    run(con, "update ranks set kept_steps = ?", [kept])
 
 
 def _witness(con: duckdb.DuckDBPyConnection, table: str, valid: str, condition: str) -> str:
@@ -377,7 +377,8 @@ def _spans_ns(con: duckdb.DuckDBPyConnection, steps: Spans, traces: str) -> list
     """Disjoint times from the first to the last of `traces`, one for each run of chosen steps."""
     found = [
         con.execute(
-            f"select min(start_ns), max(end_ns) from ({traces}) where step between ? and ?", span
+            f"select min(start_ns), max(end_ns) from ({traces}) where step between ? and ?",
+            span,
         ).fetchall()[0]
         for span in steps
     ]

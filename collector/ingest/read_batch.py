@@ -38,6 +38,7 @@ from ..staging import (
     nonempty,
     open_staging,
     plan_plainly,
+    run,
 )
 from ..store import store
 from ..store.batches import BATCH_FOLDER, LISTING, Batch, SharedFile
@@ -232,7 +233,7 @@ def _empty(con: duckdb.DuckDBPyConnection) -> None:
     """Empty the canonical tables, and give those their columns back that hold words (words.py)."""
     words = "select type_name from duckdb_types() where logical_type = 'ENUM' and not internal"
     types = [name for (name,) in con.execute(words).fetchall()]
-    con.execute(_emptied(nonempty(con, schema.tables()).union(map(worded_table, types))))
+    run(con, _emptied(nonempty(con, schema.tables()).union(map(worded_table, types))))
     for name in types:
         con.execute(f"drop type {name}")
 

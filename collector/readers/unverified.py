@@ -13,6 +13,7 @@ import duckdb
 
 from ..discover.msprof_layout import APART, NEWER
 from ..model import Framework, RankSource, ReadLog
+from ..staging import run
 from .text.iterations import OF_TABLES
 
 # What real profiles did confirm.
@@ -164,7 +165,7 @@ def unverified_keys(con: duckdb.DuckDBPyConnection, source: RankSource, log: Rea
     if source.framework == "kineto":  # the others are about parts of Ascend's profiles
         return ["kineto"]
     asked = [f"(select '{one.key}' where {one.sql})" for one in UNVERIFIED if one.sql]
-    found = {key for (key,) in con.execute(" union all ".join(asked)).fetchall()}
+    found = {key for (key,) in run(con, " union all ".join(asked)).fetchall()}
     for one in UNVERIFIED:
         name, variants = one.rule
         if source.framework in one.frameworks or log.rules.get(name) in variants:

@@ -17,7 +17,7 @@ import msgspec
 
 from .. import schema
 from ..literals import file_literal, sql_literal
-from ..staging import SPILL, connect, nonempty, scalar
+from ..staging import SPILL, connect, nonempty, run, scalar
 from . import mirror, store
 from .compact_files import Place, places
 from .folder_handles import handle
@@ -108,7 +108,7 @@ def gather_tables(
     for name in names:
         table = schema.tables()[name]
         typed = ", ".join(f'"{column.name}" {column.type}' for column in table.columns)
-        con.execute(f'create table if not exists {GATHERED}."{name}" (rank integer, {typed})')
+        run(con, f'create table if not exists {GATHERED}."{name}" (rank integer, {typed})')
         rows = f'select {rank}, {_columns(table, stacks)} from "{name}" t'
         con.execute(f'insert into {GATHERED}."{name}" {rows}')
     con.commit()
@@ -268,8 +268,8 @@ def rebuild_summaries(
 
 def _copy(con: duckdb.DuckDBPyConnection, query: str, path: Path) -> Segment:
     target = sql_literal(str(path))
-    rows = scalar(con, f"copy ({query}) to {target} ({store.PARQUET})")
-    return Segment(path.name, int(rows), path.stat().st_size)
+    [(rows,)] = con.execute(f"copy ({query}) to {target} ({store.PARQUET})").fetchall()
+    return Segment(path.name, rows, path.stat().st_size)
 
 
 def in_generation(segments: Mapping[str, Segment], generation: str) -> dict[str, Segment]:

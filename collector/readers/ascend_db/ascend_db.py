@@ -38,7 +38,7 @@ import duckdb
 from npuscope.errors import TraceFormatError
 
 from ...model import RankSource, ReadLog
-from ...staging import insert_rows
+from ...staging import insert_rows, run
 from ..metadata.profiler_metadata import group_rows, parse_metadata, rank_columns
 from ..sqlite import SqliteFile, SqlType, open_sqlite, tell_views
 from ..text.device_rows import own_database
@@ -256,7 +256,7 @@ def read(
         finally:
             there = "select table_name from duckdb_tables() where temporary"
             ours = {*map(temp_name, TABLES), *_DERIVED}
-            _drop(con, [name for (name,) in con.execute(there).fetchall() if name in ours])
+            _drop(con, [name for (name,) in run(con, there).fetchall() if name in ours])
         for what in file.damage:
             log.lose(path, what)
     advance(left_bytes)
@@ -324,7 +324,7 @@ def _fill_table(
 ) -> None:
     match table:
         case "ranks":
-            con.execute(sql(table), {"rank": source.rank, "framework": source.framework})
+            run(con, sql(table), {"rank": source.rank, "framework": source.framework})
         case "kernels":
             _warn_devices(con, log)
             fill_kernels(con, log, in_words=in_words)
@@ -332,18 +332,18 @@ def _fill_table(
             fill_comm_tasks(con, log)
         case "comm_ops":
             build_group_hashes(con)
-            con.execute(sql(table))
+            run(con, sql(table))
         case "launches":
             fill_launches(con, in_words=in_words)
         case "host_ops":
             fill_host_ops(con, log, in_words=in_words)
         case _:
-            con.execute(sql(table))
+            run(con, sql(table))
 
 
 def _drop(con: duckdb.DuckDBPyConnection, names: list[str]) -> None:
     if names:
-        con.execute(";".join(f"drop table if exists {name}" for name in names))
+        run(con, ";".join(f"drop table if exists {name}" for name in names))
 
 
 def _check_starts(con: duckdb.DuckDBPyConnection, table: str, log: ReadLog) -> None:
@@ -352,9 +352,9 @@ def _check_starts(con: duckdb.DuckDBPyConnection, table: str, log: ReadLog) -> N
         return
     name = temp_name(table)
     counts = "count(*) filter (startNs is null), count(*) filter (startNs > endNs)"
-    [(lost, backwards)] = con.execute(f"select {counts} from {name}").fetchall()
+    [(lost, backwards)] = run(con, f"select {counts} from {name}").fetchall()
     if lost:
-        con.execute(f"delete from {name} where startNs is null")
+        run(con, f"delete from {name} where startNs is null")
         log.rows_lost += lost
         log.warn("{table}: {lost} rows without a start time are left out", table=table, lost=lost)
     if backwards:
@@ -370,7 +370,7 @@ def _check_strings(con: duckdb.DuckDBPyConnection, file: SqliteFile, log: ReadLo
     if not {"COMPUTE_TASK_INFO", "COMMUNICATION_OP"} & file.tables.keys():
         return
     counts = f"select count(*), count(distinct value) from {temp_name('STRING_IDS')}"
-    [(rows, words)] = con.execute(counts).fetchall()
+    [(rows, words)] = run(con, counts).fetchall()
     if rows == 0 or words < min(rows, 2):
         what = "no rows" if rows == 0 else "no value" if words == 0 else "one value in all its rows"
         log.warn(
@@ -383,7 +383,7 @@ def _check_names(con: duckdb.DuckDBPyConnection, table: str, log: ReadLog) -> No
     if table != "COMPUTE_TASK_INFO":
         return
     counts = f"select count(*), count(name) from {temp_name(table)}"
-    [(rows, names)] = con.execute(counts).fetchall()
+    [(rows, names)] = run(con, counts).fetchall()
     if rows and not names:
         log.warn(
             "{table} has no name in any of its {rows} rows: communication and wait tasks "
@@ -423,7 +423,7 @@ def _fill_lightly(
     for table in _LARGE:
         load_table(con, replace(file, tables={}), table, spend)
     if "ranks" in wanted:
-        con.execute(sql("ranks"), {"rank": source.rank, "framework": source.framework})
+        run(con, sql("ranks"), {"rank": source.rank, "framework": source.framework})
     if "steps" in wanted:
         con.execute("""
             insert into steps by name
@@ -432,7 +432,7 @@ def _fill_lightly(
         """)
     _fill_metadata(con, file, source, log, wanted, spend)
     for table in (*_SMALL, *_LARGE):
-        con.execute(f"drop table if exists {temp_name(table)}")
+        run(con, f"drop table if exists {temp_name(table)}")
 
 
 def _fill_metadata(
@@ -449,8 +449,8 @@ def _fill_metadata(
     one counts.
     """
     load_table(con, file, "META_DATA", spend)
-    rows = con.execute("select name, value from _meta_data where name is not null").fetchall()
-    con.execute("drop table _meta_data")
+    rows = run(con, "select name, value from _meta_data where name is not null").fetchall()
+    run(con, "drop table _meta_data")
     mapping: dict[str, object] = dict(rows)
     if version := mapping.get("SCHEMA_VERSION"):
         log.rules["ascend_db.schema_version"] = str(version)

@@ -31,7 +31,7 @@ import pyarrow as pa
 from ... import schema
 from ...ingest.link import cut_steps
 from ...model import ReadLog
-from ...staging import scalar
+from ...staging import run, scalar
 from ..words import enumerate_words
 from .lookups import (
     build_group_hashes,
@@ -77,7 +77,7 @@ def fill_comm_tasks(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
     build_group_hashes(con)
     tasks = "select globalTaskId as id from _communication_task_info"
     for low, high in ranges(con, tasks, 4 * _ROWS_AT_ONCE):
-        con.execute(sql("comm_tasks"), {"low": low, "high": high})
+        run(con, sql("comm_tasks"), {"low": low, "high": high})
     note_taskless(con, "comm_tasks", tasks, log)
 
 
@@ -91,7 +91,7 @@ def fill_launches(con: duckdb.DuckDBPyConnection, *, in_words: bool) -> None:
         where rowid between $low and $high"""
     for low in range(0, scalar(con, "select count(*) from _target"), _ROWS_AT_ONCE):
         span = {"low": low, "high": low + _ROWS_AT_ONCE - 1}
-        [(first, last)] = con.execute(connections, span).fetchall()
+        [(first, last)] = run(con, connections, span).fetchall()
         _insert_part(con, sql("launches"), {**span, "first": first, "last": last})
 
 
@@ -160,7 +160,7 @@ _DENSE_IDS = 1 << 18
 def _metric_ids(con: duckdb.DuckDBPyConnection) -> list[int]:
     """Ids of the metrics' names, ascending: metric n is column `vn` of `_pmu_values`."""
     sql = "select distinct name from _task_pmu_info where name is not null order by 1"
-    return [key for (key,) in con.execute(sql).fetchall()]
+    return [key for (key,) in run(con, sql).fetchall()]
 
 
 def _pmu_values(
@@ -170,7 +170,8 @@ def _pmu_values(
 
     low, high: the part's first and last id. Of a metric that comes twice the larger value counts.
     """
-    rows = con.execute(
+    rows = run(
+        con,
         """select globalTaskId, name, value from _task_pmu_info
         where globalTaskId between ? and ? and globalTaskId in (select id from _part where part = ?)
         """,
@@ -213,7 +214,7 @@ def _pmu_sql(
     Also the keys of its column `pmu`, which are of key_type.
     """
     sql = "select id, value from _string where value is not null and id in (select unnest(?))"
-    names = dict(con.execute(sql, [metrics]).fetchall())
+    names = dict(run(con, sql, [metrics]).fetchall())
     own: dict[str, list[str]] = {column: [] for column in dict.fromkeys(_COLUMNS.values())}
     others: dict[str, list[str]] = {}
     for number, key in enumerate(metrics):

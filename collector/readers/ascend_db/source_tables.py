@@ -16,6 +16,7 @@ import duckdb
 import pyarrow as pa
 
 from ...model import ReadLog
+from ...staging import parsed, run
 from ..sqlite import SqliteFile, SqlType
 
 # `id`: an integer whose markers of "none" (4294967295, 2^63-1, negatives) become NULL.
@@ -172,7 +173,7 @@ def load_table(
         )
     if table not in file.tables:
         empty = ", ".join(f'null as "{column.name}"' for column in wanted)
-        con.execute(f"create temp table {target} as select {typed} from (select {empty}) limit 0")
+        run(con, f"create temp table {target} as select {typed} from (select {empty}) limit 0")
         return
     if table not in _UNCHECKED:
         file.check(table)
@@ -200,7 +201,8 @@ def stream_columns(
     """Run SQL that reads the reader's batches as `_batches`."""
     # The engine finds it by its name, which takes less than registering it.
     _batches = pa.RecordBatchReader.from_batches(reader.schema, _metered(reader, spend))
-    con.execute(sql)
+    for statement in parsed(con, sql):
+        con.execute(statement)
 
 
 def _metered(
@@ -248,7 +250,7 @@ def load_enums(con: duckdb.DuckDBPyConnection, file: SqliteFile, log: ReadLog) -
     log.rules["ascend_db.enumerations"] = (
         f"documented for {', '.join(missing)}" if missing else "the database's own"
     )
-    con.execute("create temp table _enum (kind varchar, id bigint, name varchar)")
+    run(con, "create temp table _enum (kind varchar, id bigint, name varchar)")
     arrow = pa.table(
         {
             "kind": [row[0] for row in rows],

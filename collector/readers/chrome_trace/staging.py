@@ -29,7 +29,7 @@ from ...engines.processes import LostWorker, Processes
 from ...model import ReadLog
 from .columns import Form, no_values, tables, waiting_rows
 from .events import Event, decode_events
-from .json_events import Decode, Torn, ranges, read_events, read_range
+from .json_events import CHUNK_BYTES, Decode, Torn, ranges, read_events, read_range
 
 if TYPE_CHECKING:
     from .scanned import Scan
@@ -39,6 +39,7 @@ log_of_work = logging.getLogger(__name__)
 _WAITING_ROWS = 8192  # their values still fit the processor's cache
 APART_BYTES = 96 << 20  # below this, starting processes costs more than it saves
 SCAN_BYTES = 32 << 20  # below this, loading what is compiled costs more than it saves
+SCAN_CHUNK_BYTES = 512 << 10  # a pass makes no values that would leave the processor's cache
 # Some ranges have more events than others of their size: who is done early takes another one.
 _RANGES_OF_ONE, _RANGE_BYTES = 4, 24 << 20
 _ROW_GROUP_BYTES = 3 << 20
@@ -156,7 +157,7 @@ def _stage_events(
             if scan and (events or scan.is_filling):
                 write_scanned()
                 write_values()
-            elif waiting_rows(values) > _WAITING_ROWS:
+            elif events and waiting_rows(values) > _WAITING_ROWS:
                 write_values()
         write_scanned()
         write_values()
@@ -166,10 +167,12 @@ def _stage_events(
 
 
 def _events(
-    path: str, decode: Decode[Event], log: ReadLog, advance: Callable[[int], None]
+    path: str, log: ReadLog, advance: Callable[[int], None], scan: Scan | None
 ) -> Iterator[list[Event]]:
+    chunk_bytes = SCAN_CHUNK_BYTES if scan else CHUNK_BYTES
     try:
-        yield from read_events(path, decode, log, advance)
+        decode = _decoder(log, scan)
+        yield from read_events(path, decode, log, advance, chunk_bytes=chunk_bytes)
     except OSError as error:
         raise _unreadable(path, error) from error
 
@@ -249,7 +252,7 @@ def _stage_whole(
     path: str, folder: Path, form: Form, log: ReadLog, advance: Callable[[int], None]
 ) -> None:
     scan = scan_of(form, Path(path).stat().st_size)
-    _stage_events(_events(path, _decoder(log, scan), log, advance), folder, form, log, scan)
+    _stage_events(_events(path, log, advance, scan), folder, form, log, scan)
 
 
 class _StagedFiles:

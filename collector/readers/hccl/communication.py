@@ -23,7 +23,7 @@ from .communication_rows import PACKETS, TIMES, insert_packets, insert_times
 _CHUNK_ENTRIES = 10_000
 
 
-class Time(msgspec.Struct):
+class Time(msgspec.Struct, gc=False):
     """What HCCL measured of one operation on its master plane."""
 
     start_us: float | None = msgspec.field(default=None, name="Start Timestamp(us)")
@@ -34,7 +34,7 @@ class Time(msgspec.Struct):
     idle_ms: float | None = msgspec.field(default=None, name="Idle Time(ms)")
 
 
-class Link(msgspec.Struct):
+class Link(msgspec.Struct, gc=False):
     """Traffic of one operation over one kind of link."""
 
     size_mb: float | None = msgspec.field(default=None, name="Transit Size(MB)")
@@ -47,7 +47,7 @@ class Link(msgspec.Struct):
     )
 
 
-class Operation(msgspec.Struct):
+class Operation(msgspec.Struct, gc=False):
     """An entry of communication.json."""
 
     time: Time | None = msgspec.field(default=None, name="Communication Time Info")

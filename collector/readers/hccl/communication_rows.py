@@ -12,6 +12,8 @@ from typing import TypeAlias
 import duckdb
 import pyarrow as pa
 
+from ...staging import run
+
 _OP = [("step", pa.string()), ("category", pa.string()), ("name", pa.string()),
        ("group_hash", pa.string())]  # fmt: skip
 
@@ -108,6 +110,6 @@ def insert_matrix(con: duckdb.DuckDBPyConnection, data: Raw, *, of_ranks: bool =
 def _insert(con: duckdb.DuckDBPyConnection, data: Raw, sql: str, of_ranks: bool) -> None:
     con.register("_incoming", data)
     try:
-        con.execute(sql.replace("select", "select rank,", 1) if of_ranks else sql)
+        run(con, sql.replace("select", "select rank,", 1) if of_ranks else sql)
     finally:
         con.unregister("_incoming")
