@@ -240,7 +240,7 @@ def _stage_part(part: _Part, advance: Callable[[int], None]) -> ReadLog | Except
             _stage_whole(part.path, part.folder, part.form, log, advance)
         else:
             start, end = part.span
-            scan = scan_of(part.form, end - start)
+            scan = scan_of(part.form, Path(part.path).stat().st_size)  # loaded once for all ranges
             pieces = read_range(part.path, start, end, _decoder(log, scan), advance)
             _stage_events(pieces, part.folder, part.form, log, scan)
     except Exception as error:

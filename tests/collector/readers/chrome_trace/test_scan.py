@@ -179,6 +179,32 @@ def test_what_is_no_utf8_is_handed_over() -> None:
     assert not compared(form, scan_of(form), text)
 
 
+ALIKE = (
+    "p", "phase", "na", "names", "pid ", "ti", "t", "dur2", "cats", "arg", "Sequence numbe",
+    "Sequence number2", "connection_i", "level ", "Task Typ", "Task Types", "x" * 31, "x" * 32,
+)  # fmt: skip
+
+
+def test_keys_in_any_order_beside_keys_alike() -> None:
+    """The pass looks first for the key that came the last time after the one before."""
+    form, chance, taken = FORMS[1], random.Random("keys"), 0
+    known, scan = seeds(form), scan_of(form)
+
+    def shuffled(members: dict[str, Any]) -> dict[str, Any]:
+        more = dict.fromkeys(chance.sample(ALIKE, chance.randint(0, 2)), 1)
+        every = [*members.items(), *(more.items() if members.get("ph") != "C" else ())]
+        chance.shuffle(every)
+        return dict(every)
+
+    for _ in range(COUNT // 5):
+        few = [shuffled(one) for one in chance.sample(known, 4)]
+        for one in few:
+            if one["ph"] != "C" and one.get("args"):
+                one["args"] = shuffled(one["args"])
+        taken += compared(form, scan, json.dumps(few).encode())
+    assert taken > COUNT // 10
+
+
 def staged(path: Path, folder: Path, form: Form, monkeypatch: pytest.MonkeyPatch) -> list[Rows]:
     """All rows of a file, by the present reader and by the pass."""
     both = []
@@ -214,16 +240,19 @@ def test_a_file_that_is_scanned_and_read_by_turns(
     assert read == scanned
 
 
-def test_ranges_of_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ranges", [2, 4])
+def test_ranges_of_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranges: int) -> None:
+    """Two processes take one each, or one after the other."""
     known = events_of(sorted(SAMPLE.glob("*/*/trace_view.json"))[0])
     path = tmp_path / "t.json"
-    path.write_text(json.dumps(known * (10_000_000 // len(json.dumps(known)) + 1)))
+    path.write_text(json.dumps(known * (9_000_000 * ranges // 2 // len(json.dumps(known)) + 1)))
     (whole, _) = staged(path, tmp_path / "whole", TraceForm(), monkeypatch)
     monkeypatch.setattr(staging, "APART_BYTES", 0)
+    monkeypatch.setattr(staging, "_RANGE_BYTES", path.stat().st_size // ranges)
     folders = stage(
         [str(path)], tmp_path / "parts", TraceForm(), ReadLog(), lambda n: None, processes=2
     )
-    assert len(folders) == 2
+    assert len(folders) == ranges
     form = TraceForm()
     found = {
         kind: [parquet.read_table(folder / f"{kind}.parquet") for folder in folders]
