@@ -14,7 +14,18 @@ from numba import njit, types
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
-from .scan_codes import FRACTION, INTEGER, LONG, NONE, NULL, OTHER, STRING, Array
+from .scan_codes import (
+    FRACTION,
+    INTEGER,
+    KEY_WORDS,
+    LONG,
+    NONE,
+    NULL,
+    OTHER,
+    STRING,
+    Array,
+    Keys,
+)
 
 # A division by zero raises nothing, and nobody counts who refers to an array.
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
@@ -110,6 +121,9 @@ def array_type(dtype: Any, n_axes: int) -> Any:
     return intrinsic(array_at)
 
 
+MIX = np.uint64(0x9E3779B97F4A7C15)
+MASKS = np.array([(1 << (8 * n)) - 1 for n in range(9)], np.uint64)
+SHIFT = np.uint64(29)
 _TENS = 10.0 ** np.arange(23)
 _LAST_NS = (1 << 62) - 1
 _EXACT_DIGITS = 15
@@ -390,3 +404,42 @@ def has_escape(buf: Array, start: int, end: int) -> bool:
         if byte(buf, k) == 92:
             return True
     return False
+
+
+@compiled
+def known_key(text: Array, start: int, end: int, keys: Keys) -> int:
+    """Number of a known key; -1 for another one."""
+    size = end - start
+    if size > 8 * KEY_WORDS:
+        return -1
+    h = np.uint64(size)
+    for k in range((size + 7) >> 3):
+        h = (h ^ (word(text, start + 8 * k) & MASKS[min(8, size - 8 * k)])) * MIX
+        h ^= h >> SHIFT
+    at = np.int64(h & np.uint64(len(keys.table) - 1))
+    while keys.table[at]:
+        key: int = keys.table[at] - 1
+        if keys.sizes[key] == size:
+            same = True
+            for k in range((size + 7) >> 3):
+                mask = MASKS[min(8, size - 8 * k)]
+                if keys.words[key, k] != word(text, start + 8 * k) & mask:
+                    same = False
+            if same:
+                return key
+        at = (at + 1) & (len(keys.table) - 1)
+    return -1
+
+
+@compiled
+def is_key(text: Array, at: int, key: int, keys: Keys) -> bool:
+    """Whether a string's content is this known key."""
+    size: int = keys.sizes[key]
+    if byte(text, at + size) != 34:
+        return False
+    last = size >> 3
+    for k in range(last):
+        if keys.words[key, k] != word(text, at + 8 * k):
+            return False
+    left: bool = keys.words[key, last] == word(text, at + 8 * last) & MASKS[size & 7]
+    return left

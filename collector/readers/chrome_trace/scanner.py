@@ -16,14 +16,19 @@ import numpy as np
 from numba import njit, types
 
 from .json_tokens import (
+    MASKS,
+    MIX,
     OPTIONS,
+    SHIFT,
     array_type,
     byte,
     compiled,
     double,
     has_escape,
     integer,
+    is_key,
     key_end,
+    known_key,
     nanoseconds,
     nested_end,
     past_blank,
@@ -53,7 +58,6 @@ from .scan_codes import (
     INSTANT,
     INTEGER,
     JSON_OR_NULL,
-    KEY_WORDS,
     LONG,
     NAME,
     NONE,
@@ -80,35 +84,6 @@ from .scan_codes import (
     Rows,
 )
 
-_MIX = np.uint64(0x9E3779B97F4A7C15)
-_MASKS = np.array([(1 << (8 * n)) - 1 for n in range(9)], np.uint64)
-_SHIFT = np.uint64(29)
-
-
-@compiled
-def _known(text: Array, start: int, end: int, keys: Keys) -> int:
-    """Number of a known key; -1 for another one."""
-    size = end - start
-    if size > 8 * KEY_WORDS:
-        return -1
-    h = np.uint64(size)
-    for k in range((size + 7) >> 3):
-        h = (h ^ (word(text, start + 8 * k) & _MASKS[min(8, size - 8 * k)])) * _MIX
-        h ^= h >> _SHIFT
-    at = np.int64(h & np.uint64(len(keys.table) - 1))
-    while keys.table[at]:
-        key: int = keys.table[at] - 1
-        if keys.sizes[key] == size:
-            same = True
-            for k in range((size + 7) >> 3):
-                mask = _MASKS[min(8, size - 8 * k)]
-                if keys.words[key, k] != word(text, start + 8 * k) & mask:
-                    same = False
-            if same:
-                return key
-        at = (at + 1) & (len(keys.table) - 1)
-    return -1
-
 
 @compiled
 def _code(text: Array, start: int, end: int, rows: Rows) -> int:
@@ -116,18 +91,18 @@ def _code(text: Array, start: int, end: int, rows: Rows) -> int:
     size = end - start
     h, last = np.uint64(size), start + size - (size & 7)
     for k in range(start, last, 8):
-        h = (h ^ word(text, k)) * _MIX
-        h ^= h >> _SHIFT
-    left = word(text, last) & _MASKS[size & 7]
+        h = (h ^ word(text, k)) * MIX
+        h ^= h >> SHIFT
+    left = word(text, last) & MASKS[size & 7]
     if last < end:
-        h = (h ^ left) * _MIX
-        h ^= h >> _SHIFT
+        h = (h ^ left) * MIX
+        h ^= h >> SHIFT
     at = np.int64(h & np.uint64(len(rows.table) - 1))
     while rows.table[at]:
         code: int = rows.table[at] - 1
         if rows.entries[code, 1] == size:
             place = rows.entries[code, 0]
-            same = left == word(rows.store, place + last - start) & _MASKS[size & 7]
+            same = left == word(rows.store, place + last - start) & MASKS[size & 7]
             for k in range(0, last - start, 8):
                 if word(text, start + k) != word(rows.store, place + k):
                     same = False
@@ -260,20 +235,6 @@ def _series(text: Array, at: int, event: Event, rows: Rows) -> tuple[int, int]:
 
 
 @compiled
-def _is_key(text: Array, at: int, key: int, keys: Keys) -> bool:
-    """Whether a string's content is this known key."""
-    size: int = keys.sizes[key]
-    if byte(text, at + size) != 34:
-        return False
-    last = size >> 3
-    for k in range(last):
-        if keys.words[key, k] != word(text, at + 8 * k):
-            return False
-    left: bool = keys.words[key, last] == word(text, at + 8 * last) & _MASKS[size & 7]
-    return left
-
-
-@compiled
 def _member(text: Array, at: int, keys: Keys, guesses: Array, before: int) -> tuple[int, int]:
     """Where the value begins of the member at a place, and which known key it has; -1: damage, or
     a key with escapes. Most keys are the one that came the last time after the key `before`."""
@@ -281,13 +242,13 @@ def _member(text: Array, at: int, keys: Keys, guesses: Array, before: int) -> tu
         return -1, -1
     at += 1
     key: int = guesses[before]
-    if key >= 0 and _is_key(text, at, key, keys):
+    if key >= 0 and is_key(text, at, key, keys):
         end = at + keys.sizes[key]
     else:
         end = key_end(text, at)
         if end < 0:
             return -1, -1
-        key = _known(text, at, end, keys)
+        key = known_key(text, at, end, keys)
         guesses[before] = key
     value = past_blank(text, end + 1)
     if byte(text, value) != 58:
@@ -390,7 +351,7 @@ def _kind(text: Array, plan: Plan, event: Event) -> int:
     tokens, starts, ends = event.tokens, event.starts, event.ends
     category = 0
     if tokens[CAT] == STRING:
-        category = 2 + _known(text, starts[CAT], ends[CAT], plan.categories)
+        category = 2 + known_key(text, starts[CAT], ends[CAT], plan.categories)
         if category == 1 and has_escape(text, starts[CAT], ends[CAT]):
             return FOREIGN
     kind: int = plan.actions[category, plan.phases[byte(text, starts[PH])]]
@@ -399,7 +360,7 @@ def _kind(text: Array, plan: Plan, event: Event) -> int:
     if plan.only[kind] or plan.bare[kind]:
         name = -1
         if tokens[NAME] == STRING:
-            name = _known(text, starts[NAME], ends[NAME], plan.names)
+            name = known_key(text, starts[NAME], ends[NAME], plan.names)
             if name < 0 and has_escape(text, starts[NAME], ends[NAME]):
                 return FOREIGN
         if plan.only[kind] and (name < 0 or not (plan.only[kind] >> name) & 1):
