@@ -407,6 +407,20 @@ def has_escape(buf: Array, start: int, end: int) -> bool:
 
 
 @compiled
+def is_key(text: Array, at: int, key: int, keys: Keys) -> bool:
+    """Whether a string's content is this known key."""
+    size: int = keys.sizes[key]
+    if byte(text, at + size) != 34:
+        return False
+    last = size >> 3
+    for k in range(last):
+        if keys.words[key, k] != word(text, at + 8 * k):
+            return False
+    left: bool = keys.words[key, last] == word(text, at + 8 * last) & MASKS[size & 7]
+    return left
+
+
+@compiled
 def known_key(text: Array, start: int, end: int, keys: Keys) -> int:
     """Number of a known key; -1 for another one."""
     size = end - start
@@ -419,27 +433,7 @@ def known_key(text: Array, start: int, end: int, keys: Keys) -> int:
     at = np.int64(h & np.uint64(len(keys.table) - 1))
     while keys.table[at]:
         key: int = keys.table[at] - 1
-        if keys.sizes[key] == size:
-            same = True
-            for k in range((size + 7) >> 3):
-                mask = MASKS[min(8, size - 8 * k)]
-                if keys.words[key, k] != word(text, start + 8 * k) & mask:
-                    same = False
-            if same:
-                return key
+        if keys.sizes[key] == size and is_key(text, start, key, keys):
+            return key
         at = (at + 1) & (len(keys.table) - 1)
     return -1
-
-
-@compiled
-def is_key(text: Array, at: int, key: int, keys: Keys) -> bool:
-    """Whether a string's content is this known key."""
-    size: int = keys.sizes[key]
-    if byte(text, at + size) != 34:
-        return False
-    last = size >> 3
-    for k in range(last):
-        if keys.words[key, k] != word(text, at + 8 * k):
-            return False
-    left: bool = keys.words[key, last] == word(text, at + 8 * last) & MASKS[size & 7]
-    return left
