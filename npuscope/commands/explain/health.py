@@ -229,6 +229,12 @@ def _health(
 
     path = asked.source.path
     if (path.is_file() and path.suffix != ".duckdb") or event_files(path):
+        if top_k is not None or tokens_per_step is not None:
+            given = "--top-k" if top_k is not None else "--tokens-per-step"
+            raise UsageError(
+                f"{given}: a log does not tell which tokens experts refused: give a store or"
+                " profiles, read with --train-log"
+            )
         return _of_log(path), pl.DataFrame(), (pl.DataFrame(), [])
     with asked.tables(need_steps=False) as (data, scope):
         log = trainer_log(data.con, data.target, None, scope)

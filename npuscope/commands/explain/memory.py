@@ -49,6 +49,8 @@ def memory(asked: Asked, by: By = None, bins: Bins = 240, *, top: TopOrAll = Non
     """
     from npuscope.analysis import query
 
+    if top is not None and (by in ("step", "growth", "spread") or (by == "curve" and asked.json)):
+        raise UsageError("--top is for the summary, its curves, and --by component, holder, block")
     with asked.tables(need_steps=False) as (data, scope):
         if (reason := query.no_such_rank(data.con, scope)) is not None:
             raise UsageError(reason)

@@ -112,6 +112,8 @@ def exporter(
         raise UsageError(
             "no store given: give STORE, the folder that `npuscope watch --store` fills"
         )
+    if textfile is not None and textfile.suffix != ".prom":
+        raise UsageError(f"--textfile {textfile}: node_exporter reads files named *.prom alone")
     expire_s = seconds(expire, "--expire")
     here = local(store)
     options = replace(

@@ -25,6 +25,12 @@ def log(path: Path, spiked: set[int]) -> Path:
     return path
 
 
+@pytest.mark.parametrize("option", ["--top-k", "--tokens-per-step"])
+def test_a_log_alone_tells_no_refused_tokens(run: Run, tmp_path: Path, option: str) -> None:
+    outcome = run("health", log(tmp_path / "a.log", set()), option, "2")
+    assert outcome.code == 2 and f"{option}: a log does not tell" in outcome.err
+
+
 def test_a_log_against_another(run: Run, tmp_path: Path) -> None:
     ours, theirs = log(tmp_path / "a.log", {99}), log(tmp_path / "b.log", set(range(60, 390, 10)))
     told = run("health", ours, "--against", theirs, "--json")

@@ -43,6 +43,13 @@ def test_curves_have_at_most_as_many_points_as_asked(run: Run, job: Path) -> Non
     assert drawn.count("Rank ") == 1 and "█" in drawn
 
 
+@pytest.mark.parametrize("key", ["step", "growth", "spread"])
+def test_top_is_refused_where_nothing_is_ranked(run: Run, job: Path, key: str) -> None:
+    outcome = run("memory", job, "--by", key, "--top", 1)
+    assert outcome.code == 2 and "--top is for" in outcome.err
+    assert run("memory", job, "--by", "curve", "--top", 1, "--json").code == 2
+
+
 def test_the_overview_has_ranks_curve_holders_and_growth(run: Run, job: Path) -> None:
     outcome = run("memory", job)
 

@@ -144,6 +144,8 @@ def test_written_once_for_node_exporter(store: Path) -> None:
     assert "npuscope_up 1.0" in out.read_text()
     refused = subprocess.run([*command[:5], "--expire", "soon"], capture_output=True, text=True)
     assert refused.returncode == 2 and "--expire soon" in refused.stderr
+    text = subprocess.run([*command[:5], "--textfile", "it.txt"], capture_output=True, text=True)
+    assert text.returncode == 2 and "named *.prom alone" in text.stderr
     env = {**os.environ, "PYTHONPATH": str(store.parent)}
     (store.parent / "prometheus_client.py").write_text("raise ModuleNotFoundError(name=__name__)")
     bare = subprocess.run(command, capture_output=True, text=True, env=env)
