@@ -206,7 +206,7 @@ def log_points(log: pl.DataFrame) -> pl.DataFrame:
 def change_notes(found: Trends) -> list[str]:
     """What keeps changes from being found, and how often one is told that is none."""
     notes = [
-        Message("{run}: {count} captures; changes are told of {least} or more",
+        Message("{run}: captures so far: {count}; changes are told of {least} or more",
                 run=run, count=count, least=LEAST)
         for run, count in found.captures.group_by("run", maintain_order=True).len().iter_rows()
         if count < LEAST

@@ -65,7 +65,7 @@ def test_when_and_how_much(run: Run, store: Path) -> None:
 def test_one_capture_has_no_trend(run: Run, small_store: Path) -> None:
     answer = run("trends", small_store, "--json").json()
     assert answer["rows"] == []
-    assert "1 captures; changes are told of 4 or more" in answer["notes"][0]
+    assert "captures so far: 1; changes are told of 4 or more" in answer["notes"][0]
     table = run("trends", small_store)
     assert table.out == "Changes over time: no rows\n"
     assert "no training log here" in table.err
