@@ -198,15 +198,24 @@ def sql_files() -> dict[str, str]:
     return dict(sorted(found.items(), key=lambda one: one[1]))
 
 
+_READ_BY: dict[str, tuple[str, ...]] = {}
+_READ_BY_AT_MOST = 1024
+
+
 def read_by(con: duckdb.DuckDBPyConnection, query: str) -> tuple[str, ...]:
     """Tables and views that a query reads, but for those it makes itself (`with`); any `con`."""
+    if (known := _READ_BY.get(query)) is not None:
+        return known  # every store that is opened asks this of the same metrics
     # The engine's get_table_names binds what it parses, which it cannot do without the tables.
     ((tree,),) = con.execute("select json_serialize_sql(?)", [query]).fetchall()
     own = {*_MADE.findall(tree)}
-    return tuple(name for name in dict.fromkeys(_READ.findall(tree)) if name not in own)
+    read = tuple(name for name in dict.fromkeys(_READ.findall(tree)) if name not in own)
+    if len(_READ_BY) >= _READ_BY_AT_MOST:  # some were people's own
+        _READ_BY.clear()
+    _READ_BY[query] = read
+    return read
 
 
-@cache
 def _inputs(query: str) -> tuple[str, ...]:
     return read_by(_parser(), query)
 
