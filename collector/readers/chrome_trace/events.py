@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from msgspec import Meta, Raw, Struct
 
 from ...model import ReadLog
+from .json_events import Broken
 
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Scalar = str | int | float | bool | None
@@ -83,7 +84,8 @@ _PLACE = re.compile(r"\(byte (\d+)\)")
 
 
 def decode_events(text: bytes, log: ReadLog) -> list[Event]:
-    """Events of a JSON array; ValueError where the array is not whole or holds none.
+    """Events of a JSON array; ValueError where the array is not whole or holds none, Broken where
+    it is torn before its last bracket.
 
     Elements that are no events are counted in `log` and left out.
     """
@@ -100,7 +102,7 @@ def decode_events(text: bytes, log: ReadLog) -> list[Event]:
     except (msgspec.DecodeError, RecursionError) as error:
         numbers = _NO_NUMBER.sub(b"null", text) if _stops_at_no_number(text, error) else text
         if numbers == text:
-            raise ValueError("no whole array") from error
+            raise _why_not(text, error) from error
         return decode_events(numbers, log)
     events = [event for raw in raws if (event := _event(bytes(raw), log)) is not None]
     if raws and not events:  # objects of a list within an event that was torn
@@ -118,6 +120,13 @@ def _stops_at_no_number(text: bytes, error: Exception) -> bool:
         return False
     told = _PLACE.search(str(error))
     return told is None or _WORD.search(text, int(told[1]) - 2, int(told[1]) + 4) is not None
+
+
+def _why_not(text: bytes, error: Exception) -> ValueError:
+    # The last bracket may have been added where an event goes on: what stands before it is wrong.
+    told = _PLACE.search(str(error))
+    is_torn = told is not None and int(told[1]) < len(text) - 1
+    return Broken("a torn array") if is_torn else ValueError("no whole array")
 
 
 def _event(text: bytes, log: ReadLog) -> Event | None:

@@ -5,8 +5,8 @@
 
 The file is read in chunks and cut where one event ends and the next begins: `}` `,` `{"`. Such a
 cut may lie inside a string or a nested array; then the piece before it is no whole JSON, and is
-joined with what follows. A piece that stays broken is taken apart event by event: what decodes is
-kept, the rest is counted.
+joined with what follows. A piece that stays broken, or that nothing which follows could make whole,
+is taken apart event by event: what decodes is kept, the rest is counted.
 
 A whole array can also be cut into ranges, so that several processes read one file:
 
@@ -37,7 +37,7 @@ from ...model import ReadLog
 from ...small_files import decompressed
 
 Event = TypeVar("Event")
-# `[...]` -> its events; ValueError unless the text is one whole JSON array.
+# `[...]` -> its events; ValueError unless the text is one whole JSON array, Broken if it is torn.
 Decode = Callable[[bytes], list[Event]]
 
 CHUNK_BYTES = 256 << 10
@@ -58,6 +58,10 @@ _CLOSE = re.compile(rb"\}")
 _ANOTHER = re.compile(rb"[ \t\r\n\0,]*\[")
 _ARRAY_END = re.compile(rb"\}[ \t\r\n]*(?=\])")
 _TRACE_EVENTS = re.compile(rb'"traceEvents"[ \t\r\n]*:[ \t\r\n]*\[')
+
+
+class Broken(ValueError):
+    """A text is no whole array, and would be none whatever stood before its last bracket."""
 
 
 def read_events(
@@ -84,9 +88,10 @@ def read_events(
     for chunk in chunks:
         if reading.is_over:
             continue
+        is_torn = False
         cut = _last_boundary(chunk)
         if cut is not None and size + len(chunk) >= try_at:
-            events = _whole(reading.decode, *waiting, memoryview(chunk)[: cut[0]])
+            events, is_torn = _tried(reading.decode, *waiting, memoryview(chunk)[: cut[0]])
             if events is not None:
                 yield events
                 waiting, try_at = [chunk[cut[1] :]], 0
@@ -96,7 +101,7 @@ def read_events(
             try_at = 2 * (size + len(chunk))
         waiting.append(chunk)
         size += len(chunk)
-        if size > join_bytes:
+        if is_torn or size > join_bytes:
             events, data = _salvaged(reading, b"".join(waiting), keep_bytes=join_bytes // 2)
             yield events
             waiting, size, try_at = [data], len(data), 0
@@ -113,6 +118,7 @@ class _Reading(Generic[Event]):
     has_ended: bool = False  # the array's ] was met
     lost_bytes: int = 0
     lost_places: int = 0
+    failures: int = 0  # in a row: garbage that looks like many events must not cost many tries each
 
     @property
     def is_over(self) -> bool:
@@ -123,10 +129,19 @@ def _whole(
     decode: Decode[Event], *parts: bytes | memoryview, end: bytes = b"]"
 ) -> list[Event] | None:
     """Events of a text in parts that lacks but its brackets to be an array; None if it is none."""
+    return _tried(decode, *parts, end=end)[0]
+
+
+def _tried(
+    decode: Decode[Event], *parts: bytes | memoryview, end: bytes = b"]"
+) -> tuple[list[Event] | None, bool]:
+    """As `_whole`, and whether the text is torn: to wait for what follows would not help."""
     try:
-        return decode(b"".join((b"[", *parts, end)))
+        return decode(b"".join((b"[", *parts, end))), False
+    except Broken:
+        return None, True
     except ValueError:
-        return None
+        return None, False
 
 
 def _last(reading: _Reading[Event], data: bytes) -> list[Event]:
@@ -154,7 +169,6 @@ def _salvaged(
     found: list[Event] = []
     spans = _spans(data, 0)
     ahead: deque[tuple[int, int]] = deque()
-    failures = 0  # in a row: garbage that looks like many events must not cost many tries each
     together = 1  # spans decoded at once, ever more as long as they are whole events
     while not reading.is_over:
         ahead.extend(islice(spans, max(0, max(_TRIES, together) - len(ahead))))
@@ -162,18 +176,20 @@ def _salvaged(
             break
         start, end = ahead[0]
         if together > 1:
-            events = _whole(reading.decode, data[start : ahead[-1][1]])
+            count = min(together, len(ahead))  # no more: a torn place ahead would fail each try
+            events = _whole(reading.decode, data[start : ahead[count - 1][1]])
             if events is not None:
                 found += events
-                ahead.clear()
+                for _ in range(count):
+                    ahead.popleft()
             together = min(2 * together, _TOGETHER) if events is not None else 1
             continue
-        patient = failures < _PATIENCE
+        patient = reading.failures < _PATIENCE
         for count in range(1, 1 + (min(len(ahead), _TRIES) if patient else 1)):
             events = _whole(reading.decode, data[start : ahead[count - 1][1]])
             if events is not None:
                 found += events
-                failures, together = 0, 2
+                reading.failures, together = 0, 2
                 for _ in range(count):
                     ahead.popleft()
                 break
@@ -186,7 +202,7 @@ def _salvaged(
             elif len(ahead) < _TRIES and len(data) - start <= keep_bytes:
                 return found, data[start:]
             else:
-                failures += 1
+                reading.failures += 1
                 ahead.popleft()
                 _drop(reading, data[start:end], found)
     return found, b""

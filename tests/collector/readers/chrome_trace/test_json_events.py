@@ -153,6 +153,26 @@ def test_damaged_events_are_left_out_and_counted() -> None:
     assert any("not complete events" in warning for warning in log.warnings)
 
 
+@pytest.mark.parametrize("junk", [bytes(20), b'"', b"}", b"{"])
+def test_a_torn_place_is_taken_apart_at_once(tmp_path: Path, junk: bytes) -> None:
+    """Not when 16 MB wait: what is read of a file then could be no pass over its bytes."""
+    parts = [json.dumps({"ph": "X", "name": f"op{i}", "ts": i}).encode() for i in range(9000)]
+    for torn in (1000, 4000):
+        parts[torn] = parts[torn][:20] + junk + parts[torn][20:]
+    path, log = tmp_path / "trace_view.json", ReadLog()
+    path.write_bytes(b"[" + b", ".join(parts) + b"]")
+    sizes: list[int] = []
+
+    def decode_sized(text: bytes) -> list[Any]:
+        sizes.append(len(text))
+        return decode_events(text, log)
+
+    pieces = read_events(str(path), decode_sized, log, lambda _: None, chunk_bytes=4096)
+    names = {event.name for piece in pieces for event in piece}
+    assert {f"op{i}" for i in range(9000)} - names <= {"op1000", "op1001", "op4000", "op4001"}
+    assert max(sizes) < 4 * 4096
+
+
 def test_closing_bracket_missing_loses_nothing() -> None:
     found, log = read(b'[{"ph": "X"}, {"ph": "M"},\n')
     assert [event["ph"] for event in found] == ["X", "M"]
