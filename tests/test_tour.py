@@ -24,7 +24,8 @@ def test_ten_lines_lead_from_a_folder_to_a_figure(
     (tmp_path / "tour.py").write_text(lines)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", "env"], cwd=tmp_path, check=True)
     python = str(tmp_path / "env" / "bin" / "python")
-    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
+    pip = [sys.executable, "-m", "pip", "--python", python]
+    install = [*pip, "install", "--quiet", "--no-compile"]
     subprocess.run([*install, str(distribution["wheel"])], cwd=tmp_path, check=True, timeout=300)
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     environment.pop("PYTHONPATH", None)

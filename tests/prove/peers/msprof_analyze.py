@@ -50,7 +50,7 @@ def installed() -> Peer:
         ready.unlink(missing_ok=True)
         venv.create(home, clear=True)
         pip = [sys.executable, "-m", "pip", "--python", str(home / "bin" / "python")]
-        group = ["install", "--quiet", "--group", f"{_PYPROJECT}:peers"]
+        group = ["install", "--quiet", "--no-compile", "--group", f"{_PYPROJECT}:peers"]
         done = subprocess.run([*pip, *group], capture_output=True, text=True, timeout=900)
         if done.returncode:
             shutil.rmtree(home)
