@@ -34,9 +34,8 @@ def kernels(seeds: dict[Reader, list[Input]]) -> Input:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
-def test_readers_stand_200_mutants(reader: Reader, tmp_path: Path) -> None:
-    """Of the 10,000 of `make fuzz`."""
-    assert run.fuzz(reader, range(200), jobs=2, out=tmp_path) == 0
+def test_readers_stand_500_mutants(reader: Reader, tmp_path: Path) -> None:
+    assert run.fuzz(reader, range(500), jobs=2, out=tmp_path) == 0
 
 
 @pytest.mark.slow
