@@ -19,6 +19,11 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3.10 pyth
 	"$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' \
 		>/dev/null 2>&1 && { command -v "$$python"; break; }; done)
 
+# What only checks and tests need is compiled as it is imported: to compile all of it would take as
+# long as to install it.
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+PIP_INSTALL_FOR_TESTS := $(PIP_INSTALL) --no-compile
+
 # Where the environment forbids to keep bytecode, each process would compile every module anew.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -38,19 +43,19 @@ $(READY_DEMO): pyproject.toml
 	@echo "setting up $(VENV) with $(PYTHON)" >&2
 	@"$(BIN)/python" -c "" 2>/dev/null || "$(PYTHON)" -m venv --clear "$(VENV)"
 	@"$(BIN)/python" -m pip --version >/dev/null 2>&1 || "$(BIN)/python" -m ensurepip
-	@PYTHONWARNINGS=ignore "$(BIN)/python" -m pip install --quiet --disable-pip-version-check --editable .
+	@PYTHONWARNINGS=ignore "$(BIN)/python" $(PIP_INSTALL) --editable .
 	@touch "$@"
 
 # Groups of pyproject.toml need pip 25.1.
 $(READY): $(READY_DEMO)
-	@"$(BIN)/python" -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@PYTHONWARNINGS=ignore "$(BIN)/python" -m pip install --quiet --disable-pip-version-check \
+	@"$(BIN)/python" $(PIP_INSTALL_FOR_TESTS) --upgrade 'pip>=25.1'
+	@PYTHONWARNINGS=ignore "$(BIN)/python" $(PIP_INSTALL_FOR_TESTS) \
 		--editable '.[dashboard,exporter]' --group dev
 	@touch "$@"
 
 # The long proofs run on a Ray cluster of their own and on real models, too.
 $(READY_SLOW): $(READY)
-	@PYTHONWARNINGS=ignore "$(BIN)/python" -m pip install --quiet --disable-pip-version-check \
+	@PYTHONWARNINGS=ignore "$(BIN)/python" $(PIP_INSTALL_FOR_TESTS) \
 		--editable '.[dashboard,exporter,cluster]' --group dev --group torch --group notebooks --group object
 	@touch "$@"
 
@@ -73,7 +78,7 @@ fuzz: $(READY)  ## 10,000 damaged files for each reader; failures stay below bui
 check: $(READY)  ## formatting, lint, types, import contracts, translations
 	@"$(BIN)/ruff" format --check .
 	@"$(BIN)/ruff" check .
-	@"$(BIN)/mypy"
+	@"$(BIN)/mypy" --num-workers auto
 	@"$(BIN)/lint-imports"
 	@"$(BIN)/python" -m tests.dashboard.locale.extraction --check
 	@$(MAKE) --no-print-directory timeline OUT=build/timeline.js
@@ -89,8 +94,8 @@ timeline:  ## the timeline's bundle made anew from its source, with Node
 # The site needs neither npuscope installed nor the network; warnings are errors.
 $(READY_DOCS): pyproject.toml
 	@"$(DOCS_VENV)/bin/python" -c "" 2>/dev/null || "$(PYTHON)" -m venv --clear "$(DOCS_VENV)"
-	@"$(DOCS_VENV)/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@"$(DOCS_VENV)/bin/python" -m pip install --quiet --disable-pip-version-check --group docs
+	@"$(DOCS_VENV)/bin/python" $(PIP_INSTALL_FOR_TESTS) --upgrade 'pip>=25.1'
+	@"$(DOCS_VENV)/bin/python" $(PIP_INSTALL_FOR_TESTS) --group docs
 	@touch "$@"
 
 docs: $(READY_DOCS)  ## the site of the docs, in build/site

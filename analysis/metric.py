@@ -275,6 +275,7 @@ def _gauge(text: str) -> Gauge:
     return Gauge(name, named, tuple(values.split(", ")) if several else (values,), meaning)
 
 
+@cache
 def _unit(column: str) -> str:
     ends = (unit for ending, unit in _UNITS if f"_{column}".endswith(ending))
     return next(ends, "")

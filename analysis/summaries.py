@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 
 import duckdb
 
@@ -36,7 +35,7 @@ class Summary:
 @cache  # ingest asks for each rank; the files of rules stay while a process runs
 def _summary(known: Metric, sql: str, digest: str) -> Summary:
     file = known.file.rpartition("/")[2]
-    reached = rules.sources([file], resources.files(rules.PACKAGE))
+    reached = rules.sources([file])
     del reached[file]  # `sql` is that file with what is put into it
     text = "\n".join(
         [

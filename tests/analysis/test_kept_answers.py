@@ -242,8 +242,7 @@ def test_room_is_limited_the_oldest_go_first(target: Path, monkeypatch: pytest.M
 def test_versions_follow_every_rule_and_only_rules(tmp_path: Path) -> None:
     first = rules.version_of_all()
     assert first == rules.version_of_all() and len(first) == 12
-    root = Path(rules.__file__).parents[1]
-    listed = {*rules._files(root, ("analysis", "collector/store"))}
+    listed = {*rules._places(rules.PACKAGE).values()}
     assert {
         "analysis/memo.py",
         "analysis/sql/steps/job_steps.sql",
