@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Collection, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -9,8 +10,10 @@ from pathlib import Path
 import polars as pl
 
 import npuscope
+from npuscope.analysis.summaries import summarise
 from npuscope.collector import schema, staging
 from npuscope.collector.store import segments, store
+from npuscope.collector.store.compact_files import Place
 from npuscope.collector.store.manifest import (
     Manifest,
     create_store,
@@ -76,11 +79,9 @@ def publish_rank(
         written = segments.write_tables(con, key, staged)
     finally:
         con.close()
-    spilled = staged / staging.SPILL
-    if spilled.exists():
-        for one in spilled.iterdir():
-            one.unlink()
-        spilled.rmdir()
+    shutil.rmtree(staged / staging.SPILL, ignore_errors=True)
+    located = {name: [Place(str(staged / one.file))] for name, one in written.items()}
+    summaries = segments.write_summaries(staged, located, summarise, 1 << 30)
     generation = f"made-{published_s}"
     when = datetime.fromtimestamp(published_s, timezone.utc)
     manifest = Manifest(
@@ -88,7 +89,8 @@ def publish_rank(
         npuscope_version=npuscope.__version__, schema_digest=schema.digest(),
         reading_digest=schema.reading_digest(), published_at=when.isoformat(),
         rank_origin="test", source_root="", sources=[], window_start_ns=None,
-        window_end_ns=ended_ns, tables=segments.in_generation(written, generation), summaries={},
+        window_end_ns=ended_ns, tables=segments.in_generation(written, generation),
+        summaries=segments.in_generation(summaries, generation),
     )  # fmt: skip
     store.publish(path, staged, manifest)
 
