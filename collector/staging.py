@@ -74,9 +74,9 @@ def open_staging(
     """A database as `connect` makes it, with every canonical table (without keys) and the macros
     of text.sql."""
     con = connect(folder, memory_bytes=memory_bytes, threads=threads)
-    con.execute(schema.sql("text.sql"))
+    run(con, schema.sql("text.sql"))
     for table in schema.tables().values():
-        con.execute(schema.create_sql(table))
+        run(con, schema.create_sql(table))
     return con
 
 

@@ -54,6 +54,7 @@ from ..store.segments import (
 )
 from .deadline import Deadline
 from .read_rank import (
+    ALONE_BYTES,
     Counted,
     RankOutcome,
     RankTask,
@@ -75,8 +76,6 @@ log = logging.getLogger(__name__)
 # A batch ends at so many ranks or bytes of their files: a reader holds it, and a kill costs it.
 MOST_RANKS = 64
 MOST_BYTES = 64 << 20
-# From so many bytes on a rank is a batch of its own: copying its rows costs more than it saves.
-ALONE_BYTES = 16 << 20
 
 
 def in_batches(tasks: Sequence[RankTask], workers: int) -> list[tuple[RankTask, ...]]:
@@ -99,6 +98,7 @@ def size_bytes(batch: Sequence[RankTask]) -> int:
 def _cut(tasks: Sequence[RankTask], most: int) -> Iterator[tuple[RankTask, ...]]:
     batch: list[RankTask] = []
     for task in tasks:
+        # To copy its rows would cost more than to read it with others saves.
         if task.source.size_bytes > ALONE_BYTES:
             yield (task,)
             continue

@@ -48,6 +48,7 @@ from ..staging import (
     is_empty,
     nonempty,
     open_staging,
+    plan_plainly,
     scalar,
 )
 from ..store import store
@@ -61,6 +62,9 @@ from .digests import digest_now
 from .link import cross_check, keep_steps, link
 
 log = logging.getLogger(__name__)
+
+# From so many bytes on a rank is a batch of its own, and what is asked of it is planned with care.
+ALONE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +162,8 @@ def _read_within(
             digests = beside.submit(source_records, source, deadline)
             memory_bytes = database_bytes(process_bytes)
             with closing(open_staging(staged, memory_bytes=memory_bytes)) as con:
+                if source.size_bytes <= ALONE_BYTES:
+                    plan_plainly(con)
                 with deadline.interrupts(con):
                     told = fill_tables(con, task, reading, advance, deadline)
                     tables = write_tables(
