@@ -17,7 +17,7 @@ import msgspec
 
 from .. import schema
 from ..literals import file_literal, sql_literal
-from ..staging import SPILL, connect, nonempty, run, scalar
+from ..staging import SPILL, connect, nonempty, plan_plainly, run, scalar
 from . import mirror, store
 from .compact_files import Place, places
 from .folder_handles import handle
@@ -190,6 +190,8 @@ def _asked(
     con = connect(out, memory_bytes=memory_bytes)
     try:
         is_small = _size_bytes(located) <= _SMALL_BYTES
+        if is_small:
+            plan_plainly(con)
         keys = _worded_keys(con, located)
         for name in schema.tables():
             store.create_view(con, name, located.get(name, ()))
