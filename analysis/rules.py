@@ -76,6 +76,8 @@ def _files(root: Path, folder: str) -> Iterator[str]:
     with os.scandir(root / folder) as found:
         for one in found:
             place = f"{folder}/{one.name}"
+            if one.name.startswith("."):  # an editor's
+                continue
             if one.is_dir():
                 yield from _files(root, place)
             elif place.endswith((".py", ".sql", ".json")):

@@ -103,6 +103,15 @@ def test_what_they_do_not_reach_leaves_them(copied: Path, file: str) -> None:
     (copied / file).write_text(text)
 
 
+def test_what_an_editor_leaves_beside_them_is_no_rule(copied: Path) -> None:
+    lock = copied / "analysis" / "sql" / "steps" / ".#steps.sql"
+    lock.symlink_to("nobody@nowhere")
+    assert "analysis/sql/steps/steps.sql" in rules._places(copied).values()
+    assert not any(".#" in place for place in rules._places.__wrapped__(copied).values())
+    assert rules.version(ACROSS, root=copied)
+    lock.unlink()
+
+
 def test_every_module_is_found_that_computing_them_loads() -> None:
     """What is imported while results are computed, against what is found in the files."""
     done = subprocess.run(
