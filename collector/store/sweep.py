@@ -38,6 +38,7 @@ GRACE_S = 86_400
 _STAGING = re.compile(r"\.tmp-(?P<host>.+)-(?P<pid>\d+)-[0-9a-f]{12}(\..*)?")
 _GENERATION = re.compile(r"\d{8}T\d{6}-[0-9a-f]{12}")
 _MERGED = re.compile(rf"({COMPACT_FOLDER}|{BATCH_FOLDER}){_GENERATION.pattern}")
+_NONE = re.compile(r"(?!)")
 _OURS = re.compile(rf"[a-z][a-z0-9_]*([.-][A-Za-z0-9_-]+)?\.parquet|{re.escape(LISTING)}")
 
 
@@ -53,6 +54,8 @@ def sweep(store: Path, *, grace_s: float = GRACE_S) -> int:
     freed = 0
     now = time.time()
     mirror.refresh(store, is_needed=True)
+    # What a watcher or an ingest was about to write about the whole store when it was killed.
+    freed += _sweep(store, _NONE, now, grace_s, needed=set())
     for capture in captures(store):
         finish_drop(capture)
         merged = _merged_files(capture)

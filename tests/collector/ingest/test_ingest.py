@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,21 @@ def test_nothing_readable_says_what_was_tried(tmp_path: Path, write_profile: Wri
 
     with pytest.raises(TraceNotFound, match="a_ascend_pt"):
         read(tmp_path, tmp_path.parent / f"{tmp_path.name}-store")
+
+
+def test_what_a_killed_process_left_in_the_stores_folder_goes(shared: Path, target: Path) -> None:
+    read(shared, target)
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+    rest = [
+        target / f".tmp-{manifest.process_space()}-{pid}-0123456789ab.watch-state.json"
+        for pid in (ended.pid, os.getpid())
+    ]
+    for file in rest:
+        file.write_bytes(b"{}")
+    assert sweep.sweep(target) == 2
+    assert [file.exists() for file in rest] == [False, True]  # who writes the other one still runs
+    assert kernels_by_rank(target) == {0: 20, 1: 20, 2: 20}
 
 
 # So many ranks are read together, so many files of kernels the store of three has.
