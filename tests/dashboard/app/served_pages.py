@@ -18,7 +18,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 PATIENCE_MS = 120_000
 _FLAGS = (
     "--no-sandbox", "--disable-quic", "--disable-background-networking", "--no-first-run",
-    "--disable-component-update", "--disable-sync",
+    "--disable-component-update", "--disable-sync", "--process-per-site", "--renderer-process-limit=1",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )  # fmt: skip
 _BESIDE = re.compile(r"/\w+/_stcore/(health|host-config)$")
@@ -88,6 +88,9 @@ def chromium() -> Iterator[Browser]:
     assert CHROMIUM, "Chromium is not installed: .ci/run does that"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(_FLAGS))
+        # Streamlit's scripts and plotly.js take 4 CPU-s to compile. A tab that stays keeps the
+        # process of them all, where a new tab finds what was compiled for the ones before.
+        browser.new_context().new_page()
         try:
             yield browser
         finally:
@@ -177,9 +180,9 @@ def visit(
     browser: Browser, address: str, *, width: int = 1280, height: int = 900, dark: bool = False
 ) -> Iterator[Visit]:
     """A new tab; what its console says of errors is kept."""
-    tab = browser.new_page(
-        viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
-    )
+    tab = browser.contexts[0].new_page()
+    tab.set_viewport_size({"width": width, "height": height})
+    tab.emulate_media(color_scheme="dark" if dark else "light")
     tab.set_default_timeout(PATIENCE_MS)
     visited = Visit(tab, address)
 
