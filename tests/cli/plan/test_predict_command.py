@@ -63,9 +63,14 @@ def test_a_file_of_runs(run: Run, tmp_path: Path) -> None:
     runs.write_text(json.dumps([{"id": "a", "model": {"layers": 2}}]))
     assert run("predict", "--runs", runs, "-o", out).code == 0
     assert set(json.loads(out.read_text())["a"]) == {"ms", "mb", "mb_alloc", "tokens_per_s_per_npu"}
-    runs.write_text("{")
-    told = run("predict", "--runs", runs)
-    assert (told.code, "not valid JSON" in told.err) == (2, True)
+    for text, said in (
+        ("{", "not valid JSON"),
+        ('[{"id": "a"}, {"model": {"layers": 2}}]', "run 2 of 2 has no id"),
+        ('[{"id": 1}, {"id": "2"}, {"id": "1"}]', "run 3 of 3 has the id 1 of another"),
+    ):
+        runs.write_text(text)
+        told = run("predict", "--runs", runs)
+        assert (told.code, said in told.err) == (2, True)
 
 
 def test_constants_of_captures(run: Run, sample_store: Path) -> None:
