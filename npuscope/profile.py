@@ -78,7 +78,7 @@ def opened(source: Source, *, is_command: bool = True) -> Iterator[Opened]:
     result: IngestResult | None = None
     messages: list[str] = []
     if not is_ingested(source.path):
-        target, result, messages = bring_up_to_date(source)
+        target, result, messages = bring_up_to_date(source, is_command=is_command)
     with waiting("computing") if is_command else contextlib.nullcontext():
         con = store.open(target, summaries=summary_versions(), writable=source.writable)
         if is_command:
@@ -112,16 +112,23 @@ def read_from(path: Path) -> Path:
     return found
 
 
-def bring_up_to_date(source: Source) -> tuple[Path, IngestResult, list[str]]:
-    """Ingest a profile folder into its store; returns the store, what was done, what to tell."""
+def bring_up_to_date(
+    source: Source, *, is_command: bool = True
+) -> tuple[Path, IngestResult, list[str]]:
+    """Ingest a profile folder into its store; returns the store, what was done, what to tell.
+
+    A command's process is its own; any other may use pandas for itself."""
     # Here, because an answer from a store needs none of what reads profiles.
     from npuscope.analysis.summaries import summarise
+    from npuscope.collector.engines.worker import spare_pandas
     from npuscope.collector.ingest.ingest import ingest
     from npuscope.collector.store import cache
 
     source = located(source)
     if is_ingested(source.path):
         raise UsageError(f"{source.path}: already ingested: give a profile folder")
+    if is_command:
+        spare_pandas()
     target = source.store or cache.own_store(source.path)
 
     def began(plan: Plan) -> None:

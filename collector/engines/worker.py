@@ -1,4 +1,4 @@
-"""What every worker process does first."""
+"""What processes that read do first."""
 
 from __future__ import annotations
 
@@ -18,6 +18,23 @@ def begin_worker() -> None:
     sys.meta_path.insert(0, _NoPandas())
 
 
+def spare_pandas() -> None:
+    """In a command's own process: let pyarrow find no pandas, unless that is there already.
+
+    It looks once, when the first list becomes an array. Who asks it for a data frame later still
+    gets one."""
+    if "pandas" in sys.modules:
+        return
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        import pyarrow
+
+        pyarrow.array([])
+    finally:
+        sys.meta_path.remove(finder)
+
+
 def _leave_with_parent() -> None:
     # A killed parent cannot stop its workers; one that waits for tasks would wait for ever.
     parent = multiprocessing.parent_process()
@@ -32,11 +49,11 @@ def _leave_with_parent() -> None:
 
 
 class _NoPandas(MetaPathFinder):
-    """pyarrow imports pandas where that is installed, which takes a worker most of a second."""
+    """pyarrow imports pandas where that is installed: most of a second, and 50 MiB."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if name == "pandas":
-            raise ModuleNotFoundError("not needed in a worker process", name=name)
+            raise ModuleNotFoundError("not needed to read profiles", name=name)
         return None

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from npuscope.sample_traces.generate import Job, write_job
+
 MOST_OF_TYPER = 3  # times what a bare `import typer` takes
 HEAVY = frozenset(
     "adbc_driver_manager adbc_driver_sqlite duckdb msgspec numpy pandas plotly polars "
@@ -37,6 +39,19 @@ except SystemExit as stop:
 else:
     code = 0
 print([code or 0, sorted({name.partition(".")[0] for name in sys.modules})], file=sys.stderr)
+"""
+
+READS = """
+import sys
+from npuscope.cli import main
+sys.argv = ["npuscope", "ingest", sys.argv[1], "--store", sys.argv[2]]
+try:
+    main()
+except SystemExit as stop:
+    assert not stop.code, stop.code
+import pyarrow
+pyarrow.array(["a list"])
+print("pandas" in sys.modules, list(pyarrow.table({"a": [1, None]}).to_pandas()["a"].isna()))
 """
 
 
@@ -112,6 +127,15 @@ def test_help_loads_nothing_heavy() -> None:
     assert code == 0
     assert "Usage" in done.stdout and "report" in done.stdout
     assert set(loaded) & HEAVY == set()
+
+
+def test_reading_loads_no_pandas_and_takes_it_from_nobody(tmp_path: Path) -> None:
+    """pyarrow would, with the first list: more than a tenth of what reading a small rank takes."""
+    pytest.importorskip("pandas")
+    write_job(Job(name="job", layers=1, pp=1, dp=1, ep=1, steps=1), tmp_path / "job", forms=["db"])
+    reads = [sys.executable, "-c", READS, str(tmp_path / "job"), str(tmp_path / "store")]
+    done = subprocess.run(reads, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["False [False, True]"])
 
 
 def test_help_is_quick() -> None:
