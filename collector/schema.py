@@ -57,6 +57,7 @@ class Table:
         return clocked or (self.columns[0].name,)
 
 
+@cache
 def sql(name: str) -> str:
     """Text of a SQL file of this room."""
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")

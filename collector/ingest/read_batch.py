@@ -45,8 +45,8 @@ from ..store.batches import BATCH_FOLDER, LISTING, Batch, SharedFile
 from ..store.folder_handles import discard
 from ..store.manifest import Manifest, Segment, make_staging, publish_folder, rank_folder
 from ..store.segments import (
-    GATHERED,
     Summarise,
+    create_gathered,
     gather_tables,
     shared_name,
     write_gathered,
@@ -138,7 +138,7 @@ def read_batch(
         memory_bytes = database_bytes(_process_bytes(tasks))
         gathered: list[_Gathered] = []
         with closing(open_staging(staged, memory_bytes=memory_bytes)) as con:
-            con.execute(f"create schema {GATHERED}")
+            create_gathered(con)
             plan_plainly(con)
             for task in tasks:
                 rank = task.source.rank

@@ -99,6 +99,14 @@ def _order_by(con: duckdb.DuckDBPyConnection, rows: str, columns: Sequence[str])
     return f"order by {order}" if unsorted else ""
 
 
+def create_gathered(con: duckdb.DuckDBPyConnection) -> None:
+    """Empty tables in which the rows of ranks are gathered."""
+    run(con, f"create schema {GATHERED}")
+    for name, table in schema.tables().items():
+        typed = ", ".join(f'"{column.name}" {column.type}' for column in table.columns)
+        run(con, f'create table {GATHERED}."{name}" (rank integer, {typed})')
+
+
 def gather_tables(
     con: duckdb.DuckDBPyConnection, rank: int, names: Iterable[str], *, stacks: bool = True
 ) -> None:
@@ -106,11 +114,8 @@ def gather_tables(
     nothing: closing the connection undoes what could not be finished."""
     con.begin()
     for name in names:
-        table = schema.tables()[name]
-        typed = ", ".join(f'"{column.name}" {column.type}' for column in table.columns)
-        run(con, f'create table if not exists {GATHERED}."{name}" (rank integer, {typed})')
-        rows = f'select {rank}, {_columns(table, stacks)} from "{name}" t'
-        con.execute(f'insert into {GATHERED}."{name}" {rows}')
+        rows = f'select $rank, {_columns(schema.tables()[name], stacks)} from "{name}" t'
+        run(con, f'insert into {GATHERED}."{name}" {rows}', {"rank": rank})
     con.commit()
 
 

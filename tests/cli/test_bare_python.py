@@ -132,7 +132,7 @@ def test_help_loads_nothing_heavy() -> None:
 def test_reading_loads_no_pandas_and_takes_it_from_nobody(tmp_path: Path) -> None:
     """pyarrow would, with the first list: more than a tenth of what reading a small rank takes."""
     pytest.importorskip("pandas")
-    write_job(Job(name="job", layers=1, pp=1, dp=1, ep=1, steps=1), tmp_path / "job", forms=["db"])
+    write_job(Job(name="job", layers=1, pp=1, dp=1, ep=1, steps=1), tmp_path / "job", forms=("db",))
     reads = [sys.executable, "-c", READS, str(tmp_path / "job"), str(tmp_path / "store")]
     done = subprocess.run(reads, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["False [False, True]"])

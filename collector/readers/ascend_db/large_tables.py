@@ -31,7 +31,7 @@ import pyarrow as pa
 from ... import schema
 from ...ingest.link import cut_steps
 from ...model import ReadLog
-from ...staging import run, scalar
+from ...staging import parsed, run, scalar
 from ..words import enumerate_words
 from .lookups import (
     build_group_hashes,
@@ -131,7 +131,7 @@ def note_taskless(con: duckdb.DuckDBPyConnection, table: str, ids_sql: str, log:
 def _insert_part(con: duckdb.DuckDBPyConnection, text: str, parameters: dict[str, int]) -> None:
     """Run SQL whose first statement makes `_ordered`, rows of ids in the order of the segment, and
     whose second spells them out."""
-    order, insert = con.extract_statements(text)
+    order, insert = parsed(con, text)
     con.execute(order, parameters)
     # With these rows always on the left, joins keep their order.
     disabled = scalar(con, "select current_setting('disabled_optimizers')")

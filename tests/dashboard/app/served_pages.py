@@ -18,7 +18,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 PATIENCE_MS = 120_000
 _FLAGS = (
     "--no-sandbox", "--disable-quic", "--disable-background-networking", "--no-first-run",
-    "--disable-component-update", "--disable-sync", "--process-per-site", "--renderer-process-limit=1",
+    "--disable-component-update", "--disable-sync",
+    "--process-per-site", "--renderer-process-limit=1",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )  # fmt: skip
 _BESIDE = re.compile(r"/\w+/_stcore/(health|host-config)$")
