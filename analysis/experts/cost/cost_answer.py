@@ -75,7 +75,21 @@ def cost_rows(
     lengths = step_lengths(con, scope.all_ranks)
     hidden = exposed_ratios(moved, times, tables)
     rows = imbalance_cost(tables, costs, lengths, exchanges.waits(moved, tables), hidden)
-    return rows, cost_notes(costs, rows) + unseen_notes(tables)
+    return rows, cost_notes(costs, rows) + _length_notes(rows, lengths) + unseen_notes(tables)
+
+
+def _length_notes(rows: pl.DataFrame, lengths: pl.DataFrame) -> list[str]:
+    """What shares are of, as findings give them of another length."""
+    if rows["excess_share_ratio"].is_null().all():
+        return []
+    bases = lengths["length_basis"].drop_nulls().unique().sort(descending=True)
+    return [
+        Message(
+            "shares are of the stage's longest step ({basis}); those of findings are of computing,"
+            " exposed communication and free time of a mean step",
+            basis=joined(map(Message, bases), ", "),
+        )
+    ]
 
 
 def plan_costs(

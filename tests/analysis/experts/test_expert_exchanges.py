@@ -113,6 +113,9 @@ def test_planted_exchanges(job: duckdb.DuckDBPyConnection) -> None:
     assert (rows["step_ns"] <= rows["step"].replace_strict(of_steps)).all()
     assert set(of_steps.values()) <= set(rows["step_ns"])
     assert any("grouped matmuls" in note and "all-to-alls" in note for note in notes)
+    [said] = [note for note in notes if note.startswith("shares are of")]
+    bases = step_lengths(job)["length_basis"].unique()
+    assert "the stage's longest step" in said and all(basis in said for basis in bases)
 
 
 @pytest.mark.slow
