@@ -122,11 +122,13 @@ def _of_runs(path: Path, out: Path | None, calibrate: Path | None) -> None:
         raise UsageError(f"{path}: not valid JSON:  {error}") from None
     if not isinstance(records, list) or not all(isinstance(one, dict) for one in records):
         raise UsageError(f"{path}: not a list of runs, each an object with id, model and parallel")
-    ids = [str(one.get("id", "")) for one in records]
-    for number, one in enumerate(ids, 1):  # answers are told apart by it
-        if not one or one in ids[: number - 1]:
-            reason = f"has the id {one} of another" if one else "has no id"
-            raise UsageError(f"{path}: run {number} of {len(ids)} {reason}")
+    ids = set[str]()  # answers are told apart by them
+    for number, one in enumerate(records, 1):
+        key = "" if one.get("id") is None else str(one["id"])
+        if not key or key in ids:
+            reason = f"has the id {key} of another" if key else "has no id"
+            raise UsageError(f"{path}: run {number} of {len(records)} {reason}")
+        ids.add(key)
     measured = calibration_of(calibrate)
     found = predict_records(records, None if measured is None else calibrated(measured))
     text = msgspec.json.format(msgspec.json.encode(found))
