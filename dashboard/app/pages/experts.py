@@ -53,10 +53,11 @@ else:
         how_to_collect(page, "experts"),
     )
 
-loaded, moving, persisting, costing = page.parts(
+# Of devices alone nothing is known to move, nor which experts stay hot.
+questions = ("Would moving experts pay off?", "Does the imbalance persist?")
+loaded, *of_experts, costing = page.parts(
     "How are devices loaded?",
-    "Would moving experts pay off?",
-    "Does the imbalance persist?",
+    *(questions if load.is_of_experts else ()),
     "What does the imbalance cost?",
 )
 with loaded:
@@ -67,8 +68,9 @@ with loaded:
         page.figure(figures.devices_figure(devices, say), key="device_tokens")
         page.table(devices, name="experts_device")
 
-with moving:
-    if load.is_of_experts:
+if of_experts:
+    moving, persisting = of_experts
+    with moving:
         with st.form("plan_form", border=False):
             columns = st.columns([2, 2, 2, 1], vertical_alignment="bottom")
             with columns[0]:
@@ -114,9 +116,7 @@ with moving:
                     of_phase(made.rows), name="experts_plan", title="Each layer, and all of them"
                 )
                 page.notes(made.notes)
-
-with persisting:
-    if load.is_of_experts:
+    with persisting:
         times = of_phase(load.times)
         page.figure(figures.time_figure(times, say), key="times")
         page.table(times, name="experts_time")
