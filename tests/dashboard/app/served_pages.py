@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from playwright.sync_api import Browser, ConsoleMessage, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Locator, sync_playwright
 from playwright.sync_api import Page as Tab
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -126,6 +126,10 @@ class Visit:
                 tabs.nth(number).click()
                 self.settle()
             yield number
+
+    def panels(self) -> list[Locator]:
+        """What the chosen tabs show."""
+        return self.tab.locator('[role="tabpanel"]').filter(visible=True).all()
 
     def figures(self) -> list[dict[str, Any]]:
         """The figures' own data, as the browser has it: `traces`, `title`, `range` of x."""

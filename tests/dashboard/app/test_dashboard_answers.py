@@ -180,6 +180,7 @@ def test_experts_of_devices_by_the_trace_alone(
     visited = visit(monkeypatch, sample_store, page="experts")
     assert "tokens per device" in visited.info[0].value
     assert "expert-load" in visited.info[0].value
+    assert [bool(len(tab)) for tab in visited.tabs] == [True, True]  # none has nothing in it
     devices = next(one for one in figures(visited) if "Tokens" in one["layout"]["title"]["text"])
     told = rows_of("experts", sample_store, "--by", "device")
     assert values(devices["data"][0]["x"]).sum() == pytest.approx(
@@ -189,6 +190,7 @@ def test_experts_of_devices_by_the_trace_alone(
 
 def test_experts_and_a_plan(monkeypatch: pytest.MonkeyPatch, hot: Path) -> None:
     visited = visit(monkeypatch, hot, page="experts", step="12")
+    assert [bool(len(tab)) for tab in visited.tabs] == [True] * 4
     heat = figures(visited)[0]["data"][0]
     told = rows_of("experts", hot, "--by", "expert", "--step", "12")
     expected = told.sort("expert", "layer").pivot(on="expert", index="layer", values="over_mean")

@@ -94,7 +94,7 @@ def test_pages_are_drawn_without_complaint(
     is_dark: bool,
 ) -> None:
     """No exception, nothing on the console, labels apart, no word of where stores lie, no English
-    on a Chinese page, and at most two screens; pictures are left in build/."""
+    on a Chinese page, nothing empty, and at most two screens; pictures are left in build/."""
     chosen = chosen_store(stores, name)
     with visit(browser, address, width=width, dark=is_dark) as seen:
         for page in PAGES:
@@ -102,6 +102,7 @@ def test_pages_are_drawn_without_complaint(
             assert str(stores[name].parent) not in seen.tab.content(), page
             for part in seen.parts():
                 seen.shot(SHOTS / name / f"{page}-{part}-{width}-{lang}.png")
+                assert all(panel.inner_text().strip() for panel in seen.panels()), (page, part)
                 assert seen.overlaps() == [], (page, part)
                 assert width != 1280 or seen.height_px() <= TWO_SCREENS_PX, (page, part)
                 assert seen.tab.evaluate("document.body.scrollWidth") <= width, (page, part)
