@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from playwright.sync_api import Browser, ConsoleMessage, Locator, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, sync_playwright
 from playwright.sync_api import Page as Tab
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -127,9 +127,12 @@ class Visit:
                 self.settle()
             yield number
 
-    def panels(self) -> list[Locator]:
-        """What the chosen tabs show."""
-        return self.tab.locator('[role="tabpanel"]').filter(visible=True).all()
+    def shown_by_tabs(self) -> list[str]:
+        """What stands below each chosen tab; a panel with nothing in it has no size, so that a
+        browser calls it hidden."""
+        chosen = self.tab.locator('[data-testid="stMain"] [role="tab"][aria-selected="true"]')
+        panels = [one.get_attribute("aria-controls") for one in chosen.filter(visible=True).all()]
+        return [self.tab.locator(f'[id="{panel}"]').inner_text().strip() for panel in panels]
 
     def figures(self) -> list[dict[str, Any]]:
         """The figures' own data, as the browser has it: `traces`, `title`, `range` of x."""
