@@ -38,7 +38,7 @@ import duckdb
 from npuscope.errors import TraceFormatError
 
 from ...model import RankSource, ReadLog
-from ...staging import insert_rows, run
+from ...staging import insert_rows, run, scalar
 from ..metadata.profiler_metadata import group_rows, parse_metadata, rank_columns
 from ..sqlite import SqliteFile, SqlType, open_sqlite, tell_views
 from ..text.device_rows import own_database
@@ -307,6 +307,8 @@ def _fill(
         for needed in _NEEDS[table]:
             if needed not in loaded:
                 load_table(con, file, needed, spend)
+                if needed == "STEP_TIME":
+                    _add_named_steps(con, file, log, spend)
                 _check_starts(con, needed, log)
                 _check_names(con, needed, log)
                 loaded.add(needed)
@@ -317,6 +319,35 @@ def _fill(
     if "counters" in wanted:
         _fill_counters(con, file, spend)
     _fill_metadata(con, file, source, log, wanted, spend)
+
+
+def _add_named_steps(
+    con: duckdb.DuckDBPyConnection,
+    file: SqliteFile,
+    log: ReadLog,
+    spend: Callable[[int], None],
+) -> None:
+    """Where STEP_TIME tells of no step, take the framework's own ranges, `ProfilerStep#N`: where
+    both are there, they are the same to the ns."""
+    asked = {"PYTORCH_API": {"name", "startNs", "endNs"}, "STRING_IDS": {"id", "value"}}
+    if any(not columns <= file.tables.get(table, {}).keys() for table, columns in asked.items()):
+        return
+    if scalar(con, "select count(startNs) from _step_time"):
+        return
+    columns: dict[str, tuple[SqlType, str]] = {
+        "name": ("text", "(select value from STRING_IDS where id = p.name)"),
+        "startNs": ("integer", "p.startNs"),
+        "endNs": ("integer", "p.endNs"),
+    }
+    names = "select id from STRING_IDS where value glob 'ProfilerStep#[0-9]*'"
+    rows = f"from (select * {file.rows_of('PYTORCH_API')}) as p where p.name in ({names})"
+    sql = """
+        insert into _step_time by name
+        select try_cast(name[14:] as bigint) as id, startNs, endNs, endNs - startNs as durNs
+        from _batches where startNs > 0 and endNs >= startNs"""
+    stream_columns(con, file.select(columns, rows), sql, spend)
+    if scalar(con, "select count(startNs) from _step_time"):
+        log.rules["steps"] = "ProfilerStep marks of the DB"
 
 
 def _fill_table(
@@ -420,6 +451,7 @@ def _fill_lightly(
     """Fill `ranks`, `groups` and `steps`; of steps the device's range stays unknown."""
     for table in _SMALL:
         load_table(con, file, table, spend)
+    _add_named_steps(con, file, log, spend)
     for table in _LARGE:
         load_table(con, replace(file, tables={}), table, spend)
     if "ranks" in wanted:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import shutil
+import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +50,37 @@ def real(
     ascend_db.read(con, source, log, frozenset(schema.tables()), lambda _: None)
     yield Real(con, folder, goldens[dataset][str(rank)], rank, log)
     con.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "light"),
+    [
+        ("drop table STEP_TIME", False),
+        ("delete from STEP_TIME", True),
+        ("update STEP_TIME set startNs = null", False),
+    ],
+)
+def test_steps_without_a_table_of_their_own(
+    real: Real, staged: Staged, change: str, light: bool
+) -> None:
+    """The framework names its steps as well; its ranges are those of STEP_TIME."""
+    path = staged.folder / "a.db"
+    shutil.copyfile(next(real.folder.glob("ascend_pytorch_profiler_*.db")), path)
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute(change)
+        db.commit()
+    file = SourceFile(str(path), path.stat().st_size, 0)
+    source = RankSource("job", "pytorch", real.rank, "test", {"main_db": (file,)})
+    source = replace(source, selection=replace(source.selection, light=light))
+    log = ReadLog()
+    ascend_db.read(staged.con, source, log, frozenset({"steps", "marks"}), lambda _: None)
+    assert log.rules["steps"] == "ProfilerStep marks of the DB"
+    [(step, start, end)] = staged.rows("select step, window_start_ns, window_end_ns from steps")
+    gold = real.gold["steps"]["50"]["db"]
+    assert (step, start, end) == (50, gold["host_start"], gold["host_end"])
+    assert "steps" not in real.log.rules
+    if not light:
+        assert staged.rows("from steps") == real.rows("from steps")
 
 
 def union_ns(intervals: list[tuple[int, int]]) -> int:
