@@ -123,7 +123,8 @@ class Known:
 
     def base(self, view: View) -> KnownCapture | None:
         """The baseline that a view compares its capture with: the one asked for, else the one
-        before it in its run, else after it, else the newest of another run; None: there is none."""
+        before it in its run, else after it, else the newest of another run, of its store where that
+        has one; None: there is none."""
         chosen = self.chosen(view)
         others = [one for one in self.captures if one is not chosen]
         if chosen is None or not others:
@@ -135,7 +136,8 @@ class Known:
                     return one
         run = self.of_run(chosen.store, chosen.run)
         at = run.index(chosen)
-        return next(iter((*run[at + 1 :], *reversed(run[:at]), *others)))
+        beside = (one for one in others if one.store == chosen.store)
+        return next(iter((*run[at + 1 :], *reversed(run[:at]), *beside, *others)))
 
 
 def view_of(params: Mapping[str, str], known: Known) -> View:

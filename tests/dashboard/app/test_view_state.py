@@ -74,6 +74,8 @@ def test_a_capture_is_compared_with_the_one_before_unless_another_is_asked_for()
     assert base(run="moe", capture="c2", store="a") == OLDER
     assert base(run="moe", capture="c1", store="a") == NEWEST  # the first of its run
     assert base(run="dense") == NEWEST  # the only one of its run
+    others = replace(SEVERAL, captures=(replace(OTHER, start_ns=1 << 60), *ALONE.captures))
+    assert others.base(view_of({"run": "dense"}, others)) == NEWEST  # of its store, not the newest
     asked = {"base_store": "b", "base_run": "moe", "base_capture": "c1"}
     assert base(run="moe", capture="c2", **asked) == OTHER
     assert base(store="b", run="moe", capture="c1", **asked) == NEWEST  # not with itself
