@@ -133,6 +133,16 @@ def nonempty(con: duckdb.DuckDBPyConnection, tables: Iterable[str]) -> frozenset
     return frozenset(name for (name,) in found)
 
 
+def has_table(con: duckdb.DuckDBPyConnection, name: str) -> bool:
+    """Whether there is such a table."""
+    # Asking the catalog's own table would count the rows of every table.
+    try:
+        run(con, f'select 1 from "{name}" limit 0')
+    except duckdb.CatalogException:
+        return False
+    return True
+
+
 def scalar(
     con: duckdb.DuckDBPyConnection,
     sql: str,

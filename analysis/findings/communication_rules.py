@@ -18,11 +18,12 @@ import polars as pl
 from npuscope.messages import Message, joined
 
 from ..parts import COMMUNICATION
+from ..replay.captures import LESS
 from ..wording import ms, percent, ranks_named
 from .cause_rules import suspect_changes, suspects_named
 from .finding import Finding
 from .material import Material
-from .weigh import LESS, is_worth, mean, share, stated
+from .weigh import is_worth, mean, share, stated
 
 _UNEVEN_FROM_RATIO = 0.1  # of what the heaviest stage computes
 _PLACE = ("rank", "step")

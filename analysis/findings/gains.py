@@ -2,7 +2,7 @@
 
 A change brings a cause to what its peers do (a rank, a link, a host, a stage), takes away what no
 step needs (the time between two), or runs the pipeline's passes in another order; what has none of
-these takes a fifth less (`weigh.LESS`). Both are what `npuscope whatif` answers for the same words.
+these takes a fifth less (`LESS`). Both are what `npuscope whatif` answers for the same words.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from npuscope.errors import CannotAnswer, TraceNotFound, UsageError
 from npuscope.messages import Message
 
 from ..parts import is_told
+from ..replay import captures
 from ..replay.capture_what_if import gain_of
-from ..replay.captures import CaptureJob, capture_job
+from ..replay.captures import CaptureJob
 from ..scope import Scope
 from ..wording import number
 from .finding import Finding
 from .operator_rules import on_path
 
-MOST_OPERATIONS = 200_000  # of a capture: about two seconds for the graph and ten changes
 _MOST_FOR_EXPERTS = 60_000  # to share out tokens anew takes as long for so many
 _TOLD_THERE = Message("`npuscope whatif` with the same changes says why it cannot answer")
 # What a capture lacks where a change of this target is refused, in the reader's language.
@@ -42,16 +42,6 @@ _WITHOUT_MEMBERS = Message(
     "members of its operations that were not captured decide whether anything is gained: record all"
     " ranks of their groups"
 )
-_OPERATIONS = """
-    select (select count(*) from kernels where run = $run and capture = $capture)
-        + (select count(*) from comm_ops where run = $run and capture = $capture)"""
-
-
-def operation_count(con: duckdb.DuckDBPyConnection, scope: Scope) -> int:
-    """Kernels and communication operations of one capture."""
-    chosen = {"run": scope.run, "capture": scope.capture}
-    [(count,)] = con.execute(_OPERATIONS, chosen).fetchall()
-    return int(count)
 
 
 def priced(
@@ -87,11 +77,11 @@ def _job(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob | str:
         return Message("gains are of the whole job: leave the rank out")
     if not is_told(con):
         return Message("the ranks were not compared with each other")
-    count = operation_count(con, scope)
-    if count > MOST_OPERATIONS:
-        return _too_many(count, MOST_OPERATIONS)
+    count = captures.operation_count(con, scope)
+    if count > captures.MOST_OPERATIONS:
+        return _too_many(count, captures.MOST_OPERATIONS)
     try:
-        return capture_job(con, scope.job)
+        return captures.capture_job(con, scope.job)
     except TraceNotFound:
         return Message("no single operations with times were recorded: nothing to replay")
 

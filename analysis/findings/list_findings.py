@@ -9,7 +9,6 @@ Findings about compute kernels that do no arithmetic, or run where they are slow
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 
 import duckdb
@@ -18,14 +17,16 @@ import polars as pl
 from npuscope.messages import Message, joined
 
 from ..experts.load.load_overview import Overview
+from ..operators.launch_order import base_type
+from ..replay.captures import LESS, MOST_OPERATIONS, operation_count
 from ..scope import Scope
 from ..wording import mebibytes, ms, percent, ranks_named
 from . import cause_rules, communication_rules, host_rules, operator_rules, time_rules
 from .finding import CERTAINTIES, Finding
-from .gains import MOST_OPERATIONS, operation_count, priced
+from .gains import priced
 from .material import Material, material
 from .origins import located
-from .weigh import LESS, WORTH_RATIO, is_worth, share, stated
+from .weigh import WORTH_RATIO, is_worth, share, stated
 
 Rule = Callable[[Material], Iterator[Finding]]
 # A rule looks at one capture; its docstring says what for.
@@ -176,7 +177,6 @@ _MOVING_TYPES = frozenset({
     "SplitV", "Slice", "StridedSlice", "Pack", "Unpack", "Tile", "BroadcastTo", "Pad", "PadV",
 })  # fmt: skip
 _SETTING_TYPES = frozenset({"ZerosLike", "OnesLike", "Fill", "Fills", "MemSet", "Zero"})
-_VERSION = re.compile(r"(V\d+)?D?$")
 
 
 def data_movement(seen: Material) -> Iterator[Finding]:
@@ -222,7 +222,7 @@ def ai_cpu_kernels(seen: Material) -> Iterator[Finding]:
 
 
 def _typed(seen: Material, types: frozenset[str]) -> pl.DataFrame:
-    wanted = [t for t in seen.kernels["type"].drop_nulls() if _VERSION.sub("", t) in types]
+    wanted = [t for t in seen.kernels["type"].drop_nulls() if base_type(t) in types]
     return seen.kernels.filter(pl.col("type").is_in(wanted))
 
 

@@ -14,10 +14,11 @@ import polars as pl
 from npuscope.messages import Message, joined
 
 from ..host.free_time import CAUSE_WORDS
+from ..replay.captures import LESS
 from ..wording import ms, percent, ranks_named
 from .finding import Certainty, Finding
 from .material import Material
-from .weigh import LESS, is_worth, mean, share, stated
+from .weigh import is_worth, mean, share, stated
 
 _UNEVEN_STEPS_AT_LEAST = 5
 _PLACE = ("rank", "step")

@@ -10,7 +10,6 @@ from .finding import EVIDENCE_ROWS, Certainty, Finding
 from .material import Material
 
 WORTH_RATIO = 0.01  # of a step's length
-LESS = 0.8  # of a time that has nothing to be alike: what a fifth less would gain
 
 
 def mean(rows: pl.DataFrame, column: str) -> float | None:

@@ -19,7 +19,6 @@ from npuscope.messages import Message
 
 from .steps import PHASE_COLUMNS
 
-_ALL_PHASES = (*PHASE_COLUMNS, "other_ns")
 _MOST_STALE = 4
 _CONFIDENCE = 0.95
 _NEAR = 0.01

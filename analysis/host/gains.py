@@ -7,25 +7,20 @@ from collections.abc import Sequence
 import duckdb
 import polars as pl
 
-from npuscope.errors import CannotAnswer, TraceNotFound, UsageError
+from npuscope.errors import CannotAnswer, UsageError
 from npuscope.messages import Message
 
 from ..memo import kept
-from ..parts import is_told
 from ..replay.capture_what_if import gain_of
-from ..replay.captures import CaptureJob, capture_job
+from ..replay.captures import LESS, MOST_OPERATIONS, CaptureJob, job_unasked
 from ..replay.variants.host_causes import FAR
 from ..scope import ALL, JOB, Scope
 from ..views import frame
 from .blocking import blocking_calls, word_of
 from .free_time import mean_free_time
 
-MOST_OPERATIONS = 200_000  # of a capture: about two seconds for the graph and its changes
 CALLED = ("garbage_collection", "data_loading", "checkpoint", "logging", "profiler", FAR)
-LESS = 0.8  # of the host's time: what has no like takes a fifth less
 _FAR = "select count(*) from host_placement {where} and slow_low_ratio > 1"
-_OPERATIONS = """
-    select (select count(*) from kernels {where}) + (select count(*) from comm_ops {where})"""
 _TYPES = {
     "cause": pl.String, "operator": pl.String, "change": pl.String, "gain_ns": pl.Int64,
     "gain_low_ns": pl.Int64, "gain_high_ns": pl.Int64, "step_share_ratio": pl.Float64,
@@ -59,13 +54,11 @@ _TYPES = {
 #   step_share_ratio double   gain of the measured step; NULL: not replayed
 #   free_ns          double   free time of a mean rank and step of this cause
 #   basis            varchar  replay, or free time: between none and all of it
-def host_gains(
-    con: duckdb.DuckDBPyConnection, scope: Scope = ALL, *, most: int = MOST_OPERATIONS
-) -> pl.DataFrame:
+def host_gains(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
     """Rows of the metric, the largest gain first. A rank or step of the scope is not heeded."""
     clause, values = scope.where(JOB)
     found = [
-        _of_capture(con, Scope(*key), most).select(
+        _of_capture(con, Scope(*key)).select(
             pl.lit(key[0]).alias("run"), pl.lit(key[1]).alias("capture"), pl.all()
         )
         for key in frame(
@@ -77,7 +70,7 @@ def host_gains(
 
 
 @kept
-def _of_capture(con: duckdb.DuckDBPyConnection, scope: Scope, most: int) -> pl.DataFrame:
+def _of_capture(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
     clause, values = scope.where(JOB)
     asked = [
         (cause, operator, word_of(cause, operator))
@@ -87,7 +80,7 @@ def _of_capture(con: duckdb.DuckDBPyConnection, scope: Scope, most: int) -> pl.D
         asked.append((FAR, None, word_of(FAR)))
     asked += [("dispatch", None, f"host={LESS}"), ("between_steps", None, "between_steps=0")]
     free = mean_free_time(con, scope, by="operator")
-    job = _job(con, scope, most)
+    job = job_unasked(con, scope)
     others = [word for cause, _, word in asked if cause in CALLED]
     rows: list[tuple[object, ...]] = []
     for cause, operator, word in asked:
@@ -108,17 +101,6 @@ def _of_capture(con: duckdb.DuckDBPyConnection, scope: Scope, most: int) -> pl.D
         "gain_ns", "free_ns", "cause", "operator", descending=[True, True, False, False],
         nulls_last=True,
     )  # fmt: skip
-
-
-def _job(con: duckdb.DuckDBPyConnection, scope: Scope, most: int) -> CaptureJob | None:
-    clause, values = scope.where(JOB)
-    count = frame(con, _OPERATIONS.format(where=clause), [*values, *values]).item()
-    if count > most or not is_told(con):
-        return None
-    try:
-        return capture_job(con, scope)
-    except TraceNotFound:
-        return None
 
 
 def _gain(

@@ -7,15 +7,12 @@ from collections.abc import Sequence
 import duckdb
 import polars as pl
 
-from npuscope.errors import TraceNotFound
 from npuscope.messages import Message
 
 from ..catalog import column_names
-from ..findings.gains import MOST_OPERATIONS, operation_count
 from ..flops.chips import peaks
 from ..memo import kept
-from ..parts import is_told
-from ..replay.captures import capture_job
+from ..replay.captures import MOST_OPERATIONS, job_unasked
 from ..replay.critical_path import types_on_path
 from ..scope import ALL, Scope
 from ..views import frame
@@ -194,16 +191,13 @@ def _paths(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
     path_ns; 0 where it is never there."""
     schema = {"run": pl.String, "capture": pl.String, "type": pl.String, "path_ns": pl.Float64}
     found = [pl.DataFrame(schema=schema)]
-    if scope.rank is None and is_told(con):
+    if scope.rank is None:
         clause, values = scope.where(("run", "capture"))
         places = frame(con, f"select distinct run, capture from ranks {clause}", values)
         for run, capture in places.iter_rows():
             here = Scope(run, capture)
-            if operation_count(con, here) > MOST_OPERATIONS:
-                continue
-            try:
-                job = capture_job(con, here)
-            except TraceNotFound:
+            job = job_unasked(con, here)
+            if job is None:
                 continue
             mine = types_on_path(job, scope.step)
             place = pl.lit(run).alias("run"), pl.lit(capture).alias("capture")

@@ -31,10 +31,6 @@ class Pace:
     high: float
     best_rate: float
 
-    def ns(self, work: float) -> float:
-        """Time of a kernel with so much work."""
-        return self.start_ns + self.ns_per_work * work
-
 
 def pace(work: Floats, dur_ns: Floats, count: Floats) -> Pace | None:
     """The line through kernels with this work, mean duration and count; None: too few or alike."""

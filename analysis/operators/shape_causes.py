@@ -23,11 +23,6 @@ from ..views import frame, open_views
 from .launch_order import EVIDENCE, base_type
 from .pace import Pace, pace
 
-# Operator types without their version that do nothing but move data, or change its type or layout.
-MOVING_TYPES = frozenset({
-    "TransData", "Transpose", "Cast", "TensorMove", "ViewCopy", "AsStrided", "Concat", "Split",
-    "SplitV", "Slice", "StridedSlice", "Pack", "Unpack", "Tile", "BroadcastTo", "Pad", "PadV",
-})  # fmt: skip
 _LAYOUT = frozenset({"TransData", "Transpose", "Cast", "TensorMove", "ViewCopy", "AsStrided"})
 # What a model that keeps to one layout never runs; others (a cast of weights) it may need.
 _AVOIDABLE = frozenset({"TransData", "Transpose", "ViewCopy", "AsStrided"})

@@ -95,17 +95,17 @@ def pipeline_overview(
     """What a report or a monitor tells beside all else: None of a job with one stage, or where the
     ranks were not compared; a reason where passes are not recognised, or would take too long (more
     operations than findings replay)."""
-    from ..findings.gains import MOST_OPERATIONS, operation_count
+    from ..replay import captures
     from .passes import job_stages
 
     if not is_told(con) or job_stages(con, run, capture) == 1:
         return None
-    count = operation_count(con, Scope(run, capture))
-    if count > MOST_OPERATIONS:
+    count = captures.operation_count(con, Scope(run, capture))
+    if count > captures.MOST_OPERATIONS:
         return Message(
             "{count} operations: passes are recognised here up to {most}; `npuscope pipeline` takes"
             " more time and recognises them",
-            count=number(count), most=number(MOST_OPERATIONS),
+            count=number(count), most=number(captures.MOST_OPERATIONS),
         )  # fmt: skip
     try:
         return pipeline_answer(con, run, capture)

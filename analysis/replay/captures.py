@@ -10,9 +10,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from npuscope.analysis.wording import percent
-from npuscope.errors import UsageError
+from npuscope.errors import TraceNotFound, UsageError
 from npuscope.messages import Message
 
+from ..parts import is_told
 from ..scope import JOB, Scope
 from ..views import frame
 from .contention import Contention, contention
@@ -23,6 +24,9 @@ from .waiting.edges import RECORDED, RULE
 from .waits import Waits, waits
 
 Ratios = NDArray[np.float64]
+# Of a capture that is replayed unasked: about two seconds for the graph and ten changes.
+MOST_OPERATIONS = 200_000
+LESS = 0.8  # of a time that has nothing to be alike: what a fifth less would gain
 _LONGEST_NS = 10**17  # of all that is changed together: three years
 
 
@@ -119,6 +123,24 @@ def capture_job(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob:
     steps = frame(con, "select step from job_steps where is_warm_up and run = ? and capture = ?",
                   [run, capture])["step"].to_list()  # fmt: skip
     return job_of(run, capture, ops, frozenset(steps))
+
+
+def operation_count(con: duckdb.DuckDBPyConnection, scope: Scope) -> int:
+    """Kernels and communication operations of one capture."""
+    clause, values = scope.where(JOB)
+    tables = [f"(select count(*) from {table} {clause})" for table in ("kernels", "comm_ops")]
+    return int(frame(con, f"select {' + '.join(tables)}", [*values, *values]).item())
+
+
+def job_unasked(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob | None:
+    """The capture as a graph; None where that would take too long for who did not ask for it, its
+    ranks were not compared, or it has nothing to replay."""
+    if not is_told(con) or operation_count(con, scope) > MOST_OPERATIONS:
+        return None
+    try:
+        return capture_job(con, scope.job)
+    except TraceNotFound:
+        return None
 
 
 def job_of(run: str, capture: str, ops: Operations, warm_up: frozenset[int | None]) -> CaptureJob:

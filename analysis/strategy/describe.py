@@ -75,7 +75,6 @@ _ARGUMENT_FLAGS = {
     "overlap_grad_reduce": ("overlap", "grad_reduce"),
     "overlap_param_gather": ("overlap", "param_gather"),
     "use_ascend_mc2": ("overlap", "mc2"),
-    "use_cp_send_recv_overlap": ("overlap", "cp_send_recv"),
     "reuse_fp32_param": ("memory_opts", "reuse_fp32_param"),
     "swap_optimizer": ("memory_opts", "swap_optimizer"),
     "swap_attention": ("memory_opts", "swap_attention"),

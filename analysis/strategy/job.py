@@ -62,7 +62,6 @@ class Software:
     fused_overlap: bool = False  # and inside of them, as one kernel (MC2)
     grad_overlap: bool = False
     param_overlap: bool = False
-    context_overlap: bool = False
     expert_overlap: bool = False
     pair_overlap: bool = False  # forward of one beside backward of another micro-batch
     node_exchange: bool = False  # tokens go to each node once, then to experts inside of it
@@ -74,8 +73,6 @@ class Software:
     reuse_fp32: bool = False  # BF16 weights are the upper half of the FP32 ones
     swap_optimizer: bool = False
     swap_attention: bool = False
-    deterministic: bool = False
-    launch_blocking: bool = False
     sparse_index_keys: int = 0  # keys that a sparse-attention indexer keeps
     output_slices: int = 1  # pieces in which the head is computed
     reference_model: bool = False  # a frozen twin (DPO)

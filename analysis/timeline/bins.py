@@ -14,7 +14,7 @@ import polars as pl
 
 from ..metric import sql_text
 from ..views import frame, open_views
-from .events import chosen_events, event_bounds
+from .events import chosen_events, event_bounds, of_ranks
 from .shared_axis import Extent, ahead_table
 
 MOST_CELLS = 200_000
@@ -162,7 +162,7 @@ def kept_bins(
         inside = f"b.bin_start_ns > {start_ns + min(far_ns) - 1}"
         inside += f" and b.bin_start_ns < {end_ns + max(far_ns)}"
     bins = _KEPT.format(
-        place=at.place, ranks=_ranks_clause("b.rank", rows, at),
+        place=at.place, ranks=of_ranks("b.rank", rows, at),
         least_level=min(moved["level"].to_list()), most_level=max(moved["level"].to_list()),
         inside=inside,
         start_ns=start_ns, end_ns=end_ns,
@@ -195,7 +195,7 @@ def live_bins(
     text = text.replace("from kernels where", f"from ({chosen_events('kernels', moved)}) where")
     text = text.replace("from comm_ops where", f"from ({chosen_events('comm_ops', moved)}) where")
     chosen = (
-        f"{at.place} and {_ranks_clause('rank', rows, at)}"
+        f"{at.place} and {of_ranks('rank', rows, at)}"
         f" and start_ns < {end_ns} and start_ns + dur_ns > {start_ns}"
     )
     events = "with " + text.replace("{chosen}", chosen).replace("{width_ns}", str(width_ns))
@@ -247,13 +247,6 @@ def _cells(
         )
         .sort("rank", "bin_start_ns", maintain_order=True)
     )  # fmt: skip
-
-
-def _ranks_clause(column: str, rows: pl.DataFrame, at: Extent) -> str:
-    """A condition that skips other ranks' files; nothing where all are meant."""
-    if rows.height == at.ranks.height:
-        return "true"
-    return f"{column} in ({', '.join(map(str, rows['rank']))})"
 
 
 def _no_cells() -> pl.DataFrame:

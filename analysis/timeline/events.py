@@ -60,7 +60,7 @@ def event_bounds(
         query = _BOUNDS.format(
             ahead=ahead_table(mine.filter(pl.col("ahead_ns") != 0)),
             place=at.place,
-            ranks=_ranks("b.rank", mine, at), level=level,
+            ranks=of_ranks("b.rank", mine, at), level=level,
             start_ns=window_ns[0], end_ns=window_ns[1],
             from_ns=window_ns[0] + min(ahead) - width_ns,
             to_ns=window_ns[1] + max(ahead) + width_ns,
@@ -71,7 +71,8 @@ def event_bounds(
     return least, most
 
 
-def _ranks(column: str, rows: pl.DataFrame, at: Extent) -> str:
+def of_ranks(column: str, rows: pl.DataFrame, at: Extent) -> str:
+    """A condition that skips other ranks' files; nothing where all are meant."""
     if rows.height == at.ranks.height:
         return "true"
     return f"{column} in ({', '.join(map(str, rows['rank']))})"

@@ -60,14 +60,14 @@ def info_places(folder: Path) -> list[Path]:
         folder = folder.parent
     elif folder.name in _OLDER_FOLDERS:
         return [folder.parent, folder.parent.parent / "host"]
-    return [folder / n for n in _names(folder) if n == "host" or _DEVICE_FOLDER.fullmatch(n)]
+    return [folder / n for n in names_in(folder) if n == "host" or _DEVICE_FOLDER.fullmatch(n)]
 
 
 def older_places(folder: Path) -> list[Path]:
     """Folders of the older layout: of every device, timeline and summary."""
     if folder.name in _OLDER_FOLDERS:
         return [folder.parent / name for name in _OLDER_FOLDERS]
-    devices = sorted(n for n in _names(folder) if _DEVICE_FOLDER.fullmatch(n))
+    devices = sorted(n for n in names_in(folder) if _DEVICE_FOLDER.fullmatch(n))
     return [folder / device / name for device in devices for name in _OLDER_FOLDERS]
 
 
@@ -142,7 +142,8 @@ def _natural(text: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
-def _names(folder: Path) -> list[str]:
+def names_in(folder: Path) -> list[str]:
+    """Names in a folder, in order; none of one that cannot be read."""
     try:
         return sorted(os.listdir(folder))
     except OSError:

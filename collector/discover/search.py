@@ -34,6 +34,7 @@ from . import cluster_outputs, kineto_files, lone_files, msprof_layout
 from .devices import by_device
 from .expert_folders import FOLDER, holds_counts
 from .identity import Identity, identify
+from .msprof_layout import names_in
 from .numbering import with_ranks
 from .roles import EXPORTS, role_of
 from .unread_files import PACKED
@@ -129,7 +130,7 @@ def search(path: Path) -> Findings:
                 profiles += found
                 problems += unusable
     if not profiles and not problems:
-        if packed := next((name for name in _names(path) if PACKED.fullmatch(name)), None):
+        if packed := next((name for name in names_in(path) if PACKED.fullmatch(name)), None):
             raise TraceNotFound(
                 f"{path}: no profile here or below, but {packed}: unpack it, then give the folder"
             )
@@ -286,7 +287,7 @@ def _profile_folders(
         names = [child.name for child in children]
         kind = _framework(folder, names)
         if kind:
-            if FOLDER in names and holds_counts(inner := folder / FOLDER, _names(inner)):
+            if FOLDER in names and holds_counts(inner := folder / FOLDER, names_in(inner)):
                 loads.append(inner)
             yield folder, kind
             continue
@@ -328,7 +329,7 @@ def _framework(folder: Path, names: list[str]) -> Framework | None:
     if _PROF_FOLDER.fullmatch(folder.name):
         return "msprof"
     if OUTPUT_FOLDER in names:
-        return _framework_of_names(_names(folder / OUTPUT_FOLDER) + names)
+        return _framework_of_names(names_in(folder / OUTPUT_FOLDER) + names)
     if msprof_layout.is_prof(folder, names):  # renamed
         return "msprof"
     roles = {role for name in names if (role := role_of(name))}
@@ -371,14 +372,7 @@ def _files(
 
 
 def _prof_children(folder: Path) -> list[Path]:
-    return [folder / name for name in _names(folder) if _PROF_FOLDER.fullmatch(name)]
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))
-    except OSError:
-        return []
+    return [folder / name for name in names_in(folder) if _PROF_FOLDER.fullmatch(name)]
 
 
 def _collect(
@@ -391,7 +385,7 @@ def _collect(
     """Regular files by role; `older`: of msprof's older layout."""
     by_role: dict[Role, list[SourceFile]] = {}
     for place in places:
-        names = _names(place)
+        names = names_in(place)
         timeline = msprof_layout.timeline_roles(names) if older else {}
         for name in names:
             role = timeline.get(name) or role_of(name)
@@ -454,7 +448,7 @@ def _by_rank(
 
 
 def _nothing_exported(folder: Path, framework: Framework) -> str:
-    if not _names(folder):
+    if not names_in(folder):
         return "the folder is empty: profiling was stopped, or copying: copy or record it again"
     if framework == "msprof":
         return "raw data only: run `msprof --export=on --output=<this folder>` first"

@@ -32,7 +32,7 @@ from ..discover.captures import EPOCH_FROM_NS
 from ..model import RankSource, ReadLog
 from ..readers.text.device_rows import drop_strange_rows
 from ..selection import Spans, spans_text
-from ..staging import is_empty, run, scalar
+from ..staging import has_table, is_empty, run, scalar
 
 # What torch_npu and MindSpore call a folder that nobody named: host, process, time.
 _UNNAMED = re.compile(r"(.+)_\d{1,10}_(?:\d{14}|\d{17})_ascend_(?:pt|ms)")
@@ -50,7 +50,7 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
     run(con, statements["groups"])
     _replace(con, "groups", "_groups", keep=True)
     cut_steps(con)
-    if _has_table(con, "_comm_rows"):
+    if has_table(con, "_comm_rows"):
         was_empty = is_empty(con, "comm_ops")
         run(con, statements["comm_rows"])
         if was_empty and not is_empty(con, "comm_ops"):
@@ -70,7 +70,7 @@ def link(con: duckdb.DuckDBPyConnection, source: RankSource, log: ReadLog) -> No
         if name not in ("comm_groups", "op_tasks"):
             _replace(con, name, f"_{name}")
     outside = ""
-    if _has_table(con, "_comm_rows"):
+    if has_table(con, "_comm_rows"):
         run(con, statements["outside_ops"])
         outside = "and t.op_id not in (select op_id from _outside_ops)"
     _assign_steps(con, "kernels")
@@ -186,15 +186,6 @@ def _notice_devices(con: duckdb.DuckDBPyConnection, log: ReadLog) -> None:
             count=len(devices),
             devices=str(devices),
         )
-
-
-def _has_table(con: duckdb.DuckDBPyConnection, name: str) -> bool:
-    # Asking the catalog's own table would count the rows of every table.
-    try:
-        run(con, f'select 1 from "{name}" limit 0')
-    except duckdb.CatalogException:
-        return False
-    return True
 
 
 # The profiler's text has tenths of a microsecond and sums of rounded rows.

@@ -26,7 +26,6 @@ from ..small_files import open_regular
 from .folder_handles import cache_folder, make_private
 from .manifest import BUNDLE_HEAD, staging_name
 
-SUFFIX = ".npuscope.html"
 _BEGIN = b'<script type="application/zip" id="npuscope-tables">'
 _END = b"</script>"
 # A bundle is for sending: what is larger is not one of ours.

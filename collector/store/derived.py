@@ -59,7 +59,6 @@ class Result(Protocol):
 
 # From the canonical tables of one capture (and the summaries that all its ranks have) to results.
 Derive = Callable[[duckdb.DuckDBPyConnection], Iterable[Result]]
-Members = Mapping[tuple[str, str], Sequence[Manifest]]
 
 
 class Derived(msgspec.Struct, frozen=True):

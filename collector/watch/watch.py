@@ -100,7 +100,7 @@ def _other(store: Path) -> str:
 
 
 def _watch(options: Options, handed: Hooks, stop: threading.Event) -> WatchState:
-    state = new_state(options.store, now_ns=time.time_ns(), poll_s=options.poll_s)
+    state = new_state(options.store, poll_s=options.poll_s)
     function = partial(work, summarise=handed.summarise, compare=handed.compare)
     processes: Processes[Task, Result] = Processes(
         function, options.jobs or cpu_count(), limit_s=limit_s

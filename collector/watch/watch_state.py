@@ -62,7 +62,6 @@ class WatchState(msgspec.Struct, frozen=True):
     polls_total: int = 0
     quarantined: tuple[Quarantined, ...] = ()
     waiting: tuple[Waiting, ...] = ()
-    started_ns: int | None = None
     last_poll_ns: int | None = None
     last_ingest_ns: int | None = None
     poll_s: float | None = None
@@ -88,13 +87,12 @@ def write_watch_state(store: Path, state: WatchState) -> None:
     write_atomically(store / WATCH_STATE, msgspec.json.encode(state))
 
 
-def new_state(store: Path, *, now_ns: int, poll_s: float) -> WatchState:
+def new_state(store: Path, *, poll_s: float) -> WatchState:
     """The state of a watcher that begins: it goes on counting where the last one ended."""
     former = read_watch_state(store) or WatchState()
     return msgspec.structs.replace(
         former,
         waiting=(),
-        started_ns=now_ns,
         poll_s=poll_s,
         is_running=True,
         is_disk_full=False,

@@ -15,6 +15,7 @@ from typing import Literal
 from npuscope.analysis.replay.changes import parse_change
 from npuscope.analysis.scope import Scope
 from npuscope.analysis.strategy.results import chosen_sizes, sizes_text
+from npuscope.console.printable import visible
 from npuscope.errors import UsageError
 
 from ..locale.language import languages
@@ -110,6 +111,11 @@ class Known:
     def of_run(self, store: str, run: str) -> tuple[KnownCapture, ...]:
         """Captures of one run."""
         return tuple(one for one in self.captures if (one.store, one.run) == (store, run))
+
+    def label(self, one: KnownCapture) -> str:
+        """A capture, with its store where there are several."""
+        store = f" ({one.store})" if len(self.stores) > 1 else ""
+        return visible(f"{one.run}/{one.capture}{store}")
 
     def chosen(self, view: View) -> KnownCapture | None:
         """The capture that a view looks at."""

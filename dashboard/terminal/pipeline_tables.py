@@ -10,7 +10,7 @@ from rich.console import RenderableType
 
 from npuscope.analysis.pipeline import STEADY, STEP
 from npuscope.analysis.pipeline.answer import Answer
-from npuscope.analysis.wording import UNKNOWN, ms, percent
+from npuscope.analysis.wording import UNKNOWN, ms, percent, plain
 from npuscope.messages import Message
 
 from .tables import Column, FittedTable, decimals
@@ -46,10 +46,10 @@ def answer_tables(found: Answer) -> Iterator[RenderableType]:
             Column("schedule", "schedule"),
             Column("confidence", "confidence", is_word=True),
             Column("passes elsewhere", "distance_ratio", percent, 2),
-            Column("micro-batches", "micro_batches", _whole),
-            Column("chunks", "chunks", _whole),
-            Column("stages", "stages", _whole),
-            Column("captured", "seen_stages", _whole, 1),
+            Column("micro-batches", "micro_batches", plain),
+            Column("chunks", "chunks", plain),
+            Column("stages", "stages", plain),
+            Column("captured", "seen_stages", plain, 1),
             Column("masked, steady phase", "steady_masking_ratio", percent),
             Column("whole step", "step_masking_ratio", percent),
             Column("bubble", "bubble_ratio", percent),
@@ -73,7 +73,7 @@ def phases_table(found: pl.DataFrame, most: int | None = None) -> FittedTable:
     `most`."""
     return FittedTable(
         [
-            Column("stage", "stage", _whole),
+            Column("stage", "stage", plain),
             Column("pipeline phase", "phase", is_word=True),
             Column("ms", "dur_ns", ms),
             Column("forwards", "forward_count", decimals("{:,.4g}", 1), 1),
@@ -99,7 +99,7 @@ def masking_table(found: pl.DataFrame, most: int | None = None) -> FittedTable:
     wide = of_phase[0].join(of_phase[1], on=keys, how="left", maintain_order="left")
     return FittedTable(
         [
-            Column("stage", "stage", _whole),
+            Column("stage", "stage", plain),
             Column("kind", "kind", is_word=True),
             Column("whole step", "step_communication_ns", ms),
             Column("masked", "step_masking_ratio", percent),
@@ -116,7 +116,7 @@ def stages_table(found: pl.DataFrame) -> FittedTable:
     """Rows of the metric `pipeline_stages`."""
     return FittedTable(
         [
-            Column("stage", "stage", _whole),
+            Column("stage", "stage", plain),
             Column("layers", "layer_count", decimals("{:,.4g}", 1)),
             Column("compute", "compute_ns", ms),
             Column("of layers", "layers_ns", ms),
@@ -137,7 +137,7 @@ def bubbles_table(found: pl.DataFrame, most: int | None = None) -> FittedTable:
     wide = found.pivot("cause", index="stage", values="bubble_ns")
     return FittedTable(
         [
-            Column("stage", "stage", _whole),
+            Column("stage", "stage", plain),
             *(Column(_CAUSE_HEADS.get(cause, cause), cause, ms) for cause in causes),
         ],
         *_first_stages(wide, most, "Bubble of each stage by cause (ms); causes add up to all"),
@@ -157,10 +157,6 @@ def _first_stages(
         shown=most, all=stages, command="`npuscope pipeline`",
     )  # fmt: skip
     return found.filter(pl.col("stage").is_in(kept)).to_dicts(), title, told
-
-
-def _whole(value: int | None) -> str:
-    return UNKNOWN if value is None else str(value)
 
 
 def tries_table(found: pl.DataFrame) -> RenderableType:

@@ -8,7 +8,7 @@ import polars as pl
 from rich.console import Group, RenderableType
 
 from npuscope.analysis.views import sum_of
-from npuscope.analysis.wording import UNKNOWN, figure, ms, percent
+from npuscope.analysis.wording import UNKNOWN, figure, ms, percent, plain
 from npuscope.messages import Message
 
 from .tables import Column, FittedTable
@@ -68,7 +68,7 @@ def replay_table(found: pl.DataFrame) -> RenderableType:
         rows += part.drop_nulls("rank").sort(off, descending=True, nulls_last=True)[:1].to_dicts()
     return FittedTable(
         [
-            Column("step", "step", _whole), Column("rank", "rank", _rank),
+            Column("step", "step", plain), Column("rank", "rank", _rank),
             Column("measured (ms)", "measured_ns", ms), Column("replayed", "replayed_ns", ms, 2),
             Column("off", "error_ratio", _off), Column("without gaps", "without_gaps_ns", ms, 2),
             Column("off", "without_gaps_error_ratio", _off),
@@ -91,7 +91,7 @@ def critical_path_table(found: pl.DataFrame) -> RenderableType:
             rows.append({**sums, "step": rest["step"][0], "part": f"{rest.height} more"})
     return FittedTable(
         [
-            Column("step", "step", _whole), Column("rank", "rank", _whole), Column("part", "part"),
+            Column("step", "step", plain), Column("rank", "rank", plain), Column("part", "part"),
             Column("kind", "kind"), Column("type", "type"), Column("times", "count", str, 1),
             Column("on the path (ms)", "path_ns", ms),
             Column("of the step", "share_ratio", percent),
@@ -105,7 +105,7 @@ def runner_up_table(found: pl.DataFrame) -> RenderableType:
     """What is longest on the runner-up path of each step, and by how much that is behind."""
     return FittedTable(
         [
-            Column("step", "step", _whole), Column("rank", "rank", _whole), Column("part", "part"),
+            Column("step", "step", plain), Column("rank", "rank", plain), Column("part", "part"),
             Column("kind", "kind"), Column("type", "type"), Column("times", "count", str, 1),
             Column("on the path (ms)", "path_ns", ms),
             Column("of the path", "share_ratio", percent),
@@ -122,7 +122,7 @@ def slack_table(found: pl.DataFrame) -> RenderableType:
     steps = found.filter(pl.col("slack_ns") > 0).partition_by("step", maintain_order=True)
     return FittedTable(
         [
-            Column("step", "step", _whole), Column("rank", "rank", _whole), Column("kind", "kind"),
+            Column("step", "step", plain), Column("rank", "rank", plain), Column("kind", "kind"),
             Column("type", "type"), Column("took (ms)", "dur_ns", ms),
             Column("may take longer by (ms)", "slack_ns", ms),
         ],
@@ -135,7 +135,7 @@ def whatif_steps_table(found: pl.DataFrame) -> RenderableType:
     """Rows of the metric `whatif_steps`."""
     mean = found.height - 1
     rows = [
-        {**row, "what": "mean" if at == mean else _whole(row["step"]),
+        {**row, "what": "mean" if at == mean else plain(row["step"]),
          "change": _ratio_of(row["predicted_step_ns"], row["replayed_step_ns"])}
         for at, row in enumerate(found.to_dicts())
     ]  # fmt: skip
@@ -180,10 +180,6 @@ def _ratio_of(part: int, whole: int) -> float | None:
 
 def _off(value: float | None) -> str:
     return UNKNOWN if value is None else figure("{:+.2%}", value)
-
-
-def _whole(value: int | None) -> str:
-    return UNKNOWN if value is None else str(value)
 
 
 def _rank(value: int | None) -> str:

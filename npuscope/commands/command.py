@@ -56,11 +56,16 @@ ExpertLoad = Annotated[
         "--expert-load", metavar="DIR", help="Tokens per expert: a hook's files, or MindIE's dumps."
     ),
 ]
+CaptureName = Annotated[str | None, typer.Option("--capture", help="Only this capture.")]
+TopK = Annotated[
+    int | None,
+    typer.Option("--top-k", metavar="K", min=1, help="Experts per token, to find dropped tokens."),
+]
 TopOrAll = Annotated[int | None, typer.Option("--top", min=1, help="Only the N largest.")]
 Out = Annotated[Path | None, typer.Option("-o", "--out", metavar="OUT", help="Where to write.")]
 _SCOPE: dict[str, Any] = {
     "run": Run,
-    "capture": Annotated[str | None, typer.Option("--capture", help="Only this capture.")],
+    "capture": CaptureName,
     "rank": Annotated[int | None, typer.Option("--rank", min=0, help="Only this global rank.")],
     "step": Annotated[int | None, typer.Option("--step", help="Only this step.")],
 }

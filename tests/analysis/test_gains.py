@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from npuscope.analysis.findings import gains
 from npuscope.analysis.findings.finding import Finding
 from npuscope.analysis.findings.findings import findings
 from npuscope.analysis.host.gains import host_gains
 from npuscope.analysis.ranks.rank_views import open_across
+from npuscope.analysis.replay import captures
 from npuscope.analysis.replay.capture_what_if import whatif_steps
 from npuscope.analysis.replay.changes import parse_change
 from npuscope.analysis.scope import Scope
@@ -121,7 +121,7 @@ def test_where_a_replay_cannot_answer_the_reason_is_told(monkeypatch: pytest.Mon
     for one in findings(con, Scope(rank=1)):
         assert one.predicted_gain_ns is None and one.no_gain_reason
     with monkeypatch.context() as changed:
-        changed.setattr(gains, "MOST_OPERATIONS", 100)
+        changed.setattr(captures, "MOST_OPERATIONS", 100)
         told = {one.name: one.no_gain_reason or "" for one in findings(con)}
     assert "operations: gains are worked out here up to 100" in told["exposed_communication"]
     for reason in told.values():

@@ -74,17 +74,16 @@ METHODS: Mapping[str, Callable[[int, int, int], Floats]] = {
 class BackTest:
     """Forecasts made at earlier steps against what came.
 
-    errors: method -> mean error over all origins and leads (see the module). by_lead: method ->
-    error for each of `leads` (steps ahead). residuals: method -> actual minus forecast proportions,
-    [cases, layers, experts], and lead_of its lead in each case. horizon: the steps ahead that were
-    asked for; the greatest lead is less where the steps do not reach so far.
+    errors: method -> mean error over all origins and `leads`, steps ahead (see the module).
+    residuals: method -> actual minus forecast proportions, [cases, layers, experts], and lead_of
+    its lead in each case. horizon: the steps ahead that were asked for; the greatest lead is less
+    where the steps do not reach so far.
     """
 
     horizon: int
     leads: tuple[int, ...]
     origins_count: int
     errors: Mapping[str, float]
-    by_lead: Mapping[str, tuple[float, ...]]
     residuals: Mapping[str, Floats]
     lead_of: npt.NDArray[np.int64]
 
@@ -171,7 +170,7 @@ def backtest(loads: npt.ArrayLike, horizon: int, *, window: int = WINDOW) -> Bac
     origins = np.unique(np.linspace(least, steps - farthest, _ORIGINS).round().astype(np.int64))
     shares = proportions(known)
     reach = max(window, _REMEMBERED)
-    residuals, by_lead = {}, {}
+    residuals, errors = {}, {}
     for method in METHODS:
         cases = np.stack([
             shares[origin + lead - 1]
@@ -180,12 +179,10 @@ def backtest(loads: npt.ArrayLike, horizon: int, *, window: int = WINDOW) -> Bac
             for lead in leads
         ])  # fmt: skip
         residuals[method] = cases
-        missed = np.abs(cases).mean(axis=(1, 2)).reshape(len(origins), len(leads)) * experts
-        by_lead[method] = tuple(float(one) for one in missed.mean(axis=0))
+        errors[method] = float(np.abs(cases).mean() * experts)
     return BackTest(
         horizon, tuple(int(lead) for lead in leads), len(origins),
-        {method: float(np.mean(found)) for method, found in by_lead.items()},
-        by_lead, residuals, np.tile(leads, len(origins)),
+        errors, residuals, np.tile(leads, len(origins)),
     )  # fmt: skip
 
 

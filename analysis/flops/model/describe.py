@@ -21,7 +21,6 @@ keys would give a wrong count without a word.
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from functools import cache
@@ -146,13 +145,9 @@ def _model_in(content: str, path: Path) -> Model:
 
 
 def _toml(content: str, where: str) -> dict[str, Any]:
-    if sys.version_info < (3, 11):
-        raise UsageError(f"{where}: TOML needs Python 3.11: write the same fields as JSON")
-    import tomllib
-
     try:
-        return tomllib.loads(content)
-    except tomllib.TOMLDecodeError as error:
+        return msgspec.toml.decode(content, type=dict[str, Any])
+    except msgspec.DecodeError as error:
         raise UsageError(f"{where}: not valid TOML:  {error}") from None
 
 

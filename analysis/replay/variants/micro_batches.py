@@ -29,7 +29,6 @@ _DRAWS, _MOST_DRAWN = 256, 100_000  # steps; micro-batches of all of them
 _LEAST_DRAWS = 8
 _PASSES = ("send", "receive", "recv")
 _WITHIN = ("tp", "ep", "cp", "tp_cp", "tp_ep", "mp", "mp_ep", "pp")  # meet in every micro-batch
-_Blocks = tuple[Times, Times, float, float, float, float]
 
 
 class _Lane(NamedTuple):

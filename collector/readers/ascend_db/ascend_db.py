@@ -37,6 +37,7 @@ import duckdb
 
 from npuscope.errors import TraceFormatError
 
+from ...literals import sql_literal
 from ...model import RankSource, ReadLog
 from ...staging import insert_rows, run, scalar
 from ..metadata.profiler_metadata import group_rows, parse_metadata, rank_columns
@@ -183,9 +184,7 @@ def _fill_one(
     values = ", ".join(
         f"{{'name': {name}, 'series': {series}, 'value': v{number}}}"
         for number, column in enumerate(columns)
-        for name, series in [
-            counter.series.get(column, ("name", "'" + column.replace("'", "''") + "'"))
-        ]
+        for name, series in [counter.series.get(column, ("name", sql_literal(column)))]
     )
     # A word is a string id; some versions write the text itself.
     sql = f"""

@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from ... import schema
 from ...ingest.link import cut_steps
+from ...literals import sql_literal
 from ...model import ReadLog
 from ...staging import parsed, run, scalar
 from ..words import enumerate_words
@@ -233,12 +234,12 @@ def _map_sql(metrics: dict[str, str], key_type: str) -> str:
     """SQL of a map from metric to value that leaves out unknown values."""
     if not metrics:
         return "cast(null as map(varchar, double))"
-    entries = ", ".join(f"{{'k': {_literal(name)}, 'v': {v}}}" for name, v in metrics.items())
+    entries = ", ".join(f"{{'k': {sql_literal(name)}, 'v': {v}}}" for name, v in metrics.items())
     known = f"map_from_entries(list_filter([{entries}], lambda x: x.v is not null))"
     cases = "when p.globalTaskId is null then null"
     if len({name.lower() for name in metrics}) == len(metrics):
         # Where nothing is unknown a struct turns into the map seven times as fast.
-        struct = ", ".join(f"{_literal(name)}: {v}" for name, v in metrics.items())
+        struct = ", ".join(f"{sql_literal(name)}: {v}" for name, v in metrics.items())
         complete = " and ".join(f"{v} is not null" for v in metrics.values())
         cases += f" when {complete} then cast({{{struct}}} as map({key_type}, double))"
     return f"case {cases} else cast({known} as map({key_type}, double)) end"
@@ -246,10 +247,6 @@ def _map_sql(metrics: dict[str, str], key_type: str) -> str:
 
 def _first(values: list[str]) -> str:
     return f"coalesce({', '.join(values)})" if values else "cast(null as double)"
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _enumerate_words(
@@ -267,14 +264,14 @@ def _enumerate_words(
     keys: the keys of the table's maps, which become an enumeration too.
     """
     kinds: dict[str, str] = {}
-    if keys := [_literal(key) for key in keys]:
+    if keys := [sql_literal(key) for key in keys]:
         con.execute(f"create type {table}_key as enum ({', '.join(keys)})")
         for column in schema.tables()[table].columns:
             if column.type.startswith("map(varchar,"):
                 kinds[column.name] = column.type.replace("varchar", f"{table}_key")
     values = " union all ".join(
         [f"select {word} as word from _word" for word in words]
-        + [f"select {_literal(word)}" for word in more]
+        + [f"select {sql_literal(word)}" for word in more]
     )
     if enumerate_words(con, table, columns, values, kinds):
         casts = ", ".join(f"cast({word} as {table}_word) as {word}" for word in words)

@@ -27,7 +27,7 @@ from ... import schema
 from ...groups import group_hash
 from ...model import RankSource, ReadLog
 from ...small_files import decompressed
-from ...staging import is_empty, scalar
+from ...staging import has_table, is_empty, scalar
 from ..chrome_trace.staged_views import keep_rows, show, staged
 from ..metadata.msprof_info import process_id
 from ..text.iterations import iteration_sql, make_iterations, put_steps
@@ -106,7 +106,7 @@ def _derive(
     con.execute(sql["comm_places"])
     _note_variants(con, source, log)
     _name_groups(con)
-    comm_rows = "_comm_rows" if _exists(con, "_comm_rows") else "_trace_no_comm_rows"
+    comm_rows = "_comm_rows" if has_table(con, "_comm_rows") else "_trace_no_comm_rows"
     con.execute(
         "create or replace temp table _trace_no_comm_rows"
         " (step bigint, name varchar, start_ns bigint, dur_ns bigint)"
@@ -223,8 +223,3 @@ def _name_groups(con: duckdb.DuckDBPyConnection) -> None:
         }
     )
     keep_rows(con, "_trace_group", table)
-
-
-def _exists(con: duckdb.DuckDBPyConnection, table: str) -> bool:
-    found = con.execute("select 1 from duckdb_tables() where table_name = ?", [table])
-    return bool(found.fetchall())

@@ -9,7 +9,6 @@ from npuscope.analysis.compare.side import Side, kernels_in_full, measure
 from npuscope.analysis.compare.waterfall import needs_all
 from npuscope.analysis.timeline.bins import overview
 from npuscope.analysis.timeline.shared_axis import extent, step_borders
-from npuscope.console.printable import visible
 from npuscope.dashboard.app.answers import timeline_answers as answers
 from npuscope.dashboard.app.page import PAGES, Page, open_page
 from npuscope.dashboard.app.state import BASE, PLACES, KnownCapture
@@ -22,7 +21,7 @@ from npuscope.messages import Message
 WHOSE = {"": "the mean rank", "stage": "each stage", "rank": "each rank"}
 
 page = open_page("compare")
-say = page.say
+say, label_of = page.say, page.known.label
 page.title("What changed from A to B, and is it real?")
 baseline = page.known.base(page.view)
 if baseline is None:
@@ -31,12 +30,6 @@ if baseline is None:
         "Ingest another capture, or start the dashboard with the folders of both.",
     )
     st.stop()
-
-
-def named(one: KnownCapture) -> str:
-    """A capture, with its store where there are several."""
-    store = f" ({one.store})" if len(page.known.stores) > 1 else ""
-    return visible(f"{one.run}/{one.capture}{store}")
 
 
 def based_on(one: KnownCapture) -> dict[str, str]:
@@ -73,11 +66,14 @@ with st.container(horizontal=True, vertical_alignment="bottom"):
     st.session_state["base"] = baseline
     st.selectbox(
         say("A, the baseline"), [one for one in page.known.captures if one != page.capture],
-        format_func=named, key="base",
+        format_func=label_of, key="base",
         on_change=lambda: page.look_at(**based_on(st.session_state["base"])),
     )  # fmt: skip
     st.text_input(
-        say("B, chosen above"), named(page.capture), disabled=True, key=f"b_{named(page.capture)}"
+        say("B, chosen above"),
+        label_of(page.capture),
+        disabled=True,
+        key=f"b_{label_of(page.capture)}",
     )
     if st.button(say("Swap A and B"), icon=":material/swap_horiz:", width="content"):
         chosen = {"store": baseline.store, "run": baseline.run, "capture": baseline.capture}
@@ -94,7 +90,7 @@ for one in both:
         side = one.later(measure, by=page.view.by, target=str(one.store_path))
     except UsageError as error:  # there is nothing to compare
         slot.empty()
-        page.empty(Message("{place}: {note}", place=named(one.capture), note=error.message))
+        page.empty(Message("{place}: {note}", place=label_of(one.capture), note=error.message))
         st.stop()
     if side is None:
         slot.empty()
@@ -172,7 +168,7 @@ with over_time:
         share = page.picked_share()
         drawn = aligned_figure(
             [
-                (f"{side}: {named(one.capture)}", slots(one, [pair[number] for pair in pairs]))
+                (f"{side}: {label_of(one.capture)}", slots(one, [pair[number] for pair in pairs]))
                 for number, (side, one) in enumerate(zip(("A", "B"), both, strict=True))
             ],
             length_ns, share, say,

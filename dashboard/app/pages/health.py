@@ -7,7 +7,7 @@ from npuscope.analysis.health import run_health
 from npuscope.analysis.health.dropped import health_dropped
 from npuscope.analysis.health.health import summary_row, verdict_told
 from npuscope.analysis.health.post_training import health_bounds, health_phases
-from npuscope.analysis.wording import UNKNOWN, percent
+from npuscope.analysis.wording import UNKNOWN, number, percent
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures.health import dropped_figure, health_figure
 from npuscope.dashboard.terminal.health_tables import event_rows
@@ -37,17 +37,12 @@ def rate(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:,.3g}"
 
 
-def count(value: int | None) -> str:
-    """Steps."""
-    return UNKNOWN if value is None else f"{value:,}"
-
-
 tiles = (
     ("Goodput", percent(summary["goodput_ratio"])),
-    ("Steps in the log", count(summary["steps_count"])),
+    ("Steps in the log", number(summary["steps_count"])),
     ("Gradient spikes per 1,000 steps", rate(summary["grad_norm_spikes_per_1000_steps"])),
     ("Loss spikes per 1,000 steps", rate(summary["loss_spikes_per_1000_steps"])),
-    ("Steps without a number", count(summary["not_finite_count"])),
+    ("Steps without a number", number(summary["not_finite_count"])),
 )
 for place, (label, value) in zip(st.columns(len(tiles)), tiles, strict=True):
     with place:

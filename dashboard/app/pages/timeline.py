@@ -9,7 +9,6 @@ from npuscope.analysis import query
 from npuscope.analysis.timeline.rank_events import group_kinds_of
 from npuscope.analysis.timeline.shared_axis import extent, step_borders
 from npuscope.analysis.wording import ranks_named
-from npuscope.console.printable import visible
 from npuscope.dashboard.app import perfetto_viewer as viewer
 from npuscope.dashboard.app import sources
 from npuscope.dashboard.app.answers import timeline_answers as answers
@@ -21,7 +20,7 @@ from npuscope.dashboard.app.timeline_component import Drawn, draw_timeline
 from npuscope.errors import NpuscopeError
 
 page = open_page("timeline")
-say, view = page.say, page.view
+say, view, label_of = page.say, page.view, page.known.label
 page.title("What does each rank do, and when?")
 at = page.frame(extent)
 whole_ns = at.window_ns
@@ -38,12 +37,6 @@ lanes = view.lanes if view.rank is None else (view.rank,)
 opened = answers.shown_lanes(page.capture.ranks, lanes)
 
 
-def named(one: KnownCapture) -> str:
-    """A capture, with its store where there are several."""
-    store = f" ({one.store})" if len(page.known.stores) > 1 else ""
-    return visible(f"{one.run}/{one.capture}{store}")
-
-
 def lower_capture() -> KnownCapture | None:
     """The capture beneath, as it is asked for; asks where there are several."""
     others = [one for one in page.known.captures if one != page.capture]
@@ -58,14 +51,14 @@ def lower_capture() -> KnownCapture | None:
     st.session_state["beneath"] = page.known.base(view) if view.beneath else None
     return st.selectbox(
         say("another capture beneath, on one scale"), [None, *others], key="beneath",
-        format_func=lambda one: f"+ {named(one)}" if one else say("no other capture beneath"),
+        format_func=lambda one: f"+ {label_of(one)}" if one else say("no other capture beneath"),
         label_visibility="collapsed", placeholder=say("no other capture beneath"), on_change=put,
     )  # fmt: skip
 
 
 def drawn_beneath(capture: KnownCapture | None) -> tuple[Drawn, Drawn | None]:
     """This capture, and the one beneath it where anything was recorded."""
-    one = Drawn(page, named(page.capture), at, borders)
+    one = Drawn(page, label_of(page.capture), at, borders)
     if capture is None:
         return one, None
     lower = page.at(capture)
@@ -74,7 +67,7 @@ def drawn_beneath(capture: KnownCapture | None) -> tuple[Drawn, Drawn | None]:
         return one, None
     own = lower.frame(step_borders, at=where)
     ours, theirs = answers.paired_steps(borders, own, view.step)
-    return replace(one, step=ours), Drawn(lower, named(lower.capture), where, own, theirs)
+    return replace(one, step=ours), Drawn(lower, label_of(lower.capture), where, own, theirs)
 
 
 draw_timeline(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from npuscope.commands.command import Asked, command, say_notes
+from npuscope.commands.command import Asked, TopK, command, say_notes
 from npuscope.console import print_json, show
 from npuscope.errors import TraceFormatError, UsageError
 
@@ -62,10 +62,6 @@ Lengths = Annotated[
         metavar="DIR",
         help="Profiles as PATH: what unequal sequences cost, by sequence_length_recorder's files.",
     ),
-]
-TopK = Annotated[
-    int | None,
-    typer.Option("--top-k", metavar="K", min=1, help="Experts per token, to find dropped tokens."),
 ]
 TokensPerStep = Annotated[
     int | None,

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from npuscope.analysis.scope import JOB, Scope
-from npuscope.commands.command import Asked, TopOrAll, command, say_notes
+from npuscope.commands.command import Asked, TopK, TopOrAll, command, say_notes
 from npuscope.console import show
 from npuscope.errors import TraceNotFound, UsageError
 
@@ -42,10 +42,6 @@ Within = Annotated[
     typer.Option(
         "--scope", metavar="SCOPE", help="micro_batch|ep_group|dp_group|global: by layer or time."
     ),
-]
-TopK = Annotated[
-    int | None,
-    typer.Option("--top-k", metavar="K", min=1, help="Experts per token, to find dropped tokens."),
 ]
 TokensPerStep = Annotated[
     int | None,

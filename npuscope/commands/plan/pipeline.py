@@ -11,6 +11,7 @@ import typer
 from npuscope.analysis.scope import Scope
 from npuscope.commands.command import (
     Asked,
+    CaptureName,
     Folder,
     Jobs,
     Json,
@@ -94,7 +95,6 @@ DeviceMemory = Annotated[
         "--device-memory", metavar="SIZE", help="What a device may hold with --place-layers: 60GiB."
     ),
 ]
-CaptureName = Annotated[str | None, typer.Option("--capture", help="Only this capture.")]
 
 
 def pipeline(

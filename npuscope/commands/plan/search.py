@@ -10,14 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from npuscope.analysis.scope import Scope
-from npuscope.commands.command import Asked, Json, Out, Run, say_notes, source_of
+from npuscope.commands.command import Asked, CaptureName, Json, Out, Run, say_notes, source_of
 from npuscope.console import print_json, say, show
 from npuscope.errors import UsageError
 
 from .constants import Calibrate, calibration_of
 from .predict import ChipName
 
-CaptureName = Annotated[str | None, typer.Option("--capture", help="Only this capture.")]
 PlanCluster = Annotated[
     str | None, typer.Option("--cluster", metavar="NODESxNPUS", help="8x8; of a MODEL.")
 ]

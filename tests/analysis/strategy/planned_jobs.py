@@ -44,12 +44,6 @@ class Replayed:
         return self.measured_ns / self.truth_ns - 1
 
     @property
-    def peak_error(self) -> float:
-        """The worst stage's, of all that is allocated."""
-        pairs = zip(self.predicted_peaks, self.true_peaks, strict=True)
-        return max((p / t - 1 for p, t in pairs), key=abs)
-
-    @property
     def saved_error(self) -> float:
         """Of what all stages save."""
         saved = sum(self.measured_peaks) - sum(self.true_peaks)

@@ -13,9 +13,9 @@ import pytest
 
 from npuscope.analysis import query
 from npuscope.analysis.catalog import drawn_in, metrics
-from npuscope.analysis.findings import gains
 from npuscope.analysis.pipeline.answer import pipeline_answer
 from npuscope.analysis.ranks.rank_views import open_across
+from npuscope.analysis.replay import captures
 from npuscope.analysis.report_rows import pipeline_told, report_rows
 from npuscope.analysis.scope import ALL, Scope
 from npuscope.analysis.wording import percent, ranks_named
@@ -171,7 +171,7 @@ def test_the_pipeline_has_its_section(sample: list[Block], sample_store: Path) -
 
 def test_a_pipeline_that_is_not_recognised_is_a_sentence(monkeypatch: pytest.MonkeyPatch,
                                                          sample_store: Path) -> None:  # fmt: skip
-    monkeypatch.setattr(gains, "MOST_OPERATIONS", 10)
+    monkeypatch.setattr(captures, "MOST_OPERATIONS", 10)
     con = store.open(sample_store)
     open_across(sample_store, con)
     ((run, capture),) = con.execute("select distinct run, capture from ranks").fetchall()
