@@ -151,6 +151,19 @@ def test_folders_hold_few_modules() -> None:
     assert {str(place): n for place, n in counts.items() if n > MAX_FOLDER_MODULES} == {}
 
 
+def test_rooms_import_their_own_modules_relatively() -> None:
+    absolute = [
+        f"{path.relative_to(REPOSITORY)}:{node.lineno}"
+        for path in python_modules()
+        # Streamlit runs pages as scripts, which are in no package.
+        if room_of(path) in ROOMS and "pages" not in path.parts
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").split(".")[:2] == ["npuscope", room_of(path)]
+    ]
+    assert absolute == []
+
+
 def test_no_module_has_a_vague_name() -> None:
     vague = [
         str(path.relative_to(REPOSITORY))

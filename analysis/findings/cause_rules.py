@@ -29,7 +29,7 @@ def slow_hosts(seen: Material) -> Iterator[Finding]:
     if rows.is_empty():
         return
     ranks = rows["ranks"].explode()
-    stake_ns = _caused_ns(seen, "host")
+    stake_ns = _caused_ns(seen)
     first = rows.row(0, named=True)
     yield stated(
         seen,
@@ -164,9 +164,9 @@ def _of_pair(row: dict[str, object]) -> str:
     return f"link:{row['low_rank']}-{row['high_rank']}={1 / float(str(row['slow_ratio'])):.4f}"
 
 
-def _caused_ns(seen: Material, verdict: str) -> float | None:
-    """Waiting of others that goes back to ranks with this verdict, of a mean rank and step."""
-    mine = seen.suspects.filter(verdict=verdict)
+def _caused_ns(seen: Material) -> float | None:
+    """Waiting of others that goes back to ranks with a slow host, of a mean rank and step."""
+    mine = seen.suspects.filter(verdict="host")
     caused = mine["caused_wait_ns"].drop_nulls()
     over = max(len(seen.steps), 1)
     return float(caused.sum()) / over if len(caused) else None

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 import duckdb
 import polars as pl
 
-from npuscope.analysis.memo import kept
-from npuscope.analysis.views import frame, open_views
-
+from ..memo import kept
+from ..views import frame, open_views
 from .peaks import Measured, Peak, named_chip, peak_of, plain_name
 
 Place = tuple[str, str, int]

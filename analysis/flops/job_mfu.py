@@ -12,8 +12,8 @@ from typing import Literal
 import duckdb
 import polars as pl
 
-from npuscope.analysis.means import without_warm_up
-from npuscope.analysis.views import frame
+from ..means import without_warm_up
+from ..views import frame
 
 Group = Literal["stage", "job"]
 _STAGES = "select run, capture, rank, any_value(pp_rank) as stage from ranks group by all"

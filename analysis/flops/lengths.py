@@ -5,10 +5,9 @@ from __future__ import annotations
 import duckdb
 import polars as pl
 
-from npuscope.analysis.views import open_views, select
-
 from ..memo import kept
 from ..scope import ALL, Scope
+from ..views import open_views, select
 
 TO_NEXT = "step from its recorded start to the next one's"
 WINDOW = "step as recorded, start to end"

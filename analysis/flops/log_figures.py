@@ -19,13 +19,13 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from npuscope.analysis.scope import JOB, Scope
 from npuscope.collector.discover.train_logs import logged_facts
 from npuscope.collector.readers.train_log.log_facts import LogFacts
 from npuscope.collector.readers.train_log.train_log import SCHEMA, TrainLog, read_log
 from npuscope.collector.store.manifest import is_store, manifests
 from npuscope.messages import Message, joined
 
+from ..scope import JOB, Scope
 from ..views import frame
 from .mfu import Figures, ModelUse
 from .model.architecture import Model

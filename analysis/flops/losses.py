@@ -27,13 +27,12 @@ from typing import Literal
 import duckdb
 import polars as pl
 
-from npuscope.analysis.means import without_warm_up
-from npuscope.analysis.parts import step_parts
-from npuscope.analysis.views import frame
 from npuscope.messages import Message
 
-from ..parts import COMMUNICATION, FREE
-from ..scope import ALL, Scope
+from ..means import without_warm_up
+from ..parts import COMMUNICATION, FREE, step_parts
+from ..scope import ALL, PLACE, Scope
+from ..views import frame
 
 _STEPS = """
 select run, capture, rank, step, computing_ns, exposed_communication_ns, free_ns
@@ -164,7 +163,6 @@ def together(
     )
 
 
-PLACE = ("run", "capture", "rank", "step")
 TERMS = (
     "achieved", "recompute", "frequency", "cube_inefficiency", "unresolved_kernels",
     "other_compute", *COMMUNICATION, *FREE, "tail",

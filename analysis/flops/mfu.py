@@ -20,15 +20,15 @@ from typing import Literal
 import duckdb
 import polars as pl
 
-from npuscope.analysis.views import frame, open_views
 from npuscope.messages import Message
 
 from ..catalog import column_names
 from ..memo import kept
-from ..scope import ALL, JOB, Scope
+from ..scope import ALL, JOB, PLACE, Scope
+from ..views import frame, open_views
 from ..wording import ms, percent
 from .chips import Place, peaks
-from .kernels.count import PLACE, counted_kernels, unresolved
+from .kernels.count import counted_kernels, unresolved
 from .lengths import step_lengths
 from .model.model import Attention, Model, Recompute, count
 from .needed_flops import refused_steps

@@ -21,9 +21,9 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from npuscope.analysis.views import frame
 from npuscope.messages import Message, joined
 
+from ..views import frame
 from .model.architecture import Model, layer_counts
 
 STEP = ("run", "capture", "step")

@@ -11,14 +11,15 @@ from pathlib import Path
 import duckdb
 import polars as pl
 
-from npuscope.analysis.catalog import column_names
-from npuscope.analysis.experts.load.counted_ranks import routed
-from npuscope.analysis.experts.load.dropped_tokens import sum_notes, with_dropped
-from npuscope.analysis.experts.load.imbalance import PLACE, expert_loads
-from npuscope.analysis.experts.load.load import expert_rows
-from npuscope.analysis.scope import ALL, Scope
 from npuscope.collector.discover.train_logs import logged_facts
 from npuscope.collector.store.manifest import is_store, manifests
+
+from ..catalog import column_names
+from ..experts.load.counted_ranks import routed
+from ..experts.load.dropped_tokens import sum_notes, with_dropped
+from ..experts.load.imbalance import PLACE, expert_loads
+from ..experts.load.load import expert_rows
+from ..scope import ALL, Scope
 
 
 # metric: health_dropped

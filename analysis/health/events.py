@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.special import bdtrc
 
-from npuscope.analysis.compare.change_points import change_points
+from ..compare.change_points import change_points
 
 Floats = NDArray[np.float64]
 # Above the median of the values before it by so many robust standard deviations, and that share.

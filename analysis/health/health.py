@@ -11,10 +11,10 @@ import numpy as np
 import polars as pl
 from scipy.special import betaincinv
 
-from npuscope.analysis.wording import percent
 from npuscope.collector.readers.train_log.log_facts import LogFacts
 from npuscope.messages import Message, joined
 
+from ..wording import percent
 from . import events
 from .speculation import health_heads
 from .steps import health_steps

@@ -13,10 +13,10 @@ import numpy as np
 import polars as pl
 from scipy.optimize import nnls
 
-from npuscope.analysis.wording import percent
 from npuscope.errors import CannotAnswer
 from npuscope.messages import Message
 
+from ..wording import percent
 from .arrangement import Floats, greedy
 
 Sync = Literal["step", "micro-batch"]

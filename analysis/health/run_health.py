@@ -11,11 +11,11 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from npuscope.analysis.scope import ALL, Scope
-from npuscope.analysis.views import frame
 from npuscope.collector.readers.train_log.log_facts import LogFacts
 from npuscope.collector.readers.train_log.train_log import SCHEMA
 
+from ..scope import ALL, Scope
+from ..views import frame
 from .health import Health, health
 from .steps import PHASE_COLUMNS
 
@@ -116,7 +116,7 @@ def _is_within(event: dict[str, Any], first: int, last: int) -> bool:
 
 
 def _suspects(con: duckdb.DuckDBPyConnection, scope: Scope) -> dict[tuple[str, str], str]:
-    from npuscope.analysis.ranks.stragglers.blame import by_rank, rank_blame
+    from ..ranks.stragglers.blame import by_rank, rank_blame
 
     found = by_rank(rank_blame(con, Scope(scope.run))).drop_nulls("verdict")
     told: dict[tuple[str, str], list[str]] = {}

@@ -13,6 +13,7 @@ from typing import Any
 import duckdb
 import polars as pl
 
+from ..flops.kernels.count import SHAPE
 from ..flops.kernels.kernel_flops import flops_of
 from ..flops.kernels.shapes import Tensor, tensors
 from ..means import without_warm_up
@@ -20,10 +21,6 @@ from ..memo import kept
 from ..scope import ALL, PLACE, Scope
 from ..views import select
 
-SHAPE = (
-    "type", "input_shapes", "input_dtypes", "input_formats", "output_shapes", "output_dtypes",
-    "output_formats",
-)  # fmt: skip
 _FUSED = re.compile(
     r"(all_?gather|all_?to_?all).*(matmul|mm)|(matmul|mm|finalize).*(reduce_?scatter|all_?reduce|"
     r"all_?to_?all|routing)|moe_?distribute",

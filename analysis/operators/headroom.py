@@ -14,12 +14,11 @@ from ..flops.chips import peaks
 from ..memo import kept
 from ..replay.captures import MOST_OPERATIONS, job_unasked
 from ..replay.critical_path import types_on_path
-from ..scope import ALL, Scope
+from ..scope import ALL, JOB, Scope
 from ..views import frame
 from ..wording import number, percent
 from .classes import mean_operators
 
-JOB = ["run", "capture"]
 # Kernels are alike that do the same on as much data, within a factor of 4: of matrices the same
 # class and about as many FLOPs per byte, else the same type.
 LIKE = ["kind", "dtype", "size_bin", "intensity_bin"]

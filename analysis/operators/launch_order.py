@@ -23,10 +23,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from ..flops.kernels.count import SHAPE
 from ..flops.kernels.shapes import Tensor, tensors
 from ..scope import Scope
 from ..views import frame
-from .classes import SHAPE, moved_bytes
+from .classes import moved_bytes
 from .pace import Pace
 
 _MOST_STAGES = 4  # whose step is looked at

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import polars as pl
 
-from npuscope.analysis.query import rows
-from npuscope.analysis.wording import number, numbers
 from npuscope.errors import CannotAnswer, TraceNotFound
 from npuscope.messages import Message
 
 from ..memo import kept
 from ..parts import is_told
+from ..query import rows
 from ..scope import Scope
+from ..wording import number, numbers
 from . import STEADY, STEP
 
 if TYPE_CHECKING:

@@ -12,13 +12,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from npuscope.analysis.catalog import column_names
-from npuscope.analysis.scope import Scope
-
+from ..catalog import column_names
 from ..flops.chips import peaks
 from ..flops.kernels.count import counted_kernels
 from ..replay.beside import Covering, covering
 from ..replay.points import Flags, Integers
+from ..scope import Scope
 from . import PHASES, STEP
 from .passes import Pipeline, transfers_of
 

@@ -11,11 +11,11 @@ import duckdb
 import numpy as np
 import polars as pl
 
-from npuscope.analysis.views import frame
-from npuscope.analysis.wording import percent
 from npuscope.errors import CannotAnswer, UsageError
 from npuscope.messages import Message
 
+from ..views import frame
+from ..wording import percent
 from . import model_parts
 from .execution import Times
 from .measurement import Measured, measured

@@ -6,12 +6,13 @@ import duckdb
 import msgspec
 import polars as pl
 
-from npuscope.analysis.communication.communication import comm
-from npuscope.analysis.means import without_warm_up
-from npuscope.analysis.scope import ALL, JOB, Scope
-from npuscope.analysis.views import select
-from npuscope.analysis.wording import ranks_named
 from npuscope.messages import Message, Stored, joined, restored
+
+from ..communication.communication import comm
+from ..means import without_warm_up
+from ..scope import ALL, JOB, Scope
+from ..views import select
+from ..wording import ranks_named
 
 _ESTIMATES = (
     ("shortest duration", "wait_min_duration_ns", "transfer_min_duration_ns"),

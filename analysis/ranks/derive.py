@@ -15,12 +15,12 @@ from pathlib import Path
 
 import duckdb
 
-from npuscope.analysis import rules
-from npuscope.analysis.catalog import metric, sql_metrics
-from npuscope.analysis.metric import sql_text
 from npuscope.collector.store import derived
 from npuscope.collector.store.manifest import capture_manifests, rank_folder
 
+from .. import rules
+from ..catalog import metric, sql_metrics
+from ..metric import sql_text
 from ..summaries import summaries
 
 # Rows of `comm_summary` of the ranks that need other kinds than they know themselves.

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import duckdb
 
-from npuscope.analysis.catalog import metric
-from npuscope.analysis.summaries import summaries
 from npuscope.collector import schema
 from npuscope.collector.literals import file_literal, sql_literal
 from npuscope.collector.store import derived, store
 from npuscope.collector.store.manifest import Manifest, is_store
 
+from ..catalog import metric
 from ..memo import forget
+from ..summaries import summaries
 from ..views import open_views
 from .derive import RESOLVED_COMM, derive, derived_tables, version
 

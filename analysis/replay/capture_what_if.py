@@ -9,9 +9,9 @@ import duckdb
 import numpy as np
 import polars as pl
 
-from npuscope.analysis.wording import percent
 from npuscope.messages import Message
 
+from ..wording import percent
 from .capture_changes import changed
 from .captures import CaptureJob, Other, replay, replay_notes
 from .changes import Change, parse_change

@@ -9,13 +9,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from npuscope.analysis.wording import percent
 from npuscope.errors import TraceNotFound, UsageError
 from npuscope.messages import Message
 
 from ..parts import is_told
 from ..scope import JOB, Scope
 from ..views import frame
+from ..wording import percent
 from .contention import Contention, contention
 from .operations import Operations, read_operations
 from .points import Flags, Integers

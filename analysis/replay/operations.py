@@ -11,11 +11,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from npuscope.analysis.memo import latest
-from npuscope.analysis.metric import sql_text
 from npuscope.collector.store import store
 from npuscope.errors import TraceNotFound
 
+from ..memo import latest
+from ..metric import sql_text
 from .points import Flags, Indices, Integers
 
 UNKNOWN = np.iinfo(np.int64).min  # a time that was not recorded

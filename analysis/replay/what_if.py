@@ -16,10 +16,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from npuscope.analysis.wording import percent
 from npuscope.errors import UsageError
 from npuscope.messages import Message
 
+from ..wording import percent
 from .changes import Change
 from .graph import Times
 from .phases import GATHER, RECEIVES, SCATTER, SENDS, PhaseJob

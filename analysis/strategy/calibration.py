@@ -17,11 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from npuscope.analysis.flops.chips import peaks
-from npuscope.analysis.flops.kernels.count import counted_kernels
-from npuscope.analysis.flops.kernels.shapes import Tensor, tensors
-from npuscope.analysis.views import frame, open_views
-
+from ..flops.chips import peaks
+from ..flops.kernels.count import counted_kernels
+from ..flops.kernels.shapes import Tensor, tensors
+from ..views import frame, open_views
 from .constants import Constants, described_constants
 
 Floats = npt.NDArray[np.float64]

@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from npuscope.analysis.flops.model.architecture import Grouped, Model
-from npuscope.analysis.flops.model.describe import model_of
-from npuscope.analysis.flops.model.megatron_arguments import arguments_in
-from npuscope.analysis.flops.peaks import CHIPS, PER_CYCLE
 from npuscope.errors import UsageError
 
+from ..flops.model.architecture import Grouped, Model
+from ..flops.model.describe import model_of
+from ..flops.model.megatron_arguments import arguments_in
+from ..flops.peaks import CHIPS, PER_CYCLE
 from .job import Job, Machine, Software, balanced_stages
 from .run_records import job_of_record
 from .search import RECOMPUTES, Space

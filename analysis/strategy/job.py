@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from npuscope.analysis.flops.model.architecture import Model, has_experts
-from npuscope.analysis.flops.model.model import count
+from ..flops.model.architecture import Model, has_experts
+from ..flops.model.model import count
 
 Number = Any  # a float, or an array of numpy with one for each strategy
 ContextKind = Literal["ring", "ulysses", "hybrid"]

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from npuscope.analysis.flops.model.architecture import Grouped, Model, ffn_matrices, shared_size
-
+from ..flops.model.architecture import Grouped, Model, ffn_matrices, shared_size
 from .job import Job, Number
 
 BF16_BYTES = 2

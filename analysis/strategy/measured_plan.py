@@ -14,7 +14,6 @@ import duckdb
 import numpy as np
 import polars as pl
 
-from npuscope.analysis.views import frame
 from npuscope.errors import CannotAnswer
 from npuscope.messages import Message
 
@@ -23,6 +22,7 @@ from ..pipeline.model_parts import looks
 from ..pipeline.passes import Pipeline
 from ..pipeline.schedules import schedule
 from ..pipeline.tries import Ready, ready, ready_in
+from ..views import frame
 from .constants import Constants
 from .layer_halves import Half, called_ns, layer_halves
 from .memory_plan import Choice, cheapest

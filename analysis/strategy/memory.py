@@ -17,8 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npuscope.analysis.flops.model.architecture import Grouped, ffn_matrices, shared_size
-
+from ..flops.model.architecture import Grouped, ffn_matrices, shared_size
 from .constants import Constants
 from .job import Job, Number, computing_layers
 from .layers import (

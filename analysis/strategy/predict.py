@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from npuscope.analysis.flops.model.model import count
-
+from ..flops.model.model import count
 from .constants import Constants, default_constants
 from .cost import PARTS, step_parts
 from .job import Job

@@ -10,9 +10,10 @@ from pathlib import Path
 import msgspec
 import polars as pl
 
-from npuscope.analysis.catalog import column_names
 from npuscope.errors import UsageError
 from npuscope.messages import Message
+
+from ..catalog import column_names
 
 SIZES = ("tp", "pp", "vpp", "cp", "ep", "micro_batch", "recompute")
 _KEY = "npuscope"

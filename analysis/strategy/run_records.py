@@ -10,8 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from npuscope.analysis.flops.model.architecture import Experts, Grouped, Latent, Model
-
+from ..flops.model.architecture import Experts, Grouped, Latent, Model
 from .job import (
     ContextKind,
     Job,

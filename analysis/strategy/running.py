@@ -8,10 +8,10 @@ from pathlib import Path
 import duckdb
 import polars as pl
 
-from npuscope.analysis.views import frame
 from npuscope.errors import UsageError
 from npuscope.messages import Message
 
+from ..views import frame
 from .constants import Constants, default_constants
 from .describe import job_of_script, space_of
 from .job import DEVICES_OF_A_NODE, Job, Machine

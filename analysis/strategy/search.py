@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from npuscope.analysis.catalog import column_names
-from npuscope.analysis.flops.model.architecture import Grouped, Model
 from npuscope.errors import UsageError
 
+from ..catalog import column_names
+from ..flops.model.architecture import Grouped, Model
 from .constants import Constants, default_constants, described_constants
 from .cost import step_parts
 from .job import Job, Machine, Recompute, Software, balanced_stages

@@ -133,9 +133,9 @@ def write_gathered(
     return written
 
 
-def shared_name(table: str, number: int = 0) -> str:
+def shared_name(table: str) -> str:
     """The file with rows of several ranks of a table or a summary."""
-    return f"{table}-{number}.parquet"
+    return f"{table}-0.parquet"
 
 
 def write_summaries(

@@ -16,8 +16,8 @@ import duckdb
 import streamlit as st
 
 from npuscope.analysis.views import has_view
-from npuscope.dashboard.locale.language import Say
 
+from ..locale.language import Say
 from . import sources
 from .plain_text import plain
 

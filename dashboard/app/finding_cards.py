@@ -12,10 +12,10 @@ from npuscope.analysis.findings.finding import CERTAINTIES, Certainty, Finding, 
 from npuscope.analysis.timeline.evidence_place import evidence_place
 from npuscope.analysis.timeline.shared_axis import extent
 from npuscope.analysis.wording import ms, percent
-from npuscope.dashboard.app.answers.overview_answers import found_here, page_of, place_of
-from npuscope.dashboard.app.answers.timeline_answers import evidence_asked, shown_evidence
-from npuscope.dashboard.locale.language import Say
 
+from ..locale.language import Say
+from .answers.overview_answers import found_here, page_of, place_of
+from .answers.timeline_answers import evidence_asked, shown_evidence
 from .page import PAGES, Page
 from .plain_text import plain, sentence
 

@@ -9,9 +9,9 @@ from typing import TypeVar
 import streamlit as st
 
 from npuscope.console.printable import visible
-from npuscope.dashboard.locale.language import Say, languages
 from npuscope.messages import Message
 
+from ..locale.language import Say, languages
 from ..theme import DARK, LIGHT
 from . import sources
 from .plain_text import plain

@@ -16,8 +16,9 @@ from importlib.util import find_spec
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
-from npuscope.dashboard.theme import streamlit_options
 from npuscope.errors import UsageError
+
+from ..theme import streamlit_options
 
 DEFAULT_PORT = 8501
 _PORTS_TRIED = 50

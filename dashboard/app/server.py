@@ -188,8 +188,9 @@ def _warm_up() -> None:
 def _first_questions() -> Iterator[Question]:
     """In the order in which the overview asks them."""
     from npuscope.analysis import means, query
-    from npuscope.dashboard.app.answers import overview_answers as overview
-    from npuscope.dashboard.app.answers import rank_answers
+
+    from .answers import overview_answers as overview
+    from .answers import rank_answers
 
     yield query.steps, {}
     yield means.mean_steps, {}
@@ -217,9 +218,8 @@ def _questions_of_others() -> Iterator[Question]:
 
 def _long_questions() -> Iterator[Callable[..., Any]]:
     """What takes longest, where there are many operations: computed beside then."""
-    from npuscope.dashboard.app.answers import overview_answers as overview
-
     from .answers import expert_answers
+    from .answers import overview_answers as overview
 
     yield overview.found_here
     yield expert_answers.costs

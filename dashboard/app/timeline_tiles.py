@@ -47,10 +47,10 @@ from npuscope.analysis.timeline import (
 from npuscope.analysis.timeline.bins import overview
 from npuscope.analysis.timeline.shared_axis import Extent, extent
 from npuscope.console.printable import visible
-from npuscope.dashboard.locale.language import language_of, languages
 from npuscope.errors import CannotAnswer, NpuscopeError
 from npuscope.messages import Message
 
+from ..locale.language import language_of, languages
 from . import sources
 from .state import KnownCapture
 

@@ -11,6 +11,7 @@ from npuscope.analysis.flops.job_mfu import gathered, mean_use
 from npuscope.analysis.flops.kernels.count import kernel_work
 from npuscope.analysis.flops.losses import by_term, losses, together
 from npuscope.analysis.flops.mfu import ModelUse, mfu
+from npuscope.analysis.scope import PLACE
 
 from .gauges import Frames
 
@@ -23,7 +24,6 @@ _CONVENTIONS = {
 }
 # How notes begin that say why figures of the model are not known.
 _OF_MODEL = ("model FLOPs", "model MFU", "tokens per step", "HFU")
-_PLACE = ("run", "capture", "rank", "step")
 _OF_RANK = ("kernel_mfu_causal_ratio", "kernel_mfu_full_ratio")
 
 
@@ -49,7 +49,7 @@ def flops_gauges(
     frames = {
         "npuscope_mfu_ratio": _by_convention(mean_use(con, job, keys)),
         "npuscope_rank_mfu_ratio": _by_convention(
-            mean_use(con, found.rows.select(*_PLACE, "step_ns", *_OF_RANK), [*keys, "rank"])
+            mean_use(con, found.rows.select(*PLACE, "step_ns", *_OF_RANK), [*keys, "rank"])
         ),
     }
     if "step" not in keys:

@@ -19,9 +19,9 @@ from npuscope.analysis.metric import Gauge
 from npuscope.analysis.scope import ALL, JOB, Scope
 from npuscope.analysis.views import frame, open_views
 from npuscope.collector.discover.captures import EPOCH_FROM_NS
-from npuscope.dashboard.whole_files import written
 from npuscope.errors import TraceNotFound
 
+from ..whole_files import written
 from .expert_gauges import expert_gauges
 from .flops_gauges import flops_gauges
 from .gauges import GAUGES, Frames, gauges_of, metric_gauges

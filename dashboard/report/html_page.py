@@ -68,9 +68,9 @@ def page(blocks: Iterable[Block], *, language: str = "en") -> str:
     )
 
 
-def fragment(blocks: Iterable[Block], *, language: str = "en") -> str:
+def fragment(blocks: Iterable[Block]) -> str:
     """Facts and findings as HTML to stand within another page: what a notebook shows."""
-    say = language_of(language)
+    say = language_of("en")
     parts = [_part(block, say) for block in blocks]
     return _environment().get_template("capture.html.jinja").render(parts=parts, say=say)
 

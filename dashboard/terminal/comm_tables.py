@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import polars as pl
 from rich.console import Group, RenderableType
 
+from npuscope.analysis.scope import PLACE
 from npuscope.analysis.wording import UNKNOWN, megabytes, ms, number, percent, plain
 
 from .tables import Column, FittedTable, decimals, place_columns
 
 _MOST_ROWS = 50  # of single ranks and steps
-_PLACE = ["run", "capture", "rank", "step"]
 _KEYS = {"kind": "kind", "op_type": "operation", "group_hash": "group"}
 _EXPOSED = "exposed: outside compute, split evenly among simultaneous operations"
 _MEASURED = "transfer, wait: HCCL's own"
@@ -38,7 +38,7 @@ def _after_means(
 ) -> RenderableType:
     """Tables of means, one per capture, then single ranks and steps where they are few; only these
     where there is one of them."""
-    if frame.select(_PLACE).n_unique() < 2:
+    if frame.select(PLACE).n_unique() < 2:
         return single
     captures = means.partition_by("run", "capture", maintain_order=True)
     names = [", {} {}".format(*rows.row(0)) if len(captures) > 1 else "" for rows in captures]
@@ -56,7 +56,7 @@ def _over(rows: pl.DataFrame) -> str:
 def _single(frame: pl.DataFrame, keys: Sequence[str], top: int | None) -> FittedTable:
     rows = frame
     if top is not None:
-        nth = pl.int_range(pl.len()).over(_PLACE)
+        nth = pl.int_range(pl.len()).over(PLACE)
         rows = rows.filter(nth < top)
     columns = [
         *place_columns(frame),
@@ -251,7 +251,7 @@ def bandwidth_table(frame: pl.DataFrame, top: int | None = None) -> FittedTable:
         Column("bus GB/s", "bus_bandwidth_bytes_per_s", gigabytes_per_s),
     ]
     caption = "algorithm: MB / transfer; bus: MB on links / transfer, as HCCL measured them"
-    nth = pl.int_range(pl.len()).over(_PLACE)
+    nth = pl.int_range(pl.len()).over(PLACE)
     rows = frame if top is None else frame.filter(nth < top)
     return FittedTable(columns, rows.to_dicts(), "Bandwidth of operations", caption)
 

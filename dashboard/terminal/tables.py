@@ -183,7 +183,7 @@ def kernels_table(frame: pl.DataFrame) -> FittedTable:
     return FittedTable(columns, frame.to_dicts())
 
 
-def frame_table(frame: pl.DataFrame, title: str | None = None) -> FittedTable:
+def frame_table(frame: pl.DataFrame) -> FittedTable:
     """Any frame: a column's ending says how it is shown."""
     columns = []
     for name, kind in frame.schema.items():
@@ -193,7 +193,7 @@ def frame_table(frame: pl.DataFrame, title: str | None = None) -> FittedTable:
             form = _figure
         heading = " ".join([*name.removesuffix(ending).split("_"), unit]).strip()
         columns.append(Column(heading, name, form))
-    return FittedTable(columns, frame.to_dicts(), title)
+    return FittedTable(columns, frame.to_dicts())
 
 
 def _figure(value: int | float | None) -> str:

@@ -15,9 +15,8 @@ import duckdb
 import numpy as np
 import polars as pl
 
-from npuscope.analysis.scope import ALL, Scope
-from npuscope.analysis.views import frame, open_views
-
+from ...scope import ALL, Scope
+from ...views import frame, open_views
 from .token_times import CAPTURE, curve
 
 # Between two grouped matmuls, by the names of their types.

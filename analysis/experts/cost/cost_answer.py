@@ -10,10 +10,10 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from npuscope.analysis.flops.lengths import step_lengths
-from npuscope.analysis.scope import ALL, Scope
 from npuscope.messages import Message, joined
 
+from ...flops.lengths import step_lengths
+from ...scope import ALL, Scope
 from ...wording import ms
 from ..load.load import ExpertTables
 from ..load.load_notes import told_by

@@ -18,9 +18,8 @@ import duckdb
 import numpy as np
 import polars as pl
 
-from npuscope.analysis.scope import ALL, Scope
-from npuscope.analysis.views import frame, has_view, open_views
-
+from ...scope import ALL, Scope
+from ...views import frame, has_view, open_views
 from ..load.load import ExpertTables
 from .token_times import CAPTURE, Floats, curve
 

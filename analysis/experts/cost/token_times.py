@@ -25,10 +25,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from npuscope.analysis.scope import ALL, Scope
-from npuscope.analysis.views import frame, open_views
-
 from ...flops.kernels.shapes import Cell, Tensor, tensors
+from ...scope import ALL, Scope
+from ...views import frame, open_views
 
 Floats = npt.NDArray[np.float64]
 CAPTURE = ("run", "capture")

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import duckdb
 
-from npuscope.analysis.flops.kernels.count import counted_kernels
-from npuscope.analysis.flops.model.describe import model_of
-from npuscope.analysis.flops.tokens import tokens_of_steps
 from npuscope.collector.discover.expert_folders import expert_facts
 from npuscope.collector.readers.metadata.profiler_metadata import TOP_K_RULE
 from npuscope.collector.store.manifest import Manifest, is_store, manifests
 from npuscope.errors import TraceNotFound
 from npuscope.messages import Message
 
+from ...flops.kernels.count import counted_kernels
+from ...flops.model.describe import model_of
+from ...flops.tokens import tokens_of_steps
 from .dropped_tokens import Routed, RoutedBy
 from .load import ExpertTables
 

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import duckdb
 import polars as pl
 
-from npuscope.analysis.scope import Scope
 from npuscope.collector.readers.expert_load.load_frames import few_numbers
 from npuscope.messages import Message, joined
 
+from ...scope import Scope
 from .from_trace import is_short_enough, trace_load
 from .imbalance import PLACE, expert_loads
 from .load import ExpertTables, expert_rows

@@ -32,13 +32,13 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from npuscope.analysis.scope import ALL, Scope
-from npuscope.analysis.views import frame, open_views
 from npuscope.collector.readers.expert_load.load_frames import few_numbers
 from npuscope.errors import TraceNotFound
 from npuscope.messages import Message
 
 from ...flops.kernels.shapes import Tensor, tensors
+from ...scope import ALL, Scope
+from ...views import frame, open_views
 from .load import ExpertTables, with_trace
 
 SCHEMA: dict[str, type[pl.DataType]] = {

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from npuscope.analysis.scope import ALL, JOB, Scope
-from npuscope.analysis.views import frame
 from npuscope.collector.readers.expert_load.routed_detail import COUNTS_SCHEMA
+
+from ...scope import ALL, JOB, Scope
+from ...views import frame
 
 # The kinds of groups that experts are spread over, the likelier first.
 _EXPERT_KINDS = ("ep", "tp_ep")

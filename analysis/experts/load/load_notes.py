@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from npuscope.analysis.wording import numbers
 from npuscope.messages import Message
 
+from ...wording import numbers
 from .imbalance import PLACE, expert_loads
 
 # Expert 0 with more than this many times the tokens of any other, in most layers, is padding.

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import duckdb
 import polars as pl
 
-from npuscope.analysis.views import frame
-
+from ...views import frame
 from .imbalance import PLACE, expert_loads, expert_metrics
 
 FIGURES = ("max_over_mean", "cv", "gini", "cold_count")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import duckdb
 
-from npuscope.analysis.memo import kept
-
+from ...memo import kept
 from .load_overview import Overview
 
 

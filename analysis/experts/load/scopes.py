@@ -18,10 +18,10 @@ from typing import Literal
 import duckdb
 import polars as pl
 
-from npuscope.analysis.scope import ALL, JOB, Scope
-from npuscope.analysis.views import frame
 from npuscope.messages import Message
 
+from ...scope import ALL, JOB, Scope
+from ...views import frame
 from .imbalance import PLACE, expert_loads
 from .load import MEMBERS, ExpertTables
 

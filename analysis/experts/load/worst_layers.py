@@ -8,8 +8,7 @@ from typing import Literal
 import duckdb
 import polars as pl
 
-from npuscope.analysis.scope import Scope
-
+from ...scope import Scope
 from ..cost.cost import step_cost
 from ..cost.cost_answer import cost_rows
 from .dropped_tokens import sum_notes

@@ -7,14 +7,11 @@ from functools import lru_cache
 import duckdb
 import polars as pl
 
-from npuscope.analysis.memo import kept
-from npuscope.analysis.scope import ALL, Scope
-from npuscope.analysis.views import frame, open_views
-
+from ...memo import kept
+from ...scope import ALL, PLACE, RANK, Scope
+from ...views import frame, open_views
 from .kernel_flops import flops_of
 
-PLACE = ("run", "capture", "rank", "step")
-RANK = ("run", "capture", "rank")
 SHAPE = (
     "type", "input_shapes", "input_dtypes", "input_formats", "output_shapes", "output_dtypes",
     "output_formats",

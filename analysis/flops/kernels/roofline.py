@@ -9,10 +9,10 @@ import duckdb
 import polars as pl
 
 from ...catalog import column_names
-from ...scope import Scope
+from ...scope import PLACE, Scope
 from ..chips import Place, peaks
 from ..peaks import Peak
-from .count import PLACE, counted_kernels
+from .count import counted_kernels
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,10 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from npuscope.analysis.metric import sql_text
 from npuscope.collector.store import store
 from npuscope.messages import Message, joined, stored
 
+from ...metric import sql_text
 from .fit import (
     APART_NS,
     HEAPS,

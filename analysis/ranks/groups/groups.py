@@ -20,10 +20,11 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from npuscope.analysis.metric import sql_text
-from npuscope.analysis.wording import numbers, ranks_named
 from npuscope.collector.groups import group_hash, parallel_kind
 from npuscope.collector.store import store
+
+from ...metric import sql_text
+from ...wording import numbers, ranks_named
 
 # Names that frameworks give to communicators in every job.
 _KNOWN_NAMES = ("hccl_world_group",)

@@ -8,13 +8,13 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from npuscope.analysis.parts import exposed_parts, step_parts
-from npuscope.analysis.scope import ALL, JOB, PLACE, Scope
-from npuscope.analysis.views import select
-from npuscope.analysis.wording import ranks_named
 from npuscope.messages import Message, joined
 
 from ...memo import kept
+from ...parts import exposed_parts, step_parts
+from ...scope import ALL, JOB, PLACE, Scope
+from ...views import select
+from ...wording import ranks_named
 
 VERDICT_WORDS = {
     "host": "its host launches late",

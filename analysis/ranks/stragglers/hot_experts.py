@@ -13,13 +13,13 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from npuscope.analysis.scope import Scope
 from npuscope.messages import Message
 
 from ...experts.load.device_load import contiguous_placement
 from ...experts.load.from_trace import trace_load
 from ...experts.load.imbalance import PLACE, expert_loads
 from ...experts.load.load import ExpertTables, expert_rows
+from ...scope import Scope
 
 TOP = 3
 COLLECT = (

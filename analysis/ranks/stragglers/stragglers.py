@@ -35,10 +35,10 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from npuscope.analysis.scope import Scope
 from npuscope.messages import stored
 
 from ...catalog import metric
+from ...scope import Scope
 from ...views import frame, open_views
 from . import hot_experts, straggler_tests, suspects
 from .straggler_tests import corrected_min, holm, slowest_more_often

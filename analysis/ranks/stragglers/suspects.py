@@ -26,9 +26,9 @@ from typing import Any, Literal
 import duckdb
 import polars as pl
 
-from npuscope.analysis.scope import Scope
 from npuscope.messages import Message
 
+from ...scope import Scope
 from ...views import frame
 from .straggler_tests import SURE, peers_value
 

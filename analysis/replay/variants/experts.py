@@ -18,10 +18,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from npuscope.analysis.views import frame
 from npuscope.collector.readers.expert_load.deployment_json import read_deployment
 from npuscope.errors import CannotAnswer, UsageError
 
+from ...views import frame
 from ..captures import CaptureJob, Other
 from ..changes import Change
 from ..operations import UNKNOWN, programs

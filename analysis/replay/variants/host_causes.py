@@ -12,11 +12,11 @@ import duckdb
 import numpy as np
 import polars as pl
 
-from npuscope.analysis.metric import part_sql
-from npuscope.analysis.views import frame
 from npuscope.collector.store import store
 from npuscope.errors import CannotAnswer
 
+from ...metric import part_sql
+from ...views import frame
 from ..captures import CaptureJob, Other
 from ..changes import Change
 from ..operations import Operations

@@ -14,9 +14,10 @@ from npuscope.analysis.ranks.stragglers.blame import VERDICT_WORDS
 from npuscope.analysis.scope import Scope
 from npuscope.analysis.views import frame, open_views
 from npuscope.analysis.wording import UNKNOWN
-from npuscope.dashboard.locale.language import Say
-from npuscope.dashboard.terminal.straggler_tables import figure_text, rank_text
 from npuscope.messages import Message, StoredMessage, restored
+
+from ...locale.language import Say
+from ...terminal.straggler_tables import figure_text, rank_text
 
 
 def hosts(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:

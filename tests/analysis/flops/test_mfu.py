@@ -13,12 +13,12 @@ from npuscope.analysis.catalog import column_names
 from npuscope.analysis.flops.chips import peaks
 from npuscope.analysis.flops.job_mfu import gathered
 from npuscope.analysis.flops.kernels import roofline
-from npuscope.analysis.flops.kernels.count import PLACE, kernel_work
+from npuscope.analysis.flops.kernels.count import kernel_work
 from npuscope.analysis.flops.lengths import ACTIVITY, TO_NEXT, WINDOW, step_lengths
 from npuscope.analysis.flops.mfu import Figures, ModelUse, mfu, why_unknown
 from npuscope.analysis.flops.model.architecture import Grouped, Model
 from npuscope.analysis.flops.model.model import count
-from npuscope.analysis.scope import Scope
+from npuscope.analysis.scope import PLACE, Scope
 from npuscope.analysis.summaries import summarise
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store

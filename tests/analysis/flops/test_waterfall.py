@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npuscope.analysis.flops.losses import PLACE, TERMS, waterfall
+from npuscope.analysis.flops.losses import TERMS, waterfall
 from npuscope.analysis.parts import COMMUNICATION
+from npuscope.analysis.scope import PLACE
 
 Row = dict[str, Any]
 AT: Row = {"run": "r", "capture": "c", "rank": 0, "step": 3}
