@@ -41,8 +41,8 @@ create macro whole(s) as try_cast(s as bigint);
 -- A decimal scaled by a power of ten with all its digits: micro- or milliseconds to ns.
 create macro scaled(s, factor) as
     coalesce(try_cast(try_cast(s as decimal(30, 12)) * factor as double), finite(number(s) * factor));
--- A step as the producers write it: '13', 'step13'; NULL for 'step' and ''.
-create macro step_number(s) as try_cast(regexp_extract(cell(s), '^(?i:step)?(\d+)$', 1) as bigint);
+-- A step as the producers write it: '13', 'step13', '13.0' beside rows without one; NULL for 'step' and ''.
+create macro step_number(s) as try_cast(regexp_extract(cell(s), '^(?i:step)?(\d+)(?:\.0*)?$', 1) as bigint);
 -- Ids: the producers write 4294967295 (and 2^64-1) for "none".
 create macro some_id(n) as case when n in (4294967295, 65535, 9223372036854775807) or n < 0 then null else n end;
 create macro kib_bytes(s) as try_cast(round(number(s) * 1024) as bigint);

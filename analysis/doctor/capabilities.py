@@ -147,7 +147,7 @@ CAPABILITIES: tuple[Capability, ...] = (
     Capability(
         "waiting", "waiting and moving data inside communication",
         (
-            Need(("comm_times", "comm_tasks.typed"), "waiting and transfer cannot be"
+            Need(("comm_times",), "waiting and transfer cannot be"
             " separated",
                  (LEVEL1,), COMMUNICATION),
         ),

@@ -28,7 +28,9 @@ RESOLVED_COMM = "resolved_comm"
 # A rank whose own metadata says of one of its groups what the capture's does not.
 _OTHERWISE = """
     select distinct _members.rank from _members
-    semi join comm_ops using (rank, group_hash)
+    semi join (
+        select rank, group_hash from comm_ops union all select rank, group_hash from comm_times
+    ) using (rank, group_hash)
     left join (
         select rank, group_hash, min(parallel_kind) filter (where parallel_kind <> 'unknown') as own
         from groups group by rank, group_hash

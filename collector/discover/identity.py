@@ -39,7 +39,7 @@ _US = re.compile(rb'"ts"\s*:\s*"?(\d{6,17})(?:\.(\d{1,3}))?')
 _CELL_US = re.compile(r"\s*(\d{6,17})(?:\.(\d{1,3})\d*)?\s*")
 # Where a rank came from that some collectors write for every device.
 OF_INFO = "rank_id in info.json"
-_CSV_START = re.compile(r"(task )?start time\(us\)")
+_CSV_START = re.compile(r"(task )?start time\(us\)|task start time")
 
 
 @dataclass(frozen=True, slots=True)

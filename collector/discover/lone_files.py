@@ -34,6 +34,7 @@ _TABLES: tuple[tuple[frozenset[str], Role], ...] = (
     (frozenset({"computing", "overlapped", "free"}), "step_trace"),
     (frozenset({"name", "start time(us)", "duration(us)"}), "kernels"),
     (frozenset({"op name", "task start time(us)", "task duration(us)"}), "kernels"),
+    (frozenset({"op name", "task start time", "task duration(us)"}), "kernels"),  # until 2022
     (frozenset({"op name", "start time(us)", "duration(us)"}), "kernels"),
     (frozenset({"kernel_name", "task_time(us)", "task_start(us)"}), "task_time"),
     (frozenset({"iteration id", "iteration time(us)"}), "iterations"),
@@ -96,6 +97,8 @@ def look_at(path: Path) -> LoneFile:
     if not head.strip():
         raise TraceNotFound(f"{path}: it is empty: give a profile or a folder with some")
     if kind := _kind(path, head):
+        if kind[1] not in ("trace", "kineto") and _is_packed(path):
+            raise TraceNotFound(f"{path}: a packed file: `gunzip` it, then give what was in it")
         state = path.stat()
         file = SourceFile(str(path), state.st_size, state.st_mtime_ns)
         return LoneFile(file, *kind)
@@ -164,6 +167,11 @@ def _of_table(first: bytes) -> tuple[Framework, Role] | None:
             is_msprof = role in ("task_time", "iterations") or "op name" in titles
             return "msprof" if is_msprof else "pytorch", role
     return None
+
+
+def _is_packed(path: Path) -> bool:
+    with open_regular(path) as raw:
+        return raw.read(2) == b"\x1f\x8b"
 
 
 def _head(path: Path) -> bytes:

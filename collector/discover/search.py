@@ -48,6 +48,7 @@ _PROF_FOLDER = re.compile(r"PROF_.+")
 _SKIPPED = re.compile(r".*_op_arg|\..*")
 _RANK_DB = re.compile(r"_profiler_(\d{1,9})\.db$")
 _SLICE = re.compile(r"_slice_(\d+)")
+_KERNEL_TABLE = re.compile(r"kernel_details(_\d{1,9})?\.csv$")
 _EXPORT_STAMP = re.compile(r"_(\d{14,})\.(?:json|csv|db)(?:\.gz)?$")
 # Folders looked into at once: on network storage each look is a chain of waits.
 _LOOKING = 8
@@ -389,6 +390,9 @@ def _collect(
         timeline = msprof_layout.timeline_roles(names) if older else {}
         for name in names:
             role = timeline.get(name) or role_of(name)
+            bare = name.removesuffix(".gz")
+            if role is None and bare not in names and role_of(bare) in EXPORTS:
+                problems.append(Problem(str(place / name), "packed, not read: `gunzip` it"))
             if role is None or (info_only and place in info_only and role in EXPORTS):
                 continue
             path = place / name
@@ -407,11 +411,16 @@ def _collect(
             )
     if older:
         return {role: msprof_layout.newest_of_each(files) for role, files in by_role.items()}
-    return {role: _newest_export(files) for role, files in by_role.items()}
+    found = {role: _newest_export(files) for role, files in by_role.items()}
+    if "kernels" in found:
+        found["kernels"] = _of_one_rank(found["kernels"], problems)
+    return found
 
 
 def _newest_export(files: list[SourceFile]) -> tuple[SourceFile, ...]:
-    """All pieces of the newest export: a folder may hold the results of several."""
+    """All pieces of the newest export: a folder may hold the results of several.
+
+    Slices whose numbers differ are pieces of one, also where each has a time stamp of its own."""
 
     def stamp(file: SourceFile) -> str:
         found = _EXPORT_STAMP.search(file.path)
@@ -421,8 +430,25 @@ def _newest_export(files: list[SourceFile]) -> tuple[SourceFile, ...]:
         found = _SLICE.search(Path(file.path).name)
         return (int(found[1]) if found else -1, file.path)
 
-    newest = max(stamp(file) for file in files)
-    return tuple(sorted((file for file in files if stamp(file) == newest), key=piece))
+    numbers = [piece(file)[0] for file in files]
+    if -1 in numbers or len(set(numbers)) < len(files):
+        newest = max(stamp(file) for file in files)
+        files = [file for file in files if stamp(file) == newest]
+    return tuple(sorted(files, key=piece))
+
+
+def _of_one_rank(files: tuple[SourceFile, ...], problems: list[Problem]) -> tuple[SourceFile, ...]:
+    """Without kernel tables that somebody put beside another: nothing tells whose they are."""
+    whole = [file for file in files if _KERNEL_TABLE.search(file.path)]
+    for beside in sorted(whole, key=lambda file: (len(file.path), file.path))[1:]:
+        problems.append(
+            Problem(
+                beside.path,
+                "not read, another kernel table stands beside it: give each rank a folder",
+            )
+        )
+        files = tuple(file for file in files if file is not beside)
+    return files
 
 
 def _by_rank(

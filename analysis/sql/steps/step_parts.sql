@@ -9,7 +9,8 @@
 -- its kind on this rank (same members, type and size; sends and receives are of one kind, also where sizes are unknown:
 -- stages pass on tensors of one size). It waits for a member that was not captured where the group has one, moves bytes
 -- as far as HCCL saw transit, and the rest is unknown. Where nothing is hidden and nothing overlaps, proportions are exact; ranks
--- without kernels of their own share out the producer's figure by the durations HCCL measured.
+-- without kernels of their own share out the producer's figure by the durations HCCL measured, to no operation more
+-- than it lasted: what no measured operation covers is unknown.
 --
 -- title: Parts of a step
 -- meaning: Decomposition of a step: computing, transfer, waiting and for whom, idle.
@@ -138,8 +139,11 @@ _of_ops as (
     select c.rank, c.step, coalesce(_kind_of.kind, 'unknown') as kind, c.group_hash, c.op_type,
         coalesce(
             cast(exposed_attributed_ns as hugeint),
-            cast(exposed_communication_ns as hugeint) * total_ns
-                // nullif(sum(total_ns) over (partition by c.rank, c.step), 0)
+            least(
+                cast(exposed_communication_ns as hugeint) * total_ns
+                    // nullif(sum(total_ns) over (partition by c.rank, c.step), 0),
+                cast(total_ns as hugeint)
+            )
         ) as own_ns
     from comm_summary as c
     join _steps as s on s.rank = c.rank and s.step is not distinct from c.step

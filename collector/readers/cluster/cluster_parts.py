@@ -43,7 +43,8 @@ from ...model import ReadLog, SourceFile
 from ...small_files import decode, read_small
 from ...staging import connect, is_empty, scalar
 from ..delimited import Rows, fill, lose, open_rows
-from ..hccl.communication import Operation, as_table, packet_rows
+from ..hccl.communication import Operation, as_table, numbers_of, packet_rows, tell_partial
+from ..hccl.communication_json import without_nan
 from ..hccl.communication_matrix import Link
 from ..hccl.communication_rows import (
     MATRIX,
@@ -213,7 +214,7 @@ def _insert(
 
 def _read_times(con: duckdb.DuckDBPyConnection, path: str, facts: JobFacts, log: ReadLog) -> None:
     wanted = {table for table in ("comm_times", "comm_links") if is_empty(con, table)}
-    bad = 0
+    bad = partial = 0
     members: dict[str, set[int]] = {}
     found = operations(path, log)
     while chunk := list(islice(found, _OPERATIONS_AT_ONCE)):
@@ -221,8 +222,9 @@ def _read_times(con: duckdb.DuckDBPyConnection, path: str, facts: JobFacts, log:
         packets: list[tuple[Any, ...]] = []
         for one in chunk:
             category = "p2p" if one.members == "p2p" else ""
-            measured, lost = _measured(one.json)
+            measured, lost, lacking = _measured(one.json)
             bad += lost
+            partial += lacking
             together = members.setdefault(one.group_hash, set())
             together.update(measured, () if category else outputs.ranks_in(one.members))
             for rank, operation in measured.items():
@@ -235,26 +237,32 @@ def _read_times(con: duckdb.DuckDBPyConnection, path: str, facts: JobFacts, log:
         if "comm_links" in wanted:
             insert_packets(con, _table(packets, PACKETS), of_ranks=True)
     lose(log, path, bad, "operations with non-numeric values")
+    tell_partial(log, path, partial)
     facts.seen = {name: sorted(ranks) for name, ranks in members.items() if name}
 
 
-def _measured(data: bytes) -> tuple[dict[int, Operation], int]:
-    """Figures by rank, and how many ranks' figures are no figures."""
+def _measured(data: bytes) -> tuple[dict[int, Operation], int, int]:
+    """Figures by rank, how many ranks' figures are no figures, and how many lack some."""
     try:
-        return _BY_RANK.decode(data), 0
+        return _BY_RANK.decode(data), 0, 0
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     found: dict[int, Operation] = {}
     try:
-        parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        parts = msgspec.json.decode(without_nan(data), type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}, 1
+        return {}, 1, 0
+    lacking = 0
     for rank, part in parts.items():
+        if not rank.isdecimal():
+            continue
         try:
             found[int(rank)] = msgspec.json.decode(part, type=Operation, strict=False)
         except (ValueError, UnicodeDecodeError):
-            continue
-    return found, len(parts) - len(found)
+            if known := numbers_of(part):
+                found[int(rank)] = known
+                lacking += 1
+    return found, len(parts) - len(found), lacking
 
 
 def _read_matrix(con: duckdb.DuckDBPyConnection, path: str, log: ReadLog) -> None:

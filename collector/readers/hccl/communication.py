@@ -16,7 +16,7 @@ import pyarrow as pa
 from ...model import RankSource, ReadLog
 from ..damaged_files import read_each
 from ..delimited import lose
-from .communication_json import entries
+from .communication_json import entries, without_nan
 from .communication_matrix import read_matrix
 from .communication_rows import PACKETS, TIMES, insert_packets, insert_times
 
@@ -57,6 +57,7 @@ class Operation(msgspec.Struct, gc=False):
 
 
 _DECODER = msgspec.json.Decoder(Operation, strict=False)
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def read(
@@ -87,7 +88,7 @@ def _read_file(
 ) -> None:
     found = entries(path)
     steps: set[str] = set()
-    bad = 0
+    bad = partial = 0
     while chunk := list(islice(found, _CHUNK_ENTRIES)):
         times: list[tuple[Any, ...]] = []
         packets: list[tuple[Any, ...]] = []
@@ -95,9 +96,12 @@ def _read_file(
             steps.add(entry.step)
             try:
                 operation = _DECODER.decode(entry.json)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                bad += 1
-                continue
+            except _UNREADABLE:
+                if (known := numbers_of(entry.json)) is None:
+                    bad += 1
+                    continue
+                operation = known
+                partial += 1
             if operation.time is not None:
                 times.append((*entry[:4], *msgspec.structs.astuple(operation.time)))
             packets.extend(packet_rows(entry[:4], operation.links))
@@ -107,6 +111,35 @@ def _read_file(
             insert_packets(con, as_table(packets, PACKETS))
     log.rules["communication.step_key"] = _spelling(steps)
     lose(log, path, bad, "operations with non-numeric values")
+    tell_partial(log, path, partial)
+
+
+def tell_partial(log: ReadLog, path: str, count: int) -> None:
+    """Say how many operations lack some of their values."""
+    if count:
+        text = "{count} operations have values that are no numbers: these are unknown"
+        log.lose(path, text, count=count)
+
+
+def numbers_of(text: bytes | msgspec.Raw) -> Operation | None:
+    """An operation some of whose values are no numbers: these are unknown. None: none is told."""
+    try:
+        values = msgspec.json.decode(without_nan(bytes(text)))
+        return msgspec.convert(_numbers(values), Operation, strict=False)
+    except _UNREADABLE:
+        return None
+
+
+def _numbers(value: Any) -> Any:
+    """The same without text that is no number."""
+    if isinstance(value, dict):
+        return {key: _numbers(one) for key, one in value.items()}
+    if isinstance(value, str):
+        try:
+            float(value)
+        except ValueError:
+            return None
+    return value
 
 
 def _spelling(steps: set[str]) -> str:

@@ -8,6 +8,7 @@ undecoded text of each entry are held beside the file's bytes; entries are decod
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +18,8 @@ import msgspec
 from npuscope.errors import TraceFormatError
 
 _BOM = b"\xef\xbb\xbf"
+# What Python's json writes for a float that is no number; within a name no such value stands alone.
+_NO_NUMBER = re.compile(rb"(?<=[\s:,\[])(?:NaN|-?Infinity)(?=[\s,\]}])")
 _ENTRIES = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -44,13 +47,24 @@ def entries(path: str) -> Iterator[Entry]:
     data = data.removeprefix(_BOM)
     if not data.strip():
         raise TraceFormatError(path, "the whole file", "empty file")
-    for key, value in _children(path, data, "the whole file"):
+    try:
+        steps = _children(path, data, "the whole file")
+    except TraceFormatError:
+        steps = _children(path, without_nan(data), "the whole file")
+    for key, value in steps:
+        if not bytes(value).startswith(b"{") and "@" not in key and "step" not in key.lower():
+            continue  # told beside the operations, such as a version
         if "@" in key or key.lower().startswith("total"):
             yield from _operation("", "", key, value)
             continue
         for category, operations in _children(path, value, key):
             for name, entry in _children(path, operations, f"{key}/{category}"):
                 yield from _operation(key, category, name, entry)
+
+
+def without_nan(data: bytes) -> bytes:
+    """JSON in which values that are no numbers are null."""
+    return _NO_NUMBER.sub(b"null", data)
 
 
 def _children(path: str, data: bytes | msgspec.Raw, where: str) -> list[tuple[str, msgspec.Raw]]:

@@ -24,7 +24,7 @@ from ..delimited import Rows, fill, lose, normal, open_rows
 from ..words import WORDS_FROM_BYTES, enumerate_keys, turn_into_words, words_for_text
 from .device_rows import names_device, own_rows
 
-_START = ("Start Time(us)", "Task Start Time(us)")
+_START = ("Start Time(us)", "Task Start Time(us)", "Task Start Time")
 _DURATION = ("Duration(us)", "Task Duration(us)")
 
 # PMU columns that have a canonical column of their own.

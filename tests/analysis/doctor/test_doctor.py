@@ -141,8 +141,7 @@ TEXT_PARTS: dict[str, tuple[dict[str, str], str, str]] = {
         "(trace_view.json or DB is not here)", "analyse()",
     ),
     "communication.json": (
-        {},  # the timeline's tasks tell waiting and moving too
-        "", "",
+        {"waiting": "no"}, "waiting and transfer cannot be separated", "analyse()",
     ),
     "communication_matrix.json": (
         {"matrix": "no"}, "(communication_matrix.json or analysis.db is not here)", "analyse()",
@@ -163,7 +162,10 @@ DB_PARTS: dict[tuple[str, ...], dict[str, str]] = {
     ("PYTORCH_API",): {"host": "partly", "dispatch": "partly"},
     ("CANN_API",): {"host": "partly", "dispatch": "no"},
     ("CANN_API", "PYTORCH_API"): {"host": "no", "dispatch": "no"},
-    ("STEP_TIME", "META_DATA"): {"steps": "partly"},
+    ("STEP_TIME", "META_DATA"): {},  # PYTORCH_API names the steps, too
+    ("STEP_TIME", "META_DATA", "PYTORCH_API"): {
+        "steps": "partly", "host": "partly", "dispatch": "partly"
+    },
 }
 
 

@@ -219,6 +219,44 @@ def test_only_the_newest_export_of_several_counts(tmp_path: Path) -> None:
     ]
 
 
+def test_slices_with_times_of_their_own_are_one_table(tmp_path: Path) -> None:
+    output = tmp_path / "PROF_1" / "mindstudio_profiler_output"
+    output.mkdir(parents=True)
+    names = [f"op_summary_slice_{piece}_2025010100000{9 - piece}.csv" for piece in range(3)]
+    for name in names:
+        (output / name).write_text(KERNELS)
+    (source,) = discover(tmp_path).ranks
+    assert [Path(file.path).name for file in source.files["kernels"]] == names
+
+
+@pytest.mark.parametrize(
+    ("names", "kept"),
+    [
+        (["kernel_details.csv", "kernel_details_1.csv"], "kernel_details.csv"),
+        (["kernel_details_0.csv", "kernel_details_1.csv"], "kernel_details_0.csv"),
+        (["kernel_details_10.csv", "kernel_details_9.csv"], "kernel_details_9.csv"),
+    ],
+)
+def test_tables_of_several_ranks_in_one_folder_are_never_one_ranks(
+    tmp_path: Path, names: list[str], kept: str
+) -> None:
+    for name in names:
+        (tmp_path / name).write_text(KERNELS)
+    found = discover(tmp_path)
+    (source,) = found.ranks
+    assert [Path(file.path).name for file in source.files["kernels"]] == [kept]
+    (problem,) = found.problems
+    assert Path(problem.path).name in set(names) - {kept} and "stands beside" in problem.message
+
+
+def test_packed_tables_are_told(tmp_path: Path) -> None:
+    folder = write_rank(tmp_path / "x_ascend_pt", 0) / "ASCEND_PROFILER_OUTPUT"
+    (folder / "communication.json.gz").write_bytes(b"packed")
+    (folder / "kernel_details.csv.gz").write_bytes(b"stands there unpacked, too")
+    (problem,) = discover(tmp_path).problems
+    assert Path(problem.path).name == "communication.json.gz" and "gunzip" in problem.message
+
+
 def test_an_unreadable_folder_is_reported() -> None:
     # Not below tmp_path, which only its owner may enter: root must step down to be refused.
     with tempfile.TemporaryDirectory() as name:

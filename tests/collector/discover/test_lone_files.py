@@ -70,6 +70,14 @@ def test_what_msprof_exports_is_known_under_any_name(
     assert {(rank.framework, *rank.files) for rank in ranks} == {("msprof", role)}
 
 
+@pytest.mark.parametrize("name", ["kernel_details.csv", "communication.json"])
+def test_a_packed_table_is_to_be_unpacked(profiles: Path, tmp_path: Path, name: str) -> None:
+    path = tmp_path / f"{name}.gz"
+    path.write_bytes(gzip.compress(one(profiles, name).read_bytes()))
+    with pytest.raises(TraceNotFound, match="gunzip"):
+        discover(path)
+
+
 @pytest.mark.parametrize("name", ["train.json", "train.json.gz", "epoch", "packed"])
 def test_a_gpus_trace_is_known_by_its_beginning(tmp_path: Path, name: str) -> None:
     content = json.dumps(HEAD | {"traceEvents": []}).encode()

@@ -103,6 +103,26 @@ def test_single_bad_entries_are_skipped_and_counted(staged: Staged) -> None:
     assert log.rows_lost == 2
 
 
+def test_what_is_no_number_costs_itself_alone(staged: Staged) -> None:
+    bad = copy.deepcopy(OPERATION)
+    bad["Communication Time Info"]["Wait Time Ratio"] = float("nan")  # not read
+    bad["Communication Time Info"]["Idle Time(ms)"] = float("inf")
+    texts = copy.deepcopy(OPERATION)
+    texts["Communication Bandwidth Info"]["RDMA"]["Bandwidth(GB/s)"] = "N/A"
+    operations = {f"hcom_send__1_1@{HASH}": bad, f"hcom_send__1_2@{HASH}": texts}
+    log = read_json(staged, {"version": "1", "made": None, **job(step1={"p2p": operations})})
+    assert staged.rows("select name, elapse_ns, wait_ns, idle_ns is null from comm_times") == [
+        ("hcom_send__1_1", 2.5e6, 5e5, True), ("hcom_send__1_2", 2.5e6, 5e5, False)
+    ]  # fmt: skip
+    links = "select name, time_ns, bandwidth_bytes_per_s from comm_links order by name"
+    assert staged.rows(links) == [
+        ("hcom_send__1_1", 1.5e6, 2e9), ("hcom_send__1_2", 1.5e6, None)
+    ]  # fmt: skip
+    assert log.rows_lost == 0
+    [told] = [one for one in log.warnings if "no numbers" in one]
+    assert "1 operations have values that are no numbers" in told
+
+
 WHOLE = json.dumps(job(step1={"collective": {f"hcom_send__1_1@{HASH}": OPERATION}})).encode()
 
 

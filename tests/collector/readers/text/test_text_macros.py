@@ -75,7 +75,16 @@ def test_digits_survive_scaling(staging: duckdb.DuckDBPyConnection) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "step"), [("13", 13), ("step13", 13), ("step", None), ("", None), (None, None)]
+    ("text", "step"),
+    [
+        ("13", 13),
+        ("step13", 13),
+        ("13.0", 13),
+        ("13.5", None),
+        ("step", None),
+        ("", None),
+        (None, None),
+    ],
 )
 def test_step_spellings(
     staging: duckdb.DuckDBPyConnection, text: str | None, step: int | None
