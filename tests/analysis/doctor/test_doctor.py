@@ -164,7 +164,9 @@ DB_PARTS: dict[tuple[str, ...], dict[str, str]] = {
     ("CANN_API", "PYTORCH_API"): {"host": "no", "dispatch": "no"},
     ("STEP_TIME", "META_DATA"): {},  # PYTORCH_API names the steps, too
     ("STEP_TIME", "META_DATA", "PYTORCH_API"): {
-        "steps": "partly", "host": "partly", "dispatch": "partly"
+        "steps": "partly",
+        "host": "partly",
+        "dispatch": "partly",
     },
 }
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import closing
 from functools import lru_cache
+from pathlib import Path
 
 import duckdb
 import polars as pl
 import pytest
 
 from npuscope.analysis.parts import step_parts
+from npuscope.analysis.ranks.rank_views import open_across
+from npuscope.analysis.views import open_views
+from npuscope.collector.store import store
 from npuscope.sample_traces.generate import Job, canonical_frames
 from tests.analysis.ranks.across_tables import across
 from tests.analysis.tables import answer, connect, fill, kernel, op, put
@@ -159,3 +163,35 @@ def test_without_all_ranks_together_only_receiving_is_known_to_wait() -> None:
         (1, "computing", None, 40 * MS), (1, "pipeline_wait", "receive", 5 * MS),
         (1, "unknown_communication", "allReduce", 10 * MS),
     ]  # fmt: skip
+
+
+def test_nothing_waits_longer_than_it_was_measured_to_last(
+    real_stores: Callable[[str], Path],
+) -> None:
+    """HCCL measured a twentieth of the communication that the profiler's table tells of."""
+    path = real_stores("cluster16_pp2")
+    with closing(store.open(path)) as con:
+        open_views(con)
+        open_across(path, con)
+        parts = con.execute("""
+            select rank, sum(ns) filter (part in ('transfer', 'peer_wait', 'pipeline_wait')),
+                sum(ns) filter (part not in ('computing', 'free'))
+            from step_parts group by rank order by rank""").fetchall()
+        measured = dict(
+            con.execute("""
+            select rank, sum(elapse_ns) from comm_times where lower(name) not like 'total%'
+            group by rank""").fetchall()
+        )
+        exposed = dict(
+            con.execute("select rank, exposed_communication_ns from step_summary").fetchall()
+        )
+        kinds = con.execute("""
+            select distinct kind from resolved_comm where by_key = 'op' and op_type = 'send'
+        """).fetchall()
+    assert len(parts) == 16
+    for rank, told_ns, all_ns in parts:
+        assert (told_ns or 0) <= measured.get(rank, 0) + 1
+        assert all_ns == exposed[rank]
+    rank_0 = next(told_ns for rank, told_ns, _ in parts if rank == 0)
+    assert rank_0 == pytest.approx(6.27e6, rel=0.02)  # two broadcasts and a send
+    assert kinds == [("pp",)]
