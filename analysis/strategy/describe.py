@@ -69,6 +69,7 @@ _ARGUMENTS = {
     "moe_zero_memory": ("moe", "zero_memory"),
     "moe_expert_capacity_factor": ("moe", "capacity_factor"),
 }
+_TEXTS = ("cp_algo", "num_layer_list", "granularity", "method", "zero_memory", "capacity_factor")
 _ARGUMENT_FLAGS = {
     "sequence_parallel": ("parallel", "sp"),
     "use_distributed_optimizer": ("parallel", "dist_opt"),
@@ -222,6 +223,10 @@ def record_of_arguments(told: Mapping[str, object]) -> dict[str, Any]:
     for name, (part, key) in _ARGUMENTS.items():
         if told.get(name) not in (None, "None"):
             value = str(told[name]).strip("\"'")
+            if key not in _TEXTS and not value.isdecimal():
+                raise UsageError(
+                    f"{name} is {value!r}, not a whole number: put the number into the file"
+                )
             record[part][key] = int(value) if value.isdecimal() else value
     for name, (part, key) in _ARGUMENT_FLAGS.items():
         if str(told.get(name, "False")).lower() not in ("false", "none"):
@@ -254,7 +259,9 @@ def _cluster_in(text: str, told: Mapping[str, object]) -> tuple[int, int]:
         for name in ("NNODES", "NPUS_PER_NODE", "GPUS_PER_NODE")
         if (match := re.search(rf"^\s*(?:export\s+)?{name}=[\"']?(\d+)", text, re.MULTILINE))
     }
-    return found.get("NNODES") or 1, found.get("NPUS_PER_NODE") or found.get("GPUS_PER_NODE") or 8
+    nodes = found.get("NNODES") or _number(told.get("nnodes")) or 1
+    of_node = found.get("NPUS_PER_NODE") or found.get("GPUS_PER_NODE")
+    return nodes, of_node or _number(told.get("nproc_per_node")) or 8
 
 
 def _finished(

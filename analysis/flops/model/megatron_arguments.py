@@ -23,10 +23,13 @@ _END = "end of arguments"
 _VALUE = r"(\"[^\"\n]*\"|'[^'\n]*'|[^\s\\]+)"
 _OPTION = re.compile(rf"--([A-Za-z][\w-]*)(?:(?:=|[ \t]+(?!-)){_VALUE})?")
 _PADDED = re.compile(r"> padded vocab \(size: \d+\) .*?\(new size: (\d+)\)")
-_COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
 _CONTINUED = re.compile(r"\\[ \t]*\n")
-_ASSIGNED = re.compile(r"^\s*(?:export\s+)?(\w+)=[\"']?([^\s\"'$()]+)[\"']?[ \t]*$", re.MULTILINE)
-_VARIABLE = re.compile(r"\$\{?(\w+)\}?")
+# NAME=VALUE, or NAME=${NAME:-VALUE}; several may stand in a line, and a remark behind them.
+_ASSIGNED = re.compile(
+    r"(?:^|(?<=[\s;]))(\w+)=[\"']?(?:\$\{\w+:?-)?([^\s\"'${}();#]+)\}?[\"']?(?=[\s;]|$)"
+)
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^${}]*))?\})")
 _REMEDY = "add them to it, as --NAME N with dashes, or as a log has them"
 _NOTHING = ("None", "False", "")
 
@@ -70,10 +73,16 @@ def arguments_in(text: str) -> dict[str, object] | None:
     variables = dict(_ASSIGNED.findall(text))
     listed: dict[str, object] = {}
     for name, given in _OPTION.findall(text):
-        value = _VARIABLE.sub(lambda match: variables.get(match[1], match[0]), given.strip("\"'"))
+        value = _VARIABLE.sub(lambda one: _told(one, variables), given.strip("\"'"))
         listed[name.replace("-", "_")] = value or "True"
     named = {key for spellings in _SIZES.values() for key in spellings}
     return listed if named & listed.keys() else None
+
+
+def _told(named: re.Match[str], variables: Mapping[str, str]) -> str:
+    """A variable's value, else its default, else how it is written."""
+    plain, braced, default = named.groups()
+    return variables.get(plain or braced) or default or named[0]
 
 
 def model_of_arguments(values: Mapping[str, object], where: str, name: str) -> Model:

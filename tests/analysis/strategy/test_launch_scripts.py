@@ -1,0 +1,53 @@
+"""Jobs out of launch scripts: variables in the shell's spellings, the cluster, what is no number."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from npuscope.analysis.strategy.describe import job_of_script, machine_of
+from npuscope.errors import UsageError
+
+OPTIONS = (
+    "--num-layers 80 --hidden-size 8192 --ffn-hidden-size 28672 --num-attention-heads 64"
+    " --group-query-attention --num-query-groups 8 --seq-length 8192 --vocab-size 128256"
+    " --micro-batch-size 1 --global-batch-size ${GBS:-512} --bf16 --swiglu"
+    " --tensor-model-parallel-size ${TP} --pipeline-model-parallel-size $PP"
+)
+
+
+def script(tmp_path: Path, text: str, launch: str = "--nnodes 8 --nproc_per_node 8") -> Path:
+    path = tmp_path / "pretrain.sh"
+    path.write_text(f"{text}\ntorchrun {launch} pretrain_gpt.py {OPTIONS}\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'TP="8"\nPP=4 # was PP=2',
+        "TP=${TP:-8}\nPP=${PP-4}",
+        "export TP=8 PP=4",
+        "TP=8; PP='4'",
+        "  TP=8\n  export PP=${1:-4}\n# TP=2",
+    ],
+)
+def test_variables_are_filled_in(tmp_path: Path, text: str) -> None:
+    job = job_of_script(script(tmp_path, text), machine_of("910B2"), None)
+    assert (job.tp, job.pp, job.dp, job.global_batch) == (8, 4, 2, 512)
+    assert job.machine.node_devices == 8
+
+
+@pytest.mark.parametrize("text", ["TP=8\nPP=$1", "TP=8\nPP=$(nproc)", "TP=8\nPP=auto"])
+def test_what_is_no_number_is_named(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError, match=r"pipeline_model_parallel_size is '(\$PP|auto)', not a"):
+        job_of_script(script(tmp_path, text), machine_of("910B2"), None)
+
+
+def test_the_scripts_own_nodes_come_before_the_launchers(tmp_path: Path) -> None:
+    text = "TP=8\nPP=4\nNNODES=16\nNPUS_PER_NODE=8"
+    job = job_of_script(script(tmp_path, text, "--nnodes $NNODES"), machine_of("910B2"), None)
+    assert job.dp == 4
+    job = job_of_script(script(tmp_path, text), machine_of("910B2"), (4, 8))
+    assert job.dp == 1
