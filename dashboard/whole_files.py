@@ -28,5 +28,10 @@ def written(out: Path) -> Iterator[IO[bytes]]:
 
 def write_text(text: str, out: Path) -> None:
     """Write text as UTF-8. Raises StoreError."""
+    write_bytes(text.encode("utf-8", "surrogateescape"), out)
+
+
+def write_bytes(content: bytes | memoryview, out: Path) -> None:
+    """Write what is there already. Raises StoreError."""
     with written(out) as file:
-        file.write(text.encode("utf-8", "surrogateescape"))
+        file.write(content)

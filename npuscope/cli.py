@@ -170,7 +170,8 @@ def main() -> NoReturn:
         with suppress(typer.Exit), reader_may_leave():
             raise
     except OSError as error:
-        say(f"npuscope: {error.filename or ''}: {error.strerror or error}")
+        where = f"{error.filename}: " if error.filename else ""
+        say(f"npuscope: {where}{error.strerror or error}")
         sys.exit(3)
     except Exception as error:
         if isinstance(show := getattr(error, "show", None), MethodType):  # as typer tells of usage

@@ -223,9 +223,15 @@ def _at(place: int | None) -> pl.Expr:
 
 
 def together(sides: list[Side]) -> Side:
-    """Captures alike as one side: each capture counts as much as another."""
+    """Captures alike as one side: each capture counts as much as another. Raises UsageError where
+    one is there twice: between it and itself nothing varies, so any difference would be real."""
     if len(sides) == 1:
         return sides[0]
+    figures = [side.steps.drop("run", "capture") for side in sides]
+    if any(one.equals(other) for place, one in enumerate(figures) for other in figures[:place]):
+        raise UsageError(
+            "one side has the same capture twice, to the ns: give others of the same job"
+        )
     counts = [side.captures().height for side in sides]
 
     def mean(frames: list[pl.DataFrame], by: list[str], values: list[str]) -> pl.DataFrame:

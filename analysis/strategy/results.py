@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 
 import msgspec
@@ -41,10 +42,12 @@ class _Beside(msgspec.Struct):
     sensitivity: list[dict[str, str | float | int]]
 
 
-def write_found(found: Found, path: Path) -> None:
-    """The strategies as Parquet, everything else in its metadata."""
+def found_parquet(found: Found) -> memoryview:
+    """The strategies as a Parquet file, everything else in its metadata."""
     beside = _Beside(dict(found.asked), found.budget_bytes or 0, found.sensitivity.to_dicts())
-    found.strategies.write_parquet(path, metadata={_KEY: msgspec.json.encode(beside).decode()})
+    file = BytesIO()
+    found.strategies.write_parquet(file, metadata={_KEY: msgspec.json.encode(beside).decode()})
+    return file.getbuffer()
 
 
 def read_found(path: Path) -> Found:

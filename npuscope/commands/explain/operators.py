@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
@@ -80,7 +81,7 @@ def learn(asked: Asked, out: Table) -> None:
       npuscope operators learn ./more -o best.parquet     adds to it; twice changes nothing
     """
     from npuscope.analysis.operators.headroom import learnt, merged
-    from npuscope.dashboard.whole_files import written
+    from npuscope.dashboard.whole_files import write_bytes
 
     with asked.tables(need_steps=False) as (data, scope):
         found = learnt(data.con, scope)
@@ -91,8 +92,9 @@ def learn(asked: Asked, out: Table) -> None:
             )
         before = read_table(out) if out.exists() else found.clear()
         whole = merged(before, found)
-        with written(out) as file:
-            whole.write_parquet(file)
+        packed = BytesIO()  # polars has an error of its own for a full disk
+        whole.write_parquet(packed)
+        write_bytes(packed.getbuffer(), out)
         say(f"{out}: {whole.height:,} rows of {whole['capture'].n_unique()} captures")
 
 

@@ -135,5 +135,7 @@ def _of_runs(path: Path, out: Path | None, calibrate: Path | None) -> None:
     if out is None:
         print_text(text.decode() + "\n")
         return
-    out.write_bytes(text)
+    from npuscope.dashboard.whole_files import write_bytes
+
+    write_bytes(text, out)
     say(f"{len(records)} runs predicted: {out}")

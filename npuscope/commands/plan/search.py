@@ -95,7 +95,7 @@ def search(
     from npuscope.analysis.strategy import search as searching
     from npuscope.analysis.strategy.calibration import calibrated
     from npuscope.analysis.strategy.notes import search_notes
-    from npuscope.analysis.strategy.results import Found, write_found
+    from npuscope.analysis.strategy.results import Found, found_parquet
     from npuscope.dashboard.terminal import strategy_tables
 
     machine = describe.machine_of(chip)
@@ -134,7 +134,9 @@ def search(
         beside = running.running_row_of_sizes(found, sizes, allowed)
     if out is not None:
         asked = {"model": model.name, "chip": chip, **asked}
-        write_found(Found(found, changes, asked, int(allowed)), out)
+        from npuscope.dashboard.whole_files import write_bytes
+
+        write_bytes(found_parquet(Found(found, changes, asked, int(allowed))), out)
         say(f"{len(found)} strategies: {out}")
     best = found.head(top)
     if json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_text
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -120,9 +119,14 @@ def profile_config(
         print_text(text)
         say(f"the same with msMonitor: {command}")
         return
-    target = out / dynamic.FILE if out.is_dir() else out
-    _write(target, text)
-    say(f"written: {target}; the job is started with PROF_CONFIG_PATH={target.parent}")
+    from npuscope.dashboard.whole_files import write_text
+
+    target = out if out.suffix == ".json" and not out.is_dir() else out / dynamic.FILE
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_text(text, target)  # at once: the job must not read half of it
+    is_found = target.name == dynamic.FILE
+    started = f"the job is started with PROF_CONFIG_PATH={target.parent}"
+    say(f"written: {target}; {started if is_found else f'torch_npu reads {dynamic.FILE} alone'}")
     print_text(f"the same with msMonitor: {command}\n")
 
 
@@ -160,15 +164,3 @@ def _ranks(text: str | None) -> list[int]:
     if sum(last - first + 1 for first, last in spans) > _RANKS_AT_MOST:
         raise UsageError(f"--ranks {text}: more than {_RANKS_AT_MOST} ranks")
     return [rank for first, last in spans for rank in range(first, last + 1)]
-
-
-def _write(target: Path, text: str) -> None:
-    """At once: the job must not read half of it."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(target)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +11,7 @@ import typer
 
 from npuscope.commands.command import Asked, ExpertLoad, Json, Memory, Out, command, leave_with
 from npuscope.console import print_json, say, show
-from npuscope.errors import UsageError
+from npuscope.errors import StoreError, UsageError
 
 Force = Annotated[bool, typer.Option("--force", help="Re-read unchanged files too.")]
 Shard = Annotated[
@@ -239,5 +240,9 @@ def sample(
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out}: exists and is not empty")
-    write_sample(out, seed=seed)
+    try:
+        write_sample(out, seed=seed)
+    except OSError as error:
+        shutil.rmtree(out, ignore_errors=True)  # half a sample would look like a whole one
+        raise StoreError(f"{out}: cannot be written ({error.strerror})") from error
     say(f"written: {out} (ground truth: {out / 'truth.json'})")

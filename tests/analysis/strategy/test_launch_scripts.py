@@ -1,4 +1,4 @@
-"""Jobs out of launch scripts: variables in the shell's spellings, the cluster, what is no number."""
+"""Jobs out of launch scripts: spellings of variables, the cluster, what is no number."""
 
 from __future__ import annotations
 

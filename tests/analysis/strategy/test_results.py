@@ -13,11 +13,11 @@ from npuscope.analysis.strategy.predict import predict
 from npuscope.analysis.strategy.results import (
     Found,
     chosen_sizes,
+    found_parquet,
     read_found,
     sizes_text,
     strategy_words,
     with_sizes,
-    write_found,
 )
 from npuscope.analysis.strategy.search import LIMITS, Space, search, sensitivity
 from npuscope.errors import UsageError
@@ -35,7 +35,7 @@ def _found() -> Found:
 
 def test_a_search_is_read_back(tmp_path: Path) -> None:
     found = _found()
-    write_found(found, tmp_path / "strategies.parquet")
+    (tmp_path / "strategies.parquet").write_bytes(found_parquet(found))
     again = read_found(tmp_path / "strategies.parquet")
     assert again.strategies.equals(found.strategies)
     assert again.sensitivity.equals(found.sensitivity)

@@ -11,7 +11,7 @@ pytest.importorskip("streamlit")
 import polars as pl
 
 from npuscope.analysis.strategy.job import Machine
-from npuscope.analysis.strategy.results import Found, write_found
+from npuscope.analysis.strategy.results import Found, found_parquet
 from npuscope.analysis.strategy.search import Space, search, sensitivity
 from npuscope.dashboard.app.served_stores import Place, Served, environment_of
 from npuscope.dashboard.app.state import Known, KnownCapture, params_of, view_of
@@ -59,7 +59,7 @@ def test_the_page_shows_what_was_searched(
 ) -> None:
     file = tmp_path / "strategies.parquet"
     one = found()
-    write_found(one, file)
+    file.write_bytes(found_parquet(one))
     visited = visit(monkeypatch, sample_store)
     served = Served([Place(str(sample_store), "store0")], strategies=str(file))
     for name, value in environment_of(served).items():
