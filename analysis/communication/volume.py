@@ -76,6 +76,7 @@ def matrix(
 #
 # title: Pairs of ranks in a mean step
 # meaning: Bytes and time from each rank to each other in a mean step.
+# figure: matrix
 #
 #   kind                   varchar  parallel kind: tp, pp, dp, ep, ...
 #   src_rank               integer  rank that sends; NULL where unknown
@@ -214,7 +215,7 @@ def _factors(
 def matrix_blocks(
     frame: pl.DataFrame, kind: str | None = None, *, most_cells: int
 ) -> tuple[pl.DataFrame, int]:
-    """Rows of `rank_matrix` added up over steps, links and kinds, or of one kind.
+    """Rows of `mean_pairs` added up over links and kinds, or of one kind.
 
     Columns: src, dst (places in the axis), size_bytes, time_ns, bandwidth_bytes_per_s (of what has
     both). Returned too: how many consecutive ranks a place holds, one unless the cells would be
@@ -226,7 +227,8 @@ def matrix_blocks(
     last = known.select(pl.max_horizontal(pl.col("src_rank", "dst_rank").max())).item()
     ranks = 0 if last is None else int(last) + 1
     block = max(1, -(-ranks // int(most_cells**0.5)))
-    timed = pl.col("time_ns") > 0
+    rate, time = pl.col("bandwidth_bytes_per_s"), pl.col("time_ns")
+    timed = (time > 0) & rate.is_not_null()
     found = (
         known.group_by(
             (pl.col("src_rank") // block).alias("src"), (pl.col("dst_rank") // block).alias("dst")
@@ -234,8 +236,8 @@ def matrix_blocks(
         .agg(
             pl.col("size_bytes").sum(),
             pl.when(pl.col("time_ns").count() > 0).then(pl.col("time_ns").sum()).alias("time_ns"),
-            (pl.col("size_bytes").filter(timed).sum() * 1e9
-             / pl.col("time_ns").filter(timed).sum()).alias("bandwidth_bytes_per_s"),
+            ((rate * time).filter(timed).sum() / time.filter(timed).sum())
+            .alias("bandwidth_bytes_per_s"),
         )
         .with_columns(pl.col("bandwidth_bytes_per_s").fill_nan(None))
         .sort("src", "dst")

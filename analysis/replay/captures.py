@@ -261,8 +261,8 @@ def replay_notes(job: CaptureJob, rows: pl.DataFrame) -> list[str]:
         ),
         Message(
             "of the time of a step, at most {unexplained} are gaps that nothing explains and"
-            " {exogenous} operations whose other members were not captured; {inferred} of the"
-            " edges are inferred",
+            " {exogenous} operations whose other members were not captured, which may run in such"
+            " gaps; {inferred} of the edges are inferred",
             unexplained=percent(worst["unexplained_ratio"]),
             exogenous=percent(worst["exogenous_ratio"]),
             inferred=percent(worst["inferred_edge_ratio"]),

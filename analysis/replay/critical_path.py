@@ -8,11 +8,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
+from npuscope.messages import Message
+
+from ..wording import ms
 from .captures import CaptureJob
 from .points import Indices, Integers, Points
 from .timetable import span_of
 from .waits import Waits
 
+_LONG_GAP_NS = 100_000  # shorter ones are looked at by nobody
 _Key = tuple[int, str, str | None, str | None]  # position of the rank, part, kind, type
 
 
@@ -44,6 +48,38 @@ _Key = tuple[int, str, str | None, str | None]  # position of the rank, part, ki
 def critical_path(job: CaptureJob) -> pl.DataFrame:
     """Rows of the metric, the longest of each step first."""
     return _rows(job, paths(*_measured(job))).drop("behind_ns")
+
+
+def gap_notes(job: CaptureJob) -> list[str]:
+    """What of the path's gaps lies beside recorded communication of the rank that waits: it may be
+    what was waited for, though neither an event nor the time of its end says so."""
+    ops = job.ops
+    comm = np.flatnonzero(ops.is_communication & (ops.dur > 0))
+    of_rank: dict[int, Indices] = {}
+    beside: dict[str, int] = defaultdict(int)
+    all_ns = 0
+    for path in paths(*_measured(job)):
+        for (rank, part, _, _), start, ns in path.pieces if path else ():
+            if part != "gap" or ns < _LONG_GAP_NS:
+                continue
+            all_ns += ns
+            if rank not in of_rank:
+                of_rank[rank] = comm[ops.rank[comm] == rank]
+            mine = of_rank[rank]
+            ends = np.minimum(ops.start[mine] + ops.dur[mine], start + ns)
+            shared = np.maximum(ends - np.maximum(ops.start[mine], start), 0)
+            for at in np.flatnonzero(shared):
+                beside[ops.types[int(ops.type[mine[at]])]] += int(shared[at])
+    if not beside:
+        return []
+    most = max(beside, key=lambda name: beside[name])
+    return [
+        Message(
+            "of gaps on the path, {all} ms of all steps, {most} ms lie beside {type} of the rank"
+            " that waits: it may wait for these, though they did not end as it started",
+            all=ms(all_ns), most=ms(min(beside[most], all_ns)), type=most,
+        )
+    ]  # fmt: skip
 
 
 def types_on_path(job: CaptureJob, step: int | None = None) -> pl.DataFrame:

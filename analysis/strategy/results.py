@@ -116,7 +116,7 @@ def strategy_named(row: Mapping[str, object]) -> str:
     sizes = " ".join(
         f"{name.upper()}{row[name]}" for name in ("tp", "pp", "vpp", "cp", "ep") if row[name] != 1
     )
-    return f"{sizes} MBS{row['micro_batch']} {row['recompute']}".strip()
+    return f"{sizes} MBS{row['micro_batch']} recompute={row['recompute']}".strip()
 
 
 def strategy_words(row: Mapping[str, object]) -> str:

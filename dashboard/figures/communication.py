@@ -143,7 +143,7 @@ def links_figure(rates: pl.DataFrame, say: Say) -> go.Figure:
 def matrix_figure(
     frame: pl.DataFrame, say: Say, measure: Measure = "size", kind: str | None = None
 ) -> go.Figure:
-    """Rows of `rank_matrix` as a heat map, from each rank (down) to each other (across)."""
+    """Rows of `mean_pairs` as a heat map, from each rank (down) to each other (across)."""
     found, block = matrix_blocks(frame, kind, most_cells=MOST_CELLS)
     columns = {"size": "size_bytes", "time": "time_ns", "bandwidth": "bandwidth_bytes_per_s"}
     values = found[columns[measure]].cast(pl.Float64)
@@ -171,8 +171,8 @@ def matrix_figure(
         )
     )
     title = {
-        "size": "Bytes between ranks",
-        "time": "Transfer time between ranks",
+        "size": "Bytes between ranks per step",
+        "time": "Transfer time between ranks per step",
         "bandwidth": "Bandwidth between ranks",
     }[measure]
     if block > 1:

@@ -150,7 +150,7 @@ def _contention(of: Asked) -> Drawn:
 
 
 def _matrix(of: Asked) -> Drawn:
-    rows = volume.matrix(of.con, of.scope).drop_nulls(["src_rank", "dst_rank"])
+    rows = volume.mean_pairs(of.con, of.scope).drop_nulls(["src_rank", "dst_rank"])
     return None if rows.is_empty() else communication.matrix_figure(rows, of.say, "size", None)
 
 

@@ -74,7 +74,7 @@ def roofline_table(frame: pl.DataFrame) -> FittedTable:
     columns = [
         *place_columns(frame),
         Column("type", "type"),
-        Column("inputs", "input_shapes", None, 5),
+        Column("inputs", "input_shapes"),
         Column("output", "output_shapes", None, 6),
         Column("dtype", "dtype", None, 4),
         Column("count", "count", number, 1),

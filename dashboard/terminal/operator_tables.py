@@ -64,7 +64,7 @@ def _columns(key: str, frame: pl.DataFrame) -> list[Column]:
             Column("total ms", "total_ns", ms), Column("computing ms", "computing_ns", ms),
         ]  # fmt: skip
     kernel = [
-        *several(frame), Column("type", "type"), Column("shapes", "shapes", None, 1),
+        *several(frame), Column("type", "type"), Column("shapes", "shapes"),
         Column("dtype", "dtype", None, 2), Column("count", "count", one),
         Column("total ms", "total_ns", ms),
     ]  # fmt: skip

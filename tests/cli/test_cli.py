@@ -165,6 +165,19 @@ class TestSql:
         assert outcome.code == 0
         assert "20" in outcome.out
 
+    def test_several_runs_of_a_folder_are_told(
+        self, run: Run, profile: Path, tmp_path: Path
+    ) -> None:
+        query = "select count(*) from ranks"
+        place = ("--store", tmp_path / "store")
+
+        assert "note" not in run("sql", profile, query, *place).err
+        run("steps", profile, *place, "--run", "typo")
+
+        assert "runs job and typo" in run("sql", profile, query, *place).err.replace(
+            profile.name, "job"
+        )
+
     def test_json(self, run: Run, profile: Path) -> None:
         query = "select rank, 9007199254740993 as big, [1, 2] as list, null as nothing from ranks"
 

@@ -30,6 +30,16 @@ def test_it_writes_what_it_finds_right(tmp_path: Path) -> None:
     assert checked.exit_code == 0 and "valid" in checked.stdout
 
 
+def test_a_name_without_an_ending_is_a_folder(tmp_path: Path) -> None:
+    """The job looks for one name in the folder that it is told."""
+    folder = tmp_path / "prof_conf"
+    done = run("--start-step", 500, "-o", folder)
+    assert f"PROF_CONFIG_PATH={folder}" in done.stderr
+    assert run("--check", folder / "profiler_config.json").exit_code == 0
+    other = run("-o", tmp_path / "mine.json")
+    assert "PROF_CONFIG_PATH" not in other.stderr and (tmp_path / "mine.json").is_file()
+
+
 def test_without_a_target_it_prints_the_file() -> None:
     done = run("--level", "none", "--export", "both")
     assert check(json.loads(done.stdout)) == [] and "dyno" in done.stderr

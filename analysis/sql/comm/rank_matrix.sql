@@ -7,7 +7,6 @@
 -- meaning: Bytes from each rank to each other by parallel kind and link.
 -- command: comm --by matrix
 -- table: rank_matrix
--- figure: matrix
 --
 --   run                    varchar  run of the training job
 --   capture                varchar  ranks profiled at the same time

@@ -98,7 +98,8 @@ with links:
 
 with between:
     matrix = page.frame(volume.matrix)
-    known = matrix.drop_nulls(["src_rank", "dst_rank"])
+    pairs = page.frame(volume.mean_pairs)
+    known = pairs.drop_nulls(["src_rank", "dst_rank"])
     if known.is_empty():
         page.empty("Traffic between ranks was not recorded here.", how_to_collect(page, "matrix"))
     else:
@@ -115,12 +116,12 @@ with between:
                 format_func=lambda key: every if key is None else key, key="matrix_kind",
             )  # fmt: skip
         page.figure(figures.matrix_figure(known, say, measure, kind), key="matrix")
-        if known.height < matrix.height:
+        if known.height < pairs.height:
             page.text(
                 Message(
                     "{count} of {every} pairs are left out: their global ranks are unknown.",
-                    count=matrix.height - known.height,
-                    every=matrix.height,
+                    count=pairs.height - known.height,
+                    every=pairs.height,
                 )
             )
         page.table(matrix, name="rank_matrix")

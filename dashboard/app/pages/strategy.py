@@ -12,7 +12,7 @@ from npuscope.analysis.strategy.results import (
     strategy_words,
     with_sizes,
 )
-from npuscope.analysis.wording import ms
+from npuscope.analysis.wording import figure
 from npuscope.console.printable import visible
 from npuscope.dashboard.app import sources
 from npuscope.dashboard.app.page import open_page
@@ -73,8 +73,8 @@ with slot.container():
     first = best.row(0, named=True)
     page.verdict(
         Message(
-            "The fastest that fits takes {step} ms a step: {strategy}",
-            step=ms(first["step_ns"]), strategy=visible(strategy_named(first)),
+            "The fastest that fits takes {step} s a step: {strategy}",
+            step=figure("{:,.4g}", first["step_ns"] / 1e9), strategy=visible(strategy_named(first)),
         )
     )  # fmt: skip
 page.figure(front_figure(strategies, best, found.budget_bytes, say), key="search_front")

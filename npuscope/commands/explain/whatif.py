@@ -61,7 +61,7 @@ def critical_path(
       npuscope critical-path ./profiles --runner-up       which way is the next to be the longest
     """
     from npuscope.analysis.replay import captures
-    from npuscope.analysis.replay.critical_path import critical_path, runner_up_path
+    from npuscope.analysis.replay.critical_path import critical_path, gap_notes, runner_up_path
     from npuscope.analysis.replay.slack import operation_slack
     from npuscope.dashboard.terminal.what_if_tables import (
         critical_path_table,
@@ -86,7 +86,7 @@ def critical_path(
         elif runner_up:
             asked.answer("runner_up_path", found, notes, runner_up_table)
         else:
-            asked.answer("critical_path", found, notes, critical_path_table)
+            asked.answer("critical_path", found, [*notes, *gap_notes(job)], critical_path_table)
 
 
 @command("run", "capture")

@@ -86,6 +86,8 @@ def check_outputs(
     language_of(lang)
     if (html is not None) + markdown + json > 1:
         raise UsageError("one of --html, --markdown, --json")
+    if lang != "en" and html is None and not markdown:
+        raise UsageError("--lang goes with --html or --markdown: terminals are shown English")
     if out is not None and not markdown:
         raise UsageError("-o goes with --markdown: --html takes the file name itself")
 

@@ -161,9 +161,13 @@ def _require_only(data: Opened, scope: Scope, what: str) -> None:
     if scope.run is None or data.result is not None:
         return
     _require_data(data, scope)
-    runs = [run for (run,) in data.con.sql("select distinct run from ranks order by 1").fetchall()]
-    if len(runs) > 1:
+    if len(runs := _runs(data)) > 1:
         raise UsageError(f"--run {scope.run}: {what} all runs here: {', '.join(runs)}")
+
+
+def _runs(data: Opened) -> list[str]:
+    runs = data.con.sql("select distinct run from ranks order by 1").fetchall()
+    return [run for (run,) in runs]
 
 
 def _write_trace(data: Opened, choice: Choice, out: Path) -> None:
@@ -238,6 +242,11 @@ def sql(
     asked = Asked(source_of(path, None, store, run, jobs, memory), Scope(run))
     with asked.tables(need_steps=False) as (data, _):
         _require_only(data, asked.scope, "a query without `where run = ...` reads")
+        if data.result is not None and len(runs := _runs(data)) > 1:
+            say(
+                f"note: this was read as runs {' and '.join(runs)}: a query without"
+                " `where run = ...` reads all of them"
+            )
         open_views(data.con, views_named(data.con, query))
         lock_down(data.con, data.target)
         reader = run_select(data.con, query)

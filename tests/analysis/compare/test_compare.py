@@ -271,6 +271,14 @@ def test_captures_are_the_unit_where_there_are_several() -> None:
     assert found.step_a_ns == pytest.approx(1.03e7, rel=0.002)
 
 
+def test_a_capture_beside_itself_is_no_second_one() -> None:
+    """Between the two nothing varies: any difference to another would be called real."""
+    one = steps_only([1.00e7, 1.03e7, 1.01e7])
+    renamed = replace(one, steps=one.steps.with_columns(run=pl.lit("copy")))
+    with pytest.raises(UsageError, match="the same capture twice"):
+        together([one, steps_only([1.00e7, 1.02e7, 1.01e7]), renamed])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("rho", "most"), [(0.0, 0.08), (0.5, 0.08)])
 def test_alike_is_seldom_called_different(rho: float, most: float) -> None:

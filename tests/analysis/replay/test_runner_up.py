@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -11,13 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npuscope.analysis.catalog import metric
+from npuscope.analysis.ranks.rank_views import open_across
+from npuscope.analysis.replay.captures import capture_job
 from npuscope.analysis.replay.critical_path import (
     bindings,
     critical_path,
+    gap_notes,
     runner_up_path,
     second_longest,
 )
 from npuscope.analysis.replay.points import points
+from npuscope.analysis.scope import ALL
+from npuscope.analysis.views import open_views
+from npuscope.collector.store import store
 from npuscope.sample_traces.generate import Job
 from tests.analysis.replay.replayed_jobs import SMALL, replayed
 
@@ -64,3 +73,20 @@ def test_the_runner_up_of_a_job_is_as_long_as_it_says(job: Job) -> None:
     assert (sums["path_ns"] + sums["behind_ns"]).to_list() == lengths.tolist()
     assert (sums["behind_ns"] >= 0).all() and (sums["behind_ns"] < 0.05 * lengths).all()
     assert found.drop("behind_ns").rows() != critical.rows()
+
+
+def test_recorded_transfers_in_gaps_are_named(real_stores: Callable[[str], Path]) -> None:
+    """Two receives of a stage that was not captured end more than a ms before what follows."""
+    path = real_stores("qwen3_pp2_dp2_text_level2")
+    with closing(store.open(path)) as con:
+        open_views(con)
+        open_across(path, con)
+        job = capture_job(con, ALL)
+        [note] = gap_notes(job)
+        gap_ns = critical_path(job).filter(part="gap")["path_ns"].sum()
+        (received_ns,) = con.execute("""
+            select sum(dur_ns) from comm_ops
+            where rank = 0 and step = 13 and op_type = 'batchSendRecv'""").fetchone() or (0,)
+    assert "batchSendRecv of the rank" in note
+    assert f"{received_ns / 1e6:,.3f} ms lie beside" in note and received_ns < gap_ns
+    assert not gap_notes(replayed(SMALL))

@@ -51,6 +51,7 @@ def test_markdown_goes_to_stdout_or_a_file(run: Run, target: Path, tmp_path: Pat
         (("--lang", "fr"), "--lang fr: choose one of en, zh"),
         (("--markdown", "--json"), "one of --html, --markdown, --json"),
         (("-o", "x.html"), "-o goes with --markdown"),
+        (("--lang", "zh"), "--lang goes with --html or --markdown"),
     ],
 )
 def test_what_does_not_fit_together(

@@ -117,7 +117,7 @@ def matrix_rows(places: list[tuple[int, int, float, float | None]]) -> pl.DataFr
         [("ep", *place) for place in places],
         schema=["kind", "src_rank", "dst_rank", "size_bytes", "time_ns"],
         orient="row",
-    )
+    ).with_columns(bandwidth_bytes_per_s=pl.col("size_bytes") / pl.col("time_ns") * 1e9)
 
 
 def test_matrix_holds_every_pair_once_and_no_zero_for_unknown() -> None:
