@@ -32,7 +32,9 @@ if mean.height and mean["length_ns"][0] is not None:
         page.verdict(told[0])
         page.text(*told[1:])
     else:
-        page.headline(Message("{step} ms a step", step=ms(row["job_step_ns"])), *told)
+        page.headline(
+            Message("{step} ms a step of the slowest rank", step=ms(row["job_step_ns"])), *told
+        )
 
 with st.container(key="halves"):
     left, right = st.columns([3, 2], gap="large")
