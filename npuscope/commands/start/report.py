@@ -26,7 +26,7 @@ Html = Annotated[
 ]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Markdown, on stdout or to -o.")]
 Language = Annotated[
-    str, typer.Option("--lang", metavar="LANG", help="For --html and --markdown: en|zh")
+    str, typer.Option("--lang", metavar="LANG", help="Of the page or Markdown: en|zh")
 ]
 
 
