@@ -68,8 +68,9 @@ def gap_notes(job: CaptureJob) -> list[str]:
             mine = of_rank[rank]
             ends = np.minimum(ops.start[mine] + ops.dur[mine], start + ns)
             shared = np.maximum(ends - np.maximum(ops.start[mine], start), 0)
-            for at in np.flatnonzero(shared):
-                beside[ops.types[int(ops.type[mine[at]])]] += int(shared[at])
+            kinds = ops.type[mine]
+            for kind in np.unique(kinds[shared > 0]):  # of one type several may run at once
+                beside[ops.types[int(kind)]] += min(int(shared[kinds == kind].sum()), ns)
     if not beside:
         return []
     most = max(beside, key=lambda name: beside[name])
@@ -77,7 +78,7 @@ def gap_notes(job: CaptureJob) -> list[str]:
         Message(
             "of gaps on the path, {all} ms of all steps, {most} ms lie beside {type} of the rank"
             " that waits: it may wait for these, though they did not end as it started",
-            all=ms(all_ns), most=ms(min(beside[most], all_ns)), type=most,
+            all=ms(all_ns), most=ms(beside[most]), type=most,
         )
     ]  # fmt: skip
 

@@ -52,7 +52,8 @@ def entries(path: str) -> Iterator[Entry]:
     except TraceFormatError:
         steps = _children(path, without_nan(data), "the whole file")
     for key, value in steps:
-        if not bytes(value).startswith(b"{") and "@" not in key and "step" not in key.lower():
+        is_foreign = "@" not in key and "step" not in key.lower()
+        if is_foreign and bytes(memoryview(value)[:1]) != b"{":
             continue  # told beside the operations, such as a version
         if "@" in key or key.lower().startswith("total"):
             yield from _operation("", "", key, value)
