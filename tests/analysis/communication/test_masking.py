@@ -88,7 +88,9 @@ def test_what_is_left_of_a_ns_goes_to_the_largest_remainders() -> None:
 def test_without_kernels_masking_is_unknown() -> None:
     con = connect()
     fill(con, "comm_ops", [op(5, 10, 1)])
-    for row in answer(con, "comm"):
+    found = answer(con, "comm")
+    assert found
+    for row in found:
         assert (row["union_ns"], row["masked_ns"], row["exposed_ns"]) == (10, None, None)
         assert row["masking_ratio"] is row["exposed_attributed_ns"] is None
 

@@ -115,7 +115,9 @@ def test_holders(read: Read) -> None:
 def test_what_is_unexplained_is_what_was_there_before(read: Read) -> None:
     """Parameters and optimizer states are planted as one base level."""
     _, con = read
-    for row in query.memory_holders(con, top=1).to_dicts():
+    found = query.memory_holders(con, top=1)
+    assert found.height
+    for row in found.to_dicts():
         assert row["holder"] == "unexplained"
         assert row["held_bytes"] == memory._BASE_BYTES + memory._GE_BYTES
 
@@ -138,7 +140,9 @@ def test_growth_is_what_no_backward_frees(read: Read) -> None:
     (_, blocks, steps), con = read
     facts = query.memory_facts(con)
 
-    for row in facts.growth.filter(facts.growth["level"] == "allocated").to_dicts():
+    grown = facts.growth.filter(facts.growth["level"] == "allocated")
+    assert grown.height
+    for row in grown.to_dicts():
         mine = [step for step in steps if step.rank == row["rank"]]
         kept = sum(
             block.size_bytes or 0 for block in blocks

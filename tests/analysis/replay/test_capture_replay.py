@@ -367,6 +367,7 @@ def test_the_critical_path_runs_through_the_slow_rank() -> None:
 )
 def test_what_is_saved_adds_up_and_is_where_it_was(word: str, part: str, kind: str | None) -> None:
     found = whatif_steps(tables(SMALL), replayed(SMALL), [parse_change(word)])
+    assert found.height
     for row in found.iter_rows(named=True):
         whole = row["replayed_step_ns"] - row["predicted_step_ns"]
         assert sum(one["saved_ns"] for one in row["saved"]) == pytest.approx(whole, abs=10)

@@ -330,7 +330,9 @@ def test_steps_have_bubbles_and_say_whose_figures_they_are(
 ) -> None:
     golden = goldens["cluster16_pp2"]["2"]
 
-    for row in query.steps(cluster16).to_dicts():
+    found = query.steps(cluster16)
+    assert found.height == 16
+    for row in found.to_dicts():
         told = golden[str(row["rank"])]
         assert (row["basis"], row["step"]) == ("profiler_table", 2)
         assert row["profiler_bubble_ns"] == round(told["Bubble"] * 1000)
