@@ -79,12 +79,14 @@ class FittedTable:
             # Neither headings over nothing, nor a caption on rows that are not there.
             yield Text(f"{self.title}: no rows" if self.title else "no rows")
             return
-        cells = {column: [column.shown(row) for row in self.rows] for column in self.columns}
+        # Blocks that the terminal's encoding lacks would all be question marks.
+        kept = [one for one in self.columns if not (one.is_drawing and options.ascii_only)]
+        legend = self.legend if len(kept) == len(self.columns) else None
+        cells = {column: [column.shown(row) for row in self.rows] for column in kept}
         widths = {
             column: max([len(column.heading), *(cell.cell_len for cell in cells[column])])
-            for column in self.columns
+            for column in kept
         }
-        kept = list(self.columns)
         while sum(widths[c] + _GAP for c in kept) > options.max_width:
             if not any(column.left_out for column in kept):
                 break
@@ -93,7 +95,7 @@ class FittedTable:
             title=self.title,
             title_justify="left",
             title_style="bold",
-            caption="; ".join(text for text in (self.legend, self.caption) if text) or None,
+            caption="; ".join(text for text in (legend, self.caption) if text) or None,
             caption_justify="left",
             box=box.SIMPLE_HEAD,
             padding=(0, _GAP - 1, 0, 0),  # the box adds one

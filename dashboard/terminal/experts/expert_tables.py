@@ -186,7 +186,7 @@ class Heatmap:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        if self.loads.is_empty():
+        if self.loads.is_empty() or options.ascii_only:  # it would be question marks
             return
         items = _span(self.loads[self.item])
         layers = _span(self.loads["layer"])

@@ -133,7 +133,7 @@ class MemoryChart:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        if self.curve.is_empty():
+        if self.curve.is_empty() or options.ascii_only:  # it would be question marks
             return
         floor, most = self._range()
         labels = _labels(floor, most, self.height)
