@@ -51,16 +51,24 @@ def entries(path: str) -> Iterator[Entry]:
         steps = _children(path, data, "the whole file")
     except TraceFormatError:
         steps = _children(path, without_nan(data), "the whole file")
+    # A version, say, beside the operations; a file that names neither them nor steps is foreign.
+    if any(_is_named(key) for key, _ in steps):
+        steps = [
+            (key, value) for key, value in steps
+            if _is_named(key) or bytes(memoryview(value)[:1]) == b"{"
+        ]  # fmt: skip
     for key, value in steps:
-        is_foreign = "@" not in key and "step" not in key.lower()
-        if is_foreign and bytes(memoryview(value)[:1]) != b"{":
-            continue  # told beside the operations, such as a version
         if "@" in key or key.lower().startswith("total"):
             yield from _operation("", "", key, value)
             continue
         for category, operations in _children(path, value, key):
             for name, entry in _children(path, operations, f"{key}/{category}"):
                 yield from _operation(key, category, name, entry)
+
+
+def _is_named(key: str) -> bool:
+    """Whether a key is an operation's or a step's."""
+    return "@" in key or "step" in key.lower()
 
 
 def without_nan(data: bytes) -> bytes:

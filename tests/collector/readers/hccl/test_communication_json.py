@@ -130,7 +130,8 @@ WHOLE = json.dumps(job(step1={"collective": {f"hcom_send__1_1@{HASH}": OPERATION
 @pytest.mark.parametrize(
     "content",
     [WHOLE[:-1], WHOLE[: len(WHOLE) // 2], b"[]", b"[1, 2]", b'{"step1": [1]}', b'"text"',
-     b"\xff\xfe", b'{"step1": {"p2p": 5}}'],
+     b"\xff\xfe", b'{"step1": {"p2p": 5}}', b'{"version": "1"}',
+     b'{"version": "1", "rank_id": {}}'],
 )  # fmt: skip
 def test_cut_and_foreign_files_say_where(staged: Staged, content: bytes, name: Role) -> None:
     with pytest.raises(TraceFormatError) as caught:
