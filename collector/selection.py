@@ -193,6 +193,19 @@ def contains(spans: Spans, number: int) -> bool:
     return any(first <= number <= last for first, last in spans)
 
 
+def without(spans: Spans, numbers: Iterable[int]) -> Spans:
+    """What is left of spans, which may be long, without these numbers."""
+    left: list[tuple[int, int]] = []
+    taken = sorted(numbers)
+    for first, last in spans:
+        for number in taken:
+            if first <= number <= last:
+                left += [(first, number - 1)] if first < number else []
+                first = number + 1
+        left += [(first, last)] if first <= last else []
+    return tuple(left)
+
+
 def _spans_cover(these: Spans | None, those: Spans | None) -> bool:
     if these is None:
         return True

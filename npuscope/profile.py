@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from npuscope.collector.ingest.shards import Shard
     from npuscope.collector.selection import Selection
 
+_SPANS_NAMED = 5
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -122,6 +124,7 @@ def bring_up_to_date(
     from npuscope.analysis.summaries import summarise
     from npuscope.collector.engines.worker import spare_pandas
     from npuscope.collector.ingest.ingest import ingest
+    from npuscope.collector.selection import spans_text
     from npuscope.collector.store import cache
 
     source = located(source)
@@ -156,6 +159,10 @@ def bring_up_to_date(
     messages = [
         f"rank {m.rank} of {m.capture} was removed from the source: dropped" for m in result.dropped
     ]
+    if result.absent:
+        some = spans_text(result.absent[:_SPANS_NAMED])
+        more = ",..." if len(result.absent) > _SPANS_NAMED else ""
+        messages.append(f"--ranks: there is no rank {some}{more} below {source.path}")
     if source.store is None:
         messages += kept_within_limit(target)
     return target, result, messages

@@ -41,7 +41,7 @@ from ..engines.engine import Engine, lost_rank
 from ..model import storable
 from ..readers.cluster.cluster_parts import split_by_rank
 from ..readers.trust import Advance
-from ..selection import Selection, spans_of, spans_text
+from ..selection import Selection, Spans, spans_of, spans_text, without
 from ..staging import PROCESS_BYTES, database_bytes
 from ..store import mirror, space, store
 from ..store import store as stores
@@ -118,7 +118,7 @@ def _median(candidates: Sequence[Candidate]) -> Candidate:
 @dataclass(frozen=True, slots=True)
 class IngestResult:
     """What an ingest did. `failed` ranks are not (newly) published; `representatives` of a light
-    one were read in full."""
+    one were read in full; `absent` ranks were asked for and are not there."""
 
     store: str
     run: str
@@ -128,6 +128,7 @@ class IngestResult:
     dropped: tuple[Manifest, ...]
     problems: tuple[Problem, ...]
     representatives: tuple[Representative, ...] = ()
+    absent: Spans = ()
 
     @property
     def unread_files(self) -> tuple[tuple[int, str, str], ...]:
@@ -210,8 +211,9 @@ def ingest(
         each_bytes = None
         if memory_bytes is not None:
             each_bytes = memory_bytes // ready.sharing(len(found.ranks) or 1)
+        absent: Spans = ()
         if selection:
-            _refuse_strangers(found, selection, path)
+            absent = _absent(found, selection, path)
             remember(store, run, path, selection)
         planned = partial(
             make_plan, found, store, path=path, run=run, memory_bytes=each_bytes, force=force
@@ -250,7 +252,9 @@ def ingest(
     problems = (*plan.problems, *full)
     read = {(outcome.capture, outcome.rank) for outcome in outcomes}
     unchanged = tuple(m for m in plan.unchanged if (m.capture, m.rank) not in read)
-    result = IngestResult(str(store), run, published, failed, unchanged, vanished, problems, chosen)
+    result = IngestResult(
+        str(store), run, published, failed, unchanged, vanished, problems, chosen, absent
+    )
     is_empty_share = shard is not None and not plan.tasks and not problems
     nothing_new = not published and not plan.unchanged and not is_empty_share
     if nothing_new and not manifests(store, run=run):
@@ -260,14 +264,18 @@ def ingest(
     return result
 
 
-def _refuse_strangers(found: Discovery, selection: Selection, path: Path) -> None:
-    """A choice of ranks that names none of those here is a slip, not an empty answer."""
+def _absent(found: Discovery, selection: Selection, path: Path) -> Spans:
+    """Ranks asked for that are not there. A choice that names none of those here is a slip, not an
+    empty answer: raises UsageError."""
     ranks = {source.rank for source in found.ranks}
-    if ranks and selection.ranks is not None and not any(map(selection.has_rank, ranks)):
+    if not ranks or selection.ranks is None:
+        return ()
+    if not any(map(selection.has_rank, ranks)):
         raise UsageError(
             f"--ranks {spans_text(selection.ranks)}: none of them is below {path}, which has"
             f" {spans_text(spans_of(ranks))}"
         )
+    return without(selection.ranks, ranks)
 
 
 def _representatives(

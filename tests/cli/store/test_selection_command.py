@@ -103,6 +103,22 @@ def test_slips_are_usage_errors(
     assert told in npuscope("ingest", source, "--store", tmp_path / "s", *arguments, code=2).err
 
 
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("0,99", "no rank 99 below"),
+        ("0,8-99999999", "no rank 8-99999999 below"),
+        ("0,11,13,15,17,19,21", "no rank 11,13,15,17,19,... below"),
+    ],
+)
+def test_ranks_that_are_not_there_are_named(
+    npuscope: Run, source: Path, tmp_path: Path, asked: str, told: str
+) -> None:
+    said = npuscope("ingest", source, "--store", tmp_path / "s", "--ranks", asked).err
+    assert told in said
+    assert "1 rank(s) read" in said
+
+
 @pytest.mark.slow
 def test_compact_says_what_it_did_and_changes_no_answer(
     npuscope: Run, rows: Rows, source: Path, tmp_path: Path, ranks_alone: None

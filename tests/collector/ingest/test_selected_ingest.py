@@ -195,6 +195,7 @@ def test_ranks_are_read_one_after_the_other(source: Path, target: Path) -> None:
         read(source, target, parse_selection(ranks="9"))
     more = read(source, target, parse_selection(ranks="0-1,3-7"))
     assert [o.rank for o in more.published] == [0, 3]
+    assert more.absent == ((4, 7),)
     assert not more.dropped
 
     on_the_way = read(source, target, None)
