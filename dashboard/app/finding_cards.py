@@ -13,9 +13,9 @@ from npuscope.analysis.timeline.evidence_place import evidence_place
 from npuscope.analysis.timeline.shared_axis import extent
 from npuscope.analysis.wording import ms, percent
 
+from ..answers.overview_answers import found_here, page_of, place_of
+from ..answers.timeline_answers import evidence_asked, shown_evidence
 from ..locale.language import Say
-from .answers.overview_answers import found_here, page_of, place_of
-from .answers.timeline_answers import evidence_asked, shown_evidence
 from .page import PAGES, Page
 from .plain_text import plain, sentence
 

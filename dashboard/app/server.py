@@ -189,8 +189,8 @@ def _first_questions() -> Iterator[Question]:
     """In the order in which the overview asks them."""
     from npuscope.analysis import means, query
 
-    from .answers import overview_answers as overview
-    from .answers import rank_answers
+    from ..answers import overview_answers as overview
+    from ..answers import rank_answers
 
     yield query.steps, {}
     yield means.mean_steps, {}
@@ -208,7 +208,7 @@ def _questions_of_others() -> Iterator[Question]:
     from npuscope.analysis import means, query
     from npuscope.analysis.communication import volume
 
-    from .answers import expert_answers
+    from ..answers import expert_answers
 
     yield query.comm, {"by": "kind"}
     yield means.mean_comm, {"by": "kind"}
@@ -218,8 +218,8 @@ def _questions_of_others() -> Iterator[Question]:
 
 def _long_questions() -> Iterator[Callable[..., Any]]:
     """What takes longest, where there are many operations: computed beside then."""
-    from .answers import expert_answers
-    from .answers import overview_answers as overview
+    from ..answers import expert_answers
+    from ..answers import overview_answers as overview
 
     yield overview.found_here
     yield expert_answers.costs

@@ -28,7 +28,7 @@ from npuscope.analysis.ranks.answers import mean_waits
 from npuscope.analysis.ranks.stragglers import blame
 from npuscope.analysis.scope import Scope
 
-from ..app.answers import expert_answers, overview_answers, quality_answers, rank_answers
+from ..answers import expert_answers, overview_answers, quality_answers, rank_answers
 from ..locale.language import Say
 from . import communication, experts, health, host, memory, operators, ranks, steps
 from . import pipeline as passes

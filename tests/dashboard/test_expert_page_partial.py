@@ -9,7 +9,7 @@ import pytest
 from npuscope.analysis.experts.load.counted_ranks import require_all_ranks
 from npuscope.analysis.experts.load.load import expert_rows
 from npuscope.analysis.scope import Scope
-from npuscope.dashboard.app.answers import expert_answers
+from npuscope.dashboard.answers import expert_answers
 from npuscope.errors import TraceNotFound
 from tests.analysis.tables import connect, fill
 

@@ -9,7 +9,7 @@ from npuscope.analysis.compare.side import Side, kernels_in_full, measure
 from npuscope.analysis.compare.waterfall import needs_all
 from npuscope.analysis.timeline.bins import overview
 from npuscope.analysis.timeline.shared_axis import extent, step_borders
-from npuscope.dashboard.app.answers import timeline_answers as answers
+from npuscope.dashboard.answers import timeline_answers as answers
 from npuscope.dashboard.app.page import PAGES, Page, open_page
 from npuscope.dashboard.app.state import BASE, PLACES, KnownCapture
 from npuscope.dashboard.figures.comparison import change_figure

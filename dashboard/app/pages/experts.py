@@ -3,7 +3,7 @@
 import polars as pl
 import streamlit as st
 
-from npuscope.dashboard.app.answers import expert_answers as answers
+from npuscope.dashboard.answers import expert_answers as answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.finding_cards import verdict_here
 from npuscope.dashboard.app.page import open_page

@@ -4,7 +4,7 @@ import streamlit as st
 
 from npuscope.analysis import means, query
 from npuscope.analysis.wording import FREE_MEANS, ms, ranks_named
-from npuscope.dashboard.app.answers import overview_answers, rank_answers
+from npuscope.dashboard.answers import overview_answers, rank_answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.finding_cards import finding_cards
 from npuscope.dashboard.app.page import open_page

@@ -3,7 +3,7 @@
 import polars as pl
 import streamlit as st
 
-from npuscope.dashboard.app.answers.quality_answers import quality
+from npuscope.dashboard.answers.quality_answers import quality
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.app.plain_text import sentence
 from npuscope.dashboard.figures import ranks as figures

@@ -7,7 +7,7 @@ from npuscope.analysis import means, query
 from npuscope.analysis.ranks.answers import slow_pairs
 from npuscope.analysis.ranks.stragglers import blame as blamed_ranks
 from npuscope.analysis.wording import percent, ranks_named
-from npuscope.dashboard.app.answers import rank_answers as answers
+from npuscope.dashboard.answers import rank_answers as answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import arrow_table, open_page
 from npuscope.dashboard.app.plain_text import plain

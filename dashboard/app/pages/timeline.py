@@ -9,9 +9,9 @@ from npuscope.analysis import query
 from npuscope.analysis.timeline.rank_events import group_kinds_of
 from npuscope.analysis.timeline.shared_axis import extent, step_borders
 from npuscope.analysis.wording import ranks_named
+from npuscope.dashboard.answers import timeline_answers as answers
 from npuscope.dashboard.app import perfetto_viewer as viewer
 from npuscope.dashboard.app import sources
-from npuscope.dashboard.app.answers import timeline_answers as answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.app.plain_text import sentence

@@ -7,8 +7,8 @@ from npuscope.analysis.findings.gains import why_refused
 from npuscope.analysis.replay.before_after import before_after
 from npuscope.analysis.wording import ms, percent
 from npuscope.console.printable import visible
-from npuscope.dashboard.app.answers import timeline_answers as answers
-from npuscope.dashboard.app.answers.overview_answers import found_here
+from npuscope.dashboard.answers import timeline_answers as answers
+from npuscope.dashboard.answers.overview_answers import found_here
 from npuscope.dashboard.app.page import open_page
 from npuscope.dashboard.figures.timeline import lanes_figure
 from npuscope.dashboard.figures.what_if import saved_figure

@@ -18,13 +18,13 @@ from typer.testing import CliRunner
 
 from npuscope.analysis.timeline.bins import MOST_CELLS, Overview
 from npuscope.cli import app
-from npuscope.dashboard.app import sources
-from npuscope.dashboard.app.answers.timeline_answers import (
+from npuscope.dashboard.answers.timeline_answers import (
     Window,
     columns_of,
     side_by_side,
     windows,
 )
+from npuscope.dashboard.app import sources
 from npuscope.dashboard.figures.comparison import change_figure
 from npuscope.dashboard.figures.timeline import Slot, aligned_figure
 from npuscope.dashboard.terminal.measures import figure as shown

@@ -23,8 +23,8 @@ from npuscope.analysis.trends import trends
 from npuscope.collector.ingest.ingest import ingest
 from npuscope.collector.store import store
 from npuscope.collector.store.manifest import create_store
+from npuscope.dashboard.answers.overview_answers import found_here
 from npuscope.dashboard.app import sources
-from npuscope.dashboard.app.answers.overview_answers import found_here
 from npuscope.dashboard.app.page import PAGES
 from npuscope.dashboard.app.served_stores import ENVIRONMENT
 from npuscope.profile import Source, compare_ranks, opened

@@ -10,7 +10,7 @@ import pytest
 from npuscope.analysis.findings.list_findings import RULES
 from npuscope.analysis.trends import log_points, trend_changes
 from npuscope.dashboard import theme
-from npuscope.dashboard.app.answers import overview_answers
+from npuscope.dashboard.answers import overview_answers
 from npuscope.dashboard.app.page import PAGES
 from npuscope.dashboard.figures import ranks, steps, trends
 

@@ -22,8 +22,7 @@ from npuscope.analysis.experts.plan import plan_inputs
 from npuscope.analysis.experts.plan.placement import checked_sizes
 from npuscope.analysis.scope import ALL
 from npuscope.console.printable import json_text
-from npuscope.dashboard.app import state
-from npuscope.dashboard.app.answers.rank_answers import (
+from npuscope.dashboard.answers.rank_answers import (
     evidence,
     in_sentences,
     in_words,
@@ -31,6 +30,7 @@ from npuscope.dashboard.app.answers.rank_answers import (
     nobody,
     with_hosts,
 )
+from npuscope.dashboard.app import state
 from npuscope.dashboard.app.page import _helps, _text_px
 from npuscope.dashboard.app.plain_text import plain, sentence
 from npuscope.dashboard.figures import timeline

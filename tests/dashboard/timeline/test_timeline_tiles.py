@@ -19,8 +19,8 @@ from starlette.responses import Response
 
 from npuscope.analysis.timeline import replayed
 from npuscope.analysis.timeline.evidence_place import EvidencePlace
+from npuscope.dashboard.answers.timeline_answers import shown_evidence
 from npuscope.dashboard.app import sources, timeline_tiles
-from npuscope.dashboard.app.answers.timeline_answers import shown_evidence
 from npuscope.dashboard.app.served_stores import Place, Served, environment_of
 from npuscope.sample_traces.job import small
 from tests.cli.command import rows_of

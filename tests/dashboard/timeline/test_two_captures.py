@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("streamlit")
 pytest.importorskip("playwright")
 
-from npuscope.dashboard.app.answers.timeline_answers import paired_steps
+from npuscope.dashboard.answers.timeline_answers import paired_steps
 from npuscope.sample_traces.job import small
 from tests.dashboard.app.published_jobs import publish_job
 from tests.dashboard.app.served_pages import Visit, chromium, visit

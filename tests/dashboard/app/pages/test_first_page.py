@@ -52,7 +52,7 @@ from npuscope.dashboard.app import launch
 first, *rest = launch._START.splitlines(keepends=True)
 launch._START = first + rest[0] + '''
 import functools, time
-from npuscope.dashboard.app.answers import overview_answers
+from npuscope.dashboard.answers import overview_answers
 found_here = overview_answers.found_here
 @functools.wraps(found_here)
 def waiting(*given, **named):

@@ -16,7 +16,7 @@ pytest.importorskip("streamlit")
 
 from streamlit.testing.v1 import AppTest
 
-from npuscope.dashboard.app.answers import overview_answers
+from npuscope.dashboard.answers import overview_answers
 from npuscope.dashboard.app.page import PAGES
 from tests.conftest import REPOSITORY
 from tests.dashboard.app.pages.planted_jobs import PLANTED, Planted, publish

@@ -16,8 +16,8 @@ from npuscope.analysis.views import frame, open_views
 from npuscope.analysis.wording import UNKNOWN
 from npuscope.messages import Message, StoredMessage, restored
 
-from ...locale.language import Say
-from ...terminal.straggler_tables import figure_text, rank_text
+from ..locale.language import Say
+from ..terminal.straggler_tables import figure_text, rank_text
 
 
 def hosts(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:

@@ -15,7 +15,7 @@ from npuscope.analysis.wording import ranks_named
 from npuscope.collector.store.manifest import is_store, manifests
 from npuscope.messages import Message
 
-from ...terminal.doctor.doctor_rows import Disk, config_of, doctor_notes, tables_of
+from ..terminal.doctor.doctor_rows import Disk, config_of, doctor_notes, tables_of
 
 _FACTS = (
     "framework", "source_format", "profiler_level", "framework_version", "cann_version",
