@@ -13,7 +13,7 @@ import polars as pl
 
 from npuscope.errors import TraceFormatError
 
-from .side import FACTS, KERNEL, MEASURES, Side
+from .side import ENDS, FACTS, KERNEL, MEASURES, Side
 from .waterfall import ORDER
 
 _VERSION = 1
@@ -23,13 +23,16 @@ _JOB = ("run", "capture")
 
 
 class _Steps(msgspec.Struct):
-    """Steps of one capture; of each measure a figure per step, or None."""
+    """Steps of one capture; of each measure a figure per step, or None. Files of before have no
+    `to_end_ns` and `is_last`."""
 
     run: str
     capture: str
     step: list[int | None]
     step_ns: list[int]
     measures: dict[str, list[float | None]]
+    to_end_ns: list[int | None] = []
+    is_last: list[bool | None] = []
 
 
 class _Baseline(msgspec.Struct):
@@ -38,6 +41,7 @@ class _Baseline(msgspec.Struct):
     parts: list[tuple[str, str | None, float]]
     kernels: list[tuple[str, float, float]]
     facts: dict[str, list[str]]
+    ranks: list[int] = []
 
 
 def is_baseline(path: Path) -> bool:
@@ -63,12 +67,14 @@ def baseline_bytes(side: Side) -> bytes:
                 rows["step"].to_list(),
                 rows["step_ns"].cast(pl.Int64).to_list(),
                 {name: rows[name].to_list() for name in MEASURES if rows[name].count()},
+                *(rows[name].to_list() for name in ENDS),
             )
             for (run, capture), rows in side.steps.group_by(_JOB, maintain_order=True)
         ],
         side.parts.select("part", "name", "ns").rows(),
         by_type.drop_nulls().sort("type").rows(),
         {name: sorted(values) for name, values in side.facts.items() if values},
+        sorted(side.ranks),
     )
     return msgspec.json.encode(kept) + b"\n"
 
@@ -100,7 +106,7 @@ def _side(kept: _Baseline) -> Side:
     )
     facts = {name: frozenset(kept.facts.get(name, ())) for name in FACTS}
     order = (*KERNEL, "count", "total_ns")
-    return Side(steps, parts, kernels.select(order), facts)
+    return Side(steps, parts, kernels.select(order), facts, ranks=frozenset(kept.ranks))
 
 
 def _rows(one: _Steps) -> pl.DataFrame:
@@ -109,8 +115,10 @@ def _rows(one: _Steps) -> pl.DataFrame:
         {
             "run": [one.run] * len(one.step), "capture": [one.capture] * len(one.step),
             "step": one.step, "step_ns": one.step_ns,
+            "to_end_ns": one.to_end_ns or unknown, "is_last": one.is_last or unknown,
             **{name: one.measures.get(name, unknown) for name in MEASURES},
         },
         {"run": pl.String, "capture": pl.String, "step": pl.Int64, "step_ns": pl.Int64,
+         "to_end_ns": pl.Int64, "is_last": pl.Boolean,
          **dict.fromkeys(MEASURES, pl.Float64)},
     )  # fmt: skip

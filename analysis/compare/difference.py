@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -19,13 +20,18 @@ from npuscope.errors import UsageError
 from npuscope.messages import Message
 
 from ..wording import numbers
-from .side import GPU, MEASURES, PER_TOKEN, SETTINGS, Key, Side
+from .side import ENDS, GPU, MEASURES, PER_TOKEN, SETTINGS, Key, Side
 from .waterfall import at_each, waterfall
 
 Verdict = Literal["same", "different", "not_enough"]
+# Steps are compared up to the next one's begin, the last of each capture left out, or up to their
+# own end.
+Ends = Literal["to_next", "to_end"]
 # The interval's level, and how near is the same: a share of A's step.
 CONFIDENCE = 0.95
 SAME_WITHIN = 0.01
+# Of the ranks of either side, how many both must have for their mean ranks to do the same work.
+_SHARED_RANKS_RATIO = 0.98
 _MOST_STEPS = 1000  # nobody records more
 _LAYOUT = ("world_size", "tp_size", "pp_size", "dp_size", "cp_size", "ep_size")
 _UNSET = frozenset({"not set"})
@@ -65,7 +71,9 @@ class Estimate:
 class Comparison:
     """`rows` (see `waterfall`) add up to `delta_ns`; `figures` is a row per measure. `at`: the rows
     of each stage or rank that both sides have, where that was asked for; `alone`: what one side
-    alone has of these. `tokens`: of a step of either side, where known."""
+    alone has of these. `tokens`: of a step of either side, where known. `ends`: where the sides'
+    steps would not have ended alike, what was compared instead. `ranks`: those of either side,
+    where they are not the same of one layout."""
 
     verdict: Verdict
     step_a_ns: int
@@ -80,6 +88,8 @@ class Comparison:
     at: pl.DataFrame | None = None
     alone: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     tokens: tuple[int | None, int | None] = (None, None)
+    ends: Ends | None = None
+    ranks: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
 
     @property
     def delta_ns(self) -> int:
@@ -110,8 +120,11 @@ class Comparison:
 def compare(a: Side, b: Side, by: Key | None = None) -> Comparison:
     """A is the baseline; `by` as the sides were measured. Raises UsageError where ranks are asked
     for and the layouts differ."""
+    a, b, ends = _ending_alike(a, b)
     a, b = _with_tokens(a), _with_tokens(b)
-    times = estimate(a, b, "step_ns")
+    ranks = _other_ranks(a, b)
+    comparable = not any(ranks) or _share_most(*ranks)
+    times = estimate(a, b, "step_ns") if comparable else _means(a, b, "step_ns")
     step_a_ns, step_b_ns = a.step_ns, b.step_ns
     # Around the difference of whole nanoseconds, which is what is printed.
     shift = (step_b_ns - step_a_ns) - (times.delta or 0.0)
@@ -124,13 +137,15 @@ def compare(a: Side, b: Side, by: Key | None = None) -> Comparison:
         None if low is None else math.floor(low),
         None if high is None else math.ceil(high),
         _per_token(waterfall(a, b), a, b),
-        measure_differences(a, b, whole),
+        measure_differences(a, b, whole, estimate if comparable else _means),
         {fact: (ours, theirs) for fact, ours, theirs in changed_facts(a, b).iter_rows()},
         unit_of(a, b),
         times.more,
         _per_token(at_each(a, b, by), a, b) if by else None,
         (_only(a, b), _only(b, a)),
         (a.tokens, b.tokens),
+        ends,
+        ranks,
     )  # fmt: skip
     if by == "rank" and found.layouts is not None:
         raise UsageError(
@@ -165,11 +180,14 @@ def compare(a: Side, b: Side, by: Key | None = None) -> Comparison:
 #   high     double   its upper end
 #   verdict  varchar  different, same or not_enough (see docs/compare.md)
 #   count    bigint   steps, or captures, of the side that has fewer
-def measure_differences(a: Side, b: Side, whole: Estimate) -> pl.DataFrame:
-    """Rows of the metric `compare_measures`; `whole` is the estimate of the step's time."""
+def measure_differences(
+    a: Side, b: Side, whole: Estimate, estimated: Callable[[Side, Side, str], Estimate]
+) -> pl.DataFrame:
+    """Rows of the metric `compare_measures`; `whole` is the estimate of the step's time, those of
+    the others are `estimated`."""
     rows = []
     for name in ("step_ns", *MEASURES, PER_TOKEN):
-        one = whole if name == "step_ns" else estimate(a, b, name)
+        one = whole if name == "step_ns" else estimated(a, b, name)
         within = SAME_WITHIN * (1.0 if name.endswith("_ratio") else abs(one.a or 0.0))
         rows.append(
             {"measure": name, "a": one.a, "b": one.b, "delta": one.delta, "low": one.low,
@@ -226,6 +244,61 @@ def _settings(texts: frozenset[str]) -> dict[str, frozenset[str]]:
     }
 
 
+def _ending_alike(a: Side, b: Side) -> tuple[Side, Side, Ends | None]:
+    """The sides with steps that end alike, and how, where as recorded they do not.
+
+    The last step of a capture is measured to its own end: of more steps, fewer are. To compare
+    means of them would find a difference between two cuts of one capture."""
+    if not all({*ENDS} <= {*side.steps.columns} for side in (a, b)):
+        return a, b, None
+    ratios = [_figure(side.steps["is_last"].mean()) for side in (a, b)]
+    if None in ratios or ratios[0] == ratios[1]:
+        return a, b, None
+    if all(ratio is not None and ratio < 1 for ratio in ratios):
+        return _to_next(a), _to_next(b), "to_next"
+    return _to_end(a), _to_end(b), "to_end"
+
+
+def _to_next(side: Side) -> Side:
+    """Without the times of last steps; between steps, what passes is of the others alone."""
+    is_last = pl.col("is_last").fill_null(False)
+    each = side.steps.height / side.steps.select((~is_last).sum()).item()
+    between = pl.when(pl.col("part") == "between_steps").then(pl.col("ns") * each)
+    return replace(
+        side,
+        steps=side.steps.with_columns(pl.when(~is_last).then("step_ns").alias("step_ns")),
+        parts=side.parts.with_columns(between.otherwise("ns").alias("ns")),
+        at={at: _to_next(replace(one, steps=side.steps)) for at, one in side.at.items()},
+    )
+
+
+def _to_end(side: Side) -> Side:
+    return replace(
+        side,
+        steps=side.steps.with_columns(step_ns=pl.coalesce("to_end_ns", "step_ns")),
+        parts=side.parts.filter(pl.col("part") != "between_steps"),
+        at={at: _to_end(one) for at, one in side.at.items()},
+    )
+
+
+def _other_ranks(a: Side, b: Side) -> tuple[frozenset[int], frozenset[int]]:
+    """Ranks of either side, where both are of one layout and they are not the same."""
+    sizes = [side.facts.get("world_size", frozenset()) for side in (a, b)]
+    if not (a.ranks and b.ranks) or a.ranks == b.ranks or (all(sizes) and sizes[0] != sizes[1]):
+        return frozenset(), frozenset()
+    return a.ranks, b.ranks
+
+
+def _share_most(ours: frozenset[int], theirs: frozenset[int]) -> bool:
+    return len(ours & theirs) >= _SHARED_RANKS_RATIO * len(ours | theirs)
+
+
+def _means(a: Side, b: Side, measure: str) -> Estimate:
+    """The means alone: nothing tells whether such a difference is real."""
+    one = estimate(a, b, measure)
+    return Estimate(one.a, one.b, count=one.count)
+
+
 def _with_tokens(side: Side) -> Side:
     each = pl.col("step_ns") * pl.lit(side.ranks_per_token, pl.Float64)
     return replace(side, steps=side.steps.with_columns(each.alias(PER_TOKEN)))
@@ -273,6 +346,23 @@ def remarks(found: Comparison) -> list[str]:
 def recorded_differently(found: Comparison) -> list[str]:
     """Why the difference may be none of the runs, or not one of equal work."""
     notes: list[str] = []
+    if any(found.ranks):
+        a, b = map(numbers, found.ranks)
+        notes.append(
+            Message(
+                "other ranks of one job (A {a}; B {b}): a mean rank of A does other work than one"
+                " of B; record the same, or read the same with `npuscope ingest --ranks`",
+                a=a, b=b,
+            )
+        )  # fmt: skip
+    if found.ends == "to_end":
+        notes.append(
+            Message("one side has last steps alone: steps of both are compared up to their own end")
+        )
+    if found.ends == "to_next":
+        notes.append(
+            Message("the last step of each capture, which ends with its own work, is left out")
+        )
     if "profiler_level" in found.changed:
         a, b = found.changed["profiler_level"]
         notes.append(
@@ -320,6 +410,8 @@ def recorded_differently(found: Comparison) -> list[str]:
 
 
 def _what_would_tell(found: Comparison) -> Message:
+    if any(found.ranks) and not _share_most(*found.ranks):
+        return Message("not enough to tell: the mean ranks of A and B are of other ranks")
     if found.unit == "step":
         if found.more is None:
             return Message("not enough to tell: record more steps of both")

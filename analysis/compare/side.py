@@ -43,6 +43,8 @@ _OF_RANKS = {
 MEASURES = (*_OF_RANKS, "kernel_mfu_causal_ratio", "peak_memory_bytes", "expert_max_over_mean")
 # Time of the job's ranks together for each token, where tokens are known.
 PER_TOKEN = "rank_ns_per_token"
+# Of each step: whether it was measured to its own end, and how long that took.
+ENDS = ("to_end_ns", "is_last")
 _STEP = ("run", "capture", "step")
 # What a capture knows of itself; of settings a JSON object, each of which is a fact of its own.
 SETTINGS = ("environment", "model_config")
@@ -93,11 +95,12 @@ Key = Literal["stage", "rank"]
 class Side:
     """What one or several captures tell.
 
-    `steps`: run, capture, step, step_ns and the measures, without warm-up. `parts`: part, name, ns
-    of a mean rank and step. `kernels`: type, name (where there is no type), operator (of the
+    `steps`: run, capture, step, step_ns and the measures, without warm-up; to_end_ns and is_last as
+    in job_steps, where known. `parts`: part, name, ns of a mean rank and step. `kernels`: type, name (where there is no type), operator (of the
     framework; both where asked for in full), shape, core, count and total_ns of the same. `facts`:
     what each rank knows of itself, a set of values each. `at`: the same of each stage or rank
-    alone, where that was asked for. `tokens`: of a step of the job, where known.
+    alone, where that was asked for. `tokens`: of a step of the job, where known. `ranks`: those
+    that a mean rank is of; none: not known.
     """
 
     steps: pl.DataFrame
@@ -106,6 +109,7 @@ class Side:
     facts: dict[str, frozenset[str]]
     at: dict[int, Side] = field(default_factory=dict)
     tokens: int | None = None
+    ranks: frozenset[int] = frozenset()
 
     @property
     def step_ns(self) -> int:
@@ -171,7 +175,7 @@ def measure(
     def side(place: int | None) -> Side:
         here = _at(place)
         means = _mean(parts.filter(here), pairs.filter(here), ["part", "name"], ["ns"])
-        return Side(steps, means, kernels[place], facts)
+        return Side(steps, means, kernels[place], facts, ranks=frozenset(pairs["rank"]))
 
     facts = _facts(con, scope)
     log = trainer_log(con, Path(target), None, scope) if target is not None else None
@@ -255,6 +259,7 @@ def together(sides: list[Side]) -> Side:
         {name: frozenset().union(*(side.facts[name] for side in sides)) for name in sides[0].facts},
         {at: together([side.at[at] for side in sides]) for at in sorted(places)},
         tokens.pop() if len(tokens) == 1 else None,
+        frozenset().union(*(side.ranks for side in sides)),
     )
 
 
@@ -269,7 +274,7 @@ def _job_steps(con: duckdb.DuckDBPyConnection, scope: Scope) -> pl.DataFrame:
         pl.when(pl.col(_basis(name)).null_count() == 0).then(how).alias(name)
         for name, how in _OF_RANKS.items()
     )
-    found = times.select(*_STEP, "step_ns")
+    found = times.select(*_STEP, "step_ns", *ENDS)
     for more in (
         measures,
         gathered(con, mfu(con, scope).rows, "job").select(*_STEP, "kernel_mfu_causal_ratio"),

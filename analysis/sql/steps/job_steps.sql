@@ -17,6 +17,9 @@
 --   step_ns     bigint   time of the step
 --   median_ns   double   median of the steps that first ones are held against; NULL of fewer than four steps
 --   is_warm_up  boolean  excluded from means
+--   to_end_ns   bigint   from the latest start to the latest end of the step; NULL: without events
+--   is_last     boolean  measured to its own end, as the next step was not recorded: what passes before that begins is
+--     not in it; NULL: without events
 with
 _following as (
     select run, capture, rank, step, start_ns, end_ns,
@@ -36,7 +39,9 @@ _lengths as (
 ),
 _known as (
     select run, capture, step, rank_count,
-        case when to_next_ns > 0 then to_next_ns else coalesce(to_end_ns, parts_ns) end as step_ns
+        case when to_next_ns > 0 then to_next_ns else coalesce(to_end_ns, parts_ns) end as step_ns,
+        cast(to_end_ns as bigint) as to_end_ns,
+        case when to_end_ns is not null then not coalesce(to_next_ns > 0, false) end as is_last
     from _lengths
 ),
 _placed as (
@@ -70,7 +75,9 @@ select k.run, k.capture, k.step,
     rank_count,
     cast(step_ns as bigint) as step_ns,
     median_ns,
-    coalesce(is_warm_up, false) as is_warm_up
+    coalesce(is_warm_up, false) as is_warm_up,
+    to_end_ns,
+    is_last
 from _known as k
 left join _limits as l on l.run = k.run and l.capture = k.capture
 left join _slow as s on s.run = k.run and s.capture = k.capture and s.step = k.step
