@@ -96,11 +96,11 @@ class Side:
     """What one or several captures tell.
 
     `steps`: run, capture, step, step_ns and the measures, without warm-up; to_end_ns and is_last as
-    in job_steps, where known. `parts`: part, name, ns of a mean rank and step. `kernels`: type, name (where there is no type), operator (of the
-    framework; both where asked for in full), shape, core, count and total_ns of the same. `facts`:
-    what each rank knows of itself, a set of values each. `at`: the same of each stage or rank
-    alone, where that was asked for. `tokens`: of a step of the job, where known. `ranks`: those
-    that a mean rank is of; none: not known.
+    in job_steps, where known. `parts`: part, name, ns of a mean rank and step. `kernels`: type,
+    name (where there is no type), operator (of the framework; both where asked for in full), shape,
+    core, count and total_ns of the same. `facts`: what each rank knows of itself, a set of values
+    each. `at`: the same of each stage or rank alone, where that was asked for. `tokens`: of a step
+    of the job, where known. `ranks`: those that a mean rank is of; none: not known.
     """
 
     steps: pl.DataFrame

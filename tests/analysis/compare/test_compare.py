@@ -13,7 +13,8 @@ import polars as pl
 import pytest
 
 from bench.analysis.compare_bench import judged
-from npuscope.analysis.compare.difference import Comparison, compare
+from npuscope.analysis.compare.baseline import baseline_bytes, read_baseline
+from npuscope.analysis.compare.difference import Comparison, compare, recorded_differently
 from npuscope.analysis.compare.side import KERNEL, MEASURES, Side, measure, together
 from npuscope.analysis.flops.mfu import mfu
 from npuscope.analysis.scope import ALL
@@ -187,6 +188,66 @@ def test_kinds_of_kernels_tell_what_kernels_do() -> None:
     kept = compare(side(ours), side(theirs))
     full = compare(side(ours, in_full=True), side(theirs, in_full=True))
     assert kept.rows.equals(full.rows)
+
+
+_PAUSE_NS = 1_000_000
+
+
+def cut(job: Job, kept: pl.Expr | None = None, column: str = "step") -> Side:
+    """A side of those rows of a job with the column that are `kept`, a pause after each step."""
+    frames = canonical_frames(job, tables=("ranks", "groups", "steps", "kernels", "comm_ops"))
+    first = frames["steps"]["step"].min()
+    for name, rows in frames.items():
+        if "step" in rows.columns:
+            moments = [one for one in ("start_ns", "end_ns") if one in rows.columns]
+            rows = rows.with_columns(pl.col(moments) + (pl.col("step") - first) * _PAUSE_NS)
+        frames[name] = rows if kept is None or column not in rows.columns else rows.filter(kept)
+    with connect() as con:
+        put(con, frames)
+        return measure(con, ALL)
+
+
+def test_two_cuts_of_one_capture_do_not_differ(tmp_path: Path) -> None:
+    """A last step is measured to its own end: the fewer steps, the more of them are last ones."""
+    job = small(steps=6)
+    whole = cut(job)
+    times = whole.steps["step_ns"].to_list()
+    assert whole.steps["is_last"].to_list() == [False] * 5 + [True]
+    assert times[-1] < min(times[:-1]) - 0.9 * _PAUSE_NS
+
+    step = whole.steps["step"][0]
+    for name, chosen, ends in (
+        ("three in a row", pl.col("step") <= step + 2, "to_next"),
+        ("every other", (pl.col("step") - step) % 2 == 0, "to_end"),
+        ("one", pl.col("step") == step, "to_end"),
+    ):
+        part = cut(job, chosen, "step")
+        found = compare(part, whole)
+        adds_up(found)
+        assert found.ends == ends, name
+        assert found.verdict != "different", name
+        assert found.step_a_ns == pytest.approx(found.step_b_ns, rel=0.02), name
+        assert len(recorded_differently(found)) == 1
+        kept = tmp_path / "base.json"
+        kept.write_bytes(baseline_bytes(part))
+        assert compare(read_baseline(kept), whole).step_b_ns == found.step_b_ns
+    assert compare(whole, whole).ends is None
+
+
+def test_other_ranks_of_a_job_are_no_other_run(tmp_path: Path) -> None:
+    job = small(steps=4)
+    whole = cut(job)
+    ranks = sorted(whole.ranks)
+    half = cut(job, pl.col("rank") >= ranks[len(ranks) // 2], "rank")
+    found = compare(whole, half)
+    adds_up(found)
+    assert found.verdict == "not_enough" and not set(found.figures["verdict"]) & {"different"}
+    assert found.figures["delta"].drop_nulls().abs().max() > 0
+    (note,) = recorded_differently(found)
+    assert note.startswith(f"other ranks of one job (A {ranks[0]}-{ranks[-1]}; B ")
+    kept = tmp_path / "base.json"
+    kept.write_bytes(baseline_bytes(half))
+    assert compare(whole, read_baseline(kept)).ranks == found.ranks
 
 
 def test_steps_without_communication_have_no_masking() -> None:
