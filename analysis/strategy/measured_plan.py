@@ -25,7 +25,7 @@ from ..pipeline.tries import Ready, ready, ready_in
 from ..views import frame
 from .constants import Constants
 from .layer_halves import Half, called_ns, layer_halves
-from .memory_plan import Choice, cheapest
+from .memory_plan import Choice, cheapest, lost_s, swap_lost_s
 
 _LEAST_ERROR = 0.005  # of a step that changes at all
 _ROUNDS = 12  # of a plan, as what runs again takes memory too
@@ -226,12 +226,10 @@ def _of_device(
     halves = [one for one in plannable.halves if one.place in places]
     asked, choices = list[Decision](), list[Choice]()
     for half in halves:
-        held = f"{half.place} {half.name}"
         saved = half.away_bytes(half.layers) / half.layers * flight[half.place]
         for action in ("recompute", "swap") if swaps else ("recompute",):
-            lost_s = _lost_ns(plannable, half, action, constants) * 1e-9
             asked.append(Decision(half.place, half.name, action, 0))
-            choices.append(Choice(half.name, action, held, half.layers, saved, lost_s))
+            choices.append(_choice(plannable, half, action, constants, saved))
     needed = peak - budget_bytes
     for _ in range(_ROUNDS):
         layers = cheapest(choices, needed)
@@ -246,17 +244,38 @@ def _of_device(
     return None
 
 
-def _lost_ns(plannable: Plannable, half: Half, action: str, constants: Constants) -> float:
-    """Of one layer, for each micro-batch. A swap costs what the layer's own work does not hide of
-    its bytes to the host and back, and never less than a twentieth of them."""
+def _choice(
+    plannable: Plannable, half: Half, action: str, constants: Constants, saved_bytes: float = 0.0
+) -> Choice:
+    """What an action does to each layer, for each micro-batch."""
+    held = f"{half.place} {half.name}"
     if action == "recompute":
-        return half.forward_ns
+        return Choice(half.name, action, held, half.layers, saved_bytes, half.forward_ns * 1e-9)
     layer_ns = half.backward_ns + sum(
         one.forward_ns for one in plannable.halves if one.place == half.place
     )
     moved_bytes = 2 * half.away_bytes(half.layers) / half.layers
-    moved_ns = moved_bytes / constants["host_bytes_per_s"] * 1e9
-    return max(0.05 * moved_ns, moved_ns - layer_ns)
+    moved_s, hidden_s = moved_bytes / constants["host_bytes_per_s"], layer_ns * 1e-9
+    return Choice(
+        half.name, action, held, half.layers, saved_bytes, swap_lost_s(moved_s, hidden_s),
+        str(half.place), moved_s, hidden_s,
+    )  # fmt: skip
+
+
+def _lost_ns(
+    plannable: Plannable, plan: Sequence[Decision], constants: Constants
+) -> list[tuple[Decision, Half, float]]:
+    """Each decision with what it is about and what it costs on its layers, for each micro-batch."""
+    halves = [
+        next(h for h in plannable.halves if (h.place, h.name) == (one.place, one.half))
+        for one in plan
+    ]
+    choices = [
+        _choice(plannable, half, one.action, constants)
+        for one, half in zip(plan, halves, strict=True)
+    ]
+    lost = lost_s(choices, [one.layers for one in plan])
+    return [(one, h, ns * 1e9) for one, h, ns in zip(plan, halves, lost, strict=True)]
 
 
 def _in_flight(plannable: Plannable, device: int) -> dict[int, int]:
@@ -329,12 +348,11 @@ def longer(
     found, made = job.measured, job.measured.made
     forward = found.alone_ns["F"]
     by_place = np.zeros((found.places, forward.shape[2]))
-    for one in plan:
-        half = next(h for h in plannable.halves if (h.place, h.name) == (one.place, one.half))
+    for one, half, lost_ns in _lost_ns(plannable, plan, constants):
         ratio = np.nanmean(forward[one.place], axis=0) / half.pass_ns
         if one.action != "recompute":
             ratio = np.ones_like(ratio)
-        by_place[one.place] += one.layers * _lost_ns(plannable, half, one.action, constants) * ratio
+        by_place[one.place] += lost_ns * ratio
     place_of = {place: at for route in made.schedule.routes for at, place in enumerate(route)}
     usual = job.factual.durations_ns.copy()
     for at, (device, entry) in enumerate(made.entries):
@@ -407,13 +425,11 @@ def measured_plan(
             action = "impossible" if plan is None else "none"
             rows.append(base | {"action": action, "layers": 0, "lost_ns": 0})
             continue
-        for one in plan:
-            half = next(h for h in plannable.halves if (h.place, h.name) == (one.place, one.half))
-            lost = _lost_ns(plannable, half, one.action, constants) * one.layers
+        for one, half, lost_ns in _lost_ns(plannable, plan, constants):
             rows.append(base | {
                 "chunk": route[one.place][1], "kind": one.half, "action": one.action,
                 "layers": one.layers, "of_layers": half.layers,
-                "lost_ns": int(lost * job.measured.micro_batches),
+                "lost_ns": int(lost_ns * job.measured.micro_batches),
             })  # fmt: skip
     return pl.DataFrame(rows, schema=_SCHEMA)
 

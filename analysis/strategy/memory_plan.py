@@ -2,7 +2,8 @@
 
 Each choice applies to whole layers: how many of a stage's layers compute a kind of activation again
 in backward, or move it to the host and back. That is an integer program: least time, so that at
-least the bytes that are missing are saved.
+least the bytes that are missing are saved. A layer's own work hides what it moves once: one that
+moves both of its halves loses more than two that move one each.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from .layers import BF16_BYTES
 from .memory import kept_activations, live_chunks, stage_memory
 
 _SWAP_WAYS = 2  # out and back
+_NEVER_HIDDEN_RATIO = 0.05  # of what a swap moves
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """What can be done to each of `layers` layers: `held` names the activations it is about, of
-    which one choice for a layer is enough."""
+    which one choice for a layer is enough. Of a swap, what it moves and what of that the `layer`'s
+    work may hide."""
 
     kind: str
     action: str
@@ -34,6 +37,36 @@ class Choice:
     layers: int
     saved_bytes: float
     lost_s: float
+    layer: str = ""
+    moved_s: float = 0.0
+    hidden_s: float = 0.0
+
+
+def swap_lost_s(moved_s: float, hidden_s: float) -> float:
+    """What a layer's own work does not hide of bytes to the host and back; never less than a
+    twentieth of them."""
+    return max(_NEVER_HIDDEN_RATIO * moved_s, moved_s - hidden_s)
+
+
+def _both_swapped(choices: Sequence[Choice]) -> list[tuple[int, int, float]]:
+    """Pairs of swaps of one kind of layer, with what a layer with both loses beyond either."""
+    swaps = [(at, one) for at, one in enumerate(choices) if one.action == "swap" and one.layer]
+    return [
+        (at, other_at, swap_lost_s(one.moved_s + other.moved_s, one.hidden_s)
+         - one.lost_s - other.lost_s)
+        for place, (at, one) in enumerate(swaps)
+        for other_at, other in swaps[place + 1 :]
+        if one.layer == other.layer
+    ]  # fmt: skip
+
+
+def lost_s(choices: Sequence[Choice], layers: Sequence[int]) -> list[float]:
+    """What each choice loses on so many layers; where fewer layers are there than swaps, what is
+    lost by both in one stands with the second."""
+    lost = [choice.lost_s * count for choice, count in zip(choices, layers, strict=True)]
+    for at, other, more_s in _both_swapped(choices):
+        lost[other] += more_s * max(0, layers[at] + layers[other] - choices[at].layers)
+    return lost
 
 
 def cheapest(choices: Sequence[Choice], needed_bytes: float) -> tuple[int, ...] | None:
@@ -47,21 +80,29 @@ def cheapest(choices: Sequence[Choice], needed_bytes: float) -> tuple[int, ...] 
     saved = np.array([choice.saved_bytes for choice in choices]) / needed_bytes
     together = np.array([[float(choice.held == held) for choice in choices] for held in helds])
     most = [max(choice.layers for choice in choices if choice.held == held) for held in helds]
-    lost = np.array([choice.lost_s for choice in choices])
+    # Of each pair of swaps a variable more: the layers that have both, no fewer than there must be.
+    pairs = _both_swapped(choices)
+    beside = np.zeros((len(pairs), len(choices) + len(pairs)))
+    for row, (at, other, _) in enumerate(pairs):
+        beside[row, [at, other, len(choices) + row]] = 1.0, 1.0, -1.0
+    wide = ((0, 0), (0, len(pairs)))
+    lost = np.array([*(choice.lost_s for choice in choices), *(more_s for _, _, more_s in pairs)])
     scale = float(lost.max()) or 1.0
+    counts = [choice.layers for choice in choices]
     found = milp(
         lost / scale,
-        integrality=np.ones(len(choices), dtype=np.int64),
-        bounds=Bounds(0, [choice.layers for choice in choices]),
+        integrality=np.ones(len(lost), dtype=np.int64),
+        bounds=Bounds(0, [*counts, *(counts[at] for at, _, _ in pairs)]),
         constraints=[
-            LinearConstraint(saved[None], lb=1.0),
-            LinearConstraint(together, ub=np.array(most, dtype=float)),
+            LinearConstraint(np.pad(saved[None], wide), lb=1.0),
+            LinearConstraint(np.pad(together, wide), ub=np.array(most, dtype=float)),
+            *([LinearConstraint(beside, ub=[counts[at] for at, _, _ in pairs])] if pairs else ()),
         ],
         options={"mip_rel_gap": 0.0},
     )
     if found.x is None:
         return None
-    return tuple(round(layers) for layers in found.x)
+    return tuple(round(layers) for layers in found.x[: len(choices)])
 
 
 def choices_of_stage(job: Job, stage: int, constants: Constants) -> list[Choice]:
@@ -86,10 +127,12 @@ def choices_of_stage(job: Job, stage: int, constants: Constants) -> list[Choice]
             found.append(
                 Choice(held, "recompute", held, layers, saved, float(seconds) * micro_batches)
             )
-            moved_s = _SWAP_WAYS * float(kept_bytes) / constants["host_bytes_per_s"]
-            beside_s = 3.0 * sum(float(each) for each in forward)
-            lost_s = max(0.05 * moved_s, moved_s - beside_s) * micro_batches
-            found.append(Choice(held, "swap", held, layers, float(kept_bytes) * flight, lost_s))
+            moved_s = _SWAP_WAYS * float(kept_bytes) / constants["host_bytes_per_s"] * micro_batches
+            hidden_s = 3.0 * sum(float(each) for each in forward) * micro_batches
+            found.append(
+                Choice(held, "swap", held, layers, float(kept_bytes) * flight,
+                       swap_lost_s(moved_s, hidden_s), name, moved_s, hidden_s)
+            )  # fmt: skip
     return found
 
 
@@ -126,15 +169,16 @@ def memory_plan(job: Job, budget_bytes: float, constants: Constants | None = Non
             rows.append(base | {"kind": None, "action": action, "layers": 0, "saved_bytes": 0,
                                 "lost_ns": 0, "peak_bytes": int(peak)})  # fmt: skip
             continue
-        used = [(choice, count) for choice, count in zip(choices, layers, strict=True) if count]
-        left = peak - sum(choice.saved_bytes * count for choice, count in used)
+        lost = lost_s(choices, layers)
+        used = [one for one in zip(choices, layers, lost, strict=True) if one[1]]
+        left = peak - sum(choice.saved_bytes * count for choice, count, _ in used)
         rows += [
             base | {
                 "kind": choice.kind, "action": choice.action, "layers": count,
                 "saved_bytes": int(choice.saved_bytes * count),
-                "lost_ns": int(choice.lost_s * count * 1e9), "peak_bytes": int(left),
+                "lost_ns": int(of_choice_s * 1e9), "peak_bytes": int(left),
             }
-            for choice, count in used
+            for choice, count, of_choice_s in used
         ]  # fmt: skip
     return pl.DataFrame(rows, schema={
         "stage": pl.Int64, "kind": pl.String, "action": pl.String, "layers": pl.Int64,
