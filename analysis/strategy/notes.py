@@ -72,6 +72,14 @@ def search_notes(found: pl.DataFrame, changes: pl.DataFrame) -> list[str]:
             all=len(found),
         )
     ]
+    if not found["fits"].any():
+        notes.append(
+            Message(
+                "none fits: the one that lacks least needs {peak} GiB; give more NPUs, shorter"
+                " sequences or a smaller model",
+                peak=f"{found.row(0, named=True)['peak_bytes'] / 2**30:.1f}",
+            )
+        )
     if len(changes):
         names = changes["constant"].unique(maintain_order=True).to_list()
         notes.append(

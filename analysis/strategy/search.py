@@ -195,7 +195,8 @@ def search(
     constants: Constants | None = None,
     spread: Callable[..., Iterable[pl.DataFrame]] = map,
 ) -> pl.DataFrame:
-    """The rows of the metric, those that fit first, fastest first. Raises UsageError for none.
+    """The rows of the metric, those that fit first, fastest first; of those that do not, the one
+    that lacks least. Raises UsageError for none.
 
     `spread(function, tasks)` gives a function's results for tasks in their order, as `map` does.
     """
@@ -208,7 +209,9 @@ def search(
         )
     budget = machine.memory_bytes * (1 - space.spare_ratio)
     found = pl.concat(frames).with_columns(fits=pl.col("peak_bytes") <= budget)
-    found = found.sort(["fits", "step_ns", "peak_bytes"], descending=[True, False, False])
+    nearest = pl.when("fits").then("step_ns").otherwise("peak_bytes")
+    order = ["fits", nearest, "step_ns", "peak_bytes"]
+    found = found.sort(order, descending=[True, False, False, False])
     return with_front(found).select(column_names("search"))
 
 

@@ -10,6 +10,7 @@ import pytest
 from npuscope.analysis.flops.model.describe import model_of
 from npuscope.analysis.strategy.describe import space_of
 from npuscope.analysis.strategy.job import Machine, balanced_stages
+from npuscope.analysis.strategy.notes import search_notes
 from npuscope.analysis.strategy.predict import predict
 from npuscope.analysis.strategy.search import RECOMPUTES, Space, search, sensitivity
 from npuscope.errors import UsageError
@@ -44,6 +45,14 @@ def test_nothing_on_the_front_is_beaten() -> None:
     steps, peaks = fitting["step_ns"].to_numpy(), fitting["peak_bytes"].to_numpy()
     for row in found.filter("is_front").to_dicts():
         assert not np.any((steps < row["step_ns"]) & (peaks < row["peak_bytes"]))
+
+
+def test_where_nothing_fits_the_nearest_stands_first() -> None:
+    found = search(DENSE, replace(_MACHINE, memory_bytes=1e9), 8, _SPACE)
+    assert len(found) > 100 and not found["fits"].any()
+    assert found["peak_bytes"].is_sorted()
+    told = search_notes(found, found.clear())
+    assert f"needs {found['peak_bytes'][0] / 2**30:.1f} GiB" in told[1]
 
 
 def test_constants_that_would_change_the_order_are_named() -> None:
