@@ -121,7 +121,8 @@ def _between_steps(
     ops, made = job.ops, own.waits
     first, launched = (_begins(ops, order) for order in (np.arange(len(ops.rank)), made.launched))
     if not len(first):
-        raise CannotAnswer(f"{change.word}: one step was recorded, so nothing lies between steps")
+        told = "one step was" if len(ops.steps) == 1 else "no step and the next one were"
+        raise CannotAnswer(f"{change.word}: {told} recorded, so nothing lies between steps")
     pauses, gap = made.pauses(), made.gap.copy()
     pauses[launched] = np.round(pauses[launched] * factor)
     is_root = np.diff(made.points.first)[made.points.place[first]] == 0
@@ -134,11 +135,13 @@ def _between_steps(
 
 
 def _begins(ops: Operations, order: Indices | Integers) -> Integers:
-    """Where in such an order a rank's step begins after another one of it."""
+    """Where in such an order a rank's step begins after the one before it: what lies between
+    steps that do not follow each other holds others."""
     known = np.flatnonzero(ops.step[order] >= 0)
     rank = ops.rank[order[known]].astype(np.int64)
     latest = np.maximum.accumulate(rank * len(ops.steps) + ops.step[order[known]])
-    is_first = (np.diff(latest, prepend=latest[:1]) > 0) & (np.diff(rank, prepend=rank[:1]) == 0)
+    is_first = (np.diff(latest, prepend=latest[:1]) == 1) & (np.diff(rank, prepend=rank[:1]) == 0)
+    is_first[1:] &= ops.is_followed[latest[:-1] % len(ops.steps)]
     found: Integers = known[is_first]
     return found
 

@@ -47,7 +47,7 @@ _MOST_FOR_PATHS = 5_000_000  # operations: both critical paths of more take too 
 #   run               varchar  run of the training job
 #   capture           varchar  ranks profiled at the same time
 #   step              bigint   producer's step number; NULL: the mean of the steps
-#   measured_step_ns  bigint   latest start over ranks to the next step's; last: to the end
+#   measured_step_ns  bigint   latest start over ranks to the next step's, or to the end
 #   replayed_step_ns  bigint   the same replayed with nothing changed
 #   predicted_step_ns bigint   the same replayed with the changes
 #   predicted_low_ns  bigint   low end of the range

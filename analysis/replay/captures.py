@@ -169,7 +169,7 @@ def job_of(run: str, capture: str, ops: Operations, warm_up: frozenset[int | Non
 #   capture              varchar  ranks profiled at the same time
 #   rank                 integer  global rank; NULL: the job
 #   step                 bigint   producer's step number; NULL: the capture has none
-#   measured_ns          bigint   latest start over ranks to the next step's; last: to the end
+#   measured_ns          bigint   latest start over ranks to the next step's, or to the end
 #   replayed_ns          bigint   the same replayed; what nothing explains is kept as recorded
 #   without_gaps_ns      bigint   the same with nothing kept
 #   error_ratio          double   (replayed - measured) / measured

@@ -23,9 +23,10 @@ _Key = tuple[int, str, str | None, str | None]  # position of the rank, part, ki
 # metric: critical_path
 # Which operations of which rank make a step as long as it is?
 #
-# From what ends a step (the start of the next one on the rank that starts it last, else the last
-# end) back through what each start waited for, over all ranks, to where the step began. Rows of a
-# step add up to it. Nothing that is not on this path makes the step shorter when it gets faster.
+# From what ends a step (the start of the next one on the rank that starts it last; where that was
+# not captured, the last end) back through what each start waited for, over all ranks, to where the
+# step began. Rows of a step add up to it. Nothing that is not on this path makes the step shorter
+# when it gets faster.
 # Communication counts from its last member's start; exogenous: members were not captured, waiting
 # for them is part of it. Task: copies and what else is neither. Host: from launch to launch.
 # Launch: to an idle device. Overhead: what usually lies between an end and what waits for it. Gap:
@@ -229,11 +230,12 @@ def paths(
     span = span_of(ops, lambda part: (starts[part], ends[part]))
     begins = np.where(span.is_there, span.starts, np.iinfo(np.int64).min)
     found: list[Path | None] = []
+    is_followed = span.is_followed.tolist()
     for number in range(len(ops.steps)):
         begin = int(begins[number].max())
         spent: dict[_Key, list[int]] = defaultdict(lambda: [0, 0])
         turn, other, behind = None, None, 0
-        if number + 1 < len(ops.steps):
+        if is_followed[number]:
             last = int(begins[number + 1].argmax())
             here = (ops.step == number + 1) & (ops.rank == last)
             point, latest = int(np.flatnonzero(here & (starts == begins[number + 1, last]))[0]), -1

@@ -72,6 +72,13 @@ class Operations:
         return found
 
     @property
+    def is_followed(self) -> Flags:
+        """Of steps: whether the one with the next number was captured, too. What was not captured
+        between two steps is no part of either."""
+        told = [one is not None and other == one + 1 for one, other in pairwise(self.steps)]
+        return np.array([*told, False])
+
+    @property
     def has_launches(self) -> bool:
         return bool((self.launch != UNKNOWN).any())
 

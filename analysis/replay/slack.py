@@ -18,9 +18,9 @@ _NEVER = np.iinfo(np.int64).max // 4
 # How much longer may each operation take before a step of the job does?
 #
 # On the graph of the replay, with one operation longer and all others as they are: until it delays
-# the latest start of a step over ranks, or the last end. Of communication: its rank's transfer.
-# Operations on the critical path have none. By how much the next longest way is shorter, and what
-# is on it: runner_up_path.
+# the latest start of a step over ranks, or the last end of a step whose next was not captured. Of
+# communication: its rank's transfer. Operations on the critical path have none. By how much the
+# next longest way is shorter, and what is on it: runner_up_path.
 #
 # title: Slack
 # meaning: How much longer each operation may take before a step does.
@@ -72,8 +72,10 @@ def slacks(job: CaptureJob) -> Integers:
     first = inside[starts[inside] == span.starts[ops.step[inside], ops.rank[inside]]]
     late[first] = begins[ops.step[first]]
     own = np.full(count, _NEVER)
-    last = np.flatnonzero(ops.step == len(ops.steps) - 1)
-    own[last] = int(ends[last].max()) - ends[last]
+    # Where the next step was not captured, a step lasts to its latest end.
+    latest = np.where(span.is_there, span.ends, UNKNOWN).max(axis=1)
+    last = inside[~span.is_followed[ops.step[inside]]]
+    own[last] = latest[ops.step[last]] - ends[last]
     after = np.where(ops.is_communication, count + ops.instance, np.arange(count))
     np.minimum.at(late, after[last], at[after[last]] + own[last])
     room = _room(made, at, late)

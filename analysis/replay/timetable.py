@@ -22,24 +22,28 @@ _UNKNOWN_NS = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """First start and last end of each step on each rank (by step and rank; `is_there`)."""
+    """First start and last end of each step on each rank (by step and rank; `is_there`), and of
+    each step whether the one with the next number was captured, too."""
 
     starts: Integers
     ends: Integers
     is_there: Flags
+    is_followed: Flags
 
     def lengths(self) -> Integers:
-        """Of the job's steps: from the latest start over ranks to that of the next step; of the
-        last one to the latest end."""
+        """Of the job's steps: from the latest start over ranks to that of the next step; where that
+        was not captured, to the latest end."""
         begins = np.where(self.is_there, self.starts, -_UNKNOWN_NS).max(axis=1)
         ends = np.where(self.is_there, self.ends, -_UNKNOWN_NS).max(axis=1)
-        found: Integers = np.append(begins[1:], ends[-1:]) - begins
+        following = np.append(begins[1:], ends[-1:])
+        found: Integers = np.where(self.is_followed, following, ends) - begins
         return found
 
     def lengths_by_rank(self) -> Integers:
         """The same of each rank; of no meaning where it is not there."""
         following = np.concatenate([self.starts[1:], self.ends[-1:]])
         is_next = np.concatenate([self.is_there[1:], np.zeros_like(self.is_there[:1])])
+        is_next &= self.is_followed[:, None]
         found: Integers = np.where(is_next, following, self.ends) - self.starts
         return found
 
@@ -89,4 +93,5 @@ def span_of(ops: Operations, times: Timetable) -> Span:
             np.minimum.at(first, at, np.minimum.reduceat(starts, begins)[inside])
             np.maximum.at(last, at, np.maximum.reduceat(ends, begins)[inside])
     is_there = first < _UNKNOWN_NS
-    return Span(np.where(is_there, first, 0), np.where(is_there, last, 0), is_there)
+    starts, ends = (np.where(is_there, one, 0) for one in (first, last))
+    return Span(starts, ends, is_there, ops.is_followed)

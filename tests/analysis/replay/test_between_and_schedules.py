@@ -5,13 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import polars as pl
 import pytest
 
 from npuscope.analysis.findings.findings import findings
 from npuscope.analysis.pipeline.passes import pipeline
 from npuscope.analysis.pipeline.tries import parse_tries, pipeline_tries, ready
+from npuscope.analysis.replay.captures import capture_job, replay
+from npuscope.analysis.replay.critical_path import critical_path
+from npuscope.analysis.replay.slack import slacks
+from npuscope.analysis.scope import ALL
 from npuscope.errors import CannotAnswer, UsageError
-from tests.analysis.replay.replayed_jobs import SMALL, check_pair, mean_of, replayed, tables
+from tests.analysis.replay.replayed_jobs import (
+    SMALL,
+    check_pair,
+    compared,
+    mean_of,
+    replayed,
+    tables,
+)  # fmt: skip
+from tests.analysis.tables import connect
 
 LOADING = replace(SMALL, between_steps_ns=3_000_000)
 ONE = replace(SMALL, steps=1)
@@ -72,3 +86,26 @@ def test_a_job_without_a_pipeline_has_no_schedule() -> None:
     alone = replace(ONE, pp=1, layers=1)
     with pytest.raises(CannotAnswer, match="one pipeline stage"):
         mean_of(tables(alone), replayed(alone), "schedule=zb-h1")
+
+
+def test_steps_that_were_not_captured_are_no_part_of_the_step_before() -> None:
+    """Of five steps the second and the fourth are not there: the others end as a last step does."""
+    whole = replace(SMALL, steps=5)
+    first = min(replayed(whole).ops.steps, key=lambda step: step or 0)
+    assert first is not None
+    lost = f"step in ({first + 1}, {first + 3})"
+    gone = [f"delete from {table} where {lost}" for table in ("kernels", "comm_ops", "steps")]
+    con = compared(connect(), whole, *gone)
+    job = capture_job(con, ALL)
+    assert job.ops.steps == [first, first + 2, first + 4]
+    told = [row[0] for row in con.sql("select step_ns from job_steps order by step").fetchall()]
+    rows = replay(job)
+    assert rows.filter(pl.col("rank").is_null())["measured_ns"].to_list() == told
+    ends = (job.measured.ends - job.measured.starts).ravel().tolist()
+    assert rows.filter(pl.col("rank").is_not_null())["measured_ns"].to_list() == ends
+    path = critical_path(job).group_by("step").agg(pl.col("path_ns").sum()).sort("step")
+    assert path["path_ns"].to_list() == told
+    critical = np.flatnonzero(slacks(job) == 0)
+    assert set(job.ops.step[critical].tolist()) == {0, 1, 2}
+    with pytest.raises(CannotAnswer, match="no step and the next one were recorded"):
+        mean_of(con, job, "between_steps=0")
