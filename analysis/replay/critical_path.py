@@ -29,8 +29,10 @@ _Key = tuple[int, str, str | None, str | None]  # position of the rank, part, ki
 # when it gets faster.
 # Communication counts from its last member's start; exogenous: members were not captured, waiting
 # for them is part of it. Task: copies and what else is neither. Host: from launch to launch.
-# Launch: to an idle device. Overhead: what usually lies between an end and what waits for it. Gap:
-# what nothing explains; below 0 where an operation came sooner than usual.
+# Launch: to an idle device. Overhead: what usually lies between an end and what waits for it. What
+# usually starts before such an end, or before a call of communication returns, has neither: what it
+# waits for counts up to its start. Gap: what nothing explains; alone below 0, where an operation
+# came sooner than usual.
 #
 # title: Critical path
 # meaning: What a step waits for from its start to its end, over all ranks, by rank and operation.
@@ -328,7 +330,10 @@ class _Walk:
         """The path to the end of an operation, at `until`, down to `begin`."""
         point = self.start_of(op)
         start = max(int(self.at[point]), begin)
-        self._spend(spent, self._of(op), until - start, start)
+        own = self._of(op)
+        if until < start:  # clocks of ranks are off: it ended before its last member came
+            own = (own[0], "gap", None, own[3])
+        self._spend(spent, own, until - start, start)
         self.back(point, begin, spent, turn)
 
     def back(
@@ -358,6 +363,9 @@ class _Walk:
             waiting = self._of(point) if point < len(self.job.ops.rank) else worked
             # What lies before the step began is cut off, the earliest first.
             cut = max(begin - int(at[before]), 0)
+            # What starts before the end of what it waits for takes the path over from there on:
+            # calls of communication launch before they return, kernels of a stream overlap.
+            busy, lag = max(busy + min(lag, 0), 0), max(lag, 0)
             pieces = (
                 (worked, busy),
                 ((waiting[0], lagged, None, waiting[3]), lag),

@@ -28,7 +28,8 @@ from npuscope.analysis.scope import ALL
 from npuscope.analysis.views import open_views
 from npuscope.collector.store import store
 from npuscope.sample_traces.generate import Job
-from tests.analysis.replay.replayed_jobs import SMALL, replayed
+from tests.analysis.replay.replayed_jobs import SMALL, compared, replayed
+from tests.analysis.tables import connect
 
 
 @settings(max_examples=80)
@@ -73,6 +74,22 @@ def test_the_runner_up_of_a_job_is_as_long_as_it_says(job: Job) -> None:
     assert (sums["path_ns"] + sums["behind_ns"]).to_list() == lengths.tolist()
     assert (sums["behind_ns"] >= 0).all() and (sums["behind_ns"] < 0.05 * lengths).all()
     assert found.drop("behind_ns").rows() != critical.rows()
+
+
+def test_nothing_but_gaps_is_below_0() -> None:
+    """Calls of communication return 300 us after their operations began, as real ones may."""
+    slow = replace(SMALL, noise=0.05, host_op_ns=150_000)
+    late = """
+        update launches l set api_end_ns = o.start_ns + 300_000 from comm_ops o
+        where l.target = 'communication' and l.run = o.run and l.rank = o.rank
+            and l.connection_id = o.connection_id"""
+    job = capture_job(compared(connect(), slow, late), ALL)
+    launches = job.waits.lag[job.waits.work < 0]
+    assert (launches < -100_000).any()
+    for found in (critical_path(job), runner_up_path(job)):
+        assert (found.filter(pl.col("part") != "gap")["path_ns"] > 0).all()
+    sums = critical_path(job).group_by("step").agg(pl.col("path_ns").sum()).sort("step")
+    assert sums["path_ns"].to_list() == job.measured.lengths().tolist()
 
 
 def test_recorded_transfers_in_gaps_are_named(real_stores: Callable[[str], Path]) -> None:
