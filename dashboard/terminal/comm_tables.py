@@ -181,7 +181,7 @@ def _link_columns() -> list[Column]:
         Column("of peak", "peak_ratio", percent, 1),
         Column("packets", "packet_count", decimals("{:,.0f}"), 3),
         Column("small", "small_time_ratio", percent, 4),
-        Column("unaligned", "unaligned_count", number, 5),
+        Column("unaligned", "unaligned_count", decimals("{:,.0f}"), 5),
     ]
 
 

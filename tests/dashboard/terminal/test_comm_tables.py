@@ -7,9 +7,10 @@ import pytest
 from rich.console import Console, RenderableType
 
 from npuscope.analysis import means, query
+from npuscope.analysis.communication import volume
 from npuscope.analysis.scope import Scope
 from npuscope.dashboard.report.report import report
-from npuscope.dashboard.terminal.comm_tables import masking_table
+from npuscope.dashboard.terminal.comm_tables import links_table, masking_table
 from npuscope.dashboard.terminal.tables import FittedTable
 from tests.analysis.tables import connect, fill, kernel, op
 
@@ -81,3 +82,21 @@ def test_the_report_leaves_out_ranks_without_operations(con: duckdb.DuckDBPyConn
         None: [f"{title} (mean of 2 ranks, 2 steps)"],
         2: [f"{title} (mean of 1 rank, 1 step, as HCCL measured it)"],
     }
+
+
+def test_means_of_packets_are_whole() -> None:
+    """Of three steps one moves two packets more that are no multiple of 512 bytes."""
+    con = connect()
+    for step in (1, 2, 3):
+        fill(con, "comm_ops", [op(step * MS, MS, step, op_id=step, name=f"allReduce_{step}")])
+        sizes = [1000, 1001, *([1002, 1003] if step == 3 else [])]
+        fill(con, "comm_tasks", [
+            {"op_id": step, "start_ns": step * MS, "dur_ns": 1000, "size_bytes": size,
+             "task_type": "Memcpy", "transport": "SDMA", "link": "HCCS"}
+            for size in sizes
+        ])  # fmt: skip
+    mean = means.mean_links(con)
+    assert mean["unaligned_count"].to_list() == pytest.approx([8 / 3])
+    lines = drawn(links_table(volume.links(con), mean), width=200)
+    [row] = [line for line in lines[: lines.index([])] if "HCCS" in line]
+    assert row.count("3") == 2  # packets, and those that are unaligned
