@@ -1,6 +1,7 @@
 """Where a training went wrong: spikes, changes of level, periodic costs, restarts, no numbers.
 
-Rules and their constants are those of docs/health.md. Each is a function on the steps of a log.
+Rules and their constants are those of docs/health.md. Each is a function on the steps of a log with
+the `iterations` that a line stands for: rules go over lines, counts and costs are of iterations.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _COST, _COST_SHARE, _AROUND = 5.0, 0.03, 101
 _HIT_SHARE, _FEWEST_HITS, _CHANCE = 0.8, 3, 0.01
 _MOST_PERIODS = 5
 _ROBUST = 1.4826  # standard deviations in a median absolute deviation of normal values
+_ITERATIONS = pl.col("iterations").sum().round().cast(pl.Int64)
 EVENT_COLUMNS = {
     "kind": pl.String, "metric": pl.String, "step": pl.Int64, "end_step": pl.Int64,
     "count": pl.Int64, "value": pl.Float64, "usual": pl.Float64, "low": pl.Float64,
@@ -47,10 +49,10 @@ def spikes(steps: pl.DataFrame, name: str) -> pl.DataFrame:
     runs = told.with_columns(pl.col("is_high").rle_id().alias("run")).filter("is_high")
     found = runs.group_by("run", maintain_order=True).agg(
         pl.col("step").first(), pl.col("step").last().alias("end_step"),
-        pl.len().cast(pl.Int64).alias("count"), value.max().alias("value"),
+        pl.len().alias("lines"), _ITERATIONS.alias("count"), value.max().alias("value"),
         pl.col("usual").first(),
     )  # fmt: skip
-    return _events(found.filter(pl.col("count") <= _LONGEST), "spike", name)
+    return _events(found.filter(pl.col("lines") <= _LONGEST), "spike", name)
 
 
 def _median_before(value: pl.Expr) -> pl.Expr:
@@ -67,10 +69,8 @@ def _early_deviations(values: Floats) -> list[float | None]:
 
 def not_finite(steps: pl.DataFrame) -> pl.DataFrame:
     """Stretches of steps whose loss or gradients were no number, and of skipped iterations."""
-    # A step may tell several figures that are no number: it is one step all the same.
-    lost = steps.with_columns((pl.col("not_finite_count") > 0).cast(pl.Int64))
     return pl.concat([
-        _events(_stretches(lost, "not_finite_count"), "not_finite", "loss"),
+        _events(_stretches(steps, "lost_count"), "not_finite", "loss"),
         _events(_stretches(steps, "skipped_count"), "skipped", "step"),
     ])  # fmt: skip
 
@@ -86,7 +86,8 @@ def _stretches(steps: pl.DataFrame, name: str) -> pl.DataFrame:
 
 def periodic_costs(steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
     """Costs that come again every so many steps (checkpoints, garbage collection, evaluation), and
-    which steps have one: `count` of them, `cost_ns` of each over the usual step, on average."""
+    which steps have one: `count` of them, `cost_ns` of each over the usual step, on average. A line
+    for ten steps tells a tenth of it."""
     told = steps.filter(pl.col("step").is_not_null() & pl.col("step_ns").is_not_null())
     usual = pl.col("step_ns").rolling_median(_AROUND, center=True, min_samples=1)
     excess = pl.col("step_ns") - usual
@@ -97,7 +98,7 @@ def periodic_costs(steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
     limit_ns = np.maximum(
         _COST * _ROBUST * float(np.median(np.abs(over_ns))), _COST_SHARE * told["usual"].to_numpy()
     )
-    left_ns = over_ns.copy()
+    left_ns, stands_for = over_ns.copy(), told["iterations"].to_numpy()
     regular = np.zeros(len(numbers), np.bool_)
     rows: list[dict[str, float]] = []
     while len(rows) < _MOST_PERIODS:
@@ -105,8 +106,8 @@ def periodic_costs(steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
         if hit is None:
             break
         period, chosen = hit
-        cost_ns = float(np.median(left_ns[chosen]))
-        left_ns[chosen] -= cost_ns  # a step may have several of them
+        cost_ns = float(np.median(left_ns[chosen] * stands_for[chosen]))
+        left_ns[chosen] -= cost_ns / stands_for[chosen]  # a step may have several of them
         regular |= chosen
         usual_ns = float(np.median(told["usual"].to_numpy()[chosen]))
         rows.append({
@@ -149,9 +150,10 @@ def _most_regular(
     return None if best is None else best[1:]
 
 
-def restarts(lines: pl.DataFrame) -> pl.DataFrame:
+def restarts(lines: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """Where the log goes back to an earlier step: from the step it began again with to the last
-    that was lost; `count` steps were done twice, `cost_ns` is what they took at first."""
+    that was lost; `count` steps were done twice, `cost_ns` is what they took at first. `steps`:
+    each once, with the iterations that its lines stand for."""
     told = lines.filter(pl.col("step").is_not_null())
     step = told["step"]
     # Several ranks may log: one that is a line behind has not gone back.
@@ -159,15 +161,17 @@ def restarts(lines: pl.DataFrame) -> pl.DataFrame:
     again &= step.shift(-1).fill_null(step) < step.shift(1)
     rows: list[dict[str, int]] = []
     elapsed = told["elapsed_s"].fill_null(0.0).to_numpy()
-    numbers = step.to_numpy()
+    numbers, once = step.to_numpy(), steps["step"].drop_nulls().to_numpy()
+    stands_for = steps["iterations"].to_numpy()[np.searchsorted(once, numbers)]
     is_lost = np.zeros(len(numbers), np.bool_)
     for at in again.fill_null(value=False).arg_true().to_list():
         # What an earlier restart had lost is not lost again.
         lost = np.flatnonzero(~is_lost[:at] & (numbers[:at] >= numbers[at]))
         is_lost[lost] = True
         rows.append({
-            "step": int(numbers[at]), "end_step": int(numbers[lost].max()), "count": len(lost),
-            "cost_ns": round(float(elapsed[lost].sum()) * 1e9),
+            "step": int(numbers[at]), "end_step": int(numbers[lost].max()),
+            "count": round(float(stands_for[lost].sum())),
+            "cost_ns": round(float(elapsed[lost] @ stands_for[lost]) * 1e9),
         })  # fmt: skip
     return _events(pl.DataFrame(rows), "restart", "step")
 
@@ -187,12 +191,12 @@ def level_changes(steps: pl.DataFrame, name: str) -> pl.DataFrame:
     """Where a column changes its level for good (`compare.change_points`): `usual` before, `value`
     after, `low` and `high` of the difference."""
     told = steps.filter(pl.col(name).is_finite() & pl.col("step").is_not_null())
-    step = told["step"]
+    step, stands_for = told["step"], told["iterations"].to_numpy()
     rows = [
         {
             "step": step[one.at], "end_step": step[one.at + one.count_after - 1],
-            "count": one.count_after, "value": one.after, "usual": one.before, "low": one.low,
-            "high": one.high,
+            "count": round(float(stands_for[one.at :][: one.count_after].sum())),
+            "value": one.after, "usual": one.before, "low": one.low, "high": one.high,
         }
         for one in change_points(told[name].cast(pl.Float64).to_numpy())
     ]  # fmt: skip

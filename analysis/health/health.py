@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import polars as pl
 from scipy.special import betaincinv
 
@@ -17,7 +16,7 @@ from npuscope.messages import Message, joined
 from ..wording import percent
 from . import events
 from .speculation import health_heads
-from .steps import health_steps
+from .steps import health_steps, iterations, lost_iterations
 
 _SPIKED = ("grad_norm", "loss")
 _NS = 1e9
@@ -51,7 +50,7 @@ class Health:
 #   metric        varchar  of which column
 #   step          bigint   first step of it
 #   end_step      bigint   last step of it; of a change the last of the new level
-#   count         bigint   steps of it; of a restart steps done twice
+#   count         bigint   steps of it; of a restart done twice; how often a periodic cost came
 #   value         double   the highest of a spike, the new level of a change, a step with the cost
 #   usual         double   the level before
 #   low           double   95 % interval of value - usual of a change, from
@@ -61,16 +60,20 @@ class Health:
 def health(lines: pl.DataFrame, facts: LogFacts) -> Health:
     """What the lines of a log (`read_lines`) tell."""
     steps = health_steps(lines, facts)
-    periodic, regular = events.periodic_costs(steps)
-    usual = steps.filter(~pl.col("step").is_in(regular.implode()))
+    weighed = steps.with_columns(
+        pl.Series("iterations", iterations(steps["step"])),
+        lost_iterations(lines, steps).alias("lost_count"),
+    )
+    periodic, regular = events.periodic_costs(weighed)
+    usual = weighed.filter(~pl.col("step").is_in(regular.implode()))
     found = pl.concat([
-        *(events.spikes(steps, name) for name in _SPIKED),
+        *(events.spikes(weighed, name) for name in _SPIKED),
         events.level_changes(usual, "step_ns"),
         periodic,
-        events.restarts(lines),
-        events.not_finite(steps),
+        events.restarts(lines, weighed),
+        events.not_finite(weighed),
     ]).sort("step", "kind", "metric", maintain_order=True)  # fmt: skip
-    return Health(steps, found, health_heads(lines), _summary(lines, steps, found))
+    return Health(steps, found, health_heads(lines), _summary(lines, weighed, found))
 
 
 # metric: health_summary
@@ -146,32 +149,25 @@ def _sum_told(values: pl.Series) -> int | None:
 def _summary(
     lines: pl.DataFrame, steps: pl.DataFrame, found: pl.DataFrame
 ) -> dict[str, float | int | None]:
-    # A line every ten steps tells the mean of ten.
-    covered = np.clip(np.diff(steps["step"].drop_nulls().to_numpy()), 1, None)
-    every = (
-        float(np.median(covered)) if len(covered) else 1.0
-    )  # of the first line, and the unnumbered
-    times_ns = steps["step_ns"].fill_null(0).to_numpy()
-    weights = np.full(len(times_ns), every)
-    weights[1 : len(covered) + 1] = np.minimum(covered, every)  # steps without a line are unknown
-    useful_s = float(times_ns @ weights) / _NS
+    weights = steps["iterations"].to_numpy()
+    useful_s = float(steps["step_ns"].fill_null(0).to_numpy() @ weights) / _NS
     at_s = lines["at_s"].fill_nan(None).drop_nulls().to_numpy()
     elapsed_s = lines["elapsed_s"].drop_nulls().to_numpy()
     wall_s = None
     is_timed = len(elapsed_s) == lines.height  # else the useful time is not all
     if is_timed and len(at_s) > 1 and at_s.max() > at_s.min():
-        wall_s = float(at_s.max() - at_s.min() + elapsed_s[0] * every)
+        wall_s = float(at_s.max() - at_s.min() + elapsed_s[0] * weights[0])
         if useful_s > _OVER * wall_s:  # then these times are not of these steps
             wall_s = None
     spikes = found.filter(pl.col("kind") == "spike")["metric"].value_counts(sort=True)
     counts = dict(spikes.iter_rows())
     judged = {name: _judged(steps, name) for name in _SPIKED}
     return {
-        "steps_count": steps.height,
+        "steps_count": round(float(weights.sum())),
         "useful_s": useful_s or None,
         "wall_s": wall_s,
         "goodput_ratio": useful_s / wall_s if wall_s else None,
-        "not_finite_count": _sum_told(steps["not_finite_count"] > 0),
+        "not_finite_count": _sum_told(steps["lost_count"]),
         "skipped_count": _sum_told(steps["skipped_count"]),
         **{
             f"{name}_spikes_count": counts.get(name, 0) if told else None
@@ -186,7 +182,8 @@ def _summary(
 
 def _judged(steps: pl.DataFrame, name: str) -> int:
     """Steps with a figure that could be a spike: events are of steps with a number."""
-    return steps.filter(pl.col("step").is_not_null())[name].count()
+    is_told = (steps["step"].is_not_null() & steps[name].is_not_null()).to_numpy()
+    return round(float(iterations(steps["step"])[is_told].sum()))
 
 
 def spike_change(ours: Health, theirs: Health, name: str) -> dict[str, float | str | None]:

@@ -192,7 +192,7 @@ _BOUNDS = {
 # meaning: Tokens per second over supernodes, of each of them, and how linear that is.
 #
 #   supernodes_count   bigint  supernodes that the log's job ran on
-#   steps_count        bigint  steps with a rate
+#   steps_count        bigint  lines of the log with a rate
 #   tokens_per_second  double  of the job
 #   supernode_tokens_per_s  double  of one supernode
 #   speedup_ratio      double  rate over the smallest's

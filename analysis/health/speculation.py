@@ -20,7 +20,7 @@ _LAST = 100
 # metric: health_heads
 # How many tokens of its MTP heads would a model accept, by its training losses?
 #
-# Of the last 100 steps that tell both losses. With sampling a draft is accepted with probability
+# Of the last 100 lines that tell both losses. With sampling a draft is accepted with probability
 # 1 - TV(p, q), p the model's distribution and q the head's. If the model is calibrated, the head's
 # loss over the model's own is the mean KL(p || q), and TV is at most sqrt(KL / 2) (Pinsker) and
 # sqrt(1 - exp(-KL)) (Bretagnolle and Huber), of means too, as both are concave. So acceptance is at
@@ -32,7 +32,7 @@ _LAST = 100
 # table: health_heads
 #
 #   head               bigint  1: the token after next
-#   steps_count        bigint  steps that the means are of
+#   steps_count        bigint  lines of the log that the means are of
 #   loss               double  the model's own
 #   head_loss          double  the head's
 #   acceptance_share   double  accepted of those that it drafts, at least

@@ -5,7 +5,9 @@ lines of a log --> the last of each step --> ns, tokens per second, phases that 
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from npuscope.collector.readers.train_log.log_facts import LogFacts
 from npuscope.collector.readers.train_log.log_lines import PHASES
@@ -52,11 +54,7 @@ _NS = 1e9
 #   resharding_ns      bigint  RL: the same of resharding
 def health_steps(lines: pl.DataFrame, facts: LogFacts) -> pl.DataFrame:
     """The rows of the metric, of `lines` as `read_lines` gives them."""
-    numbered = lines.filter(pl.col("step").is_not_null())
-    once = pl.concat([
-        numbered.unique("step", keep="last", maintain_order=True).sort("step"),
-        lines.filter(pl.col("step").is_null()),
-    ])  # fmt: skip
+    once = _last_lines(lines)
     step_ns = (pl.col("elapsed_s") * _NS).round().cast(pl.Int64)
     phases = [
         (pl.col(name) * _NS).floor().cast(pl.Int64).alias(column)
@@ -91,6 +89,35 @@ def health_steps(lines: pl.DataFrame, facts: LogFacts) -> pl.DataFrame:
         pl.when(has_phases & (rest >= 0)).then(rest).alias("other_ns"), "generation_tail_ns",
         *beside,
     )  # fmt: skip
+
+
+def _last_lines(lines: pl.DataFrame) -> pl.DataFrame:
+    """Of each step the last line, in order; then those that number no step."""
+    numbered = lines.filter(pl.col("step").is_not_null())
+    return pl.concat([
+        numbered.unique("step", keep="last", maintain_order=True).sort("step"),
+        lines.filter(pl.col("step").is_null()),
+    ])  # fmt: skip
+
+
+def iterations(step: pl.Series) -> NDArray[np.float64]:
+    """How many iterations each line stands for, of lines in the order of `health_steps`: one every
+    ten steps tells the mean of ten."""
+    covered = np.clip(np.diff(step.drop_nulls().to_numpy()), 1, None)
+    # Of the first line, and the unnumbered.
+    every = float(np.median(covered)) if len(covered) else 1.0
+    found = np.full(len(step), every)
+    found[1 : len(covered) + 1] = np.minimum(covered, every)  # steps without a line are unknown
+    return found
+
+
+def lost_iterations(lines: pl.DataFrame, steps: pl.DataFrame) -> pl.Series:
+    """Iterations without a number, of each row of `health_steps`. A line may tell several figures
+    that are no number: that is one iteration, unless it counts them itself."""
+    most = pl.Series(iterations(steps["step"]))
+    counted = _last_lines(lines)["nan_count"].fill_null(0).clip(1, most)
+    is_lost = steps["not_finite_count"] > 0
+    return (counted * is_lost).round().cast(pl.Int64)
 
 
 def _tokens(facts: LogFacts) -> list[pl.Expr]:

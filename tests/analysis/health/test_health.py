@@ -209,6 +209,34 @@ def test_a_line_every_ten_steps_is_ten_steps() -> None:
     assert found.summary["useful_s"] == 300
 
 
+def test_a_line_every_ten_steps_tells_the_same_training() -> None:
+    """2,000 steps with checkpoints, a spike, a slower half and a restart, logged both ways."""
+    steps = np.array([*range(1, 1101), *range(1051, 2001)])
+    elapsed = np.where(steps > 1500, 1.2, 1.0) + 0.001 * np.random.default_rng(0).random(len(steps))
+    elapsed[steps % 200 == 0] += 20.0
+    norm, nan = np.ones(len(steps)), np.zeros(len(steps))
+    norm[600:610], nan[[700, 703]] = 9.0, 1.0
+    each = of(steps, elapsed_s=elapsed, grad_norm=norm, nan_count=nan)
+    ten = of(
+        steps[9::10], elapsed_s=elapsed.reshape(-1, 10).mean(1), grad_norm=norm[9::10],
+        nan_count=nan.reshape(-1, 10).sum(1),
+    )  # fmt: skip
+    assert ten.summary == pytest.approx(each.summary, nan_ok=True)
+    assert (each.summary["steps_count"], each.summary["not_finite_count"]) == (2000, 2)
+    told = {
+        "spike": {"count": 10, "value": 9.0}, "restart": {"count": 50, "cost_ns": 50e9},
+        "periodic": {"count": 10, "period_steps": 200, "cost_ns": 20e9, "value": 21e9},
+        "change": {"value": 1.2e9},
+    }  # fmt: skip
+    for kind, figures in told.items():
+        for log in (each, ten):
+            (event,) = events(log, kind)
+            assert {name: event[name] for name in figures} == pytest.approx(figures, rel=0.03), kind
+    # Without lines that hold a checkpoint: three steps, and three times ten.
+    assert [events(log, "change")[0]["count"] for log in (each, ten)] == [497, 470]
+    assert sum(one["count"] for one in events(ten, "not_finite")) == 2
+
+
 def test_what_is_no_number() -> None:
     found = of(
         range(1, 7), not_finite_count=[None, 1.0, 1.0, None, None, None],
