@@ -48,7 +48,7 @@ def test_nothing_on_the_front_is_beaten() -> None:
 
 
 def test_where_nothing_fits_the_nearest_stands_first() -> None:
-    found = search(DENSE, replace(_MACHINE, memory_bytes=1e9), 8, _SPACE)
+    found = search(DENSE, replace(_MACHINE, memory_bytes=1e6), 8, _SPACE)
     assert len(found) > 100 and not found["fits"].any()
     assert found["peak_bytes"].is_sorted()
     told = search_notes(found, found.clear())
