@@ -8,10 +8,13 @@ job_steps --> warm-up, which these leave out
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import duckdb
 import polars as pl
+
+from npuscope.messages import Message, joined
 
 from .catalog import metric
 from .memo import kept
@@ -141,6 +144,32 @@ def mean_comm(
             "op": ("group_hash",), "group": ()}[by]  # fmt: skip
     unused = [*(["group_count"] if by != "op" else []), *(["step"] if not is_by_step else [])]
     return found.drop("by_key", "by_step", *keys, *unused)
+
+
+def means_of_fewer(rows: pl.DataFrame, headings: Mapping[str, str]) -> str | None:
+    """Which figures of `mean_comm` are means of fewer ranks and steps than the others, and of how
+    many. `headings` name them: transit, wait, size."""
+    every, steps = rows.row(0, named=True)["rank_step_count"], rows["step_count"].max()
+    named: dict[tuple[int, int], list[str]] = {}
+    for figure, heading in headings.items():
+        # Of rows without any the table says that they are unknown.
+        known = sorted(count for count in rows[f"{figure}_rank_step_count"].to_list() if count)
+        if known and known[0] < every:
+            named.setdefault((known[0], known[-1]), []).append(heading)
+    template = (
+        "{figures}: mean of {count} of {every} ranks" if steps == 1 or not steps
+        else "{figures}: mean of {count} of the ranks' {every} steps"
+    )  # fmt: skip
+    told = [
+        Message(
+            template,
+            figures=joined(listed),
+            count=f"{low:,}" if low == high else f"{low:,}-{high:,}",
+            every=f"{every:,}",
+        )
+        for (low, high), listed in named.items()
+    ]
+    return joined(told, "; ") or None
 
 
 def mean_links(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:

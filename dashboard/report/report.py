@@ -305,7 +305,14 @@ def _communication(con: duckdb.DuckDBPyConnection, here: Scope, top: int) -> Ite
         columns,
         frame.head(top).to_dicts(),
         Message("Communication by group and operation: of a rank's step ({scope})", scope=over),
-        _more(more, "`npuscope comm --by op`"),
+        joined(
+            [
+                means.means_of_fewer(frame.head(top), {"size": "MB"}) or "",
+                _more(more, "`npuscope comm --by op`") or "",
+            ],
+            "; ",
+        )
+        or None,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import polars as pl
 from rich.console import Group, RenderableType
 
+from npuscope.analysis.means import means_of_fewer
 from npuscope.analysis.scope import PLACE
 from npuscope.analysis.wording import UNKNOWN, megabytes, ms, number, percent, plain
 
@@ -85,7 +86,8 @@ def _means(rows: pl.DataFrame, keys: Sequence[str], top: int | None, capture: st
             Column("its exposed", "worst_exposed_attributed_ns", ms, 1),
         ]
     title = f"Communication by {_named(keys)}{capture}: ms of a rank's step ({_over(rows)})"
-    caption = f"{_EXPOSED}; {_MEASURED}"
+    fewer = means_of_fewer(rows, {"transit": "transfer", "wait": "wait", "size": "MB"})
+    caption = "; ".join(part for part in (fewer, _EXPOSED, _MEASURED) if part)
     if top is not None and rows.height > top:
         caption = f"and {rows.height - top} more; {caption}"
     return FittedTable(columns, rows.head(top or rows.height).to_dicts(), title, caption)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 import duckdb
+import polars as pl
 import pytest
 
 from npuscope.analysis import means, query
@@ -12,7 +13,7 @@ from npuscope.analysis.communication.volume import mean_pairs
 from npuscope.analysis.findings.findings import findings
 from npuscope.analysis.scope import Scope
 from npuscope.dashboard.exporter.gauges import metric_gauges
-from tests.analysis.tables import connect, fill, kernel, op
+from tests.analysis.tables import Row, connect, fill, kernel, op
 
 MS = 1_000_000
 
@@ -179,3 +180,74 @@ def test_pairs_of_ranks_are_of_a_mean_step() -> None:
     (row,) = mean_pairs(con).to_dicts()
     assert (row["size_bytes"], row["time_ns"]) == (18e6, 1e6)
     assert row["bandwidth_bytes_per_s"] == pytest.approx(18e9)
+
+
+TABLE = {"computing_ns": 9.0 * MS, "communication_ns": 5.0 * MS, "overlapped_ns": 0.0,
+         "communication_not_overlapped_ns": 5.0 * MS, "free_ns": 0.0}  # fmt: skip
+
+
+def times(rank: int, step: int, op_type: str, **more: object) -> Row:
+    """HCCL's: 2 ms of 3 move bytes."""
+    return {"rank": rank, "step": step, "op_type": op_type, "name": op_type, "group_hash": "1",
+            "elapse_ns": 3.0 * MS, "transit_ns": 2.0 * MS, "wait_ns": 1.0 * MS, **more}  # fmt: skip
+
+
+def test_ranks_that_hccl_did_not_measure_do_not_thin_out_those_it_did() -> None:
+    con = connect()
+    fill(con, "profiler_steps", [
+        {"rank": rank, "step": step, **TABLE, "communication_ns": 5.0 * MS if step < 3 else 0.0}
+        for rank in range(4) for step in (1, 2, 3)
+    ])  # fmt: skip
+    # Rank 0 was measured in step 1 alone, rank 1 in 1 and 2; in step 3 nobody communicates.
+    fill(con, "comm_times", [
+        times(0, 1, "send"), times(1, 1, "broadcast"), times(1, 2, "send"), times(1, 2, "broadcast")
+    ])  # fmt: skip
+    rows = {row["op_type"]: row for row in means.mean_comm(con, by="type").to_dicts()}
+    for name in ("send", "broadcast"):
+        row = rows[name]
+        assert (row["rank_count"], row["step_count"], row["rank_step_count"]) == (2, 3, 5)
+        assert [row[f"{figure}_rank_step_count"] for figure in ("transit", "wait", "size")] == [
+            5, 5, 0,
+        ]  # fmt: skip
+        assert (row["op_count"], row["total_ns"]) == (2 / 5, 6 * MS / 5)
+        assert (row["transit_ns"], row["wait_ns"], row["size_bytes"]) == (4e6 / 5, 2e6 / 5, None)
+    by_step = means.mean_comm(con, by="type", is_by_step=True).filter(pl.col("op_type") == "send")
+    assert by_step.select("step", "rank_count", "op_count").rows() == [(1, 2, 0.5), (2, 1, 1.0)]
+
+
+def test_each_figure_is_the_mean_of_those_who_know_it() -> None:
+    con = connect()
+    for rank in range(4):
+        fill(con, "kernels", [kernel(0, MS, 1, rank=rank)])
+    # Rank 0 knows all; of 1 no sizes are known, nothing of 2 was measured; 3 never communicates.
+    fill(con, "comm_ops", [
+        op(MS, 3 * MS, 1, rank=rank, name="allReduce", group_hash="1",
+           size_bytes=None if rank == 1 else 12_000_000)
+        for rank in range(3)
+    ])  # fmt: skip
+    fill(con, "comm_times", [times(0, 1, "allReduce"), times(1, 1, "allReduce", wait_ns=None)])
+    for by in get_args(means.CommMeanKey):
+        (row,) = means.mean_comm(con, by=by).to_dicts()
+        assert (row["rank_step_count"], row["op_count"], row["total_ns"]) == (4, 0.75, 2.25 * MS)
+        assert (row["transit_ns"], row["transit_rank_step_count"]) == (pytest.approx(4e6 / 3), 3)
+        assert (row["wait_ns"], row["wait_rank_step_count"]) == (0.5 * MS, 2)
+        assert (row["size_bytes"], row["size_rank_step_count"]) == (8e6, 3)
+    fewer = means.means_of_fewer(
+        means.mean_comm(con), {"transit": "transfer", "wait": "wait", "size": "MB"}
+    )
+    assert fewer == "transfer, MB: mean of 3 of 4 ranks; wait: mean of 2 of 4 ranks"
+    assert means.means_of_fewer(means.mean_comm(con, Scope(rank=0)), {"transit": "x"}) is None
+
+
+def test_what_is_unknown_of_one_type_does_not_count_as_none_of_it() -> None:
+    con = connect()
+    for rank in (0, 1):
+        fill(con, "kernels", [kernel(0, MS, 1, rank=rank)])
+        fill(con, "comm_ops", [
+            op(MS, MS, 1, rank=rank, name="a", group_hash="1", size_bytes=6_000_000),
+            op(3 * MS, MS, 1, rank=rank, name="b", group_hash="1", op_type="send",
+               size_bytes=2_000_000 if rank == 0 else None),
+        ])  # fmt: skip
+    rows = {row["op_type"]: row for row in means.mean_comm(con, by="type").to_dicts()}
+    assert (rows["allReduce"]["size_bytes"], rows["allReduce"]["size_rank_step_count"]) == (6e6, 2)
+    assert (rows["send"]["size_bytes"], rows["send"]["size_rank_step_count"]) == (2e6, 1)

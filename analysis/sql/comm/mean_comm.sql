@@ -3,8 +3,10 @@
 -- Sums over ranks and steps, divided by all pairs of rank and step that were counted, also those without such an
 -- operation: so exposed_attributed_ns adds up to the exposed communication of mean_steps. Counted are the pairs of
 -- which the exposed time is known from events; of a capture without any, those with operations as events; else those
--- that HCCL measured. What lies outside of every step counts only where there are no steps. Warm-up steps (job_steps)
--- are left out where others remain, so not of one step. Union, masked and exposed time of several groups is added up.
+-- that HCCL measured. Of these, HCCL's times and bytes are means over the pairs that know them, and over those without
+-- any communication: where HCCL measured nothing of a pair, or sizes were not recorded, the pair is left out of that
+-- column alone. What lies outside of every step counts only where there are no steps. Warm-up steps (job_steps) are
+-- left out where others remain, so not of one step. Union, masked and exposed time of several groups is added up.
 --
 -- title: Communication of a mean step
 -- meaning: Communication of a rank's mean step by parallel kind, type and group.
@@ -25,6 +27,9 @@
 --   rank_count                   bigint   ranks that the means are over
 --   step_count                   bigint   steps that the means are over
 --   rank_step_count              bigint   pairs of rank and step that the means are over
+--   transit_rank_step_count      bigint   those of them that transit_ns is the mean of; 0 where it is NULL
+--   wait_rank_step_count         bigint   those that wait_ns is the mean of, likewise
+--   size_rank_step_count         bigint   those that size_bytes is the mean of, likewise
 --   op_count                     double   operations
 --   total_ns                     double   sum of durations
 --   union_ns                     double   time in which at least one of them runs
@@ -39,15 +44,41 @@
 --   worst_rank                   integer  rank whose mean step has the most exposed_attributed_ns, the lowest of equals
 --   worst_exposed_attributed_ns  double   of that rank
 with
-_pairs as (
+-- What is known of a rank and step that communicates.
+_told as (
     select run, capture, rank, step,
-        case when basis = 'events' and exposed_communication_ns is not null then 2 when basis = 'events' then 1 else 0 end
-            as known
+        bool_or(union_ns is not null) as has_ops,
+        bool_or(transit_ns is not null) as has_transit,
+        bool_or(wait_ns is not null) as has_wait,
+        bool_or(size_bytes is not null) as has_size
+    from comm_summary
+    group by run, capture, rank, step
+),
+_ranks as (select run, capture, rank, bool_or(has_ops) as has_ops from _told group by run, capture, rank),
+_stepped as (
+    select run, capture, rank, step,
+        basis = 'events' and communication_ns is not null as is_seen,
+        basis = 'events' and exposed_communication_ns is not null as is_exposed,
+        communication_ns = 0 as has_none
     from step_summary
+),
+-- A step without a row here: events tell that nothing ran, or the producer's table does of a rank whose communication
+-- is known. Else its communication is unknown, and it is left out.
+_pairs as (
+    select s.run, s.capture, s.rank, s.step,
+        case when is_exposed then 2 when is_seen or r.has_ops then 1 else 0 end as known,
+        coalesce(has_transit, true) as has_transit,
+        coalesce(has_wait, true) as has_wait,
+        coalesce(has_size, true) as has_size
+    from _stepped as s
+    left join _ranks as r on r.run = s.run and r.capture = s.capture and r.rank = s.rank
+    left join _told as t on t.run = s.run and t.capture = s.capture and t.rank = s.rank
+        and t.step is not distinct from s.step
+    where is_seen or t.rank is not null or has_none and r.rank is not null
     union all
     from (
-        select distinct run, capture, rank, step, 0 as known
-        from comm_summary anti join (select distinct run, capture, rank from step_summary) using (run, capture, rank)
+        select run, capture, rank, step, cast(has_ops as integer) as known, has_transit, has_wait, has_size
+        from _told anti join (select distinct run, capture, rank from step_summary) using (run, capture, rank)
         qualify step is not null or not bool_or(step is not null) over (partition by run, capture, rank)
     )
 ),
@@ -66,13 +97,16 @@ _counted as (
 ),
 _over as (
     select run, capture, by_step, step,
-        count(distinct rank) as rank_count, count(distinct of_step) as step_count, count(*) as rank_step_count
+        count(distinct rank) as rank_count, count(distinct of_step) as step_count, count(*) as rank_step_count,
+        count(*) filter (where has_transit) as transit_count,
+        count(*) filter (where has_wait) as wait_count,
+        count(*) filter (where has_size) as size_count
     from _counted group by run, capture, by_step, step
 ),
 _rows as (
     select c.* exclude (step)
             replace (unnest(case when by_key = 'op' then ['op', 'group'] else [by_key] end) as by_key),
-        by_step, p.step
+        by_step, p.step, p.of_step, has_transit, has_wait, has_size
     from comm_summary as c
     join _counted as p on p.run = c.run and p.capture = c.capture and p.rank = c.rank
         and p.of_step is not distinct from c.step
@@ -96,9 +130,9 @@ _worst as (
     from _of_rank
     group by run, capture, by_step, step, by_key, kind, op_type, group_hash
 ),
-_sums as (
+_of_pair as (
     select run, capture, by_step, step, by_key, kind, op_type, group_hash,
-        case when by_key = 'op' then count(distinct of_group) end as group_count,
+        list(distinct of_group) as of_groups,
         sum(op_count) as op_count,
         sum(total_ns) as total_ns,
         sum(union_ns) as union_ns,
@@ -107,12 +141,37 @@ _sums as (
         sum(exposed_attributed_ns) as exposed_attributed_ns,
         sum(transit_ns) as transit_ns,
         sum(wait_ns) as wait_ns,
-        sum(size_bytes) as size_bytes
+        case when count(size_bytes) = count(*) then sum(size_bytes) end as size_bytes,
+        -- Known of the pair, but not of these operations.
+        any_value(has_transit) and count(transit_ns) = 0 as lacks_transit,
+        any_value(has_wait) and count(wait_ns) = 0 as lacks_wait,
+        any_value(has_size) and count(size_bytes) < count(*) as lacks_size
     from _keyed
+    group by run, capture, rank, of_step, by_step, step, by_key, kind, op_type, group_hash
+),
+_sums as (
+    select run, capture, by_step, step, by_key, kind, op_type, group_hash,
+        case when by_key = 'op' then len(list_distinct(flatten(list(of_groups)))) end as group_count,
+        sum(op_count) as op_count,
+        sum(total_ns) as total_ns,
+        sum(union_ns) as union_ns,
+        sum(masked_ns) as masked_ns,
+        sum(exposed_ns) as exposed_ns,
+        sum(exposed_attributed_ns) as exposed_attributed_ns,
+        sum(transit_ns) as transit_ns,
+        sum(wait_ns) as wait_ns,
+        sum(size_bytes) as size_bytes,
+        count(*) filter (where lacks_transit) as transit_lacks,
+        count(*) filter (where lacks_wait) as wait_lacks,
+        count(*) filter (where lacks_size) as size_lacks
+    from _of_pair
     group by run, capture, by_step, step, by_key, kind, op_type, group_hash
 )
 select s.run, s.capture, s.by_step, s.step, s.by_key, s.kind, s.op_type, s.group_hash, group_count,
     rank_count, step_count, rank_step_count,
+    case when transit_ns is null then 0 else transit_count - transit_lacks end as transit_rank_step_count,
+    case when wait_ns is null then 0 else wait_count - wait_lacks end as wait_rank_step_count,
+    case when size_bytes is null then 0 else size_count - size_lacks end as size_rank_step_count,
     op_count / rank_step_count as op_count,
     total_ns / rank_step_count as total_ns,
     union_ns / rank_step_count as union_ns,
@@ -123,9 +182,9 @@ select s.run, s.capture, s.by_step, s.step, s.by_key, s.kind, s.op_type, s.group
     exposed_attributed_ns
         / nullif(cast(sum(exposed_attributed_ns) over (partition by s.run, s.capture, s.by_step, s.step, s.by_key) as double), 0)
         as share_ratio,
-    transit_ns / rank_step_count as transit_ns,
-    wait_ns / rank_step_count as wait_ns,
-    size_bytes / rank_step_count as size_bytes,
+    transit_ns / nullif(transit_rank_step_count, 0) as transit_ns,
+    wait_ns / nullif(wait_rank_step_count, 0) as wait_ns,
+    size_bytes / nullif(size_rank_step_count, 0) as size_bytes,
     worst_rank, worst_exposed_attributed_ns
 from _sums as s
 join _over as o on o.run = s.run and o.capture = s.capture and o.by_step = s.by_step

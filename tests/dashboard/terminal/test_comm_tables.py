@@ -100,3 +100,19 @@ def test_means_of_packets_are_whole() -> None:
     lines = drawn(links_table(volume.links(con), mean), width=200)
     [row] = [line for line in lines[: lines.index([])] if "HCCS" in line]
     assert row.count("3") == 2  # packets, and those that are unaligned
+
+
+def test_a_table_tells_what_is_the_mean_of_fewer() -> None:
+    made = connect()
+    for rank in (0, 1):
+        fill(made, "kernels", [kernel(0, MS, 1, rank=rank)])
+        size = 6_000_000 if rank == 0 else None
+        fill(made, "comm_ops", [op(MS, MS, 1, rank=rank, group_hash="1", size_bytes=size)])
+    lines = drawn(masking_table(query.comm(made), means.mean_comm(made)))
+    assert lines[3][-1] == "6.0"
+    assert " ".join(lines[4]).startswith("MB: mean of 1 of 2 ranks; exposed: ")
+    texts = [
+        block.caption for block in report(made, Scope(), top=5)
+        if isinstance(block, FittedTable) and "Communication" in (block.title or "")
+    ]  # fmt: skip
+    assert texts == ["MB: mean of 1 of 2 ranks"]
