@@ -166,7 +166,9 @@ def test_links_are_named_once_with_their_slowest_rank() -> None:
     (row,) = means.mean_links(con).to_dicts()
     # Rank 0 has the slowest single step, but is the faster over both: 16 MB in 0.5 ms.
     assert (row["slowest_rank"], row["slowest_bytes_per_s"]) == (1, pytest.approx(8e15 / 3e5))
-    assert row["size_bytes"] == pytest.approx(24e6 / 4)
+    # In its second step rank 1 communicates, and nothing tells over which links.
+    assert (row["rank_count"], row["step_count"], row["rank_step_count"]) == (2, 2, 3)
+    assert row["size_bytes"] == pytest.approx(24e6 / 3)
     assert row["bandwidth_bytes_per_s"] == pytest.approx(24e6 / 0.8e-3)
 
 
@@ -180,6 +182,20 @@ def test_pairs_of_ranks_are_of_a_mean_step() -> None:
     (row,) = mean_pairs(con).to_dicts()
     assert (row["size_bytes"], row["time_ns"]) == (18e6, 1e6)
     assert row["bandwidth_bytes_per_s"] == pytest.approx(18e9)
+
+
+@pytest.mark.parametrize("measured", ["times", "nothing ran"])
+def test_a_step_that_moved_nothing_over_a_link_counts_as_nothing(measured: str) -> None:
+    con = connect()
+    for step in (1, 2):
+        fill(con, "kernels", [kernel(step * 20 * MS, 2 * MS, step)])
+        if step == 1 or measured == "times":
+            fill(con, "comm_ops", [op(step * 20 * MS, MS, step, name="a", group_hash="1")])
+            fill(con, "comm_times", [{"step": step, "name": "a", "group_hash": "1"}])
+    fill(con, "comm_links", [{"step": 1, "op_type": "allReduce", "name": "a", "group_hash": "1",
+                              "link": "HCCS", "size_bytes": 8e6, "time_ns": 1e5}])  # fmt: skip
+    (row,) = means.mean_links(con).to_dicts()
+    assert (row["rank_step_count"], row["size_bytes"]) == (2, 4e6)
 
 
 TABLE = {"computing_ns": 9.0 * MS, "communication_ns": 5.0 * MS, "overlapped_ns": 0.0,

@@ -1,9 +1,10 @@
 -- How much does a mean step move over each kind of link, how fast, and at which rank is it slowest?
 --
 -- The metric link_traffic, added up over ranks and steps. Bytes, times and counts are divided by all pairs of rank and
--- step of ranks whose links were measured, also those that moved nothing over this link. Bandwidths are sums of bytes
--- over sums of times, of what has both: so is that of each rank, of which the slowest is named. Warm-up steps
--- (job_steps) are left out where others remain, and what lies outside of every step where there are steps.
+-- step whose links were measured, also those that moved nothing over this link; of a step that HCCL did not measure,
+-- but in which the rank communicates, the traffic is unknown, and it is left out. Bandwidths are sums of bytes over
+-- sums of times, of what has both: so is that of each rank, of which the slowest is named. Warm-up steps (job_steps)
+-- are left out where others remain, and what lies outside of every step where there are steps.
 --
 -- title: Links of a mean step
 -- meaning: Bytes and bandwidth of a rank's mean step by kind of link, and the slowest rank.
@@ -31,10 +32,21 @@
 --   slowest_bytes_per_s      double   its bandwidth
 with
 _measured as (
-    select distinct run, capture, rank from link_traffic
+    select run, capture, rank, bool_or(basis = 'tasks') as has_tasks from link_traffic group by run, capture, rank
+),
+-- Tasks are those of all steps. HCCL's steps are those it tells times or links of.
+_in_step as (
+    select run, capture, rank, step from link_traffic
+    union
+    select run, capture, rank, step from comm_times
 ),
 _pairs as (
-    select run, capture, rank, step from step_summary semi join _measured using (run, capture, rank)
+    select s.run, s.capture, s.rank, s.step
+    from step_summary as s
+    join _measured as m on m.run = s.run and m.capture = s.capture and m.rank = s.rank
+    left join _in_step as i on i.run = s.run and i.capture = s.capture and i.rank = s.rank
+        and i.step is not distinct from s.step
+    where has_tasks or i.rank is not null or communication_ns = 0
     union all
     from (
         select distinct run, capture, rank, step
