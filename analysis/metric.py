@@ -172,6 +172,7 @@ def part_sql(file: str, *, kinds: str = "kinds.sql") -> str:
         ("_lengths", "lengths.sql"),
         ("_kinds", kinds),
         ("_covered_bins", "covered_bins.sql"),
+        ("_repeats", "repeats.sql"),
     )
     for line, part in parts:
         tables = "_" + sql_text(part).partition("\n_")[2].rstrip()

@@ -20,7 +20,7 @@ from npuscope.collector.store.manifest import capture_manifests, rank_folder
 
 from .. import rules
 from ..catalog import metric, sql_metrics
-from ..metric import sql_text
+from ..metric import part_sql, sql_text
 from ..summaries import summaries
 
 # Rows of `comm_summary` of the ranks that need other kinds than they know themselves.
@@ -83,7 +83,7 @@ def derive(con: duckdb.DuckDBPyConnection) -> Iterator[Table]:
     yield Table("comm_waits", sql_text("comm_waits.sql"))
     for result in stragglers.derived(con, arrivals="_arrivals"):
         yield Table(result.name, result.query)
-    yield Table("step_parts", sql_text("step_parts.sql"))
+    yield Table("step_parts", part_sql("step_parts.sql"))
     con.execute("drop table _arrivals")
     ranks = sorted(rank for (rank,) in con.execute(_OTHERWISE).fetchall())
     con.execute(

@@ -6,8 +6,10 @@
 -- that no compute covers, each of the n kinds that communicate gets 1/n of it, so that over all kinds (or types, or
 -- ops) of a step it adds up to the step's exposed communication, to the ns: shares are rounded down, and what is left
 -- goes to the largest remainders. Operations outside every step stand under step NULL. HCCL's own times are those of
--- the operations it measured, found by name and group (the n-th of a name that repeats), in the operation's step. A
--- rank with HCCL's measurements but no operation has these, and their elapsed time as total; the rest is unknown.
+-- the operations it measured, found by name, group and step: of a name that repeats, the n-th of its step; or of the
+-- capture, where a step is unknown, or where HCCL tells as many in all but not in each step. They stand in the
+-- operation's step. A rank with HCCL's measurements but no operation has these, and their elapsed time as total; the
+-- rest is unknown.
 --
 -- title: Communication
 -- meaning: Communication by parallel kind, type and operation, and how much of it compute hides.
@@ -64,7 +66,7 @@ _ops as materialized (
     qualify op_key > 0
 ),
 _numbered as (
-    select _ops.rank_key, op_key, comm_ops.group_hash, name, start_ns, dur_ns
+    select _ops.rank_key, op_key, comm_ops.group_hash, name, comm_ops.step, start_ns, dur_ns
     from comm_ops
     join _keys using (run, capture, rank)
     join _ops on _ops.rank_key = _keys.rank_key
@@ -84,6 +86,11 @@ _times as (
         try_cast(idle_ns as decimal(28, 9)) as idle_ns
     from comm_times join _keys using (run, capture, rank)
 ),
+_seen as (
+    select rank_key, group_hash, name, step from _numbered where rank_key in (select rank_key from _times)
+),
+_hccl as (select rank_key, group_hash, name, step from _times where rank_key in (select rank_key from _ops)),
+_repeats
 _measured as (
     select op_key,
         count(*) as measured_count,
@@ -92,13 +99,25 @@ _measured as (
         sum(synchronization_ns) as synchronization_ns,
         sum(idle_ns) as idle_ns
     from (
-        select *, row_number() over (partition by rank_key, group_hash, name order by start_ns) as place
-        from _numbered where rank_key in (select rank_key from _times)
+        select *, row_number() over (partition by rank_key, group_hash, name, of_step order by start_ns) as place
+        from (
+            select o.*, case when i.rank_key is not null then step end as of_step
+            from _numbered as o
+            left join _in_step as i on i.rank_key = o.rank_key and i.name is not distinct from o.name
+                and i.group_hash is not distinct from o.group_hash
+            where o.rank_key in (select rank_key from _times)
+        )
     ) as o
     join (
-        select *, row_number() over (partition by rank_key, group_hash, name order by start_ns) as place
-        from _times
+        select *, row_number() over (partition by rank_key, group_hash, name, of_step order by start_ns) as place
+        from (
+            select t.*, case when i.rank_key is not null then step end as of_step
+            from _times as t
+            left join _in_step as i on i.rank_key = t.rank_key and i.name is not distinct from t.name
+                and i.group_hash is not distinct from t.group_hash
+        )
     ) as t on t.rank_key = o.rank_key and t.name = o.name and t.place = o.place
+        and t.of_step is not distinct from o.of_step
         and t.group_hash is not distinct from o.group_hash
     group by op_key
 ),

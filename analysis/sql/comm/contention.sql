@@ -29,25 +29,42 @@ _keys as materialized (
     from (select distinct run, capture, rank from comm_links)
     qualify rank_key > 0
 ),
-_links as (
-    select rank_key, name, group_hash, link, sum(size_bytes) as size_bytes, sum(time_ns) as time_ns,
-        dense_rank() over (partition by rank_key, name, group_hash order by step) as place
+_traffic as (
+    select rank_key, name, group_hash, step, link, sum(size_bytes) as size_bytes, sum(time_ns) as time_ns
     from comm_links join _keys using (run, capture, rank)
     where link <> 'SDMA' and size_bytes > 0 and time_ns > 0
     group by rank_key, name, group_hash, step, link
 ),
 -- The n-th of a name that repeats, in the operation's step, as for HCCL's times in the metric comm.
+_seen as (select rank_key, group_hash, name, step from comm_ops join _keys using (run, capture, rank)),
+_hccl as (select distinct rank_key, group_hash, name, step from _traffic),
+_repeats
+_links as (
+    select t.*, case when i.rank_key is not null then step end as of_step,
+        dense_rank() over (
+            partition by t.rank_key, t.name, t.group_hash, case when i.rank_key is not null then step end order by step
+        ) as place
+    from _traffic as t
+    left join _in_step as i on i.rank_key = t.rank_key and i.name is not distinct from t.name
+        and i.group_hash is not distinct from t.group_hash
+),
 _ops as (
-    select rank_key, name, group_hash, step, start_ns, dur_ns,
-        row_number() over (partition by rank_key, name, group_hash order by start_ns) as place
-    from comm_ops join _keys using (run, capture, rank)
+    select o.rank_key, o.name, o.group_hash, step, start_ns, dur_ns,
+        case when i.rank_key is not null then step end as of_step,
+        row_number() over (
+            partition by o.rank_key, o.name, o.group_hash, case when i.rank_key is not null then step end
+            order by start_ns
+        ) as place
+    from (select * from comm_ops join _keys using (run, capture, rank)) as o
+    left join _in_step as i on i.rank_key = o.rank_key and i.name is not distinct from o.name
+        and i.group_hash is not distinct from o.group_hash
 ),
 _moved as materialized (
     select o.rank_key, o.name, o.group_hash, o.step, link, size_bytes, time_ns, start_ns, dur_ns,
         cast(row_number() over () as bigint) as series
     from _ops as o
     join _links as l on l.rank_key = o.rank_key and l.name = o.name and l.place = o.place
-        and l.group_hash is not distinct from o.group_hash
+        and l.group_hash is not distinct from o.group_hash and l.of_step is not distinct from o.of_step
     where dur_ns > 0 and start_ns is not null
 ),
 _asked as (

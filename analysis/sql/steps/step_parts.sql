@@ -46,12 +46,21 @@ _peers as (
 _progress as (
     select rank, group_hash, name, start_ns, any_value(exposed_ns) as exposed_ns from comm_progress group by all
 ),
+-- Where names repeat: see repeats.sql.
+_seen as (select rank as rank_key, group_hash, name, step from _arrivals),
+_hccl as (select rank as rank_key, group_hash, name, step from comm_times),
+_repeats
 _measured as (
-    select rank, group_hash, name, row_number() over (partition by rank, group_hash, name order by start_ns) as nth,
+    select rank, group_hash, name, of_step,
+        row_number() over (partition by rank, group_hash, name, of_step order by start_ns) as nth,
         -- Neither seen means not measured.
         case when transit_ns > 0 or wait_ns > 0 then cast(round(synchronization_ns) as bigint) end as late_ns,
         case when transit_ns > 0 then cast(round(transit_ns) as bigint) end as transit_ns
-    from comm_times
+    from (
+        select t.*, case when i.rank_key is not null then step end as of_step
+        from comm_times as t
+        left join _in_step as i on i.rank_key = t.rank and i.group_hash = t.group_hash and i.name = t.name
+    )
 ),
 _ops as (
     select a.rank, a.step, a.group_hash, a.kind, a.op_type, a.name, a.start_ns, a.size_bytes, a.is_complete,
@@ -60,18 +69,25 @@ _ops as (
         coalesce(exposed_ns, a.end_ns - a.start_ns) as exposed_ns,
         case when is_complete or rank_count < group_size
             then min(a.end_ns - a.start_ns) over (partition by instance) end as least_ns,
-        row_number() over (partition by a.rank, a.group_hash, a.name order by a.start_ns) as nth
-    from _arrivals as a left join _progress using (rank, group_hash, name, start_ns)
+        case when i.rank_key is not null then a.step end as of_step,
+        row_number() over (
+            partition by a.rank, a.group_hash, a.name, case when i.rank_key is not null then a.step end
+            order by a.start_ns
+        ) as nth
+    from _arrivals as a
+    left join _progress using (rank, group_hash, name, start_ns)
+    left join _in_step as i on i.rank_key = a.rank and i.group_hash = a.group_hash and i.name = a.name
 ),
 _alone as (
     select _ops.*, late_ns, transit_ns, captured_count, absent_count,
         case when size_bytes is not null or is_transfer
             then min(dur_ns) over (
-                partition by rank, members, case when not is_transfer then op_type end, size_bytes
+                partition by _ops.rank, members, case when not is_transfer then op_type end, size_bytes
             ) end as alike_ns
     from _ops
-    left join _measured using (rank, group_hash, name, nth)
-    left join _peers using (rank, group_hash)
+    left join _measured as m on m.rank = _ops.rank and m.group_hash = _ops.group_hash and m.name = _ops.name
+        and m.nth = _ops.nth and m.of_step is not distinct from _ops.of_step
+    left join _peers as p on p.rank = _ops.rank and p.group_hash = _ops.group_hash
     where not is_complete
 ),
 -- The one peer of transfers in larger groups, some of whose members were captured.

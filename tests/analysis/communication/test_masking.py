@@ -116,11 +116,13 @@ def test_hccl_times_stand_with_their_operations() -> None:
         op(0, 4, 1, name="a", group_hash="11"), op(5, 4, 1, name="b", group_hash="11"),
         op(9, 4, 2, name="c", group_hash="11"), op(5, 4, 2, name="b", group_hash="22"),
         op(9, 4, 2, name="d", group_hash=None),
+        op(20, 4, 3, name="e", group_hash="11"), op(20, 4, 3, name="e", group_hash="22"),
     ])  # fmt: skip
     fill(con, "comm_times", [
         measured("a", 1.5, 2), measured("b", 0.125, 1), measured("c", None, 2),
         measured("nowhere", 50.0, 1), measured("a", 70.0, 1, rank=5),
         measured("d", 3.0, 2, group_hash=None),
+        measured("e", 7.0, 3), measured("e", 9.0, 3, group_hash="22"),
     ])  # fmt: skip
     rows = [row for row in answer(con, "comm") if row["rank"] == 0 and row["by_key"] == "op"]
     told = ("op_count", "measured_count", "transit_ns", "wait_ns", "synchronization_ns")
@@ -128,6 +130,7 @@ def test_hccl_times_stand_with_their_operations() -> None:
     assert found == {
         (1, "11"): (2, 2, 0.5, 1.625, None), (2, "11"): (1, 1, 0.25, None, None),
         (2, "22"): (1, 0, None, None, None), (2, None): (1, 1, 0.25, 3.0, None),
+        (3, "11"): (1, 1, 0.25, 7.0, None), (3, "22"): (1, 1, 0.25, 9.0, None),
     }  # fmt: skip
 
 
@@ -178,3 +181,31 @@ def test_answers_by_key() -> None:
     unknown: Any = "links"
     with pytest.raises(UsageError, match="kind, type, op"):
         query.comm(con, by=unknown)
+
+
+@pytest.mark.parametrize(
+    ("seen", "told", "waits"),
+    [
+        ([1, 2, 3], [2, 3], {1: None, 2: 20.0, 3: 30.0}),  # HCCL tells nothing of step 1
+        ([2, 3], [1, 2, 3], {2: 20.0, 3: 30.0}),  # the timeline lacks it
+        ([1, 1, 2], [1, 2], {1: 10.0, 2: 20.0}),  # one of two in step 1 was not measured
+        ([None, 1, 2], [1, 2], {None: None, 1: 10.0, 2: 20.0}),
+        # As many, but steps' edges are drawn apart: the order tells.
+        ([1, 3, 3], [1, 2, 3], {1: 10.0, 3: 50.0}),
+        ([None, 2, 3], [1, 2, 3], {None: 10.0, 2: 20.0, 3: 30.0}),
+        ([1, 2], [None, None], {1: 0.0, 2: 0.0}),
+        ([None, None], [1, 2, 2], {None: 30.0}),
+    ],
+)
+def test_a_name_that_repeats_is_matched_in_its_step_where_steps_agree(
+    seen: list[int | None], told: list[int | None], waits: dict[int | None, float | None]
+) -> None:
+    con = connect()
+    fill(con, "comm_ops", [op(at * 10, 4, step, name="a", group_hash="11")
+                           for at, step in enumerate(seen)])  # fmt: skip
+    fill(con, "comm_times", [
+        {**measured("a", 10.0 * (step or 0), 1), "step": step, "start_ns": at * 10}
+        for at, step in enumerate(told)
+    ])  # fmt: skip
+    rows = [row for row in answer(con, "comm") if row["by_key"] == "op"]
+    assert {row["step"]: row["wait_ns"] for row in rows} == waits

@@ -17,7 +17,7 @@ from npuscope.analysis.scope import Scope
 from npuscope.collector.store import store
 from npuscope.errors import UsageError
 from npuscope.sample_traces.generate import Job
-from tests.analysis.tables import connect
+from tests.analysis.tables import connect, fill, kernel, op
 from tests.conftest import WrittenJob
 
 SETS = ("alexnet_ddp_text_level1", "alexnet_ddp_db_level1", "qwen3_pp2_dp2_text_level2")
@@ -169,6 +169,24 @@ def test_links_beside_compute() -> None:
     assert row["beside_bandwidth_bytes_per_s"] == 10e9
     assert row["alone_bandwidth_bytes_per_s"] == 20e9
     assert row["slowdown_ratio"] == 2
+
+
+def test_traffic_of_a_name_that_repeats_stands_in_its_step() -> None:
+    con = connect()
+    for step in (1, 2, 3):
+        fill(con, "kernels", [kernel(step * 1000, 100, step)])
+        fill(con, "comm_ops", [
+            op(step * 1000 + beside, 100, step, name=name, group_hash="1")
+            for name, beside in (("a", 0), ("b", 500))
+        ])  # fmt: skip
+    fill(con, "comm_links", [
+        {"step": step, "name": name, "op_type": "allReduce", "group_hash": "1", "link": "HCCS",
+         "size_bytes": 1000.0 * step, "time_ns": 100.0}
+        for step in (2, 3) for name in ("a", "b")
+    ])  # fmt: skip
+    rows = volume.contention(con).select("step", "beside_bandwidth_bytes_per_s").rows()
+    con.close()
+    assert rows == [(2, 20e9), (3, 30e9)]
 
 
 @pytest.mark.slow

@@ -165,6 +165,25 @@ def test_without_all_ranks_together_only_receiving_is_known_to_wait() -> None:
     ]  # fmt: skip
 
 
+def test_what_hccl_measured_is_of_the_step_it_names() -> None:
+    """It tells nothing of the first of three steps, whose only operation has the others' name."""
+    con = connect()
+    fill(con, "ranks", [{"rank": 0, "world_size": 2}])
+    fill(con, "groups", [{"group_hash": "1", "parallel_kind": "dp", "global_ranks": [0, 1]}])
+    for step in (1, 2, 3):
+        fill(con, "kernels", [kernel(step * 100 * MS, 10 * MS, step)])
+        fill(con, "comm_ops", [
+            op(step * 100 * MS + 10 * MS, 8 * MS, step, name="a", group_hash="1")
+        ])  # fmt: skip
+    fill(con, "comm_times", [
+        {"step": step, "name": "a", "op_type": "allReduce", "group_hash": "1",
+         "transit_ns": step * 1.0 * MS, "wait_ns": 0.0, "synchronization_ns": 0.0}
+        for step in (2, 3)
+    ])  # fmt: skip
+    moved = parts(con).filter(pl.col("part") == "transfer").sort("step").select("step", "ns")
+    assert moved.rows() == [(2, 2 * MS), (3, 3 * MS)]
+
+
 def test_nothing_waits_longer_than_it_was_measured_to_last(
     real_stores: Callable[[str], Path],
 ) -> None:

@@ -105,6 +105,18 @@ DEFECTS: tuple[Defect, ...] = (
         _MASKING,
     ),
     _defect(
+        "repeats.sql: repeats of the capture alone", "analysis/sql/comm/repeats.sql",
+        "    having sum(told) > 0\n",
+        "    having false and sum(told) > 0\n",
+        _MASKING,
+    ),
+    _defect(
+        "repeats.sql: steps whose edges are drawn apart", "analysis/sql/comm/repeats.sql",
+        "        and (sum(seen) <> sum(told) or bool_and(seen = told))\n",
+        "",
+        _MASKING,
+    ),
+    _defect(
         "kernels.sql: kernels as doubles", "analysis/sql/kernels/kernels.sql",
         "        select label, start_ns, start_ns + dur_ns as end_ns\n",
         "        select label, start_ns::double as start_ns, start_ns::double + dur_ns as end_ns\n",
