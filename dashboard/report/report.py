@@ -257,11 +257,14 @@ def _kernels(con: duckdb.DuckDBPyConnection, here: Scope, top: int) -> Iterator[
         Column("max us", "max_ns", us, 2),
     ]
     more = frame.height - top
+    title = "Top kernels by {key}: of a rank's step ({scope})"
+    if not frame["step_count"][0]:
+        title = "Top kernels by {key}: of a rank's whole capture ({scope})"
     yield Chart("kernels", frame.head(top))
     yield FittedTable(
         columns,
         frame.head(top).to_dicts(),
-        Message("Top kernels by {key}: of a rank's step ({scope})", key=key, scope=_over(frame)),
+        Message(title, key=key, scope=_over(frame)),
         _more(more, f"`npuscope kernels --by {key}`"),
     )
 
@@ -270,6 +273,10 @@ def _over(frame: pl.DataFrame) -> str:
     """What rows of a mean are over: ranks of which single events are known, steps but warm-up."""
     first = frame.row(0, named=True)
     ranks, steps = first["rank_count"], first["step_count"]
+    if not steps:
+        if ranks == 1:
+            return Message("mean of 1 rank, no steps")
+        return Message("mean of {ranks} ranks, no steps", ranks=f"{ranks:,}")
     over = ("mean of {ranks} ranks, {steps} steps", "mean of {ranks} ranks, 1 step")
     if ranks == 1:
         over = ("mean of 1 rank, {steps} steps", "mean of 1 rank, 1 step")
@@ -300,11 +307,14 @@ def _communication(con: duckdb.DuckDBPyConnection, here: Scope, top: int) -> Ite
     over = _over(frame)
     if frame["union_ns"].null_count() == frame.height:
         over = Message("{scope}, as HCCL measured it", scope=over)
+    title = "Communication by group and operation: of a rank's step ({scope})"
+    if not frame["step_count"][0]:
+        title = "Communication by group and operation: of a rank's whole capture ({scope})"
     yield Chart("communication", frame)
     yield FittedTable(
         columns,
         frame.head(top).to_dicts(),
-        Message("Communication by group and operation: of a rank's step ({scope})", scope=over),
+        Message(title, scope=over),
         joined(
             [
                 means.means_of_fewer(frame.head(top), {"size": "MB"}) or "",

@@ -50,8 +50,12 @@ def _after_means(
 
 
 def _over(rows: pl.DataFrame) -> str:
+    """What rows of a mean are of, and over. Without steps they are sums of the whole capture."""
     first = rows.row(0, named=True)
-    return f"mean of {counted(first['rank_count'], 'rank')}, {counted(first['step_count'], 'step')}"
+    ranks = f"mean of {counted(first['rank_count'], 'rank')}"
+    if not first["step_count"]:
+        return f"a rank's whole capture ({ranks}, no steps)"
+    return f"a rank's step ({ranks}, {counted(first['step_count'], 'step')})"
 
 
 def _single(frame: pl.DataFrame, keys: Sequence[str], top: int | None) -> FittedTable:
@@ -85,7 +89,7 @@ def _means(rows: pl.DataFrame, keys: Sequence[str], top: int | None, capture: st
             Column("worst rank", "worst_rank", plain, 2),
             Column("its exposed", "worst_exposed_attributed_ns", ms, 1),
         ]
-    title = f"Communication by {_named(keys)}{capture}: ms of a rank's step ({_over(rows)})"
+    title = f"Communication by {_named(keys)}{capture}: ms of {_over(rows)}"
     fewer = means_of_fewer(rows, {"transit": "transfer", "wait": "wait", "size": "MB"})
     caption = "; ".join(part for part in (fewer, _EXPOSED, _MEASURED) if part)
     if top is not None and rows.height > top:
@@ -168,7 +172,7 @@ def _mean_links(rows: pl.DataFrame, top: int | None, capture: str) -> FittedTabl
             Column("slowest rank", "slowest_rank", plain, 2),
             Column("its GB/s", "slowest_bytes_per_s", gigabytes_per_s, 2),
         ]
-    title = f"Traffic by link{capture}: of a rank's step ({_over(rows)})"
+    title = f"Traffic by link{capture}: of {_over(rows)}"
     return FittedTable(columns, rows.head(top or rows.height).to_dicts(), title, _PACKETS)
 
 
@@ -187,8 +191,12 @@ def _link_columns() -> list[Column]:
     ]
 
 
-def matrix_table(pairs: pl.DataFrame, top: int | None = None) -> RenderableType:
-    """Rows of `volume.mean_pairs`: from rank to rank as a square where it fits, then pairs."""
+def matrix_table(
+    frame: pl.DataFrame, pairs: pl.DataFrame, top: int | None = None
+) -> RenderableType:
+    """Rows of `volume.mean_pairs`: from rank to rank as a square where it fits, then pairs. Rows of
+    `rank_matrix` tell whether there are steps that they are the mean of."""
+    of = "whole capture" if frame["step"].null_count() == frame.height else "per step"
     columns = [
         Column("kind", "kind"),
         *_ends(pairs),
@@ -205,9 +213,9 @@ def matrix_table(pairs: pl.DataFrame, top: int | None = None) -> RenderableType:
         f"and {pairs.height - shown.height} more: --json" if pairs.height > shown.height else None
     )
     table = FittedTable(
-        columns, shown.to_dicts(), "Pairs of ranks that exchange most (per step)", caption
+        columns, shown.to_dicts(), f"Pairs of ranks that exchange most ({of})", caption
     )
-    square = _square(pairs)
+    square = _square(pairs, of)
     return table if square is None else Group(square, "", table)
 
 
@@ -219,7 +227,7 @@ def _ends(frame: pl.DataFrame) -> list[Column]:
     return ends
 
 
-def _square(pairs: pl.DataFrame) -> FittedTable | None:
+def _square(pairs: pl.DataFrame, of: str) -> FittedTable | None:
     known = pairs.drop_nulls(["src_rank", "dst_rank"])
     ranks = sorted({*known["src_rank"], *known["dst_rank"]})
     if len(ranks) < 2 or len(ranks) > _MOST_RANKS:
@@ -232,7 +240,7 @@ def _square(pairs: pl.DataFrame) -> FittedTable | None:
         Column("from \\ to", "from", plain),
         *(Column(str(rank), str(rank), _whole_megabytes) for rank in ranks),
     ]
-    return FittedTable(columns, rows, "MB from rank to rank (per step, all kinds and links)")
+    return FittedTable(columns, rows, f"MB from rank to rank ({of}, all kinds and links)")
 
 
 def _whole_megabytes(value: float | None) -> str:

@@ -87,7 +87,7 @@ def _volume(by: Literal["link_traffic", "rank_matrix", "bandwidth", "contention"
         return View(
             by,
             lambda con, chosen, top: volume.matrix(con, chosen, top=top),
-            lambda frame, pairs, top: tables.matrix_table(pairs, top),
+            tables.matrix_table,
             means=lambda con, chosen: volume.mean_pairs(con, chosen),
         )
     rows, table = {

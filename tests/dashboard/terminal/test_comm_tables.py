@@ -10,7 +10,7 @@ from npuscope.analysis import means, query
 from npuscope.analysis.communication import volume
 from npuscope.analysis.scope import Scope
 from npuscope.dashboard.report.report import report
-from npuscope.dashboard.terminal.comm_tables import links_table, masking_table
+from npuscope.dashboard.terminal.comm_tables import links_table, masking_table, matrix_table
 from npuscope.dashboard.terminal.tables import FittedTable
 from tests.analysis.tables import connect, fill, kernel, op
 
@@ -116,3 +116,30 @@ def test_a_table_tells_what_is_the_mean_of_fewer() -> None:
         if isinstance(block, FittedTable) and "Communication" in (block.title or "")
     ]  # fmt: skip
     assert texts == ["MB: mean of 1 of 2 ranks"]
+
+
+def test_without_steps_a_mean_is_of_the_whole_capture() -> None:
+    made = connect()
+    for rank in (0, 1):
+        fill(made, "kernels", [kernel(0, MS, rank=rank)])
+        fill(made, "comm_ops", [op(MS, MS, rank=rank, name="a", group_hash="1")])
+        fill(made, "comm_links", [{"rank": rank, "name": "a", "group_hash": "1", "link": "HCCS",
+                                   "op_type": "allReduce", "size_bytes": 6e6}])  # fmt: skip
+    fill(made, "comm_matrix", [{"variant": "total", "op_type": "send", "link": "HCCS",
+                                "src_rank": 0, "dst_rank": 1, "size_bytes": 6e6}])  # fmt: skip
+    over = "of a rank's whole capture (mean of 2 ranks, no steps)"
+    lines = drawn(masking_table(query.comm(made), means.mean_comm(made)))
+    assert " ".join(lines[0]) == f"Communication by kind: ms {over}"
+    lines = drawn(links_table(volume.links(made), means.mean_links(made)))
+    assert " ".join(lines[0]) == f"Traffic by link: {over}"
+    lines = drawn(matrix_table(volume.matrix(made), volume.mean_pairs(made)))
+    words = " ".join(word for line in lines for word in line)
+    assert words.startswith("MB from rank to rank (whole capture, all kinds and links)")
+    assert "Pairs of ranks that exchange most (whole capture)" in words
+    titles = [
+        block.title
+        for block in report(made, Scope(), top=5)
+        if isinstance(block, FittedTable) and "whole capture" in (block.title or "")
+    ]
+    assert titles == [f"Top kernels by name: {over}",
+                      f"Communication by group and operation: {over}"]  # fmt: skip
