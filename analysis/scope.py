@@ -29,6 +29,10 @@ class Scope:
         """The same, of all ranks."""
         return replace(self, rank=None)
 
+    def has(self, run: str, capture: str | None = None) -> bool:
+        """Whether rows of this run, and of this capture where one is given, may be asked for."""
+        return self.run in (None, run) and (capture is None or self.capture in (None, capture))
+
     def chosen(self, of: Sequence[str] = PLACE) -> dict[str, str | int]:
         """What is chosen of these columns."""
         told = ((name, getattr(self, name)) for name in of)

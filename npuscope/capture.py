@@ -51,7 +51,9 @@ class Capture:
 
         source = Source(Path(path), None if store is None else Path(store), run, jobs)
         self._open = contextlib.ExitStack()
-        self._data = self._open.enter_context(opened(source, is_command=False))
+        self._data = self._open.enter_context(
+            opened(source, is_command=False, scope=Scope(run, capture))
+        )
         self._asking = threading.RLock()  # a connection answers one question at a time
         self._is_across = False
         self._locked: duckdb.DuckDBPyConnection | None = None

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 import duckdb
 
 from npuscope.analysis.memo import remember
+from npuscope.analysis.scope import ALL, Scope
 from npuscope.analysis.summaries import summaries
 from npuscope.analysis.wording import ranks_named
 from npuscope.collector.buckets import url_of
 from npuscope.collector.store import mirror, store
 from npuscope.collector.store.derived import MEMORY_BYTES
-from npuscope.collector.store.manifest import Manifest, is_store, manifests, odd_places
+from npuscope.collector.store.manifest import folder_value, is_store, manifests, odd_places
 from npuscope.console.waiting import reading, waiting
 from npuscope.errors import StoreError, UsageError
 from npuscope.messages import Message, joined
@@ -68,8 +69,9 @@ class Opened:
 
 
 @contextlib.contextmanager
-def opened(source: Source, *, is_command: bool = True) -> Iterator[Opened]:
-    """Open the tables behind a path; closes them at the end.
+def opened(source: Source, *, is_command: bool = True, scope: Scope = ALL) -> Iterator[Opened]:
+    """Open the tables behind a path; closes them at the end. Warnings are of the scope's run and
+    capture, and of the run that was read where one was.
 
     While a command has them open, it computes, and says so where that takes long.
 
@@ -88,7 +90,8 @@ def opened(source: Source, *, is_command: bool = True) -> Iterator[Opened]:
         try:
             if mirror.url_behind(target) is not None:  # its files came with the first look
                 messages = [*messages, *kept_within_limit(target)]
-            told = reading_warnings(target, con)
+            mine = replace(scope, run=result.run) if result else scope
+            told = reading_warnings(target, con, mine)
             yield Opened(con, target, result, messages, told, source.memory_bytes)
         finally:
             con.close()
@@ -214,25 +217,31 @@ def compare_ranks(data: Opened, *, is_needed: bool = True) -> None:
         data.warnings.append(joined((told, left_out), "; "))
 
 
-def reading_warnings(target: Path, con: duckdb.DuckDBPyConnection | None = None) -> list[str]:
-    """What readers warned of, a sentence per warning with the ranks it concerns; of those that
-    `con` was opened over."""
-    concerned: dict[str, list[int]] = {}
-    found: list[Manifest] = []
-    if is_store(target):
-        found = manifests(target) if con is None else store.opened_over(con, target)
-    for manifest in found:
+def reading_warnings(
+    target: Path, con: duckdb.DuckDBPyConnection | None = None, scope: Scope = ALL
+) -> list[str]:
+    """What readers warned of the scope's run and capture, a sentence per warning with the ranks it
+    concerns, and their run where there are several; of those that `con` was opened over."""
+    if not is_store(target):
+        return []
+    found = manifests(target) if con is None else store.opened_over(con, target)
+    mine = [one for one in found if scope.has(one.run, one.capture)]
+    is_several = len({one.run for one in mine}) > 1
+    concerned: dict[tuple[str, str], list[int]] = {}
+    for manifest in mine:
         for warning in manifest.warnings:
-            concerned.setdefault(warning, []).append(manifest.rank)
-    warnings: list[str] = [
-        Message("{place}: {note}", place=ranks_named(ranks), note=warning)
-        for warning, ranks in concerned.items()
-    ]
-    odd = odd_places(target, found) if is_store(target) else []
+            concerned.setdefault((manifest.run, warning), []).append(manifest.rank)
+    warnings: list[str] = []
+    for (run, warning), ranks in concerned.items():
+        place = ranks_named(ranks)
+        if is_several:
+            place = Message("run {run}, {place}", run=run, place=place)
+        warnings.append(Message("{place}: {note}", place=place, note=warning))
     told = Message(
         "not read: a link, or its manifest is damaged; remove it and ingest the profile again"
     )
-    return [*warnings, *(Message("{place}: {note}", place=place, note=told) for place in odd)]
+    odd = (one for one in odd_places(target, found) if scope.has(*map(folder_value, one.parts[:2])))
+    return [*warnings, *(Message("{place}: {note}", place=str(one), note=told) for one in odd)]
 
 
 def summary_versions() -> dict[str, str]:

@@ -270,9 +270,9 @@ def _has_rows(manifest: Manifest, batch: Batch | None) -> bool:
     return not manifest.batch or told == manifest.generation
 
 
-def odd_places(store: Path, found: Sequence[Manifest]) -> list[str]:
+def odd_places(store: Path, found: Sequence[Manifest]) -> list[Path]:
     """Where a run, a capture or a rank should stand in a store and is none of the `found` ones: a
-    link, or a damaged manifest."""
+    link, or a damaged manifest. Relative to the store."""
     read: dict[tuple[str, str], set[str]] = defaultdict(set)
     for one in found:
         read[one.run, one.capture].add(f"rank={one.rank}")
@@ -286,7 +286,7 @@ def odd_places(store: Path, found: Sequence[Manifest]) -> list[str]:
                 ranks = [capture / rank for rank in child_names(capture, "rank=")
                          if rank not in known]  # fmt: skip
                 odd += [rank for rank in ranks if os.path.lexists(rank / MANIFEST)]
-    return [str(path.relative_to(store)) for path in odd]
+    return [path.relative_to(store) for path in odd]
 
 
 def _links(folder: Path, prefix: str) -> list[Path]:

@@ -70,8 +70,9 @@ class Page:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What was lost or guessed when the store's ranks were read and compared."""
-        return sources.opened(self.place.path, self.version).warnings
+        """What was lost or guessed when the capture's ranks were read and compared."""
+        one = self.capture
+        return sources.warnings(self.place.path, self.version, one.run, one.capture)
 
     @property
     def is_dark(self) -> bool:

@@ -39,7 +39,8 @@ _WORKING = "…"  # what turns while something is computed: the same in every la
 
 @dataclass(frozen=True)
 class Tables:
-    """An opened version of one store; `is_across`: whether results over all ranks are there."""
+    """An opened version of one store; `is_across`: whether results over all ranks are there;
+    `warnings`: what comparing them lacked."""
 
     path: Path
     con: duckdb.DuckDBPyConnection
@@ -153,7 +154,6 @@ def opened(path: str, version: str) -> Tables:
     con = store.open(target, summaries=summary_versions())
     query.open_views(con)
     data = Opened(con, target, memory_bytes=served().memory_bytes)
-    data.warnings.extend(reading_warnings(target, con))
     is_across = True
     try:
         compare_ranks(data, is_needed=False)
@@ -162,6 +162,13 @@ def opened(path: str, version: str) -> Tables:
         is_across = False
     is_across = is_across and has_view(con, "rank_blame")
     return Tables(target, con, is_across, tuple(data.warnings), _views(con))
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def warnings(path: str, version: str, run: str, capture: str) -> tuple[str, ...]:
+    """What was lost or guessed when ranks of a capture were read, and when all were compared."""
+    tables = opened(path, version)
+    return (*reading_warnings(tables.path, tables.con, Scope(run, capture)), *tables.warnings)
 
 
 def _views(con: duckdb.DuckDBPyConnection) -> tuple[str, ...]:

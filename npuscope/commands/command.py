@@ -88,7 +88,7 @@ class Asked:
         """
         from npuscope.profile import opened
 
-        with opened(self.source) as data:
+        with opened(self.source, scope=self.scope) as data:
             scope = self.scope_of(data)
             if need_steps:
                 self.require_steps(data, scope)

@@ -189,7 +189,7 @@ def _open(stack: contextlib.ExitStack, text: str, jobs: int | None, memory: str 
         return _Place(text, kept=read_baseline(Path(text)))
     path, scope = _place(text)
     source = source_of(path, None, None, scope.run, jobs, memory)
-    data = stack.enter_context(opened(source))
+    data = stack.enter_context(opened(source, scope=scope))
     asked = Asked(source, scope)
     chosen = asked.scope_of(data)
     asked.require_steps(data, chosen)

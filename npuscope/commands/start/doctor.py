@@ -35,7 +35,7 @@ def doctor(asked: Asked) -> None:
     from npuscope.dashboard.terminal.doctor.doctor_tables import doctor as parts
     from npuscope.profile import opened
 
-    with opened(asked.source) as data:
+    with opened(asked.source, scope=asked.scope) as data:
         scope = asked.scope_of(data)
         read = manifests(data.target) if is_store(data.target) else []
         reports = examine(data.con, read, scope)

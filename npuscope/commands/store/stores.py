@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from npuscope.analysis.scope import Scope
 from npuscope.commands.command import Asked, ExpertLoad, Json, Memory, Out, command, leave_with
 from npuscope.console import print_json, say, show
 from npuscope.errors import StoreError, UsageError
@@ -111,7 +112,7 @@ def ingest(
     for message in messages:
         say(message)
     read, same = len(result.published), len(result.unchanged)
-    for warning in reading_warnings(target):
+    for warning in reading_warnings(target, scope=Scope(result.run)):
         say(f"warning: {warning}")
     share = f"shard {source.shard}: " if source.shard else ""
     where = url_behind(target) or target
