@@ -14,11 +14,11 @@ from npuscope.messages import Message
 from ..locale.language import Say, languages
 from ..theme import DARK, LIGHT
 from . import sources
-from .plain_text import plain
-from .state import Known, View, moved, params_of, view_of
+from .plain_text import plain, sentence
+from .state import Known, View, lacking, moved, params_of, view_of
 
 _POLL_S = 5
-_REMEMBERED = "view"
+_REMEMBERED, _LACKING = "view", "lacking"
 _ALL = -1  # of a picker: nothing chosen, since None would read as a question
 _BAR_PX, _MENU_PX = 48, 44
 # The bar stays below the menu while the page scrolls under it; what names a figure's metrics stands
@@ -74,8 +74,18 @@ def current_view(known: Known) -> View:
     before. The URL then says it in full."""
     asked = _asked() or st.session_state.get(_REMEMBERED, {})
     view = view_of(asked, known)
+    if told := lacking(asked, known):
+        st.session_state[_LACKING] = (view.store, view.scope), told
     look_at(view)
     return view
+
+
+def not_there(view: View, say: Say) -> None:
+    """What the URL named and is not there, until the visitor looks at something else: the URL no
+    longer says it."""
+    place, told = st.session_state.get(_LACKING, (None, ()))
+    if place == (view.store, view.scope):
+        st.warning("  \n".join(sentence(say(one)) for one in told))
 
 
 def look_at(view: View) -> None:

@@ -306,6 +306,7 @@ def open_page(name: str) -> Page:
     place = sources.place_named(chosen.store)
     version = sources.version_of(place.path)
     header.pickers(view, known, say)
+    header.not_there(view, say)
     header.watch(say, sources.published(place.path, version, chosen.run, chosen.capture), seen)
     return Page(name, view, known, place, version, say)
 

@@ -17,6 +17,7 @@ from npuscope.analysis.scope import Scope
 from npuscope.analysis.strategy.results import chosen_sizes, sizes_text
 from npuscope.console.printable import visible
 from npuscope.errors import UsageError
+from npuscope.messages import Message
 
 from ..locale.language import languages
 
@@ -32,7 +33,7 @@ MOST_LANES = 8
 PLACES: dict[str, Literal["stage", "rank"]] = {"stage": "stage", "rank": "rank"}
 _SCHEDULE = re.compile(r"[a-z0-9-]{1,20}(?::[0-9]{1,3})?")
 _MOST_MICRO_BATCHES = 1_024
-_MOST_SHOWN = 2_000  # letters
+_MOST_SHOWN, _MOST_NAMED = 2_000, 80  # letters
 _MOST_CHANGES, _MOST_LETTERS = 8, 200  # letters of a change
 
 
@@ -178,6 +179,38 @@ def view_of(params: Mapping[str, str], known: Known) -> View:
         micro_batches=_between(params.get("micro_batches"), 1, _MOST_MICRO_BATCHES),
         only=sizes_text(chosen_sizes(params.get("only"))),
     )
+
+
+def lacking(params: Mapping[str, str], known: Known) -> list[str]:
+    """What URL parameters name and no store holds, a sentence each with what is shown instead."""
+    view = view_of(params, known)
+    one = known.chosen(view)
+    if one is None:
+        return []
+
+    def is_lost(name: str, found: str | int | None) -> bool:
+        return bool(params.get(name)) and params[name] != str(found)
+
+    def asked(name: str) -> str:
+        return visible(params[name][:_MOST_NAMED])
+
+    told, shown = [], known.label(one)
+    if is_lost("run", one.run):
+        text = "Run {asked} is not in this store: this is {shown}."
+        told.append(Message(text, asked=asked("run"), shown=shown))
+    elif len(known.stores) > 1 and is_lost("store", one.store):
+        text = "Store {asked} does not hold this run: this is {shown}."
+        told.append(Message(text, asked=asked("store"), shown=shown))
+    elif is_lost("capture", one.capture):
+        text = "Run {run} has no capture {asked}: this is {shown}."
+        told.append(Message(text, run=one.run, asked=asked("capture"), shown=shown))
+    if params.get("rank") and view.rank is None:
+        text = "{shown} has no rank {asked}: these are all ranks."
+        told.append(Message(text, shown=shown, asked=asked("rank")))
+    if params.get("step") and view.step is None:
+        text = "{shown} has no step {asked}: these are all steps."
+        told.append(Message(text, shown=shown, asked=asked("step")))
+    return told
 
 
 def params_of(view: View) -> dict[str, str]:

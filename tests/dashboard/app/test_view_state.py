@@ -15,6 +15,7 @@ from npuscope.dashboard.app.state import (
     Known,
     KnownCapture,
     View,
+    lacking,
     moved,
     params_of,
     view_of,
@@ -146,3 +147,23 @@ def test_a_change_leaves_the_rest_as_it_is() -> None:
     assert moved(view, ALONE, rank=None) == replace(view, rank=None)
     assert moved(view, ALONE, capture="c1") == View("moe", "c1", lang="zh")
     assert moved(view, ALONE, rank="<b>") == replace(view, rank=None)
+
+
+@pytest.mark.parametrize(
+    "asked, told",
+    [
+        ({"run": "moe", "capture": "c1", "store": "b", "rank": "9", "step": "1"}, []),
+        ({"rank": "+3", "lang": "fr"}, []),
+        ({"run": "gone"}, ["Run gone is not in this store: this is moe/c2 (a)."]),
+        ({"run": "moe", "store": "x"}, ["Store x does not hold this run: this is moe/c2 (a)."]),
+        ({"run": "dense", "capture": "c9"},
+         ["Run dense has no capture c9: this is dense/c1 (a)."]),
+        ({"run": "dense", "rank": "7", "step": "x" * 99},
+         ["dense/c1 (a) has no rank 7: these are all ranks.",
+          f"dense/c1 (a) has no step {'x' * 80}: these are all steps."]),
+    ],
+)  # fmt: skip
+def test_what_a_link_names_and_is_not_there_is_told(asked: dict[str, str], told: list[str]) -> None:
+    assert lacking(asked, SEVERAL) == told
+    assert lacking(params_of(view_of(asked, SEVERAL)), SEVERAL) == []
+    assert lacking(asked, Known()) == []
