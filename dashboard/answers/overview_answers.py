@@ -5,7 +5,9 @@ mfu of each rank and step --> of the whole job, and the loss waterfall
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import duckdb
 import polars as pl
@@ -102,6 +104,29 @@ def stage_of_ranks(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.Dat
         pp_rank="stage", computing_ns="computing_ns"
     )
     return ranks.join(of_stage, on="pp_rank", how="inner")
+
+
+def step_told(row: Mapping[str, Any], rank: int | None) -> tuple[Message | None, Message]:
+    """A step's length, where it has a start and an end, and the parts that it is made of: a row of
+    `mean_steps`, which is of `rank` alone where one is chosen."""
+    template = (
+        "The work of a mean rank spans {length} ms: {computing} ms computing, {exposed} ms"
+        " exposed communication, {free} ms free."
+    )
+    whose = "{step} ms a step of the slowest rank"
+    if rank is not None:
+        template = (
+            "The work of rank {rank} spans {length} ms: {computing} ms computing, {exposed} ms"
+            " exposed communication, {free} ms free."
+        )
+        whose = "{step} ms a step of rank {rank}"
+    parts = Message(
+        template, rank=rank, length=ms(row["length_ns"]), computing=ms(row["computing_ns"]),
+        exposed=ms(row["exposed_communication_ns"]), free=ms(row["free_ns"]),
+    )  # fmt: skip
+    if row["job_step_ns"] is None:  # the producer's own table has parts, and no start and end
+        return None, parts
+    return Message(whose, step=ms(row["job_step_ns"]), rank=rank), parts
 
 
 def uneven(stages: pl.DataFrame) -> list[Message]:

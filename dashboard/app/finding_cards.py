@@ -52,8 +52,10 @@ def verdict_here(page: Page, slot: DeltaGenerator) -> None:
         mine = [one for one in found if page_of(one) == page.name]
         if not mine:
             page.verdict("Nothing found here costs 1 % of a step or more.")
+            page.of_all()
             return
         page.verdict(mine[0].statement)
+        page.of_all()
         for one in mine[1:]:
             page.text(one.statement)
         with st.container(horizontal=True, gap="small"):

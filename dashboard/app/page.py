@@ -130,6 +130,11 @@ class Page:
         with st.container(key="verdict"):
             st.markdown(sentence(self.say(told)))
 
+    def of_all(self) -> None:
+        """Below a verdict on the whole capture, since figures follow the choice above."""
+        if (self.view.rank, self.view.step) != (None, None):
+            self.text(Message("Of all ranks and steps, whatever is chosen above."))
+
     def headline(self, figure: str, *sentences: str) -> None:
         """The one figure that counts most, large, and what it is made of."""
         with st.container(

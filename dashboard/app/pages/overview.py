@@ -3,7 +3,7 @@
 import streamlit as st
 
 from npuscope.analysis import means, query
-from npuscope.analysis.wording import FREE_MEANS, ms, ranks_named
+from npuscope.analysis.wording import FREE_MEANS, ranks_named
 from npuscope.dashboard.answers import overview_answers, rank_answers
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.finding_cards import finding_cards
@@ -19,22 +19,13 @@ mean = page.frame(means.mean_steps)
 
 if mean.height and mean["length_ns"][0] is not None:
     row = mean.row(0, named=True)
-    told = [
-        Message(
-            "The work of a mean rank spans {length} ms: {computing} ms computing, {exposed} ms"
-            " exposed communication, {free} ms free.",
-            length=ms(row["length_ns"]), computing=ms(row["computing_ns"]),
-            exposed=ms(row["exposed_communication_ns"]), free=ms(row["free_ns"]),
-        ),
-        *overview_answers.uneven(page.frame(means.mean_steps, by="stage", rank=None)),
-    ]  # fmt: skip
-    if row["job_step_ns"] is None:  # the producer's own table has parts, and no start and end
-        page.verdict(told[0])
-        page.text(*told[1:])
+    whole, parts = overview_answers.step_told(row, page.view.rank)
+    uneven = overview_answers.uneven(page.frame(means.mean_steps, by="stage", rank=None))
+    if whole is None:
+        page.verdict(parts)
+        page.text(*uneven)
     else:
-        page.headline(
-            Message("{step} ms a step of the slowest rank", step=ms(row["job_step_ns"])), *told
-        )
+        page.headline(whole, parts, *uneven)
 
 with st.container(key="halves"):
     left, right = st.columns([3, 2], gap="large")
