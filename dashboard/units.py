@@ -4,6 +4,7 @@ computing_ns     17764724    ->  "computing (ms)"      17.765
 size_bytes       73400320    ->  "size (MB)"           73.4   traffic and files
 peak_bytes       73400320    ->  "peak (MiB)"          70.0   memory
 masking_ratio    0.246       ->  "masking (%)"         24.6
+mfu_points       0.195       ->  "mfu points"          19.5
 """
 
 from __future__ import annotations
@@ -114,6 +115,8 @@ def _readable(values: pl.Series, first_ns: int | None, in_memory: bool) -> Reada
             return _scaled(values, _fitting(_most(values), scale), _words(_stem(name, ending)))
     if name.endswith(("_ratio", "share")):
         return _scaled(values, Unit(0.01, "%"), _words(_stem(name, "_ratio")))
+    if name.endswith("_points"):  # of a hundred, as figures and words have them
+        return _scaled(values, Unit(0.01, ""), _words(name))
     if values.dtype.is_integer():
         is_plain = name in _PLAIN or name.endswith(_PLAIN)
         return Readable(_words(name), "", values, None, is_grouped=not is_plain)

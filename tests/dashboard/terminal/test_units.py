@@ -28,6 +28,7 @@ def shown(name: str, *values: object) -> Readable:
         ("matmul_flops", (7.2e12,), "matmul (GFLOP)", 7200.0),
         ("masking_ratio", (0.246, None), "masking (%)", 24.6),
         ("share", (0.5,), "share (%)", 50.0),
+        ("mfu_points", (0.195, -0.01), "mfu points ()", 19.5),
         ("rank_count", (8,), "rank count ()", 8),
     ],
 )
