@@ -113,10 +113,15 @@ def deviations(
     if known.height and known["step"].null_count() < known.height:
         known = known.drop_nulls("step")
     middle = pl.col(measure).median().over("step")
-    if stages is not None and not stages["pp_rank"].null_count():
+    if stages is not None and are_known(stages):
         known = known.join(stages.unique("rank"), on="rank", how="left", maintain_order="left")
         middle = pl.col(measure).median().over("step", "pp_rank")
     return known.select("rank", "step", measure, (pl.col(measure) - middle).alias("deviation_ns"))
+
+
+def are_known(stages: pl.DataFrame | None) -> bool:
+    """Whether every rank's pipeline stage is known: ranks are then compared within stages."""
+    return stages is not None and not stages["pp_rank"].null_count()
 
 
 def mean_kernels(

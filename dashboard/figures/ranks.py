@@ -9,7 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 import polars as pl
 
-from npuscope.analysis.means import deviations
+from npuscope.analysis.means import are_known, deviations
 from npuscope.analysis.ranks.stragglers.blame import VERDICT_WORDS
 from npuscope.messages import Message
 
@@ -19,7 +19,7 @@ from .layout import MOST_CELLS, colour_bar, lay_out, of_many, rows_px
 
 Measure = Literal["stage_ns", "computing_ns", "exposed_communication_ns", "free_ns"]
 MEASURES: dict[Measure, str] = {
-    "stage_ns": "step length", "computing_ns": "computing",
+    "stage_ns": "step without bubble", "computing_ns": "computing",
     "exposed_communication_ns": "exposed communication", "free_ns": "free",
 }  # fmt: skip
 MOST_BARS = 32
@@ -43,10 +43,10 @@ def steps_figure(
 ) -> go.Figure:
     """Rows of `steps` as a heat map: ranks (down) by steps (across).
 
-    `is_deviation`: what a rank takes more than the step's median rank of its pipeline stage, else
-    the measure itself; in ms. `stages`: rank, pp_rank. `hosts`: rows of `rank_hosts`; ranks then
-    stand by host, with lines between them. Steps beyond what cells allow are left out, the last
-    stay.
+    `is_deviation`: what a rank takes more than the step's median rank, of its pipeline stage where
+    stages are known, else the measure itself; in ms. `stages`: rank, pp_rank. `hosts`: rows of
+    `rank_hosts`; ranks then stand by host, with lines between them. Steps beyond what cells allow
+    are left out, the last stay.
     """
     rows = deviations(frame, measure, stages)
     ranks = _ordered(rows, hosts)
@@ -85,7 +85,9 @@ def steps_figure(
     named = say(MEASURES[measure])
     title = say(Message("{measure} of each rank and step", measure=named))
     if is_deviation:
-        told = "{measure}: more or less than the median rank of step and stage"
+        told = "{measure}: more or less than the median rank of the step"
+        if are_known(stages):
+            told = "{measure}: more or less than the median rank of step and stage"
         title = say(Message(told, measure=named))
     if len(shown) < len(steps):
         cut = "{title}: the last {count} of {every} steps"

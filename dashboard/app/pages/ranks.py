@@ -114,6 +114,7 @@ with why:
     else:
         page.empty("The ranks could not be compared.")
 with by_step:
+    stages = page.frame(answers.stages, rank=None, step=None)
     left, right = st.columns([3, 1.5], vertical_alignment="bottom")
     with left:
         measure = st.segmented_control(
@@ -122,7 +123,11 @@ with by_step:
         )  # fmt: skip
     with right:
         is_deviation = st.toggle(
-            say("against the median rank of step and stage"),
+            say(
+                "against the median rank of step and stage"
+                if means.are_known(stages)
+                else "against the median rank of the step"
+            ),
             value=len(page.capture.ranks) > 1,
             key="deviation",
         )
@@ -131,7 +136,7 @@ with by_step:
     else:
         drawn = figures.steps_figure(
             steps, say, measure, is_deviation=is_deviation, hosts=hosts,
-            stages=page.frame(answers.stages, rank=None, step=None),
+            stages=stages,
         )  # fmt: skip
         page.figure(drawn, key="rank_steps")
         page.text("All ranks and steps, whatever is selected above; ranks are ordered by host.")

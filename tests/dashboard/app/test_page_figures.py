@@ -260,6 +260,23 @@ def test_ranks_by_step_beside_the_median_and_by_host() -> None:
     assert means_of["stage_ns"].to_list() == [10 * MS, 12 * MS, 11 * MS]
 
 
+@pytest.mark.parametrize(
+    "stage_of, told, of_step",
+    [
+        ([0, 1, 1], "the median rank of step and stage", [0.0, -0.5, 0.5]),
+        ([0, None, 1], "the median rank of the step", [-1.0, 0.0, 1.0]),
+    ],
+)
+def test_the_title_says_which_median_ranks_are_measured_against(
+    stage_of: list[int | None], told: str, of_step: list[float]
+) -> None:
+    stages = pl.DataFrame({"rank": [0, 1, 2], "pp_rank": stage_of})
+    figure = ranks.steps_figure(step_rows(), str, stages=stages)
+    title = "step without bubble: more or less than " + told
+    assert figure.layout.title.text.startswith(title)
+    assert np.asarray(figure.data[0].z)[:, 0].tolist() == of_step
+
+
 def test_the_culprit_alone_has_the_strong_colour_and_its_name() -> None:
     rows = pl.DataFrame(
         {"rank": [5, 0], "caused_wait_ns": [4 * MS, MS], "verdict": ["frequency", None],

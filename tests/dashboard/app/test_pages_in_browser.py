@@ -233,7 +233,7 @@ def test_ranks_show_the_steps_command(shown: Shown) -> None:
     seen, store, chosen = shown
     seen.open("ranks", **chosen)
     rows = [row for row in steps_of(printed(store, "steps")) if row["stage_ns"] is not None]
-    grid = seen.figure("step length")["traces"][0]
+    grid = seen.figure("step without bubble")["traces"][0]
     ranks = [int(rank) for rank in grid["y"]]
     by_step: dict[int | None, dict[int, int]] = defaultdict(dict)
     for row in rows:
