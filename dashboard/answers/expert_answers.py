@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import duckdb
 import numpy as np
@@ -16,6 +16,7 @@ from npuscope.analysis.experts.load.counted_ranks import require_all_ranks
 from npuscope.analysis.experts.load.from_trace import trace_load
 from npuscope.analysis.experts.load.load import ExpertTables, expert_rows, with_trace
 from npuscope.analysis.experts.load.load_notes import load_notes
+from npuscope.analysis.experts.load.mean_layers import over_mean
 from npuscope.analysis.experts.plan import plan_frames
 from npuscope.analysis.experts.plan.placement import device_tokens
 from npuscope.analysis.experts.plan.plan_cost import Wish
@@ -75,6 +76,26 @@ def loads(con: duckdb.DuckDBPyConnection, scope: Scope) -> Load:
         tables, bool(experts.height), experts, devices, load_rows.by_layer(tables),
         load_rows.by_time(tables), tuple(notes),
     )  # fmt: skip
+
+
+def most_uneven(loads: pl.DataFrame, item: Literal["expert", "device"]) -> Message | None:
+    """Of a load whose cost is unknown the layer of the fullest expert or device, as the heat map
+    has it: rows by `item` of one phase; None without a token."""
+    ordered = over_mean(loads, item).drop_nulls("over_mean").sort("over_mean", descending=True)
+    if ordered.is_empty():
+        return None
+    most = ordered.row(0, named=True)
+    template = "The cost is unknown; in layer {layer} expert {number} has {ratio} times the mean."
+    if item == "device":
+        template = (
+            "The cost is unknown; in layer {layer} device {number} has {ratio} times the mean."
+        )
+    if most["layer"] is None:
+        template = (
+            "The cost is unknown; over all layers device {number} has {ratio} times the mean."
+        )
+    return Message(template, layer=most["layer"], number=most[item],
+                   ratio=f"{most['over_mean']:.2f}")  # fmt: skip
 
 
 def costs(con: duckdb.DuckDBPyConnection, scope: Scope) -> tuple[pl.DataFrame, tuple[str, ...]]:

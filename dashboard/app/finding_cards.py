@@ -12,6 +12,7 @@ from npuscope.analysis.findings.finding import CERTAINTIES, Certainty, Finding, 
 from npuscope.analysis.timeline.evidence_place import evidence_place
 from npuscope.analysis.timeline.shared_axis import extent
 from npuscope.analysis.wording import ms, percent
+from npuscope.messages import Message
 
 from ..answers.overview_answers import found_here, page_of, place_of
 from ..answers.timeline_answers import evidence_asked, shown_evidence
@@ -42,24 +43,25 @@ def finding_cards(page: Page, findings: Sequence[Finding]) -> None:
                 _card(page, one, number)
 
 
-def verdict_here(page: Page, slot: DeltaGenerator) -> None:
+def verdict_here(page: Page, slot: DeltaGenerator, answer: str | None = None) -> None:
     """What the findings of the whole capture say of this page's question, into its place before
-    the figures: called when these stand."""
+    the figures: called when these stand. `answer` is what the page itself has to say, before them.
+    """
     with slot.container():
         found = page.later(found_here, rank=None, step=None)
         if found is None:
             return
         mine = [one for one in found if page_of(one) == page.name]
-        if not mine:
-            page.verdict("Nothing found here costs 1 % of a step or more.")
+        told = [*([answer] if answer else []), *(one.statement for one in mine)]
+        page.verdict(
+            told[0] if told else Message("Nothing found here costs 1 % of a step or more.")
+        )
+        if mine or answer is None:
             page.of_all()
-            return
-        page.verdict(mine[0].statement)
-        page.of_all()
-        for one in mine[1:]:
-            page.text(one.statement)
-        with st.container(horizontal=True, gap="small"):
-            _links(page, mine[0])
+        page.text(*told[1:])
+        if mine:
+            with st.container(horizontal=True, gap="small"):
+                _links(page, mine[0])
 
 
 def _card(page: Page, finding: Finding, number: int) -> None:

@@ -1,5 +1,7 @@
 """Which experts are hot, and would moving them pay?"""
 
+from typing import Literal
+
 import polars as pl
 import streamlit as st
 
@@ -124,13 +126,17 @@ if of_experts:
 with costing:
     known = page.later(answers.costs, rank=None)
     told: tuple[str, ...] = ()
+    answer = None
     if known is not None:
         costs, told = of_phase(known[0]), known[1]
         if costs.is_empty():
             page.empty("The cost of the imbalance is unknown here.", *told[:1])
+            item: Literal["expert", "device"] = "expert" if load.is_of_experts else "device"
+            loads = of_phase(load.experts if load.is_of_experts else load.devices)
+            answer = answers.most_uneven(loads, item)
         else:
             page.figure(figures.cost_figure(costs, say), key="cost")
             page.table(costs, name="experts_cost")
 
-verdict_here(page, slot)
+verdict_here(page, slot, answer)
 page.notes([*load.notes, *told, *page.warnings])

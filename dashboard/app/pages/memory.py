@@ -4,6 +4,7 @@ import polars as pl
 import streamlit as st
 
 from npuscope.analysis import query
+from npuscope.dashboard.answers.memory_answers import what_fills
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.finding_cards import verdict_here
 from npuscope.dashboard.app.page import open_page
@@ -111,5 +112,5 @@ with over_time:
             page.text(Message("{count} components of ranks grow steadily.", count=growing.height))
         page.table(facts.growth, name="memory_growth")
 
-verdict_here(page, slot)
+verdict_here(page, slot, what_fills(facts))
 page.notes([*page.frame(query.memory_notes, rank=None, step=None), *page.warnings])

@@ -1,0 +1,41 @@
+"""Memory for the page: what fills it, in a sentence."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from npuscope.analysis.memory.memory import MemoryFacts
+from npuscope.analysis.wording import percent
+from npuscope.messages import Message, joined
+
+from ..units import fitting_unit
+
+
+def what_fills(facts: MemoryFacts) -> str:
+    """The fullest rank, its peak, and what holds most of it where that is known: of rows of
+    `MemoryFacts.main`, of which there is one."""
+    row = facts.main.row(0, named=True)
+    peak_bytes = row["peak_bytes"] if row["peak_bytes"] is not None else row["peak_allocated_bytes"]
+    unit = fitting_unit(peak_bytes, "memory")
+
+    def size(size_bytes: int) -> str:
+        return f"{size_bytes / unit.divisor:,.2f} {unit.name}"
+
+    told = Message(
+        "Rank {rank} is the fullest: {peak} at its peak.", rank=row["rank"], peak=size(peak_bytes)
+    )
+    place = ("run", "capture", "rank", "device_id")
+    held = (
+        facts.holders.filter(pl.col(name).eq_missing(row[name]) for name in place)
+        .filter(pl.col("held_bytes") > 0)
+        .sort("held_bytes", descending=True, maintain_order=True)
+    )
+    if held.is_empty():
+        return told
+    most = held.row(0, named=True)
+    largest = Message(
+        "Largest holder at the peak: {name}, {held} ({share} of what is allocated).",
+        name=most["name"] if most["holder"] == "operator" else Message(most["holder"]),
+        held=size(most["held_bytes"]), share=percent(most["share_ratio"]),
+    )  # fmt: skip
+    return joined((told, largest), " ")
