@@ -5,6 +5,7 @@ import streamlit as st
 from npuscope.analysis import means, query
 from npuscope.analysis.communication import volume
 from npuscope.analysis.ranks.answers import mean_waits
+from npuscope.analysis.wording import percent
 from npuscope.dashboard.app.collecting import how_to_collect
 from npuscope.dashboard.app.finding_cards import verdict_here
 from npuscope.dashboard.app.page import open_page
@@ -29,8 +30,16 @@ by = st.segmented_control(
 )  # fmt: skip
 rows = page.frame(means.mean_comm, by="group" if by == "op" else by)
 if rows["masked_ns"].null_count() == rows.height:
-    page.empty("Only HCCL's own measurements are here: the overlap with computing is unknown.",
-               how_to_collect(page, "masking"))  # fmt: skip
+    masking = page.frame(means.mean_steps)["masking_ratio"].drop_nulls()
+    page.empty(
+        "Only HCCL's own measurements are here: the overlap with computing is unknown."
+        if masking.is_empty()
+        else Message(
+            "{share} of communication is masked in all; what is masked of each kind is unknown.",
+            share=percent(masking[0]),
+        ),
+        how_to_collect(page, "masking"),
+    )
 else:
     page.figure(figures.masking_figure(rows, say), key="communication")
     page.text(
