@@ -17,6 +17,7 @@ from ..units import fitting_unit
 from .layout import STEP_PARTS, lay_out
 
 _PANEL_PX = 190
+_MOST_MARKED = 100  # points of the log: a line alone shows nothing of a single step
 # Where a measure whose level changes is shown.
 _PANELS = {
     "step_ns": "A mean step of a rank",
@@ -67,7 +68,8 @@ def log_figure(points: pl.DataFrame, changes: pl.DataFrame, say: Say) -> go.Figu
     column = "step_ns" if is_timed else "tokens_per_s"
     figure = go.Figure(
         go.Scatter(
-            x=points["step"].to_list(), y=(points[column] / divisor).to_list(), mode="lines",
+            x=points["step"].to_list(), y=(points[column] / divisor).to_list(),
+            mode="lines+markers" if points.height <= _MOST_MARKED else "lines", marker={"size": 5},
             line={"color": COMPUTING, "width": 1}, hovertemplate=f"%{{x}}: %{{y:,.3f}} {unit}",
             name="", showlegend=False,
         )
@@ -125,9 +127,11 @@ def _marked(
 
 
 def _parts(captures: pl.DataFrame, say: Say) -> tuple[list[Any], str]:
-    if captures["step_ns"].null_count() == captures.height:
+    columns = ["step_ns", *(column for _, column, _ in STEP_PARTS)]
+    most = captures.select(pl.max_horizontal(columns).max()).item()
+    if most is None:
         return [], ""
-    divisor, unit = fitting_unit(captures["step_ns"].max(), "time")
+    divisor, unit = fitting_unit(most, "time")
     x = _x(captures, captures)
     traces: list[Any] = [
         go.Scatter(
@@ -138,8 +142,10 @@ def _parts(captures: pl.DataFrame, say: Say) -> tuple[list[Any], str]:
         )
         for name, column, colour in STEP_PARTS
     ]  # fmt: skip
-    slowest = (captures["step_ns"] / divisor).to_list()
-    return [*traces, _line(captures, captures, slowest, say("slowest rank"), SERIES[2], unit)], unit
+    if captures["step_ns"].count():  # the producer's own table has parts, and no start and end
+        slowest = (captures["step_ns"] / divisor).to_list()
+        traces.append(_line(captures, captures, slowest, say("slowest rank"), SERIES[2], unit))
+    return traces, unit
 
 
 def _ratios(captures: pl.DataFrame, say: Say) -> tuple[list[Any], str]:

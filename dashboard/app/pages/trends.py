@@ -16,9 +16,14 @@ page = open_page("trends")
 say = page.say
 page.title("Is the run getting better or worse?")
 found = page.frame(trends.trends, capture=None, rank=None, step=None)
-if found.captures["step_ns"].null_count() == found.captures.height:
-    page.empty("No steps were recorded here.", "Record them with ProfilerStep marks.")
-    st.stop()
+lengths, parts = (found.captures[name].count() for name in ("step_ns", "computing_ns"))
+if not lengths:
+    if parts:  # of the producer's own table
+        page.empty("How long a step takes is unknown here: its parts were recorded, its start and"
+                   " end were not.")  # fmt: skip
+    elif found.log.is_empty():
+        page.empty("No steps were recorded here.", "Record them with ProfilerStep marks.")
+        st.stop()
 changes = found.changes.sort(pl.col("delta_ratio").abs(), descending=True, nulls_last=True)
 if not changes.is_empty():
     most = change_rows(changes.head(1))[0]
@@ -36,7 +41,7 @@ if found.captures.height < 2:
         "This run has one capture: a trend needs two.",
         "Collect again later in the same run: new captures appear here automatically.",
     )
-else:
+elif lengths or parts:
     drawn = figures.trends_figure(found.captures, found.exposed, found.changes, say)
     if (clicked := page.clicked(drawn, key="trends")) is not None:
         page.visit("overview", capture=clicked, **ALL_OF_IT)

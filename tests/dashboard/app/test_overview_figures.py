@@ -137,6 +137,24 @@ def test_changes_are_lines_with_their_size() -> None:
     assert figure.data[0].y[0] == pytest.approx(1020.0)  # ms, of 1.00 to 1.04 s
 
 
+def test_the_only_step_of_a_log_is_a_point() -> None:
+    def mode(steps: int) -> str:
+        points = pl.DataFrame({"step": range(steps), "step_ns": [1e9] * steps})
+        figure = trends.log_figure(points, trend_changes(captures([]), NO_LOG), str)
+        return str(figure.data[0].mode)
+
+    assert (mode(1), mode(1000)) == ("lines+markers", "lines")
+
+
+def test_parts_of_steps_whose_length_is_unknown_are_drawn() -> None:
+    frame = captures([START_NS, START_NS + 10**9]).with_columns(step_ns=pl.lit(None, pl.Float64))
+    none = captures([]).select("run", "capture", "start_ns", kind=pl.lit("ep"),
+                               exposed_attributed_ns=pl.lit(0.0))  # fmt: skip
+    figure = trends.trends_figure(frame, none, trend_changes(captures([]), NO_LOG), str)
+    names = [one.name for one in figure.data]
+    assert "computing" in names and "slowest rank" not in names
+
+
 def test_every_rank_says_what_it_can_answer() -> None:
     support = pl.DataFrame(
         {
