@@ -61,6 +61,12 @@ def number(value: int | None) -> str:
     return UNKNOWN if value is None else f"{value:,}"
 
 
+def delta_ms(ns: float) -> str:
+    """A difference as ms with its sign, which nothing that rounds to zero from below has."""
+    text = f"{ns / 1e6:+,.3f}"
+    return "0.000" if text == "-0.000" else text
+
+
 def plain(value: int | None) -> str:
     """A number that is a name: a rank, a step."""
     return UNKNOWN if value is None else str(value)

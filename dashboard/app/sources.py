@@ -34,6 +34,7 @@ from .state import Known, KnownCapture
 
 _IDLE = 4  # connections kept ready, per store
 _POLL_S = 2.0
+_LAYOUT = ("world_size", "tp_size", "pp_size", "dp_size", "cp_size", "ep_size")
 _WORKING = "…"  # what turns while something is computed: the same in every language
 
 
@@ -209,6 +210,7 @@ def _captures(path: str, title: str, version: str) -> tuple[KnownCapture, ...]:
             steps=tuple(one["steps"] or ()),
             start_ns=one["window_start_ns"],
             end_ns=one["window_end_ns"],
+            layout=tuple(one[name] for name in _LAYOUT),
         )
         for one in facts
     )

@@ -80,7 +80,8 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class KnownCapture:
-    """A capture that can be chosen: `store` is its store's title."""
+    """A capture that can be chosen: `store` is its store's title, `layout` the sizes of the whole
+    job and of its parallel groups, as far as they are known."""
 
     store: str
     run: str
@@ -89,6 +90,12 @@ class KnownCapture:
     steps: tuple[int, ...]
     start_ns: int | None
     end_ns: int | None
+    layout: tuple[int | None, ...] = ()
+
+    def is_job_of(self, other: KnownCapture) -> bool:
+        """Whether both are of the same job, by their run's name or by a layout that is known."""
+        is_known = any(size is not None for size in self.layout)
+        return self.run == other.run or (is_known and self.layout == other.layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +137,12 @@ class Known:
 
     def base(self, view: View) -> KnownCapture | None:
         """The baseline that a view compares its capture with: the one asked for, else the one
-        before it in its run, else after it, else the newest of another run, of its store where that
-        has one; None: there is none."""
+        before it in its run, else after it, else the newest of another run of the same job, of its
+        store where that has one; None: there is none, and the visitor has to choose."""
         chosen = self.chosen(view)
-        others = [one for one in self.captures if one is not chosen]
-        if chosen is None or not others:
+        if chosen is None:
             return None
+        others = [one for one in self.captures if one is not chosen]
         if view.base is not None:
             store, *names = view.base
             for one in others:
@@ -143,8 +150,9 @@ class Known:
                     return one
         run = self.of_run(chosen.store, chosen.run)
         at = run.index(chosen)
-        beside = (one for one in others if one.store == chosen.store)
-        return next(iter((*run[at + 1 :], *reversed(run[:at]), *beside, *others)))
+        alike = [one for one in others if chosen.is_job_of(one)]
+        beside = (one for one in alike if one.store == chosen.store)
+        return next(iter((*run[at + 1 :], *reversed(run[:at]), *beside, *alike)), None)
 
 
 def view_of(params: Mapping[str, str], known: Known) -> View:

@@ -9,15 +9,15 @@ import polars as pl
 
 from npuscope.analysis.compare.waterfall import by_part
 from npuscope.analysis.views import sum_of
-from npuscope.analysis.wording import ms
+from npuscope.analysis.wording import delta_ms, ms
 from npuscope.messages import Message
 
 from ..locale.language import Say
 from ..terminal.parts_table import WORDS
 from ..theme import WATERFALL
-from .layout import lay_out, rows_px
+from .layout import ends_as_lines, lay_out, rows_px
 
-# Where changes are small beside the step, the axis begins near them.
+# Where changes are small beside the step, the axis begins near them, and only they are bars.
 _FROM_NOTHING = 0.4
 _ROOM = 0.3
 _NUMBER = 0.14  # of the axis: as wide as a number
@@ -38,7 +38,7 @@ def change_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
         x=[ns / 1e6 for ns in (ends[0], *changes, ends[1])],
         measure=["absolute", *["relative"] * len(changes), "total"],
         orientation="h",
-        text=[ms(ends[0]), *(f"{ns / 1e6:+,.3f}" for ns in changes), ms(ends[1])],
+        text=[ms(ends[0]), *map(delta_ms, changes), ms(ends[1])],
         customdata=[
             ends,
             *parts.select("a_ns", "b_ns", "delta_ns").rows(),
@@ -51,7 +51,9 @@ def change_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     levels = [ns / 1e6 for ns in accumulate((ends[0], *changes))]
     spread = max(levels) - min(levels)
     low = 0.0 if spread > _FROM_NOTHING * max(levels) else min(levels) - max(spread, 0.001) * _ROOM
-    if not low and min(levels) < _NUMBER * max(levels):
+    if low:
+        ends_as_lines(figure, {0: ends[0] / 1e6, len(names) - 1: ends[1] / 1e6})
+    elif min(levels) < _NUMBER * max(levels):
         low = -_NUMBER * max(levels)  # room for a number between the bar and the names
     figure.update_xaxes(range=[low, max(levels) + _ROOM * (max(levels) - low)])
     return lay_out(

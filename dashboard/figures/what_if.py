@@ -9,12 +9,12 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from npuscope.analysis.wording import ms
+from npuscope.analysis.wording import delta_ms, ms
 from npuscope.messages import Message
 
 from ..locale.language import Say
 from ..theme import WATERFALL, WORSE
-from .layout import lay_out, rows_px
+from .layout import ends_as_lines, lay_out, rows_px
 
 PATH_WORDS = {
     "computing": "computing",
@@ -48,7 +48,7 @@ def saved_figure(row: Mapping[str, Any], say: Say) -> go.Figure:
         x=[ns / 1e6 for ns in (begin, *changes, end)],
         measure=["absolute", *["relative"] * len(changes), "absolute"],
         orientation="h",
-        text=[ms(begin), *(f"{ns / 1e6:+,.3f}" for ns in changes), ms(end)],
+        text=[ms(begin), *map(delta_ms, changes), ms(end)],
         hovertemplate="%{y}: %{text} ms<extra></extra>",
         **WATERFALL,
     )
@@ -70,6 +70,7 @@ def saved_figure(row: Mapping[str, Any], say: Say) -> go.Figure:
     least = 0.0
     if spread < _FROM_NOTHING * max(levels):  # changes are small: the axis begins near them
         least = min(levels) - max(spread, 1e-3) * 2 * _ROOM
+        ends_as_lines(figure, {0: begin / 1e6, len(names) - 1: end / 1e6})
     figure.update_xaxes(range=[least, max(levels) + 2 * _ROOM * (max(levels) - least)])
     title = Message("From the step replayed to the step predicted")
     return lay_out(

@@ -9,8 +9,9 @@ import polars as pl
 
 from npuscope.analysis.compare.difference import Comparison
 from npuscope.analysis.compare.side import PER_TOKEN
+from npuscope.analysis.compare.waterfall import by_part
 from npuscope.analysis.views import sum_of
-from npuscope.analysis.wording import UNKNOWN, ms, plain
+from npuscope.analysis.wording import UNKNOWN, delta_ms, ms, plain
 from npuscope.messages import Message, joined
 
 from ..terminal.measures import MEASURES, figure
@@ -73,18 +74,26 @@ def headline(found: Comparison) -> Message:
 
 
 def largest_change(found: Comparison) -> list[Message]:
-    """What takes most of a difference that is one: the row that changed most in its direction."""
+    """What takes most of a difference that is one: of the part that changed most in its direction,
+    the longest bar of the figure, the row that did; and the part, where it has other rows."""
     way = 1 if found.delta_ns > 0 else -1
-    same_way = found.rows.filter(pl.col("delta_ns") * way > 0)
-    if found.verdict != "different" or same_way.is_empty():
+    parts = by_part(found.rows).filter(pl.col("delta_ns") * way > 0)
+    if found.verdict != "different" or parts.is_empty():
         return []
-    row = same_way.sort(pl.col("delta_ns").abs(), descending=True).row(0, named=True)
+    part = parts.sort(pl.col("delta_ns") * way, descending=True).row(0, named=True)
+    rows = found.rows.filter(part=part["part"])
+    row = rows.sort(pl.col("delta_ns") * way, descending=True).row(0, named=True)
     what = joined((WORDS[row["part"]], row["name"] or ""), " ")
-    delta = f"{row['delta_ns'] / 1e6:+,.3f}"
+    delta = delta_ms(row["delta_ns"])
     if row["change"] not in CHANGES:
-        return [Message("Most of it: {what}, {delta} ms.", what=what, delta=delta)]
-    how = CHANGES[row["change"]]
-    return [Message("Most of it: {what} ({how}), {delta} ms.", what=what, how=how, delta=delta)]
+        told = [Message("Most of it: {what}, {delta} ms.", what=what, delta=delta)]
+    else:
+        how = CHANGES[row["change"]]
+        told = [Message("Most of it: {what} ({how}), {delta} ms.", what=what, how=how, delta=delta)]
+    if row["delta_ns"] != part["delta_ns"]:
+        whole = delta_ms(part["delta_ns"])
+        told.append(Message("{part} in all: {delta} ms.", part=WORDS[row["part"]], delta=whole))
+    return told
 
 
 def measure_rows(found: Comparison) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from npuscope.analysis.compare.side import Side, kernels_in_full, measure
 from npuscope.analysis.compare.waterfall import needs_all
 from npuscope.analysis.timeline.bins import overview
 from npuscope.analysis.timeline.shared_axis import extent, step_borders
+from npuscope.analysis.wording import delta_ms
 from npuscope.dashboard.answers import timeline_answers as answers
 from npuscope.dashboard.app.page import PAGES, Page, open_page
 from npuscope.dashboard.app.state import BASE, PLACES, KnownCapture
@@ -24,7 +25,8 @@ page = open_page("compare")
 say, label_of = page.say, page.known.label
 page.title("What changed from A to B, and is it real?")
 baseline = page.known.base(page.view)
-if baseline is None:
+others = [one for one in page.known.captures if one != page.capture]
+if not others:
     page.empty(
         "There is one capture here: a comparison needs two.",
         "Ingest another capture, or start the dashboard with the folders of both.",
@@ -65,8 +67,8 @@ slot = page.slot()
 with st.container(horizontal=True, vertical_alignment="bottom"):
     st.session_state["base"] = baseline
     st.selectbox(
-        say("A, the baseline"), [one for one in page.known.captures if one != page.capture],
-        format_func=label_of, key="base",
+        say("A, the baseline"), others, format_func=label_of, key="base",
+        placeholder=say("choose a baseline"),
         on_change=lambda: page.look_at(**based_on(st.session_state["base"])),
     )  # fmt: skip
     st.text_input(
@@ -75,9 +77,14 @@ with st.container(horizontal=True, vertical_alignment="bottom"):
         disabled=True,
         key=f"b_{label_of(page.capture)}",
     )
-    if st.button(say("Swap A and B"), icon=":material/swap_horiz:", width="content"):
+    if baseline is None:
+        slot.empty()
+    elif st.button(say("Swap A and B"), icon=":material/swap_horiz:", width="content"):
         chosen = {"store": baseline.store, "run": baseline.run, "capture": baseline.capture}
         page.change(**based_on(page.capture), **chosen, start_ns=None, end_ns=None)
+if baseline is None:
+    page.empty("No other capture here is of this job: choose a baseline.")
+    st.stop()
 if page.view.base is None:
     page.look_at(**based_on(baseline))  # a link shows the same when there are more captures
 both = (page.at(baseline), page.at(page.capture))
@@ -110,13 +117,14 @@ except UsageError as error:  # ranks of other layouts, or no stage that both kno
 
 with slot.container():
     page.verdict(words.headline(found))
-    page.text(*words.largest_change(found))
+    for one in words.largest_change(found):
+        page.text(one)
     if found.delta_low_ns is not None and found.delta_high_ns is not None:
         page.text(
             Message(
                 "B - A: {delta} ms, 95 % interval from {low} to {high} ms",
-                delta=f"{found.delta_ns / 1e6:+,.3f}", low=f"{found.delta_low_ns / 1e6:+,.3f}",
-                high=f"{found.delta_high_ns / 1e6:+,.3f}",
+                delta=delta_ms(found.delta_ns), low=delta_ms(found.delta_low_ns),
+                high=delta_ms(found.delta_high_ns),
             )
         )  # fmt: skip
     page.text(*difference.remarks(found))
@@ -126,7 +134,7 @@ with origin:
     page.figure(change_figure(found.rows, say), key="compare")
     page.text(
         "All ranks and steps but warm-up, whatever is selected above; the bars of the parts add"
-        " up to the difference. The axis need not begin at 0."
+        " up to the difference. Where the axis does not begin at 0, the steps are lines."
     )
     per_token = [f"{side}_ns_per_token" for side in ("a", "b")]
     st.session_state["by"] = page.view.by or ""

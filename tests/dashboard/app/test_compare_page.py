@@ -16,6 +16,7 @@ pytest.importorskip("streamlit")
 
 from typer.testing import CliRunner
 
+from npuscope.analysis.compare.difference import Comparison
 from npuscope.analysis.timeline.bins import MOST_CELLS, Overview
 from npuscope.cli import app
 from npuscope.dashboard.answers.timeline_answers import (
@@ -27,6 +28,7 @@ from npuscope.dashboard.answers.timeline_answers import (
 from npuscope.dashboard.app import sources
 from npuscope.dashboard.figures.comparison import change_figure
 from npuscope.dashboard.figures.timeline import Slot, aligned_figure
+from npuscope.dashboard.report.comparison import largest_change
 from npuscope.dashboard.terminal.measures import figure as shown
 from npuscope.sample_traces.job import small
 from tests.dashboard.app.published_jobs import TABLES, publish_job
@@ -136,6 +138,20 @@ def test_captures_of_two_stores_and_other_kernels_are_compared(
     assert sum(str(JOB.first_step + 1) in text for text in named) == 2
 
 
+def test_a_job_is_not_compared_with_an_unrelated_one_unasked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    published(tmp_path, A, 0)
+    published(tmp_path, B, 1, name="dense", experts=0, ep=1)
+    visited = visit(monkeypatch, tmp_path, page="compare", run="dense")
+    assert "choose a baseline" in visited.info[0].value and not visited.button
+    picked = next(one for one in visited.selectbox if one.key == "base")
+    assert picked.value is None and "base_run" not in visited.query_params
+    picked.select_index(0).run()
+    assert not visited.exception and not visited.error
+    assert visited.query_params["base_run"] in ("moe", ["moe"]) and figures(visited)
+
+
 def compared(rows: list[tuple[str, int, int]]) -> pl.DataFrame:
     return pl.DataFrame(
         [{"part": part, "a_ns": a, "b_ns": b, "delta_ns": b - a} for part, a, b in rows]
@@ -152,8 +168,34 @@ def test_bars_of_a_small_change_fill_the_figure_and_those_of_a_large_one_begin_a
     assert [*bars.text] == ["750.000", "+1.000", "-1.500", "+0.000", "749.500"]
     low, high = small_one.layout.xaxis.range
     assert 748 < low < 749.5 and 751 < high < 753
+    # Cut bars would lie about the steps: they are lines there.
+    assert bars.totals.marker.color == "rgba(0,0,0,0)"
+    lines = [(line.x0, line.x1, line.y0, line.y1) for line in small_one.layout.shapes]
+    assert lines == [(750.000007, 750.000007, -0.38, 0.38), (749.50001, 749.50001, 3.62, 4.38)]
     large = change_figure(compared([("computing", 10_000_000, 40_000_000)]), str)
     assert large.layout.xaxis.range[0] == 0
+    assert not large.layout.shapes and large.data[0].totals.marker.color != "rgba(0,0,0,0)"
+    none = change_figure(compared([("computing", 10_000_300, 10_000_000)]), str)
+    assert none.data[0].text[1] == "0.000"  # no sign of what rounds to nothing
+
+
+def test_most_of_a_difference_is_of_the_longest_bar() -> None:
+    rows = pl.DataFrame(
+        [("pipeline_wait", "pp", None, 0, -145_000), ("peer_wait", "dp", None, 0, -90_000),
+         ("peer_wait", "ep", None, 0, -71_000), ("computing", "Add", "duration", 0, 20_000)],
+        schema=["part", "name", "change", "a_ns", "b_ns"], orient="row",
+    ).with_columns(delta_ns=pl.col("b_ns") - pl.col("a_ns"))  # fmt: skip
+    found = Comparison(
+        "different", 10_000_000, 9_714_000, None, None, rows, pl.DataFrame(), {}, "step", None
+    )
+    row, whole = largest_change(found)
+    (drawn,) = change_figure(rows, str).data
+    bars = dict(zip(drawn.y, drawn.text, strict=True))
+    assert row == "Most of it: waiting for slower ranks dp, -0.090 ms."
+    assert whole == "waiting for slower ranks in all: -0.161 ms."
+    assert bars["waiting for slower ranks"] == "-0.161"
+    alone = replace(found, rows=rows.filter(part="pipeline_wait"))
+    assert len(largest_change(alone)) == 1
 
 
 def test_steps_stand_in_pairs_that_begin_together() -> None:

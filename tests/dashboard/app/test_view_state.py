@@ -59,7 +59,7 @@ def test_whatever_a_url_says_the_view_exists(params: dict[str, str], known: Know
     if view.start_ns is not None and view.end_ns is not None:
         assert 0 <= view.start_ns < view.end_ns < 2**63
     assert view_of(params_of(view), known) == view  # a link shows the same
-    assert known.base(view) not in (None, capture)
+    assert known.base(view) is not capture
 
 
 def test_without_parameters_the_newest_capture_is_shown() -> None:
@@ -74,14 +74,25 @@ def test_a_capture_is_compared_with_the_one_before_unless_another_is_asked_for()
 
     assert base(run="moe", capture="c2", store="a") == OLDER
     assert base(run="moe", capture="c1", store="a") == NEWEST  # the first of its run
-    assert base(run="dense") == NEWEST  # the only one of its run
-    others = replace(SEVERAL, captures=(replace(OTHER, start_ns=1 << 60), *ALONE.captures))
-    assert others.base(view_of({"run": "dense"}, others)) == NEWEST  # of its store, not the newest
+    assert base(run="dense") is None  # the only one of its run, and of its job: not any other
+    assert base(run="moe", store="b") == NEWEST  # the run has its name
     asked = {"base_store": "b", "base_run": "moe", "base_capture": "c1"}
     assert base(run="moe", capture="c2", **asked) == OTHER
     assert base(store="b", run="moe", capture="c1", **asked) == NEWEST  # not with itself
     assert base(run="moe", capture="c2", base_run="moe", base_capture="c9") == OLDER
     assert Known((NEWEST,)).base(view_of({}, Known((NEWEST,)))) is None
+
+
+def test_a_run_of_the_same_layout_is_a_baseline_its_own_store_first() -> None:
+    sizes = (8, 1, 2, 4, None, None)
+    dense = replace(CLOCKLESS, layout=sizes)
+    far, near = (replace(OTHER, store=store, run="v2", layout=sizes) for store in ("b", "a"))
+    for others, expected in (((far, near), near), ((far, NEWEST), far), ((NEWEST,), None)):
+        known = Known((*others, dense))
+        assert known.base(view_of({"run": "dense"}, known)) == expected
+    unknown = replace(dense, layout=(None,) * 6)
+    known = Known((replace(far, layout=unknown.layout), unknown))
+    assert known.base(view_of({"run": "dense"}, known)) is None
 
 
 def test_the_preferred_run_is_shown_first() -> None:

@@ -103,3 +103,7 @@ def test_bars_lead_from_the_replayed_to_the_predicted_step() -> None:
     assert [*bars.y][1:3] == ["communication: ep", "computing"]
     assert [*reach.x] == [8.5, 9.4] and reach.y[0] not in bars.y
     assert saved_figure({**row, "saved": None}, str).data[0].x == (10.0, 9.0)
+    lines = saved_figure(row, str).layout.shapes  # of steps, where the axis is cut
+    assert [(line.x0, line.x1) for line in lines] == [(10.0, 10.0), (9.0, 9.0)]
+    near = {**row, "predicted_step_ns": 1_000_000, "predicted_low_ns": 900_000}
+    assert not saved_figure(near, str).layout.shapes
