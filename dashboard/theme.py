@@ -53,6 +53,14 @@ KINDS = {
     "world": "#8a6d3b", "unknown": "#9aa1ab",
 }  # fmt: skip
 
+# What computing time is told by: classes of the metric `operator_classes`.
+CLASSES = {
+    "matmul": "#1f6f8b", "matmul_batched": "#6fb3a8", "matmul_grouped": "#3b5b92",
+    "attention_forward": "#7a5195", "attention_backward": "#b08cc4", "convolution": "#b8860b",
+    "communication_fused": "#e69f00", "vector": "#56b4e9", "ai_cpu": "#e4572e", "dsa": "#cc79a7",
+    "other": "#8f98a3",
+}  # fmt: skip
+
 # Classes of operators (operator_classes.CLASSES), kinds of host calls, and curves.
 OPERATORS = {
     "matmul": "#1f6f8b", "attention": "#7a5195", "norm": "#4c9f70", "routing": "#d98200",

@@ -11,7 +11,7 @@ from npuscope.messages import Message
 
 from ..locale.language import Say
 from ..terminal.operator_tables import CLASS_WORDS
-from ..theme import COMPUTING, FREE, SERIES
+from ..theme import CLASSES, COMPUTING, FREE, SERIES
 from .layout import lay_out, log_ticks, numbered_names, of_many, rows_px, shorten
 
 MOST_ROWS = 28
@@ -28,12 +28,10 @@ _PIPES = (
 def classes_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     """Rows of `operator_classes`: one bar of a mean rank's step, a part for each class."""
     figure = go.Figure()
-    for number, (name, ns, share) in enumerate(
-        rows.select("class", "computing_ns", "share_ratio").iter_rows()
-    ):
+    for name, ns, share in rows.select("class", "computing_ns", "share_ratio").iter_rows():
         figure.add_bar(
             y=[""], x=[ns / 1e6], name=say(CLASS_WORDS[name]), orientation="h",
-            marker_color=SERIES[number % len(SERIES)], text=percent(share), textposition="auto",
+            marker_color=CLASSES[name], text=percent(share), textposition="auto",
             hovertemplate="%{x:,.3f} ms, %{text}",
         )  # fmt: skip
     figure.update_layout(barmode="stack")

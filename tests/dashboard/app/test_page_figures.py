@@ -19,6 +19,7 @@ from npuscope.dashboard import theme
 from npuscope.dashboard.figures import communication, experts, memory, operators, ranks
 from npuscope.dashboard.figures.layout import MOST_CELLS, numbered_names, visible_names
 from npuscope.dashboard.locale.language import language_of
+from npuscope.dashboard.terminal.operator_tables import CLASS_WORDS
 
 chinese = language_of("zh")
 
@@ -234,6 +235,15 @@ def test_roofline_points_lie_under_both_limits() -> None:
     flat = operators.roofline_figure(points, peaks.with_columns(hbm_bytes_per_s=None), str)
     assert list(trace(flat, "limit, bf16").y) == [300.0, 300.0]
     assert "limit, int8" not in [one.name for one in figure.data]
+
+
+def test_a_class_of_operators_has_its_colour_in_whatever_order() -> None:
+    def colours(*names: str) -> dict[str, str]:
+        rows = pl.DataFrame({"class": names, "computing_ns": 1e6, "share_ratio": 0.5})
+        return {one.name: one.marker.color for one in operators.classes_figure(rows, str).data}
+
+    assert colours("matmul", "vector") == colours("vector", "matmul")
+    assert len(set(colours(*CLASS_WORDS).values())) == len(CLASS_WORDS)
 
 
 def step_rows() -> pl.DataFrame:
