@@ -44,7 +44,8 @@ _LOOK = f"""<style>
 .st-key-verdict p {{font-size: 1.2rem; line-height: 1.45; font-weight: 600;}}
 .st-key-headline > .stElementContainer:first-child p {{font-size: 2rem; line-height: 1.2;
     font-weight: 700; white-space: nowrap;}}
-.st-key-fresh {{position: absolute; right: 2rem; width: auto;}}
+.st-key-fresh {{position: absolute; right: 2rem; width: auto; z-index: 98; padding: 0 0.3rem;
+    background: light-dark({LIGHT[1]}, {DARK[1]});}}
 @media (max-width: 1000px) {{
     .st-key-fresh {{position: static;}}
     .st-key-halves > * > [data-testid="stHorizontalBlock"] > [data-testid="stColumn"] {{

@@ -202,7 +202,8 @@ def lacking(params: Mapping[str, str], known: Known) -> list[str]:
     def asked(name: str) -> str:
         return visible(params[name][:_MOST_NAMED])
 
-    told, shown = [], known.label(one)
+    told: list[str] = []
+    shown = known.label(one)
     if is_lost("run", one.run):
         text = "Run {asked} is not in this store: this is {shown}."
         told.append(Message(text, asked=asked("run"), shown=shown))

@@ -117,8 +117,8 @@ except UsageError as error:  # ranks of other layouts, or no stage that both kno
 
 with slot.container():
     page.verdict(words.headline(found))
-    for one in words.largest_change(found):
-        page.text(one)
+    for sentence in words.largest_change(found):
+        page.text(sentence)
     if found.delta_low_ns is not None and found.delta_high_ns is not None:
         page.text(
             Message(

@@ -51,6 +51,9 @@ answers, collect, recorded = page.parts(
 )
 with answers:
     page.figure(figures.support_figure(found.support, say), key="support")
+    page.text(
+        "Whether ranks can be compared with each other is no rank's own: it is in the table only."
+    )
     named = [figures.capability_named(one, say) for one in found.capabilities["capability"]]
     capabilities = page.translated(found.capabilities).with_columns(
         pl.Series("capability", named, dtype=pl.String)

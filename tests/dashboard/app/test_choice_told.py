@@ -30,12 +30,12 @@ def test_a_link_to_what_is_gone_says_what_is_shown(
 def test_a_verdict_of_all_ranks_says_so_where_one_is_chosen(
     monkeypatch: pytest.MonkeyPatch, sample_store: Path
 ) -> None:
-    def captions(**params: int) -> list[str]:
-        visited = visit(monkeypatch, sample_store, page="communication", **params)
+    def captions(rank: str) -> list[str]:
+        visited = visit(monkeypatch, sample_store, page="communication", rank=rank)
         return [one.value for one in visited.caption]
 
-    assert OF_ALL not in captions()
-    assert OF_ALL in captions(rank=1)
+    assert OF_ALL not in captions("")
+    assert OF_ALL in captions("1")
 
 
 def test_the_overview_names_the_rank_that_its_figures_are_of() -> None:

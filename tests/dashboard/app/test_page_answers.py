@@ -14,7 +14,7 @@ from npuscope.dashboard.answers.expert_answers import most_uneven
 from npuscope.dashboard.answers.memory_answers import what_fills
 from npuscope.sample_traces.job import small
 from tests.dashboard.app.published_jobs import publish_job
-from tests.dashboard.app.visited_pages import visit
+from tests.dashboard.app.visited_pages import figures, visit
 
 GIB = 2**30
 
@@ -73,3 +73,13 @@ def test_pages_of_memory_and_experts_answer_their_questions(
     tables = ("ranks", "groups", "steps", "expert_load", "expert_placement")
     publish_job(tmp_path, small(steps=1), "c1", published_s=1.0, tables=tables)
     assert any(one.startswith("The cost is unknown; in layer") for one in told(tmp_path, "experts"))
+
+
+def test_the_answer_that_no_rank_has_alone_is_said_to_be_in_the_table_only(
+    monkeypatch: pytest.MonkeyPatch, sample_store: Path
+) -> None:
+    visited = visit(monkeypatch, sample_store, page="quality")
+    (heat, *_) = figures(visited)[0]["data"]
+    table = visited.dataframe[0].value
+    assert len(heat["y"]) == len(table) - 1
+    assert any("in the table only" in one.value for one in visited.caption)

@@ -165,6 +165,8 @@ Shown = tuple[Visit, Path, dict[str, str]]
 def test_the_overview_shows_the_steps_command(shown: Shown) -> None:
     seen, store, chosen = shown
     seen.open("overview", **chosen)
+    label = seen.tab.locator(".st-key-fresh")  # a figure scrolls below it
+    assert label.evaluate("one => getComputedStyle(one).backgroundColor") != "rgba(0, 0, 0, 0)"
     rows = printed(store, "steps")
     overlapped = sum(row["overlapped_ns"] for row in rows)
     gauges = seen.gauges()
