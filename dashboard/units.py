@@ -146,6 +146,14 @@ def _most(values: pl.Series) -> float:
     return float(most) if isinstance(most, float) else 0.0
 
 
+def words_of(name: str) -> str:
+    """How the name of a column reads, without the unit that its values are written with."""
+    for ending in ("_bytes_per_s", "_flops_per_s", "_ns", "_bytes", "_flops", "_ratio"):
+        if name.endswith(ending):
+            return _words(_stem(name, ending))
+    return _words(name)
+
+
 def _stem(name: str, ending: str) -> str:
     return name.removesuffix(ending) or name
 

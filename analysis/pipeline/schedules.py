@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Literal, NamedTuple
 
 from npuscope.errors import UsageError
+from npuscope.messages import Message
 
 # Forward; whole backward; the half of it for inputs (the next device waits for it), for weights.
 Kind = Literal["F", "BW", "B", "W"]
@@ -52,16 +53,33 @@ def schedule(name: str, p: int, m: int, v: int | None = None) -> Schedule:
     """
     asked = _ALIASES.get(name.lower(), name.lower())
     if asked not in SCHEDULES:
-        raise UsageError(f"no schedule is called {name!r}: one of {', '.join(SCHEDULES)}")
+        raise UsageError(
+            Message(
+                "no schedule is called {name}: one of {known}",
+                name=repr(name), known=", ".join(SCHEDULES),
+            )
+        )  # fmt: skip
     if min(p, m, 1 if v is None else v) < 1:
-        raise UsageError("a pipeline has at least one stage, one micro-batch and one chunk")
+        raise UsageError(
+            Message("a pipeline has at least one stage, one micro-batch and one chunk")
+        )
     chunks, made = SCHEDULES[asked]
     if asked in ANY_CHUNKS:
         chunks = v or chunks
     elif v not in (None, chunks):
-        raise UsageError(f"{asked} has {chunks} chunk(s) of a stage on each device, not {v}")
+        raise UsageError(
+            Message(
+                "{schedule} has {chunks} chunk(s) of a stage on each device, not {given}",
+                schedule=asked, chunks=chunks, given=v,
+            )
+        )  # fmt: skip
     if p * m * chunks > _MOST_PASSES:
-        raise UsageError(f"{p} x {m} x {chunks} passes are too many: {_MOST_PASSES:,} at most")
+        raise UsageError(
+            Message(
+                "{stages} x {batches} x {chunks} passes are too many: {most} at most",
+                stages=p, batches=m, chunks=chunks, most=f"{_MOST_PASSES:,}",
+            )
+        )  # fmt: skip
     words, routes, share = made(p, m, chunks)
     return Schedule(asked, tuple(_numbered(one, m) for one in words), routes, share)
 
@@ -132,8 +150,13 @@ def _interleaved(p: int, m: int, v: int) -> Made:
     """1F1B over v chunks of each device: p micro-batches pass one chunk, then the next one."""
     if m % p:
         raise UsageError(
-            f"interleaved takes as many micro-batches at a time as there are stages: {m} are no"
-            f" multiple of {p}"
+            Message(
+                "{schedule} takes as many micro-batches at a time as there are stages: {batches}"
+                " are no multiple of {stages}",
+                schedule="interleaved",
+                batches=m,
+                stages=p,
+            )
         )
     forward, backward = _turns(p, m, v)
     words = []
@@ -160,8 +183,13 @@ def _overlapped(p: int, m: int, v: int) -> Made:
     the backward of another (MindSpeed's moe-fb-overlap); one chunk needs twice 1F1B's forwards."""
     if v > 1 and m % p:
         raise UsageError(
-            f"fb-overlap takes as many micro-batches at a time as there are stages: {m} are no"
-            f" multiple of {p}"
+            Message(
+                "{schedule} takes as many micro-batches at a time as there are stages: {batches}"
+                " are no multiple of {stages}",
+                schedule="fb-overlap",
+                batches=m,
+                stages=p,
+            )
         )
     forward, backward = _turns(p, m, v)
     words = []
@@ -232,7 +260,12 @@ def _dualpipe(p: int, m: int, _: int) -> Made:
     end."""
     if p % 2 or m % 2 or m < 2 * p:
         raise UsageError(
-            f"dualpipe needs even stages and micro-batches, and 2 for each stage: not {p} and {m}"
+            Message(
+                "dualpipe needs even stages and micro-batches, and 2 for each stage: not {stages}"
+                " and {batches}",
+                stages=p,
+                batches=m,
+            )
         )
     half = p // 2
     words = []
@@ -248,7 +281,12 @@ def _dualpipe(p: int, m: int, _: int) -> Made:
 def _dualpipe_v(p: int, m: int, _: int) -> Made:
     """DualPipe's outer half alone: a V, one copy of the model in two chunks on each device."""
     if m < 2 * p:
-        raise UsageError(f"dualpipev needs two micro-batches for each stage: {2 * p}, not {m}")
+        raise UsageError(
+            Message(
+                "dualpipev needs two micro-batches for each stage: {needed}, not {given}",
+                needed=2 * p, given=m,
+            )
+        )  # fmt: skip
     words = [
         _against(p, device, m - 2 * p + device + 1, is_middle=device == p - 1)
         for device in range(p)

@@ -75,13 +75,21 @@ def parse_tries(words: str, measured: Measured, micro_batches: int | None) -> li
     asked = [word.strip() for word in words.split(",") if word.strip()]
     if not asked or len(asked) > _MOST_TRIES:
         raise UsageError(
-            f"--try takes 1 to {_MOST_TRIES} names with commas between, such as vpp:2,zb-h1"
+            Message(
+                "--try takes 1 to {most} names with commas between, such as vpp:2,zb-h1",
+                most=_MOST_TRIES,
+            )
         )
     found = []
     for word in asked:
         name, _, chunks = word.partition(":")
         if chunks and not (chunks.isdecimal() and 0 < int(chunks) <= _MOST_CHUNKS):
-            raise UsageError(f"{word}: after the colon stands a number of chunks, such as vpp:2")
+            raise UsageError(
+                Message(
+                    "{schedule}: after the colon stands a number of chunks, such as vpp:2",
+                    schedule=word,
+                )
+            )
         m = micro_batches or measured.micro_batches
         order = schedule(name, measured.devices, m, int(chunks) if chunks else None)
         found.append(Asked(word, order))

@@ -14,6 +14,7 @@ import duckdb
 import numpy as np
 
 from npuscope.errors import CannotAnswer, UsageError
+from npuscope.messages import Message
 
 from .captures import CaptureJob, Other, scaled
 from .changes import Change
@@ -38,9 +39,19 @@ def changed(con: duckdb.DuckDBPyConnection, job: CaptureJob, changes: Sequence[C
     own = Other(job.waits, job.waits.transfer)
     for one in changes:
         if one.target == "schedule" and len(changes) > 1:
-            raise UsageError(f"{one.word}: passes run as measured here: this change stands alone")
+            raise UsageError(
+                Message(
+                    "{change}: passes run as measured here: this change stands alone",
+                    change=one.word,
+                )
+            )
         if one.target not in TARGETS:
-            raise UsageError(f"{one.word}: of a capture, change one of {', '.join(TARGETS)}")
+            raise UsageError(
+                Message(
+                    "{change}: of a capture, change one of {targets}",
+                    change=one.word, targets=", ".join(TARGETS),
+                )
+            )  # fmt: skip
         own = _CHANGES[one.target](con, job, own, one)
     return own
 

@@ -94,7 +94,9 @@ class Other:
 def scaled(values: Integers, mask: Flags, factor: float) -> Integers:
     """Values with some multiplied. Raises UsageError where they become years."""
     if float(np.abs(values[mask]).sum()) * factor > _LONGEST_NS:
-        raise UsageError(f"times {factor:g}, a step would last for years")
+        raise UsageError(
+            Message("times {factor}, a step would last for years", factor=f"{factor:g}")
+        )
     found = values.copy()
     found[mask] = np.round(values[mask] * factor).astype(np.int64)
     return found
@@ -109,7 +111,10 @@ def one_capture(con: duckdb.DuckDBPyConnection, scope: Scope) -> tuple[str, str]
     if len(there) != 1:
         named = ", ".join(f"--run {run} --capture {capture}" for run, capture in there[:4])
         raise UsageError(
-            f"one capture at a time is replayed: choose it by {named or 'another name'}"
+            Message(
+                "one capture at a time is replayed: choose it by {named}",
+                named=named or Message("another name"),
+            )
         )
     run, capture = there[0]
     return run, capture

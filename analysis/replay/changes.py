@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from npuscope.errors import UsageError
+from npuscope.messages import Message, joined
 
 _ALONE = ("host", "micro_batches", "between_steps", "schedule")  # take a value without a name
 # A kernel's type may hold an @ of its own, and shapes no letter.
@@ -37,8 +38,13 @@ class Change:
         except ValueError:
             factor = math.nan
         if not 0 <= factor < math.inf:
-            told = "a number from 0 on: 0.5 is half the time"
-            raise UsageError(f"{self.word}: the value is {', '.join((told, *words))}")
+            told = Message("a number from 0 on: 0.5 is half the time")
+            raise UsageError(
+                Message(
+                    "{change}: the value is {values}",
+                    change=self.word, values=joined((told, *words)),
+                )
+            )  # fmt: skip
         return factor
 
     def kernel(self) -> tuple[str, str]:
@@ -49,7 +55,12 @@ class Change:
     def unknown(self, there: Collection[object]) -> UsageError:
         """What to raise where nothing has that name."""
         shown = ", ".join(map(str, [*there][:12])) + (", ..." if len(there) > 12 else "")
-        return UsageError(f"{self.word}: no such {self.target} here: there is {shown or 'none'}")
+        return UsageError(
+            Message(
+                "{change}: no such {target} here: there is {shown}",
+                change=self.word, target=self.target, shown=shown or Message("none"),
+            )
+        )  # fmt: skip
 
 
 def changed_kernels(words: Iterable[str]) -> list[str]:
@@ -62,5 +73,9 @@ def parse_change(word: str) -> Change:
     """A change as it was written. Raises UsageError."""
     found = _WORD.fullmatch(word)
     if found is None or (found[2] is None and found[3] is not None and found[1] not in _ALONE):
-        raise UsageError(f"{word}: a change is TARGET=VALUE, such as comm:pp=0.5, or ideal")
+        raise UsageError(
+            Message(
+                "{change}: a change is TARGET=VALUE, such as comm:pp=0.5, or ideal", change=word
+            )
+        )
     return Change(word, found[1], found[2] or "", "" if found[3] is None else found[3])

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from npuscope.collector.store import store
 from npuscope.errors import TraceNotFound
+from npuscope.messages import Message
 
 from ..memo import latest
 from ..metric import sql_text
@@ -89,7 +90,12 @@ def read_operations(con: duckdb.DuckDBPyConnection, run: str, capture: str) -> O
     chosen = {"run": run, "capture": capture}
     rows = store.frame(con.sql(sql_text("device_operations.sql"), params=chosen))
     if rows.is_empty():
-        raise TraceNotFound(f"{capture}: no kernels or operations with times: nothing to replay")
+        raise TraceNotFound(
+            Message(
+                "{capture}: no kernels or operations with times: nothing to replay",
+                capture=capture,
+            )
+        )
     zero_ns = int(rows.select(pl.col("start_ns").min()).item() or 0)
     launch = rows["launch_ns"].fill_null(UNKNOWN + zero_ns).to_numpy() - zero_ns
     is_communication = rows["is_communication"].to_numpy()

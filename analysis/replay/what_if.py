@@ -88,7 +88,10 @@ def what_if(job: PhaseJob, changes: Sequence[Change] = ()) -> pl.DataFrame:
         predicted = _lengths(job, changed) if changes else None
     if predicted is not None and not predicted.max() < _LONGEST_S:
         raise UsageError(
-            f"with {' '.join(one.word for one in changes)} a step would last centuries"
+            Message(
+                "with {changes} a step would last centuries",
+                changes=" ".join(one.word for one in changes),
+            )
         )
     alone = contributions(job)
     worst = _worst_workers(job, alone)
@@ -255,7 +258,7 @@ def _value(change: Change) -> float | str:
     if change.target != "ideal":
         return change.factor("median", "ideal")
     if change.name or change.value:
-        raise UsageError(f"{change.word}: ideal stands alone")
+        raise UsageError(Message("{change}: ideal stands alone", change=change.word))
     return "ideal"
 
 
@@ -264,8 +267,12 @@ def _chosen(job: PhaseJob, change: Change) -> Mask:
     everything = np.ones((1, 1), bool)
     target, name = change.target, change.name
     if target not in TARGETS:
-        named = ", ".join(TARGETS)
-        raise UsageError(f"{change.word}: of a phase-level trace, change one of {named}")
+        raise UsageError(
+            Message(
+                "{change}: of a phase-level trace, change one of {targets}",
+                change=change.word, targets=", ".join(TARGETS),
+            )
+        )  # fmt: skip
     if target == "ideal" or (name == "all" and target != "optype"):
         return everything
     if target in ("optype", "comm"):

@@ -30,6 +30,12 @@ _MEMBERS = """
         and step is not distinct from ? order by rank, start_ns"""
 
 
+def event_columns(con: duckdb.DuckDBPyConnection) -> list[str]:
+    """Columns that `row` of the details of an event may have."""
+    columns = {name for table in _TABLES.values() for name in con.table(table).columns}
+    return sorted(columns)
+
+
 def event_details(
     con: duckdb.DuckDBPyConnection, at: Extent, rank: int, kind: str, start_ns: int, dur_ns: int
 ) -> dict[str, Any] | None:

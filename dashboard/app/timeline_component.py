@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
+from npuscope.analysis.timeline.event_details import event_columns
 from npuscope.analysis.timeline.operator_classes import CLASSES
 from npuscope.analysis.timeline.rank_events import HOST_KINDS, STATES
 from npuscope.analysis.timeline.replayed import PARTS
@@ -18,6 +19,8 @@ from npuscope.analysis.timeline.shared_axis import Extent
 from npuscope.messages import Message
 
 from .. import theme
+from ..locale.language import labelled
+from ..units import words_of
 from .page import Page
 
 # What the component says.
@@ -145,9 +148,19 @@ def draw_timeline(
         "window": window_ns and [window_ns[0] - zero, window_ns[1] - zero],
         "open": list(opened),
         "colours": _colours(), "states": list(STATES), "classes": list(CLASSES),
-        "kinds": list(kinds), "texts": {str(one): str(page.say(one)) for one in WORDS},
+        "kinds": list(kinds), "texts": _texts(page),
     }  # fmt: skip
     _component()(data=told, key="timeline")
+
+
+def _texts(page: Page) -> dict[str, str]:
+    """What the component says, and what columns of an event are called: their units stand with
+    their values, and some words mean something else in tables."""
+    columns = page.frame(event_columns)
+    return {
+        **{name: labelled(f"event {name}", words_of(name), page.say) for name in columns},
+        **{str(one): str(page.say(one)) for one in WORDS},
+    }
 
 
 def _told(drawn: Drawn) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def masking_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
     keys = [name for name in ("kind", "op_type", "group_hash") if name in frame.columns]
     every = frame.drop_nulls(["masked_ns", "exposed_ns"])
     rows = every.head(MOST_ROWS)
-    names = numbered_names(_named(row) for row in rows.select(keys).iter_rows())
+    names = numbered_names(_named(row, say) for row in rows.select(keys).iter_rows())
     figure = add_parts(go.Figure(), rows, names, HIDING_PARTS, say)
     figure.add_scatter(
         y=names,
@@ -69,19 +69,27 @@ def masking_figure(frame: pl.DataFrame, say: Say) -> go.Figure:
     return figure.update_xaxes(rangemode="tozero")
 
 
-def _named(row: Sequence[str | None]) -> str:
+def _kind(name: str | None, say: Say) -> str:
+    """A parallel kind: abbreviations stay, `unknown` is a word."""
+    return say(name) if name else "-"
+
+
+def _named(row: Sequence[str | None], say: Say) -> str:
     """A kind, a type, or an operation: kind, type and the end of its group's number."""
     if len(row) < 3:
-        return row[0] or "-"
+        return _kind(row[0], say)
     kind, op_type, group = row
     short = "" if group is None else f" …{group[-4:]}" if len(group) > 6 else f" {group}"
-    return f"{kind or '-'} {op_type or '-'}{short}"
+    return f"{_kind(kind, say)} {op_type or '-'}{short}"
 
 
 def waiting_figure(rows: pl.DataFrame, say: Say) -> go.Figure:
     """Rows of `mean_waits`: for each kind a bar per way of telling waiting and transfer apart."""
     rows = rows.head(MOST_ROWS * 3)
-    names = [rows["kind"].to_list(), [say(name) for name in rows["estimate"]]]
+    names = [
+        [_kind(name, say) for name in rows["kind"]],
+        [say(name) for name in rows["estimate"]],
+    ]
     figure = add_parts(go.Figure(), rows, names, _WAITING_PARTS, say)
     figure = lay_out(
         figure, say, "Waiting or transferring?", height_px=rows_px(rows.height, 20),
@@ -96,7 +104,7 @@ def links_figure(rates: pl.DataFrame, say: Say) -> go.Figure:
     rates = rates.drop_nulls("bandwidth_bytes_per_s")
     rows = rates.head(MOST_ROWS)
     names = [
-        f"{link or '-'} · {kind or '-'} {op_type or '-'}"
+        f"{link or '-'} · {_kind(kind, say)} {op_type or '-'}"
         for link, kind, op_type in rows.select("link", "kind", "op_type").iter_rows()
     ]
     figure = go.Figure()

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from npuscope.collector.readers.expert_load.deployment_json import read_deployment
 from npuscope.errors import CannotAnswer, UsageError
+from npuscope.messages import Message
 
 from ...views import frame
 from ..captures import CaptureJob, Other
@@ -54,7 +55,9 @@ def experts(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change:
         raise CannotAnswer(f"{change.word}: {why}")
 
     if change.name not in ("balanced", "plan") or (change.name == "plan") != bool(change.value):
-        raise UsageError(f"{change.word}: experts:balanced, or experts:plan=FILE")
+        raise UsageError(
+            Message("{change}: give experts:balanced, or experts:plan=FILE", change=change.word)
+        )
     ops = job.ops
     exchanged = exchanges(job, _KINDS, change)
     if ops.names["shapes"].is_null().all():

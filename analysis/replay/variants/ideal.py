@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from npuscope.errors import UsageError
+from npuscope.messages import Message
 
 from ...ranks.stages import rank_stages
 from ..captures import CaptureJob, Other
@@ -26,7 +27,7 @@ def ideal(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: C
     first dimension differs between peers, such as tokens of experts, the mean of all such), and
     transfers of one kind, type and size their median."""
     if change.name or change.value:
-        raise UsageError(f"{change.word}: ideal stands alone")
+        raise UsageError(Message("{change}: ideal stands alone", change=change.word))
     alike = _alike(job.ops)
     ops = job.ops
     durations = own.waits.transfer.copy()

@@ -14,6 +14,7 @@ import duckdb
 import numpy as np
 
 from npuscope.errors import CannotAnswer, UsageError
+from npuscope.messages import Message
 
 from ...ranks.stages import rank_stages
 from ..captures import CaptureJob, Other
@@ -46,7 +47,12 @@ def micro_batches(
 ) -> Other:
     """`micro_batches=16`: steps take as much longer as the schedule with the measured blocks."""
     if change.name or not change.value.isdigit() or not 0 < int(change.value) <= _MOST:
-        raise UsageError(f"{change.word}: a number of micro-batches, such as micro_batches=16")
+        raise UsageError(
+            Message(
+                "{change}: give a number of micro-batches, such as micro_batches=16",
+                change=change.word,
+            )
+        )
     stages = rank_stages(con, job.run, job.capture)
     steps, asked = len(job.ops.steps), int(change.value)
     try:

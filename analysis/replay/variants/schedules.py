@@ -7,6 +7,7 @@ from dataclasses import replace
 import duckdb
 
 from npuscope.errors import UsageError
+from npuscope.messages import Message
 
 from ...pipeline.passes import pipeline
 from ...pipeline.tries import Ready, asked_tries, pipeline_tries, ready
@@ -18,7 +19,12 @@ def schedule(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change
     """`schedule=zb-h1`, `schedule=vpp:2`: steps take as much longer or shorter as
     `npuscope pipeline --try` says, with its range."""
     if change.name or not change.value or "," in change.value:
-        raise UsageError(f"{change.word}: the name of one schedule, such as schedule=zb-h1")
+        raise UsageError(
+            Message(
+                "{change}: give the name of one schedule, such as schedule=zb-h1",
+                change=change.word,
+            )
+        )
     return executed(recognised(con, job, own, change), own, change.value, None)
 
 
@@ -27,7 +33,12 @@ def recognised(
 ) -> Ready:
     """The pipeline that ran. Raises CannotAnswer where its schedule is not known."""
     if own.waits is not job.waits or own.added_ns:
-        raise UsageError(f"{change.word}: passes run as measured here: this change stands alone")
+        raise UsageError(
+            Message(
+                "{change}: passes run as measured here: this change stands alone",
+                change=change.word,
+            )
+        )
     return ready(con, pipeline(con, job.run, job.capture, known=job.ops))
 
 

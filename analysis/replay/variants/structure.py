@@ -9,6 +9,7 @@ import duckdb
 import numpy as np
 
 from npuscope.errors import CannotAnswer, UsageError
+from npuscope.messages import Message
 
 from ..beside import covering, new_parts
 from ..captures import CaptureJob, Other
@@ -21,7 +22,9 @@ def remove(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: 
     what it communicates as long as before."""
     ops = job.ops
     if change.name != "rank":
-        raise UsageError(f"{change.word}: what is removed is a rank: remove:rank=5")
+        raise UsageError(
+            Message("{change}: what is removed is a rank: remove:rank=5", change=change.word)
+        )
     if change.value not in map(str, ops.ranks):
         raise change.unknown(ops.ranks)
     one = ops.ranks.index(int(change.value))

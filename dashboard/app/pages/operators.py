@@ -65,18 +65,15 @@ with longest:
     page.table(rows, name=f"kernels_by_{by}", titles={"total_ns": say("time per step and rank")})
     page.table(page.frame(query.kernels, by=by), name="kernels", title="Every rank and step")
 
+worded_class = pl.col("class").replace({key: say(words) for key, words in CLASS_WORDS.items()})
 with giving:
     classed = page.frame(classes.operator_classes)
     page.figure(figures.classes_figure(classed, say), key="operator_classes")
+    page.table(classed.with_columns(worded_class), name="operator_classes")
     page.table(
-        classed.with_columns(
-            pl.col("class").replace({key: say(words) for key, words in CLASS_WORDS.items()})
-        ),
-        name="operator_classes",
+        page.frame(classes.operator_steps).with_columns(worded_class),
+        name="operator_steps", title="Every rank and step",
     )  # fmt: skip
-    page.table(
-        page.frame(classes.operator_steps), name="operator_steps", title="Every rank and step"
-    )
     room = page.later(headroom.operator_headroom)
     if room is not None:
         if room["headroom_high_ns"].null_count() == room.height:
@@ -90,7 +87,7 @@ with giving:
                 " data. High: beyond the chip's limits, which nothing attains. A step gains what of"
                 " it lies on the critical path."
             )
-            page.table(room, name="operator_headroom", columns=HEADROOM)
+            page.table(room.with_columns(worded_class), name="operator_headroom", columns=HEADROOM)
 
 with why:
     told = page.later(causes.causes_of)

@@ -20,7 +20,10 @@ from npuscope.analysis.doctor.judge import Recorded, judge
 from npuscope.analysis.doctor.limits import lacks
 from npuscope.analysis.experts.plan import plan_inputs
 from npuscope.analysis.experts.plan.placement import checked_sizes
+from npuscope.analysis.pipeline.schedules import SCHEDULES, schedule
+from npuscope.analysis.replay.changes import parse_change
 from npuscope.analysis.scope import ALL
+from npuscope.analysis.timeline.event_details import event_columns
 from npuscope.console.printable import json_text
 from npuscope.dashboard.answers.rank_answers import (
     evidence,
@@ -34,9 +37,10 @@ from npuscope.dashboard.app import state
 from npuscope.dashboard.app.page import _helps, _text_px
 from npuscope.dashboard.app.plain_text import plain, sentence
 from npuscope.dashboard.figures import timeline
+from npuscope.dashboard.figures.communication import masking_figure
 from npuscope.dashboard.figures.ranks import capability_named
 from npuscope.dashboard.locale.language import labelled, language_of
-from npuscope.dashboard.units import readable
+from npuscope.dashboard.units import readable, words_of
 from npuscope.errors import UsageError
 from npuscope.messages import Message, joined
 from tests.analysis.tables import connect, fill, kernel
@@ -109,6 +113,44 @@ def test_a_word_means_in_a_column_what_the_column_holds() -> None:
     assert capability_named("groups", str) == "groups"
 
 
+# Headings that Chinese has as they are: abbreviations, names and letters of a formula.
+KEPT = frozenset({
+    "a", "b", "by key", "by step", "cp", "delta", "dp", "ep", "FLOPs", "FLOPs / MAC", "key",
+    "kernel MFU", "loss", "mac", "matmul", "MaxVio", "ns", "P50", "P99", "pp", "rank", "step",
+    "token/s", "tp", "vector", "vpp",
+})  # fmt: skip
+
+
+def test_every_heading_of_a_table_is_said_in_chinese() -> None:
+    left = set()
+    for known in metrics():
+        if not known.tables or known.name == "doctor":  # of its columns none is a heading
+            continue
+        for column in known.columns:
+            values = [1.0] if column.name.endswith(("_ns", "_bytes", "_ratio", "_per_s")) else ["x"]
+            (one,) = readable(pl.DataFrame({column.name: values}))
+            told = labelled(column.name, one.words, chinese)
+            if (told.isascii() and told not in KEPT) or re.match("[a-z].*（距", told):
+                left.add(told)
+    assert not left
+
+
+def test_what_the_timeline_tells_of_an_event_has_names_in_chinese() -> None:
+    said = {
+        name: labelled(f"event {name}", words_of(name), chinese)
+        for name in event_columns(connect())
+    }
+    assert {one for one in said.values() if one.isascii()} <= {"rank", "step", "FLOPs"}
+    assert (said["kind"], said["block_count"]) == ("种类", "核数")  # not as in tables
+
+
+def test_a_kind_of_communication_that_is_unknown_is_said_in_chinese() -> None:
+    row = {"kind": "unknown", "masked_ns": MS, "exposed_ns": MS, "masking_ratio": 0.5,
+           "exposed_attributed_ns": MS}  # fmt: skip
+    rows = pl.DataFrame([row, row | {"kind": "dp"}])
+    assert [*masking_figure(rows, chinese).data[0].y] == ["未知", "dp"]
+
+
 def test_a_link_can_name_whatever_the_timeline_draws() -> None:
     assert tuple(timeline.SHARES) == state.SHARES
 
@@ -166,6 +208,10 @@ def test_names_do_not_steer_a_sentence_of_a_page() -> None:
     assert plain("mat\x1bmul\u202e*") == r"mat\\u001bmul\\u202e\*"
 
 
+def refuse(error: UsageError) -> None:
+    raise error
+
+
 REFUSED: dict[str, Callable[[], object]] = {
     "设备数、每设备专家数和主机数必须不小于 1：得到 0、1 和 1": lambda: checked_sizes(8, 0, 1),
     "3 个设备不能被 2 台主机均分": lambda: checked_sizes(8, 3, 4, 2),
@@ -177,6 +223,19 @@ REFUSED: dict[str, Callable[[], object]] = {
     ),
     "任何一步都没有一层记录了其全部专家的计数": (
         lambda: plan_inputs.known_loads(np.full((2, 1, 4), np.nan))
+    ),
+    "rank=5：改动的写法是 TARGET=VALUE，例如 comm:pp=0.5，或 ideal": (
+        lambda: parse_change("rank=5")
+    ),
+    "comm:pp=x：取值应为 不小于 0 的数（0.5 即时间减半），中位数": (
+        lambda: parse_change("comm:pp=x").factor("median")
+    ),
+    "rank:9=1：此处没有这样的 rank，现有：0, 1": lambda: refuse(
+        parse_change("rank:9=1").unknown([0, 1])
+    ),
+    "没有名为 'zz' 的调度，可选 " + ", ".join(SCHEDULES): lambda: schedule("zz", 4, 8),
+    "dualpipev 要求每个流水级有两个微批：应为 8 个，而不是 4 个": (
+        lambda: schedule("dualpipev", 4, 4)
     ),
 }
 
