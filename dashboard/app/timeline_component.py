@@ -70,7 +70,7 @@ WORDS = (
     Message("earlier, later"),
     Message("closer and further at the pointer"),
     Message("move"),
-    Message("measure"),
+    Message("measure a stretch"),
     Message("fit the selection"),
     Message("pin the track"),
     Message("move the track"),

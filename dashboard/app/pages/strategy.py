@@ -100,7 +100,10 @@ page.table(
     name="search", title="The best twenty, and what limits each",
     columns=[*SIZES, "dp", "last_layers", "step_ns", "peak_bytes", "is_front", "limit",
              "limit_ratio", "strategy"],
-    titles={"strategy": say("for predict --strategy")},
+    titles={
+        "strategy": say("for predict --strategy"),
+        "micro_batch": say("micro-batch size"),
+    },
 )  # fmt: skip
 if not found.sensitivity.is_empty():
     page.table(

@@ -106,7 +106,7 @@ export function keysPanel(say) {
   for (const [name, what] of [
     ["W S", "closer, further"], ["A D", "earlier, later"],
     ["wheel", "closer and further at the pointer"],
-    ["drag", "move"], ["shift + drag", "measure"], ["F", "fit the selection"],
+    ["drag", "move"], ["shift + drag", "measure a stretch"], ["F", "fit the selection"],
     ["M", "mark the selection"], ["P", "pin the track"],
     ["shift + ↑ ↓", "move the track"], ["shift + PgUp PgDn", "move the rank"],
     ["drag a name", "move track or rank"], ["/", "search events"],

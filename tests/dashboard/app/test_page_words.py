@@ -109,6 +109,8 @@ def test_a_word_means_in_a_column_what_the_column_holds() -> None:
     assert labelled("masked_ns", times.words, chinese) == "已掩盖"
     assert labelled("masking_ratio", ratio.words, chinese) == "掩盖率"
     assert labelled("masked_ns", times.words, str) == "masked"
+    assert (chinese("measure"), chinese("measure a stretch")) == ("指标", "测量一段时间")
+    assert (chinese("micro-batches"), chinese("micro-batch size")) == ("微批数", "微批大小")
     assert capability_named("groups", chinese) == "通信域"
     assert capability_named("groups", str) == "groups"
 
@@ -221,7 +223,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "8 个专家不能取 top-k 9：请选 1 到 8": (
         lambda: volume.hierarchy(connect(), ALL, experts=8, top_k=9)
     ),
-    "任何一步都没有一层记录了其全部专家的计数": (
+    "任何 step 都没有一层记录了其全部专家的计数": (
         lambda: plan_inputs.known_loads(np.full((2, 1, 4), np.nan))
     ),
     "rank=5：改动的写法是 TARGET=VALUE，例如 comm:pp=0.5，或 ideal": (

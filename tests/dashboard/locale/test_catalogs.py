@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 from pathlib import Path
 
@@ -21,6 +22,22 @@ CHINESE = catalogs()["zh"]
 
 def test_catalogs_are_whole() -> None:
     assert main(["--check"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("other", "english"),
+    [
+        ("(?<![同异])步(?!骤)", "step"), ("趟", "pass"), ("重放", "replay"),
+        ("内存", r"\bmemory\b(?<!pinned memory)(?! swapping)"),
+        ("任务", r"^(?!.*(\btask|\bwork\b|launched)).*\bjob\b"),
+    ],
+)  # fmt: skip
+def test_chinese_has_one_word_for_one_thing(other: str, english: str) -> None:
+    """The words are step, 前向/反向计算, 回放, 显存 (of a device) and 作业 (a job)."""
+    texts = catalog(CHINESE)
+    assert any(re.search(english, one) for one in texts)
+    told = {one for one in texts if re.search(english, one) and re.search(other, texts[one])}
+    assert not told
 
 
 @pytest.mark.slow
