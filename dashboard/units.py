@@ -24,7 +24,10 @@ _RATES = ((1.0, "{0}/s"), (1e3, "k{0}/s"), (1e6, "M{0}/s"), (1e9, "G{0}/s"), (1e
 _FLOPS = ((1.0, "FLOP"), (1e6, "MFLOP"), (1e9, "GFLOP"), (1e12, "TFLOP"), (1e15, "PFLOP"))
 _MOST_READABLE = 10_000  # of a unit, before the next larger one is taken
 _PLAIN = ("rank", "step", "_id", "_rank", "_step", "layer", "expert", "line", "port")
-_MOMENTS = ("start_ns", "end_ns", "at_ns", "moment_ns")
+_MOMENTS = (
+    "start_ns", "end_ns", "at_ns", "moment_ns", "peak_ns", "peak_allocated_ns", "since_ns",
+    "released_ns",
+)  # fmt: skip
 
 
 class Unit(NamedTuple):

@@ -62,7 +62,7 @@ WORDS = (
     Message("type"),
     Message("time"),
     Message("busy"),
-    Message("none"),
+    Message("no event found"),
     Message("note"),
     Message("mark"),
     Message("close"),

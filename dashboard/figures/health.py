@@ -57,6 +57,8 @@ def health_figure(
             figure.update_yaxes(type="log", **ticks, row=number, col=1)
         elif traces[0].type == "scatter":
             figure.update_yaxes(range=_around_one(traces[0].y), row=number, col=1)
+        if title == _OF["loss"]:  # has no unit that a prefix like 5µ would be of
+            figure.update_yaxes(exponentformat="e", row=number, col=1)
     for title in figure.layout.annotations:
         title.update(x=0, xanchor="left", font={"size": 13})
     _marks(figure, events, [title for title, _, _ in panels], say)

@@ -47,3 +47,14 @@ def test_evidence_and_figures() -> None:
     assert fitting_unit(73_400_320, "memory") == (2**20, "MiB")
     assert fitting_unit(73_400_320, "bytes") == (1e6, "MB")
     assert [size_text(one) for one in (None, 12, 73_400_320)] == ["-", "12 B", "73.4 MB"]
+
+
+def test_moments_of_memory_are_times_since_the_first() -> None:
+    """The peak of a block's rank is no length of 1,764,246,877 s."""
+    began = 1_764_246_877_000_000_000
+    frame = pl.DataFrame({
+        "since_ns": [began], "peak_ns": [began + 3_000_000], "released_ns": [began + 5_000_000],
+        "peak_allocated_ns": [began],
+    })  # fmt: skip
+    assert [one.values[0] for one in readable(frame)] == [0, 3.0, 5.0, 0]
+    assert readable(frame)[1].words == "peak since the first"

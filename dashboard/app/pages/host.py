@@ -97,7 +97,13 @@ with gained:
     places = page.frame(of_ranks, view="host_placement", step=None)
     if not places.is_empty():
         page.heading("Are threads on cores near their device?")
-        page.table(places, name="host_placement")
+        page.table(
+            places, name="host_placement",
+            titles={
+                "slow_ratio": say("time / usual"), "slow_low_ratio": say("time / usual, from"),
+                "slow_high_ratio": say("time / usual, to"),
+            },
+        )  # fmt: skip
 
 with waited:
     episodes = page.frame(free_time.host_episodes, top=EPISODES)

@@ -169,5 +169,5 @@ with on_links:
                 every=pairs.height,
             )
         )
-        page.table(pairs, name="slow_pairs")
+        page.table(pairs, name="slow_pairs", titles={"slow_ratio": say("time / usual")})
 page.notes([*notes, *page.frame(query.notes, rank=None, step=None), *page.warnings])

@@ -29,6 +29,16 @@ export function bytes(value) {
   return `${(value / size).toLocaleString("en", { maximumFractionDigits: 2 })} ${unit}`;
 }
 
+/** A value of a column by its name, as tables write it: of numbers that are names no digit is
+ * set apart. */
+export function valueText(name, value) {
+  if (typeof value === "object") return JSON.stringify(value);
+  if (typeof value !== "number" || name === "step" || /_(id|number)$/.test(name)) return String(value);
+  if (name.endsWith("_ns")) return span(value);
+  if (name.endsWith("_ratio")) return `${(value * 100).toFixed(1)} %`;
+  return value.toLocaleString("en", { maximumFractionDigits: 3 });
+}
+
 /** All that is known of an event; `go` jumps to another one. */
 export function eventPanel(event, told, say, labelOf, go, askSlack) {
   const row = told?.row ?? {};
@@ -36,7 +46,7 @@ export function eventPanel(event, told, say, labelOf, go, askSlack) {
   const pairs = [
     [say("length"), span(event.dur)],
     [say("start"), span(event.start)],
-    [say("events"), event.count > 1 ? String(event.count) : null],
+    [say("events"), event.count > 1 ? event.count.toLocaleString("en") : null],
   ];
   const rest = { ...row };
   for (const name of ["dur_ns", "name", "type", "op_type"]) delete rest[name];
@@ -60,9 +70,8 @@ export function eventPanel(event, told, say, labelOf, go, askSlack) {
     links.append(button(`→ ${one.name}`, () => go({ part: "device", start_ns: one.start_ns })));
   }
   for (const [name, value] of Object.entries(rest)) {
-    const text = typeof value === "object" ? JSON.stringify(value) : String(value);
     if (name === "call_stack") continue;
-    pairs.push([say(name), name.endsWith("_ns") ? span(Number(value)) : text]);
+    pairs.push([say(name), valueText(name, value)]);
   }
   if (told?.slack) pairs.push([say("slack"), told.slack]);
   else if (told && ["stream", "group"].includes(event.strip?.track?.kind)) {

@@ -58,8 +58,13 @@ export class Search {
     found.sort((a, b) => startOf(a) - startOf(b) || a.side - b.side || a.rank - b.rank);
     this.found = found;
     this.count = count;
-    this.hits.textContent = found.length ? `${count.toLocaleString("en")}` : this.it.say("none");
-    if (found.length && isGoing) this.step(1);
+    if (found.length) {
+      this.hits.textContent = count.toLocaleString("en");
+      if (isGoing) this.step(1);
+      return;
+    }
+    this.hits.textContent = `${this.it.say("no event found")}: ${text}`;
+    if (isGoing) this.it.clear(); // what is selected is none of them
   }
 
   /** The next or the previous of what was found. */

@@ -18,7 +18,8 @@ export function span(ns) {
 export function instant(ns, step) {
   const [unit, size] = UNITS.find(([, one]) => step >= one) ?? UNITS[3];
   const digits = Math.max(0, Math.ceil(-Math.log10(step / size)));
-  return `${(ns / size).toLocaleString("en", { maximumFractionDigits: digits })} ${unit}`;
+  const value = Number((ns / size).toFixed(Math.min(digits, 20))) || 0; // 0 has no sign
+  return `${value.toLocaleString("en", { maximumFractionDigits: digits })} ${unit}`;
 }
 
 /** A text, shortened to what fits into so many px. */

@@ -109,6 +109,11 @@ def test_a_word_means_in_a_column_what_the_column_holds() -> None:
     assert labelled("masked_ns", times.words, chinese) == "已掩盖"
     assert labelled("masking_ratio", ratio.words, chinese) == "掩盖率"
     assert labelled("masked_ns", times.words, str) == "masked"
+    level, share = readable(
+        pl.DataFrame({"fragmentation_bytes": [2**20], "fragmentation_ratio": [0.5]})
+    )
+    assert labelled("fragmentation_bytes", level.words, chinese) == "碎片"
+    assert labelled("fragmentation_ratio", share.words, chinese) == "碎片率"
     assert (chinese("measure"), chinese("measure a stretch")) == ("指标", "测量一段时间")
     assert (chinese("micro-batches"), chinese("micro-batch size")) == ("微批数", "微批大小")
     assert capability_named("groups", chinese) == "通信域"

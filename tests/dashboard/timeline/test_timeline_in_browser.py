@@ -125,6 +125,15 @@ def test_search_goes_from_hit_to_hit(timeline: Timeline) -> None:
     assert timeline.tab.locator(".bar [role=status]").inner_text().startswith("1 /")
 
 
+def test_a_search_without_a_hit_says_so_and_selects_nothing(timeline: Timeline) -> None:
+    timeline.find("matmul")
+    field = timeline.tab.locator(".timeline input[type=search]")
+    field.fill("xyzzy")
+    field.press("Enter")
+    timeline.tab.get_by_text("no event found: xyzzy").wait_for()
+    assert timeline.tab.locator(".panel h4").count() == 0  # the hit of before is none
+
+
 def test_a_collective_leads_to_its_members_and_its_launch(timeline: Timeline) -> None:
     timeline.find("allToAllV")
     timeline.tab.locator(".panel .links button").first.wait_for()

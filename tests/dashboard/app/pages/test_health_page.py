@@ -80,6 +80,7 @@ def test_a_single_value_is_read_off_its_axis() -> None:
     figure = health_figure(points, events, captures, str)
     ranges = [axis.range for axis in figure.select_yaxes()]
     assert ranges[2] == (0.0, 2 * 6.145e-06)
+    assert [*figure.select_yaxes()][2].exponentformat == "e"  # not 5µ
     assert ranges[3:] == [None, None]  # logarithmic; columns begin at 0
     two = points.with_columns(step=pl.lit(4, pl.Int64), loss=pl.lit(7e-06))
     figure = health_figure(pl.concat([points, two]), events, captures, str)
