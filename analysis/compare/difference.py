@@ -396,7 +396,7 @@ def recorded_differently(found: Comparison) -> list[str]:
         notes.append(
             Message(
                 "tokens per step may differ and are not known of both: --tokens-a and --tokens-b"
-                " give times per token"
+                " of `npuscope compare` give times per token"
             )
         )
     if any(found.alone):

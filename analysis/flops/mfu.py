@@ -239,7 +239,7 @@ def _with_peaks(
 ) -> tuple[pl.DataFrame, dict[str, str]]:
     """Peak of the element type of most FLOPs, its source, and the measured clock over its own; and
     the sources as messages, by what they say."""
-    nobody = Peak({}, {}, "unknown: the rank has no metadata; give --peak")
+    nobody = Peak({}, {}, "unknown: the rank has no metadata; give --peak to `npuscope mfu`")
     values: list[tuple[float | None, str, float | None]] = []
     for row in found.select("run", "capture", "rank", "dtype", "measured_mhz").iter_rows():
         peak = known.get(row[:3], nobody)
@@ -433,7 +433,10 @@ def _above_peak(found: pl.DataFrame, counted: pl.DataFrame) -> list[str]:
     )
     if most is None or most <= 1:
         return []
-    told = "kernels reach {share} of the peak, which cannot be: check --peak, or the chip it is of"
+    told = (
+        "kernels reach {share} of the peak, which cannot be: check --peak of `npuscope mfu`, or the"
+        " chip it is of"
+    )
     return [Message(told, share=percent(most))]
 
 

@@ -93,7 +93,11 @@ class Peak:
         name = dtype or "bf16"
         if name in self.sources or not self.flops_per_s:
             return self.sources.get(name, self.source)
-        return Message("unknown for {dtype}: give --peak {dtypes}=...", dtype=name, dtypes=name)
+        return Message(
+            "unknown for {dtype}: give --peak {dtypes}=... to `npuscope mfu`",
+            dtype=name,
+            dtypes=name,
+        )
 
 
 def peak_of(
@@ -163,7 +167,10 @@ def _unknown(cores: float | None, mhz: float | None) -> str:
         if value is None
     ]
     return (
-        Message("unknown: no {what} of the chip; give --peak", what=joined(missing, " and no "))
+        Message(
+            "unknown: no {what} of the chip; give --peak to `npuscope mfu`",
+            what=joined(missing, " and no "),
+        )
         if missing
         else ""
     )
@@ -172,15 +179,18 @@ def _unknown(cores: float | None, mhz: float | None) -> str:
 def _misfit(chip_name: str | None, blocks: int, mhz: float) -> str:
     """Why block counts and the clock tell no cores; empty where they do."""
     if chip_name and not plain_name(chip_name).startswith(_FAMILY):
-        return Message("unknown: cores of {chip} are not known; give --peak", chip=chip_name)
+        return Message(
+            "unknown: cores of {chip} are not known; give --peak to `npuscope mfu`", chip=chip_name
+        )
     highest = _HIGHEST_MHZ.get(blocks)
     if highest is None:
         return Message(
-            "unknown: {count} blocks are no known chip's cores; give --peak", count=blocks
+            "unknown: {count} blocks are no known chip's cores; give --peak to `npuscope mfu`",
+            count=blocks,
         )
     if mhz > highest:
         return Message(
-            "unknown: no known chip has {count} cores at {mhz} MHz; give --peak",
+            "unknown: no known chip has {count} cores at {mhz} MHz; give --peak to `npuscope mfu`",
             count=blocks,
             mhz=f"{mhz:g}",
         )

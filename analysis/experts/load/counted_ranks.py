@@ -73,7 +73,7 @@ def require_all_ranks(
                     "{place}: tokens of {count} of {expected} ranks are here, and the missing"
                     " counts may change any plan or forecast: put the files of all ranks"
                     " (rank*.jsonl, decode_*.csv, prefill_*.csv) into one folder, or accept a"
-                    " partial result with `--from-ranks-present`",
+                    " partial result with `--from-ranks-present` (`npuscope experts plan`)",
                     place=" ".join(place),
                     count=counted,
                     expected=expected,

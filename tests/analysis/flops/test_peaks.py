@@ -87,13 +87,16 @@ def test_a_named_chip_has_its_own_cores_and_clock() -> None:
 def test_a_recorded_clock_alone_tells_no_cores() -> None:
     """It may have been read while the chip idled."""
     peak = peak_of("Ascend910B", None, 800.0, Measured(20, None))
-    assert peak.source_of("bf16") == "unknown: no cores of the chip; give --peak"
+    assert peak.source_of("bf16") == "unknown: no cores of the chip; give --peak to `npuscope mfu`"
 
 
 def test_unknown_chips_say_what_is_missing() -> None:
     peak = peak_of("Unheard", None, None, NOTHING)
     assert peak.of("bf16") is None
-    assert peak.source_of("bf16") == "unknown: no cores and no frequency of the chip; give --peak"
+    assert (
+        peak.source_of("bf16")
+        == "unknown: no cores and no frequency of the chip; give --peak to `npuscope mfu`"
+    )
     assert "no frequency" in peak_of(None, 20, None, NOTHING).source_of("fp16")
 
 

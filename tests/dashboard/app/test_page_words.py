@@ -39,7 +39,7 @@ from npuscope.dashboard.app.plain_text import plain, sentence
 from npuscope.dashboard.figures import timeline
 from npuscope.dashboard.figures.communication import masking_figure
 from npuscope.dashboard.figures.ranks import capability_named
-from npuscope.dashboard.locale.language import labelled, language_of
+from npuscope.dashboard.locale.language import catalog, catalogs, labelled, language_of
 from npuscope.dashboard.units import readable, words_of
 from npuscope.errors import UsageError
 from npuscope.messages import Message, joined
@@ -156,6 +156,20 @@ def test_a_kind_of_communication_that_is_unknown_is_said_in_chinese() -> None:
            "exposed_attributed_ns": MS}  # fmt: skip
     rows = pl.DataFrame([row, row | {"kind": "dp"}])
     assert [*masking_figure(rows, chinese).data[0].y] == ["未知", "dp"]
+
+
+@pytest.mark.parametrize(
+    ("option", "command"),
+    [
+        ("--peak", "`npuscope mfu"), ("--tokens-a", "`npuscope compare"),
+        ("--from-ranks-present", "`npuscope experts plan"),
+    ],
+)  # fmt: skip
+def test_an_option_that_pages_name_is_of_a_command(option: str, command: str) -> None:
+    """Pages have no such control: who reads it there has to know where it is given."""
+    told = {one: other for one, other in catalog(catalogs()["zh"]).items() if option in one}
+    assert told
+    assert all(command in one and command in other for one, other in told.items())
 
 
 def test_a_link_can_name_whatever_the_timeline_draws() -> None:
