@@ -15,7 +15,7 @@ from npuscope.errors import CannotAnswer, UsageError
 from npuscope.messages import Message
 
 from ..views import frame
-from ..wording import percent
+from ..wording import ms, percent
 from . import model_parts
 from .execution import Times
 from .measurement import Measured, measured
@@ -363,6 +363,30 @@ def _same_work_ns(job: Ready, micro_batches: int) -> float | None:
     except UsageError:
         return None
     return float(run(job.measured, job.facts, order).lengths_ns.mean())
+
+
+def work_note(ran: int, asked: int, step_ns: float, predicted_ns: float) -> str:
+    """What a step of `asked` micro-batches holds beside one of the `ran` that were measured: their
+    lengths tell nothing, as they do other work; those of a micro-batch do."""
+    return Message(
+        "with {asked} micro-batches in place of {ran} a step holds {times} times the work: a"
+        " micro-batch would take {after} ms in place of {before} ms",
+        asked=asked, ran=ran, times=f"{asked / ran:.3g}", after=ms(predicted_ns / asked),
+        before=ms(step_ns / ran),
+    )  # fmt: skip
+
+
+def work_notes(rows: pl.DataFrame) -> list[str]:
+    """Of rows of `pipeline_tries` those with other micro-batches than what ran, the first."""
+    (ran,) = rows[:1].to_dicts()
+    return [
+        work_note(
+            ran["micro_batches"], row["micro_batches"], row["measured_step_ns"],
+            row["predicted_step_ns"],
+        )
+        for row in rows[1:].to_dicts()
+        if row["micro_batches"] != ran["micro_batches"]
+    ]  # fmt: skip
 
 
 def tries_notes(job: Ready, asked: Sequence[Asked] = ()) -> list[str]:

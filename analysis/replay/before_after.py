@@ -11,7 +11,7 @@ import polars as pl
 
 from ..scope import Scope
 from .capture_changes import changed
-from .capture_what_if import whatif_notes, whatif_steps
+from .capture_what_if import changed_work, whatif_notes, whatif_steps
 from .captures import CaptureJob, Other, capture_job
 from .changes import parse_change
 from .timetable import measured_times
@@ -23,7 +23,8 @@ MOST_EVENTS = 900  # of a side: of more, the longest
 class BeforeAfter:
     """`steps`: rows of `whatif_steps`; `row`: the one that is looked at, of the chosen step or of
     the mean one. `lanes`: rows of `whatif_lanes` of `step`, whose longer side takes `length_ns`;
-    `has_all`: none was left out. `notes`: how far all that can be trusted."""
+    `has_all`: none was left out. `work`: that a step holds other work now. `notes`: how far all
+    that can be trusted."""
 
     steps: pl.DataFrame
     row: dict[str, object]
@@ -31,6 +32,7 @@ class BeforeAfter:
     step: int | None
     length_ns: int
     has_all: bool
+    work: tuple[str, ...]
     notes: tuple[str, ...]
 
 
@@ -64,6 +66,7 @@ def before_after(
         job.ops.steps[at],
         length_ns,
         all(side.height <= MOST_EVENTS for side in sides),
+        tuple(changed_work(con, job, changes, row)),
         tuple(whatif_notes(job, changes)),
     )
 

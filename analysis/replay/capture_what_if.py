@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -11,6 +12,7 @@ import polars as pl
 
 from npuscope.messages import Message
 
+from ..pipeline.tries import work_note
 from ..wording import percent
 from .capture_changes import changed
 from .captures import CaptureJob, Other, replay, replay_notes
@@ -190,6 +192,19 @@ def whatif_notes(job: CaptureJob, changes: Sequence[Change] = ()) -> list[str]:
     if job.warm_up:
         notes.append(Message("the mean leaves out warm-up steps"))
     return notes
+
+
+def changed_work(
+    con: duckdb.DuckDBPyConnection, job: CaptureJob, changes: Sequence[Change],
+    row: Mapping[str, Any],
+) -> list[str]:  # fmt: skip
+    """That the step of a row of `whatif_steps` holds other work with the changes, where it does."""
+    if not any(one.target == "micro_batches" for one in changes):
+        return []
+    counts = changed(con, job, changes).micro_batches
+    if counts is None:
+        return []
+    return [work_note(*counts, row["measured_step_ns"], row["predicted_step_ns"])]
 
 
 @dataclass(frozen=True, slots=True)

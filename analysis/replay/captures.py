@@ -68,14 +68,15 @@ class CaptureJob:
 class Other:
     """A capture after changes; `outside`: durations where exogenous operations change as others
     do; `added_ns`: what every step takes beyond its replay, `unsure_ns` more or less, and what that
-    is; `hidden_ns`: of operations the time that transfers are beside them which the replay no
-    longer has (None: none)."""
+    is; `micro_batches`: of a step as it ran, and now (None: as many); `hidden_ns`: of operations
+    the time that transfers are beside them which the replay no longer has (None: none)."""
 
     waits: Waits
     outside: Integers
     added_ns: int = 0
     unsure_ns: int = 0
     added_as: str = "micro-batches"
+    micro_batches: tuple[int, int] | None = None
     hidden_ns: Integers | None = None
 
     def lasting(self, durations: Integers, outside: Integers) -> Other:

@@ -50,4 +50,7 @@ def executed(measured: Ready, own: Other, name: str | None, micro_batches: int |
     return replace(
         own, added_ns=round(predicted[1] - predicted[0]), unsure_ns=round(unsure_ns),
         added_as="schedule" if micro_batches is None else "micro-batches",
+        micro_batches=None
+        if micro_batches in (None, measured.measured.micro_batches)
+        else (measured.measured.micro_batches, micro_batches),
     )  # fmt: skip

@@ -5,6 +5,7 @@ import streamlit as st
 
 from npuscope.analysis.pipeline.blocks import pipeline_view, what_ran
 from npuscope.analysis.pipeline.schedules import ANY_CHUNKS, SCHEDULES
+from npuscope.analysis.pipeline.tries import work_notes
 from npuscope.analysis.wording import ms
 from npuscope.dashboard.app.finding_cards import verdict_here
 from npuscope.dashboard.app.page import open_page
@@ -86,6 +87,7 @@ if len(rows) > 1:
                 high=ms(rows[1]["predicted_high_ns"]), measured=ms(rows[1]["measured_step_ns"]),
             )
         )  # fmt: skip
+        page.text(*work_notes(told.tries))
 figure, devices = pipeline_figure(told.blocks, schedule_titles(told.tries, say), say)
 page.figure(figure, key="pipeline_chart")
 page.text(
@@ -95,7 +97,10 @@ page.text(
         " causes; where a cause makes a pause shorter, the others are drawn as much shorter.",
         step="-" if told.step is None else str(told.step),
         ranks=", ".join(map(str, told.ranks[:16])) + (", ..." if len(told.ranks) > 16 else ""),
-    )
+    ),
+    "The bubble of a title is all time in which no pass runs, of the length of the pipelines; in"
+    " the table late starts and early ends are in it, too; a finding counts less: waiting to"
+    " receive that no kernel hides, of the step.",
 )
 if len(devices) < len(told.ranks):
     page.text("Not every stage is drawn.")

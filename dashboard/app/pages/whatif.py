@@ -87,6 +87,7 @@ with slot.container():
             else Message("{share} longer", share=percent(-gain)),
         )
     )  # fmt: skip
+    page.text(*told.work)
 chosen = visible("-" if told.step is None else str(told.step))
 saved, beside = page.parts(
     "Where the saved time was", Message("Step {step} before and after", step=chosen)

@@ -126,7 +126,11 @@ def whatif(asked: Asked, *, changes: Changes = None) -> None:
 
 def _of_capture(asked: Asked, changes: list[Change]) -> None:
     from npuscope.analysis.replay.capture_changes import TARGETS
-    from npuscope.analysis.replay.capture_what_if import whatif_notes, whatif_steps
+    from npuscope.analysis.replay.capture_what_if import (
+        changed_work,
+        whatif_notes,
+        whatif_steps,
+    )
     from npuscope.analysis.replay.captures import capture_job
     from npuscope.dashboard.terminal.what_if_tables import whatif_steps_table
     from npuscope.errors import UsageError
@@ -139,4 +143,5 @@ def _of_capture(asked: Asked, changes: list[Change]) -> None:
         compare_ranks(data)
         job = capture_job(data.con, scope)
         found = whatif_steps(data.con, job, changes)
-        asked.answer("whatif_steps", found, whatif_notes(job, changes), whatif_steps_table)
+        work = changed_work(data.con, job, changes, found.row(-1, named=True))
+        asked.answer("whatif_steps", found, work + whatif_notes(job, changes), whatif_steps_table)

@@ -193,6 +193,7 @@ def _tries(
         pipeline_tries,
         ready,
         tries_notes,
+        work_notes,
     )
     from npuscope.analysis.replay.captures import one_capture
     from npuscope.dashboard.terminal.pipeline_tables import tries_table
@@ -205,7 +206,8 @@ def _tries(
             job, words, micro_batches, files, places_layers=places_layers, limit_bytes=limit_bytes
         )
         found = pipeline_tries(job, tries)
-        asked.answer("pipeline_tries", found, tries_notes(job, tries) + data.warnings, tries_table)
+        notes = work_notes(found) + tries_notes(job, tries) + data.warnings
+        asked.answer("pipeline_tries", found, notes, tries_table)
 
 
 def _formula(

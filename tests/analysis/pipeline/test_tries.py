@@ -16,6 +16,7 @@ from npuscope.analysis.pipeline.passes import pipeline
 from npuscope.analysis.pipeline.schedules import schedule
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.views import open_views
+from npuscope.analysis.wording import ms
 from npuscope.errors import CannotAnswer, UsageError
 from npuscope.sample_traces.generate import COMMITTED, Job, canonical_frames
 from tests.analysis.tables import connect, put
@@ -135,6 +136,19 @@ def test_layers_are_placed_where_a_stage_has_too_many() -> None:
     _, placed = rows(of_tables(tables(uneven)), None, None, places_layers=True)
     assert placed["layers"] == [3, 3]
     assert placed["predicted_step_ns"] == pytest.approx(step_ns(even), rel=0.01)
+
+
+def test_other_micro_batches_are_other_work() -> None:
+    ready = job_of(SMALL)
+    ran, asked = SMALL.micro_batches, 2 * SMALL.micro_batches
+    found = tries.pipeline_tries(ready, tries.asked_tries(ready, "1f1b", asked))
+    _, row = found.to_dicts()
+    (told,) = tries.work_notes(found)
+    assert f"with {asked} micro-batches in place of {ran} a step holds 2 times the work" in told
+    each = [ms(row["predicted_step_ns"] / asked), ms(row["measured_step_ns"] / ran)]
+    assert told.endswith("would take {} ms in place of {} ms".format(*each))
+    same = tries.asked_tries(ready, "gpipe", None)
+    assert not tries.work_notes(tries.pipeline_tries(ready, same))
 
 
 def test_what_is_no_schedule_is_refused() -> None:

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from npuscope.analysis.catalog import metric
 from npuscope.analysis.experts.plan.placement import deployment_json
 from npuscope.analysis.replay.capture_changes import changed
-from npuscope.analysis.replay.capture_what_if import whatif_notes, whatif_steps
+from npuscope.analysis.replay.capture_what_if import changed_work, whatif_notes, whatif_steps
 from npuscope.analysis.replay.captures import capture_job, replay, replay_notes
 from npuscope.analysis.replay.changes import parse_change
 from npuscope.analysis.replay.critical_path import critical_path
 from npuscope.analysis.replay.points import points
 from npuscope.analysis.replay.slack import operation_slack, slacks
 from npuscope.analysis.scope import ALL
+from npuscope.analysis.wording import ms
 from npuscope.errors import CannotAnswer, TraceNotFound, UsageError
 from npuscope.sample_traces.generate import Job
 from tests.analysis.replay.contended_pairs import KINDS, pair
@@ -161,6 +162,12 @@ def test_as_many_micro_batches_change_nothing_and_more_are_added() -> None:
     same, more = (mean_of(tables(SMALL), replayed(SMALL), f"micro_batches={m}") for m in (2, 3))
     assert same["predicted_step_ns"] == same["replayed_step_ns"] < more["predicted_step_ns"]
     assert [one["part"] for one in more["saved"]] == ["micro-batches"]
+    works = [
+        changed_work(tables(SMALL), replayed(SMALL), [parse_change(f"micro_batches={m}")], row)
+        for m, row in ((2, same), (3, more))
+    ]
+    assert works[0] == [] and "with 3 micro-batches in place of 2" in works[1][0]
+    assert ms(more["predicted_step_ns"] / 3) in works[1][0]
 
 
 @pytest.mark.parametrize(("word", "kernel"), [
