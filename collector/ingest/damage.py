@@ -67,7 +67,7 @@ def changed_files(source: RankSource) -> dict[str, str]:
 
 def worse_than(before: Manifest | None, now: Manifest) -> str | None:
     """Why a reading must not replace the published one: it holds less, or no more, through damage
-    that its files took since. None where it may."""
+    that its files took since, or less as some are gone. None where it may."""
     if before is None:
         return None
     read = {record.path: record for record in before.sources}
@@ -83,11 +83,14 @@ def worse_than(before: Manifest | None, now: Manifest) -> str | None:
     grew = any(new > old for new, old in counts.values()) or now.tables.keys() - counts.keys()
     if not fewer and (grew or damaged.keys() <= before.failed_files.keys()):
         return None
+    if before.source_root == now.source_root:  # another profile of the rank has files of its own
+        gone = read.keys() - {one.path for one in now.sources}
+        damaged.update(dict.fromkeys(sorted(gone), "is gone since it was read"))
     if not damaged:
         return None
     files = "; ".join(f"{Path(path).name}: {why}" for path, why in list(damaged.items())[:_SHOWN])
     lost = f", as rows would be missing from {', '.join(fewer[:_SHOWN])}" if fewer else ""
     return (
-        f"{files}. The previous data is kept{lost}: repair the files, or read them as they are"
-        " with --force"
+        f"{files}. The previous data is kept{lost}: repair the files or bring them back, or"
+        " read them as they are with --force"
     )

@@ -108,6 +108,33 @@ def test_touched_files_with_the_same_content_are_not_read_again(source: Path, ta
     assert recorded[str(touched)] == 1
 
 
+def test_what_was_read_outlives_files_that_were_deleted(source: Path, target: Path) -> None:
+    heavy = next(source.rglob("host_1_ascend_pt/**/kernel_details.csv"))
+    heavy.with_name("step_trace_time.csv").write_text("Step,Computing\n7,210.0\n")
+    read(source, target)
+    heavy.unlink()
+
+    for _ in range(2):  # it is no settled matter
+        [failed] = read(source, target).failed
+        assert "kernel_details.csv: is gone since it was read" in (failed.error or "")
+        assert "kernels (0 of 20)" in (failed.error or "")
+        assert kernels_by_rank(target) == {0: 20, 1: 20, 2: 20}
+
+    assert not read(source, target, force=True).failed
+    assert kernels_by_rank(target) == {0: 20, 2: 20}
+
+
+def test_a_file_of_another_name_with_the_same_rows_is_read(source: Path, target: Path) -> None:
+    read(source, target)
+    heavy = next(source.rglob("host_1_ascend_pt/**/kernel_details.csv"))
+    heavy.rename(heavy.with_name("kernel_details_1.csv"))
+
+    [again] = read(source, target).published
+
+    assert again.rank == 1
+    assert kernels_by_rank(target) == {0: 20, 1: 20, 2: 20}
+
+
 @pytest.mark.parametrize("had_fast", [False, True])
 def test_digests_of_the_other_kind_are_compared_as_what_they_are(
     source: Path, target: Path, monkeypatch: pytest.MonkeyPatch, had_fast: bool
