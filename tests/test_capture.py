@@ -103,6 +103,7 @@ def test_sql_reads_tables_and_nothing_else(job: Capture) -> None:
     found = job.sql("select count(*) as kernels, count(distinct rank) as ranks from kernels")
     assert found.rows() == [(2112, 8)]
     assert job.sql("select rank from steps order by rank limit 1").item() == 0
+    assert job.sql("select 1 a, 2 a").to_dicts() == [{"a": 1, "a_1": 2}]
     for text in ("create table x as select 1", "select 1; select 2", "from '/etc/passwd'"):
         with pytest.raises(UsageError):
             job.sql(text)

@@ -196,6 +196,21 @@ class TestSql:
         assert len(rows) == 4
         assert pl.read_parquet(tmp_path / "x.parquet").height == 3
 
+    def test_columns_that_share_a_name_are_all_there(
+        self, run: Run, profile: Path, tmp_path: Path
+    ) -> None:
+        query = "select 1 a, 2 a, 3 a"
+
+        [row] = run("sql", profile, query, "--json").json()["rows"]
+        run("sql", profile, query, "--csv", "-o", tmp_path / "x.csv")
+        run("sql", profile, query, "--parquet", "-o", tmp_path / "x.parquet")
+        table = run("sql", profile, query).out.split()
+
+        assert row == {"a": 1, "a_1": 2, "a_2": 3}
+        assert (tmp_path / "x.csv").read_text().split() == ["a,a_1,a_2", "1,2,3"]
+        assert pl.read_parquet(tmp_path / "x.parquet").to_dicts() == [row]
+        assert [word for word in table if word[0] in "a123"] == ["a", "a_1", "a_2", "1", "2", "3"]
+
     @pytest.mark.parametrize(
         "query",
         [
