@@ -451,7 +451,9 @@ def lock_down(con: duckdb.DuckDBPyConnection, path: Path) -> None:
     """Shut a connection of `store.open(path)`: only the store's files, no change of settings."""
     if is_store(path):
         located = places(path, manifests(path)).values()
-        listed = ", ".join(sql_literal(place.path) for table in located for place in table)
+        paths = {place.path for table in located for place in table}
+        # The engine asks for a file as the views spell it, then by the name that it found.
+        listed = ", ".join({*map(file_literal, paths), *map(sql_literal, paths)})
         con.execute(f"set allowed_paths = [{listed}]")
     con.execute("set enable_external_access = false")
     con.execute("set lock_configuration = true")

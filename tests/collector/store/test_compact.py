@@ -249,6 +249,20 @@ def test_strangers_sql_reads_merged_files_and_no_others(target: Path, tmp_path: 
             store.run_select(con, f"from '{tmp_path}/other.csv'").read_all()
 
 
+@pytest.mark.parametrize("name", ["a[b]c", "a*c", "a?c"])
+def test_a_shut_store_may_have_a_pattern_for_its_name(
+    target: Path, tmp_path: Path, name: str
+) -> None:
+    place = tmp_path / name
+    shutil.copytree(target, place)
+    with store.open(place) as con:
+        store.lock_down(con, place)
+        rows = store.run_select(con, "select count(*) from kernels").read_all()
+        assert rows.num_rows == 1
+        with pytest.raises(Exception, match=r"(?i)permission|disabled"):
+            store.run_select(con, f"from read_text('{tmp_path}/{name}/*')").read_all()
+
+
 def test_the_index_may_be_missing(target: Path) -> None:
     before = content(target)
     compact(target)
