@@ -213,12 +213,12 @@ def _remove_empty(capture: Path, now: float) -> None:
 
 
 def _is_dead(staging: re.Match[str], at: int, name: str, now: float) -> bool:
-    if staging["host"] == process_space() and not _is_running(int(staging["pid"])):
+    if staging["host"] == process_space() and not is_running(int(staging["pid"])):
         return True
     return now - changed_s(at, name) > GRACE_S
 
 
-def _is_running(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     """Whether a process of this machine still works; unknown counts as yes."""
     try:
         os.kill(pid, 0)

@@ -10,14 +10,19 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from pathlib import Path
 
 import msgspec
 
 from ..small_files import read_own
-from ..store.manifest import write_atomically
+from ..store.manifest import process_space, write_atomically
+from ..store.sweep import is_running
 
 WATCH_STATE = "watch-state.json"
+# A watcher says something at every poll and while it reads; a file system may hold it up for long.
+_SILENT_POLLS = 10
+_SILENT_S = 900.0
 
 
 class Quarantined(msgspec.Struct, frozen=True):
@@ -50,8 +55,8 @@ class WatchState(msgspec.Struct, frozen=True):
     counts ranks that could not be read, captures that could not be compared, and polls that failed.
     `quarantined` and `waiting` are those of now. `last_poll_ns` is None before the first poll has
     ended, `last_ingest_ns` before any rank was published. `is_running` is False where the watcher
-    ended by itself; one that was killed shows by an old `last_poll_ns`. `is_disk_full`: the store's
-    disk takes nothing at the moment.
+    ended by itself; of one that was killed see `is_watching`. `is_disk_full`: the store's disk
+    takes nothing at the moment. `space` is where `pid` means something.
     """
 
     captures_ingested_total: int = 0
@@ -69,6 +74,7 @@ class WatchState(msgspec.Struct, frozen=True):
     is_disk_full: bool = False
     pid: int = 0
     host: str = ""
+    space: str = ""
 
 
 def read_watch_state(store: Path) -> WatchState | None:
@@ -98,4 +104,16 @@ def new_state(store: Path, *, poll_s: float) -> WatchState:
         is_disk_full=False,
         pid=os.getpid(),
         host=socket.gethostname(),
+        space=process_space(),
     )
+
+
+def is_watching(state: WatchState) -> bool:
+    """Whether the watcher that said this still works. Its process is looked for where it is one of
+    ours; one that said nothing for many polls and a quarter of an hour counts as gone too."""
+    if not state.is_running:
+        return False
+    if state.space == process_space() and not is_running(state.pid):
+        return False
+    silent_s = max(_SILENT_POLLS * (state.poll_s or 0.0), _SILENT_S)
+    return state.last_poll_ns is None or time.time() - state.last_poll_ns / 1e9 <= silent_s

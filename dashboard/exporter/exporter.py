@@ -32,7 +32,7 @@ from prometheus_client.registry import Collector
 import npuscope
 from npuscope.analysis.compare.side import Side
 from npuscope.analysis.flops.mfu import ModelUse
-from npuscope.collector.watch.watch_state import read_watch_state
+from npuscope.collector.watch.watch_state import is_watching, read_watch_state
 from npuscope.errors import StoreError, UsageError
 
 from ..app.launch import allowed_hosts, is_known_host
@@ -233,7 +233,12 @@ def watch_metrics(store: Path) -> Iterator[Metric]:
         state.errors_total,
     )
     yield _counter("npuscope_watch_polls_total", "Polls of the watcher.", state.polls_total)
-    yield _gauge("npuscope_watch_running", "Whether the watcher is running.", state.is_running)
+    yield _gauge(
+        "npuscope_watch_running",
+        "Whether the watcher is running: 0 where it ended, its process is gone from this host, or"
+        " its last poll is 10 polls and 15 minutes old.",
+        is_watching(state),
+    )
     yield _gauge(
         "npuscope_watch_quarantined_captures",
         "Profiles in quarantine because they cannot be read.",

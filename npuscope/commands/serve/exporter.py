@@ -224,16 +224,21 @@ def seconds(text: str, option: str) -> float | None:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """A service manager's SIGTERM ends serving as Ctrl-C does."""
+    """A service manager's SIGTERM, or a terminal that closes, ends serving as Ctrl-C does."""
 
     def stop(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    if before[signal.SIGHUP] is signal.SIG_IGN:
+        del before[signal.SIGHUP]  # started by nohup, to outlive its terminal
+    for number in before:
+        signal.signal(number, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _log(message: str) -> None:

@@ -19,7 +19,7 @@ from npuscope.commands.command import ExpertLoad, Jobs, Memory
 from npuscope.console import say
 from npuscope.console.printable import one_line
 
-_ENDING = (signal.SIGINT, signal.SIGTERM)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ENDS_WITHIN_S = 15.0
 
 
@@ -66,8 +66,8 @@ def watch(
     A profile is read when its READY.json or analyse.done says that it is finished, or when it is
     quiet. What cannot be read is left where it is, told, and tried again when its files change.
     A rank has 60 s and a second for each MB (NPUSCOPE_RANK_SECONDS=N: N seconds), then it is set
-    aside as one that cannot be read. Ctrl-C and SIGTERM end the watcher within seconds; what they
-    interrupt is read when it is started again.
+    aside as one that cannot be read. Ctrl-C, SIGTERM and SIGHUP end the watcher within seconds;
+    what they interrupt is read when it is started again.
 
     \b
     Examples:
@@ -105,14 +105,16 @@ def watch(
 
 @contextlib.contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C or SIGTERM sets; the second one ends the process at once, and so does
-    the first where nothing ends for long: what hangs in a file system hears of no signal."""
+    """An event that Ctrl-C, SIGTERM or SIGHUP sets; the second one ends the process at once, and
+    so does the first where nothing ends for long: what hangs in a file system hears of no signal."""
     stop = threading.Event()
     heard, hears = socket.socketpair()
     hears.setblocking(False)
     former_fd = signal.set_wakeup_fd(hears.fileno(), warn_on_full_buffer=False)
     threading.Thread(target=_end_in_time, args=(heard,), daemon=True).start()
     former = {number: signal.getsignal(number) for number in _ENDING}
+    if former[signal.SIGHUP] is signal.SIG_IGN:
+        del former[signal.SIGHUP]  # started by nohup, to outlive its terminal
 
     def end(number: int, frame: object) -> None:
         for one in former:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from npuscope.commands.store import watch
 from npuscope.sample_traces.generate import small, write_job
 from tests.cli.command import Run
 
@@ -47,3 +48,18 @@ def test_a_job_is_ingested_compared_and_shown(run: Run, tmp_path: Path) -> None:
     code, _, err = run(*asked, "--quiet-after", 0, "--run", "night")
     assert code == 4 and "cannot use" in err and "analyse() again" in err
     assert all(line[19] == "Z" for line in err.splitlines()) and "\x1b" not in err
+
+
+def test_a_closed_terminal_ends_it_unless_nohup_started_it() -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    with watch._stopped_by_signals() as stop:
+        signal.raise_signal(signal.SIGHUP)
+        assert stop.wait(10)
+    assert signal.getsignal(signal.SIGHUP) is before
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with watch._stopped_by_signals() as stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert not stop.is_set()
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -6,16 +6,20 @@ import contextlib
 import dataclasses
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from npuscope.collector.store.manifest import create_store
+from npuscope.collector.watch.watch_state import new_state, write_watch_state
 from npuscope.dashboard.exporter.newest_results import CachedResults
 from npuscope.dashboard.exporter.snapshot import Snapshot
 from npuscope.errors import StoreError
@@ -161,7 +165,7 @@ main()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_it_ends_when_told_to_though_it_gathers(tmp_path: Path, told: signal.Signals) -> None:
     pytest.importorskip("prometheus_client")
     create_store(tmp_path / "store")
@@ -180,3 +184,26 @@ def test_it_ends_when_told_to_though_it_gathers(tmp_path: Path, told: signal.Sig
         assert one.process.wait(8) == 0  # `docker stop` kills after ten seconds
         asker.join(60)
     assert one.said[-1] == "npuscope exporter: stopped\n"
+
+
+def test_a_watcher_that_was_killed_does_not_run(tmp_path: Path) -> None:
+    pytest.importorskip("prometheus_client")
+    from npuscope.dashboard.exporter.exporter import watch_metrics
+
+    create_store(tmp_path)
+
+    def is_shown(**told: Any) -> bool:
+        state = msgspec.structs.replace(new_state(tmp_path, poll_s=10), **told)
+        write_watch_state(tmp_path, state)
+        [gauge] = [one for one in watch_metrics(tmp_path) if one.name == "npuscope_watch_running"]
+        return bool(gauge.samples[0].value)
+
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        pass
+    long_ago_ns = time.time_ns() - 1000 * 10**9
+    assert is_shown() and is_shown(last_poll_ns=time.time_ns())
+    assert not is_shown(is_running=False)
+    assert not is_shown(pid=gone.pid)
+    assert is_shown(pid=gone.pid, space="elsewhere", last_poll_ns=time.time_ns())
+    assert not is_shown(space="elsewhere", last_poll_ns=long_ago_ns)
+    assert is_shown(space="elsewhere", last_poll_ns=long_ago_ns, poll_s=600)
