@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..discover.captures import EPOCH_FROM_NS
+from ..discover.captures import wall_clock_ns
 from ..small_files import decode, read_own
 from .folder_handles import captures
 from .manifest import DROPPED, Manifest, capture_manifests, folder_value, update, write_atomically
@@ -65,8 +65,8 @@ def stored_captures(store: Path) -> list[StoredCapture]:
 
 def recorded_ns(manifest: Manifest) -> int:
     """When a rank was recorded: the end of its profiling, else its publishing, in ns since 1970."""
-    ended_ns = manifest.window_end_ns
-    if ended_ns is not None and ended_ns >= EPOCH_FROM_NS:
+    ended_ns = wall_clock_ns(manifest.window_end_ns)
+    if ended_ns is not None:
         return ended_ns
     try:
         return int(datetime.fromisoformat(manifest.published_at).timestamp() * 10**9)
@@ -115,8 +115,9 @@ class _DroppedCaptures(msgspec.Struct, frozen=True):
 
     def has(self, run: str, capture: str, ended_ns: int | None) -> bool:
         """Whether a profile that ended then, of that capture, was dropped."""
-        if ended_ns is not None and ended_ns >= EPOCH_FROM_NS:
-            return ended_ns <= self.until_ns.get(run, 0)
+        ended_ns = wall_clock_ns(ended_ns)
+        if ended_ns is not None:
+            return ended_ns <= (wall_clock_ns(self.until_ns.get(run)) or 0)
         return (run, capture) in self.captures
 
 
@@ -138,7 +139,9 @@ def remember_dropped(store: Path, going: Iterable[StoredCapture]) -> None:
             former = decode(content or b"", _DroppedCaptures)
         until_ns, names = dict(former.until_ns), dict.fromkeys(former.captures)
         for one in dropped:
-            until_ns[one.run] = max(until_ns.get(one.run, 0), one.recorded_ns)
+            # Never beyond now, as all that is still to come would count as dropped.
+            former_ns = wall_clock_ns(until_ns.get(one.run)) or 0
+            until_ns[one.run] = min(max(former_ns, one.recorded_ns), time.time_ns())
             names[one.run, one.capture] = None
         told = _DroppedCaptures(until_ns, tuple(names)[-_NAMES:])
         return msgspec.json.encode(told) if told != former else None

@@ -7,6 +7,7 @@ no memory of its own: after a restart it finds everything done as it was.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -269,8 +270,8 @@ def _young_enough(plan: _Sorted, known: StoreSpans, keep_captures: int) -> list[
     newest_ns = max(recorded.values(), default=0)
     for task in plan.tasks:
         key = (task.run, task.capture)
-        # Of what has no window nobody knows how old it is: it counts as new.
-        ended_ns = task.source.window_end_ns or newest_ns
+        # Of what has no window nobody knows how old it is: it counts as new, as does the future.
+        ended_ns = min(task.source.window_end_ns or newest_ns, time.time_ns())
         recorded[key] = max(recorded.get(key, 0), ended_ns)
     ordered = sorted(recorded, key=lambda key: (recorded[key], key))
     kept = set(ordered[-keep_captures:])

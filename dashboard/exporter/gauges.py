@@ -24,7 +24,7 @@ Frames = dict[str, pl.DataFrame]
 _OWN = (
     Gauge(
         "npuscope_last_ingest_timestamp_seconds", (), (),
-        "When a rank of the run's newest capture was last ingested, as Unix time.",
+        "When a rank of the run was last ingested, as Unix time.",
     ),
     Gauge(
         "npuscope_profile_end_timestamp_seconds", (), (),

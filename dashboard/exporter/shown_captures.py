@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from npuscope.collector.discover.captures import EPOCH_FROM_NS
+from npuscope.collector.discover.captures import wall_clock_ns
 from npuscope.collector.store import mirror
 from npuscope.collector.store.compact_files import COMPACTED
 from npuscope.collector.store.manifest import (
@@ -34,7 +34,8 @@ Key = tuple[object, ...]
 class Run:
     """A run's newest captures, the newest first, with their ranks; times in s since the epoch.
 
-    `profile_end_s` is None where no rank has a wall clock.
+    `ingested_s` is that of all its captures; `profile_end_s` is the newest's, and None where no
+    rank of it has a wall clock.
     """
 
     name: str
@@ -82,7 +83,7 @@ def _run(name: str, captures: list[tuple[Manifest, ...]], keep: int) -> Run:
     return Run(
         name,
         tuple(ordered[:keep]),
-        max(_published_s(one) for one in newest),
+        max(_published_s(one) for ranks in captures for one in ranks),
         max((end for one in newest if (end := _ended_s(one)) is not None), default=None),
     )
 
@@ -94,8 +95,8 @@ def _age(ranks: tuple[Manifest, ...]) -> tuple[float, str]:
 
 
 def _ended_s(one: Manifest) -> float | None:
-    ended_ns = one.window_end_ns
-    return ended_ns / 1e9 if ended_ns is not None and ended_ns >= EPOCH_FROM_NS else None
+    ended_ns = wall_clock_ns(one.window_end_ns)
+    return None if ended_ns is None else ended_ns / 1e9
 
 
 def _published_s(one: Manifest) -> float:

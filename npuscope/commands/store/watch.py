@@ -106,7 +106,7 @@ def watch(
 @contextlib.contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
     """An event that Ctrl-C, SIGTERM or SIGHUP sets; the second one ends the process at once, and
-    so does the first where nothing ends for long: what hangs in a file system hears of no signal."""
+    so does the first where nothing ends for long: what hangs in a file system hears no signal."""
     stop = threading.Event()
     heard, hears = socket.socketpair()
     hears.setblocking(False)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,12 +18,16 @@ from npuscope.collector.store import store
 from npuscope.collector.store.compact import compact
 from npuscope.collector.store.manifest import DROPPED, manifests
 from npuscope.collector.store.retention import (
+    DROPPED_CAPTURES,
     StoredCapture,
     drop_capture,
+    read_dropped,
+    remember_dropped,
     stored_captures,
     superfluous,
 )
 from npuscope.collector.store.sweep import sweep
+from tests.dashboard.app.published_jobs import publish_rank
 
 WriteProfile = Callable[..., Path]
 DAY_NS = 86_400 * 10**9
@@ -67,6 +73,26 @@ def test_what_stays_keeps_to_the_limits(
     if len(stays) > 1:
         assert keep_days is None or int(stays[0].capture) <= keep_days
         assert keep_bytes is None or sum(one.size_bytes for one in stays) <= keep_bytes
+
+
+def test_a_clock_that_is_years_ahead_keeps_nothing_out(tmp_path: Path) -> None:
+    now_ns, of_2039_ns = time.time_ns(), 2_180_000_000 * 10**9
+    publish_rank(tmp_path, ("job", "ahead", 0), {}, now_ns / 1e9 - 3600, ended_ns=of_2039_ns)
+    publish_rank(tmp_path, ("job", "right", 0), {}, now_ns / 1e9, ended_ns=now_ns - 60 * 10**9)
+    every = stored_captures(tmp_path)
+    assert [one.capture for one in every] == ["ahead", "right"]
+
+    remember_dropped(tmp_path, every[:1])
+    dropped = read_dropped(tmp_path)
+    assert dropped.has("job", "ahead", of_2039_ns)
+    assert not dropped.has("job", "right", now_ns)
+
+    # What an earlier version remembered of such a clock is no time to go by, either.
+    remembered = {"until_ns": {"job": of_2039_ns}}
+    (tmp_path / DROPPED_CAPTURES).write_bytes(msgspec.json.encode(remembered))
+    assert not read_dropped(tmp_path).has("job", "right", now_ns)
+    remember_dropped(tmp_path, [dataclasses.replace(every[1], recorded_ns=now_ns + DAY_NS // 2)])
+    assert now_ns <= read_dropped(tmp_path).until_ns["job"] <= time.time_ns()
 
 
 @pytest.fixture

@@ -251,6 +251,17 @@ def test_only_so_many_captures_stay(root: Path, asked: Options) -> None:
     assert state_of(asked).captures_dropped_total == 1
 
 
+def test_a_clock_that_is_years_ahead_keeps_no_capture_out(root: Path, asked: Options) -> None:
+    one, of_now = replace(asked, once=True, keep_captures=1), int(time.time() - START_S) // EACH_S
+    write_capture(root / "h_0_ascend_pt", 0, 2 * of_now)
+    watch(one)
+    [ahead] = published(asked.store)
+    write_capture(root / "h_1_ascend_pt", 0, of_now + 360)
+    watch(one)
+    [(kept, _)] = published(asked.store)
+    assert kept != ahead[0]
+
+
 @pytest.mark.slow
 def test_what_compact_dropped_does_not_come_back(root: Path, asked: Options) -> None:
     once = replace(asked, once=True)

@@ -300,10 +300,15 @@ def test_which_captures_are_shown(tmp_path: Path) -> None:
         publish("small", capture, NOW_S - age_s, ended_ns)
         write_index(rank_folder(path, "small", capture, 0).parent)
     (run,) = newest_runs(path)
-    assert run.names == ("later", "earlier") and run.ingested_s == NOW_S - 600
+    assert run.names == ("later", "earlier") and run.ingested_s == NOW_S - 300
     (run,) = newest_runs(path, keep=1)
     assert run.names == ("later",)
-    assert take_snapshot(path, now_s=NOW_S, expire_s=599).ingested_s == {}
+    assert take_snapshot(path, now_s=NOW_S, expire_s=299).ingested_s == {}
+    # A clock that is years ahead makes no capture the newest for years.
+    publish("small", "of 2039", NOW_S - 400_000, 2_180_000_000 * 10**9)
+    write_index(rank_folder(path, "small", "of 2039", 0).parent)
+    (run,) = newest_runs(path)
+    assert run.names[0] == "later" and run.profile_end_s == began_ns / 1e9 + 1000
     # A capture whose first ingest is under way is not looked at, and changes the version when done.
     publish("growing", "c", NOW_S, began_ns)
     before = version_key(path)
