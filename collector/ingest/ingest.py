@@ -205,15 +205,15 @@ def ingest(
     with space.explain_full_disk(store), _opened(engine, address, jobs) as ready:
         found, job = ready.look(path)
         run = storable(run or job or _folder_name(path))
+        # Before the store is made: what is refused leaves nothing behind.
+        absent = _absent(found, selection, path) if selection else ()
         create_store(store)
         ready.reach(store)
         sweep(store)
         each_bytes = None
         if memory_bytes is not None:
             each_bytes = memory_bytes // ready.sharing(len(found.ranks) or 1)
-        absent: Spans = ()
         if selection:
-            absent = _absent(found, selection, path)
             remember(store, run, path, selection)
         planned = partial(
             make_plan, found, store, path=path, run=run, memory_bytes=each_bytes, force=force

@@ -125,7 +125,7 @@ def exporter(
     )
     protection = _protection(tls_cert, tls_key, client_ca)
     if textfile is not None:
-        _require_store(here)
+        _require_store(here, run)
         from npuscope.dashboard.exporter.exporter import write_textfile
 
         write_textfile(options, textfile, _log)
@@ -205,11 +205,14 @@ def _protection(certificate: _File, key: _File, client_ca: _File) -> Protection:
     return Protection(certificate, key, client_ca)
 
 
-def _require_store(store: Path) -> None:
-    from npuscope.collector.store.manifest import is_store
+def _require_store(store: Path, run: str | None) -> None:
+    """Raises StoreError where it is none, UsageError where it has not the run asked for."""
+    from npuscope.collector.store.manifest import is_store, manifests
 
     if not is_store(store):
         raise StoreError(f"{store}: not a store: `npuscope ingest PATH --store {store}` makes one")
+    if run is not None and run not in (runs := sorted({one.run for one in manifests(store)})):
+        raise UsageError(f"no run {run} here: there is {', '.join(runs) or 'none'}")
 
 
 def seconds(text: str, option: str) -> float | None:

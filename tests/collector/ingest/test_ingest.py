@@ -17,8 +17,9 @@ from npuscope.analysis.summaries import summarise
 from npuscope.collector import schema
 from npuscope.collector.ingest import digests, read_batch
 from npuscope.collector.ingest.ingest import IngestResult, ingest
+from npuscope.collector.selection import parse_selection
 from npuscope.collector.store import manifest, store, sweep
-from npuscope.errors import StoreError, TraceNotFound
+from npuscope.errors import StoreError, TraceNotFound, UsageError
 
 WriteProfile = Callable[..., Path]
 
@@ -122,6 +123,12 @@ def test_what_was_read_outlives_files_that_were_deleted(source: Path, target: Pa
 
     assert not read(source, target, force=True).failed
     assert kernels_by_rank(target) == {0: 20, 2: 20}
+
+
+def test_what_is_refused_makes_no_store(shared: Path, target: Path) -> None:
+    with pytest.raises(UsageError, match="none of them is below"):
+        read(shared, target, selection=parse_selection(ranks="99"))
+    assert not target.exists()
 
 
 def test_a_file_of_another_name_with_the_same_rows_is_read(source: Path, target: Path) -> None:

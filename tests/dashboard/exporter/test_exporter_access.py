@@ -144,6 +144,10 @@ def test_written_once_for_node_exporter(store: Path) -> None:
     assert "npuscope_up 1.0" in out.read_text()
     refused = subprocess.run([*command[:5], "--expire", "soon"], capture_output=True, text=True)
     assert refused.returncode == 2 and "--expire soon" in refused.stderr
+    nobody = subprocess.run([*command[:6], f"{out}.prom", "--run", "nosuch"],
+                            capture_output=True, text=True)  # fmt: skip
+    assert nobody.returncode == 2 and "no run nosuch here: there is" in nobody.stderr
+    assert not Path(f"{out}.prom").exists()
     text = subprocess.run([*command[:5], "--textfile", "it.txt"], capture_output=True, text=True)
     assert text.returncode == 2 and "named *.prom alone" in text.stderr
     env = {**os.environ, "PYTHONPATH": str(store.parent)}
