@@ -8,6 +8,7 @@ messages to stderr.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from contextlib import suppress
 from copy import copy
@@ -183,11 +184,10 @@ def main() -> NoReturn:
             say(format_exc().rstrip())  # a bug: its traceback is what we need
             sys.exit(1)
         say(f"npuscope: the query engine failed: {error}")
-        if ".parquet" in str(error):
-            say(
-                "a file of the store is damaged or missing: repeat the command; if that does not"
-                " help, rebuild the store with `npuscope ingest PATH --store STORE --force`"
-            )
+        if file := re.search(r"/[^'\"\n]*\.parquet", str(error)):
+            from npuscope.collector.store.compact_files import torn_advice
+
+            say(f"repeat the command; if that does not help: {torn_advice(file[0])}")
         sys.exit(3)
     sys.exit(code)
 

@@ -23,6 +23,7 @@ from ..discover.train_logs import current_log, holders, logged_file, with_log
 from ..model import RankSource, storable
 from ..selection import Selection
 from ..small_files import read_own
+from ..store.compact_files import torn
 from ..store.folder_handles import handle
 from ..store.manifest import (
     Manifest,
@@ -107,6 +108,8 @@ def make_plan(
     counting = expert_holders(
         assignment.chosen, chosen, published, loads, is_given=expert_load is not None
     )
+    looked_at = {(capture, source.rank) for capture, source in chosen}
+    lost = torn(store, [m for m in published if (m.capture, m.rank) in looked_at])
     for capture, source in share_of(shard, chosen) if shard else chosen:
         source = with_rules(source)
         current = read_manifest(rank_folder(store, run, capture, source.rank))
@@ -122,7 +125,8 @@ def make_plan(
         if asked is None:
             continue
         if current and not force and current.selection.covers(asked):
-            if is_unchanged(store, current, source):
+            is_there = (run, capture, source.rank) not in lost
+            if is_there and is_unchanged(store, current, source):
                 unchanged.append(current)
                 continue
         if current and not force:

@@ -23,7 +23,7 @@ from ..small_files import LIST_BYTES, decode, read_own
 from . import mirror
 from .batches import Batch, SharedFile, read_batch
 from .folder_handles import require_regular
-from .manifest import Manifest, Segment, rank_folder, update
+from .manifest import Manifest, Segment, folder_value, rank_folder, update
 
 COMPACTED = "compacted.json"
 
@@ -121,23 +121,71 @@ def places(store: Path, found: Sequence[Manifest]) -> dict[str, list[Place]]:
     """
     located: dict[str, list[Place]] = defaultdict(list)
     for folder, members in _by_capture(store, found):
-        copied: dict[str, set[int]] = defaultdict(set)
         files: list[str] = []
-        for use in in_use(folder, members):
-            path = str(folder / use.file.file)
-            located[use.file.table].append(Place(path, _condition(use)))
-            files.append(use.file.file)
-            copied[use.file.table].update(use.ranks)
-        for manifest in members:
-            own = f"{folder}/rank={manifest.rank}"
-            for segments in (manifest.tables, manifest.summaries):
-                for table, one in segments.items():
-                    if one.file and manifest.rank not in copied[table]:
-                        located[table].append(Place(f"{own}/{one.file}"))
-                        files.append(f"rank={manifest.rank}/{one.file}")
+        for one in _files(folder, members):
+            located[one.table].append(Place(f"{folder}/{one.file}", one.condition))
+            files.append(one.file)
         mirror.fetch(folder, files)
         require_regular(folder, files)
     return located
+
+
+def torn(store: Path, found: Sequence[Manifest]) -> dict[tuple[str, str, int], str]:
+    """Ranks (run, capture, number) of which a file is gone or is not as large as it was written,
+    with the first such file. Those in a bucket, which come when they are read, are not looked at.
+    """
+    missing: dict[tuple[str, str, int], str] = {}
+    if mirror.url_behind(store) is not None:
+        return missing
+    for folder, members in _by_capture(store, found):
+        for one in _files(folder, members):
+            try:
+                is_whole = (folder / one.file).lstat().st_size == one.size_bytes
+            except OSError:
+                is_whole = False
+            if not is_whole:
+                for rank in one.ranks:
+                    key = (members[0].run, members[0].capture, rank)
+                    missing.setdefault(key, f"{folder}/{one.file}")
+    return missing
+
+
+def torn_advice(file: str) -> str:
+    """Whose file of a store it is that is torn, and what to do about it."""
+    capture = next((one for one in Path(file).parents if one.name.startswith("capture=")), None)
+    if capture is None:
+        return f"{file}: damaged or missing: read its profile again with `npuscope ingest`"
+    return (
+        f"run {folder_value(capture.parent.name)}, capture {folder_value(capture.name)}:"
+        f" {file} is damaged or missing: read the profile again with `npuscope ingest PATH --store"
+        f" STORE --force`, or move {capture} out of the store"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file that holds rows of a table of `ranks`, relative to the capture's folder."""
+
+    table: str
+    file: str
+    size_bytes: int
+    ranks: tuple[int, ...]
+    condition: str = ""
+
+
+def _files(folder: Path, members: Sequence[Manifest]) -> Iterator[_File]:
+    """Every file that is read of a capture's ranks."""
+    copied: dict[str, set[int]] = defaultdict(set)
+    for use in in_use(folder, members):
+        shared = use.file
+        copied[shared.table].update(use.ranks)
+        yield _File(shared.table, shared.file, shared.size_bytes, use.ranks, _condition(use))
+    for manifest in members:
+        rank = manifest.rank
+        for segments in (manifest.tables, manifest.summaries):
+            for table, one in segments.items():
+                if one.file and rank not in copied[table]:
+                    yield _File(table, f"rank={rank}/{one.file}", one.size_bytes, (rank,))
 
 
 def _by_capture(store: Path, found: Sequence[Manifest]) -> Iterator[tuple[Path, list[Manifest]]]:

@@ -22,6 +22,7 @@ from ..ingest.plan import is_unchanged
 from ..ingest.read_rank import RankTask
 from ..model import RankSource, storable
 from ..selection import Selection
+from ..store.compact_files import torn
 from ..store.manifest import Manifest, capture_manifests, rank_folder, read_manifest
 from ..store.retention import read_dropped
 from .capture_spans import Key, StoreSpans
@@ -226,7 +227,7 @@ def _task(
             source = with_log(source, logged_file(current, None))
             source = with_loads(source, recorded_files(current, None))
             asked = current.selection
-            if is_unchanged(known.store, current, source):
+            if is_unchanged(known.store, current, source) and not torn(known.store, [current]):
                 plan.unchanged.add(source.root)
                 return None
             source = current_loads(current_log(source, force=False), force=False)

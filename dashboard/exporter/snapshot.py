@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from npuscope.analysis.ranks.stragglers.blame import by_rank, rank_blame
 from npuscope.analysis.scope import Scope
 from npuscope.analysis.views import open_views
 from npuscope.collector.store import store as stores
+from npuscope.collector.store.compact_files import torn, torn_advice
 from npuscope.errors import UsageError
 from npuscope.messages import Message
 from npuscope.profile import summary_versions
@@ -119,11 +120,12 @@ def take_snapshot(
     Raises StoreError, OSError or duckdb.Error where the store cannot be read.
     """
     began = time.monotonic()
-    runs = [
+    asked = [
         one
         for one in newest_runs(store)
         if run in (None, one.name) and (expire_s is None or now_s - one.ingested_s <= expire_s)
     ]
+    runs = [whole for one in asked if (whole := _whole(store, one, tell)) is not None]
     frames = _fresh(runs)
     if runs:
         flops = partial(flops_gauges, use=use, given_peaks=given_peaks, tell=tell)
@@ -137,6 +139,19 @@ def take_snapshot(
     }
     ingested = {one.name: one.ingested_s for one in runs}
     return Snapshot(samples, ingested, time.monotonic() - began)
+
+
+def _whole(store: Path, run: Run, tell: Callable[[str], None]) -> Run | None:
+    """The run without captures of which a file is torn, which are told; None where none is left.
+    The others, and other runs, are not to be missed because of them."""
+    files = {
+        key[1]: file
+        for key, file in torn(store, [one for ranks in run.captures for one in ranks]).items()
+    }
+    for file in files.values():
+        tell(f"not shown: {torn_advice(file)}")
+    kept = tuple(ranks for ranks in run.captures if ranks[0].capture not in files)
+    return replace(run, captures=kept) if kept else None
 
 
 def samples_of(gauge: Gauge, rows: pl.DataFrame) -> tuple[Sample, ...]:

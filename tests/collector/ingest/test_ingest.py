@@ -19,6 +19,7 @@ from npuscope.collector.ingest import digests, read_batch
 from npuscope.collector.ingest.ingest import IngestResult, ingest
 from npuscope.collector.selection import parse_selection
 from npuscope.collector.store import manifest, store, sweep
+from npuscope.collector.store.compact_files import torn_advice
 from npuscope.errors import StoreError, TraceNotFound, UsageError
 
 WriteProfile = Callable[..., Path]
@@ -123,6 +124,25 @@ def test_what_was_read_outlives_files_that_were_deleted(source: Path, target: Pa
 
     assert not read(source, target, force=True).failed
     assert kernels_by_rank(target) == {0: 20, 2: 20}
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+def test_ranks_whose_tables_are_damaged_are_read_again(
+    shared: Path, filled: Path, is_short: bool
+) -> None:
+    files = [*filled.rglob("kernels*.parquet")]
+    for file in files:
+        if is_short:
+            file.write_bytes(file.read_bytes()[:-1])
+        else:
+            file.unlink()
+    assert "run job, capture 20250109T084754.000Z: " in torn_advice(str(files[0]))
+
+    again = read(shared, filled)
+
+    assert [one.rank for one in again.published] == [0, 1, 2] and not again.failed
+    assert kernels_by_rank(filled) == {0: 20, 1: 20, 2: 20}
+    assert len(read(shared, filled).unchanged) == 3
 
 
 def test_what_is_refused_makes_no_store(shared: Path, target: Path) -> None:

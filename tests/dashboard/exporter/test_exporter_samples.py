@@ -289,6 +289,21 @@ def test_what_is_no_number_is_no_sample() -> None:
     assert [one.labels for one in told] == [("tp",), ("dp",), ("ep",), ("",)]
 
 
+def test_a_run_whose_files_are_gone_blinds_no_other(tmp_path: Path) -> None:
+    create_store(tmp_path)
+    for run in ("a", "b"):
+        publish_rank(tmp_path, (run, "c", 0), {"train_log": LOG}, NOW_S)
+        write_index(rank_folder(tmp_path, run, "c", 0).parent)
+    said: list[str] = []
+    next((tmp_path / "run=a").rglob("train_log.parquet")).unlink()
+
+    taken = take_snapshot(tmp_path, now_s=NOW_S, tell=said.append)
+
+    assert [*taken.ingested_s] == ["b"]
+    [told] = said
+    assert "not shown: run a, capture c: " in told and "ingest PATH --store STORE" in told
+
+
 def test_which_captures_are_shown(tmp_path: Path) -> None:
     path, began_ns = tmp_path / "store", 1_764_000_000 * 10**9
 
