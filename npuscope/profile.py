@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,15 @@ from npuscope.analysis.summaries import summaries
 from npuscope.analysis.wording import ranks_named
 from npuscope.collector.buckets import url_of
 from npuscope.collector.store import mirror, store
+from npuscope.collector.store.compact_files import torn, torn_advice
 from npuscope.collector.store.derived import MEMORY_BYTES
-from npuscope.collector.store.manifest import folder_value, is_store, manifests, odd_places
+from npuscope.collector.store.manifest import (
+    Manifest,
+    folder_value,
+    is_store,
+    manifests,
+    odd_places,
+)
 from npuscope.console.waiting import reading, waiting
 from npuscope.errors import StoreError, UsageError
 from npuscope.messages import Message, joined
@@ -73,7 +81,8 @@ def opened(source: Source, *, is_command: bool = True, scope: Scope = ALL) -> It
     """Open the tables behind a path; closes them at the end. Warnings are of the scope's run and
     capture, and of the run that was read where one was.
 
-    While a command has them open, it computes, and says so where that takes long.
+    While a command has them open, it computes, and says so where that takes long. Where `scope`
+    names a run or a capture, others are left out that are damaged.
 
     Raises TraceNotFound, StoreError or UsageError.
     """
@@ -84,17 +93,34 @@ def opened(source: Source, *, is_command: bool = True, scope: Scope = ALL) -> It
     if not is_ingested(source.path):
         target, result, messages = bring_up_to_date(source, is_command=is_command)
     with waiting("computing") if is_command else contextlib.nullcontext():
-        con = store.open(target, summaries=summary_versions(), writable=source.writable)
+        left_out: list[str] = []
+        among = None
+        if scope.run or scope.capture:
+            among = partial(_whole, target, scope, left_out)
+        con = store.open(
+            target, summaries=summary_versions(), writable=source.writable, among=among
+        )
         if is_command:
-            remember(con, target if is_store(target) else None)
+            remember(con, target if is_store(target) and not left_out else None)
         try:
             if mirror.url_behind(target) is not None:  # its files came with the first look
                 messages = [*messages, *kept_within_limit(target)]
             mine = replace(scope, run=result.run) if result else scope
-            told = reading_warnings(target, con, mine)
+            told = [*left_out, *reading_warnings(target, con, mine)]
             yield Opened(con, target, result, messages, told, source.memory_bytes)
         finally:
             con.close()
+
+
+def _whole(
+    target: Path, scope: Scope, left_out: list[str], found: list[Manifest]
+) -> list[Manifest]:
+    """The ranks without those captures beside the scope's of which a file is torn; these are told
+    in `left_out`."""
+    others = [one for one in found if not scope.has(one.run, one.capture)]
+    files = {key[:2]: file for key, file in torn(target, others).items()}
+    left_out[:] = [Message("left out: {told}", told=torn_advice(one)) for one in files.values()]
+    return [one for one in found if (one.run, one.capture) not in files]
 
 
 def located(source: Source) -> Source:

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import msgspec
 
+from npuscope.messages import Message
+
 from ..small_files import LIST_BYTES, decode, read_own
 from . import mirror
 from .batches import Batch, SharedFile, read_batch
@@ -154,11 +156,14 @@ def torn_advice(file: str) -> str:
     """Whose file of a store it is that is torn, and what to do about it."""
     capture = next((one for one in Path(file).parents if one.name.startswith("capture=")), None)
     if capture is None:
-        return f"{file}: damaged or missing: read its profile again with `npuscope ingest`"
-    return (
-        f"run {folder_value(capture.parent.name)}, capture {folder_value(capture.name)}:"
-        f" {file} is damaged or missing: read the profile again with `npuscope ingest PATH --store"
-        f" STORE --force`, or move {capture} out of the store"
+        return f"{file} is damaged or missing: read the profile again with `npuscope ingest`"
+    return Message(
+        "run {run}, capture {capture}: {file} is damaged or missing: read the profile again with"
+        " `npuscope ingest PATH --store STORE --force`, or move {folder} out of the store",
+        run=folder_value(capture.parent.name),
+        capture=folder_value(capture.name),
+        file=file,
+        folder=str(capture),
     )
 
 

@@ -21,7 +21,7 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -82,6 +82,7 @@ def open(
     summaries: Mapping[str, str] | None = None,
     writable: Path | None = None,
     spill: Path | None = None,
+    among: Callable[[list[Manifest]], list[Manifest]] | None = None,
 ) -> duckdb.DuckDBPyConnection:
     """An in-memory DuckDB with one view per canonical table over everything published.
 
@@ -89,7 +90,7 @@ def open(
     rank has are empty but typed. A summary is a view where every rank has it in the version that
     `summaries` (name -> version) asks for; by default in any, as long as it is one. The views pin
     the generations that were current at the call. What memory does not hold goes to the folder
-    `spill`.
+    `spill`. `among` chooses of a store's ranks (None: all).
 
     An exported file may be anybody's: the engine then reaches no other file, but for those that
     statements write below the folder `writable`. Raises StoreError.
@@ -104,7 +105,7 @@ def open(
     check_layout(path)
     for attempt in range(_ATTEMPTS):
         try:
-            found = manifests(path)
+            found = manifests(path) if among is None else among(manifests(path))
             create_views(con, path, found, summaries)
             _OPENED_OVER[con] = found
             return con

@@ -156,6 +156,27 @@ def test_an_export_never_replaces_other_files(run: Run, profile: Path, tmp_path:
     assert run("export", "duckdb", profile, "-o", tmp_path / "x.duckdb").code == 0
 
 
+def test_a_run_is_read_though_files_of_another_are_gone(
+    run: Run, run_apart: Run, profile: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "store"
+    for name in ("a", "b"):
+        assert run("ingest", profile, "--store", target, "--run", name).code == 0
+    before = run("steps", target, "--run", "b", "--json").json()["rows"]
+    file = next((target / "run=a").rglob("kernels*.parquet"))
+    file.write_bytes(b"PAR1")
+
+    told = run("steps", target, "--run", "b", "--json")
+    assert told.code == 0 and told.json()["rows"] == before
+    assert "left out: run a, capture 2025" in told.out + told.err
+    refused = run_apart("kernels", target, "--run", "a")
+    assert refused.code == 3
+    assert "run a, capture 2025" in refused.err and "npuscope ingest PATH" in refused.err
+
+    assert run("ingest", profile, "--store", target, "--run", "a").code == 0
+    assert len(run("steps", target, "--run", "a", "--json").json()["rows"]) == len(before)
+
+
 class TestSql:
     def test_table(self, run: Run, profile: Path) -> None:
         outcome = run(
