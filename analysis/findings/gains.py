@@ -14,16 +14,17 @@ import duckdb
 import polars as pl
 
 from npuscope.errors import CannotAnswer, TraceNotFound, UsageError
-from npuscope.messages import Message
+from npuscope.messages import Message, joined
 
 from ..parts import is_told
 from ..replay import captures
 from ..replay.capture_what_if import gain_of
 from ..replay.captures import CaptureJob
 from ..scope import Scope
-from ..wording import number
+from ..wording import number, percent
 from .finding import Finding
 from .operator_rules import on_path
+from .weigh import WORTH_RATIO
 
 _MOST_FOR_EXPERTS = 60_000  # to share out tokens anew takes as long for so many
 _TOLD_THERE = Message("`npuscope whatif` with the same changes says why it cannot answer")
@@ -51,19 +52,24 @@ def priced(
     kernels: pl.DataFrame,
 ) -> Iterator[Finding]:
     """Findings of one capture with their gains, or why they have none; `kernels`: rows of
-    `mean_kernels` by type."""
-    if not any(one.changes for one in found):
-        yield from found
-        return
-    job = _job(con, scope)
+    `mean_kernels` by type. What is worth a line neither by its stake nor by its gain is left
+    out."""
+    job = _job(con, scope) if any(one.changes for one in found) else None
     for one in found:
-        if not one.changes:
-            yield one
-        elif isinstance(job, str):
-            yield replace(one, no_gain_reason=job)
-        else:
+        told, gain_ratio = one, None
+        if isinstance(job, str) and one.changes:
+            told = replace(one, no_gain_reason=job)
+        elif isinstance(job, CaptureJob) and one.changes:
             told = on_path(job, one, kernels, scope.step)
-            yield _with_gain(con, job, scope.step, replace(told, no_gain_reason=None))
+            told = replace(told, no_gain_reason=None)
+            told, gain_ratio = _with_gain(con, job, scope.step, told)
+        stake_ratio = told.step_share_ratio
+        if stake_ratio is None or stake_ratio >= WORTH_RATIO:
+            yield told
+        elif gain_ratio is not None and gain_ratio >= WORTH_RATIO:
+            why = Message("It stands here for its gain, {share} of a step.",
+                          share=percent(gain_ratio))  # fmt: skip
+            yield replace(told, statement=joined((told.statement, why), " "))
 
 
 def why_refused(word: str) -> str:
@@ -97,19 +103,21 @@ def _too_many(count: int, most: int) -> str:
 
 def _with_gain(
     con: duckdb.DuckDBPyConnection, job: CaptureJob, step: int | None, one: Finding
-) -> Finding:
+) -> tuple[Finding, float | None]:
+    """With its gain, and what that is of the job's step."""
     count = len(job.ops.rank)
     if count > _MOST_FOR_EXPERTS and any(word.startswith("experts") for word in one.changes):
-        return replace(one, no_gain_reason=_too_many(count, _MOST_FOR_EXPERTS))
+        return replace(one, no_gain_reason=_too_many(count, _MOST_FOR_EXPERTS)), None
     try:
         found = gain_of(con, job, one.changes, beside=one.beside, step=step)
     except (CannotAnswer, UsageError):
-        return replace(one, no_gain_reason=why_refused(one.changes[0]))
+        return replace(one, no_gain_reason=why_refused(one.changes[0])), None
     if found.is_unknown:
-        return replace(one, no_gain_reason=_WITHOUT_MEMBERS)
-    return replace(
+        return replace(one, no_gain_reason=_WITHOUT_MEMBERS), None
+    told = replace(
         one,
         predicted_gain_ns=found.gain_ns,
         predicted_gain_low_ns=found.low_ns,
         predicted_gain_high_ns=found.high_ns,
     )
+    return told, found.gain_ns / found.measured_ns if found.measured_ns > 0 else None

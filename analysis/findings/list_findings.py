@@ -296,7 +296,10 @@ def findings_markdown() -> str:
         "`npuscope findings PATH`, the report and its page open with what to change first, by the"
         " predicted gain: what a replay of the job says a mean step would be shorter by"
         " ([what if](whatif.md)), with its range. What costs less than"
-        f" {WORTH_RATIO:.0%} of a step is left out, and so is a rule whose input is unknown.",
+        f" {WORTH_RATIO:.0%} of a step and gains less than {WORTH_RATIO:.0%} of one is left out,"
+        " and so is a rule whose input is unknown. Free time and calls of the host bound no gain:"
+        " without a wait the host is ahead again, and a call on one rank keeps all waiting. What"
+        " stands here for its gain alone says so.",
         "",
         "Each finding names the changes that were replayed, in the words of `npuscope whatif`, so"
         " that anybody can repeat them: a rank, host, link or stage becomes as its like are, the"

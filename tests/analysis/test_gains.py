@@ -21,7 +21,11 @@ from npuscope.analysis.scope import Scope
 from npuscope.collector.store import store
 from npuscope.dashboard.locale.language import language_of
 from npuscope.profile import summary_versions
+from npuscope.sample_traces.frames import canonical_frames
 from npuscope.sample_traces.generate import Job
+from tests.analysis.host.host_jobs import TABLES as HOST_TABLES
+from tests.analysis.host.host_jobs import host_job
+from tests.analysis.pipeline.random_jobs import opened_frames
 from tests.analysis.replay.replayed_jobs import (
     LARGE,
     LARGE_LINK,
@@ -77,6 +81,22 @@ def known(one: Finding) -> tuple[int, int, int]:
     assert gain is not None and low is not None and high is not None
     assert low <= gain <= high and one.no_gain_reason is None
     return gain, low, high
+
+
+def test_a_wait_of_the_host_that_leaves_little_free_is_told_for_its_gain() -> None:
+    """Without it the host regains its lead: that gains more than what was free."""
+    quick = replace(host_job("item", 0), host_op_ns=6_000)
+    with opened_frames(canonical_frames(quick, tables=HOST_TABLES)) as con:
+        listed = findings(con)
+        [one] = [one for one in listed if one.name == "synchronisation"]
+        # Where no gain is told, what costs less than 1 % of a step is no finding.
+        alone = {one.name: one.step_share_ratio for one in findings(con, Scope(rank=0))}
+    assert one.step_share_ratio is not None and one.step_share_ratio < 0.01
+    gain_ns, _, _ = known(one)
+    assert gain_ns > (one.at_stake_ns or 0)
+    assert one.statement.endswith(" It stands here for its gain, 1.2 % of a step.")
+    assert [one.name for one in listed if "stands here" in one.statement] == ["synchronisation"]
+    assert all(ratio is None or ratio >= 0.01 for ratio in alone.values())
 
 
 @pytest.mark.slow
