@@ -30,6 +30,9 @@ from .variants.micro_batches import micro_batches
 from .variants.payloads import payloads
 from .variants.schedules import schedule
 
+# Multiply durations of operations and leave all else; but for values that tell no factor.
+_LASTING = ("comm", "kernel", "link", "rank", "stage")
+_ESTIMATED = ("median", "mean")
 _RARE, _RARE_NS = 1.0, 20_000  # beyond the usual pause of a place
 
 
@@ -53,7 +56,8 @@ def changed(con: duckdb.DuckDBPyConnection, job: CaptureJob, changes: Sequence[C
                 )
             )  # fmt: skip
         own = _CHANGES[one.target](con, job, own, one)
-    return own
+    is_told = all(one.target in _LASTING and one.value not in _ESTIMATED for one in changes)
+    return replace(own, is_told=is_told)
 
 
 def _factor(con: duckdb.DuckDBPyConnection, job: CaptureJob, own: Other, change: Change) -> Other:

@@ -15,10 +15,10 @@ from npuscope.messages import Message
 from ..pipeline.tries import work_note
 from ..wording import percent
 from .capture_changes import changed
-from .captures import CaptureJob, Other, replay, replay_notes
+from .captures import CaptureJob, Other, Ratios, replay, replay_notes
 from .changes import Change, parse_change
 from .critical_path import time_by_part
-from .points import Integers
+from .points import Flags, Integers
 from .timetable import span_of
 from .variants.ideal import contributions
 
@@ -38,7 +38,9 @@ _MOST_FOR_PATHS = 5_000_000  # operations: both critical paths of more take too 
 # replay, half a per cent of the step, what the change differs from step to step, the change times
 # the share of time that nothing explains, the step with kernels that lose as much beside transfers
 # as was measured (a tenth of the change where that is not told), and what members that were not
-# captured may or may not do.
+# captured may or may not do. Where factors alone change durations of operations, it goes no
+# further from the measured step than by what these take less, or more, on one way through the graph
+# or on one rank, whichever is the most; the prediction itself lies within.
 #
 # title: What if, of a capture
 # meaning: Each step of a job as measured, replayed and with changes, and the mean of them.
@@ -109,6 +111,12 @@ def predicted_steps(job: CaptureJob, other: Other) -> pl.DataFrame:
         variants, margin = [predicted], np.zeros(len(change))
     low = np.maximum(np.min(variants, axis=0) - margin - other.unsure_ns, 0)
     high = np.max(variants, axis=0) + margin + other.unsure_ns
+    if other.is_told:
+        removed, added = _most_changed(job, other)
+        if lost is None and (job.ops.is_communication & _differs(job, other)).any():
+            removed = removed + np.abs(change) * _UNKNOWN_CONTENTION
+        low = np.maximum(low, np.minimum(measured - removed, np.min(variants, axis=0)))
+        high = np.minimum(high, np.maximum(measured + added, np.max(variants, axis=0)))
     columns = [measured, replayed, predicted, low, high]
     usual = [at for at, step in enumerate(job.ops.steps) if step not in job.warm_up]
     rows = [
@@ -118,6 +126,42 @@ def predicted_steps(job: CaptureJob, other: Other) -> pl.DataFrame:
     names = ("step", "measured_step_ns", "replayed_step_ns", "predicted_step_ns",
              "predicted_low_ns", "predicted_high_ns")  # fmt: skip
     return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row")
+
+
+def _most_changed(job: CaptureJob, other: Other) -> tuple[Ratios, Ratios]:
+    """What operations of each step take less, and what they take more, where that is the most: on
+    one way through the graph, which no step gains or loses more than, or on one rank, as the graph
+    may lack an edge."""
+    before = job.waits.transfer
+    shorter = before - np.minimum(other.waits.transfer, other.outside)
+    longer = np.maximum(other.waits.transfer, other.outside) - before
+    return _most_of(job, np.maximum(shorter, 0)), _most_of(job, np.maximum(longer, 0))
+
+
+def _most_of(job: CaptureJob, spent: Integers) -> Ratios:
+    """Of times of operations, those of each step that most lie after another or on one rank."""
+    ops, made = job.ops, job.waits
+    shape = (len(ops.steps), len(ops.ranks))
+    if not spent.any():
+        return np.zeros(shape[0])
+    inside = ops.step >= 0
+    cell = ops.step[inside].astype(np.int64) * shape[1] + ops.rank[inside]
+    weights = spent[:-1][inside].astype(np.float64)
+    of_rank = np.bincount(cell, weights=weights, minlength=shape[0] * shape[1]).reshape(shape)
+    # Where all else takes no time, an operation ends at the sum of the longest way to its end.
+    alone = replace(
+        made, transfer=spent, lag=np.zeros_like(made.lag), gap=np.zeros_like(made.gap),
+        host=np.zeros_like(made.host),
+    )  # fmt: skip
+    ends = np.maximum.accumulate(job.span(alone).ends.max(axis=1))
+    found: Ratios = np.maximum(np.diff(ends, prepend=0), of_rank.max(axis=1))
+    return found
+
+
+def _differs(job: CaptureJob, other: Other) -> Flags:
+    """Operations that last longer or shorter."""
+    found: Flags = (other.waits.transfer != job.waits.transfer)[:-1]
+    return found
 
 
 def _crowded(job: CaptureJob, other: Other, durations: Integers) -> Integers:

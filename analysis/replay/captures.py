@@ -69,7 +69,9 @@ class Other:
     """A capture after changes; `outside`: durations where exogenous operations change as others
     do; `added_ns`: what every step takes beyond its replay, `unsure_ns` more or less, and what that
     is; `micro_batches`: of a step as it ran, and now (None: as many); `hidden_ns`: of operations
-    the time that transfers are beside them which the replay no longer has (None: none)."""
+    the time that transfers are beside them which the replay no longer has (None: none); `is_told`:
+    changes tell how long operations last, none is estimated from others, and nothing else
+    changes."""
 
     waits: Waits
     outside: Integers
@@ -78,6 +80,7 @@ class Other:
     added_as: str = "micro-batches"
     micro_batches: tuple[int, int] | None = None
     hidden_ns: Integers | None = None
+    is_told: bool = False
 
     def lasting(self, durations: Integers, outside: Integers) -> Other:
         """The same with other durations."""

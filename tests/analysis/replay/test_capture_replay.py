@@ -199,6 +199,32 @@ def test_the_clock_of_a_host_changes_nothing(words: tuple[str, ...]) -> None:
     assert [shifted[name] for name in names] == pytest.approx([plain[name] for name in names], 1e-3)
 
 
+@pytest.mark.parametrize("factor", [0.999, 0.8, 1.2])
+def test_a_range_goes_no_further_than_what_operations_take_less_or_more(factor: float) -> None:
+    job, changed_by = replayed(SMALL), abs(1 - factor)
+    row = mean_of(tables(SMALL), job, f"kernel:ZerosLike={factor}")
+    its = job.ops.type == job.ops.types.index("ZerosLike")  # of each rank alike, and once a step
+    most = max(int(job.waits.transfer[:-1][its & (job.ops.rank == one)].sum()) for one in range(4))
+    most_ns = changed_by * most / len(job.ops.steps)
+    error = float(np.abs(job.kept.lengths() - job.measured.lengths()).mean()) + 2
+    below = row["measured_step_ns"] - row["predicted_low_ns"]
+    above = row["predicted_high_ns"] - row["measured_step_ns"]
+    assert row["predicted_low_ns"] <= row["predicted_step_ns"] <= row["predicted_high_ns"]
+    assert most_ns > 0
+    assert (below if factor < 1 else above) <= most_ns + error
+    assert (above if factor < 1 else below) <= error
+
+
+def test_estimated_durations_keep_their_whole_range() -> None:
+    """What a rank takes as its peers do is no factor: it may be more than is worked out."""
+    words = ("rank:3=median",), ("experts:balanced",), ("ideal",), ("host=0.999",)
+    for each in words:
+        made = changed(tables(SMALL), replayed(SMALL), [parse_change(word) for word in each])
+        assert not made.is_told
+    both = [parse_change(word) for word in ("kernel:*=0.9", "comm:ep=0.9")]
+    assert changed(tables(SMALL), replayed(SMALL), both).is_told
+
+
 def test_a_kernel_that_takes_longer_within_its_slack_changes_nothing() -> None:
     job = replayed(SMALL)
     at = [one for one, name in enumerate(job.ops.types) if name == "DSAGenBitMask"]
