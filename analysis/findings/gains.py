@@ -20,10 +20,11 @@ from ..parts import is_told
 from ..replay import captures
 from ..replay.capture_what_if import gain_of
 from ..replay.captures import CaptureJob
+from ..replay.critical_path import types_on_path
 from ..scope import Scope
 from ..wording import number, percent
 from .finding import Finding
-from .operator_rules import on_path
+from .operator_rules import is_of_kernels, on_path
 from .weigh import WORTH_RATIO
 
 _MOST_FOR_EXPERTS = 60_000  # to share out tokens anew takes as long for so many
@@ -55,12 +56,16 @@ def priced(
     `mean_kernels` by type. What is worth a line neither by its stake nor by its gain is left
     out."""
     job = _job(con, scope) if any(one.changes for one in found) else None
+    step_ns = float(job.measured.lengths().mean()) if isinstance(job, CaptureJob) else 0.0
+    path: pl.DataFrame | None = None  # takes as long as a few gains: once, where it is asked for
     for one in found:
         told, gain_ratio = one, None
         if isinstance(job, str) and one.changes:
             told = replace(one, no_gain_reason=job)
         elif isinstance(job, CaptureJob) and one.changes:
-            told = on_path(job, one, kernels, scope.step)
+            if is_of_kernels(one):
+                path = types_on_path(job, scope.step) if path is None else path
+                told = on_path(one, kernels, path, step_ns)
             told = replace(told, no_gain_reason=None)
             told, gain_ratio = _with_gain(con, job, scope.step, told)
         stake_ratio = told.step_share_ratio

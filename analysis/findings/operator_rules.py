@@ -11,17 +11,15 @@ import polars as pl
 from npuscope.messages import Message, joined
 
 from ..operators.causes import CAUSE_WORDS
-from ..replay.captures import CaptureJob
 from ..replay.changes import changed_kernels
-from ..replay.critical_path import types_on_path
 from ..wording import ms, percent
 from .finding import Finding
 from .material import Material
-from .weigh import is_worth, share, stated
+from .weigh import WORTH_RATIO, is_worth, share, stated
 
-SLOW_OPERATORS = "slow_operators"
 _NONE = 0.0005  # of it, below which a share in words is 0.0 %
 _HIDDEN = 0.01  # of the kernels' time on the critical path, below which a step gains nothing
+_MOST = 0.5  # of that time, less than which is hidden for the most part
 _ADVICE = {
     "padding": Message(
         "Choose sizes whose inner axes fill lines of 512 bytes and whose M, N and K are multiples"
@@ -90,7 +88,7 @@ def slow_operators(seen: Material) -> Iterator[Finding]:
     shown = [name for name in _SHOWN if rows[name].null_count() < rows.height]
     yield stated(
         seen,
-        SLOW_OPERATORS,
+        "slow_operators",
         joined(told, " "),
         cause["headroom_ns"],
         "estimated",
@@ -104,24 +102,35 @@ def slow_operators(seen: Material) -> Iterator[Finding]:
     )
 
 
-def on_path(
-    job: CaptureJob, one: Finding, kernels: pl.DataFrame, step: int | None = None
-) -> Finding:
-    """The finding about slow operators with what of their types' time lies on the critical path;
-    any other as it is. `kernels`: rows of `mean_kernels` by type."""
+def is_of_kernels(one: Finding) -> bool:
+    """Whether kernels of certain types are all that its changes change."""
+    return bool(one.changes) and all(word.startswith("kernel:") for word in one.changes)
+
+
+def on_path(one: Finding, kernels: pl.DataFrame, path: pl.DataFrame, step_ns: float) -> Finding:
+    """A finding about kernels with what of their types' time lies on the critical path, and the
+    advice to leave them where that is too little; any other as it is. `kernels`: rows of
+    `mean_kernels` by type; `path`: those of `types_on_path`; `step_ns`: of the job's step."""
     types = changed_kernels(one.changes)
     total_ns = float(kernels.filter(pl.col("type").is_in(types))["total_ns"].sum())
-    if one.name != SLOW_OPERATORS or not total_ns:
+    if not is_of_kernels(one) or not total_ns:
         return one
-    path = types_on_path(job, step).filter(pl.col("type").is_in(types))
-    part = min(float(path["path_ns"].sum()) / total_ns, 1.0)
+    path_ns = float(path.filter(pl.col("type").is_in(types))["path_ns"].sum())
+    part = min(path_ns / total_ns, 1.0)
     told = Message("None of these types' time is on the critical path.")
     if part >= _NONE:
         told = Message("{share} of these types' time is on the critical path.", share=percent(part))
     said = replace(one, statement=joined((one.statement, told), " "))
-    if part >= _HIDDEN:
-        return said
-    hidden = Message(
-        "Leave it for now: other kernels or communication hide it, and a step gains nothing."
-    )
-    return replace(said, advice=hidden)
+    if part < _HIDDEN:
+        hidden = Message(
+            "Leave it for now: other kernels or communication hide it, and a step gains nothing."
+        )
+        return replace(said, advice=hidden)
+    if part < _MOST and path_ns < WORTH_RATIO * step_ns:
+        hidden = Message(
+            "Leave it for now: other kernels or communication hide most of it, and a step gains"
+            " less than {share}, however short these kernels become.",
+            share=percent(WORTH_RATIO),
+        )
+        return replace(said, advice=hidden)
+    return said

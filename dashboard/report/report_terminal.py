@@ -78,7 +78,7 @@ def findings_in_full(found: Sequence[Finding]) -> Iterator[RenderableType]:
         share = f" ({percent(one.step_share_ratio)})" if one.step_share_ratio is not None else ""
         stake = (
             f"{ms(one.at_stake_ns)} ms per step at stake{share}"
-            if one.at_stake_ns
+            if one.at_stake_ns is not None
             else "time unknown"
         )
         yield Text(f"{number}. {one.name.replace('_', ' ')}: {stake}{place}", style="bold")
