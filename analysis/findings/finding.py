@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import polars as pl
 
-from npuscope.messages import Message
+from npuscope.messages import Message, joined
 
 from ..wording import ms
 
@@ -36,7 +36,8 @@ class Finding:
     `predicted_gain_low_ns` and `predicted_gain_high_ns`; None where it cannot answer:
     `no_gain_reason` says why. `reason`: why it is no surer. `advice`: what to try. `evidence`: the
     rows it rests on, the most telling first. `command`: shows more; PATH stands for what the user
-    opened.
+    opened. `same_gain_as`: name of the finding before it whose changes are the same, so that their
+    gain is one and adds up to no more.
     """
 
     name: str
@@ -56,10 +57,15 @@ class Finding:
     predicted_gain_high_ns: int | None = None
     no_gain_reason: str | None = None
     beside: tuple[str, ...] = ()
+    same_gain_as: str | None = None
 
 
 def gain_words(one: Finding) -> str:
     """What a replay predicts, in a sentence."""
+    if one.same_gain_as is not None:
+        told = gain_words(replace(one, same_gain_as=None))
+        same = Message("the same gain as of {finding}", finding=titled(one.same_gain_as))
+        return joined((told, same), "; ")
     if one.predicted_gain_ns is None:
         return Message("not known: {why}", why=one.no_gain_reason or "")
     if one.beside:
@@ -78,6 +84,11 @@ def gain_words(one: Finding) -> str:
         high=ms(one.predicted_gain_high_ns),
         changes=shlex.join(one.changes),
     )
+
+
+def titled(name: str) -> str:
+    """A finding's name in words, as outlets head it."""
+    return Message(name.replace("_", " "))
 
 
 def addressed(found: Iterable[Finding], path: str) -> list[Finding]:
@@ -106,4 +117,16 @@ def ranked(found: Iterable[Finding]) -> list[Finding]:
         leads = one.name == "uneven_stages" and gain_ns is None
         return not leads, known, -(gain_ns or 0), -stake_ns
 
-    return sorted(listed, key=place)
+    return [*_told_once(sorted(listed, key=place))]
+
+
+def _told_once(found: Iterable[Finding]) -> Iterator[Finding]:
+    """Findings that name the one before them which the same changes would end."""
+    first: dict[tuple[object, ...], str] = {}
+    for one in found:
+        if one.predicted_gain_ns is None:
+            yield one
+            continue
+        key = (one.run, one.capture, frozenset(one.changes), frozenset(one.beside))
+        yield replace(one, same_gain_as=first.get(key))
+        first.setdefault(key, one.name)

@@ -53,7 +53,8 @@ def _found(
 #
 # By the predicted gain, the most first, then by the time at stake; each has the rows it rests on.
 # A gain is what a replay of the mean step answers (`npuscope whatif` with the same changes);
-# what has nothing to be alike takes a fifth less.
+# what has nothing to be alike takes a fifth less. Gains do not add up: findings with the same changes
+# have one gain, which the later ones say.
 #
 # title: Findings
 # meaning: What is worth changing first: time at stake, evidence, how sure that is, what to try.
@@ -69,6 +70,7 @@ def _found(
 #     no_gain_reason
 #   predicted_gain_low_ns  bigint  low end of its range; below 0: it may gain nothing
 #   predicted_gain_high_ns  bigint  high end of its range
+#   same_gain_as      varchar   finding before it with the same changes: it is that one's gain
 #   changes           varchar[] words of the what-if that was replayed
 #   no_gain_reason    varchar   why there is no predicted gain
 #   step_share_ratio  double    time at stake over the mean length of a step
@@ -89,6 +91,7 @@ def finding_rows(found: Iterable[Finding]) -> list[dict[str, Any]]:
             "predicted_gain_ns": one.predicted_gain_ns,
             "predicted_gain_low_ns": one.predicted_gain_low_ns,
             "predicted_gain_high_ns": one.predicted_gain_high_ns,
+            "same_gain_as": one.same_gain_as,
             "changes": list(one.changes),
             "no_gain_reason": one.no_gain_reason,
             "step_share_ratio": one.step_share_ratio,

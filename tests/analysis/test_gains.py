@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from npuscope.analysis.findings.finding import Finding
-from npuscope.analysis.findings.findings import findings
+from npuscope.analysis.findings.finding import Finding, gain_words
+from npuscope.analysis.findings.findings import finding_rows, findings
 from npuscope.analysis.host.gains import host_gains
 from npuscope.analysis.ranks.rank_views import open_across
 from npuscope.analysis.replay import captures
@@ -205,3 +205,20 @@ def test_a_finding_names_the_operator_and_the_line_that_launch_its_kernels() -> 
     )
     assert moved().endswith(" aten::zero_ launches 100.0 % of it, at train.py(42): step.")
     con.execute("delete from host_ops")
+
+
+def test_findings_with_the_same_changes_say_that_their_gain_is_one() -> None:
+    con = tables(replace(SMALL, **SLOW_RANK))
+    listed = [one for one in findings(con) if one.predicted_gain_ns is not None]
+    told = {one.name: one.same_gain_as for one in listed}
+    assert told["late_ranks"] is None and told["stragglers"] == "late_ranks"
+    seen: dict[frozenset[str], str] = {}
+    for one in listed:
+        assert one.same_gain_as == seen.get(frozenset(one.changes))
+        seen.setdefault(frozenset(one.changes), one.name)
+        assert ("the same gain as of late ranks" in gain_words(one)) is (
+            one.same_gain_as is not None
+        )
+    rows = {row["finding"]: row["same_gain_as"] for row in finding_rows(findings(con))}
+    assert rows["stragglers"] == "late_ranks" and rows["late_ranks"] is None
+    assert "的收益是同一份" in language_of("zh")(gain_words(listed[[*told].index("stragglers")]))
