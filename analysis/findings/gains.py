@@ -19,7 +19,8 @@ from npuscope.messages import Message, joined
 from ..parts import is_told
 from ..replay import captures
 from ..replay.capture_what_if import gain_of
-from ..replay.captures import CaptureJob
+from ..replay.captures import LESS, CaptureJob
+from ..replay.changes import parse_change
 from ..replay.critical_path import types_on_path
 from ..scope import Scope
 from ..wording import number, percent
@@ -82,6 +83,14 @@ def why_refused(word: str) -> str:
     return _REFUSED.get(word.partition(":")[0].partition("=")[0], _TOLD_THERE)
 
 
+def _is_estimated(word: str) -> bool:
+    """Whether its factor comes from the capture: none that is the same for all, and not 0."""
+    try:
+        return parse_change(word).factor() not in (0, LESS)
+    except UsageError:
+        return False
+
+
 def _job(con: duckdb.DuckDBPyConnection, scope: Scope) -> CaptureJob | str:
     """The capture as a graph, or why there is none."""
     if scope.rank is not None:
@@ -114,7 +123,10 @@ def _with_gain(
     if count > _MOST_FOR_EXPERTS and any(word.startswith("experts") for word in one.changes):
         return replace(one, no_gain_reason=_too_many(count, _MOST_FOR_EXPERTS)), None
     try:
-        found = gain_of(con, job, one.changes, beside=one.beside, step=step)
+        found = gain_of(
+            con, job, one.changes, beside=one.beside, step=step,
+            is_estimated=any(_is_estimated(word) for word in one.changes),
+        )  # fmt: skip
     except (CannotAnswer, UsageError):
         return replace(one, no_gain_reason=why_refused(one.changes[0])), None
     if found.is_unknown:

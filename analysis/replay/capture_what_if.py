@@ -40,7 +40,7 @@ _MOST_FOR_PATHS = 5_000_000  # operations: both critical paths of more take too 
 # as was measured (a tenth of the change where that is not told), and what members that were not
 # captured may or may not do. Where factors alone change durations of operations, it goes no
 # further from the measured step than by what these take less, or more, on one way through the graph
-# or on one rank, whichever is the most; the prediction itself lies within.
+# or on one rank, whichever is the most, and the error of the replay; the prediction lies within.
 #
 # title: What if, of a capture
 # meaning: Each step of a job as measured, replayed and with changes, and the mean of them.
@@ -115,8 +115,9 @@ def predicted_steps(job: CaptureJob, other: Other) -> pl.DataFrame:
         removed, added = _most_changed(job, other)
         if lost is None and (job.ops.is_communication & _differs(job, other)).any():
             removed = removed + np.abs(change) * _UNKNOWN_CONTENTION
-        low = np.maximum(low, np.minimum(measured - removed, np.min(variants, axis=0)))
-        high = np.minimum(high, np.maximum(measured + added, np.max(variants, axis=0)))
+        error = np.abs(replayed - measured)
+        low = np.maximum(low, np.minimum(measured - removed - error, np.min(variants, axis=0)))
+        high = np.minimum(high, np.maximum(measured + added + error, np.max(variants, axis=0)))
     columns = [measured, replayed, predicted, low, high]
     usual = [at for at, step in enumerate(job.ops.steps) if step not in job.warm_up]
     rows = [
@@ -271,11 +272,12 @@ class Gain:
 
 def gain_of(
     con: duckdb.DuckDBPyConnection, job: CaptureJob, words: Sequence[str],
-    *, beside: Sequence[str] = (), step: int | None = None,
+    *, beside: Sequence[str] = (), step: int | None = None, is_estimated: bool = False,
 ) -> Gain:  # fmt: skip
     """Of the mean step, or of one: what the changes gain beyond those beside them, which are made
-    in both. Raises CannotAnswer and UsageError."""
-    row = _predicted(con, job, [*beside, *words], step)
+    in both. `is_estimated`: factors come from the capture, so what they leave may be less. Raises
+    CannotAnswer and UsageError."""
+    row = _predicted(con, job, [*beside, *words], step, is_estimated)
     replayed, measured = row["replayed_step_ns"], row["measured_step_ns"]
     others = 0
     if beside:
@@ -288,9 +290,11 @@ def gain_of(
 
 
 def _predicted(
-    con: duckdb.DuckDBPyConnection, job: CaptureJob, words: Sequence[str], step: int | None
-) -> dict[str, int]:
-    times = predicted_steps(job, changed(con, job, [parse_change(word) for word in words]))
+    con: duckdb.DuckDBPyConnection, job: CaptureJob, words: Sequence[str], step: int | None,
+    is_estimated: bool = False,
+) -> dict[str, int]:  # fmt: skip
+    other = changed(con, job, [parse_change(word) for word in words])
+    times = predicted_steps(job, replace(other, is_told=other.is_told and not is_estimated))
     row = times.row(-1, named=True)
     for own in times.filter(pl.col("step").eq_missing(pl.lit(step, pl.Int64))).to_dicts():
         row = own
