@@ -30,8 +30,9 @@ class Finding:
 
     `at_stake_ns`: time that it takes per step, as a mean over steps and ranks (where ranks wait in
     turn, a step may get shorter by more); None where it is not known. `step_share_ratio`: the same
-    over the mean length of a step. `changes`: words of a what-if that would end it;
-    `beside`: others without which it costs more than it causes, so that it is told beyond them.
+    over the mean length of a step on a rank (of time between steps: over that with it). `changes`:
+    words of a what-if that would end it; `beside`: others without which it costs more than it
+    causes, so that it is told beyond them.
     `predicted_gain_ns`: what a replay of the job's mean step says they save, between
     `predicted_gain_low_ns` and `predicted_gain_high_ns`; None where it cannot answer:
     `no_gain_reason` says why. `reason`: why it is no surer. `advice`: what to try. `evidence`: the

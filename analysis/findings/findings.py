@@ -53,8 +53,8 @@ def _found(
 #
 # By the predicted gain, the most first, then by the time at stake; each has the rows it rests on.
 # A gain is what a replay of the mean step answers (`npuscope whatif` with the same changes);
-# what has nothing to be alike takes a fifth less. Gains do not add up: findings with the same changes
-# have one gain, which the later ones say.
+# what has nothing to be alike takes a fifth less. Gains do not add up: findings with the same
+# changes have one gain, which the later ones say.
 #
 # title: Findings
 # meaning: What is worth changing first: time at stake, evidence, how sure that is, what to try.
@@ -73,7 +73,7 @@ def _found(
 #   same_gain_as      varchar   finding before it with the same changes: it is that one's gain
 #   changes           varchar[] words of the what-if that was replayed
 #   no_gain_reason    varchar   why there is no predicted gain
-#   step_share_ratio  double    time at stake over the mean length of a step
+#   step_share_ratio  double    time at stake over a mean rank's step; time between steps: with it
 #   certainty         varchar   measured, estimated or hint
 #   reason            varchar   why it is no surer
 #   advice            varchar   what to try

@@ -314,9 +314,13 @@ def findings_markdown() -> str:
         f" Captures of more than {MOST_OPERATIONS:,} operations have no gains here: `npuscope"
         " whatif` takes the time to work them out.",
         "",
-        "A step's length is computing + exposed communication + free time. The first six rules"
-        " share out what is not computing and count no nanosecond twice; the others may overlap"
-        " with them.",
+        "A step's length is computing + exposed communication + free time. Shares of time at stake"
+        " are of its mean over ranks and steps; time between steps is no part of it, and has its"
+        " share of the time from one step's start to the next on a rank. Gains, and shares of them,"
+        " are of the job's step, as `npuscope whatif` has it: from the latest start over ranks to"
+        " that of the next step (of the last one: to the latest end), so the two may differ. The"
+        " first six rules share out what is not computing and count no nanosecond twice; the others"
+        " may overlap with them.",
         "",
         "| finding | what it is |",
         "| --- | --- |",

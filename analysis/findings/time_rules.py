@@ -18,7 +18,7 @@ from ..replay.captures import LESS
 from ..wording import ms, percent, ranks_named
 from .finding import Certainty, Finding
 from .material import Material
-from .weigh import is_worth, mean, share, stated
+from .weigh import WORTH_RATIO, is_worth, mean, share, stated
 
 _UNEVEN_STEPS_AT_LEAST = 5
 _PLACE = ("rank", "step")
@@ -85,18 +85,22 @@ def between_steps(seen: Material) -> Iterator[Finding]:
         pl.col("rank") == pl.col("rank").shift(1)
     )
     gaps = (
-        ordered.with_columns((pl.col("start_ns") - pl.col("end_ns").shift(1)).alias("gap_ns"))
+        ordered.with_columns(
+            (pl.col("start_ns") - pl.col("end_ns").shift(1)).alias("gap_ns"),
+            (pl.col("start_ns") - pl.col("start_ns").shift(1)).alias("whole_ns"),
+        )
         .filter(follows)
         .with_columns(pl.col("gap_ns").clip(lower_bound=0))
         .sort("gap_ns", descending=True)
     )
-    stake_ns = mean(gaps, "gap_ns")
-    if not is_worth(stake_ns, seen):
+    # A step's own length leaves this time out: its share is of both.
+    stake_ns, whole_ns = mean(gaps, "gap_ns"), mean(gaps, "whole_ns")
+    if not stake_ns or not whole_ns or stake_ns < WORTH_RATIO * whole_ns:
         return
     certainty: Certainty = "measured"
     reason: str = Message(
         "From the last kernel or operation of a step to the first of the next one: a step's own"
-        " length does not hold it."
+        " length does not hold it, so the share is of both: from one step's start to the next."
     )
     if seen.outside & set(gaps["rank"]):
         certainty = "estimated"
@@ -114,6 +118,7 @@ def between_steps(seen: Material) -> Iterator[Finding]:
         gaps.select(*_PLACE, "gap_ns", "preparing_ns"),
         "npuscope steps PATH",
         changes=("between_steps=0",),
+        of_ns=whole_ns,
     )
 
 

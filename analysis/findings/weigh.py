@@ -19,7 +19,8 @@ def mean(rows: pl.DataFrame, column: str) -> float | None:
 
 
 def share(stake_ns: float | None, seen: Material) -> float | None:
-    """Of the mean length of a step; None where that is unknown."""
+    """Of the mean length of a step on a rank: computing, exposed communication and free time. None
+    where that is unknown."""
     return stake_ns / seen.length_ns if stake_ns is not None and seen.length_ns else None
 
 
@@ -43,16 +44,20 @@ def stated(
     changes: Sequence[str] = (),
     no_gain: str | None = None,
     beside: Sequence[str] = (),
+    of_ns: float | None = None,
 ) -> Finding:
     """A finding about what was seen, with the first rows of its evidence, and the changes that
-    would end it, or why there is none to replay."""
+    would end it, or why there is none to replay. `of_ns`: what its stake is a share of, where that
+    is not the mean length of a step."""
     return Finding(
         name=name,
         run=seen.run,
         capture=seen.capture,
         statement=statement,
         at_stake_ns=None if stake_ns is None else round(stake_ns),
-        step_share_ratio=share(stake_ns, seen),
+        step_share_ratio=stake_ns / of_ns
+        if stake_ns is not None and of_ns
+        else share(stake_ns, seen),
         certainty=certainty,
         reason=reason,
         advice=advice,

@@ -125,7 +125,15 @@ def test_time_between_steps_is_a_mean_over_neighbours_only() -> None:
     # 2 ms between 1 and 2, nothing between 5 and 6, and 2 is no neighbour of 5.
     assert found.at_stake_ns == 1 * MS
     assert found.evidence["gap_ns"].to_list() == [2 * MS, 0]
+    # From start to start 12 and 9 ms.
+    assert found.step_share_ratio == pytest.approx(1 / 10.5)
     assert found.certainty == "measured"
+
+
+def test_time_between_steps_is_never_more_than_the_whole() -> None:
+    con = job(kernels=[kernel(at * 40 * MS, 10 * MS, at) for at in range(3)])
+    found = of(con, "between_steps")
+    assert (found.at_stake_ns, found.step_share_ratio) == (30 * MS, 0.75)
 
 
 def test_kernels_outside_of_steps_make_the_time_between_them_less_sure() -> None:
