@@ -69,6 +69,7 @@ def priced(
                 told = on_path(one, kernels, path, step_ns)
             told = replace(told, no_gain_reason=None)
             told, gain_ratio = _with_gain(con, job, scope.step, told)
+            told = _beyond_stake(told)
         stake_ratio = told.step_share_ratio
         if stake_ratio is None or stake_ratio >= WORTH_RATIO:
             yield told
@@ -76,6 +77,18 @@ def priced(
             why = Message("It stands here for its gain, {share} of a step.",
                           share=percent(gain_ratio))  # fmt: skip
             yield replace(told, statement=joined((told.statement, why), " "))
+
+
+def _beyond_stake(one: Finding) -> Finding:
+    """With why its gain exceeds its stake, where it does."""
+    gain_ns, stake_ns = one.predicted_gain_ns, one.at_stake_ns
+    if gain_ns is None or stake_ns is None or gain_ns <= stake_ns:
+        return one
+    why = Message(
+        "A step gains more than the time at stake: what waits for it, on the same rank or on"
+        " others, comes earlier, too."
+    )
+    return replace(one, reason=joined((one.reason, why), " "))
 
 
 def why_refused(word: str) -> str:

@@ -94,6 +94,9 @@ def test_a_wait_of_the_host_that_leaves_little_free_is_told_for_its_gain() -> No
     assert one.step_share_ratio is not None and one.step_share_ratio < 0.01
     gain_ns, _, _ = known(one)
     assert gain_ns > (one.at_stake_ns or 0)
+    for each in listed:
+        is_beyond = (each.predicted_gain_ns or 0) > (each.at_stake_ns or 1 << 60)
+        assert ("A step gains more than the time at stake: " in each.reason) is is_beyond
     assert one.statement.endswith(" It stands here for its gain, 1.2 % of a step.")
     assert [one.name for one in listed if "stands here" in one.statement] == ["synchronisation"]
     assert all(ratio is None or ratio >= 0.01 for ratio in alone.values())
