@@ -86,9 +86,9 @@ def pipeline_bubble(seen: Material) -> Iterator[Finding]:
         "measured",
         "Transfers between stages that no compute kernel overlaps. Part of it is inherent to the"
         " schedule: about (stages - 1) / (micro-batches + stages - 1) of the step.",
-        "Weight gradients in the bubble (ZB-H1: layers and memory stay as they are), more"
-        " micro-batches per step, interleaved (virtual) stages, or layers moved from the slowest"
-        " stage: `npuscope pipeline PATH --try` says what a schedule gives.",
+        "More micro-batches per step, interleaved (virtual) stages, layers moved from the slowest"
+        " stage, or weight gradients in the bubble (ZB-H1) where their reduction stays hidden:"
+        " `npuscope pipeline PATH --try` says what a schedule gives.",
         worst,
         "npuscope comm PATH --by part",
         changes=("schedule=zb-h1",),

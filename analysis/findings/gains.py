@@ -1,8 +1,9 @@
 """What findings are worth: the changes that would end each, replayed on one graph of the capture.
 
 A change brings a cause to what its peers do (a rank, a link, a host, a stage), takes away what no
-step needs (the time between two), or runs the pipeline's passes in another order; what has none of
-these takes a fifth less (`LESS`). Both are what `npuscope whatif` answers for the same words.
+step needs (the time between two), or runs the pipeline's passes in another order where that is sure
+to gain; what has none of these takes a fifth less (`LESS`). All are what `npuscope whatif` answers
+for the same words.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ..replay.captures import LESS, CaptureJob
 from ..replay.changes import parse_change
 from ..replay.critical_path import types_on_path
 from ..scope import Scope
-from ..wording import number, percent
+from ..wording import ms, number, percent
 from .finding import Finding
 from .operator_rules import is_of_kernels, on_path
 from .weigh import WORTH_RATIO
@@ -144,6 +145,16 @@ def _with_gain(
         return replace(one, no_gain_reason=why_refused(one.changes[0])), None
     if found.is_unknown:
         return replace(one, no_gain_reason=_WITHOUT_MEMBERS), None
+    if one.changes[0].startswith("schedule=") and found.low_ns <= 0:
+        # A schedule is offered as a remedy, not as what would end a cause: it has to be one.
+        why = Message(
+            "{change} is not sure to make a step shorter here ({gain} ms: {low} to {high})",
+            change=one.changes[0],
+            gain=ms(found.gain_ns),
+            low=ms(found.low_ns),
+            high=ms(found.high_ns),
+        )
+        return replace(one, changes=(), no_gain_reason=why), None
     told = replace(
         one,
         predicted_gain_ns=found.gain_ns,

@@ -303,7 +303,8 @@ def findings_markdown() -> str:
         "",
         "Each finding names the changes that were replayed, in the words of `npuscope whatif`, so"
         " that anybody can repeat them: a rank, host, link or stage becomes as its like are, the"
-        " time between steps goes, a pipeline without uneven stages runs as ZB-H1; of"
+        " time between steps goes, a pipeline without uneven stages runs as ZB-H1, which is named"
+        " only where all of its range is a gain; of"
         " what has nothing to be alike (exposed communication, launches, copies) it is what"
         f" {1 - LESS:.0%} less time would gain. Time at stake, a mean over steps and ranks, is what"
         " the loss takes now: it is no gain, and where ranks wait for each other in turn, a step"

@@ -16,6 +16,7 @@ from npuscope.errors import CannotAnswer
 from npuscope.messages import Message
 
 from .execution import Precedence, Span, Times, held_at_most, precedence
+from .gradients import Reduced, makes_weights_apart, windows
 from .measurement import Measured
 from .schedules import Schedule
 
@@ -43,20 +44,23 @@ class Facts:
     parts: of the model, in order. weight_share: of a backward by measured place, what makes
     gradients of weights. pair_ratio: of a forward and a backward beside each other, over both
     alone. kept_bytes: by measured place, of a micro-batch from its forward to its backward.
+    reduced: gradients, by the measured columns.
     """
 
     parts: tuple[Part, ...] | None = None
     weight_share: tuple[float, ...] | None = None
     pair_ratio: float | None = None
     kept_bytes: tuple[float, ...] | None = None
+    reduced: Reduced | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
     """An order executed with measured times: by entry and column.
 
-    layers: of each place; None: as measured, or as even as can be. low_ns, high_ns: lengths by
-    column with what is not sure at its ends.
+    layers: of each place; None: as measured, or as even as can be. behind_ns: by column what
+    reducing gradients takes longer behind the last pass than it did. low_ns, high_ns: lengths by
+    column with that, with what is not sure at its ends.
     """
 
     made: Precedence
@@ -64,6 +68,7 @@ class Tried:
     starts_ns: Times
     durations_ns: Times
     lengths_ns: Times
+    behind_ns: Times
     low_ns: Times
     high_ns: Times
 
@@ -233,21 +238,45 @@ def run(measured: Measured, facts: Facts, schedule: Schedule,
     if schedule is measured.made.schedule and layers is None:
         usual = measured.ends_ns - measured.starts_ns
         starts, lengths = measured.lengths(made, usual)
-        return Tried(made, layers, starts, usual, lengths, lengths, lengths)
+        nothing = np.zeros_like(lengths)
+        return Tried(made, layers, starts, usual, lengths, nothing, lengths, lengths)
     usual = durations(measured, facts, made, layers, pair_ratio=ratio)
     starts, lengths = measured.lengths(made, usual)
     others = [lengths]
-    is_split = any(one.kind == "W" for _, entry in made.entries for one in entry)
-    if is_split and "W" not in measured.alone_ns:
+    if makes_weights_apart(schedule) and "W" not in measured.alone_ns:
         for factor in (1 - _WEIGHT_UNSURE, 1 + _WEIGHT_UNSURE):
             times = durations(measured, facts, made, layers, weight_factor=factor, pair_ratio=ratio)
             others.append(measured.lengths(made, times)[1])
     if ratio is not None and ratio < 1 and measured.pair_ratio is None:
         times = durations(measured, facts, made, layers, pair_ratio=1.0)
         others.append(measured.lengths(made, times)[1])
+    behind, least, most = _behind(measured, facts, made, starts, usual)
     return Tried(
-        made, layers, starts, usual, lengths, np.min(others, axis=0), np.max(others, axis=0)
-    )
+        made, layers, starts, usual, lengths, behind,
+        np.min(others, axis=0) + least, np.max(others, axis=0) + most,
+    )  # fmt: skip
+
+
+def _behind(
+    measured: Measured, facts: Facts, made: Precedence, starts_ns: Times, durations_ns: Times
+) -> tuple[Times, Times, Times]:
+    """By column what reducing gradients takes longer behind the last pass than it did, at least and
+    at most: whenever in the passes that make gradients they are ready. Nothing where these passes
+    are as they were."""
+    ran = measured.made
+    is_alike = makes_weights_apart(made.schedule) == makes_weights_apart(ran.schedule)
+    if facts.reduced is None or is_alike:
+        nothing = np.zeros(starts_ns.shape[1])
+        return nothing, nothing, nothing
+    before, then = windows(ran, measured.starts_ns, measured.ends_ns - measured.starts_ns)
+    window, end = windows(made, starts_ns, durations_ns)
+    was = (then + facts.reduced.behind(before)).max(axis=0) - then.max(axis=0)
+
+    def longer(ready: float | None) -> Times:
+        found: Times = (end + facts.reduced.behind(window, ready)).max(axis=0) - end.max(axis=0)
+        return found - was
+
+    return longer(None), longer(0.0), longer(1.0)
 
 
 def needed_overlap(

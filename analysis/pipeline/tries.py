@@ -4,7 +4,7 @@ otherwise."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import duckdb
@@ -18,6 +18,7 @@ from ..views import frame
 from ..wording import ms, percent
 from . import model_parts
 from .execution import Times
+from .gradients import makes_weights_apart, reduced
 from .measurement import Measured, measured
 from .order_file import read_order
 from .other_orders import Facts, Tried, held, needed_overlap, run
@@ -144,11 +145,13 @@ def ready_in(
     parts = model_parts.parts(pipeline.ops, seen, found.places)
     weights = model_parts.weight_shares(pipeline.ops, seen, found.places)
     ratio = model_parts.pair_ratio(pipeline.ops, seen, found.places)
-    facts = Facts(parts, weights, ratio)
+    facts = Facts(
+        parts, weights, ratio, reduced=reduced(pipeline.ops, passes, found.steps, found.ranks)
+    )
     factual = run(found, facts, order)
     levels = frame(con, _LEVELS, chosen).rows()
     kept, ends = _memory(found, levels, factual)
-    facts = Facts(parts, weights, ratio, kept)
+    facts = replace(facts, kept_bytes=kept)
     return Ready(pipeline, found, facts, factual, spans_ns, step_ns, ends)
 
 
@@ -252,10 +255,14 @@ def asked_tries(
 # The first row is the order that ran (`measured`), executed with the measured times of its passes,
 # the usual gaps of its devices and the usual lags of its links: how far its step lies from the
 # measured one is the error of what follows. The others are executed alike: of their passes each
-# takes its share of what the same layers took; the step takes as much longer or shorter. Further
+# takes its share of what the same layers took; the step takes as much longer or shorter. Where
+# gradients of weights are made in passes of their own, and were not, or the other way round, what
+# reducing them then takes longer or shorter behind the last pass counts, too: with each reduction
+# as long as measured and ready at the same share of these passes. Further
 # micro-batches repeat the measured ones. The range holds that error, half a per cent of the step,
 # a per cent of the predicted step for the share of micro-batches that repeat, what steps differ, a
-# quarter of the time of weight gradients where they were not measured apart, and, where forward and
+# quarter of the time of weight gradients where they were not measured apart, that gradients are
+# ready for reducing with the first or the last kernel of these passes, and, where forward and
 # backward are to run beside each other and did not, that nothing is hidden.
 #
 # title: Other schedules of a pipeline
@@ -310,8 +317,10 @@ def _row(job: Ready, asked: Asked, done: Tried) -> dict[str, object]:
     found = job.measured
     factual, lengths, low, high = (
         found.by_step(one)
-        for one in (job.factual.lengths_ns, done.lengths_ns, done.low_ns, done.high_ns)
-    )
+        for one in (
+            job.factual.lengths_ns, done.lengths_ns + done.behind_ns, done.low_ns, done.high_ns
+        )
+    )  # fmt: skip
     order = asked.order
     numbers = {(r, one.micro_batch) for r, route in enumerate(order.routes)
                for device, chunk in route[:1] for entry in order.orders[device] for one in entry
@@ -424,6 +433,15 @@ def tries_notes(job: Ready, asked: Sequence[Asked] = ()) -> list[str]:
         for one in asked
         if len(one.order.routes) > ran
     ]  # fmt: skip
+    if job.facts.reduced is not None and any(
+        makes_weights_apart(one.order) and "W" not in job.measured.alone_ns for one in asked
+    ):
+        notes.append(
+            Message(
+                "gradients of weights in passes of their own come last: less of what reducing them"
+                " takes is hidden, which is priced as the reductions were measured"
+            )
+        )
     ratio = job.measured.pair_ratio
     if ratio is not None:
         notes.append(

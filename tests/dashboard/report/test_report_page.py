@@ -318,9 +318,8 @@ def test_markdown_says_what_the_page_says(sample: list[Block]) -> None:
     assert "2. **3.986 ms per step at stake, 22.4 %** (measured): 3.986 ms of comm" in text
     assert re.search(r"gain: 1\.271 ms per step \(1\.\d+ to 1\.\d+\), replayed with comm:ep=", text)
     assert "3. **2.019 ms per step at stake, 11.4 %** (measured): 2.019 ms of comm" in text
-    assert re.search(
-        r"gain: 0\.376 ms per step \(0\.\d+ to 0\.\d+\), replayed with schedule=zb-h1", text
-    )
+    # Under ZB-H1 the job takes longer: its gradients are reduced behind the last pass then.
+    assert re.search(r"gain: not known: schedule=zb-h1 is not sure to .* \(-0\.4\d+ ms: -0\.", text)
     assert "| communication that moves bytes | 3.986 | 22.4 % |" in text
     assert "| waiting in the pipeline | 3.463 | 19.5 % |" in text
     assert "| free: the host launches late | 0.025 | 0.1 % |" in text

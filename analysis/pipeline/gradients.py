@@ -1,0 +1,141 @@
+"""What reducing gradients adds behind the last pass of a pipeline.
+
+A rank reduces gradients of weights as its last micro-batch makes them, beside what it computes
+until its last pass ends. Where an order makes them in passes of their own, which come last and are
+short, little is left to be beside:
+
+    1F1B    ... F | B W  B W  B W |            ZB-H1   ... | B  B  B | W W W |
+                        r~~~ r~~~ r~~~                                 r~~~r~~~r~~~
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from ..replay.operations import Operations
+from ..replay.points import Integers
+from .execution import Precedence, Times
+from .schedules import Schedule
+
+_REDUCES = ("reducescatter", "allreduce")
+_WITH_WEIGHTS = ("W", "BW")  # passes that make gradients of weights
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """Reductions of gradients of one step, in lanes: those of a device, column and group, which run
+    one after another.
+
+    device, column: of each lane. ready: lanes x reductions, from which share on of the time between
+    the first gradients of the last micro-batch and the end of the last pass (1: behind it).
+    took_ns: how long each takes once all its members are there; 0 where a lane has no more.
+    """
+
+    device: NDArray[np.int64]
+    column: NDArray[np.int64]
+    ready: Times
+    took_ns: Times
+
+    def behind(self, window_ns: Times, ready: float | None = None) -> Times:
+        """By device and column when the last reduction ends, from the end of the last pass on.
+
+        window_ns: between the first gradients and that end, by device and column. ready: a share
+        for all instead of their own.
+        """
+        window = window_ns[self.device, self.column]
+        free = -window
+        for at in range(self.took_ns.shape[1]):
+            share = self.ready[:, at] if ready is None else ready
+            # What a lane has no more of is always ready.
+            share = np.where(self.took_ns[:, at] > 0, share, 0.0)
+            free = np.maximum(free, (share - 1) * window) + self.took_ns[:, at]
+        found = np.zeros_like(window_ns)
+        np.maximum.at(found, (self.device, self.column), free)
+        return found
+
+
+def makes_weights_apart(schedule: Schedule) -> bool:
+    """Whether some passes make gradients of weights alone."""
+    return any(one.kind == "W" for order in schedule.orders for entry in order for one in entry)
+
+
+def windows(made: Precedence, starts_ns: Times, durations_ns: Times) -> tuple[Times, Times]:
+    """By device and column: from the first gradients of weights of the last micro-batch to the end
+    of the last pass, and that end."""
+    shape = (len(made.schedule.orders), starts_ns.shape[1])
+    first, end = np.full(shape, np.inf), np.full(shape, -np.inf)
+    last = max(one.micro_batch for _, entry in made.entries for one in entry)
+    for at, (device, entry) in enumerate(made.entries):
+        end[device] = np.maximum(end[device], starts_ns[at] + durations_ns[at])
+        if any(one.kind in _WITH_WEIGHTS and one.micro_batch == last for one in entry):
+            first[device] = np.minimum(first[device], starts_ns[at])
+    return end - first, end
+
+
+def reduced(
+    ops: Operations,
+    passes: pl.DataFrame,
+    steps: Sequence[int | None],
+    ranks: Sequence[Sequence[int]],
+) -> Reduced | None:
+    """Of columns (a step, and its ranks by device) what they reduced since the last micro-batch
+    made gradients; None where that is nothing."""
+    chosen = _chosen(ops)
+    if not len(chosen):
+        return None
+    end = ops.start + ops.dur
+    latest = np.full(int(ops.instance.max()) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(latest, ops.instance[chosen], ops.start[chosen])
+    # Members that were not captured may have been the last ones: then all of it counts.
+    met = np.where(ops.exogenous[chosen], ops.start[chosen], latest[ops.instance[chosen]])
+    places = pl.DataFrame(
+        [(rank, step, device, column)
+         for column, (step, its) in enumerate(zip(steps, ranks, strict=True))
+         for device, rank in enumerate(its)],
+        schema={"rank": pl.Int32, "step": pl.Int64, "device": pl.Int64, "column": pl.Int64},
+        orient="row",
+    )  # fmt: skip
+    is_last = pl.col("micro_batch") == pl.col("micro_batch").max()
+    makes = pl.col("kind").is_in(_WITH_WEIGHTS) & is_last
+    bounds = passes.group_by("rank", "step").agg(
+        first=pl.col("start_ns").filter(makes).min() - ops.zero_ns,
+        last=pl.col("end_ns").max() - ops.zero_ns,
+    )
+    step_of = pl.Series([*ops.steps, None], dtype=pl.Int64)
+    found = pl.DataFrame({
+        "rank": pl.Series(ops.ranks, dtype=pl.Int32)[ops.rank[chosen]],
+        "step": step_of[ops.step[chosen].tolist()],
+        "lane": ops.stream[chosen], "start": ops.start[chosen],
+        "took": np.maximum(end[chosen] - met, 0),
+    }).join(places, on=["rank", "step"], nulls_equal=True).join(
+        bounds, on=["rank", "step"], nulls_equal=True
+    )  # fmt: skip
+    found = found.filter(pl.col("start") >= pl.col("first"), pl.col("took") > 0)
+    if found.is_empty():
+        return None
+    share = (pl.col("start") - pl.col("first")) / (pl.col("last") - pl.col("first"))
+    keys = ["device", "column", "lane"]
+    found = found.sort(*keys, "start").with_columns(
+        ready=share.clip(0, 1), nth=pl.int_range(pl.len()).over(keys),
+        number=pl.struct(keys).rank("dense").cast(pl.Int64) - 1,
+    )  # fmt: skip
+    lanes = found.unique("number", keep="first").sort("number")
+    shape = (lanes.height, int(found["nth"].to_numpy().max()) + 1)
+    ready, took = np.zeros(shape), np.zeros(shape)
+    at = (found["number"].to_numpy(), found["nth"].to_numpy())
+    ready[at], took[at] = found["ready"].to_numpy(), found["took"].to_numpy()
+    return Reduced(lanes["device"].to_numpy(), lanes["column"].to_numpy(), ready, took)
+
+
+def _chosen(ops: Operations) -> Integers:
+    """Positions of reductions between replicas."""
+    types = [at for at, name in enumerate(ops.types) if name.lower() in _REDUCES]
+    kinds = [at for at, name in enumerate(ops.kinds) if name and "dp" in name.split("_")]
+    return np.flatnonzero(
+        ops.is_communication & np.isin(ops.type, types) & np.isin(ops.kind, kinds)
+    )

@@ -1,0 +1,92 @@
+"""What reducing gradients takes behind the last pass, against jobs that were generated so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from npuscope.analysis.findings.findings import findings
+from npuscope.analysis.pipeline import tries
+from npuscope.analysis.pipeline.execution import precedence
+from npuscope.analysis.pipeline.gradients import Reduced, makes_weights_apart, windows
+from npuscope.analysis.pipeline.schedules import schedule
+from npuscope.sample_traces.generate import COMMITTED, Job
+from tests.analysis.pipeline.test_tries import SMALL, job_of, rows, step_ns, tables
+
+TWO = replace(COMMITTED, memory=False, micro_batches=2)
+FOUR = replace(TWO, slow_rank=None, pp=4, dp=2, layers=8, micro_batches=8, steps=1)
+
+
+def test_reductions_queue_in_their_lanes_from_when_gradients_are_ready() -> None:
+    """Two lanes: 4 ns ready at half of the window and 3 at its end; 1 ns ready at its begin."""
+    made = Reduced(
+        np.array([0, 0]), np.array([0, 0]),
+        np.array([[0.5, 1.0], [0.0, 0.0]]), np.array([[4.0, 3.0], [1.0, 0.0]]),
+    )  # fmt: skip
+    told = {window: made.behind(np.array([[window]])).item() for window in (20.0, 4.0, 0.0)}
+    assert told == {20.0: 3.0, 4.0: 5.0, 0.0: 7.0}
+    window = np.array([[4.0]])
+    assert made.behind(window, 0.0).item() == 3.0 and made.behind(window, 1.0).item() == 7.0
+    late = Reduced(*(np.array([0]),) * 2, np.array([[0.0]]), np.array([[1.0]]))
+    assert late.behind(np.array([[9.0]])).item() == 0.0
+
+
+def test_gradients_come_in_the_last_backward_or_in_the_last_pass_for_weights() -> None:
+    for name, expected in (("1f1b", [[5.0], [5.0]]), ("zb-h1", [[2.0], [2.0]])):
+        made = precedence(schedule(name, 2, 4))
+        assert makes_weights_apart(made.schedule) == (name == "zb-h1")
+        times = {"F": 3.0, "B": 3.0, "W": 2.0, "BW": 5.0}
+        durations = np.array([[times[entry[0].kind]] for _, entry in made.entries])
+        starts = made.starts(durations)
+        found, ends = windows(made, starts, durations)
+        assert found.tolist() == expected
+        assert ends.max() == (starts + durations).max()
+
+
+def check(base: Job) -> None:
+    *_, row = rows(job_of(base), "zb-h1", None)
+    truth = step_ns(replace(base, schedule="zb-h1"))
+    assert row["predicted_low_ns"] <= truth <= row["predicted_high_ns"]
+    assert abs(row["predicted_step_ns"] - truth) < 0.5 * abs(row["measured_step_ns"] - truth)
+    assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.0075)
+
+
+def test_a_step_under_zb_h1_waits_for_the_gradients_that_were_hidden() -> None:
+    check(TWO)
+    ready = job_of(TWO)
+    asked = tries.asked_tries(ready, "zb-h1", None)
+    assert any("priced as the reductions" in note for note in tries.tries_notes(ready, asked))
+    for word in ("1f1b", "gpipe", "vpp:2"):
+        other = tries.asked_tries(ready, word, None)
+        assert not tries.tried(ready, other[0]).behind_ns.any()
+        assert not any("reductions" in note for note in tries.tries_notes(ready, other))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("micro_batches", [4, 8])
+def test_of_more_micro_batches_too(micro_batches: int) -> None:
+    check(replace(TWO, micro_batches=micro_batches))
+
+
+@pytest.mark.slow
+def test_with_more_stages_the_bubble_is_worth_it() -> None:
+    check(FOUR)
+    told = {one.name: one for one in findings(tables(FOUR))}
+    assert told["pipeline_bubble"].changes == ("schedule=zb-h1",)
+    assert (told["pipeline_bubble"].predicted_gain_low_ns or 0) > 0
+
+
+def test_a_schedule_that_may_take_longer_is_not_offered() -> None:
+    [found] = [one for one in findings(tables(TWO)) if one.name == "pipeline_bubble"]
+    assert step_ns(replace(TWO, schedule="zb-h1")) > step_ns(TWO)
+    assert found.predicted_gain_ns is None and found.changes == ()
+    assert "schedule=zb-h1 is not sure" in str(found.no_gain_reason)
+
+
+def test_without_reductions_beside_passes_none_are_missed() -> None:
+    alone = job_of(replace(SMALL, dp=1, ep=1, experts=0))
+    assert alone.facts.reduced is None
+    tried = tries.tried(alone, tries.asked_tries(alone, "zb-h1", None)[0])
+    assert not tried.behind_ns.any()
