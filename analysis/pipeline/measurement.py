@@ -105,11 +105,14 @@ class Measured:
 
 
 def measured(
-    passes: pl.DataFrame, order: Schedule, host_of: Mapping[int, str] | None = None
+    passes: pl.DataFrame,
+    order: Schedule,
+    host_of: Mapping[int, str] | None = None,
+    replica_of: Mapping[int, int] | None = None,
 ) -> Measured:
     """Passes (a frame as `passes.passes` makes it, of one capture) in the order that was
-    recognised; `host_of` ranks. Raises CannotAnswer where passes of too many steps are not all
-    there."""
+    recognised; `host_of` and `replica_of` ranks. Raises CannotAnswer where passes of too many steps
+    are not all there."""
     made = precedence(order)
     columns, ranks = _columns(passes, len(order.orders))
     wanted = _wanted(made)
@@ -138,7 +141,7 @@ def measured(
     np.maximum.at(ends, at, (found["end_ns"] - zero).to_numpy().astype(np.float64))
     first = starts.min(axis=0)
     starts, ends = starts - first, ends - first
-    alone, pair_ratio = _alone(found, order, made, ends - starts)
+    alone, pair_ratio = _alone(_together(found, replica_of or {}), order, made, ends - starts)
     between = _between(made, starts, ends)
     names = columns.unique("column").sort("column").filter(pl.col("column").is_in(kept))
     steps = tuple(names["step"].to_list())
@@ -170,6 +173,16 @@ def _columns(passes: pl.DataFrame, devices: int) -> tuple[pl.DataFrame, dict[int
     found = passes.join(ranks, on=["stage", "rank"], how="inner")
     column = pl.struct("step", "nth").rank("dense").cast(pl.Int64) - 1
     return found.with_columns(column=column), together
+
+
+def _together(found: pl.DataFrame, replica_of: Mapping[int, int]) -> pl.DataFrame:
+    """Passes from when all ranks of a replica that run them are there, to when all are done: what
+    one waits for another within the first exchange of a pass hangs on what came before it."""
+    told = found.with_columns(
+        replica=pl.col("rank").replace_strict(replica_of, default=pl.col("rank"))
+    )
+    its = ["step", "replica", "stage", "chunk", "micro_batch", "kind"]
+    return told.with_columns(pl.col("start_ns", "end_ns").max().over(its))
 
 
 def _wanted(made: Precedence) -> pl.DataFrame:

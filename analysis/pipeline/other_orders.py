@@ -176,9 +176,10 @@ def durations(
 
 def _repeated(asked: int, known: int) -> NDArray[np.int64]:
     """Which measured micro-batch each one repeats. The first and the last, in which a step begins
-    and gradients are reduced, stay these."""
+    and gradients are reduced, stay these; those between repeat measured ones between, or the first
+    where there are none: what is reduced beside the last is reduced once."""
     between = max(known - 2, 1)
-    found = np.minimum(1 + (np.arange(asked) - 1) % between, known - 1)
+    found = np.minimum(1 + (np.arange(asked) - 1) % between, max(known - 2, 0))
     found[0], found[-1] = 0, known - 1
     return found
 

@@ -14,6 +14,7 @@ import polars as pl
 from npuscope.errors import CannotAnswer, UsageError
 from npuscope.messages import Message
 
+from ..replay.replicas import replicas
 from ..views import frame
 from ..wording import ms, percent
 from . import model_parts
@@ -133,7 +134,8 @@ def ready_in(
     warm_up = {step for step, _, is_warm_up in steps if is_warm_up}
     passes = passes.filter(~pl.col("step").is_in(warm_up)) if warm_up else passes
     hosts = dict(con.execute(_HOSTS, chosen).fetchall())
-    found = measured(passes, order, hosts)
+    together = dict(zip(pipeline.ops.ranks, replicas(pipeline.ops).tolist(), strict=True))
+    found = measured(passes, order, hosts, together)
     spans_ns = found.by_step(found.ends_ns.max(axis=0) - found.starts_ns.min(axis=0))
     lengths = {step: step_ns for step, step_ns, _ in steps}
     known = [lengths.get(step) for step in dict.fromkeys(found.steps)]

@@ -20,7 +20,8 @@ from ...ranks.stages import rank_stages
 from ..captures import CaptureJob, Other
 from ..changes import Change
 from ..operations import Operations
-from ..points import Indices, Integers
+from ..points import Integers
+from ..replicas import replicas
 from ..waits import computed_before
 from .pipeline import Picked, Pipeline, Times
 from .schedules import executed, recognised
@@ -29,7 +30,6 @@ _MOST = 10_000  # micro-batches
 _DRAWS, _MOST_DRAWN = 256, 100_000  # steps; micro-batches of all of them
 _LEAST_DRAWS = 8
 _PASSES = ("send", "receive", "recv")
-_WITHIN = ("tp", "ep", "cp", "tp_cp", "tp_ep", "mp", "mp_ep", "pp")  # meet in every micro-batch
 
 
 class _Lane(NamedTuple):
@@ -159,7 +159,7 @@ def measured_pipelines(
     computed = starts.copy()
     after, before = computed_before(ops, ops.start + ops.dur)
     computed[after] = ends[before]
-    replica = _replicas(ops)
+    replica = replicas(ops)
     pipelines = []
     for one in np.unique(replica).tolist():
         others = np.zeros((4, count))
@@ -180,22 +180,6 @@ def measured_pipelines(
         moved, ready = (others[0], others[1]), (others[2], others[3])
         pipelines.append(Pipeline(blocks, moved, ready))
     return recorded, pipelines
-
-
-def _replicas(ops: Operations) -> Indices:
-    """Of each rank the first of those that it meets in every micro-batch, at once or by others."""
-    within = [at for at, name in enumerate(ops.kinds) if name in _WITHIN]
-    at = np.flatnonzero(ops.is_communication & np.isin(ops.kind, within))
-    rank, instance = ops.rank[at], ops.instance[at]
-    found = np.arange(len(ops.ranks), dtype=np.int32)
-    while True:
-        least = np.full(int(instance.max(initial=-1)) + 1, len(found), np.int32)
-        np.minimum.at(least, instance, found[rank])
-        new = found.copy()
-        np.minimum.at(new, rank, least[instance])
-        if (new == found).all():
-            return found
-        found = new
 
 
 def _blocks(

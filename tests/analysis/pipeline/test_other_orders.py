@@ -138,3 +138,35 @@ def test_what_cannot_be_told_is_refused() -> None:
         measured(frame.filter(~((pl.col("stage") == 1) & (pl.col("micro_batch") == 3))), base)
     with pytest.raises(UsageError, match="no multiple"):
         schedule("vpp", P, 6, 2)
+
+
+@pytest.mark.parametrize("known", [2, 3])
+def test_further_micro_batches_repeat_none_that_is_the_last(known: int) -> None:
+    """In the last one gradients are reduced beside the backward, once in a step."""
+
+    def jobs(m: int) -> tuple[Measured, Schedule]:
+        chosen = schedule("1f1b", 2, m)
+
+        def duration_ns(_: int, entry: Entry) -> float:
+            [one] = entry
+            return F if one.kind == "F" else (B + W) * (1.5 if one.micro_batch == m - 1 else 1)
+
+        return measured(ran(chosen, duration_ns, gap_ns=2e4, lag_ns=1.5e5), chosen), chosen
+
+    tried = run(jobs(known)[0], Facts(), schedule("1f1b", 2, 9))
+    assert tried.lengths_ns.mean() == pytest.approx(length_ns(jobs(9)[0]), rel=1e-6)
+
+
+def test_what_ranks_wait_for_others_within_a_pass_is_not_of_the_pass() -> None:
+    """Replicas 0 and 1 run together: the first is earlier in every pass and waits for the other."""
+    base = schedule("1f1b", 2, 4)
+    frame = ran(base, lambda *_: 3e6, gap_ns=2e4, lag_ns=1.5e5, replicas=2)
+    early = frame.with_columns(
+        start_ns=pl.col("start_ns") - pl.when(pl.col("rank") % 2 == 0).then(1_000_000).otherwise(0)
+    )
+    alone = measured(early, base).alone_ns["F"].mean(axis=(0, 1))
+    assert alone == pytest.approx([4e6, 3e6] * 2)
+    together = measured(early, base, replica_of={0: 0, 1: 0, 2: 0, 3: 0})
+    assert together.alone_ns["F"].mean(axis=(0, 1)) == pytest.approx([3e6] * 4)
+    apart = measured(early, base, replica_of={0: 0, 1: 1, 2: 0, 3: 1})
+    assert apart.alone_ns["F"].mean(axis=(0, 1)) == pytest.approx([4e6, 3e6] * 2)

@@ -15,6 +15,10 @@ from npuscope.analysis.pipeline.order_file import written_order
 from npuscope.analysis.pipeline.passes import pipeline
 from npuscope.analysis.pipeline.schedules import schedule
 from npuscope.analysis.ranks.rank_views import open_across
+from npuscope.analysis.replay.capture_what_if import whatif_steps
+from npuscope.analysis.replay.captures import capture_job
+from npuscope.analysis.replay.changes import parse_change
+from npuscope.analysis.scope import Scope
 from npuscope.analysis.views import open_views
 from npuscope.analysis.wording import ms
 from npuscope.errors import CannotAnswer, UsageError
@@ -105,6 +109,18 @@ def test_another_schedule_takes_what_it_takes_when_it_is_generated(
 @pytest.mark.slow
 def test_the_range_of_many_micro_batches_that_repeat_two_holds_what_they_take() -> None:
     check(COMMITTED, "1f1b", micro_batches=16)
+
+
+def test_two_micro_batches_tell_eight_as_whatif_does() -> None:
+    """Ranks that exchange tokens wait for each other once as a step begins, and gradients are
+    reduced once: neither repeats."""
+    job = replace(COMMITTED, memory=False)
+    told = rows(job_of(job), None, 8)[-1]["predicted_step_ns"]
+    assert told == pytest.approx(step_ns(replace(job, micro_batches=8)), rel=0.003)
+    con = tables(job)
+    changes = [parse_change("micro_batches=8")]
+    row = whatif_steps(con, capture_job(con, Scope().job), changes).row(-1, named=True)
+    assert told == pytest.approx(row["predicted_step_ns"], rel=0.003)
 
 
 @pytest.mark.slow
