@@ -80,8 +80,40 @@ def schedule(name: str, p: int, m: int, v: int | None = None) -> Schedule:
                 stages=p, batches=m, chunks=chunks, most=f"{_MOST_PASSES:,}",
             )
         )  # fmt: skip
+    refuse_sizes(asked, p, m, chunks)
     words, routes, share = made(p, m, chunks)
     return Schedule(asked, tuple(_numbered(one, m) for one in words), routes, share)
+
+
+def refuse_sizes(name: str, p: int, m: int, v: int) -> None:
+    """Raises UsageError where the schedule of that name cannot have p stages, m micro-batches and v
+    chunks on each device."""
+    if (name == "interleaved" or (name == "fb-overlap" and v > 1)) and m % p:
+        raise UsageError(
+            Message(
+                "{schedule} takes as many micro-batches at a time as there are stages: {batches}"
+                " are no multiple of {stages}",
+                schedule=name,
+                batches=m,
+                stages=p,
+            )
+        )
+    if name == "dualpipe" and (p % 2 or m % 2 or m < 2 * p):
+        raise UsageError(
+            Message(
+                "dualpipe needs even stages and micro-batches, and 2 for each stage: not {stages}"
+                " and {batches}",
+                stages=p,
+                batches=m,
+            )
+        )
+    if name == "dualpipev" and m < 2 * p:
+        raise UsageError(
+            Message(
+                "dualpipev needs two micro-batches for each stage: {needed}, not {given}",
+                needed=2 * p, given=m,
+            )
+        )  # fmt: skip
 
 
 # Words by device, routes, share: as of Schedule.
@@ -148,16 +180,6 @@ def _one_forward_one_backward(p: int, m: int, _: int) -> Made:
 
 def _interleaved(p: int, m: int, v: int) -> Made:
     """1F1B over v chunks of each device: p micro-batches pass one chunk, then the next one."""
-    if m % p:
-        raise UsageError(
-            Message(
-                "{schedule} takes as many micro-batches at a time as there are stages: {batches}"
-                " are no multiple of {stages}",
-                schedule="interleaved",
-                batches=m,
-                stages=p,
-            )
-        )
     forward, backward = _turns(p, m, v)
     words = []
     for device in range(p):
@@ -181,16 +203,6 @@ def _rings(p: int, v: int) -> tuple[tuple[tuple[int, int], ...], ...]:
 def _overlapped(p: int, m: int, v: int) -> Made:
     """Interleaved with one more forward ahead, so that the forward of one micro-batch runs beside
     the backward of another (MindSpeed's moe-fb-overlap); one chunk needs twice 1F1B's forwards."""
-    if v > 1 and m % p:
-        raise UsageError(
-            Message(
-                "{schedule} takes as many micro-batches at a time as there are stages: {batches}"
-                " are no multiple of {stages}",
-                schedule="fb-overlap",
-                batches=m,
-                stages=p,
-            )
-        )
     forward, backward = _turns(p, m, v)
     words = []
     for device in range(p):
@@ -258,15 +270,6 @@ def _against(ranks: int, rank: int, rounds: int, *, is_middle: bool) -> list[Wor
 def _dualpipe(p: int, m: int, _: int) -> Made:
     """Two copies of the model, one against the other; half of the micro-batches enter at either
     end."""
-    if p % 2 or m % 2 or m < 2 * p:
-        raise UsageError(
-            Message(
-                "dualpipe needs even stages and micro-batches, and 2 for each stage: not {stages}"
-                " and {batches}",
-                stages=p,
-                batches=m,
-            )
-        )
     half = p // 2
     words = []
     for device in range(p):
@@ -280,13 +283,6 @@ def _dualpipe(p: int, m: int, _: int) -> Made:
 
 def _dualpipe_v(p: int, m: int, _: int) -> Made:
     """DualPipe's outer half alone: a V, one copy of the model in two chunks on each device."""
-    if m < 2 * p:
-        raise UsageError(
-            Message(
-                "dualpipev needs two micro-batches for each stage: {needed}, not {given}",
-                needed=2 * p, given=m,
-            )
-        )  # fmt: skip
     words = [
         _against(p, device, m - 2 * p + device + 1, is_middle=device == p - 1)
         for device in range(p)

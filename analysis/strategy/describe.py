@@ -18,7 +18,8 @@ from ..flops.model.architecture import Grouped, Model
 from ..flops.model.describe import model_of
 from ..flops.model.megatron_arguments import arguments_in
 from ..flops.peaks import CHIPS, PER_CYCLE
-from .job import Job, Machine, Software, balanced_stages
+from ..pipeline.schedules import refuse_sizes
+from .job import Job, Machine, Software, balanced_stages, chunks_divide
 from .run_records import job_of_record
 from .search import RECOMPUTES, Space
 
@@ -45,6 +46,14 @@ _WORDS = {
     "layers": ("parallel", "num_layer_list"),
 }  # fmt: skip
 _BALANCED = "balanced"  # in place of numbers of layers
+# As given -> as `pipeline --formula` has it. What runs otherwise is not predicted.
+_SCHEDULES = {
+    "1f1b": "1f1b", "interleaved": "interleaved", "vpp": "interleaved", "dualpipev": "dualpipev",
+}  # fmt: skip
+_CONTEXTS = (
+    "ring", "ulysses", "hybrid", "megatron_cp_algo", "ulysses_cp_algo", "hybrid_cp_algo",
+    "mamba_cp_algo",
+)  # fmt: skip
 _RECOMPUTE = ("none", "full", "activation", "selective")
 _DEFAULTS = {"sp": True, "dist_opt": True, "grad_overlap": True}
 _SEARCH_DEFAULTS = {"grad_overlap": True, "fused_permute": True}
@@ -309,6 +318,10 @@ def _contradictions(model: Model, world: int, record: Mapping[str, Any]) -> list
             wrong.append(f"layers {listed}: give {numbers} numbers that add up to {model.layers}")
     elif pp * vpp > model.layers:
         wrong.append(f"pp {pp} x vpp {vpp} is more than {model.layers} layers")
+    elif not chunks_divide(model.layers, pp, vpp):
+        wrong.append(
+            f"vpp {vpp} does not divide the layers of a stage: {model.layers} over pp {pp}"
+        )
     if model.experts is None and ep > 1:
         wrong.append(f"ep {ep}, and the model has no experts")
     elif model.experts is not None and model.experts.routed % ep:
@@ -320,10 +333,34 @@ def _contradictions(model: Model, world: int, record: Mapping[str, Any]) -> list
         wrong.append("gbs is missing: give the sequences of a step as gbs=512")
     elif int(batch) % (micro * dp):
         wrong.append(f"gbs {batch} is no multiple of mbs {micro} x dp {dp}")
+    else:
+        wrong += _unpriced(record, pp, int(batch) // (micro * dp), vpp)
     if "seq" not in train:
         wrong.append("seq is missing: give the tokens of a sequence as seq=4096")
     elif int(train["seq"]) % (tp * cp * 2 if cp > 1 else tp):
         wrong.append(f"seq {train['seq']} is no multiple of what tp {tp} and cp {cp} cut it into")
+    return wrong
+
+
+def _unpriced(record: Mapping[str, Any], pp: int, micro_batches: int, vpp: int) -> list[str]:
+    """Schedules and kinds of context parallelism that are not predicted, or not with such sizes."""
+    cut, wrong = record["parallel"], []
+    name = str(cut.get("schedule") or "1f1b").lower()
+    kind = str(cut.get("cp_algo") or "ring").lower()
+    if name not in _SCHEDULES:
+        wrong.append(f"schedule {name} is not predicted: known are {', '.join(_SCHEDULES)}")
+    elif name == "dualpipev" and vpp > 1:
+        wrong.append("dualpipev has two chunks of its own on each stage: leave vpp out")
+    elif _SCHEDULES[name] == "interleaved" and vpp == 1:
+        wrong.append(f"schedule {name} needs chunks of a stage: give vpp")
+    elif pp > 1:
+        made = "interleaved" if vpp > 1 else _SCHEDULES[name]
+        try:
+            refuse_sizes(made, pp, micro_batches, vpp)
+        except UsageError as error:
+            wrong.append(str(error))
+    if kind not in _CONTEXTS and (int(cut.get("cp", 1)) > 1 or not kind.endswith("_cp_algo")):
+        wrong.append(f"cp_kind {kind} is not predicted: known are {', '.join(_CONTEXTS)}")
     return wrong
 
 

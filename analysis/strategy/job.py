@@ -159,6 +159,12 @@ class Job:
         return np.where(self.distributed_optimizer, self.expert_dp, 1.0)
 
 
+def chunks_divide(layers: int, pp: int, vpp: int) -> bool:
+    """Whether stages can have so many chunks: these divide a stage's layers, or those of the
+    busiest stage, the others being filled up (as by layers without operators)."""
+    return any(most % vpp == 0 for most in (layers // pp, -(-layers // pp)))
+
+
 def even_stages(
     layers: int, pp: int, vpp: int = 1, schedule: str = "1f1b"
 ) -> tuple[tuple[tuple[int, ...], ...], ...]:

@@ -20,7 +20,7 @@ from ..catalog import column_names
 from ..flops.model.architecture import Grouped, Model
 from .constants import Constants, default_constants, described_constants
 from .cost import step_parts
-from .job import Job, Machine, Recompute, Software, balanced_stages
+from .job import Job, Machine, Recompute, Software, balanced_stages, chunks_divide
 from .memory import stage_memory
 from .results import with_front
 
@@ -114,8 +114,9 @@ def _chunks(given: Sequence[int] | None, layers: int, pp: int) -> list[int]:
     """Chunks of a stage to try: what divides its layers, or those of the busiest stage."""
     if pp == 1:
         return [1]
-    busiest = {layers // pp, -(-layers // pp)}
-    return sorted({size for most in busiest for size in _sizes(given, max(1, most), 16)})
+    most = max(1, -(-layers // pp))
+    tried = given if given is not None else range(1, min(most, 16) + 1)
+    return sorted({size for size in tried if chunks_divide(layers, pp, size)})
 
 
 def _grid(model: Model, of_stage: int, tps: list[int], space: Space, pp: int) -> dict[str, Floats]:
