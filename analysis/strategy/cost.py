@@ -27,6 +27,7 @@ from .layers import (
     kv_heads,
     query_sizes,
     routed_tokens,
+    skew_ratio,
 )
 from .memory import has_embedding, has_head, recomputed_share, stage_weights
 
@@ -136,14 +137,14 @@ def _layer(job: Job, constants: Constants, mixed: bool) -> LayerTime:
     dense = [*attention, *([] if mixed else ffn_matmuls(job, model.ffn_size or 0))]
     grouped: list[Matmul] = []
     if mixed:
-        for one in expert_matmuls(job):
+        for one in expert_matmuls(job, constants):
             (grouped if one.grouped else dense).append(one)
     matmul = sum(_matmul(job, constants, one) for one in dense)
     experts = sum((_matmul(job, constants, one) for one in grouped), start=0.0)
     if told.capacity_factor is None and mixed:
         experts = experts * np.where(np.asarray(job.ep) > 1, constants["expert_skew"], 1.0)
     core = _attention(job, constants)
-    vector = _vector_seconds(job, constants, _vector_bytes(job, mixed))
+    vector = _vector_seconds(job, constants, _vector_bytes(job, constants, mixed))
     again = _selected_again(job, constants, mixed)
     tp_comm = _tensor_parallel(job, constants, mixed)
     cp_comm = _context_parallel(job, constants, core)
@@ -177,7 +178,7 @@ def _selected_again(job: Job, constants: Constants, mixed: bool) -> Number:
     is_again = max(told.activation, float(told.experts > 0))
     of_row = unit * is_again * experts.ffn_size / job.expert_tp
     copied = 4.0 * model.hidden_size * (told.experts > 0)
-    moved = shared + routed_tokens(job) * (of_row + copied)
+    moved = shared + routed_tokens(job, constants) * (of_row + copied)
     return seconds + _vector_seconds(job, constants, moved)
 
 
@@ -230,7 +231,7 @@ def _attention(job: Job, constants: Constants) -> Number:
     return flops * small / (_peak(job) * efficiency)
 
 
-def _vector_bytes(job: Job, mixed: bool) -> Number:
+def _vector_bytes(job: Job, constants: Constants, mixed: bool) -> Number:
     """Bytes that norms, residuals, rotations and activation functions of one forward move."""
     told, model, h = job.software, job.model, job.model.hidden_size
     split = np.where(job.sequence_parallel, job.tp, 1.0)
@@ -246,7 +247,7 @@ def _vector_bytes(job: Job, mixed: bool) -> Number:
     experts = model.experts
     if not mixed or experts is None:
         return job.tokens * (per_token + unit * (model.ffn_size or 0) / job.tp)
-    rows = routed_tokens(job)
+    rows = routed_tokens(job, constants)
     # Rows are copied out, sorted and put back; in one kernel or by several.
     copies = 16.0 if told.fused_permutation else 48.0
     per_row = unit * experts.ffn_size / job.expert_tp + copies * h
@@ -361,7 +362,9 @@ def _expert_parallel(job: Job, constants: Constants, beside: Number) -> Number:
     inner = job.tp * (1.0 if told.is_recent else job.cp)
     inner = np.where(np.asarray(job.expert_tp) < job.tp, 1.0, inner)
     token_bytes = job.tokens / split * job.model.hidden_size * BF16_BYTES
-    copies = experts.top_k * (told.capacity_factor or constants["expert_skew"])
+    # An exchange takes as long as its fullest rank.
+    skew = constants["expert_skew"] * skew_ratio(job, constants)
+    copies = experts.top_k * (told.capacity_factor or skew)
     if told.dispatcher == "allgather":
         seconds = 4.0 * _collective(job, constants, token_bytes * job.ep, inner, job.ep)
     elif told.node_exchange:

@@ -129,7 +129,7 @@ def job_of_strategy(model: Model, machine: Machine, cluster: tuple[int, int], te
     for key, value in _DEFAULTS.items():
         part, name = _FLAGS[key]
         record[part][name] = value
-    skew = 1.0
+    skew = None
     for item in filter(None, re.split(r"[,\s]+", text)):
         key, _, value = item.partition("=")
         if key in _KEYS:

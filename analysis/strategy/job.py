@@ -107,7 +107,7 @@ class Job:
     schedule: str = "1f1b"
     recompute: Recompute = Recompute()
     software: Software = Software()
-    expert_skew: float = 1.0  # tokens of the busiest device / mean
+    expert_skew: float | None = None  # tokens of the busiest device / mean; None: the constant
 
     @property
     def pp(self) -> int:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..flops.model.architecture import Grouped, Model, ffn_matrices, shared_size
+from .constants import Constants
 from .job import Job, Number
 
 BF16_BYTES = 2
@@ -78,8 +79,17 @@ def ffn_matmuls(job: Job, size: Number) -> list[Matmul]:
     return [Matmul(t, h, up * size / job.tp), Matmul(t, size / job.tp, h)]
 
 
-def routed_tokens(job: Job) -> Number:
-    """Copies of tokens that the experts of one rank compute, of the busiest rank.
+def skew_ratio(job: Job, constants: Constants) -> Number:
+    """Tokens of the busiest rank over what they usually are, which the constant counts."""
+    if job.expert_skew is None or job.software.capacity_factor is not None:
+        return 1.0
+    ratio = job.expert_skew / constants["expert_skew"]
+    return np.where(np.asarray(job.ep) > 1, ratio, 1.0)
+
+
+def routed_tokens(job: Job, constants: Constants) -> Number:
+    """Copies of tokens that the experts of one rank compute: of a usual rank, and as many more or
+    fewer as the busiest one has more or fewer than usual.
 
     Ranks of one group of experts send k copies of each token to each other; where experts are cut
     less than the rest (expert_tp < tp), the group holds tp / expert_tp parts of one replica.
@@ -91,17 +101,17 @@ def routed_tokens(job: Job) -> Number:
     factor = job.software.capacity_factor
     if factor is not None:
         return copies * factor
-    return copies * np.where(np.asarray(job.ep) > 1, job.expert_skew, 1.0)
+    return copies * skew_ratio(job, constants)
 
 
-def expert_matmuls(job: Job) -> list[Matmul]:
+def expert_matmuls(job: Job, constants: Constants) -> list[Matmul]:
     """Experts of one rank, the router and the shared experts."""
     experts = job.model.experts
     if experts is None:
         return []
     h, up = job.model.hidden_size, ffn_matrices(job.model) - 1
     local = np.maximum(experts.routed / job.ep, 1.0)
-    rows, size = routed_tokens(job) / local, experts.ffn_size / job.expert_tp
+    rows, size = routed_tokens(job, constants) / local, experts.ffn_size / job.expert_tp
     router_rows = job.tokens / np.where(job.sequence_parallel, job.tp, 1.0)
     found = [
         Matmul(rows, h, up * size, local, True),

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..flops.model.architecture import Grouped, ffn_matrices, shared_size
-from .constants import Constants
+from .constants import Constants, default_constants
 from .job import Job, Number, computing_layers
 from .layers import (
     BF16_BYTES,
@@ -103,7 +103,7 @@ def kept_activations(job: Job, mixed: bool) -> tuple[Number, Number]:
     if not mixed or experts is None:
         ffn_bytes = size * per_unit * (model.ffn_size or 0) / job.tp * job.tokens
         return of_attention, ffn_bytes
-    rows = routed_tokens(job)
+    rows = routed_tokens(job, default_constants())
     # Recomputed, experts keep their first matmul's result (level 0) or nothing (level 1).
     up, h = float(ffn_matrices(model) - 1), model.hidden_size
     units, copies = ((per_unit, 3.0), (up, 1.0), (0.0, 0.0))[job.recompute.experts]

@@ -1,10 +1,13 @@
-"""Strategies that are refused rather than answered as another one."""
+"""Strategies that are refused rather than answered as another one; skew of experts."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from npuscope.analysis.flops.model.describe import model_of
+from npuscope.analysis.strategy.constants import default_constants
+from npuscope.analysis.strategy.cost import step_parts
 from npuscope.analysis.strategy.describe import job_of_strategy, machine_of, space_of
 from npuscope.analysis.strategy.job import Job
 from npuscope.analysis.strategy.search import search
@@ -55,3 +58,22 @@ def test_search_has_the_same_rule_for_chunks() -> None:
     with pytest.raises(UsageError, match="no strategy divides"):
         search(model, machine, 64, space_of("gbs=512,seq=8192,tp=8,pp=8,vpp=3"))
     assert search(model, machine, 64, space_of("gbs=512,seq=8192,tp=8,pp=8,vpp=5")).height
+
+
+def test_skew_takes_the_place_of_the_constant() -> None:
+    constants = default_constants()
+    usual = constants["expert_skew"]
+
+    def parts(more: str) -> dict[str, float]:
+        made = job("pp=8,ep=8,mbs=1,gbs=512,seq=4096,sp=0" + more, "mixtral-8x7b")
+        return {name: float(np.asarray(one)) for name, one in step_parts(made, constants).items()}
+
+    plain = parts("")
+    assert parts(f",skew={usual}") == pytest.approx(plain)
+    even, full = parts(",skew=1"), parts(",skew=2.63")
+    assert sum(even.values()) < sum(plain.values()) < sum(full.values())
+    for name in ("ep_comm", "experts"):
+        assert even[name] < plain[name] < full[name]
+    # Two exchanges of which one moves twice as much: but for what each takes whatever it moves.
+    moved = full["ep_comm"] - plain["ep_comm"], plain["ep_comm"] - even["ep_comm"]
+    assert moved[0] / moved[1] == pytest.approx((2.63 - usual) / (usual - 1))
