@@ -266,16 +266,17 @@ def _behind(
     are as they were."""
     ran = measured.made
     is_alike = makes_weights_apart(made.schedule) == makes_weights_apart(ran.schedule)
-    if facts.reduced is None or is_alike:
+    reduced = facts.reduced
+    if reduced is None or is_alike:
         nothing = np.zeros(starts_ns.shape[1])
         return nothing, nothing, nothing
     before, then = windows(ran, measured.starts_ns, measured.ends_ns - measured.starts_ns)
     window, end = windows(made, starts_ns, durations_ns)
-    was = (then + facts.reduced.behind(before)).max(axis=0) - then.max(axis=0)
+    was: Times = (then + reduced.behind(before)).max(axis=0) - then.max(axis=0)
 
     def longer(ready: float | None) -> Times:
-        found: Times = (end + facts.reduced.behind(window, ready)).max(axis=0) - end.max(axis=0)
-        return found - was
+        found: Times = (end + reduced.behind(window, ready)).max(axis=0) - end.max(axis=0) - was
+        return found
 
     return longer(None), longer(0.0), longer(1.0)
 

@@ -19,7 +19,6 @@ from npuscope.messages import Message
 from ...ranks.stages import rank_stages
 from ..captures import CaptureJob, Other
 from ..changes import Change
-from ..operations import Operations
 from ..points import Integers
 from ..replicas import replicas
 from ..waits import computed_before
