@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from npuscope.errors import UsageError
+from npuscope.messages import Message
 
 from ..flops.model.architecture import Grouped, Model
 from ..flops.model.describe import model_of
@@ -97,6 +98,14 @@ _ARGUMENT_FLAGS = {
     "use_fused_moe_token_permute_and_unpermute": ("moe", "fused_permute"),
     "moe_permute_fusion": ("moe", "fused_permute"),
 }
+
+# Chunks of a stage, by Megatron's later and MindSpeed's spelling.
+_CHUNKS = ("num_virtual_stages_per_pipeline_rank", "virtual_pipeline_model_parallel_size")
+# What changes time or memory and is not predicted.
+_NOT_PRICED = (
+    "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
+    "optimizer_cpu_offload",
+)  # fmt: skip
 
 
 def machine_of(chip: str) -> Machine:
@@ -217,10 +226,36 @@ def job_of_script(path: Path, machine: Machine, cluster: tuple[int, int] | None)
     if "gbs" not in record["train"]:
         raise UsageError(f"{path}: missing global_batch_size: add it to the file")
     layers = _number(told.get("num_layers_per_virtual_pipeline_stage"))
+    chunks = [_number(told.get(name)) for name in _CHUNKS]
     if layers:
         pp = int(record["parallel"].get("pp", 1))
         record["parallel"]["vpp"] = max(1, model.layers // (pp * layers))
+    elif any(chunks):
+        record["parallel"]["vpp"] = max(chunks)
     return _finished(model, machine, cluster or _cluster_in(text, told), record)
+
+
+def script_notes(path: Path, cluster: tuple[int, int] | None) -> list[str]:
+    """What the job of a launch script leaves out of it, or takes for granted; `cluster`: given."""
+    with path.open("rb") as file:
+        text = file.read(_MOST_BYTES).decode("utf-8", "replace")
+    told = arguments_in(text) or {}
+    notes: list[str] = []
+    names = [f"--{name.replace('_', '-')}" for name in _NOT_PRICED
+             if str(told.get(name, "False")).lower() not in ("false", "none")]  # fmt: skip
+    if names:
+        notes.append(Message("not priced, though the script has it: {names}",
+                             names=", ".join(names)))  # fmt: skip
+    if cluster is None and not _tells_nodes(text, told):
+        nodes, devices = _cluster_in(text, told)
+        notes.append(
+            Message(
+                "the script gives no number of nodes: {nodes} of {devices} NPUs are assumed; give"
+                " --cluster NODESxNPUS",
+                nodes=nodes, devices=devices,
+            )
+        )  # fmt: skip
+    return notes
 
 
 def record_of_arguments(told: Mapping[str, object]) -> dict[str, Any]:
@@ -271,6 +306,12 @@ def _cluster_in(text: str, told: Mapping[str, object]) -> tuple[int, int]:
     nodes = found.get("NNODES") or _number(told.get("nnodes")) or 1
     of_node = found.get("NPUS_PER_NODE") or found.get("GPUS_PER_NODE")
     return nodes, of_node or _number(told.get("nproc_per_node")) or 8
+
+
+def _tells_nodes(text: str, told: Mapping[str, object]) -> bool:
+    """Whether a number of nodes is read from the script."""
+    is_set = re.search(r"^\s*(?:export\s+)?NNODES=[\"']?\d", text, re.MULTILINE)
+    return bool(is_set or _number(told.get("nnodes")) or _number(told.get("world_size")))
 
 
 def _finished(

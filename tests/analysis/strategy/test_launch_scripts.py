@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from npuscope.analysis.strategy.describe import job_of_script, machine_of
+from npuscope.analysis.strategy.describe import job_of_script, machine_of, script_notes
 from npuscope.errors import UsageError
 
 OPTIONS = (
@@ -51,3 +51,29 @@ def test_the_scripts_own_nodes_come_before_the_launchers(tmp_path: Path) -> None
     assert job.dp == 4
     job = job_of_script(script(tmp_path, text), machine_of("910B2"), (4, 8))
     assert job.dp == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["num-virtual-stages-per-pipeline-rank", "virtual-pipeline-model-parallel-size"]
+)
+def test_chunks_of_a_stage_in_all_spellings(tmp_path: Path, name: str) -> None:
+    path = script(tmp_path, f"TP=8\nPP='4 --{name} 5'")
+    path.write_text(path.read_text().replace("$PP", f"4 --{name} 5"))
+    assert job_of_script(path, machine_of("910B2"), None).vpp == 5
+
+
+def test_what_is_not_priced_or_assumed_is_told(tmp_path: Path) -> None:
+    path = script(tmp_path, "TP=8\nPP=4")
+    assert script_notes(path, None) == []
+    path.write_text(
+        path.read_text().replace("$PP", "4 --optimizer-cpu-offload"
+                                 " --decoder-last-pipeline-num-layers 17")
+    )  # fmt: skip
+    [note] = script_notes(path, None)
+    assert "--optimizer-cpu-offload" in note and "--decoder-last-pipeline-num-layers" in note
+    path = script(
+        tmp_path, "TP=8\nPP=1\nNNODES=$(wc -l < hostfile)", "--nnodes $NNODES --nproc_per_node 8"
+    )
+    [note] = script_notes(path, None)
+    assert "1 of 8 NPUs are assumed" in note and "--cluster" in note
+    assert script_notes(path, (8, 8)) == []
