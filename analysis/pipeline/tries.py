@@ -251,6 +251,32 @@ def asked_tries(
     return found
 
 
+def those_that_go(
+    job: Ready, words: str, micro_batches: int | None
+) -> tuple[str | None, list[str]]:
+    """Of several names those that this pipeline can have, and a note for each other. Raises what
+    the first is refused for where none goes; one name is left as it is."""
+    asked = [word.strip() for word in words.split(",") if word.strip()]
+    if not 1 < len(asked) <= _MOST_TRIES:
+        return words, []
+    kept: list[str] = []
+    notes: list[str] = []
+    refused: list[UsageError | CannotAnswer] = []
+    for word in asked:
+        try:
+            for one in parse_tries(word, job.measured, micro_batches):
+                tried(job, one)
+        except (UsageError, CannotAnswer) as error:
+            refused.append(error)
+            why = error.args[0] if error.args else str(error)
+            notes.append(Message("{name} is left out: {why}", name=word, why=why))
+        else:
+            kept.append(word)
+    if not kept:
+        raise refused[0]
+    return ",".join(kept), notes
+
+
 # metric: pipeline_tries
 # What would a step take under another schedule of the pipeline?
 #

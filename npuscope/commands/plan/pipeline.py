@@ -192,6 +192,7 @@ def _tries(
         asked_tries,
         pipeline_tries,
         ready,
+        those_that_go,
         tries_notes,
         work_notes,
     )
@@ -202,11 +203,14 @@ def _tries(
     with asked.tables() as (data, scope):
         compare_ranks(data)
         job = ready(data.con, recognised(data.con, *one_capture(data.con, scope)))
+        left_out: list[str] = []
+        if words is not None:
+            words, left_out = those_that_go(job, words, micro_batches)
         tries = asked_tries(
             job, words, micro_batches, files, places_layers=places_layers, limit_bytes=limit_bytes
         )
         found = pipeline_tries(job, tries)
-        notes = work_notes(found) + tries_notes(job, tries) + data.warnings
+        notes = left_out + work_notes(found) + tries_notes(job, tries) + data.warnings
         asked.answer("pipeline_tries", found, notes, tries_table)
 
 

@@ -80,10 +80,12 @@ def predict(
 
     machine = describe.machine_of(chip)
     given = None if cluster is None else describe.cluster_of(cluster)
+    assumed: list[str] = []
     if strategy is None:
         if not Path(what).is_file():
             raise UsageError(f"{what}: give --strategy, or a launch script that has its own")
         job = describe.job_of_script(Path(what), machine, given)
+        assumed = describe.script_notes(Path(what), given)
     else:
         if given is None:
             raise UsageError("give --cluster NODESxNPUS with --strategy")
@@ -91,7 +93,7 @@ def predict(
     measured = calibration_of(calibrate)
     found = prediction.predict(job, None if measured is None else calibrated(measured))
     parts, memory = prediction.part_rows(found), prediction.memory_rows(job, found)
-    notes = prediction_notes(job, found, is_calibrated=measured is not None)
+    notes = assumed + prediction_notes(job, found, is_calibrated=measured is not None)
     if json:
         print_json(
             "predict", parts.to_dicts(), notes,
@@ -129,6 +131,10 @@ def _of_runs(path: Path, out: Path | None, calibrate: Path | None) -> None:
             reason = f"has the id {key} of another" if key else "has no id"
             raise UsageError(f"{path}: run {number} of {len(records)} {reason}")
         ids.add(key)
+    for one in records:
+        # Sizes that lack get the likeliest ones, but a run of no model at all is no run.
+        if not isinstance(one.get("model"), dict) or not one["model"]:
+            raise UsageError(f"{path}: run {one['id']} has no model")
     measured = calibration_of(calibrate)
     found = predict_records(records, None if measured is None else calibrated(measured))
     text = msgspec.json.format(msgspec.json.encode(found))

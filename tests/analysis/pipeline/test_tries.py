@@ -145,6 +145,17 @@ def test_an_order_of_a_file_is_the_schedule_that_it_writes(tmp_path: Path) -> No
     assert [one["live_activations"] for one in mine["devices"]] == [4, 4]
 
 
+def test_a_schedule_that_does_not_go_leaves_the_others() -> None:
+    ready = job_of(SMALL)
+    words, notes = tries.those_that_go(ready, "gpipe,vpp:3,zz,1f1b", 5)
+    assert words == "gpipe,1f1b"
+    assert [note.split(" is left out: ")[0] for note in notes] == ["vpp:3", "zz"]
+    assert "no multiple of 2" in notes[0] and "no schedule is called" in notes[1]
+    with pytest.raises(UsageError, match="no schedule is called"):
+        tries.those_that_go(ready, "zz,zy", None)
+    assert tries.those_that_go(ready, "zz", None) == ("zz", [])
+
+
 @pytest.mark.slow
 def test_layers_are_placed_where_a_stage_has_too_many() -> None:
     even = replace(SMALL, layers=6, seed=911)

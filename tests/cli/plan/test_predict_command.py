@@ -66,6 +66,7 @@ def test_a_file_of_runs(run: Run, tmp_path: Path) -> None:
     for text, said in (
         ("{", "not valid JSON"),
         ('[{"id": "a"}, {"model": {"layers": 2}}]', "run 2 of 2 has no id"),
+        ('[{"id": "x"}]', "run x has no model"),
         ('[{"id": null}]', "run 1 of 1 has no id"),
         ('[{"id": 1}, {"id": "2"}, {"id": "1"}]', "run 3 of 3 has the id 1 of another"),
     ):
