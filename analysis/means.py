@@ -154,6 +154,8 @@ def mean_comm(
 def means_of_fewer(rows: pl.DataFrame, headings: Mapping[str, str]) -> str | None:
     """Which figures of `mean_comm` are means of fewer ranks and steps than the others, and of how
     many. `headings` name them: transit, wait, size."""
+    if rows.is_empty():
+        return None
     every, steps = rows.row(0, named=True)["rank_step_count"], rows["step_count"].max()
     named: dict[tuple[int, int], list[str]] = {}
     for figure, heading in headings.items():

@@ -474,9 +474,8 @@ def run_select(con: duckdb.DuckDBPyConnection, sql: str) -> pa.RecordBatchReader
         if relation is None:
             raise UsageError("the statement returns no rows")
         if len(set(relation.columns)) < len(relation.columns):
-            relation = relation.project(
-                "*"
-            )  # names the second `a` a_1: rows become dicts and files
+            # Rows become dicts and files: it names the second `a` a_1.
+            relation = relation.project("*")
         if hasattr(relation, "to_arrow_reader"):
             return relation.to_arrow_reader()
         return relation.fetch_arrow_reader()  # DuckDB 1.4
