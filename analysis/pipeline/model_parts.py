@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..replay.operations import Operations
 from ..replay.points import Integers
-from .other_orders import Part
+from .orders.other_orders import Part
 
 _PASSES = 4  # of a place and kind that are looked at
 _MOST_KERNELS = 4_000  # of a pass

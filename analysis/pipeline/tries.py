@@ -14,15 +14,15 @@ import polars as pl
 from npuscope.errors import CannotAnswer, UsageError
 from npuscope.messages import Message
 
-from ..replay.replicas import replicas
+from ..replay.operations import replicas
 from ..views import frame
 from ..wording import ms, percent
 from . import model_parts
 from .execution import Times
-from .gradients import makes_weights_apart, reduced
 from .measurement import Measured, measured
-from .order_file import read_order
-from .other_orders import Facts, Tried, held, needed_overlap, run
+from .orders.gradients import makes_weights_apart, reduced
+from .orders.order_file import read_order
+from .orders.other_orders import Facts, Tried, held, needed_overlap, run
 from .passes import Pipeline
 from .placement import place_layers
 from .schedules import Schedule, schedule

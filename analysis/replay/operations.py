@@ -23,6 +23,7 @@ UNKNOWN = np.iinfo(np.int64).min  # a time that was not recorded
 RECORD, WAIT, OTHER = 1, 2, 3  # tasks: of events between streams, and the rest
 _ROLES = {None: 0, "record": RECORD, "wait": WAIT, "other": OTHER}
 _EARLIEST_NS = -100_000  # an end before another member's start: clocks are not so far off
+_WITHIN = ("tp", "ep", "cp", "tp_cp", "tp_ep", "mp", "mp_ep", "pp")  # meet in every micro-batch
 _SYNCS = """
     select rank, start_ns, start_ns + dur_ns as end_ns from host_ops
     where kind = 'api' and name ilike 'aclrtSynchronize%' and dur_ns > 0
@@ -181,3 +182,19 @@ def _codes(values: pl.Series) -> tuple[NDArray[np.int32], list[Any]]:
     names = values.drop_nulls().unique().sort()
     codes = values.rank("dense").fill_null(0).to_numpy().astype(np.int32) - 1
     return codes, names.to_list()
+
+
+def replicas(ops: Operations) -> Indices:
+    """Of each rank the first of those that it meets in every micro-batch, at once or by others."""
+    within = [at for at, name in enumerate(ops.kinds) if name in _WITHIN]
+    at = np.flatnonzero(ops.is_communication & np.isin(ops.kind, within))
+    rank, instance = ops.rank[at], ops.instance[at]
+    found = np.arange(len(ops.ranks), dtype=np.int32)
+    while True:
+        least = np.full(int(instance.max(initial=-1)) + 1, len(found), np.int32)
+        np.minimum.at(least, instance, found[rank])
+        new = found.copy()
+        np.minimum.at(new, rank, least[instance])
+        if (new == found).all():
+            return found
+        found = new

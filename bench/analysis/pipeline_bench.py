@@ -19,7 +19,7 @@ import polars as pl
 from bench.measure import arguments, commit, report, table, verdict
 from npuscope.analysis.pipeline.execution import precedence
 from npuscope.analysis.pipeline.measurement import measured
-from npuscope.analysis.pipeline.other_orders import Facts, held, run
+from npuscope.analysis.pipeline.orders.other_orders import Facts, held, run
 from npuscope.analysis.pipeline.schedules import schedule
 
 LIMIT_S = 5.0

@@ -19,8 +19,8 @@ from npuscope.messages import Message
 from ...ranks.stages import rank_stages
 from ..captures import CaptureJob, Other
 from ..changes import Change
+from ..operations import replicas
 from ..points import Integers
-from ..replicas import replicas
 from ..waits import computed_before
 from .pipeline import Picked, Pipeline, Times
 from .schedules import executed, recognised

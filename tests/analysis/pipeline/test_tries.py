@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from npuscope.analysis.pipeline import tries
-from npuscope.analysis.pipeline.order_file import written_order
+from npuscope.analysis.pipeline.orders.order_file import written_order
 from npuscope.analysis.pipeline.passes import pipeline
 from npuscope.analysis.pipeline.schedules import schedule
 from npuscope.analysis.ranks.rank_views import open_across

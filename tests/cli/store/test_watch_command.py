@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,15 @@ def test_a_job_is_ingested_compared_and_shown(run: Run, tmp_path: Path) -> None:
     assert all(line[19] == "Z" for line in err.splitlines()) and "\x1b" not in err
 
 
+@pytest.fixture
+def hearing_of_terminals() -> Iterator[None]:
+    """The tests themselves may have been started by nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hearing_of_terminals")
 def test_a_closed_terminal_ends_it_unless_nohup_started_it() -> None:
     before = signal.getsignal(signal.SIGHUP)
     with watch._stopped_by_signals() as stop:

@@ -166,8 +166,13 @@ main()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_it_ends_when_told_to_though_it_gathers(tmp_path: Path, told: signal.Signals) -> None:
+def test_it_ends_when_told_to_though_it_gathers(
+    tmp_path: Path, told: signal.Signals, request: pytest.FixtureRequest
+) -> None:
     pytest.importorskip("prometheus_client")
+    # The tests themselves may have been started by nohup, and what they start takes after them.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    request.addfinalizer(lambda: signal.signal(signal.SIGHUP, before))
     create_store(tmp_path / "store")
     command = [sys.executable, "-c", GATHERS_LONG, "exporter", "store", "--port", "0"]
     with started(command, tmp_path) as one:

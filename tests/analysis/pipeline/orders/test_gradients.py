@@ -10,7 +10,7 @@ import pytest
 from npuscope.analysis.findings.findings import findings
 from npuscope.analysis.pipeline import tries
 from npuscope.analysis.pipeline.execution import precedence
-from npuscope.analysis.pipeline.gradients import Reduced, makes_weights_apart, windows
+from npuscope.analysis.pipeline.orders.gradients import Reduced, makes_weights_apart, windows
 from npuscope.analysis.pipeline.schedules import schedule
 from npuscope.sample_traces.generate import COMMITTED, Job
 from tests.analysis.pipeline.test_tries import SMALL, job_of, rows, step_ns, tables

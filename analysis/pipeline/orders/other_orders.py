@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from npuscope.errors import CannotAnswer
 from npuscope.messages import Message
 
-from .execution import Precedence, Span, Times, held_at_most, precedence
+from ..execution import Precedence, Span, Times, held_at_most, precedence
+from ..measurement import Measured
+from ..schedules import Schedule
 from .gradients import Reduced, makes_weights_apart, windows
-from .measurement import Measured
-from .schedules import Schedule
 
 _WEIGHT_UNSURE = 0.25  # of the time of weight gradients, where they were not measured apart
 _SHARES = 21  # executions with none to all of what pairs save

@@ -10,7 +10,7 @@ import pytest
 
 from npuscope.analysis.pipeline.execution import Entry
 from npuscope.analysis.pipeline.measurement import Measured, measured
-from npuscope.analysis.pipeline.other_orders import Facts, Part, held, needed_overlap, run
+from npuscope.analysis.pipeline.orders.other_orders import Facts, Part, held, needed_overlap, run
 from npuscope.analysis.pipeline.schedules import Schedule, schedule
 from npuscope.errors import CannotAnswer, UsageError
 from tests.analysis.pipeline.pipeline_frames import ran

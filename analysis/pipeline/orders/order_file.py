@@ -21,7 +21,7 @@ from pathlib import Path
 
 from npuscope.errors import UsageError
 
-from .schedules import Kind, Pass, Schedule
+from ..schedules import Kind, Pass, Schedule
 
 _KINDS: dict[str, Kind] = {"F": "F", "BW": "BW", "B": "B", "W": "W"}
 _PASS = re.compile(r"(F|BW|B|W)(\d{1,6})(?:\.(\d{1,3}))?")

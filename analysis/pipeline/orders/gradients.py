@@ -17,10 +17,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ..replay.operations import Operations
-from ..replay.points import Integers
-from .execution import Precedence, Times
-from .schedules import Schedule
+from ...replay.operations import Operations
+from ...replay.points import Integers
+from ..execution import Precedence, Times
+from ..schedules import Schedule
 
 _REDUCES = ("reducescatter", "allreduce")
 _WITH_WEIGHTS = ("W", "BW")  # passes that make gradients of weights

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from npuscope.analysis.pipeline.execution import even_durations, execute
-from npuscope.analysis.pipeline.order_file import parse_order, read_order, written_order
+from npuscope.analysis.pipeline.orders.order_file import parse_order, read_order, written_order
 from npuscope.analysis.pipeline.schedules import SCHEDULES, schedule
 from npuscope.errors import UsageError
 

@@ -1,0 +1,1 @@
+"""Other orders of a pipeline's passes: as files, and as they would run."""
