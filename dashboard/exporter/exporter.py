@@ -113,7 +113,7 @@ class Exporter(Collector):
     def require_results(self) -> None:
         """Raises StoreError where the store cannot be read now."""
         standing = self._results.latest()
-        if not standing.is_good:
+        if standing.problem:
             raise StoreError(standing.problem)
 
     def close(self) -> None:
@@ -175,7 +175,7 @@ def exporter_metrics(standing: Standing, kept: Kept) -> Iterator[Metric]:
     """How the exporter does; `npuscope_up` is absent until the first attempt has ended."""
     if standing.is_good is not None:
         yield _gauge(
-            "npuscope_up", "Whether the last read of the store succeeded.", standing.is_good
+            "npuscope_up", "Whether the last read of the store succeeded whole.", standing.is_good
         )
     version = GaugeMetricFamily(
         "npuscope_exporter_info", "Version of the exporter.", labels=["version"]

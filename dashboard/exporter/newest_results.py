@@ -28,8 +28,8 @@ _WITH_RESULTS_S = 0.1
 class Standing:
     """The last good results (`has_results`: whether there are any), and how gathering went.
 
-    `is_good`: whether the last attempt succeeded, None before the first has ended; `problem` says
-    why it did not.
+    `is_good`: whether the last attempt succeeded and left nothing out, None before the first has
+    ended; `problem` says why it did not succeed.
     """
 
     snapshot: Snapshot = field(default_factory=Snapshot)
@@ -111,12 +111,14 @@ class CachedResults:
             self._failed(error)
             return
         before = self._standing
+        # What was left out is looked for again, for no more than a tenth of the time.
+        self._retry_at = time.monotonic() + self._retry_s * max(1.0, snapshot.took_s)
         self._key = key
         self._standing = replace(
             before,
             snapshot=snapshot,
             has_results=True,
-            is_good=True,
+            is_good=snapshot.is_whole,
             refreshes_total=before.refreshes_total + 1,
             problem="",
         )

@@ -52,11 +52,12 @@ class Sample:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Samples by gauge, in the order of GAUGES; when each run was last ingested (Unix time);
-    what it took to gather them."""
+    what it took to gather them; whether no capture was left out as a file of it is torn."""
 
     samples: Mapping[str, tuple[Sample, ...]] = field(default_factory=dict)
     ingested_s: Mapping[str, float] = field(default_factory=dict)
     took_s: float = 0.0
+    is_whole: bool = True
 
     def of_runs(self, runs: Collection[str]) -> Snapshot:
         """Only these runs."""
@@ -70,6 +71,7 @@ class Snapshot:
             },
             {run: at for run, at in self.ingested_s.items() if run in kept},
             self.took_s,
+            self.is_whole,
         )
 
 
@@ -138,7 +140,8 @@ def take_snapshot(
         if gauge.name in frames
     }
     ingested = {one.name: one.ingested_s for one in runs}
-    return Snapshot(samples, ingested, time.monotonic() - began)
+    is_whole = sum(len(one.captures) for one in asked) == sum(len(one.captures) for one in runs)
+    return Snapshot(samples, ingested, time.monotonic() - began, is_whole)
 
 
 def _whole(store: Path, run: Run, tell: Callable[[str], None]) -> Run | None:

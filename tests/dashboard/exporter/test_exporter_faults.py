@@ -125,7 +125,10 @@ def test_stores_that_change_under_the_exporter(tmp_path: Path) -> None:
             file.unlink()
         publish_job(path, small(name="other"), "c0", published_s=now, tables=FEW)
         torn = told()
-        assert "npuscope_up 0.0" in torn and 'capture="c1"' in torn and 'run="other"' not in torn
+        # What is whole is shown: the capture before, and the other run.
+        assert "npuscope_up 0.0" in torn and 'capture="c1"' not in torn
+        assert 'npuscope_capture_info{capture="c0",run="small"} 1.0' in torn
+        assert 'run="other"' in torn and "c1" in said[-1] and "--force" in said[-1]
         assert "npuscope_exporter_errors_total 0.0" not in torn
         for manifest in path.glob("run=small/capture=c1/rank=1/manifest.json"):
             manifest.unlink()
