@@ -96,8 +96,8 @@ def plan(
 ) -> Plan:
     """Plan for loads [steps, layers, experts], tokens, oldest step first.
 
-    slots: of a device (None: as many as experts need). layers: their numbers (None: 0, 1, ...).
-    stages: the pipeline stage of each layer (None: one): stages work at the same time.
+    slots: of a device (None: as many as experts need, without replicas). layers: their numbers
+    (None: 0, 1, ...). stages: the pipeline stage of each layer (None: one): stages work at the same time.
     expert_bytes: one expert's weights and optimizer state; memory_bytes: what a device has for all
     its experts. current: placement [layers, devices, slots] (None: experts in their order).
     max_moved: experts a layer may send. Raises UsageError, with the numbers, for what cannot be.
@@ -114,6 +114,17 @@ def plan(
         raise UsageError(f"horizon must be 1 or more, moves 0 or more: {horizon}, {max_moved}")
     wanted = -(-experts // devices) if slots is None and devices > 0 else (slots or 0)
     checked_sizes(experts, devices, wanted, nodes)
+    if slots is None and current is None and max_replicas is None:
+        if devices > experts:
+            raise UsageError(
+                Message(
+                    "{devices} devices hold the {experts} experts of a layer that are known only"
+                    " with replicas: give --slots, or --devices {experts} at most",
+                    devices=devices,
+                    experts=experts,
+                )
+            )
+        max_replicas = 1
     checked_memory(count, experts, devices, wanted, expert_bytes, memory_bytes)
     notes: list[str] = []
     before = placed_now(current, count, experts, devices, wanted, notes)

@@ -47,6 +47,17 @@ def realised(found: Plan, loads: Floats) -> Floats:
     return gain
 
 
+def test_without_slots_there_are_no_replicas() -> None:
+    """Three devices have six slots for four experts: two stay empty."""
+    found = plan(zipf(3, 4), devices=3)
+    for layer in found.placement:
+        held = layer[layer >= 0]
+        assert sorted(held) == [0, 1, 2, 3]
+    with pytest.raises(UsageError, match=r"64 devices hold the 4 experts .* --devices 4 at most"):
+        plan(zipf(3, 4), devices=64)
+    assert (plan(zipf(3, 4), devices=64, slots=1).placement >= 0).all()
+
+
 @pytest.mark.parametrize(("drift", "noise"), [(0.0, 0.05), (0.5, 0.1), (1.0, 0.05)])
 def test_held_out_half_of_a_drifting_job(drift: float, noise: float) -> None:
     """Planned on the first half; the second, which the plan never saw, gains what was promised."""
