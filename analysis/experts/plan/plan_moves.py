@@ -97,9 +97,9 @@ def plan(
     """Plan for loads [steps, layers, experts], tokens, oldest step first.
 
     slots: of a device (None: as many as experts need, without replicas). layers: their numbers
-    (None: 0, 1, ...). stages: the pipeline stage of each layer (None: one): stages work at the same time.
-    expert_bytes: one expert's weights and optimizer state; memory_bytes: what a device has for all
-    its experts. current: placement [layers, devices, slots] (None: experts in their order).
+    (None: 0, 1, ...). stages: the pipeline stage of each layer (None: one): stages work at the same
+    time. expert_bytes: one expert's weights and optimizer state; memory_bytes: what a device has
+    for all its experts. current: placement [layers, devices, slots] (None: experts in their order).
     max_moved: experts a layer may send. Raises UsageError, with the numbers, for what cannot be.
     """
     known = checked_loads(loads)
