@@ -84,8 +84,10 @@ def worse_than(before: Manifest | None, now: Manifest) -> str | None:
     if not fewer and (grew or damaged.keys() <= before.failed_files.keys()):
         return None
     if before.source_root == now.source_root:  # another profile of the rank has files of its own
-        gone = read.keys() - {one.path for one in now.sources}
-        damaged.update(dict.fromkeys(sorted(gone), "is gone since it was read"))
+        left = read.keys() - {one.path for one in now.sources}
+        # What is still there was left for something else that was named.
+        gone = (path for path in sorted(left) if not Path(now.source_root, path).exists())
+        damaged.update(dict.fromkeys(gone, "is gone since it was read"))
     if not damaged:
         return None
     files = "; ".join(f"{Path(path).name}: {why}" for path, why in list(damaged.items())[:_SHOWN])
