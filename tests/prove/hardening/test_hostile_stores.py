@@ -35,6 +35,8 @@ from npuscope.profile import reading_warnings
 from tests.prove.hardening.captures import write_light
 from tests.prove.hardening.cases import Done, run_here
 
+pytestmark = pytest.mark.slow
+
 VERSIONS = {one.name: one.version for one in summaries()}
 GENERATION = "20260101T000000-0123456789ab"
 MERGED = f"compact-{GENERATION}"
