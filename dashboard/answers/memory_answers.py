@@ -12,8 +12,8 @@ from ..units import fitting_unit
 
 
 def what_fills(facts: MemoryFacts) -> str:
-    """The fullest rank, its peak, and what holds most of it where that is known: of rows of
-    `MemoryFacts.main`, of which there is one."""
+    """The fullest rank, its peak, what of it no block explains, and the operator that holds most of
+    it: of rows of `MemoryFacts.main`, of which there is one."""
     row = facts.main.row(0, named=True)
     peak_bytes = row["peak_bytes"] if row["peak_bytes"] is not None else row["peak_allocated_bytes"]
     unit = fitting_unit(peak_bytes, "memory")
@@ -30,12 +30,22 @@ def what_fills(facts: MemoryFacts) -> str:
         .filter(pl.col("held_bytes") > 0)
         .sort("held_bytes", descending=True, maintain_order=True)
     )
-    if held.is_empty():
-        return told
-    most = held.row(0, named=True)
-    largest = Message(
-        "Largest holder at the peak: {name}, {held} ({share} of what is allocated).",
-        name=most["name"] if most["holder"] == "operator" else Message(most["holder"]),
-        held=size(most["held_bytes"]), share=percent(most["share_ratio"]),
-    )  # fmt: skip
-    return joined((told, largest), " ")
+    sentences: list[str] = [told]
+    for one in (
+        held.filter(pl.col("holder") == "unexplained"),
+        held.filter(pl.col("holder") == "operator", pl.col("name").is_not_null()),
+    ):
+        for most in one.head(1).to_dicts():
+            template = (
+                "Largest operator at the peak: {name}, {held} ({share} of what is allocated)."
+            )
+            if most["name"] is None:
+                template = (
+                    "No recorded block explains {held} of it ({share} of what is allocated):"
+                    " parameters and what else is older than the capture."
+                )
+            sentences.append(
+                Message(template, name=most["name"], held=size(most["held_bytes"]),
+                        share=percent(most["share_ratio"]))
+            )  # fmt: skip
+    return joined(sentences, " ")

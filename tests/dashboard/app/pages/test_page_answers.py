@@ -44,9 +44,15 @@ def test_what_fills_memory_is_told_of_the_fullest_rank() -> None:
         {"rank": 0, "holder": "operator", "name": "aten::cat", "held_bytes": 7 * GIB,
          "share_ratio": 0.9},
     ]  # fmt: skip
-    largest = "Largest holder at the peak: aten::matmul, 6.00 GiB (60.0 % of what is allocated)."
-    assert what_fills(facts(held)) == f"{fullest} {largest}"
-    assert "peak: unexplained, 1.00 GiB" in what_fills(facts(held[:1]))
+    nothing = (
+        "No recorded block explains 1.00 GiB of it (10.0 % of what is allocated): parameters and"
+        " what else is older than the capture."
+    )
+    largest = "Largest operator at the peak: aten::matmul, 6.00 GiB (60.0 % of what is allocated)."
+    assert what_fills(facts(held)) == f"{fullest} {nothing} {largest}"
+    assert what_fills(facts(held[:1])) == f"{fullest} {nothing}"
+    nameless = {**held[1], "name": None}
+    assert what_fills(facts([nameless])) == fullest
 
 
 def test_a_load_without_a_cost_is_told_by_its_most_uneven_layer() -> None:
