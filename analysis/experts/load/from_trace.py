@@ -66,25 +66,21 @@ _CALLS_AT_MOST = 200_000
 
 @dataclass(frozen=True, slots=True)
 class DeviceLoad:
-    """`rows` as `device_load` gives them; `notes` on what was recognised or is not certain."""
+    """Tokens that a rank's experts computed in a step, each once, whatever was recomputed.
+
+    rows: run, capture, rank, step, layer, tokens, basis, in this order. `layer` counts MoE layers
+    from 0, through the pipeline's stages; NULL where it is not certain which layer a kernel is of,
+    and then `tokens` are those of all the rank's layers. `basis`: grouped_matmul or all_to_all.
+    Ranks and steps of which nothing is certain have no row. `notes`: what was recognised or is not
+    certain.
+    """
 
     rows: pl.DataFrame
     notes: tuple[str, ...] = ()
 
 
-def device_load(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> pl.DataFrame:
-    """run, capture, rank, step, layer, tokens, basis, in this order: tokens that a rank's experts
-    computed in a step, each once, whatever was recomputed.
-
-    `layer` counts MoE layers from 0, through the pipeline's stages; NULL where it is not certain
-    which layer a kernel is of, and then `tokens` are those of all the rank's layers. `basis`:
-    grouped_matmul or all_to_all. Ranks and steps of which nothing is certain have no row.
-    """
-    return trace_load(con, scope).rows
-
-
 def trace_load(con: duckdb.DuckDBPyConnection, scope: Scope = ALL) -> DeviceLoad:
-    """`device_load` with its notes."""
+    """Tokens of devices as their kernels tell, with notes."""
     notes: list[str] = []
     calls = _calls(con, scope)
     loads: dict[Place, dict[int | None, _StepLoad]] = {}

@@ -91,7 +91,7 @@ def tables_of(load: pl.DataFrame, placement: pl.DataFrame | None = None) -> Expe
 def with_trace(tables: ExpertTables, found: pl.DataFrame) -> ExpertTables:
     """The tables with the load of devices that the trace tells: rows without an expert.
 
-    `found` is from `from_trace.device_load`. A rank's device is its place in its expert-parallel
+    `found` is from `from_trace.trace_load`. A rank's device is its place in its expert-parallel
     group; ranks whose place is not known are left out. So are tokens of no certain layer, but where
     the job has one stage: there they are those of all layers, the layer is NULL.
     """

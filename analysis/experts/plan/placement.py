@@ -229,11 +229,6 @@ def moved(old: Placement, new: Placement) -> npt.NDArray[np.int64]:
     return sent
 
 
-def migration_bytes(old: Placement, new: Placement, expert_bytes: int) -> npt.NDArray[np.int64]:
-    """Bytes sent to turn old into new, per layer; expert_bytes: weights and optimizer state."""
-    return moved(old, new) * expert_bytes
-
-
 def aligned(old: Placement, new: Placement, nodes: int = 1) -> Placement:
     """`new` with its nodes, devices and slots renamed so that more stays where it is in `old`.
 

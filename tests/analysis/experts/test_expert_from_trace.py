@@ -16,7 +16,6 @@ from npuscope.analysis.experts.load.from_trace import (
     Call,
     DeviceLoad,
     call_of,
-    device_load,
     step_load,
     trace_load,
 )
@@ -84,7 +83,7 @@ def test_the_planted_load_of_devices_is_recovered(job: Job, con: Any) -> None:
     found = trace_load(con)
     assert summed(found.rows, job) == by_device(job) and found.notes == ()
     assert set(found.rows["basis"]) == {"grouped_matmul"}
-    one = device_load(con, Scope(rank=1, step=12))
+    one = trace_load(con, Scope(rank=1, step=12)).rows
     assert one.equals(found.rows.filter((pl.col("rank") == 1) & (pl.col("step") == 12)))
 
 
@@ -93,7 +92,7 @@ def test_the_committed_sample_agrees(tmp_path: Path) -> None:
     ingest(SAMPLE, tmp_path / "store", jobs=1)
     con = store.open(tmp_path / "store")
     try:
-        found = device_load(con)
+        found = trace_load(con).rows
     finally:
         con.close()
     told = json.loads((SAMPLE / "truth.json").read_text())
@@ -126,7 +125,7 @@ def test_bytes_of_all_to_alls_tell_it_where_shapes_do_not(con: Any) -> None:
 
 
 def test_no_experts_no_rows(con: Any) -> None:
-    found = device_load(con)
+    found = trace_load(con).rows
     assert found.is_empty() and found.columns == [
         "run", "capture", "rank", "step", "layer", "tokens", "basis",
     ]  # fmt: skip
