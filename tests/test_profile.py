@@ -41,6 +41,7 @@ def test_warnings_are_of_the_run_and_capture_that_are_looked_at(tmp_path: Path) 
     ]
 
 
+@pytest.mark.slow
 def test_a_damaged_rank_of_another_run_is_none_of_this_one(tmp_path: Path) -> None:
     for name in ("moe", "dense"):
         publish_job(tmp_path, small(steps=1, layers=1, name=name), "c1", published_s=1.0)
@@ -51,6 +52,7 @@ def test_a_damaged_rank_of_another_run_is_none_of_this_one(tmp_path: Path) -> No
     assert told.startswith("run=moe/capture=c1/rank=1: not read")
 
 
+@pytest.mark.slow
 def test_a_page_tells_the_warnings_of_its_capture_only(tmp_path: Path) -> None:
     pytest.importorskip("streamlit")
     from npuscope.dashboard.app import sources

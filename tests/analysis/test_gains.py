@@ -83,6 +83,7 @@ def known(one: Finding) -> tuple[int, int, int]:
     return gain, low, high
 
 
+@pytest.mark.slow
 def test_a_wait_of_the_host_that_leaves_little_free_is_told_for_its_gain() -> None:
     """Without it the host regains its lead: that gains more than what was free."""
     quick = replace(host_job("item", 0), host_op_ns=6_000)
@@ -211,6 +212,7 @@ def test_a_finding_names_the_operator_and_the_line_that_launch_its_kernels() -> 
     con.execute("delete from host_ops")
 
 
+@pytest.mark.slow
 def test_findings_with_the_same_changes_say_that_their_gain_is_one() -> None:
     con = tables(replace(SMALL, **SLOW_RANK))
     listed = [one for one in findings(con) if one.predicted_gain_ns is not None]

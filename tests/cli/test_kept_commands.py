@@ -55,7 +55,10 @@ def require_same(
     return [out for _, out, _ in computed]
 
 
-@pytest.mark.parametrize("verb", ["report", "findings", "steps"])
+@pytest.mark.parametrize(
+    "verb",
+    ["steps", *(pytest.param(verb, marks=pytest.mark.slow) for verb in ("report", "findings"))],
+)
 def test_what_is_kept_is_told_without_heavy_imports(
     sample_store: Path, tmp_path: Path, verb: str
 ) -> None:

@@ -111,6 +111,7 @@ def test_the_range_of_many_micro_batches_that_repeat_two_holds_what_they_take() 
     check(COMMITTED, "1f1b", micro_batches=16)
 
 
+@pytest.mark.slow
 def test_two_micro_batches_tell_eight_as_whatif_does() -> None:
     """Ranks that exchange tokens wait for each other once as a step begins, and gradients are
     reduced once: neither repeats."""
@@ -135,6 +136,7 @@ def test_two_copies_of_the_model_take_what_they_take() -> None:
     assert any("2 copies" in note for note in tries.tries_notes(ready, asked))
 
 
+@pytest.mark.slow
 def test_an_order_of_a_file_is_the_schedule_that_it_writes(tmp_path: Path) -> None:
     ready = job_of(SMALL)
     (tmp_path / "mine.txt").write_text(written_order(schedule("gpipe", 2, 4)))

@@ -138,6 +138,7 @@ def test_captures_of_two_stores_and_other_kernels_are_compared(
     assert sum(str(JOB.first_step + 1) in text for text in named) == 2
 
 
+@pytest.mark.slow
 def test_a_job_is_not_compared_with_an_unrelated_one_unasked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

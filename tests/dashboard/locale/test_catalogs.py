@@ -20,6 +20,7 @@ from tests.dashboard.locale.extraction import faults, main, said
 CHINESE = catalogs()["zh"]
 
 
+@pytest.mark.slow  # `make check` does the same
 def test_catalogs_are_whole() -> None:
     assert main(["--check"]) == 0
 

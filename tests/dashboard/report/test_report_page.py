@@ -270,7 +270,10 @@ def facts_of(blocks: list[Block]) -> dict[str, str]:
     return next(dict(block.lines) for block in blocks if isinstance(block, Facts))
 
 
-@pytest.mark.parametrize("world_size, told", [(None, "1 of at least 8 (0)"), (4, "1 of 4 (0)")])
+@pytest.mark.parametrize(
+    "world_size, told",
+    [pytest.param(None, "1 of at least 8 (0)", marks=pytest.mark.slow), (4, "1 of 4 (0)")],
+)
 def test_ranks_that_are_not_here_are_told_of(world_size: int | None, told: str) -> None:
     """Where no world size was recorded, by the largest group, as doctor does."""
     with connect() as con:

@@ -102,6 +102,7 @@ def test_means_of_packets_are_whole() -> None:
     assert row.count("3") == 2  # packets, and those that are unaligned
 
 
+@pytest.mark.slow
 def test_a_table_tells_what_is_the_mean_of_fewer() -> None:
     made = connect()
     for rank in (0, 1):

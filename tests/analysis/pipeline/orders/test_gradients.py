@@ -53,6 +53,7 @@ def check(base: Job) -> None:
     assert row["predicted_step_ns"] == pytest.approx(truth, rel=0.0075)
 
 
+@pytest.mark.slow
 def test_a_step_under_zb_h1_waits_for_the_gradients_that_were_hidden() -> None:
     check(TWO)
     ready = job_of(TWO)
@@ -78,6 +79,7 @@ def test_with_more_stages_the_bubble_is_worth_it() -> None:
     assert (told["pipeline_bubble"].predicted_gain_low_ns or 0) > 0
 
 
+@pytest.mark.slow
 def test_a_schedule_that_may_take_longer_is_not_offered() -> None:
     [found] = [one for one in findings(tables(TWO)) if one.name == "pipeline_bubble"]
     assert step_ns(replace(TWO, schedule="zb-h1")) > step_ns(TWO)
@@ -85,6 +87,7 @@ def test_a_schedule_that_may_take_longer_is_not_offered() -> None:
     assert "schedule=zb-h1 is not sure" in str(found.no_gain_reason)
 
 
+@pytest.mark.slow
 def test_without_reductions_beside_passes_none_are_missed() -> None:
     alone = job_of(replace(SMALL, dp=1, ep=1, experts=0))
     assert alone.facts.reduced is None
